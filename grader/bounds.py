@@ -1,0 +1,124 @@
+"""Finds reads and writes outside a tensor while kernels run in Triton's interpreter.
+
+Every active lane of every load and store is compared with the extents of the tensors that were
+passed to the launch. The check comes before the access: in the interpreter a store past the end
+corrupts the heap and kills the process later, far from its cause (seen with Triton 3.7 and 3.9;
+guarded by tests/test_bad_input.py). Runs inside the worker.
+"""
+
+from __future__ import annotations
+
+import bisect
+from typing import Any
+
+import numpy as np
+
+
+class OutOfBounds(Exception):
+    """A kernel touched memory outside the tensors it was given."""
+
+
+class AccessMonitor:
+    """Patches Triton's interpreter; `violation` holds the first access outside a tensor."""
+
+    def __init__(self) -> None:
+        self.violation: str | None = None
+        self.launches = 0
+        self._starts: list[int] = []
+        self._extents: list[tuple[int, int, str]] = []
+
+    def reset(self) -> None:
+        """Forget what an earlier call did."""
+        self.violation = None
+        self.launches = 0
+
+    def install(self) -> None:
+        """Hook the interpreter's launches, loads, stores and atomics."""
+        from triton.runtime import interpreter
+
+        builder = interpreter.InterpreterBuilder
+        executor = interpreter.GridExecutor
+        load, store = builder.create_masked_load, builder.create_masked_store
+        atomic, launch = builder.create_atomic_rmw, executor.__call__
+
+        def create_masked_load(this: Any, ptrs: Any, mask: Any, *args: Any) -> Any:
+            self._check("read", ptrs, mask)
+            return load(this, ptrs, mask, *args)
+
+        def create_masked_store(this: Any, ptrs: Any, value: Any, mask: Any, *args: Any) -> Any:
+            self._check("write", ptrs, mask)
+            return store(this, ptrs, value, mask, *args)
+
+        def create_atomic_rmw(this: Any, op: Any, ptr: Any, val: Any, mask: Any, *args: Any) -> Any:
+            self._check("atomic update", ptr, mask)
+            return atomic(this, op, ptr, val, mask, *args)
+
+        def call(this: Any, *args: Any, **kwargs: Any) -> Any:
+            self.launches += 1
+            named = dict(zip(this.arg_names, args, strict=False)) | kwargs
+            self._register(named)
+            return launch(this, *args, **kwargs)
+
+        builder.create_masked_load = create_masked_load
+        builder.create_masked_store = create_masked_store
+        builder.create_atomic_rmw = create_atomic_rmw
+        executor.__call__ = call
+
+    def _register(self, named: dict[str, Any]) -> None:
+        extents = []
+        for name, value in named.items():
+            tensor = getattr(value, "base", value)  # a TensorDescriptor's base is the tensor
+            if isinstance(value, tuple):
+                self._collect_tuple(name, value, extents)
+            elif hasattr(tensor, "data_ptr") and hasattr(tensor, "stride"):
+                extents.append(_extent(name, tensor))
+        self._extents = sorted(extents)
+        self._starts = [start for start, _, _ in self._extents]
+
+    def _collect_tuple(self, name: str, values: tuple, extents: list) -> None:
+        for index, value in enumerate(values):
+            if hasattr(value, "data_ptr") and hasattr(value, "stride"):
+                extents.append(_extent(f"{name}[{index}]", value))
+
+    def _check(self, what: str, ptrs: Any, mask: Any) -> None:
+        addresses = np.asarray(ptrs.data)
+        active = addresses[np.broadcast_to(np.asarray(mask.data, dtype=bool), addresses.shape)]
+        if active.size == 0:
+            return
+        itemsize = max(1, ptrs.get_element_ty().primitive_bitwidth // 8)
+        low, high = int(active.min()), int(active.max()) + itemsize
+        if self._inside(low, high):
+            return
+        outside = [int(a) for a in active.flat if not self._inside(int(a), int(a) + itemsize)]
+        if not outside:
+            return  # lanes in several tensors, each inside its own
+        self.violation = self._describe(what, outside, itemsize)
+        raise OutOfBounds(self.violation)
+
+    def _inside(self, low: int, high: int) -> bool:
+        # Extents may overlap (slices of one packed tensor), so all that start before `low` count.
+        index = bisect.bisect_right(self._starts, low)
+        return any(high <= end for _, end, _ in self._extents[:index])
+
+    def _describe(self, what: str, outside: list[int], itemsize: int) -> str:
+        def distance(extent: tuple[int, int, str]) -> int:
+            start, end, _ = extent
+            return min(abs(outside[0] - end), abs(outside[0] - start))
+
+        lanes = f"{len(outside)} element" + ("s" if len(outside) > 1 else "")
+        if not self._extents:
+            return f"{what} of {lanes} outside every tensor of the launch"
+        start, end, name = min(self._extents, key=distance)
+        if outside[0] >= end:
+            place = f"{(outside[0] - end) // itemsize + 1} elements past the end"
+        else:
+            place = f"{(start - outside[0]) // itemsize} elements before the start"
+        return f"{what} outside a tensor: {lanes}, the first {place} of {name}"
+
+
+def _extent(name: str, tensor: Any) -> tuple[int, int, str]:
+    start = tensor.data_ptr()
+    if tensor.numel() == 0:
+        return start, start, name
+    last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    return start, start + (last + 1) * tensor.element_size(), name

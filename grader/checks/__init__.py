@@ -1,0 +1,1 @@
+"""Evidence in, findings out: correctness, speed and memory of one submission."""

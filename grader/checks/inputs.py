@@ -1,0 +1,219 @@
+"""Makes the inputs of a case: values that depend on the rule under test, and their memory layout."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+from typing import Any
+
+import torch
+
+from grader.arena import DTYPE_NAMES, TORCH_DTYPES, LayoutBuilder, View, dense_strides
+from grader.manifest import Case, Problem
+
+_LARGE_LOGIT = 100.0
+_NEEDLE_LOGIT = 4.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+    """Dense values of every input, by parameter name; `dout` is the upstream gradient."""
+
+    tensors: dict[str, torch.Tensor]
+    dout: torch.Tensor | None = None
+
+    @property
+    def all(self) -> dict[str, torch.Tensor]:
+        """All tensors that travel to the worker."""
+        return self.tensors | ({} if self.dout is None else {"dout": self.dout})
+
+
+def case_seed(seed: str, *parts: object) -> int:
+    """Derive the 63-bit seed of one case from the run's seed and the case's place."""
+    text = "/".join([seed, *map(str, parts)])
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
+
+
+def make_inputs(problem: Problem, case: Case, seed: int, device: str = "cpu") -> Inputs:
+    """Return fresh inputs for `case`, rounded to its dtype."""
+    generator = torch.Generator(device).manual_seed(seed)
+    dtype = TORCH_DTYPES[case.dtype]
+
+    def normal(*size: int) -> torch.Tensor:
+        return torch.randn(size, generator=generator, device=device, dtype=torch.float32)
+
+    if case.rows is not None:
+        x, w = normal(case.rows, case.cols), normal(case.cols)
+        if case.values == "offset":
+            x, w = x + 1, w + 1
+        return Inputs({"x": x.to(dtype), "w": w.to(dtype)})
+
+    q = normal(case.batch, case.num_q_heads, case.seqlen_q, case.head_dim)
+    k = normal(case.batch, case.num_kv_heads, case.seqlen_k, case.head_dim)
+    v = normal(case.batch, case.num_kv_heads, case.seqlen_k, case.head_dim)
+    if case.values == "offset":
+        k, v = k + 0.5, v + 3.0
+    elif case.values == "peaked":
+        q, k = 4.0 * q, 2.0 * k
+    elif case.values == "large":
+        q, k = _large_logits(q, k)
+    elif case.values == "needle":
+        q = _needle_queries(q, k, case)
+    tensors = {"q": q.to(dtype), "k": k.to(dtype), "v": v.to(dtype)}
+    if case.sink_logits:
+        logits = 2.0 * normal(case.num_q_heads)
+        if case.sink_logits_values == "neg_inf":
+            logits = torch.full_like(logits, -math.inf)
+        tensors["sink_logits"] = logits
+    dout = None
+    if problem.gradients:
+        dout = normal(*q.shape)
+        if case.dout_layout == "expanded":
+            dout = dout[:, :, :1].expand_as(q)
+        dout = dout.to(dtype)
+    return Inputs(tensors, dout)
+
+
+def _large_logits(q: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits from -100 to 100 that rise along the keys, so that the running max keeps growing."""
+    head_dim, seqlen_k = k.shape[-1], k.shape[-2]
+    amplitude = math.sqrt(_LARGE_LOGIT * math.sqrt(head_dim))
+    direction = torch.ones(head_dim, device=q.device) / math.sqrt(head_dim)
+    ramp = torch.linspace(-1.0, 1.0, seqlen_k, device=q.device)[:, None]
+    return 0.3 * q + amplitude * direction, 0.3 * k + amplitude * ramp * direction
+
+
+def _needle_queries(q: torch.Tensor, k: torch.Tensor, case: Case) -> torch.Tensor:
+    """Point each query at the keys on both sides of every edge that its mask may have."""
+    options = case.kwargs
+    window, sinks = options.get("window_size"), options.get("num_sink_tokens")
+    edges = [(1, 0), (1, 1), (1, -1)]  # (follows the query?, offset): the diagonal's two sides
+    if window is not None:
+        edges += [(1, -window + 1), (1, -window)]
+    if sinks is not None:
+        edges += [(0, sinks - 1), (0, sinks)]
+    edges += [(0, 0), (0, case.seqlen_k - 1)]
+    group = case.num_q_heads // case.num_kv_heads
+    keys = k.repeat_interleave(group, dim=1)
+    rows = torch.arange(case.seqlen_q, device=q.device)
+    needles = torch.zeros_like(q)
+    for follows, offset in dict.fromkeys(edges):
+        index = rows * follows + offset
+        inside = ((index >= 0) & (index < case.seqlen_k)).to(q.dtype)
+        index = index.clamp(0, case.seqlen_k - 1)
+        needles += keys[:, :, index] * inside[None, None, :, None]
+    scale = options.get("softmax_scale") or 1.0 / math.sqrt(case.head_dim)
+    return 0.5 * q + _NEEDLE_LOGIT / (case.head_dim * scale) * needles
+
+
+def invalidate(inputs: Inputs, mutation: str | None) -> Inputs:
+    """Make one argument unsupported, for the checks that ValueError is raised.
+
+    Raises:
+        ValueError: problem.toml names a mutation that does not exist.
+    """
+    tensors = dict(inputs.tensors)
+    first = next(iter(tensors))
+    other = torch.float32 if tensors[first].dtype == torch.float16 else torch.float16
+    subject, _, change = (mutation or "").partition("_")
+    if mutation is None or mutation == "strided_last_dim":  # the latter is a matter of placing
+        return inputs
+    if mutation in ("float64", "integer"):
+        dtype = torch.float64 if mutation == "float64" else torch.int32
+        tensors = {name: tensor.to(dtype) for name, tensor in tensors.items()}
+    elif mutation == "ndim":
+        tensors[first] = tensors[first][0]
+    elif subject in tensors and change in _CHANGES:
+        tensors[subject] = _CHANGES[change](tensors[subject], other)
+    else:
+        raise ValueError(f"mutate: got {mutation!r}, expected <argument>_<change> with one of"
+                         f" {', '.join(_CHANGES)}, or float64, integer, ndim, strided_last_dim")
+    return Inputs(tensors, inputs.dout)
+
+
+def _doubled(dim: int) -> Any:
+    return lambda tensor, other: torch.cat([tensor, tensor], dim=dim)
+
+
+_CHANGES = {
+    "batch": _doubled(0),
+    "heads": lambda tensor, other: torch.cat([tensor, tensor, tensor[:, :1]], dim=1),
+    "seqlen": _doubled(2),
+    "head_dim": _doubled(3),
+    "cols": _doubled(0),
+    "ndim": lambda tensor, other: tensor[None],
+    "dtype": lambda tensor, other: tensor.to(other),
+}
+
+
+def place_inputs(builder: LayoutBuilder, case: Case, inputs: Inputs) -> None:
+    """Reserve memory for every input with the strides that the case's layout asks for."""
+    named = dict(inputs.tensors)
+    if case.layout == "packed_qkv" and "q" in named:
+        _place_packed(builder, case, named)
+    for name, tensor in named.items():
+        layout = case.layout if name in ("q", "k", "v", "x") else "dense"
+        if case.mutate == "strided_last_dim" and name in ("q", "x"):
+            layout = "strided_last_dim"
+        _place(builder, name, tensor, layout)
+    if inputs.dout is not None:
+        _place(builder, "dout", inputs.dout, case.dout_layout)
+
+
+def _place(builder: LayoutBuilder, name: str, tensor: torch.Tensor, layout: str) -> None:
+    size, dtype = tuple(tensor.shape), DTYPE_NAMES[tensor.dtype]
+    if layout == "bshd":
+        batch, heads, seqlen, head_dim = size
+        stride = (seqlen * heads * head_dim, head_dim, heads * head_dim, 1)
+        elements = tensor.numel()
+    elif layout == "padded":  # a slice of a tensor with a wider last dimension
+        wide = dense_strides((*size[:-1], size[-1] + 16))
+        stride, elements = wide, wide[0] * size[0]
+    elif layout == "strided_last_dim":
+        wide = dense_strides((*size[:-1], 2 * size[-1]))
+        stride, elements = (*wide[:-1], 2), wide[0] * size[0]
+    elif layout == "transposed":
+        stride, elements = (1, size[0]), tensor.numel()
+    elif layout == "expanded":
+        batch, heads, seqlen, head_dim = size
+        stride, elements = (heads * head_dim, head_dim, 0, 1), batch * heads * head_dim
+    else:
+        stride, elements = dense_strides(size), tensor.numel()
+    start = builder.region(dtype, elements)
+    builder.add_input(View(name, dtype, size, stride, start))
+
+
+def _place_packed(builder: LayoutBuilder, case: Case, named: dict[str, torch.Tensor]) -> None:
+    """Place q, k, v as slices of one (batch, seqlen, num_q_heads + 2 num_kv_heads, head_dim)."""
+    if case.seqlen_q != case.seqlen_k:
+        raise ValueError("layout: packed_qkv needs seqlen_q == seqlen_k")
+    heads = case.num_q_heads + 2 * case.num_kv_heads
+    row = heads * case.head_dim
+    dtype = case.dtype
+    start = builder.region(dtype, case.batch * case.seqlen_q * row)
+    head = 0
+    for name in ("q", "k", "v"):
+        tensor = named.pop(name)
+        offset = start + head * case.head_dim * TORCH_DTYPES[dtype].itemsize
+        stride = (case.seqlen_q * row, case.head_dim, row, 1)
+        builder.add_input(View(name, dtype, tuple(tensor.shape), stride, offset))
+        head += tensor.shape[1]
+
+
+def output_shapes(problem: Problem, inputs: Inputs) -> list[tuple[str, str, tuple[int, ...]]]:
+    """Return name, dtype and size of every output that the entry point and its gradients have."""
+    tensors = inputs.tensors
+    outputs = []
+    for name in problem.returns:
+        if name == "y":
+            outputs.append((name, DTYPE_NAMES[tensors["x"].dtype], tuple(tensors["x"].shape[:1])))
+        elif name == "lse":
+            outputs.append((name, "fp32", tuple(tensors["q"].shape[:3])))
+        else:
+            outputs.append((name, DTYPE_NAMES[tensors["q"].dtype], tuple(tensors["q"].shape)))
+    for name in problem.gradients:
+        source = tensors.get(name[1:])
+        if source is not None:
+            outputs.append((name, DTYPE_NAMES[source.dtype], tuple(source.shape)))
+    return outputs

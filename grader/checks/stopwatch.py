@@ -1,0 +1,138 @@
+"""Times calls of a worker from outside: the judge holds inputs, clock and verification.
+
+One timed go (JUDGE protocol): fresh inputs stay in private memory; t0; they are copied into the
+arena, L2 is flushed, the worker gets its signal, computes every set, answers; the outputs are
+copied into private memory; t1. The time of a call is (t1 - t0 - overhead) / sets, the overhead
+being the same with a trusted worker that computes nothing. Then every output is verified. Nothing
+that runs in the submission's process can see inputs before t0, change outputs after t1, or touch
+the clock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import secrets
+import time
+from typing import Any
+
+import torch
+
+from grader.arena import POISON, Arena, Layout, LayoutBuilder
+from grader.checks.inputs import Inputs, make_inputs, output_shapes, place_inputs
+from grader.manifest import Case, Problem
+from grader.protocol import Reply
+from grader.sandbox import Ended, Sandbox, failed
+
+_FLUSH_BYTES = 256 * 2**20
+CALL_TIMEOUT_S = 120.0
+
+
+class CallFailed(Exception):
+    """A call for speed or memory did not end well; `result` is the worker's reply or its end."""
+
+    def __init__(self, result: Reply | Ended | str) -> None:
+        super().__init__(str(result))
+        self.result = result
+
+
+class Bench:
+    """The judge's memory on one device: an arena that workers map, and private copies."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self._cuda: torch.Tensor | None = None
+        self._handle: list[Any] | None = None
+        self._flush = torch.empty(0)
+        if device == "cuda":
+            total = torch.cuda.get_device_properties(0).total_memory
+            self.capacity = min(4 * 2**30, total // 16)
+            self._cuda = torch.empty(self.capacity, dtype=torch.uint8, device="cuda")
+            self._flush = torch.empty(_FLUSH_BYTES, dtype=torch.uint8, device="cuda")
+        else:
+            self.capacity = 2**30
+
+    def attach(self, worker: Sandbox) -> None:
+        """Let `worker` map the arena."""
+        if self.device == "cuda":
+            assert self._cuda is not None
+            exported = self._cuda.untyped_storage()._share_cuda_()
+            handle = [{"hex": x.hex()} if isinstance(x, bytes) else x for x in exported]
+            result = worker.ask("open", CALL_TIMEOUT_S, handle=handle)
+            if failed(result):
+                raise CallFailed(result)
+
+    def layout(self, problem: Problem, case: Case) -> Layout:
+        """Return where one set of inputs and outputs of `case` lies."""
+        inputs = make_inputs(problem, case, 0, self.device)
+        builder = LayoutBuilder()
+        place_inputs(builder, case, inputs)
+        return builder.finish(output_shapes(problem, inputs))
+
+    def go(
+        self,
+        worker: Sandbox,
+        problem: Problem,
+        case: Case,
+        layout: Layout,
+        *,
+        sets: int,
+        null: bool = False,
+        entry: str | None = None,
+    ) -> tuple[float, list[tuple[Inputs, dict[str, torch.Tensor]]]]:
+        """Run one timed go; return its seconds, and inputs and outputs of every set."""
+        private = [
+            make_inputs(problem, case, secrets.randbits(63), self.device) for _ in range(sets)
+        ]
+        with self._memory(layout.total_bytes * sets) as (memory, fds):
+            memory.fill_(POISON)
+            outputs = torch.empty(
+                (sets, layout.total_bytes - layout.inputs_end), dtype=torch.uint8, device=self.device
+            )
+            parts = memory.view(sets, layout.total_bytes)
+            fields = {
+                "layout": layout.to_json(),
+                "sets": sets,
+                "kwargs": case.kwargs,
+                "returns": list(problem.returns),
+                "gradients": bool(problem.gradients),
+                "null": null,
+                "entry": entry,
+            }
+            self._synchronize()
+            start = time.perf_counter()
+            for part, inputs in zip(parts, private, strict=True):
+                for view in layout.inputs:
+                    view.of(part).copy_(inputs.all[view.name])
+            if self.device == "cuda":
+                self._flush.fill_(1)
+            self._synchronize()
+            result = worker.ask("time", CALL_TIMEOUT_S, fds, **fields)
+            if failed(result):
+                raise CallFailed(result)
+            outputs.copy_(parts[:, layout.inputs_end :])
+            self._synchronize()
+            seconds = time.perf_counter() - start
+        results = []
+        for inputs, raw in zip(private, outputs, strict=True):
+            views = [
+                dataclasses.replace(v, offset_bytes=v.offset_bytes - layout.inputs_end)
+                for v in layout.outputs
+            ]
+            results.append((inputs, {view.name: view.of(raw) for view in views}))
+        return seconds, results
+
+    @contextlib.contextmanager
+    def _memory(self, size: int) -> Any:
+        if self._cuda is not None:
+            yield self._cuda[:size], ()
+            return
+        arena = Arena(size)
+        try:
+            yield arena.memory, (arena.fd,)
+        finally:
+            arena.close()
+
+    def _synchronize(self) -> None:
+        if self.device == "cuda":
+            torch.cuda.synchronize()

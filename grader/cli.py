@@ -1,0 +1,186 @@
+"""The command line: `python -m grader grade ...`. The only module that prints."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from grader import __version__, scoring
+from grader.environment import EnvironmentFault, probe
+from grader.grade import Grader, Request
+from grader.manifest import PROBLEMS, ManifestError, load_problem, problem_ids
+from grader.model import GradeRecord
+from grader.render import terminal
+from grader.render.progress import Progress
+
+EXIT_USAGE = 2
+EXIT_FAULT = 3
+EXIT_ENVIRONMENT = 4
+
+
+class UsageError(Exception):
+    """An option that cannot be used; the message names it, got and expected."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; return its exit code (0 full marks, 1 points lost, 2, 3, 4: see --help)."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    try:
+        return options.run(options)
+    except (UsageError, ManifestError) as error:
+        print(f"grader: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    except EnvironmentFault as error:
+        print(f"grader: {error}", file=sys.stderr)
+        return EXIT_ENVIRONMENT
+    except KeyboardInterrupt:
+        print("grader: interrupted before anything was graded", file=sys.stderr)
+        return scoring.EXIT_INTERRUPTED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="grader",
+        description="Judge of the flash-attention assignment.",
+        epilog="exit codes: 0 full marks of what could be measured, 1 points lost, 2 usage,"
+        " 3 fault of the judge, 4 environment, 130 interrupted",
+    )
+    parser.add_argument("--version", action="version", version=f"grader {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    grade = commands.add_parser("grade", help="grade one submission and print the score report")
+    grade.add_argument(
+        "--submission",
+        type=Path,
+        default=PROBLEMS,
+        metavar="DIR",
+        help="folder with pNN/<file>.py (default: problems, your own stubs)",
+    )
+    grade.add_argument(
+        "--only", metavar="p04,p05", help="grade these problems only (default: all nine)"
+    )
+    grade.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    grade.add_argument(
+        "--seed", metavar="HEX", help="repeat a run's inputs (default: fresh and secret)"
+    )
+    grade.add_argument("--json", type=Path, metavar="FILE", help="write the grade record as JSON")
+    grade.add_argument(
+        "--official", action="store_true", help="for credit: refuse to run without a sandbox"
+    )
+    grade.add_argument(
+        "--fail-under", type=float, metavar="N", help="exit 0 from N required points on, else 1"
+    )
+    grade.add_argument(
+        "--exit-zero", action="store_true", help="exit 0 even when points were lost"
+    )
+    grade.add_argument(
+        "--jobs", type=int, metavar="N", help="problems tested side by side (default: by cores)"
+    )
+    grade.set_defaults(run=_grade)
+    return parser
+
+
+def _grade(options: argparse.Namespace) -> int:
+    request_only = _only(options.only)
+    seed = _seed(options.seed)
+    if not options.submission.is_dir():
+        raise UsageError(
+            f"--submission: got {options.submission}, which is not a folder;"
+            " expected one with pNN/<file>.py in it"
+        )
+    if options.jobs is not None and options.jobs < 1:
+        raise UsageError(f"--jobs: got {options.jobs}, expected 1 or more")
+    if options.json is not None and not options.json.absolute().parent.is_dir():
+        raise UsageError(f"--json: no such folder: {options.json.absolute().parent}")
+    if options.official:
+        raise EnvironmentFault(
+            "--official: the sandbox that grading for credit requires is not part of this"
+            " version; grade without --official (the record says: not for credit)"
+        )
+    environment = probe(options.device)
+    request = Request(
+        submission=options.submission.absolute(),
+        problems=request_only,
+        environment=environment,
+        seed=seed,
+        jobs=options.jobs or _jobs(environment.device),
+    )
+    console = Console(stderr=True)
+    device = environment.device
+    totals = {
+        p.id: sum(len(c.cases_on(device, triton=p.uses_triton)) for c in p.checks)
+        for p in map(load_problem, request_only)
+    }
+    signal.signal(signal.SIGTERM, _interrupt)
+    with Progress(console) as progress:
+        progress.start(totals)
+        grader = Grader(request, progress)
+        try:
+            record = grader.run()
+        except BaseException:
+            _write_json(options.json, grader.record())
+            raise
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not lose the report
+    _write_json(options.json, record)
+    _print_report(record)
+    return scoring.exit_code(record, options.fail_under, options.exit_zero)
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _jobs(device: str) -> int:
+    """Side by side on the CPU as there are cores; on a GPU compilation is what takes the time."""
+    cores = len(os.sched_getaffinity(0))
+    return max(1, min(cores, 9 if device == "cuda" else 4))
+
+
+def _only(text: str | None) -> tuple[str, ...]:
+    known = problem_ids()
+    if text is None:
+        return known
+    wanted = [part.strip() for part in text.split(",") if part.strip()]
+    unknown = [part for part in wanted if part not in known]
+    if unknown or not wanted:
+        raise UsageError(
+            f"--only: got {', '.join(unknown) or 'nothing'}, expected some of {', '.join(known)}"
+        )
+    return tuple(p for p in known if p in wanted)
+
+
+def _seed(text: str | None) -> str:
+    if text is None:
+        return os.urandom(8).hex()
+    if not re.fullmatch(r"[0-9a-fA-F]{1,32}", text):
+        raise UsageError(f"--seed: got {text!r}, expected up to 32 hexadecimal digits")
+    return text.lower()
+
+
+def _write_json(path: Path | None, record: GradeRecord) -> None:
+    """Write the record in one step, so that a reader never sees half of it."""
+    if path is None:
+        return
+    with tempfile.NamedTemporaryFile(
+        "w", dir=path.absolute().parent, prefix=path.name, delete=False, encoding="utf-8"
+    ) as file:
+        json.dump(record.to_json(), file, indent=1)
+        file.write("\n")
+    os.replace(file.name, path)
+    os.chmod(path, 0o644)
+
+
+def _print_report(record: GradeRecord) -> None:
+    terminal_out = sys.stdout.isatty()
+    color = terminal_out and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    width = min(Console().width, 100) if terminal_out else 80
+    print(terminal.render(record, width=width, color=color))

@@ -1,0 +1,106 @@
+"""Finds out, without importing torch into the grader, what this machine can measure."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import platform
+import subprocess
+import sys
+from typing import Any
+
+_PROBE = """
+import json, platform
+import torch
+found = {"torch": torch.__version__, "device": "cpu", "device_name": platform.processor() or "cpu"}
+try:
+    import triton
+    found["triton"] = triton.__version__
+except ImportError:
+    pass
+try:
+    import numpy
+    found["numpy"] = numpy.__version__
+except ImportError:
+    pass
+found["cuda_build"] = torch.version.cuda
+if torch.cuda.is_available():
+    major, minor = torch.cuda.get_device_capability()
+    found["device"] = "cuda"
+    found["device_name"] = torch.cuda.get_device_name()
+    found["capability"] = [major, minor]
+    found["device_bytes"] = torch.cuda.get_device_properties(0).total_memory
+print(json.dumps(found))
+"""
+
+
+class EnvironmentFault(Exception):
+    """This machine cannot run the grader; the message says what is missing and what to do."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Environment:
+    """Versions and device of the run, as they go into the record."""
+
+    device: str
+    facts: dict[str, Any]
+
+    @property
+    def device_name(self) -> str:
+        """GPU model, or "cpu"."""
+        return self.facts["device_name"] if self.device == "cuda" else "cpu"
+
+    @property
+    def interpreter_works(self) -> bool:
+        """Triton 3.6's interpreter does not run loops with a runtime bound under numpy >= 2.4."""
+        return not (
+            _version(self.facts.get("triton")) < (3, 7)
+            and _version(self.facts.get("numpy")) >= (2, 4)
+        )
+
+
+def probe(wanted: str) -> Environment:
+    """Look at python, torch, triton and the device; `wanted` is auto, cpu or cuda.
+
+    Raises:
+        EnvironmentFault: torch or triton is missing, or `cuda` was asked for and is not there.
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", _PROBE], capture_output=True, text=True, timeout=300, check=False
+    )
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        raise EnvironmentFault(f"torch cannot be imported: {last}; run `make setup` first")
+    facts = json.loads(done.stdout.strip().splitlines()[-1])
+    if "triton" not in facts:
+        raise EnvironmentFault("triton is not installed; run `make setup` first")
+    if wanted == "cuda" and facts["device"] != "cuda":
+        raise EnvironmentFault(
+            f"--device cuda: got no usable CUDA GPU (torch {facts['torch']},"
+            f" built for CUDA {facts['cuda_build']}), expected one; use --device cpu"
+        )
+    if wanted == "cpu" and facts["device"] == "cuda":
+        facts |= {"device": "cpu", "device_name": platform.processor() or "cpu"}
+    capability = facts.get("capability")
+    if facts["device"] == "cuda" and tuple(capability) < (7, 5):
+        raise EnvironmentFault(
+            f"{facts['device_name']}: got compute capability {capability}, expected 7.5 or newer;"
+            " use --device cpu"
+        )
+    facts["python"] = platform.python_version()
+    facts["platform"] = platform.platform(terse=True)
+    environment = Environment(facts["device"], facts)
+    if environment.device == "cpu" and not environment.interpreter_works:
+        raise EnvironmentFault(
+            f"Triton {facts['triton']} with numpy {facts['numpy']}: the interpreter fails on loops"
+            " with a runtime bound; run `pip install 'numpy<2.4'` or install Triton 3.7 or newer"
+        )
+    return environment
+
+
+def _version(text: str | None) -> tuple[int, int]:
+    try:
+        major, minor = (text or "0.0").split(".")[:2]
+        return int(major), int(minor)
+    except ValueError:
+        return 0, 0

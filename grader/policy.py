@@ -1,0 +1,170 @@
+"""What a submission's source must contain, found out from its text alone, without running it."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import hashlib
+import re
+from pathlib import Path
+
+from grader.manifest import Problem
+from grader.model import Message, Verdict
+
+MAX_SOURCE_BYTES = 1_000_000
+_BEGIN = re.compile(r"^\s*# >>> step (\d+)\b")
+_END = re.compile(r"^\s*# <<< step (\d+)\b")
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """The exact bytes that are graded, and what is wrong with them (`verdict` None: nothing)."""
+
+    problem_id: str
+    path: Path
+    data: bytes
+    verdict: Verdict | None = None
+    message: Message | None = None
+    next_step: int | None = None
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the bytes that run."""
+        return hashlib.sha256(self.data).hexdigest()
+
+    @property
+    def text(self) -> str:
+        """The source as text; call only when `verdict` is None or not-implemented."""
+        return self.data.decode("utf-8-sig")
+
+
+def read_source(problem: Problem, submission: Path) -> Source:
+    """Read `submission`/pNN/<file> once and look for what would keep it from being graded.
+
+    Found here: a missing, empty, oversized or unreadable file, text that is not UTF-8, a syntax
+    error, a missing entry point, a wrong signature, and an entry point that provably ends in
+    `raise NotImplementedError` before it could return.
+    """
+    path = submission / problem.id / problem.file
+    shown = f"{problem.id}/{problem.file}"
+
+    def bad(verdict: Verdict, headline: str, where: str | None = None, data: bytes = b"") -> Source:
+        return Source(problem.id, path, data, verdict, Message(headline, where or shown))
+
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_SOURCE_BYTES + 1)
+    except FileNotFoundError:
+        return bad(Verdict.ERROR, f"file not found: expected {shown} in the submission")
+    except OSError as error:
+        return bad(Verdict.ERROR, f"cannot read {shown}: {error.strerror}")
+    if len(data) > MAX_SOURCE_BYTES:
+        return bad(Verdict.ERROR, f"{shown}: got more than {MAX_SOURCE_BYTES} bytes of source")
+    if not data.strip():
+        return bad(Verdict.ERROR, f"{shown} is empty: copy the stub back and fill it in", data=data)
+    try:
+        text = data.decode("utf-8-sig")
+        tree = ast.parse(text, filename=problem.file)
+    except UnicodeDecodeError as error:
+        return bad(Verdict.ERROR, f"{shown} is not UTF-8 text: byte {error.start}", data=data)
+    except SyntaxError as error:
+        where = f"{problem.file} line {error.lineno}"
+        return bad(Verdict.ERROR, f"syntax error: {error.msg}", where, data)
+    except (ValueError, RecursionError, MemoryError) as error:
+        return bad(Verdict.ERROR, f"{shown} cannot be parsed: {error}", data=data)
+
+    functions = [n for n in tree.body if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    entry = next((f for f in reversed(functions) if f.name == problem.entry), None)
+    step = _first_empty_step(text)
+    if entry is None:
+        if _binds(tree, problem.entry):  # an alias, a decorated object: the worker finds out
+            return Source(problem.id, path, data, next_step=step)
+        names = ", ".join(f.name for f in functions) or "no functions"
+        headline = f"no function {problem.entry!r}: got {names}, expected {problem.signature}"
+        return bad(Verdict.ERROR, headline, data=data)
+    difference = _signature_difference(entry, problem.signature)
+    if difference:
+        where = f"{problem.file} line {entry.lineno}"
+        return bad(Verdict.ERROR, f"wrong signature of {problem.entry}: {difference}", where, data)
+    raised = _unconditional_not_implemented(entry)
+    if raised is not None:
+        line, text = raised
+        message = Message(text or f"{problem.entry} is not implemented", f"{shown} line {line}")
+        return Source(problem.id, path, data, Verdict.NOT_IMPLEMENTED, message, step or 1)
+    return Source(problem.id, path, data, next_step=step)
+
+
+def _binds(tree: ast.Module, name: str) -> bool:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store):
+            return True
+        if isinstance(node, ast.alias) and (node.asname or node.name) in (name, "*"):
+            return True
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == name:
+            return True
+    return False
+
+
+def _signature_difference(entry: ast.FunctionDef | ast.AsyncFunctionDef, expected: str) -> str:
+    """Return how the entry point's parameters differ from problem.toml's, or an empty string."""
+    wanted = ast.parse(f"def {expected}: ...").body[0].args
+    got = entry.args
+    if isinstance(entry, ast.AsyncFunctionDef):
+        return f"got an async function, expected def {expected}"
+    if got.vararg or got.kwarg:
+        return ""  # accepts anything; the worker finds out
+    got_positional = [a.arg for a in got.posonlyargs + got.args]
+    want_positional = [a.arg for a in wanted.args]
+    optional = set(got_positional[len(got_positional) - len(got.defaults) :])
+    optional |= {a.arg for a, d in zip(got.kwonlyargs, got.kw_defaults, strict=True) if d}
+    want_optional = {a.arg for a, d in zip(wanted.kwonlyargs, wanted.kw_defaults, strict=True) if d}
+    if got_positional[: len(want_positional)] != want_positional:
+        return f"got ({', '.join(got_positional)}, ...), expected {expected}"
+    have = set(got_positional) | {a.arg for a in got.kwonlyargs}
+    missing = [a.arg for a in wanted.kwonlyargs if a.arg not in have]
+    if missing:
+        return f"missing {', '.join(missing)}, expected {expected}"
+    names = set(want_positional) | {a.arg for a in wanted.kwonlyargs}
+    required = [n for n in have if n not in names and n not in optional]
+    required += [n for n in have if n in want_optional and n not in optional]
+    if required:
+        return f"{', '.join(sorted(required))} has no default, expected {expected}"
+    return ""
+
+
+def _unconditional_not_implemented(entry: ast.FunctionDef) -> tuple[int, str] | None:
+    """Return line and text of a top-level `raise NotImplementedError` no return comes before."""
+    for statement in entry.body:
+        if isinstance(statement, ast.Raise) and statement.exc is not None:
+            call = statement.exc
+            name = call.func if isinstance(call, ast.Call) else call
+            if isinstance(name, ast.Name) and name.id == "NotImplementedError":
+                args = call.args if isinstance(call, ast.Call) else []
+                text = args[0].value if args and isinstance(args[0], ast.Constant) else ""
+                return statement.lineno, str(text)
+        if any(isinstance(n, (ast.Return, ast.Yield, ast.YieldFrom)) for n in ast.walk(statement)):
+            return None
+    return None
+
+
+def step_regions(text: str) -> dict[int, tuple[int, int]]:
+    """Return for each marked step its first and last line (1-based, the markers' own lines)."""
+    regions: dict[int, tuple[int, int]] = {}
+    begin: dict[int, int] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        if match := _BEGIN.match(line):
+            begin[int(match[1])] = number
+        elif (match := _END.match(line)) and int(match[1]) in begin:
+            regions[int(match[1])] = (begin[int(match[1])], number)
+    return regions
+
+
+def _first_empty_step(text: str) -> int | None:
+    """Return the first step whose region holds no code but a NotImplementedError, if any."""
+    lines = text.splitlines()
+    for step, (first, last) in sorted(step_regions(text).items()):
+        code = [s for s in (line.strip() for line in lines[first : last - 1]) if s]
+        code = [s for s in code if not s.startswith("#") and s != "pass"]
+        if not code or code[0].startswith("raise NotImplementedError"):
+            return step
+    return None

@@ -1,0 +1,75 @@
+"""What judge and worker say to each other.
+
+Judge to worker: one JSON object a packet (trusted). Worker to judge: one packet of exactly
+`REPLY.size` bytes, fixed fields, nothing to parse; everything in it but the nonce is a hint for
+the student's feedback. Values travel in the shared arena, never in a packet.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import struct
+
+MAGIC = b"grader1\0"
+REPLY = struct.Struct("<8sQBId64s2048s")
+MAX_REQUEST_BYTES = 64 * 1024
+
+
+class Status(enum.IntEnum):
+    """How a request ended, as the worker sees it."""
+
+    OK = 0
+    NOT_IMPLEMENTED = 1
+    EXCEPTION = 2  # any exception from the submission
+    BAD_RETURN = 3  # wrong return type, shape, dtype or device
+    OUT_OF_MEMORY = 4
+    OUT_OF_BOUNDS = 5  # the interpreter saw an access outside a tensor
+    IMPORT_FAILED = 6
+    COMPILE_FAILED = 7  # Triton refused the kernel
+    EXITED = 8  # SystemExit
+    NO_ENTRY = 9
+    GUARD_CHANGED = 10  # memory around a tensor the submission allocated was written
+    DEVICE_FAULT = 11  # a CUDA error: the context is lost
+    HARNESS_FAULT = 12  # the worker's own failure, not the submission's
+
+
+@dataclasses.dataclass(frozen=True)
+class Reply:
+    """One answer of the worker; `line` is a line of the submission, 0 when unknown."""
+
+    nonce: int
+    status: Status
+    line: int = 0
+    figure: float = 0.0
+    error_type: str = ""
+    text: str = ""
+
+    def pack(self) -> bytes:
+        """Return the packet; text that is too long loses its middle."""
+        text = self.text
+        if len(text) > 1900:
+            text = text[:1200] + " ... " + text[-650:]
+        return REPLY.pack(
+            MAGIC,
+            self.nonce,
+            int(self.status),
+            max(0, min(self.line, 2**31)),
+            self.figure,
+            self.error_type.encode("utf-8", "replace")[:64],
+            text.encode("utf-8", "replace")[:2048],
+        )
+
+    @staticmethod
+    def unpack(packet: bytes) -> Reply | None:
+        """Return the reply in `packet`, or None when it is not one."""
+        if len(packet) != REPLY.size:
+            return None
+        magic, nonce, status, line, figure, error_type, text = REPLY.unpack(packet)
+        if magic != MAGIC or status not in Status._value2member_map_:
+            return None
+
+        def decode(raw: bytes) -> str:
+            return raw.rstrip(b"\0").decode("utf-8", "replace")
+
+        return Reply(nonce, Status(status), line, figure, decode(error_type), decode(text))

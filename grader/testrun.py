@@ -1,0 +1,140 @@
+"""Runs one problem's tests in a pytest process and reads its report into check results."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import json
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from grader.manifest import ROOT, Check, Problem
+from grader.model import (
+    CheckResult,
+    Diagnosis,
+    Message,
+    Verdict,
+    diagnosis_from_json,
+    message_from_json,
+    worst,
+)
+from grader.processes import Children
+
+DEADLINE_S = 900.0
+
+# By check id and number of the case: the finding that the plugin recorded.
+Findings = dict[str, dict[int, dict[str, Any]]]
+
+
+def run_tests(
+    problem: Problem,
+    *,
+    submission: Path,
+    device: str,
+    seed: str,
+    children: Children,
+    on_case: Any,
+) -> tuple[Findings, str]:
+    """Run test_pNN.py against `submission`; return the findings, or why there are none.
+
+    `on_case(check_id, verdict)` is called as each case ends.
+    """
+    with tempfile.TemporaryDirectory(prefix="report-") as folder:
+        path = Path(folder) / "report.json"
+        arguments = [
+            *("-q", "-p", "no:cacheprovider", "--rootdir", str(ROOT)),
+            *("-c", str(ROOT / "pyproject.toml"), "--json-report", f"--json-report-file={path}"),
+            *("--json-report-omit", "collectors", "log", "traceback", "streams", "keywords"),
+            f"--submission={submission}",
+            f"--device={device}",
+            f"--seed={seed}",
+            str(problem.folder / f"test_{problem.id}.py"),
+        ]
+        outcome: dict[str, Any] = {}
+        for event in children.events("pytest", arguments, DEADLINE_S, outcome):
+            on_case(event["check"], Verdict(event["verdict"]))
+        try:
+            return _findings(json.loads(path.read_text(encoding="utf-8"))), ""
+        except (OSError, ValueError):
+            why = "ran into its deadline" if outcome.get("timed_out") else "wrote no report"
+            return {}, f"the test run {why}: {outcome['output'][-400:].strip()}"
+
+
+def _findings(report: dict[str, Any]) -> Findings:
+    found: Findings = {}
+    for test in report.get("tests", ()):
+        name, _, rest = test["nodeid"].rpartition("::")[2].partition("[")
+        properties = {k: v for p in test.get("user_properties", ()) for k, v in p.items()}
+        finding = properties.get("finding")
+        if finding is None:
+            text = test.get("setup", {}).get("crash", {}).get("message", test["outcome"])
+            finding = {
+                "verdict": Verdict.INTERNAL.value,
+                "message": {"headline": f"the judge failed: {text}"},
+                "candidates": [],
+            }
+        finding["duration_s"] = test.get("call", {}).get("duration", 0.0)
+        index = int(rest.split("-", 1)[0])
+        found.setdefault(name.removeprefix("test_"), {})[index] = finding
+    return found
+
+
+def check_result(
+    problem: Problem, check: Check, device: str, found: dict[int, dict], missing: str
+) -> CheckResult:
+    """Return what the findings of one check's cases come to; `missing` says why cases lack one."""
+    cases = check.cases_on(device, triton=problem.uses_triton)
+    findings = [found[i] for i in sorted(found)]
+    verdicts = [Verdict(f["verdict"]) for f in findings]
+    if len(findings) < len(cases):
+        verdicts.append(Verdict.SKIPPED)
+    verdict = worst(verdicts) if cases else Verdict.NOT_MEASURED
+    shown = next((f for f in findings if f["verdict"] == verdict.value), None)
+    message = message_from_json(shown["message"]) if shown else None
+    if message is None and verdict is Verdict.SKIPPED:
+        message = Message(missing)
+    return CheckResult(
+        id=check.id,
+        title=title(problem, check),
+        step=check.step,
+        verdict=verdict,
+        weight=check.weight,
+        message=message,
+        diagnosis=_common_cause(findings),
+        cases_passed=verdicts.count(Verdict.PASS),
+        cases_total=len(cases),
+        duration_s=round(sum(f["duration_s"] for f in findings), 3),
+    )
+
+
+def _common_cause(findings: Sequence[dict]) -> Diagnosis | None:
+    """Return the one known mistake that explains every wrong result of a check, if there is one."""
+    wrong = [f for f in findings if f["verdict"] == Verdict.FAIL.value and f["message"]["first"]]
+    if not wrong:
+        return None
+    common = set.intersection(*({c["id"] for c in f["candidates"]} for f in wrong))
+    if len(common) != 1:
+        return None
+    (id,) = common
+    return next(diagnosis_from_json(c) for c in wrong[0]["candidates"] if c["id"] == id)
+
+
+def title(problem: Problem, check: Check) -> str:
+    """Return a check's title: the docstring of its test function."""
+    return _titles(problem).get(check.test_name, check.id.replace("_", " "))
+
+
+@functools.cache
+def _docstrings(path: Path) -> dict[str, str]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return {
+        node.name: " ".join((ast.get_docstring(node) or node.name).split())
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef)
+    }
+
+
+def _titles(problem: Problem) -> dict[str, str]:
+    return _docstrings(problem.folder / f"test_{problem.id}.py")

@@ -1,0 +1,1 @@
+../../solutions/p01/flash_attention.py

@@ -1,0 +1,1 @@
+../../solutions/p02/weighted_row_sum.py

@@ -1,0 +1,1 @@
+../../solutions/p05/gqa_attention.py

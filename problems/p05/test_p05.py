@@ -1,0 +1,49 @@
+"""p05, grouped-query attention: what `attention` promises. Cases, steps and weights are in
+problem.toml."""
+
+import reference
+
+
+def test_groups(case, submission):
+    """query heads of one group read the key and value head of that group"""
+    case.compare(submission, reference.gqa_attention)
+
+
+def test_batch_heads(case, submission):
+    """every batch and query head has its own output"""
+    case.compare(submission, reference.gqa_attention)
+
+
+def test_lengths(case, submission):
+    """any sequence length, one tile or many, whole or ragged"""
+    case.compare(submission, reference.gqa_attention)
+
+
+def test_diagonal(case, submission):
+    """each query sees its own key and none after it"""
+    case.compare(submission, reference.gqa_attention)
+
+
+def test_layouts(case, submission):
+    """q, k and v are read through their own strides"""
+    case.compare(submission, reference.gqa_attention)
+
+
+def test_scale(case, submission):
+    """softmax_scale may be any finite number"""
+    case.compare(submission, reference.gqa_attention)
+
+
+def test_large_logits(case, submission):
+    """large logits neither overflow nor lose the row sum"""
+    case.compare(submission, reference.gqa_attention)
+
+
+def test_head_dims(case, submission):
+    """head_dim 16, 32, 64 and 128 in every dtype"""
+    case.compare(submission, reference.gqa_attention)
+
+
+def test_arguments(case, submission):
+    """an unsupported argument raises ValueError that names it"""
+    case.expect_value_error(submission)

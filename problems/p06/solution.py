@@ -1,0 +1,1 @@
+../../solutions/p06/sliding_window_attention.py

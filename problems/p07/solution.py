@@ -1,0 +1,1 @@
+../../solutions/p07/sink_attention.py

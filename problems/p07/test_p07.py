@@ -1,0 +1,64 @@
+"""p07, attention with sink tokens: what `attention` promises. Cases, steps and weights are in
+problem.toml."""
+
+import reference
+
+
+def test_sinks(case, submission):
+    """the first num_sink_tokens keys stay visible, and no further one"""
+    case.compare(submission, reference.sink_attention)
+
+
+def test_sink_tiles(case, submission):
+    """any number of sinks, one tile of them or many, whole or ragged"""
+    case.compare(submission, reference.sink_attention)
+
+
+def test_overlap(case, submission):
+    """a sink inside the window's tiles counts once"""
+    case.compare(submission, reference.sink_attention)
+
+
+def test_early_sinks(case, submission):
+    """no query sees a sink that comes after it"""
+    case.compare(submission, reference.sink_attention)
+
+
+def test_no_sinks(case, submission):
+    """without sinks the window alone is visible"""
+    case.compare(submission, reference.sink_attention)
+
+
+def test_window_lengths(case, submission):
+    """windows and sinks of one key, of the whole sequence and far beyond it"""
+    case.compare(submission, reference.sink_attention)
+
+
+def test_lengths(case, submission):
+    """any sequence length, one tile or many, whole or ragged"""
+    case.compare(submission, reference.sink_attention)
+
+
+def test_groups(case, submission):
+    """query heads of one group read the key and value head of that group"""
+    case.compare(submission, reference.sink_attention)
+
+
+def test_layouts(case, submission):
+    """q, k and v are read through their own strides"""
+    case.compare(submission, reference.sink_attention)
+
+
+def test_large_logits(case, submission):
+    """large logits and tiles in which a row sees nothing give no NaN"""
+    case.compare(submission, reference.sink_attention)
+
+
+def test_head_dims(case, submission):
+    """head_dim 16, 32, 64 and 128 in every dtype"""
+    case.compare(submission, reference.sink_attention)
+
+
+def test_arguments(case, submission):
+    """an unsupported argument raises ValueError that names it"""
+    case.expect_value_error(submission)

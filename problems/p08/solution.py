@@ -1,0 +1,1 @@
+../../solutions/p08/gqa_backward.py

@@ -1,0 +1,45 @@
+"""The oracle: naive PyTorch, exact in fp64, with its gradients, and the known mistakes."""
+
+from .blocked import blocked_attention, blocked_gradients
+from .gradients import attention_gradients, gradients
+from .magnitudes import magnitudes
+from .mistakes import MISTAKES, Mistake, mistakes_for, relative_distance
+from .naive import (
+    BASELINE,
+    causal_attention,
+    flash_attention,
+    gqa_attention,
+    gqa_attention_training,
+    noncausal_attention,
+    sink_attention,
+    sink_window_attention,
+    sliding_window_attention,
+    visible_keys,
+    weighted_row_sum,
+)
+from .rules import OUTPUTS, rules
+
+__all__ = [
+    "BASELINE",
+    "MISTAKES",
+    "OUTPUTS",
+    "Mistake",
+    "attention_gradients",
+    "blocked_attention",
+    "blocked_gradients",
+    "causal_attention",
+    "flash_attention",
+    "gqa_attention",
+    "gqa_attention_training",
+    "gradients",
+    "magnitudes",
+    "mistakes_for",
+    "noncausal_attention",
+    "relative_distance",
+    "rules",
+    "sink_attention",
+    "sink_window_attention",
+    "sliding_window_attention",
+    "visible_keys",
+    "weighted_row_sum",
+]

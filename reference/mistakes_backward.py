@@ -1,0 +1,320 @@
+"""Known mistakes in the backward pass."""
+
+import torch
+
+from .variants import LOG2_E, attend, differentiate, known, known_per_tile
+
+BACKWARD = ("p08", "p09")
+WINDOW = ("p09",)
+_LN_2 = 1.0 / LOG2_E
+
+
+def _zero(name):
+    def compute(case):
+        right = differentiate(case)
+        return {"out": right["out"], name: torch.zeros_like(right[name])}
+
+    return compute
+
+
+def _without_far_sinks(case):
+    return case.visible(num_sink_tokens=0)
+
+
+def _rows_before_tail(case, tile):
+    return case.visible() & (case.query < case.seqlen_q // tile * tile)
+
+
+def _keys_before_tail(case, tile):
+    return case.visible() & (case.key < case.seqlen_k // tile * tile)
+
+
+def _everywhere(case, visible):
+    return differentiate(case, visible_q=visible, visible_kv=visible)
+
+
+def _dk_dv_swapped(case):
+    right = differentiate(case)
+    return right | {"dk": right["dv"], "dv": right["dk"]}
+
+
+def _dsink(change):
+    """The right gradients with dsink_logits replaced; unchanged without sink_logits."""
+
+    def compute(case):
+        right = differentiate(case)
+        if case.sink_logits is None:
+            return right
+        return right | {"dsink_logits": change(right["dsink_logits"])}
+
+    return compute
+
+
+def _lse_without_sink(case):
+    no_sink = torch.full_like(case.q[0, :, 0, 0], -torch.inf)
+    return differentiate(case, lse=attend(case, sink_logits=no_sink)["lse"])
+
+
+def _dk_dv_one_head(which):
+    return lambda case: differentiate(case, dk_heads=which, dv_heads=which)
+
+
+_GROUP = "sum dk and dv over all q heads of the group that shares the kv head"
+_SCALE = "multiply dq and dk by softmax_scale once, in natural units"
+_MASK = "apply the forward pass's mask when P is recomputed in the backward pass"
+_SINKS = "visit the sink tokens for every later query in the backward pass, however far it is"
+_DELTA = "take dS = P * (dP - delta), with delta = sum(dout * out) over the row"
+_DSINK = "dsink_logits[h] = -sum over batch and rows of exp(sink_logits[h] - lse) * delta"
+
+BACKWARD_MISTAKES = (
+    known(
+        "DQ-ZERO",
+        BACKWARD,
+        "dq is zero everywhere",
+        "your dq equals zeros; out is right",
+        "accumulate softmax_scale * dS @ k over the key tiles and store it",
+        _zero("dq"),
+    ),
+    known(
+        "DK-ZERO",
+        BACKWARD,
+        "dk is zero everywhere",
+        "your dk equals zeros; out is right",
+        "accumulate softmax_scale * dS^T @ q over the query tiles and store it",
+        _zero("dk"),
+    ),
+    known(
+        "DV-ZERO",
+        BACKWARD,
+        "dv is zero everywhere",
+        "your dv equals zeros; out is right",
+        "accumulate P^T @ dout over the query tiles and store it",
+        _zero("dv"),
+    ),
+    known(
+        "GROUP-FIRST-HEAD",
+        BACKWARD,
+        "dk and dv come from the first q head of each group alone",
+        "your dk and dv equal those of the first q head of each group",
+        _GROUP,
+        _dk_dv_one_head("first"),
+    ),
+    known(
+        "GROUP-LAST-HEAD",
+        BACKWARD,
+        "dk and dv come from the last q head of each group alone",
+        "your dk and dv equal those of the last q head of each group",
+        _GROUP,
+        _dk_dv_one_head("last"),
+    ),
+    known(
+        "GROUP-MEAN",
+        BACKWARD,
+        "dk and dv are averaged over the group",
+        "your dk and dv equal the mean over the q heads of each group",
+        _GROUP,
+        _dk_dv_one_head("mean"),
+    ),
+    known(
+        "GROUP-SUM-MISSING-DK",
+        BACKWARD,
+        "dk comes from the last q head of each group alone",
+        "your dk equals that of the last q head of each group; dv is right",
+        _GROUP,
+        lambda case: differentiate(case, dk_heads="last"),
+    ),
+    known(
+        "GROUP-SUM-MISSING-DV",
+        BACKWARD,
+        "dv comes from the last q head of each group alone",
+        "your dv equals that of the last q head of each group; dk is right",
+        _GROUP,
+        lambda case: differentiate(case, dv_heads="last"),
+    ),
+    known(
+        "DELTA-MISSING",
+        BACKWARD,
+        "delta is not subtracted from dP",
+        "your dq and dk equal those of dS = P * dP",
+        _DELTA,
+        lambda case: differentiate(case, use_delta=False),
+    ),
+    known(
+        "P-MISSING-IN-DS",
+        BACKWARD,
+        "dP is not multiplied by P",
+        "your dq and dk equal those of dS = dP - delta",
+        _DELTA,
+        lambda case: differentiate(case, use_probs=False),
+    ),
+    known(
+        "DQ-UNSCALED",
+        BACKWARD,
+        "dq lacks the scale",
+        "your dq equals dS @ k; dk is right",
+        _SCALE,
+        lambda case: differentiate(case, scale_q=1.0),
+    ),
+    known(
+        "DK-UNSCALED",
+        BACKWARD,
+        "dk lacks the scale",
+        "your dk equals dS^T @ q; dq is right",
+        _SCALE,
+        lambda case: differentiate(case, scale_k=1.0),
+    ),
+    known(
+        "DQ-DK-UNSCALED",
+        BACKWARD,
+        "dq and dk lack the scale",
+        "your dq and dk equal dS @ k and dS^T @ q",
+        _SCALE,
+        lambda case: differentiate(case, scale_q=1.0, scale_k=1.0),
+    ),
+    known(
+        "DQ-DK-LOG2E",
+        BACKWARD,
+        "dq and dk carry a factor log2(e)",
+        "your dq and dk equal the right ones times log2(e)",
+        _SCALE,
+        lambda case: differentiate(
+            case, scale_q=case.scale * LOG2_E, scale_k=case.scale * LOG2_E
+        ),
+    ),
+    known(
+        "DK-LOG2E",
+        BACKWARD,
+        "dk carries a factor log2(e)",
+        "your dk equals the right one times log2(e); dq is right",
+        _SCALE,
+        lambda case: differentiate(case, scale_k=case.scale * LOG2_E),
+    ),
+    known(
+        "BACKWARD-LSE-UNITS",
+        BACKWARD,
+        "P is recomputed from scores and lse in different units",
+        "your gradients equal those of P = 2^(scores * log2(e) - lse) with a natural lse",
+        "multiply lse by log2(e) before subtracting it from scores in units of log2",
+        lambda case: differentiate(case, lse=attend(case)["lse"] * _LN_2),
+    ),
+    known(
+        "DOUT-IGNORED",
+        BACKWARD,
+        "the upstream gradient is not used",
+        "your gradients equal those of out.sum()",
+        "use the dout that autograd passes to backward, with its own strides",
+        lambda case: differentiate(case, dout=torch.ones_like(case.dout)),
+    ),
+    known(
+        "DK-DV-SWAPPED",
+        BACKWARD,
+        "dk and dv are exchanged",
+        "your dk equals the right dv, and your dv the right dk",
+        "return the gradients in the order of forward's arguments: dq, dk, dv",
+        _dk_dv_swapped,
+    ),
+    known(
+        "BACKWARD-CAUSAL-IGNORED",
+        BACKWARD,
+        "the backward pass lets queries see the future",
+        "your gradients equal those of P recomputed without the condition key <= query",
+        _MASK,
+        lambda case: _everywhere(case, case.window(last=case.seqlen_k)),
+    ),
+    known(
+        "BACKWARD-DIAGONAL-EXCLUDED",
+        BACKWARD,
+        "the backward pass leaves out each query's own key",
+        "your gradients equal those of P recomputed with the mask key < query",
+        _MASK,
+        lambda case: _everywhere(case, case.window(last=-1)),
+    ),
+    known(
+        "BACKWARD-WINDOW-IGNORED",
+        WINDOW,
+        "the backward pass ignores the window",
+        "your gradients equal those of P recomputed with the causal mask alone",
+        _MASK,
+        lambda case: _everywhere(case, case.visible(window_size=None)),
+    ),
+    known(
+        "BACKWARD-SINKS-IGNORED",
+        WINDOW,
+        "the backward pass ignores sink tokens outside of the window",
+        "your gradients equal those of P recomputed with num_sink_tokens = 0",
+        _SINKS,
+        lambda case: _everywhere(case, _without_far_sinks(case)),
+    ),
+    known(
+        "SINK-KEYS-WITHOUT-GRADIENT",
+        WINDOW,
+        "sink tokens get no gradient from queries beyond the window",
+        "your dk and dv equal those of num_sink_tokens = 0; dq is right",
+        _SINKS,
+        lambda case: differentiate(case, visible_kv=_without_far_sinks(case)),
+    ),
+    known(
+        "DQ-WITHOUT-SINKS",
+        WINDOW,
+        "dq lacks the share of sink tokens outside of the window",
+        "your dq equals that of num_sink_tokens = 0; dk and dv are right",
+        _SINKS,
+        lambda case: differentiate(case, visible_q=_without_far_sinks(case)),
+    ),
+    *known_per_tile(
+        "LAST-QUERY-TILE-DROPPED",
+        BACKWARD,
+        "the last, partial tile of queries is not visited in the backward pass",
+        "your dk and dv equal those of the first seqlen // {tile} * {tile} queries; dq is right",
+        "round the number of query tiles up, and mask the queries past the end of the last one",
+        lambda case, tile: differentiate(case, visible_kv=_rows_before_tail(case, tile)),
+    ),
+    *known_per_tile(
+        "DQ-LAST-KEY-TILE-DROPPED",
+        BACKWARD,
+        "the last, partial tile of keys is not visited for dq",
+        "your dq equals that of the first seqlen // {tile} * {tile} keys; dk and dv are right",
+        "round the number of key tiles up, and mask the keys past the end of the last one",
+        lambda case, tile: differentiate(case, visible_q=_keys_before_tail(case, tile)),
+    ),
+    known(
+        "DSINK-ZERO",
+        WINDOW,
+        "dsink_logits is zero",
+        "your dsink_logits equals zeros; the other gradients are right",
+        _DSINK,
+        _dsink(torch.zeros_like),
+    ),
+    known(
+        "DSINK-SIGN",
+        WINDOW,
+        "dsink_logits has the wrong sign",
+        "your dsink_logits equals the right one times -1; the other gradients are right",
+        _DSINK,
+        _dsink(torch.neg),
+    ),
+    known(
+        "DSINK-FIRST-BATCH",
+        WINDOW,
+        "dsink_logits comes from the first batch alone",
+        "your dsink_logits equals that of batch 0; the other gradients are right",
+        _DSINK,
+        lambda case: differentiate(case, sink_batches=slice(0, 1)),
+    ),
+    known(
+        "DSINK-LAST-BATCH",
+        WINDOW,
+        "dsink_logits comes from the last batch alone",
+        "your dsink_logits equals that of the last batch; the other gradients are right",
+        _DSINK,
+        lambda case: differentiate(case, sink_batches=slice(-1, None)),
+    ),
+    known(
+        "BACKWARD-LSE-WITHOUT-SINK",
+        WINDOW,
+        "the backward pass uses an lse without the sink logit",
+        "your gradients equal those of P recomputed from the scores alone",
+        "store the lse that contains the sink logit in the forward pass, and recompute P from it",
+        _lse_without_sink,
+    ),
+)

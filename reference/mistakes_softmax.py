@@ -1,0 +1,266 @@
+"""Known mistakes in scale, softmax, lse and sink logits."""
+
+import math
+
+import torch
+
+from .mistakes_mask import ATTENTION
+from .variants import LOG2_E, attend, known, known_per_tile, online
+
+FORWARD = ("p01", "p03", "p04", "p05", "p06", "p07")
+LOGIT = ("p09",)
+
+
+def _with_lse(case, lse):
+    return {"out": attend(case)["out"], "lse": lse}
+
+
+def _out(case, **changes):
+    return {"out": attend(case, **changes)["out"]}
+
+
+def _scaled(case, scale):
+    return attend(case, scale=scale)
+
+
+def _weights(case):
+    """Unnormalised weights exp(score - row maximum), that maximum, and their sum."""
+    scores = case.masked()
+    row_max = scores.amax(-1)
+    weights = torch.exp(scores - row_max[..., None])
+    return weights, row_max, weights.sum(-1) + torch.exp(case.sink_column() - row_max)
+
+
+def _lse_units_mixed(case):
+    _, row_max, row_sum = _weights(case)
+    return _with_lse(case, row_max * LOG2_E + row_sum.log())
+
+
+def _lse_unscaled_max(case):
+    _, row_max, row_sum = _weights(case)
+    return _with_lse(case, row_max / (case.scale or 1.0) + row_sum.log())
+
+
+def _acc_overwritten(case, tile):
+    last_key = case.query if case.is_causal else case.key.new_full((1, 1), case.seqlen_k - 1)
+    last_tile = (case.key // tile == last_key // tile).double()
+    weights, _, row_sum = _weights(case)
+    return {"out": (weights * last_tile / row_sum[..., None]) @ case.values()}
+
+
+def _first_visible(case, visible):
+    return {"out": attend(case, visible & (visible.long().cumsum(1) == 1))["out"]}
+
+
+def _last_visible(case):
+    last = case.visible().flip(1).long().cumsum(1).flip(1) == 1
+    return {"out": attend(case, case.visible() & last)["out"]}
+
+
+_SCALE = "multiply the scores by softmax_scale, 1/sqrt(head_dim) by default, exactly once"
+_LSE = "return a natural logarithm: keep maximum and sum in one unit, and convert at the end"
+_RESCALE = "multiply both the accumulator and the running sum by exp(old maximum - new maximum)"
+_LOGIT = "add exp(sink_logits[h] - maximum) to the denominator of head h, where logits are given"
+
+SOFTMAX_MISTAKES = (
+    known(
+        "ZEROS",
+        ATTENTION,
+        "the output is zero everywhere",
+        "your output equals zeros",
+        "store the accumulator to the output, after the loop over key tiles",
+        lambda case: {"out": torch.zeros_like(case.q)},
+    ),
+    known(
+        "MEAN-VALUE",
+        ATTENTION,
+        "all visible keys have the same weight",
+        "your output equals the mean of v over the visible keys",
+        "let the scores enter the weights: exp(score - maximum) differs from key to key",
+        lambda case: _out(case, scale=0.0),
+    ),
+    known(
+        "SCALE-MISSING",
+        ATTENTION,
+        "scores are not scaled",
+        "your output equals attention with softmax_scale = 1",
+        _SCALE,
+        lambda case: _scaled(case, 1.0),
+    ),
+    known(
+        "SCALE-SQUARED",
+        ATTENTION,
+        "scores are scaled twice, by 1/head_dim where 1/sqrt(head_dim) is due",
+        "your output equals attention with softmax_scale squared",
+        _SCALE,
+        lambda case: _scaled(case, case.scale**2),
+    ),
+    known(
+        "SCALE-INVERTED",
+        ATTENTION,
+        "scores are divided by the scale, so multiplied by sqrt(head_dim)",
+        "your output equals attention with 1/softmax_scale",
+        _SCALE,
+        lambda case: _scaled(case, 1.0 / case.scale if case.scale else 0.0),
+    ),
+    known(
+        "SCALE-OPTION-IGNORED",
+        ATTENTION,
+        "the softmax_scale that was passed is not used",
+        "your output equals attention with the default scale 1/sqrt(head_dim)",
+        "use softmax_scale where it is given and 1/sqrt(head_dim) only where it is None",
+        lambda case: _scaled(case, case.default_scale),
+    ),
+    known(
+        "EXP2-WITHOUT-LOG2E",
+        ATTENTION,
+        "exp2 is taken of scores in natural units",
+        "your output equals attention with weights 2^score",
+        "fold log2(e) into the scale when the weights are taken with exp2",
+        lambda case: _out(case, scale=case.scale / LOG2_E),
+    ),
+    known(
+        "EXP-WITH-LOG2E",
+        ATTENTION,
+        "exp is taken of scores in units of log2",
+        "your output equals attention with softmax_scale * log2(e)",
+        "take exp2, not exp, of scores whose scale contains log2(e)",
+        lambda case: _out(case, scale=case.scale * LOG2_E),
+    ),
+    *known_per_tile(
+        "RESCALE-MISSING",
+        ATTENTION,
+        "nothing is rescaled when the running maximum grows",
+        "your output equals an online softmax over tiles of {tile} keys without rescaling",
+        _RESCALE,
+        lambda case, tile: online(case, tile, rescale_acc=False, rescale_sum=False),
+    ),
+    *known_per_tile(
+        "RESCALE-ACC-MISSING",
+        ATTENTION,
+        "the accumulator is not rescaled when the running maximum grows",
+        "your output equals an online softmax over tiles of {tile} keys, only the sum rescaled",
+        _RESCALE,
+        lambda case, tile: online(case, tile, rescale_acc=False),
+    ),
+    *known_per_tile(
+        "RESCALE-SUM-MISSING",
+        ATTENTION,
+        "the running sum is not rescaled when the running maximum grows",
+        "your output equals an online softmax over tiles of {tile} keys, only acc rescaled",
+        _RESCALE,
+        lambda case, tile: online(case, tile, rescale_sum=False),
+    ),
+    *known_per_tile(
+        "ACC-OVERWRITTEN",
+        ATTENTION,
+        "only the last tile of keys reaches the output",
+        "your output equals the share of the last tile of {tile} keys",
+        "add the product of weights and values to the accumulator instead of replacing it",
+        _acc_overwritten,
+    ),
+    known(
+        "NOT-NORMALISED",
+        ATTENTION,
+        "the output is not divided by the sum of the weights",
+        "your output equals exp(scores - maximum) @ v",
+        "divide the accumulator by the running sum after the last tile",
+        lambda case: {"out": _weights(case)[0] @ case.values()},
+    ),
+    known(
+        "SOFTMAX-OVER-QUERIES",
+        ATTENTION,
+        "the softmax runs over the queries instead of the keys",
+        "your output equals attention with weights that sum to 1 down each column",
+        "take maximum and sum along the keys, the last axis of a tile of scores",
+        lambda case: {"out": torch.softmax(case.masked(), dim=-2) @ case.values()},
+    ),
+    known(
+        "FIRST-KEY-ONLY",
+        ATTENTION,
+        "every query returns the value of its first visible key",
+        "your output equals the row of v at the first visible key",
+        "sum over all visible keys",
+        lambda case: _first_visible(case, case.visible()),
+    ),
+    known(
+        "LAST-KEY-ONLY",
+        ATTENTION,
+        "every query returns the value of its last visible key",
+        "your output equals the row of v at the last visible key",
+        "sum over all visible keys",
+        _last_visible,
+    ),
+    known(
+        "LSE-BASE-2",
+        FORWARD,
+        "lse is a logarithm to base 2",
+        "your lse equals log2 of the sum of exponentials; out is right",
+        _LSE,
+        lambda case: _with_lse(case, attend(case)["lse"] * LOG2_E),
+    ),
+    known(
+        "LSE-UNITS-MIXED",
+        FORWARD,
+        "lse adds a maximum in units of log2 to a natural logarithm",
+        "your lse equals maximum * log2(e) + log(sum); out is right",
+        _LSE,
+        _lse_units_mixed,
+    ),
+    known(
+        "LSE-WITHOUT-MAX",
+        FORWARD,
+        "lse lacks the running maximum",
+        "your lse equals log(sum of exp(score - maximum)); out is right",
+        "add the running maximum to the logarithm of the running sum",
+        lambda case: _with_lse(case, _weights(case)[2].log()),
+    ),
+    known(
+        "LSE-WITHOUT-SUM",
+        FORWARD,
+        "lse lacks the logarithm of the running sum",
+        "your lse equals the largest score of the row; out is right",
+        "add the running maximum to the logarithm of the running sum",
+        lambda case: _with_lse(case, _weights(case)[1]),
+    ),
+    known(
+        "LSE-UNSCALED-MAX",
+        FORWARD,
+        "lse contains the maximum of the scores before scaling",
+        "your lse equals maximum / softmax_scale + log(sum); out is right",
+        "keep the running maximum of the scaled scores, or scale it before adding it",
+        _lse_unscaled_max,
+    ),
+    known(
+        "SINK-LOGIT-IGNORED",
+        LOGIT,
+        "sink_logits do not enter the output",
+        "your output equals attention without sink_logits",
+        _LOGIT,
+        lambda case: _out(case, sink_logits=torch.full_like(case.q[0, :, 0, 0], -math.inf)),
+    ),
+    known(
+        "SINK-LOGIT-ZERO-WHEN-ABSENT",
+        LOGIT,
+        "a sink logit of 0 takes part although none is given",
+        "your output equals attention with sink_logits = 0",
+        _LOGIT,
+        lambda case: _out(
+            case,
+            sink_logits=torch.zeros_like(case.q[0, :, 0, 0])
+            if case.sink_logits is None
+            else case.sink_logits,
+        ),
+    ),
+    known(
+        "SINK-LOGIT-SCALED",
+        LOGIT,
+        "sink_logits are multiplied by softmax_scale",
+        "your output equals attention with sink_logits * softmax_scale",
+        "take sink_logits as they are: only the scores are scaled",
+        lambda case: _out(
+            case,
+            sink_logits=None if case.sink_logits is None else case.sink_logits * case.scale,
+        ),
+    ),
+)

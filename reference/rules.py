@@ -1,0 +1,44 @@
+"""Which keys a problem lets a query see, spelled out as the options of the general attention."""
+
+_IS_CAUSAL = {
+    "p03": False,
+    "p04": True,
+    "p05": True,
+    "p06": True,
+    "p07": True,
+    "p08": True,
+    "p09": True,
+}
+
+# the outputs of a problem's entry point, and of its backward pass, in order; `dsink_logits` exists
+# only where sink_logits was given
+OUTPUTS = {
+    "p01": ("out", "lse"),
+    "p02": ("y",),
+    "p03": ("out", "lse"),
+    "p04": ("out", "lse"),
+    "p05": ("out", "lse"),
+    "p06": ("out", "lse"),
+    "p07": ("out", "lse"),
+    "p08": ("out", "dq", "dk", "dv"),
+    "p09": ("out", "dq", "dk", "dv", "dsink_logits"),
+}
+
+
+def rules(problem_id, options=None):
+    """The entry's options with the problem's own rule added.
+
+    Args:
+        problem_id: "p01" or "p03" to "p09".
+        options: what is passed to the entry (softmax_scale, window_size, num_sink_tokens, and for
+            p01 is_causal, tile_q, tile_k).
+    Returns: dict with is_causal, window_size, num_sink_tokens, softmax_scale: keyword arguments
+        of `blocked_attention` and its kin.
+    """
+    options = options or {}
+    return {
+        "is_causal": _IS_CAUSAL.get(problem_id, bool(options.get("is_causal", False))),
+        "window_size": options.get("window_size"),
+        "num_sink_tokens": options.get("num_sink_tokens", 0),
+        "softmax_scale": options.get("softmax_scale"),
+    }

@@ -1,0 +1,219 @@
+"""Attention with every rule replaceable: what the known mistakes are built from.
+
+All in fp64. A wrong rule is another `counts`, which says how often a key enters a row (0 hidden,
+1 visible, 2 counted twice), another scale, another map of heads, and so on.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from .naive import visible_keys
+from .rules import rules
+
+TILES = (16, 32, 64, 128)
+LOG2_E = math.log2(math.e)
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A mistake that is known, and what a kernel that makes it returns.
+
+    Attributes:
+        id: names the cause; variants by tile size share it.
+        problems: ids of the problems in which it can be made.
+        title: one line, what the output does.
+        note: one sentence, what the output equals.
+        help: one sentence, what to do.
+        fn: (inputs, options) -> dict name -> fp64 tensor. inputs: q, k, v, and dout and
+            sink_logits where there are any, or x and w, of any dtype; options: the entry's.
+            Only the outputs that the mistake determines are returned, and all of them must
+            agree with a submission's before the mistake is named. NaN marks elements that it
+            leaves undetermined (a row that sees no key). Where a mistake makes no difference
+            on the given inputs, the right answer comes back.
+        tile: the tile size that the output depends on, or None.
+    """
+
+    id: str
+    problems: tuple[str, ...]
+    title: str
+    note: str
+    help: str
+    fn: Callable
+    tile: int | None = None
+
+
+def known(id, problems, title, note, help, compute, tile=None):
+    """A Mistake from a function of a Case."""
+
+    def fn(inputs, options, problem_id="p01"):
+        return compute(Case(problem_id, inputs, options))
+
+    return Mistake(id, problems, title, note, help, fn, tile)
+
+
+def known_per_tile(id, problems, title, note, help, compute):
+    """One Mistake for each tile size; compute(case, tile); `note` contains {tile}."""
+    return [
+        known(id, problems, title, note.format(tile=tile), help, partial(compute, tile=tile), tile)
+        for tile in TILES
+    ]
+
+
+class Case:
+    """The inputs of one call in fp64 and the rule in force, with what is derived from both."""
+
+    def __init__(self, problem_id, inputs, options):
+        self.rule = rules(problem_id, options)
+        scale = self.rule.pop("softmax_scale")
+        self.q, self.k, self.v = (inputs[name].double() for name in ("q", "k", "v"))
+        dout, sink = inputs.get("dout"), inputs.get("sink_logits")
+        self.dout = None if dout is None else dout.double()
+        self.sink_logits = None if sink is None else sink.double()
+        self.default_scale = 1.0 / math.sqrt(self.q.shape[-1])
+        self.scale = self.default_scale if scale is None else scale
+        self.is_causal = self.rule["is_causal"]
+        self.window_size = self.rule["window_size"]
+        self.num_sink_tokens = self.rule["num_sink_tokens"]
+        self.seqlen_q, self.seqlen_k = self.q.shape[2], self.k.shape[2]
+        self.num_q_heads, self.num_kv_heads = self.q.shape[1], self.k.shape[1]
+        self.group_size = self.num_q_heads // self.num_kv_heads
+        device = self.q.device
+        self.query = torch.arange(self.seqlen_q, device=device)[:, None]
+        self.key = torch.arange(self.seqlen_k, device=device)[None, :]
+        self.kv_heads = torch.arange(self.num_q_heads, device=device) // self.group_size
+
+    def visible(self, **changes):
+        """The mask of the problem, with some of its options changed."""
+        shape = (self.seqlen_q, self.seqlen_k)
+        return visible_keys(*shape, **(self.rule | changes), device=self.q.device)
+
+    def window(self, first=0, last=0, size=None):
+        """The mask with the two edges of the band moved: + shows keys further right."""
+        size = self.window_size if size is None else size
+        if not self.is_causal:
+            return self.visible()
+        band = self.key <= self.query + last
+        if size is not None:
+            inside = self.query - size + first < self.key
+            band = band & (inside | (self.key < self.num_sink_tokens))
+        return band
+
+    def scores(self, *, scale=None, kv_heads=None, k=None):
+        """Scaled scores without any mask, (batch, num_q_heads, seqlen_q, seqlen_k)."""
+        scale = self.scale if scale is None else scale
+        kv_heads = self.kv_heads if kv_heads is None else kv_heads
+        k = self.k if k is None else k
+        return scale * self.q @ k[:, kv_heads].mT
+
+    def masked(self, counts=None, **changes):
+        """Scores with log(counts) added: hidden keys at minus infinity, repeated ones raised."""
+        counts = self.visible() if counts is None else counts
+        return self.scores(**changes) + counts.double().log()
+
+    def values(self, kv_heads=None, v=None):
+        """V repeated for every q head."""
+        v = self.v if v is None else v
+        return v[:, self.kv_heads if kv_heads is None else kv_heads]
+
+    def sink_column(self, sink_logits=None):
+        """Sink logits shaped to add to lse; minus infinity where there are none."""
+        sink = self.sink_logits if sink_logits is None else sink_logits
+        if sink is None:
+            return self.q.new_full((1, 1, 1), -math.inf)
+        return sink[None, :, None]
+
+
+def attend(case, counts=None, *, kv_heads=None, v=None, zero_keys=0, sink_logits=None, **changes):
+    """out and lse with the rule changed as asked.
+
+    zero_keys: so many further keys of score 0 and value 0. changes: scale, k, see `Case.scores`.
+    Rows without any key come out as NaN.
+    """
+    scores = case.masked(counts, kv_heads=kv_heads, **changes)
+    lse = torch.logsumexp(scores, dim=-1)
+    if zero_keys:
+        lse = torch.logaddexp(lse, torch.full_like(lse, math.log(zero_keys)))
+    empty = lse == -math.inf
+    lse = torch.logaddexp(lse, case.sink_column(sink_logits)).masked_fill(empty, math.nan)
+    return {"out": torch.exp(scores - lse[..., None]) @ case.values(kv_heads, v), "lse": lse}
+
+
+def online(case, tile, *, rescale_acc=True, rescale_sum=True):
+    """The online softmax over key tiles, with a rescaling left out when the maximum grows."""
+    scores = case.masked()
+    running_max = scores.new_full(scores.shape[:-1], -math.inf)
+    running_sum = torch.zeros_like(running_max)
+    acc = torch.zeros_like(case.q)
+    values = case.values()
+    for start in range(0, case.seqlen_k, tile):
+        part = scores[..., start : start + tile]
+        new_max = torch.maximum(running_max, part.amax(-1))
+        # A row that has seen no key yet has nothing to rescale, and no maximum to subtract.
+        safe_max = new_max.masked_fill(new_max == -math.inf, 0.0)
+        alpha = torch.exp(running_max - safe_max)
+        probs = torch.exp(part - safe_max[..., None])
+        running_sum = running_sum * (alpha if rescale_sum else 1.0) + probs.sum(-1)
+        acc = acc * (alpha[..., None] if rescale_acc else 1.0)
+        acc = acc + probs @ values[..., start : start + tile, :]
+        running_max = new_max
+    running_sum = running_sum + torch.exp(case.sink_column() - running_max)
+    return {"out": acc / running_sum[..., None], "lse": running_max + running_sum.log()}
+
+
+def differentiate(
+    case,
+    *,
+    forward=None,
+    visible_q=None,
+    visible_kv=None,
+    dout=None,
+    lse=None,
+    scale_q=None,
+    scale_k=None,
+    use_delta=True,
+    use_probs=True,
+    dk_heads="sum",
+    dv_heads="sum",
+    sink_batches=slice(None),
+):
+    """out and the gradients with a step of the backward pass changed.
+
+    forward: out and lse of the forward pass; visible_q, visible_kv: the masks in the dq and in the
+    dk, dv kernel; lse: what P is recomputed from; scale_q, scale_k: the factor of dq and of dk;
+    dk_heads, dv_heads: "sum", "mean", "first" or "last" head of a group; sink_batches: the
+    batches that enter dsink_logits.
+    """
+    forward = attend(case) if forward is None else forward
+    dout = case.dout if dout is None else dout
+    lse = forward["lse"] if lse is None else lse
+    values, keys = case.values(), case.k[:, case.kv_heads]
+    delta = (dout * forward["out"]).sum(-1)
+
+    def tile_gradients(visible):
+        visible = case.visible() if visible is None else visible
+        scores = case.scores().masked_fill(~visible, -math.inf)
+        probs = torch.exp(scores - lse[..., None])
+        dprobs = dout @ values.mT - (delta[..., None] if use_delta else 0.0)
+        return probs, dprobs * (probs if use_probs else visible)
+
+    def gather(per_head, how):
+        grouped = per_head.unflatten(1, (case.num_kv_heads, case.group_size))
+        if how in ("sum", "mean"):
+            return getattr(grouped, how)(2)
+        return grouped[:, :, 0 if how == "first" else -1]
+
+    _, dscores = tile_gradients(visible_q)
+    result = {"out": forward["out"]}
+    result["dq"] = (case.scale if scale_q is None else scale_q) * dscores @ keys
+    probs, dscores = tile_gradients(visible_kv)
+    dk = (case.scale if scale_k is None else scale_k) * dscores.mT @ case.q
+    result["dk"] = gather(dk, dk_heads)
+    result["dv"] = gather(probs.mT @ dout, dv_heads)
+    if case.sink_logits is not None:
+        dsink = -torch.exp(case.sink_column() - lse) * delta
+        result["dsink_logits"] = dsink[sink_batches].sum((0, 2))
+    return result

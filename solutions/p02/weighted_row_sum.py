@@ -1,0 +1,121 @@
+"""p02: the first Triton kernel, a weighted row sum."""
+
+import torch
+import triton
+import triton.language as tl
+
+SUPPORTED_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+
+
+# One program computes BLOCK_M values of y. It walks along its rows in steps of BLOCK_N columns,
+# multiplies each tile of x by the matching piece of w, and adds up in fp32.
+# Grid: (cdiv(rows, BLOCK_M),).
+# Memory traffic: x is read once and y written once; w is read once per program, from cache.
+# Limits: rows and cols below 2**31; few rows leave most of a GPU idle.
+@triton.jit
+def _weighted_row_sum_kernel(
+    x_ptr,
+    w_ptr,
+    y_ptr,
+    rows,
+    cols,
+    stride_xm,
+    stride_xn,
+    stride_wn,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    # >>> step 1: the rows of this program (about 2 lines)
+    # int64: row_ids * stride_xm may exceed 2**31 - 1.
+    row_ids = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    row_mask = row_ids < rows
+    # <<< step 1
+
+    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    for col_start in range(0, cols, BLOCK_N):
+        col_ids = (col_start + tl.arange(0, BLOCK_N)).to(tl.int64)
+
+        # >>> step 2: the masks of this tile (about 2 lines)
+        col_mask = col_ids < cols
+        tile_mask = row_mask[:, None] & col_mask[None, :]  # (BLOCK_M, BLOCK_N)
+        # <<< step 2
+
+        # >>> step 3: load one tile of x and its weights (about 3 lines)
+        x_ptrs = x_ptr + row_ids[:, None] * stride_xm + col_ids[None, :] * stride_xn
+        x_tile = tl.load(x_ptrs, mask=tile_mask, other=0.0)  # (BLOCK_M, BLOCK_N)
+        w_tile = tl.load(w_ptr + col_ids * stride_wn, mask=col_mask, other=0.0)  # (BLOCK_N,)
+        # <<< step 3
+
+        # >>> step 4: multiply and accumulate in fp32 (about 1 line)
+        acc += x_tile.to(tl.float32) * w_tile.to(tl.float32)[None, :]
+        # <<< step 4
+
+    # >>> step 5: sum over the columns and store (about 2 lines)
+    y_tile = tl.sum(acc, axis=1)  # (BLOCK_M,)
+    tl.store(y_ptr + row_ids, y_tile.to(y_ptr.dtype.element_ty), mask=row_mask)
+    # <<< step 5
+
+
+def _launch_config(cols, stride_xm, stride_xn):
+    """Given: return tile sizes and warps for a matrix with these strides.
+
+    A tile of 8192 elements gives each of the 256 threads 32 of them: in fp32, eight loads of
+    16 bytes under way at a time. The long side of a tile follows the smaller stride, because
+    neighbouring threads should read neighbouring addresses. BLOCK_M and BLOCK_N must be powers
+    of two.
+    """
+    if stride_xm < stride_xn:
+        block_n = min(64, triton.next_power_of_2(cols))
+        return {"BLOCK_M": 128, "BLOCK_N": block_n, "num_warps": 8}
+    block_n = min(1024, triton.next_power_of_2(cols))
+    return {"BLOCK_M": min(64, 8192 // block_n), "BLOCK_N": block_n, "num_warps": 8}
+
+
+def _check_arguments(x, w):
+    """Given: raise ValueError for the first argument that is not supported."""
+    if x.ndim != 2:
+        raise ValueError(f"x: got {x.ndim} dimensions, expected 2: (rows, cols)")
+    if w.ndim != 1:
+        raise ValueError(f"w: got {w.ndim} dimensions, expected 1: (cols,)")
+    if x.dtype not in SUPPORTED_DTYPES:
+        raise ValueError(f"dtype: got {x.dtype}, expected float16, bfloat16 or float32")
+    if w.dtype != x.dtype:
+        raise ValueError(f"w: got {w.dtype}, expected {x.dtype}, the dtype of x")
+    if w.device != x.device:
+        raise ValueError(f"w: got {w.device}, expected {x.device}, the device of x")
+    if x.shape[0] < 1 or x.shape[1] < 1:
+        raise ValueError(f"x: got shape {tuple(x.shape)}, expected rows >= 1 and cols >= 1")
+    if w.shape[0] != x.shape[1]:
+        raise ValueError(
+            f"w: got {w.shape[0]} elements, expected {x.shape[1]}, the number of columns of x"
+        )
+
+
+def weighted_row_sum(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """Return y with y[i] = sum over j of x[i, j] * w[j], added up in fp32.
+
+    Args:
+        x: (rows, cols), fp16, bf16 or fp32, any strides; rows >= 1, cols >= 1.
+        w: (cols,), dtype of x, any stride.
+
+    Returns:
+        y: (rows,), dtype of x, dense.
+
+    Raises:
+        ValueError: an argument is not supported; the message begins with its name.
+
+    Source: the grid, masks and strides are those of the tutorials "Vector Addition" and
+        "Matrix Multiplication" in the Triton documentation.
+    """
+    _check_arguments(x, w)
+    rows, cols = x.shape
+
+    # >>> step 6: allocate y and launch one program for each block of rows (about 6 lines)
+    y = torch.empty(rows, dtype=x.dtype, device=x.device)
+    config = _launch_config(cols, x.stride(0), x.stride(1))
+    grid = (triton.cdiv(rows, config["BLOCK_M"]),)
+    _weighted_row_sum_kernel[grid](
+        x, w, y, rows, cols, x.stride(0), x.stride(1), w.stride(0), **config
+    )
+    return y
+    # <<< step 6

@@ -1,0 +1,488 @@
+"""The oracle against the definition, its forms against each other, and every known mistake."""
+
+import importlib.util
+import itertools
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+import reference
+from reference.variants import Case, attend, differentiate, online
+
+# is_causal, window_size, num_sink_tokens
+RULES = [
+    (False, None, 0),
+    (True, None, 0),
+    (True, 1, 0),
+    (True, 5, 0),
+    (True, 5, 3),
+    (True, 1, 2),
+    (True, 4, 6),
+    (True, 40, 2),
+]
+FP64 = {"rtol": 1e-10, "atol": 1e-12}
+
+
+def random_inputs(
+    *, batch=2, num_q_heads=4, num_kv_heads=2, seqlen=19, seqlen_k=None, head_dim=8, peak=2.0
+):
+    """q, k, v and dout in fp64: peaked scores, values with an offset, signed dout."""
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(heads, rows):
+        shape = (batch, heads, rows, head_dim)
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    keys = seqlen if seqlen_k is None else seqlen_k
+    return {
+        "q": peak * normal(num_q_heads, seqlen),
+        "k": normal(num_kv_heads, keys) + 0.3,
+        "v": normal(num_kv_heads, keys) + 0.5,
+        "dout": normal(num_q_heads, seqlen) + 0.2,
+    }
+
+
+def qkv(inputs):
+    return inputs["q"], inputs["k"], inputs["v"]
+
+
+def options_of(rule):
+    is_causal, window_size, num_sink_tokens = rule
+    return {
+        "is_causal": is_causal,
+        "window_size": window_size,
+        "num_sink_tokens": num_sink_tokens,
+    }
+
+
+def softmax_by_loops(q, k, v, rule, scale, sink_logits=None):
+    """The definition in Python floats: out and lse, nothing shared with the code under test."""
+    is_causal, window_size, num_sink_tokens = rule
+    out, lse = torch.zeros_like(q), torch.zeros_like(q[..., 0])
+    group_size = q.shape[1] // k.shape[1]
+    for b, h, i in itertools.product(*(range(n) for n in q.shape[:3])):
+        terms = []
+        for j in range(k.shape[2]):
+            in_window = window_size is None or i - window_size < j or j < num_sink_tokens
+            if not is_causal or (j <= i and in_window):
+                pairs = zip(q[b, h, i].tolist(), k[b, h // group_size, j].tolist(), strict=True)
+                terms.append((math.exp(scale * math.fsum(x * y for x, y in pairs)), j))
+        total = math.fsum(weight for weight, _ in terms)
+        if sink_logits is not None:
+            total += math.exp(sink_logits[h].item())
+        for weight, j in terms:
+            out[b, h, i] += weight / total * v[b, h // group_size, j]
+        lse[b, h, i] = math.log(total)
+    return out, lse
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_visible_keys_follow_the_definition(rule):
+    is_causal, window_size, num_sink_tokens = rule
+    for seqlen_q, seqlen_k in [(1, 1), (9, 9), (4, 7), (7, 4)]:
+        got = reference.visible_keys(seqlen_q, seqlen_k, **options_of(rule))
+        assert got.shape == (seqlen_q, seqlen_k) and got.dtype == torch.bool
+        for i, j in itertools.product(range(seqlen_q), range(seqlen_k)):
+            inside = window_size is None or i - window_size < j or j < num_sink_tokens
+            assert got[i, j].item() == (not is_causal or (j <= i and inside))
+
+
+FORWARD = {
+    "p01": ((False, None, 0), {}),
+    "p03": ((False, None, 0), {}),
+    "p04": ((True, None, 0), {}),
+    "p05": ((True, None, 0), {}),
+    "p06": ((True, 5, 0), {"window_size": 5}),
+    "p07": ((True, 5, 3), {"window_size": 5, "num_sink_tokens": 3}),
+    "p08": ((True, None, 0), {}),
+    "p09": ((True, 5, 3), {"window_size": 5, "num_sink_tokens": 3}),
+}
+
+
+@pytest.mark.parametrize("scale", [None, 1.3, -0.7])
+@pytest.mark.parametrize("problem_id", FORWARD)
+def test_oracle_equals_a_softmax_by_loops(problem_id, scale):
+    rule, options = FORWARD[problem_id]
+    inputs = random_inputs(seqlen=11, head_dim=4, peak=1.0)
+    fn = getattr(reference, reference.BASELINE[problem_id])
+    got = fn(*qkv(inputs), softmax_scale=scale, **options)
+    out, lse = softmax_by_loops(*qkv(inputs), rule, 0.5 if scale is None else scale)
+    if isinstance(got, tuple):
+        torch.testing.assert_close(got[1], lse, **FP64)
+        got = got[0]
+    torch.testing.assert_close(got, out, **FP64)
+
+
+def test_causal_option_and_ignored_tiles_of_p01():
+    inputs = random_inputs(seqlen=11, head_dim=4)
+    got = reference.flash_attention(*qkv(inputs), is_causal=True, tile_q=3, tile_k=5)
+    torch.testing.assert_close(got, reference.causal_attention(*qkv(inputs)), **FP64)
+
+
+def test_sink_logits_equal_a_softmax_by_loops():
+    inputs = random_inputs(seqlen=9, head_dim=4, peak=1.0)
+    logits = torch.tensor([-2.0, 0.0, 1.5, 6.0], dtype=torch.float64)
+    out, lse = softmax_by_loops(*qkv(inputs), (True, 4, 2), 0.5, logits)
+    options = {"window_size": 4, "num_sink_tokens": 2, "sink_logits": logits}
+    got = reference.sink_window_attention(*qkv(inputs), **options)
+    torch.testing.assert_close(got, out, **FP64)
+    got = reference.blocked_attention(*qkv(inputs), is_causal=True, **options)
+    torch.testing.assert_close(got, (out, lse), **FP64)
+
+
+def test_sink_logits_of_minus_infinity_equal_none():
+    inputs = random_inputs()
+    options = {"window_size": 5, "num_sink_tokens": 2}
+    logits = torch.full((4,), -math.inf, dtype=torch.float64)
+    fn = reference.sink_window_attention
+    without = reference.gradients(fn, inputs, inputs["dout"], **options)
+    got = reference.gradients(fn, inputs | {"sink_logits": logits}, inputs["dout"], **options)
+    assert torch.equal(got.pop("dsink_logits"), torch.zeros(4, dtype=torch.float64))
+    for name in without:
+        torch.testing.assert_close(got[name], without[name], **FP64)
+
+
+def test_grouped_heads_equal_repeated_heads():
+    inputs = random_inputs(num_q_heads=6, num_kv_heads=2)
+    q, k, v = qkv(inputs)
+    k, v = (x.repeat_interleave(3, dim=1) for x in (k, v))
+    got = reference.gqa_attention(*qkv(inputs))
+    torch.testing.assert_close(got, reference.causal_attention(q, k, v), **FP64)
+
+
+def test_seqlens_may_differ_without_a_mask():
+    inputs = random_inputs(seqlen=5, seqlen_k=13, num_kv_heads=4, head_dim=4, peak=1.0)
+    expected = softmax_by_loops(*qkv(inputs), (False, None, 0), 0.5)
+    torch.testing.assert_close(reference.noncausal_attention(*qkv(inputs)), expected, **FP64)
+    got = reference.blocked_attention(*qkv(inputs), is_causal=False, block=2)
+    torch.testing.assert_close(got, expected, **FP64)
+
+
+def test_large_scores_stay_finite_and_exact():
+    inputs = random_inputs(seqlen=33, peak=100.0)
+    out, lse = reference.causal_attention(*qkv(inputs))
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        *qkv(inputs), is_causal=True, enable_gqa=True
+    )
+    torch.testing.assert_close(out, expected, **FP64)
+    assert torch.isfinite(lse).all() and lse.abs().max() > 100
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_working_precision(dtype):
+    inputs = {name: x.to(dtype) for name, x in random_inputs(peak=1.0).items()}
+    exact = {name: x.double() for name, x in inputs.items()}
+    out, lse = reference.gqa_attention(*qkv(inputs))
+    assert out.dtype == dtype and lse.dtype == torch.float32
+    error = (out.double() - reference.gqa_attention(*qkv(exact))[0]).norm() / out.double().norm()
+    assert error < 2 * torch.finfo(dtype).eps
+    found = reference.gradients(reference.gqa_attention_training, inputs, inputs["dout"])
+    assert {x.dtype for x in found.values()} == {dtype}
+    # a view with other strides must give what its dense copy gives
+    strided = inputs["q"].transpose(1, 2).contiguous().transpose(1, 2)
+    torch.testing.assert_close(
+        reference.gqa_attention(strided, inputs["k"], inputs["v"])[0], out, rtol=0, atol=1e-2
+    )
+
+
+def test_weighted_row_sum():
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(7, 2001, generator=generator, dtype=torch.float64)
+    w = torch.randn(2001, generator=generator, dtype=torch.float64)
+    products = (x * w).tolist()
+    expected = [math.fsum(row) for row in products]
+    expected = torch.tensor(expected, dtype=torch.float64)
+    torch.testing.assert_close(reference.weighted_row_sum(x, w), expected, **FP64)
+    for dtype in (torch.float16, torch.bfloat16):
+        low = reference.weighted_row_sum(x.to(dtype), w.to(dtype))
+        exact = reference.weighted_row_sum(x.to(dtype).double(), w.to(dtype).double())
+        assert low.dtype == dtype
+        # one rounding at the end, and none before it that would show
+        assert ((low.double() - exact).abs() <= torch.finfo(dtype).eps * exact.abs() + 1e-4).all()
+    scale = reference.magnitudes("p02", {"x": x, "w": w})["y"]
+    torch.testing.assert_close(scale, (x.abs() @ w.abs()), **FP64)
+
+
+def test_naive_is_self_contained():
+    path = Path(reference.__file__).parent / "naive.py"
+    spec = importlib.util.spec_from_file_location("naive_alone", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert all(callable(getattr(module, name)) for name in module.BASELINE.values())
+
+
+@pytest.mark.parametrize("with_sink", [False, True])
+@pytest.mark.parametrize("rule", RULES)
+def test_formulas_and_blocks_equal_autograd(rule, with_sink):
+    from reference.naive import _attention
+
+    inputs = random_inputs(num_q_heads=6, num_kv_heads=2)
+    logits = torch.linspace(-1, 3, 6, dtype=torch.float64) if with_sink else None
+    options = options_of(rule) | {"softmax_scale": 0.4}
+    dout = inputs["dout"].transpose(1, 2).contiguous().transpose(1, 2)
+    expected = reference.gradients(
+        _attention, inputs | {"sink_logits": logits}, dout, **options
+    )
+    lse = _attention(*qkv(inputs), sink_logits=logits, **options)[1]
+    arguments = (*qkv(inputs), dout)
+    formula = reference.attention_gradients(*arguments, sink_logits=logits, **options)
+    assert set(formula) == set(expected) | {"lse"}
+    for block in (1, 7, 16, 64):
+        blocked = reference.blocked_gradients(
+            *arguments, sink_logits=logits, block=block, **options
+        )
+        forward = reference.blocked_attention(
+            *qkv(inputs), sink_logits=logits, block=block, **options
+        )
+        assert set(blocked) == set(formula)
+        torch.testing.assert_close(forward, (blocked["out"], lse), **FP64)
+        for name in expected:
+            torch.testing.assert_close(blocked[name], expected[name], **FP64)
+    for name in expected:
+        torch.testing.assert_close(formula[name], expected[name], **FP64)
+    torch.testing.assert_close(formula["lse"], lse, **FP64)
+
+
+@pytest.mark.parametrize("rule", [(False, None, 0), (True, 3, 2)])
+def test_autograd_of_the_oracle_passes_gradcheck(rule):
+    from reference.naive import _attention
+
+    inputs = random_inputs(batch=1, num_q_heads=2, num_kv_heads=1, seqlen=6, head_dim=3, peak=1.0)
+    leaves = [inputs[name].requires_grad_() for name in ("q", "k", "v")]
+    leaves.append(torch.tensor([0.5, -1.0], dtype=torch.float64, requires_grad=True))
+
+    def fn(q, k, v, sink_logits):
+        return _attention(q, k, v, sink_logits=sink_logits, **options_of(rule))
+
+    assert torch.autograd.gradcheck(fn, leaves)
+
+
+def test_blocked_at_a_lower_precision_and_unaligned_length():
+    inputs = random_inputs(seqlen=300, head_dim=16)
+    options = {"is_causal": True, "window_size": 70, "num_sink_tokens": 5}
+    out, lse = reference.blocked_attention(*qkv(inputs), block=64, dtype=torch.float32, **options)
+    assert out.dtype == lse.dtype == torch.float32
+    del options["is_causal"]
+    expected = reference.sink_attention(*qkv(inputs), **options)
+    torch.testing.assert_close(out.double(), expected[0], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(lse.double(), expected[1], rtol=1e-5, atol=1e-5)
+
+
+def test_magnitudes_bound_the_outputs_and_equal_sums_by_hand():
+    inputs = random_inputs()
+    inputs["sink_logits"] = torch.linspace(-1, 2, 4, dtype=torch.float64)
+    options = {"window_size": 5, "num_sink_tokens": 2}
+    found = reference.magnitudes("p09", inputs, **options)
+    right = reference.attention_gradients(
+        *(inputs[name] for name in ("q", "k", "v", "dout")),
+        is_causal=True,
+        sink_logits=inputs["sink_logits"],
+        **options,
+    )
+    assert set(found) == set(right)
+    for name, scale in found.items():
+        assert scale.shape == right[name].shape and scale.dtype == torch.float64
+        assert (right[name].abs() <= scale * (1 + 1e-12)).all(), name
+    # With no sign to cancel, the sum of absolute values is the output itself.
+    positive = inputs | {"v": inputs["v"].abs(), "dout": inputs["dout"].abs()}
+    found = reference.magnitudes("p09", positive, **options)
+    right = reference.attention_gradients(
+        *(positive[name] for name in ("q", "k", "v", "dout")),
+        is_causal=True,
+        sink_logits=inputs["sink_logits"],
+        **options,
+    )
+    for name in ("out", "dv"):
+        torch.testing.assert_close(found[name], right[name], **FP64)
+    torch.testing.assert_close(found["dsink_logits"], -right["dsink_logits"], **FP64)
+    assert set(reference.magnitudes("p05", qkv_only(inputs))) == {"out", "lse"}
+
+
+def qkv_only(inputs):
+    return {name: inputs[name] for name in ("q", "k", "v")}
+
+
+# The length is no multiple of any tile, the window of none either, and the sinks lie inside and
+# outside of it.
+SEQLEN = 133
+BAND = {"window_size": 37, "num_sink_tokens": 5}
+
+
+def mistake_cases(problem_id):
+    """(inputs, options) on which every mistake of the problem must show in one at least."""
+    if problem_id == "p02":
+        generator = torch.Generator().manual_seed(2)
+        x = (torch.randn(1500, 1500, generator=generator) + 0.2).to(torch.bfloat16)
+        w = (torch.randn(1500, generator=generator) + 0.1).to(torch.bfloat16)
+        return [({"x": x, "w": w}, {})]
+    grouped = problem_id >= "p05"
+    inputs = random_inputs(
+        num_q_heads=6, num_kv_heads=3 if grouped else 6, seqlen=SEQLEN, head_dim=16
+    )
+    options = {
+        "p06": {"window_size": BAND["window_size"]},
+        "p07": BAND,
+        "p09": BAND,
+    }.get(problem_id, {})
+    cases = [(inputs, options), (inputs, options | {"softmax_scale": 0.11})]
+    if problem_id == "p01":
+        cases.append((inputs, {"is_causal": True}))
+    if problem_id == "p09":
+        logits = torch.linspace(0.5, 3, 6, dtype=torch.float64)
+        cases.append((inputs | {"sink_logits": logits}, options))
+    return cases
+
+
+def right_outputs(problem_id, inputs, options):
+    if problem_id == "p02":
+        return {"y": inputs["x"].double() @ inputs["w"].double()}
+    right = reference.attention_gradients(
+        *(inputs[name] for name in ("q", "k", "v", "dout")),
+        sink_logits=inputs.get("sink_logits"),
+        **reference.rules(problem_id, options),
+    )
+    return {name: x for name, x in right.items() if name in reference.OUTPUTS[problem_id]}
+
+
+@pytest.fixture(scope="module")
+def cases_with_answers():
+    return {
+        problem_id: [
+            (inputs, options, right_outputs(problem_id, inputs, options))
+            for inputs, options in mistake_cases(problem_id)
+        ]
+        for problem_id in reference.BASELINE
+    }
+
+
+def every_mistake():
+    for problem_id in reference.BASELINE:
+        for mistake in reference.mistakes_for(problem_id):
+            name = f"{problem_id}-{mistake.id}" + (f"-{mistake.tile}" if mistake.tile else "")
+            yield pytest.param(problem_id, mistake, id=name)
+
+
+@pytest.mark.parametrize("problem_id, mistake", list(every_mistake()))
+def test_every_mistake_shows(problem_id, mistake, cases_with_answers):
+    largest = 0.0
+    for inputs, options, right in cases_with_answers[problem_id]:
+        given = {name: x.clone() for name, x in inputs.items()}
+        found = mistake.fn(inputs, options)
+        assert all(torch.equal(inputs[name], given[name]) for name in inputs)
+        assert found and set(found) <= set(right)
+        for name, value in found.items():
+            assert value.shape == right[name].shape and value.dtype == torch.float64
+            assert not torch.isinf(value).any()
+            if value.norm() == 0.0:
+                largest = max(largest, right[name].norm().item())
+            elif not torch.isnan(value).all():
+                largest = max(largest, reference.relative_distance(right[name], value))
+        if largest > 1e-3:
+            return
+    pytest.fail(f"the right answer on every case, to {largest:.1e}")
+
+
+@pytest.mark.parametrize("problem_id", [name for name in reference.BASELINE if name != "p02"])
+def test_what_mistakes_are_built_from_is_right_when_nothing_is_changed(
+    problem_id, cases_with_answers
+):
+    for inputs, options, right in cases_with_answers[problem_id]:
+        case = Case(problem_id, inputs, options)
+        found = [attend(case), online(case, 16), online(case, 128), differentiate(case)]
+        for name, value in ((name, value) for part in found for name, value in part.items()):
+            if name in right:
+                torch.testing.assert_close(value, right[name], **FP64)
+
+
+def test_mistakes_equal_what_their_notes_say():
+    # a few, recomputed without the code they are built from
+    inputs, options = mistake_cases("p07")[0]
+    q, k, v = qkv(inputs)
+    found = {m.id: m.fn(inputs, options) for m in reference.mistakes_for("p07") if not m.tile}
+    window_size, num_sink_tokens = BAND["window_size"], BAND["num_sink_tokens"]
+
+    def sink_attention(q=q, k=k, v=v, **changes):
+        return reference.sink_attention(q, k, v, **(BAND | changes))
+
+    expected = {
+        "WINDOW-ONE-SMALLER": sink_attention(window_size=window_size - 1),
+        "WINDOW-ONE-LARGER": sink_attention(window_size=window_size + 1),
+        "WINDOW-IGNORED": reference.gqa_attention(q, k, v),
+        "SINKS-IGNORED": sink_attention(num_sink_tokens=0),
+        "SINKS-ONE-FEWER": sink_attention(num_sink_tokens=num_sink_tokens - 1),
+        "SINKS-ONE-MORE": sink_attention(num_sink_tokens=num_sink_tokens + 1),
+        "SCALE-MISSING": sink_attention(softmax_scale=1.0),
+        "SCALE-SQUARED": sink_attention(softmax_scale=1 / 16),
+        "K-V-SWAPPED": sink_attention(k=v, v=k),
+        "HEADS-ZERO": sink_attention(k=k[:, :1], v=v[:, :1]),
+        "HEADS-INTERLEAVED": sink_attention(k=k.repeat(1, 2, 1, 1), v=v.repeat(1, 2, 1, 1)),
+        "BATCH-ZERO": sink_attention(k=k[[0, 0]], v=v[[0, 0]]),
+    }
+    for name, (out, lse) in expected.items():
+        torch.testing.assert_close(found[name], {"out": out, "lse": lse}, **FP64)
+
+    # rows one before each query, from the causal result of shifted keys: row i sees j < i
+    inputs, options = mistake_cases("p04")[0]
+    (mistake,) = (m for m in reference.mistakes_for("p04") if m.id == "DIAGONAL-EXCLUDED")
+    out = mistake.fn(inputs, options)["out"]
+    q, k, v = qkv(inputs)
+    assert torch.isnan(out[:, :, 0]).all()
+    expected = reference.causal_attention(q[:, :, 1:], k[:, :, :-1], v[:, :, :-1])[0]
+    torch.testing.assert_close(out[:, :, 1:], expected, **FP64)
+
+    # without rescaling, two tiles of which the second holds the larger maximum
+    q = torch.tensor([[[[1.0]]]], dtype=torch.float64)
+    k = torch.tensor([[[[0.0]] * 16 + [[2.0]]]], dtype=torch.float64).reshape(1, 1, 17, 1)
+    v = torch.tensor([[1.0]] * 16 + [[5.0]], dtype=torch.float64).reshape(1, 1, 17, 1)
+    tiled = (mistake for mistake in reference.mistakes_for("p03") if mistake.tile == 16)
+    found = {mistake.id: mistake.fn({"q": q, "k": k, "v": v}, {}) for mistake in tiled}
+    decay = math.exp(-2.0)
+    assert found["RESCALE-MISSING"]["out"].item() == pytest.approx((16 + 5) / 17)
+    assert found["RESCALE-ACC-MISSING"]["out"].item() == pytest.approx(21 / (16 * decay + 1))
+    assert found["RESCALE-SUM-MISSING"]["out"].item() == pytest.approx((16 * decay + 5) / 17)
+    assert found["PADDED-KEYS-COUNTED"]["lse"].item() == pytest.approx(math.log(31 + math.e**2))
+
+
+def test_mistakes_are_described():
+    seen = set()
+    for mistake in reference.MISTAKES:
+        assert (mistake.id, mistake.tile) not in seen
+        seen.add((mistake.id, mistake.tile))
+        assert mistake.id == mistake.id.upper() and " " not in mistake.id
+        assert mistake.problems and set(mistake.problems) <= set(reference.BASELINE)
+        for text in (mistake.title, mistake.note, mistake.help):
+            assert text and not text.endswith(".") and len(text) <= 100 and "\n" not in text
+        assert mistake.note.startswith("your ") and " step" not in mistake.help
+        assert mistake.tile is None or "{" not in mistake.note
+    for problem_id, name in reference.BASELINE.items():
+        assert callable(getattr(reference, name))
+        assert len(reference.mistakes_for(problem_id)) > 10
+
+
+def test_mistakes_of_one_problem_differ_from_each_other():
+    # Tile variants apart: some tiles give one and the same result at a given length.
+    inputs, options = mistake_cases("p09")[2]
+    found = {
+        mistake.id: mistake.fn(inputs, options | {"softmax_scale": 0.3})
+        for mistake in reference.mistakes_for("p09")
+        if mistake.tile is None
+    }
+    for (one, a), (other, b) in itertools.combinations(found.items(), 2):
+        if set(a) != set(b) or "SINK-LOGIT-ZERO-WHEN-ABSENT" in (one, other):
+            continue
+        same = all(torch.allclose(a[name], b[name], equal_nan=True, rtol=1e-4) for name in a)
+        assert not same, (one, other)
+
+
+def test_relative_distance_skips_what_a_mistake_leaves_open():
+    predicted = torch.tensor([math.nan, 3.0, 4.0], dtype=torch.float64)
+    got = torch.tensor([math.nan, 3.0, 4.5])
+    assert reference.relative_distance(got, predicted) == pytest.approx(0.1)
+    got = torch.tensor([0.0, math.nan, 4.0])
+    assert reference.relative_distance(got, predicted) == math.inf
+    assert reference.relative_distance(got, torch.full_like(predicted, math.nan)) == math.inf
+    zeros = torch.zeros(3, dtype=torch.float64)
+    assert reference.relative_distance(torch.zeros(3), zeros) == 0.0
+    assert reference.relative_distance(got[2:], zeros[2:]) == math.inf
