@@ -79,9 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     grade.add_argument(
         "--fail-under", type=float, metavar="N", help="exit 0 from N required points on, else 1"
     )
-    grade.add_argument(
-        "--exit-zero", action="store_true", help="exit 0 even when points were lost"
-    )
+    grade.add_argument("--exit-zero", action="store_true", help="exit 0 even when points were lost")
     grade.add_argument(
         "--jobs", type=int, metavar="N", help="problems tested side by side (default: by cores)"
     )

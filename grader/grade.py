@@ -91,7 +91,7 @@ class Grader:
             duration_s=round(time.monotonic() - self._started, 3),
         )
 
-    # -- correctness ------------------------------------------------------------------------------
+    # -- correctness -----------------------------------------------------------------------------
 
     def _grade_correctness(self) -> None:
         pending = []
@@ -170,7 +170,7 @@ class Grader:
             result, verdict=source.verdict, message=source.message, checks=quiet
         )
 
-    # -- speed and memory -------------------------------------------------------------------------
+    # -- speed and memory ------------------------------------------------------------------------
 
     def _grade_performance(self) -> None:
         complete = [
@@ -198,7 +198,8 @@ class Grader:
                 measured.add(event["problem"])
                 self._add_measurements(event["problem"], event["measured"])
         why = "ran into its deadline" if outcome.get("timed_out") else "ended early"
-        reason = f"the measurement {why}: {outcome['output'].strip()[-300:]}"
+        last = (outcome["output"].strip().splitlines() or ["no output"])[-1]
+        reason = f"the measurement {why}: {last[-200:]}"
         for problem_id in complete:
             if problem_id not in measured:
                 fault = {"verdict": Verdict.INTERNAL.value, "reason": reason, "figures": {}}
@@ -234,7 +235,7 @@ class Grader:
             return scoring.score_speed(figures, possible, floor=targets.floor, full=targets.full)
         return scoring.score_memory(figures, possible)
 
-    # -- results ------------------------------------------------------------------------------------
+    # -- results ---------------------------------------------------------------------------------
 
     def _assemble(
         self, problem: Problem, checks: Sequence[CheckResult], *, duration_s: float = 0.0

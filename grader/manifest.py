@@ -206,7 +206,9 @@ def read_problem(path: Path) -> Problem:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         known = ", ".join(problem_ids())
-        raise ManifestError(f"{path.parent.name}: no such problem; expected one of {known}") from None
+        raise ManifestError(
+            f"{path.parent.name}: no such problem; expected one of {known}"
+        ) from None
     except tomllib.TOMLDecodeError as error:
         raise ManifestError(f"{path}: not valid TOML: {error}") from None
     try:

@@ -87,15 +87,12 @@ class Measurement:
     def _measure(self, case: Case) -> dict[str, dict[str, Any]]:
         bench, problem = self.bench, self.problem
         self.phase("naive PyTorch, before")
+        pair = memory.lengths(problem, case, bench.device)
+        naive_extra = [
+            memory.extra_bytes(bench, self.naive, problem, c, self.entry) for c in pair or ()
+        ]
         overhead_s = speed.overhead(bench, self.naive, problem, case, 1)
         before = self._naive_block(case, overhead_s)
-        pair = memory.lengths(problem, case, bench.device)
-        naive_extra = []
-        if pair:
-            naive_extra = [
-                memory.extra_bytes(bench, self.naive, problem, c, self.entry) for c in pair
-            ]
-            self._release()
 
         self.phase("your answer")
         measured = self._submission(case, pair, overhead_s, naive_extra)
@@ -118,7 +115,7 @@ class Measurement:
         elif not block.margin <= 1.0:
             measured["speed"] |= {
                 "verdict": Verdict.FAIL.value,
-                "reason": f"a timed call's output is wrong ({block.margin:.2g} x the allowed error)",
+                "reason": f"a timed output is wrong ({block.margin:.2g} x the allowed error)",
             }
         return measured
 
@@ -162,9 +159,7 @@ class Measurement:
 
 
 def _worker(source: bytes, file: str, entry: str, device: str) -> Sandbox:
-    return Sandbox(
-        source, file, entry, device=device, interpret=False, threads=_threads(device)
-    )
+    return Sandbox(source, file, entry, device=device, interpret=False, threads=_threads(device))
 
 
 def _ready(bench: Bench, worker: Sandbox) -> None:

@@ -142,7 +142,13 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Any:
             line = item.location[1] or 0
             report.longrepr = (str(item.path), line + 1, finding.message.headline)
         elif finding.verdict != Verdict.PASS:
-            report.longrepr = failure_text(finding.verdict, finding.message, finding.candidates)
+            report.longrepr = failure_text(
+                item.path.parent.name,
+                _check_id(item),
+                finding.verdict,
+                finding.message,
+                finding.candidates,
+            )
     return report
 
 
@@ -166,8 +172,12 @@ def _record(item: pytest.Item, call: pytest.CallInfo) -> None:
     item.user_properties.append(("finding", finding.to_json()))
     fd = item.config.getoption("--events-fd")
     if fd is not None:
-        event = {"check": item.function.__name__.removeprefix("test_"), "verdict": finding.verdict}
+        event = {"check": _check_id(item), "verdict": finding.verdict}
         os.write(fd, (json.dumps(event) + "\n").encode())
+
+
+def _check_id(item: pytest.Item) -> str:
+    return item.function.__name__.removeprefix("test_")
 
 
 def pytest_report_header(config: pytest.Config) -> str:

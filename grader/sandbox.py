@@ -202,7 +202,7 @@ def _environment(device: str, interpret: bool, threads: int, folder: Path) -> di
         "TRITON_CACHE_DIR": str(_ROOT / ".cache" / "triton"),
         "PYTHONDONTWRITEBYTECODE": "1",
         "GRADER_SYS_PATH": os.pathsep.join(
-            p for p in sys.path if p and os.path.isdir(p) and Path(p).resolve() != _ROOT
+            p for p in sys.path if p and os.path.exists(p) and Path(p).resolve() != _ROOT
         ),
     }
     if interpret:

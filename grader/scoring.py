@@ -307,9 +307,7 @@ def total(problems: Iterable[ProblemResult]) -> tuple[Points, Points]:
     return required, bonus
 
 
-def exit_code(
-    record: GradeRecord, fail_under: float | None = None, exit_zero: bool = False
-) -> int:
+def exit_code(record: GradeRecord, fail_under: float | None = None, exit_zero: bool = False) -> int:
     """Return the exit status of a graded run; the first line that applies decides.
 
     130  interrupted by Ctrl-C

@@ -96,9 +96,7 @@ class Worker:
         shared.close()
         broken = guarded.broken()
         if broken:
-            return protocol.Reply(
-                request["nonce"], protocol.Status.GUARD_CHANGED, text=broken
-            )
+            return protocol.Reply(request["nonce"], protocol.Status.GUARD_CHANGED, text=broken)
         return protocol.Reply(request["nonce"], protocol.Status.OK)
 
     def _evaluate(self, tensors: dict, request: dict) -> dict:
@@ -210,8 +208,10 @@ class Worker:
         elif isinstance(error, (SystemExit, KeyboardInterrupt)):
             status = protocol.Status.EXITED
             text = f"{type(error).__name__} raised with {error.args!r}"
-        elif "OutOfMemoryError" in names or isinstance(error, MemoryError) or (
-            "can't allocate memory" in text or "bad_alloc" in text
+        elif (
+            "OutOfMemoryError" in names
+            or isinstance(error, MemoryError)
+            or ("can't allocate memory" in text or "bad_alloc" in text)
         ):
             status = protocol.Status.OUT_OF_MEMORY
         elif "OutOfResources" in names or "PTXASError" in names:
@@ -258,6 +258,7 @@ def _open_cuda(handle: list) -> Any:
     device, ipc_handle, size, offset, ref_handle, ref_offset, event_handle, sync = (
         bytes.fromhex(x["hex"]) if isinstance(x, dict) else x for x in handle
     )
+    torch.cuda.init()
     storage = torch.UntypedStorage._new_shared_cuda(
         device, ipc_handle, size, offset, ref_handle, ref_offset, event_handle, sync
     )
@@ -300,8 +301,8 @@ def _main() -> None:
     faulthandler.enable()
     channel = socket.socket(fileno=int(sys.argv[1]))
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    sys.path[:0] = [root]
-    sys.path += [p for p in os.environ.pop("GRADER_SYS_PATH", "").split(os.pathsep) if p]
+    search_path = os.environ.pop("GRADER_SYS_PATH", "").split(os.pathsep)
+    sys.path[:] = [root, *filter(None, search_path)]
     import torch
 
     from grader import allocations, arena, bounds, protocol

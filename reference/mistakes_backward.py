@@ -177,9 +177,7 @@ BACKWARD_MISTAKES = (
         "dq and dk carry a factor log2(e)",
         "your dq and dk equal the right ones times log2(e)",
         _SCALE,
-        lambda case: differentiate(
-            case, scale_q=case.scale * LOG2_E, scale_k=case.scale * LOG2_E
-        ),
+        lambda case: differentiate(case, scale_q=case.scale * LOG2_E, scale_k=case.scale * LOG2_E),
     ),
     known(
         "DK-LOG2E",

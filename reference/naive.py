@@ -93,9 +93,7 @@ def _attention(
 
     scores = q @ k.transpose(-2, -1) * softmax_scale
     if is_causal:
-        hidden = _hidden_keys(
-            q.shape[2], k.shape[2], True, window_size, num_sink_tokens, q.device
-        )
+        hidden = _hidden_keys(q.shape[2], k.shape[2], True, window_size, num_sink_tokens, q.device)
         scores = scores.masked_fill(hidden, -math.inf)
     if sink_logits is not None:
         # A column of scores that has no value to add: it only enters the denominator.
@@ -148,9 +146,7 @@ def gqa_attention(q, k, v, *, softmax_scale=None):
 
 def sliding_window_attention(q, k, v, *, window_size, softmax_scale=None):
     """p06: (out, lse); causal and grouped, query i sees the keys i - window_size < j <= i."""
-    return _attention(
-        q, k, v, is_causal=True, window_size=window_size, softmax_scale=softmax_scale
-    )
+    return _attention(q, k, v, is_causal=True, window_size=window_size, softmax_scale=softmax_scale)
 
 
 def sink_attention(q, k, v, *, window_size, num_sink_tokens=0, softmax_scale=None):

@@ -222,9 +222,7 @@ def test_formulas_and_blocks_equal_autograd(rule, with_sink):
     logits = torch.linspace(-1, 3, 6, dtype=torch.float64) if with_sink else None
     options = options_of(rule) | {"softmax_scale": 0.4}
     dout = inputs["dout"].transpose(1, 2).contiguous().transpose(1, 2)
-    expected = reference.gradients(
-        _attention, inputs | {"sink_logits": logits}, dout, **options
-    )
+    expected = reference.gradients(_attention, inputs | {"sink_logits": logits}, dout, **options)
     lse = _attention(*qkv(inputs), sink_logits=logits, **options)[1]
     arguments = (*qkv(inputs), dout)
     formula = reference.attention_gradients(*arguments, sink_logits=logits, **options)

@@ -198,9 +198,11 @@ def hostile():
     ]
     problem = make_problem("p04", checks, gpu=True)
     figures = {**SPEED_FIGURES, "device": HOSTILE, "shape": HOSTILE}
-    components = {**problem.components, "speed": ComponentResult(
-        Verdict.FAIL, Points(0, 2, 2), HOSTILE, figures
-    ), "work": scoring.not_measured(1, HOSTILE)}
+    components = {
+        **problem.components,
+        "speed": ComponentResult(Verdict.FAIL, Points(0, 2, 2), HOSTILE, figures),
+        "work": scoring.not_measured(1, HOSTILE),
+    }
     problem = dataclasses.replace(
         problem, id=HOSTILE, title=HOSTILE, next_step=HOSTILE, components=components
     )

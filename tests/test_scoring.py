@@ -79,9 +79,7 @@ def test_skipped_check_is_available_and_not_measured_is_not():
 
 
 def test_correctness_passes_beside_a_check_that_cannot_run_here():
-    component, _ = scoring.score_correctness(
-        make_checks(Verdict.PASS, Verdict.NOT_MEASURED), 6
-    )
+    component, _ = scoring.score_correctness(make_checks(Verdict.PASS, Verdict.NOT_MEASURED), 6)
     assert component.verdict is Verdict.PASS
     assert component.points == Points(3, 3, 6)
 

@@ -1,4 +1,4 @@
-"""Makes the inputs of a case: values that depend on the rule under test, and their memory layout."""
+"""Makes the inputs of a case: values that depend on the rule under test, and their layout."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from grader.manifest import Case, Problem
 
 _LARGE_LOGIT = 100.0
 _NEEDLE_LOGIT = 4.0
+_PADDING = {"q": 16, "k": 32, "v": 48}  # all different: nobody's strides serve for another
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,8 +128,10 @@ def invalidate(inputs: Inputs, mutation: str | None) -> Inputs:
     elif subject in tensors and change in _CHANGES:
         tensors[subject] = _CHANGES[change](tensors[subject], other)
     else:
-        raise ValueError(f"mutate: got {mutation!r}, expected <argument>_<change> with one of"
-                         f" {', '.join(_CHANGES)}, or float64, integer, ndim, strided_last_dim")
+        raise ValueError(
+            f"mutate: got {mutation!r}, expected <argument>_<change> with one of"
+            f" {', '.join(_CHANGES)}, or float64, integer, ndim, strided_last_dim"
+        )
     return Inputs(tensors, inputs.dout)
 
 
@@ -168,7 +171,7 @@ def _place(builder: LayoutBuilder, name: str, tensor: torch.Tensor, layout: str)
         stride = (seqlen * heads * head_dim, head_dim, heads * head_dim, 1)
         elements = tensor.numel()
     elif layout == "padded":  # a slice of a tensor with a wider last dimension
-        wide = dense_strides((*size[:-1], size[-1] + 16))
+        wide = dense_strides((*size[:-1], size[-1] + _PADDING.get(name, 16)))
         stride, elements = wide, wide[0] * size[0]
     elif layout == "strided_last_dim":
         wide = dense_strides((*size[:-1], 2 * size[-1]))

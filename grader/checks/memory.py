@@ -33,6 +33,7 @@ def extra_bytes(
 ) -> int:
     """Return the most memory one call takes beyond inputs and outputs, after a first call."""
     layout = bench.layout(problem, case)
+    _start_over(bench, worker)
     bench.go(worker, problem, case, layout, sets=1, entry=entry)
     _start_over(bench, worker)
     before = _taken(bench, worker)

@@ -46,7 +46,7 @@ class Bench:
         self._flush = torch.empty(0)
         if device == "cuda":
             total = torch.cuda.get_device_properties(0).total_memory
-            self.capacity = min(4 * 2**30, total // 16)
+            self.capacity = min(8 * 2**30, total // 16)
             self._cuda = torch.empty(self.capacity, dtype=torch.uint8, device="cuda")
             self._flush = torch.empty(_FLUSH_BYTES, dtype=torch.uint8, device="cuda")
         else:
@@ -87,7 +87,9 @@ class Bench:
         with self._memory(layout.total_bytes * sets) as (memory, fds):
             memory.fill_(POISON)
             outputs = torch.empty(
-                (sets, layout.total_bytes - layout.inputs_end), dtype=torch.uint8, device=self.device
+                (sets, layout.total_bytes - layout.inputs_end),
+                dtype=torch.uint8,
+                device=self.device,
             )
             parts = memory.view(sets, layout.total_bytes)
             fields = {

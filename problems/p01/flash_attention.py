@@ -55,14 +55,14 @@ def _check_arguments(q, k, v, is_causal, softmax_scale, tile_q, tile_k):
 
 
 def _tile_matmul(a, b):
-    """Given: return the batched product a @ b of two tiles, accumulated and returned in fp32.
+    """Given: return a @ b for two batches of tiles, accumulated and returned in fp32.
 
     Args:
         a: (batch * heads, rows, inner), fp16, bf16 or fp32, any strides.
         b: (batch * heads, inner, cols), the dtype of a, any strides.
     """
     if a.is_cuda and a.dtype != torch.float32:
-        # Tensor cores multiply 16-bit tiles and add in fp32: keep the fp32 sum as it is.
+        # Tensor cores multiply 16-bit tiles and add in fp32: keep that fp32 sum as it is.
         return torch.bmm(a, b, out_dtype=torch.float32)
     return torch.bmm(a.float(), b.float())
 

@@ -233,7 +233,7 @@ def _dq_tiles(
         else:
             k = _load_inner_tile(k_ptr, key_start, stride_kn, BLOCK_N, HEAD_DIM)
             v = _load_inner_tile(v_ptr, key_start, stride_vn, BLOCK_N, HEAD_DIM)
-        # >>> step 5: dQ of one tile (about 6 lines)
+        # >>> step 5: dQ of one tile (about 7 lines)
         # After it: this tile's share is added to `dq` (BLOCK_M, HEAD_DIM) fp32:
         #     P = 2^(scores - lse)    dP = dout V^T    dS = P * (dP - delta)    dQ += dS K
         # As in steps 2 and 3, but not transposed: queries down, keys across.

@@ -54,19 +54,17 @@ def _check_arguments(q, k, v, is_causal, softmax_scale, tile_q, tile_k):
             raise ValueError(f"{name}: got {size}, expected at least 1")
 
 
-def _tile_matmul(a, b, scale=1.0):
-    """Given: return scale * (a @ b) for two batches of tiles, accumulated and returned in fp32.
+def _tile_matmul(a, b):
+    """Given: return a @ b for two batches of tiles, accumulated and returned in fp32.
 
     Args:
         a: (batch * heads, rows, inner), fp16, bf16 or fp32, any strides.
         b: (batch * heads, inner, cols), the dtype of a, any strides.
-        scale: factor on the product, applied in the same pass.
     """
-    ignored = torch.empty((), dtype=torch.float32, device=a.device)  # beta=0: never read
     if a.is_cuda and a.dtype != torch.float32:
         # Tensor cores multiply 16-bit tiles and add in fp32: keep that fp32 sum as it is.
-        return torch.baddbmm(ignored, a, b, beta=0, alpha=scale, out_dtype=torch.float32)
-    return torch.baddbmm(ignored, a.float(), b.float(), beta=0, alpha=scale)
+        return torch.bmm(a, b, out_dtype=torch.float32)
+    return torch.bmm(a.float(), b.float())
 
 
 def flash_attention(
@@ -135,8 +133,9 @@ def flash_attention(
             k_tile = k_heads[:, k_start:k_stop]  # (batch * heads, keys, head_dim)
             v_tile = v_heads[:, k_start:k_stop]  # (batch * heads, keys, head_dim)
 
-            # >>> step 3: scores of one tile (about 1 line)
-            scores = _tile_matmul(q_tile, k_tile.transpose(1, 2), softmax_scale)
+            # >>> step 3: scores of one tile (about 2 lines)
+            scores = _tile_matmul(q_tile, k_tile.transpose(1, 2))
+            scores *= softmax_scale
             # <<< step 3
 
             # >>> step 4: mask a tile that the diagonal crosses (about 4 lines)

@@ -1,4 +1,7 @@
-"""Non-causal attention, forward, in one Triton kernel; seqlen_q and seqlen_k may differ."""
+"""Non-causal attention, forward, in one Triton kernel; seqlen_q and seqlen_k may differ.
+
+What lies outside the marked steps is given and correct.
+"""
 
 import math
 
@@ -55,7 +58,7 @@ def _attention_kernel(
     Memory traffic: Q and out once, K and V once per query tile; no score ever leaves the chip.
     Limits: last dimension contiguous, seqlen_k >= 1, HEAD_DIM a power of two from 16 to 128.
     """
-    # >>> step 1: the query tile (about 12 lines)
+    # >>> step 1: the query tile (about 15 lines)
     num_query_tiles = tl.cdiv(seqlen_q, BLOCK_M)
     query_tile = tl.program_id(0) % num_query_tiles
     batch_head = (tl.program_id(0) // num_query_tiles).to(tl.int64)
@@ -78,6 +81,7 @@ def _attention_kernel(
     acc = tl.zeros((BLOCK_M, HEAD_DIM), tl.float32)
 
     offs_n = tl.arange(0, BLOCK_N)  # (BLOCK_N,)
+    # The pointers move from tile to tile; these offsets stay within one and fit in 32 bits.
     k_offs = offs_n[:, None] * stride_kn + offs_d[None, :]  # (BLOCK_N, HEAD_DIM)
     v_offs = offs_n[:, None] * stride_vn + offs_d[None, :]  # (BLOCK_N, HEAD_DIM)
     full_end = seqlen_k // BLOCK_N * BLOCK_N
@@ -132,7 +136,7 @@ def attention(q, k, v, *, softmax_scale=None):
         softmax_scale = 1.0 / math.sqrt(head_dim)
     config = _launch_config(head_dim, q.dtype, q.device)
 
-    # >>> step 5: outputs, grid and launch (about 14 lines)
+    # >>> step 5: outputs, grid and launch (about 10 lines)
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     lse = torch.empty((batch, num_q_heads, seqlen_q), dtype=torch.float32, device=q.device)
     grid = (batch * num_q_heads * triton.cdiv(seqlen_q, config["BLOCK_M"]),)

@@ -1,4 +1,7 @@
-"""Causal grouped-query attention, forward: the query heads of a group share one head of K and V."""
+"""Causal grouped-query attention, forward: the query heads of a group share one head of K and V.
+
+What lies outside the marked steps is given and correct.
+"""
 
 import math
 
@@ -80,6 +83,7 @@ def _attention_kernel(
     acc = tl.zeros((BLOCK_M, HEAD_DIM), tl.float32)
 
     offs_n = tl.arange(0, BLOCK_N)  # (BLOCK_N,)
+    # The pointers move from tile to tile; these offsets stay within one and fit in 32 bits.
     k_offs = offs_n[:, None] * stride_kn + offs_d[None, :]  # (BLOCK_N, HEAD_DIM)
     v_offs = offs_n[:, None] * stride_vn + offs_d[None, :]  # (BLOCK_N, HEAD_DIM)
     # Phase one: full tiles, every key before every query.
@@ -95,8 +99,10 @@ def _attention_kernel(
 
     # Phase two: the tiles on the diagonal, masked.
     diagonal_end = tl.minimum(query_start + BLOCK_M, seqlen)
+    # A pipeline for so few tiles would only take registers from the loop above.
     for key_start in tl.range(full_end, diagonal_end, BLOCK_N, num_stages=1):
         keys = key_start + offs_n  # (BLOCK_N,)
+        # A key past the end lies after every query that is stored, so this hides it as well.
         visible = keys[None, :] <= offs_m[:, None]  # (BLOCK_M, BLOCK_N)
         exists = keys < seqlen  # (BLOCK_N,)
         k = tl.load(k_ptr + k_offs, mask=exists[:, None], other=0.0)
@@ -166,7 +172,7 @@ def _launch_config(head_dim, dtype, device):
     if dtype == torch.float32 or shared_kib < 96:
         # No tensor cores here (IEEE fp32, compute capability 7.5): larger tiles spill registers.
         block, num_warps = (64, 8) if head_dim <= 64 else (32, 4)
-        return {"BLOCK_M": block, "BLOCK_N": block, "num_warps": num_warps, "num_stages": 2}
+        return {"BLOCK_M": block, "BLOCK_N": block, "num_warps": num_warps, "num_stages": 1}
     if shared_kib < 160:
         return {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 2}
     return {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 8, "num_stages": 3}

@@ -248,7 +248,7 @@ def _dq_tiles(
         else:
             k = _load_inner_tile(k_ptr, key_start, stride_kn, BLOCK_N, HEAD_DIM)
             v = _load_inner_tile(v_ptr, key_start, stride_vn, BLOCK_N, HEAD_DIM)
-        # >>> step 5: dQ of one tile (about 6 lines)
+        # >>> step 5: dQ of one tile (about 7 lines)
         scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale_log2  # (BLOCK_M, BLOCK_N)
         if IS_DIAGONAL:
             scores = tl.where(offs_n[None, :] <= offs_m[:, None], scores, float("-inf"))

@@ -1,0 +1,1 @@
+../../solutions/p03/noncausal_attention.py

@@ -1,0 +1,1 @@
+../../solutions/p04/causal_attention.py
