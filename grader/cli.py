@@ -61,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     grade.add_argument(
         "--submission",
         type=Path,
-        default=PROBLEMS,
+        default=Path(os.path.relpath(PROBLEMS)),
         metavar="DIR",
         help="folder with pNN/<file>.py (default: problems, your own stubs)",
     )
@@ -107,6 +107,7 @@ def _grade(options: argparse.Namespace) -> int:
     environment = probe(options.device)
     request = Request(
         submission=options.submission.absolute(),
+        shown_as=str(options.submission),
         problems=request_only,
         environment=environment,
         seed=seed,

@@ -41,6 +41,7 @@ class Request:
     """What to grade and how; `jobs` problems are tested side by side."""
 
     submission: Path
+    shown_as: str
     problems: tuple[str, ...]
     environment: Environment
     seed: str
@@ -83,7 +84,7 @@ class Grader:
             mode=self.request.mode,
             environment=self.request.environment.facts,
             seed=self.request.seed,
-            submission=str(self.request.submission),
+            submission=self.request.shown_as,
             problems=results,
             totals=totals,
             bonus=bonus,
@@ -277,7 +278,7 @@ def _next_step(problem: Problem, source: Source, checks: Sequence[CheckResult]) 
     step = source.next_step
     if step is None:
         broken = SEVERITY[: SEVERITY.index(Verdict.SKIPPED)]
-        step = min((c.step for c in checks if c.step and c.verdict in broken), default=None)
+        step = next((c.step for c in checks if c.step and c.verdict in broken), None)
     if step is None or step > len(problem.steps):
         return command
     title = problem.steps[step - 1].title

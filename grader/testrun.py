@@ -91,7 +91,10 @@ def check_result(
     if len(findings) < len(cases):
         verdicts.append(Verdict.SKIPPED)
     verdict = worst(verdicts) if cases else Verdict.NOT_MEASURED
-    shown = next((f for f in findings if f["verdict"] == verdict.value), None)
+    diagnosis = _common_cause(findings)
+    alike = [f for f in findings if f["verdict"] == verdict.value]
+    named = [f for f in alike if diagnosis and _explained_by(f, diagnosis.id)]
+    shown = next(iter(named + alike), None)
     message = message_from_json(shown["message"]) if shown else None
     if message is None and verdict is Verdict.SKIPPED:
         message = Message(missing)
@@ -102,7 +105,7 @@ def check_result(
         verdict=verdict,
         weight=check.weight,
         message=message,
-        diagnosis=_common_cause(findings),
+        diagnosis=diagnosis if named else None,
         cases_passed=verdicts.count(Verdict.PASS),
         cases_total=len(cases),
         duration_s=round(sum(f["duration_s"] for f in findings), 3),
@@ -110,15 +113,23 @@ def check_result(
 
 
 def _common_cause(findings: Sequence[dict]) -> Diagnosis | None:
-    """Return the one known mistake that explains every wrong result of a check, if there is one."""
-    wrong = [f for f in findings if f["verdict"] == Verdict.FAIL.value and f["message"]["first"]]
-    if not wrong:
+    """Return the one known mistake that explains the wrong results of a check, if there is one.
+
+    A case that no known mistake explains does not speak against one that explains the others: a
+    padded key or a second mistake may show there besides.
+    """
+    explained = [f["candidates"] for f in findings if f["candidates"]]
+    if not explained:
         return None
-    common = set.intersection(*({c["id"] for c in f["candidates"]} for f in wrong))
+    common = set.intersection(*({c["id"] for c in candidates} for candidates in explained))
     if len(common) != 1:
         return None
     (id,) = common
-    return next(diagnosis_from_json(c) for c in wrong[0]["candidates"] if c["id"] == id)
+    return next(diagnosis_from_json(c) for c in explained[0] if c["id"] == id)
+
+
+def _explained_by(finding: dict, id: str) -> bool:
+    return any(candidate["id"] == id for candidate in finding["candidates"])
 
 
 def title(problem: Problem, check: Check) -> str:

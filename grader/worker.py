@@ -176,7 +176,13 @@ class Worker:
         return protocol.Reply(request["nonce"], protocol.Status.OK)
 
     def _do_release(self, request: dict, fds: list[int]) -> protocol.Reply:
-        """Give cached device memory back, so that the next reading starts from nothing."""
+        """Give cached device memory back, so that the next reading starts from nothing.
+
+        With `forget` the module's own caches go first: naive's mask would pin a whole segment.
+        """
+        if request.get("forget"):
+            for value in vars(self.module).values():
+                getattr(value, "cache_clear", lambda: None)()
         if self.device != "cpu":
             torch.cuda.synchronize()
             torch.cuda.empty_cache()

@@ -303,7 +303,7 @@ def test_checks_with_one_diagnosis_are_one_message():
 def test_one_exception_in_every_check_is_one_message():
     report = render(RECORDS["mixture"])
     assert report.count("TypeError: unsupported operand") == 1
-    assert "error[P05-KERNEL-0]: TypeError" in report
+    assert "error[P05-ERROR]: TypeError" in report
     assert "  output  | line one\n          | line two\n" in report
 
 
@@ -317,7 +317,7 @@ def test_different_wrong_results_stay_apart_and_are_capped():
 
 def test_fault_of_the_judge_is_not_called_an_error():
     report = render(RECORDS["mixture"])
-    assert "internal[P07-OVERLAP]: oracle" in report
+    assert "internal[P07-INTERNAL]: oracle" in report
     assert "note: this is a fault of the judge: it costs no points" in report
     assert report.splitlines()[-1] == (
         "8 problems: 2 passed, 2 failed, 1 error, 1 not implemented, 1 rejected, 1 other"

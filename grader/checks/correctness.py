@@ -21,6 +21,11 @@ from grader.manifest import Case
 # logit is rounded (16, and 8 for the norm).
 _NORM_FLOOR = {"fp16": 2.0, "bf16": 2.0, "fp32": 8.0}
 _ELEMENT_FLOOR = {"fp16": 4.0, "bf16": 4.0, "fp32": 16.0}
+# Backward, P is recomputed from an lse that is stored in fp32: a relative error of its roundoff
+# times |lse| in every P, once in natural and once in log2 units.
+_LSE_FLOOR = 3.0
+# The honest row sum is the truth rounded once, and so is every right answer.
+_ROW_SUM_FLOOR = 0.1
 UNIT_ROUNDOFF = {"fp16": 2.0**-11, "bf16": 2.0**-8, "fp32": 2.0**-24}
 
 
@@ -55,15 +60,16 @@ def find_difference(
     return None
 
 
-def margins(
-    got: dict[str, torch.Tensor], expected: Expected, case: Case, factor: float
-) -> dict[str, float]:
-    """Return error / allowed of every output, at its worst; NaN counts as infinite."""
-    result = {}
-    for name, truth in expected.truth.items():
-        by_element, by_head, _ = _errors(name, got[name], truth, expected, case.dtype, factor)
-        result[name] = max(_worst(by_element), _worst(by_head))
-    return result
+def element_errors(
+    name: str,
+    got: torch.Tensor,
+    truth: torch.Tensor,
+    expected: Expected,
+    dtype: str,
+    factor: float,
+) -> torch.Tensor:
+    """Return error / allowed of every element of one output; infinite where it is not finite."""
+    return _errors(name, got, truth, expected, dtype, factor)[0]
 
 
 def _worst(ratio: torch.Tensor) -> float:
@@ -90,9 +96,15 @@ def _errors(
 
     dims = tuple(range(min(2, max(truth.dim() - 1, 0)), truth.dim()))
     worst_honest = honest_error.amax(dims, keepdim=True) if dims else honest_error
-    allowed = factor * worst_honest + _ELEMENT_FLOOR[dtype] * unit * magnitude
+    recomputed = 0.0
+    if name.startswith("d") and "lse" in expected.magnitude:
+        largest = expected.magnitude["lse"].nan_to_num(0.0, 0.0, 0.0).max().item()
+        recomputed = _LSE_FLOOR * UNIT_ROUNDOFF["fp32"] * largest
+    if name == "y":  # a sum of fp32 products, rounded once: the terms carry fp32 roundoff only
+        magnitude = UNIT_ROUNDOFF["fp32"] / unit * magnitude + _ROW_SUM_FLOOR * truth.abs()
+    allowed = factor * worst_honest + (_ELEMENT_FLOOR[dtype] * unit + recomputed) * magnitude
     norm_allowed = factor * _norm(honest_error, dims)
-    norm_allowed = norm_allowed + _NORM_FLOOR[dtype] * unit * _norm(magnitude, dims)
+    norm_allowed += (_NORM_FLOOR[dtype] * unit + recomputed) * _norm(magnitude, dims)
     tiny = torch.finfo(torch.float32).tiny
     by_element = error / allowed.clamp_min(tiny)
     by_head = _norm(error, dims) / norm_allowed.clamp_min(tiny)

@@ -157,6 +157,8 @@ def place_inputs(builder: LayoutBuilder, case: Case, inputs: Inputs) -> None:
         _place_packed(builder, case, named)
     for name, tensor in named.items():
         layout = case.layout if name in ("q", "k", "v", "x") else "dense"
+        if name == "w" and case.layout in ("padded", "transposed"):
+            layout = "every_other"
         if case.mutate == "strided_last_dim" and name in ("q", "x"):
             layout = "strided_last_dim"
         _place(builder, name, tensor, layout)
@@ -176,6 +178,8 @@ def _place(builder: LayoutBuilder, name: str, tensor: torch.Tensor, layout: str)
     elif layout == "strided_last_dim":
         wide = dense_strides((*size[:-1], 2 * size[-1]))
         stride, elements = (*wide[:-1], 2), wide[0] * size[0]
+    elif layout == "every_other":
+        stride, elements = (2,), 2 * tensor.numel()
     elif layout == "transposed":
         stride, elements = (1, size[0]), tensor.numel()
     elif layout == "expanded":

@@ -40,7 +40,7 @@ def causes(problem: ProblemResult) -> list[Cause]:
     """
     found: list[Cause] = []
     if problem.message is not None and problem.verdict is not Verdict.NOT_IMPLEMENTED:
-        identity = _error_id(problem, str(problem.verdict))
+        identity = _error_id(problem.id, str(problem.verdict))
         found.append(Cause(identity, problem.verdict, problem.title, problem.message))
     merged: dict[tuple[str, ...], list[CheckResult]] = {}
     for check in problem.checks:
@@ -52,7 +52,7 @@ def causes(problem: ProblemResult) -> list[Cause]:
         if first.diagnosis is not None:
             identity, title = first.diagnosis.id, first.diagnosis.title
         else:
-            identity, title = _error_id(problem, first.id), first.title
+            identity, title = _error_id(problem.id, _kind(first.verdict, first.id)), first.title
         message = first.message or Message(headline=title)
         found.append(Cause(identity, first.verdict, title, message, first.diagnosis, tuple(checks)))
     return found
@@ -67,8 +67,13 @@ def _merge_key(check: CheckResult) -> tuple[str, ...]:
     return (fault, "check", check.id)
 
 
-def _error_id(problem: ProblemResult, name: str) -> str:
-    return re.sub(r"[^A-Z0-9]+", "-", clean(f"{problem.id}-{name}", 60).upper()).strip("-")
+def _error_id(problem_id: str, name: str) -> str:
+    return re.sub(r"[^A-Z0-9]+", "-", clean(f"{problem_id}-{name}", 60).upper()).strip("-")
+
+
+def _kind(verdict: Verdict, check_id: str) -> str:
+    """A wrong result is named after its check, a call that did not end well after how it ended."""
+    return check_id if verdict is Verdict.FAIL else str(verdict)
 
 
 def message_lines(problem_id: str, cause: Cause, width: int) -> list[str]:
@@ -136,6 +141,6 @@ def failure_text(
 ) -> str:
     """Return the message of one failed case, for pytest; a cause is named only when it is known."""
     diagnosis = candidates[0] if len(candidates) == 1 else None
-    identity = diagnosis.id if diagnosis else f"{problem_id}-{check_id}".upper().replace("_", "-")
+    identity = diagnosis.id if diagnosis else _error_id(problem_id, _kind(verdict, check_id))
     cause = Cause(identity, verdict, message.headline, message, diagnosis)
     return "\n".join(message_lines(problem_id, cause, width))

@@ -61,6 +61,11 @@ def test_causal_tiles(case, submission):
     case.compare(submission, reference.flash_attention)
 
 
+def test_causal_inputs(case, submission):
+    """is_causal holds with batches, strided views, other scales and large scores"""
+    case.compare(submission, reference.flash_attention)
+
+
 def test_arguments(case, submission):
     """an unsupported argument raises ValueError that names it"""
     case.expect_value_error(submission)

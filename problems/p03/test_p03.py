@@ -52,7 +52,7 @@ def test_head_dims(case, submission):
 
 
 def test_precision(case, submission):
-    """dots are IEEE in fp32, and 16-bit inputs are accumulated in fp32"""
+    """fp32 inputs give an fp32 result, not one of TF32"""
     case.compare(submission, reference.noncausal_attention)
 
 

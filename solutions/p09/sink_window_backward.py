@@ -469,6 +469,37 @@ def _dq_kernel(
     _store_tile(dq_ptr, query_start, stride_dqm, dq, seqlen, BLOCK_M, HEAD_DIM)
 
 
+class _SinkWindowAttention(torch.autograd.Function):
+    """Joins the kernels to autograd; what is kept for the backward pass holds no scores."""
+
+    @staticmethod
+    def forward(ctx, q, k, v, sink_logits, window_size, num_sink_tokens, softmax_scale):
+        options = (window_size, num_sink_tokens, softmax_scale)
+        out, lse = _launch_forward(q, k, v, sink_logits, *options)
+        ctx.save_for_backward(q, k, v, sink_logits, out, lse)
+        ctx.options = options
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dout):
+        q, k, v, sink_logits, out, lse = ctx.saved_tensors
+        if dout.stride(3) != 1:
+            # The gradient of out.sum() is one number with stride 0 in every dimension.
+            dout = dout.contiguous()
+        delta = _launch_delta(out, dout)
+        # >>> step 5: the sums over the chunks (about 2 lines)
+        partial_dk, partial_dv = _launch_sink_dkdv(q, k, v, dout, lse, delta, *ctx.options)
+        sink_dk, sink_dv = partial_dk.sum(0), partial_dv.sum(0)
+        # <<< step 5
+        dk, dv = _launch_dkdv(q, k, v, dout, lse, delta, sink_dk, sink_dv, *ctx.options)
+        dq = _launch_dq(q, k, v, dout, lse, delta, *ctx.options)
+        dsink_logits = None
+        if sink_logits is not None:
+            dsink_logits = _sink_logits_gradient(sink_logits, lse, delta)
+        return dq, dk, dv, dsink_logits, None, None, None
+
+
 @triton.jit
 def _initial_state(sink_logits_ptr, sink_offset, BLOCK_M: tl.constexpr):
     """running_max and running_sum of the forward pass before the first key, both (BLOCK_M,)."""
@@ -489,34 +520,6 @@ def _sink_logits_gradient(sink_logits, lse, delta):
     sink_p = torch.exp(sink_logits.float()[:, None] - lse)
     return -(sink_p * delta).sum((0, 2)).to(sink_logits.dtype)
     # <<< step 7
-
-
-class _SinkWindowAttention(torch.autograd.Function):
-    """Joins the kernels to autograd; what is kept for the backward pass holds no scores."""
-
-    @staticmethod
-    def forward(ctx, q, k, v, sink_logits, window_size, num_sink_tokens, softmax_scale):
-        options = (window_size, num_sink_tokens, softmax_scale)
-        out, lse = _launch_forward(q, k, v, sink_logits, *options)
-        ctx.save_for_backward(q, k, v, sink_logits, out, lse)
-        ctx.options = options
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, dout):
-        q, k, v, sink_logits, out, lse = ctx.saved_tensors
-        if dout.stride(3) != 1:
-            # The gradient of out.sum() is one number with stride 0 in every dimension.
-            dout = dout.contiguous()
-        delta = _launch_delta(out, dout)
-        sink_dk, sink_dv = _launch_sink_dkdv(q, k, v, dout, lse, delta, *ctx.options)
-        dk, dv = _launch_dkdv(q, k, v, dout, lse, delta, sink_dk, sink_dv, *ctx.options)
-        dq = _launch_dq(q, k, v, dout, lse, delta, *ctx.options)
-        dsink_logits = None
-        if sink_logits is not None:
-            dsink_logits = _sink_logits_gradient(sink_logits, lse, delta)
-        return dq, dk, dv, dsink_logits, None, None, None
 
 
 def sink_window_attention(
@@ -593,7 +596,7 @@ def _launch_delta(out, dout):
 
 
 def _launch_sink_dkdv(q, k, v, dout, lse, delta, window_size, num_sink_tokens, softmax_scale):
-    """What the sink pairs give to dK and dV, fp32 (batch, num_kv_heads, num_sink_tokens, head_dim).
+    """Given: partial dK and dV, fp32 (chunks, batch, num_kv_heads, num_sink_tokens, head_dim).
 
     A chunk has 256 queries, or 4 per sink if that is more: the partial sums then have at most
     seqlen / 4 rows beside one row per sink, so memory stays linear in seqlen.
@@ -614,9 +617,7 @@ def _launch_sink_dkdv(q, k, v, dout, lse, delta, window_size, num_sink_tokens, s
             chunk_size, softmax_scale * LOG2_E.value,
             HEAD_DIM=head_dim, **config,
         )  # fmt: skip
-    # >>> step 5: the sum over the chunks (about 1 line)
-    return partial_dk.sum(0), partial_dv.sum(0)
-    # <<< step 5
+    return partial_dk, partial_dv
 
 
 def _launch_dkdv(

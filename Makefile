@@ -1,0 +1,57 @@
+# `make` lists the targets. Everything needed is set up on first use, in .venv.
+
+PYTHON ?= python3
+VENV := .venv
+# `make grade PY=python3` uses an environment of your own (a cluster's, a notebook's) as it is.
+PY ?= $(VENV)/bin/python
+SUBMISSION ?= problems
+READY := $(if $(filter $(VENV)/bin/python,$(PY)),$(VENV)/.ready)
+CPU_TORCH := torch==2.13.0
+CPU_INDEX := https://download.pytorch.org/whl/cpu
+
+.DEFAULT_GOAL := help
+.PHONY: help setup grade test check clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo
+	@echo "  P=p04,p05            grade these problems only"
+	@echo "  SUBMISSION=solutions grade another folder with pNN/<file>.py (default: problems)"
+	@echo "  DEVICE=cpu           do not use the GPU      SEED=hex  repeat a run's inputs"
+	@echo "  JSON=file            write the grade record  PY=python  skip .venv, use this Python"
+
+setup: $(READY) ## make .venv with everything that is needed (the other targets do it themselves)
+
+$(VENV)/.ready: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "make: got $$($(PYTHON) --version 2>&1), expected Python 3.11 or newer;" \
+	    "say for example: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 4; }
+	@echo "Setting up $(VENV), once ..."
+	@$(PYTHON) -m venv $(VENV)
+	@if [ -e /dev/nvidiactl ] || [ -e /dev/dxg ]; then \
+	  echo "  PyTorch for CUDA (several GB)"; \
+	  $(VENV)/bin/pip install -q --disable-pip-version-check "torch>=2.11"; \
+	else \
+	  echo "  PyTorch for the CPU (about 200 MB; no NVIDIA GPU found)"; \
+	  $(VENV)/bin/pip install -q --disable-pip-version-check --retries 1 \
+	    --extra-index-url $(CPU_INDEX) "$(CPU_TORCH)+cpu" 2>$(VENV)/pip.log || { \
+	  echo "  the CPU build is out of reach; taking the default build (may be several GB)"; \
+	  $(VENV)/bin/pip install -q --disable-pip-version-check "$(CPU_TORCH)"; }; \
+	fi
+	@echo "  Triton (about 200 MB) and the grader's own packages"
+	@$(VENV)/bin/pip install -q --disable-pip-version-check -e . 2>>$(VENV)/pip.log || { \
+	  tail -n 5 $(VENV)/pip.log >&2; exit 4; }
+	@touch $@
+
+grade: $(READY) ## grade your answers and print the score report
+	@$(PY) -m grader grade --exit-zero --submission $(SUBMISSION) $(if $(P),--only $(P)) \
+	  $(if $(DEVICE),--device $(DEVICE)) $(if $(SEED),--seed $(SEED)) $(if $(JSON),--json $(JSON))
+
+test: $(READY) ## test the grader, the reference, the model answers and the set itself
+	@$(PY) -m pytest tests -q
+
+check: $(READY) ## the set proves itself: stubs, answers, handouts and problem.toml agree
+	@$(PY) -m pytest tests/test_set.py tests/test_handouts.py -q
+
+clean: ## remove .venv and caches
+	rm -rf $(VENV) .cache .pytest_cache *.egg-info

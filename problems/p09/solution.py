@@ -1,0 +1,1 @@
+../../solutions/p09/sink_window_backward.py
