@@ -105,15 +105,19 @@ class AccessMonitor:
             start, end, _ = extent
             return min(abs(outside[0] - end), abs(outside[0] - start))
 
-        lanes = f"{len(outside)} element" + ("s" if len(outside) > 1 else "")
+        lanes = _count(len(outside))
         if not self._extents:
-            return f"{what} of {lanes} outside every tensor of the launch"
+            return f"{what} outside every tensor of the launch; {lanes}"
         start, end, name = min(self._extents, key=distance)
         if outside[0] >= end:
-            place = f"{(outside[0] - end) // itemsize + 1} elements past the end"
+            side, far = "past the end", (outside[0] - end) // itemsize + 1
         else:
-            place = f"{(start - outside[0]) // itemsize} elements before the start"
-        return f"{what} outside a tensor: {lanes}, the first {place} of {name}"
+            side, far = "before the start", -(-(start - outside[0]) // itemsize)
+        return f"{what} outside a tensor: {side} of argument {name}; {lanes}, the first {far} off"
+
+
+def _count(elements: int) -> str:
+    return f"{elements} element" + ("" if elements == 1 else "s")
 
 
 def _extent(name: str, tensor: Any) -> tuple[int, int, str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from grader.model import COMPONENTS
+from grader.validate import keys, one_of, positive, typed, whole
 
 ROOT = Path(__file__).resolve().parent.parent
 PROBLEMS = ROOT / "problems"
@@ -24,6 +25,13 @@ OPTIONS = (
 )
 LAYOUTS = ("dense", "packed_qkv", "bshd", "padded", "transposed", "expanded")
 VALUES = ("normal", "offset", "peaked", "needle", "large")
+_SIZES = ("batch", "num_q_heads", "num_kv_heads", "seqlen", "seqlen_q", "seqlen_k", "head_dim")
+_SIZES += ("rows", "cols")
+_KINDS = ("layout", "dout_layout", "values", "sink_logits", "sink_logits_values")
+_REQUIRED = (
+    *("id", "title", "file", "entry", "signature", "returns", "bonus", "idea"),
+    *("points", "steps", "limits", "tolerance", "checks", "speed"),
+)
 
 
 class ManifestError(Exception):
@@ -214,19 +222,26 @@ def read_problem(path: Path) -> Problem:
     try:
         return _problem(data, path)
     except (KeyError, TypeError, ValueError) as error:
-        raise ManifestError(f"{path}: {type(error).__name__}: {error}") from error
+        raise ManifestError(f"{path}: {error}") from error
 
 
 def _problem(data: dict[str, Any], path: Path) -> Problem:
+    keys("", data, _REQUIRED, ("gradients", "benchmarks", "memory"))
     if data["id"] != path.parent.name:
         raise ValueError(f"id: got {data['id']!r}, expected the folder's name {path.parent.name!r}")
-    points = {name: int(data["points"][name]) for name in COMPONENTS}
+    for name in ("title", "file", "entry", "signature", "idea"):
+        typed(name, data[name], str)
+    typed("bonus", data["bonus"], bool)
+    keys("points", data["points"], COMPONENTS)
+    keys("limits", data["limits"], ("call_timeout_s",))
+    keys("tolerance", data["tolerance"], ("factor",))
     speed = dict(data["speed"])
-    devices = {name: Targets(**values) for name, values in speed.pop("devices", {}).items()}
+    devices = speed.pop("devices", {})
     memory = dict(data.get("memory", {}))
-    lengths = memory.get("lengths", [])
-    by_device = {"default": tuple(lengths)} if lengths else {}
-    by_device |= {name: tuple(v) for name, v in memory.get("device_lengths", {}).items()}
+    keys("memory", memory, (), ("lengths", "linear_factor", "device_lengths"))
+    lengths = {"default": memory["lengths"]} if memory.get("lengths") else {}
+    lengths |= memory.get("device_lengths", {})
+    num_steps = len(data["steps"])
     return Problem(
         id=data["id"],
         title=data["title"],
@@ -235,57 +250,92 @@ def _problem(data: dict[str, Any], path: Path) -> Problem:
         signature=data["signature"],
         returns=tuple(data["returns"]),
         gradients=tuple(data.get("gradients", ())),
-        bonus=bool(data["bonus"]),
+        bonus=data["bonus"],
         idea=data["idea"],
-        points=points,
-        steps=tuple(Step(**{k: s[k] for k in ("title", "lines", "hint")}) for s in data["steps"]),
-        call_timeout_s=float(data["limits"]["call_timeout_s"]),
-        tolerance_factor=float(data["tolerance"]["factor"]),
-        checks=tuple(_check(entry, len(data["steps"])) for entry in data["checks"]),
+        points={n: whole(f"points.{n}", data["points"][n], 0) for n in COMPONENTS},
+        steps=tuple(_step(number, entry) for number, entry in enumerate(data["steps"], start=1)),
+        call_timeout_s=positive("limits.call_timeout_s", data["limits"]["call_timeout_s"]),
+        tolerance_factor=positive("tolerance.factor", data["tolerance"]["factor"]),
+        checks=tuple(_check(entry, num_steps) for entry in data["checks"]),
         benchmarks=tuple(_benchmark(entry) for entry in data.get("benchmarks", ())),
-        speed={"default": Targets(speed["floor"], speed["full"]), **devices},
-        memory_lengths=by_device,
-        memory_linear_factor=float(memory.get("linear_factor", 1.5)),
+        speed={
+            "default": _targets("speed", speed),
+            **{name: _targets(f"speed.devices.{name}", table) for name, table in devices.items()},
+        },
+        memory_lengths={name: _pair(f"memory lengths, {name}", v) for name, v in lengths.items()},
+        memory_linear_factor=positive("memory.linear_factor", memory.get("linear_factor", 1.5)),
     )
 
 
+def _step(number: int, entry: dict[str, Any]) -> Step:
+    where = f"step {number}"
+    keys(where, entry, ("title", "lines", "hint"))
+    lines = whole(f"{where}: lines", entry["lines"], 1)
+    return Step(typed("title", entry["title"], str), lines, typed("hint", entry["hint"], str))
+
+
+def _targets(where: str, table: dict[str, Any]) -> Targets:
+    keys(where, table, ("floor", "full"))
+    targets = Targets(*(positive(f"{where}.{name}", table[name]) for name in ("floor", "full")))
+    if not targets.floor < targets.full:
+        raise ValueError(f"{where}.full: got {targets.full}, expected more than {targets.floor}")
+    return targets
+
+
+def _pair(where: str, values: Any) -> tuple[int, int]:
+    if not isinstance(values, list) or len(values) != 2:
+        raise ValueError(f"{where}: got {values!r}, expected two lengths")
+    return whole(where, values[0], 1), whole(where, values[1], 1)
+
+
 def _check(entry: dict[str, Any], num_steps: int) -> Check:
+    where = f"check {entry.get('id', '?')}"
+    keys(where, entry, ("id", "weight", "cases"), ("step",))
     step = entry.get("step")
     if step is not None and not 1 <= step <= num_steps:
-        raise ValueError(f"check {entry['id']}: step: got {step}, expected 1 to {num_steps}")
-    if entry["weight"] < 1:
-        raise ValueError(f"check {entry['id']}: weight: got {entry['weight']}, expected >= 1")
-    cases = tuple(case for table in entry["cases"] for case in expand_cases(table))
+        raise ValueError(f"{where}: step: got {step}, expected 1 to {num_steps}")
+    weight = whole(f"{where}: weight", entry["weight"], 1)
+    try:
+        cases = tuple(case for table in entry["cases"] for case in expand_cases(table))
+    except ValueError as error:
+        raise ValueError(f"{where}: cases: {error}") from None
     if not cases:
-        raise ValueError(f"check {entry['id']}: cases: got none, expected at least one")
-    return Check(id=entry["id"], step=step, weight=int(entry["weight"]), cases=cases)
+        raise ValueError(f"{where}: cases: got none, expected at least one")
+    return Check(id=entry["id"], step=step, weight=weight, cases=cases)
 
 
 def _benchmark(entry: dict[str, Any]) -> Benchmark:
     table = dict(entry)
     device = table.pop("device", "cuda")
+    one_of("benchmarks: device", device, ("cuda", "cpu"))
+    if "dtype" not in table:
+        raise ValueError("benchmarks: got no dtype, expected one")
     table["dtypes"] = [table.pop("dtype")]
-    (case,) = expand_cases(table)
+    try:
+        (case,) = expand_cases(table)
+    except ValueError as error:
+        raise ValueError(f"benchmarks: {error}") from None
     return Benchmark(device=device, case=case)
 
 
 def expand_cases(table: dict[str, Any]) -> Iterator[Case]:
     """Yield one `Case` for each dtype of a case table of problem.toml."""
+    known = (*_SIZES, *_KINDS, *OPTIONS, "dtypes", "invalid", "mutate")
+    keys("", table, (), known)
     table = dict(table)
     dtypes = table.pop("dtypes", ["fp32"])
+    smallest = 0 if "invalid" in table else 1  # an empty tensor is an argument to refuse
+    for name in _SIZES:
+        if name in table:
+            whole(name, table[name], smallest)
     options = tuple((name, table.pop(name)) for name in OPTIONS if name in table)
     seqlen = table.pop("seqlen", None)
     if seqlen is not None:
         table["seqlen_q"] = table["seqlen_k"] = seqlen
     table.setdefault("num_kv_heads", table.get("num_q_heads", 1))
-    _one_of("layout", table.get("layout", "dense"), LAYOUTS)
-    _one_of("dout_layout", table.get("dout_layout", "dense"), LAYOUTS)
-    _one_of("values", table.get("values", "normal"), VALUES)
+    one_of("layout", table.get("layout", "dense"), LAYOUTS)
+    one_of("dout_layout", table.get("dout_layout", "dense"), LAYOUTS)
+    one_of("values", table.get("values", "normal"), VALUES)
     for dtype in dtypes:
-        _one_of("dtypes", dtype, DTYPES)
+        one_of("dtypes", dtype, DTYPES)
         yield Case(dtype=dtype, options=options, **table)
-
-
-def _one_of(name: str, got: str, expected: tuple[str, ...]) -> None:
-    if got not in expected:
-        raise ValueError(f"{name}: got {got!r}, expected one of {', '.join(expected)}")

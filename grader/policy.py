@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import errno
 import hashlib
+import os
 import re
+import stat
+import warnings
 from pathlib import Path
 
 from grader.manifest import Problem
@@ -48,13 +52,13 @@ def read_source(problem: Problem, submission: Path) -> Source:
     path = submission / problem.id / problem.file
     shown = f"{problem.id}/{problem.file}"
 
-    def bad(verdict: Verdict, headline: str, where: str | None = None, data: bytes = b"") -> Source:
-        return Source(problem.id, path, data, verdict, Message(headline, where or shown))
+    def bad(verdict: Verdict, headline: str, line: int | None = None, data: bytes = b"") -> Source:
+        where = f"{shown} line {line}" if line else shown
+        return Source(problem.id, path, data, verdict, Message(headline, where))
 
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_SOURCE_BYTES + 1)
-    except FileNotFoundError:
+        data = _read_regular(path)
+    except (FileNotFoundError, NotADirectoryError):
         return bad(Verdict.ERROR, f"file not found: expected {shown} in the submission")
     except OSError as error:
         return bad(Verdict.ERROR, f"cannot read {shown}: {error.strerror}")
@@ -64,14 +68,15 @@ def read_source(problem: Problem, submission: Path) -> Source:
         return bad(Verdict.ERROR, f"{shown} is empty: copy the stub back and fill it in", data=data)
     try:
         text = data.decode("utf-8-sig")
-        tree = ast.parse(text, filename=problem.file)
+        with warnings.catch_warnings(action="ignore"):  # the student's, about backslashes
+            tree = ast.parse(text, filename=problem.file)
     except UnicodeDecodeError as error:
         return bad(Verdict.ERROR, f"{shown} is not UTF-8 text: byte {error.start}", data=data)
     except SyntaxError as error:
-        where = f"{problem.file} line {error.lineno}"
-        return bad(Verdict.ERROR, f"syntax error: {error.msg}", where, data)
+        return bad(Verdict.ERROR, f"syntax error: {error.msg}", error.lineno, data)
     except (ValueError, RecursionError, MemoryError) as error:
-        return bad(Verdict.ERROR, f"{shown} cannot be parsed: {error}", data=data)
+        reason = str(error) or "it is nested too deeply"
+        return bad(Verdict.ERROR, f"{shown} cannot be parsed: {reason}", data=data)
 
     functions = [n for n in tree.body if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
     entry = next((f for f in reversed(functions) if f.name == problem.entry), None)
@@ -84,14 +89,23 @@ def read_source(problem: Problem, submission: Path) -> Source:
         return bad(Verdict.ERROR, headline, data=data)
     difference = _signature_difference(entry, problem.signature)
     if difference:
-        where = f"{problem.file} line {entry.lineno}"
-        return bad(Verdict.ERROR, f"wrong signature of {problem.entry}: {difference}", where, data)
+        headline = f"wrong signature of {problem.entry}: {difference}"
+        return bad(Verdict.ERROR, headline, entry.lineno, data)
     raised = _unconditional_not_implemented(entry)
     if raised is not None:
         line, text = raised
         message = Message(text or f"{problem.entry} is not implemented", f"{shown} line {line}")
         return Source(problem.id, path, data, Verdict.NOT_IMPLEMENTED, message, step or 1)
     return Source(problem.id, path, data, next_step=step)
+
+
+def _read_regular(path: Path) -> bytes:
+    """Return at most one byte more than a source may have; a pipe or device is an error."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "got something else than a regular file")
+        return file.read(MAX_SOURCE_BYTES + 1)
 
 
 def _binds(tree: ast.Module, name: str) -> bool:
@@ -113,7 +127,10 @@ def _signature_difference(entry: ast.FunctionDef | ast.AsyncFunctionDef, expecte
         return f"got an async function, expected def {expected}"
     if got.vararg or got.kwarg:
         return ""  # accepts anything; the worker finds out
-    got_positional = [a.arg for a in got.posonlyargs + got.args]
+    if got.posonlyargs:
+        names = ", ".join(a.arg for a in got.posonlyargs)
+        return f"{names}: got positional-only, expected {expected}"
+    got_positional = [a.arg for a in got.args]
     want_positional = [a.arg for a in wanted.args]
     optional = set(got_positional[len(got_positional) - len(got.defaults) :])
     optional |= {a.arg for a, d in zip(got.kwonlyargs, got.kw_defaults, strict=True) if d}

@@ -14,6 +14,7 @@ import struct
 MAGIC = b"grader1\0"
 REPLY = struct.Struct("<8sQBId64s2048s")
 MAX_REQUEST_BYTES = 64 * 1024
+STARTED = 0  # nonce of the reply that a worker sends before it touches the submission
 
 
 class Status(enum.IntEnum):
@@ -31,7 +32,6 @@ class Status(enum.IntEnum):
     NO_ENTRY = 9
     GUARD_CHANGED = 10  # memory around a tensor the submission allocated was written
     DEVICE_FAULT = 11  # a CUDA error: the context is lost
-    HARNESS_FAULT = 12  # the worker's own failure, not the submission's
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,58 +1,72 @@
 """Starts a worker process for one submitted file, talks to it under a deadline, and ends it.
 
-The worker is a fresh interpreter (exec, never fork) in a process group of its own, with a small
+The worker is a fresh interpreter (exec, never fork) in a session of its own, with a small
 environment, no inherited descriptor but its end of the channel, and a private copy of exactly the
-bytes that were checked. What it prints is drained and only the tail is kept.
+bytes that were checked. What it prints is read while the judge waits, and only the tail of the
+current request is kept. Processes that it leaves behind come back to the judge and are killed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import dataclasses
 import json
 import os
 import re
 import secrets
+import select
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 from typing import Any
 
-from grader.protocol import REPLY, Reply, Status
+from grader.protocol import REPLY, STARTED, Reply, Status
 
 _WORKER = Path(__file__).with_name("worker.py")
 _ROOT = _WORKER.parent.parent
 _OUTPUT_TAIL_BYTES = 16 * 1024
-START_TIMEOUT_S = 60.0
+_LIVENESS_S = 0.5
+_DUMP_S = 1.0
+_PR_SET_CHILD_SUBREAPER = 36
+START_TIMEOUT_S = 120.0  # the interpreter and torch, perhaps from a cold network disk
+IMPORT_TIMEOUT_S = 60.0  # the submitted file
 MEMORY_LIMIT_BYTES = 4 * 2**30  # what a submission may take on the CPU beyond torch itself
+_THREAD_BYTES = 256 * 2**20  # address space, hardly memory: a stack and malloc's arena
 _PASSED_ON = (
     "PATH",
     "LANG",
     "LC_ALL",
     "LD_LIBRARY_PATH",
     "CUDA_HOME",
+    "CUDA_DEVICE_ORDER",
     "CUDA_VISIBLE_DEVICES",
     "TRITON_LIBCUDA_PATH",
     "TRITON_PTXAS_PATH",
     "CC",
 )
+_live_workers: set[int] = set()
 
 
 @dataclasses.dataclass(frozen=True)
 class Ended:
-    """Why a worker gave no reply: `timeout`, or it died by `signal_name` or with `exit_code`."""
+    """Why a worker gave no reply: `timeout`, or it died by `signal_name` or with `exit_code`.
+
+    Both are None when it lives but closed its end of the channel. `started` is False as long as
+    only the judge's own code had run in it. `line` is where the submission was, 0 if unknown.
+    """
 
     timeout: bool = False
     exit_code: int | None = None
     signal_name: str | None = None
     line: int = 0
     waited_s: float = 0.0
+    started: bool = True
 
 
 class Sandbox:
@@ -70,30 +84,40 @@ class Sandbox:
     ) -> None:
         self.filename = filename
         self._folder = Path(tempfile.mkdtemp(prefix="submission-"))
-        self._path = self._folder / filename
-        self._path.write_bytes(source)
+        path = self._folder / filename
+        path.write_bytes(source)
         self._tail = bytearray()
+        self._load_nonce = secrets.randbits(63)
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
         self._channel = ours
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-X", "utf8", str(_WORKER), str(theirs.fileno())],
+            [sys.executable, "-I", "-u", "-X", "utf8", str(_WORKER), str(theirs.fileno())],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
+            bufsize=0,
             cwd=self._folder,
             env=_environment(device, interpret, threads, self._folder),
             pass_fds=(theirs.fileno(),),
             start_new_session=True,
         )
+        _live_workers.add(self._process.pid)
         theirs.close()
-        self._drain = threading.Thread(target=self._collect_output, daemon=True)
-        self._drain.start()
+        assert self._process.stdout is not None
+        self._stdout = self._process.stdout
+        os.set_blocking(self._stdout.fileno(), False)
+        self._poll = select.poll()
+        self._poll.register(self._channel, select.POLLIN)
+        self._poll.register(self._stdout, select.POLLIN)
         settings = {
-            "path": str(self._path),
+            "path": str(path),
             "entry": entry,
             "device": device,
             "interpret": interpret,
-            "memory_limit_bytes": MEMORY_LIMIT_BYTES,
+            "memory_limit_bytes": MEMORY_LIMIT_BYTES + (threads - 1) * _THREAD_BYTES,
+            "nonce": self._load_nonce,
         }
         with contextlib.suppress(OSError):
             self._channel.send(json.dumps(settings).encode())
@@ -105,12 +129,17 @@ class Sandbox:
 
     def ready(self) -> Reply | Ended:
         """Wait until the submission is imported."""
-        return self._receive(0, START_TIMEOUT_S)
+        started = self._receive(STARTED, START_TIMEOUT_S)
+        if isinstance(started, Ended):
+            return dataclasses.replace(started, started=False)
+        return self._receive(self._load_nonce, IMPORT_TIMEOUT_S)
 
     def ask(self, what: str, timeout_s: float, fds: tuple[int, ...] = (), **fields: Any):
         """Send one request and wait for its reply: a `Reply`, or `Ended` if none came."""
         nonce = secrets.randbits(63)
         packet = json.dumps({"do": what, "nonce": nonce, **fields}).encode()
+        self._read_output()
+        self._tail.clear()
         try:
             socket.send_fds(self._channel, [packet], list(fds))
         except OSError:
@@ -119,35 +148,45 @@ class Sandbox:
 
     def _receive(self, nonce: int, timeout_s: float) -> Reply | Ended:
         start = time.monotonic()
-        deadline = start + timeout_s
         while True:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return self._ended(timeout=True, waited_s=time.monotonic() - start)
-            self._channel.settimeout(left)
-            try:
-                packet = self._channel.recv(REPLY.size + 1)
-            except TimeoutError:
-                return self._ended(timeout=True, waited_s=time.monotonic() - start)
-            except OSError:
-                packet = b""
-            if not packet:
-                return self._ended(timeout=False, waited_s=time.monotonic() - start)
-            reply = Reply.unpack(packet)
-            if reply is not None and reply.nonce == nonce:
-                return reply
-            # Anything else on the channel is not an answer to this request: ignore it.
+            waited_s = time.monotonic() - start
+            if waited_s >= timeout_s:
+                return self._ended(timeout=True, waited_s=waited_s)
+            events = dict(self._poll.poll(1000 * min(timeout_s - waited_s, _LIVENESS_S)))
+            if self._stdout.fileno() in events:
+                self._read_output()
+            if self._channel.fileno() in events:
+                try:
+                    packet = self._channel.recv(REPLY.size + 1)
+                except OSError:
+                    packet = b""
+                if not packet:
+                    return self._ended(timeout=False, waited_s=waited_s)
+                reply = Reply.unpack(packet)
+                if reply is not None and reply.nonce == nonce:
+                    self._read_output()
+                    return dataclasses.replace(reply, text=self._shown(reply.text))
+                # Anything else on the channel is not an answer to this request: ignore it.
+            elif self._process.poll() is not None:  # dead, and a child of its holds the channel
+                return self._ended(timeout=False, waited_s=waited_s)
 
     def _ended(self, *, timeout: bool, waited_s: float) -> Ended:
-        if not timeout:  # the channel is closed: the process is dead or about to be
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(2.0)
+        if timeout:  # the worker's fault handler prints where it is, then it dies
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._process.pid, signal.SIGABRT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_DUMP_S)
         code = self._process.poll()
+        self._read_output()
         self.kill()
+        line = self._last_line()
+        if timeout:
+            self._tail[:] = self._tail.replace(b"Fatal Python error: Aborted", b"Stopped here:")
+            return Ended(timeout=True, line=line, waited_s=waited_s)
         name = None
         if code is not None and code < 0:
             name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-        return Ended(timeout, code, name, self._last_line(), waited_s)
+        return Ended(False, code, name, line, waited_s)
 
     def _last_line(self) -> int:
         """Return the line of the submission in the last dump of a fatal signal, 0 if none."""
@@ -157,34 +196,44 @@ class Sandbox:
         match = re.search(pattern, output[max(fatal, 0) :]) if fatal >= 0 else None
         return int(match[1]) if match else 0
 
-    def _collect_output(self) -> None:
-        stream = self._process.stdout
-        assert stream is not None
-        while chunk := stream.read1(65536):
+    def _read_output(self) -> None:
+        """Take what lies in the pipe, a megabyte at most: the worker may write without end."""
+        for _ in range(16):
+            try:
+                chunk = os.read(self._stdout.fileno(), 65536)
+            except BlockingIOError:
+                return
+            if not chunk:
+                with contextlib.suppress(KeyError):
+                    self._poll.unregister(self._stdout)
+                return
             self._tail += chunk
             del self._tail[:-_OUTPUT_TAIL_BYTES]
 
     def output(self) -> str:
-        """Return the tail of what the worker printed so far."""
-        if self._process.poll() is not None:
-            self._drain.join(1.0)
-        text = bytes(self._tail).decode("utf-8", "replace")
+        """Return the tail of what the worker printed since the current request began."""
+        lines = self._shown(bytes(self._tail).decode("utf-8", "replace")).splitlines(keepends=True)
+        hidden = (f'  File "{_WORKER}"', "Extension modules:")
+        return "".join(line for line in lines if not line.startswith(hidden)).strip("\n")
+
+    def _shown(self, text: str) -> str:
+        """Return `text` without the temporary folder, which means nothing to a student."""
         return text.replace(str(self._folder) + os.sep, "")
 
     def kill(self) -> None:
-        """End the worker and every process of its group."""
+        """End the worker, every process of its group, and those that left the group."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(10.0)
+        _live_workers.discard(self._process.pid)
+        _kill_orphans()
 
     def close(self) -> None:
         """End the worker and remove its folder."""
         self._channel.close()
         self.kill()
-        self._drain.join(1.0)
-        if self._process.stdout:
-            self._process.stdout.close()
+        self._stdout.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def __enter__(self) -> Sandbox:
@@ -194,10 +243,37 @@ class Sandbox:
         self.close()
 
 
+def _kill_orphans() -> None:
+    """Kill what workers left behind: the judge is their subreaper, so daemons become its children.
+
+    A child in another session that is no live worker can be nothing else: the judge's own helpers
+    share its session, and no process can join that of another.
+    """
+    deadline = time.monotonic() + 2.0
+    while (orphans := _orphans()) and time.monotonic() < deadline:
+        for pid in orphans:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(OSError):
+                os.waitpid(pid, os.WNOHANG)
+        time.sleep(0.002)
+
+
+def _orphans() -> list[int]:
+    found = []
+    for path in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for pid in map(int, path.read_text().split()):
+                if pid not in _live_workers and os.getsid(pid) != os.getsid(0):
+                    found.append(pid)
+    return found
+
+
 def _environment(device: str, interpret: bool, threads: int, folder: Path) -> dict[str, str]:
     env = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     env |= {
         "HOME": str(folder),
+        "TMPDIR": str(folder),
         "OMP_NUM_THREADS": str(threads),
         "TRITON_CACHE_DIR": str(_ROOT / ".cache" / "triton"),
         "PYTHONDONTWRITEBYTECODE": "1",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
-import secrets
 from typing import Any
 
 import torch
@@ -21,54 +21,23 @@ from grader.checks.inputs import (
     place_inputs,
 )
 from grader.diagnose import candidates
+from grader.findings import CaseFailed, Finding, how_ended, of_reply
 from grader.manifest import Case, Check, Problem
-from grader.model import Diagnosis, Message, Verdict
+from grader.model import Message, Verdict
 from grader.policy import Source
 from grader.protocol import Reply, Status
-from grader.sandbox import START_TIMEOUT_S, Ended, Sandbox
+from grader.sandbox import Ended, Sandbox
 
-_MAX_TIMEOUTS = 2
+_MAX_SLOW = 2  # a timeout, or memory filled to the limit, takes many seconds each time
 _MAX_DEATHS = 4
 _COMPILE_FACTOR = 3.0  # on a GPU a first call compiles (or autotunes) before it runs
-_STATUS_VERDICT = {
-    Status.NOT_IMPLEMENTED: Verdict.NOT_IMPLEMENTED,
-    Status.OUT_OF_MEMORY: Verdict.OUT_OF_MEMORY,
-    Status.DEVICE_FAULT: Verdict.CRASH,
-    Status.HARNESS_FAULT: Verdict.INTERNAL,
-    Status.OUT_OF_BOUNDS: Verdict.FAIL,
-    Status.GUARD_CHANGED: Verdict.FAIL,
-}
-
-
-@dataclasses.dataclass(frozen=True)
-class Finding:
-    """What one case came to. `candidates` are the known mistakes that would explain it."""
-
-    verdict: Verdict
-    message: Message | None = None
-    candidates: tuple[Diagnosis, ...] = ()
-    margin: float | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the finding as plain data for the test report."""
-        data = dataclasses.asdict(self)
-        data["verdict"] = self.verdict.value
-        return data
-
-
-class CaseFailed(Exception):
-    """A case that did not pass; holds its finding."""
-
-    def __init__(self, finding: Finding) -> None:
-        super().__init__(finding.message.headline if finding.message else finding.verdict.value)
-        self.finding = finding
 
 
 class Session:
     """One problem of one submission: its worker, restarted when it dies, and its verdicts.
 
     `stopped` is the reason why no further case is run: the file cannot be used at all, or the
-    worker timed out or died too often.
+    worker timed out, ran out of memory or died too often.
     """
 
     def __init__(
@@ -80,8 +49,11 @@ class Session:
         self.interpret = interpret
         self.seed = seed
         self.stopped: str | None = None
-        self._timeouts = 0
+        self._slow = 0
         self._deaths = 0
+        self._answered = False  # at least one call came back with outputs
+        self._raised: set[tuple[str, int]] = set()
+        self._fault: Finding | None = None
         self._sandbox: Sandbox | None = None
         self._ready = False
         if source.verdict is None:
@@ -136,9 +108,11 @@ class Session:
         wanted = f"expected ValueError naming {name!r} for {case.mutate or _option(case)}"
         if reply.status == Status.OK or reply.status == Status.BAD_RETURN:
             raise self._failure(Verdict.FAIL, f"no error was raised: {wanted}", check, case)
-        if reply.status == Status.NOT_IMPLEMENTED:
+        if reply.status not in (Status.EXCEPTION, Status.COMPILE_FAILED):
             raise self._from_reply(reply, check, case)
         if reply.error_type != "ValueError":
+            if (reply.error_type, reply.line) in self._raised:  # by supported arguments too
+                raise self._from_reply(reply, check, case)
             headline = f"got {reply.error_type or reply.status.name}: {reply.text}; {wanted}"
             raise self._failure(Verdict.FAIL, headline, check, case, reply.line)
         if not re.search(rf"\b{re.escape(name or '')}\b", reply.text):
@@ -148,7 +122,9 @@ class Session:
     def _outputs(self, check: Check, case: Case, inputs: Inputs) -> dict[str, torch.Tensor]:
         got, reply = self._exchange(check, case, inputs)
         if reply.status != Status.OK:
+            self._raised.add((reply.error_type, reply.line))
             raise self._from_reply(reply, check, case)
+        self._answered = True
         return got
 
     def _exchange(
@@ -183,9 +159,6 @@ class Session:
             )
             if isinstance(result, Ended):
                 raise self._died(result, check, case)
-            if result.status == Status.DEVICE_FAULT:
-                self._count_death("CUDA errors")
-                self.close()
             after = arena.snapshot()
         finally:
             arena.close()
@@ -210,6 +183,8 @@ class Session:
 
     def _alive(self, check: Check) -> Sandbox:
         """Return a worker with the submission imported, or raise what keeps it from being so."""
+        if self._fault:
+            raise CaseFailed(self._fault)
         if self.stopped:
             raise CaseFailed(Finding(Verdict.SKIPPED, Message(self.stopped)))
         if self.source.verdict is not None:
@@ -236,6 +211,11 @@ class Session:
         if self._deaths >= _MAX_DEATHS:
             self.stopped = f"not run: {what} ended the worker {self._deaths} times before"
 
+    def _count_slow(self, what: str) -> None:
+        self._slow += 1
+        if self._slow >= _MAX_SLOW:
+            self.stopped = f"not run: {self._slow} earlier calls {what}"
+
     def _died(
         self, ended: Ended, check: Check, case: Case | None, what: str = "call"
     ) -> CaseFailed:
@@ -243,44 +223,32 @@ class Session:
         output = sandbox.output() if sandbox else ""
         if sandbox:
             sandbox.close()
+        failure = functools.partial(self._failure, check=check, case=case, output=output)
+        if not ended.started:
+            headline = "the judge's worker did not start: " + how_ended(ended, "start")
+            self._fault = failure(Verdict.INTERNAL, headline).finding
+            return CaseFailed(self._fault)
+        headline = how_ended(ended, what)
         if ended.timeout:
-            self._timeouts += 1
-            if self._timeouts >= _MAX_TIMEOUTS:
-                self.stopped = f"not run: {self._timeouts} earlier calls did not return in time"
-            limit = START_TIMEOUT_S if what == "import" else ended.waited_s
-            headline = f"no result after {limit:.0f} s: the {what} was stopped"
-            return self._failure(Verdict.TIMEOUT, headline, check, case, output=output)
+            self._count_slow("did not return in time")
+            return failure(Verdict.TIMEOUT, headline, line=ended.line)
         self._count_death("a crash")
         if ended.signal_name == "SIGKILL":
-            headline = "the process was killed (SIGKILL): the machine ran out of memory?"
-            return self._failure(Verdict.OUT_OF_MEMORY, headline, check, case, output=output)
-        if ended.signal_name:
-            headline = f"the process died with {ended.signal_name} during the {what}"
-        else:
-            headline = f"the process exited with code {ended.exit_code} during the {what}"
-        return self._failure(Verdict.CRASH, headline, check, case, ended.line, output)
+            headline += ": was the machine out of memory?"
+            return failure(Verdict.OUT_OF_MEMORY, headline)
+        return failure(Verdict.CRASH, headline, line=ended.line)
 
     def _from_reply(self, reply: Reply, check: Check, case: Case | None) -> CaseFailed:
-        verdict = _STATUS_VERDICT.get(reply.status, Verdict.ERROR)
-        named = f"{reply.error_type}: {reply.text}" if reply.text else reply.error_type
-        headline = {
-            Status.NOT_IMPLEMENTED: reply.text or "not implemented",
-            Status.BAD_RETURN: reply.text,
-            Status.NO_ENTRY: f"{reply.text}, expected {self.problem.signature}",
-            Status.OUT_OF_BOUNDS: reply.text,
-            Status.GUARD_CHANGED: f"write outside a tensor: {reply.text}",
-            Status.OUT_OF_MEMORY: f"out of memory: {reply.text}",
-            Status.IMPORT_FAILED: f"the file cannot be imported: {named}",
-            Status.COMPILE_FAILED: f"Triton cannot compile the kernel: {reply.text}",
-            Status.EXITED: f"the submission called exit: {reply.text}",
-        }.get(reply.status, named)
-        if reply.status == Status.NOT_IMPLEMENTED:
-            self.stopped = f"not run: {headline}"
+        verdict, headline, extent = of_reply(reply, self.problem.signature)
         output = self._sandbox.output() if self._sandbox else ""
-        if reply.status == Status.EXITED:
+        if reply.status == Status.NOT_IMPLEMENTED and not self._answered:
+            self.stopped = f"not run: {headline}"
+        elif reply.status == Status.OUT_OF_MEMORY:
+            self._count_slow("ran out of memory")
+        elif reply.status in (Status.EXITED, Status.DEVICE_FAULT):
             self.close()
-            self._count_death("exit")
-        return self._failure(verdict, headline, check, case, reply.line, output)
+            self._count_death("exit" if reply.status == Status.EXITED else "a CUDA error")
+        return self._failure(verdict, headline, check, case, reply.line, output, extent)
 
     def _failure(
         self,
@@ -290,8 +258,10 @@ class Session:
         case: Case | None,
         line: int = 0,
         output: str = "",
+        extent: str | None = None,
     ) -> CaseFailed:
-        return CaseFailed(Finding(verdict, self._message(headline, check, case, line, output)))
+        message = self._message(headline, check, case, line, output, extent=extent)
+        return CaseFailed(Finding(verdict, message))
 
     def _message(
         self,
@@ -339,8 +309,3 @@ def expect(problem: Problem, case: Case, inputs: Inputs, oracle: Any) -> Expecte
 
 def _option(case: Case) -> str:
     return ", ".join(f"{k}={v}" for k, v in case.options) or str(case)
-
-
-def new_seed() -> str:
-    """Return a fresh secret seed, 16 hex digits."""
-    return secrets.token_hex(8)

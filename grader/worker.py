@@ -1,4 +1,4 @@
-"""The process in which a submission runs: `python -I grader/worker.py FD`.
+"""The process in which a submission runs: `python -I -u grader/worker.py FD`.
 
 It loads one submitted file, calls its entry point on inputs that lie in the shared arena, copies
 the outputs there and answers with a fixed-size packet. It knows no oracle, no seed and no score.
@@ -7,21 +7,20 @@ the outputs there and answers with a fixed-size packet. It knows no oracle, no s
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import faulthandler
 import importlib.util
-import inspect
 import json
 import os
 import resource
+import signal
 import socket
 import sys
-import traceback
 from types import ModuleType
 from typing import Any
 
-
-class BadReturn(Exception):
-    """The entry point returned something that is not what the problem asks for."""
+_MAX_FILE_BYTES = 2**30
+_PR_SET_PDEATHSIG = 1
 
 
 class Worker:
@@ -39,7 +38,8 @@ class Worker:
 
     def serve(self) -> None:
         """Answer requests until the judge closes the channel."""
-        self._reply(self._guarded(0, self._load))
+        self._reply(protocol.Reply(protocol.STARTED, protocol.Status.OK))
+        self._reply(self._guarded(self.settings["nonce"], self._load, self.settings["nonce"]))
         while True:
             packet, fds, _, _ = socket.recv_fds(self.channel, protocol.MAX_REQUEST_BYTES, 1)
             if not packet:
@@ -52,12 +52,11 @@ class Worker:
                     os.close(fd)
 
     def _reply(self, reply: protocol.Reply) -> None:
-        sys.stdout.flush()
         self.channel.send(reply.pack())
 
     # -- requests ---------------------------------------------------------------------------
 
-    def _load(self) -> protocol.Reply:
+    def _load(self, nonce: int) -> protocol.Reply:
         if self.settings["interpret"]:
             self.monitor = bounds.AccessMonitor()
             self.monitor.install()
@@ -68,13 +67,16 @@ class Worker:
         self.entry = getattr(module, self.settings["entry"], None)
         if not callable(self.entry):
             text = f"no function {self.settings['entry']!r} after import"
-            return protocol.Reply(0, protocol.Status.NO_ENTRY, text=text)
-        return protocol.Reply(0, protocol.Status.OK)
+            return protocol.Reply(nonce, protocol.Status.NO_ENTRY, text=text)
+        return protocol.Reply(nonce, protocol.Status.OK)
 
     def _do_call(self, request: dict, fds: list[int]) -> protocol.Reply:
         """One call on fresh inputs: forward, or forward and backward, with guards around all."""
         layout = arena.Layout.from_json(request["layout"])
-        shared = arena.Arena(layout.total_bytes, os.dup(fds[0]))
+        with contextlib.closing(arena.Arena(layout.total_bytes, os.dup(fds[0]))) as shared:
+            return self._call(shared, layout, request)
+
+    def _call(self, shared: arena.Arena, layout: arena.Layout, request: dict) -> protocol.Reply:
         if self.device == "cpu":
             memory = shared.memory
         else:
@@ -93,7 +95,6 @@ class Worker:
             view.of(shared.memory).copy_(results[view.name].detach())
         if self.device != "cpu":
             shared.memory[: layout.inputs_end].copy_(memory)
-        shared.close()
         broken = guarded.broken()
         if broken:
             return protocol.Reply(request["nonce"], protocol.Status.GUARD_CHANGED, text=broken)
@@ -111,13 +112,15 @@ class Worker:
         results = _named(self.entry(**tensors, **request["kwargs"]), request["returns"])
         out = results["out"]
         if not isinstance(out, torch.Tensor) or not out.requires_grad:
-            raise BadReturn("out is not differentiable: it does not require a gradient")
+            raise faults.BadReturn("out is not differentiable: it does not require a gradient")
         if out.shape != dout.shape:
-            raise BadReturn(f"out: got shape {tuple(out.shape)}, expected {tuple(dout.shape)}")
+            raise faults.BadReturn(
+                f"out: got shape {tuple(out.shape)}, expected {tuple(dout.shape)}"
+            )
         gradients = torch.autograd.grad(out, list(tensors.values()), dout, allow_unused=True)
         for name, gradient in zip(tensors, gradients, strict=True):
             if gradient is None:
-                raise BadReturn(f"d{name}: got None, expected a gradient for {name}")
+                raise faults.BadReturn(f"d{name}: got None, expected a gradient for {name}")
             results["d" + name] = gradient
         return results
 
@@ -126,16 +129,20 @@ class Worker:
             value = results[view.name]
             wanted = arena.TORCH_DTYPES[view.dtype]
             if not isinstance(value, torch.Tensor):
-                raise BadReturn(f"{view.name}: got {type(value).__name__}, expected a tensor")
+                raise faults.BadReturn(f"{view.name}: got {_kind(value)}, expected a tensor")
+            if value.layout != torch.strided:
+                raise faults.BadReturn(f"{view.name}: got {value.layout}, expected a dense tensor")
             if tuple(value.shape) != view.size:
                 got = tuple(value.shape)
-                raise BadReturn(f"{view.name}: got shape {got}, expected {view.size}")
+                raise faults.BadReturn(f"{view.name}: got shape {got}, expected {view.size}")
             if value.dtype != wanted:
-                raise BadReturn(f"{view.name}: got dtype {value.dtype}, expected {wanted}")
+                raise faults.BadReturn(f"{view.name}: got dtype {value.dtype}, expected {wanted}")
             if value.device.type != self.device:
-                raise BadReturn(f"{view.name}: got device {value.device}, expected {self.device}")
+                raise faults.BadReturn(
+                    f"{view.name}: got device {value.device}, expected {self.device}"
+                )
             if view.name in ("out", "lse", "y") and not value.is_contiguous():
-                raise BadReturn(
+                raise faults.BadReturn(
                     f"{view.name}: got strides {value.stride()}, expected a dense tensor with"
                     f" strides {view.stride}"
                 )
@@ -188,53 +195,12 @@ class Worker:
             torch.cuda.empty_cache()
         return protocol.Reply(request["nonce"], protocol.Status.OK)
 
-    # -- what went wrong --------------------------------------------------------------------
-
     def _guarded(self, nonce: int, handler: Any, *args: Any) -> protocol.Reply:
         try:
             return handler(*args)
-        except BadReturn as error:
-            return protocol.Reply(nonce, protocol.Status.BAD_RETURN, text=str(error))
         except BaseException as error:
-            return self._explain(nonce, error, importing=handler == self._load)
-
-    def _explain(self, nonce: int, error: BaseException, importing: bool) -> protocol.Reply:
-        status = protocol.Status.EXCEPTION
-        chain = list(_chain(error))
-        line = 0
-        for cause in chain:  # the innermost cause that passes through the submission's file wins
-            line = _line_in(cause, self.path) or line
-        shown = chain[-1] if type(error).__name__ == "InterpreterError" else error
-        text = str(shown)
-        names = {type(e).__name__ for e in chain}
-        if any(isinstance(e, NotImplementedError) for e in chain):
-            status = protocol.Status.NOT_IMPLEMENTED
-        elif "OutOfBounds" in names:
-            status = protocol.Status.OUT_OF_BOUNDS
-        elif isinstance(error, (SystemExit, KeyboardInterrupt)):
-            status = protocol.Status.EXITED
-            text = f"{type(error).__name__} raised with {error.args!r}"
-        elif (
-            "OutOfMemoryError" in names
-            or isinstance(error, MemoryError)
-            or ("can't allocate memory" in text or "bad_alloc" in text)
-        ):
-            status = protocol.Status.OUT_OF_MEMORY
-        elif "OutOfResources" in names or "PTXASError" in names:
-            status = protocol.Status.COMPILE_FAILED
-        elif any(hasattr(e, "node") and hasattr(e, "error_message") for e in chain):
-            status = protocol.Status.COMPILE_FAILED
-            shown = next(e for e in reversed(chain) if hasattr(e, "error_message"))
-            line = _compile_line(shown, self.path) or line
-            text = str(shown.error_message or shown.__cause__ or shown).strip()
-        elif "CUDA error" in text:
-            status = protocol.Status.DEVICE_FAULT
-        elif importing:
-            status = protocol.Status.IMPORT_FAILED
-        if isinstance(error, ImportError) and not importing:
-            status = protocol.Status.IMPORT_FAILED
-        traceback.print_exception(error)
-        return protocol.Reply(nonce, status, line, 0.0, type(shown).__name__, text)
+            importing = handler == self._load
+            return faults.explain(nonce, error, self.path, importing=importing)
 
 
 def _import_file(path: str) -> ModuleType:
@@ -253,10 +219,14 @@ def _named(returned: Any, names: list[str]) -> dict:
         return {names[0]: returned}
     expected = f"expected a tuple ({', '.join(names)})"
     if not isinstance(returned, (tuple, list)):
-        raise BadReturn(f"return value: got {type(returned).__name__}, {expected}")
+        raise faults.BadReturn(f"return value: got {_kind(returned)}, {expected}")
     if len(returned) != len(names):
-        raise BadReturn(f"return value: got {len(returned)} values, {expected}")
+        raise faults.BadReturn(f"return value: got {len(returned)} values, {expected}")
     return dict(zip(names, returned, strict=True))
+
+
+def _kind(value: Any) -> str:
+    return "None" if value is None else type(value).__name__
 
 
 def _open_cuda(handle: list) -> Any:
@@ -271,50 +241,34 @@ def _open_cuda(handle: list) -> Any:
     return torch.empty(0, dtype=torch.uint8, device="cuda").set_(storage)
 
 
-def _chain(error: BaseException) -> list[BaseException]:
-    chain: list[BaseException] = []
-    cause: BaseException | None = error
-    while cause is not None and cause not in chain and len(chain) < 10:
-        chain.append(cause)
-        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
-    return chain
-
-
-def _line_in(error: BaseException, path: str) -> int:
-    frames = traceback.extract_tb(error.__traceback__)
-    return next((f.lineno or 0 for f in reversed(frames) if f.filename == path), 0)
-
-
-def _compile_line(error: Any, path: str) -> int:
-    """Return the file's line of a CompilationError, whose own lines count from the function."""
-    with contextlib.suppress(Exception):
-        with open(path, encoding="utf-8") as file:
-            text = inspect.cleandoc("\n" + file.read())
-        start = text.find(error.src.strip().splitlines()[0])
-        if start >= 0:
-            return text[:start].count("\n") + error.node.lineno
-    return 0
-
-
 def _limit_address_space(extra_bytes: int) -> None:
     with open("/proc/self/statm") as file:
         used = int(file.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + extra_bytes, used + extra_bytes))
 
 
+def _confine() -> None:
+    """Leave no large file and no core dump, end with the judge, and go first when memory is out."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (_MAX_FILE_BYTES, _MAX_FILE_BYTES))
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")
+
+
 def _main() -> None:
-    global allocations, arena, bounds, protocol, torch  # imported once the search path is set
-    faulthandler.enable()
+    global allocations, arena, bounds, faults, protocol, torch  # once the search path is set
+    faulthandler.enable(all_threads=False)
+    _confine()
     channel = socket.socket(fileno=int(sys.argv[1]))
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     search_path = os.environ.pop("GRADER_SYS_PATH", "").split(os.pathsep)
     sys.path[:] = [root, *filter(None, search_path)]
     import torch
 
-    from grader import allocations, arena, bounds, protocol
+    from grader import allocations, arena, bounds, faults, protocol
 
     sys.path.remove(root)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     Worker(channel).serve()
 
 

@@ -47,6 +47,7 @@ def _visit_key_tiles(
     """
     offs_n = tl.arange(0, BLOCK_N)  # (BLOCK_N,)
     offs_d = tl.arange(0, HEAD_DIM)  # (HEAD_DIM,)
+    # The pointers move from tile to tile; these offsets stay within one and fit in 32 bits.
     k_offs = offs_n[:, None] * stride_kn + offs_d[None, :]  # (BLOCK_N, HEAD_DIM)
     v_offs = offs_n[:, None] * stride_vn + offs_d[None, :]  # (BLOCK_N, HEAD_DIM)
     k_ptr += tl.cast(begin, tl.int64) * stride_kn
@@ -119,10 +120,6 @@ def _attention_kernel(
     running_sum = tl.zeros((BLOCK_M,), tl.float32)
     acc = tl.zeros((BLOCK_M, HEAD_DIM), tl.float32)
 
-    offs_n = tl.arange(0, BLOCK_N)  # (BLOCK_N,)
-    # The pointers move from tile to tile; these offsets stay within one and fit in 32 bits.
-    k_offs = offs_n[:, None] * stride_kn + offs_d[None, :]  # (BLOCK_N, HEAD_DIM)
-    v_offs = offs_n[:, None] * stride_vn + offs_d[None, :]  # (BLOCK_N, HEAD_DIM)
     end_key = tl.minimum(query_start + BLOCK_M, seqlen)
     first_key = tl.maximum(query_start - window_size + 1, 0) // BLOCK_N * BLOCK_N
     diagonal_start = query_start // BLOCK_N * BLOCK_N

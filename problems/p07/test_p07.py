@@ -54,6 +54,11 @@ def test_large_logits(case, submission):
     case.compare(submission, reference.sink_attention)
 
 
+def test_scale(case, submission):
+    """softmax_scale may be any finite number, negative or zero included"""
+    case.compare(submission, reference.sink_attention)
+
+
 def test_head_dims(case, submission):
     """head_dim 16, 32, 64 and 128 in every dtype"""
     case.compare(submission, reference.sink_attention)

@@ -1,4 +1,7 @@
-"""Causal grouped-query attention that can be trained: the backward pass in three Triton kernels."""
+"""Causal grouped-query attention that can be trained: the backward pass in three Triton kernels.
+
+What lies outside the marked steps is given and correct.
+"""
 
 import math
 

@@ -482,8 +482,8 @@ def _initial_state(sink_logits_ptr, sink_offset, BLOCK_M: tl.constexpr):
     if sink_logits_ptr is not None:
         sink = tl.load(sink_logits_ptr + sink_offset).to(tl.float32)
         # >>> step 6: the sink logit in the running state (about 2 lines)
-        # After it: both are what one key with the score `sink`, in natural units and not scaled by
-        # softmax_scale, would leave; a sink of -inf leaves them as they are. No NaN.
+        # After it: both are what a first key with the score `sink`, in natural units and without
+        # softmax_scale, would leave.
         # <<< step 6
     return running_max, running_sum
 

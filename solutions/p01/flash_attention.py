@@ -1,4 +1,7 @@
-"""p01: FlashAttention in plain PyTorch, one tile of the score matrix at a time."""
+"""p01: FlashAttention in plain PyTorch, one tile of the score matrix at a time.
+
+What lies outside the marked steps is given and correct.
+"""
 
 import math
 

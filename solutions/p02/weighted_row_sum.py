@@ -1,4 +1,7 @@
-"""p02: the first Triton kernel, a weighted row sum."""
+"""p02: the first Triton kernel, a weighted row sum.
+
+What lies outside the marked steps is given and correct.
+"""
 
 import torch
 import triton

@@ -509,7 +509,7 @@ def _initial_state(sink_logits_ptr, sink_offset, BLOCK_M: tl.constexpr):
         sink = tl.load(sink_logits_ptr + sink_offset).to(tl.float32)
         # >>> step 6: the sink logit in the running state (about 2 lines)
         running_max = tl.maximum(running_max, sink * LOG2_E)
-        running_sum += tl.where(sink == float("-inf"), 0.0, 1.0)
+        running_sum += 1.0
         # <<< step 6
     return running_max, running_sum
 

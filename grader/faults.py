@@ -1,0 +1,124 @@
+"""Turns an exception of the submission into a reply: status, line, and one sentence.
+
+Runs inside the worker; also prints the part of the traceback that lies in the submission's file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import sys
+import traceback
+from typing import Any
+
+from grader.protocol import Reply, Status
+
+_OUTPUT_LIMIT = 2000
+
+
+class BadReturn(Exception):
+    """The entry point returned something that is not what the problem asks for."""
+
+
+def explain(nonce: int, error: BaseException, path: str, *, importing: bool) -> Reply:
+    """Return the reply for `error`, which came out of the submitted file at `path`."""
+    if isinstance(error, BadReturn):
+        return Reply(nonce, Status.BAD_RETURN, text=_text(error))
+    chain = _chain(error)
+    line = 0
+    for cause in chain:  # the innermost cause that passes through the submission's file wins
+        line = _line_in(cause, path) or line
+    if isinstance(error, MemoryError):
+        traceback.clear_frames(error.__traceback__)  # room for what follows
+    shown = chain[-1] if type(error).__name__ == "InterpreterError" else error
+    text = _text(shown)
+    status = _status(error, chain, text, path, importing)
+    compiling = [e for e in chain if hasattr(e, "node") and hasattr(e, "error_message")]
+    if status is Status.COMPILE_FAILED and compiling:
+        shown = compiling[-1]
+        line = _compile_line(shown, path) or line
+        text = _text(shown.error_message or shown.__cause__ or shown).strip()
+    elif status is Status.EXITED:
+        text = f"{type(error).__name__} raised with {_text(error) or 'no argument'}"
+    _print_traceback(chain, shown, text, path)
+    return Reply(nonce, status, line, 0.0, type(shown).__name__, text)
+
+
+def _status(
+    error: BaseException, chain: list[BaseException], text: str, path: str, importing: bool
+) -> Status:
+    names = {type(e).__name__ for e in chain}
+    if any(isinstance(e, NotImplementedError) and _raised_in(e, path) for e in chain):
+        return Status.NOT_IMPLEMENTED
+    if "OutOfBounds" in names:
+        return Status.OUT_OF_BOUNDS
+    if isinstance(error, (SystemExit, KeyboardInterrupt)):
+        return Status.EXITED
+    if any(isinstance(e, MemoryError) for e in chain) or "OutOfMemoryError" in names:
+        return Status.OUT_OF_MEMORY
+    if "can't allocate memory" in text or "bad_alloc" in text:
+        return Status.OUT_OF_MEMORY
+    if names & {"OutOfResources", "PTXASError"}:
+        return Status.COMPILE_FAILED
+    if any(hasattr(e, "node") and hasattr(e, "error_message") for e in chain):
+        return Status.COMPILE_FAILED
+    if "CUDA error" in text:
+        return Status.DEVICE_FAULT
+    if importing or isinstance(error, ImportError):
+        return Status.IMPORT_FAILED
+    return Status.EXCEPTION
+
+
+def _text(value: Any) -> str:
+    try:
+        return str(value)
+    except Exception as error:  # the submission's own __str__
+        return f"(its text cannot be read: {type(error).__name__})"
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    chain: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and all(cause is not e for e in chain) and len(chain) < 10:
+        chain.append(cause)
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+    return chain
+
+
+def _line_in(error: BaseException, path: str) -> int:
+    if isinstance(error, SyntaxError) and error.filename == path:
+        return error.lineno or 0
+    lines = [n for f, n in traceback.walk_tb(error.__traceback__) if _file(f) == path]
+    return lines[-1] if lines else 0
+
+
+def _raised_in(error: BaseException, path: str) -> bool:
+    """Whether the submission itself raised `error`; torch raises NotImplementedError too."""
+    frames = [_file(frame) for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return bool(frames) and frames[-1] == path
+
+
+def _file(frame: Any) -> str:
+    return frame.f_code.co_filename
+
+
+def _compile_line(error: Any, path: str) -> int:
+    """Return the file's line of a CompilationError, whose own lines count from the function."""
+    with contextlib.suppress(Exception):
+        with open(path, encoding="utf-8") as file:
+            text = inspect.cleandoc("\n" + file.read())
+        start = text.find(error.src.strip().splitlines()[0])
+        if start >= 0:
+            return text[:start].count("\n") + error.node.lineno
+    return 0
+
+
+def _print_traceback(chain: list[BaseException], shown: Any, text: str, path: str) -> None:
+    """Print how the submission's own code came to the error, without harness and libraries."""
+    with contextlib.suppress(Exception):  # sys.stderr is in the submission's hands
+        frames: list[traceback.FrameSummary] = []
+        for cause in chain:
+            frames += [f for f in traceback.extract_tb(cause.__traceback__) if f.filename == path]
+        lines = "".join(traceback.format_list(frames[-8:]))
+        last = f"{type(shown).__name__}: {text[:_OUTPUT_LIMIT]}".removesuffix(": ")
+        print(lines + last, file=sys.stderr)

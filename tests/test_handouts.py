@@ -1,0 +1,285 @@
+"""The handouts: their shape, their numbers, and everything they name exists."""
+
+import ast
+import importlib
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from grader.cli import _parser
+from grader.manifest import PROBLEMS, ROOT, load_problem, problem_ids
+
+SECTIONS = (
+    "Goal",
+    "What you will learn",
+    "Before you start",
+    "The idea",
+    "Interface",
+    "Steps",
+    "How you are graded",
+    "Check your work",
+    "Hints",
+    "Out of scope",
+    "Sources",
+)
+# What a student should have thought about before the kernel that needs it, and a word of it.
+SUBJECTS = {
+    "dot product": "p01",
+    "shape of `q @ k.T`": "p01",
+    "subtract the largest score": "p01",
+    "DRAM": "p01",
+    "*tiling*": "p01",
+    "How many bytes does the score matrix": "p01",
+    "fp16 and bf16": "p02",
+    "fused kernel": "p02",
+    "$1/\\sqrt{d}$": "p03",
+    "causal mask hide": "p04",
+    "minus infinity do in a softmax": "p04",
+    "large negative number": "p04",
+    "Decoding": "p05",
+    "training": "p05",
+    "KV cache": "p05",
+    "peaked softmax": "p07",
+    "softmax is peaked": "p08",
+    "gpt-oss": "p09",
+}
+# Markdown on GitHub takes these backslashes away before the formula is typeset.
+MATH_TRAPS = re.compile(r"\\[,;:!{}]")
+FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LONGEST_LINE = 80
+
+each_problem = pytest.mark.parametrize(
+    "problem", [load_problem(id) for id in problem_ids()], ids=problem_ids()
+)
+
+
+def handout(problem):
+    return (problem.folder / "README.md").read_text(encoding="utf-8")
+
+
+def sections(problem):
+    """The text of every `##` section by its heading, in order; code blocks left in."""
+    parts = re.split(r"^## (.+)$", handout(problem), flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def prose(problem):
+    """The handout without its code blocks."""
+    return FENCE.sub("", handout(problem))
+
+
+def inline_code(problem):
+    return re.findall(r"`([^`\n]+)`", prose(problem))
+
+
+# -- shape ------------------------------------------------------------------------------------
+
+
+@each_problem
+def test_sections_are_there_in_order(problem):
+    assert handout(problem).startswith(f"# {problem.id}: {problem.title}\n")
+    assert tuple(sections(problem)) == SECTIONS
+    assert all(text.strip() for text in sections(problem).values())
+    assert "\n### Worked example\n" in sections(problem)["The idea"]
+
+
+@each_problem
+def test_lead_in_questions_have_folded_answers(problem):
+    text = sections(problem)["Before you start"]
+    numbers = [int(n) for n in re.findall(r"^(\d+)\. ", text, re.MULTILINE)]
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert 3 <= len(numbers) <= 7
+    answers = re.findall(r"<summary>Answer</summary>\n\n.+?\n</details>", text, re.DOTALL)
+    assert len(answers) == len(numbers)
+
+
+def test_lead_in_questions_cover_the_subjects():
+    asked = {id: sections(load_problem(id))["Before you start"] for id in problem_ids()}
+    missing = {word: id for word, id in SUBJECTS.items() if word not in " ".join(asked[id].split())}
+    assert not missing
+
+
+@each_problem
+def test_steps_are_those_of_problem_toml(problem):
+    text = sections(problem)["Steps"]
+    parts = re.split(r"^### Step (\d+): (.+)$", text, flags=re.MULTILINE)
+    found = list(zip(parts[1::3], parts[2::3], strict=True))
+    assert found == [(str(n), step.title) for n, step in enumerate(problem.steps, start=1)]
+    for step, body in zip(problem.steps, parts[3::3], strict=True):
+        assert body.strip(), step.title
+        for said in re.findall(r"[Aa]bout (\d+) lines?\b", body):
+            assert int(said) == step.lines, step.title
+    for said in re.findall(r"[Aa]bout (\d+) lines in all", parts[0]):
+        assert int(said) == sum(step.lines for step in problem.steps)
+
+
+@each_problem
+def test_each_step_has_a_hint(problem):
+    text = sections(problem)["Hints"]
+    hints = re.findall(
+        r"<details><summary>Step (\d+): ([^<\n]+)</summary>\n\n(.+?)\n</details>", text, re.DOTALL
+    )
+    assert [(n, title) for n, title, _ in hints] == [
+        (str(n), step.title) for n, step in enumerate(problem.steps, start=1)
+    ]
+    assert all(len(hint) > 20 for *_, hint in hints)
+
+
+@each_problem
+def test_sources_have_title_and_year(problem):
+    entries = re.split(r"^- ", sections(problem)["Sources"], flags=re.MULTILINE)[1:]
+    assert entries
+    for entry in entries:
+        assert re.search(r"\*[^*]+\*", entry), f"no title in italics: {entry}"
+    papers = [e for e in entries if "arXiv" in e]
+    for entry in papers:
+        assert re.search(r"\b20\d\d, arXiv:\d{4}\.\d{5}", " ".join(entry.split())), entry
+    assert any(re.search(r"\b20\d\d,", entry) for entry in entries), "no year"
+
+
+@each_problem
+def test_readable_on_a_phone(problem):
+    for language, block in FENCE.findall(handout(problem)):
+        for line in block.splitlines():
+            assert len(line) <= LONGEST_LINE, f"{language}: {line}"
+    assert "\t" not in handout(problem)
+    assert not re.search("[\U0001f000-\U0001ffff☀-➿]", handout(problem)), "emoji"
+
+
+@each_problem
+def test_formulas_survive_markdown(problem):
+    text = re.sub(r"`[^`\n]+`", "", prose(problem))
+    formulas = re.findall(r"\$\$(.+?)\$\$", text, re.DOTALL)
+    inline = re.findall(r"\$([^$]+)\$", re.sub(r"\$\$.+?\$\$", "", text, flags=re.DOTALL))
+    assert text.count("$") % 2 == 0
+    for formula in inline:
+        assert "\n" not in formula, f"inline formula over two lines: {formula}"
+    for formula in [*formulas, *inline]:
+        assert not MATH_TRAPS.search(formula), formula
+        assert not re.search(r"<[a-z]", formula), f"looks like an HTML tag: {formula}"
+
+
+# -- numbers ----------------------------------------------------------------------------------
+
+
+@each_problem
+def test_points_are_those_of_problem_toml(problem):
+    text = sections(problem)["How you are graded"]
+    assert "| part | points | what earns it |" in text
+    rows = re.findall(r"^\| (\w+) \| (\d+) \| (.+) \|$", text, re.MULTILINE)
+    assert {part: int(points) for part, points, _ in rows} == problem.points
+    assert [part for part, *_ in rows] == ["correctness", "work", "speed", "memory"]
+    assert ("onus" in text) == problem.bonus
+
+
+@each_problem
+def test_targets_are_those_of_problem_toml(problem):
+    text = " ".join(sections(problem)["How you are graded"].split())
+    for targets in problem.speed.values():
+        for ratio in (targets.floor, targets.full):
+            assert re.search(rf"(?<![\d.]){ratio:g} ?x(?!\w)", text), f"{ratio:g}x is not said"
+    assert f"The error allowed is {problem.tolerance_factor:g}x that" in text
+    if problem.points["memory"]:
+        assert f"{problem.memory_linear_factor:g}x the bytes of inputs and outputs" in text
+    if problem.uses_triton:
+        assert "not measured yet in this version" in text
+
+
+@each_problem
+def test_worked_example_runs(problem):
+    blocks = [b for language, b in FENCE.findall(handout(problem)) if language == "python example"]
+    assert blocks
+    for block in blocks:
+        assert "assert " in block
+        subprocess.run([sys.executable, "-c", block], check=True, timeout=60)
+
+
+@each_problem
+def test_interface_is_that_of_problem_toml(problem):
+    text = "".join(sections(problem)["Interface"].replace("`", "").split())
+    assert problem.signature.replace(" ", "") in text
+    assert "".join(problem.returns[:1]) in text
+
+
+# -- names ------------------------------------------------------------------------------------
+
+
+@each_problem
+def test_commands_exist(problem):
+    block = FENCE.search(sections(problem)["Check your work"])[2]
+    assert block.splitlines() == [
+        f"make grade P={problem.id}",
+        f"pytest problems/{problem.id}",
+        f"make grade P={problem.id} DEVICE=cpu",
+    ]
+
+
+def documents():
+    yield from sorted(PROBLEMS.glob("p*/README.md"))
+    yield from (ROOT / name for name in ("README.md",) if (ROOT / name).exists())
+    yield from sorted((ROOT / "docs").glob("*.md"))
+
+
+def test_make_targets_and_grader_commands_exist():
+    (commands,) = [a for a in _parser()._actions if a.choices and a.dest == "==SUPPRESS=="]
+    targets = set()
+    for path in documents():
+        text = path.read_text(encoding="utf-8")
+        targets |= set(re.findall(r"(?:^|`)make ([a-z]+)", text, re.MULTILINE))
+        for command in re.findall(r"python -m grader ([a-z]+)", text):
+            assert command in commands.choices, f"{path.name}: {command}"
+    assert "grade" in targets
+    if (ROOT / "Makefile").exists() and shutil.which("make"):
+        for target in sorted(targets):
+            done = subprocess.run(
+                ["make", "-n", target, "P=p04", "DEVICE=cpu"],
+                cwd=ROOT, capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            assert done.returncode == 0, f"make {target}: {done.stderr}"
+
+
+@pytest.mark.parametrize("path", list(documents()), ids=lambda p: str(p.relative_to(ROOT)))
+def test_links_and_paths_lead_somewhere(path):
+    text = FENCE.sub("", path.read_text(encoding="utf-8"))
+    for target in re.findall(r"\]\(([^)#\s]+)", re.sub(r"`[^`\n]+`", "", text)):
+        if "://" not in target:
+            assert (path.parent / target).exists(), target
+    for code in re.findall(r"`([^`\n]+)`", text):
+        if re.fullmatch(r"[\w./-]+\.(py|toml|md|json)|[\w.-]+/[\w./-]*", code):
+            places = (path.parent / code, ROOT / code, PROBLEMS / "p01" / code)
+            shown = "pNN" in code or any(place.exists() for place in places)
+            assert shown, f"{code} does not exist"
+
+
+def source_names(problem):
+    """Every name, attribute, keyword and constant in the problem's answer, stub and tests."""
+    names = set()
+    for path in (problem.folder / problem.file, problem.folder / "solution.py"):
+        names |= set(re.findall(r"\w+", path.read_text(encoding="utf-8")))
+    names |= set(re.findall(r"\w+", (problem.folder / "problem.toml").read_text()))
+    return names | set(re.findall(r"\w+", (problem.folder / f"test_{problem.id}.py").read_text()))
+
+
+@each_problem
+def test_names_in_the_text_exist(problem):
+    blocks = " ".join(block for _, block in FENCE.findall(handout(problem)))
+    known = source_names(problem) | set(re.findall(r"\w+", blocks))
+    for code in inline_code(problem):
+        for name in re.findall(r"(?<![\w.])(?:tl|torch|triton|math)(?:\.\w+)+", code):
+            root, *rest = name.split(".")
+            target = importlib.import_module({"tl": "triton.language"}.get(root, root))
+            for attribute in rest:
+                assert hasattr(target, attribute), f"{name} does not exist"
+                target = getattr(target, attribute)
+        if re.fullmatch(r"_?[A-Za-z]\w*", code) and "_" in code:
+            assert code in known, f"`{code}` is nowhere in {problem.file}"
+
+
+@each_problem
+def test_code_in_the_text_is_code(problem):
+    for code in inline_code(problem):
+        if re.search(r"^[a-z].*\(.*\)$", code) and not re.search(r"\.\.\.|\*, ", code):
+            ast.parse(code.strip())

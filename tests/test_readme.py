@@ -1,0 +1,91 @@
+"""README.md: its figures are those of the record, its sample messages those of the judge.
+
+`python tests/test_readme.py` writes the table anew after the record has changed.
+"""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from grader.manifest import ROOT, load_problem, problem_ids
+from grader.render.text import byte_size, milliseconds
+
+README = ROOT / "README.md"
+RECORD = ROOT / "docs" / "records" / "nvidia-h200-2026-11-21.json"
+BEGIN = f"<!-- table of {RECORD.relative_to(ROOT)} -->\n"
+END = "<!-- end of table -->"
+
+
+def table(record: dict) -> str:
+    """The speed and memory of every problem of a grade record, as a Markdown table."""
+    lines = [
+        "| | shape | time | naive | speed-up | extra memory | naive |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for problem in record["problems"]:
+        speed = problem["components"]["speed"]["figures"]
+        memory = problem["components"]["memory"]["figures"]
+        extra, naive_extra = "", ""
+        if memory:
+            extra = byte_size(memory["extra_bytes"][-1])
+            naive_extra = f"{byte_size(memory['naive_extra_bytes'][-1])} at {memory['lengths'][-1]}"
+        cells = (
+            problem["id"],
+            speed["shape"],
+            milliseconds(speed["median_ms"]),
+            milliseconds(speed["naive_ms"]),
+            f"{speed['speedup']:.1f}x",
+            extra,
+            naive_extra,
+        )
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def readme_with_table() -> str:
+    text = README.read_text(encoding="utf-8")
+    before, rest = text.split(BEGIN)
+    return before + BEGIN + table(json.loads(RECORD.read_text())) + rest[rest.index(END) :]
+
+
+def test_table_is_made_from_the_record():
+    assert README.read_text(encoding="utf-8") == readme_with_table()
+
+
+def test_record_is_of_full_marks_on_the_named_machine():
+    record = json.loads(RECORD.read_text())
+    assert record["environment"]["device_name"] == "NVIDIA H200"
+    text = README.read_text(encoding="utf-8")
+    assert f"torch {record['environment']['torch']}" in text
+    assert f"Triton {record['environment']['triton']}" in text
+    for part in (record["totals"], record["bonus"]):
+        assert part["earned"] == part["available"]
+
+
+def test_problem_list_agrees_with_problem_toml():
+    text = README.read_text(encoding="utf-8")
+    for problem in map(load_problem, problem_ids()):
+        bonus = " bonus" if problem.bonus else ""
+        row = rf"\| \[{problem.id}\]\(problems/{problem.id}/README\.md\) \| .* \| "
+        assert re.search(row + rf"{problem.total_points}{bonus} \|", text), problem.id
+
+
+@pytest.mark.parametrize("path", ["README.md", "docs/grading.md"])
+def test_relative_links_lead_somewhere(path):
+    text = (ROOT / path).read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#:]+)\)", text):
+        assert ((ROOT / path).parent / Path(target)).exists(), target
+
+
+def test_make_targets_that_are_named_exist():
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for path in ("README.md", "docs/grading.md"):
+        named = set(re.findall(r"`?make ([a-z]+)\b(?= |`|\n)", (ROOT / path).read_text()))
+        assert named & targets
+        assert named - {"up"} <= targets, (path, named - targets)
+
+
+if __name__ == "__main__":
+    README.write_text(readme_with_table(), encoding="utf-8")

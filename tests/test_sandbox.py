@@ -1,0 +1,285 @@
+"""The judge's side of a worker: deadlines, deaths, garbage on the channel, and what is left behind.
+
+Most tests replace the worker by a few lines that speak (or break) the protocol: they start at once
+and can do what a submission could do to its worker.
+"""
+
+import json
+import os
+import resource
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from grader import protocol, sandbox
+from grader.manifest import ROOT
+from grader.protocol import REPLY, STARTED, Reply, Status
+from grader.sandbox import Ended, Sandbox
+
+PRELUDE = f"""
+import json, os, signal, socket, sys, time
+sys.path.insert(0, {str(ROOT)!r})
+from grader.protocol import Reply, STARTED, Status
+channel = socket.socket(fileno=int(sys.argv[1]))
+settings = json.loads(channel.recv(65536))
+
+def send(nonce, status=Status.OK, **fields):
+    channel.send(Reply(nonce, status, **fields).pack())
+
+def started():
+    send(STARTED)
+    send(settings["nonce"])
+    return json.loads(channel.recv(65536))
+
+def daemon(path):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            open(path, "w").write(str(os.getpid()))
+            time.sleep(60)
+        os._exit(0)
+    while not os.path.exists(path) or not open(path).read():
+        time.sleep(0.01)
+"""
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch):
+    """Start a worker whose program is PRELUDE and `text`."""
+    running = []
+
+    def start_worker(text, **options):
+        path = tmp_path / "worker.py"
+        path.write_text(PRELUDE + text)
+        monkeypatch.setattr(sandbox, "_WORKER", path)
+        options = {"device": "cpu", "interpret": False} | options
+        running.append(Sandbox(b"", "answer.py", "answer", **options))
+        return running[-1]
+
+    yield start_worker
+    for worker in running:
+        worker.close()
+
+
+def alive(pid):
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state not in "ZX"
+
+
+def test_a_reply_comes_back(start):
+    worker = start("r = started()\nsend(r['nonce'], Status.EXCEPTION, line=7, text='no')\n")
+    assert worker.ready().status is Status.OK
+    reply = worker.ask("anything", 10.0)
+    assert (reply.status, reply.line, reply.text) == (Status.EXCEPTION, 7, "no")
+
+
+def test_no_reply_in_time(start):
+    worker = start("started()\nprint('busy')\ntime.sleep(60)\n")
+    worker.ready()
+    begin = time.monotonic()
+    ended = worker.ask("anything", 0.5)
+    assert ended.timeout and ended.started and ended.signal_name is None
+    assert 0.5 <= ended.waited_s < 1.0
+    assert time.monotonic() - begin < 3.0
+    assert not alive(worker.pid)
+    assert worker.output() == "busy"
+
+
+def test_a_worker_that_ignores_signals_is_ended_all_the_same(start):
+    worker = start(
+        "for n in (signal.SIGABRT, signal.SIGTERM, signal.SIGINT):\n"
+        "    signal.signal(n, signal.SIG_IGN)\n"
+        "started()\ntime.sleep(60)\n"
+    )
+    worker.ready()
+    assert worker.ask("anything", 0.2).timeout
+    assert not alive(worker.pid)
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "name"),
+    [
+        ("os._exit(0)", 0, None),
+        ("os._exit(3)", 3, None),
+        ("raise ValueError", 1, None),
+        ("os.abort()", -6, "SIGABRT"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", -9, "SIGKILL"),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", -11, "SIGSEGV"),
+        ("os.kill(os.getpid(), 35)", -35, "signal 35"),
+        ("channel.close(); time.sleep(60)", None, None),
+        ("channel.send(b''); time.sleep(60)", None, None),
+    ],
+)
+def test_a_death_says_how(start, text, code, name):
+    worker = start(f"started()\n{text}\n")
+    worker.ready()
+    ended = worker.ask("anything", 10.0)
+    assert isinstance(ended, Ended) and not ended.timeout and ended.started
+    assert (ended.exit_code, ended.signal_name) == (code, name)
+    assert not alive(worker.pid)
+
+
+def test_a_worker_that_never_started_is_not_the_submissions_fault(start, monkeypatch):
+    assert start("os._exit(1)\n").ready().started is False
+    monkeypatch.setattr(sandbox, "START_TIMEOUT_S", 0.3)
+    ended = start("time.sleep(60)\n").ready()
+    assert ended.timeout and ended.started is False
+
+
+def test_an_import_without_end_is(start, monkeypatch):
+    monkeypatch.setattr(sandbox, "IMPORT_TIMEOUT_S", 0.3)
+    ended = start("send(STARTED)\ntime.sleep(60)\n").ready()
+    assert ended.timeout and ended.started is True
+
+
+GARBAGE = {
+    "noise": "channel.send(os.urandom(100))",
+    "one byte": "channel.send(b'x')",
+    "truncated": "channel.send(Reply(r['nonce'], Status.OK).pack()[:-1])",
+    "too long": "channel.send(Reply(r['nonce'], Status.OK).pack() + b'x')",
+    "huge": "channel.send(b'x' * 150_000)",
+    "JSON": "channel.send(json.dumps({'nonce': r['nonce'], 'status': 0}).encode())",
+    "wrong magic": "channel.send(b'grader0\\0' + Reply(r['nonce'], Status.OK).pack()[8:])",
+    "unknown status": "p = Reply(r['nonce'], Status.OK).pack(); channel.send(p[:16] + b'c' + p[17:])",
+    "guessed nonce": "send(0); send(1); send(2**63 - 1); send(settings['nonce'])",
+    "descriptors": "socket.send_fds(channel, [b'x'], [0, 1, 2])",
+}
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+def test_what_is_no_answer_is_ignored(start, garbage):
+    worker = start(f"r = started()\n{GARBAGE[garbage]}\nsend(r['nonce'], Status.EXITED)\n")
+    worker.ready()
+    before = len(os.listdir("/proc/self/fd"))
+    assert worker.ask("anything", 10.0).status is Status.EXITED
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_an_answer_given_before_the_question_is_none(start):
+    worker = start(
+        "send(STARTED)\nsend(settings['nonce'])\n"
+        "for n in range(50):\n    send(n)\n"
+        "r = json.loads(channel.recv(65536))\ntime.sleep(60)\n"
+    )
+    assert worker.ready().status is Status.OK
+    assert worker.ask("anything", 0.5).timeout
+
+
+def test_garbage_without_end_does_not_move_the_deadline(start):
+    worker = start("started()\nwhile True:\n    send(5)\n")
+    worker.ready()
+    ended = worker.ask("anything", 0.5)
+    assert ended.timeout and ended.waited_s < 1.5
+
+
+def test_output_without_end_neither_blocks_nor_fills_memory(start):
+    worker = start("r = started()\nwhile True:\n    os.write(1, b'spam ' * 200_000)\n")
+    worker.ready()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    ended = worker.ask("anything", 1.5)
+    assert ended.timeout and ended.waited_s < 2.5
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 32 * 1024
+    assert len(worker.output()) <= 16 * 1024
+
+
+def test_a_gigabyte_of_output_before_the_answer(start):
+    worker = start(
+        "r = started()\nfor _ in range(1000):\n    os.write(2, b'x' * 999_999 + b'\\n')\n"
+        "os.write(1, b'the end\\n')\nsend(r['nonce'])\n"
+    )
+    worker.ready()
+    assert worker.ask("anything", 60.0).status is Status.OK
+    assert worker.output().endswith("the end")
+
+
+def test_output_is_that_of_the_last_request(start):
+    worker = start(
+        "r = started()\nfor text in 'one', 'two':\n    print(text, flush=True)\n"
+        "    send(r['nonce'])\n    r = json.loads(channel.recv(65536))\n"
+    )
+    worker.ready()
+    worker.ask("anything", 10.0)
+    assert worker.output() == "one"
+    worker.ask("anything", 10.0)
+    assert worker.output() == "two"
+
+
+def test_closed_output_costs_the_judge_no_time(start):
+    worker = start(
+        "r = started()\nos.close(1); os.close(2)\ntime.sleep(1)\nsend(r['nonce'])\ntime.sleep(9)\n"
+    )
+    worker.ready()
+    before = time.process_time()
+    assert worker.ask("anything", 10.0).status is Status.OK
+    assert time.process_time() - before < 0.3
+
+
+@pytest.mark.parametrize("how", ["time.sleep(60)", "os.kill(os.getpid(), signal.SIGKILL)"])
+def test_processes_left_behind_are_killed(start, tmp_path, how):
+    path = tmp_path / "pid"
+    worker = start(f"started()\ndaemon({str(path)!r})\n{how}\n")
+    worker.ready()
+    begin = time.monotonic()
+    ended = worker.ask("anything", 2.0)  # the daemon holds the channel and stdout open
+    assert ended.timeout == ("sleep" in how)
+    worker.close()
+    assert time.monotonic() - begin < 5.0
+    assert not alive(int(path.read_text()))
+
+
+def test_a_child_of_the_judges_own_is_left_alone(start):
+    child = os.fork()
+    if child == 0:
+        time.sleep(30)
+        os._exit(0)
+    start("time.sleep(60)\n").close()
+    assert alive(child)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
+def test_closing_ends_the_worker_and_removes_its_folder(start):
+    worker = start("started()\nprint(os.getcwd())\ntime.sleep(60)\n")
+    worker.ready()
+    folder = Path(os.readlink(f"/proc/{worker.pid}/cwd"))
+    assert (folder / "answer.py").exists()
+    worker.close()
+    assert not folder.exists() and not alive(worker.pid)
+
+
+def test_the_temporary_folder_is_not_shown(start):
+    worker = start(
+        "r = started()\npath = os.getcwd() + '/answer.py'\nprint(path)\n"
+        "send(r['nonce'], Status.EXCEPTION, text='in ' + path)\ntime.sleep(9)\n"
+    )
+    worker.ready()
+    assert worker.ask("anything", 10.0).text == "in answer.py"
+    assert worker.output() == "answer.py"
+
+
+def test_threads_have_room_beside_the_memory_limit(start):
+    text = "print(settings['memory_limit_bytes'])\nstarted()\ntime.sleep(9)\n"
+    limits = []
+    for threads in (1, 64):
+        worker = start(text, threads=threads)
+        worker.ready()
+        limits.append(int(worker.output()))
+    assert limits[0] == sandbox.MEMORY_LIMIT_BYTES
+    assert limits[1] - limits[0] == 63 * 256 * 2**20
+
+
+def test_a_reply_fits_into_its_packet_whatever_it_says():
+    text = "\ud800 é \0" * 10_000
+    reply = Reply(2**63 - 1, Status.EXCEPTION, line=2**40, error_type=text, text=text)
+    packet = reply.pack()
+    assert len(packet) == REPLY.size
+    back = Reply.unpack(packet)
+    assert back is not None and back.nonce == reply.nonce
+    assert len(back.text) <= 2048 and len(back.error_type) <= 64
+    assert Reply.unpack(b"") is None and Reply.unpack(packet[1:]) is None
+    assert STARTED == 0 and protocol.MAX_REQUEST_BYTES > 16 * 1024

@@ -1,0 +1,409 @@
+"""The set checks itself: each problem's problem.toml, stub, answer and tests agree."""
+
+import ast
+import collections
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from grader.arena import TORCH_DTYPES
+from grader.checks.inputs import invalidate, make_inputs
+from grader.manifest import ROOT, load_problem, problem_ids
+from grader.model import Verdict
+from grader.policy import read_source, step_regions
+
+IDS = tuple(f"p{number:02}" for number in range(1, 10))
+ANSWERS = ROOT / "solutions"
+POINTS = dict(zip(IDS, (20, 10, 20, 10, 10, 10, 20, 20, 30), strict=True))
+BONUS = ("p08", "p09")
+# correctness, work, speed, memory: 60/10/20/10 % but for p01 (no kernel) and p02 (no memory part)
+SPLITS = {10: (6, 1, 2, 1), 20: (12, 2, 4, 2), 30: (18, 3, 6, 3)}
+SPLIT_EXCEPTIONS = {"p01": (12, 0, 4, 4), "p02": (6, 1, 3, 0)}
+MAX_NEW_LINES = 60
+MARKER = re.compile(r"^ *# (>>>|<<<) step (\d+)(?:: (.+) \(about (\d+) lines?\))?$")
+
+each_problem = pytest.mark.parametrize("problem", [load_problem(id) for id in IDS], ids=IDS)
+
+
+@pytest.fixture(scope="session")
+def stubs(tmp_path_factory):
+    """A submission of the nine stubs, also where `problems/` already holds a student's answers."""
+    folder = tmp_path_factory.mktemp("stubs")
+    for problem in map(load_problem, IDS):
+        (folder / problem.id).mkdir()
+        (folder / problem.id / problem.file).write_text(stub_text(problem), encoding="utf-8")
+    return folder
+
+
+def stub_text(problem):
+    """The stub in `problems/`; the committed one if steps there have been filled in since."""
+    path = problem.folder / problem.file
+    text = path.read_text(encoding="utf-8")
+    regions = step_regions(text)
+    filled = [n for n, region in regions.items() if answered(text, region)]
+    if filled or len(regions) != len(problem.steps):
+        committed = subprocess.run(
+            ["git", "show", f"HEAD:./{path.relative_to(ROOT)}"],
+            cwd=ROOT, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        return committed.stdout if committed.returncode == 0 else text
+    return text
+
+
+def answer_text(problem):
+    return (ANSWERS / problem.id / problem.file).read_text(encoding="utf-8")
+
+
+def code_lines(text, region):
+    """The lines of code between a step's markers."""
+    lines = text.splitlines()[region[0] : region[1] - 1]
+    return [s for s in map(str.strip, lines) if s and not s.startswith("#")]
+
+
+def answered(text, region):
+    code = code_lines(text, region)
+    return bool(code) and not code[0].startswith("raise NotImplementedError(")
+
+
+# -- problem.toml -----------------------------------------------------------------------------
+
+
+def test_the_nine_problems_and_their_totals():
+    assert problem_ids() == IDS
+    problems = [load_problem(id) for id in IDS]
+    assert {p.id: p.total_points for p in problems} == POINTS
+    assert tuple(p.id for p in problems if p.bonus) == BONUS
+    assert sum(p.total_points for p in problems if not p.bonus) == 100
+    assert sum(p.total_points for p in problems if p.bonus) == 50
+
+
+@each_problem
+def test_points_are_split_as_designed(problem):
+    expected = SPLIT_EXCEPTIONS.get(problem.id) or SPLITS[problem.total_points]
+    split = tuple(problem.points[part] for part in ("correctness", "work", "speed", "memory"))
+    assert split == expected
+
+
+@each_problem
+def test_speed_and_memory_targets_make_sense(problem):
+    for targets in problem.speed.values():
+        assert 0 < targets.floor < targets.full
+    for short, long in problem.memory_lengths.values():
+        assert long == 2 * short
+    assert bool(problem.memory_lengths) == (problem.points["memory"] > 0)
+
+
+@each_problem
+def test_benchmarks_begin_with_the_biggest(problem):
+    def naive_bytes(benchmark):
+        case = benchmark.case
+        numbers = case.rows * case.cols if case.rows else case.seqlen_q * case.seqlen_k
+        return case.batch * case.num_q_heads * numbers * TORCH_DTYPES[case.dtype].itemsize
+
+    assert len(problem.benchmarks_on("cuda")) >= 2
+    assert bool(problem.benchmarks_on("cpu")) == (problem.id == "p01")
+    for device in ("cuda", "cpu"):
+        sizes = [naive_bytes(b) for b in problem.benchmarks_on(device)]
+        assert all(a > b for a, b in itertools.pairwise(sizes)), (device, sizes)
+
+
+@each_problem
+def test_hints_and_titles_are_there(problem):
+    titles = [step.title for step in problem.steps]
+    assert len(set(titles)) == len(titles)
+    for step in problem.steps:
+        assert len(step.hint.strip()) > 20, step.title
+    assert problem.idea and problem.title
+
+
+# -- stub and answer --------------------------------------------------------------------------
+
+
+@each_problem
+def test_solution_is_a_relative_link_to_the_answer(problem):
+    link = problem.folder / "solution.py"
+    assert link.is_symlink()
+    assert os.readlink(link) == f"../../solutions/{problem.id}/{problem.file}"
+    assert link.resolve() == ANSWERS / problem.id / problem.file
+
+
+def outside_regions(text):
+    """The file's lines with the markers, without what is between them."""
+    inside = {n for first, last in step_regions(text).values() for n in range(first + 1, last)}
+    return [line for n, line in enumerate(text.splitlines(), start=1) if n not in inside]
+
+
+@each_problem
+def test_stub_and_answer_are_one_file_outside_the_steps(problem):
+    assert outside_regions(stub_text(problem)) == outside_regions(answer_text(problem))
+
+
+@each_problem
+def test_each_step_has_one_region(problem):
+    found = []
+    for line in stub_text(problem).splitlines():
+        if ">>> step" in line or "<<< step" in line:
+            match = MARKER.match(line)
+            assert match, f"not a marker: {line}"
+            found.append(match.groups())
+    expected = []
+    for number, step in enumerate(problem.steps, start=1):
+        expected += [
+            (">>>", str(number), step.title, str(step.lines)),
+            ("<<<", str(number), *2 * [None]),
+        ]
+    pairs = [tuple(found[n : n + 2]) for n in range(0, len(found), 2)]
+    expected = [tuple(expected[n : n + 2]) for n in range(0, len(expected), 2)]
+    assert sorted(pairs) == expected
+    moved = [step for step, wanted in zip(pairs, expected, strict=True) if step != wanted]
+    if moved:  # a helper stands above the kernel that calls it: the handout must say so
+        assert re.search(r"come first in the\s+file", (problem.folder / "README.md").read_text())
+
+
+@each_problem
+def test_steps_are_as_long_as_they_say(problem):
+    answer = answer_text(problem)
+    for number, step in enumerate(problem.steps, start=1):
+        got = len(code_lines(answer, step_regions(answer)[number]))
+        assert step.lines / 2 <= got <= step.lines * 2, f"step {number}: {got} lines of code"
+    assert sum(step.lines for step in problem.steps) <= MAX_NEW_LINES
+
+
+@each_problem
+def test_stub_says_what_must_hold_after_each_step(problem):
+    text = stub_text(problem)
+    for number, region in step_regions(text).items():
+        body = text.splitlines()[region[0] : region[1] - 1]
+        assert body and body[0].strip().startswith("#"), f"step {number} has no comment"
+        code = code_lines(text, region)
+        if number < len(problem.steps):
+            assert code == [], f"step {number} holds code: {code}"
+        else:
+            assert code[0].startswith("raise NotImplementedError(")
+
+
+@each_problem
+def test_signature_is_that_of_problem_toml(problem):
+    expected = ast.parse(f"def {problem.signature}: ...").body[0]
+    assert expected.name == problem.entry
+    functions = [n for n in ast.parse(stub_text(problem)).body if isinstance(n, ast.FunctionDef)]
+    (got,) = [f.args for f in functions if f.name == problem.entry]
+    for argument in ast.walk(got):
+        if isinstance(argument, ast.arg):
+            argument.annotation = None
+    assert ast.unparse(got) == ast.unparse(expected.args)
+
+
+@each_problem
+def test_stub_is_not_implemented_by_its_text(problem, stubs):
+    source = read_source(problem, stubs)
+    assert source.verdict is Verdict.NOT_IMPLEMENTED
+    assert source.next_step == 1
+    expected = f"{problem.id} step 1: {problem.steps[0].title}; see problems/{problem.id}/README.md"
+    assert source.message.headline == expected
+
+
+@each_problem
+def test_answer_is_found_complete_by_its_text(problem):
+    source = read_source(problem, ANSWERS)
+    assert (source.verdict, source.next_step) == (None, None), source.message
+
+
+CALL_STUBS = """
+import importlib.util, json, sys, torch
+
+out = {}
+for id, path, entry, kwargs in json.loads(sys.argv[1]):
+    spec = importlib.util.spec_from_file_location(id, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    inputs = (torch.ones(4, 8), torch.ones(8)) if id == "p02" else (torch.ones(1, 2, 8, 16),) * 3
+    try:
+        out[id] = "returned " + repr(getattr(module, entry)(*inputs, **kwargs))[:100]
+    except NotImplementedError as error:
+        out[id] = str(error)
+    except Exception as error:
+        out[id] = repr(error)
+print(json.dumps(out))
+"""
+
+
+def environment():
+    return os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+
+
+def test_stubs_import_and_raise_when_called(stubs):
+    windowed = {"p06", "p07", "p09"}
+    calls = [
+        (p.id, str(stubs / p.id / p.file), p.entry, {"window_size": 4} if p.id in windowed else {})
+        for p in map(load_problem, IDS)
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", CALL_STUBS, json.dumps(calls)],
+        env=environment(), capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    for id, said in json.loads(done.stdout.splitlines()[-1]).items():
+        assert said.startswith(f"{id} step 1: "), said
+
+
+def test_no_check_passes_with_the_stubs(stubs, tmp_path):
+    report = tmp_path / "report.json"
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--device", "cpu"),
+            *("-c", ROOT / "pyproject.toml", "--rootdir", ROOT, "--submission", stubs),
+            *("--json-report", f"--json-report-file={report}", "--tb=no", "-r", "N"),
+            *(p.folder / f"test_{p.id}.py" for p in map(load_problem, IDS)),
+        ],
+        env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert report.exists(), done.stdout[-2000:]
+    verdicts = collections.defaultdict(collections.Counter)
+    for test in json.loads(report.read_text())["tests"]:
+        properties = {k: v for p in test["user_properties"] for k, v in p.items()}
+        assert test["outcome"] != "passed", test["nodeid"]
+        id = Path(test["nodeid"].partition("::")[0]).parent.name
+        verdicts[id][properties["finding"]["verdict"]] += 1
+    assert set(verdicts) == set(IDS)
+    for id, counted in verdicts.items():
+        problem = load_problem(id)
+        cases = sum(len(c.cases_on("cpu", triton=problem.uses_triton)) for c in problem.checks)
+        assert counted["not-implemented"] >= 1, id
+        assert counted["not-implemented"] + counted["skipped"] == cases == counted.total(), id
+
+
+# -- test_pNN.py and its cases ----------------------------------------------------------------
+
+
+@each_problem
+def test_checks_and_test_functions_are_one_to_one(problem):
+    tree = ast.parse((problem.folder / f"test_{problem.id}.py").read_text())
+    assert ast.get_docstring(tree).startswith(f"{problem.id}, ")
+    functions = [n for n in tree.body if isinstance(n, ast.FunctionDef)]
+    assert [f.name for f in functions] == [check.test_name for check in problem.checks]
+    titles = [ast.get_docstring(f, clean=False) for f in functions]
+    assert len(set(titles)) == len(titles)
+    for title in titles:
+        assert title and "\n" not in title and len(title) <= 90, title
+        assert title == title.strip() and not title.endswith("."), title
+    for function in functions:
+        assert [a.arg for a in function.args.args] == ["case", "submission"], function.name
+
+
+def valid_cases(problem):
+    return [c for check in problem.checks for c in check.cases if c.invalid is None]
+
+
+def options(cases, name):
+    return [dict(c.options)[name] for c in cases if name in dict(c.options)]
+
+
+@each_problem
+def test_required_cases_are_present(problem):
+    cases = valid_cases(problem)
+    assert {c.dtype for c in cases} == {"fp32", "fp16", "bf16"}
+    if problem.id == "p02":
+        assert {1, 63, 65, 129} <= {c.rows for c in cases}
+        assert {1, 15, 65, 1000, 1023, 1025} <= {c.cols for c in cases}
+        assert {"padded", "transposed"} <= {c.layout for c in cases}
+        return
+    around_tiles = {15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129}
+    if problem.id == "p01":  # its tile sizes are arguments
+        around_tiles = {63, 65, 127, 128, 129}
+        assert any(c.seqlen_q % t for c in cases for t in options([c], "tile_q"))
+    lengths = {c.seqlen_k for c in cases}
+    assert {1} | around_tiles <= lengths
+    assert max(lengths) >= 257
+    assert max(c.batch for c in cases) >= 2
+    assert any(c.batch >= 2 and c.num_q_heads >= 2 for c in cases)
+    assert {"packed_qkv", "bshd", "padded"} <= {c.layout for c in cases}
+    assert {"large", "peaked", "offset", "needle"} <= {c.values for c in cases}
+    assert {16, 32, 64, 128} <= {c.head_dim for c in cases}
+    scales = options(cases, "softmax_scale")
+    assert 0.0 in scales and min(scales) < 0 < max(scales)
+
+
+@pytest.mark.parametrize("id", ["p01", "p03"])
+def test_lengths_of_queries_and_keys_differ(id):
+    cases = valid_cases(load_problem(id))
+    assert any(c.seqlen_q < c.seqlen_k for c in cases)
+    assert any(c.seqlen_q > c.seqlen_k for c in cases)
+
+
+@pytest.mark.parametrize("id", ["p05", "p06", "p07", "p08", "p09"])
+def test_every_grouping_from_one_to_all(id):
+    cases = valid_cases(load_problem(id))
+    groups = {(c.num_q_heads, c.num_kv_heads) for c in cases if c.num_q_heads > 2}
+    assert any(kv == q for q, kv in groups)
+    assert any(1 < kv < q for q, kv in groups)
+    assert any(
+        kv == 1 for _, kv in {(c.num_q_heads, c.num_kv_heads) for c in cases if c.num_q_heads > 1}
+    )
+    assert any(c.batch > 1 and 1 < c.num_kv_heads < c.num_q_heads for c in cases)
+
+
+@pytest.mark.parametrize("id", ["p06", "p07", "p09"])
+def test_windows_of_every_kind(id):
+    cases = [(c, dict(c.options)["window_size"]) for c in valid_cases(load_problem(id))]
+    assert all(window >= 1 for _, window in cases)
+    assert any(window == 1 and c.seqlen_q > 1 for c, window in cases)
+    assert any(window % 16 and window < c.seqlen_q for c, window in cases)
+    assert any(window % 64 == 0 and window < c.seqlen_q for c, window in cases)
+    assert any(window == c.seqlen_q for c, window in cases)
+    assert any(window == c.seqlen_q - 1 for c, window in cases)
+    assert any(window > c.seqlen_q for c, window in cases)
+    assert any(window == 2**31 - 1 for _, window in cases)
+
+
+@pytest.mark.parametrize("id", ["p07", "p09"])
+def test_sinks_of_every_kind(id):
+    cases = [
+        (c.seqlen_q, dict(c.options)["window_size"], dict(c.options).get("num_sink_tokens"))
+        for c in valid_cases(load_problem(id))
+    ]
+    sinks = {s for _, _, s in cases}
+    assert {None, 1, 4} <= sinks
+    assert any(s and s < w < n for n, w, s in cases), "sinks inside the first window"
+    assert any(s and w < s < n for n, w, s in cases), "sinks beyond the window"
+    assert any(s and s >= n for n, _, s in cases), "sinks beyond the sequence"
+
+
+def test_zero_sinks_may_be_said():
+    assert 0 in options(valid_cases(load_problem("p07")), "num_sink_tokens")
+
+
+@pytest.mark.parametrize("id", BONUS)
+def test_upstream_gradients_are_strided(id):
+    problem = load_problem(id)
+    assert problem.gradients[:3] == ("dq", "dk", "dv")
+    assert {"dense", "bshd", "expanded"} <= {c.dout_layout for c in valid_cases(problem)}
+
+
+def test_sink_logits_with_and_without_sink_tokens():
+    cases = [c for c in valid_cases(load_problem("p09")) if c.sink_logits]
+    assert any(not dict(c.options).get("num_sink_tokens") for c in cases)
+    assert any(dict(c.options).get("num_sink_tokens") for c in cases)
+    assert any(c.sink_logits_values == "neg_inf" for c in cases)
+
+
+@each_problem
+def test_unsupported_arguments_are_tried(problem):
+    cases = [c for check in problem.checks for c in check.cases if c.invalid is not None]
+    for case in cases:
+        invalidate(make_inputs(problem, case, seed=0), case.mutate)  # raises on an unknown mutation
+    names = {c.invalid for c in cases}
+    common = {"x", "w", "dtype"} if problem.id == "p02" else {"q", "k", "v", "head_dim", "dtype"}
+    assert common <= names
+    parameters = [
+        a.arg
+        for a in ast.parse(f"def {problem.signature}: ...").body[0].args.kwonlyargs
+        if a.arg in ("window_size", "num_sink_tokens", "tile_q", "tile_k")
+    ]
+    assert set(parameters) <= names
