@@ -132,6 +132,8 @@ def _run(wanted: dict[str, list], options: argparse.Namespace, console: Console)
                 found["seconds"] = round(time.monotonic() - started, 1)
                 record.save(found, options.json)
                 console.print(table.contenders_table(result))
+                for note in table.notes(result):
+                    console.print(note, markup=False)
     except KeyboardInterrupt:
         console.print("interrupted")
         status = 1
@@ -164,6 +166,8 @@ def _show(found: dict[str, Any], folder: Path | None, console: Console) -> int:
         console.print("no results")
         return 1
     console.print(table.summary_table(results))
+    if any(result["targets"] for result in results):
+        console.print(table.targets_table(results))
     if found.get("ceilings"):
         top = found["ceilings"]
         console.print(

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 WIDTH = 100
+_SHORT = {"forward": "fwd", "backward": "bwd", "forward+backward": "both"}
 
 
 def heading(result: dict[str, Any]) -> str:
@@ -23,12 +24,10 @@ def contenders_table(result: dict[str, Any]) -> Table:
     columns = ("contender", "ms", "+-%", result["unit"], "of peak", "x ours", "memory", "error")
     for name in columns:
         table.add_column(name, justify="left" if name == "contender" else "right", no_wrap=True)
-    notes = []
     for row in result["contenders"]:
         label = row["label"] + (" *" if row["id"] == result["best_peer"] else "")
         if row["status"] != "timed":
             table.add_row(label, Text(row["status"]), "", "", "", "", "", "")
-            notes.append(f"{row['label']}: {row['status']}: {row.get('reason', '')}")
             continue
         table.add_row(
             label,
@@ -40,35 +39,57 @@ def contenders_table(result: dict[str, Any]) -> Table:
             _bytes(row.get("extra_bytes")),
             _worst(row.get("errors", {})),
         )
-    if notes:
-        table.caption = Text("\n".join(_cut(note) for note in notes))
-        table.caption_justify = "left"
     return table
 
 
+def notes(result: dict[str, Any]) -> list[str]:
+    """Why contenders are missing from the figures, one line each."""
+    return [
+        f"  {row['label']}: {row['status']}: {row.get('reason', '')}"
+        for row in result["contenders"]
+        if row["status"] != "timed"
+    ]
+
+
 def summary_table(results: Iterable[dict[str, Any]]) -> Table:
-    """One line a shape and pass: our time, the best peer, the targets."""
-    table = _table("ours beside the best peer (time of the peer / ours)")
-    left = ("problem", "shape", "best peer", "targets")
-    for name in ("problem", "shape", "pass", "ours ms", "of peak", "best peer", "ratio", "targets"):
-        table.add_column(
-            name, justify="left" if name in left else "right",
-            no_wrap=name not in ("targets", "shape"), overflow="fold",
-        )  # fmt: skip
-    short = {"forward": "fwd", "backward": "bwd", "forward+backward": "both"}
+    """One line a shape and pass: our time and the best peer's."""
+    table = _table("ours beside the best peer (ratio: time of the peer / ours)")
+    left = ("problem", "shape", "best peer")
+    for name in ("problem", "shape", "pass", "ours ms", "of peak", "best peer", "ratio"):
+        table.add_column(name, justify="left" if name in left else "right", no_wrap=True)
     for result in results:
         ours = next((r for r in result["contenders"] if r["role"] == "ours"), {})
         timed = ours.get("status") == "timed"
         table.add_row(
             result["problem"],
             result["shape"]["label"],
-            short.get(result["pass"], result["pass"]),
+            _SHORT.get(result["pass"], result["pass"]),
             _number(ours["median_ms"]) if timed else ours.get("status", ""),
             _percent(ours.get("fraction")),
             result["best_peer"] or "",
             _ratio(result["ratio"]),
-            _targets(result["targets"]),
         )
+    return table
+
+
+def targets_table(results: Iterable[dict[str, Any]]) -> Table:
+    """Every ratio that is to be shown, and whether it was."""
+    table = _table("targets (ratio: time of the other / ours; copy: share of the copy rate)")
+    for name in ("problem", "shape", "pass", "beside", "ratio", "at least", "verdict"):
+        justify = "right" if name in ("ratio", "at least") else "left"
+        table.add_column(name, justify=justify, no_wrap=True)
+    words = {True: "reached", False: "MISSED", None: "not measured"}
+    for result in results:
+        for name, target in result["targets"].items():
+            table.add_row(
+                result["problem"],
+                result["shape"]["label"],
+                _SHORT.get(result["pass"], result["pass"]),
+                name,
+                _ratio(target["ratio"]),
+                f"{target['least']:.2f}",
+                words[target["reached"]],
+            )
     return table
 
 
@@ -77,14 +98,6 @@ def _table(title: str) -> Table:
         title=title, title_justify="left", box=box.SIMPLE, padding=(0, 1), width=None,
         title_style="bold", show_edge=False,
     )  # fmt: skip
-
-
-def _targets(targets: dict[str, dict[str, Any]]) -> str:
-    words = {True: "ok", False: "MISSED", None: "?"}
-    return "; ".join(
-        f"{name} {_ratio(t['ratio'])}/{t['least']:.2f} {words[t['reached']]}"
-        for name, t in targets.items()
-    )
 
 
 def _number(value: float | None) -> str:
@@ -120,7 +133,3 @@ def _worst(errors: dict[str, dict[str, Any]]) -> str:
     """The largest relative error of a head over all outputs, and of which."""
     found = [(e["worst"], name) for name, e in errors.items() if "worst" in e]
     return "{:.1e} {}".format(*max(found)) if found else ""
-
-
-def _cut(text: str) -> str:
-    return text if len(text) < WIDTH else text[: WIDTH - 4] + " ..."

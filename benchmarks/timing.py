@@ -111,6 +111,7 @@ def interleave(
     """
     running = []
     for entrant in entrants:
+        entrant._every = 1
         try:
             entrant.warm_up(clock)
             running.append(entrant)

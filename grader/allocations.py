@@ -30,6 +30,11 @@ class Guarded(TorchDispatchMode):
         super().__init__()
         self._buffers: list[tuple[torch.Tensor, int]] = []
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Without it the first call of a worker imports torch._dynamo, a second or more."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if func in _EMPTY and result.numel() and result.layout == torch.strided:

@@ -52,11 +52,8 @@ class Environment:
 
     @property
     def interpreter_works(self) -> bool:
-        """Triton 3.6's interpreter does not run loops with a runtime bound under numpy >= 2.4."""
-        return not (
-            _version(self.facts.get("triton")) < (3, 7)
-            and _version(self.facts.get("numpy")) >= (2, 4)
-        )
+        """Whether Triton's interpreter can run kernels with these versions."""
+        return interpreter_works(self.facts.get("triton"), self.facts.get("numpy"))
 
 
 def probe(wanted: str) -> Environment:
@@ -96,6 +93,11 @@ def probe(wanted: str) -> Environment:
             " with a runtime bound; run `pip install 'numpy<2.4'` or install Triton 3.7 or newer"
         )
     return environment
+
+
+def interpreter_works(triton: str | None, numpy: str | None) -> bool:
+    """Triton 3.6's interpreter does not run loops with a runtime bound under numpy >= 2.4."""
+    return not (_version(triton) < (3, 7) and _version(numpy) >= (2, 4))
 
 
 def _version(text: str | None) -> tuple[int, int]:

@@ -72,7 +72,7 @@ def _status(
 def _text(value: Any) -> str:
     try:
         return str(value)
-    except Exception as error:  # the submission's own __str__
+    except BaseException as error:  # the submission's own __str__
         return f"(its text cannot be read: {type(error).__name__})"
 
 

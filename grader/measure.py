@@ -29,6 +29,7 @@ from grader.protocol import Reply, Status
 from grader.sandbox import Ended, Sandbox, failed
 
 _MAX_DRIFT_PERCENT = 10.0
+_NOISE_RETRIES = 1
 _BASELINE = ROOT / "reference" / "naive.py"
 
 
@@ -81,7 +82,13 @@ class Measurement:
             if benchmark is None:
                 reason = "not measured: naive PyTorch does not fit this device's memory"
                 return _both(Verdict.NOT_MEASURED, reason)
-            return self._measure(benchmark.case)
+            measured = self._measure(benchmark.case)
+            for _ in range(_NOISE_RETRIES):
+                if measured["speed"].get("verdict") != Verdict.INTERNAL.value:
+                    break
+                self.phase("noisy machine, measuring again")
+                measured = self._measure(benchmark.case)
+            return measured
         except CallFailed as error:  # of the baseline: the submission's are caught where it runs
             return _both(Verdict.INTERNAL, f"the baseline failed: {_describe(error.result)}")
 

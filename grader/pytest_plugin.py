@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from grader.environment import interpreter_works
 from grader.manifest import PROBLEMS, ManifestError, Problem, load_problem
 from grader.model import Message, Verdict
 from grader.policy import read_source
@@ -126,7 +127,29 @@ def submission(request: pytest.FixtureRequest) -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def interpreted(request: pytest.FixtureRequest) -> Iterator[Any]:
     """The student's entry point in Triton's interpreter, where every access is checked."""
+    if _device(request.config) == "cpu":
+        yield request.getfixturevalue("submission")
+        return
+    from importlib import metadata
+
+    versions = metadata.version("triton"), metadata.version("numpy")
+    if not interpreter_works(*versions):
+        yield NoInterpreter("not measured: Triton {} needs numpy < 2.4, got {}".format(*versions))
+        return
     yield from _session(request, interpret=True)
+
+
+class NoInterpreter:
+    """Stands for a submission on a machine whose Triton interpreter cannot run kernels."""
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    def compare(self, *_: Any) -> None:
+        """Say that the case cannot be measured here."""
+        from grader.findings import CaseFailed, Finding
+
+        raise CaseFailed(Finding(Verdict.NOT_MEASURED, Message(self._reason)))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -137,7 +160,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Any:
     report = yield
     finding = item.stash.get(_FINDING, None)
     if finding is not None and report.when == "call":
-        if finding.verdict == Verdict.SKIPPED:
+        if finding.verdict in (Verdict.SKIPPED, Verdict.NOT_MEASURED):
             report.outcome = "skipped"
             line = item.location[1] or 0
             report.longrepr = (str(item.path), line + 1, finding.message.headline)

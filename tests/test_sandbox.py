@@ -4,7 +4,6 @@ Most tests replace the worker by a few lines that speak (or break) the protocol:
 and can do what a submission could do to its worker.
 """
 
-import json
 import os
 import resource
 import signal

@@ -36,6 +36,11 @@ def test_accumulation(case, submission):
     case.compare(submission, reference.weighted_row_sum)
 
 
+def test_bounds(case, interpreted):
+    """no kernel reads or writes outside a tensor, seen in Triton's interpreter"""
+    case.compare(interpreted, reference.weighted_row_sum)
+
+
 def test_arguments(case, submission):
     """an unsupported argument raises ValueError that names it"""
     case.expect_value_error(submission)

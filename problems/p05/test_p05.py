@@ -44,6 +44,11 @@ def test_head_dims(case, submission):
     case.compare(submission, reference.gqa_attention)
 
 
+def test_bounds(case, interpreted):
+    """no kernel reads or writes outside a tensor, seen in Triton's interpreter"""
+    case.compare(interpreted, reference.gqa_attention)
+
+
 def test_arguments(case, submission):
     """an unsupported argument raises ValueError that names it"""
     case.expect_value_error(submission)

@@ -54,6 +54,11 @@ def test_precision(case, submission):
     case.compare_gradients(submission, reference.gqa_attention_training)
 
 
+def test_bounds(case, interpreted):
+    """no kernel reads or writes outside a tensor, seen in Triton's interpreter"""
+    case.compare_gradients(interpreted, reference.gqa_attention_training)
+
+
 def test_arguments(case, submission):
     """an unsupported argument raises ValueError that names it"""
     case.expect_value_error(submission)
