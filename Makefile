@@ -10,7 +10,7 @@ CPU_TORCH := torch==2.13.0
 CPU_INDEX := https://download.pytorch.org/whl/cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help setup grade test check clean
+.PHONY: help setup grade bench test check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,7 +18,9 @@ help: ## list the targets
 	@echo "  P=p04,p05            grade these problems only"
 	@echo "  SUBMISSION=solutions grade another folder with pNN/<file>.py (default: problems)"
 	@echo "  DEVICE=cpu           do not use the GPU      SEED=hex  repeat a run's inputs"
-	@echo "  JSON=file            write the grade record  PY=python  skip .venv, use this Python"
+	@echo "  JSON=file            write the record        PY=python  skip .venv, use this Python"
+	@echo "  SHAPES=names         shapes to time: growth, or 1,64,8,8192,128,w=128,s=4"
+	@echo "  PLOT=dir             draw plots              BENCH=...  more options of the benchmark"
 
 setup: $(READY) ## make .venv with everything that is needed (the other targets do it themselves)
 
@@ -46,6 +48,10 @@ $(VENV)/.ready: pyproject.toml
 grade: $(READY) ## grade your answers and print the score report
 	@$(PY) -m grader grade --exit-zero --submission $(SUBMISSION) $(if $(P),--only $(P)) \
 	  $(if $(DEVICE),--device $(DEVICE)) $(if $(SEED),--seed $(SEED)) $(if $(JSON),--json $(JSON))
+
+bench: $(READY) ## time the model answers beside library kernels (needs a CUDA GPU)
+	@$(PY) -m benchmarks $(if $(P),--problems $(P)) $(if $(SHAPES),--shapes "$(SHAPES)") \
+	  $(if $(JSON),--json $(JSON)) $(if $(PLOT),--plot $(PLOT)) $(BENCH)
 
 test: $(READY) ## test the grader, the reference, the model answers and the set itself
 	@$(PY) -m pytest tests -q

@@ -23,27 +23,47 @@ def parser() -> argparse.ArgumentParser:
         description="Time the model answers beside library kernels, all in one process.",
     )
     p.add_argument("--problems", "-p", default=",".join(shapes.PROBLEMS), metavar="p04,p06")
-    p.add_argument("--shapes", "-s", metavar="NAMES",
-                   help='names ("d64,growth"), or "1,64,8,8192,128,w=128,s=4"; ";" between several')
-    p.add_argument("--contenders", metavar="IDS",
-                   help="only these beside ours: naive_bf16,naive_fp32,sdpa_flash,sdpa_cudnn,flex,"
-                   "varlen,mv,compiled_sum,own_no_sinks,own_all_heads")
+    p.add_argument(
+        "--shapes",
+        "-s",
+        metavar="NAMES",
+        help='names ("d64,growth"), or "1,64,8,8192,128,w=128,s=4"; ";" between several',
+    )
+    p.add_argument(
+        "--contenders",
+        metavar="IDS",
+        help="only these beside ours: naive_bf16,naive_fp32,sdpa_flash,sdpa_cudnn,flex,"
+        "varlen,mv,compiled_sum,own_no_sinks,own_all_heads",
+    )
     p.add_argument("--json", type=Path, metavar="FILE", help="write the record, after every shape")
     p.add_argument("--plot", type=Path, metavar="DIR", help="draw plots, if matplotlib is there")
-    p.add_argument("--from", dest="source", type=Path, metavar="FILE",
-                   help="measure nothing: show and draw this record")
+    p.add_argument(
+        "--from",
+        dest="source",
+        type=Path,
+        metavar="FILE",
+        help="measure nothing: show and draw this record",
+    )
     p.add_argument("--quick", action="store_true", help="the first shape of a problem, few rounds")
-    p.add_argument("--sweep", action="store_true",
-                   help="shapes outside the table, beside FlexAttention alone")
+    p.add_argument(
+        "--sweep", action="store_true", help="shapes outside the table, beside FlexAttention alone"
+    )
     p.add_argument("--sweep-points", type=int, default=8, metavar="N", help="shapes per problem")
-    p.add_argument("--seconds-per-problem", type=float, metavar="N",
-                   help="sampling time of a problem (default 4 s for a pass of a shape)")
+    p.add_argument(
+        "--seconds-per-problem",
+        type=float,
+        metavar="N",
+        help="sampling time of a problem (default 4 s for a pass of a shape)",
+    )
     p.add_argument("--budget-s", type=float, metavar="N", help="stop cleanly before this is over")
     p.add_argument("--seed", type=int, default=2026)
     p.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    p.add_argument("--dry-run", action="store_true",
-                   help="small shapes, to try the program itself; with --device cpu no GPU")
-    return p  # fmt: skip
+    p.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="small shapes, to try the program itself; with --device cpu no GPU",
+    )
+    return p
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
-import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
 import reference
+from benchmarks import peers
 from benchmarks.inputs import NAIVE_FACTOR, load_solution, without_sinks
+from benchmarks.peers import Tensors, Unavailable
 from benchmarks.shapes import TRAINED, WINDOWED, Matrix, Shape
 
-Tensors = dict[str, torch.Tensor]
 OURS, PEER, NAIVE, OWN = "ours", "peer", "naive", "own"
 # Bytes that naive attention holds for one element of the score matrix: forward, and with what the
 # backward pass keeps. Measured with bf16 on an H200: 10.3 and 12.3.
 _NAIVE_BYTES = {"bf16": (11, 13), "fp16": (11, 13), "fp32": (17, 26)}
-
-
-class Unavailable(Exception):
-    """A contender that cannot run here; the message is the reason."""
 
 
 @dataclasses.dataclass
@@ -108,7 +102,7 @@ def _catalogue(
     if isinstance(shape, Matrix):
         yield "naive", "naive", NAIVE, lambda: _matrix(reference.weighted_row_sum)
         yield "mv", "torch.mv", PEER, lambda: _matrix(torch.mv)
-        yield "compiled_sum", "compiled sum", PEER, lambda: _matrix(_row_sum(compiled))
+        yield "compiled_sum", "compiled sum", PEER, lambda: _matrix(peers.row_sum(compiled))
         return
     rivals = NAIVE if problem == "p01" else PEER
     naive = PEER if problem == "p01" else NAIVE
@@ -117,12 +111,12 @@ def _catalogue(
     if shape.dtype != "fp32":
         yield "naive_fp32", "naive fp32", NAIVE, lambda: _naive(problem, shape, "fp32")
     if shape.window_size is None:
-        yield "sdpa_flash", "SDPA flash", rivals, lambda: _sdpa(shape, "FLASH_ATTENTION")
-        yield "sdpa_cudnn", "SDPA cuDNN", rivals, lambda: _sdpa(shape, "CUDNN_ATTENTION")
+        yield "sdpa_flash", "SDPA flash", rivals, lambda: peers.sdpa(shape, "FLASH_ATTENTION")
+        yield "sdpa_cudnn", "SDPA cuDNN", rivals, lambda: peers.sdpa(shape, "CUDNN_ATTENTION")
     if problem != "p01":
-        yield "flex", "FlexAttention", PEER, lambda: _flex(shape, device, compiled)
+        yield "flex", "FlexAttention", PEER, lambda: peers.flex(shape, device, compiled)
     if problem in WINDOWED and not shape.num_sink_tokens and not shape.sink_logits:
-        yield "varlen", "varlen_attn", PEER, lambda: _varlen(shape, device)
+        yield "varlen", "varlen_attn", PEER, lambda: peers.varlen(shape, device)
     if problem == "p05" and shape.num_kv_heads != shape.num_q_heads:
         label = f"ours, {shape.num_q_heads} KV heads"
         yield "own_all_heads", label, OWN, lambda: _own_all_heads(shape)
@@ -197,123 +191,3 @@ def _naive(problem: str, shape: Shape, dtype: str) -> dict[str, Any]:
 
 def _matrix(function: Callable[..., torch.Tensor]) -> dict[str, Any]:
     return {"call": lambda t: function(t["x"], t["w"]), "returns": ("y",)}
-
-
-def _row_sum(compiled: bool) -> Callable[..., torch.Tensor]:
-    def row_sum(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        return (x * w).sum(-1)
-
-    if compiled:
-        return torch.compile(row_sum, dynamic=False)
-    return lambda x, w: row_sum(x.double(), w.double()).to(x.dtype)
-
-
-def _sdpa(shape: Shape, backend: str) -> dict[str, Any]:
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
-    wanted = getattr(SDPBackend, backend)
-    grouped = {"enable_gqa": True} if shape.num_q_heads != shape.num_kv_heads else {}
-
-    def call(t: Tensors) -> torch.Tensor:
-        with sdpa_kernel(wanted):
-            return F.scaled_dot_product_attention(
-                t["q"], t["k"], t["v"], is_causal=shape.is_causal, **grouped
-            )
-
-    return {"call": call}
-
-
-def _mask(window_size: int | None, num_sink_tokens: int) -> Callable[..., torch.Tensor]:
-    def causal(b, h, query, key):
-        return key <= query
-
-    # Compared with query - window_size, a row of numbers, no seqlen x seqlen integers are made.
-    def window(b, h, query, key):
-        return (key <= query) & (key > query - window_size)
-
-    def sinks(b, h, query, key):
-        return (key <= query) & ((key > query - window_size) | (key < num_sink_tokens))
-
-    if window_size is None:
-        return causal
-    return sinks if num_sink_tokens else window
-
-
-def _flex(shape: Shape, device: str, compiled: bool) -> dict[str, Any]:
-    from torch.nn.attention import flex_attention as flex
-
-    if compiled:
-        _set_up_compiler()
-    block_mask = None
-    if shape.is_causal:
-        make = flex.create_block_mask
-        if shape.seqlen > 32768:
-            make = torch.compile(make)
-        mask = _mask(shape.window_size, shape.num_sink_tokens)
-        block_mask = make(mask, None, None, shape.seqlen, shape.seqlen, device=device)
-    options = {"enable_gqa": shape.num_q_heads != shape.num_kv_heads}
-
-    def with_lse(q, k, v, block_mask):
-        if hasattr(flex, "AuxRequest"):
-            aux = flex.AuxRequest(lse=True)
-            out, found = flex.flex_attention(
-                q, k, v, block_mask=block_mask, return_aux=aux, **options
-            )
-            return out, found.lse
-        return flex.flex_attention(q, k, v, block_mask=block_mask, return_lse=True, **options)
-
-    # One more term in the denominator scales a row by exp(lse) / (exp(lse) + exp(sink)).
-    def rescale(out, lse, sink_logits):
-        weight = torch.sigmoid(lse - sink_logits.float()[None, :, None])
-        return (out.float() * weight[..., None]).to(out.dtype)
-
-    def plain(q, k, v, block_mask):
-        return flex.flex_attention(q, k, v, block_mask=block_mask, **options)
-
-    def with_sink_logits(q, k, v, sink_logits, block_mask):
-        return rescale(*with_lse(q, k, v, block_mask), sink_logits)
-
-    function = with_sink_logits if shape.sink_logits else plain
-    if compiled:
-        function = torch.compile(function, dynamic=False, fullgraph=True)
-    names = ("q", "k", "v", "sink_logits") if shape.sink_logits else ("q", "k", "v")
-    return {"call": lambda t: function(*(t[name] for name in names), block_mask)}
-
-
-def _set_up_compiler() -> None:
-    """Forget earlier shapes, so that none counts as a recompilation; and keep graphs usable."""
-    import torch._dynamo
-    import torch._functorch.config
-
-    torch._dynamo.reset()
-    # retain_graph=True, which times the backward pass alone, excludes donated buffers.
-    torch._functorch.config.donated_buffer = False
-
-
-def _varlen(shape: Shape, device: str) -> dict[str, Any]:
-    try:
-        from torch.nn.attention.varlen import varlen_attn
-    except ImportError as error:
-        raise Unavailable(f"torch {torch.__version__} has no varlen_attn") from error
-    parameters = inspect.signature(varlen_attn).parameters
-    if "window_size" not in parameters:
-        raise Unavailable(f"varlen_attn of torch {torch.__version__} takes no window_size")
-    options: dict[str, Any] = {"window_size": (shape.window_size - 1, 0)}
-    if "scale" in parameters:
-        options["scale"] = 1.0 / math.sqrt(shape.head_dim)
-    if "enable_gqa" in parameters:
-        options["enable_gqa"] = shape.num_q_heads != shape.num_kv_heads
-    batch, seqlen = shape.batch, shape.seqlen
-    starts = torch.arange(0, (batch + 1) * seqlen, seqlen, dtype=torch.int32, device=device)
-
-    def prepare(t: Tensors) -> Tensors:
-        packed = {name: x.transpose(1, 2).flatten(0, 1).contiguous() for name, x in t.items()}
-        return packed
-
-    def call(t: Tensors) -> torch.Tensor:
-        return varlen_attn(t["q"], t["k"], t["v"], starts, starts, seqlen, seqlen, **options)
-
-    def restore(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.unflatten(0, (batch, seqlen)).transpose(1, 2)
-
-    return {"call": call, "prepare": prepare, "restore": restore}

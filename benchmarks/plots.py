@@ -44,7 +44,7 @@ def draw(record: dict[str, Any], folder: Path) -> list[Path]:
 
 
 def growth_curves(record: dict[str, Any]) -> dict[str, list[tuple[int, dict[str, Any]]]]:
-    """"problem contender" -> (seqlen, row) in order of length, from the forward growth shapes."""
+    """ "problem contender" -> (seqlen, row) in order of length, from the forward growth shapes."""
     curves: dict[str, list[tuple[int, dict[str, Any]]]] = defaultdict(list)
     for result in record["results"]:
         if result["pass"] != "forward" or not result["shape"]["name"].startswith("growth-"):

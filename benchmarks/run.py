@@ -18,12 +18,12 @@ from benchmarks.contenders import (
     PEER,
     Contender,
     Missing,
-    Unavailable,
     build,
     is_fatal,
     reason,
 )
 from benchmarks.inputs import CheckFailed, check, make_inputs, oracle
+from benchmarks.peers import Unavailable
 from benchmarks.timing import Clock, Entrant, ceilings, extra_bytes, interleave, spread
 
 _LEAVES = ("q", "k", "v", "sink_logits")
@@ -119,9 +119,7 @@ def measure(
     failed: dict[str, str] = {}
     for which in sh.passes(problem):
         started = time.perf_counter()
-        rows = _one_pass(
-            problem, which, contenders, inputs, expected, failed, settings, clock
-        )
+        rows = _one_pass(problem, which, contenders, inputs, expected, failed, settings, clock)
         yield _result(problem, shape, which, rows, ceiling) | {
             "seconds": round(time.perf_counter() - started, 2)
         }
@@ -231,10 +229,7 @@ def _result(
     targets = {}
     if which in sh.TARGET_PASSES.get(problem, (sh.FORWARD,)) and ours is not None:
         for name, least in shape.targets.items():
-            if name == "copy":
-                ratio = ours["fraction"]
-            else:
-                ratio = timed.get(name, {}).get("ratio")
+            ratio = ours["fraction"] if name == "copy" else timed.get(name, {}).get("ratio")
             reached = None if ratio is None else ratio >= least
             targets[name] = {"least": least, "ratio": ratio, "reached": reached}
     return {

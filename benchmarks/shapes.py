@@ -52,9 +52,7 @@ class Shape:
     @property
     def pairs(self) -> int:
         """Visible pairs of a query and a key in one head."""
-        return visible_pairs(
-            self.seqlen, self.is_causal, self.window_size, self.num_sink_tokens
-        )
+        return visible_pairs(self.seqlen, self.is_causal, self.window_size, self.num_sink_tokens)
 
     @property
     def score_elements(self) -> int:
@@ -170,8 +168,8 @@ DEFAULT: dict[str, tuple[Shape | Matrix, ...]] = {
         Shape("short", 16, 16, 16, 1024, 128, targets={"sdpa_cudnn": 0.85, "sdpa_flash": 1.4}),
     ),
     "p05": (
-        Shape("8k", 1, 64, 8, 8192, 128, targets={"sdpa_cudnn": 0.85, "own_all_heads": 0.98}),
-        Shape("4k", 2, 32, 8, 4096, 128, targets={"sdpa_cudnn": 0.85, "own_all_heads": 0.98}),
+        Shape("long", 1, 64, 8, 8192, 128, targets={"sdpa_cudnn": 0.85, "own_all_heads": 0.98}),
+        Shape("middle", 2, 32, 8, 4096, 128, targets={"sdpa_cudnn": 0.85, "own_all_heads": 0.98}),
     ),
     "p06": _windows({"flex": 1.25, "varlen": 1.3}),
     "p07": _windows({"flex": 1.3}, (4, 16, 64), own=1 / 1.10, own_narrow=1 / 1.25),
@@ -250,11 +248,11 @@ def parse_shape(text: str) -> Shape | Matrix:
         elif part in ("logits", "full") and not matrix:
             options |= {"sink_logits": True} if part == "logits" else {"is_causal": False}
         else:
-            raise ValueError(f"shape: got {part!r} in {text!r}, {expected}[,dtype]\"")
+            raise ValueError(f'shape: got {part!r} in {text!r}, {expected}[,dtype]"')
     if matrix:
         return Matrix("given", int(matrix[1]), int(matrix[2]), **options)
     if len(sizes) != 5:
-        raise ValueError(f"shape: got {len(sizes)} sizes in {text!r}, {expected}[,dtype]\"")
+        raise ValueError(f'shape: got {len(sizes)} sizes in {text!r}, {expected}[,dtype]"')
     return Shape("given", *sizes, **options)
 
 

@@ -78,7 +78,7 @@ def targets_table(results: Iterable[dict[str, Any]]) -> Table:
     for name in ("problem", "shape", "pass", "beside", "ratio", "at least", "verdict"):
         justify = "right" if name in ("ratio", "at least") else "left"
         table.add_column(name, justify=justify, no_wrap=True)
-    words = {True: "reached", False: "MISSED", None: "not measured"}
+    words = {True: "reached", False: "MISSED", None: "unknown"}
     for result in results:
         for name, target in result["targets"].items():
             table.add_row(

@@ -37,23 +37,34 @@ _RULES |= {("p09", name): _RULES["p08", name] for name in ("forward", "dkdv", "d
 
 def parser() -> argparse.ArgumentParser:
     """The options."""
-    p = argparse.ArgumentParser(prog="python -m benchmarks.variants",
-                                description="Time a model answer under other configurations.")
+    p = argparse.ArgumentParser(
+        prog="python -m benchmarks.variants",
+        description="Time a model answer under other configurations.",
+    )
     p.add_argument("problem", choices=[name for name in shapes.PROBLEMS if name not in ("p01",)])
-    p.add_argument("--shape", action="append", metavar="SHAPE",
-                   help='"2,16,16,8192,128" or a name; may be repeated (default: the first)')
+    p.add_argument(
+        "--shape",
+        action="append",
+        metavar="SHAPE",
+        help='"2,16,16,8192,128" or a name; may be repeated (default: the first)',
+    )
     p.add_argument("--kernel", metavar="NAME", help="forward, dkdv, dq, sink: for p08 and p09")
     for name in ("block-m", "block-n", "num-warps", "num-stages"):
         p.add_argument(f"--{name}", type=_numbers, metavar="A,B")
-    p.add_argument("--set", action="append", default=[], metavar="KEY=A,B",
-                   help="any other key of the configuration")
+    p.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=A,B",
+        help="any other key of the configuration",
+    )
     p.add_argument("--beside", metavar="IDS", help="library kernels to time too: sdpa_cudnn,flex")
     p.add_argument("--workers", type=int, default=10, help="compiling processes (0: none)")
     p.add_argument("--compile-s", type=float, default=150.0, help="time for compiling in parallel")
     p.add_argument("--seconds", type=float, default=6.0, help="sampling time for a shape")
     p.add_argument("--json", type=Path, metavar="FILE")
     p.add_argument("--dry-run", action="store_true", help="only list the variants")
-    return p  # fmt: skip
+    return p
 
 
 def _numbers(text: str) -> list[int]:
@@ -80,13 +91,11 @@ def product(options: argparse.Namespace) -> list[precompile.Overrides]:
 
 
 def label(overrides: precompile.Overrides) -> str:
-    """"M128 N64 w8 s3"; the configuration in force is "current"."""
+    """ "M128 N64 w8 s3"; the configuration in force is "current"."""
     return " ".join(f"{_SHORT.get(key, key + '=')}{value}" for key, value in overrides.items())
 
 
-def current_config(
-    module: Any, function: Callable[[], Any], kernel: str | None
-) -> dict[str, Any]:
+def current_config(module: Any, function: Callable[[], Any], kernel: str | None) -> dict[str, Any]:
     """What `_launch_config` chooses in a call of `function`.
 
     Raises:
@@ -141,9 +150,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
 
 
-def _run(
-    options: argparse.Namespace, wanted: list, variants: list, console: Console
-) -> int:
+def _run(options: argparse.Namespace, wanted: list, variants: list, console: Console) -> int:
     import torch
 
     from benchmarks.timing import Clock
@@ -273,14 +280,12 @@ def measure(
 
 def ranking(result: dict[str, Any]) -> Table:
     """The variants, best first; registers and spills are those of the largest kernel."""
-    title = f"{table.heading(result)}  {result['kernel'] or ''}  current: {label(result['current'])}"
+    title = f"{table.heading(result)}  {result['kernel'] or ''}  now: {label(result['current'])}"
     found = Table(title=title, title_justify="left", box=None, padding=(0, 1))
     for name in ("variant", "ms", "+-%", "rate", "regs", "spills", "shared KiB", "error"):
         found.add_column(name, justify="left" if name == "variant" else "right", no_wrap=True)
     for row in result["rows"]:
-        resources = max(
-            row["kernels"].values(), key=lambda k: k["shared_bytes"] or 0, default=None
-        )
+        resources = max(row["kernels"].values(), key=lambda k: k["shared_bytes"] or 0, default=None)
         for name, kernel in row["kernels"].items():
             if result["kernel"] and name == f"_{result['kernel']}_kernel":
                 resources = kernel

@@ -69,6 +69,8 @@ def _findings(report: dict[str, Any]) -> Findings:
         properties = {k: v for p in test.get("user_properties", ()) for k, v in p.items()}
         finding = properties.get("finding")
         if finding is None:
+            if test.get("setup", {}).get("outcome") == "passed" and "call" not in test:
+                continue  # Ctrl-C came during the call: it has no result
             text = test.get("setup", {}).get("crash", {}).get("message", test["outcome"])
             finding = {
                 "verdict": Verdict.INTERNAL.value,

@@ -20,8 +20,8 @@ class Mutant:
     Attributes:
         problem: id of the problem whose model answer is changed.
         name: what is wrong, for the test's id.
-        checks: the checks of problem.toml that must catch it: the first case that fails is enough,
-            and with `expected_id` every case of the first check runs.
+        checks: the checks of problem.toml that must catch it, run in this order until a case fails;
+            with `expected_id`, until three have failed and the mistake is named.
         edits: (old text, new text) or (old text, new text, how often the old text occurs).
         expected_id: the known mistake that the judge must name, without the problem's prefix; None
             where no known mistake is exactly this one.
@@ -79,12 +79,6 @@ _P01 = (
         "ZEROS",
     ),
     Mutant("p01", "no scale", ("online_softmax",), ((_P01_SCALE, ""),), "SCALE-MISSING"),
-    Mutant(
-        "p01",
-        "scale 2 percent off",
-        ("online_softmax",),
-        ((_P01_SCALE, "scores *= 1.02 * softmax_scale"),),
-    ),
     Mutant(
         "p01",
         "own key hidden",
@@ -177,12 +171,6 @@ _P02 = (
         ("ragged_cols",),
         ((_P02_RANGE, "range(0, cols // BLOCK_N * BLOCK_N, BLOCK_N)"),),
         "LAST-COLUMN-TILE-DROPPED",
-    ),
-    Mutant(
-        "p02",
-        "last rows not computed",
-        ("ragged_rows",),
-        (('triton.cdiv(rows, config["BLOCK_M"])', 'max(1, rows // config["BLOCK_M"])'),),
     ),
     Mutant(
         "p02",
@@ -378,9 +366,6 @@ _P04 = (
             ),
         ),
         "LAST-KEY-TILE-DROPPED",
-    ),
-    Mutant(
-        "p04", "scale 2 percent off", ("full_tiles",), ((_LAUNCH_SCALE, "1.02 * " + _LAUNCH_SCALE),)
     ),
     Mutant(
         "p04",
@@ -681,7 +666,6 @@ _P09 = (
         "window ignored",
         ("window_edge",),
         ((_P09_CLAMP_WINDOW, "window_size = q.shape[2]\n"),),
-        "WINDOW-IGNORED",
     ),
     Mutant(
         "p09",

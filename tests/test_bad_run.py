@@ -29,7 +29,7 @@ FAULTS = {
     "p04": ("def broken(:\n", "pass", "error", 3, "syntax error: invalid syntax"),
     "p05": ("import no_such\n", "pass", "error", 3, "cannot be imported: ModuleNotFoundError"),
     "p06": ("", "os._exit(0)", "crash", None, "the process exited with code 0"),
-    "p07": (KERNEL, "kernel[(1,)](q, SIZE=8)", "error", 6, "has no attribute 'no_such_function'"),
+    "p07": (KERNEL, "kernel[(1,)](q, SIZE=8)", "error", 7, "has no attribute 'no_such_function'"),
     "p08": ("", "ctypes.string_at(0)", "crash", 4, "died with SIGSEGV"),
     "p09": ("", "raise NotImplementedError('p09 step 2')", "not-implemented", 4, "p09 step 2"),
 }

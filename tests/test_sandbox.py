@@ -144,7 +144,7 @@ GARBAGE = {
     "huge": "channel.send(b'x' * 150_000)",
     "JSON": "channel.send(json.dumps({'nonce': r['nonce'], 'status': 0}).encode())",
     "wrong magic": "channel.send(b'grader0\\0' + Reply(r['nonce'], Status.OK).pack()[8:])",
-    "unknown status": "p = Reply(r['nonce'], Status.OK).pack(); channel.send(p[:16] + b'c' + p[17:])",
+    "unknown status": "p = Reply(0, Status.OK).pack(); channel.send(p[:16] + b'c' + p[17:])",
     "guessed nonce": "send(0); send(1); send(2**63 - 1); send(settings['nonce'])",
     "descriptors": "socket.send_fds(channel, [b'x'], [0, 1, 2])",
 }

@@ -12,6 +12,9 @@ from torch.autograd.function import once_differentiable
 
 HEAD_DIMS = (16, 32, 64, 128)
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+# Triton compiles a kernel anew for arguments that are 1 or a multiple of 16. Strides and seqlen gain
+# by it; for these it would only cost compilations.
+VARYING = ("num_q_heads", "num_kv_heads", "group_size")
 LOG2_E = tl.constexpr(math.log2(math.e))
 LN_2 = tl.constexpr(math.log(2.0))
 
@@ -68,7 +71,7 @@ def _forward_tiles(
     return acc, running_max, running_sum
 
 
-@triton.jit
+@triton.jit(do_not_specialize=VARYING)
 def _forward_kernel(
     q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr,
     stride_qb, stride_qh, stride_qm,
@@ -113,7 +116,7 @@ def _forward_kernel(
     tl.store(lse_ptr + offs_m, lse, mask=offs_m < seqlen)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=VARYING)
 def _delta_kernel(
     out_ptr, dout_ptr, delta_ptr,
     stride_ob, stride_oh, stride_om,
@@ -172,7 +175,7 @@ def _dkdv_tiles(
     return dk, dv
 
 
-@triton.jit
+@triton.jit(do_not_specialize=VARYING)
 def _dkdv_kernel(
     q_ptr, k_ptr, v_ptr, dout_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr,
     stride_qb, stride_qh, stride_qm,
@@ -244,7 +247,7 @@ def _dq_tiles(
     return dq
 
 
-@triton.jit
+@triton.jit(do_not_specialize=VARYING)
 def _dq_kernel(
     q_ptr, k_ptr, v_ptr, dout_ptr, lse_ptr, delta_ptr, dq_ptr,
     stride_qb, stride_qh, stride_qm,

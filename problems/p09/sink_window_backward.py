@@ -9,6 +9,11 @@ from torch.autograd.function import once_differentiable
 
 HEAD_DIMS = (16, 32, 64, 128)
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+# Triton compiles a kernel anew for arguments that are 1 or a multiple of 16. Strides and seqlen gain
+# by it; for these it would only cost compilations.
+VARYING = (
+    "num_q_heads", "num_kv_heads", "group_size", "window_size", "num_sink_tokens", "chunk_size",
+)  # fmt: skip
 LOG2_E = tl.constexpr(math.log2(math.e))
 LN_2 = tl.constexpr(math.log(2.0))
 
@@ -125,7 +130,7 @@ def _forward_tiles(
     return acc, running_max, running_sum
 
 
-@triton.jit
+@triton.jit(do_not_specialize=VARYING)
 def _forward_kernel(
     q_ptr, k_ptr, v_ptr, sink_logits_ptr, out_ptr, lse_ptr,
     stride_qb, stride_qh, stride_qm,
@@ -185,7 +190,7 @@ def _forward_kernel(
     tl.store(lse_ptr + offs_m, lse, mask=offs_m < seqlen)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=VARYING)
 def _delta_kernel(
     out_ptr, dout_ptr, delta_ptr,
     stride_ob, stride_oh, stride_om,
@@ -248,7 +253,7 @@ def _dkdv_tiles(
     return dk, dv
 
 
-@triton.jit
+@triton.jit(do_not_specialize=VARYING)
 def _dkdv_kernel(
     q_ptr, k_ptr, v_ptr, dout_ptr, lse_ptr, delta_ptr, sink_dk_ptr, sink_dv_ptr, dk_ptr, dv_ptr,
     stride_qb, stride_qh, stride_qm,
@@ -321,7 +326,7 @@ def _dkdv_kernel(
     _store_tile(dv_ptr, key_start, stride_dkn, dv, seqlen, BLOCK_N, HEAD_DIM)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=VARYING)
 def _sink_dkdv_kernel(
     q_ptr, k_ptr, v_ptr, dout_ptr, lse_ptr, delta_ptr, partial_dk_ptr, partial_dv_ptr,
     stride_qb, stride_qh, stride_qm,
@@ -396,7 +401,7 @@ def _dq_tiles(
     return dq
 
 
-@triton.jit
+@triton.jit(do_not_specialize=VARYING)
 def _dq_kernel(
     q_ptr, k_ptr, v_ptr, dout_ptr, lse_ptr, delta_ptr, dq_ptr,
     stride_qb, stride_qh, stride_qm,

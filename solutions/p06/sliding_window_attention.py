@@ -11,6 +11,9 @@ import triton.language as tl
 
 HEAD_DIMS = (16, 32, 64, 128)
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+# Triton compiles a kernel anew for arguments that are 1 or a multiple of 16. Strides and seqlen gain
+# by it; for these it would only cost compilations.
+VARYING = ("num_q_heads", "group_size", "window_size")
 LOG2_E = math.log2(math.e)
 LN_2 = tl.constexpr(math.log(2.0))
 
@@ -78,7 +81,7 @@ def _visit_key_tiles(
     return running_max, running_sum, acc
 
 
-@triton.jit
+@triton.jit(do_not_specialize=VARYING)
 def _attention_kernel(
     q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr,
     stride_qb, stride_qh, stride_qm,
