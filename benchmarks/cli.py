@@ -132,6 +132,9 @@ def _run(wanted: dict[str, list], options: argparse.Namespace, console: Console)
         # The slowest shape so far, with a little to spare; 20 s before there is one.
         return left < (1.3 * longest_s or 20.0)
 
+    def say(text: str) -> None:
+        console.print(text, markup=False)
+
     status = 0
     try:
         for problem, shapes_of_it in wanted.items():
@@ -144,9 +147,7 @@ def _run(wanted: dict[str, list], options: argparse.Namespace, console: Console)
                 compiled=options.device == "cuda",
                 wanted=contenders,
             )
-            for result in run_problem(
-                problem, shapes_of_it, settings, clock, deadline, console.print
-            ):
+            for result in run_problem(problem, shapes_of_it, settings, clock, deadline, say):
                 found["ceilings"] = result["ceilings"]
                 found["results"].append(result)
                 found["seconds"] = round(time.monotonic() - started, 1)
@@ -202,7 +203,7 @@ def _show(found: dict[str, Any], folder: Path | None, console: Console) -> int:
                 f"  {table.heading(result)}  {sweep.flex_ratio(result):.2f}", markup=False
             )
     if folder is not None:
-        _draw(found, folder, console.print)
+        _draw(found, folder, lambda text: console.print(text, markup=False))
     rows = [row for result in results for row in result["contenders"] if row["role"] == "ours"]
     return int(any(row["status"] != "timed" for row in rows))
 

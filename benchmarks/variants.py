@@ -163,7 +163,9 @@ def _run(options: argparse.Namespace, wanted: list, variants: list, console: Con
     clock = Clock("cuda")
     for shape in wanted:
         started = time.monotonic()
-        result = measure(options, shape, variants, clock, console.print)
+        result = measure(
+            options, shape, variants, clock, lambda text: console.print(text, markup=False)
+        )
         result["seconds"] = round(time.monotonic() - started, 1)
         found["results"].append(result)
         record.save(found, options.json)

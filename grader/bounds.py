@@ -39,19 +39,27 @@ class AccessMonitor:
         builder = interpreter.InterpreterBuilder
         executor = interpreter.GridExecutor
         load, store = builder.create_masked_load, builder.create_masked_store
-        atomic, launch = builder.create_atomic_rmw, executor.__call__
+        atomic, exchange = builder.create_atomic_rmw, builder.create_atomic_cas
+        launch = executor.__call__
 
-        def create_masked_load(this: Any, ptrs: Any, mask: Any, *args: Any) -> Any:
+        # Descriptor loads and stores pass some of these by keyword.
+        def create_masked_load(this: Any, ptrs: Any, mask: Any, *args: Any, **options: Any) -> Any:
             self._check("read", ptrs, mask)
-            return load(this, ptrs, mask, *args)
+            return load(this, ptrs, mask, *args, **options)
 
-        def create_masked_store(this: Any, ptrs: Any, value: Any, mask: Any, *args: Any) -> Any:
+        def create_masked_store(
+            this: Any, ptrs: Any, value: Any, mask: Any, *args: Any, **options: Any
+        ) -> Any:
             self._check("write", ptrs, mask)
-            return store(this, ptrs, value, mask, *args)
+            return store(this, ptrs, value, mask, *args, **options)
 
         def create_atomic_rmw(this: Any, op: Any, ptr: Any, val: Any, mask: Any, *args: Any) -> Any:
             self._check("atomic update", ptr, mask)
             return atomic(this, op, ptr, val, mask, *args)
+
+        def create_atomic_cas(this: Any, ptr: Any, *args: Any) -> Any:
+            self._check("atomic update", ptr, None)
+            return exchange(this, ptr, *args)
 
         def call(this: Any, *args: Any, **kwargs: Any) -> Any:
             self.launches += 1
@@ -62,6 +70,7 @@ class AccessMonitor:
         builder.create_masked_load = create_masked_load
         builder.create_masked_store = create_masked_store
         builder.create_atomic_rmw = create_atomic_rmw
+        builder.create_atomic_cas = create_atomic_cas
         executor.__call__ = call
 
     def _register(self, named: dict[str, Any]) -> None:
@@ -82,7 +91,10 @@ class AccessMonitor:
 
     def _check(self, what: str, ptrs: Any, mask: Any) -> None:
         addresses = np.asarray(ptrs.data)
-        active = addresses[np.broadcast_to(np.asarray(mask.data, dtype=bool), addresses.shape)]
+        active = addresses
+        if mask is not None:
+            lanes = np.broadcast_to(np.asarray(mask.data, dtype=bool), addresses.shape)
+            active = addresses[lanes]
         if active.size == 0:
             return
         itemsize = max(1, ptrs.get_element_ty().primitive_bitwidth // 8)

@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -99,6 +98,10 @@ def _grade(options: argparse.Namespace) -> int:
         raise UsageError(f"--jobs: got {options.jobs}, expected 1 or more")
     if options.json is not None and not options.json.absolute().parent.is_dir():
         raise UsageError(f"--json: no such folder: {options.json.absolute().parent}")
+    if options.json is not None and options.json.is_dir():
+        raise UsageError(f"--json: got the folder {options.json}, expected a file's name")
+    if options.fail_under is not None and not 0 <= options.fail_under <= 150:
+        raise UsageError(f"--fail-under: got {options.fail_under}, expected 0 to 150 points")
     if options.official:
         raise EnvironmentFault(
             "--official: the sandbox that grading for credit requires is not part of this"
@@ -126,11 +129,13 @@ def _grade(options: argparse.Namespace) -> int:
         try:
             record = grader.run()
         except BaseException:
-            _write_json(options.json, grader.record())
+            record = grader.record()
+            _print_report(record)
+            _write_json(options.json, record)
             raise
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not lose the report
-    _write_json(options.json, record)
     _print_report(record)
+    _write_json(options.json, record)
     return scoring.exit_code(record, options.fail_under, options.exit_zero)
 
 
@@ -166,16 +171,20 @@ def _seed(text: str | None) -> str:
 
 
 def _write_json(path: Path | None, record: GradeRecord) -> None:
-    """Write the record in one step, so that a reader never sees half of it."""
+    """Write the record in one step, so that a reader never sees half of it.
+
+    Raises:
+        EnvironmentFault: the file cannot be written (the report has been printed before).
+    """
     if path is None:
         return
-    with tempfile.NamedTemporaryFile(
-        "w", dir=path.absolute().parent, prefix=path.name, delete=False, encoding="utf-8"
-    ) as file:
-        json.dump(record.to_json(), file, indent=1)
-        file.write("\n")
-    os.replace(file.name, path)
-    os.chmod(path, 0o644)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        partial.write_text(json.dumps(record.to_json(), indent=1) + "\n", encoding="utf-8")
+        os.replace(partial, path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise EnvironmentFault(f"--json: cannot write {path}: {error.strerror}") from None
 
 
 def _print_report(record: GradeRecord) -> None:

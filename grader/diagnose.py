@@ -12,6 +12,7 @@ from grader.model import Diagnosis
 
 _CLOSE = 3.0  # times the tolerance within which the submission must follow the mistake
 _APART = 20.0  # times the tolerance by which the mistake must differ from the truth
+_MUCH_CLOSER = 1e-3  # or this much closer to the mistake than the mistake is to the truth
 _MOST = 0.75  # of what the mistake changes must be as the mistake has it; the rest may be right
 
 
@@ -65,8 +66,10 @@ def _share_explained(
         honest = mistaken + (expected.honest[name].double() - truth)
         as_mistake = Expected({}, {name: honest}, expected.magnitude)
         right = element_errors(name, got[name], truth, expected, dtype, factor) <= 1.0
-        follows = element_errors(name, got[name], mistaken, as_mistake, dtype, factor) <= _CLOSE
-        apart = element_errors(name, mistaken, truth, expected, dtype, factor) > _APART
+        distance = element_errors(name, got[name], mistaken, as_mistake, dtype, factor)
+        moved = element_errors(name, mistaken, truth, expected, dtype, factor)
+        follows = (distance <= _CLOSE) | (distance <= _MUCH_CLOSER * moved)
+        apart = moved > _APART
         if not bool((right | follows | undetermined).all()):
             return 0.0
         changed += int(apart.sum())

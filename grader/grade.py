@@ -140,8 +140,11 @@ class Grader:
     def _tested(
         self, problem: Problem, findings: testrun.Findings, missing: str, duration_s: float
     ) -> ProblemResult:
+        causes = testrun.likely_causes(f for cases in findings.values() for f in cases.values())
         checks = [
-            testrun.check_result(problem, check, self._device, findings.get(check.id, {}), missing)
+            testrun.check_result(
+                problem, check, self._device, findings.get(check.id, {}), missing, causes
+            )
             for check in problem.checks
         ]
         return self._assemble(problem, checks, duration_s=duration_s)

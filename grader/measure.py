@@ -76,25 +76,30 @@ class Measurement:
 
     def run(self) -> dict[str, dict[str, Any]]:
         """Return evidence for the components speed and memory."""
-        try:
-            self._release()  # what an earlier problem left would count against this one's shape
-            benchmark = speed.fitting_benchmark(self.problem, self.bench.device)
-            if benchmark is None:
-                reason = "not measured: naive PyTorch does not fit this device's memory"
-                return _both(Verdict.NOT_MEASURED, reason)
-            measured = self._measure(benchmark.case)
-            for _ in range(_NOISE_RETRIES):
-                if measured["speed"].get("verdict") != Verdict.INTERNAL.value:
-                    break
-                self.phase("noisy machine, measuring again")
-                measured = self._measure(benchmark.case)
-            return measured
-        except CallFailed as error:  # of the baseline: the submission's are caught where it runs
-            return _both(Verdict.INTERNAL, f"the baseline failed: {_describe(error.result)}")
+        for benchmark in speed.fitting_benchmarks(self.problem, self.bench.device):
+            try:
+                return self._measure_quietly(benchmark.case)
+            except CallFailed as error:  # of the baseline: the submission's are caught elsewhere
+                if _verdict(error.result) is not Verdict.OUT_OF_MEMORY:
+                    reason = f"the baseline failed: {_describe(error.result)}"
+                    return _both(Verdict.INTERNAL, reason)
+        reason = "not measured: naive PyTorch does not fit this device's memory"
+        return _both(Verdict.NOT_MEASURED, reason)
+
+    def _measure_quietly(self, case: Case) -> dict[str, dict[str, Any]]:
+        """Measure, and once more if the machine was not quiet."""
+        measured = self._measure(case)
+        for _ in range(_NOISE_RETRIES):
+            if measured["speed"].get("verdict") != Verdict.INTERNAL.value:
+                break
+            self.phase("noisy machine, measuring again")
+            measured = self._measure(case)
+        return measured
 
     def _measure(self, case: Case) -> dict[str, dict[str, Any]]:
         bench, problem = self.bench, self.problem
         self.phase("naive PyTorch, before")
+        self._release()  # what an earlier shape left would count against this one
         pair = memory.lengths(problem, case, bench.device)
         naive_extra = [
             memory.extra_bytes(bench, self.naive, problem, c, self.entry) for c in pair or ()
@@ -184,6 +189,8 @@ def _device_name(device: str) -> str:
 
 def _verdict(result: Any) -> Verdict:
     if isinstance(result, Ended):
+        if not result.started:
+            return Verdict.INTERNAL
         return Verdict.TIMEOUT if result.timeout else Verdict.CRASH
     if isinstance(result, Reply):
         if result.status == Status.OUT_OF_MEMORY:

@@ -6,7 +6,7 @@ import ast
 import functools
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,16 +84,24 @@ def _findings(report: dict[str, Any]) -> Findings:
 
 
 def check_result(
-    problem: Problem, check: Check, device: str, found: dict[int, dict], missing: str
+    problem: Problem,
+    check: Check,
+    device: str,
+    found: dict[int, dict],
+    missing: str,
+    elsewhere: set[str],
 ) -> CheckResult:
-    """Return what the findings of one check's cases come to; `missing` says why cases lack one."""
+    """Return what the findings of one check's cases come to; `missing` says why cases lack one.
+
+    `elsewhere` are the `likely_causes` of the whole problem.
+    """
     cases = check.cases_on(device, triton=problem.uses_triton)
     findings = [found[i] for i in sorted(found)]
     verdicts = [Verdict(f["verdict"]) for f in findings]
     if len(findings) < len(cases):
         verdicts.append(Verdict.SKIPPED)
     verdict = worst(verdicts) if cases else Verdict.NOT_MEASURED
-    diagnosis = _common_cause(findings)
+    diagnosis = _common_cause(findings, elsewhere)
     alike = [f for f in findings if f["verdict"] == verdict.value]
     named = [f for f in alike if diagnosis and _explained_by(f, diagnosis.id)]
     shown = next(iter(named + alike), None)
@@ -114,20 +122,27 @@ def check_result(
     )
 
 
-def _common_cause(findings: Sequence[dict]) -> Diagnosis | None:
+def likely_causes(findings: Iterable[dict]) -> set[str]:
+    """Return the known mistakes that explain every wrong result that any of them explains."""
+    explained = [{c["id"] for c in f["candidates"]} for f in findings if f["candidates"]]
+    return set.intersection(*explained) if explained else set()
+
+
+def _common_cause(findings: Sequence[dict], elsewhere: set[str]) -> Diagnosis | None:
     """Return the one known mistake that explains the wrong results of a check, if there is one.
 
     A case that no known mistake explains does not speak against one that explains the others: a
-    padded key or a second mistake may show there besides.
+    padded key or a second mistake may show there besides. Where several fit, the problem's other
+    checks decide (`elsewhere`).
     """
-    explained = [f["candidates"] for f in findings if f["candidates"]]
-    if not explained:
-        return None
-    common = set.intersection(*({c["id"] for c in candidates} for candidates in explained))
+    common = likely_causes(findings)
+    if len(common) > 1:
+        common &= elsewhere
     if len(common) != 1:
         return None
     (id,) = common
-    return next(diagnosis_from_json(c) for c in explained[0] if c["id"] == id)
+    candidates = (c for f in findings for c in f["candidates"])
+    return next(diagnosis_from_json(c) for c in candidates if c["id"] == id)
 
 
 def _explained_by(finding: dict, id: str) -> bool:

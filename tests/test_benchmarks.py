@@ -339,7 +339,8 @@ def test_variants_list_and_ranking(capsys):
     assert variants.main(["p04", "--block-m", "64", "--shape", "1,2,2,64,16,w=3", "--dry-run"]) == 2
     row = {"label": "M64", "median_ms": 1.0, "quartiles_ms": [0.9, 1.1], "rate": 500.0,
            "errors": {"out": {"worst": 0.003}},
-           "kernels": {"_dq_kernel": {"registers": 200, "spills": 8, "shared_bytes": 1}}}  # fmt: skip
+           "kernels": {"_dq_kernel": {"registers": 200, "spills": 8, "shared_bytes": 9}}
+    }  # fmt: skip
     result = {"problem": "p08", "shape": {"label": "1,2,1,64,16"}, "pass": "backward",
               "kernel": "dq", "current": {"BLOCK_M": 128}, "rows": [row]}  # fmt: skip
     text = _rendered(variants.ranking(result))

@@ -48,6 +48,8 @@ def make_inputs(problem: Problem, case: Case, seed: int, device: str = "cpu") ->
         x, w = normal(case.rows, case.cols), normal(case.cols)
         if case.values == "offset":
             x, w = x + 1, w + 1
+        elif case.values == "large":  # the sum climbs high, then falls back
+            x, w = x + torch.linspace(8.0, -8.0, case.cols, device=device), w + 1
         return Inputs({"x": x.to(dtype), "w": w.to(dtype)})
 
     q = normal(case.batch, case.num_q_heads, case.seqlen_q, case.head_dim)

@@ -62,7 +62,7 @@ def _merge_key(check: CheckResult) -> tuple[str, ...]:
     fault = str(check.verdict is Verdict.INTERNAL)
     if check.diagnosis is not None:
         return (fault, "diagnosis", check.diagnosis.id)
-    if check.verdict is not Verdict.FAIL and check.message is not None:
+    if check.message is not None and check.message.first is None:  # no wrong number: one event
         return (fault, "ending", check.verdict, check.message.headline)
     return (fault, "check", check.id)
 

@@ -9,8 +9,8 @@ from torch.autograd.function import once_differentiable
 
 HEAD_DIMS = (16, 32, 64, 128)
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
-# Triton compiles a kernel anew for arguments that are 1 or a multiple of 16. Strides and seqlen gain
-# by it; for these it would only cost compilations.
+# Triton compiles a kernel anew for arguments that are 1 or a multiple of 16. Strides and seqlen
+# gain by it; for these it would only cost compilations.
 VARYING = (
     "num_q_heads", "num_kv_heads", "group_size", "window_size", "num_sink_tokens", "chunk_size",
 )  # fmt: skip
