@@ -17,7 +17,7 @@ from grader.model import CheckResult, Verdict
 from grader.policy import Source
 from grader.scoring import score_correctness
 from grader.session import CaseFailed, Finding, Session
-from grader.testrun import check_result
+from grader.testrun import check_result, likely_causes
 from tests.mutants import MUTANTS, Mutant
 
 SEED = "5eed"
@@ -72,7 +72,8 @@ def run_check(session: Session, check: Check, *, failures: int) -> dict[int, Fin
 def result_of(session: Session, check: Check, findings: dict[int, Finding]) -> CheckResult:
     """What the grader makes of a check's findings: verdict and the cause it names."""
     found = {index: finding.to_json() | {"duration_s": 0.0} for index, finding in findings.items()}
-    return check_result(session.problem, check, session.device, found, "not run")
+    causes = likely_causes(found.values())
+    return check_result(session.problem, check, session.device, found, "not run", causes)
 
 
 @pytest.mark.parametrize("mutant", WRONG, ids=lambda mutant: mutant.id)

@@ -376,7 +376,7 @@ def _launch_forward(q, k, v, softmax_scale):
     batch, num_q_heads, seqlen, head_dim = q.shape
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     lse = torch.empty((batch, num_q_heads, seqlen), dtype=torch.float32, device=q.device)
-    config = _launch_config(q.dtype, q.device)["forward"]
+    config = _launch_config(q.shape[3], q.dtype, q.device)["forward"]
     grid = (batch * num_q_heads, triton.cdiv(seqlen, config["BLOCK_M"]))
     _forward_kernel[grid](
         q, k, v, out, lse,
@@ -391,7 +391,7 @@ def _launch_delta(out, dout):
     """Given: delta (batch, num_q_heads, seqlen), fp32."""
     batch, num_q_heads, seqlen, head_dim = out.shape
     delta = torch.empty((batch, num_q_heads, seqlen), dtype=torch.float32, device=out.device)
-    config = _launch_config(out.dtype, out.device)["delta"]
+    config = _launch_config(out.shape[3], out.dtype, out.device)["delta"]
     grid = (batch * num_q_heads, triton.cdiv(seqlen, config["BLOCK_M"]))
     _delta_kernel[grid](
         out, dout, delta, *out.stride()[:3], *dout.stride()[:3],
@@ -405,7 +405,7 @@ def _launch_dkdv(q, k, v, dout, lse, delta, softmax_scale):
     batch, num_kv_heads, seqlen, head_dim = k.shape
     dk = torch.empty(k.shape, dtype=k.dtype, device=k.device)
     dv = torch.empty(v.shape, dtype=v.dtype, device=v.device)
-    config = _launch_config(q.dtype, q.device)["dkdv"]
+    config = _launch_config(q.shape[3], q.dtype, q.device)["dkdv"]
     grid = (batch * num_kv_heads, triton.cdiv(seqlen, config["BLOCK_N"]))
     _dkdv_kernel[grid](
         q, k, v, dout, lse, delta, dk, dv,
@@ -421,7 +421,7 @@ def _launch_dq(q, k, v, dout, lse, delta, softmax_scale):
     """Given: dq, dense, shape and dtype of q."""
     batch, num_q_heads, seqlen, head_dim = q.shape
     dq = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    config = _launch_config(q.dtype, q.device)["dq"]
+    config = _launch_config(q.shape[3], q.dtype, q.device)["dq"]
     grid = (batch * num_q_heads, triton.cdiv(seqlen, config["BLOCK_M"]))
     _dq_kernel[grid](
         q, k, v, dout, lse, delta, dq,
@@ -433,7 +433,7 @@ def _launch_dq(q, k, v, dout, lse, delta, softmax_scale):
     return dq
 
 
-def _launch_config(dtype, device):
+def _launch_config(head_dim, dtype, device):
     """Given: tile sizes, warps and pipeline stages of each kernel.
 
     dK and dV fill half the registers of a program with 128 keys at head_dim 128; a tile of scores
@@ -449,6 +449,10 @@ def _launch_config(dtype, device):
         forward_tile = {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 8, "num_stages": 3}
         dkdv_tile = {"BLOCK_M": 64, "BLOCK_N": 128, "num_warps": 8, "num_stages": 2}
         dq_tile = {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 8, "num_stages": 3}
+        if head_dim == 128:
+            # Small enough that two programs share a multiprocessor.
+            forward_tile = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 3}
+            dkdv_tile = {"BLOCK_M": 32, "BLOCK_N": 64, "num_warps": 4, "num_stages": 3}
     elif shared_bytes >= 96 * 1024:
         # Compute capability 8.6, 8.9 and 12.0.
         forward_tile = {"BLOCK_M": 64, "BLOCK_N": 32, "num_warps": 4, "num_stages": 2}
