@@ -1,6 +1,6 @@
 """README.md: its figures are those of the record, its sample messages those of the judge.
 
-`python tests/test_readme.py` writes the table anew after the record has changed.
+`python -m tests.test_readme` writes the table anew after the record has changed.
 """
 
 import json
@@ -82,9 +82,9 @@ def test_relative_links_lead_somewhere(path):
 def test_make_targets_that_are_named_exist():
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for path in ("README.md", "docs/grading.md"):
-        named = set(re.findall(r"`?make ([a-z]+)\b(?= |`|\n)", (ROOT / path).read_text()))
-        assert named & targets
-        assert named - {"up"} <= targets, (path, named - targets)
+        text = (ROOT / path).read_text()
+        named = set(re.findall(r"`make ([a-z]+)", text) + re.findall(r"^make ([a-z]+)", text, re.M))
+        assert named and named <= targets, (path, named - targets)
 
 
 if __name__ == "__main__":

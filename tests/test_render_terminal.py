@@ -158,7 +158,8 @@ def mixture():
     p05 = make_problem(
         "p05", [make_check(f"kernel_{i}", Verdict.ERROR, message=crash) for i in range(6)], gpu=True
     )
-    wrong = [make_check(f"rule_{i}", Verdict.FAIL, message=Message("wrong", first=f"out[{i}]")) for i in range(7)]
+    messages = [Message("wrong", first=f"out[{i}]") for i in range(7)]
+    wrong = [make_check(f"rule_{i}", Verdict.FAIL, message=m) for i, m in enumerate(messages)]
     p06 = make_problem("p06", wrong, gpu=True)
     p07 = make_problem(
         "p07",

@@ -575,7 +575,7 @@ def _launch_forward(q, k, v, sink_logits, window_size, num_sink_tokens, softmax_
     batch, num_q_heads, seqlen, head_dim = q.shape
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     lse = torch.empty((batch, num_q_heads, seqlen), dtype=torch.float32, device=q.device)
-    config = _launch_config(q.dtype, q.device, window_size)["forward"]
+    config = _launch_config(q.shape[3], q.dtype, q.device, window_size)["forward"]
     grid = (batch * num_q_heads, triton.cdiv(seqlen, config["BLOCK_M"]))
     _forward_kernel[grid](
         q, k, v, sink_logits, out, lse,
@@ -607,7 +607,7 @@ def _launch_sink_dkdv(q, k, v, dout, lse, delta, window_size, num_sink_tokens, s
     seqlen / 4 rows beside one row per sink, so memory stays linear in seqlen.
     """
     batch, num_kv_heads, seqlen, head_dim = k.shape
-    config = _launch_config(q.dtype, q.device, window_size)["sink"]
+    config = _launch_config(q.shape[3], q.dtype, q.device, window_size)["sink"]
     chunk_size = triton.cdiv(max(256, 4 * num_sink_tokens), 64) * 64
     num_chunks = triton.cdiv(seqlen - window_size, chunk_size)
     shape = (num_chunks, batch, num_kv_heads, num_sink_tokens, head_dim)
@@ -632,7 +632,7 @@ def _launch_dkdv(
     batch, num_kv_heads, seqlen, head_dim = k.shape
     dk = torch.empty(k.shape, dtype=k.dtype, device=k.device)
     dv = torch.empty(v.shape, dtype=v.dtype, device=v.device)
-    config = _launch_config(q.dtype, q.device, window_size)["dkdv"]
+    config = _launch_config(q.shape[3], q.dtype, q.device, window_size)["dkdv"]
     grid = (batch * num_kv_heads, triton.cdiv(seqlen, config["BLOCK_N"]))
     _dkdv_kernel[grid](
         q, k, v, dout, lse, delta, sink_dk, sink_dv, dk, dv,
@@ -648,7 +648,7 @@ def _launch_dq(q, k, v, dout, lse, delta, window_size, num_sink_tokens, softmax_
     """Given: dq, dense, shape and dtype of q."""
     batch, num_q_heads, seqlen, head_dim = q.shape
     dq = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    config = _launch_config(q.dtype, q.device, window_size)["dq"]
+    config = _launch_config(q.shape[3], q.dtype, q.device, window_size)["dq"]
     grid = (batch * num_q_heads, triton.cdiv(seqlen, config["BLOCK_M"]))
     _dq_kernel[grid](
         q, k, v, dout, lse, delta, dq,
@@ -660,7 +660,7 @@ def _launch_dq(q, k, v, dout, lse, delta, window_size, num_sink_tokens, softmax_
     return dq
 
 
-def _launch_config(dtype, device, window_size):
+def _launch_config(head_dim, dtype, device, window_size):
     """Given: tile sizes, warps and pipeline stages of each kernel.
 
     BLOCK_M divides BLOCK_N for dK and dV; BLOCK_N and BLOCK_SINK divide BLOCK_M elsewhere.
@@ -676,10 +676,15 @@ def _launch_config(dtype, device, window_size):
         dkdv_tile = {"BLOCK_M": 64, "BLOCK_N": 128, "num_warps": 8, "num_stages": 2}
         dq_tile = {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 8, "num_stages": 2}
         sink_tile = {"BLOCK_M": 64, "BLOCK_SINK": 16, "num_warps": 4, "num_stages": 3}
+        if head_dim == 128:
+            # Small enough that two programs share a multiprocessor.
+            forward_tile = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 3}
+            dkdv_tile = {"BLOCK_M": 32, "BLOCK_N": 64, "num_warps": 4, "num_stages": 3}
+            dq_tile = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 2}
     elif shared_bytes >= 160 * 1024:
         # Of a tile's pairs a share of window_size / (window_size + 64) counts: not more than 64.
-        forward_tile = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 3}
-        dkdv_tile = {"BLOCK_M": 32, "BLOCK_N": 64, "num_warps": 4, "num_stages": 2}
+        forward_tile = {"BLOCK_M": 64, "BLOCK_N": 32, "num_warps": 4, "num_stages": 2}
+        dkdv_tile = {"BLOCK_M": 32, "BLOCK_N": 64, "num_warps": 4, "num_stages": 3}
         dq_tile = {"BLOCK_M": 64, "BLOCK_N": 32, "num_warps": 4, "num_stages": 3}
         sink_tile = {"BLOCK_M": 64, "BLOCK_SINK": 16, "num_warps": 4, "num_stages": 3}
     elif shared_bytes >= 96 * 1024:
