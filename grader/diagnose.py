@@ -12,7 +12,7 @@ from grader.model import Diagnosis
 
 _CLOSE = 3.0  # times the tolerance within which the submission must follow the mistake
 _APART = 20.0  # times the tolerance by which the mistake must differ from the truth
-_MUCH_CLOSER = 1e-3  # or this much closer to the mistake than the mistake is to the truth
+_MUCH_CLOSER = 1e-5  # or this much closer to the mistake than the mistake is to the truth
 _MOST = 0.75  # of what the mistake changes must be as the mistake has it; the rest may be right
 
 
