@@ -23,14 +23,12 @@ class AccessMonitor:
 
     def __init__(self) -> None:
         self.violation: str | None = None
-        self.launches = 0
         self._starts: list[int] = []
         self._extents: list[tuple[int, int, str]] = []
 
     def reset(self) -> None:
         """Forget what an earlier call did."""
         self.violation = None
-        self.launches = 0
 
     def install(self) -> None:
         """Hook the interpreter's launches, loads, stores and atomics."""
@@ -62,7 +60,6 @@ class AccessMonitor:
             return exchange(this, ptr, *args)
 
         def call(this: Any, *args: Any, **kwargs: Any) -> Any:
-            self.launches += 1
             named = dict(zip(this.arg_names, args, strict=False)) | kwargs
             self._register(named)
             return launch(this, *args, **kwargs)

@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 
 from grader import __version__, scoring
-from grader.environment import EnvironmentFault, probe
+from grader.environment import Environment, EnvironmentFault, probe
 from grader.grade import Grader, Request
 from grader.manifest import PROBLEMS, ManifestError, load_problem, problem_ids
 from grader.model import GradeRecord
@@ -22,7 +22,6 @@ from grader.render import terminal
 from grader.render.progress import Progress
 
 EXIT_USAGE = 2
-EXIT_FAULT = 3
 EXIT_ENVIRONMENT = 4
 
 
@@ -114,7 +113,7 @@ def _grade(options: argparse.Namespace) -> int:
         problems=request_only,
         environment=environment,
         seed=seed,
-        jobs=options.jobs or _jobs(environment.device),
+        jobs=options.jobs or _jobs(environment),
     )
     console = Console(stderr=True)
     device = environment.device
@@ -143,10 +142,24 @@ def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def _jobs(device: str) -> int:
-    """Side by side on the CPU as there are cores; on a GPU compilation is what takes the time."""
+def _jobs(environment: Environment) -> int:
+    """As many side by side as cores and memory carry; on a GPU compilation takes the time.
+
+    Host memory: a pytest and its workers. GPU memory: a CUDA context and small tensors.
+    """
     cores = len(os.sched_getaffinity(0))
-    return max(1, min(cores, 9 if device == "cuda" else 4))
+    free = _available_memory_bytes()
+    if environment.device == "cpu":
+        return max(1, min(cores, 4, free // 2**30))
+    device_bytes = environment.facts["device_bytes"]
+    return max(1, min(cores, 9, free // (3 * 2**30), device_bytes // (2 * 2**30)))
+
+
+def _available_memory_bytes() -> int:
+    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+        if line.startswith("MemAvailable:"):
+            return 1024 * int(line.split()[1])
+    return 2**33
 
 
 def _only(text: str | None) -> tuple[str, ...]:

@@ -41,7 +41,7 @@ def explain(nonce: int, error: BaseException, path: str, *, importing: bool) -> 
     elif status is Status.EXITED:
         text = f"{type(error).__name__} raised with {_text(error) or 'no argument'}"
     _print_traceback(chain, shown, text, path)
-    return Reply(nonce, status, line, 0.0, type(shown).__name__, text)
+    return Reply(nonce, status, line, type(shown).__name__, text)
 
 
 def _status(

@@ -12,7 +12,7 @@ import enum
 import struct
 
 MAGIC = b"grader1\0"
-REPLY = struct.Struct("<8sQBId64s2048s")
+REPLY = struct.Struct("<8sQBI64s2048s")
 MAX_REQUEST_BYTES = 64 * 1024
 STARTED = 0  # nonce of the reply that a worker sends before it touches the submission
 
@@ -41,7 +41,6 @@ class Reply:
     nonce: int
     status: Status
     line: int = 0
-    figure: float = 0.0
     error_type: str = ""
     text: str = ""
 
@@ -55,7 +54,6 @@ class Reply:
             self.nonce,
             int(self.status),
             max(0, min(self.line, 2**31)),
-            self.figure,
             self.error_type.encode("utf-8", "replace")[:64],
             text.encode("utf-8", "replace")[:2048],
         )
@@ -65,11 +63,11 @@ class Reply:
         """Return the reply in `packet`, or None when it is not one."""
         if len(packet) != REPLY.size:
             return None
-        magic, nonce, status, line, figure, error_type, text = REPLY.unpack(packet)
+        magic, nonce, status, line, error_type, text = REPLY.unpack(packet)
         if magic != MAGIC or status not in Status._value2member_map_:
             return None
 
         def decode(raw: bytes) -> str:
             return raw.rstrip(b"\0").decode("utf-8", "replace")
 
-        return Reply(nonce, Status(status), line, figure, decode(error_type), decode(text))
+        return Reply(nonce, Status(status), line, decode(error_type), decode(text))

@@ -42,7 +42,6 @@ class Bench:
     def __init__(self, device: str) -> None:
         self.device = device
         self._cuda: torch.Tensor | None = None
-        self._handle: list[Any] | None = None
         self._flush = torch.empty(0)
         if device == "cuda":
             total = torch.cuda.get_device_properties(0).total_memory
