@@ -73,5 +73,5 @@ def test_versions_whose_interpreter_works(versions, triton, numpy, works):
     if works:
         assert probe("cpu").interpreter_works
     else:
-        with pytest.raises(EnvironmentFault, match="numpy<2.4"):
+        with pytest.raises(EnvironmentFault, match=r"numpy<2\.4"):
             probe("cpu")

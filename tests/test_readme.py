@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import reference
 from grader.manifest import ROOT, load_problem, problem_ids
 from grader.render.text import byte_size, milliseconds
 
@@ -70,6 +71,16 @@ def test_problem_list_agrees_with_problem_toml():
         bonus = " bonus" if problem.bonus else ""
         row = rf"\| \[{problem.id}\]\(problems/{problem.id}/README\.md\) \| .* \| "
         assert re.search(row + rf"{problem.total_points}{bonus} \|", text), problem.id
+
+
+def test_sample_messages_are_those_of_the_judge():
+    text = " ".join(README.read_text(encoding="utf-8").split())
+    mistakes = {m.id: m for m in reference.mistakes_for("p05")}
+    shown = mistakes["HEADS-INTERLEAVED"]
+    assert f"error[P05-HEADS-INTERLEAVED]: {shown.title}" in text
+    assert f"note: {shown.note} help: {shown.help}" in text
+    first = load_problem("p01").steps[0].title
+    assert f"next: p01 step 1 ({first}), problems/p01/README.md; make grade P=p01" in text
 
 
 @pytest.mark.parametrize("path", ["README.md", "docs/grading.md"])
