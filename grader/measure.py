@@ -50,7 +50,14 @@ def main() -> None:
     with _device_lock(options.device):
         bench = Bench(options.device)
         with _worker(_BASELINE.read_bytes(), "naive.py", "attention", options.device) as naive:
-            _ready(bench, naive)
+            try:
+                _ready(bench, naive)
+            except (CallFailed, RuntimeError) as error:  # WSL has no CUDA IPC, for one
+                why = _describe(error.result) if isinstance(error, CallFailed) else str(error)
+                reason = f"not measured: no GPU memory shared between processes ({why[:120]})"
+                for problem_id in options.problems:
+                    emit({"problem": problem_id, "measured": _both(Verdict.NOT_MEASURED, reason)})
+                return
             for problem_id in options.problems:
                 problem = load_problem(problem_id)
 
