@@ -5,6 +5,7 @@ import os
 import sys
 
 from grader import measure
+from grader.checks import speed
 from grader.checks.stopwatch import CallFailed
 from grader.manifest import ROOT
 from grader.protocol import Reply, Status
@@ -46,3 +47,13 @@ def test_failed_calls_are_told_apart():
     assert measure._verdict(Reply(1, Status.OUT_OF_MEMORY)) == "out-of-memory"
     assert measure._verdict(Reply(1, Status.EXCEPTION)) == "error"
     assert measure._verdict(CallFailed("peak memory cannot be read").result) == "internal"
+
+
+def test_each_block_has_the_overhead_of_its_own_sets():
+    # 1 ms a go and 0.5 ms a set are overhead; a naive call takes 2 ms, ours 1 ms.
+    overheads = {n: 0.001 + 0.0005 * n for n in (1, 5, 10)}
+    ours = speed.Block((overheads[10] + 10 * 0.001,) * 5, 10, 0.1)
+    naive = [speed.Block((overheads[n] + n * 0.002,) * 5, n, 0.0) for n in (1, 5)]
+    found = speed.figures(ours, naive, overheads)
+    assert abs(found["speedup"] - 2.0) < 1e-9
+    assert found["naive_drift_percent"] < 1e-6

@@ -104,12 +104,13 @@ def overhead(bench: Bench, worker: Sandbox, problem: Problem, case: Case, sets: 
     return sorted(times)[_NULL_GOES // 4]
 
 
-def figures(
-    student: Block, student_overhead_s: float, naive: list[Block], naive_overhead_s: float
-) -> dict[str, Any]:
-    """Return the figures of a speed component: medians, their ratio, spread and sample counts."""
-    ours = student.per_call_ms(student_overhead_s)
-    blocks = [statistics.median(block.per_call_ms(naive_overhead_s)) for block in naive]
+def figures(student: Block, naive: list[Block], overheads: dict[int, float]) -> dict[str, Any]:
+    """Return the figures of a speed component: medians, their ratio, spread and sample counts.
+
+    `overheads` has the seconds of a go that computes nothing, by its number of sets.
+    """
+    ours = student.per_call_ms(overheads[student.sets])
+    blocks = [statistics.median(block.per_call_ms(overheads[block.sets])) for block in naive]
     median_ms = statistics.median(ours)
     low, _, high = statistics.quantiles(ours, n=4)
     naive_ms = min(blocks)

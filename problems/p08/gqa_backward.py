@@ -1,6 +1,7 @@
 """Causal grouped-query attention that can be trained: the backward pass in three Triton kernels.
 
 What lies outside the marked steps is given and correct.
+One file holds forward and backward, since a submission is one file.
 """
 
 import math

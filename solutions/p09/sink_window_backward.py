@@ -1,4 +1,7 @@
-"""Sliding-window attention with sink tokens and sink logits that can be trained."""
+"""Sliding-window attention with sink tokens and sink logits that can be trained.
+
+One file holds forward and backward, since a submission is one file.
+"""
 
 import math
 
