@@ -6,7 +6,13 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from benchmarks.shapes import FORWARD, TARGET_PASSES
+
 _SIZE = (8, 5)
+_SIZES = (
+    "batch", "num_q_heads", "num_kv_heads", "seqlen", "head_dim", "window_size", "is_causal",
+    "dtype", "rows", "cols",
+)  # fmt: skip
 
 
 class NoMatplotlib(Exception):
@@ -26,6 +32,8 @@ def draw(record: dict[str, Any], folder: Path) -> list[Path]:
         import matplotlib
 
         matplotlib.use("Agg")
+        # The same record gives the same file.
+        matplotlib.rcParams["svg.hashsalt"] = "benchmarks"
         from matplotlib import pyplot
     except ImportError as error:
         raise NoMatplotlib("matplotlib is not installed: pip install -e '.[bench]'") from error
@@ -38,7 +46,7 @@ def draw(record: dict[str, Any], folder: Path) -> list[Path]:
     ):
         if any(point.get(key) for points in curves.values() for _, point in points):
             written.append(_growth(pyplot, curves, key, title, folder / name))
-    if any(result["ratio"] for result in record["results"]):
+    if ratio_results(record):
         written.append(_ratios(pyplot, record, folder / "ratio.svg"))
     return written
 
@@ -70,14 +78,27 @@ def _growth(pyplot: Any, curves: dict, key: str, title: str, path: Path) -> Path
     axes.set_ylabel(title)
     axes.grid(True, which="major", alpha=0.3)
     axes.legend(fontsize="small")
-    figure.savefig(path)
+    figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)
     return path
 
 
+def ratio_results(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """The results a bar is drawn for: the pass that a problem is about, of shapes that differ in
+    sinks alone the first one, and none of the growth shapes."""
+    found: dict[tuple, dict[str, Any]] = {}
+    for result in record["results"]:
+        shape, about = result["shape"], TARGET_PASSES.get(result["problem"], (FORWARD,))[0]
+        sizes = {k: v for k, v in shape.items() if k in _SIZES}
+        key = (result["problem"], *sizes.values())
+        is_growth = shape["name"].startswith("growth-")
+        if result["ratio"] and result["pass"] == about and not is_growth:
+            found.setdefault(key, result)
+    return list(found.values())
+
+
 def _ratios(pyplot: Any, record: dict[str, Any], path: Path) -> Path:
-    results = [r for r in record["results"] if r["ratio"]]
-    results = [r for r in results if not r["shape"]["name"].startswith("growth-")]
+    results = ratio_results(record)
     names = [f"{r['problem']} {r['shape']['label']} {r['pass']}" for r in results]
     height = max(_SIZE[1], 0.25 * len(results))
     figure, axes = pyplot.subplots(figsize=(_SIZE[0], height), layout="constrained")
@@ -86,6 +107,6 @@ def _ratios(pyplot: Any, record: dict[str, Any], path: Path) -> Path:
     axes.invert_yaxis()
     axes.set_xlabel("best library kernel's time / ours (more than 1: ours is faster)")
     axes.tick_params(axis="y", labelsize="small")
-    figure.savefig(path)
+    figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)
     return path

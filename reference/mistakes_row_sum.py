@@ -44,7 +44,7 @@ def _half_accumulated(inputs, options, problem_id="p02", *, tile):
     return {"y": y.double()}
 
 
-_ROW_TILES = (*TILES, 256, 512, 1024)
+_ROW_TILES = (*TILES, 256, 512, 1024, 2048)
 
 ROW_SUM_MISTAKES = (
     _row_sum(

@@ -179,7 +179,7 @@ _P02 = (
         (
             ("dtype=tl.float32)", "dtype=x_ptr.dtype.element_ty)"),
             (_P02_ADD, "acc += x_tile * w_tile[None, :]"),
-            ("block_n = min(1024,", "block_n = min(16,"),
+            ("block_n = min(2048,", "block_n = min(16,"),
         ),
     ),
     Mutant(
@@ -263,7 +263,7 @@ _Q_IN_PLACE = (
 _P03_PADDING = "q, k, v, exists[None, :], running_max"
 _P03 = (
     Mutant("p03", "zeros", ("online_softmax",), _ZEROS, "ZEROS"),
-    Mutant("p03", "mean of v", ("online_softmax",), ((_LAUNCH_SCALE, "0.0,"),), "MEAN-VALUE"),
+    Mutant("p03", "mean of v", ("online_softmax",), ((_LAUNCH_SCALE, "1e-30,"),), "MEAN-VALUE"),
     Mutant("p03", "no scale", ("online_softmax",), ((_LAUNCH_SCALE, "LOG2_E,"),), "SCALE-MISSING"),
     Mutant(
         "p03",
@@ -418,7 +418,21 @@ _NEXT_IN_WINDOW = (
         "end_key = tl.minimum(query_start + BLOCK_M + 1, seqlen)",
     ),
 )
-_FULL_START = "    full_start = tl.minimum(full_start, diagonal_start)\n"
+_EDGE_OR_DIAGONAL = "if (key_start < full_start) | (key_start >= full_end):"
+_P06_WALK_DONE = "    # <<< step 4\n"
+
+
+def _p06_again(begin: str, end: str) -> tuple[str, str]:
+    """The edit that folds the key tiles from begin to end, masked, behind the walk."""
+    walk = (
+        "    running_max, running_sum, acc = _visit_key_tiles(\n"
+        f"        q, k_ptr, v_ptr, stride_kn, stride_vn, offs_m, {begin}, {end}, {end}, {end},\n"
+        "        seqlen, window_size, running_max, running_sum, acc, scale_log2,\n"
+        "        HEAD_DIM=HEAD_DIM, BLOCK_N=BLOCK_N,\n"
+        "    )  # fmt: skip\n"
+    )
+    return _P06_WALK_DONE, walk + _P06_WALK_DONE
+
 
 _P06 = (
     Mutant("p06", "zeros", ("window_edge",), _ZEROS, "ZEROS"),
@@ -433,17 +447,24 @@ _P06 = (
         "DIAGONAL-EXCLUDED",
     ),
     Mutant("p06", "next key visible", ("overlap",), _NEXT_IN_WINDOW, "DIAGONAL-SHIFTED"),
-    Mutant("p06", "diagonal tile counted twice", ("overlap",), ((_FULL_START, ""),)),
+    Mutant(
+        "p06",
+        "diagonal tile counted twice",
+        ("overlap",),
+        (_p06_again("diagonal_start", "full_start"),),
+    ),
     Mutant(
         "p06",
         "full tile counted twice",
         ("overlap",),
-        (
-            (
-                "offs_m, diagonal_start, end_key,",
-                "offs_m, tl.maximum(diagonal_start - BLOCK_N, full_start), end_key,",
-            ),
-        ),
+        (_p06_again("tl.maximum(diagonal_start - BLOCK_N, full_start)", "diagonal_start"),),
+    ),
+    Mutant(
+        "p06",
+        "edge tiles not masked",
+        ("window_edge",),
+        ((_EDGE_OR_DIAGONAL, "if key_start >= full_end:"),),
+        "WINDOW-EDGE-UNMASKED",
     ),
     Mutant(
         "p06",
@@ -483,7 +504,7 @@ _P07 = (
             (_P07_SINK_END, "sink_end = num_sink_tokens"),
             (
                 _P07_SINK_MASK,
-                "tl.where(end == num_sink_tokens, keys[None, :] < num_sink_tokens, in_window)",
+                "tl.where(position < first_key, keys[None, :] < num_sink_tokens, in_window)",
             ),
         ),
         "SINKS-COUNTED-TWICE",
@@ -494,6 +515,17 @@ _P07 = (
         ("no_sinks",),
         (("(keys[None, :] <= queries)", "(keys[None, :] < queries)"),),
         "DIAGONAL-EXCLUDED",
+    ),
+    Mutant(
+        "p07",
+        "sink tiles not masked",
+        ("sinks",),
+        (
+            (
+                "if (position < full_start) |",
+                "if ((position >= first_key) & (position < full_start)) |",
+            ),
+        ),
     ),
     Mutant("p07", "next key visible", ("no_sinks",), _NEXT_IN_WINDOW, "DIAGONAL-SHIFTED"),
     Mutant("p07", "window one smaller", ("no_sinks",), _WINDOW_SMALLER, "WINDOW-ONE-SMALLER"),
@@ -511,7 +543,8 @@ _NEW_DV = _HEAD_DELTA + "        dv = tl.zeros_like(dv)\n"
 _NEW_DK = _HEAD_DELTA + "        dk = tl.zeros_like(dk)\n"
 _STORE_TILE = "tl.store(ptrs, tile.to(ptr.dtype.element_ty), mask=start + rows[:, None] < seqlen)"
 _STORE_DV = "_store_tile(dv_ptr, key_start, stride_dkn, dv, seqlen, BLOCK_N, HEAD_DIM)"
-_RETURN_DQ = "    return dq\n\n\ndef _launch_config"
+_RETURN_DQ = "    )  # fmt: skip\n    return dq\n"
+_P08_QUERIES = "key_start, seqlen,\n"
 _P08_CALL = "return _GqaAttention.apply(q, k, v, float(softmax_scale))"
 
 _P08 = (
@@ -549,15 +582,27 @@ _P08 = (
         "next key visible",
         ("groups",),
         (
-            ("offs_n[None, :] <= offs_m[:, None]", "offs_n[None, :] <= offs_m[:, None] + 1", 2),
+            (
+                "offs_n[None, :] <= offs_m[:, None]",
+                "offs_n[None, :] <= tl.minimum(offs_m[:, None] + 1, seqlen - 1)",
+                2,
+            ),
+            (_P04_END, "diagonal_end = tl.minimum(query_start + BLOCK_M + 1, seqlen)", 2),
             ("offs_n[:, None] <= offs_m[None, :]", "offs_n[:, None] <= offs_m[None, :] + 1"),
+            (_P08_QUERIES, "tl.maximum(key_start - BLOCK_M, 0), seqlen,\n"),
         ),
     ),
     Mutant(
         "p08",
         "last queries dropped",
         ("lengths",),
-        (("diagonal_end, seqlen,\n", "diagonal_end, seqlen // BLOCK_M * BLOCK_M,\n"),),
+        (
+            (
+                _P08_QUERIES,
+                "key_start, tl.minimum(seqlen,"
+                " tl.maximum(key_start + BLOCK_N, seqlen // BLOCK_M * BLOCK_M)),\n",
+            ),
+        ),
     ),
     Mutant(
         "p08",
@@ -722,8 +767,9 @@ _P09 = (
         ("sink_gradients",),
         (
             (
-                "dq, q, dout, lse, delta, k_ptr, v_ptr, offs_m, 0, sink_end,",
-                "dq, q, dout, lse, delta, k_ptr, v_ptr, offs_m, 0, 0,",
+                "dq = _launch_dq(q, k, v, dout, lse, delta, *ctx.options)",
+                "window_size, _, scale = ctx.options\n"
+                "        dq = _launch_dq(q, k, v, dout, lse, delta, window_size, 0, scale)",
             ),
         ),
         "DQ-WITHOUT-SINKS",

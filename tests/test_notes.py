@@ -1,14 +1,19 @@
-"""benchmarks/NOTES.md: its table is that of the benchmark record.
+"""benchmarks/NOTES.md: its table and its claims are those of the benchmark records.
 
 `python -m tests.test_notes` writes the table anew after the record has changed.
 """
 
 import json
 
+import pytest
+
+from benchmarks import sweep
 from grader.manifest import ROOT
 
 NOTES = ROOT / "benchmarks" / "NOTES.md"
 RECORD = ROOT / "benchmarks" / "records" / "nvidia-h200-2026-11-21.json"
+GROWTH = RECORD.with_name("nvidia-h200-2026-11-21-growth.json")
+SWEEP = RECORD.with_name("nvidia-h200-2026-11-21-sweep.json")
 BEGIN = f"<!-- table of {RECORD.relative_to(NOTES.parent)} -->\n"
 END = "<!-- end of table -->"
 
@@ -38,13 +43,51 @@ def test_table_is_made_from_the_record():
     assert NOTES.read_text(encoding="utf-8") == notes_with_table()
 
 
-def test_every_contender_that_was_timed_was_right():
-    for result in json.loads(RECORD.read_text())["results"]:
+@pytest.mark.parametrize("path", (RECORD, GROWTH, SWEEP), ids=lambda path: path.stem)
+def test_every_contender_that_was_timed_was_right(path):
+    for result in json.loads(path.read_text())["results"]:
         for contender in result["contenders"]:
             if contender.get("status") == "timed":
                 errors = contender["errors"].values()
                 worst = max(e.get("worst", e.get("worst_absolute")) for e in errors)
                 assert worst < 0.01, (result["problem"], contender["id"], worst)
+
+
+def test_sweep_has_no_point_below_its_least():
+    below, compared = sweep.verdict(json.loads(SWEEP.read_text())["results"])
+    assert (below, compared) == ([], compared) and compared > 40
+
+
+@pytest.mark.parametrize("problem", ("p06", "p07", "p09"))
+def test_time_and_memory_of_windows_grow_linearly(problem):
+    found = 0
+    for pass_ in ("forward", "backward"):
+        points = {
+            result["shape"]["seqlen"]: ours
+            for result in json.loads(GROWTH.read_text())["results"]
+            for ours in result["contenders"]
+            if (result["problem"], result["pass"], ours["id"]) == (problem, pass_, "ours")
+        }
+        if not points:
+            continue
+        found += 1
+        lengths = (32768, 65536, 131072)
+        times = [points[n]["median_ms"] / n for n in lengths]
+        assert max(times) <= 1.10 * min(times)
+        memory = [points[n]["extra_bytes"] / n for n in lengths]
+        assert max(memory) <= 1.10 * min(memory)
+    assert found == (2 if problem == "p09" else 1)
+
+
+def test_numerics_are_no_worse_than_those_of_the_library_kernels():
+    for result in json.loads(RECORD.read_text())["results"]:
+        by_id = {c["id"]: c for c in result["contenders"] if c.get("status") == "timed"}
+        for peer in by_id.keys() & {"sdpa_cudnn", "sdpa_flash", "flex"}:
+            for name, error in by_id["ours"]["errors"].items():
+                theirs = by_id[peer]["errors"].get(name, {})
+                if "worst" in error and "worst" in theirs:
+                    most = 1.56 if name == "dsink_logits" else 1.02
+                    assert error["worst"] <= most * theirs["worst"], (result["problem"], peer, name)
 
 
 if __name__ == "__main__":

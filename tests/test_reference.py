@@ -312,8 +312,8 @@ def mistake_cases(problem_id):
     """(inputs, options) on which every mistake of the problem must show in one at least."""
     if problem_id == "p02":
         generator = torch.Generator().manual_seed(2)
-        x = (torch.randn(1500, 1500, generator=generator) + 0.2).to(torch.bfloat16)
-        w = (torch.randn(1500, generator=generator) + 0.1).to(torch.bfloat16)
+        x = (torch.randn(2500, 2500, generator=generator) + 0.2).to(torch.bfloat16)
+        w = (torch.randn(2500, generator=generator) + 0.1).to(torch.bfloat16)
         return [({"x": x, "w": w}, {})]
     grouped = problem_id >= "p05"
     inputs = random_inputs(

@@ -23,6 +23,9 @@ _P04_CONFIG = "config = _launch_config(head_dim, q.dtype, q.device)"
 # One stage: fp32 at head_dim 128 must fit shared memory.
 _P04_TILES = 'config = {"BLOCK_M": 32, "BLOCK_N": 64, "num_stages": 1}'
 _P03_GRID = 'grid = (batch * num_q_heads * triton.cdiv(seqlen_q, config["BLOCK_M"]),)'
+_P03_DOT = 'scores = tl.dot(q, tl.trans(k), input_precision="ieee")'
+# No check has more than one section otherwise.
+_SECTIONS = (("size = max(16 * 2**20 // head_bytes, triton.cdiv(512, num_tiles), 1)", "size = 1"),)
 _P03_AUTOTUNED = """\
 @triton.autotune(
     configs=[
@@ -46,6 +49,16 @@ EDITED = (
     ),
     ("p04", "tiles of 16", ((_P04_CONFIG, 'config = {"BLOCK_M": 16, "BLOCK_N": 16}'),)),
     ("p04", "tiles of 32 by 64", ((_P04_CONFIG, _P04_TILES),)),
+    *((problem_id, "one head a section", _SECTIONS) for problem_id in ("p04", "p05", "p08")),
+    (
+        "p03",
+        "scaled before the maximum",
+        (
+            (_P03_DOT, _P03_DOT + " * scale_log2"),
+            ("tl.max(scores, 1) * scale_log2)", "tl.max(scores, 1))"),
+            ("tl.exp2(scores * scale_log2 - ", "tl.exp2(scores - "),
+        ),
+    ),
     (
         "p03",
         "autotuned",

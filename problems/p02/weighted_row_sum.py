@@ -66,7 +66,7 @@ def _launch_config(cols, stride_xm, stride_xn):
     if stride_xm < stride_xn:
         block_n = min(64, triton.next_power_of_2(cols))
         return {"BLOCK_M": 128, "BLOCK_N": block_n, "num_warps": 8}
-    block_n = min(1024, triton.next_power_of_2(cols))
+    block_n = min(2048, triton.next_power_of_2(cols))
     return {"BLOCK_M": min(64, 8192 // block_n), "BLOCK_N": block_n, "num_warps": 8}
 
 

@@ -21,14 +21,15 @@ def _fold_key_tile(q, k, v, visible, running_max, running_sum, acc, scale_log2):
 
     `visible` says which keys count, (BLOCK_M, BLOCK_N) or (1, BLOCK_N); None means all of them.
     The first tile must hold a visible key for every row: the maximum is finite from then on.
+    running_max is in units of scores * scale_log2; scale_log2 is positive.
     """
     # >>> step 2: scores of one key tile (about 3 lines)
-    # After it: `scores` (BLOCK_M, BLOCK_N) fp32 = q @ k^T * scale_log2, in units of log2, minus
-    # infinity where not visible. IEEE precision: by default tl.dot rounds fp32 to TF32.
+    # After it: `scores` (BLOCK_M, BLOCK_N) fp32 = q @ k^T, not scaled yet, minus infinity where not
+    # visible. IEEE precision: by default tl.dot rounds fp32 to TF32.
     # <<< step 2
 
     # >>> step 3: online softmax update (about 6 lines)
-    # After it: running_max (BLOCK_M,) in units of log2, running_sum (BLOCK_M,) and acc
+    # After it: running_max (BLOCK_M,), of scores * scale_log2, running_sum (BLOCK_M,) and acc
     # (BLOCK_M, HEAD_DIM), all fp32, cover this tile too. Both dot operands in v's dtype.
     # <<< step 3
     return running_max, running_sum, acc
@@ -115,6 +116,11 @@ def attention(q, k, v, *, softmax_scale=None):
     seqlen_k = k.shape[2]
     if softmax_scale is None:
         softmax_scale = 1.0 / math.sqrt(head_dim)
+    # The kernel scales the maximum in place of the scores, and so wants a scale above 0: the sign
+    # moves to q, and a scale of 0 to a number that no score can make count (0 * -inf is NaN).
+    if softmax_scale < 0:
+        q, softmax_scale = -q, -softmax_scale
+    softmax_scale = max(softmax_scale, 1e-30)
     config = _launch_config(head_dim, q.dtype, q.device)
 
     # >>> step 5: outputs, grid and launch (about 10 lines)

@@ -1,4 +1,4 @@
-"""Causal sliding-window attention with sink tokens, forward: the sinks first, then the window.
+"""Causal sliding-window attention with sink tokens, forward: the sinks, then the window.
 
 What lies outside the marked steps is given and correct.
 """
@@ -19,19 +19,17 @@ LN_2 = tl.constexpr(math.log(2.0))
 
 
 @triton.jit
-def _fold_key_tile(q, k, v, visible, running_max, running_sum, acc, scale_log2):
+def _fold_key_tile(scores, v, running_max, running_sum, acc, scale_log2):
     """Fold one tile of keys and values into the running state of one tile of queries.
 
-    `visible` (BLOCK_M, BLOCK_N) says which keys count for which query; None means all for all.
-    A row may have no visible key in this tile, or none so far.
+    `scores` (BLOCK_M, BLOCK_N) are the products of queries and keys, -inf where not visible; a row
+    may have no visible key in this tile, or none so far. running_max is in units of scores *
+    scale_log2; scale_log2 is positive.
     """
-    scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale_log2  # (BLOCK_M, BLOCK_N)
-    if visible is not None:
-        scores = tl.where(visible, scores, float("-inf"))
-    new_max = tl.maximum(running_max, tl.max(scores, 1))  # (BLOCK_M,)
+    new_max = tl.maximum(running_max, tl.max(scores, 1) * scale_log2)  # (BLOCK_M,)
     safe_max = tl.where(new_max == float("-inf"), 0.0, new_max)  # (BLOCK_M,)
     rescale = tl.exp2(running_max - safe_max)  # (BLOCK_M,)
-    p = tl.exp2(scores - safe_max[:, None])  # (BLOCK_M, BLOCK_N)
+    p = tl.exp2(scores * scale_log2 - safe_max[:, None])  # (BLOCK_M, BLOCK_N)
     running_sum = running_sum * rescale + tl.sum(p, 1)
     acc = tl.dot(p.to(v.dtype), v, acc * rescale[:, None], input_precision="ieee")
     running_max = new_max
@@ -40,43 +38,47 @@ def _fold_key_tile(q, k, v, visible, running_max, running_sum, acc, scale_log2):
 
 @triton.jit
 def _visit_key_tiles(
-    q, k_ptr, v_ptr, stride_kn, stride_vn, offs_m, begin, end, seqlen, window_size, num_sink_tokens,
-    running_max, running_sum, acc, scale_log2,
-    MASKED: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_N: tl.constexpr,
+    q, k_ptr, v_ptr, stride_kn, stride_vn, offs_m, begin, first_key, full_start, full_end, end,
+    seqlen, window_size, num_sink_tokens, running_max, running_sum, acc, scale_log2,
+    HEAD_DIM: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Fold the key tiles that start at begin, begin + BLOCK_N, ... before end into the state.
+    """Fold the tiles of the sinks and then those of the window into the state, in one walk.
 
-    MASKED False promises that every query of the tile sees every key of these tiles.
+    The walk's positions are begin, begin + BLOCK_N, ... before end: from begin to first_key the
+    tiles of the sinks, from first_key on those of the window. Every query of the tile sees every
+    key from full_start to full_end, both tile boundaries; the tiles before and behind are masked;
+    where full_start is past full_end, all are.
     """
     offs_n = tl.arange(0, BLOCK_N)  # (BLOCK_N,)
     offs_d = tl.arange(0, HEAD_DIM)  # (HEAD_DIM,)
-    # The pointers move from tile to tile; these offsets stay within one and fit in 32 bits.
+    # These offsets stay within a tile and fit in 32 bits.
     k_offs = offs_n[:, None] * stride_kn + offs_d[None, :]  # (BLOCK_N, HEAD_DIM)
     v_offs = offs_n[:, None] * stride_vn + offs_d[None, :]  # (BLOCK_N, HEAD_DIM)
-    k_ptr += tl.cast(begin, tl.int64) * stride_kn
-    v_ptr += tl.cast(begin, tl.int64) * stride_vn
     # Rows past the end see what the last row sees, so that no row ends with a sum of 0.
     queries = tl.minimum(offs_m, seqlen - 1)[:, None]  # (BLOCK_M, 1)
-    # The masked phases are a tile or two long: a pipeline would cost registers and not pay.
-    for key_start in tl.range(begin, end, BLOCK_N, num_stages=1 if MASKED else None):
-        if MASKED:
-            keys = key_start + offs_n  # (BLOCK_N,)
-            exists = keys[:, None] < seqlen  # (BLOCK_N, 1)
+    # One loop for all tiles: each loop more would fill and drain a pipeline of loads.
+    for position in range(begin, end, BLOCK_N):
+        # >>> step 3: from the walk to the keys (about 1 line)
+        # After it: `key_start`: the tile's first key. It is the position itself from first_key on;
+        # before that the positions stand for the tiles of the sinks, begin for key 0.
+        # <<< step 3
+        k_tile_ptr = k_ptr + tl.cast(key_start, tl.int64) * stride_kn
+        v_tile_ptr = v_ptr + tl.cast(key_start, tl.int64) * stride_vn
+        keys = key_start + offs_n  # (BLOCK_N,)
+        exists = keys[:, None] < seqlen  # (BLOCK_N, 1)
+        k = tl.load(k_tile_ptr + k_offs, mask=exists, other=0.0)  # (BLOCK_N, HEAD_DIM)
+        v = tl.load(v_tile_ptr + v_offs, mask=exists, other=0.0)  # (BLOCK_N, HEAD_DIM)
+        scores = tl.dot(q, tl.trans(k), input_precision="ieee")  # (BLOCK_M, BLOCK_N)
+        # All threads of the program take the same way: full tiles pay for no mask of scores.
+        if (position < full_start) | (position >= full_end):
             # >>> step 1: mask of window and sinks (about 2 lines)
             # After it: `visible` (BLOCK_M, BLOCK_N) is true where the query sees the key: not
             # after the query, and in its window or among the first num_sink_tokens keys.
             # <<< step 1
-            k = tl.load(k_ptr + k_offs, mask=exists, other=0.0)  # (BLOCK_N, HEAD_DIM)
-            v = tl.load(v_ptr + v_offs, mask=exists, other=0.0)  # (BLOCK_N, HEAD_DIM)
-        else:
-            visible = None
-            k = tl.load(k_ptr + k_offs)  # (BLOCK_N, HEAD_DIM)
-            v = tl.load(v_ptr + v_offs)  # (BLOCK_N, HEAD_DIM)
+            scores = tl.where(visible, scores, float("-inf"))
         running_max, running_sum, acc = _fold_key_tile(
-            q, k, v, visible, running_max, running_sum, acc, scale_log2
+            scores, v, running_max, running_sum, acc, scale_log2
         )
-        k_ptr += BLOCK_N * stride_kn
-        v_ptr += BLOCK_N * stride_vn
     return running_max, running_sum, acc
 
 
@@ -88,19 +90,19 @@ def _attention_kernel(
     stride_vb, stride_vh, stride_vn,
     stride_ob, stride_oh, stride_om,
     num_q_heads, group_size, seqlen, window_size, num_sink_tokens, scale_log2,
-    HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_SINK: tl.constexpr,
+    HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """One program computes BLOCK_M query rows of one query head.
 
-    Algorithm: the sinks to the left of the window's first tile, in narrow masked tiles; then the
-    three phases of the window: its left edge masked, full tiles, the diagonal masked. Sinks that
-    lie in a tile of the window are visible there and nowhere else, so that each counts once. No
-    tile outside sinks and window is visited.
+    Algorithm: one walk: the tiles of the sinks before the first tile of the window, masked; then
+    the window: its left edge masked, full tiles, the diagonal masked. Sinks that lie in a tile of
+    the window are visible there and nowhere else, so that each counts once. No tile outside sinks
+    and window is visited.
     Grid: (batch * num_q_heads, query tiles), longest rows first, heads of a group side by side.
-    Memory traffic: as without sinks, and the sinks' keys and values once more per query tile and
-    query head, from L2. No score leaves the chip.
+    Memory traffic: as without sinks, and the tiles of the sinks once more per query tile and query
+    head, from L2. No score leaves the chip.
     Limits: last dimension contiguous, HEAD_DIM a power of two from 16 to 128, window_size and
-    num_sink_tokens <= seqlen, BLOCK_SINK divides BLOCK_N.
+    num_sink_tokens <= seqlen.
     """
     batch_head = tl.program_id(0).to(tl.int64)
     batch = batch_head // num_q_heads
@@ -127,32 +129,16 @@ def _attention_kernel(
     first_key = tl.maximum(query_start - window_size + 1, 0) // BLOCK_N * BLOCK_N
     diagonal_start = query_start // BLOCK_N * BLOCK_N
     full_start = tl.cdiv(tl.maximum(end_key - window_size, 0), BLOCK_N) * BLOCK_N
-    full_start = tl.minimum(full_start, diagonal_start)
 
-    # >>> step 2: where the sink phase ends (about 1 line)
-    # After it: `sink_end`: one past the last sink that lies before the window's first tile; 0
-    # without sinks.
+    # >>> step 2: the tiles of the sinks (about 2 lines)
+    # After it: `begin`: first_key less BLOCK_N for each tile, counted from key 0, that holds a sink
+    # before first_key; first_key where there is none.
     # <<< step 2
 
-    # >>> step 3: the sink phase (about 5 lines)
-    # After it: `running_max`, `running_sum`, `acc` have taken in the keys of [0, sink_end), in
-    # masked tiles of BLOCK_SINK keys.
-    # <<< step 3
-
     running_max, running_sum, acc = _visit_key_tiles(
-        q, k_ptr, v_ptr, stride_kn, stride_vn, offs_m, first_key, full_start, seqlen, window_size,
-        num_sink_tokens, running_max, running_sum, acc, scale_log2,
-        MASKED=True, HEAD_DIM=HEAD_DIM, BLOCK_N=BLOCK_N,
-    )  # fmt: skip
-    running_max, running_sum, acc = _visit_key_tiles(
-        q, k_ptr, v_ptr, stride_kn, stride_vn, offs_m, full_start, diagonal_start, seqlen,
-        window_size, num_sink_tokens, running_max, running_sum, acc, scale_log2,
-        MASKED=False, HEAD_DIM=HEAD_DIM, BLOCK_N=BLOCK_N,
-    )  # fmt: skip
-    running_max, running_sum, acc = _visit_key_tiles(
-        q, k_ptr, v_ptr, stride_kn, stride_vn, offs_m, diagonal_start, end_key, seqlen, window_size,
-        num_sink_tokens, running_max, running_sum, acc, scale_log2,
-        MASKED=True, HEAD_DIM=HEAD_DIM, BLOCK_N=BLOCK_N,
+        q, k_ptr, v_ptr, stride_kn, stride_vn, offs_m, begin, first_key, full_start, diagonal_start,
+        end_key, seqlen, window_size, num_sink_tokens, running_max, running_sum, acc, scale_log2,
+        HEAD_DIM=HEAD_DIM, BLOCK_N=BLOCK_N,
     )  # fmt: skip
 
     out = acc / running_sum[:, None]  # (BLOCK_M, HEAD_DIM)
@@ -192,8 +178,12 @@ def attention(q, k, v, *, window_size, num_sink_tokens=0, softmax_scale=None):
     num_kv_heads = k.shape[1]
     if softmax_scale is None:
         softmax_scale = 1.0 / math.sqrt(head_dim)
+    # The kernel scales the maximum in place of the scores, and so wants a scale above 0: the sign
+    # moves to q, and a scale of 0 to a number that no score can make count (0 * -inf is NaN).
+    if softmax_scale < 0:
+        q, softmax_scale = -q, -softmax_scale
+    softmax_scale = max(softmax_scale, 1e-30)
     config = _launch_config(head_dim, q.dtype, q.device, window_size)
-    config["BLOCK_SINK"] = _sink_tile(num_sink_tokens, config["BLOCK_N"])
 
     # >>> step 4: clamp window and sinks, launch (about 13 lines)
     # After it: `window_size` and `num_sink_tokens` are at most seqlen; `out`, `lse`, grid and
@@ -212,24 +202,15 @@ def _launch_config(head_dim, dtype, device, window_size):
         # No tensor cores here (IEEE fp32, compute capability 7.5): larger tiles spill registers.
         block, num_warps = (64, 8) if head_dim <= 64 else (32, 4)
         return {"BLOCK_M": block, "BLOCK_N": block, "num_warps": num_warps, "num_stages": 1}
-    # A row uses window_size of the window_size + BLOCK_M keys that its tile visits: a small window
-    # wants a small BLOCK_M.
+    # A row uses window_size of the window_size + BLOCK_M keys that its tile visits, rounded out to
+    # BLOCK_N: a small window wants small tiles.
     if shared_kib < 160:
         return {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 2}
     if window_size < 512:
         return {"BLOCK_M": 64, "BLOCK_N": 32, "num_warps": 4, "num_stages": 3}
-    if head_dim == 128:
-        # Two programs share a multiprocessor: the softmax of one runs under the dots of the other.
-        return {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 3}
-    return {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 8, "num_stages": 3}
-
-
-def _sink_tile(num_sink_tokens, block_n):
-    """Keys in a tile of sinks: 16, the least a dot takes, and wider only for more sinks.
-
-    A power of two of at most block_n, so that sink tiles end where a tile of the window begins.
-    """
-    return min(max(triton.next_power_of_2(num_sink_tokens), 16), block_n)
+    # Small enough that programs share a multiprocessor: the softmax of one runs under the dots of
+    # the other.
+    return {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 3}
 
 
 def _check_arguments(q, k, v, window_size, num_sink_tokens, softmax_scale):

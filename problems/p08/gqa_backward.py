@@ -37,6 +37,33 @@ def _load_inner_tile(ptr, start, stride, BLOCK: tl.constexpr, HEAD_DIM: tl.const
 
 
 @triton.jit
+def _rows(
+    ptr, seqlen, stride, BLOCK: tl.constexpr, HEAD_DIM: tl.constexpr, DESCRIPTORS: tl.constexpr
+):
+    """Given: where `_load_rows` finds the rows of one head: a pointer, or a descriptor of them."""
+    if DESCRIPTORS:
+        rows = tl.make_tensor_descriptor(
+            ptr, [seqlen, HEAD_DIM], [tl.cast(stride, tl.int64), 1], [BLOCK, HEAD_DIM]
+        )
+    else:
+        rows = ptr
+    return rows
+
+
+@triton.jit
+def _load_rows(
+    rows, start, stride, seqlen,
+    BLOCK: tl.constexpr, HEAD_DIM: tl.constexpr, DESCRIPTORS: tl.constexpr,
+):  # fmt: skip
+    """Given: `_load_tile` of what `_rows` returned."""
+    if DESCRIPTORS:
+        tile = rows.load([start, 0])
+    else:
+        tile = _load_tile(rows, start, stride, seqlen, BLOCK, HEAD_DIM)
+    return tile  # (BLOCK, HEAD_DIM)
+
+
+@triton.jit
 def _store_tile(ptr, start, stride, tile, seqlen, BLOCK: tl.constexpr, HEAD_DIM: tl.constexpr):
     """Given: store a tile in the tensor's dtype, without the rows past the end."""
     rows = tl.arange(0, BLOCK)
@@ -59,13 +86,13 @@ def _forward_tiles(
         else:
             k = _load_inner_tile(k_ptr, key_start, stride_kn, BLOCK_N, HEAD_DIM)
             v = _load_inner_tile(v_ptr, key_start, stride_vn, BLOCK_N, HEAD_DIM)
-        scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale_log2  # (BLOCK_M, BLOCK_N)
+        scores = tl.dot(q, tl.trans(k), input_precision="ieee")  # (BLOCK_M, BLOCK_N)
         if IS_DIAGONAL:
             offs_n = key_start + tl.arange(0, BLOCK_N)
             scores = tl.where(offs_n[None, :] <= offs_m[:, None], scores, float("-inf"))
-        new_max = tl.maximum(running_max, tl.max(scores, 1))  # (BLOCK_M,)
+        new_max = tl.maximum(running_max, tl.max(scores, 1) * scale_log2)  # (BLOCK_M,)
         rescale = tl.exp2(running_max - new_max)  # (BLOCK_M,)
-        p = tl.exp2(scores - new_max[:, None])  # (BLOCK_M, BLOCK_N)
+        p = tl.exp2(scores * scale_log2 - new_max[:, None])  # (BLOCK_M, BLOCK_N)
         running_sum = running_sum * rescale + tl.sum(p, 1)
         acc = tl.dot(p.to(v.dtype), v, acc * rescale[:, None], input_precision="ieee")
         running_max = new_max
@@ -84,10 +111,12 @@ def _forward_kernel(
 ):  # fmt: skip
     """Given: the forward pass of p05, one tile of queries of one head a program.
 
-    Grid: (batch * num_q_heads, query tiles), the longest rows first. BLOCK_N divides BLOCK_M.
+    Grid: (query heads of a section, query tiles, sections), the longest rows of a section first.
+    BLOCK_N divides BLOCK_M.
     """
-    batch = (tl.program_id(0) // num_q_heads).to(tl.int64)
-    q_head = (tl.program_id(0) % num_q_heads).to(tl.int64)
+    batch_head = tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)
+    batch = (batch_head // num_q_heads).to(tl.int64)
+    q_head = (batch_head % num_q_heads).to(tl.int64)
     kv_head = q_head // group_size
     query_start = (tl.num_programs(1) - 1 - tl.program_id(1)) * BLOCK_M
     q_ptr += batch * stride_qb + q_head * stride_qh
@@ -147,26 +176,32 @@ def _delta_kernel(
 def _dkdv_tiles(
     dk, dv, k, v, q_ptr, dout_ptr, lse_ptr, delta_ptr, offs_n, begin, end,
     stride_qm, stride_dom, seqlen, scale_log2,
-    BLOCK_M: tl.constexpr, HEAD_DIM: tl.constexpr, IS_DIAGONAL: tl.constexpr,
+    BLOCK_M: tl.constexpr, HEAD_DIM: tl.constexpr, DESCRIPTORS: tl.constexpr,
 ):  # fmt: skip
     """Add what the queries begin to end of one head give to dK and dV of one tile of keys.
 
     Scores are held transposed, keys down and queries across: P^T and dS^T are then the left
     operands of their products and go from registers to the tensor cores.
-    IS_DIAGONAL says that some of these queries come before some of the keys.
+    Every tile is masked, though only those on the diagonal need it: two loops would not leave the
+    registers that one needs, and a branch would cost more than the mask.
     """
-    for query_start in range(begin, end, BLOCK_M):
+    q_rows = _rows(q_ptr, seqlen, stride_qm, BLOCK_M, HEAD_DIM, DESCRIPTORS)
+    dout_rows = _rows(dout_ptr, seqlen, stride_dom, BLOCK_M, HEAD_DIM, DESCRIPTORS)
+    # Moved out of the loop, what is the same in every round would take registers and spill others.
+    for query_start in tl.range(begin, end, BLOCK_M, disable_licm=True):
         offs_m = query_start + tl.arange(0, BLOCK_M)  # (BLOCK_M,)
-        q = _load_tile(q_ptr, query_start, stride_qm, seqlen, BLOCK_M, HEAD_DIM)
-        dout = _load_tile(dout_ptr, query_start, stride_dom, seqlen, BLOCK_M, HEAD_DIM)
+        q = _load_rows(q_rows, query_start, stride_qm, seqlen, BLOCK_M, HEAD_DIM, DESCRIPTORS)
+        dout = _load_rows(
+            dout_rows, query_start, stride_dom, seqlen, BLOCK_M, HEAD_DIM, DESCRIPTORS
+        )
         # A query past the end has lse = +inf: its probabilities are 0 and it adds nothing.
         lse = tl.load(lse_ptr + offs_m, mask=offs_m < seqlen, other=float("inf"))  # (BLOCK_M,)
         delta = tl.load(delta_ptr + offs_m, mask=offs_m < seqlen, other=0.0)  # (BLOCK_M,)
-        # >>> step 2: transposed probabilities of one tile (about 4 lines)
+        # >>> step 2: transposed probabilities of one tile (about 3 lines)
         # After it: `p_t` (BLOCK_N, BLOCK_M) fp32 is the softmax of the forward pass, transposed:
         # keys down, queries across. It is 2^(scores - lse) with both in units of log2: `scale_log2`
         # is softmax_scale * log2(e), but `lse` is a natural logarithm.
-        # Where IS_DIAGONAL, `p_t` is 0 for each key after its query.
+        # `p_t` is 0 for each key after its query.
         # <<< step 2
         # >>> step 3: dV and dK of one tile (about 4 lines)
         # After it: this tile's share is added to `dv` and `dk`, both (BLOCK_N, HEAD_DIM) fp32:
@@ -186,19 +221,22 @@ def _dkdv_kernel(
     stride_dkb, stride_dkh, stride_dkn,
     num_kv_heads, group_size, seqlen, softmax_scale, scale_log2,
     HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    DESCRIPTORS: tl.constexpr,
 ):  # fmt: skip
     """dK and dV of BLOCK_N keys of one key/value head.
 
     Algorithm: hold the K and V tile; for each query head of the group walk the query tiles from
-    these keys to the end of the sequence, the masked ones on the diagonal first. Each program is
+    these keys to the end of the sequence, the ones on the diagonal first. Each program is
     the only writer of its tile: the group is summed in registers, no atomics are needed, and the
     result does not depend on the order in which programs run.
-    Grid: (batch * num_kv_heads, key tiles), the longest columns first.
+    Grid: (kv heads of a section, key tiles, sections), the longest columns of a section first.
     Memory traffic: K, V, dK and dV once; Q and dout half a time per key tile.
-    Limits: BLOCK_M divides BLOCK_N; last dimensions contiguous; dk and dv share their strides.
+    Limits: BLOCK_M divides BLOCK_N; last dimensions contiguous; dk and dv share their strides;
+    for DESCRIPTORS see `_has_descriptors`.
     """
-    batch = (tl.program_id(0) // num_kv_heads).to(tl.int64)
-    kv_head = (tl.program_id(0) % num_kv_heads).to(tl.int64)
+    batch_head = tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)
+    batch = (batch_head // num_kv_heads).to(tl.int64)
+    kv_head = (batch_head % num_kv_heads).to(tl.int64)
     key_start = tl.program_id(1) * BLOCK_N
     q_ptr += batch * stride_qb
     k_ptr += batch * stride_kb + kv_head * stride_kh
@@ -213,12 +251,10 @@ def _dkdv_kernel(
     v = _load_tile(v_ptr, key_start, stride_vn, seqlen, BLOCK_N, HEAD_DIM)
     dk = tl.zeros((BLOCK_N, HEAD_DIM), tl.float32)
     dv = tl.zeros((BLOCK_N, HEAD_DIM), tl.float32)
-    diagonal_end = tl.minimum(key_start + BLOCK_N, seqlen)
-    # >>> step 4: the query heads of the group and their query tiles (about 17 lines)
+    # >>> step 4: the query heads of the group and their query tiles (about 11 lines)
     # Which query heads read this key/value head? For each of them move `q_ptr`, `dout_ptr`,
     # `lse_ptr` and `delta_ptr`, now at head 0 of this batch, to that head, and call `_dkdv_tiles`
-    # twice: with IS_DIAGONAL for the queries from key_start to diagonal_end, without it for those
-    # from diagonal_end to the end of the sequence.
+    # once, for the queries from key_start to the end of the sequence.
     # After it: `dk` and `dv` are complete, and `dk` has its factor softmax_scale.
     # <<< step 4
     _store_tile(dk_ptr, key_start, stride_dkn, dk, seqlen, BLOCK_N, HEAD_DIM)
@@ -262,12 +298,13 @@ def _dq_kernel(
     """dQ of BLOCK_M query rows of one head.
 
     Algorithm: the walk of the forward pass, full key tiles and then those on the diagonal.
-    Grid: (batch * num_q_heads, query tiles), the longest rows first.
+    Grid: (query heads of a section, query tiles, sections), the longest rows of a section first.
     Memory traffic: Q, dout and dQ once; K and V half a time per query tile.
     Limits: BLOCK_N divides BLOCK_M; last dimensions contiguous.
     """
-    batch = (tl.program_id(0) // num_q_heads).to(tl.int64)
-    q_head = (tl.program_id(0) % num_q_heads).to(tl.int64)
+    batch_head = tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)
+    batch = (batch_head // num_q_heads).to(tl.int64)
+    q_head = (batch_head % num_q_heads).to(tl.int64)
     kv_head = q_head // group_size
     query_start = (tl.num_programs(1) - 1 - tl.program_id(1)) * BLOCK_M
     q_ptr += batch * stride_qb + q_head * stride_qh
@@ -355,11 +392,16 @@ def gqa_attention(q, k, v, *, softmax_scale=None):
 
 def _launch_forward(q, k, v, softmax_scale):
     """Given: out, dense, and lse (batch, num_q_heads, seqlen), fp32."""
+    # The kernel scales the maximum in place of the scores, and so wants a scale above 0: the sign
+    # moves to q, and a scale of 0 to a number that no score can make count (0 * -inf is NaN).
+    if softmax_scale < 0:
+        q, softmax_scale = -q, -softmax_scale
+    softmax_scale = max(softmax_scale, 1e-30)
     batch, num_q_heads, seqlen, head_dim = q.shape
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     lse = torch.empty((batch, num_q_heads, seqlen), dtype=torch.float32, device=q.device)
     config = _launch_config(q.shape[3], q.dtype, q.device)["forward"]
-    grid = (batch * num_q_heads, triton.cdiv(seqlen, config["BLOCK_M"]))
+    grid = _grid_of_queries(q, k, config["BLOCK_M"])
     _forward_kernel[grid](
         q, k, v, out, lse,
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *out.stride()[:3],
@@ -387,24 +429,31 @@ def _launch_dkdv(q, k, v, dout, lse, delta, softmax_scale):
     batch, num_kv_heads, seqlen, head_dim = k.shape
     dk = torch.empty(k.shape, dtype=k.dtype, device=k.device)
     dv = torch.empty(v.shape, dtype=v.dtype, device=v.device)
-    config = _launch_config(q.shape[3], q.dtype, q.device)["dkdv"]
-    grid = (batch * num_kv_heads, triton.cdiv(seqlen, config["BLOCK_N"]))
+    descriptors = _has_descriptors(q, dout)
+    num_keys = batch * num_kv_heads * seqlen
+    config = _launch_config(q.shape[3], q.dtype, q.device, descriptors, num_keys)["dkdv"]
+    if descriptors:
+        triton.set_allocator(_descriptor_memory)
+    num_heads, num_tiles = batch * num_kv_heads, triton.cdiv(seqlen, config["BLOCK_N"])
+    group_bytes = 2 * (q.shape[1] // num_kv_heads) * seqlen * head_dim * q.element_size()
+    section = _section_size(num_heads, group_bytes, num_tiles)
+    grid = (section, num_tiles, num_heads // section)
     _dkdv_kernel[grid](
         q, k, v, dout, lse, delta, dk, dv,
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *dout.stride()[:3], *dk.stride()[:3],
         num_kv_heads, q.shape[1] // num_kv_heads, seqlen,
         softmax_scale, softmax_scale * LOG2_E.value,
-        HEAD_DIM=head_dim, **config,
+        HEAD_DIM=head_dim, DESCRIPTORS=descriptors, **config,
     )  # fmt: skip
     return dk, dv
 
 
 def _launch_dq(q, k, v, dout, lse, delta, softmax_scale):
     """Given: dq, dense, shape and dtype of q."""
-    batch, num_q_heads, seqlen, head_dim = q.shape
+    _, num_q_heads, seqlen, head_dim = q.shape
     dq = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     config = _launch_config(q.shape[3], q.dtype, q.device)["dq"]
-    grid = (batch * num_q_heads, triton.cdiv(seqlen, config["BLOCK_M"]))
+    grid = _grid_of_queries(q, k, config["BLOCK_M"])
     _dq_kernel[grid](
         q, k, v, dout, lse, delta, dq,
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *dout.stride()[:3], *dq.stride()[:3],
@@ -415,11 +464,59 @@ def _launch_dq(q, k, v, dout, lse, delta, softmax_scale):
     return dq
 
 
-def _launch_config(head_dim, dtype, device):
+def _grid_of_queries(q, k, block_m):
+    """Given: the grid of a kernel with one program for each tile of queries of each query head."""
+    batch, num_q_heads, seqlen, head_dim = q.shape
+    num_kv_heads = k.shape[1]
+    group_size = num_q_heads // num_kv_heads
+    num_tiles = triton.cdiv(seqlen, block_m)
+    section = group_size * _section_size(
+        batch * num_kv_heads, 2 * seqlen * head_dim * k.element_size(), group_size * num_tiles
+    )
+    return section, num_tiles, batch * num_q_heads // section
+
+
+def _section_size(num_heads, head_bytes, num_tiles):
+    """Given: heads whose programs start together; the next section starts when these have.
+
+    Given num_heads in all, head_bytes that the programs of one head read again and again, and
+    num_tiles programs for each head. Few enough that what they read stays in L2 cache, 16 MiB of
+    it; enough for 512 programs, so that no multiprocessor waits; and a divisor of num_heads.
+    """
+    size = max(16 * 2**20 // head_bytes, triton.cdiv(512, num_tiles), 1)
+    size = min(size, num_heads)
+    while num_heads % size != 0:
+        size -= 1
+    # 65535 is the most that a grid can have on axis 2.
+    return size if num_heads // size < 65536 else num_heads
+
+
+def _has_descriptors(*tensors):
+    """Given: whether the tensor memory accelerator of compute capability 9.0 can fetch their tiles.
+
+    It takes one instruction for a tile and no registers for addresses; a row must begin at a
+    multiple of 16 bytes.
+    """
+    return all(
+        tensor.is_cuda
+        and torch.cuda.get_device_capability(tensor.device) == (9, 0)
+        and tensor.dtype != torch.float32
+        and tensor.data_ptr() % 16 == 0
+        and all(stride % 8 == 0 for stride in tensor.stride()[:3])
+        for tensor in tensors
+    )
+
+
+def _descriptor_memory(size, alignment, stream):
+    """Given: memory in which a kernel writes its descriptors, as Triton asks for it."""
+    return torch.empty(size, dtype=torch.int8, device="cuda")
+
+
+def _launch_config(head_dim, dtype, device, descriptors=False, num_keys=0):
     """Given: tile sizes, warps and pipeline stages of each kernel.
 
-    dK and dV fill half the registers of a program with 128 keys at head_dim 128; a tile of scores
-    and one of dP with 64 queries fill most of the rest.
+    dK and dV of 64 keys fill half the registers of 4 warps at head_dim 128; a tile of scores and
+    one of dP with 64 queries fit beside them only where descriptors leave addresses out.
     """
     shared_bytes = 160 * 1024
     if device.type == "cuda":
@@ -429,12 +526,16 @@ def _launch_config(head_dim, dtype, device):
             shared_bytes = 0
     if shared_bytes >= 160 * 1024:
         forward_tile = {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 8, "num_stages": 3}
-        dkdv_tile = {"BLOCK_M": 64, "BLOCK_N": 128, "num_warps": 8, "num_stages": 2}
+        dkdv_tile = {"BLOCK_M": 32, "BLOCK_N": 64, "num_warps": 4, "num_stages": 3}
         dq_tile = {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 8, "num_stages": 3}
+        if descriptors and num_keys >= 512 * 128:
+            # Enough keys for 512 programs; with fewer, smaller tiles keep more of the GPU busy.
+            dkdv_tile = {"BLOCK_M": 32, "BLOCK_N": 128, "num_warps": 4, "num_stages": 3}
         if head_dim == 128:
             # Small enough that two programs share a multiprocessor.
             forward_tile = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 3}
-            dkdv_tile = {"BLOCK_M": 32, "BLOCK_N": 64, "num_warps": 4, "num_stages": 3}
+            if descriptors:
+                dkdv_tile = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 2}
     elif shared_bytes >= 96 * 1024:
         # Compute capability 8.6, 8.9 and 12.0.
         forward_tile = {"BLOCK_M": 64, "BLOCK_N": 32, "num_warps": 4, "num_stages": 2}

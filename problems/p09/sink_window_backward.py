@@ -20,12 +20,10 @@ VARYING = (
 LOG2_E = tl.constexpr(math.log2(math.e))
 LN_2 = tl.constexpr(math.log(2.0))
 
-# Every visible pair of a query and a key is of exactly one kind, and each phase of each kernel
-# deals with one kind: window pairs, or sink pairs, whose key has left the window. ALL_PAIRS is for
-# tiles in which every pair is a window pair and no mask is needed.
-ALL_PAIRS = tl.constexpr(0)
-WINDOW_PAIRS = tl.constexpr(1)
-SINK_PAIRS = tl.constexpr(2)
+# Every visible pair of a query and a key is of exactly one kind: a window pair, or a sink pair,
+# whose key has left the window. dK and dV of the two kinds come from different kernels.
+WINDOW_PAIRS = tl.constexpr(0)
+SINK_PAIRS = tl.constexpr(1)
 
 
 @triton.jit
@@ -35,13 +33,6 @@ def _load_tile(ptr, start, stride, seqlen, BLOCK: tl.constexpr, HEAD_DIM: tl.con
     offsets = rows[:, None] * stride + tl.arange(0, HEAD_DIM)[None, :]
     ptrs = ptr + tl.cast(start, tl.int64) * stride + offsets
     return tl.load(ptrs, mask=start + rows[:, None] < seqlen, other=0.0)  # (BLOCK, HEAD_DIM)
-
-
-@triton.jit
-def _load_inner_tile(ptr, start, stride, BLOCK: tl.constexpr, HEAD_DIM: tl.constexpr):
-    """Given: as `_load_tile`, where all rows are known to lie inside the sequence."""
-    offsets = tl.arange(0, BLOCK)[:, None] * stride + tl.arange(0, HEAD_DIM)[None, :]
-    return tl.load(ptr + tl.cast(start, tl.int64) * stride + offsets)  # (BLOCK, HEAD_DIM)
 
 
 @triton.jit
@@ -71,17 +62,24 @@ def _is_pair(offs_m, offs_n, window_size, num_sink_tokens, PAIRS: tl.constexpr):
 def _key_ranges(
     query_start, seqlen, window_size, num_sink_tokens, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
 ):
-    """Given: the keys that one tile of queries visits, in four ranges.
+    """Given: the walk of one tile of queries over its keys, as in p07.
 
-    Sink pairs: 0 to sink_end. Window pairs: window_start to full_start, where the left edge of the
-    window runs; full_start to query_start, all visible; query_start to end_key, the diagonal.
+    Positions from begin to window_start are the tiles of the sinks; from window_start on they are
+    keys: to full_start the left edge of the window runs, to query_start all are visible, to end_key
+    is the diagonal.
     """
     end_key = tl.minimum(query_start + BLOCK_M, seqlen)
-    sink_end = tl.minimum(num_sink_tokens, end_key - window_size)
     window_start = tl.maximum(query_start - window_size + 1, 0) // BLOCK_N * BLOCK_N
+    begin = window_start - tl.cdiv(tl.minimum(num_sink_tokens, window_start), BLOCK_N) * BLOCK_N
     full_start = tl.cdiv(tl.maximum(end_key - window_size, 0), BLOCK_N) * BLOCK_N
-    full_start = tl.minimum(full_start, query_start)
-    return sink_end, window_start, full_start, end_key
+    return begin, window_start, full_start, end_key
+
+
+@triton.jit
+def _is_visible(offs_m, offs_n, window_size, num_sink_tokens):
+    """Given: True for pairs of either kind; shapes as in `_is_pair`."""
+    in_window = _is_pair(offs_m, offs_n, window_size, num_sink_tokens, WINDOW_PAIRS)
+    return in_window | _is_pair(offs_m, offs_n, window_size, num_sink_tokens, SINK_PAIRS)
 
 
 @triton.jit
@@ -101,32 +99,28 @@ def _query_ranges(key_start, seqlen, window_size, BLOCK_M: tl.constexpr, BLOCK_N
 
 @triton.jit
 def _forward_tiles(
-    acc, running_max, running_sum, q, k_ptr, v_ptr, offs_m, begin, end,
+    acc, running_max, running_sum, q, k_ptr, v_ptr, offs_m,
+    begin, window_start, full_start, full_end, end,
     stride_kn, stride_vn, seqlen, window_size, num_sink_tokens, scale_log2,
-    BLOCK_N: tl.constexpr, HEAD_DIM: tl.constexpr, PAIRS: tl.constexpr,
+    BLOCK_N: tl.constexpr, HEAD_DIM: tl.constexpr,
 ):  # fmt: skip
-    """Given: fold the keys begin to end into the running state of one tile of queries."""
+    """Given: fold the walk from begin to end into the running state of one tile of queries."""
     # Rows past the end see what the last row sees, so that no row ends with a sum of 0.
     queries = tl.minimum(offs_m, seqlen - 1)  # (BLOCK_M,)
-    for key_start in range(begin, end, BLOCK_N):
-        if PAIRS == ALL_PAIRS:
-            k = _load_inner_tile(k_ptr, key_start, stride_kn, BLOCK_N, HEAD_DIM)
-            v = _load_inner_tile(v_ptr, key_start, stride_vn, BLOCK_N, HEAD_DIM)
-        else:
-            k = _load_tile(k_ptr, key_start, stride_kn, seqlen, BLOCK_N, HEAD_DIM)
-            v = _load_tile(v_ptr, key_start, stride_vn, seqlen, BLOCK_N, HEAD_DIM)
-        scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale_log2  # (BLOCK_M, BLOCK_N)
-        if PAIRS != ALL_PAIRS:
+    for position in range(begin, end, BLOCK_N):
+        key_start = tl.where(position < window_start, position - begin, position)
+        k = _load_tile(k_ptr, key_start, stride_kn, seqlen, BLOCK_N, HEAD_DIM)
+        v = _load_tile(v_ptr, key_start, stride_vn, seqlen, BLOCK_N, HEAD_DIM)
+        scores = tl.dot(q, tl.trans(k), input_precision="ieee")  # (BLOCK_M, BLOCK_N)
+        if (position < full_start) | (position >= full_end):
             offs_n = key_start + tl.arange(0, BLOCK_N)  # (BLOCK_N,)
-            visible = _is_pair(
-                queries[:, None], offs_n[None, :], window_size, num_sink_tokens, PAIRS
-            )
+            visible = _is_visible(queries[:, None], offs_n[None, :], window_size, num_sink_tokens)
             scores = tl.where(visible, scores, float("-inf"))
-        new_max = tl.maximum(running_max, tl.max(scores, 1))  # (BLOCK_M,)
+        new_max = tl.maximum(running_max, tl.max(scores, 1) * scale_log2)  # (BLOCK_M,)
         # A row may have met no visible key so far.
         safe_max = tl.where(new_max == float("-inf"), 0.0, new_max)  # (BLOCK_M,)
         rescale = tl.exp2(running_max - safe_max)  # (BLOCK_M,)
-        p = tl.exp2(scores - safe_max[:, None])  # (BLOCK_M, BLOCK_N)
+        p = tl.exp2(scores * scale_log2 - safe_max[:, None])  # (BLOCK_M, BLOCK_N)
         running_sum = running_sum * rescale + tl.sum(p, 1)
         acc = tl.dot(p.to(v.dtype), v, acc * rescale[:, None], input_precision="ieee")
         running_max = new_max
@@ -141,12 +135,11 @@ def _forward_kernel(
     stride_vb, stride_vh, stride_vn,
     stride_ob, stride_oh, stride_om,
     stride_sink, num_q_heads, group_size, seqlen, window_size, num_sink_tokens, scale_log2,
-    HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_SINK: tl.constexpr,
+    HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Given: the forward pass of p07, one tile of queries of one head a program.
 
-    It differs in two points: sinks are told from the window pair by pair instead of tile by tile,
-    and the running state starts from `_initial_state`.
+    It differs in one point: the running state starts from `_initial_state`.
     Grid: (batch * num_q_heads, query tiles), the longest rows first. BLOCK_N divides BLOCK_M.
     """
     batch = (tl.program_id(0) // num_q_heads).to(tl.int64)
@@ -160,31 +153,16 @@ def _forward_kernel(
     lse_ptr += (batch * num_q_heads + q_head) * seqlen
     offs_m = query_start + tl.arange(0, BLOCK_M)  # (BLOCK_M,)
     q = _load_tile(q_ptr, query_start, stride_qm, seqlen, BLOCK_M, HEAD_DIM)
-    sink_end, window_start, full_start, end_key = _key_ranges(
+    begin, window_start, full_start, end_key = _key_ranges(
         query_start, seqlen, window_size, num_sink_tokens, BLOCK_M, BLOCK_N
     )
 
     running_max, running_sum = _initial_state(sink_logits_ptr, q_head * stride_sink, BLOCK_M)
     acc = tl.zeros((BLOCK_M, HEAD_DIM), tl.float32)
     acc, running_max, running_sum = _forward_tiles(
-        acc, running_max, running_sum, q, k_ptr, v_ptr, offs_m, 0, sink_end,
-        stride_kn, stride_vn, seqlen, window_size, num_sink_tokens, scale_log2,
-        BLOCK_SINK, HEAD_DIM, SINK_PAIRS,
-    )  # fmt: skip
-    acc, running_max, running_sum = _forward_tiles(
-        acc, running_max, running_sum, q, k_ptr, v_ptr, offs_m, window_start, full_start,
-        stride_kn, stride_vn, seqlen, window_size, num_sink_tokens, scale_log2,
-        BLOCK_N, HEAD_DIM, WINDOW_PAIRS,
-    )  # fmt: skip
-    acc, running_max, running_sum = _forward_tiles(
-        acc, running_max, running_sum, q, k_ptr, v_ptr, offs_m, full_start, query_start,
-        stride_kn, stride_vn, seqlen, window_size, num_sink_tokens, scale_log2,
-        BLOCK_N, HEAD_DIM, ALL_PAIRS,
-    )  # fmt: skip
-    acc, running_max, running_sum = _forward_tiles(
-        acc, running_max, running_sum, q, k_ptr, v_ptr, offs_m, query_start, end_key,
-        stride_kn, stride_vn, seqlen, window_size, num_sink_tokens, scale_log2,
-        BLOCK_N, HEAD_DIM, WINDOW_PAIRS,
+        acc, running_max, running_sum, q, k_ptr, v_ptr, offs_m,
+        begin, window_start, full_start, query_start, end_key,
+        stride_kn, stride_vn, seqlen, window_size, num_sink_tokens, scale_log2, BLOCK_N, HEAD_DIM,
     )  # fmt: skip
 
     out = acc / running_sum[:, None]  # (BLOCK_M, HEAD_DIM)
@@ -221,29 +199,24 @@ def _delta_kernel(
 
 @triton.jit
 def _dkdv_tiles(
-    dk, dv, k, v, q_ptr, dout_ptr, lse_ptr, delta_ptr, offs_n, begin, end,
+    dk, dv, k, v, q_ptr, dout_ptr, lse_ptr, delta_ptr, offs_n, begin, full_start, full_end, end,
     stride_qm, stride_dom, seqlen, window_size, num_sink_tokens, scale_log2,
     BLOCK_M: tl.constexpr, HEAD_DIM: tl.constexpr, PAIRS: tl.constexpr,
 ):  # fmt: skip
     """Given: add what the queries begin to end of one head give to dK and dV of one tile of keys.
 
-    As in p08, but for the mask.
+    As in p08, but for the mask: from full_start to full_end every pair is of the kind PAIRS.
     """
-    for query_start in range(begin, end, BLOCK_M):
+    # As in p08: moved out of the loop, what is the same in every round would spill other registers.
+    for query_start in tl.range(begin, end, BLOCK_M, disable_licm=True):
         offs_m = query_start + tl.arange(0, BLOCK_M)  # (BLOCK_M,)
-        if PAIRS == ALL_PAIRS:
-            q = _load_inner_tile(q_ptr, query_start, stride_qm, BLOCK_M, HEAD_DIM)
-            dout = _load_inner_tile(dout_ptr, query_start, stride_dom, BLOCK_M, HEAD_DIM)
-            lse = tl.load(lse_ptr + offs_m)  # (BLOCK_M,)
-            delta = tl.load(delta_ptr + offs_m)  # (BLOCK_M,)
-        else:
-            q = _load_tile(q_ptr, query_start, stride_qm, seqlen, BLOCK_M, HEAD_DIM)
-            dout = _load_tile(dout_ptr, query_start, stride_dom, seqlen, BLOCK_M, HEAD_DIM)
-            # A query past the end has lse = +inf: its probabilities are 0 and it adds nothing.
-            lse = tl.load(lse_ptr + offs_m, mask=offs_m < seqlen, other=float("inf"))
-            delta = tl.load(delta_ptr + offs_m, mask=offs_m < seqlen, other=0.0)
+        q = _load_tile(q_ptr, query_start, stride_qm, seqlen, BLOCK_M, HEAD_DIM)
+        dout = _load_tile(dout_ptr, query_start, stride_dom, seqlen, BLOCK_M, HEAD_DIM)
+        # A query past the end has lse = +inf: its probabilities are 0 and it adds nothing.
+        lse = tl.load(lse_ptr + offs_m, mask=offs_m < seqlen, other=float("inf"))  # (BLOCK_M,)
+        delta = tl.load(delta_ptr + offs_m, mask=offs_m < seqlen, other=0.0)  # (BLOCK_M,)
         scores_t = tl.dot(k, tl.trans(q), input_precision="ieee") * scale_log2
-        if PAIRS != ALL_PAIRS:
+        if (query_start < full_start) | (query_start >= full_end):
             visible = _is_pair(
                 offs_m[None, :], offs_n[:, None], window_size, num_sink_tokens, PAIRS
             )
@@ -308,19 +281,7 @@ def _dkdv_kernel(
         head_delta_ptr = delta_ptr + q_head * seqlen
         dk, dv = _dkdv_tiles(
             dk, dv, k, v, head_q_ptr, head_dout_ptr, head_lse_ptr, head_delta_ptr, offs_n,
-            key_start, diagonal_end,
-            stride_qm, stride_dom, seqlen, window_size, num_sink_tokens, scale_log2,
-            BLOCK_M, HEAD_DIM, WINDOW_PAIRS,
-        )  # fmt: skip
-        dk, dv = _dkdv_tiles(
-            dk, dv, k, v, head_q_ptr, head_dout_ptr, head_lse_ptr, head_delta_ptr, offs_n,
-            diagonal_end, full_end,
-            stride_qm, stride_dom, seqlen, window_size, num_sink_tokens, scale_log2,
-            BLOCK_M, HEAD_DIM, ALL_PAIRS,
-        )  # fmt: skip
-        dk, dv = _dkdv_tiles(
-            dk, dv, k, v, head_q_ptr, head_dout_ptr, head_lse_ptr, head_delta_ptr, offs_n,
-            full_end, end_query,
+            key_start, diagonal_end, full_end, end_query,
             stride_qm, stride_dom, seqlen, window_size, num_sink_tokens, scale_log2,
             BLOCK_M, HEAD_DIM, WINDOW_PAIRS,
         )  # fmt: skip
@@ -369,7 +330,7 @@ def _sink_dkdv_kernel(
     dv = tl.zeros((BLOCK_SINK, HEAD_DIM), tl.float32)
     # >>> step 3: one chunk of queries against one tile of sinks (about 9 lines)
     # Which queries belong to this chunk? Which query heads read this key/value head? Their pointers
-    # start at head 0 of this batch: move them, and call `_dkdv_tiles` for each.
+    # start at head 0 of this batch: move them, and call `_dkdv_tiles` for each, with no tile full.
     # After it: `dk` and `dv` (BLOCK_SINK, HEAD_DIM) fp32: what the sink pairs of the chunk give.
     # <<< step 3
     _store_tile(partial_dk_ptr, key_start, HEAD_DIM, dk, num_sink_tokens, BLOCK_SINK, HEAD_DIM)
@@ -378,24 +339,19 @@ def _sink_dkdv_kernel(
 
 @triton.jit
 def _dq_tiles(
-    dq, q, dout, lse, delta, k_ptr, v_ptr, offs_m, begin, end,
+    dq, q, dout, lse, delta, k_ptr, v_ptr, offs_m, begin, window_start, full_start, full_end, end,
     stride_kn, stride_vn, seqlen, window_size, num_sink_tokens, scale_log2,
-    BLOCK_N: tl.constexpr, HEAD_DIM: tl.constexpr, PAIRS: tl.constexpr,
+    BLOCK_N: tl.constexpr, HEAD_DIM: tl.constexpr,
 ):  # fmt: skip
-    """Given: add what the keys begin to end give to dQ of one tile of queries."""
-    for key_start in range(begin, end, BLOCK_N):
-        offs_n = key_start + tl.arange(0, BLOCK_N)  # (BLOCK_N,)
-        if PAIRS == ALL_PAIRS:
-            k = _load_inner_tile(k_ptr, key_start, stride_kn, BLOCK_N, HEAD_DIM)
-            v = _load_inner_tile(v_ptr, key_start, stride_vn, BLOCK_N, HEAD_DIM)
-        else:
-            k = _load_tile(k_ptr, key_start, stride_kn, seqlen, BLOCK_N, HEAD_DIM)
-            v = _load_tile(v_ptr, key_start, stride_vn, seqlen, BLOCK_N, HEAD_DIM)
+    """Given: add what the keys of the walk from begin to end give to dQ of one tile of queries."""
+    for position in range(begin, end, BLOCK_N):
+        key_start = tl.where(position < window_start, position - begin, position)
+        k = _load_tile(k_ptr, key_start, stride_kn, seqlen, BLOCK_N, HEAD_DIM)
+        v = _load_tile(v_ptr, key_start, stride_vn, seqlen, BLOCK_N, HEAD_DIM)
         scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale_log2  # (BLOCK_M, BLOCK_N)
-        if PAIRS != ALL_PAIRS:
-            visible = _is_pair(
-                offs_m[:, None], offs_n[None, :], window_size, num_sink_tokens, PAIRS
-            )
+        if (position < full_start) | (position >= full_end):
+            offs_n = key_start + tl.arange(0, BLOCK_N)  # (BLOCK_N,)
+            visible = _is_visible(offs_m[:, None], offs_n[None, :], window_size, num_sink_tokens)
             scores = tl.where(visible, scores, float("-inf"))
         p = tl.exp2(scores - lse[:, None] * LOG2_E)  # (BLOCK_M, BLOCK_N)
         dp = tl.dot(dout, tl.trans(v), input_precision="ieee")  # (BLOCK_M, BLOCK_N)
@@ -413,14 +369,14 @@ def _dq_kernel(
     stride_dob, stride_doh, stride_dom,
     stride_dqb, stride_dqh, stride_dqm,
     num_q_heads, group_size, seqlen, window_size, num_sink_tokens, softmax_scale, scale_log2,
-    HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_SINK: tl.constexpr,
+    HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """dQ of BLOCK_M query rows of one head.
 
     Algorithm: the walk of the forward pass: sinks, left edge, full tiles, diagonal.
     Grid: (batch * num_q_heads, query tiles), the longest rows first.
-    Memory traffic: Q, dout and dQ once; K and V (window_size + BLOCK_M) / BLOCK_M times, the sinks
-    once per query tile.
+    Memory traffic: Q, dout and dQ once; K and V (window_size + BLOCK_M) / BLOCK_M times, the tiles
+    of the sinks once per query tile.
     Limits: BLOCK_N divides BLOCK_M; last dimensions contiguous.
     """
     batch = (tl.program_id(0) // num_q_heads).to(tl.int64)
@@ -440,12 +396,12 @@ def _dq_kernel(
     lse = tl.load(lse_ptr + offs_m, mask=offs_m < seqlen, other=float("inf"))  # (BLOCK_M,)
     delta = tl.load(delta_ptr + offs_m, mask=offs_m < seqlen, other=0.0)  # (BLOCK_M,)
     dq = tl.zeros((BLOCK_M, HEAD_DIM), tl.float32)
-    sink_end, window_start, full_start, end_key = _key_ranges(
+    begin, window_start, full_start, end_key = _key_ranges(
         query_start, seqlen, window_size, num_sink_tokens, BLOCK_M, BLOCK_N
     )
-    # >>> step 4: dQ from the sinks and the window (about 20 lines)
-    # After it: `dq` (BLOCK_M, HEAD_DIM) fp32: what the keys of the four ranges give, each range
-    # once: sinks in tiles of BLOCK_SINK, the others in tiles of BLOCK_N.
+    # >>> step 4: dQ of one walk (about 5 lines)
+    # After it: `dq` (BLOCK_M, HEAD_DIM) fp32: what all keys of the walk give, sinks and window,
+    # each once, by one call of `_dq_tiles`.
     # <<< step 4
     dq *= softmax_scale
     _store_tile(dq_ptr, query_start, stride_dqm, dq, seqlen, BLOCK_M, HEAD_DIM)
@@ -548,6 +504,11 @@ def sink_window_attention(
 
 def _launch_forward(q, k, v, sink_logits, window_size, num_sink_tokens, softmax_scale):
     """Given: out, dense, and lse (batch, num_q_heads, seqlen), fp32."""
+    # The kernel scales the maximum in place of the scores, and so wants a scale above 0: the sign
+    # moves to q, and a scale of 0 to a number that no score can make count (0 * -inf is NaN).
+    if softmax_scale < 0:
+        q, softmax_scale = -q, -softmax_scale
+    softmax_scale = max(softmax_scale, 1e-30)
     batch, num_q_heads, seqlen, head_dim = q.shape
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     lse = torch.empty((batch, num_q_heads, seqlen), dtype=torch.float32, device=q.device)
@@ -639,7 +600,7 @@ def _launch_dq(q, k, v, dout, lse, delta, window_size, num_sink_tokens, softmax_
 def _launch_config(head_dim, dtype, device, window_size):
     """Given: tile sizes, warps and pipeline stages of each kernel.
 
-    BLOCK_M divides BLOCK_N for dK and dV; BLOCK_N and BLOCK_SINK divide BLOCK_M elsewhere.
+    BLOCK_M divides BLOCK_N for dK and dV; BLOCK_N divides BLOCK_M elsewhere.
     """
     shared_bytes = 160 * 1024
     if device.type == "cuda":
@@ -648,18 +609,16 @@ def _launch_config(head_dim, dtype, device, window_size):
             # IEEE dots run on the CUDA cores, operands in registers.
             shared_bytes = 0
     if shared_bytes >= 160 * 1024 and window_size >= 512:
-        forward_tile = {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 8, "num_stages": 3}
-        dkdv_tile = {"BLOCK_M": 64, "BLOCK_N": 128, "num_warps": 8, "num_stages": 2}
-        dq_tile = {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 8, "num_stages": 2}
+        forward_tile = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 3}
+        dkdv_tile = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 3}
+        dq_tile = {"BLOCK_M": 64, "BLOCK_N": 32, "num_warps": 4, "num_stages": 3}
         sink_tile = {"BLOCK_M": 64, "BLOCK_SINK": 16, "num_warps": 4, "num_stages": 3}
         if head_dim == 128:
-            # Small enough that two programs share a multiprocessor.
-            forward_tile = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 3}
             dkdv_tile = {"BLOCK_M": 32, "BLOCK_N": 64, "num_warps": 4, "num_stages": 3}
             dq_tile = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 2}
     elif shared_bytes >= 160 * 1024:
         # Of a tile's pairs a share of window_size / (window_size + 64) counts: not more than 64.
-        forward_tile = {"BLOCK_M": 64, "BLOCK_N": 32, "num_warps": 4, "num_stages": 2}
+        forward_tile = {"BLOCK_M": 64, "BLOCK_N": 32, "num_warps": 4, "num_stages": 3}
         dkdv_tile = {"BLOCK_M": 32, "BLOCK_N": 64, "num_warps": 4, "num_stages": 3}
         dq_tile = {"BLOCK_M": 64, "BLOCK_N": 32, "num_warps": 4, "num_stages": 3}
         sink_tile = {"BLOCK_M": 64, "BLOCK_SINK": 16, "num_warps": 4, "num_stages": 3}
@@ -675,7 +634,6 @@ def _launch_config(head_dim, dtype, device, window_size):
         dkdv_tile = {"BLOCK_M": 16, "BLOCK_N": 32, "num_warps": 8, "num_stages": 1}
         dq_tile = {"BLOCK_M": 32, "BLOCK_N": 16, "num_warps": 8, "num_stages": 1}
         sink_tile = {"BLOCK_M": 32, "BLOCK_SINK": 16, "num_warps": 4, "num_stages": 1}
-    forward_tile["BLOCK_SINK"] = dq_tile["BLOCK_SINK"] = sink_tile["BLOCK_SINK"]
     return {"forward": forward_tile, "dkdv": dkdv_tile, "sink": sink_tile, "dq": dq_tile}
 
 

@@ -21,17 +21,18 @@ def _fold_key_tile(q, k, v, visible, running_max, running_sum, acc, scale_log2):
 
     `visible` says which keys count, (BLOCK_M, BLOCK_N) or (1, BLOCK_N); None means all of them.
     The first tile must hold a visible key for every row: the maximum is finite from then on.
+    running_max is in units of scores * scale_log2; scale_log2 is positive.
     """
     # >>> step 2: scores of one key tile (about 3 lines)
-    scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale_log2  # (BLOCK_M, BLOCK_N)
+    scores = tl.dot(q, tl.trans(k), input_precision="ieee")  # (BLOCK_M, BLOCK_N)
     if visible is not None:
         scores = tl.where(visible, scores, float("-inf"))
     # <<< step 2
 
     # >>> step 3: online softmax update (about 6 lines)
-    new_max = tl.maximum(running_max, tl.max(scores, 1))  # (BLOCK_M,)
+    new_max = tl.maximum(running_max, tl.max(scores, 1) * scale_log2)  # (BLOCK_M,)
     rescale = tl.exp2(running_max - new_max)  # (BLOCK_M,)
-    p = tl.exp2(scores - new_max[:, None])  # (BLOCK_M, BLOCK_N)
+    p = tl.exp2(scores * scale_log2 - new_max[:, None])  # (BLOCK_M, BLOCK_N)
     running_sum = running_sum * rescale + tl.sum(p, 1)
     acc = tl.dot(p.to(v.dtype), v, acc * rescale[:, None], input_precision="ieee")
     running_max = new_max
@@ -134,6 +135,11 @@ def attention(q, k, v, *, softmax_scale=None):
     seqlen_k = k.shape[2]
     if softmax_scale is None:
         softmax_scale = 1.0 / math.sqrt(head_dim)
+    # The kernel scales the maximum in place of the scores, and so wants a scale above 0: the sign
+    # moves to q, and a scale of 0 to a number that no score can make count (0 * -inf is NaN).
+    if softmax_scale < 0:
+        q, softmax_scale = -q, -softmax_scale
+    softmax_scale = max(softmax_scale, 1e-30)
     config = _launch_config(head_dim, q.dtype, q.device)
 
     # >>> step 5: outputs, grid and launch (about 10 lines)

@@ -21,13 +21,14 @@ def _fold_key_tile(q, k, v, visible, running_max, running_sum, acc, scale_log2):
 
     `visible` (BLOCK_M, BLOCK_N) says which keys count for which query; None means all for all.
     The first tile must hold a visible key for every row: the maximum is finite from then on.
+    running_max is in units of scores * scale_log2; scale_log2 is positive.
     """
-    scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale_log2  # (BLOCK_M, BLOCK_N)
+    scores = tl.dot(q, tl.trans(k), input_precision="ieee")  # (BLOCK_M, BLOCK_N)
     if visible is not None:
         scores = tl.where(visible, scores, float("-inf"))
-    new_max = tl.maximum(running_max, tl.max(scores, 1))  # (BLOCK_M,)
+    new_max = tl.maximum(running_max, tl.max(scores, 1) * scale_log2)  # (BLOCK_M,)
     rescale = tl.exp2(running_max - new_max)  # (BLOCK_M,)
-    p = tl.exp2(scores - new_max[:, None])  # (BLOCK_M, BLOCK_N)
+    p = tl.exp2(scores * scale_log2 - new_max[:, None])  # (BLOCK_M, BLOCK_N)
     running_sum = running_sum * rescale + tl.sum(p, 1)
     acc = tl.dot(p.to(v.dtype), v, acc * rescale[:, None], input_precision="ieee")
     running_max = new_max
@@ -48,15 +49,15 @@ def _attention_kernel(
 
     Algorithm: causal attention in two phases, full tiles and the diagonal. Query head h reads key
     and value head h // group_size in place: K and V are never repeated in memory.
-    Grid: (batch * num_q_heads, query tiles). Axis 0 is launched fastest: the heads of one group run
-    side by side and find each other's K and V tiles in L2, and the longest rows of all heads start
-    first, so that short ones fill the gaps at the end of the run.
+    Grid: (query heads of a section, query tiles, sections), axis 0 launched fastest: the heads of
+    one group run side by side and find each other's K and V tiles in L2, and the longest rows of a
+    section start first, so that short ones fill the gaps behind them.
     Memory traffic: Q and out once; K and V half a time per query tile and query head, of which the
     heads of a group share what comes from DRAM; no score leaves the chip.
     Limits: last dimension contiguous, HEAD_DIM a power of two from 16 to 128.
     """
     # >>> step 1: tile, batch and query head (about 4 lines)
-    batch_head = tl.program_id(0).to(tl.int64)
+    batch_head = (tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)).to(tl.int64)
     batch = batch_head // num_q_heads
     q_head = batch_head % num_q_heads
     query_tile = tl.num_programs(1) - 1 - tl.program_id(1)
@@ -146,13 +147,22 @@ def attention(q, k, v, *, softmax_scale=None):
     num_kv_heads = k.shape[1]
     if softmax_scale is None:
         softmax_scale = 1.0 / math.sqrt(head_dim)
+    # The kernel scales the maximum in place of the scores, and so wants a scale above 0: the sign
+    # moves to q, and a scale of 0 to a number that no score can make count (0 * -inf is NaN).
+    if softmax_scale < 0:
+        q, softmax_scale = -q, -softmax_scale
+    softmax_scale = max(softmax_scale, 1e-30)
     config = _launch_config(head_dim, q.dtype, q.device)
 
-    # >>> step 3: outputs, grid and launch (about 11 lines)
+    # >>> step 3: outputs, grid and launch (about 15 lines)
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     lse = torch.empty((batch, num_q_heads, seqlen), dtype=torch.float32, device=q.device)
     group_size = num_q_heads // num_kv_heads
-    grid = (batch * num_q_heads, triton.cdiv(seqlen, config["BLOCK_M"]))
+    num_tiles = triton.cdiv(seqlen, config["BLOCK_M"])
+    section = group_size * _section_size(
+        batch * num_kv_heads, 2 * seqlen * head_dim * k.element_size(), group_size * num_tiles
+    )
+    grid = (section, num_tiles, batch * num_q_heads // section)
     _attention_kernel[grid](
         q, k, v, out, lse,
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *out.stride()[:3],
@@ -161,6 +171,21 @@ def attention(q, k, v, *, softmax_scale=None):
     )  # fmt: skip
     return out, lse
     # <<< step 3
+
+
+def _section_size(num_heads, head_bytes, num_tiles):
+    """Heads whose programs start together; the next section starts when these have.
+
+    Given num_heads in all, head_bytes that the programs of one head read again and again, and
+    num_tiles programs for each head. Few enough that what they read stays in L2 cache, 16 MiB of
+    it; enough for 512 programs, so that no multiprocessor waits; and a divisor of num_heads.
+    """
+    size = max(16 * 2**20 // head_bytes, triton.cdiv(512, num_tiles), 1)
+    size = min(size, num_heads)
+    while num_heads % size != 0:
+        size -= 1
+    # 65535 is the most that a grid can have on axis 2.
+    return size if num_heads // size < 65536 else num_heads
 
 
 def _launch_config(head_dim, dtype, device):

@@ -19,21 +19,19 @@ LN_2 = tl.constexpr(math.log(2.0))
 
 
 @triton.jit
-def _fold_key_tile(q, k, v, visible, running_max, running_sum, acc, scale_log2):
+def _fold_key_tile(scores, v, running_max, running_sum, acc, scale_log2):
     """Fold one tile of keys and values into the running state of one tile of queries.
 
-    `visible` (BLOCK_M, BLOCK_N) says which keys count for which query; None means all for all.
-    A row may have no visible key in this tile, or none so far.
+    `scores` (BLOCK_M, BLOCK_N) are the products of queries and keys, -inf where not visible; a row
+    may have no visible key in this tile, or none so far. running_max is in units of scores *
+    scale_log2; scale_log2 is positive.
     """
-    scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale_log2  # (BLOCK_M, BLOCK_N)
-    if visible is not None:
-        scores = tl.where(visible, scores, float("-inf"))
-    new_max = tl.maximum(running_max, tl.max(scores, 1))  # (BLOCK_M,)
+    new_max = tl.maximum(running_max, tl.max(scores, 1) * scale_log2)  # (BLOCK_M,)
     # >>> step 1: rows without a key so far (about 1 line)
     safe_max = tl.where(new_max == float("-inf"), 0.0, new_max)  # (BLOCK_M,)
     # <<< step 1
     rescale = tl.exp2(running_max - safe_max)  # (BLOCK_M,)
-    p = tl.exp2(scores - safe_max[:, None])  # (BLOCK_M, BLOCK_N)
+    p = tl.exp2(scores * scale_log2 - safe_max[:, None])  # (BLOCK_M, BLOCK_N)
     running_sum = running_sum * rescale + tl.sum(p, 1)
     acc = tl.dot(p.to(v.dtype), v, acc * rescale[:, None], input_precision="ieee")
     running_max = new_max
@@ -42,13 +40,14 @@ def _fold_key_tile(q, k, v, visible, running_max, running_sum, acc, scale_log2):
 
 @triton.jit
 def _visit_key_tiles(
-    q, k_ptr, v_ptr, stride_kn, stride_vn, offs_m, begin, end, seqlen, window_size,
-    running_max, running_sum, acc, scale_log2,
-    MASKED: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_N: tl.constexpr,
+    q, k_ptr, v_ptr, stride_kn, stride_vn, offs_m, begin, full_start, full_end, end, seqlen,
+    window_size, running_max, running_sum, acc, scale_log2,
+    HEAD_DIM: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Fold the key tiles that start at begin, begin + BLOCK_N, ... before end into the state.
 
-    MASKED False promises that every query of the tile sees every key of these tiles.
+    Every query of the tile sees every key from full_start to full_end, both tile boundaries; the
+    tiles before and behind are masked. Where full_start is past full_end, all are.
     """
     offs_n = tl.arange(0, BLOCK_N)  # (BLOCK_N,)
     offs_d = tl.arange(0, HEAD_DIM)  # (HEAD_DIM,)
@@ -59,22 +58,21 @@ def _visit_key_tiles(
     v_ptr += tl.cast(begin, tl.int64) * stride_vn
     # Rows past the end see what the last row sees, so that no row ends with a sum of 0.
     queries = tl.minimum(offs_m, seqlen - 1)[:, None]  # (BLOCK_M, 1)
-    # The masked phases are a tile or two long: a pipeline would cost registers and not pay.
-    for key_start in tl.range(begin, end, BLOCK_N, num_stages=1 if MASKED else None):
-        if MASKED:
-            keys = key_start + offs_n  # (BLOCK_N,)
-            exists = keys[:, None] < seqlen  # (BLOCK_N, 1)
+    # One loop for all tiles: three loops would each fill and drain the pipeline of loads.
+    for key_start in range(begin, end, BLOCK_N):
+        keys = key_start + offs_n  # (BLOCK_N,)
+        exists = keys[:, None] < seqlen  # (BLOCK_N, 1)
+        k = tl.load(k_ptr + k_offs, mask=exists, other=0.0)  # (BLOCK_N, HEAD_DIM)
+        v = tl.load(v_ptr + v_offs, mask=exists, other=0.0)  # (BLOCK_N, HEAD_DIM)
+        scores = tl.dot(q, tl.trans(k), input_precision="ieee")  # (BLOCK_M, BLOCK_N)
+        # All threads of the program take the same way: full tiles pay for no mask of scores.
+        if (key_start < full_start) | (key_start >= full_end):
             # >>> step 2: mask of the window (about 1 line)
             visible = (keys[None, :] <= queries) & (keys[None, :] > queries - window_size)
             # <<< step 2
-            k = tl.load(k_ptr + k_offs, mask=exists, other=0.0)  # (BLOCK_N, HEAD_DIM)
-            v = tl.load(v_ptr + v_offs, mask=exists, other=0.0)  # (BLOCK_N, HEAD_DIM)
-        else:
-            visible = None
-            k = tl.load(k_ptr + k_offs)  # (BLOCK_N, HEAD_DIM)
-            v = tl.load(v_ptr + v_offs)  # (BLOCK_N, HEAD_DIM)
+            scores = tl.where(visible, scores, float("-inf"))
         running_max, running_sum, acc = _fold_key_tile(
-            q, k, v, visible, running_max, running_sum, acc, scale_log2
+            scores, v, running_max, running_sum, acc, scale_log2
         )
         k_ptr += BLOCK_N * stride_kn
         v_ptr += BLOCK_N * stride_vn
@@ -93,10 +91,10 @@ def _attention_kernel(
 ):  # fmt: skip
     """One program computes BLOCK_M query rows of one query head.
 
-    Algorithm: three phases of key tiles, from left to right. Tiles that the left edge of some row's
-    window cuts are masked; tiles that every row sees whole need no mask; tiles on the diagonal are
-    masked. The phases meet and do not overlap. A window narrower than the query tile leaves no
-    full tile, and both edges cut the diagonal's. No tile outside the window is visited.
+    Algorithm: one walk over the key tiles of the window, from left to right. Tiles that the left
+    edge of some row's window cuts are masked; tiles that every row sees whole need no mask; tiles
+    on the diagonal are masked. A window narrower than the query tile leaves no full tile, and both
+    edges cut the diagonal's. No tile outside the window is visited.
     Grid: (batch * num_q_heads, query tiles), longest rows first, heads of a group side by side.
     Memory traffic: Q and out once; of K and V window_size + BLOCK_M keys, rounded out to tiles, per
     query tile and query head; neighbours in the grid share them in L2. No score leaves the chip.
@@ -124,29 +122,18 @@ def _attention_kernel(
     running_sum = tl.zeros((BLOCK_M,), tl.float32)
     acc = tl.zeros((BLOCK_M, HEAD_DIM), tl.float32)
 
-    # >>> step 3: where the phases begin and end (about 5 lines)
+    # >>> step 3: where the walk and its full tiles begin and end (about 4 lines)
     end_key = tl.minimum(query_start + BLOCK_M, seqlen)
     first_key = tl.maximum(query_start - window_size + 1, 0) // BLOCK_N * BLOCK_N
     diagonal_start = query_start // BLOCK_N * BLOCK_N
     full_start = tl.cdiv(tl.maximum(end_key - window_size, 0), BLOCK_N) * BLOCK_N
-    full_start = tl.minimum(full_start, diagonal_start)
     # <<< step 3
 
-    # >>> step 4: three phases (about 15 lines)
+    # >>> step 4: the walk (about 5 lines)
     running_max, running_sum, acc = _visit_key_tiles(
-        q, k_ptr, v_ptr, stride_kn, stride_vn, offs_m, first_key, full_start, seqlen, window_size,
-        running_max, running_sum, acc, scale_log2,
-        MASKED=True, HEAD_DIM=HEAD_DIM, BLOCK_N=BLOCK_N,
-    )  # fmt: skip
-    running_max, running_sum, acc = _visit_key_tiles(
-        q, k_ptr, v_ptr, stride_kn, stride_vn, offs_m, full_start, diagonal_start, seqlen,
-        window_size, running_max, running_sum, acc, scale_log2,
-        MASKED=False, HEAD_DIM=HEAD_DIM, BLOCK_N=BLOCK_N,
-    )  # fmt: skip
-    running_max, running_sum, acc = _visit_key_tiles(
-        q, k_ptr, v_ptr, stride_kn, stride_vn, offs_m, diagonal_start, end_key, seqlen, window_size,
-        running_max, running_sum, acc, scale_log2,
-        MASKED=True, HEAD_DIM=HEAD_DIM, BLOCK_N=BLOCK_N,
+        q, k_ptr, v_ptr, stride_kn, stride_vn, offs_m, first_key, full_start, diagonal_start,
+        end_key, seqlen, window_size, running_max, running_sum, acc, scale_log2,
+        HEAD_DIM=HEAD_DIM, BLOCK_N=BLOCK_N,
     )  # fmt: skip
     # <<< step 4
 
@@ -185,6 +172,11 @@ def attention(q, k, v, *, window_size, softmax_scale=None):
     num_kv_heads = k.shape[1]
     if softmax_scale is None:
         softmax_scale = 1.0 / math.sqrt(head_dim)
+    # The kernel scales the maximum in place of the scores, and so wants a scale above 0: the sign
+    # moves to q, and a scale of 0 to a number that no score can make count (0 * -inf is NaN).
+    if softmax_scale < 0:
+        q, softmax_scale = -q, -softmax_scale
+    softmax_scale = max(softmax_scale, 1e-30)
     config = _launch_config(head_dim, q.dtype, q.device, window_size)
 
     # >>> step 5: clamp the window and launch (about 12 lines)
@@ -213,16 +205,15 @@ def _launch_config(head_dim, dtype, device, window_size):
         # No tensor cores here (IEEE fp32, compute capability 7.5): larger tiles spill registers.
         block, num_warps = (64, 8) if head_dim <= 64 else (32, 4)
         return {"BLOCK_M": block, "BLOCK_N": block, "num_warps": num_warps, "num_stages": 1}
-    # A row uses window_size of the window_size + BLOCK_M keys that its tile visits: a small window
-    # wants a small BLOCK_M.
+    # A row uses window_size of the window_size + BLOCK_M keys that its tile visits, rounded out to
+    # BLOCK_N: a small window wants small tiles.
     if shared_kib < 160:
         return {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 2}
     if window_size < 512:
         return {"BLOCK_M": 64, "BLOCK_N": 32, "num_warps": 4, "num_stages": 3}
-    if head_dim == 128:
-        # Two programs share a multiprocessor: the softmax of one runs under the dots of the other.
-        return {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 3}
-    return {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 8, "num_stages": 3}
+    # Small enough that programs share a multiprocessor: the softmax of one runs under the dots of
+    # the other.
+    return {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 3}
 
 
 def _check_arguments(q, k, v, window_size, softmax_scale):

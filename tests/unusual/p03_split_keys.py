@@ -21,6 +21,8 @@ def _split_kernel(
     row_exists = rows < seqlen_q
     q_ptrs = q_ptr + batch * stride_qb + head * stride_qh + rows[:, None] * stride_qm + dims
     q = tl.load(q_ptrs, mask=row_exists[:, None], other=0.0)
+    q = tl.where(scale_log2 < 0, -q, q)
+    scale_log2 = tl.maximum(tl.abs(scale_log2), 1e-30)
     running_max = tl.full((BLOCK_M,), float("-inf"), tl.float32)
     running_sum = tl.zeros((BLOCK_M,), tl.float32)
     acc = tl.zeros((BLOCK_M, HEAD_DIM), tl.float32)

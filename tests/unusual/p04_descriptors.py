@@ -32,6 +32,8 @@ def _descriptor_kernel(
         [seqlen, HEAD_DIM], [HEAD_DIM, 1], [BLOCK_M, HEAD_DIM],
     )  # fmt: skip
     q = q_tiles.load([query_start, 0])
+    q = tl.where(scale_log2 < 0, -q, q)
+    scale_log2 = tl.maximum(tl.abs(scale_log2), 1e-30)
     running_max = tl.full((BLOCK_M,), float("-inf"), tl.float32)
     running_sum = tl.zeros((BLOCK_M,), tl.float32)
     acc = tl.zeros((BLOCK_M, HEAD_DIM), tl.float32)
