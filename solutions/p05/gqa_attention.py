@@ -178,7 +178,8 @@ def _section_size(num_heads, head_bytes, num_tiles):
 
     Given num_heads in all, head_bytes that the programs of one head read again and again, and
     num_tiles programs for each head. Few enough that what they read stays in L2 cache, 16 MiB of
-    it; enough for 512 programs, so that no multiprocessor waits; and a divisor of num_heads.
+    it; enough for 512 programs, so that no multiprocessor waits; then down to a divisor of
+    num_heads.
     """
     size = max(16 * 2**20 // head_bytes, triton.cdiv(512, num_tiles), 1)
     size = min(size, num_heads)
