@@ -25,8 +25,8 @@ MISTAKES = {
     "unknown component": ("work = 1", "work = 1\nstyle = 2", "points: style: got an unknown key"),
     "unknown limit": ("call_timeout_s", "timeout", "limits: call_timeout_s: got nothing"),
     "unknown key of a case": (
-        "{ rows = 8, cols = 1024,",
-        "{ row = 8, cols = 1024,",
+        "{ rows = 4, cols = 2048,",
+        "{ row = 4, cols = 2048,",
         "check one_block: cases: row: got an unknown key, expected one of batch",
     ),
     "other folder": ('id = "p02"', 'id = "p03"', "id: got 'p03', expected the folder's name 'p02'"),
@@ -46,8 +46,8 @@ MISTAKES = {
         "check one_block: weight: got 0, expected a whole number >= 1",
     ),
     "no cases": (
-        "cases = [\n  { rows = 8, cols = 1024",
-        "cases = []\nother = [\n  { rows = 8, cols = 1024",
+        "cases = [\n  { rows = 4, cols = 2048",
+        "cases = []\nother = [\n  { rows = 4, cols = 2048",
         "check one_block: other: got an unknown key",
     ),
     "wrong dtype": (
