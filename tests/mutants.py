@@ -375,6 +375,12 @@ _P04 = (
         caught_as=WRITE_OUTSIDE,
     ),
     Mutant("p04", "previous result", ("diagonal", "lengths"), _PREVIOUS),
+    Mutant(
+        "p04",
+        "section ignored",
+        ("batch_heads",),
+        (("(tl.program_id(2) * tl.num_programs(0) + tl.program_id(0))", "tl.program_id(0)"),),
+    ),
 )
 
 _P05 = (
@@ -401,6 +407,12 @@ _P05 = (
         "HEADS-DIVIDED-BY-KV-HEADS",
     ),
     Mutant("p05", "batch ignored", ("batch_heads",), _BATCH_IGNORED, "BATCH-ZERO"),
+    Mutant(
+        "p05",
+        "sections left out of the grid",
+        ("batch_heads",),
+        (("(section, num_tiles, batch * num_q_heads // section)", "(section, num_tiles)"),),
+    ),
     Mutant("p05", "own key hidden", ("diagonal",), _OWN_KEY_HIDDEN, "DIAGONAL-EXCLUDED"),
     Mutant("p05", "next key visible", ("diagonal",), _NEXT_KEY_VISIBLE, "DIAGONAL-SHIFTED"),
 )
