@@ -1,6 +1,7 @@
 """Wrong kernels: each is a model answer with one mistake put in by text substitution.
 
-Data only; tests/test_wrong_kernels.py runs them.
+Data only; tests/test_wrong_kernels.py runs them. One file in spite of its length, since
+the problems share the lines that are changed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The oracle against the definition, its forms against each other, and every known mistake."""
+"""The oracle against the definition, its forms against each other, and every known mistake.
+
+One file in spite of its length: the tests share their inputs and cases.
+"""
 
 import importlib.util
 import itertools
