@@ -29,6 +29,10 @@ def _keys_before_tail(case, tile):
     return case.visible() & (case.key < case.seqlen_k // tile * tile)
 
 
+def _without_window_edge(case):
+    return case.visible() & (case.key != case.query - (case.window_size or 0) + 1)
+
+
 def _everywhere(case, visible):
     return differentiate(case, visible_q=visible, visible_kv=visible)
 
@@ -226,6 +230,22 @@ BACKWARD_MISTAKES = (
         "your gradients equal those of P recomputed with the mask key < query",
         _MASK,
         lambda case: _everywhere(case, case.window(last=-1)),
+    ),
+    known(
+        "DK-DV-DIAGONAL-EXCLUDED",
+        WINDOW,
+        "dk and dv leave out each query's own key",
+        "your dk and dv equal those of P recomputed with the mask key < query; dq is right",
+        _MASK,
+        lambda case: differentiate(case, visible_kv=case.window(last=-1)),
+    ),
+    known(
+        "DK-DV-WINDOW-ONE-SMALLER",
+        WINDOW,
+        "the window of dk and dv is one key too small",
+        "your dk and dv lack the oldest key in each query's window; dq is right",
+        _MASK,
+        lambda case: differentiate(case, visible_kv=_without_window_edge(case)),
     ),
     known(
         "BACKWARD-WINDOW-IGNORED",

@@ -375,6 +375,13 @@ _P04 = (
         ((_OUT_STRIDES, "*q.stride()[:3],"),),
         caught_as=WRITE_OUTSIDE,
     ),
+    Mutant(
+        "p04",
+        "k read past the end",
+        ("lengths",),
+        (("is_even = seqlen % config[\"BLOCK_N\"] == 0", "is_even = True"),),
+        caught_as=READ_OUTSIDE,
+    ),
     Mutant("p04", "previous result", ("diagonal", "lengths"), _PREVIOUS),
     Mutant(
         "p04",
@@ -488,8 +495,7 @@ _P06 = (
     ),
 )
 
-_P07_SINK_MASK = "(in_window | (keys[None, :] < num_sink_tokens))"
-_P07_VISIBLE = "visible = (keys[None, :] <= queries) & " + _P07_SINK_MASK
+_P07_STOP = "stop = tl.where(keys < num_sink_tokens, seqlen, keys + window_size)"
 _P07_SINK_END = "sink_end = tl.minimum(num_sink_tokens, first_key)"
 _CLAMP_SINKS = "num_sink_tokens = min(num_sink_tokens, seqlen)\n"
 
@@ -516,8 +522,9 @@ _P07 = (
         (
             (_P07_SINK_END, "sink_end = num_sink_tokens"),
             (
-                _P07_SINK_MASK,
-                "tl.where(position < first_key, keys[None, :] < num_sink_tokens, in_window)",
+                _P07_STOP,
+                "stop = tl.where((keys < num_sink_tokens) & (position < first_key), seqlen,"
+                " keys + tl.where(position < first_key, 0, window_size))",
             ),
         ),
         "SINKS-COUNTED-TWICE",
@@ -669,6 +676,8 @@ _P08 = (
 
 _P09_WINDOW_PAIR = "is_pair = (offs_n <= offs_m) & (offs_n > offs_m - window_size)"
 _P09_SINK_PAIR = "is_pair = (offs_n < num_sink_tokens) & (offs_n <= offs_m - window_size)"
+_P09_VISIBLE = "return (offs_n <= offs_m) & (offs_m < stop)"
+_P09_HEADS = "tl.range(0, group_size * num_tiles, disable_licm=True)"
 _P09_CLAMP_WINDOW = "window_size = min(window_size, q.shape[2])\n"
 _P09_CLAMP_SINKS = "num_sink_tokens = min(num_sink_tokens, q.shape[2] - window_size)\n"
 _P09_DSINK = "return -(sink_p * delta).sum((0, 2)).to(sink_logits.dtype)"
@@ -691,8 +700,31 @@ _P09 = (
         "p09",
         "own key hidden",
         ("window_edge",),
-        ((_P09_WINDOW_PAIR, _P09_WINDOW_PAIR.replace("<= offs_m", "< offs_m")),),
+        (
+            (_P09_WINDOW_PAIR, _P09_WINDOW_PAIR.replace("<= offs_m", "< offs_m")),
+            (_P09_VISIBLE, _P09_VISIBLE.replace("<= offs_m", "< offs_m")),
+        ),
         "DIAGONAL-EXCLUDED",
+    ),
+    Mutant(
+        "p09",
+        "own key hidden for dk and dv",
+        ("window_edge",),
+        ((_P09_WINDOW_PAIR, _P09_WINDOW_PAIR.replace("<= offs_m", "< offs_m")),),
+        "DK-DV-DIAGONAL-EXCLUDED",
+    ),
+    Mutant(
+        "p09",
+        "window one smaller for dk and dv",
+        ("window_edge",),
+        ((_P09_WINDOW_PAIR, _P09_WINDOW_PAIR.replace("- window_size", "- window_size + 1")),),
+        "DK-DV-WINDOW-ONE-SMALLER",
+    ),
+    Mutant(
+        "p09",
+        "window one larger for dk and dv",
+        ("window_edge",),
+        ((_P09_WINDOW_PAIR, _P09_WINDOW_PAIR.replace("offs_n > offs_m", "offs_n >= offs_m")),),
     ),
     Mutant(
         "p09",
@@ -787,7 +819,12 @@ _P09 = (
         ),
         "DQ-WITHOUT-SINKS",
     ),
-    Mutant("p09", "first head of the group", ("groups",), ((_MEMBERS, "for member in range(1):"),)),
+    Mutant(
+        "p09",
+        "first head of the group",
+        ("groups",),
+        ((_P09_HEADS, _P09_HEADS.replace("group_size * ", "")),),
+    ),
     Mutant(
         "p09",
         "dsink zero",

@@ -16,16 +16,26 @@ LN_2 = tl.constexpr(math.log(2.0))
 
 
 @triton.jit
-def _fold_key_tile(q, k, v, visible, running_max, running_sum, acc, scale_log2):
+def _load_keys(ptrs, keys, seqlen, IS_EVEN: tl.constexpr):
+    """Load one tile of K or V, (BLOCK_N, HEAD_DIM), with zeros for keys past the end.
+
+    With IS_EVEN no tile reaches past the end, and no mask is paid.
+    """
+    if IS_EVEN:
+        tile = tl.load(ptrs)
+    else:
+        tile = tl.load(ptrs, mask=keys[:, None] < seqlen, other=0.0)
+    return tile
+
+
+@triton.jit
+def _fold_key_tile(scores, v, running_max, running_sum, acc, scale_log2):
     """Fold one tile of keys and values into the running state of one tile of queries.
 
-    `visible` (BLOCK_M, BLOCK_N) says which keys count for which query; None means all for all.
-    The first tile must hold a visible key for every row: the maximum is finite from then on.
+    `scores` (BLOCK_M, BLOCK_N) are the products of queries and keys, -inf where not visible. The
+    first tile must hold a visible key for every row: the maximum is finite from then on.
     running_max is in units of scores * scale_log2; scale_log2 is positive.
     """
-    scores = tl.dot(q, tl.trans(k), input_precision="ieee")  # (BLOCK_M, BLOCK_N)
-    if visible is not None:
-        scores = tl.where(visible, scores, float("-inf"))
     new_max = tl.maximum(running_max, tl.max(scores, 1) * scale_log2)  # (BLOCK_M,)
     rescale = tl.exp2(running_max - new_max)  # (BLOCK_M,)
     p = tl.exp2(scores * scale_log2 - new_max[:, None])  # (BLOCK_M, BLOCK_N)
@@ -43,18 +53,19 @@ def _attention_kernel(
     stride_vb, stride_vh, stride_vn,
     stride_ob, stride_oh, stride_om,
     num_q_heads, group_size, seqlen, scale_log2,
-    HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, IS_EVEN: tl.constexpr,
 ):  # fmt: skip
     """One program computes BLOCK_M query rows of one query head.
 
-    Algorithm: causal attention in two phases, full tiles and the diagonal. Query head h reads key
+    Algorithm: causal attention, full tiles and then the diagonal. Query head h reads key
     and value head h // group_size in place: K and V are never repeated in memory.
     Grid: (query heads of a section, query tiles, sections), axis 0 launched fastest: the heads of
     one group run side by side and find each other's K and V tiles in L2, and the longest rows of a
     section start first, so that short ones fill the gaps behind them.
     Memory traffic: Q and out once; K and V half a time per query tile and query head, of which the
     heads of a group share what comes from DRAM; no score leaves the chip.
-    Limits: last dimension contiguous, HEAD_DIM a power of two from 16 to 128.
+    Limits: last dimension contiguous, HEAD_DIM a power of two from 16 to 128; IS_EVEN only where
+    BLOCK_N divides seqlen.
     """
     # >>> step 1: tile, batch and query head (about 4 lines)
     # After it: `batch_head`, `batch` and `q_head` are int64 scalars with batch_head = batch *
@@ -85,29 +96,23 @@ def _attention_kernel(
     # The pointers move from tile to tile; these offsets stay within one and fit in 32 bits.
     k_offs = offs_n[:, None] * stride_kn + offs_d[None, :]  # (BLOCK_N, HEAD_DIM)
     v_offs = offs_n[:, None] * stride_vn + offs_d[None, :]  # (BLOCK_N, HEAD_DIM)
-    # Phase one: full tiles, every key before every query.
+    # Full tiles, every key before every query, and then the tiles on the diagonal, masked.
     full_end = query_start // BLOCK_N * BLOCK_N
-    for _ in range(0, full_end, BLOCK_N):
-        k = tl.load(k_ptr + k_offs)  # (BLOCK_N, HEAD_DIM)
-        v = tl.load(v_ptr + v_offs)  # (BLOCK_N, HEAD_DIM)
-        running_max, running_sum, acc = _fold_key_tile(
-            q, k, v, None, running_max, running_sum, acc, scale_log2
-        )
-        k_ptr += BLOCK_N * stride_kn
-        v_ptr += BLOCK_N * stride_vn
-
-    # Phase two: the tiles on the diagonal, masked.
     diagonal_end = tl.minimum(query_start + BLOCK_M, seqlen)
-    # A pipeline for so few tiles would only take registers from the loop above.
-    for key_start in tl.range(full_end, diagonal_end, BLOCK_N, num_stages=1):
+    # One loop for both kinds of tiles: a second one would drain the pipeline of loads and fill it
+    # again.
+    for key_start in range(0, diagonal_end, BLOCK_N):
         keys = key_start + offs_n  # (BLOCK_N,)
-        # A key past the end lies after every query that is stored, so this hides it as well.
-        visible = keys[None, :] <= offs_m[:, None]  # (BLOCK_M, BLOCK_N)
-        exists = keys < seqlen  # (BLOCK_N,)
-        k = tl.load(k_ptr + k_offs, mask=exists[:, None], other=0.0)
-        v = tl.load(v_ptr + v_offs, mask=exists[:, None], other=0.0)
+        k = _load_keys(k_ptr + k_offs, keys, seqlen, IS_EVEN)
+        v = _load_keys(v_ptr + v_offs, keys, seqlen, IS_EVEN)
+        scores = tl.dot(q, tl.trans(k), input_precision="ieee")  # (BLOCK_M, BLOCK_N)
+        # All threads of the program take the same way: full tiles pay for no mask of scores.
+        if key_start >= full_end:
+            # A key past the end lies after every query that is stored, so this hides it as well.
+            visible = keys[None, :] <= offs_m[:, None]  # (BLOCK_M, BLOCK_N)
+            scores = tl.where(visible, scores, float("-inf"))
         running_max, running_sum, acc = _fold_key_tile(
-            q, k, v, visible, running_max, running_sum, acc, scale_log2
+            scores, v, running_max, running_sum, acc, scale_log2
         )
         k_ptr += BLOCK_N * stride_kn
         v_ptr += BLOCK_N * stride_vn
@@ -151,6 +156,7 @@ def attention(q, k, v, *, softmax_scale=None):
         q, softmax_scale = -q, -softmax_scale
     softmax_scale = max(softmax_scale, 1e-30)
     config = _launch_config(head_dim, q.dtype, q.device)
+    is_even = seqlen % config["BLOCK_N"] == 0
 
     # >>> step 3: outputs, grid and launch (about 15 lines)
     # After it: `out` is dense, with shape and dtype of q; `lse` is fp32, (batch, num_q_heads,

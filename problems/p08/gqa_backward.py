@@ -79,13 +79,22 @@ def _forward_tiles(
     BLOCK_N: tl.constexpr, HEAD_DIM: tl.constexpr, IS_DIAGONAL: tl.constexpr,
 ):  # fmt: skip
     """Given: fold the keys begin to end into the running state of one tile of queries."""
+    rows = tl.arange(0, BLOCK_N)
+    k_offs = rows[:, None] * stride_kn + tl.arange(0, HEAD_DIM)[None, :]
+    v_offs = rows[:, None] * stride_vn + tl.arange(0, HEAD_DIM)[None, :]
+    # Pointers that move from tile to tile take fewer registers than addresses made for each tile.
+    k_ptr += tl.cast(begin, tl.int64) * stride_kn
+    v_ptr += tl.cast(begin, tl.int64) * stride_vn
     for key_start in range(begin, end, BLOCK_N):
         if IS_DIAGONAL:
-            k = _load_tile(k_ptr, key_start, stride_kn, seqlen, BLOCK_N, HEAD_DIM)
-            v = _load_tile(v_ptr, key_start, stride_vn, seqlen, BLOCK_N, HEAD_DIM)
+            exists = key_start + rows[:, None] < seqlen  # (BLOCK_N, 1)
+            k = tl.load(k_ptr + k_offs, mask=exists, other=0.0)  # (BLOCK_N, HEAD_DIM)
+            v = tl.load(v_ptr + v_offs, mask=exists, other=0.0)  # (BLOCK_N, HEAD_DIM)
         else:
-            k = _load_inner_tile(k_ptr, key_start, stride_kn, BLOCK_N, HEAD_DIM)
-            v = _load_inner_tile(v_ptr, key_start, stride_vn, BLOCK_N, HEAD_DIM)
+            k = tl.load(k_ptr + k_offs)  # (BLOCK_N, HEAD_DIM)
+            v = tl.load(v_ptr + v_offs)  # (BLOCK_N, HEAD_DIM)
+        k_ptr += BLOCK_N * stride_kn
+        v_ptr += BLOCK_N * stride_vn
         scores = tl.dot(q, tl.trans(k), input_precision="ieee")  # (BLOCK_M, BLOCK_N)
         if IS_DIAGONAL:
             offs_n = key_start + tl.arange(0, BLOCK_N)
@@ -505,7 +514,7 @@ def _has_descriptors(*tensors):
         and torch.cuda.get_device_capability(tensor.device) == (9, 0)
         and tensor.dtype != torch.float32
         and tensor.data_ptr() % 16 == 0
-        and all(stride % 8 == 0 for stride in tensor.stride()[:3])
+        and all(stride > 0 and stride % 8 == 0 for stride in tensor.stride()[:3])
         for tensor in tensors
     )
 

@@ -36,6 +36,41 @@ def _load_tile(ptr, start, stride, seqlen, BLOCK: tl.constexpr, HEAD_DIM: tl.con
 
 
 @triton.jit
+def _group_rows(
+    ptr, group_size, seqlen, stride_h, stride_m,
+    BLOCK: tl.constexpr, HEAD_DIM: tl.constexpr, DESCRIPTORS: tl.constexpr,
+):  # fmt: skip
+    """Given: where `_load_group_rows` finds the rows of a group's query heads.
+
+    A pointer to those of the first head, or a descriptor of all.
+    """
+    if DESCRIPTORS:
+        rows = tl.make_tensor_descriptor(
+            ptr,
+            [group_size, seqlen, HEAD_DIM],
+            [tl.cast(stride_h, tl.int64), tl.cast(stride_m, tl.int64), 1],
+            [1, BLOCK, HEAD_DIM],
+        )
+    else:
+        rows = ptr
+    return rows
+
+
+@triton.jit
+def _load_group_rows(
+    rows, member, start, stride_h, stride_m, seqlen,
+    BLOCK: tl.constexpr, HEAD_DIM: tl.constexpr, DESCRIPTORS: tl.constexpr,
+):  # fmt: skip
+    """Given: `_load_tile` of one member of the group from what `_group_rows` returned."""
+    if DESCRIPTORS:
+        tile = rows.load([member, start, 0]).reshape(BLOCK, HEAD_DIM)
+    else:
+        head_ptr = rows + tl.cast(member, tl.int64) * stride_h
+        tile = _load_tile(head_ptr, start, stride_m, seqlen, BLOCK, HEAD_DIM)
+    return tile  # (BLOCK, HEAD_DIM)
+
+
+@triton.jit
 def _store_tile(ptr, start, stride, tile, seqlen, BLOCK: tl.constexpr, HEAD_DIM: tl.constexpr):
     """Given: store a tile in the tensor's dtype, without the rows past the end."""
     rows = tl.arange(0, BLOCK)
@@ -76,10 +111,11 @@ def _key_ranges(
 
 
 @triton.jit
-def _is_visible(offs_m, offs_n, window_size, num_sink_tokens):
-    """Given: True for pairs of either kind; shapes as in `_is_pair`."""
-    in_window = _is_pair(offs_m, offs_n, window_size, num_sink_tokens, WINDOW_PAIRS)
-    return in_window | _is_pair(offs_m, offs_n, window_size, num_sink_tokens, SINK_PAIRS)
+def _is_visible(offs_m, offs_n, seqlen, window_size, num_sink_tokens):
+    """Given: True for pairs of either kind; offs_m (BLOCK_M, 1), offs_n (1, BLOCK_N)."""
+    # The first query that does not see the key any more; queries past the end see no sink.
+    stop = tl.where(offs_n < num_sink_tokens, seqlen, offs_n + window_size)  # (1, BLOCK_N)
+    return (offs_n <= offs_m) & (offs_m < stop)
 
 
 @triton.jit
@@ -106,15 +142,16 @@ def _forward_tiles(
 ):  # fmt: skip
     """Given: fold the walk from begin to end into the running state of one tile of queries."""
     # Rows past the end see what the last row sees, so that no row ends with a sum of 0.
-    queries = tl.minimum(offs_m, seqlen - 1)  # (BLOCK_M,)
-    for position in range(begin, end, BLOCK_N):
+    queries = tl.minimum(offs_m, seqlen - 1)[:, None]  # (BLOCK_M, 1)
+    # What is the same in every round stays in the loop: kept outside it would take registers.
+    for position in tl.range(begin, end, BLOCK_N, disable_licm=True):
         key_start = tl.where(position < window_start, position - begin, position)
         k = _load_tile(k_ptr, key_start, stride_kn, seqlen, BLOCK_N, HEAD_DIM)
         v = _load_tile(v_ptr, key_start, stride_vn, seqlen, BLOCK_N, HEAD_DIM)
         scores = tl.dot(q, tl.trans(k), input_precision="ieee")  # (BLOCK_M, BLOCK_N)
         if (position < full_start) | (position >= full_end):
             offs_n = key_start + tl.arange(0, BLOCK_N)  # (BLOCK_N,)
-            visible = _is_visible(queries[:, None], offs_n[None, :], window_size, num_sink_tokens)
+            visible = _is_visible(queries, offs_n[None, :], seqlen, window_size, num_sink_tokens)
             scores = tl.where(visible, scores, float("-inf"))
         new_max = tl.maximum(running_max, tl.max(scores, 1) * scale_log2)  # (BLOCK_M,)
         # A row may have met no visible key so far.
@@ -199,29 +236,52 @@ def _delta_kernel(
 
 @triton.jit
 def _dkdv_tiles(
-    dk, dv, k, v, q_ptr, dout_ptr, lse_ptr, delta_ptr, offs_n, begin, full_start, full_end, end,
-    stride_qm, stride_dom, seqlen, window_size, num_sink_tokens, scale_log2,
-    BLOCK_M: tl.constexpr, HEAD_DIM: tl.constexpr, PAIRS: tl.constexpr,
+    dk, dv, k, v, q_ptr, dout_ptr, lse_ptr, delta_ptr, offs_n, group_size,
+    begin, full_start, full_end, end,
+    stride_qh, stride_qm, stride_doh, stride_dom,
+    seqlen, window_size, num_sink_tokens, scale_log2,
+    BLOCK_M: tl.constexpr, HEAD_DIM: tl.constexpr,
+    DESCRIPTORS: tl.constexpr, PAIRS: tl.constexpr,
 ):  # fmt: skip
-    """Given: add what the queries begin to end of one head give to dK and dV of one tile of keys.
+    """Given: add what the queries begin to end of a group's heads give to dK and dV of some keys.
 
-    As in p08, but for the mask: from full_start to full_end every pair is of the kind PAIRS.
+    As in p08, but for two points. From full_start to full_end every pair is of the kind PAIRS, and
+    no mask is paid. And one loop runs through all heads, since a window leaves few tiles of each: a
+    loop for every head would fill and drain a pipeline of loads for every head.
     """
+    q_rows = _group_rows(
+        q_ptr, group_size, seqlen, stride_qh, stride_qm, BLOCK_M, HEAD_DIM, DESCRIPTORS
+    )
+    dout_rows = _group_rows(
+        dout_ptr, group_size, seqlen, stride_doh, stride_dom, BLOCK_M, HEAD_DIM, DESCRIPTORS
+    )
+    num_tiles = tl.cdiv(end - begin, BLOCK_M)
     # As in p08: moved out of the loop, what is the same in every round would spill other registers.
-    for query_start in tl.range(begin, end, BLOCK_M, disable_licm=True):
+    for step in tl.range(0, group_size * num_tiles, disable_licm=True):
+        member = step // num_tiles
+        query_start = begin + (step - member * num_tiles) * BLOCK_M
         offs_m = query_start + tl.arange(0, BLOCK_M)  # (BLOCK_M,)
-        q = _load_tile(q_ptr, query_start, stride_qm, seqlen, BLOCK_M, HEAD_DIM)
-        dout = _load_tile(dout_ptr, query_start, stride_dom, seqlen, BLOCK_M, HEAD_DIM)
+        q = _load_group_rows(
+            q_rows, member, query_start, stride_qh, stride_qm, seqlen,
+            BLOCK_M, HEAD_DIM, DESCRIPTORS,
+        )  # fmt: skip
+        dout = _load_group_rows(
+            dout_rows, member, query_start, stride_doh, stride_dom, seqlen,
+            BLOCK_M, HEAD_DIM, DESCRIPTORS,
+        )  # fmt: skip
+        row = tl.cast(member, tl.int64) * seqlen
+        exists = offs_m < seqlen  # (BLOCK_M,)
         # A query past the end has lse = +inf: its probabilities are 0 and it adds nothing.
-        lse = tl.load(lse_ptr + offs_m, mask=offs_m < seqlen, other=float("inf"))  # (BLOCK_M,)
-        delta = tl.load(delta_ptr + offs_m, mask=offs_m < seqlen, other=0.0)  # (BLOCK_M,)
-        scores_t = tl.dot(k, tl.trans(q), input_precision="ieee") * scale_log2
+        lse = tl.load(lse_ptr + row + offs_m, mask=exists, other=float("inf"))  # (BLOCK_M,)
+        delta = tl.load(delta_ptr + row + offs_m, mask=exists, other=0.0)  # (BLOCK_M,)
+        scores_t = tl.dot(k, tl.trans(q), input_precision="ieee")  # (BLOCK_N, BLOCK_M)
+        log2_p_t = scores_t * scale_log2 - lse[None, :] * LOG2_E  # (BLOCK_N, BLOCK_M)
         if (query_start < full_start) | (query_start >= full_end):
-            visible = _is_pair(
+            is_pair = _is_pair(
                 offs_m[None, :], offs_n[:, None], window_size, num_sink_tokens, PAIRS
             )
-            scores_t = tl.where(visible, scores_t, float("-inf"))
-        p_t = tl.exp2(scores_t - lse[None, :] * LOG2_E)  # (BLOCK_N, BLOCK_M)
+            log2_p_t = tl.where(is_pair, log2_p_t, float("-inf"))
+        p_t = tl.exp2(log2_p_t)  # (BLOCK_N, BLOCK_M)
         dv = tl.dot(p_t.to(dout.dtype), dout, dv, input_precision="ieee")
         dp_t = tl.dot(v, tl.trans(dout), input_precision="ieee")  # (BLOCK_N, BLOCK_M)
         ds_t = p_t * (dp_t - delta[None, :])  # (BLOCK_N, BLOCK_M)
@@ -239,12 +299,14 @@ def _dkdv_kernel(
     stride_dkb, stride_dkh, stride_dkn,
     num_kv_heads, group_size, seqlen, window_size, num_sink_tokens, softmax_scale, scale_log2,
     HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    DESCRIPTORS: tl.constexpr,
 ):  # fmt: skip
     """Given, but for the ranges: dK and dV of BLOCK_N keys of one key/value head.
 
     Algorithm: start from what the sink pairs gave, which is zero for keys that are no sinks; for
     each query head of the group walk the query tiles whose windows reach these keys: the diagonal,
     full tiles, the right edge. Each program is the only writer of its tile: no atomics.
+    For DESCRIPTORS see `_has_descriptors`.
     Grid: (batch * num_kv_heads, key tiles).
     Memory traffic: K, V, dK and dV once; Q and dout (window_size + BLOCK_N) / BLOCK_N times.
     Limits: BLOCK_M divides BLOCK_N; last dimensions contiguous; dk and dv share their strides.
@@ -252,12 +314,13 @@ def _dkdv_kernel(
     batch = (tl.program_id(0) // num_kv_heads).to(tl.int64)
     kv_head = (tl.program_id(0) % num_kv_heads).to(tl.int64)
     key_start = tl.program_id(1) * BLOCK_N
-    q_ptr += batch * stride_qb
+    first_head = kv_head * group_size
+    q_ptr += batch * stride_qb + first_head * stride_qh
     k_ptr += batch * stride_kb + kv_head * stride_kh
     v_ptr += batch * stride_vb + kv_head * stride_vh
-    dout_ptr += batch * stride_dob
-    lse_ptr += batch * num_kv_heads * group_size * seqlen
-    delta_ptr += batch * num_kv_heads * group_size * seqlen
+    dout_ptr += batch * stride_dob + first_head * stride_doh
+    lse_ptr += (batch * num_kv_heads * group_size + first_head) * seqlen
+    delta_ptr += (batch * num_kv_heads * group_size + first_head) * seqlen
     dk_ptr += batch * stride_dkb + kv_head * stride_dkh
     dv_ptr += batch * stride_dkb + kv_head * stride_dkh
     offs_n = key_start + tl.arange(0, BLOCK_N)  # (BLOCK_N,)
@@ -273,18 +336,13 @@ def _dkdv_kernel(
     diagonal_end, full_end, end_query = _query_ranges(
         key_start, seqlen, window_size, BLOCK_M, BLOCK_N
     )
-    for member in range(group_size):
-        q_head = kv_head * group_size + member
-        head_q_ptr = q_ptr + q_head * stride_qh
-        head_dout_ptr = dout_ptr + q_head * stride_doh
-        head_lse_ptr = lse_ptr + q_head * seqlen
-        head_delta_ptr = delta_ptr + q_head * seqlen
-        dk, dv = _dkdv_tiles(
-            dk, dv, k, v, head_q_ptr, head_dout_ptr, head_lse_ptr, head_delta_ptr, offs_n,
-            key_start, diagonal_end, full_end, end_query,
-            stride_qm, stride_dom, seqlen, window_size, num_sink_tokens, scale_log2,
-            BLOCK_M, HEAD_DIM, WINDOW_PAIRS,
-        )  # fmt: skip
+    dk, dv = _dkdv_tiles(
+        dk, dv, k, v, q_ptr, dout_ptr, lse_ptr, delta_ptr, offs_n, group_size,
+        key_start, diagonal_end, full_end, end_query,
+        stride_qh, stride_qm, stride_doh, stride_dom,
+        seqlen, window_size, num_sink_tokens, scale_log2,
+        BLOCK_M, HEAD_DIM, DESCRIPTORS, WINDOW_PAIRS,
+    )  # fmt: skip
     dk *= softmax_scale
     _store_tile(dk_ptr, key_start, stride_dkn, dk, seqlen, BLOCK_N, HEAD_DIM)
     _store_tile(dv_ptr, key_start, stride_dkn, dv, seqlen, BLOCK_N, HEAD_DIM)
@@ -299,6 +357,7 @@ def _sink_dkdv_kernel(
     stride_dob, stride_doh, stride_dom,
     num_kv_heads, group_size, seqlen, window_size, num_sink_tokens, chunk_size, scale_log2,
     HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_SINK: tl.constexpr,
+    DESCRIPTORS: tl.constexpr,
 ):  # fmt: skip
     """What the sink pairs of one chunk of queries give to dK and dV of BLOCK_SINK sinks.
 
@@ -314,12 +373,13 @@ def _sink_dkdv_kernel(
     kv_head = (tl.program_id(0) % num_kv_heads).to(tl.int64)
     key_start = tl.program_id(1) * BLOCK_SINK
     chunk = tl.program_id(2)
-    q_ptr += batch * stride_qb
+    first_head = kv_head * group_size
+    q_ptr += batch * stride_qb + first_head * stride_qh
     k_ptr += batch * stride_kb + kv_head * stride_kh
     v_ptr += batch * stride_vb + kv_head * stride_vh
-    dout_ptr += batch * stride_dob
-    lse_ptr += batch * num_kv_heads * group_size * seqlen
-    delta_ptr += batch * num_kv_heads * group_size * seqlen
+    dout_ptr += batch * stride_dob + first_head * stride_doh
+    lse_ptr += (batch * num_kv_heads * group_size + first_head) * seqlen
+    delta_ptr += (batch * num_kv_heads * group_size + first_head) * seqlen
     row = (chunk.to(tl.int64) * tl.num_programs(0) + tl.program_id(0)) * num_sink_tokens
     partial_dk_ptr += row * HEAD_DIM
     partial_dv_ptr += row * HEAD_DIM
@@ -328,9 +388,9 @@ def _sink_dkdv_kernel(
     v = _load_tile(v_ptr, key_start, stride_vn, num_sink_tokens, BLOCK_SINK, HEAD_DIM)
     dk = tl.zeros((BLOCK_SINK, HEAD_DIM), tl.float32)
     dv = tl.zeros((BLOCK_SINK, HEAD_DIM), tl.float32)
-    # >>> step 3: one chunk of queries against one tile of sinks (about 9 lines)
-    # Which queries belong to this chunk? Which query heads read this key/value head? Their pointers
-    # start at head 0 of this batch: move them, and call `_dkdv_tiles` for each, with no tile full.
+    # >>> step 3: one chunk of queries against one tile of sinks (about 8 lines)
+    # Which queries belong to this chunk? The pointers start at the first query head that reads this
+    # key/value head, and `_dkdv_tiles` goes through the group: call it once, with no tile full.
     # After it: `dk` and `dv` (BLOCK_SINK, HEAD_DIM) fp32: what the sink pairs of the chunk give.
     # <<< step 3
     _store_tile(partial_dk_ptr, key_start, HEAD_DIM, dk, num_sink_tokens, BLOCK_SINK, HEAD_DIM)
@@ -344,16 +404,19 @@ def _dq_tiles(
     BLOCK_N: tl.constexpr, HEAD_DIM: tl.constexpr,
 ):  # fmt: skip
     """Given: add what the keys of the walk from begin to end give to dQ of one tile of queries."""
-    for position in range(begin, end, BLOCK_N):
+    for position in tl.range(begin, end, BLOCK_N, disable_licm=True):
         key_start = tl.where(position < window_start, position - begin, position)
         k = _load_tile(k_ptr, key_start, stride_kn, seqlen, BLOCK_N, HEAD_DIM)
         v = _load_tile(v_ptr, key_start, stride_vn, seqlen, BLOCK_N, HEAD_DIM)
-        scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale_log2  # (BLOCK_M, BLOCK_N)
+        scores = tl.dot(q, tl.trans(k), input_precision="ieee")  # (BLOCK_M, BLOCK_N)
+        log2_p = scores * scale_log2 - lse[:, None] * LOG2_E  # (BLOCK_M, BLOCK_N)
         if (position < full_start) | (position >= full_end):
             offs_n = key_start + tl.arange(0, BLOCK_N)  # (BLOCK_N,)
-            visible = _is_visible(offs_m[:, None], offs_n[None, :], window_size, num_sink_tokens)
-            scores = tl.where(visible, scores, float("-inf"))
-        p = tl.exp2(scores - lse[:, None] * LOG2_E)  # (BLOCK_M, BLOCK_N)
+            visible = _is_visible(
+                offs_m[:, None], offs_n[None, :], seqlen, window_size, num_sink_tokens
+            )
+            log2_p = tl.where(visible, log2_p, float("-inf"))
+        p = tl.exp2(log2_p)  # (BLOCK_M, BLOCK_N)
         dp = tl.dot(dout, tl.trans(v), input_precision="ieee")  # (BLOCK_M, BLOCK_N)
         ds = p * (dp - delta[:, None])  # (BLOCK_M, BLOCK_N)
         dq = tl.dot(ds.to(k.dtype), k, dq, input_precision="ieee")
@@ -496,9 +559,7 @@ def sink_window_attention(
     # >>> step 8: clamp window and sinks, and the differentiable call (about 5 lines)
     # After it: `window_size` is at most seqlen, and `num_sink_tokens` counts only sinks that leave
     # some window: at most seqlen - window_size. Returned is what `apply` gives.
-    raise NotImplementedError(
-        "p09 step 1: window pairs and sink pairs; see problems/p09/README.md"
-    )
+    raise NotImplementedError("p09 step 1: window pairs and sink pairs; see problems/p09/README.md")
     # <<< step 8
 
 
@@ -512,7 +573,7 @@ def _launch_forward(q, k, v, sink_logits, window_size, num_sink_tokens, softmax_
     batch, num_q_heads, seqlen, head_dim = q.shape
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     lse = torch.empty((batch, num_q_heads, seqlen), dtype=torch.float32, device=q.device)
-    config = _launch_config(q.shape[3], q.dtype, q.device, window_size)["forward"]
+    config = _launch_config(q.shape[3], q.dtype, q.device, window_size, num_sink_tokens)["forward"]
     grid = (batch * num_q_heads, triton.cdiv(seqlen, config["BLOCK_M"]))
     _forward_kernel[grid](
         q, k, v, sink_logits, out, lse,
@@ -544,7 +605,11 @@ def _launch_sink_dkdv(q, k, v, dout, lse, delta, window_size, num_sink_tokens, s
     seqlen / 4 rows beside one row per sink, so memory stays linear in seqlen.
     """
     batch, num_kv_heads, seqlen, head_dim = k.shape
-    config = _launch_config(q.shape[3], q.dtype, q.device, window_size)["sink"]
+    descriptors = _has_descriptors(q, dout)
+    if descriptors:
+        triton.set_allocator(_descriptor_memory)
+    options = (window_size, num_sink_tokens, descriptors)
+    config = _launch_config(q.shape[3], q.dtype, q.device, *options)["sink"]
     chunk_size = triton.cdiv(max(256, 4 * num_sink_tokens), 64) * 64
     num_chunks = triton.cdiv(seqlen - window_size, chunk_size)
     shape = (num_chunks, batch, num_kv_heads, num_sink_tokens, head_dim)
@@ -557,7 +622,7 @@ def _launch_sink_dkdv(q, k, v, dout, lse, delta, window_size, num_sink_tokens, s
             *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *dout.stride()[:3],
             num_kv_heads, q.shape[1] // num_kv_heads, seqlen, window_size, num_sink_tokens,
             chunk_size, softmax_scale * LOG2_E.value,
-            HEAD_DIM=head_dim, **config,
+            HEAD_DIM=head_dim, DESCRIPTORS=descriptors, **config,
         )  # fmt: skip
     return partial_dk, partial_dv
 
@@ -569,14 +634,18 @@ def _launch_dkdv(
     batch, num_kv_heads, seqlen, head_dim = k.shape
     dk = torch.empty(k.shape, dtype=k.dtype, device=k.device)
     dv = torch.empty(v.shape, dtype=v.dtype, device=v.device)
-    config = _launch_config(q.shape[3], q.dtype, q.device, window_size)["dkdv"]
+    descriptors = _has_descriptors(q, dout)
+    if descriptors:
+        triton.set_allocator(_descriptor_memory)
+    options = (window_size, num_sink_tokens, descriptors)
+    config = _launch_config(q.shape[3], q.dtype, q.device, *options)["dkdv"]
     grid = (batch * num_kv_heads, triton.cdiv(seqlen, config["BLOCK_N"]))
     _dkdv_kernel[grid](
         q, k, v, dout, lse, delta, sink_dk, sink_dv, dk, dv,
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *dout.stride()[:3], *dk.stride()[:3],
         num_kv_heads, q.shape[1] // num_kv_heads, seqlen, window_size, num_sink_tokens,
         softmax_scale, softmax_scale * LOG2_E.value,
-        HEAD_DIM=head_dim, **config,
+        HEAD_DIM=head_dim, DESCRIPTORS=descriptors, **config,
     )  # fmt: skip
     return dk, dv
 
@@ -585,7 +654,7 @@ def _launch_dq(q, k, v, dout, lse, delta, window_size, num_sink_tokens, softmax_
     """Given: dq, dense, shape and dtype of q."""
     batch, num_q_heads, seqlen, head_dim = q.shape
     dq = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    config = _launch_config(q.shape[3], q.dtype, q.device, window_size)["dq"]
+    config = _launch_config(q.shape[3], q.dtype, q.device, window_size, num_sink_tokens)["dq"]
     grid = (batch * num_q_heads, triton.cdiv(seqlen, config["BLOCK_M"]))
     _dq_kernel[grid](
         q, k, v, dout, lse, delta, dq,
@@ -597,10 +666,31 @@ def _launch_dq(q, k, v, dout, lse, delta, window_size, num_sink_tokens, softmax_
     return dq
 
 
-def _launch_config(head_dim, dtype, device, window_size):
+def _has_descriptors(*tensors):
+    """Given: whether the tensor memory accelerator of compute capability 9.0 can fetch their tiles.
+
+    It takes one instruction for a tile and no registers for addresses; a row must begin at a
+    multiple of 16 bytes.
+    """
+    return all(
+        tensor.is_cuda
+        and torch.cuda.get_device_capability(tensor.device) == (9, 0)
+        and tensor.dtype != torch.float32
+        and tensor.data_ptr() % 16 == 0
+        and all(stride > 0 and stride % 8 == 0 for stride in tensor.stride()[:3])
+        for tensor in tensors
+    )
+
+
+def _descriptor_memory(size, alignment, stream):
+    """Given: memory in which a kernel writes its descriptors, as Triton asks for it."""
+    return torch.empty(size, dtype=torch.int8, device="cuda")
+
+
+def _launch_config(head_dim, dtype, device, window_size, num_sink_tokens, descriptors=False):
     """Given: tile sizes, warps and pipeline stages of each kernel.
 
-    BLOCK_M divides BLOCK_N for dK and dV; BLOCK_N divides BLOCK_M elsewhere.
+    BLOCK_M divides BLOCK_N for dK and dV, and 64 for the sinks; BLOCK_N divides BLOCK_M elsewhere.
     """
     shared_bytes = 160 * 1024
     if device.type == "cuda":
@@ -608,20 +698,24 @@ def _launch_config(head_dim, dtype, device, window_size):
         if dtype == torch.float32:
             # IEEE dots run on the CUDA cores, operands in registers.
             shared_bytes = 0
-    if shared_bytes >= 160 * 1024 and window_size >= 512:
-        forward_tile = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 3}
-        dkdv_tile = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 3}
-        dq_tile = {"BLOCK_M": 64, "BLOCK_N": 32, "num_warps": 4, "num_stages": 3}
-        sink_tile = {"BLOCK_M": 64, "BLOCK_SINK": 16, "num_warps": 4, "num_stages": 3}
-        if head_dim == 128:
-            dkdv_tile = {"BLOCK_M": 32, "BLOCK_N": 64, "num_warps": 4, "num_stages": 3}
-            dq_tile = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 2}
-    elif shared_bytes >= 160 * 1024:
+    if shared_bytes >= 160 * 1024:
         # Of a tile's pairs a share of window_size / (window_size + 64) counts: not more than 64.
         forward_tile = {"BLOCK_M": 64, "BLOCK_N": 32, "num_warps": 4, "num_stages": 3}
         dkdv_tile = {"BLOCK_M": 32, "BLOCK_N": 64, "num_warps": 4, "num_stages": 3}
         dq_tile = {"BLOCK_M": 64, "BLOCK_N": 32, "num_warps": 4, "num_stages": 3}
-        sink_tile = {"BLOCK_M": 64, "BLOCK_SINK": 16, "num_warps": 4, "num_stages": 3}
+        sink_tile = {"BLOCK_M": 64, "BLOCK_SINK": 16, "num_warps": 2, "num_stages": 3}
+        if window_size >= 512:
+            forward_tile = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 3}
+        if head_dim == 128:
+            sink_tile = {"BLOCK_M": 32, "BLOCK_SINK": 16, "num_warps": 2, "num_stages": 3}
+            if window_size >= 512:
+                dq_tile = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 2}
+            if descriptors:
+                # Without addresses in registers there is room for scores of 64 queries.
+                dkdv_tile = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 2}
+        if num_sink_tokens > 16:
+            # Every tile of sinks reads all queries once more: few tiles.
+            sink_tile = {"BLOCK_M": 32, "BLOCK_SINK": 64, "num_warps": 4, "num_stages": 3}
     elif shared_bytes >= 96 * 1024:
         # Compute capability 8.6, 8.9 and 12.0.
         forward_tile = {"BLOCK_M": 64, "BLOCK_N": 32, "num_warps": 4, "num_stages": 2}

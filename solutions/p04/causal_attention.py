@@ -16,16 +16,26 @@ LN_2 = tl.constexpr(math.log(2.0))
 
 
 @triton.jit
-def _fold_key_tile(q, k, v, visible, running_max, running_sum, acc, scale_log2):
+def _load_keys(ptrs, keys, seqlen, IS_EVEN: tl.constexpr):
+    """Load one tile of K or V, (BLOCK_N, HEAD_DIM), with zeros for keys past the end.
+
+    With IS_EVEN no tile reaches past the end, and no mask is paid.
+    """
+    if IS_EVEN:
+        tile = tl.load(ptrs)
+    else:
+        tile = tl.load(ptrs, mask=keys[:, None] < seqlen, other=0.0)
+    return tile
+
+
+@triton.jit
+def _fold_key_tile(scores, v, running_max, running_sum, acc, scale_log2):
     """Fold one tile of keys and values into the running state of one tile of queries.
 
-    `visible` (BLOCK_M, BLOCK_N) says which keys count for which query; None means all for all.
-    The first tile must hold a visible key for every row: the maximum is finite from then on.
+    `scores` (BLOCK_M, BLOCK_N) are the products of queries and keys, -inf where not visible. The
+    first tile must hold a visible key for every row: the maximum is finite from then on.
     running_max is in units of scores * scale_log2; scale_log2 is positive.
     """
-    scores = tl.dot(q, tl.trans(k), input_precision="ieee")  # (BLOCK_M, BLOCK_N)
-    if visible is not None:
-        scores = tl.where(visible, scores, float("-inf"))
     new_max = tl.maximum(running_max, tl.max(scores, 1) * scale_log2)  # (BLOCK_M,)
     rescale = tl.exp2(running_max - new_max)  # (BLOCK_M,)
     p = tl.exp2(scores * scale_log2 - new_max[:, None])  # (BLOCK_M, BLOCK_N)
@@ -43,18 +53,19 @@ def _attention_kernel(
     stride_vb, stride_vh, stride_vn,
     stride_ob, stride_oh, stride_om,
     num_q_heads, seqlen, scale_log2,
-    HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, IS_EVEN: tl.constexpr,
 ):  # fmt: skip
     """One program computes BLOCK_M query rows of one head.
 
-    Algorithm: hold the query tile and walk the key tiles from left to right, in two phases. Tiles
-    whose every key lies before every query of the tile need no mask; the tiles on the diagonal are
-    masked; those above it are never visited, which halves the work.
+    Algorithm: hold the query tile and walk the key tiles from left to right. Tiles whose every key
+    lies before every query of the tile need no mask; the tiles on the diagonal are masked; those
+    above it are never visited, which halves the work.
     Grid: (heads of a section, query tiles, sections), axis 0 launched fastest: in each section the
     longest rows of all heads start first and the short ones fill the gaps behind them, and K and V
     of a section's heads stay in L2 while its programs read them.
     Memory traffic: Q and out once, K and V half a time per query tile; no score leaves the chip.
-    Limits: last dimension contiguous, HEAD_DIM a power of two from 16 to 128.
+    Limits: last dimension contiguous, HEAD_DIM a power of two from 16 to 128; IS_EVEN only where
+    BLOCK_N divides seqlen.
     """
     # >>> step 1: longest rows first (about 2 lines)
     batch_head = (tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)).to(tl.int64)
@@ -82,30 +93,26 @@ def _attention_kernel(
     # The pointers move from tile to tile; these offsets stay within one and fit in 32 bits.
     k_offs = offs_n[:, None] * stride_kn + offs_d[None, :]  # (BLOCK_N, HEAD_DIM)
     v_offs = offs_n[:, None] * stride_vn + offs_d[None, :]  # (BLOCK_N, HEAD_DIM)
-    # >>> step 2: phase one, the full tiles (about 9 lines)
+    # >>> step 2: the ends of the full tiles and of the walk (about 2 lines)
     full_end = query_start // BLOCK_N * BLOCK_N
-    for _ in range(0, full_end, BLOCK_N):
-        k = tl.load(k_ptr + k_offs)  # (BLOCK_N, HEAD_DIM)
-        v = tl.load(v_ptr + v_offs)  # (BLOCK_N, HEAD_DIM)
-        running_max, running_sum, acc = _fold_key_tile(
-            q, k, v, None, running_max, running_sum, acc, scale_log2
-        )
-        k_ptr += BLOCK_N * stride_kn
-        v_ptr += BLOCK_N * stride_vn
+    diagonal_end = tl.minimum(query_start + BLOCK_M, seqlen)
     # <<< step 2
 
-    # >>> step 3: phase two, the diagonal (about 12 lines)
-    diagonal_end = tl.minimum(query_start + BLOCK_M, seqlen)
-    # A pipeline for so few tiles would only take registers from the loop above.
-    for key_start in tl.range(full_end, diagonal_end, BLOCK_N, num_stages=1):
+    # >>> step 3: the walk (about 13 lines)
+    # One loop for both kinds of tiles: a second one would drain the pipeline of loads and fill it
+    # again.
+    for key_start in range(0, diagonal_end, BLOCK_N):
         keys = key_start + offs_n  # (BLOCK_N,)
-        # A key past the end lies after every query that is stored, so this hides it as well.
-        visible = keys[None, :] <= offs_m[:, None]  # (BLOCK_M, BLOCK_N)
-        exists = keys < seqlen  # (BLOCK_N,)
-        k = tl.load(k_ptr + k_offs, mask=exists[:, None], other=0.0)
-        v = tl.load(v_ptr + v_offs, mask=exists[:, None], other=0.0)
+        k = _load_keys(k_ptr + k_offs, keys, seqlen, IS_EVEN)
+        v = _load_keys(v_ptr + v_offs, keys, seqlen, IS_EVEN)
+        scores = tl.dot(q, tl.trans(k), input_precision="ieee")  # (BLOCK_M, BLOCK_N)
+        # All threads of the program take the same way: full tiles pay for no mask of scores.
+        if key_start >= full_end:
+            # A key past the end lies after every query that is stored, so this hides it as well.
+            visible = keys[None, :] <= offs_m[:, None]  # (BLOCK_M, BLOCK_N)
+            scores = tl.where(visible, scores, float("-inf"))
         running_max, running_sum, acc = _fold_key_tile(
-            q, k, v, visible, running_max, running_sum, acc, scale_log2
+            scores, v, running_max, running_sum, acc, scale_log2
         )
         k_ptr += BLOCK_N * stride_kn
         v_ptr += BLOCK_N * stride_vn
@@ -147,6 +154,7 @@ def attention(q, k, v, *, softmax_scale=None):
         q, softmax_scale = -q, -softmax_scale
     softmax_scale = max(softmax_scale, 1e-30)
     config = _launch_config(head_dim, q.dtype, q.device)
+    is_even = seqlen % config["BLOCK_N"] == 0
 
     # >>> step 4: outputs, grid and launch (about 13 lines)
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
@@ -159,7 +167,7 @@ def attention(q, k, v, *, softmax_scale=None):
         q, k, v, out, lse,
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *out.stride()[:3],
         num_q_heads, seqlen, softmax_scale * LOG2_E,
-        HEAD_DIM=head_dim, **config,
+        HEAD_DIM=head_dim, IS_EVEN=is_even, **config,
     )  # fmt: skip
     return out, lse
     # <<< step 4

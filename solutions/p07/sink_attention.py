@@ -56,8 +56,10 @@ def _visit_key_tiles(
     v_offs = offs_n[:, None] * stride_vn + offs_d[None, :]  # (BLOCK_N, HEAD_DIM)
     # Rows past the end see what the last row sees, so that no row ends with a sum of 0.
     queries = tl.minimum(offs_m, seqlen - 1)[:, None]  # (BLOCK_M, 1)
-    # One loop for all tiles: each loop more would fill and drain a pipeline of loads.
-    for position in range(begin, end, BLOCK_N):
+    # One loop for all tiles: each loop more would fill and drain a pipeline of loads. What is the
+    # same in every round is moved out of it, which takes registers: at head_dim 64 those of a
+    # fourth program on a multiprocessor.
+    for position in tl.range(begin, end, BLOCK_N, disable_licm=HEAD_DIM <= 64):
         # >>> step 3: from the walk to the keys (about 1 line)
         key_start = tl.where(position < first_key, position - begin, position)
         # <<< step 3
@@ -71,8 +73,9 @@ def _visit_key_tiles(
         # All threads of the program take the same way: full tiles pay for no mask of scores.
         if (position < full_start) | (position >= full_end):
             # >>> step 1: mask of window and sinks (about 2 lines)
-            in_window = keys[None, :] > queries - window_size  # (BLOCK_M, BLOCK_N)
-            visible = (keys[None, :] <= queries) & (in_window | (keys[None, :] < num_sink_tokens))
+            # The first query that does not see the key any more.
+            stop = tl.where(keys < num_sink_tokens, seqlen, keys + window_size)  # (BLOCK_N,)
+            visible = (keys[None, :] <= queries) & (queries < stop[None, :])  # (BLOCK_M, BLOCK_N)
             # <<< step 1
             scores = tl.where(visible, scores, float("-inf"))
         running_max, running_sum, acc = _fold_key_tile(

@@ -79,13 +79,22 @@ def _forward_tiles(
     BLOCK_N: tl.constexpr, HEAD_DIM: tl.constexpr, IS_DIAGONAL: tl.constexpr,
 ):  # fmt: skip
     """Given: fold the keys begin to end into the running state of one tile of queries."""
+    rows = tl.arange(0, BLOCK_N)
+    k_offs = rows[:, None] * stride_kn + tl.arange(0, HEAD_DIM)[None, :]
+    v_offs = rows[:, None] * stride_vn + tl.arange(0, HEAD_DIM)[None, :]
+    # Pointers that move from tile to tile take fewer registers than addresses made for each tile.
+    k_ptr += tl.cast(begin, tl.int64) * stride_kn
+    v_ptr += tl.cast(begin, tl.int64) * stride_vn
     for key_start in range(begin, end, BLOCK_N):
         if IS_DIAGONAL:
-            k = _load_tile(k_ptr, key_start, stride_kn, seqlen, BLOCK_N, HEAD_DIM)
-            v = _load_tile(v_ptr, key_start, stride_vn, seqlen, BLOCK_N, HEAD_DIM)
+            exists = key_start + rows[:, None] < seqlen  # (BLOCK_N, 1)
+            k = tl.load(k_ptr + k_offs, mask=exists, other=0.0)  # (BLOCK_N, HEAD_DIM)
+            v = tl.load(v_ptr + v_offs, mask=exists, other=0.0)  # (BLOCK_N, HEAD_DIM)
         else:
-            k = _load_inner_tile(k_ptr, key_start, stride_kn, BLOCK_N, HEAD_DIM)
-            v = _load_inner_tile(v_ptr, key_start, stride_vn, BLOCK_N, HEAD_DIM)
+            k = tl.load(k_ptr + k_offs)  # (BLOCK_N, HEAD_DIM)
+            v = tl.load(v_ptr + v_offs)  # (BLOCK_N, HEAD_DIM)
+        k_ptr += BLOCK_N * stride_kn
+        v_ptr += BLOCK_N * stride_vn
         scores = tl.dot(q, tl.trans(k), input_precision="ieee")  # (BLOCK_M, BLOCK_N)
         if IS_DIAGONAL:
             offs_n = key_start + tl.arange(0, BLOCK_N)
@@ -200,9 +209,10 @@ def _dkdv_tiles(
         lse = tl.load(lse_ptr + offs_m, mask=offs_m < seqlen, other=float("inf"))  # (BLOCK_M,)
         delta = tl.load(delta_ptr + offs_m, mask=offs_m < seqlen, other=0.0)  # (BLOCK_M,)
         # >>> step 2: transposed probabilities of one tile (about 3 lines)
-        scores_t = tl.dot(k, tl.trans(q), input_precision="ieee") * scale_log2
-        scores_t = tl.where(offs_n[:, None] <= offs_m[None, :], scores_t, float("-inf"))
-        p_t = tl.exp2(scores_t - lse[None, :] * LOG2_E)  # (BLOCK_N, BLOCK_M)
+        scores_t = tl.dot(k, tl.trans(q), input_precision="ieee")  # (BLOCK_N, BLOCK_M)
+        # Scaled and shifted in one instruction; a mask in between would make it two.
+        log2_p_t = scores_t * scale_log2 - lse[None, :] * LOG2_E
+        p_t = tl.exp2(tl.where(offs_n[:, None] <= offs_m[None, :], log2_p_t, float("-inf")))
         # <<< step 2
         # >>> step 3: dV and dK of one tile (about 4 lines)
         dv = tl.dot(p_t.to(dout.dtype), dout, dv, input_precision="ieee")
@@ -519,7 +529,7 @@ def _has_descriptors(*tensors):
         and torch.cuda.get_device_capability(tensor.device) == (9, 0)
         and tensor.dtype != torch.float32
         and tensor.data_ptr() % 16 == 0
-        and all(stride % 8 == 0 for stride in tensor.stride()[:3])
+        and all(stride > 0 and stride % 8 == 0 for stride in tensor.stride()[:3])
         for tensor in tensors
     )
 

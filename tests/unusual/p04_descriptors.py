@@ -40,9 +40,11 @@ def _descriptor_kernel(
     for key_start in range(0, tl.minimum(query_start + BLOCK_M, seqlen), BLOCK_N):
         k = k_tiles.load([key_start, 0])
         v = v_tiles.load([key_start, 0])
+        scores = tl.dot(q, tl.trans(k), input_precision="ieee")
         visible = (key_start + tl.arange(0, BLOCK_N))[None, :] <= rows[:, None]
+        scores = tl.where(visible, scores, float("-inf"))
         running_max, running_sum, acc = _fold_key_tile(
-            q, k, v, visible, running_max, running_sum, acc, scale_log2
+            scores, v, running_max, running_sum, acc, scale_log2
         )
     out = acc / running_sum[:, None]
     out_tiles.store([query_start, 0], out.to(out_ptr.dtype.element_ty))
