@@ -62,7 +62,12 @@ class Mutant:
 
 # -- p01 ---------------------------------------------------------------------------------------
 
-_P01_SCALE = "scores *= softmax_scale"
+_P01_MAX = "tile_max = softmax_scale * scores.amax"
+_P01_SHIFT = "torch.add(-new_max, scores, alpha=softmax_scale, out=scores)"
+_P01_NO_SCALE = (
+    (_P01_MAX, "tile_max = scores.amax"),
+    (_P01_SHIFT, "scores.sub_(new_max)"),
+)
 _P01_OUT = "out[:, q_start:q_stop] = acc / running_sum"
 _P01_LSE = "(running_max + running_sum.log()).squeeze(-1)"
 _P01_RETURN = "return out.view(q.shape), lse.view(q.shape[:3])"
@@ -79,7 +84,7 @@ _P01 = (
         ((_P01_RETURN, "return torch.zeros_like(out).view(q.shape), lse.view(q.shape[:3])"),),
         "ZEROS",
     ),
-    Mutant("p01", "no scale", ("online_softmax",), ((_P01_SCALE, ""),), "SCALE-MISSING"),
+    Mutant("p01", "no scale", ("online_softmax",), _P01_NO_SCALE, "SCALE-MISSING"),
     Mutant(
         "p01",
         "own key hidden",
@@ -141,7 +146,7 @@ _P01 = (
         "p01",
         "q scaled in place",
         ("one_tile",),
-        ((_P01_SCALE, ""), (_P01_ALLOCATE, "q *= softmax_scale\n    " + _P01_ALLOCATE)),
+        (*_P01_NO_SCALE, (_P01_ALLOCATE, "q *= softmax_scale\n    " + _P01_ALLOCATE)),
         caught_as=OVERWRITTEN,
     ),
     Mutant("p01", "nan", ("one_tile",), ((_P01_OUT, _P01_OUT + " * math.nan"),)),
@@ -195,8 +200,8 @@ _P02 = (
         ("ragged_cols",),
         (
             (
-                "tl.load(x_ptrs, mask=tile_mask, other=0.0)",
-                "tl.load(x_ptrs, mask=row_mask[:, None], other=0.0)",
+                "tl.load(x_ptrs, mask=tile_mask, other=0.0,",
+                "tl.load(x_ptrs, mask=row_mask[:, None], other=0.0,",
             ),
         ),
         caught_as=READ_OUTSIDE,
@@ -387,7 +392,7 @@ _P04 = (
         "p04",
         "section ignored",
         ("batch_heads",),
-        (("(tl.program_id(2) * tl.num_programs(0) + tl.program_id(0))", "tl.program_id(0)"),),
+        (("tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)", "tl.program_id(0)"),),
     ),
 )
 

@@ -107,6 +107,11 @@ def flash_attention(
     seqlen_k = k.shape[2]
     if softmax_scale is None:
         softmax_scale = 1.0 / math.sqrt(head_dim)
+    # Given: with a scale above 0 a maximum can be scaled in place of all scores (step 5). The sign
+    # moves to q, and a scale of 0 to a number that no score can make count (0 * -inf is NaN).
+    if softmax_scale < 0:
+        q, softmax_scale = -q, -softmax_scale
+    softmax_scale = max(softmax_scale, 1e-30)
 
     # Given: batch and heads become one dimension, so that one call serves every head.
     # `flatten` copies only an input whose strides do not allow a view.
@@ -135,8 +140,9 @@ def flash_attention(
             k_tile = k_heads[:, k_start:k_stop]  # (batch * heads, keys, head_dim)
             v_tile = v_heads[:, k_start:k_stop]  # (batch * heads, keys, head_dim)
 
-            # >>> step 3: scores of one tile (about 2 lines)
-            # After it: scores (batch * heads, rows, keys), fp32, with softmax_scale applied.
+            # >>> step 3: scores of one tile (about 1 line)
+            # After it: scores (batch * heads, rows, keys), fp32; softmax_scale is applied here, or in
+            # step 5.
             # <<< step 3
 
             # >>> step 4: mask a tile that the diagonal crosses (about 4 lines)
@@ -144,7 +150,7 @@ def flash_attention(
             # sequence. A tile without such a pair is left alone.
             # <<< step 4
 
-            # >>> step 5: online softmax update (about 6 lines)
+            # >>> step 5: online softmax update (about 7 lines)
             # After it, for the keys 0..k_stop-1 and each row, in fp32:
             #   running_max is the largest score;
             #   running_sum is the sum of exp(score - running_max);

@@ -14,6 +14,8 @@ SUPPORTED_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 # multiplies each tile of x by the matching piece of w, and adds up in fp32.
 # Grid: (cdiv(rows, BLOCK_M),).
 # Memory traffic: x is read once and y written once; w is read once per program, from cache.
+# cols is a constant: the compiler knows how often the loop runs and issues the loads of several
+# rounds together. The price is one compilation for each number of columns.
 # Limits: rows and cols below 2**31; few rows leave most of a GPU idle.
 @triton.jit
 def _weighted_row_sum_kernel(
@@ -21,12 +23,13 @@ def _weighted_row_sum_kernel(
     w_ptr,
     y_ptr,
     rows,
-    cols,
+    cols: tl.constexpr,
     stride_xm,
     stride_xn,
     stride_wn,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    X_EVICTION: tl.constexpr,
 ):
     # >>> step 1: the rows of this program (about 2 lines)
     # After it: row_ids (BLOCK_M,) int64, the rows of x that belong to this program;
@@ -55,19 +58,27 @@ def _weighted_row_sum_kernel(
     # <<< step 5
 
 
-def _launch_config(cols, stride_xm, stride_xn):
-    """Given: return tile sizes and warps for a matrix with these strides.
+def _launch_config(x):
+    """Given: return tile sizes, warps and the hint for the cache that suit this matrix.
 
-    A tile of 8192 elements gives each of the 256 threads 32 of them: in fp32, eight loads of
-    16 bytes under way at a time. The long side of a tile follows the smaller stride, because
-    neighbouring threads should read neighbouring addresses. BLOCK_M and BLOCK_N must be powers
-    of two.
+    The long side of a tile follows the smaller stride, because neighbouring threads should read
+    neighbouring addresses. BLOCK_M and BLOCK_N must be powers of two. Each of the 256 threads has
+    16 elements of a tile; in long rows each of 512 has 4, and the loads of several tiles are under
+    way at a time.
+
+    x is read once. Told to go first, it drives out less that others have left in the cache; where
+    it is many times as large as the cache that gains nothing and costs time.
     """
-    if stride_xm < stride_xn:
-        block_n = min(64, triton.next_power_of_2(cols))
-        return {"BLOCK_M": 128, "BLOCK_N": block_n, "num_warps": 8}
-    block_n = min(2048, triton.next_power_of_2(cols))
-    return {"BLOCK_M": min(64, 8192 // block_n), "BLOCK_N": block_n, "num_warps": 8}
+    _, cols = x.shape
+    hint = "evict_first" if x.numel() * x.element_size() < 256 * 2**20 else ""
+    if x.stride(0) < x.stride(1):
+        block_m, block_n, num_warps = 128, min(64, triton.next_power_of_2(cols)), 8
+    elif cols < 8192:
+        block_n = min(2048, triton.next_power_of_2(cols))
+        block_m, num_warps = min(64, 4096 // block_n), 8
+    else:
+        block_m, block_n, num_warps = 1, 2048, 16
+    return {"BLOCK_M": block_m, "BLOCK_N": block_n, "X_EVICTION": hint, "num_warps": num_warps}
 
 
 def _check_arguments(x, w):

@@ -68,17 +68,18 @@ def _attention_kernel(
     BLOCK_N divides seqlen.
     """
     # >>> step 1: longest rows first (about 2 lines)
-    # After it: `batch_head` int64, batch * num_q_heads + head, from the section on grid axis 2 and
+    # After it: `batch_head`, batch * num_q_heads + head, from the section on grid axis 2 and
     # the place in it on axis 0; `query_tile` int32 from axis 1, so that the tiles with the longest
     # rows of a section's heads start first.
     # <<< step 1
-    batch = batch_head // num_q_heads
-    head = batch_head % num_q_heads
+    # Divided as 32 bits, which is faster; int64 because they will meet strides.
+    batch = (batch_head // num_q_heads).to(tl.int64)
+    head = (batch_head % num_q_heads).to(tl.int64)
     q_ptr += batch * stride_qb + head * stride_qh
     k_ptr += batch * stride_kb + head * stride_kh
     v_ptr += batch * stride_vb + head * stride_vh
     out_ptr += batch * stride_ob + head * stride_oh
-    lse_ptr += batch_head * seqlen
+    lse_ptr += (batch * num_q_heads + head) * seqlen
     query_start = query_tile * BLOCK_M
     offs_m = query_start + tl.arange(0, BLOCK_M)  # (BLOCK_M,)
     offs_d = tl.arange(0, HEAD_DIM)  # (HEAD_DIM,)
@@ -180,10 +181,8 @@ def _launch_config(head_dim, dtype, device):
         return {"BLOCK_M": block, "BLOCK_N": block, "num_warps": num_warps, "num_stages": 1}
     if shared_kib < 160:
         return {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 2}
-    if head_dim == 128:
-        # Two programs share a multiprocessor: the softmax of one runs under the dots of the other.
-        return {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 3}
-    return {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 8, "num_stages": 3}
+    # Programs share a multiprocessor: the softmax of one runs under the dots of the others.
+    return {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 3}
 
 
 def _check_arguments(q, k, v, softmax_scale):

@@ -68,13 +68,13 @@ def _attention_kernel(
     BLOCK_N divides seqlen.
     """
     # >>> step 1: tile, batch and query head (about 4 lines)
-    # After it: `batch_head`, `batch` and `q_head` are int64 scalars with batch_head = batch *
-    # num_q_heads + q_head, from the section on grid axis 2 and the place in it on axis 0;
+    # After it: `batch` and `q_head` are int64 scalars with batch * num_q_heads + q_head =
+    # batch_head, which comes from the section on grid axis 2 and the place in it on axis 0;
     # `query_tile` is an int32 one from axis 1, the last tile of the sequence first.
     # <<< step 1
     q_ptr += batch * stride_qb + q_head * stride_qh
     out_ptr += batch * stride_ob + q_head * stride_oh
-    lse_ptr += batch_head * seqlen
+    lse_ptr += (batch * num_q_heads + q_head) * seqlen
 
     # >>> step 2: the kv head of the query head (about 3 lines)
     # After it: `k_ptr` and `v_ptr` point at row 0 of the kv head that `q_head` reads, in this
@@ -196,10 +196,8 @@ def _launch_config(head_dim, dtype, device):
         return {"BLOCK_M": block, "BLOCK_N": block, "num_warps": num_warps, "num_stages": 1}
     if shared_kib < 160:
         return {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 2}
-    if head_dim == 128:
-        # Two programs share a multiprocessor: the softmax of one runs under the dots of the other.
-        return {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 3}
-    return {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 8, "num_stages": 3}
+    # Programs share a multiprocessor: the softmax of one runs under the dots of the others.
+    return {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 3}
 
 
 def _check_arguments(q, k, v, softmax_scale):

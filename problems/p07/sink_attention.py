@@ -57,9 +57,9 @@ def _visit_key_tiles(
     # Rows past the end see what the last row sees, so that no row ends with a sum of 0.
     queries = tl.minimum(offs_m, seqlen - 1)[:, None]  # (BLOCK_M, 1)
     # One loop for all tiles: each loop more would fill and drain a pipeline of loads. What is the
-    # same in every round is moved out of it, which takes registers: at head_dim 64 those of a
-    # fourth program on a multiprocessor.
-    for position in tl.range(begin, end, BLOCK_N, disable_licm=HEAD_DIM <= 64):
+    # same in every round is moved out of it, which takes registers: with 64 keys at head_dim 64
+    # those of a fourth program on a multiprocessor.
+    for position in tl.range(begin, end, BLOCK_N, disable_licm=HEAD_DIM <= 64 and BLOCK_N >= 64):
         # >>> step 3: from the walk to the keys (about 1 line)
         # After it: `key_start`: the tile's first key. It is the position itself from first_key on;
         # before that the positions stand for the tiles of the sinks, begin for key 0.

@@ -107,6 +107,11 @@ def flash_attention(
     seqlen_k = k.shape[2]
     if softmax_scale is None:
         softmax_scale = 1.0 / math.sqrt(head_dim)
+    # Given: with a scale above 0 a maximum can be scaled in place of all scores (step 5). The sign
+    # moves to q, and a scale of 0 to a number that no score can make count (0 * -inf is NaN).
+    if softmax_scale < 0:
+        q, softmax_scale = -q, -softmax_scale
+    softmax_scale = max(softmax_scale, 1e-30)
 
     # Given: batch and heads become one dimension, so that one call serves every head.
     # `flatten` copies only an input whose strides do not allow a view.
@@ -136,9 +141,8 @@ def flash_attention(
             k_tile = k_heads[:, k_start:k_stop]  # (batch * heads, keys, head_dim)
             v_tile = v_heads[:, k_start:k_stop]  # (batch * heads, keys, head_dim)
 
-            # >>> step 3: scores of one tile (about 2 lines)
-            scores = _tile_matmul(q_tile, k_tile.transpose(1, 2))
-            scores *= softmax_scale
+            # >>> step 3: scores of one tile (about 1 line)
+            scores = _tile_matmul(q_tile, k_tile.transpose(1, 2))  # not scaled yet
             # <<< step 3
 
             # >>> step 4: mask a tile that the diagonal crosses (about 4 lines)
@@ -148,11 +152,12 @@ def flash_attention(
                 scores.masked_fill_(key[None, :] > query[:, None], -math.inf)
             # <<< step 4
 
-            # >>> step 5: online softmax update (about 6 lines)
-            new_max = torch.maximum(running_max, scores.amax(dim=-1, keepdim=True))
+            # >>> step 5: online softmax update (about 7 lines)
+            tile_max = softmax_scale * scores.amax(dim=-1, keepdim=True)
+            new_max = torch.maximum(running_max, tile_max)
             correction = torch.exp(running_max - new_max)
-            # In place: the tile stays in cache, and no second tile is allocated.
-            weights = scores.sub_(new_max).exp_()
+            # Scaled and shifted in one pass, in place: no second tile is allocated.
+            weights = torch.add(-new_max, scores, alpha=softmax_scale, out=scores).exp_()
             running_sum = running_sum * correction + weights.sum(dim=-1, keepdim=True)
             acc = acc * correction + _tile_matmul(weights.to(v.dtype), v_tile)
             running_max = new_max

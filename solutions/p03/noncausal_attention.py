@@ -168,10 +168,8 @@ def _launch_config(head_dim, dtype, device):
         return {"BLOCK_M": block, "BLOCK_N": block, "num_warps": num_warps, "num_stages": 2}
     if shared_kib < 160:
         return {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 2}
-    if head_dim == 128:
-        # Two programs share a multiprocessor: the softmax of one runs under the dots of the other.
-        return {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 3}
-    return {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 8, "num_stages": 3}
+    # Programs share a multiprocessor: the softmax of one runs under the dots of the others.
+    return {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 3}
 
 
 def _check_arguments(q, k, v, softmax_scale):

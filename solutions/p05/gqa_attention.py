@@ -68,14 +68,14 @@ def _attention_kernel(
     BLOCK_N divides seqlen.
     """
     # >>> step 1: tile, batch and query head (about 4 lines)
-    batch_head = (tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)).to(tl.int64)
-    batch = batch_head // num_q_heads
-    q_head = batch_head % num_q_heads
+    batch_head = tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)
+    batch = (batch_head // num_q_heads).to(tl.int64)
+    q_head = (batch_head % num_q_heads).to(tl.int64)
     query_tile = tl.num_programs(1) - 1 - tl.program_id(1)
     # <<< step 1
     q_ptr += batch * stride_qb + q_head * stride_qh
     out_ptr += batch * stride_ob + q_head * stride_oh
-    lse_ptr += batch_head * seqlen
+    lse_ptr += (batch * num_q_heads + q_head) * seqlen
 
     # >>> step 2: the kv head of the query head (about 3 lines)
     kv_head = q_head // group_size
@@ -209,10 +209,8 @@ def _launch_config(head_dim, dtype, device):
         return {"BLOCK_M": block, "BLOCK_N": block, "num_warps": num_warps, "num_stages": 1}
     if shared_kib < 160:
         return {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 2}
-    if head_dim == 128:
-        # Two programs share a multiprocessor: the softmax of one runs under the dots of the other.
-        return {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 3}
-    return {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 8, "num_stages": 3}
+    # Programs share a multiprocessor: the softmax of one runs under the dots of the others.
+    return {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 3}
 
 
 def _check_arguments(q, k, v, softmax_scale):
