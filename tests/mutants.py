@@ -185,6 +185,7 @@ _P02 = (
         (
             ("dtype=tl.float32)", "dtype=x_ptr.dtype.element_ty)"),
             (_P02_ADD, "acc += x_tile * w_tile[None, :]"),
+            ("elif cols < 8192:", "elif cols > 0:"),
             ("block_n = min(2048,", "block_n = min(16,"),
         ),
     ),
@@ -570,6 +571,10 @@ _STORE_TILE = "tl.store(ptrs, tile.to(ptr.dtype.element_ty), mask=start + rows[:
 _STORE_DV = "_store_tile(dv_ptr, key_start, stride_dkn, dv, seqlen, BLOCK_N, HEAD_DIM)"
 _RETURN_DQ = "    )  # fmt: skip\n    return dq\n"
 _P08_QUERIES = "key_start, seqlen,\n"
+_P08_DQ_MASK = (
+    'scores = tl.where(offs_n[None, :] <= offs_m[:, None], scores, float("-inf"))\n'
+    "        p = tl.exp2(scores - lse"
+)
 _P08_CALL = "return _GqaAttention.apply(q, k, v, float(softmax_scale))"
 
 _P08 = (
@@ -595,10 +600,7 @@ _P08 = (
         ("groups",),
         (
             ("offs_n[:, None] <= offs_m[None, :]", "offs_n[:, None] < offs_m[None, :]"),
-            (
-                "if IS_DIAGONAL:\n            scores = tl.where(offs_n[None, :] <= offs_m",
-                "if IS_DIAGONAL:\n            scores = tl.where(offs_n[None, :] < offs_m",
-            ),
+            (_P08_DQ_MASK, _P08_DQ_MASK.replace("<=", "<")),
         ),
         "BACKWARD-DIAGONAL-EXCLUDED",
     ),

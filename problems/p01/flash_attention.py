@@ -150,7 +150,7 @@ def flash_attention(
             # sequence. A tile without such a pair is left alone.
             # <<< step 4
 
-            # >>> step 5: online softmax update (about 7 lines)
+            # >>> step 5: online softmax update (about 9 lines)
             # After it, for the keys 0..k_stop-1 and each row, in fp32:
             #   running_max is the largest score;
             #   running_sum is the sum of exp(score - running_max);

@@ -152,14 +152,17 @@ def flash_attention(
                 scores.masked_fill_(key[None, :] > query[:, None], -math.inf)
             # <<< step 4
 
-            # >>> step 5: online softmax update (about 7 lines)
+            # >>> step 5: online softmax update (about 9 lines)
             tile_max = softmax_scale * scores.amax(dim=-1, keepdim=True)
             new_max = torch.maximum(running_max, tile_max)
             correction = torch.exp(running_max - new_max)
             # Scaled and shifted in one pass, in place: no second tile is allocated.
             weights = torch.add(-new_max, scores, alpha=softmax_scale, out=scores).exp_()
-            running_sum = running_sum * correction + weights.sum(dim=-1, keepdim=True)
-            acc = acc * correction + _tile_matmul(weights.to(v.dtype), v_tile)
+            # addcmul(a, b, c) is a + b * c.
+            tile_sum = weights.sum(dim=-1, keepdim=True)
+            running_sum = torch.addcmul(tile_sum, running_sum, correction)
+            tile_acc = _tile_matmul(weights.to(v.dtype), v_tile)
+            acc = torch.addcmul(tile_acc, acc, correction)
             running_max = new_max
             # <<< step 5
 

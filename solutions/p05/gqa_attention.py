@@ -22,10 +22,8 @@ def _load_keys(ptrs, keys, seqlen, IS_EVEN: tl.constexpr):
     With IS_EVEN no tile reaches past the end, and no mask is paid.
     """
     if IS_EVEN:
-        tile = tl.load(ptrs)
-    else:
-        tile = tl.load(ptrs, mask=keys[:, None] < seqlen, other=0.0)
-    return tile
+        return tl.load(ptrs)
+    return tl.load(ptrs, mask=keys[:, None] < seqlen, other=0.0)
 
 
 @triton.jit

@@ -30,13 +30,6 @@ def _load_tile(ptr, start, stride, seqlen, BLOCK: tl.constexpr, HEAD_DIM: tl.con
 
 
 @triton.jit
-def _load_inner_tile(ptr, start, stride, BLOCK: tl.constexpr, HEAD_DIM: tl.constexpr):
-    """Given: as `_load_tile`, where all rows are known to lie inside the sequence."""
-    offsets = tl.arange(0, BLOCK)[:, None] * stride + tl.arange(0, HEAD_DIM)[None, :]
-    return tl.load(ptr + tl.cast(start, tl.int64) * stride + offsets)  # (BLOCK, HEAD_DIM)
-
-
-@triton.jit
 def _rows(
     ptr, seqlen, stride, BLOCK: tl.constexpr, HEAD_DIM: tl.constexpr, DESCRIPTORS: tl.constexpr
 ):
@@ -86,8 +79,9 @@ def _forward_tiles(
     k_ptr += tl.cast(begin, tl.int64) * stride_kn
     v_ptr += tl.cast(begin, tl.int64) * stride_vn
     for key_start in range(begin, end, BLOCK_N):
+        offs_n = key_start + rows  # (BLOCK_N,)
         if IS_DIAGONAL:
-            exists = key_start + rows[:, None] < seqlen  # (BLOCK_N, 1)
+            exists = offs_n[:, None] < seqlen  # (BLOCK_N, 1)
             k = tl.load(k_ptr + k_offs, mask=exists, other=0.0)  # (BLOCK_N, HEAD_DIM)
             v = tl.load(v_ptr + v_offs, mask=exists, other=0.0)  # (BLOCK_N, HEAD_DIM)
         else:
@@ -97,7 +91,6 @@ def _forward_tiles(
         v_ptr += BLOCK_N * stride_vn
         scores = tl.dot(q, tl.trans(k), input_precision="ieee")  # (BLOCK_M, BLOCK_N)
         if IS_DIAGONAL:
-            offs_n = key_start + tl.arange(0, BLOCK_N)
             scores = tl.where(offs_n[None, :] <= offs_m[:, None], scores, float("-inf"))
         new_max = tl.maximum(running_max, tl.max(scores, 1) * scale_log2)  # (BLOCK_M,)
         rescale = tl.exp2(running_max - new_max)  # (BLOCK_M,)
@@ -288,14 +281,22 @@ def _dq_tiles(
     BLOCK_N: tl.constexpr, HEAD_DIM: tl.constexpr, IS_DIAGONAL: tl.constexpr,
 ):  # fmt: skip
     """Add what the keys begin to end give to dQ of one tile of queries."""
+    rows = tl.arange(0, BLOCK_N)
+    k_offs = rows[:, None] * stride_kn + tl.arange(0, HEAD_DIM)[None, :]
+    v_offs = rows[:, None] * stride_vn + tl.arange(0, HEAD_DIM)[None, :]
+    k_ptr += tl.cast(begin, tl.int64) * stride_kn
+    v_ptr += tl.cast(begin, tl.int64) * stride_vn
     for key_start in range(begin, end, BLOCK_N):
-        offs_n = key_start + tl.arange(0, BLOCK_N)  # (BLOCK_N,)
+        offs_n = key_start + rows  # (BLOCK_N,)
         if IS_DIAGONAL:
-            k = _load_tile(k_ptr, key_start, stride_kn, seqlen, BLOCK_N, HEAD_DIM)
-            v = _load_tile(v_ptr, key_start, stride_vn, seqlen, BLOCK_N, HEAD_DIM)
+            exists = offs_n[:, None] < seqlen  # (BLOCK_N, 1)
+            k = tl.load(k_ptr + k_offs, mask=exists, other=0.0)  # (BLOCK_N, HEAD_DIM)
+            v = tl.load(v_ptr + v_offs, mask=exists, other=0.0)  # (BLOCK_N, HEAD_DIM)
         else:
-            k = _load_inner_tile(k_ptr, key_start, stride_kn, BLOCK_N, HEAD_DIM)
-            v = _load_inner_tile(v_ptr, key_start, stride_vn, BLOCK_N, HEAD_DIM)
+            k = tl.load(k_ptr + k_offs)  # (BLOCK_N, HEAD_DIM)
+            v = tl.load(v_ptr + v_offs)  # (BLOCK_N, HEAD_DIM)
+        k_ptr += BLOCK_N * stride_kn
+        v_ptr += BLOCK_N * stride_vn
         # >>> step 5: dQ of one tile (about 7 lines)
         scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale_log2  # (BLOCK_M, BLOCK_N)
         if IS_DIAGONAL:
