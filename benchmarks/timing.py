@@ -80,7 +80,8 @@ class Entrant:
         """Call every set once, and learn how long launching and running take."""
         for number in range(self.sets):
             self.call(number)
-        self._delay_s = 1e-4 + 1.5 * min(clock.launch_s(lambda: self.call(0)) for _ in range(2))
+        # Three times: after a slow contender Python's own code has left the caches.
+        self._delay_s = 3e-4 + 3 * min(clock.launch_s(lambda: self.call(0)) for _ in range(2))
         self._estimate_ms = min(self._time(clock) for _ in range(2))
 
     @property
