@@ -1,5 +1,7 @@
 """The oracle: naive PyTorch, exact in fp64, with its gradients, and the known mistakes."""
 
+import torch
+
 from .blocked import blocked_attention, blocked_gradients
 from .gradients import attention_gradients, gradients
 from .magnitudes import magnitudes
@@ -43,3 +45,9 @@ __all__ = [
     "visible_keys",
     "weighted_row_sum",
 ]
+
+# On a CPU the first call of exp or log in a process may be of low accuracy for the share of one of
+# several threads (github.com/pytorch/pytorch/issues/188792, with oneMKL before 2025.0): one
+# element, on one thread, makes it the second.
+for _dtype in (torch.float32, torch.float64):
+    torch.ones(1, dtype=_dtype).exp().log()
