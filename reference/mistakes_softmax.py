@@ -96,6 +96,14 @@ SOFTMAX_MISTAKES = (
         lambda case: _scaled(case, case.scale**2),
     ),
     known(
+        "SCALE-TWICE-IN-LOG2",
+        FORWARD[1:],
+        "scores are scaled twice, each time in units of log2",
+        "your output equals attention with softmax_scale squared times log2(e)",
+        "scores go into the online softmax as they come from the dot: scale_log2 is applied there",
+        lambda case: _scaled(case, case.scale * abs(case.scale) * LOG2_E),
+    ),
+    known(
         "SCALE-INVERTED",
         ATTENTION,
         "scores are divided by the scale, so multiplied by sqrt(head_dim)",

@@ -383,9 +383,21 @@ _P04 = (
     ),
     Mutant(
         "p04",
+        "scaled before the fold too",
+        ("lengths",),
+        (
+            (
+                'scores = tl.dot(q, tl.trans(k), input_precision="ieee")',
+                'scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale_log2',
+            ),
+        ),
+        "SCALE-TWICE-IN-LOG2",
+    ),
+    Mutant(
+        "p04",
         "k read past the end",
         ("lengths",),
-        (("is_even = seqlen % config[\"BLOCK_N\"] == 0", "is_even = True"),),
+        (('is_even = seqlen % config["BLOCK_N"] == 0', "is_even = True"),),
         caught_as=READ_OUTSIDE,
     ),
     Mutant("p04", "previous result", ("diagonal", "lengths"), _PREVIOUS),
