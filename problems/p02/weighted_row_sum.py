@@ -62,9 +62,9 @@ def _launch_config(x):
     """Given: return tile sizes, warps and the hint for the cache that suit this matrix.
 
     The long side of a tile follows the smaller stride, because neighbouring threads should read
-    neighbouring addresses. BLOCK_M and BLOCK_N must be powers of two. Each of the 256 threads has
-    16 elements of a tile; in long rows each of 512 has 4, or 8 in fp32, and the loads of several
-    tiles are under way at a time.
+    neighbouring addresses. BLOCK_M and BLOCK_N must be powers of two. In long rows each of 512
+    threads has 4 elements of a tile, or 8 in fp32, and the loads of several tiles are under way at
+    a time.
 
     x is read once. Told to go first, it drives out less that others have left in the cache; where
     it is many times as large as the cache that gains nothing and costs time.
