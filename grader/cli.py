@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import json
+import contextlib
 import os
 import re
 import signal
@@ -14,12 +14,12 @@ from pathlib import Path
 from rich.console import Console
 
 from grader import __version__, scoring
-from grader.environment import Environment, EnvironmentFault, probe
+from grader.environment import EnvironmentFault, probe
 from grader.grade import Grader, Request
 from grader.manifest import PROBLEMS, ManifestError, load_problem, problem_ids
-from grader.model import GradeRecord
+from grader.model import Environment, GradeRecord
+from grader.progress import Progress
 from grader.render import terminal
-from grader.render.progress import Progress
 
 EXIT_USAGE = 2
 EXIT_ENVIRONMENT = 4
@@ -78,6 +78,10 @@ def _parser() -> argparse.ArgumentParser:
         "--fail-under", type=float, metavar="N", help="exit 0 from N required points on, else 1"
     )
     grade.add_argument("--exit-zero", action="store_true", help="exit 0 even when points were lost")
+    grade.add_argument("--quick", action="store_true", help="leave speed and memory out")
+    grade.add_argument(
+        "-x", "--exitfirst", action="store_true", help="end a problem at its first failure"
+    )
     grade.add_argument(
         "--jobs", type=int, metavar="N", help="problems tested side by side (default: by cores)"
     )
@@ -106,36 +110,49 @@ def _grade(options: argparse.Namespace) -> int:
             "--official: the sandbox that grading for credit requires is not part of this"
             " version; grade without --official (the record says: not for credit)"
         )
+    # A background job of a shell may start with Ctrl-C ignored, and hand that on to its children.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
     environment = probe(options.device)
+    jobs = options.jobs or _jobs(environment)
     request = Request(
         submission=options.submission.absolute(),
         shown_as=str(options.submission),
         problems=request_only,
         environment=environment,
         seed=seed,
-        jobs=options.jobs or _jobs(environment),
+        jobs=jobs,
+        compile_workers=max(1, len(os.sched_getaffinity(0)) // min(jobs, len(request_only))),
+        quick=options.quick,
+        exit_first=options.exitfirst,
     )
-    console = Console(stderr=True)
-    device = environment.device
     totals = {
-        p.id: sum(len(c.cases_on(device, triton=p.uses_triton)) for c in p.checks)
+        p.id: sum(len(p.cases(c, seed, environment.device)) for c in p.checks)
         for p in map(load_problem, request_only)
     }
-    signal.signal(signal.SIGTERM, _interrupt)
-    with Progress(console) as progress:
+    with Progress(Console(stderr=True)) as progress:
         progress.start(totals)
         grader = Grader(request, progress)
         try:
             record = grader.run()
         except BaseException:
-            record = grader.record()
-            _print_report(record)
-            _write_json(options.json, record)
+            _hand_over(options.json, grader.record())
             raise
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not lose the report
-    _print_report(record)
-    _write_json(options.json, record)
+    _hand_over(options.json, record)
     return scoring.exit_code(record, options.fail_under, options.exit_zero)
+
+
+def _hand_over(path: Path | None, record: GradeRecord) -> None:
+    """Write the record, then print the report: a standard output that is gone loses neither."""
+    fault = None
+    try:
+        _write_json(path, record)
+    except EnvironmentFault as error:
+        fault = error
+    _print_report(record)
+    if fault:
+        raise fault
 
 
 def _interrupt(*_: object) -> None:
@@ -151,7 +168,7 @@ def _jobs(environment: Environment) -> int:
     free = _available_memory_bytes()
     if environment.device == "cpu":
         return max(1, min(cores, 4, free // 2**30))
-    device_bytes = environment.facts["device_bytes"]
+    device_bytes = environment.device_bytes or 2**31
     return max(1, min(cores, 9, free // (3 * 2**30), device_bytes // (2 * 2**30)))
 
 
@@ -187,13 +204,13 @@ def _write_json(path: Path | None, record: GradeRecord) -> None:
     """Write the record in one step, so that a reader never sees half of it.
 
     Raises:
-        EnvironmentFault: the file cannot be written (the report has been printed before).
+        EnvironmentFault: the file cannot be written.
     """
     if path is None:
         return
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        partial.write_text(json.dumps(record.to_json(), indent=1) + "\n", encoding="utf-8")
+        partial.write_text(record.to_json(), encoding="utf-8")
         os.replace(partial, path)
     except OSError as error:
         partial.unlink(missing_ok=True)
@@ -201,7 +218,19 @@ def _write_json(path: Path | None, record: GradeRecord) -> None:
 
 
 def _print_report(record: GradeRecord) -> None:
-    terminal_out = sys.stdout.isatty()
+    """Print the report; what the terminal has no letter for becomes a question mark."""
+    try:
+        terminal_out = sys.stdout.isatty()
+    except (AttributeError, ValueError):  # closed before the start
+        return
     color = terminal_out and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
     width = min(Console().width, 100) if terminal_out else 80
-    print(terminal.render(record, width=width, color=color))
+    text = terminal.render(record, width=width, color=color)
+    encoding = sys.stdout.encoding or "ascii"
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+        sys.stdout.flush()
+        return
+    # Nobody reads any more: keep Python from failing once more when it flushes at exit.
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,12 +1,20 @@
-"""Names the cause of a wrong result: which known mistake gives exactly what the submission gave."""
+"""Names the cause of wrong results: the known mistake that gives what the submission gave.
+
+A name is given when one mistake explains wrong cases, and no case of the problem contradicts it,
+wrong or right. No name is better than a wrong one.
+"""
 
 from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable
 
 import torch
 
 import reference
 from grader.checks.correctness import Expected, element_errors
-from grader.checks.inputs import Inputs
+from grader.inputs import Inputs
 from grader.manifest import Case, Problem
 from grader.model import Diagnosis
 
@@ -15,63 +23,199 @@ _APART = 20.0  # times the tolerance by which the mistake must differ from the t
 _MUCH_CLOSER = 1e-5  # or this much closer to the mistake than the mistake is to the truth
 _MOST = 0.75  # of what the mistake changes must be as the mistake has it; the rest may be right
 
+Place = tuple[str, int]  # check and number of the case
 
-def candidates(
-    problem: Problem,
+
+class Fit(enum.IntEnum):
+    """How a known mistake agrees with a result, from worst to best."""
+
+    CONTRADICTED = 0  # it would have changed what is not changed so
+    SILENT = 1  # it makes no difference on this case
+    PARTLY = 2  # most of what it changes is as it has it, the rest is right
+    WHOLE = 3  # all is as the mistake has it
+    EXACTLY = 4  # the same, to fp32 rounding
+
+
+@dataclasses.dataclass(frozen=True)
+class Cause:
+    """A known mistake, the step in which it is made, and the wrong cases that it explains."""
+
+    diagnosis: Diagnosis
+    step: int | None
+    cases: tuple[Place, ...]
+
+
+class Casebook:
+    """Collects the results of one problem and settles on their causes when all are in."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._mistakes: dict[str, list[reference.Mistake]] = {}
+        for mistake in reference.mistakes_for(problem.id):
+            self._mistakes.setdefault(mistake.id, []).append(mistake)
+        self._possible = set(self._mistakes)
+        self._fits: dict[str, dict[Place, Fit]] = {id: {} for id in self._mistakes}
+        self._shown: dict[str, reference.Mistake] = {}  # the variant, by tile size, that fits
+        self._passed: list[tuple[Case, Callable[[], tuple[Inputs, Expected]]]] = []
+
+    def add_wrong(
+        self,
+        place: Place,
+        case: Case,
+        inputs: Inputs,
+        got: dict[str, torch.Tensor],
+        expected: Expected,
+    ) -> None:
+        """Take a wrong result in; a mistake that contradicts it is no cause any more."""
+        for id in sorted(self._possible):
+            fit, variant = _best_fit(self._mistakes[id], case, inputs, got, expected)
+            self._fits[id][place] = fit
+            if fit > Fit.SILENT:
+                self._shown.setdefault(id, variant)
+            if fit is Fit.CONTRADICTED:
+                self._possible.discard(id)
+
+    def add_right(self, case: Case, recompute: Callable[[], tuple[Inputs, Expected]]) -> None:
+        """Take a right result in; `recompute` gives its inputs and what was expected again."""
+        self._passed.append((case, recompute))
+
+    def settle(self) -> list[Cause]:
+        """Return the causes that are known, each with the cases it explains."""
+        causes: list[Cause] = []
+        explained: set[Place] = set()
+        for id in self._candidates():
+            places = {p for p, fit in self._fits[id].items() if fit > Fit.SILENT}
+            rivals = [other for other in self._candidates() if self._rivals(other, id, places)]
+            if not places - explained or rivals or self._contradicted_by_right(id):
+                continue
+            mistake = self._shown[id]
+            diagnosis = Diagnosis(
+                id=f"{self._problem.id.upper()}-{id}",
+                title=mistake.title,
+                note=mistake.note,
+                help=mistake.help,
+            )
+            step = self._problem.step_of_cause(id)
+            causes.append(Cause(diagnosis, step, tuple(sorted(places))))
+            explained |= places
+        return causes
+
+    def _candidates(self) -> list[str]:
+        """Mistakes that explain a case and contradict none, those that explain most first."""
+        found = [id for id in self._possible if self._strength(id)[0]]
+        return sorted(found, key=lambda id: (self._strength(id), id), reverse=True)
+
+    def _strength(self, id: str) -> tuple[int, int]:
+        fits = [fit for fit in self._fits[id].values() if fit > Fit.SILENT]
+        return len(fits), sum(fits)
+
+    def _rivals(self, other: str, id: str, places: set[Place]) -> bool:
+        """Whether `other` explains some of the same cases just as well."""
+        if other == id:
+            return False
+        fits, others = self._fits[id], self._fits[other]
+        shared = [p for p in places if others.get(p, Fit.CONTRADICTED) > Fit.SILENT]
+        if not shared or self._strength(other)[0] < self._strength(id)[0]:
+            return False
+        return sum(others[p] for p in shared) >= sum(fits[p] for p in shared)
+
+    def _contradicted_by_right(self, id: str) -> bool:
+        """Whether a case that came out right would have come out wrong with this mistake."""
+        for case, recompute in self._passed:
+            inputs, expected = recompute()
+            moved = [_moves(m, case, inputs, expected) for m in self._mistakes[id]]
+            if all(moved):
+                return True
+        return False
+
+
+def _best_fit(
+    variants: list[reference.Mistake],
     case: Case,
     inputs: Inputs,
     got: dict[str, torch.Tensor],
     expected: Expected,
-) -> list[Diagnosis]:
-    """Return the known mistakes that explain `got` on this case, none when nothing fits.
+) -> tuple[Fit, reference.Mistake]:
+    """Return how well the best of a mistake's variants agrees with a result, and that variant."""
+    best, shown = Fit.CONTRADICTED, variants[0]
+    for mistake in variants:
+        wrong = _predict(mistake, case, inputs)
+        fit = Fit.SILENT if wrong is None else _fit(wrong, got, expected)
+        if fit > best:
+            best, shown = fit, mistake
+        if best is Fit.EXACTLY:
+            break
+    return best, shown
 
-    A mistake explains a result when every element is either as the mistake has it or right, and
-    most of what the mistake changes is as the mistake has it: a kernel that makes it may still
-    get the last rows of a tile right. Mistakes that explain everything go before such ones.
-    """
-    whole: dict[str, Diagnosis] = {}
-    partly: dict[str, Diagnosis] = {}
-    for mistake in reference.mistakes_for(problem.id):
-        id = f"{problem.id.upper()}-{mistake.id}"
-        if id in whole:
-            continue  # the same mistake with another tile size
-        try:
-            wrong = mistake.fn(dict(inputs.all), case.kwargs)
-        except (ValueError, RuntimeError, IndexError):
-            continue  # this mistake has no meaning on this case
-        share = _share_explained(wrong, got, expected, case.dtype, problem.tolerance_factor)
-        diagnosis = Diagnosis(id, mistake.title, mistake.note, mistake.help)
+
+def _predict(
+    mistake: reference.Mistake, case: Case, inputs: Inputs
+) -> dict[str, torch.Tensor] | None:
+    try:
+        return mistake.fn(dict(inputs.all), case.kwargs)
+    except (ValueError, RuntimeError, IndexError):
+        return None  # this mistake has no meaning on this case
+
+
+def _fit(wrong: dict[str, torch.Tensor], got: dict[str, torch.Tensor], expected: Expected) -> Fit:
+    names = [name for name in expected.truth if name in wrong]
+    if expected.precision == "tf32":
+        # An exact fp32 computation follows its mistake much closer than TF32 would: try that first.
+        tight = dataclasses.replace(expected, honest=expected.truth, precision="fp32")
+        share = _share_explained(names, wrong, got, tight, expected)
         if share == 1.0:
-            whole[id] = diagnosis
-        elif share >= _MOST:
-            partly[id] = diagnosis
-    return list((whole or partly).values())
+            return Fit.EXACTLY
+    share = _share_explained(names, wrong, got, expected, expected)
+    if share is None:
+        return Fit.SILENT
+    if share == 1.0:
+        return Fit.EXACTLY if expected.precision == "fp32" else Fit.WHOLE
+    return Fit.PARTLY if share >= _MOST else Fit.CONTRADICTED
 
 
 def _share_explained(
+    names: list[str],
     wrong: dict[str, torch.Tensor],
     got: dict[str, torch.Tensor],
+    close: Expected,
     expected: Expected,
-    dtype: str,
-    factor: float,
-) -> float:
-    """Return how much of what a mistake changes `got` has as the mistake does; 0 if it differs."""
+) -> float | None:
+    """Return how much of what a mistake changes `got` has as the mistake does.
+
+    0 if an element is neither right nor as the mistake has it; None if the mistake changes nothing.
+    `close` has the tolerance for following the mistake, `expected` that for being right.
+    """
     changed = followed = 0
-    for name in wrong.keys() & expected.truth.keys():
+    consistent = True
+    for name in names:
         truth, mistaken = expected.truth[name], wrong[name].double()
         # NaN in a prediction means that the mistake leaves this element undetermined.
         undetermined = mistaken.isnan()
         mistaken = torch.where(undetermined, truth, mistaken)
         # The honest error stays what it is: shift it to the mistaken values.
-        honest = mistaken + (expected.honest[name].double() - truth)
-        as_mistake = Expected({}, {name: honest}, expected.magnitude)
-        right = element_errors(name, got[name], truth, expected, dtype, factor) <= 1.0
-        distance = element_errors(name, got[name], mistaken, as_mistake, dtype, factor)
-        moved = element_errors(name, mistaken, truth, expected, dtype, factor)
-        follows = (distance <= _CLOSE) | (distance <= _MUCH_CLOSER * moved)
+        honest = mistaken + (close.honest[name].double() - truth)
+        as_mistake = dataclasses.replace(close, honest={name: honest})
+        right = element_errors(name, got[name], truth, expected) <= 1.0
+        distance = element_errors(name, got[name], mistaken, as_mistake)
+        moved = element_errors(name, mistaken, truth, expected)
+        moved_close = element_errors(name, mistaken, truth, close)
+        follows = (distance <= _CLOSE) | (distance <= _MUCH_CLOSER * moved_close)
         apart = moved > _APART
-        if not bool((right | follows | undetermined).all()):
-            return 0.0
+        consistent &= bool((right | follows | undetermined).all())
         changed += int(apart.sum())
         followed += int((apart & follows).sum())
-    return followed / changed if changed else 0.0
+    if not changed:
+        return None
+    return followed / changed if consistent else 0.0
+
+
+def _moves(mistake: reference.Mistake, case: Case, inputs: Inputs, expected: Expected) -> bool:
+    """Whether a mistake would have made a result wrong by a wide margin."""
+    wrong = _predict(mistake, case, inputs)
+    for name in expected.truth if wrong else ():
+        if name in wrong:
+            truth, mistaken = expected.truth[name], wrong[name].double()
+            mistaken = torch.where(mistaken.isnan(), truth, mistaken)
+            if bool((element_errors(name, mistaken, truth, expected) > _APART).any()):
+                return True
+    return False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import platform
 import subprocess
@@ -10,6 +9,11 @@ import sys
 from importlib import metadata
 from typing import Any
 
+from packaging.version import InvalidVersion, Version
+
+from grader.model import Environment
+
+OLDEST_TRITON, NEWEST_TRITON = Version("3.6"), Version("3.9")
 _PROBE = """
 import json
 import torch
@@ -25,24 +29,6 @@ print(json.dumps(found))
 
 class EnvironmentFault(Exception):
     """This machine cannot run the grader; the message says what is missing and what to do."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Environment:
-    """Versions and device of the run, as they go into the record."""
-
-    device: str
-    facts: dict[str, Any]
-
-    @property
-    def device_name(self) -> str:
-        """GPU model, or "cpu"."""
-        return self.facts["device_name"] if self.device == "cuda" else "cpu"
-
-    @property
-    def interpreter_works(self) -> bool:
-        """Whether Triton's interpreter can run kernels with these versions."""
-        return interpreter_works(self.facts.get("triton"), self.facts.get("numpy"))
 
 
 def probe(wanted: str) -> Environment:
@@ -67,21 +53,33 @@ def probe(wanted: str) -> Environment:
             f"--device cuda: got no usable CUDA GPU (torch {facts['torch']}), expected one;"
             " use --device cpu"
         )
-    capability = facts.get("capability")
-    if facts["device"] == "cuda" and tuple(capability) < (7, 5):
+    if facts["device"] == "cuda" and tuple(facts["capability"]) < (7, 5):
         raise EnvironmentFault(
-            f"{facts['device_name']}: got compute capability {capability}, expected 7.5 or newer;"
-            " use --device cpu"
+            f"{facts['device_name']}: got compute capability {facts['capability']}, expected 7.5 or"
+            " newer; use --device cpu"
         )
-    facts["python"] = platform.python_version()
-    facts["platform"] = platform.platform(terse=True)
-    environment = Environment(facts["device"], facts)
-    if environment.device == "cpu" and not environment.interpreter_works:
+    if facts["device"] == "cpu" and not interpreter_works(facts["triton"], facts["numpy"]):
         raise EnvironmentFault(
             f"Triton {facts['triton']} with numpy {facts['numpy']}: the interpreter fails on loops"
             " with a runtime bound; run `pip install 'numpy<2.4'` or install Triton 3.7 or newer"
         )
-    return environment
+    return Environment(
+        **{k: tuple(v) if k == "capability" else v for k, v in facts.items()},
+        python=platform.python_version(),
+        platform=platform.platform(terse=True),
+        notes=_notes(facts["triton"]),
+    )
+
+
+def _notes(triton: str) -> tuple[str, ...]:
+    """Say once what a student misses with this version of Triton."""
+    version = _version(triton)
+    minor = Version(f"{version.major}.{version.minor}")
+    if not OLDEST_TRITON <= minor <= NEWEST_TRITON:
+        return (f"Triton {triton} is untested here: expected 3.6 to 3.9",)
+    if minor >= Version("3.9"):
+        return (f"Triton {triton} has no block pointers: tl.make_block_ptr raises",)
+    return ()
 
 
 def _probe_torch() -> dict[str, Any]:
@@ -96,12 +94,11 @@ def _probe_torch() -> dict[str, Any]:
 
 def interpreter_works(triton: str | None, numpy: str | None) -> bool:
     """Triton 3.6's interpreter does not run loops with a runtime bound under numpy >= 2.4."""
-    return not (_version(triton) < (3, 7) and _version(numpy) >= (2, 4))
+    return not (_version(triton) < Version("3.7") and _version(numpy) >= Version("2.4"))
 
 
-def _version(text: str | None) -> tuple[int, int]:
+def _version(text: str | None) -> Version:
     try:
-        major, minor = (text or "0.0").split(".")[:2]
-        return int(major), int(minor)
-    except ValueError:
-        return 0, 0
+        return Version(text or "0")
+    except InvalidVersion:
+        return Version("0")

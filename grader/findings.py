@@ -1,36 +1,40 @@
-"""What one case came to, and how a worker's reply or end reads as verdict and headline."""
+"""What one case came to; what the judge asks its own processes, and the events they send back.
+
+A request is a file without a name, so that no command line shows a seed. Events are JSON lines on a
+pipe. They come from the judge's own processes, but those run as the
+same user as a submission: every line is read as one of these records or not at all.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any
+import base64
+from typing import Annotated, Literal
 
-from grader.model import Diagnosis, Message, Verdict
-from grader.protocol import Reply, Status
-from grader.sandbox import Ended
+from pydantic import Base64Bytes, Field, TypeAdapter, ValidationError
 
-_STATUS_VERDICT = {
-    Status.NOT_IMPLEMENTED: Verdict.NOT_IMPLEMENTED,
-    Status.OUT_OF_MEMORY: Verdict.OUT_OF_MEMORY,
-    Status.DEVICE_FAULT: Verdict.CRASH,
-    Status.GUARD_CHANGED: Verdict.FAIL,
-}
+from grader.model import (
+    Diagnosis,
+    MemoryFigures,
+    Message,
+    Record,
+    SpeedFigures,
+    Verdict,
+)
 
 
-@dataclasses.dataclass(frozen=True)
-class Finding:
-    """What one case came to. `candidates` are the known mistakes that would explain it."""
+class Finding(Record):
+    """What one case came to. `wrong_outputs` empty means all; `margin` is error / allowed.
+
+    `after_calls` goes with an internal fault: the submission's code had run before beside the
+    process that failed, and may have brought it about.
+    """
 
     verdict: Verdict
     message: Message | None = None
-    candidates: tuple[Diagnosis, ...] = ()
+    wrong_outputs: tuple[str, ...] = ()
     margin: float | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the finding as plain data for the test report."""
-        data = dataclasses.asdict(self)
-        data["verdict"] = self.verdict.value
-        return data
+    duration_s: float = 0.0
+    after_calls: bool = False
 
 
 class CaseFailed(Exception):
@@ -41,34 +45,114 @@ class CaseFailed(Exception):
         self.finding = finding
 
 
-def of_reply(reply: Reply, signature: str) -> tuple[Verdict, str, str | None]:
-    """Return verdict, headline and extent of a reply that is not OK: all the submission's own.
+class SourceFile(Record):
+    """The bytes of one submitted file, as they were read once."""
 
-    An access outside a tensor has the same headline however far it reaches: it is one cause.
-    """
-    if reply.status == Status.OUT_OF_BOUNDS:
-        headline, _, extent = reply.text.partition("; ")
-        return Verdict.FAIL, headline, extent or None
-    named = f"{reply.error_type}: {reply.text}" if reply.text else reply.error_type
-    headline = {
-        Status.NOT_IMPLEMENTED: reply.text or "not implemented",
-        Status.BAD_RETURN: reply.text,
-        Status.NO_ENTRY: f"{reply.text}, expected {signature}",
-        Status.GUARD_CHANGED: f"write outside a tensor: {reply.text}",
-        Status.OUT_OF_MEMORY: f"out of memory: {named}",
-        Status.IMPORT_FAILED: f"the file cannot be imported: {named}",
-        Status.COMPILE_FAILED: f"Triton cannot compile the kernel: {reply.text}",
-        Status.EXITED: f"the submission called exit: {reply.text}",
-    }.get(reply.status, named)
-    return _STATUS_VERDICT.get(reply.status, Verdict.ERROR), headline, None
+    problem: str
+    data: Base64Bytes
+
+    @classmethod
+    def of(cls, problem: str, data: bytes) -> SourceFile:
+        """Wrap `data`, which travels as base64."""
+        return cls(problem=problem, data=base64.b64encode(data))
 
 
-def how_ended(ended: Ended, what: str) -> str:
-    """Return one sentence on how the worker ended during its `what`: start, import or call."""
-    if ended.timeout:
-        return f"no result after {ended.waited_s:.3g} s: the {what} was stopped"
-    if ended.signal_name:
-        return f"the process died with {ended.signal_name} during the {what}"
-    if ended.exit_code is not None:
-        return f"the process exited with code {ended.exit_code} during the {what}"
-    return f"the process closed its connection to the judge during the {what}"
+class TestRequest(Record):
+    """Run the cases of one problem but those of `done`; `spent_s` and `lost_s` are used up."""
+
+    __test__ = False  # no class of tests, whatever its name says to pytest
+
+    source: SourceFile
+    device: Literal["cpu", "cuda"]
+    seed: str
+    done: tuple[tuple[str, int], ...] = ()
+    spent_s: float = 0.0
+    lost_s: float = 0.0
+    compile_workers: int = 1
+
+
+class MeasureRequest(Record):
+    """Measure speed and memory of these files."""
+
+    sources: tuple[SourceFile, ...]
+    device: Literal["cpu", "cuda"]
+
+
+class Alive(Record):
+    """Sent every second, so that a process that was stopped from outside is noticed."""
+
+    event: Literal["alive"] = "alive"
+
+
+class CaseBegins(Record):
+    """The submission is called for a case: what ends the process now is the submission's doing."""
+
+    event: Literal["begin"] = "begin"
+    check: str
+    index: int
+
+
+class CaseEnds(Record):
+    """A case came to a finding. `spent_s` and `lost_s` are what the problem's calls took so far."""
+
+    event: Literal["end"] = "end"
+    check: str
+    index: int
+    finding: Finding
+    spent_s: float = 0.0
+    lost_s: float = 0.0
+
+
+class CauseFound(Record):
+    """One known mistake explains these cases, and no case of the problem contradicts it."""
+
+    event: Literal["cause"] = "cause"
+    diagnosis: Diagnosis
+    step: int | None
+    cases: tuple[tuple[str, int], ...]
+
+
+class Phase(Record):
+    """What is being measured for a problem; `submission` says whether its code runs in it."""
+
+    event: Literal["phase"] = "phase"
+    problem: str
+    text: str
+    submission: bool = False
+
+
+class Evidence(Record):
+    """Figures of speed or memory, or a verdict and a reason why there are none to score."""
+
+    verdict: Verdict | None = None
+    reason: str | None = None
+    figures: SpeedFigures | MemoryFigures | None = None
+
+
+class Measured(Record):
+    """Evidence for the components speed and memory of one problem."""
+
+    event: Literal["measured"] = "measured"
+    problem: str
+    speed: Evidence
+    memory: Evidence
+
+
+Event = Alive | CaseBegins | CaseEnds | CauseFound | Phase | Measured
+_EVENTS: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="event")])
+_MAX_EVENT_BYTES = 256 * 1024
+
+
+def read_event(line: bytes) -> Event | None:
+    """Return the event in a line, None when it holds none."""
+    if len(line) > _MAX_EVENT_BYTES:
+        return None
+    try:
+        return _EVENTS.validate_json(line)
+    except (ValidationError, RecursionError):
+        return None
+
+
+def write_event(event: Event) -> bytes:
+    """Return an event as one line."""
+    return event.model_dump_json().encode() + b"\n"

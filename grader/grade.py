@@ -1,7 +1,7 @@
 """Grades one submission: runs the tests, measures what can be measured, scores, builds the record.
 
 Tests run in one pytest process a problem, several side by side; speed and memory come afterwards,
-one at a time, when nothing else runs.
+one at a time, when nothing else runs. What goes wrong with one problem stays with it.
 """
 
 from __future__ import annotations
@@ -12,41 +12,62 @@ import dataclasses
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from grader import scoring, testrun
-from grader.environment import Environment
+from grader.findings import (
+    Evidence,
+    Finding,
+    Measured,
+    MeasureRequest,
+    Phase,
+    SourceFile,
+    read_event,
+)
 from grader.manifest import Problem, load_problem
 from grader.model import (
     SEVERITY,
     CheckResult,
     ComponentResult,
+    Environment,
     GradeRecord,
+    MemoryFigures,
     Message,
     ProblemResult,
+    SpeedFigures,
     Verdict,
 )
-from grader.policy import Source, read_source
-from grader.processes import GRACE_S, Children
-from grader.render.progress import Progress
+from grader.progress import Progress
+from grader.running.processes import GRACE_S, Children, Ending
+from grader.source import Source, read_source
+from grader.testrun import Findings, TestRun
 
 _NO_WORK = "not measured: counting tiles is not part of this version"
 _NO_GPU = "not measured: needs a CUDA GPU"
+_QUICK = "not measured: QUICK=1"
 _NOT_REACHED = "not run: interrupted"
-_MEASURE_DEADLINE_S = 1800.0
+_UNSEEN_WITHOUT_A_GPU = (
+    "passes as far as a CPU can see; a GPU also shows what does not compile, TF32 dots and bf16"
+)
+_MEASURE_S = 1800.0
+_BROKEN = SEVERITY[: SEVERITY.index(Verdict.SKIPPED)]
 
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What to grade and how; `jobs` problems are tested side by side."""
+    """What to grade and how; `jobs` problems are tested side by side.
+
+    `quick` leaves speed and memory out, `exit_first` ends a problem at its first failure.
+    """
 
     submission: Path
     shown_as: str
     problems: tuple[str, ...]
     environment: Environment
     seed: str
-    mode: str = "local"
     jobs: int = 2
+    compile_workers: int = 1
+    quick: bool = False
+    exit_first: bool = False
 
 
 class Grader:
@@ -62,27 +83,35 @@ class Grader:
         self._sources = {p.id: read_source(p, request.submission) for p in self._problems}
         self._results: dict[str, ProblemResult] = {}
         self._children = Children()
+        self._runs: list[TestRun] = []
 
     def run(self) -> GradeRecord:
         """Grade everything; Ctrl-C ends the run early and keeps what was earned."""
         try:
             self._grade_correctness()
-            self._grade_performance()
+            if not self.request.quick:
+                self._grade_performance()
         except KeyboardInterrupt:
-            self.interrupted = True
-            self._children.stop()
+            self._interrupt()
         return self.record()
+
+    def _interrupt(self) -> None:
+        self.interrupted = True
+        for run in self._runs:
+            run.interrupted = True
+        self._children.stop()
 
     def record(self) -> GradeRecord:
         """Return the record of what is known now."""
         for problem in self._problems:
             if problem.id not in self._results:
-                self._results[problem.id] = self._tested(problem, {}, _NOT_REACHED, 0.0)
+                empty = Findings(missing=_NOT_REACHED)
+                self._results[problem.id] = self._tested(problem, empty, 0.0)
         results = tuple(self._results[problem.id] for problem in self._problems)
         totals, bonus = scoring.total(results)
         return GradeRecord(
-            mode=self.request.mode,
-            environment=self.request.environment.facts,
+            mode="local",
+            environment=self.request.environment,
             seed=self.request.seed,
             submission=self.request.shown_as,
             problems=results,
@@ -107,8 +136,7 @@ class Grader:
             for future in concurrent.futures.as_completed(futures):
                 self._done(future.result())
         except KeyboardInterrupt:
-            self.interrupted = True
-            self._children.stop()
+            self._interrupt()
             for future, problem in futures.items():
                 future.cancel()
                 with contextlib.suppress(concurrent.futures.CancelledError, TimeoutError):
@@ -119,170 +147,217 @@ class Grader:
 
     def _test(self, problem: Problem) -> ProblemResult:
         start = time.monotonic()
-        findings, failure = testrun.run_tests(
+        self.progress.phase(problem.id, "starting")
+        run = TestRun(
             problem,
-            submission=self.request.submission,
+            self._sources[problem.id].data,
             device=self._device,
             seed=self.request.seed,
             children=self._children,
-            on_case=lambda check, verdict: self.progress.check_done(problem.id, check, verdict),
+            compile_workers=self.request.compile_workers,
+            exit_first=self.request.exit_first,
+            on_case=lambda check, verdict: self.progress.case_done(problem.id, check, verdict),
         )
-        if failure and not self.interrupted:
-            finding = {
-                "verdict": Verdict.INTERNAL.value,
-                "message": {"headline": failure},
-                "candidates": [],
-                "duration_s": 0.0,
-            }
-            findings = {check.id: {0: finding} for check in problem.checks}
-        return self._tested(problem, findings, _NOT_REACHED, time.monotonic() - start)
+        self._runs.append(run)
+        run.interrupted = self.interrupted
+        try:
+            findings = run.run()
+        except Exception as error:  # the judge's own: it stays with this problem
+            findings = self._all_internal(problem, f"{type(error).__name__}: {error}")
+        if self.interrupted:
+            findings.missing = _NOT_REACHED
+        return self._tested(problem, findings, time.monotonic() - start)
 
-    def _tested(
-        self, problem: Problem, findings: testrun.Findings, missing: str, duration_s: float
-    ) -> ProblemResult:
-        causes = testrun.likely_causes(f for cases in findings.values() for f in cases.values())
-        checks = [
-            testrun.check_result(
-                problem, check, self._device, findings.get(check.id, {}), missing, causes
-            )
+    def _all_internal(self, problem: Problem, text: str) -> Findings:
+        message = Message(headline=f"the judge failed: {text}"[:600])
+        finding = Finding(verdict=Verdict.INTERNAL, message=message)
+        cases = {
+            (check.id, index): finding
             for check in problem.checks
-        ]
+            for index in problem.cases(check, self.request.seed, self._device)
+        }
+        return Findings(cases)
+
+    def _tested(self, problem: Problem, findings: Findings, duration_s: float) -> ProblemResult:
+        checks = testrun.check_results(
+            problem, findings, device=self._device, seed=self.request.seed
+        )
         return self._assemble(problem, checks, duration_s=duration_s)
 
     def _unusable(self, problem: Problem) -> ProblemResult:
         """A problem whose file cannot be run at all, or is still the stub."""
         source = self._sources[problem.id]
         assert source.verdict is not None and source.message is not None
-        not_run = Message(f"not run: {source.message.headline}")
+        not_run = Message(headline=f"not run: {source.message.headline}")
         checks = [
             CheckResult(
                 id=check.id,
                 title=testrun.title(problem, check),
-                step=check.step,
                 verdict=source.verdict,
                 weight=check.weight,
                 message=not_run,
-                cases_total=len(check.cases_on(self._device, triton=problem.uses_triton)),
+                cases_total=len(problem.cases(check, self.request.seed, self._device)),
             )
             for check in problem.checks
         ]
         result = self._assemble(problem, checks)
-        quiet = tuple(
-            dataclasses.replace(check, verdict=Verdict.SKIPPED) for check in result.checks
-        )
-        return dataclasses.replace(
-            result, verdict=source.verdict, message=source.message, checks=quiet
-        )
+        quiet = tuple(c.model_copy(update={"verdict": Verdict.SKIPPED}) for c in result.checks)
+        update = {"verdict": source.verdict, "message": source.message, "checks": quiet}
+        return result.model_copy(update=update)
 
     # -- speed and memory ------------------------------------------------------------------------
 
     def _grade_performance(self) -> None:
-        complete = [
+        pending = [
             problem.id
             for problem in self._problems
-            if self._results[problem.id].components["correctness"].verdict is Verdict.PASS
+            if scoring.is_complete(self._results[problem.id].components["correctness"])
             and problem.benchmarks_on(self._device)
         ]
-        if not complete:
-            return
-        arguments = [
-            f"--submission={self.request.submission}",
-            f"--device={self._device}",
-            f"--seed={self.request.seed}",
-            *complete,
-        ]
-        outcome: dict[str, Any] = {}
-        measured = set()
-        for event in self._children.events(
-            "grader.measure", arguments, _MEASURE_DEADLINE_S, outcome
-        ):
-            if "phase" in event:
-                self.progress.phase(event["problem"], event["phase"])
-            else:
-                measured.add(event["problem"])
-                self._add_measurements(event["problem"], event["measured"])
-        why = "ran into its deadline" if outcome.get("timed_out") else "ended early"
-        last = (outcome["output"].strip().splitlines() or ["no output"])[-1]
-        reason = f"the measurement {why}: {last[-200:]}"
-        for problem_id in complete:
-            if problem_id not in measured:
-                fault = {"verdict": Verdict.INTERNAL.value, "reason": reason, "figures": {}}
-                self._add_measurements(problem_id, {"speed": fault, "memory": fault})
+        retried = False
+        while pending:
+            measured, running, ending = self._run_measuring(pending)
+            left = [id for id in pending if id not in measured]
+            if not left:
+                return
+            if running in left:
+                # Only the submission ran beside the judge's process when that came to its end.
+                how = "was stopped" if ending.timed_out or ending.silent else "died"
+                reason = f"the judge's measuring process {how} while your code ran"
+                self._measured_nothing(running, Verdict.CRASH, reason)
+                left.remove(running)
+            elif retried:
+                for problem_id in left:
+                    reason = f"the measurement ended early: {ending.last_line}"
+                    self._measured_nothing(problem_id, Verdict.INTERNAL, reason)
+                return
+            retried = running is None
+            pending = left
 
-    def _add_measurements(self, problem_id: str, measured: dict[str, dict]) -> None:
+    def _run_measuring(self, problem_ids: list[str]) -> tuple[set[str], str | None, Ending]:
+        """Measure these problems in one process; return which came to an end, and which ran last.
+
+        The latter is None unless a submission's code was running when the process ended.
+        """
+        sources = tuple(SourceFile.of(id, self._sources[id].data) for id in problem_ids)
+        request = MeasureRequest(sources=sources, device=self._device)
+        measured: set[str] = set()
+        running: str | None = None
+        ending = Ending()
+        for line in self._children.events(
+            "grader.measure", [], request.model_dump_json(), _MEASURE_S, ending
+        ):
+            event = read_event(line)
+            if isinstance(event, Phase) and event.problem in problem_ids:
+                running = event.problem if event.submission else None
+                self.progress.phase(event.problem, event.text)
+            elif isinstance(event, Measured) and event.problem in set(problem_ids) - measured:
+                running = None
+                measured.add(event.problem)
+                self._add_measurements(event.problem, event.speed, event.memory)
+        return measured, running, ending
+
+    def _measured_nothing(self, problem_id: str, verdict: Verdict, reason: str) -> None:
+        evidence = Evidence(verdict=verdict, reason=reason)
+        self._add_measurements(problem_id, evidence, evidence)
+
+    def _add_measurements(self, problem_id: str, speed: Evidence, memory: Evidence) -> None:
         problem, result = load_problem(problem_id), self._results[problem_id]
         components = dict(result.components)
-        for name, evidence in measured.items():
-            if problem.points[name]:
+        for name, evidence in (("speed", speed), ("memory", memory)):
+            if problem.points_of(name):
                 component = self._score(problem, name, evidence)
                 components[name] = scoring.gate(component, components["correctness"])
-        self._done(
-            dataclasses.replace(
-                result,
-                components=components,
-                points=scoring.problem_points(components),
-                verdict=scoring.problem_verdict(components, result.checks),
-            )
-        )
+        update = {
+            "components": components,
+            "points": scoring.problem_points(components),
+            "verdict": scoring.problem_verdict(components, result.checks),
+        }
+        self._done(result.model_copy(update=update))
 
-    def _score(self, problem: Problem, name: str, evidence: dict[str, Any]) -> ComponentResult:
-        possible, figures = problem.points[name], evidence["figures"]
-        if evidence.get("verdict"):
-            verdict, reason = Verdict(evidence["verdict"]), evidence["reason"]
-            if verdict is Verdict.NOT_MEASURED:
+    def _score(self, problem: Problem, name: str, evidence: Evidence) -> ComponentResult:
+        possible, figures = problem.points_of(name), evidence.figures
+        if evidence.verdict is not None:
+            reason = evidence.reason or "no reason was recorded"
+            if evidence.verdict is Verdict.NOT_MEASURED:
                 return scoring.not_measured(possible, reason)
-            if verdict is Verdict.INTERNAL:
+            if evidence.verdict is Verdict.INTERNAL:
                 return scoring.internal(possible, reason)
-            return scoring.withheld(verdict, possible, reason)
-        if name == "speed":
-            targets = problem.targets(self.request.environment.device_name)
-            return scoring.score_speed(figures, possible, floor=targets.floor, full=targets.full)
-        return scoring.score_memory(figures, possible)
+            return scoring.withheld(evidence.verdict, possible, reason)
+        if isinstance(figures, SpeedFigures):
+            environment = self.request.environment
+            gpu = environment.device == "cuda"
+            targets = problem.targets(environment.device_name if gpu else "cpu")
+            aims = {"floor": targets.floor, "full": targets.full}
+            return scoring.score_speed(figures.model_copy(update=aims), possible)
+        if isinstance(figures, MemoryFigures):
+            return scoring.score_memory(figures, possible)
+        return scoring.internal(possible, f"the judge recorded no figures of {name}")
 
     # -- results ---------------------------------------------------------------------------------
 
     def _assemble(
         self, problem: Problem, checks: Sequence[CheckResult], *, duration_s: float = 0.0
     ) -> ProblemResult:
-        correctness, scored = scoring.score_correctness(checks, problem.points["correctness"])
+        correctness, scored = scoring.score_correctness(checks, problem.points.correctness)
         components = {"correctness": correctness}
         for name, reason in (("work", _NO_WORK), ("speed", _NO_GPU), ("memory", _NO_GPU)):
-            possible = problem.points[name]
-            if possible and name != "work" and problem.benchmarks_on(self._device):
+            possible = problem.points_of(name)
+            measurable = name != "work" and problem.benchmarks_on(self._device)
+            if possible and measurable and self.request.quick:
+                components[name] = scoring.not_measured(possible, _QUICK)
+            elif possible and measurable:
                 pending = scoring.withheld(Verdict.SKIPPED, possible, _NOT_REACHED)
                 components[name] = scoring.gate(pending, correctness)
             elif possible:
                 components[name] = scoring.not_measured(possible, reason)
-        components = scoring.complete_components(components, problem.points)
+        possible = {name: problem.points_of(name) for name in ("work", "speed", "memory")}
+        components = scoring.complete_components(
+            components, {"correctness": problem.points.correctness, **possible}
+        )
         source = self._sources[problem.id]
+        verdict = scoring.problem_verdict(components, scored)
+        blind = problem.uses_triton and self._device == "cpu" and scoring.is_complete(correctness)
         return ProblemResult(
             id=problem.id,
             title=problem.title,
             bonus=problem.bonus,
-            verdict=scoring.problem_verdict(components, scored),
+            verdict=verdict,
             points=scoring.problem_points(components),
             components=components,
             checks=tuple(scored),
-            next_step=_next_step(problem, source, scored),
+            next_step=_next_step(problem, source, scored, correctness),
+            unseen=_UNSEEN_WITHOUT_A_GPU if blind else None,
             source_sha256=source.sha256 if source.data else None,
             duration_s=round(duration_s, 3),
         )
 
     def _done(self, result: ProblemResult) -> None:
         self._results[result.id] = result
-        self.progress.problem_done(result.id, result.verdict, result.points)
+        waits = any(
+            component.verdict is Verdict.SKIPPED and component.reason == _NOT_REACHED
+            for component in result.components.values()
+        )
+        more = "speed and memory to come" if waits and not self.interrupted else ""
+        self.progress.problem_done(result.id, result.verdict, result.points, more=more)
 
 
-def _next_step(problem: Problem, source: Source, checks: Sequence[CheckResult]) -> str:
+def _next_step(
+    problem: Problem, source: Source, checks: Sequence[CheckResult], correctness: ComponentResult
+) -> str:
     """Say what the student does next: the step, where it is explained, the command."""
     command = f"make grade P={problem.id}"
     if source.verdict not in (None, Verdict.NOT_IMPLEMENTED):
-        return f"mend {problem.id}/{problem.file}, then {command}"
+        return f"fix {problem.id}/{problem.file}, then {command}"
+    broken = next((c for c in checks if c.verdict in _BROKEN), None)
     step = source.next_step
-    if step is None:
-        broken = SEVERITY[: SEVERITY.index(Verdict.SKIPPED)]
-        step = next((c.step for c in checks if c.step and c.verdict in broken), None)
-    if step is None or step > len(problem.steps):
-        return command
-    title = problem.steps[step - 1].title
-    return f"{problem.id} step {step} ({title}), problems/{problem.id}/README.md; {command}"
+    if step is None and broken is not None:
+        step = broken.step
+    if step is not None and step <= len(problem.steps):
+        title = problem.steps[step - 1].title
+        return f"{problem.id} step {step} ({title}), problems/{problem.id}/README.md; {command}"
+    if broken is not None:
+        return f"{problem.id}, {broken.id}: {broken.title}; {command}"
+    if scoring.is_complete(correctness):
+        return f"{problem.id} is correct; what makes it fast is in problems/{problem.id}/README.md"
+    return command

@@ -1,46 +1,126 @@
-"""Reads problem.toml, the only place for a problem's title, points, steps, cases and targets."""
+"""Reads problem.toml, the only place for a problem's title, points, steps, cases and targets.
+
+A check departs from the plain `[base]` case in what its `varies` lists and in nothing else, so that
+a mistake costs the checks of its own subject; the reader refuses a case that sets more. Sizes may
+be drawn from the seed of a run: `seqlen = { draw = [256, 384, 512] }` or
+`{ from = 130, to = 400, step = 1 }`.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
+import itertools
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, TypeVar
 
-from grader.model import COMPONENTS
-from grader.validate import keys, one_of, positive, typed, whole
+from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError, model_validator
 
 ROOT = Path(__file__).resolve().parent.parent
 PROBLEMS = ROOT / "problems"
-DTYPES = ("fp32", "fp16", "bf16")
-OPTIONS = (
-    "is_causal",
-    "softmax_scale",
-    "window_size",
-    "num_sink_tokens",
-    "tile_q",
-    "tile_k",
-)
-LAYOUTS = ("dense", "packed_qkv", "bshd", "padded", "transposed", "expanded")
-VALUES = ("normal", "offset", "peaked", "needle", "large")
-_SIZES = ("batch", "num_q_heads", "num_kv_heads", "seqlen", "seqlen_q", "seqlen_k", "head_dim")
-_SIZES += ("rows", "cols")
-_KINDS = ("layout", "dout_layout", "values", "sink_logits", "sink_logits_values")
-_REQUIRED = (
-    *("id", "title", "file", "entry", "signature", "returns", "bonus", "idea"),
-    *("points", "steps", "limits", "tolerance", "checks", "speed"),
-)
+ALIGNED = 128  # a length that is no multiple of it is a subject of its own
+OPTIONS = ("is_causal", "softmax_scale", "window_size", "num_sink_tokens", "tile_q", "tile_k")
+SIZES = ("batch", "num_q_heads", "num_kv_heads", "seqlen_q", "seqlen_k", "head_dim", "rows", "cols")
+
+Dtype = Literal["fp32", "fp16", "bf16"]
+Layout = Literal["dense", "packed_qkv", "bshd", "padded", "transposed", "expanded", "every_other"]
+Values = Literal["normal", "offset", "peaked", "needle", "large", "cancelling"]
+Device = Literal["cpu", "cuda"]
 
 
 class ManifestError(Exception):
     """A problem.toml that cannot be used; the message names file, key, got and expected."""
 
 
+_T = TypeVar("_T")
+ListOf = Annotated[tuple[_T, ...], Strict(False)]  # an array of TOML is a list to begin with
+Positive = Annotated[int, Field(gt=0)]
+
+
+class Table(BaseModel):
+    """A table of problem.toml: frozen, strictly typed, without unknown keys."""
+
+    model_config = ConfigDict(frozen=True, strict=True, populate_by_name=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_unknown_keys(cls, data: Any) -> Any:
+        known = [field.alias or name for name, field in cls.model_fields.items()]
+        for key in data if isinstance(data, dict) else ():
+            if key not in known:
+                raise ValueError(f"{key}: got an unknown key, expected one of {', '.join(known)}")
+        return data
+
+
+class Draw(Table):
+    """A size that the seed of the run draws: one of `draw`, or a number of a range."""
+
+    draw: Annotated[ListOf[Positive], Field(min_length=2)] | None = None
+    first: Positive | None = Field(None, alias="from")
+    last: Positive | None = Field(None, alias="to")
+    step: Positive = 1
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Draw:
+        ranged = self.first is not None and self.last is not None
+        if (self.draw is None) != ranged or (ranged and not self.first < self.last):
+            raise ValueError("got neither `draw` with a list nor `from` and a larger `to`")
+        return self
+
+    @property
+    def choices(self) -> tuple[int, ...]:
+        """All sizes that may be drawn."""
+        return self.draw or tuple(range(self.first or 1, (self.last or 1) + 1, self.step))
+
+
+Size = Annotated[int, Field(ge=0)] | Draw
+
+
+class CaseTable(Table):
+    """One line of `cases`: what it sets, the rest comes from `[base]`."""
+
+    batch: Size | None = None
+    num_q_heads: Size | None = None
+    num_kv_heads: Size | None = None
+    seqlen: Size | None = None
+    seqlen_q: Size | None = None
+    seqlen_k: Size | None = None
+    head_dim: Size | None = None
+    rows: Size | None = None
+    cols: Size | None = None
+    dtypes: Annotated[ListOf[Dtype], Field(min_length=1)] | None = None
+    layout: Layout | None = None
+    dout_layout: Layout | None = None
+    values: Values | None = None
+    sink_logits: bool | None = None
+    sink_logits_values: Literal["normal", "neg_inf"] | None = None
+    is_causal: bool | None = None
+    softmax_scale: float | None = None
+    window_size: int | float | Draw | None = None
+    num_sink_tokens: int | float | Draw | None = None
+    tile_q: int | Draw | None = None
+    tile_k: int | Draw | None = None
+    invalid: str | None = None
+    mutate: str | None = None
+    # Runs on the GPU where there is one; every other case runs in Triton's interpreter.
+    gpu: bool | None = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The keys that this table sets."""
+        values = {name: getattr(self, name) for name in type(self).model_fields}
+        return {name: value for name, value in values.items() if value is not None}
+
+
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One set of inputs for one check: sizes, dtype, layout, kind of values and options."""
+    """One set of inputs for one check: sizes, dtype, layout, kind of values and options.
+
+    `exact` asks of fp32 that its dots are IEEE fp32, not TF32. `gpu`: see `CaseTable`.
+    """
 
     batch: int = 1
     num_q_heads: int = 1
@@ -58,6 +138,8 @@ class Case:
     sink_logits_values: str = "normal"
     invalid: str | None = None
     mutate: str | None = None
+    gpu: bool = False
+    exact: bool = False
     options: tuple[tuple[str, Any], ...] = ()
 
     @property
@@ -65,7 +147,9 @@ class Case:
         """Keyword options that are passed to the entry point."""
         return dict(self.options)
 
-    def __str__(self) -> str:
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The case in words such as `batch=2`, without what is as usual."""
         if self.rows is not None:
             size = [f"rows={self.rows}", f"cols={self.cols}"]
         else:
@@ -79,7 +163,8 @@ class Case:
             size.append(f"head_dim={self.head_dim}")
         size += [f"{name}={value}" for name, value in self.options]
         if self.sink_logits:
-            size.append("sink_logits")
+            infinite = self.sink_logits_values == "neg_inf"
+            size.append("sink_logits=-inf" if infinite else "sink_logits")
         size.append(self.dtype)
         defaults = (("layout", "dense"), ("dout_layout", "dense"), ("values", "normal"))
         for name, default in defaults:
@@ -87,57 +172,109 @@ class Case:
                 size.append(f"{name}={getattr(self, name)}")
         if self.invalid:
             size.append(f"invalid={self.mutate or self.invalid}")
-        return " ".join(size)
+        return tuple(size)
+
+    def __str__(self) -> str:
+        return " ".join(self.words)
 
 
-@dataclasses.dataclass(frozen=True)
-class Check:
-    """One promise of a problem: a test function, its weight, its step and its cases."""
+class Check(Table):
+    """One promise of a problem: a test function, its weight, and its cases.
 
-    id: str
-    step: int | None
-    weight: int
-    cases: tuple[Case, ...]
+    `varies` lists the keys in which its cases may depart from `[base]`; `outputs` what is judged.
+    Where `needs` names another check, this one counts only if that one passes.
+    """
+
+    id: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
+    weight: Annotated[float, Field(gt=0)]
+    varies: ListOf[str]
+    cases: Annotated[ListOf[CaseTable], Field(min_length=1)]
+    outputs: ListOf[str] = ()
+    exact: bool = False
+    needs: str | None = None
 
     @property
     def test_name(self) -> str:
         """Name of the function in test_pNN.py."""
         return "test_" + self.id
 
-    def cases_on(self, device: str, *, triton: bool) -> tuple[Case, ...]:
-        """Cases that run on `device`: without a GPU, Triton problems have no bf16 cases."""
-        if device == "cuda" or not triton:
-            return self.cases
-        return tuple(case for case in self.cases if case.dtype != "bf16")
 
-
-@dataclasses.dataclass(frozen=True)
-class Step:
-    """One numbered step of a stub: title, about how many lines, and a short hint."""
+class Step(Table):
+    """One numbered step of a stub: title, about how many lines, the known mistakes made there."""
 
     title: str
-    lines: int
-    hint: str
+    lines: Annotated[int, Field(ge=1)]
+    causes: ListOf[str] = ()
 
 
-@dataclasses.dataclass(frozen=True)
-class Targets:
+class Targets(Table):
     """Speed-up over naive PyTorch at which points begin (`floor`) and are full (`full`)."""
 
-    floor: float
-    full: float
+    floor: Annotated[float, Field(gt=0)]
+    full: Annotated[float, Field(gt=0)]
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Targets:
+        if not self.floor < self.full:
+            raise ValueError(f"full: got {self.full}, expected more than floor, {self.floor}")
+        return self
 
 
-@dataclasses.dataclass(frozen=True)
-class Benchmark:
-    """A shape for speed and memory on one kind of device."""
+class Speed(Targets):
+    """Default targets, and those of devices that were calibrated."""
 
-    device: str
-    case: Case
+    devices: dict[str, Targets] = {}
 
 
-@dataclasses.dataclass(frozen=True)
-class Problem:
+class PointTable(Table):
+    """Face value of the four components."""
+
+    correctness: Annotated[int, Field(ge=0)]
+    work: Annotated[int, Field(ge=0)]
+    speed: Annotated[int, Field(ge=0)]
+    memory: Annotated[int, Field(ge=0)]
+
+
+class Limits(Table):
+    """Seconds: of one call, of all calls that do not come back, of all calls together."""
+
+    call_s: Annotated[float, Field(gt=0)]
+    lost_s: Annotated[float, Field(gt=0)]
+    total_s: Annotated[float, Field(gt=0)]
+
+
+class Tolerance(Table):
+    """Allowed error as a multiple of an honest computation's in the same dtype.
+
+    `fp32` is what checks other than that of precision ask of fp32: IEEE, or TF32 as `tl.dot` does.
+    """
+
+    factor: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    fp32: Literal["ieee", "tf32"] = "ieee"
+
+
+class BenchmarkTable(CaseTable):
+    """A shape for speed on one kind of device."""
+
+    device: Device
+
+
+class MemoryTable(Table):
+    """What is called for memory on one kind of device, at two lengths."""
+
+    lengths: Annotated[tuple[Positive, Positive], Strict(False)]
+    case: CaseTable
+
+
+class Memory(Table):
+    """Extra memory may be `linear_factor` times the bytes of inputs and outputs, and some slack."""
+
+    linear_factor: Annotated[float, Field(gt=0)]
+    cpu: MemoryTable | None = None
+    cuda: MemoryTable | None = None
+
+
+class Problem(Table):
     """One problem as problem.toml describes it."""
 
     id: str
@@ -145,29 +282,50 @@ class Problem:
     file: str
     entry: str
     signature: str
-    returns: tuple[str, ...]
-    gradients: tuple[str, ...]
+    oracle: str  # the function of reference.naive: the truth in fp64, the baseline at speed
+    language: Literal["pytorch", "triton"]
+    returns: Annotated[ListOf[str], Field(min_length=1)]
+    gradients: ListOf[str] = ()
     bonus: bool
-    idea: str
-    points: dict[str, int]
-    steps: tuple[Step, ...]
-    call_timeout_s: float
-    tolerance_factor: float
-    checks: tuple[Check, ...]
-    benchmarks: tuple[Benchmark, ...]
-    speed: dict[str, Targets]
-    memory_lengths: dict[str, tuple[int, int]]
-    memory_linear_factor: float
+    points: PointTable
+    steps: Annotated[ListOf[Step], Field(min_length=1)]
+    limits: Limits
+    tolerance: Tolerance
+    base: CaseTable
+    checks: Annotated[ListOf[Check], Field(min_length=1)]
+    benchmarks: ListOf[BenchmarkTable] = ()
+    speed: Speed
+    memory: Memory | None = None
+
+    @model_validator(mode="after")
+    def _checks_depart_in_their_subject_alone(self) -> Problem:
+        ids = [check.id for check in self.checks]
+        for check in self.checks:
+            where = f"checks: {check.id}"
+            if ids.count(check.id) > 1:
+                raise ValueError(f"{where}: got two checks of this name")
+            if check.needs is not None and check.needs not in ids[: ids.index(check.id)]:
+                raise ValueError(f"{where}: needs: got {check.needs!r}, expected an earlier check")
+            unknown = [n for n in check.outputs if n not in (*self.returns, *self.gradients)]
+            if unknown:
+                raise ValueError(f"{where}: outputs: got {unknown[0]!r}, which is none of them")
+            for table in check.cases:
+                _departs_only_in(check, table)
+        return self
 
     @property
     def total_points(self) -> int:
         """Face value of the problem."""
-        return sum(self.points.values())
+        return sum(self.points_of(name) for name in PointTable.model_fields)
+
+    def points_of(self, component: str) -> int:
+        """Face value of a component."""
+        return getattr(self.points, component)
 
     @property
     def uses_triton(self) -> bool:
-        """Whether the answer is Triton kernels; p01 is PyTorch alone."""
-        return self.id != "p01"
+        """Whether the answer is Triton kernels."""
+        return self.language == "triton"
 
     @property
     def folder(self) -> Path:
@@ -179,18 +337,100 @@ class Problem:
         for check in self.checks:
             if check.id == check_id:
                 return check
-        raise ManifestError(
-            f"{self.id}: no check called {check_id!r} in problem.toml; it has "
-            + ", ".join(check.id for check in self.checks)
-        )
+        known = ", ".join(check.id for check in self.checks)
+        raise ManifestError(f"{self.id}: got no check {check_id!r} in problem.toml, only {known}")
+
+    def judged(self, check: Check) -> tuple[str, ...]:
+        """Outputs that `check` judges: by default the first returned, or all gradients."""
+        return check.outputs or self.gradients[:3] or self.returns[:1]
+
+    def cases(self, check: Check, seed: str, device: str) -> dict[int, Case]:
+        """Cases of `check` that run on `device` by their number, sizes drawn from `seed`.
+
+        Triton's interpreter multiplies bf16 wrongly, so that without a GPU there are no such cases.
+        """
+        cases = {}
+        for index, case in enumerate(self._expanded(check, seed)):
+            if case.dtype == "bf16" and self.uses_triton and device == "cpu":
+                continue
+            if case.dtype == "bf16":
+                case = dataclasses.replace(case, gpu=True)
+            cases[index] = case
+        return cases
+
+    def _expanded(self, check: Check, seed: str) -> Iterator[Case]:
+        index = itertools.count()
+        for table in check.cases:
+            for dtype in table.dtypes or self.base.dtypes or ("fp32",):
+                # Draws depend on the run's seed and on nothing that the submission can choose.
+                place = f"{seed}/{self.id}/{check.id}/{next(index)}"
+                yield resolve(self.base.given | table.given, dtype, place, exact=check.exact)
+
+    def step_of_cause(self, cause: str) -> int | None:
+        """Number of the step in which the known mistake `cause` (without prefix) is made."""
+        for number, step in enumerate(self.steps, start=1):
+            if cause in step.causes:
+                return number
+        return None
 
     def targets(self, device_name: str) -> Targets:
         """Speed targets for a GPU model (or "cpu"), the stated default where not calibrated."""
-        return self.speed.get(device_name, self.speed["default"])
+        return self.speed.devices.get(device_name, self.speed)
 
-    def benchmarks_on(self, device: str) -> tuple[Benchmark, ...]:
-        """Shapes for `device`, the largest first."""
-        return tuple(b for b in self.benchmarks if b.device == device)
+    def benchmarks_on(self, device: str) -> tuple[Case, ...]:
+        """Shapes for speed on `device`, the largest first."""
+        return tuple(
+            _fixed(table, without=("device",))
+            for table in self.benchmarks
+            if table.device == device
+        )
+
+    def memory_cases(self, device: str) -> tuple[Case, Case] | None:
+        """The two calls whose memory is measured on `device`; None where none is."""
+        table = getattr(self.memory, device) if self.memory else None
+        if table is None:
+            return None
+        case = _fixed(table.case)
+        short, long = (dataclasses.replace(case, seqlen_q=n, seqlen_k=n) for n in table.lengths)
+        return short, long
+
+
+def _departs_only_in(check: Check, table: CaseTable) -> None:
+    for key, value in table.given.items():
+        if key in (*check.varies, "values", "gpu") or table.invalid is not None:
+            continue
+        lengths = value.choices if isinstance(value, Draw) else (value,)
+        if key in ("seqlen", "rows", "cols") and not any(n % ALIGNED for n in lengths):
+            continue
+        raise ValueError(
+            f"checks: {check.id}: cases: {key}: got {value}, but the check varies "
+            + (", ".join(check.varies) or "nothing")
+        )
+
+
+def resolve(given: dict[str, Any], dtype: str, place: str, *, exact: bool = False) -> Case:
+    """Return the case that the keys `given` describe; drawn sizes depend on `place` alone."""
+    given = dict(given)
+    given.pop("dtypes", None)
+    for key, value in given.items():
+        if isinstance(value, Draw):
+            digest = hashlib.sha256(f"{place}/{key}".encode()).digest()
+            choices = value.choices
+            given[key] = choices[int.from_bytes(digest[:8], "little") % len(choices)]
+    seqlen = given.pop("seqlen", None)
+    if seqlen is not None:
+        given.setdefault("seqlen_q", seqlen)
+        given.setdefault("seqlen_k", seqlen)
+    if "num_q_heads" in given:
+        given.setdefault("num_kv_heads", given["num_q_heads"])
+    options = tuple((name, given.pop(name)) for name in OPTIONS if name in given)
+    return Case(dtype=dtype, exact=exact, options=options, **given)
+
+
+def _fixed(table: CaseTable, without: tuple[str, ...] = ()) -> Case:
+    given = {key: value for key, value in table.given.items() if key not in without}
+    (dtype,) = table.dtypes or ("fp32",)
+    return resolve(given, dtype, "fixed")
 
 
 def problem_ids() -> tuple[str, ...]:
@@ -220,122 +460,25 @@ def read_problem(path: Path) -> Problem:
     except tomllib.TOMLDecodeError as error:
         raise ManifestError(f"{path}: not valid TOML: {error}") from None
     try:
-        return _problem(data, path)
-    except (KeyError, TypeError, ValueError) as error:
-        raise ManifestError(f"{path}: {error}") from error
+        problem = Problem.model_validate(data)
+    except ValidationError as error:
+        raise ManifestError(f"{path}: {_explained(error)}") from None
+    if problem.id != path.parent.name:
+        expected = f"expected the folder's name {path.parent.name!r}"
+        raise ManifestError(f"{path}: id: got {problem.id!r}, {expected}")
+    return problem
 
 
-def _problem(data: dict[str, Any], path: Path) -> Problem:
-    keys("", data, _REQUIRED, ("gradients", "benchmarks", "memory"))
-    if data["id"] != path.parent.name:
-        raise ValueError(f"id: got {data['id']!r}, expected the folder's name {path.parent.name!r}")
-    for name in ("title", "file", "entry", "signature", "idea"):
-        typed(name, data[name], str)
-    typed("bonus", data["bonus"], bool)
-    keys("points", data["points"], COMPONENTS)
-    keys("limits", data["limits"], ("call_timeout_s",))
-    keys("tolerance", data["tolerance"], ("factor",))
-    speed = dict(data["speed"])
-    devices = speed.pop("devices", {})
-    memory = dict(data.get("memory", {}))
-    keys("memory", memory, (), ("lengths", "linear_factor", "device_lengths"))
-    lengths = {"default": memory["lengths"]} if memory.get("lengths") else {}
-    lengths |= memory.get("device_lengths", {})
-    num_steps = len(data["steps"])
-    return Problem(
-        id=data["id"],
-        title=data["title"],
-        file=data["file"],
-        entry=data["entry"],
-        signature=data["signature"],
-        returns=tuple(data["returns"]),
-        gradients=tuple(data.get("gradients", ())),
-        bonus=data["bonus"],
-        idea=data["idea"],
-        points={n: whole(f"points.{n}", data["points"][n], 0) for n in COMPONENTS},
-        steps=tuple(_step(number, entry) for number, entry in enumerate(data["steps"], start=1)),
-        call_timeout_s=positive("limits.call_timeout_s", data["limits"]["call_timeout_s"]),
-        tolerance_factor=positive("tolerance.factor", data["tolerance"]["factor"]),
-        checks=tuple(_check(entry, num_steps) for entry in data["checks"]),
-        benchmarks=tuple(_benchmark(entry) for entry in data.get("benchmarks", ())),
-        speed={
-            "default": _targets("speed", speed),
-            **{name: _targets(f"speed.devices.{name}", table) for name, table in devices.items()},
-        },
-        memory_lengths={name: _pair(f"memory lengths, {name}", v) for name, v in lengths.items()},
-        memory_linear_factor=positive("memory.linear_factor", memory.get("linear_factor", 1.5)),
-    )
-
-
-def _step(number: int, entry: dict[str, Any]) -> Step:
-    where = f"step {number}"
-    keys(where, entry, ("title", "lines", "hint"))
-    lines = whole(f"{where}: lines", entry["lines"], 1)
-    return Step(typed("title", entry["title"], str), lines, typed("hint", entry["hint"], str))
-
-
-def _targets(where: str, table: dict[str, Any]) -> Targets:
-    keys(where, table, ("floor", "full"))
-    targets = Targets(*(positive(f"{where}.{name}", table[name]) for name in ("floor", "full")))
-    if not targets.floor < targets.full:
-        raise ValueError(f"{where}.full: got {targets.full}, expected more than {targets.floor}")
-    return targets
-
-
-def _pair(where: str, values: Any) -> tuple[int, int]:
-    if not isinstance(values, list) or len(values) != 2:
-        raise ValueError(f"{where}: got {values!r}, expected two lengths")
-    return whole(where, values[0], 1), whole(where, values[1], 1)
-
-
-def _check(entry: dict[str, Any], num_steps: int) -> Check:
-    where = f"check {entry.get('id', '?')}"
-    keys(where, entry, ("id", "weight", "cases"), ("step",))
-    step = entry.get("step")
-    if step is not None and not 1 <= step <= num_steps:
-        raise ValueError(f"{where}: step: got {step}, expected 1 to {num_steps}")
-    weight = whole(f"{where}: weight", entry["weight"], 1)
-    try:
-        cases = tuple(case for table in entry["cases"] for case in expand_cases(table))
-    except ValueError as error:
-        raise ValueError(f"{where}: cases: {error}") from None
-    if not cases:
-        raise ValueError(f"{where}: cases: got none, expected at least one")
-    return Check(id=entry["id"], step=step, weight=weight, cases=cases)
-
-
-def _benchmark(entry: dict[str, Any]) -> Benchmark:
-    table = dict(entry)
-    device = table.pop("device", "cuda")
-    one_of("benchmarks: device", device, ("cuda", "cpu"))
-    if "dtype" not in table:
-        raise ValueError("benchmarks: got no dtype, expected one")
-    table["dtypes"] = [table.pop("dtype")]
-    try:
-        (case,) = expand_cases(table)
-    except ValueError as error:
-        raise ValueError(f"benchmarks: {error}") from None
-    return Benchmark(device=device, case=case)
-
-
-def expand_cases(table: dict[str, Any]) -> Iterator[Case]:
-    """Yield one `Case` for each dtype of a case table of problem.toml."""
-    known = (*_SIZES, *_KINDS, *OPTIONS, "dtypes", "invalid", "mutate")
-    keys("", table, (), known)
-    table = dict(table)
-    dtypes = table.pop("dtypes", ["fp32"])
-    smallest = 0 if "invalid" in table else 1  # an empty tensor is an argument to refuse
-    for name in _SIZES:
-        if name in table:
-            whole(name, table[name], smallest)
-    options = tuple((name, table.pop(name)) for name in OPTIONS if name in table)
-    seqlen = table.pop("seqlen", None)
-    if seqlen is not None:
-        table["seqlen_q"] = table["seqlen_k"] = seqlen
-    table.setdefault("num_kv_heads", table.get("num_q_heads", 1))
-    one_of("layout", table.get("layout", "dense"), LAYOUTS)
-    one_of("dout_layout", table.get("dout_layout", "dense"), LAYOUTS)
-    one_of("values", table.get("values", "normal"), VALUES)
-    for dtype in dtypes:
-        one_of("dtypes", dtype, DTYPES)
-        yield Case(dtype=dtype, options=options, **table)
+def _explained(error: ValidationError) -> str:
+    """Return the first error as key, got, expected."""
+    first = error.errors(include_url=False)[0]
+    # Alternatives of a type appear in the path in brackets or with a capital: no keys of the file.
+    keys = [str(k) for k in first["loc"] if not str(k)[:1].isupper() and "[" not in str(k)]
+    where = ".".join(k for k in keys if k not in ("int", "float"))
+    if first["type"] == "missing":
+        return f"{where}: got nothing, expected a value"
+    if first["type"] == "value_error":
+        text = str(first["ctx"]["error"])
+        return f"{where}: {text}" if where else text
+    expected = first["msg"].removeprefix("Input should be ")
+    return f"{where}: got {first['input']!r}, expected {expected}"

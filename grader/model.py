@@ -1,22 +1,26 @@
 """The frozen records that every room of the judge passes on, and the verdicts they may hold.
 
-Nothing here runs code, reads files or imports torch: a record is data, and `to_json` of a
-`GradeRecord` is the canonical grade record from which every view is rendered.
+Nothing here runs code, reads files or imports torch. A record is data, checked when it is made:
+what comes over a pipe or out of a file is read with `model_validate_json`, and what does not fit
+is an error there and not three rooms later. `GradeRecord` is the canonical grade record from which
+every view is rendered; docs/record.schema.json describes it.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import enum
+import math
 from collections.abc import Iterable
-from typing import Any
+from typing import Annotated, Any, Literal
 
-SCHEMA_VERSION = 1
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+SCHEMA_VERSION = 2
 COMPONENTS = ("correctness", "work", "speed", "memory")
 
 
 class Verdict(enum.StrEnum):
-    """What became of one check, one component or one problem."""
+    """What became of one case, one check, one component or one problem."""
 
     PASS = "pass"
     FAIL = "fail"
@@ -52,8 +56,32 @@ def worst(verdicts: Iterable[Verdict]) -> Verdict:
     return min(verdicts, key=SEVERITY.index, default=Verdict.NOT_MEASURED)
 
 
-@dataclasses.dataclass(frozen=True)
-class Points:
+def finite(value: Any) -> float | None:
+    """Return `value` as a finite float; None when it is missing, not a number, NaN or infinite."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _encodable(text: str) -> str:
+    # A submission's text may hold lone surrogates, which no JSON file can.
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+Text = Annotated[str, AfterValidator(_encodable)]
+
+
+class Record(BaseModel):
+    """A frozen record with the fields it declares and no other."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="null")
+
+
+class Points(Record):
     """Points of a part: `possible` is the face value, `available` what could be measured here."""
 
     earned: float = 0
@@ -61,15 +89,15 @@ class Points:
     possible: float = 0
 
     def __add__(self, other: Points) -> Points:
+        # One decimal each: rounding here removes nothing but the noise of binary fractions.
         return Points(
-            self.earned + other.earned,
-            self.available + other.available,
-            self.possible + other.possible,
+            earned=round(self.earned + other.earned, 6),
+            available=round(self.available + other.available, 6),
+            possible=round(self.possible + other.possible, 6),
         )
 
 
-@dataclasses.dataclass(frozen=True)
-class Diagnosis:
+class Diagnosis(Record):
     """A named cause: `id` such as P04-DIAGONAL, what it is (`note`) and what to do (`help`)."""
 
     id: str
@@ -78,54 +106,111 @@ class Diagnosis:
     help: str
 
 
-@dataclasses.dataclass(frozen=True)
-class Message:
+class Message(Record):
     """What a student reads about one failure; a field that does not apply is None.
 
-    `headline` stands alone in one line. `where` is test, step, file and line; `input` the case;
-    `first` the first wrong element (got, expected, allowed); `extent` how far the error reaches;
-    `output` the tail of what the submission printed.
+    `headline` stands alone in one line. `test`, `file`, `line` and `step` say where; `input` is the
+    case; `first` and `worst` the first and the worst wrong element (got, expected, allowed);
+    `extent` how far the error reaches; `output` the tail of what the submission printed; `help`
+    what to do where the headline does not say it; `repeat` the command that repeats the case.
     """
 
-    headline: str
-    where: str | None = None
+    headline: Text
+    test: str | None = None
+    file: str | None = None
+    line: int | None = None
+    step: int | None = None
     input: str | None = None
     first: str | None = None
+    worst: str | None = None
     extent: str | None = None
-    output: str | None = None
+    output: Text | None = None
+    help: str | None = None
     repeat: str | None = None
 
 
-@dataclasses.dataclass(frozen=True)
-class CheckResult:
-    """One check of one problem: the worst of its cases."""
+class CheckResult(Record):
+    """One check of one problem: the worst of its cases.
+
+    `step` is the step of the stub in which the mistake lies, None where that is not known.
+    """
 
     id: str
     title: str
-    step: int | None
     verdict: Verdict
-    weight: int = 1
+    step: int | None = None
+    weight: float = 1
     points: Points = Points()
     message: Message | None = None
     diagnosis: Diagnosis | None = None
+    # Part of the check that holds: a backward check judges three gradients, a third each.
+    share: float = Field(default=0.0, ge=0.0, le=1.0)
     cases_passed: int = 0
     cases_total: int = 0
     duration_s: float = 0.0
 
 
-@dataclasses.dataclass(frozen=True)
-class ComponentResult:
-    """One of correctness, work, speed and memory; `figures` holds what was measured, with units."""
+class CorrectnessFigures(Record):
+    """How many checks passed, of how many."""
+
+    kind: Literal["correctness"] = "correctness"
+    checks_passed: int
+    checks_total: int
+
+
+class SpeedFigures(Record):
+    """The measured speed-up and what it was made from.
+
+    `clock` is what was read: `wall` time on a GPU; on the CPU the `cpu` time of all processes of
+    the submission, which a busy machine changes least. `naive_drift_percent` is by how much the
+    blocks of the baseline differ, `worst_error_over_allowed` that of all timed outputs.
+    """
+
+    kind: Literal["speed"] = "speed"
+    speedup: float | None = None
+    median_ms: float | None = None
+    naive_ms: float | None = None
+    spread_percent: float | None = None
+    naive_drift_percent: float | None = None
+    samples: int = 0
+    calls_per_sample: int = 0
+    worst_error_over_allowed: float | None = None
+    floor: float | None = None
+    full: float | None = None
+    clock: Literal["wall", "cpu"] = "wall"
+    shape: str = ""
+    device: str = ""
+
+
+class MemoryFigures(Record):
+    """Peak bytes beyond inputs and outputs, at each of `lengths`, and what is allowed there."""
+
+    kind: Literal["memory"] = "memory"
+    lengths: tuple[int, ...] = ()
+    extra_bytes: tuple[int, ...] = ()
+    naive_extra_bytes: tuple[int, ...] = ()
+    io_bytes: tuple[int, ...] = ()
+    allowed_bytes: tuple[int, ...] = ()
+    shape: str = ""
+
+
+Figures = Annotated[CorrectnessFigures | SpeedFigures | MemoryFigures, Field(discriminator="kind")]
+
+
+class ComponentResult(Record):
+    """One of correctness, work, speed and memory; `figures` holds what was measured."""
 
     verdict: Verdict
     points: Points = Points()
-    reason: str | None = None
-    figures: dict[str, Any] = dataclasses.field(default_factory=dict)
+    reason: Text | None = None
+    figures: Figures | None = None
 
 
-@dataclasses.dataclass(frozen=True)
-class ProblemResult:
-    """One problem of a grade record; `next_step` is the command or step the student takes next."""
+class ProblemResult(Record):
+    """One problem of a grade record; `next_step` is the command or step the student takes next.
+
+    `unseen` says in one line what this run could not see of a problem that passes.
+    """
 
     id: str
     title: str
@@ -136,47 +221,41 @@ class ProblemResult:
     checks: tuple[CheckResult, ...] = ()
     message: Message | None = None
     next_step: str | None = None
+    unseen: str | None = None
     source_sha256: str | None = None
     duration_s: float = 0.0
 
 
-@dataclasses.dataclass(frozen=True)
-class GradeRecord:
+class Environment(Record):
+    """The machine and the versions of a run; what was not found is None."""
+
+    device: Literal["cpu", "cuda"]
+    device_name: str
+    capability: tuple[int, int] | None = None
+    device_bytes: int | None = None
+    python: str | None = None
+    torch: str | None = None
+    triton: str | None = None
+    numpy: str | None = None
+    cuda_build: str | None = None
+    platform: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+class GradeRecord(Record):
     """Everything one run of the grader found out; see DESIGN section 7 for the outer keys."""
 
-    mode: str
-    environment: dict[str, Any]
+    schema_version: Literal[2] = SCHEMA_VERSION
+    mode: Literal["local", "official"]
+    environment: Environment
     seed: str
-    submission: str
+    submission: Text
     problems: tuple[ProblemResult, ...]
     totals: Points
     bonus: Points
     interrupted: bool = False
     duration_s: float = 0.0
-    schema_version: int = SCHEMA_VERSION
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the record as plain dicts, lists, strings and numbers."""
-        return _plain(self)
-
-
-def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value):
-        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, enum.Enum):
-        return value.value
-    if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
-    return value
-
-
-def message_from_json(data: dict[str, Any] | None) -> Message | None:
-    """Rebuild a `Message` from its plain form; None stays None."""
-    return None if data is None else Message(**data)
-
-
-def diagnosis_from_json(data: dict[str, Any] | None) -> Diagnosis | None:
-    """Rebuild a `Diagnosis` from its plain form; None stays None."""
-    return None if data is None else Diagnosis(**data)
+    def to_json(self) -> str:
+        """Return the record as JSON text."""
+        return self.model_dump_json(indent=1) + "\n"

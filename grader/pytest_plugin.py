@@ -1,12 +1,13 @@
-"""pytest's side of the judge: `case` and `submission` for problems/pNN/test_pNN.py.
+"""pytest's side of the judge: the fixture `case` of problems/pNN/test_pNN.py, and what is printed.
 
-Each test function is one check of problem.toml (test_<id>), parametrised with its cases. Student
-code never runs in this process: `case.compare` calls it in a worker.
+Each test function is one check of problem.toml (test_<id>), run once for each of its cases. Student
+code never runs in this process: a case calls it in a worker. Failures are told when all cases are
+in, each cause once: what one case looks like, another may contradict.
 """
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,10 +16,23 @@ from typing import Any
 import pytest
 
 from grader.environment import interpreter_works
-from grader.manifest import PROBLEMS, ManifestError, Problem, load_problem
+from grader.findings import (
+    Alive,
+    CaseBegins,
+    CaseEnds,
+    CaseFailed,
+    CauseFound,
+    Finding,
+    TestRequest,
+    write_event,
+)
+from grader.manifest import PROBLEMS, Case, Check, ManifestError, Problem, load_problem, resolve
 from grader.model import Message, Verdict
-from grader.policy import read_source
 from grader.render.message import failure_text
+from grader.running.pipe import EventPipe, read_request
+from grader.source import Source, read_source
+
+_FAULTS_FROM_OUTSIDE = (OSError, MemoryError)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -26,23 +40,131 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--submission", default=str(PROBLEMS), help="folder with pNN/<file>.py")
     group.addoption("--device", default="auto", choices=("auto", "cpu", "cuda"))
     group.addoption("--seed", default=None, help="seed of the inputs, hex")
-    group.addoption("--events-fd", type=int, default=None, help="descriptor for live progress")
+    group.addoption("--request-fd", type=int, default=None, help="the judge's own request")
+    group.addoption("--events-fd", type=int, default=None, help="where the judge reads events")
+
+
+class Run:
+    """What was asked for, from the command line or by the judge, and where events go."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.request: TestRequest | None = None
+        self.pipe: EventPipe | None = None
+        self.seed = config.getoption("--seed") or os.urandom(8).hex()
+        self._wanted = config.getoption("--device")
+        self.submission = Path(config.getoption("--submission"))
+        self.trials: dict[str, ProblemTrial] = {}
+        request_fd = config.getoption("--request-fd")
+        if request_fd is not None:
+            self.request = TestRequest.model_validate_json(read_request(request_fd))
+            self.seed, self._wanted = self.request.seed, self.request.device
+            alive = write_event(Alive())
+            self.pipe = EventPipe(config.getoption("--events-fd"), alive)
+
+    @property
+    def device(self) -> str:
+        """Where kernels run: cuda or cpu."""
+        if self._wanted == "auto":
+            import torch
+
+            self._wanted = "cuda" if torch.cuda.is_available() else "cpu"
+        return self._wanted
+
+    def send(self, event: Any) -> None:
+        """Tell the judge, if it listens."""
+        if self.pipe:
+            self.pipe.send(write_event(event))
+
+    def source(self, problem: Problem) -> Source:
+        """Return the submission's file, as the judge read it."""
+        if self.request is not None:
+            return Source(problem.id, self.request.source.data)
+        return read_source(problem, self.submission)
+
+    def trial(self, problem: Problem) -> ProblemTrial:
+        """Return what the cases of a problem share."""
+        if problem.id not in self.trials:
+            self.trials[problem.id] = ProblemTrial(self, problem)
+        return self.trials[problem.id]
+
+
+class ProblemTrial:
+    """One problem under test: its sessions on the device and in the interpreter, its casebook."""
+
+    def __init__(self, run: Run, problem: Problem) -> None:
+        import torch
+
+        from grader.diagnose import Casebook
+        from grader.judge import Trial
+        from grader.running.session import Budget
+
+        torch.set_num_threads(1)
+        self.run = run
+        self.problem = problem
+        self.source = run.source(problem)
+        self.judged = Trial(problem, run.seed, Casebook(problem))
+        spent = (run.request.spent_s, run.request.lost_s) if run.request else (0.0, 0.0)
+        self.budget = Budget(problem.limits, *spent)
+        self.calls = 0
+        self._sessions: dict[bool, Any] = {}
+        self._compilers: Any = None
+
+    def session(self, case: Case) -> Any:
+        """Return the session that runs `case`: on the GPU where it should be and can be."""
+        from grader.running.session import Session
+
+        triton = self.problem.uses_triton
+        on_gpu = self.run.device == "cuda" and (case.gpu or not triton or not _interprets())
+        if on_gpu not in self._sessions:
+            self._sessions[on_gpu] = Session(
+                self.problem,
+                self.source,
+                device="cuda" if on_gpu else "cpu",
+                interpret=triton and not on_gpu,
+                budget=self.budget,
+            )
+        if on_gpu and self._compilers is not None:
+            compilers, self._compilers = self._compilers, None
+            compilers.wait()
+        return self._sessions[on_gpu]
+
+    def compile_ahead(self, cases: list[tuple[Check, Case]]) -> None:
+        """Begin to compile, on several cores, what the cases on the GPU need."""
+        if not cases or not self.problem.uses_triton or self.source.verdict is not None:
+            return
+        from grader.running.compilers import Compilers
+
+        workers = self.run.request.compile_workers if self.run.request else 1
+        self._compilers = Compilers(self.problem, self.source, cases, workers)
+
+    def close(self) -> None:
+        """End all workers."""
+        if self._compilers is not None:
+            self._compilers.wait(0.0)
+        for session in self._sessions.values():
+            session.close()
+
+
+def _interprets() -> bool:
+    from importlib import metadata
+
+    return interpreter_works(metadata.version("triton"), metadata.version("numpy"))
+
+
+_RUN = pytest.StashKey[Run]()
+_FINDING = pytest.StashKey[Finding]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[_SEED] = config.getoption("--seed") or os.urandom(8).hex()
+    config.stash[_RUN] = Run(config)
 
 
-_SEED = pytest.StashKey[str]()
+def pytest_report_header(config: pytest.Config) -> str:
+    run = config.stash[_RUN]
+    return f"grader: device {run.device}, seed {run.seed}"
 
 
-def _device(config: pytest.Config) -> str:
-    wanted = config.getoption("--device")
-    if wanted != "auto":
-        return wanted
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"
+# -- the cases ----------------------------------------------------------------------------------
 
 
 def _problem_of(path: Path) -> Problem | None:
@@ -62,146 +184,224 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         check = problem.check(metafunc.function.__name__.removeprefix("test_"))
     except ManifestError as error:
         raise pytest.UsageError(str(error)) from None
-    cases = check.cases_on(_device(metafunc.config), triton=problem.uses_triton)
-    ids = [f"{index}-{case.dtype}" for index, case in enumerate(cases)]
-    metafunc.parametrize("case", list(enumerate(cases)), ids=ids, indirect=True)
+    run = metafunc.config.stash[_RUN]
+    done = run.request.done if run.request else ()
+    cases = {
+        index: case
+        for index, case in problem.cases(check, run.seed, run.device).items()
+        if (check.id, index) not in done
+    }
+    ids = _ids(problem, cases)
+    metafunc.parametrize("case", list(cases.items()), ids=ids, indirect=True)
+
+
+def _ids(problem: Problem, cases: dict[int, Case]) -> list[str]:
+    """Name each case by its length, its dtype and what else is not as in the plain case."""
+    usual = set(resolve(problem.base.given, "fp32", "").words)
+    ids: list[str] = []
+    for index, case in cases.items():
+        sizes = ("seqlen", "rows", "cols")
+        words = [w for w in case.words if w not in usual or w.startswith(sizes)]
+        id = "-".join(w for w in words if w != "fp32")
+        ids.append(id if id not in ids else f"{id}-{index}")
+    return ids
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """On a GPU begin to compile, and run what runs in the interpreter meanwhile."""
+    run = config.stash[_RUN]
+    if run.device != "cuda":
+        return
+    waiting: dict[str, list[tuple[Check, Case]]] = {}
+    for item in items:
+        place = _place(item)
+        if place is not None and place[2].gpu:
+            waiting.setdefault(place[0].id, []).append(place[1:3])
+    items.sort(key=lambda item: bool((place := _place(item)) and place[2].gpu))
+    for problem_id, cases in waiting.items():
+        run.trial(load_problem(problem_id)).compile_ahead(cases)
+
+
+def _place(item: pytest.Item) -> tuple[Problem, Check, Case, int] | None:
+    problem = _problem_of(item.path)
+    params = getattr(getattr(item, "callspec", None), "params", {})
+    if problem is None or "case" not in params:
+        return None
+    index, case = params["case"]
+    return problem, problem.check(item.function.__name__.removeprefix("test_")), case, index
 
 
 class RunningCase:
-    """One case of one check; a test says with `compare` what must hold for it."""
+    """One case of one check: a test says what must hold for it."""
 
-    def __init__(self, check: Any, case: Any, index: int) -> None:
-        self._check, self._case, self._index = check, case, index
+    def __init__(self, trial: ProblemTrial, check: Check, case: Case, index: int) -> None:
+        self._trial, self._check, self._case, self._index = trial, check, case, index
 
-    def compare(self, submission: Any, oracle: Any) -> None:
+    def agrees_with(self, oracle: Any) -> None:
         """The submission's outputs equal those of `oracle` within the derived tolerance."""
-        submission.compare(self._check, self._case, self._index, oracle)
+        expected = self._trial.problem.oracle
+        assert oracle.__name__ == expected, f"got {oracle.__name__}, problem.toml says {expected}"
+        self._judge()
 
-    compare_gradients = compare
-
-    def expect_value_error(self, submission: Any) -> None:
+    def is_refused(self) -> None:
         """The submission raises ValueError naming the argument that the case makes invalid."""
-        submission.expect_value_error(self._check, self._case, self._index)
+        assert self._case.invalid is not None
+        self._judge()
+
+    def _judge(self) -> None:
+        from grader.judge import CaseRun
+
+        trial = self._trial
+        if trial.source.verdict is not None:
+            raise CaseFailed(_unusable(trial))
+        session = trial.session(self._case)
+        session.start()
+        trial.run.send(CaseBegins(check=self._check.id, index=self._index))
+        finding = CaseRun(trial.judged, session, self._check, self._index, self._case).judge()
+        finding = finding.model_copy(
+            update={"after_calls": finding.verdict is Verdict.INTERNAL and trial.calls > 0}
+        )
+        trial.calls += 1
+        if finding.verdict is not Verdict.PASS:
+            raise CaseFailed(finding)
 
     def __repr__(self) -> str:
         return str(self._case)
 
 
+def _unusable(trial: ProblemTrial) -> Finding:
+    """The finding of a file that cannot run; it is told once."""
+    source = trial.source
+    assert source.verdict is not None and source.message is not None
+    trial.calls += 1
+    if trial.calls == 1:
+        return Finding(verdict=source.verdict, message=source.message)
+    headline = f"not run: {source.message.headline}"
+    return Finding(verdict=Verdict.SKIPPED, message=Message(headline=headline))
+
+
 @pytest.fixture
-def case(request: pytest.FixtureRequest) -> RunningCase:
+def case(request: pytest.FixtureRequest) -> Iterator[RunningCase]:
     """One case of problem.toml for the check that the test is named after."""
-    index, table = request.param
-    problem = _problem_of(request.path)
-    assert problem is not None
-    return RunningCase(problem.check(request.function.__name__.removeprefix("test_")), table, index)
+    place = _place(request.node)
+    assert place is not None
+    problem, check, case, index = place
+    yield RunningCase(request.config.stash[_RUN].trial(problem), check, case, index)
 
 
-def _session(request: pytest.FixtureRequest, *, interpret: bool) -> Iterator[Any]:
-    import torch
-
-    from grader.session import Session
-
-    torch.set_num_threads(1)
-    problem = _problem_of(request.path)
-    assert problem is not None
-    device = _device(request.config)
-    source = read_source(problem, Path(request.config.getoption("--submission")))
-    interpret = problem.uses_triton and (interpret or device == "cpu")
-    session = Session(
-        problem,
-        source,
-        device="cpu" if interpret else device,
-        interpret=interpret,
-        seed=request.config.stash[_SEED],
-    )
-    yield session
-    session.close()
-
-
-@pytest.fixture(scope="module")
-def submission(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """The student's entry point in a worker process, on the GPU where there is one."""
-    yield from _session(request, interpret=False)
-
-
-@pytest.fixture(scope="module")
-def interpreted(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """The student's entry point in Triton's interpreter, where every access is checked."""
-    if _device(request.config) == "cpu":
-        yield request.getfixturevalue("submission")
-        return
-    from importlib import metadata
-
-    versions = metadata.version("triton"), metadata.version("numpy")
-    if not interpreter_works(*versions):
-        yield NoInterpreter("not measured: Triton {} needs numpy < 2.4, got {}".format(*versions))
-        return
-    yield from _session(request, interpret=True)
-
-
-class NoInterpreter:
-    """Stands for a submission on a machine whose Triton interpreter cannot run kernels."""
-
-    def __init__(self, reason: str) -> None:
-        self._reason = reason
-
-    def compare(self, *_: Any) -> None:
-        """Say that the case cannot be measured here."""
-        from grader.findings import CaseFailed, Finding
-
-        raise CaseFailed(Finding(Verdict.NOT_MEASURED, Message(self._reason)))
+# -- what becomes of a case -----------------------------------------------------------------------
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Any:
-    """Replace the traceback by the student's message, and record the finding."""
-    if call.when == "call" and _problem_of(item.path) is not None:
-        _record(item, call)
+    """Turn what a test raised into a finding, send it, and keep it for the summary."""
     report = yield
-    finding = item.stash.get(_FINDING, None)
-    if finding is not None and report.when == "call":
-        if finding.verdict in (Verdict.SKIPPED, Verdict.NOT_MEASURED):
-            report.outcome = "skipped"
-            line = item.location[1] or 0
-            report.longrepr = (str(item.path), line + 1, finding.message.headline)
-        elif finding.verdict != Verdict.PASS:
-            report.longrepr = failure_text(
-                item.path.parent.name,
-                _check_id(item),
-                finding.verdict,
-                finding.message,
-                finding.candidates,
-            )
+    place = _place(item)
+    if call.when != "call" or place is None:
+        return report
+    error = call.excinfo.value if call.excinfo else None
+    if isinstance(error, (KeyboardInterrupt, pytest.skip.Exception)):
+        return report
+    trial = item.config.stash[_RUN].trial(place[0])
+    finding = _finding(error, trial, item.nodeid)
+    finding = finding.model_copy(update={"duration_s": round(call.duration, 3)})
+    item.stash[_FINDING] = finding
+    _, check, _, index = place
+    budget = trial.budget
+    trial.run.send(
+        CaseEnds(
+            check=check.id,
+            index=index,
+            finding=finding,
+            spent_s=budget.spent_s,
+            lost_s=budget.lost_s,
+        )
+    )
+    report.finding, report.place = finding, (place[0].id, check.id, index)
+    if finding.verdict in (Verdict.SKIPPED, Verdict.NOT_MEASURED):
+        report.outcome = "skipped"
+        headline = finding.message.headline if finding.message else ""
+        report.longrepr = (str(item.path), (item.location[1] or 0) + 1, headline)
+    elif finding.verdict is not Verdict.PASS and finding.message is not None:
+        report.longrepr = finding.message.headline
     return report
 
 
-_FINDING = pytest.StashKey[Any]()
-
-
-def _record(item: pytest.Item, call: pytest.CallInfo) -> None:
-    from grader.session import CaseFailed, Finding
-
-    error = call.excinfo.value if call.excinfo else None
+def _finding(error: BaseException | None, trial: ProblemTrial, where: str) -> Finding:
     if error is None:
-        finding = Finding(Verdict.PASS)
-    elif isinstance(error, CaseFailed):
-        finding = error.finding
-    elif isinstance(error, (KeyboardInterrupt, pytest.skip.Exception)):
-        return
-    else:  # the judge's own fault: it costs the student nothing
-        text = f"the judge failed: {type(error).__name__}: {error}"
-        finding = Finding(Verdict.INTERNAL, Message(text, where=item.nodeid))
-    item.stash[_FINDING] = finding
-    item.user_properties.append(("finding", finding.to_json()))
-    fd = item.config.getoption("--events-fd")
-    if fd is not None:
-        event = {"check": _check_id(item), "verdict": finding.verdict}
-        os.write(fd, (json.dumps(event) + "\n").encode())
+        return Finding(verdict=Verdict.PASS)
+    if isinstance(error, CaseFailed):
+        return error.finding
+    # The judge's own fault: it costs the student nothing, unless the student's code made it.
+    text = f"the judge failed in {where}: {type(error).__name__}: {error}"
+    outside = isinstance(error, _FAULTS_FROM_OUTSIDE) or "start new thread" in str(error)
+    message = Message(headline=text[:600])
+    after_calls = outside and trial.calls > 0
+    return Finding(verdict=Verdict.INTERNAL, message=message, after_calls=after_calls)
 
 
-def _check_id(item: pytest.Item) -> str:
-    return item.function.__name__.removeprefix("test_")
+# -- the end of the run ---------------------------------------------------------------------------
 
 
-def pytest_report_header(config: pytest.Config) -> str:
-    return f"grader: device {_device(config)}, seed {config.stash[_SEED]}"
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Settle on causes, tell the judge, and let pytest print each of them once."""
+    run = session.config.stash[_RUN]
+    causes: dict[tuple[str, str, int], CauseFound] = {}
+    for trial in run.trials.values():
+        for cause in trial.judged.casebook.settle():
+            found = CauseFound(diagnosis=cause.diagnosis, step=cause.step, cases=cause.cases)
+            run.send(found)
+            causes |= {(trial.problem.id, *place): found for place in cause.cases}
+        with contextlib.suppress(OSError):
+            trial.close()
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None:
+        _tell_each_cause_once(reporter, causes)
+
+
+def _tell_each_cause_once(reporter: Any, causes: dict[tuple[str, str, int], CauseFound]) -> None:
+    """Leave one failure of each cause among pytest's failures; the others are counted apart."""
+    told: dict[tuple[str, ...], Any] = {}
+    again: list[Any] = []
+    failed = reporter.stats.get("failed", [])
+    for report in failed:
+        finding = getattr(report, "finding", None)
+        if finding is None or finding.message is None:
+            told[("other", report.nodeid)] = report
+            continue
+        cause = causes.get(report.place)
+        step = cause.step if cause else None
+        text = failure_text(report.place[0], report.place[1], finding, cause, step)
+        report.longrepr = text
+        key = (report.place[0], text.splitlines()[0]) if cause else (report.place[0], _kind(report))
+        if key in told:
+            again.append(report)
+        else:
+            told[key] = report
+    if again:
+        reporter.stats["failed"] = list(told.values())
+        reporter.stats["failed for a cause told above"] = again
+    # pytest's own summary would cut the cause to the width of the terminal.
+    reporter.reportchars = "".join(c for c in reporter.reportchars if c not in "fE")
+
+
+def _kind(report: Any) -> str:
+    """What failures without a known cause have in common: their headline, or a refusal's check."""
+    message = report.finding.message
+    return message.test if "invalid=" in (message.input or "") else message.headline
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Name each cause once more, whole, at the end."""
+    for report in terminalreporter.stats.get("failed", ()):
+        if getattr(report, "finding", None) is not None:
+            terminalreporter.write_line(str(report.longrepr).splitlines()[0], red=True)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    run = config.stash.get(_RUN, None)
+    for trial in run.trials.values() if run else ():
+        with contextlib.suppress(OSError):
+            trial.close()

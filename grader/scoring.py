@@ -2,28 +2,32 @@
 
 Rules that hold everywhere here:
 
-- Components, problems and totals hold whole points. The share of a single check may be a
-  fraction; it is for display, and the component is not the sum of the displayed shares.
+- Points have one decimal. A problem's points are the sum of its components', the totals the sum of
+  the problems'; nothing is rounded twice.
 - 0 <= earned <= available <= possible.
+- Failed checks cost their share of the points and no more; problem.toml gives each a tenth of a
+  point at least, so that one that fails is seen.
 - A missing or contradictory input is scored zero or `INTERNAL`; nothing is skipped silently.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from grader.model import (
     COMPONENTS,
     CheckResult,
     ComponentResult,
+    CorrectnessFigures,
     GradeRecord,
+    MemoryFigures,
     Message,
     Points,
     ProblemResult,
+    SpeedFigures,
     Verdict,
+    finite,
     worst,
 )
 
@@ -40,67 +44,74 @@ ROUNDING_SLACK = 1e-9
 # Constructors for the components that carry no measurement.
 
 
-def not_measured(possible: int, reason: str) -> ComponentResult:
+def not_measured(possible: float, reason: str) -> ComponentResult:
     """Return a component that cannot be measured here: its points are not available."""
-    return ComponentResult(Verdict.NOT_MEASURED, Points(0, 0, possible), reason)
+    points = Points(possible=possible)
+    return ComponentResult(verdict=Verdict.NOT_MEASURED, points=points, reason=reason)
 
 
-def internal(possible: int, reason: str) -> ComponentResult:
+def internal(possible: float, reason: str) -> ComponentResult:
     """Return a component lost to a fault of the judge: it costs the student no points."""
-    return ComponentResult(Verdict.INTERNAL, Points(0, 0, possible), reason)
+    points = Points(possible=possible)
+    return ComponentResult(verdict=Verdict.INTERNAL, points=points, reason=reason)
 
 
-def withheld(verdict: Verdict, possible: int, reason: str) -> ComponentResult:
+def withheld(verdict: Verdict, possible: float, reason: str) -> ComponentResult:
     """Return a component that was available and earned nothing (rejected, skipped, ...)."""
-    return ComponentResult(verdict, Points(0, possible, possible), reason)
+    points = Points(available=possible, possible=possible)
+    return ComponentResult(verdict=verdict, points=points, reason=reason)
 
 
 # Correctness.
 
 
 def score_correctness(
-    checks: Sequence[CheckResult], possible: int
+    checks: Sequence[CheckResult], possible: float
 ) -> tuple[ComponentResult, tuple[CheckResult, ...]]:
     """Share `possible` points among `checks` by weight; return the component and the scored checks.
 
-    earned = floor(possible * passed weight / total weight): full only when every check passes.
-    A check that is `INTERNAL` or `NOT_MEASURED` is not available: what is available is the share
-    of the rest, rounded down, but always above `earned` while one of the rest has not passed.
-    A check that was `SKIPPED` because of an earlier failure is available and not earned.
+    A check earns the part of its share that holds (`share`). The sum is rounded up to a tenth, so
+    that a failed check never costs more than its part; only when all hold is it `possible`. A check
+    that is `INTERNAL` or `NOT_MEASURED` is not available; one that was `SKIPPED` is, and earns
+    nothing.
     """
-    weights = [max(check.weight, 0) for check in checks]
-    total_weight = sum(weights)
-    if possible <= 0 or total_weight == 0:
-        scored = tuple(dataclasses.replace(check, points=Points()) for check in checks)
+    total_weight = sum(max(check.weight, 0.0) for check in checks)
+    if possible <= 0 or total_weight <= 0:
+        scored = tuple(check.model_copy(update={"points": Points()}) for check in checks)
         return internal(max(possible, 0), "the problem has no check that carries weight"), scored
 
-    passed = measured = 0
+    earned = available = 0.0
     scored_checks = []
-    for check, weight in zip(checks, weights, strict=True):
-        share = round(possible * weight / total_weight, 2)
-        if _is_measured(check.verdict):
-            measured += weight
-            earned_share = share if check.verdict is Verdict.PASS else 0
-            passed += weight if check.verdict is Verdict.PASS else 0
-            points = Points(earned_share, share, share)
-        else:
-            points = Points(0, 0, share)
-        scored_checks.append(dataclasses.replace(check, points=points))
-
-    earned = possible * passed // total_weight
-    available = possible * measured // total_weight
-    if passed < measured:
-        # passed < total here, hence earned < possible and the sum stays within `possible`.
-        available = max(available, earned + 1)
+    for check in checks:
+        worth = possible * max(check.weight, 0.0) / total_weight
+        measured = _is_measured(check.verdict)
+        held = worth * check.share if measured else 0.0
+        earned += held
+        available += worth if measured else 0.0
+        points = Points(
+            earned=round(held, 2),
+            available=round(worth, 2) if measured else 0.0,
+            possible=round(worth, 2),
+        )
+        scored_checks.append(check.model_copy(update={"points": points}))
+    whole = all(c.share >= 1.0 for c in checks if _is_measured(c.verdict))
+    available = _tenths_up(available)
+    earned = available if whole else min(_tenths_up(earned), round(available - 0.1, 1))
     verdict = worst(c.verdict for c in checks if c.verdict is not Verdict.NOT_MEASURED)
-    figures = {
-        "checks_passed": sum(c.verdict is Verdict.PASS for c in checks),
-        "checks_total": len(checks),
-    }
+    figures = CorrectnessFigures(
+        checks_passed=sum(c.verdict is Verdict.PASS for c in checks), checks_total=len(checks)
+    )
     component = ComponentResult(
-        verdict, Points(earned, available, possible), _correctness_reason(checks), figures
+        verdict=verdict,
+        points=Points(earned=max(earned, 0.0), available=available, possible=possible),
+        reason=_correctness_reason(checks),
+        figures=figures,
     )
     return component, tuple(scored_checks)
+
+
+def _tenths_up(points: float) -> float:
+    return math.ceil(10.0 * points - ROUNDING_SLACK) / 10.0
 
 
 def _is_measured(verdict: Verdict) -> bool:
@@ -125,14 +136,14 @@ def _correctness_reason(checks: Sequence[CheckResult]) -> str | None:
 # Speed and memory. The components made here are not yet gated by correctness: see `gate`.
 
 
-def speed_fraction(speedup: float, floor: float, full: float) -> float:
+def speed_fraction(speedup: float | None, floor: float | None, full: float | None) -> float:
     """Return the part of the speed points earned: 0 at `floor`, 1 at `full`, linear in the log.
 
     NaN, infinity, zero and negative ratios are not measurements and earn 0, and so does every
     ratio when not 0 < floor < full (`score_speed` reports such targets as a fault of the judge).
     """
     ratio, low, high = finite(speedup), finite(floor), finite(full)
-    if ratio is None or not _valid_targets(low, high):
+    if ratio is None or low is None or high is None or not 0 < low < high:
         return 0.0
     if not ratio > low:
         return 0.0
@@ -141,65 +152,48 @@ def speed_fraction(speedup: float, floor: float, full: float) -> float:
     return (math.log(ratio) - math.log(low)) / (math.log(high) - math.log(low))
 
 
-def whole_points(possible: int, fraction: float) -> int:
-    """Return floor(possible * fraction): all points only at fraction 1, none for NaN or below 0."""
+def tenths(possible: float, fraction: float) -> float:
+    """Return `possible * fraction` rounded down to a tenth: all points only at fraction 1."""
     if possible <= 0 or not fraction > 0:
-        return 0
-    return min(possible, math.floor(possible * min(fraction, 1.0) + ROUNDING_SLACK))
+        return 0.0
+    return min(possible, math.floor(10.0 * possible * min(fraction, 1.0) + ROUNDING_SLACK) / 10.0)
 
 
-def score_speed(
-    figures: Mapping[str, Any],
-    possible: int,
-    *,
-    floor: float | None = None,
-    full: float | None = None,
-) -> ComponentResult:
-    """Score `figures["speedup"]`, the ratio to naive on the same device; `PASS` means full points.
+def score_speed(figures: SpeedFigures, possible: float) -> ComponentResult:
+    """Score `figures.speedup`, the ratio to naive on the same device.
 
-    `floor` and `full` default to the figures of these names; the component keeps all `figures`.
+    The verdict is `PASS` whatever the ratio: a right kernel that is slow is right, and has some of
+    the points.
     """
-    floor = figures.get("floor") if floor is None else floor
-    full = figures.get("full") if full is None else full
-    kept = {**figures, "floor": floor, "full": full}
-    if "speedup" not in figures:
-        return dataclasses.replace(internal(possible, "no speed-up was recorded"), figures=kept)
-    if not _valid_targets(finite(floor), finite(full)):
+    floor, full, speedup = (finite(v) for v in (figures.floor, figures.full, figures.speedup))
+    if floor is None or full is None or not 0 < floor < full:
         reason = f"speed targets are not 0 < floor < full: floor {floor}, full {full}"
-        return dataclasses.replace(internal(possible, reason), figures=kept)
-    speedup = finite(figures["speedup"])
-    fraction = speed_fraction(figures["speedup"], floor, full)
-    earned = whole_points(possible, fraction)
-    points = Points(earned, possible, possible)
-    if earned == possible and fraction > 0:
-        return ComponentResult(Verdict.PASS, points, None, kept)
+        return internal(possible, reason).model_copy(update={"figures": figures})
+    earned = tenths(possible, speed_fraction(speedup, floor, full))
+    points = Points(earned=earned, available=possible, possible=possible)
+    reason = None
     if speedup is None or speedup <= 0:
         reason = "the measured ratio is not a positive finite number"
-    else:
+        return internal(possible, reason).model_copy(update={"figures": figures})
+    if earned < possible:
         reason = f"{speedup:.3g}x naive; no points at {floor:g}x, full points at {full:g}x"
-    return ComponentResult(Verdict.FAIL, points, reason, kept)
+    return ComponentResult(verdict=Verdict.PASS, points=points, reason=reason, figures=figures)
 
 
-def score_memory(figures: Mapping[str, Any], possible: int) -> ComponentResult:
-    """Score extra memory: all points if `extra_bytes` <= `allowed_bytes` at every length, or none.
-
-    `figures["allowed_bytes"]` is a list beside `extra_bytes`, or one number for every length.
-    """
-    kept = dict(figures)
-    extra, allowed = _numbers(figures.get("extra_bytes")), _numbers(figures.get("allowed_bytes"))
-    if len(allowed) == 1:
-        allowed = allowed * len(extra)
-    if not extra or len(extra) != len(allowed) or None in allowed:
+def score_memory(figures: MemoryFigures, possible: float) -> ComponentResult:
+    """Score extra memory: all points if no more than allowed at every length, or none."""
+    extra, allowed = figures.extra_bytes, figures.allowed_bytes
+    if not extra or len(extra) != len(allowed):
         reason = "extra or allowed memory was not recorded for every length"
-        return dataclasses.replace(internal(possible, reason), figures=kept)
-    within = [got is not None and got <= limit for got, limit in zip(extra, allowed, strict=True)]
+        return internal(possible, reason).model_copy(update={"figures": figures})
+    within = [got <= limit for got, limit in zip(extra, allowed, strict=True)]
     if all(within):
-        return ComponentResult(Verdict.PASS, Points(possible, possible, possible), None, kept)
+        points = Points(earned=possible, available=possible, possible=possible)
+        return ComponentResult(verdict=Verdict.PASS, points=points, figures=figures)
     first = within.index(False)
-    lengths = _numbers(figures.get("lengths"))
-    where = f" at seqlen {lengths[first]:.0f}" if first < len(lengths) and lengths[first] else ""
+    where = f" at seqlen {figures.lengths[first]}" if first < len(figures.lengths) else ""
     reason = f"more memory beyond inputs and outputs than is allowed{where}"
-    return ComponentResult(Verdict.FAIL, Points(0, possible, possible), reason, kept)
+    return withheld(Verdict.FAIL, possible, reason).model_copy(update={"figures": figures})
 
 
 def gate(component: ComponentResult, correctness: ComponentResult | None) -> ComponentResult:
@@ -214,51 +208,34 @@ def gate(component: ComponentResult, correctness: ComponentResult | None) -> Com
         return component
     if correctness is None:
         return internal(possible, "no correctness result was recorded")
-    if _complete(correctness):
+    if is_complete(correctness):
         return component
     judged = correctness.points
     if correctness.verdict is Verdict.INTERNAL and judged.earned >= judged.available:
-        reason, available = "correctness could not be judged: fault of the judge", 0
+        reason, available = "correctness could not be judged: fault of the judge", 0.0
     elif correctness.verdict is Verdict.NOT_MEASURED:
-        reason, available = "correctness could not be measured", 0
+        reason, available = "correctness could not be measured", 0.0
     else:
         reason, available = "correctness is not complete", component.points.available
     return ComponentResult(
-        Verdict.SKIPPED, Points(0, available, possible), reason, component.figures
+        verdict=Verdict.SKIPPED,
+        points=Points(available=available, possible=possible),
+        reason=reason,
+        figures=component.figures,
     )
 
 
-def _complete(correctness: ComponentResult) -> bool:
+def is_complete(correctness: ComponentResult) -> bool:
+    """Whether every check passed."""
     points = correctness.points
     return correctness.verdict is Verdict.PASS and points.earned >= points.available
-
-
-def _valid_targets(floor: float | None, full: float | None) -> bool:
-    return floor is not None and full is not None and 0 < floor < full
-
-
-def finite(value: Any) -> float | None:
-    """Return `value` as a finite float; None when it is missing, not a number, NaN or infinite."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    try:
-        number = float(value)
-    except OverflowError:
-        return None
-    return number if math.isfinite(number) else None
-
-
-def _numbers(value: Any) -> list[float | None]:
-    if isinstance(value, (list, tuple)):
-        return [finite(item) for item in value]
-    return [] if value is None else [finite(value)]
 
 
 # Problems and the whole record.
 
 
 def complete_components(
-    components: Mapping[str, ComponentResult], possible: Mapping[str, int]
+    components: Mapping[str, ComponentResult], possible: Mapping[str, float]
 ) -> dict[str, ComponentResult]:
     """Return all four components in order; one that is missing and worth points is `INTERNAL`."""
     whole = {}
@@ -285,8 +262,8 @@ def problem_verdict(
 ) -> Verdict:
     """Return the worst verdict among components and checks.
 
-    No component for one of the four names is `INTERNAL`. A problem with a `message` of its own has
-    failed: when nothing else says how, it is `ERROR`.
+    No component for one of the four names is `INTERNAL`. A problem
+    with a `message` of its own has failed: when nothing else says how, it is `ERROR`.
     """
     if any(name not in components for name in COMPONENTS):
         return Verdict.INTERNAL

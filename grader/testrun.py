@@ -1,157 +1,314 @@
-"""Runs one problem's tests in a pytest process and reads its report into check results."""
+"""Runs one problem's tests in pytest processes and turns their findings into check results.
+
+Findings arrive one by one, so that a pytest that dies keeps what was earned: the next one goes on
+with the other cases. If it died while a case ran, that case is the submission's crash: nothing else
+runs then.
+"""
 
 from __future__ import annotations
 
 import ast
+import dataclasses
 import functools
 import json
-import tempfile
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
-from grader.manifest import ROOT, Check, Problem
-from grader.model import (
-    CheckResult,
-    Diagnosis,
-    Message,
-    Verdict,
-    diagnosis_from_json,
-    message_from_json,
-    worst,
+from grader.findings import (
+    CaseBegins,
+    CaseEnds,
+    CauseFound,
+    Finding,
+    SourceFile,
+    TestRequest,
+    read_event,
 )
-from grader.processes import Children
+from grader.manifest import ROOT, Case, Check, Problem
+from grader.model import CheckResult, Message, Verdict, worst
+from grader.running import scratch
+from grader.running.processes import Children, Ending
 
-DEADLINE_S = 900.0
+# Beyond the time of the submission's calls: imports, oracles, naming a cause.
+_JUDGE_S = 600.0
+_MAX_RUNS = 20
+_PYTEST_ENDINGS = (0, 1)  # all passed, some failed
 
-# By check id and number of the case: the finding that the plugin recorded.
-Findings = dict[str, dict[int, dict[str, Any]]]
+Place = tuple[str, int]  # check and number of the case
 
 
-def run_tests(
-    problem: Problem,
-    *,
-    submission: Path,
-    device: str,
-    seed: str,
-    children: Children,
-    on_case: Any,
-) -> tuple[Findings, str]:
-    """Run test_pNN.py against `submission`; return the findings, or why there are none.
+@dataclasses.dataclass
+class Findings:
+    """What is known of one problem: a finding per case, and the causes that explain them."""
 
-    `on_case(check_id, verdict)` is called as each case ends.
-    """
-    with tempfile.TemporaryDirectory(prefix="report-") as folder:
-        path = Path(folder) / "report.json"
+    cases: dict[Place, Finding] = dataclasses.field(default_factory=dict)
+    causes: list[CauseFound] = dataclasses.field(default_factory=list)
+    missing: str = "not run"
+
+    def cause_of(self, places: Iterable[Place]) -> CauseFound | None:
+        """Return the cause that explains some of `places`, None when none or several do."""
+        wanted = set(places)
+        found = [cause for cause in self.causes if wanted & set(cause.cases)]
+        return found[0] if len(found) == 1 else None
+
+
+class TestRun:
+    """The tests of one problem against one submitted file."""
+
+    __test__ = False
+
+    def __init__(
+        self,
+        problem: Problem,
+        source: bytes,
+        *,
+        device: str,
+        seed: str,
+        children: Children,
+        compile_workers: int = 1,
+        exit_first: bool = False,
+        on_case: Callable[[str, Verdict], None] = lambda check, verdict: None,
+    ) -> None:
+        self.problem = problem
+        self.findings = Findings()
+        self.interrupted = False
+        self._source = SourceFile.of(problem.id, source)
+        self._device = device
+        self._seed = seed
+        self._children = children
+        self._compile_workers = compile_workers
+        self._exit_first = exit_first
+        self._on_case = on_case
+        self._spent_s = self._lost_s = 0.0
+        self._current: Place | None = None
+        self._begun = 0
+
+    def run(self) -> Findings:
+        """Run all cases, in as many pytest processes as it takes."""
+        cases = {(c.id, i) for c in self.problem.checks for i in self._cases(c)}
+        innocent_deaths, retried = 0, False
+        for _ in range(_MAX_RUNS):
+            begun, start = self._begun, time.monotonic()
+            ending = self._run_pytest()
+            left = cases - self.findings.cases.keys()
+            stopped = self._exit_first and any(
+                f.verdict not in (Verdict.PASS, Verdict.NOT_MEASURED)
+                for f in self.findings.cases.values()
+            )
+            if stopped:
+                self.findings.missing = "not run: stopped at the first failure"
+            if stopped or self.interrupted:
+                return self.findings
+            if not left:
+                if retried or not self._faults():
+                    return self._without_provoked_faults()
+                retried = True
+                for place in self._faults():
+                    del self.findings.cases[place]
+                continue
+            if self._current is not None:
+                self._lost_s += time.monotonic() - start
+                self._end_case(self._current, _killed(self.problem, self._current, ending))
+                continue
+            innocent_deaths += 1
+            if innocent_deaths > 1 or ending.exit_code in _PYTEST_ENDINGS:
+                self._give_up(left, ending, ran=self._begun > begun)
+                break
+        return self._without_provoked_faults()
+
+    def _faults(self) -> list[Place]:
+        return [p for p, f in self.findings.cases.items() if f.verdict is Verdict.INTERNAL]
+
+    def _without_provoked_faults(self) -> Findings:
+        """A fault that only comes after the submission's code has run, twice, is its doing."""
+        for place in self._faults():
+            finding = self.findings.cases[place]
+            if finding.after_calls and finding.message is not None:
+                help = "your code, or a process it started, did something to the judge's process"
+                message = finding.message.model_copy(update={"help": help})
+                update = {"verdict": Verdict.CRASH, "message": message}
+                self.findings.cases[place] = finding.model_copy(update=update)
+        return self.findings
+
+    def _cases(self, check: Check) -> dict[int, Case]:
+        return self.problem.cases(check, self._seed, self._device)
+
+    def _run_pytest(self) -> Ending:
+        path = scratch.folder() / f"report-{self.problem.id}.json"
+        path.unlink(missing_ok=True)
         arguments = [
-            *("-q", "-p", "no:cacheprovider", "--rootdir", str(ROOT)),
-            *("-c", str(ROOT / "pyproject.toml"), "--json-report", f"--json-report-file={path}"),
+            str(self.problem.folder / f"test_{self.problem.id}.py"),
+            *("-q", "-p", "grader.pytest_plugin", "-p", "no:cacheprovider", "--noconftest"),
+            *("--rootdir", str(ROOT), "-c", str(ROOT / "pyproject.toml")),
             *("--json-report-omit", "collectors", "log", "traceback", "streams", "keywords"),
-            f"--submission={submission}",
-            f"--device={device}",
-            f"--seed={seed}",
-            str(problem.folder / f"test_{problem.id}.py"),
+            *("--json-report", f"--json-report-file={path}"),
+            *(["-x"] if self._exit_first else []),
         ]
-        outcome: dict[str, Any] = {}
-        for event in children.events("pytest", arguments, DEADLINE_S, outcome):
-            on_case(event["check"], Verdict(event["verdict"]))
+        request = TestRequest(
+            source=self._source,
+            device=self._device,
+            seed=self._seed,
+            done=tuple(self.findings.cases),
+            spent_s=self._spent_s,
+            lost_s=self._lost_s,
+            compile_workers=self._compile_workers,
+        )
+        limits, ending = self.problem.limits, Ending()
+        deadline_s = limits.total_s + limits.lost_s + _JUDGE_S
+        self._current = None
+        lines = self._children.events(
+            "pytest", arguments, request.model_dump_json(), deadline_s, ending
+        )
+        for line in lines:
+            event = read_event(line)
+            if isinstance(event, CaseBegins):
+                self._current = (event.check, event.index)
+                self._begun += 1
+            elif isinstance(event, CaseEnds):
+                self._current = None
+                self._spent_s, self._lost_s = event.spent_s, event.lost_s
+                self._end_case((event.check, event.index), event.finding)
+            elif isinstance(event, CauseFound):
+                self.findings.causes.append(event)
+        self._take_errors_from(path)
+        return ending
+
+    def _end_case(self, place: Place, finding: Finding) -> None:
+        known = {check.id for check in self.problem.checks}
+        if place not in self.findings.cases and place[0] in known:
+            self.findings.cases[place] = finding
+            self._on_case(place[0], finding.verdict)
+
+    def _take_errors_from(self, path: Path) -> None:
+        """Take from pytest's own report what failed before a case could begin."""
         try:
-            return _findings(json.loads(path.read_text(encoding="utf-8"))), ""
-        except (OSError, ValueError):
-            why = "ran into its deadline" if outcome.get("timed_out") else "wrote no report"
-            return {}, f"the test run {why}: {outcome['output'][-400:].strip()}"
+            tests = json.loads(path.read_text(encoding="utf-8"))["tests"]
+            for test in tests:
+                if test["outcome"] == "error":
+                    check = test["nodeid"].rpartition("::")[2].partition("[")[0]
+                    text = test["setup"]["crash"]["message"]
+                    message = Message(headline=f"the judge failed: {text}"[:600])
+                    finding = Finding(verdict=Verdict.INTERNAL, message=message)
+                    for index in self._cases(self.problem.check(check.removeprefix("test_"))):
+                        self._end_case((check.removeprefix("test_"), index), finding)
+        except Exception:  # no report, half a report, or something else in its place
+            return
+
+    def _give_up(self, left: set[Place], ending: Ending, *, ran: bool) -> None:
+        """Say of the cases that never ran whose fault that is.
+
+        A pytest that dies twice between two cases of a submission that had run was killed by what
+        that had left behind; one that dies before anything ran has a fault of its own.
+        """
+        why = "was stopped" if ending.timed_out or ending.silent else "died"
+        if ran and not ending.regular:
+            headline = f"not run: the test process {why} after your code had run in another"
+            verdict = Verdict.CRASH
+        else:
+            headline = f"the test run {why}: {ending.last_line}"
+            verdict = Verdict.INTERNAL
+        for place in sorted(left):
+            self._end_case(place, Finding(verdict=verdict, message=Message(headline=headline)))
 
 
-def _findings(report: dict[str, Any]) -> Findings:
-    found: Findings = {}
-    for test in report.get("tests", ()):
-        name, _, rest = test["nodeid"].rpartition("::")[2].partition("[")
-        properties = {k: v for p in test.get("user_properties", ()) for k, v in p.items()}
-        finding = properties.get("finding")
-        if finding is None:
-            if test.get("setup", {}).get("outcome") == "passed" and "call" not in test:
-                continue  # Ctrl-C came during the call: it has no result
-            text = test.get("setup", {}).get("crash", {}).get("message", test["outcome"])
-            finding = {
-                "verdict": Verdict.INTERNAL.value,
-                "message": {"headline": f"the judge failed: {text}"},
-                "candidates": [],
-            }
-        finding["duration_s"] = test.get("call", {}).get("duration", 0.0)
-        index = int(rest.split("-", 1)[0])
-        found.setdefault(name.removeprefix("test_"), {})[index] = finding
-    return found
+def _killed(problem: Problem, place: Place, ending: Ending) -> Finding:
+    """The finding of a case in which the judge's own test process came to its end."""
+    how = "was stopped" if ending.timed_out or ending.silent else "died"
+    message = Message(
+        headline=f"the judge's test process {how} while your code ran",
+        test=f"test_{place[0]}",
+        file=problem.file,
+        help="your code, or a process it started, ended or stopped a process that is not its own",
+    )
+    return Finding(verdict=Verdict.CRASH, message=message)
 
 
-def check_result(
-    problem: Problem,
-    check: Check,
-    device: str,
-    found: dict[int, dict],
-    missing: str,
-    elsewhere: set[str],
+# -- from findings to checks --------------------------------------------------------------------
+
+
+def check_results(
+    problem: Problem, findings: Findings, *, device: str, seed: str
+) -> list[CheckResult]:
+    """Return the result of every check, in order."""
+    results: dict[str, CheckResult] = {}
+    for check in problem.checks:
+        cases = problem.cases(check, seed, device)
+        result = _check_result(problem, check, cases, findings)
+        needed = results.get(check.needs) if check.needs else None
+        if needed and needed.verdict is not Verdict.PASS and result.verdict is Verdict.PASS:
+            message = Message(headline=f"not counted: {check.needs} does not pass")
+            result = result.model_copy(
+                update={"verdict": Verdict.SKIPPED, "share": 0.0, "message": message}
+            )
+        results[check.id] = result
+    return list(results.values())
+
+
+def _check_result(
+    problem: Problem, check: Check, cases: dict[int, Case], findings: Findings
 ) -> CheckResult:
-    """Return what the findings of one check's cases come to; `missing` says why cases lack one.
-
-    `elsewhere` are the `likely_causes` of the whole problem.
-    """
-    cases = check.cases_on(device, triton=problem.uses_triton)
-    findings = [found[i] for i in sorted(found)]
-    verdicts = [Verdict(f["verdict"]) for f in findings]
-    if len(findings) < len(cases):
+    places = [(check.id, index) for index in cases]
+    found = {place: findings.cases[place] for place in places if place in findings.cases}
+    verdicts = [finding.verdict for finding in found.values()]
+    if len(found) < len(cases):
         verdicts.append(Verdict.SKIPPED)
     verdict = worst(verdicts) if cases else Verdict.NOT_MEASURED
-    diagnosis = _common_cause(findings, elsewhere)
-    alike = [f for f in findings if f["verdict"] == verdict.value]
-    named = [f for f in alike if diagnosis and _explained_by(f, diagnosis.id)]
-    shown = next(iter(named + alike), None)
-    message = message_from_json(shown["message"]) if shown else None
+    shown = _shown(found, verdict, findings)
+    place, finding = shown if shown else (None, None)
+    cause = findings.cause_of([place]) if place else None
+    message = finding.message if finding else None
     if message is None and verdict is Verdict.SKIPPED:
-        message = Message(missing)
+        message = Message(headline=findings.missing)
+    step = message.step if message else None
     return CheckResult(
         id=check.id,
         title=title(problem, check),
-        step=check.step,
+        step=cause.step if step is None and cause else step,
         verdict=verdict,
         weight=check.weight,
         message=message,
-        diagnosis=diagnosis if named else None,
+        diagnosis=cause.diagnosis if cause else None,
+        share=_share(problem, check, cases, found),
         cases_passed=verdicts.count(Verdict.PASS),
         cases_total=len(cases),
-        duration_s=round(sum(f["duration_s"] for f in findings), 3),
+        duration_s=round(sum(f.duration_s for f in found.values()), 3),
     )
 
 
-def likely_causes(findings: Iterable[dict]) -> set[str]:
-    """Return the known mistakes that explain every wrong result that any of them explains."""
-    explained = [{c["id"] for c in f["candidates"]} for f in findings if f["candidates"]]
-    return set.intersection(*explained) if explained else set()
+def _shown(
+    found: dict[Place, Finding], verdict: Verdict, findings: Findings
+) -> tuple[Place, Finding] | None:
+    """Return the case to show: one whose cause is known, else the first with the verdict."""
+    alike = [(p, f) for p, f in found.items() if f.verdict is verdict]
+    named = [(p, f) for p, f in alike if findings.cause_of([p])]
+    return next(iter(named + alike), None)
 
 
-def _common_cause(findings: Sequence[dict], elsewhere: set[str]) -> Diagnosis | None:
-    """Return the one known mistake that explains the wrong results of a check, if there is one.
+def _share(
+    problem: Problem, check: Check, cases: dict[int, Case], found: dict[Place, Finding]
+) -> float:
+    """Return the part of a check that holds: the share of its outputs that no case got wrong.
 
-    A case that no known mistake explains does not speak against one that explains the others: a
-    padded key or a second mistake may show there besides. Where several fit, the problem's other
-    checks decide (`elsewhere`).
+    A case that did not come to numbers, or was not run, counts against all of them.
     """
-    common = likely_causes(findings)
-    if len(common) > 1:
-        common &= elsewhere
-    if len(common) != 1:
-        return None
-    (id,) = common
-    candidates = (c for f in findings for c in f["candidates"])
-    return next(diagnosis_from_json(c) for c in candidates if c["id"] == id)
-
-
-def _explained_by(finding: dict, id: str) -> bool:
-    return any(candidate["id"] == id for candidate in finding["candidates"])
+    judged = problem.judged(check)
+    wrong: set[str] = set()
+    for index in cases:
+        finding = found.get((check.id, index))
+        if finding is None:
+            return 0.0
+        if finding.verdict in (Verdict.PASS, Verdict.NOT_MEASURED):
+            continue
+        if finding.verdict is not Verdict.FAIL or not finding.wrong_outputs:
+            return 0.0
+        wrong.update(finding.wrong_outputs)
+    return 1.0 - len(wrong.intersection(judged)) / len(judged)
 
 
 def title(problem: Problem, check: Check) -> str:
     """Return a check's title: the docstring of its test function."""
-    return _titles(problem).get(check.test_name, check.id.replace("_", " "))
+    titles = _docstrings(problem.folder / f"test_{problem.id}.py")
+    return titles.get(check.test_name, check.id.replace("_", " "))
 
 
 @functools.cache
@@ -162,7 +319,3 @@ def _docstrings(path: Path) -> dict[str, str]:
         for node in tree.body
         if isinstance(node, ast.FunctionDef)
     }
-
-
-def _titles(problem: Problem) -> dict[str, str]:
-    return _docstrings(problem.folder / f"test_{problem.id}.py")

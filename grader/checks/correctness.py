@@ -1,9 +1,11 @@
 """Compares what a submission returned with the oracle, under a derived tolerance.
 
-Allowed error = c x the error of an honest computation of the same dtype (reference, the same
-case) + a rounding floor. The floor is a small multiple of the unit roundoff times the sum of the
-absolute values of the terms that an output adds up: what rounding P, the output and, backward,
-delta and dS to the working dtype can do at worst, and nothing a wrong rule could hide in.
+Allowed error = c x the error of an honest computation of the same precision (reference, the same
+case) + a floor. The floor is a small multiple of the unit roundoff times the sum of the absolute
+values of the terms that an output adds up: what rounding P, the output and, backward, delta and dS
+to the working precision can do at worst, and nothing a wrong rule could hide in. fp32 counts as
+TF32 where the problem says so and the case is not about precision: `tl.dot` computes TF32 on a GPU
+unless told otherwise, and that is one mistake, not one in every check.
 Comparisons are written so that NaN fails.
 """
 
@@ -11,31 +13,42 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import torch
 
-from grader.manifest import Case
+import reference
+from grader.dtypes import UNIT_ROUNDOFF, as_tf32
+from grader.inputs import Inputs
+from grader.manifest import Case, Problem
 
-# In units of the unit roundoff. Half types: P, the output, and backward delta and dS are rounded
-# once each (4, worst case; the norm averages, so 2). fp32: exp2 is good to 2**-22 and the scaled
-# logit is rounded (16, and 8 for the norm).
-_NORM_FLOOR = {"fp16": 2.0, "bf16": 2.0, "fp32": 8.0}
-_ELEMENT_FLOOR = {"fp16": 4.0, "bf16": 4.0, "fp32": 16.0}
+# In units of the unit roundoff. P, the output, and backward delta and dS are rounded once each (4,
+# worst case; the norm averages, so 2). fp32: exp2 is good to 2**-22 and the scaled logit is rounded
+# (16, and 8 for the norm).
+_NORM_FLOOR = {"fp16": 2.0, "bf16": 2.0, "tf32": 2.0, "fp32": 8.0}
+_ELEMENT_FLOOR = {"fp16": 4.0, "bf16": 4.0, "tf32": 4.0, "fp32": 16.0}
+# Careful people divide by running_sum + 1e-6. The sum is at least 1, the weight of the maximum;
+# backward that error is in P, by way of lse, and in delta.
+_DENOMINATOR = 1e-6
 # Backward, P is recomputed from an lse that is stored in fp32: a relative error of its roundoff
 # times |lse| in every P, once in natural and once in log2 units.
 _LSE_FLOOR = 3.0
 # The honest row sum is the truth rounded once, and so is every right answer.
 _ROW_SUM_FLOOR = 0.1
-UNIT_ROUNDOFF = {"fp16": 2.0**-11, "bf16": 2.0**-8, "fp32": 2.0**-24}
 
 
 @dataclasses.dataclass(frozen=True)
 class Expected:
-    """What the judge knows of one case: per output the fp64 truth, the honest result, the scale."""
+    """What the judge knows of one case: per output the fp64 truth, the honest result, the scale.
+
+    `precision` is fp32, tf32, fp16 or bf16; `factor` the c of the tolerance.
+    """
 
     truth: dict[str, torch.Tensor]
     honest: dict[str, torch.Tensor]
     magnitude: dict[str, torch.Tensor]
+    precision: str
+    factor: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,48 +58,62 @@ class Difference:
     name: str
     margin: float
     first: str
+    worst: str | None
     extent: str
-    unwritten: bool
+    wrong: torch.Tensor
 
 
-def find_difference(
-    got: dict[str, torch.Tensor], expected: Expected, case: Case, factor: float
-) -> Difference | None:
-    """Return the first output that is outside its tolerance, or None when all are inside."""
-    for name, truth in expected.truth.items():
-        difference = _difference(name, got[name], truth, expected, case, factor)
-        if difference is not None:
-            return difference
-    return None
+def expect(problem: Problem, case: Case, inputs: Inputs, names: tuple[str, ...]) -> Expected:
+    """Return truth, honest result and magnitudes of `names`, computed from the judge's inputs."""
+    oracle = getattr(reference, problem.oracle)
+    options = case.kwargs
+
+    def run(tensors: dict[str, torch.Tensor], dout: torch.Tensor | None) -> dict[str, Any]:
+        if any(name in problem.gradients for name in names):
+            return reference.gradients(oracle, tensors, dout, **options)
+        returned = oracle(**tensors, **options)
+        values = returned if isinstance(returned, tuple) else (returned,)
+        return dict(zip(problem.returns, values, strict=True))
+
+    precision = case.dtype
+    tensors, dout = inputs.tensors, inputs.dout
+    if case.dtype == "fp32" and problem.tolerance.fp32 == "tf32" and not case.exact:
+        precision = "tf32"
+        tensors = {n: as_tf32(t) if t.dim() > 1 else t for n, t in tensors.items()}
+        dout = None if dout is None else as_tf32(dout)
+    exact = {name: t.double() for name, t in inputs.tensors.items()}
+    truth = run(exact, None if inputs.dout is None else inputs.dout.double())
+    honest = run(tensors, dout)
+    magnitude = reference.magnitudes(problem.id, inputs.tensors, inputs.dout, **options)
+    present = [name for name in names if name in truth]
+    return Expected(
+        truth={name: truth[name] for name in present},
+        honest={name: honest[name] for name in present},
+        magnitude=magnitude,
+        precision=precision,
+        factor=problem.tolerance.factor,
+    )
+
+
+def find_differences(got: dict[str, torch.Tensor], expected: Expected) -> list[Difference]:
+    """Return every output that is outside its tolerance."""
+    found = (_difference(name, got[name], expected) for name in expected.truth)
+    return [difference for difference in found if difference is not None]
 
 
 def element_errors(
-    name: str,
-    got: torch.Tensor,
-    truth: torch.Tensor,
-    expected: Expected,
-    dtype: str,
-    factor: float,
+    name: str, got: torch.Tensor, truth: torch.Tensor, expected: Expected
 ) -> torch.Tensor:
     """Return error / allowed of every element of one output; infinite where it is not finite."""
-    return _errors(name, got, truth, expected, dtype, factor)[0]
-
-
-def _worst(ratio: torch.Tensor) -> float:
-    worst = ratio.max().item() if ratio.numel() else 0.0
-    return worst if math.isfinite(worst) else math.inf
+    return _errors(name, got, truth, expected)[0]
 
 
 def _errors(
-    name: str,
-    got: torch.Tensor,
-    truth: torch.Tensor,
-    expected: Expected,
-    dtype: str,
-    factor: float,
+    name: str, got: torch.Tensor, truth: torch.Tensor, expected: Expected
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return error / allowed per element and per (batch, head), and the allowed error."""
-    unit = UNIT_ROUNDOFF["fp32" if name == "lse" and dtype == "fp32" else dtype]
+    precision = expected.precision
+    unit = UNIT_ROUNDOFF[precision]
     got, truth = got.double(), truth.double()
     magnitude = expected.magnitude[name].double()
     honest_error = (expected.honest[name].double() - truth).abs().nan_to_num(0.0, 0.0, 0.0)
@@ -96,15 +123,19 @@ def _errors(
 
     dims = tuple(range(min(2, max(truth.dim() - 1, 0)), truth.dim()))
     worst_honest = honest_error.amax(dims, keepdim=True) if dims else honest_error
-    recomputed = 0.0
-    if name.startswith("d") and "lse" in expected.magnitude:
-        largest = expected.magnitude["lse"].nan_to_num(0.0, 0.0, 0.0).max().item()
-        recomputed = _LSE_FLOOR * UNIT_ROUNDOFF["fp32"] * largest
-    if name == "y":  # a sum of fp32 products, rounded once: the terms carry fp32 roundoff only
+    relative = _DENOMINATOR
+    if name.startswith("d"):
+        relative = 2.0 * _DENOMINATOR
+        if "lse" in expected.magnitude:
+            largest = expected.magnitude["lse"].nan_to_num(0.0, 0.0, 0.0).max().item()
+            relative += _LSE_FLOOR * UNIT_ROUNDOFF["fp32"] * largest
+    elif name == "y":  # a sum of fp32 products, rounded once: the terms carry fp32 roundoff only
+        relative = 0.0
         magnitude = UNIT_ROUNDOFF["fp32"] / unit * magnitude + _ROW_SUM_FLOOR * truth.abs()
-    allowed = factor * worst_honest + (_ELEMENT_FLOOR[dtype] * unit + recomputed) * magnitude
+    factor = expected.factor
+    allowed = factor * worst_honest + (_ELEMENT_FLOOR[precision] * unit + relative) * magnitude
     norm_allowed = factor * _norm(honest_error, dims)
-    norm_allowed += (_NORM_FLOOR[dtype] * unit + recomputed) * _norm(magnitude, dims)
+    norm_allowed += (_NORM_FLOOR[precision] * unit + relative) * _norm(magnitude, dims)
     tiny = torch.finfo(torch.float32).tiny
     by_element = error / allowed.clamp_min(tiny)
     by_head = _norm(error, dims) / norm_allowed.clamp_min(tiny)
@@ -117,37 +148,56 @@ def _norm(values: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
     return values.square().sum(dims).sqrt() if dims else values
 
 
-def _difference(
-    name: str,
-    got: torch.Tensor,
-    truth: torch.Tensor,
-    expected: Expected,
-    case: Case,
-    factor: float,
-) -> Difference | None:
-    by_element, by_head, allowed = _errors(name, got, truth, expected, case.dtype, factor)
-    inside = bool((by_element <= 1.0).all()) and bool((by_head <= 1.0).all())
-    if inside:
+def _worst(ratio: torch.Tensor) -> float:
+    worst = ratio.max().item() if ratio.numel() else 0.0
+    return worst if math.isfinite(worst) else math.inf
+
+
+def _difference(name: str, got: torch.Tensor, expected: Expected) -> Difference | None:
+    truth = expected.truth[name]
+    by_element, by_head, allowed = _errors(name, got, truth, expected)
+    if bool((by_element <= 1.0).all()) and bool((by_head <= 1.0).all()):
         return None
     wrong = ~(by_element <= 1.0)
     if not wrong.any():  # small everywhere, too large as a whole: show the largest
         wrong = by_element == by_element.max()
-    index = tuple(torch.nonzero(wrong)[0].tolist())
-    place = ", ".join(map(str, index))
-    first = (
-        f"{name}[{place}]   got {got[index].item():.6g}   expected {truth[index].item():.6g}"
-        f"   allowed {allowed[index].item():.2g}"
-    )
+
+    def shown(index: tuple[int, ...]) -> str:
+        values = got[index].item(), truth[index].item(), allowed[index].item()
+        return _element(name, index, *values, by_element[index].item())
+
+    first = tuple(torch.nonzero(wrong)[0].tolist())
+    largest = int(by_element.argmax())
+    worst = tuple(int(i) for i in torch.unravel_index(torch.tensor(largest), truth.shape))
     return Difference(
         name=name,
         margin=max(_worst(by_element), _worst(by_head)),
-        first=first,
-        extent=_extent(name, got, wrong, case),
-        unwritten=bool(got.isnan().any()),
+        first=shown(first),
+        worst=None if worst == first else shown(worst),
+        extent=_extent(name, got, wrong),
+        wrong=wrong,
     )
 
 
-def _extent(name: str, got: torch.Tensor, wrong: torch.Tensor, case: Case) -> str:
+def _element(
+    name: str, index: tuple[int, ...], got: float, truth: float, allowed: float, ratio: float
+) -> str:
+    place = ", ".join(map(str, index))
+    shown_got, shown_truth = _apart(got, truth)
+    text = f"{name}[{place}]   got {shown_got}   expected {shown_truth}   allowed {allowed:.2g}"
+    return text + (f"   ({ratio:.2g}x)" if math.isfinite(ratio) else "")
+
+
+def _apart(got: float, expected: float) -> tuple[str, str]:
+    """Write two numbers with as many digits, six at least, as make them differ."""
+    for digits in range(6, 17):
+        texts = f"{got:.{digits}g}", f"{expected:.{digits}g}"
+        if texts[0] != texts[1]:
+            break
+    return texts
+
+
+def _extent(name: str, got: torch.Tensor, wrong: torch.Tensor) -> str:
     """Say how far an error reaches: share of elements, and the rows, heads, batches it spares."""
     parts = [f"{_percent(wrong.sum().item(), wrong.numel())} of {name} is outside the tolerance"]
     labels = {4: ("batch", "head", "row"), 3: ("batch", "head", "row"), 1: ("row",)}
@@ -155,7 +205,7 @@ def _extent(name: str, got: torch.Tensor, wrong: torch.Tensor, case: Case) -> st
         others = tuple(d for d in range(wrong.dim()) if d != axis)
         hit = wrong.any(others) if others else wrong
         if hit.numel() > 1 and not hit.all():
-            parts.append(f"{label} {_ranges(hit)} of {hit.numel()}")
+            parts.append(f"{label} {ranges(hit)} of {hit.numel()}")
     nan = int(got.isnan().sum())
     infinite = int(got.isinf().sum())
     parts.append(f"{nan} NaN" if nan else "no NaN")
@@ -169,14 +219,13 @@ def _percent(part: int, whole: int) -> str:
     return "less than 0.1 %" if 0 < share < 0.1 else f"{share:.3g} %"
 
 
-def _ranges(hit: torch.Tensor) -> str:
+def ranges(hit: torch.Tensor) -> str:
     """Write the true positions of a 1-D mask as ranges, three at the most."""
-    positions = torch.nonzero(hit).flatten().tolist()
-    ranges: list[list[int]] = []
-    for position in positions:
-        if ranges and position == ranges[-1][1] + 1:
-            ranges[-1][1] = position
+    found: list[list[int]] = []
+    for position in torch.nonzero(hit).flatten().tolist():
+        if found and position == found[-1][1] + 1:
+            found[-1][1] = position
         else:
-            ranges.append([position, position])
-    texts = [f"{a}" if a == b else f"{a}-{b}" for a, b in ranges[:3]]
-    return ", ".join(texts) + (", ..." if len(ranges) > 3 else "")
+            found.append([position, position])
+    texts = [f"{a}" if a == b else f"{a}-{b}" for a, b in found[:3]]
+    return ", ".join(texts) + (", ..." if len(found) > 3 else "")

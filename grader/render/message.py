@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
+from grader.findings import CauseFound, Finding
 from grader.model import CheckResult, Diagnosis, Message, ProblemResult, Verdict
 from grader.render.text import clean, clean_lines, wrap
 
@@ -27,6 +28,7 @@ class Cause:
     verdict: Verdict
     title: str
     message: Message
+    step: int | None = None
     diagnosis: Diagnosis | None = None
     checks: tuple[CheckResult, ...] = ()
 
@@ -35,18 +37,19 @@ def causes(problem: ProblemResult) -> list[Cause]:
     """Return the causes of a problem's failures: its own message, then its checks merged by cause.
 
     Checks have one cause when their diagnosis has the same id, or, undiagnosed, when the submission
-    ended in the same way with the same headline (one exception in every check is one report).
-    A check without a message of its own is covered by a problem's message of the same verdict.
+    ended in the same way with the same headline (one exception in every check is one report). Wrong
+    numbers in the plain case are the reason for those in every other check, which depart from it.
     """
     found: list[Cause] = []
     if problem.message is not None and problem.verdict is not Verdict.NOT_IMPLEMENTED:
         identity = _error_id(problem.id, str(problem.verdict))
-        found.append(Cause(identity, problem.verdict, problem.title, problem.message))
+        message = problem.message
+        found.append(Cause(identity, problem.verdict, problem.title, message, message.step))
     merged: dict[tuple[str, ...], list[CheckResult]] = {}
     for check in problem.checks:
         told = problem.message is not None and check.verdict is problem.verdict
         if check.verdict not in NOT_REPORTED and not (told and check.message is None):
-            merged.setdefault(_merge_key(check), []).append(check)
+            merged.setdefault(_merge_key(check, problem), []).append(check)
     for checks in merged.values():
         first = checks[0]
         if first.diagnosis is not None:
@@ -54,17 +57,29 @@ def causes(problem: ProblemResult) -> list[Cause]:
         else:
             identity, title = _error_id(problem.id, _kind(first.verdict, first.id)), first.title
         message = first.message or Message(headline=title)
-        found.append(Cause(identity, first.verdict, title, message, first.diagnosis, tuple(checks)))
+        found.append(
+            Cause(
+                identity, first.verdict, title, message, first.step, first.diagnosis, tuple(checks)
+            )
+        )
     return found
 
 
-def _merge_key(check: CheckResult) -> tuple[str, ...]:
+def _merge_key(check: CheckResult, problem: ProblemResult) -> tuple[str, ...]:
     fault = str(check.verdict is Verdict.INTERNAL)
     if check.diagnosis is not None:
         return (fault, "diagnosis", check.diagnosis.id)
     if check.message is not None and check.message.first is None:  # no wrong number: one event
         return (fault, "ending", check.verdict, check.message.headline)
+    plain = next((c for c in problem.checks if c.id == "plain"), None)
+    if plain is not None and _is_wrong_number(plain) and plain.message is not None:
+        return (fault, "plain", plain.message.headline)
     return (fault, "check", check.id)
+
+
+def _is_wrong_number(check: CheckResult) -> bool:
+    wrong = check.message is not None and check.message.first is not None
+    return check.diagnosis is None and wrong and check.verdict is Verdict.FAIL
 
 
 def _error_id(problem_id: str, name: str) -> str:
@@ -77,6 +92,7 @@ def _kind(verdict: Verdict, check_id: str) -> str:
 
 
 def message_lines(problem_id: str, cause: Cause, width: int) -> list[str]:
+    """Return one cause as lines no wider than `width` cells."""
     message, diagnosis = cause.message, cause.diagnosis
     found = clean(message.headline, HEADLINE_LIMIT)
     headline = clean(diagnosis.title, HEADLINE_LIMIT) if diagnosis else found
@@ -84,38 +100,46 @@ def message_lines(problem_id: str, cause: Cause, width: int) -> list[str]:
     head = f"{kind}[{clean(cause.id, 60)}]: {headline or clean(cause.title, HEADLINE_LIMIT)}"
     rows = wrap(head, width, "", "    ")
     for label, value in (
-        ("where", clean(message.where) or _where(problem_id, cause)),
+        ("where", _where(problem_id, cause)),
         ("result", found if found != headline else ""),
-        ("input", _input(message)),
+        ("input", clean(message.input)),
         ("first", clean(message.first)),
+        ("worst", clean(message.worst)),
         ("extent", clean(message.extent)),
         ("also", clean(", ".join(clean(check.id, NAME_LIMIT) for check in cause.checks[1:]))),
+        ("repeat", clean(message.repeat)),
     ):
         if value:
             rows += wrap(value, width, f"  {label:<6}  ")
     rows += _output(message, width)
     if diagnosis is not None:
         rows += _remark("note: ", diagnosis.note, width) + _remark("help: ", diagnosis.help, width)
+    elif message.help:
+        rows += _remark("help: ", message.help, width)
+    elif kind == "error" and message.test:
+        rows += _remark("help: ", _look_closer(problem_id, message), width)
     if kind == "internal":
         rows += _remark("note: ", "this is a fault of the judge: it costs no points", width)
     return rows
 
 
 def _where(problem_id: str, cause: Cause) -> str:
-    """Return problem, step and test for a message that does not say where it arose."""
-    if not cause.checks:
-        return clean(problem_id, ID_LIMIT)
-    check = cause.checks[0]
-    step = f" step {check.step}" if check.step is not None else ""
-    test = f"test_{clean(check.id, NAME_LIMIT)}".replace("-", "_")
-    return f"{clean(problem_id, ID_LIMIT)}{step}, {test}"
+    """Say which step, test, file and line; what is not known is left out."""
+    message = cause.message
+    step = f" step {cause.step}" if cause.step is not None else ""
+    test = message.test
+    if test is None and cause.checks:
+        test = f"test_{cause.checks[0].id}"
+    file = clean(message.file, 60) if message.file else ""
+    line = f" line {message.line}" if message.line else ""
+    parts = [f"{clean(problem_id, ID_LIMIT)}{step}", clean(test or "", 60), f"{file}{line}"]
+    return ", ".join(part for part in parts if part)
 
 
-def _input(message: Message) -> str:
-    shown, repeat = clean(message.input), clean(message.repeat)
-    if repeat and repeat not in shown:
-        return f"{shown}   (repeat: {repeat})" if shown else f"(repeat: {repeat})"
-    return shown
+def _look_closer(problem_id: str, message: Message) -> str:
+    """What to do about a failure that nothing more is known of."""
+    check = (message.test or "").removeprefix("test_")
+    return f"run this check alone: pytest problems/{problem_id} -x -k {check}"
 
 
 def _output(message: Message, width: int) -> list[str]:
@@ -134,13 +158,17 @@ def _remark(lead: str, text: str, width: int) -> Iterable[str]:
 def failure_text(
     problem_id: str,
     check_id: str,
-    verdict: Verdict,
-    message: Message,
-    candidates: Sequence[Diagnosis],
+    finding: Finding,
+    found: CauseFound | None,
+    step: int | None,
     width: int = 80,
 ) -> str:
     """Return the message of one failed case, for pytest; a cause is named only when it is known."""
-    diagnosis = candidates[0] if len(candidates) == 1 else None
-    identity = diagnosis.id if diagnosis else _error_id(problem_id, _kind(verdict, check_id))
-    cause = Cause(identity, verdict, message.headline, message, diagnosis)
+    message = finding.message or Message(headline=str(finding.verdict))
+    diagnosis = found.diagnosis if found else None
+    identity = diagnosis.id if diagnosis else None
+    identity = identity or _error_id(problem_id, _kind(finding.verdict, check_id))
+    if message.step is not None:
+        step = message.step
+    cause = Cause(identity, finding.verdict, message.headline, message, step, diagnosis)
     return "\n".join(message_lines(problem_id, cause, width))

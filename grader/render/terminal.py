@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from grader.model import (
@@ -18,22 +18,15 @@ from grader.model import (
     SEVERITY,
     ComponentResult,
     GradeRecord,
+    MemoryFigures,
     Points,
     ProblemResult,
+    SpeedFigures,
     Verdict,
+    finite,
 )
 from grader.render.message import ID_LIMIT, NAME_LIMIT, causes, message_lines
-from grader.render.text import (
-    byte_size,
-    clean,
-    fit,
-    last_of,
-    milliseconds,
-    plural,
-    points,
-    wrap,
-)
-from grader.scoring import finite
+from grader.render.text import byte_size, clean, fit, milliseconds, plural, points, wrap
 
 MIN_WIDTH = 72
 MAX_REASONS = 4
@@ -77,8 +70,6 @@ LEAD_STYLES = {
     "next: ": "bold",
 }
 
-Line = Text | str
-
 
 def render(record: GradeRecord, *, width: int = 80, color: bool = False) -> str:
     """Return the report as text no wider than `width` cells, which is at least 72.
@@ -86,104 +77,92 @@ def render(record: GradeRecord, *, width: int = 80, color: bool = False) -> str:
     There are escape codes in it only with `color`.
     """
     width = max(width, MIN_WIDTH)
-    blocks = [
-        _heading(record, width),
-        _table(record, width),
-        _legend(record, width),
-        _measurements(record, width),
-        *_messages(record, width),
-        _closing(record, width),
-    ]
-    lines: list[Text] = []
-    for block in blocks:
-        if block and lines:
-            lines.append(Text())
-        lines.extend(_styled(line) for line in block)
-    if not color:
-        return "".join(line.plain.rstrip() + "\n" for line in lines)
-    return _with_escape_codes(lines, width)
-
-
-def _styled(line: Line) -> Text:
-    if isinstance(line, Text):
-        return line
-    text = Text(line)
-    for lead, style in LEAD_STYLES.items():
-        if line.startswith(lead):
-            text.stylize(style, 0, line.find(":") + 1)
-    return text
-
-
-def _with_escape_codes(lines: Iterable[Text], width: int) -> str:
     console = Console(
         file=io.StringIO(),
-        force_terminal=True,
-        color_system="standard",
-        legacy_windows=False,
-        no_color=False,
         width=width,
+        force_terminal=color,
+        color_system="standard" if color else None,
+        legacy_windows=False,
+        emoji=False,
         highlight=False,
+        markup=False,
         _environ={},
     )
-    for line in lines:
-        line.rstrip()
-        console.print(line, soft_wrap=True)
-    return console.file.getvalue()
+    blocks: list[list[RenderableType]] = [
+        _lines(_heading(record, width)),
+        _table(record, width),
+        _lines(_legend(record, width)),
+        _measurements(record, width),
+        *(_lines(rows) for rows in _messages(record, width)),
+        _lines(_closing(record, width)),
+    ]
+    for number, block in enumerate(block for block in blocks if block):
+        if number:
+            console.print()
+        for renderable in block:
+            console.print(renderable, soft_wrap=isinstance(renderable, Text))
+    text = console.file.getvalue()
+    return "".join(line.rstrip() + "\n" for line in text.splitlines())
 
 
-def _heading(record: GradeRecord, width: int) -> list[Line]:
-    mode = clean(record.mode, 20)
+def _lines(rows: Iterable[str]) -> list[RenderableType]:
+    lines: list[RenderableType] = []
+    for row in rows:
+        line = Text(row)
+        for lead, style in LEAD_STYLES.items():
+            if row.startswith(lead):
+                line.stylize(style, 0, row.find(":") + 1)
+        lines.append(line)
+    return lines
+
+
+def _heading(record: GradeRecord, width: int) -> list[str]:
     credit = ": not for credit" if record.mode != "official" else ""
-    first = [f"mode {mode}{credit}", f"seed {clean(record.seed, NAME_LIMIT)}"]
+    first = [f"mode {record.mode}{credit}", f"seed {clean(record.seed, NAME_LIMIT)}"]
     first.append(f"submission {clean(record.submission, 60)}")
     environment = record.environment
-    device = clean(environment.get("device") or "unknown", NAME_LIMIT)
-    name = clean(environment.get("device_name"), 60)
-    second = [f"device {device}" + (f" ({name})" if name and name != device else "")]
+    name = clean(environment.device_name, 60)
+    second = ["device " + environment.device + (f" ({name})" if environment.device != name else "")]
     for tool in ("torch", "triton", "python"):
-        version = clean(environment.get(tool), 30)
+        version = clean(getattr(environment, tool), 30)
         second.append(f"{tool} {version}" if version else f"{tool} not found")
-    return wrap("   ".join(first), width) + wrap("   ".join(second), width)
+    lines = wrap("   ".join(first), width) + wrap("   ".join(second), width)
+    for note in environment.notes:
+        lines += wrap(clean(note), width, "", "    ")
+    return lines
 
 
 # The table.
 
 
-def _table(record: GradeRecord, width: int) -> list[Line]:
+def _table(record: GradeRecord, width: int) -> list[RenderableType]:
     if not record.problems:
-        return ["no problem was graded"]
+        return [Text("no problem was graded")]
     header = ["verdict", *COMPONENTS, "points"]
     cells = [_cells(problem) for problem in record.problems]
     widths = [max(len(cell) for cell in column) for column in zip(header, *cells, strict=True)]
     name_width = width - sum(widths) - 2 * len(widths)
-    lines: list[Line] = [_row(fit("problem", name_width), header, widths)]
+    parts: list[RenderableType] = []
     for bonus in (False, True):
-        group = [
-            (problem, row)
-            for problem, row in zip(record.problems, cells, strict=True)
-            if problem.bonus is bonus
-        ]
-        for problem, row in group:
-            name = fit(f"{clean(problem.id, ID_LIMIT)} {clean(problem.title)}", name_width)
-            text = _row(name, row, widths)
-            style = STYLES.get(problem.verdict, FAILURE_STYLE)
-            text.stylize(style, len(name) + 2, len(name) + 2 + len(row[0]))
-            lines.append(text)
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=not parts)
+        for name, size in zip(("problem", *header), (name_width, *widths), strict=True):
+            side = "left" if name in ("problem", "verdict") else "right"
+            table.add_column(name, justify=side, width=size, no_wrap=True, header_style="")
+        for problem, row in zip(record.problems, cells, strict=True):
+            if problem.bonus is bonus:
+                name = f"{clean(problem.id, ID_LIMIT)} {clean(problem.title)}"
+                style = STYLES.get(problem.verdict, FAILURE_STYLE)
+                verdict, *numbers = row
+                table.add_row(Text(fit(name, name_width)), Text(verdict, style=style), *numbers)
         subtotal = record.bonus if bonus else record.totals
-        if group or subtotal.possible:
+        if table.row_count or subtotal.possible:
+            if table.row_count or not parts:
+                parts.append(table)
             label = "bonus" if bonus else "required"
-            lines.append("-" * width)
-            lines.append(_sum(label, subtotal, width))
+            parts += [Text("-" * width), _sum(label, subtotal, width)]
             if not bonus and any(problem.bonus for problem in record.problems):
-                lines.append("")
-    return lines
-
-
-def _row(name: str, cells: list[str], widths: list[int]) -> Text:
-    verdict, *numbers = cells
-    columns = [name, verdict.ljust(widths[0])]
-    columns += [cell.rjust(size) for cell, size in zip(numbers, widths[1:], strict=True)]
-    return Text("  ".join(columns))
+                parts.append(Text(""))
+    return parts
 
 
 def _cells(problem: ProblemResult) -> list[str]:
@@ -218,78 +197,93 @@ def _sum(label: str, part: Points, width: int) -> Text:
     return text
 
 
-def _legend(record: GradeRecord, width: int) -> list[Line]:
-    """Explain "-" and "!": one line a reason, naming the components it applies to."""
+def _legend(record: GradeRecord, width: int) -> list[str]:
+    """Explain "-" and "!", one line a reason, and say what a pass here could not see."""
     reasons: dict[str, list[str]] = {}
+    unseen: dict[str, list[str]] = {}
     faults = False
     for problem in record.problems:
         for name in COMPONENTS:
             component = problem.components.get(name)
             cell = _component_cell(component)
             faults = faults or cell == "!"
-            if cell == "-":
+            if cell == "-" and component is not None:
                 reason = clean(component.reason or "no reason was recorded")
                 names = reasons.setdefault(reason.removeprefix("not measured: "), [])
                 if name not in names:
                     names.append(name)
-    lines: list[Line] = []
+        if problem.unseen:
+            unseen.setdefault(clean(problem.unseen), []).append(clean(problem.id, ID_LIMIT))
+    lines: list[str] = []
     for reason, names in list(reasons.items())[:MAX_REASONS]:
         lines += wrap(f"not measured: {reason} ({', '.join(names)})", width, "-  ")
     if len(reasons) > MAX_REASONS:
-        lines.append(f"-  and {len(reasons) - MAX_REASONS} more reasons, see --json")
+        lines.append(f"-  and {len(reasons) - MAX_REASONS} more reasons, see JSON=file")
     if faults:
         lines.append("!  fault of the judge: costs no points")
+    for text, ids in unseen.items():
+        lines += wrap(f"{', '.join(ids)}: {text}", width, "", "   ")
     return lines
 
 
 # What was measured.
 
 
-def _measurements(record: GradeRecord, width: int) -> list[Line]:
+def _measurements(record: GradeRecord, width: int) -> list[RenderableType]:
     """Return one row a problem with the figures of speed and memory, then why points were lost."""
-    header = ("measured", "speed-up", "median", "naive", "spread", "extra memory", "naive")
     rows = [row for problem in record.problems if any((row := _figures(problem))[1:])]
-    lines: list[Line] = []
+    parts: list[RenderableType] = []
     if rows:
-        sizes = [max(len(cell) for cell in column) for column in zip(header, *rows, strict=True)]
-        for name, *cells in (header, *rows):
-            columns = [cell.rjust(size) for cell, size in zip(cells, sizes[1:], strict=True)]
-            lines.append("  ".join([fit(name, sizes[0]), *columns]))
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        for name in ("measured", "speed-up", "time", "naive", "spread", "extra memory", "naive"):
+            side = "left" if name == "measured" else "right"
+            table.add_column(name, justify=side, no_wrap=True, header_style="")
+        for row in rows:
+            table.add_row(*row)
+        parts.append(table)
+    lost: list[str] = []
     for problem in record.problems:
         for name in ("work", "speed", "memory"):
             component = problem.components.get(name)
             if component is not None and component.verdict not in EXPLAINED and component.reason:
                 lead = f"{clean(problem.id, ID_LIMIT)} {name}: "
-                lines += wrap(_loss(component), width, lead, DETAIL_INDENT)
-    return lines
+                lost += wrap(_loss(component), width, lead, DETAIL_INDENT)
+    return parts + _lines(lost)
 
 
 def _figures(problem: ProblemResult) -> tuple[str, ...]:
     """Return id, speed-up, times, spread and memory as text; a figure that is missing is blank."""
     speed, memory = (_shown_figures(problem.components.get(name)) for name in ("speed", "memory"))
-    ratio, spread = finite(speed.get("speedup")), finite(speed.get("spread_percent"))
+    speed = speed if isinstance(speed, SpeedFigures) else SpeedFigures()
+    memory = memory if isinstance(memory, MemoryFigures) else MemoryFigures()
+    ratio, spread = finite(speed.speedup), finite(speed.spread_percent)
     return (
         clean(problem.id, ID_LIMIT),
         "" if ratio is None else f"{ratio:.1f}x" if abs(ratio) < 1e6 else f"{ratio:.1e}x",
-        milliseconds(speed.get("median_ms")) or "",
-        milliseconds(speed.get("naive_ms")) or "",
+        milliseconds(speed.median_ms) or "",
+        milliseconds(speed.naive_ms) or "",
         "" if spread is None else f"{spread:.2g} %",
-        byte_size(last_of(memory.get("extra_bytes"))) or "",
-        byte_size(last_of(memory.get("naive_extra_bytes"))) or "",
+        byte_size(memory.extra_bytes[-1]) or "" if memory.extra_bytes else "",
+        byte_size(memory.naive_extra_bytes[-1]) or "" if memory.naive_extra_bytes else "",
     )
 
 
-def _shown_figures(component: ComponentResult | None) -> Mapping[str, Any]:
+def _shown_figures(component: ComponentResult | None) -> object:
     """Return the figures of a component that counts: a wrong kernel has no speed to show."""
     if component is None or component.verdict in EXPLAINED:
-        return {}
+        return None
     return component.figures
 
 
 def _loss(component: ComponentResult) -> str:
-    allowed = byte_size(last_of(component.figures.get("allowed_bytes")))
-    limit = f" ({allowed})" if allowed and component.verdict is Verdict.FAIL else ""
-    return clean(component.reason) + limit
+    share = f"{points(component.points.earned)} of {points(component.points.available)}: "
+    limit = ""
+    if isinstance(component.figures, MemoryFigures) and component.verdict is Verdict.FAIL:
+        pairs = zip(component.figures.extra_bytes, component.figures.allowed_bytes, strict=False)
+        got, allowed = next(((e, a) for e, a in pairs if e > a), (None, None))
+        if got is not None:
+            limit = f" (got {byte_size(got)}, allowed {byte_size(allowed)})"
+    return (share if component.points.available else "") + clean(component.reason) + limit
 
 
 def _messages(record: GradeRecord, width: int) -> list[list[str]]:
@@ -302,7 +296,8 @@ def _messages(record: GradeRecord, width: int) -> list[list[str]]:
         if rest:
             names = ", ".join(clean(check.id, NAME_LIMIT) for check in rest)
             counted = plural(len(rest), "more check")
-            line = f"{clean(problem.id, ID_LIMIT)}: and {counted}: {names}; see --json"
+            id = clean(problem.id, ID_LIMIT)
+            line = f"{id}: and {counted}: {names}; see pytest problems/{id}"
             found.append(wrap(line, width, "", "    "))
     return found
 
@@ -310,10 +305,10 @@ def _messages(record: GradeRecord, width: int) -> list[list[str]]:
 # The end of the report.
 
 
-def _closing(record: GradeRecord, width: int) -> list[Line]:
-    lines: list[Line] = []
+def _closing(record: GradeRecord, width: int) -> list[str]:
+    lines: list[str] = []
     if record.interrupted:
-        lines.append("interrupted: problems that are not shown were not graded")
+        lines.append("interrupted: what was not run has the verdict skipped")
     following = _next_step(record.problems)
     if following:
         lines += wrap(following, width, "next: ")

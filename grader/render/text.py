@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
 from typing import Any
 
 from rich.cells import cell_len, chop_cells
 
-from grader.scoring import finite
+from grader.model import finite
 
 LINE_LIMIT = 300
 OUTPUT_LINES = 10
@@ -108,9 +107,9 @@ def fit(text: str, width: int) -> str:
 
 
 def points(value: Any) -> str:
-    """Return points without a needless fraction: 6, 2.5; "?" for what is not a number."""
+    """Return points with one decimal where there is one: 6, 2.5; "?" for what is not a number."""
     number = finite(value)
-    return "?" if number is None else f"{number:.2f}".rstrip("0").rstrip(".")
+    return "?" if number is None else f"{number:.1f}".removesuffix(".0")
 
 
 def milliseconds(value: Any) -> str | None:
@@ -136,13 +135,6 @@ def byte_size(value: Any) -> str | None:
         return f"{number:.3g} {unit}"
     digits = 0 if unit == "B" or abs(number) >= 100 else 1
     return f"{number:.{digits}f} {unit}"
-
-
-def last_of(value: Any) -> Any:
-    """Return the last element of a list, a lone value as it is, None for an empty list."""
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return value[-1] if value else None
-    return value
 
 
 def plural(count: int, noun: str) -> str:

@@ -11,7 +11,7 @@ import sys
 import traceback
 from typing import Any
 
-from grader.protocol import Reply, Status
+from grader.running.protocol import Reply, Status
 
 _OUTPUT_LIMIT = 2000
 
@@ -41,7 +41,7 @@ def explain(nonce: int, error: BaseException, path: str, *, importing: bool) -> 
     elif status is Status.EXITED:
         text = f"{type(error).__name__} raised with {_text(error) or 'no argument'}"
     _print_traceback(chain, shown, text, path)
-    return Reply(nonce, status, line, type(shown).__name__, text)
+    return Reply(nonce, status, line, error_type=type(shown).__name__, text=text)
 
 
 def _status(

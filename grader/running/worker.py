@@ -1,4 +1,4 @@
-"""The process in which a submission runs: `python -I -u grader/worker.py FD`.
+"""The process in which a submission runs: `python -I -u grader/running/worker.py FD`.
 
 It loads one submitted file, calls its entry point on inputs that lie in the shared arena, copies
 the outputs there and answers with a fixed-size packet. It knows no oracle, no seed and no score.
@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 import faulthandler
+import gc
 import importlib.util
 import json
 import os
@@ -33,7 +35,8 @@ class Worker:
         self.path = self.settings["path"]
         self.module: ModuleType | None = None
         self.entry: Any = None
-        self.monitor: bounds.AccessMonitor | None = None
+        self.monitor: access.AccessMonitor | None = None
+        self.launches: access.LaunchCounter | None = None
         self.cuda_arena: Any = None
 
     def serve(self) -> None:
@@ -46,21 +49,28 @@ class Worker:
                 return
             request = json.loads(packet)
             handler = getattr(self, "_do_" + request["do"])
+            if self.launches:
+                self.launches.count = 0
             self._reply(self._guarded(request["nonce"], handler, request, fds))
             for fd in fds:
                 with contextlib.suppress(OSError):
                     os.close(fd)
 
     def _reply(self, reply: protocol.Reply) -> None:
+        if self.launches:
+            reply = dataclasses.replace(reply, launches=self.launches.count)
         self.channel.send(reply.pack())
 
     # -- requests ---------------------------------------------------------------------------
 
     def _load(self, nonce: int) -> protocol.Reply:
         if self.settings["interpret"]:
-            self.monitor = bounds.AccessMonitor()
+            self.monitor = access.AccessMonitor()
             self.monitor.install()
             _skip_autotuning()
+        if self.settings["count_launches"]:
+            self.launches = access.LaunchCounter(interpret=self.settings["interpret"])
+            self.launches.install()
         if self.device == "cpu":
             _limit_address_space(self.settings["memory_limit_bytes"])
         module = _import_file(self.path)
@@ -78,11 +88,7 @@ class Worker:
             return self._call(shared, layout, request)
 
     def _call(self, shared: arena.Arena, layout: arena.Layout, request: dict) -> protocol.Reply:
-        if self.device == "cpu":
-            memory = shared.memory
-        else:
-            memory = shared.memory[: layout.inputs_end].to(self.device)
-        tensors = {view.name: view.of(memory) for view in layout.inputs}
+        memory, tensors = self._inputs(shared, layout)
         if self.monitor:
             self.monitor.reset()
         with allocations.Guarded() as guarded:
@@ -90,7 +96,7 @@ class Worker:
             if self.device != "cpu":
                 torch.cuda.synchronize()
         if self.monitor and self.monitor.violation:
-            raise bounds.OutOfBounds(self.monitor.violation)
+            raise access.OutOfBounds(self.monitor.violation)
         self._check_results(results, layout, request)
         for view in layout.outputs:
             view.of(shared.memory).copy_(results[view.name].detach())
@@ -99,6 +105,21 @@ class Worker:
         broken = guarded.broken()
         if broken:
             return protocol.Reply(request["nonce"], protocol.Status.GUARD_CHANGED, text=broken)
+        return protocol.Reply(request["nonce"], protocol.Status.OK)
+
+    def _inputs(self, shared: arena.Arena, layout: arena.Layout) -> tuple[Any, dict]:
+        memory = shared.memory
+        if self.device != "cpu":
+            memory = shared.memory[: layout.inputs_end].to(self.device)
+        return memory, {view.name: view.of(memory) for view in layout.inputs}
+
+    def _do_compile(self, request: dict, fds: list[int]) -> protocol.Reply:
+        """Compile what a call would launch, and launch nothing: its outputs mean nothing."""
+        layout = arena.Layout.from_json(request["layout"])
+        with contextlib.closing(arena.Arena(layout.total_bytes, os.dup(fds[0]))) as shared:
+            _, tensors = self._inputs(shared, layout)
+            with access.compile_only():
+                self._evaluate(tensors, request)
         return protocol.Reply(request["nonce"], protocol.Status.OK)
 
     def _evaluate(self, tensors: dict, request: dict) -> dict:
@@ -119,16 +140,16 @@ class Worker:
                 f"out: got shape {tuple(out.shape)}, expected {tuple(dout.shape)}"
             )
         gradients = torch.autograd.grad(out, list(tensors.values()), dout, allow_unused=True)
-        for name, gradient in zip(tensors, gradients, strict=True):
-            if gradient is None:
-                raise faults.BadReturn(f"d{name}: got None, expected a gradient for {name}")
-            results["d" + name] = gradient
-        return results
+        return results | {f"d{n}": g for n, g in zip(tensors, gradients, strict=True)}
 
     def _check_results(self, results: dict, layout: arena.Layout, request: dict) -> None:
+        """Refuse what is no tensor of the right shape, dtype and device; only what is judged."""
         for view in layout.outputs:
-            value = results[view.name]
+            value = results.get(view.name)
             wanted = arena.TORCH_DTYPES[view.dtype]
+            if view.name not in results:
+                expected = f"expected a tuple ({', '.join(request['returns'])})"
+                raise faults.BadReturn(f"{view.name}: got no such value, {expected}")
             if not isinstance(value, torch.Tensor):
                 raise faults.BadReturn(f"{view.name}: got {_kind(value)}, expected a tensor")
             if value.layout != torch.strided:
@@ -188,6 +209,7 @@ class Worker:
 
         With `forget` the module's own caches go first: naive's mask would pin a whole segment.
         """
+        gc.collect()
         if request.get("forget"):
             for value in vars(self.module).values():
                 getattr(value, "cache_clear", lambda: None)()
@@ -225,16 +247,17 @@ def _import_file(path: str) -> ModuleType:
 
 
 def _named(returned: Any, names: list[str]) -> dict:
-    if len(names) == 1:
-        if isinstance(returned, (tuple, list)) and len(returned) == 1:
-            returned = returned[0]
+    """Name what the entry point returned; a lone tensor is the first of several outputs."""
+    if isinstance(returned, torch.Tensor):
         return {names[0]: returned}
-    expected = f"expected a tuple ({', '.join(names)})"
     if not isinstance(returned, (tuple, list)):
-        raise faults.BadReturn(f"return value: got {_kind(returned)}, {expected}")
-    if len(returned) != len(names):
-        raise faults.BadReturn(f"return value: got {len(returned)} values, {expected}")
-    return dict(zip(names, returned, strict=True))
+        expected = f"a tuple ({', '.join(names)})" if len(names) > 1 else "a tensor"
+        raise faults.BadReturn(f"return value: got {_kind(returned)}, expected {expected}")
+    if not 1 <= len(returned) <= len(names):
+        raise faults.BadReturn(
+            f"return value: got {len(returned)} values, expected ({', '.join(names)})"
+        )
+    return dict(zip(names, returned, strict=False))
 
 
 def _kind(value: Any) -> str:
@@ -253,6 +276,25 @@ def _open_cuda(handle: list) -> Any:
     return torch.empty(0, dtype=torch.uint8, device="cuda").set_(storage)
 
 
+def _warm_up(device: str) -> None:
+    """Let torch and its libraries take their memory before the submission is there to be charged.
+
+    The first matmul of a process allocates workspaces, the first exp loads tables. On a CPU that
+    exp may also be of low accuracy for one of several threads (oneMKL before 2025.0, pytorch issue
+    188792); with one element it runs on one.
+    """
+    for dtype in (torch.float32, torch.float64):
+        torch.ones(1, dtype=dtype).exp().log()
+    if device == "cpu":
+        tile = torch.ones(2, 64, 64)
+        torch.bmm(tile, tile)
+        return
+    for dtype in (torch.float16, torch.float32):
+        tile = torch.ones(2, 64, 64, dtype=dtype, device=device)
+        torch.bmm(tile, tile)
+    torch.cuda.synchronize()
+
+
 def _limit_address_space(extra_bytes: int) -> None:
     with open("/proc/self/statm") as file:
         used = int(file.read().split()[0]) * resource.getpagesize()
@@ -269,19 +311,21 @@ def _confine() -> None:
 
 
 def _main() -> None:
-    global allocations, arena, bounds, faults, protocol, torch  # once the search path is set
+    global access, allocations, arena, faults, protocol, torch  # once the search path is set
     faulthandler.enable(all_threads=False)
     _confine()
     channel = socket.socket(fileno=int(sys.argv[1]))
-    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    root = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
     search_path = os.environ.pop("GRADER_SYS_PATH", "").split(os.pathsep)
     sys.path[:] = [root, *filter(None, search_path)]
     import torch
 
-    from grader import allocations, arena, bounds, faults, protocol
+    from grader.running import access, allocations, arena, faults, protocol
 
     sys.path.remove(root)
-    Worker(channel).serve()
+    worker = Worker(channel)
+    _warm_up(worker.device)
+    worker.serve()
 
 
 if __name__ == "__main__":

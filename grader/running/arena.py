@@ -16,16 +16,10 @@ import os
 
 import torch
 
+from grader.dtypes import TORCH_DTYPES
+
 GUARD_BYTES = 64 * 1024
 POISON = 0xFF
-TORCH_DTYPES = {
-    "fp16": torch.float16,
-    "bf16": torch.bfloat16,
-    "fp32": torch.float32,
-    "fp64": torch.float64,
-    "int32": torch.int32,
-}
-DTYPE_NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 

@@ -11,8 +11,8 @@ import dataclasses
 import enum
 import struct
 
-MAGIC = b"grader1\0"
-REPLY = struct.Struct("<8sQBI64s2048s")
+MAGIC = b"grader2\0"
+REPLY = struct.Struct("<8sQBII64s2048s")
 MAX_REQUEST_BYTES = 64 * 1024
 STARTED = 0  # nonce of the reply that a worker sends before it touches the submission
 
@@ -36,11 +36,15 @@ class Status(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Reply:
-    """One answer of the worker; `line` is a line of the submission, 0 when unknown."""
+    """One answer of the worker; `line` is a line of the submission, 0 when unknown.
+
+    `launches` counts the Triton kernels that the request started.
+    """
 
     nonce: int
     status: Status
     line: int = 0
+    launches: int = 0
     error_type: str = ""
     text: str = ""
 
@@ -54,6 +58,7 @@ class Reply:
             self.nonce,
             int(self.status),
             max(0, min(self.line, 2**31)),
+            max(0, min(self.launches, 2**31)),
             self.error_type.encode("utf-8", "replace")[:64],
             text.encode("utf-8", "replace")[:2048],
         )
@@ -63,11 +68,32 @@ class Reply:
         """Return the reply in `packet`, or None when it is not one."""
         if len(packet) != REPLY.size:
             return None
-        magic, nonce, status, line, error_type, text = REPLY.unpack(packet)
+        magic, nonce, status, line, launches, error_type, text = REPLY.unpack(packet)
         if magic != MAGIC or status not in Status._value2member_map_:
             return None
 
         def decode(raw: bytes) -> str:
             return raw.rstrip(b"\0").decode("utf-8", "replace")
 
-        return Reply(nonce, Status(status), line, decode(error_type), decode(text))
+        return Reply(nonce, Status(status), line, launches, decode(error_type), decode(text))
+
+
+@dataclasses.dataclass(frozen=True)
+class Ended:
+    """Why a worker gave no reply: `timeout`, or it died by `signal_name` or with `exit_code`.
+
+    Both are None when it lives but closed its end of the channel. `started` is False as long as
+    only the judge's own code had run in it. `line` is where the submission was, 0 if unknown.
+    """
+
+    timeout: bool = False
+    exit_code: int | None = None
+    signal_name: str | None = None
+    line: int = 0
+    waited_s: float = 0.0
+    started: bool = True
+
+
+def failed(result: Reply | Ended) -> bool:
+    """Whether a worker's answer is anything but success."""
+    return isinstance(result, Ended) or result.status != Status.OK

@@ -9,7 +9,6 @@ current request is kept. Processes that it leaves behind come back to the judge 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import dataclasses
 import json
 import os
@@ -26,14 +25,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from grader.protocol import REPLY, STARTED, Reply, Status
+from grader.running import reaper, scratch
+from grader.running.protocol import REPLY, STARTED, Ended, Reply
 
 _WORKER = Path(__file__).with_name("worker.py")
-_ROOT = _WORKER.parent.parent
+_ROOT = _WORKER.parent.parent.parent
 _OUTPUT_TAIL_BYTES = 16 * 1024
 _LIVENESS_S = 0.5
 _DUMP_S = 1.0
-_PR_SET_CHILD_SUBREAPER = 36
 START_TIMEOUT_S = 120.0  # the interpreter and torch, perhaps from a cold network disk
 IMPORT_TIMEOUT_S = 60.0  # the submitted file
 MEMORY_LIMIT_BYTES = 4 * 2**30  # what a submission may take on the CPU beyond torch itself
@@ -50,23 +49,6 @@ _PASSED_ON = (
     "TRITON_PTXAS_PATH",
     "CC",
 )
-_live_workers: set[int] = set()
-
-
-@dataclasses.dataclass(frozen=True)
-class Ended:
-    """Why a worker gave no reply: `timeout`, or it died by `signal_name` or with `exit_code`.
-
-    Both are None when it lives but closed its end of the channel. `started` is False as long as
-    only the judge's own code had run in it. `line` is where the submission was, 0 if unknown.
-    """
-
-    timeout: bool = False
-    exit_code: int | None = None
-    signal_name: str | None = None
-    line: int = 0
-    waited_s: float = 0.0
-    started: bool = True
 
 
 class Sandbox:
@@ -80,19 +62,20 @@ class Sandbox:
         *,
         device: str,
         interpret: bool,
+        count_launches: bool = False,
         threads: int = 1,
     ) -> None:
         self.filename = filename
-        self._folder = Path(tempfile.mkdtemp(prefix="submission-"))
+        self._folder = Path(tempfile.mkdtemp(prefix="submission-", dir=scratch.folder()))
         path = self._folder / filename
         path.write_bytes(source)
         self._tail = bytearray()
         self._load_nonce = secrets.randbits(63)
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        reaper.adopt_orphans()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         self._channel = ours
-        self._process = subprocess.Popen(
+        self._process = reaper.start(
             [sys.executable, "-I", "-u", "-X", "utf8", str(_WORKER), str(theirs.fileno())],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -103,7 +86,6 @@ class Sandbox:
             pass_fds=(theirs.fileno(),),
             start_new_session=True,
         )
-        _live_workers.add(self._process.pid)
         theirs.close()
         assert self._process.stdout is not None
         self._stdout = self._process.stdout
@@ -116,6 +98,7 @@ class Sandbox:
             "entry": entry,
             "device": device,
             "interpret": interpret,
+            "count_launches": count_launches,
             "memory_limit_bytes": MEMORY_LIMIT_BYTES + (threads - 1) * _THREAD_BYTES,
             "nonce": self._load_nonce,
         }
@@ -190,7 +173,7 @@ class Sandbox:
 
     def _last_line(self) -> int:
         """Return the line of the submission in the last dump of a fatal signal, 0 if none."""
-        pattern = rf'File "[^"]*{re.escape(self.filename)}"(?:, line |:)(\d+)'
+        pattern = rf'File "[^"\n]*{re.escape(self.filename)}"(?:, line |:)(\d{{1,7}})\b'
         output = self.output()
         fatal = output.rfind("Fatal Python error")
         match = re.search(pattern, output[max(fatal, 0) :]) if fatal >= 0 else None
@@ -226,8 +209,7 @@ class Sandbox:
             os.killpg(self._process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(10.0)
-        _live_workers.discard(self._process.pid)
-        _kill_orphans()
+        reaper.ended(self._process)
 
     def close(self) -> None:
         """End the worker and remove its folder."""
@@ -241,32 +223,6 @@ class Sandbox:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _kill_orphans() -> None:
-    """Kill what workers left behind: the judge is their subreaper, so daemons become its children.
-
-    A child in another session that is no live worker can be nothing else: the judge's own helpers
-    share its session, and no process can join that of another.
-    """
-    deadline = time.monotonic() + 2.0
-    while (orphans := _orphans()) and time.monotonic() < deadline:
-        for pid in orphans:
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
-            with contextlib.suppress(OSError):
-                os.waitpid(pid, os.WNOHANG)
-        time.sleep(0.002)
-
-
-def _orphans() -> list[int]:
-    found = []
-    for path in Path("/proc/self/task").glob("*/children"):
-        with contextlib.suppress(OSError):
-            for pid in map(int, path.read_text().split()):
-                if pid not in _live_workers and os.getsid(pid) != os.getsid(0):
-                    found.append(pid)
-    return found
 
 
 def _environment(device: str, interpret: bool, threads: int, folder: Path) -> dict[str, str]:
@@ -286,8 +242,3 @@ def _environment(device: str, interpret: bool, threads: int, folder: Path) -> di
     if device == "cpu":
         env["CUDA_VISIBLE_DEVICES"] = ""
     return env
-
-
-def failed(result: Reply | Ended) -> bool:
-    """Whether a reply is anything but success."""
-    return isinstance(result, Ended) or result.status != Status.OK

@@ -1,4 +1,8 @@
-"""What a submission's source must contain, found out from its text alone, without running it."""
+"""A submission's source: read once, and looked through without running it.
+
+The bytes that are read here are those that are hashed, tested, timed and recorded. Nothing reads
+the student's file again, so that saving it during a run changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +19,24 @@ from pathlib import Path
 from grader.manifest import Problem
 from grader.model import Message, Verdict
 
-MAX_SOURCE_BYTES = 1_000_000
+# Three times the longest model answer. A hostile f-string of this size takes ast.parse one second,
+# one of 400 kB ten: parsing is quadratic there (Python 3.11).
+MAX_SOURCE_BYTES = 128 * 1024
+# PEP 263: a cookie in the first two lines changes what the bytes mean to Python, not to `examine`.
+_COOKIE = re.compile(rb"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
+_UTF8 = (b"utf-8", b"utf8", b"utf_8")
 _BEGIN = re.compile(r"^\s*# >>> step (\d+)\b")
 _END = re.compile(r"^\s*# <<< step (\d+)\b")
 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """The exact bytes that are graded, and what is wrong with them (`verdict` None: nothing)."""
+    """The exact bytes that are graded, and what is wrong with them (`verdict` None: nothing).
+
+    `next_step` is the first step without code, None when every step has some.
+    """
 
     problem_id: str
-    path: Path
     data: bytes
     verdict: Verdict | None = None
     message: Message | None = None
@@ -36,36 +47,59 @@ class Source:
         """Hash of the bytes that run."""
         return hashlib.sha256(self.data).hexdigest()
 
-    @property
-    def text(self) -> str:
-        """The source as text; call only when `verdict` is None or not-implemented."""
-        return self.data.decode("utf-8-sig")
+    def step_at(self, line: int) -> int | None:
+        """Return the step whose markers enclose `line`, None where none does."""
+        text = self.data.decode("utf-8-sig", "replace")
+        for step, (first, last) in step_regions(text).items():
+            if first <= line <= last:
+                return step
+        return None
 
 
 def read_source(problem: Problem, submission: Path) -> Source:
-    """Read `submission`/pNN/<file> once and look for what would keep it from being graded.
+    """Read `submission`/pNN/<file>, once, and look for what would keep it from being graded.
 
-    Found here: a missing, empty, oversized or unreadable file, text that is not UTF-8, a syntax
-    error, a missing entry point, a wrong signature, and an entry point that provably ends in
-    `raise NotImplementedError` before it could return.
+    A link is refused: what it leads to may change, and may be somebody else's.
     """
-    path = submission / problem.id / problem.file
+    shown = f"{problem.id}/{problem.file}"
+
+    def bad(headline: str) -> Source:
+        message = Message(headline=headline, file=shown)
+        return Source(problem.id, b"", Verdict.ERROR, message)
+
+    try:
+        data = _read_regular(submission / problem.id / problem.file)
+    except (FileNotFoundError, NotADirectoryError):
+        return bad(f"file not found: expected {shown} in the submission")
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return bad(f"{shown} is a link, expected a regular file: copy it there")
+        return bad(f"cannot read {shown}: {error.strerror}")
+    return examine(problem, data)
+
+
+def examine(problem: Problem, data: bytes) -> Source:
+    """Look for what would keep these bytes from being graded as the file of `problem`.
+
+    Found here: an empty or oversized file, text that is not UTF-8, a syntax error, a missing entry
+    point, a wrong signature, and an entry point that provably ends in `raise NotImplementedError`
+    before it could return.
+    """
     shown = f"{problem.id}/{problem.file}"
 
     def bad(verdict: Verdict, headline: str, line: int | None = None, data: bytes = b"") -> Source:
-        where = f"{shown} line {line}" if line else shown
-        return Source(problem.id, path, data, verdict, Message(headline, where))
+        return Source(problem.id, data, verdict, Message(headline=headline, file=shown, line=line))
 
-    try:
-        data = _read_regular(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return bad(Verdict.ERROR, f"file not found: expected {shown} in the submission")
-    except OSError as error:
-        return bad(Verdict.ERROR, f"cannot read {shown}: {error.strerror}")
     if len(data) > MAX_SOURCE_BYTES:
-        return bad(Verdict.ERROR, f"{shown}: got more than {MAX_SOURCE_BYTES} bytes of source")
+        expected = f"expected at most {MAX_SOURCE_BYTES // 1024} KiB of source"
+        return bad(Verdict.ERROR, f"{shown} is too long, {expected}")
     if not data.strip():
         return bad(Verdict.ERROR, f"{shown} is empty: copy the stub back and fill it in", data=data)
+    for number, row in enumerate(data.splitlines()[:2], start=1):
+        cookie = _COOKIE.match(row)
+        if cookie and cookie[1].lower() not in _UTF8:
+            got = cookie[1].decode("ascii", "replace")
+            return bad(Verdict.ERROR, f"{shown}: got coding {got}, expected utf-8", number, data)
     try:
         text = data.decode("utf-8-sig")
         with warnings.catch_warnings(action="ignore"):  # the student's, about backslashes
@@ -83,7 +117,7 @@ def read_source(problem: Problem, submission: Path) -> Source:
     step = _first_empty_step(text)
     if entry is None:
         if _binds(tree, problem.entry):  # an alias, a decorated object: the worker finds out
-            return Source(problem.id, path, data, next_step=step)
+            return Source(problem.id, data, next_step=step)
         names = ", ".join(f.name for f in functions) or "no functions"
         headline = f"no function {problem.entry!r}: got {names}, expected {problem.signature}"
         return bad(Verdict.ERROR, headline, data=data)
@@ -94,14 +128,18 @@ def read_source(problem: Problem, submission: Path) -> Source:
     raised = _unconditional_not_implemented(entry)
     if raised is not None:
         line, text = raised
-        message = Message(text or f"{problem.entry} is not implemented", f"{shown} line {line}")
-        return Source(problem.id, path, data, Verdict.NOT_IMPLEMENTED, message, step or 1)
-    return Source(problem.id, path, data, next_step=step)
+        headline = text or f"{problem.entry} is not implemented"
+        if step is not None and step <= len(problem.steps):
+            title = problem.steps[step - 1].title
+            headline = f"{problem.id} step {step}: {title}; see problems/{problem.id}/README.md"
+        message = Message(headline=headline, file=shown, line=line, step=step)
+        return Source(problem.id, data, Verdict.NOT_IMPLEMENTED, message, step)
+    return Source(problem.id, data, next_step=step)
 
 
 def _read_regular(path: Path) -> bytes:
     """Return at most one byte more than a source may have; a pipe or device is an error."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
     with open(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "got something else than a regular file")

@@ -1,14 +1,16 @@
-"""Finds reads and writes outside a tensor while kernels run in Triton's interpreter.
+"""Sees what kernels do: how many are launched, and in the interpreter every read and write.
 
-Every active lane of every load and store is compared with the extents of the tensors that were
-passed to the launch. The check comes before the access: in the interpreter a store past the end
-corrupts the heap and kills the process later, far from its cause (seen with Triton 3.7 and 3.9;
-guarded by tests/test_bad_input.py). Runs inside the worker.
+In Triton's interpreter every active lane of every load and store is compared with the extents of
+the tensors that were passed to the launch. The check comes before the access: in the interpreter a
+store past the end corrupts the heap and kills the process later, far from its cause (seen with
+Triton 3.7 and 3.9; guarded by tests/test_bad_input.py). Runs inside the worker.
 """
 
 from __future__ import annotations
 
 import bisect
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,51 @@ import numpy as np
 
 class OutOfBounds(Exception):
     """A kernel touched memory outside the tensors it was given."""
+
+
+class LaunchCounter:
+    """Counts the kernels that are launched, whatever launches them."""
+
+    def __init__(self, *, interpret: bool) -> None:
+        self.count = 0
+        self._interpret = interpret
+
+    def install(self) -> None:
+        """Hook Triton's launches."""
+        if self._interpret:
+            from triton.runtime import interpreter
+
+            self._hook(interpreter.GridExecutor, "__call__")
+        else:
+            from triton.runtime import jit
+
+            self._hook(jit.JITFunction, "run")
+
+    def _hook(self, owner: type, name: str) -> None:
+        launch = getattr(owner, name)
+
+        def counted(this: Any, *args: Any, **kwargs: Any) -> Any:
+            self.count += 1
+            return launch(this, *args, **kwargs)
+
+        setattr(owner, name, counted)
+
+
+@contextlib.contextmanager
+def compile_only() -> Iterator[None]:
+    """While active, a launch compiles its kernel into Triton's cache and does not run it."""
+    from triton.runtime import jit
+
+    launch = jit.JITFunction.run
+
+    def run(this: Any, *args: Any, warmup: bool = True, **kwargs: Any) -> Any:
+        return launch(this, *args, warmup=True, **kwargs)
+
+    jit.JITFunction.run = run
+    try:
+        yield
+    finally:
+        jit.JITFunction.run = launch
 
 
 class AccessMonitor:

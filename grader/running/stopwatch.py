@@ -1,11 +1,12 @@
 """Times calls of a worker from outside: the judge holds inputs, clock and verification.
 
-One timed go (JUDGE protocol): fresh inputs stay in private memory; t0; they are copied into the
-arena, L2 is flushed, the worker gets its signal, computes every set, answers; the outputs are
-copied into private memory; t1. The time of a call is (t1 - t0 - overhead) / sets, the overhead
-being the same with a trusted worker that computes nothing. Then every output is verified. Nothing
-that runs in the submission's process can see inputs before t0, change outputs after t1, or touch
-the clock.
+One timed go on a GPU (JUDGE protocol): fresh inputs stay in private memory; t0; they are copied
+into the arena, L2 is flushed, the worker gets its signal, computes every set, answers; the outputs
+are copied into private memory; t1. The time of a call is (t1 - t0 - overhead) / sets, the overhead
+being the same with a trusted worker that computes nothing. On a CPU the CPU time of the worker and
+of all that it started takes the place of the wall clock: more processes or threads do not shorten
+it, and neighbours hardly lengthen it. Then every output is verified. Nothing that runs in the
+submission's process can see inputs before t0, change outputs after t1, or touch the clock.
 """
 
 from __future__ import annotations
@@ -18,22 +19,35 @@ from typing import Any
 
 import torch
 
-from grader.arena import POISON, Arena, Layout, LayoutBuilder
-from grader.checks.inputs import Inputs, make_inputs, output_shapes, place_inputs
+from grader.inputs import Inputs, make_inputs
 from grader.manifest import Case, Problem
-from grader.protocol import Reply
-from grader.sandbox import Ended, Sandbox, failed
+from grader.running.arena import POISON, Arena, Layout
+from grader.running.placing import place
+from grader.running.protocol import Ended, Reply, Status, failed
+from grader.running.sandbox import Sandbox
+from grader.running.usage import Tree
 
-_FLUSH_BYTES = 256 * 2**20
+FLUSH_BYTES = 256 * 2**20  # five times the L2 cache of an H200, the largest there is
 CALL_TIMEOUT_S = 120.0
+
+Result = tuple[Inputs, dict[str, torch.Tensor]]
 
 
 class CallFailed(Exception):
     """A call for speed or memory did not end well; `result` is the worker's reply or its end."""
 
-    def __init__(self, result: Reply | Ended | str) -> None:
+    def __init__(self, result: Reply | Ended) -> None:
         super().__init__(str(result))
         self.result = result
+
+
+@dataclasses.dataclass(frozen=True)
+class Timed:
+    """A worker whose calls are measured. With `entry` it is the trusted baseline."""
+
+    worker: Sandbox
+    tree: Tree
+    entry: str | None = None
 
 
 class Bench:
@@ -47,12 +61,20 @@ class Bench:
             total = torch.cuda.get_device_properties(0).total_memory
             self.capacity = min(8 * 2**30, total // 16)
             self._cuda = torch.empty(self.capacity, dtype=torch.uint8, device="cuda")
-            self._flush = torch.empty(_FLUSH_BYTES, dtype=torch.uint8, device="cuda")
+            self._flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
         else:
             self.capacity = 2**30
 
-    def attach(self, worker: Sandbox) -> None:
-        """Let `worker` map the arena."""
+    def attach(self, worker: Sandbox, entry: str | None = None) -> Timed:
+        """Wait for `worker`, let it map the arena, and begin to watch what it uses.
+
+        A baseline has no entry point yet when it has been imported: each go names one.
+        """
+        tree = Tree(worker.pid)
+        result = worker.ready()
+        unnamed = isinstance(result, Reply) and result.status == Status.NO_ENTRY
+        if failed(result) and not (unnamed and entry is not None):
+            raise CallFailed(result)
         if self.device == "cuda":
             assert self._cuda is not None
             exported = self._cuda.untyped_storage()._share_cuda_()
@@ -60,25 +82,23 @@ class Bench:
             result = worker.ask("open", CALL_TIMEOUT_S, handle=handle)
             if failed(result):
                 raise CallFailed(result)
+        return Timed(worker, tree, entry)
 
     def layout(self, problem: Problem, case: Case) -> Layout:
         """Return where one set of inputs and outputs of `case` lies."""
         inputs = make_inputs(problem, case, 0, self.device)
-        builder = LayoutBuilder()
-        place_inputs(builder, case, inputs)
-        return builder.finish(output_shapes(problem, inputs))
+        return place(case, inputs, problem.returns + problem.gradients)
 
     def go(
         self,
-        worker: Sandbox,
+        timed: Timed,
         problem: Problem,
         case: Case,
         layout: Layout,
         *,
-        sets: int,
+        sets: int = 1,
         null: bool = False,
-        entry: str | None = None,
-    ) -> tuple[float, list[tuple[Inputs, dict[str, torch.Tensor]]]]:
+    ) -> tuple[float, list[Result]]:
         """Run one timed go; return its seconds, and inputs and outputs of every set."""
         private = [
             make_inputs(problem, case, secrets.randbits(63), self.device) for _ in range(sets)
@@ -98,22 +118,22 @@ class Bench:
                 "returns": list(problem.returns),
                 "gradients": bool(problem.gradients),
                 "null": null,
-                "entry": entry,
+                "entry": timed.entry,
             }
             self._synchronize()
-            start = time.perf_counter()
+            start = self._read_clock(timed)
             for part, inputs in zip(parts, private, strict=True):
                 for view in layout.inputs:
                     view.of(part).copy_(inputs.all[view.name])
             if self.device == "cuda":
                 self._flush.fill_(1)
             self._synchronize()
-            result = worker.ask("time", CALL_TIMEOUT_S, fds, **fields)
+            result = timed.worker.ask("time", CALL_TIMEOUT_S, fds, **fields)
             if failed(result):
                 raise CallFailed(result)
             outputs.copy_(parts[:, layout.inputs_end :])
             self._synchronize()
-            seconds = time.perf_counter() - start
+            seconds = self._read_clock(timed) - start
         results = []
         for inputs, raw in zip(private, outputs, strict=True):
             views = [
@@ -122,6 +142,9 @@ class Bench:
             ]
             results.append((inputs, {view.name: view.of(raw) for view in views}))
         return seconds, results
+
+    def _read_clock(self, timed: Timed) -> float:
+        return time.perf_counter() if self.device == "cuda" else timed.tree.cpu_seconds()
 
     @contextlib.contextmanager
     def _memory(self, size: int) -> Any:

@@ -1,4 +1,4 @@
-"""Makes the inputs of a case: values that depend on the rule under test, and their layout."""
+"""Makes the inputs of a case: values on which the rule under test depends."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from typing import Any
 
 import torch
 
-from grader.arena import DTYPE_NAMES, TORCH_DTYPES, LayoutBuilder, View, dense_strides
+from grader.dtypes import TORCH_DTYPES
 from grader.manifest import Case, Problem
 
 _LARGE_LOGIT = 100.0
 _NEEDLE_LOGIT = 4.0
-_PADDING = {"q": 16, "k": 32, "v": 48}  # all different: nobody's strides serve for another
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +49,8 @@ def make_inputs(problem: Problem, case: Case, seed: int, device: str = "cpu") ->
             x, w = x + 1, w + 1
         elif case.values == "large":  # the sum climbs high, then falls back
             x, w = x + torch.linspace(8.0, -8.0, case.cols, device=device), w + 1
+        elif case.values == "cancelling":
+            x, w = _cancelling_columns(x, w, dtype)
         return Inputs({"x": x.to(dtype), "w": w.to(dtype)})
 
     q = normal(case.batch, case.num_q_heads, case.seqlen_q, case.head_dim)
@@ -76,6 +77,22 @@ def make_inputs(problem: Problem, case: Case, seed: int, device: str = "cpu") ->
             dout = dout[:, :, :1].expand_as(q)
         dout = dout.to(dtype)
     return Inputs(tensors, dout)
+
+
+def _cancelling_columns(
+    x: torch.Tensor, w: torch.Tensor, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Let the right half of each row cancel the left half but for the rounding of its elements.
+
+    A product rounded to 16 bits is off by as much as the whole sum is large, in every row and under
+    every seed; a product in fp32 is exact, since it has 22 bits.
+    """
+    half = x.shape[1] // 2
+    w = torch.where(w < 0, w - 0.5, w + 0.5).to(dtype).float()
+    left = x[:, :half].to(dtype).float()
+    x[:, half : 2 * half] = -left * w[:half] / w[half : 2 * half]
+    x[:, 2 * half :] = 0.0
+    return x, w
 
 
 def _large_logits(q: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -120,7 +137,7 @@ def invalidate(inputs: Inputs, mutation: str | None) -> Inputs:
     first = next(iter(tensors))
     other = torch.float32 if tensors[first].dtype == torch.float16 else torch.float16
     subject, _, change = (mutation or "").partition("_")
-    if mutation is None or mutation == "strided_last_dim":  # the latter is a matter of placing
+    if mutation is None or change == "strided":  # the latter is a matter of placing
         return inputs
     if mutation in ("float64", "integer"):
         dtype = torch.float64 if mutation == "float64" else torch.int32
@@ -132,7 +149,7 @@ def invalidate(inputs: Inputs, mutation: str | None) -> Inputs:
     else:
         raise ValueError(
             f"mutate: got {mutation!r}, expected <argument>_<change> with one of"
-            f" {', '.join(_CHANGES)}, or float64, integer, ndim, strided_last_dim"
+            f" {', '.join(_CHANGES)}, strided, or float64, integer, ndim"
         )
     return Inputs(tensors, inputs.dout)
 
@@ -150,79 +167,3 @@ _CHANGES = {
     "ndim": lambda tensor, other: tensor[None],
     "dtype": lambda tensor, other: tensor.to(other),
 }
-
-
-def place_inputs(builder: LayoutBuilder, case: Case, inputs: Inputs) -> None:
-    """Reserve memory for every input with the strides that the case's layout asks for."""
-    named = dict(inputs.tensors)
-    if case.layout == "packed_qkv" and "q" in named:
-        _place_packed(builder, case, named)
-    for name, tensor in named.items():
-        layout = case.layout if name in ("q", "k", "v", "x") else "dense"
-        if name == "w" and case.layout in ("padded", "transposed"):
-            layout = "every_other"
-        if case.mutate == "strided_last_dim" and name in ("q", "x"):
-            layout = "strided_last_dim"
-        _place(builder, name, tensor, layout)
-    if inputs.dout is not None:
-        _place(builder, "dout", inputs.dout, case.dout_layout)
-
-
-def _place(builder: LayoutBuilder, name: str, tensor: torch.Tensor, layout: str) -> None:
-    size, dtype = tuple(tensor.shape), DTYPE_NAMES[tensor.dtype]
-    if layout == "bshd":
-        batch, heads, seqlen, head_dim = size
-        stride = (seqlen * heads * head_dim, head_dim, heads * head_dim, 1)
-        elements = tensor.numel()
-    elif layout == "padded":  # a slice of a tensor with a wider last dimension
-        wide = dense_strides((*size[:-1], size[-1] + _PADDING.get(name, 16)))
-        stride, elements = wide, wide[0] * size[0]
-    elif layout == "strided_last_dim":
-        wide = dense_strides((*size[:-1], 2 * size[-1]))
-        stride, elements = (*wide[:-1], 2), wide[0] * size[0]
-    elif layout == "every_other":
-        stride, elements = (2,), 2 * tensor.numel()
-    elif layout == "transposed":
-        stride, elements = (1, size[0]), tensor.numel()
-    elif layout == "expanded":
-        batch, heads, seqlen, head_dim = size
-        stride, elements = (heads * head_dim, head_dim, 0, 1), batch * heads * head_dim
-    else:
-        stride, elements = dense_strides(size), tensor.numel()
-    start = builder.region(dtype, elements)
-    builder.add_input(View(name, dtype, size, stride, start))
-
-
-def _place_packed(builder: LayoutBuilder, case: Case, named: dict[str, torch.Tensor]) -> None:
-    """Place q, k, v as slices of one (batch, seqlen, num_q_heads + 2 num_kv_heads, head_dim)."""
-    if case.seqlen_q != case.seqlen_k:
-        raise ValueError("layout: packed_qkv needs seqlen_q == seqlen_k")
-    heads = case.num_q_heads + 2 * case.num_kv_heads
-    row = heads * case.head_dim
-    dtype = case.dtype
-    start = builder.region(dtype, case.batch * case.seqlen_q * row)
-    head = 0
-    for name in ("q", "k", "v"):
-        tensor = named.pop(name)
-        offset = start + head * case.head_dim * TORCH_DTYPES[dtype].itemsize
-        stride = (case.seqlen_q * row, case.head_dim, row, 1)
-        builder.add_input(View(name, dtype, tuple(tensor.shape), stride, offset))
-        head += tensor.shape[1]
-
-
-def output_shapes(problem: Problem, inputs: Inputs) -> list[tuple[str, str, tuple[int, ...]]]:
-    """Return name, dtype and size of every output that the entry point and its gradients have."""
-    tensors = inputs.tensors
-    outputs = []
-    for name in problem.returns:
-        if name == "y":
-            outputs.append((name, DTYPE_NAMES[tensors["x"].dtype], tuple(tensors["x"].shape[:1])))
-        elif name == "lse":
-            outputs.append((name, "fp32", tuple(tensors["q"].shape[:3])))
-        else:
-            outputs.append((name, DTYPE_NAMES[tensors["q"].dtype], tuple(tensors["q"].shape)))
-    for name in problem.gradients:
-        source = tensors.get(name[1:])
-        if source is not None:
-            outputs.append((name, DTYPE_NAMES[source.dtype], tuple(source.shape)))
-    return outputs

@@ -1,0 +1,138 @@
+"""The one table from what happened to a submission's call, to verdict, headline and help.
+
+Correctness, speed and memory read a reply, a death and a timeout here, so that one event has one
+name everywhere.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+from grader.model import Verdict
+from grader.running.evidence import CallEvidence
+from grader.running.protocol import Ended, Reply, Status
+
+_STATUS_VERDICT = {
+    Status.NOT_IMPLEMENTED: Verdict.NOT_IMPLEMENTED,
+    Status.OUT_OF_MEMORY: Verdict.OUT_OF_MEMORY,
+    Status.DEVICE_FAULT: Verdict.CRASH,
+    Status.GUARD_CHANGED: Verdict.FAIL,
+    Status.OUT_OF_BOUNDS: Verdict.FAIL,
+}
+_BOUNDS_HELP = "mask the access: positions past the end of a tensor are not the tensor's"
+_STATUS_HELP = {
+    Status.OUT_OF_BOUNDS: _BOUNDS_HELP,
+    Status.GUARD_CHANGED: _BOUNDS_HELP,
+    Status.NO_ENTRY: "copy the function's first line from the stub",
+    Status.EXITED: "return the result; the judge ends the process",
+}
+# What Triton says of these means nothing to somebody who sees it for the first time.
+_TRANSLATIONS = (
+    (
+        r"make_shape_compatible|[Cc]annot broadcast|incompatible dimensions",
+        "two tiles of different shapes meet here: rows are [:, None], columns are [None, :]",
+    ),
+    (r"object of type 'int' has no len", "a grid is a tuple: kernel[(number_of_programs,)](...)"),
+    (r"0 active drivers", "pass CPU tensors to the kernel only where TRITON_INTERPRET=1 is set"),
+    (
+        r"must have same dtype|Both operands must be same dtype|same dtype",
+        "tl.dot wants both operands in one dtype: convert one of them with .to(...)",
+    ),
+    (r"arange's range must be a power of 2", "a tile's size is a power of two"),
+    (
+        r"make_block_ptr",
+        "Triton 3.9 has no block pointers: use pointers and masks, or tensor descriptors",
+    ),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """How a call that brought no outputs to compare is told."""
+
+    verdict: Verdict
+    headline: str
+    extent: str | None = None
+    line: int = 0
+    help: str | None = None
+
+
+def of_call(evidence: CallEvidence, signature: str) -> Outcome | None:
+    """Return what became of a call, None when it came back with outputs to compare."""
+    if evidence.over_budget is not None:
+        return Outcome(Verdict.TIMEOUT, f"not run: {evidence.over_budget}")
+    if evidence.not_run is not None:
+        earlier = of_call(evidence.not_run, signature)
+        assert earlier is not None
+        return Outcome(Verdict.SKIPPED, f"not run: {earlier.headline}")
+    assert evidence.result is not None
+    outcome = of_result(evidence.result, signature, evidence.what)
+    if outcome is None and evidence.changed is not None:
+        return Outcome(Verdict.FAIL, evidence.changed)
+    return outcome
+
+
+def of_result(result: Reply | Ended, signature: str = "", what: str = "call") -> Outcome | None:
+    """Return what a worker's reply or end comes to, None when it is success."""
+    if isinstance(result, Ended):
+        return _of_end(result, what)
+    if result.status == Status.OK:
+        return None
+    return _of_reply(result, signature)
+
+
+def _of_reply(reply: Reply, signature: str) -> Outcome:
+    extent = None
+    named = f"{reply.error_type}: {reply.text}" if reply.text else reply.error_type
+    headline = {
+        Status.NOT_IMPLEMENTED: reply.text or "not implemented",
+        Status.BAD_RETURN: reply.text,
+        Status.NO_ENTRY: f"{reply.text}, expected {signature}",
+        Status.GUARD_CHANGED: f"write outside a tensor: {reply.text}",
+        Status.OUT_OF_MEMORY: f"out of memory: {named}",
+        Status.IMPORT_FAILED: f"the file cannot be imported: {named}",
+        Status.COMPILE_FAILED: f"Triton cannot compile the kernel: {reply.text}",
+        Status.EXITED: f"the submission called exit: {reply.text}",
+    }.get(reply.status, named)
+    if reply.status == Status.OUT_OF_BOUNDS:
+        # The same headline however far it reaches: it is one cause.
+        headline, _, extent = reply.text.partition("; ")
+    help = _STATUS_HELP.get(reply.status)
+    if reply.status in (Status.EXCEPTION, Status.COMPILE_FAILED):
+        help = _translation(named)
+    verdict = _STATUS_VERDICT.get(reply.status, Verdict.ERROR)
+    return Outcome(verdict, headline, extent or None, reply.line, help)
+
+
+def _translation(text: str) -> str | None:
+    for pattern, help in _TRANSLATIONS:
+        if re.search(pattern, text):
+            return help
+    return None
+
+
+def _of_end(ended: Ended, what: str) -> Outcome:
+    if not ended.started:
+        sentence = _how_ended(ended, "start")
+        return Outcome(Verdict.INTERNAL, f"the judge's worker did not start: {sentence}")
+    help = None
+    verdict = Verdict.CRASH
+    if ended.timeout:
+        verdict = Verdict.TIMEOUT
+        help = "does every loop come closer to its end in each round?"
+    elif ended.signal_name == "SIGKILL":
+        help = "Linux kills a process like this when memory runs out"
+    elif ended.signal_name is not None:
+        help = "a process dies like this when memory is written that is not its own"
+    return Outcome(verdict, _how_ended(ended, what), line=ended.line, help=help)
+
+
+def _how_ended(ended: Ended, what: str) -> str:
+    if ended.timeout:
+        return f"no result after {ended.waited_s:.3g} s: the {what} was stopped"
+    if ended.signal_name:
+        return f"the process died with {ended.signal_name} during the {what}"
+    if ended.exit_code is not None:
+        return f"the process exited with code {ended.exit_code} during the {what}"
+    return f"the process closed its connection to the judge during the {what}"

@@ -1,0 +1,152 @@
+"""Verifies what timed and measured calls computed, and makes figures of what was measured."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+
+import torch
+
+import reference
+from grader.dtypes import TORCH_DTYPES, UNIT_ROUNDOFF
+from grader.inputs import Inputs
+from grader.manifest import Case, Problem
+from grader.model import MemoryFigures, SpeedFigures
+from grader.running.speed import Block
+
+# Relative error per head, in unit roundoffs: at these lengths the rounding of P, of the output
+# and, backward, of delta and dS averages out; what a submission may have beyond that is small.
+_FORWARD_UNITS, _BACKWARD_UNITS = 2.0, 3.0
+# fp32, and the fp32 oracle, add up thousands of terms: sqrt(4096) = 64 roundoffs.
+_FP32_UNITS = 64.0
+# Two baselines around a block that differ by more say that the machine was busy: a tenth is a
+# fifteenth of p01's points for speed.
+MAX_DRIFT_PERCENT = 10.0
+# Memory that is the libraries' and not the submission's. CUDA: kernels are loaded, the driver sets
+# up local memory for a kernel that spills (512 bytes for each of 132 x 2048 threads are 132 MiB),
+# torch's caching allocator rounds up to 20 MiB. On the CPU malloc keeps and rounds, and the first
+# call loads code.
+_SLACK_BYTES = {"cuda": 192 * 2**20, "cpu": 32 * 2**20}
+
+
+def verify(problem: Problem, case: Case, inputs: Inputs, outputs: dict[str, torch.Tensor]) -> float:
+    """Return error / allowed of one call's outputs, worst over outputs and heads.
+
+    The oracle is the blocked reference in fp32 (fp64 for the row sum) on the same device.
+    """
+    tensors = inputs.tensors
+    if case.rows is not None:
+        x, w = tensors["x"].double(), tensors["w"].double()
+        truth = x @ w
+        error = (outputs["y"].double() - truth).abs()
+        rounding = 2 * UNIT_ROUNDOFF[case.dtype] * truth.abs()
+        allowed = _FP32_UNITS * UNIT_ROUNDOFF["fp32"] * (x * w).norm(dim=1) + rounding
+        return _finite_or_inf((error / allowed.clamp_min(1e-30)).max())
+    rules = reference.rules(problem.id, case.kwargs)
+    sinks = tensors.get("sink_logits")
+    qkv = [tensors[n] for n in ("q", "k", "v")]
+    exact = {"dtype": torch.float32}
+    if problem.gradients:
+        found = reference.blocked_gradients(*qkv, inputs.dout, sink_logits=sinks, **rules, **exact)
+        units = _BACKWARD_UNITS
+    else:
+        out, lse = reference.blocked_attention(*qkv, sink_logits=sinks, **rules, **exact)
+        found = {"out": out, "lse": lse}
+        units = _FORWARD_UNITS
+    if case.dtype == "fp32":
+        units = _FP32_UNITS
+    unit = units * UNIT_ROUNDOFF[case.dtype]
+    worst = 0.0
+    for name, got in outputs.items():
+        dims = tuple(range(2, found[name].dim())) or (0,)
+        error = torch.linalg.vector_norm(got.float() - found[name], dim=dims)
+        size = torch.linalg.vector_norm(found[name], dim=dims)
+        worst = max(worst, _finite_or_inf((error / (unit * size).clamp_min(1e-30)).max()))
+    return worst
+
+
+def _finite_or_inf(value: torch.Tensor) -> float:
+    number = value.item()
+    return number if math.isfinite(number) else math.inf
+
+
+def speed_figures(
+    student: list[Block], naive: list[Block], overheads: dict[int, float], *, clock: str
+) -> SpeedFigures:
+    """Return the speed-up over the baseline blocks around each block of the submission.
+
+    `naive` has one block more than `student`: before, between and after. Brackets whose baselines
+    differ by more than `MAX_DRIFT_PERCENT` do not count; without any the speed-up is None.
+    `overheads` has the seconds of a go that computes nothing, by its number of sets.
+    """
+
+    def median_ms(block: Block) -> float:
+        return statistics.median(block.per_call_ms(overheads[block.sets]))
+
+    naive_ms = [median_ms(block) for block in naive]
+    brackets = []
+    for block, (before, after) in zip(student, itertools.pairwise(naive_ms), strict=True):
+        drift = _drift_percent(before, after)
+        ours = median_ms(block)
+        if drift <= MAX_DRIFT_PERCENT and ours > 0:
+            brackets.append(((before + after) / 2 / ours, ours, (before + after) / 2))
+    samples = [ms for block in student for ms in block.per_call_ms(overheads[block.sets])]
+    low, middle, high = statistics.quantiles(samples, n=4)
+    ratio, ours, baseline = _median_bracket(brackets)
+    return SpeedFigures(
+        speedup=ratio,
+        median_ms=ours,
+        naive_ms=baseline,
+        spread_percent=100.0 * (high - low) / middle if middle > 0 else None,
+        naive_drift_percent=min(_drift_percent(a, b) for a, b in itertools.pairwise(naive_ms)),
+        samples=len(samples),
+        calls_per_sample=student[0].sets,
+        worst_error_over_allowed=max(block.margin for block in student),
+        clock=clock,
+    )
+
+
+def _drift_percent(one: float, other: float) -> float:
+    low, high = sorted((one, other))
+    return 100.0 * (high - low) / low if low > 0 else math.inf
+
+
+def _median_bracket(
+    brackets: list[tuple[float, float, float]],
+) -> tuple[float | None, float | None, float | None]:
+    if not brackets:
+        return None, None, None
+    return sorted(brackets)[len(brackets) // 2]
+
+
+def memory_figures(
+    problem: Problem,
+    cases: tuple[Case, Case],
+    extra: list[int],
+    naive_extra: list[int],
+    device: str,
+) -> MemoryFigures:
+    """Return the figures of a memory component."""
+    assert problem.memory is not None
+    io = [_io_bytes(problem, case) for case in cases]
+    factor = problem.memory.linear_factor
+    return MemoryFigures(
+        lengths=tuple(case.seqlen_k for case in cases),
+        extra_bytes=tuple(extra),
+        naive_extra_bytes=tuple(naive_extra),
+        io_bytes=tuple(io),
+        allowed_bytes=tuple(int(factor * n) + _SLACK_BYTES[device] for n in io),
+        shape=str(cases[1]),
+    )
+
+
+def _io_bytes(problem: Problem, case: Case) -> int:
+    q = case.batch * case.num_q_heads * case.seqlen_q * case.head_dim
+    kv = case.batch * case.num_kv_heads * case.seqlen_k * case.head_dim
+    item = TORCH_DTYPES[case.dtype].itemsize
+    lse = 4 * case.batch * case.num_q_heads * case.seqlen_q
+    total = (2 * q + 2 * kv) * item + lse
+    if problem.gradients:
+        total += (2 * q + 2 * kv) * item
+    return total

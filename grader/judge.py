@@ -1,0 +1,228 @@
+"""One case of one check: call the submission, judge what came back, say it to the student."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+import torch
+
+from grader.checks import outcome
+from grader.checks.correctness import Difference, Expected, expect, find_differences, ranges
+from grader.diagnose import Casebook
+from grader.findings import Finding
+from grader.inputs import Inputs, case_seed, invalidate, make_inputs
+from grader.manifest import Case, Check, Problem
+from grader.model import Message, Verdict
+from grader.running.evidence import CallEvidence
+from grader.running.protocol import Reply, Status
+from grader.running.session import Session
+
+_HEADLINE_LIMIT = 600
+# What else a message may name first for what is wrong about two arguments, or about one's shape.
+_ALSO_NAMES = {
+    "dtype": ("q", "x"),
+    "head_dim": ("q",),
+    "seqlen": ("seqlen_q", "seqlen_k", "q", "k"),
+    "num_kv_heads": ("num_q_heads", "k"),
+}
+
+
+@dataclasses.dataclass
+class Trial:
+    """What the cases of one problem share: the run's seed, and what was seen in earlier cases."""
+
+    problem: Problem
+    seed: str
+    casebook: Casebook
+    raised: set[tuple[str, int]] = dataclasses.field(default_factory=set)
+
+
+class CaseRun:
+    """One case of one check of a trial, on the device of `session`.
+
+    The first case of a check is called twice, the second time with other values: what was kept
+    from the first call is no answer to the second.
+    """
+
+    def __init__(
+        self, trial: Trial, session: Session, check: Check, index: int, case: Case
+    ) -> None:
+        self.trial = trial
+        self.session = session
+        self.check = check
+        self.index = index
+        self.case = case
+
+    def judge(self) -> Finding:
+        """Call the submission; its outputs must be the oracle's, or the call be refused."""
+        if self.case.invalid is not None:
+            return self._judge_refusal()
+        for call in range(2 if self.index == 0 else 1):
+            finding = self._judge_outputs(call)
+            if finding is not None:
+                return finding
+        return Finding(verdict=Verdict.PASS)
+
+    def inputs(self, call: int = 0) -> Inputs:
+        """Return the inputs of a call; they depend on the run's seed and the case alone."""
+        problem = self.trial.problem
+        place = (problem.id, self.check.id, self.index, *([call] if call else []))
+        return make_inputs(problem, self.case, case_seed(self.trial.seed, *place))
+
+    def _judge_outputs(self, call: int) -> Finding | None:
+        problem, case = self.trial.problem, self.case
+        names = problem.judged(self.check)
+        inputs = self.inputs(call)
+        evidence = self.session.call(case, inputs, names)
+        failure = outcome.of_call(evidence, problem.signature)
+        if failure is not None:
+            if isinstance(evidence.result, Reply):
+                self.trial.raised.add((evidence.result.error_type, evidence.result.line))
+            return self._failure(failure, evidence)
+        if problem.uses_triton and not _launches(evidence):
+            headline = f"no Triton kernel was launched: {problem.entry} returned without one"
+            help = "the answer to this problem is a kernel: kernel[grid](...)"
+            return self._finding(Verdict.ERROR, headline, help=help)
+        expected = expect(problem, case, inputs, names)
+        differences = find_differences(evidence.outputs, expected)
+        if not differences:
+            self.trial.casebook.add_right(case, lambda: self._again(call, names))
+            return None
+        place = (self.check.id, self.index)
+        self.trial.casebook.add_wrong(place, case, inputs, evidence.outputs, expected)
+        return self._wrong(differences, evidence, second_call=call > 0)
+
+    def _again(self, call: int, names: tuple[str, ...]) -> tuple[Inputs, Expected]:
+        inputs = self.inputs(call)
+        return inputs, expect(self.trial.problem, self.case, inputs, names)
+
+    def _wrong(
+        self, differences: list[Difference], evidence: CallEvidence, *, second_call: bool
+    ) -> Finding:
+        """Tell wrong numbers apart: never written, computed as NaN, kept from before, or wrong."""
+        shown = differences[0]
+        got, unwritten = evidence.outputs[shown.name], evidence.unwritten[shown.name]
+        help, extent = None, shown.extent
+        if bool(unwritten.any()):
+            headline = f"{shown.name} was not written everywhere"
+            extent = f"{_places(unwritten)} hold what was there before the call; {extent}"
+            help = "which program stores these rows? look at program_id, the grid and the mask"
+        elif bool(got.isnan().any()):
+            headline = f"{shown.name} was computed as NaN"
+            extent = f"{_places(got.isnan())} are NaN; {extent}"
+            help = "NaN comes from -inf - (-inf), 0 * inf, 0 / 0 or inf / inf"
+        elif second_call:
+            headline = f"{shown.name} is wrong in a second call with other values of the same shape"
+            help = "a result may depend on nothing that an earlier call left behind"
+        else:
+            names = " and ".join(d.name for d in differences)
+            headline = f"{names} {'are' if len(differences) > 1 else 'is'} wrong"
+        return self._finding(
+            Verdict.FAIL,
+            headline,
+            first=shown.first,
+            worst=shown.worst,
+            extent=extent,
+            help=help,
+            wrong_outputs=tuple(d.name for d in differences),
+            margin=max(d.margin for d in differences),
+        )
+
+    def _judge_refusal(self) -> Finding:
+        """An unsupported argument must raise a ValueError that names it before any other."""
+        case = self.case
+        inputs = invalidate(self.inputs(), case.mutate)
+        evidence = self.session.call(case, inputs, ())
+        wanted = f"expected ValueError naming {case.invalid!r} for {case.mutate or _option(case)}"
+        failure = outcome.of_call(evidence, self.trial.problem.signature)
+        reply = evidence.result
+        if failure is None or (isinstance(reply, Reply) and reply.status == Status.BAD_RETURN):
+            return self._finding(Verdict.FAIL, f"no error was raised: {wanted}")
+        if not isinstance(reply, Reply) or reply.status not in (
+            Status.EXCEPTION,
+            Status.COMPILE_FAILED,
+        ):
+            return self._failure(failure, evidence)
+        if reply.error_type != "ValueError":
+            if (reply.error_type, reply.line) in self.trial.raised:  # by supported ones too
+                return self._failure(failure, evidence)
+            headline = f"got {reply.error_type or reply.status.name}: {reply.text}; {wanted}"
+            return self._finding(Verdict.FAIL, headline, line=reply.line)
+        named = first_named(reply.text, self.trial.problem)
+        if named not in (case.invalid, *_ALSO_NAMES.get(case.invalid or "", ())):
+            begins = "does not begin with the argument" if named else "names no argument"
+            headline = f"the ValueError {begins}: got {reply.text!r}; {wanted}"
+            return self._finding(Verdict.FAIL, headline, line=reply.line)
+        return Finding(verdict=Verdict.PASS)
+
+    # -- what the student reads ---------------------------------------------------------------
+
+    def _failure(self, failure: outcome.Outcome, evidence: CallEvidence) -> Finding:
+        return self._finding(
+            failure.verdict,
+            failure.headline,
+            line=failure.line,
+            extent=failure.extent,
+            help=failure.help,
+            output=evidence.output,
+        )
+
+    def _finding(
+        self,
+        verdict: Verdict,
+        headline: str,
+        *,
+        line: int = 0,
+        output: str = "",
+        wrong_outputs: tuple[str, ...] = (),
+        margin: float | None = None,
+        **details: Any,
+    ) -> Finding:
+        problem = self.trial.problem
+        message = Message(
+            headline=" ".join(headline.split())[:_HEADLINE_LIMIT],
+            test=self.check.test_name,
+            file=problem.file,
+            line=line or None,
+            step=self.session.source.step_at(line) if line else None,
+            input=str(self.case),
+            output=output or None,
+            repeat=f"make grade P={problem.id} SEED={self.trial.seed}",
+            **details,
+        )
+        return Finding(verdict=verdict, message=message, wrong_outputs=wrong_outputs, margin=margin)
+
+
+def first_named(text: str, problem: Problem) -> str | None:
+    """Return the argument that a message names first; a list of all arguments names the first."""
+    known = set(re.findall(r"\w+", problem.signature.partition("(")[2].partition(")")[0]))
+    known -= {"None", "True", "False"}
+    known |= {case.invalid for check in problem.checks for case in check.cases if case.invalid}
+    known |= {name for names in _ALSO_NAMES.values() for name in names}
+    return next((word for word in re.findall(r"\w+", text) if word in known), None)
+
+
+def _launches(evidence: CallEvidence) -> int:
+    return evidence.result.launches if isinstance(evidence.result, Reply) else 0
+
+
+def _places(where: torch.Tensor) -> str:
+    """Name the rows, of which heads, in which `where` is true anywhere."""
+    if where.dim() == 4:
+        where = where.any(3)
+    share = int(where.sum())
+    text = f"{share} of {where.numel()} rows"
+    if where.dim() == 3:
+        rows, heads = where.flatten(0, 1).any(0), where.any(2).flatten()
+        text += f", rows {ranges(rows)}" if not rows.all() else ""
+        if heads.numel() > 1 and not heads.all():
+            text += f" of heads {ranges(heads)}"
+    elif where.dim() == 1 and not where.all():
+        text += f", rows {ranges(where)}"
+    return text
+
+
+def _option(case: Case) -> str:
+    return ", ".join(f"{k}={v}" for k, v in case.options) or str(case)

@@ -1,0 +1,31 @@
+"""What was seen of a submission, before anybody judged it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+
+from grader.running.protocol import Ended, Reply
+
+
+@dataclasses.dataclass(frozen=True)
+class CallEvidence:
+    """One call of an entry point.
+
+    `result` is the worker's reply or how it ended, during its `what` ("import" or "call"). It is
+    None when no call was made: because of `not_run`, an earlier one after which none can succeed,
+    or because the problem's time is used up (`over_budget`).
+
+    Of a call that came back `outputs` holds private copies; `unwritten`, where they still have the
+    bytes that the judge had put there; `changed`, what was written beside them.
+    """
+
+    result: Reply | Ended | None = None
+    what: str = "call"
+    outputs: dict[str, torch.Tensor] = dataclasses.field(default_factory=dict)
+    unwritten: dict[str, torch.Tensor] = dataclasses.field(default_factory=dict)
+    changed: str | None = None
+    output: str = ""
+    not_run: CallEvidence | None = None
+    over_budget: str | None = None

@@ -1,0 +1,160 @@
+"""The judge's own child processes: started in groups of their own, stopped together on Ctrl-C."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from grader.manifest import ROOT
+from grader.running import reaper
+
+GRACE_S = 8.0
+# A child sends a sign of life every second. One that was stopped, by whatever can signal it, does
+# not; thirty missing in a row are no busy machine's.
+SILENCE_S = 30.0
+_MAX_LINE_BYTES = 2**20
+_OUTPUT_TAIL_BYTES = 64 * 1024
+
+
+@dataclasses.dataclass
+class Ending:
+    """How a child ended: its exit status, or what it was killed for, and what it printed."""
+
+    exit_code: int | None = None
+    timed_out: bool = False
+    silent: bool = False
+    output: str = ""
+
+    @property
+    def regular(self) -> bool:
+        """Whether the child came to its own end and not to somebody else's."""
+        done = self.exit_code is not None and self.exit_code >= 0
+        return done and not self.timed_out and not self.silent
+
+    @property
+    def last_line(self) -> str:
+        """The last line that the child printed."""
+        lines = self.output.strip().splitlines()
+        return lines[-1][-200:] if lines else "no output"
+
+
+class Children:
+    """Starts trusted Python modules and reads the lines they write on a pipe of their own."""
+
+    def __init__(self) -> None:
+        self._running: set[subprocess.Popen] = set()
+        self._lock = threading.Lock()
+        reaper.adopt_orphans()
+
+    def events(
+        self, module: str, arguments: list[str], request: str, deadline_s: float, ending: Ending
+    ) -> Iterator[bytes]:
+        """Run `python -m module arguments --request-fd=N --events-fd=M`; yield its event lines.
+
+        The request is in an open file without a name. Afterwards `ending` is filled in.
+        """
+        asked = os.memfd_create("request", os.MFD_CLOEXEC)
+        read, write = os.pipe()
+        with tempfile.TemporaryFile() as log:
+            try:
+                with os.fdopen(os.dup(asked), "wb") as file:
+                    file.write(request.encode())
+                os.lseek(asked, 0, os.SEEK_SET)
+                child = reaper.start(
+                    [
+                        *(sys.executable, "-m", module, *arguments),
+                        *(f"--request-fd={asked}", f"--events-fd={write}"),
+                    ],
+                    cwd=ROOT,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=(asked, write),
+                    start_new_session=True,
+                    env=_trusted_environment(),
+                )
+            except BaseException:
+                os.close(read)
+                raise
+            finally:
+                os.close(asked)
+                os.close(write)
+            with self._lock:
+                self._running.add(child)
+            try:
+                with os.fdopen(read, "rb", buffering=0) as stream:
+                    yield from _lines(stream, time.monotonic() + deadline_s, ending)
+                if ending.timed_out or ending.silent:
+                    _signal_group(child, signal.SIGKILL)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.wait(SILENCE_S)  # all was said; what is left is to end
+            finally:
+                _signal_group(child, signal.SIGKILL)
+                child.wait()
+                with self._lock:
+                    self._running.discard(child)
+                reaper.ended(child)
+                size = log.seek(0, os.SEEK_END)
+                log.seek(max(0, size - _OUTPUT_TAIL_BYTES))
+                ending.output = log.read().decode("utf-8", "replace")
+                ending.exit_code = child.returncode
+
+    def stop(self) -> None:
+        """Interrupt every child (a pytest ends its workers), then end what is left."""
+        with self._lock:
+            children = list(self._running)
+        for child in children:
+            _signal_group(child, signal.SIGINT)
+        deadline = time.monotonic() + GRACE_S
+        for child in children:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(max(0.1, deadline - time.monotonic()))
+            _signal_group(child, signal.SIGKILL)
+
+
+def _lines(stream: Any, deadline: float, ending: Ending) -> Iterator[bytes]:
+    pending = b""
+    heard = time.monotonic()
+    while True:
+        ready, _, _ = select.select([stream], [], [], 1.0)
+        now = time.monotonic()
+        if not ready:
+            ending.timed_out = now >= deadline
+            ending.silent = now - heard >= SILENCE_S
+            if ending.timed_out or ending.silent:
+                return
+            continue
+        chunk = stream.read(65536)
+        heard = now
+        if not chunk:
+            return
+        *lines, pending = (pending + chunk).split(b"\n")
+        yield from lines
+        if len(pending) > _MAX_LINE_BYTES:
+            pending = b""
+        if now >= deadline:
+            ending.timed_out = True
+            return
+
+
+def _signal_group(child: subprocess.Popen, number: int) -> None:
+    if child.poll() is None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, number)
+
+
+def _trusted_environment() -> dict[str, str]:
+    """The environment of the judge's own processes: nothing that changes pytest or Triton."""
+    hidden = ("PYTEST_", "TRITON_", "PYTHONSTARTUP", "PYTHONINSPECT", "PYTHONPATH")
+    env = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
+    return env | {"PYTHONDONTWRITEBYTECODE": "1"}

@@ -1,0 +1,218 @@
+"""Calls one submission's entry point case by case, in a worker that is replaced when it dies."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+import torch
+
+from grader.inputs import Inputs
+from grader.manifest import Case, Limits, Problem
+from grader.running.arena import POISON, Arena, Layout
+from grader.running.evidence import CallEvidence
+from grader.running.placing import place
+from grader.running.protocol import Ended, Reply, Status, failed
+from grader.running.sandbox import Sandbox
+from grader.source import Source
+
+# After a first call that did not come back, a call has this long, or ten times the slowest that
+# did: whoever loops forever in one case does so in many.
+_PATIENCE_S = 2.5
+_PATIENCE_FACTOR = 10.0
+# On a GPU a call may still compile, or autotune, what was not compiled beforehand.
+_COMPILE_FACTOR = 3.0
+
+
+class Budget:
+    """Seconds that the calls of one problem may take, those that do not come back apart."""
+
+    def __init__(self, limits: Limits, spent_s: float = 0.0, lost_s: float = 0.0) -> None:
+        self._limits = limits
+        self.spent_s = spent_s
+        self.lost_s = lost_s
+        self._slowest_s = 0.0
+
+    def used_up(self) -> str | None:
+        """Return why no further call is made, None while there is time left."""
+        if self.lost_s >= self._limits.lost_s:
+            return (
+                f"calls that did not come back took {self.lost_s:.0f} s"
+                f" of {self._limits.lost_s:g} s that they may take in this problem"
+            )
+        if self.spent_s >= self._limits.total_s:
+            return f"the calls of this problem took {self.spent_s:.0f} s, all that they may take"
+        return None
+
+    def call_s(self, *, compiles: bool) -> float:
+        """Return how long the next call may take."""
+        limit = self._limits.call_s * (_COMPILE_FACTOR if compiles else 1.0)
+        if self.lost_s:
+            limit = min(limit, max(_PATIENCE_S, _PATIENCE_FACTOR * self._slowest_s))
+        return limit
+
+    def count(self, seconds: float, *, came_back: bool) -> None:
+        """Take the seconds of one call off."""
+        self.spent_s += seconds
+        if came_back:
+            self._slowest_s = max(self._slowest_s, seconds)
+        else:
+            self.lost_s += seconds
+
+
+class Session:
+    """One problem of one submission on one device.
+
+    A call that ends the worker costs its own case: the next starts another worker, until the
+    budget is used up. `unusable` is why no call can ever succeed: the file cannot be imported, or
+    nothing in it is implemented.
+    """
+
+    def __init__(
+        self, problem: Problem, source: Source, *, device: str, interpret: bool, budget: Budget
+    ) -> None:
+        self.problem = problem
+        self.source = source
+        self.device = device
+        self.interpret = interpret
+        self.budget = budget
+        self.unusable: CallEvidence | None = None
+        self._answered = False  # at least one call came back with outputs
+        self._sandbox: Sandbox | None = None
+        self._ready = False
+
+    def start(self) -> None:
+        """Start a worker and return at once; the first call waits for it."""
+        if self._sandbox is None:
+            self._ready = False
+            self._sandbox = Sandbox(
+                self.source.data,
+                self.problem.file,
+                self.problem.entry,
+                device=self.device,
+                interpret=self.interpret,
+                count_launches=self.problem.uses_triton,
+            )
+
+    def close(self) -> None:
+        """End the worker."""
+        sandbox, self._sandbox = self._sandbox, None
+        if sandbox:
+            sandbox.close()
+
+    def call(self, case: Case, inputs: Inputs, outputs: tuple[str, ...]) -> CallEvidence:
+        """Call the entry point on `inputs`, and return what happened to `outputs`."""
+        if self.unusable is not None:
+            return CallEvidence(not_run=self.unusable)
+        why = self.budget.used_up()
+        if why is not None:
+            return CallEvidence(over_budget=why)
+        start = time.monotonic()
+        evidence = self._import()
+        if evidence is None:
+            evidence = self._exchange("call", case, inputs, outputs)
+        reply = evidence.result
+        if isinstance(reply, Reply) or reply.started:  # what never started is no call
+            self.budget.count(time.monotonic() - start, came_back=isinstance(reply, Reply))
+        if isinstance(reply, Reply):
+            unfinished = reply.status == Status.NOT_IMPLEMENTED and not self._answered
+            self._answered |= reply.status == Status.OK
+            if unfinished:
+                self.unusable = evidence
+            if reply.status in (Status.EXITED, Status.DEVICE_FAULT):
+                self.close()  # what runs at exit may do harm; a CUDA context is lost
+        return evidence
+
+    def compile(self, case: Case, inputs: Inputs, outputs: tuple[str, ...]) -> None:
+        """Let the worker compile what this call needs; what goes wrong is seen when it is made."""
+        start = time.monotonic()
+        if self._import() is None:
+            self._exchange("compile", case, inputs, outputs)
+        self.budget.count(time.monotonic() - start, came_back=True)
+
+    def _import(self) -> CallEvidence | None:
+        """Have a worker with the submission imported; return what keeps it from being so."""
+        self.start()
+        assert self._sandbox is not None
+        if self._ready:
+            return None
+        result = self._sandbox.ready()
+        if failed(result):
+            evidence = self._ended(result, "import")
+            if not (isinstance(result, Ended) and not result.started):
+                self.unusable = evidence
+            self.close()
+            return evidence
+        self._ready = True
+        return None
+
+    def _exchange(
+        self, what: str, case: Case, inputs: Inputs, outputs: tuple[str, ...]
+    ) -> CallEvidence:
+        assert self._sandbox is not None
+        differentiates = any(name in self.problem.gradients for name in outputs)
+        if not differentiates:
+            inputs = dataclasses.replace(inputs, dout=None)
+        layout = place(case, inputs, outputs)
+        arena = Arena(layout.total_bytes)
+        try:
+            arena.poison()
+            _write_inputs(arena, layout, inputs)
+            before = arena.memory[: layout.inputs_end].clone()
+            result = self._sandbox.ask(
+                what,
+                self.budget.call_s(compiles=not self.interpret),
+                (arena.fd,),
+                layout=layout.to_json(),
+                kwargs=case.kwargs,
+                returns=list(self.problem.returns),
+                gradients=differentiates,
+            )
+            after = arena.snapshot()
+        finally:
+            arena.close()
+        if not isinstance(result, Reply) or result.status != Status.OK or what == "compile":
+            return self._ended(result, "call")
+        return CallEvidence(
+            result=result,
+            outputs={view.name: view.of(after) for view in layout.outputs},
+            unwritten={
+                view.name: _still_poisoned(view.of(after), POISON) for view in layout.outputs
+            },
+            changed=_changed(before, after, layout),
+            output=self._sandbox.output(),
+        )
+
+    def _ended(self, result: Reply | Ended, what: str) -> CallEvidence:
+        output = self._sandbox.output() if self._sandbox else ""
+        if isinstance(result, Ended):
+            self.close()
+        return CallEvidence(result=result, what=what, output=output)
+
+
+def _write_inputs(arena: Arena, layout: Layout, inputs: Inputs) -> None:
+    for view in layout.inputs:
+        source = inputs.all[view.name]
+        if view.stride and 0 in view.stride:  # expanded: all rows are one in memory
+            source = source[:, :, :1]
+            view = dataclasses.replace(view, size=tuple(source.shape))
+        view.of(arena.memory).copy_(source)
+
+
+def _still_poisoned(values: torch.Tensor, poison: int) -> torch.Tensor:
+    """Return where an output still holds the bytes that its memory was filled with."""
+    raw = values.contiguous().view(-1).view(torch.uint8)
+    return (raw.view(values.numel(), -1) == poison).all(1).view(values.shape)
+
+
+def _changed(before: torch.Tensor, after: torch.Tensor, layout: Layout) -> str | None:
+    """Say which input, or which memory around one, was written; None when none was."""
+    changed = torch.nonzero(before != after[: layout.inputs_end]).flatten()
+    if changed.numel() == 0:
+        return None
+    first = int(changed[0])
+    for view in layout.inputs:
+        if view.offset_bytes <= first < view.offset_bytes + view.extent_bytes:
+            return f"the input {view.name} was overwritten: inputs are never written"
+    near = min(layout.inputs, key=lambda v: abs(first - v.offset_bytes - v.extent_bytes))
+    return f"memory outside a tensor was written: {changed.numel()} bytes near {near.name}"

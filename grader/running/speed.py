@@ -1,0 +1,98 @@
+"""Runs the timed goes of a problem: blocks of the baseline around blocks of the submission."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+
+import torch
+
+from grader.manifest import Case, Problem
+from grader.running.stopwatch import Bench, Result, Timed
+
+# Goes of a block: the median of seven is off by a third of their spread. A CPU has more blocks, of
+# three, since there the machine changes between blocks and not within one.
+_GOES = {"cuda": 7, "cpu": 3}
+# Short calls have more of them, since reading the clock is a larger part of each.
+_GOES_SHORT = 21
+_GO_S = 0.010  # a go should be this long: 50 times what one hand-over to the worker varies by
+_NULL_GOES = 12  # their lowest quarter is what a go costs at least
+_MAX_SETS = 32
+# Blocks of the submission, each in a worker of its own and between two of the baseline.
+STUDENT_BLOCKS = {"cuda": 1, "cpu": 3}
+# Peak bytes of naive per score, forward and backward, with what torch's allocator cannot reuse.
+# Measured as reserved memory on an H200, 2026-11-21 (docs/records): 12.0 (p04) and 19.8 (p08).
+_NAIVE_BYTES_PER_SCORE = {False: 14, True: 20}
+_NAIVE_BYTES_PER_ELEMENT = 12  # of x: its fp32 copy, the products, and the input itself
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """Seconds of several goes of `sets` calls each, and the worst error / allowed seen in them."""
+
+    seconds: tuple[float, ...]
+    sets: int
+    margin: float = 0.0
+
+    def per_call_ms(self, overhead_s: float) -> list[float]:
+        """Milliseconds per call of every go, the overhead of a go subtracted."""
+        return [1000.0 * (s - overhead_s) / self.sets for s in self.seconds]
+
+
+def fitting_shapes(problem: Problem, device: str) -> Iterator[Case]:
+    """Yield the shapes whose naive run should fit into the device's free memory, largest first."""
+    for case in problem.benchmarks_on(device):
+        if device == "cuda":
+            if case.dtype == "bf16" and torch.cuda.get_device_capability()[0] < 8:
+                continue
+            torch.cuda.empty_cache()  # what the oracle of an earlier problem left behind
+            if naive_bytes(problem, case) > 0.95 * torch.cuda.mem_get_info()[0]:
+                continue
+        yield case
+
+
+def naive_bytes(problem: Problem, case: Case) -> int:
+    """Estimate the peak memory of the naive baseline on `case`."""
+    if case.rows is not None and case.cols is not None:
+        return _NAIVE_BYTES_PER_ELEMENT * case.rows * case.cols
+    scores = case.batch * case.num_q_heads * case.seqlen_q * case.seqlen_k
+    return _NAIVE_BYTES_PER_SCORE[bool(problem.gradients)] * scores
+
+
+def run_block(
+    bench: Bench,
+    timed: Timed,
+    problem: Problem,
+    case: Case,
+    *,
+    overhead_s: float,
+    margin_of: Callable[[Result], float],
+) -> Block:
+    """Time a block of goes; `margin_of` returns error / allowed of the outputs of one call.
+
+    A first go, not counted, compiles and autotunes; a second says how many calls make a go.
+    """
+    layout = bench.layout(problem, case)
+    margins = [0.0]
+
+    def go(sets: int) -> float:
+        seconds, results = bench.go(timed, problem, case, layout, sets=sets)
+        margins.extend(map(margin_of, results))
+        return seconds
+
+    go(1)
+    one_s = max(go(1) - overhead_s, 1e-5)  # no launch is shorter than ten microseconds
+    sets = max(1, min(math.ceil(_GO_S / one_s), _MAX_SETS, bench.capacity // layout.total_bytes))
+    goes = _GOES_SHORT if one_s * sets < 0.5 * _GO_S else _GOES[bench.device]
+    seconds = tuple(go(sets) for _ in range(goes))
+    return Block(seconds, sets, max(margins))
+
+
+def overhead(bench: Bench, naive: Timed, problem: Problem, case: Case, sets: int) -> float:
+    """Return the seconds of a go in which a trusted worker computes nothing, a low quantile."""
+    layout = bench.layout(problem, case)
+    times = [
+        bench.go(naive, problem, case, layout, sets=sets, null=True)[0] for _ in range(_NULL_GOES)
+    ]
+    return sorted(times)[_NULL_GOES // 4]
