@@ -73,7 +73,11 @@ class CaseRun:
 
     def _judge_outputs(self, call: int) -> Finding | None:
         problem, case = self.trial.problem, self.case
-        names = problem.judged(self.check)
+        judged = problem.judged(self.check)
+        # `out` tells what a forward pass did wrong, whose gradients are wrong for it.
+        names = (
+            tuple(dict.fromkeys((*problem.returns[:1], *judged))) if problem.gradients else judged
+        )
         inputs = self.inputs(call)
         evidence = self.session.call(case, inputs, names)
         failure = outcome.of_call(evidence, problem.signature)
@@ -87,6 +91,7 @@ class CaseRun:
             return self._finding(Verdict.ERROR, headline, help=help)
         expected = expect(problem, case, inputs, names)
         differences = find_differences(evidence.outputs, expected)
+        differences = [d for d in differences if d.name in judged]
         if not differences:
             self.trial.casebook.add_right(case, lambda: self._again(call, names))
             return None
@@ -167,6 +172,7 @@ class CaseRun:
             extent=failure.extent,
             help=failure.help,
             output=evidence.output,
+            not_run=evidence.result is None,
         )
 
     def _finding(

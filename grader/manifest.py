@@ -341,7 +341,7 @@ class Problem(Table):
         raise ManifestError(f"{self.id}: got no check {check_id!r} in problem.toml, only {known}")
 
     def judged(self, check: Check) -> tuple[str, ...]:
-        """Outputs that `check` judges: by default the first returned, or all gradients."""
+        """Outputs that `check` judges: by default the first returned, or dq, dk and dv."""
         return check.outputs or self.gradients[:3] or self.returns[:1]
 
     def cases(self, check: Check, seed: str, device: str) -> dict[int, Case]:

@@ -113,6 +113,7 @@ class Message(Record):
     case; `first` and `worst` the first and the worst wrong element (got, expected, allowed);
     `extent` how far the error reaches; `output` the tail of what the submission printed; `help`
     what to do where the headline does not say it; `repeat` the command that repeats the case.
+    `not_run` says that there was no call, for a reason that lies in another case.
     """
 
     headline: Text
@@ -127,6 +128,7 @@ class Message(Record):
     output: Text | None = None
     help: str | None = None
     repeat: str | None = None
+    not_run: bool = False
 
 
 class CheckResult(Record):

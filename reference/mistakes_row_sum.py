@@ -44,6 +44,11 @@ def _half_accumulated(inputs, options, problem_id="p02", *, tile):
     return {"y": y.double()}
 
 
+def _half_multiplied(inputs, options, problem_id="p02"):
+    x, w = inputs["x"], inputs["w"]
+    return {"y": (x * w).double().sum(1)}
+
+
 _ROW_TILES = (*TILES, 256, 512, 1024, 2048)
 
 ROW_SUM_MISTAKES = (
@@ -103,6 +108,14 @@ ROW_SUM_MISTAKES = (
             tile,
         )
         for tile in _ROW_TILES
+    ),
+    Mistake(
+        "HALF-PRODUCTS",
+        ("p02",),
+        "products are taken in 16 bits",
+        "your output equals a sum of products each rounded to the input's dtype",
+        "convert both factors to fp32 before they are multiplied",
+        _half_multiplied,
     ),
     *(
         Mistake(

@@ -185,7 +185,9 @@ def _element(
     place = ", ".join(map(str, index))
     shown_got, shown_truth = _apart(got, truth)
     text = f"{name}[{place}]   got {shown_got}   expected {shown_truth}   allowed {allowed:.2g}"
-    return text + (f"   ({ratio:.2g}x)" if math.isfinite(ratio) else "")
+    if not math.isfinite(ratio):
+        return text
+    return text + (f"   ({ratio:.0f}x)" if 10 <= ratio < 1e5 else f"   ({ratio:.2g}x)")
 
 
 def _apart(got: float, expected: float) -> tuple[str, str]:

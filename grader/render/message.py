@@ -22,7 +22,10 @@ NOT_REPORTED = (Verdict.PASS, Verdict.SKIPPED, Verdict.NOT_MEASURED, Verdict.NOT
 
 @dataclasses.dataclass(frozen=True)
 class Cause:
-    """One cause and the checks that show it; `checks` is empty for a problem's own message."""
+    """One cause and the checks that show it; `checks` is empty for a problem's own message.
+
+    `not_run` are checks of which a case was not run because of this or of what else went wrong.
+    """
 
     id: str
     verdict: Verdict
@@ -31,6 +34,7 @@ class Cause:
     step: int | None = None
     diagnosis: Diagnosis | None = None
     checks: tuple[CheckResult, ...] = ()
+    not_run: tuple[CheckResult, ...] = ()
 
 
 def causes(problem: ProblemResult) -> list[Cause]:
@@ -46,7 +50,11 @@ def causes(problem: ProblemResult) -> list[Cause]:
         message = problem.message
         found.append(Cause(identity, problem.verdict, problem.title, message, message.step))
     merged: dict[tuple[str, ...], list[CheckResult]] = {}
+    not_run: list[CheckResult] = []
     for check in problem.checks:
+        if check.message is not None and check.message.not_run:
+            not_run.append(check)
+            continue
         told = problem.message is not None and check.verdict is problem.verdict
         if check.verdict not in NOT_REPORTED and not (told and check.message is None):
             merged.setdefault(_merge_key(check, problem), []).append(check)
@@ -62,6 +70,8 @@ def causes(problem: ProblemResult) -> list[Cause]:
                 identity, first.verdict, title, message, first.step, first.diagnosis, tuple(checks)
             )
         )
+    if not_run and found:
+        found[0] = dataclasses.replace(found[0], not_run=tuple(not_run))
     return found
 
 
@@ -107,6 +117,7 @@ def message_lines(problem_id: str, cause: Cause, width: int) -> list[str]:
         ("worst", clean(message.worst)),
         ("extent", clean(message.extent)),
         ("also", clean(", ".join(clean(check.id, NAME_LIMIT) for check in cause.checks[1:]))),
+        ("rest", _not_run(cause)),
         ("repeat", clean(message.repeat)),
     ):
         if value:
@@ -134,6 +145,15 @@ def _where(problem_id: str, cause: Cause) -> str:
     line = f" line {message.line}" if message.line else ""
     parts = [f"{clean(problem_id, ID_LIMIT)}{step}", clean(test or "", 60), f"{file}{line}"]
     return ", ".join(part for part in parts if part)
+
+
+def _not_run(cause: Cause) -> str:
+    """Name the checks that were not run, and why."""
+    if not cause.not_run:
+        return ""
+    names = ", ".join(clean(check.id, NAME_LIMIT) for check in cause.not_run)
+    message = cause.not_run[0].message
+    return f"{clean(message.headline if message else 'not run')}: {names}"
 
 
 def _look_closer(problem_id: str, message: Message) -> str:

@@ -31,6 +31,7 @@ from grader.running.protocol import REPLY, STARTED, Ended, Reply
 _WORKER = Path(__file__).with_name("worker.py")
 _ROOT = _WORKER.parent.parent.parent
 _OUTPUT_TAIL_BYTES = 16 * 1024
+_FRAME = re.compile(r'  File "([^"\n]*)", line \d+ in ')  # as faulthandler writes it
 _LIVENESS_S = 0.5
 _DUMP_S = 1.0
 START_TIMEOUT_S = 120.0  # the interpreter and torch, perhaps from a cold network disk
@@ -196,8 +197,14 @@ class Sandbox:
     def output(self) -> str:
         """Return the tail of what the worker printed since the current request began."""
         lines = self._shown(bytes(self._tail).decode("utf-8", "replace")).splitlines(keepends=True)
-        hidden = (f'  File "{_WORKER}"', "Extension modules:")
-        return "".join(line for line in lines if not line.startswith(hidden)).strip("\n")
+        return "".join(line for line in lines if not self._is_foreign(line)).strip("\n")
+
+    def _is_foreign(self, line: str) -> bool:
+        """Whether a line of a dump shows the judge's or a library's frame, not the submission's."""
+        if line.startswith("Extension modules:"):
+            return True
+        frame = _FRAME.match(line)
+        return frame is not None and frame[1] != self.filename
 
     def _shown(self, text: str) -> str:
         """Return `text` without the temporary folder, which means nothing to a student."""
