@@ -5,17 +5,22 @@ VENV := .venv
 # `make grade PY=python3` uses an environment of your own (a cluster's, a notebook's) as it is.
 PY ?= $(VENV)/bin/python
 SUBMISSION ?= problems
+P ?= $(p)
 READY := $(if $(filter $(VENV)/bin/python,$(PY)),$(VENV)/.ready)
-CPU_TORCH := torch==2.13.0
+TORCH := $(shell sed -n 's/^torch==//p' requirements.txt)
 CPU_INDEX := https://download.pytorch.org/whl/cpu
+PIP := $(VENV)/bin/python -m pip install -q --disable-pip-version-check
+# As many test workers as cores, eight at the most: each has a torch of its own in memory.
+WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 1); [ $$n -gt 8 ] && n=8; echo $$n)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup grade bench test check clean
+.PHONY: help setup grade bench test check seeds planted clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo "  P=p04,p05            grade these problems only"
+	@echo "  QUICK=1              leave speed and memory out    X=1  stop at the first failure"
 	@echo "  SUBMISSION=solutions grade another folder with pNN/<file>.py (default: problems)"
 	@echo "  DEVICE=cpu           do not use the GPU      SEED=hex  repeat a run's inputs"
 	@echo "  JSON=file            write the record        PY=python  skip .venv, use this Python"
@@ -24,40 +29,45 @@ help: ## list the targets
 
 setup: $(READY) ## make .venv with everything that is needed (the other targets do it themselves)
 
-$(VENV)/.ready: pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-	  echo "make: got $$($(PYTHON) --version 2>&1), expected Python 3.11 or newer;" \
+$(VENV)/.ready: requirements.txt pyproject.toml
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "make: got $$("$(PYTHON)" --version 2>&1), expected Python 3.11 or newer;" \
 	    "say for example: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 4; }
 	@echo "Setting up $(VENV), once ..."
-	@$(PYTHON) -m venv $(VENV)
+	@"$(PYTHON)" -m venv $(VENV)
 	@if [ -e /dev/nvidiactl ] || [ -e /dev/dxg ]; then \
-	  echo "  PyTorch for CUDA (several GB)"; \
-	  $(VENV)/bin/pip install -q --disable-pip-version-check "torch>=2.11"; \
+	  echo "  PyTorch $(TORCH) for CUDA (several GB)"; \
 	else \
-	  echo "  PyTorch for the CPU (about 200 MB; no NVIDIA GPU found)"; \
-	  $(VENV)/bin/pip install -q --disable-pip-version-check --retries 1 \
-	    --extra-index-url $(CPU_INDEX) "$(CPU_TORCH)+cpu" 2>$(VENV)/pip.log || { \
+	  echo "  PyTorch $(TORCH) for the CPU (about 200 MB; no NVIDIA GPU found)"; \
+	  $(PIP) --retries 1 --extra-index-url $(CPU_INDEX) "torch==$(TORCH)+cpu" 2>$(VENV)/pip.log || \
 	  echo "  the CPU build is out of reach; taking the default build (may be several GB)"; \
-	  $(VENV)/bin/pip install -q --disable-pip-version-check "$(CPU_TORCH)"; }; \
 	fi
 	@echo "  Triton (about 200 MB) and the grader's own packages"
-	@$(VENV)/bin/pip install -q --disable-pip-version-check -e . 2>>$(VENV)/pip.log || { \
+	@$(PIP) -r requirements.txt 2>>$(VENV)/pip.log && $(PIP) --no-deps -e . 2>>$(VENV)/pip.log || { \
 	  tail -n 5 $(VENV)/pip.log >&2; exit 4; }
 	@touch $@
 
 grade: $(READY) ## grade your answers and print the score report
-	@$(PY) -m grader grade --exit-zero --submission $(SUBMISSION) $(if $(P),--only $(P)) \
-	  $(if $(DEVICE),--device $(DEVICE)) $(if $(SEED),--seed $(SEED)) $(if $(JSON),--json $(JSON))
+	@"$(PY)" -m grader grade --exit-zero --submission "$(SUBMISSION)" $(if $(P),--only "$(P)") \
+	  $(if $(DEVICE),--device "$(DEVICE)") $(if $(SEED),--seed "$(SEED)") \
+	  $(if $(JSON),--json "$(JSON)") $(if $(QUICK),--quick) $(if $(X),--exitfirst)
 
 bench: $(READY) ## time the model answers beside library kernels (needs a CUDA GPU)
-	@$(PY) -m benchmarks $(if $(P),--problems $(P)) $(if $(SHAPES),--shapes "$(SHAPES)") \
-	  $(if $(JSON),--json $(JSON)) $(if $(PLOT),--plot $(PLOT)) $(BENCH)
+	@"$(PY)" -m benchmarks $(if $(P),--problems $(P)) $(if $(SHAPES),--shapes "$(SHAPES)") \
+	  $(if $(JSON),--json "$(JSON)") $(if $(PLOT),--plot "$(PLOT)") $(BENCH)
 
 test: $(READY) ## test the grader, the reference, the model answers and the set itself
-	@$(PY) -m pytest tests -q
+	@"$(PY)" -m pytest tests -q -n $(WORKERS) --dist worksteal
 
 check: $(READY) ## the set proves itself: stubs, answers, handouts and problem.toml agree
-	@$(PY) -m pytest tests/test_set.py tests/test_handouts.py -q
+	@"$(PY)" -m ruff check . && "$(PY)" -m ruff format --check -q .
+	@"$(PY)" -m pytest tests/test_set.py tests/test_handouts.py tests/test_mistakes.py -q
+
+seeds: $(READY) ## judge all wrong and right kernels under twenty seeds each (an hour)
+	@"$(PY)" -m tests.seeds $(if $(P),--problems $(P)) $(SEEDS)
+
+planted: $(READY) ## plant faults in the judge, one at a time; a test must catch each (an hour)
+	@"$(PY)" -m tests.planted $(PLANTED)
 
 clean: ## remove .venv and caches
-	rm -rf $(VENV) .cache .pytest_cache *.egg-info
+	rm -rf $(VENV) .cache .pytest_cache .ruff_cache *.egg-info

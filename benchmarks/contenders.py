@@ -13,6 +13,7 @@ from benchmarks import peers
 from benchmarks.inputs import NAIVE_FACTOR, load_solution, without_sinks
 from benchmarks.peers import Tensors, Unavailable
 from benchmarks.shapes import TRAINED, WINDOWED, Matrix, Shape
+from grader.manifest import load_problem
 
 OURS, PEER, NAIVE, OWN = "ours", "peer", "naive", "own"
 # Bytes that naive attention holds for one element of the score matrix: forward, and with what the
@@ -174,7 +175,7 @@ def _own_all_heads(shape: Shape) -> dict[str, Any]:
 
 
 def _naive(problem: str, shape: Shape, dtype: str) -> dict[str, Any]:
-    function = getattr(reference, reference.BASELINE[problem])
+    function = getattr(reference, load_problem(problem).oracle)
 
     def prepare(t: Tensors) -> Tensors:
         return {name: x.float() for name, x in t.items()} if dtype == "fp32" else dict(t)

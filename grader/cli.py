@@ -94,7 +94,7 @@ def _grade(options: argparse.Namespace) -> int:
     seed = _seed(options.seed)
     if not options.submission.is_dir():
         raise UsageError(
-            f"--submission: got {options.submission}, which is not a folder;"
+            f"--submission (SUBMISSION= of make): got {options.submission}, which is not a folder;"
             " expected one with pNN/<file>.py in it"
         )
     if options.jobs is not None and options.jobs < 1:
@@ -180,14 +180,19 @@ def _available_memory_bytes() -> int:
 
 
 def _only(text: str | None) -> tuple[str, ...]:
+    """Read a list of problems; p4, P04 and 4 are p04, and blanks serve as well as commas."""
     known = problem_ids()
     if text is None:
         return known
-    wanted = [part.strip() for part in text.split(",") if part.strip()]
+    wanted = []
+    for part in text.replace(",", " ").split():
+        number = re.fullmatch(r"[pP]?0*(\d)", part)
+        wanted.append(f"p0{number[1]}" if number else part)
     unknown = [part for part in wanted if part not in known]
     if unknown or not wanted:
         raise UsageError(
-            f"--only: got {', '.join(unknown) or 'nothing'}, expected some of {', '.join(known)}"
+            f"--only (P= of make): got {', '.join(unknown) or 'nothing'},"
+            f" expected some of {', '.join(known)}"
         )
     return tuple(p for p in known if p in wanted)
 
@@ -196,7 +201,9 @@ def _seed(text: str | None) -> str:
     if text is None:
         return os.urandom(8).hex()
     if not re.fullmatch(r"[0-9a-fA-F]{1,32}", text):
-        raise UsageError(f"--seed: got {text!r}, expected up to 32 hexadecimal digits")
+        raise UsageError(
+            f"--seed (SEED= of make): got {text!r}, expected up to 32 hexadecimal digits"
+        )
     return text.lower()
 
 

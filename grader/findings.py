@@ -18,8 +18,11 @@ from grader.model import (
     Message,
     Record,
     SpeedFigures,
+    Text,
     Verdict,
 )
+
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Finding(Record):
@@ -66,8 +69,8 @@ class TestRequest(Record):
     device: Literal["cpu", "cuda"]
     seed: str
     done: tuple[tuple[str, int], ...] = ()
-    spent_s: float = 0.0
-    lost_s: float = 0.0
+    spent_s: Seconds = 0.0
+    lost_s: Seconds = 0.0
     compile_workers: int = 1
 
 
@@ -99,8 +102,8 @@ class CaseEnds(Record):
     check: str
     index: int
     finding: Finding
-    spent_s: float = 0.0
-    lost_s: float = 0.0
+    spent_s: Seconds = 0.0
+    lost_s: Seconds = 0.0
 
 
 class CauseFound(Record):
@@ -125,7 +128,7 @@ class Evidence(Record):
     """Figures of speed or memory, or a verdict and a reason why there are none to score."""
 
     verdict: Verdict | None = None
-    reason: str | None = None
+    reason: Text | None = None
     figures: SpeedFigures | MemoryFigures | None = None
 
 

@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import hashlib
 import itertools
+import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,6 +39,7 @@ class ManifestError(Exception):
 _T = TypeVar("_T")
 ListOf = Annotated[tuple[_T, ...], Strict(False)]  # an array of TOML is a list to begin with
 Positive = Annotated[int, Field(gt=0)]
+PositiveNumber = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Table(BaseModel):
@@ -65,10 +67,12 @@ class Draw(Table):
 
     @model_validator(mode="after")
     def _one_way(self) -> Draw:
-        ranged = self.first is not None and self.last is not None
-        if (self.draw is None) != ranged or (ranged and not self.first < self.last):
-            raise ValueError("got neither `draw` with a list nor `from` and a larger `to`")
-        return self
+        ends = [end for end in (self.first, self.last) if end is not None]
+        ranged = len(ends) == 2 and ends[0] < ends[1]
+        if ranged if self.draw is None else not ends:
+            return self
+        got = self.model_dump(by_alias=True, exclude_defaults=True)
+        raise ValueError(f"got {got}, expected `draw` with a list, or `from` and a larger `to`")
 
     @property
     def choices(self) -> tuple[int, ...]:
@@ -107,6 +111,13 @@ class CaseTable(Table):
     mutate: str | None = None
     # Runs on the GPU where there is one; every other case runs in Triton's interpreter.
     gpu: bool | None = None
+
+    @model_validator(mode="after")
+    def _empty_only_to_be_refused(self) -> CaseTable:
+        for key in ("seqlen", *SIZES):
+            if getattr(self, key) == 0 and self.invalid is None:
+                raise ValueError(f"{key}: got 0, expected 1 or more in a case that is not invalid")
+        return self
 
     @property
     def given(self) -> dict[str, Any]:
@@ -186,7 +197,7 @@ class Check(Table):
     """
 
     id: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
-    weight: Annotated[float, Field(gt=0)]
+    weight: PositiveNumber
     varies: ListOf[str]
     cases: Annotated[ListOf[CaseTable], Field(min_length=1)]
     outputs: ListOf[str] = ()
@@ -210,8 +221,8 @@ class Step(Table):
 class Targets(Table):
     """Speed-up over naive PyTorch at which points begin (`floor`) and are full (`full`)."""
 
-    floor: Annotated[float, Field(gt=0)]
-    full: Annotated[float, Field(gt=0)]
+    floor: PositiveNumber
+    full: PositiveNumber
 
     @model_validator(mode="after")
     def _in_order(self) -> Targets:
@@ -238,9 +249,9 @@ class PointTable(Table):
 class Limits(Table):
     """Seconds: of one call, of all calls that do not come back, of all calls together."""
 
-    call_s: Annotated[float, Field(gt=0)]
-    lost_s: Annotated[float, Field(gt=0)]
-    total_s: Annotated[float, Field(gt=0)]
+    call_s: PositiveNumber
+    lost_s: PositiveNumber
+    total_s: PositiveNumber
 
 
 class Tolerance(Table):
@@ -249,11 +260,17 @@ class Tolerance(Table):
     `fp32` is what checks other than that of precision ask of fp32: IEEE, or TF32 as `tl.dot` does.
     """
 
-    factor: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    factor: PositiveNumber
     fp32: Literal["ieee", "tf32"] = "ieee"
 
 
-class BenchmarkTable(CaseTable):
+class FixedTable(CaseTable):
+    """A case for speed or memory: one dtype, so that it is one call."""
+
+    dtypes: Annotated[ListOf[Dtype], Field(min_length=1, max_length=1)] | None = None
+
+
+class BenchmarkTable(FixedTable):
     """A shape for speed on one kind of device."""
 
     device: Device
@@ -263,13 +280,13 @@ class MemoryTable(Table):
     """What is called for memory on one kind of device, at two lengths."""
 
     lengths: Annotated[tuple[Positive, Positive], Strict(False)]
-    case: CaseTable
+    case: FixedTable
 
 
 class Memory(Table):
     """Extra memory may be `linear_factor` times the bytes of inputs and outputs, and some slack."""
 
-    linear_factor: Annotated[float, Field(gt=0)]
+    linear_factor: PositiveNumber
     cpu: MemoryTable | None = None
     cuda: MemoryTable | None = None
 
@@ -306,9 +323,15 @@ class Problem(Table):
                 raise ValueError(f"{where}: got two checks of this name")
             if check.needs is not None and check.needs not in ids[: ids.index(check.id)]:
                 raise ValueError(f"{where}: needs: got {check.needs!r}, expected an earlier check")
-            unknown = [n for n in check.outputs if n not in (*self.returns, *self.gradients)]
-            if unknown:
-                raise ValueError(f"{where}: outputs: got {unknown[0]!r}, which is none of them")
+            known = (*self.returns, *self.gradients)
+            for key, names, expected in (
+                ("outputs", check.outputs, known),
+                ("varies", check.varies, CaseTable.model_fields),
+            ):
+                unknown = [name for name in names if name not in expected]
+                if unknown:
+                    some = ", ".join(expected)
+                    raise ValueError(f"{where}: {key}: got {unknown[0]!r}, expected some of {some}")
             for table in check.cases:
                 _departs_only_in(check, table)
         return self
@@ -457,7 +480,7 @@ def read_problem(path: Path) -> Problem:
         raise ManifestError(
             f"{path.parent.name}: no such problem; expected one of {known}"
         ) from None
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ManifestError(f"{path}: not valid TOML: {error}") from None
     try:
         problem = Problem.model_validate(data)
@@ -471,14 +494,19 @@ def read_problem(path: Path) -> Problem:
 
 def _explained(error: ValidationError) -> str:
     """Return the first error as key, got, expected."""
-    first = error.errors(include_url=False)[0]
+    errors = error.errors(include_url=False)
+    # A table in the place of a number is a Draw with a mistake.
+    numbers = [e for e in errors if e["type"] in ("int_type", "float_type")]
+    drawn = [e for e in numbers if isinstance(e["input"], dict)]
+    first = next(e for e in errors if e not in drawn)
     # Alternatives of a type appear in the path in brackets or with a capital: no keys of the file.
     keys = [str(k) for k in first["loc"] if not str(k)[:1].isupper() and "[" not in str(k)]
-    where = ".".join(k for k in keys if k not in ("int", "float"))
+    where = ".".join(k for k in keys if k not in ("int", "float", "constrained-int"))
     if first["type"] == "missing":
         return f"{where}: got nothing, expected a value"
     if first["type"] == "value_error":
         text = str(first["ctx"]["error"])
         return f"{where}: {text}" if where else text
-    expected = first["msg"].removeprefix("Input should be ")
+    noise = r"^(Input|Tuple|String) should (be|have) | after validation.*"
+    expected = re.sub(noise, "", first["msg"])
     return f"{where}: got {first['input']!r}, expected {expected}"

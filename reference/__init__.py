@@ -7,7 +7,6 @@ from .gradients import attention_gradients, gradients
 from .magnitudes import magnitudes
 from .mistakes import MISTAKES, Mistake, mistakes_for, relative_distance
 from .naive import (
-    BASELINE,
     causal_attention,
     flash_attention,
     gqa_attention,
@@ -22,7 +21,6 @@ from .naive import (
 from .rules import OUTPUTS, rules
 
 __all__ = [
-    "BASELINE",
     "MISTAKES",
     "OUTPUTS",
     "Mistake",
@@ -35,6 +33,7 @@ __all__ = [
     "gqa_attention_training",
     "gradients",
     "magnitudes",
+    "make_first_calls",
     "mistakes_for",
     "noncausal_attention",
     "relative_distance",
@@ -46,8 +45,13 @@ __all__ = [
     "weighted_row_sum",
 ]
 
-# On a CPU the first call of exp or log in a process may be of low accuracy for the share of one of
-# several threads (github.com/pytorch/pytorch/issues/188792, with oneMKL before 2025.0): one
-# element, on one thread, makes it the second.
-for _dtype in (torch.float32, torch.float64):
-    torch.ones(1, dtype=_dtype).exp().log()
+
+def make_first_calls():
+    """Make the first exp and log of this process, with one element: call it before an oracle.
+
+    On a CPU the first call may be of low accuracy for the share of one of several threads
+    (github.com/pytorch/pytorch/issues/188792, with oneMKL before 2025.0): one element, on one
+    thread, makes it the second.
+    """
+    for dtype in (torch.float32, torch.float64):
+        torch.ones(1, dtype=dtype).exp().log()

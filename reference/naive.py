@@ -15,19 +15,6 @@ import math
 
 import torch
 
-# problem id -> the function of this module that is its oracle and its baseline
-BASELINE = {
-    "p01": "flash_attention",
-    "p02": "weighted_row_sum",
-    "p03": "noncausal_attention",
-    "p04": "causal_attention",
-    "p05": "gqa_attention",
-    "p06": "sliding_window_attention",
-    "p07": "sink_attention",
-    "p08": "gqa_attention_training",
-    "p09": "sink_window_attention",
-}
-
 
 def visible_keys(
     seqlen_q, seqlen_k, *, is_causal, window_size=None, num_sink_tokens=0, device=None

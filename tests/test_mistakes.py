@@ -1,0 +1,175 @@
+"""docs/mistakes.md: which checks each known mistake loses, and the correctness points it keeps.
+
+`python -m tests.test_mistakes` writes the table anew after cases, weights or mistakes have changed.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+import reference
+from grader.checks.correctness import Expected, expect, find_differences
+from grader.inputs import Inputs, case_seed, make_inputs
+from grader.manifest import ROOT, Case, Check, Problem, load_problem, problem_ids
+from grader.model import CheckResult, Verdict
+from grader.scoring import score_correctness
+
+PAGE = ROOT / "docs" / "mistakes.md"
+SEED = "7ab1e"
+TILE = 32  # of the mistakes that depend on a tile size
+MOST_SCORES = 2**23  # cases with more (whole batches of heads, for a GPU) are left out
+
+# Mistakes in what every case rests on: products, sum, scale, division, and what a query may see in
+# a causal problem. They may cost everything.
+CORE = {
+    *("ZEROS", "MEAN-VALUE", "SCALE-MISSING", "SCALE-SQUARED", "SCALE-TWICE-IN-LOG2"),
+    *("SCALE-INVERTED", "EXP2-WITHOUT-LOG2E", "EXP-WITH-LOG2E", "RESCALE-MISSING"),
+    *("RESCALE-ACC-MISSING", "RESCALE-SUM-MISSING", "ACC-OVERWRITTEN", "NOT-NORMALISED"),
+    *("SOFTMAX-OVER-QUERIES", "FIRST-KEY-ONLY", "LAST-KEY-ONLY", "FIRST-KEY-TILE-ONLY"),
+    *("K-V-SWAPPED", "CAUSAL-NOT-ASKED", "DIAGONAL-EXCLUDED", "DIAGONAL-SHIFTED"),
+    *("CAUSAL-IGNORED", "CAUSAL-TRANSPOSED", "WINDOW-SHIFTED", "WINDOW-CENTRED"),
+    *("SINK-LOGIT-ZERO-WHEN-ABSENT", "ROW-SUM-ZEROS", "WEIGHTS-IGNORED", "WEIGHTS-BY-ROW"),
+    *("MEAN-NOT-SUM", "ROW-SUM-OVERWRITTEN", "DELTA-MISSING", "P-MISSING-IN-DS"),
+    *("DQ-DK-UNSCALED", "DQ-DK-LOG2E", "BACKWARD-LSE-UNITS", "DOUT-IGNORED", "DK-DV-SWAPPED"),
+    *("BACKWARD-CAUSAL-IGNORED", "BACKWARD-DIAGONAL-EXCLUDED", "DK-DV-DIAGONAL-EXCLUDED"),
+}
+# All others keep at least half of the points, and these 0.6.
+KEEPS_MORE = (
+    *("LSE-", "PADDED-", "LAST-", "DQ-LAST-", "WINDOW-EDGE-", "SCALE-OPTION-", "WINDOW-IGNORED"),
+    *("SINKS-IGNORED", "SINK-LOGIT-IGNORED", "BACKWARD-WINDOW-", "BACKWARD-SINKS-"),
+)
+INTRODUCTION = """\
+# Known mistakes, and what they cost
+
+Each line is one mistake alone: the checks that it fails, and the share of the correctness points
+that it keeps. A check departs from one plain case in its own subject alone, so that a mistake costs
+the checks of its subject. Mistakes marked *core* change the plain case itself. Where a backward
+check judges several gradients, the part that stays right is in brackets. The judge names these
+mistakes; it finds others too. `python -m tests.test_mistakes` makes this page.
+"""
+
+
+def variants(problem: Problem) -> dict[str, reference.Mistake]:
+    """The known mistakes of a problem by id, those of tile size TILE where there are several."""
+    found: dict[str, reference.Mistake] = {}
+    for mistake in reference.mistakes_for(problem.id):
+        if mistake.id not in found or mistake.tile == TILE:
+            found[mistake.id] = mistake
+    return found
+
+
+def cases(problem: Problem, check: Check) -> Iterator[tuple[Case, Inputs]]:
+    for index, case in problem.cases(check, SEED, "cuda").items():
+        scores = case.batch * case.num_q_heads * case.seqlen_q * case.seqlen_k
+        if case.invalid is None and scores <= MOST_SCORES:
+            yield case, make_inputs(problem, case, case_seed(SEED, problem.id, check.id, index))
+
+
+def wrong_outputs(
+    mistake: reference.Mistake, case: Case, inputs: Inputs, expected: Expected
+) -> set[str]:
+    """The outputs that come out wrong with a mistake; those it leaves open count as right."""
+    try:
+        predicted = mistake.fn(dict(inputs.all), case.kwargs)
+    except (ValueError, RuntimeError, IndexError):
+        return set()
+    got = {}
+    for name, truth in expected.truth.items():
+        wrong = predicted.get(name, truth).double()
+        got[name] = torch.where(wrong.isnan(), truth, wrong)
+    wrong_names = {difference.name for difference in find_differences(got, expected)}
+    if wrong_names == {"out"}:  # no gradient of a wrong forward pass is right
+        return set(expected.truth)
+    return wrong_names
+
+
+@functools.cache
+def shares(problem_id: str) -> dict[str, dict[str, float]]:
+    """By mistake and check: the part of the check that holds."""
+    problem = load_problem(problem_id)
+    found: dict[str, dict[str, float]] = {id: {} for id in variants(problem)}
+    for check in problem.checks:
+        judged = set(problem.judged(check))
+        seen = tuple(dict.fromkeys((*problem.returns[:1], *problem.judged(check))))
+        names = seen if problem.gradients else problem.judged(check)
+        wrong: dict[str, set[str]] = {id: set() for id in found}
+        for case, inputs in cases(problem, check):
+            expected = expect(problem, case, inputs, names)
+            for id, mistake in variants(problem).items():
+                if not judged <= wrong[id]:
+                    wrong[id] |= wrong_outputs(mistake, case, inputs, expected)
+        for id in found:
+            found[id][check.id] = 1.0 - len(wrong[id] & judged) / len(judged)
+    return found
+
+
+def points_kept(problem: Problem, held: dict[str, float]) -> float:
+    """The correctness points left, as a share, when `held` of each check holds."""
+    results = []
+    for check in problem.checks:
+        share = held[check.id]
+        if check.needs is not None and held[check.needs] < 1.0:
+            share = 0.0
+        verdict = Verdict.PASS if share == 1.0 else Verdict.FAIL
+        fields = {"id": check.id, "title": check.id, "weight": check.weight}
+        results.append(CheckResult(**fields, verdict=verdict, share=share))
+    component, _ = score_correctness(results, problem.points.correctness)
+    return component.points.earned / component.points.possible
+
+
+def rows(problem_id: str) -> list[str]:
+    problem = load_problem(problem_id)
+    lines = [
+        f"\n## {problem.id}, {problem.title}\n",
+        "| mistake | keeps | fails |",
+        "|---|---|---|",
+    ]
+    for id, held in shares(problem_id).items():
+        failed = [
+            check if part == 0.0 else f"{check} ({part:.2f})"
+            for check, part in held.items()
+            if part < 1.0
+        ]
+        everything = len([p for p in held.values() if p == 0.0]) >= len(held) - 1
+        shown = "all but arguments" if everything else ", ".join(failed)
+        core = ", *core*" if id in CORE and held.get("plain", 1.0) < 1.0 else ""
+        kept = f"{100 * points_kept(problem, held):.0f} %"
+        lines.append(f"| {id}{core} | {kept} | {shown or 'nothing on these sizes'} |")
+    return lines
+
+
+def page() -> str:
+    tables = [line for problem_id in problem_ids() for line in rows(problem_id)]
+    return INTRODUCTION + "\n".join(tables) + "\n"
+
+
+@pytest.mark.parametrize("problem_id", problem_ids())
+def test_the_page_is_up_to_date(problem_id: str) -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert "\n".join(rows(problem_id)) + "\n" in text + "\n"
+
+
+@pytest.mark.parametrize("problem_id", problem_ids())
+def test_a_mistake_costs_its_subject_and_not_the_problem(problem_id: str) -> None:
+    problem = load_problem(problem_id)
+    for id, held in shares(problem_id).items():
+        kept = points_kept(problem, held)
+        if id in CORE and held["plain"] < 1.0:
+            continue
+        assert kept >= (0.6 if id.startswith(KEEPS_MORE) else 0.5), f"{id} keeps {kept:.2f}"
+        assert kept < 1.0, f"{id} loses nothing"
+
+
+@pytest.mark.parametrize("problem_id", problem_ids())
+def test_no_share_is_too_small_to_be_seen(problem_id: str) -> None:
+    problem = load_problem(problem_id)
+    weights = [check.weight for check in problem.checks]
+    assert problem.points.correctness * min(weights) / sum(weights) >= 0.1
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
