@@ -3,8 +3,6 @@
 import os
 import sys
 
-import pytest
-
 _ROOT = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, _ROOT)
 
@@ -13,10 +11,9 @@ try:
     import torch  # noqa: F401
     import triton  # noqa: F401
 except ImportError as error:
-    pytest.exit(
-        f"{error.name} is not installed for {sys.executable}; the packages are in .venv:\n"
-        f"  make -C {_ROOT} setup && {_ROOT}/.venv/bin/pytest problems/p01",
-        returncode=4,
+    sys.exit(
+        f"{error.name} is not installed for {sys.executable}; what is needed is in .venv:\n"
+        f"  make -C '{_ROOT}' setup && '{_ROOT}/.venv/bin/pytest' '{_ROOT}/problems/p01'"
     )
 
 pytest_plugins = ["grader.pytest_plugin"]

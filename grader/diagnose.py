@@ -19,7 +19,10 @@ from grader.manifest import Case, Problem
 from grader.model import Diagnosis
 
 _CLOSE = 3.0  # times the tolerance within which the submission must follow the mistake
+# In fp32 a mistake may make the scores 1 / softmax_scale**2 times as large, and their rounding too.
+_CLOSE_FP32 = 64.0
 _APART = 20.0  # times the tolerance by which the mistake must differ from the truth
+_APART_IF_EXACT = 3.0  # as much where the submission follows it to fp32 rounding
 _MUCH_CLOSER = 1e-5  # or this much closer to the mistake than the mistake is to the truth
 _MOST = 0.75  # of what the mistake changes must be as the mistake has it; the rest may be right
 
@@ -83,10 +86,11 @@ class Casebook:
         """Return the causes that are known, each with the cases it explains."""
         causes: list[Cause] = []
         explained: set[Place] = set()
-        for id in self._candidates():
+        candidates = self._not_contradicted_by_right(self._candidates())
+        for id in candidates:
             places = {p for p, fit in self._fits[id].items() if fit > Fit.SILENT}
-            rivals = [other for other in self._candidates() if self._rivals(other, id, places)]
-            if not places - explained or rivals or self._contradicted_by_right(id):
+            rivals = [other for other in candidates if self._rivals(other, id, places)]
+            if not places - explained or rivals:
                 continue
             mistake = self._shown[id]
             diagnosis = Diagnosis(
@@ -119,14 +123,18 @@ class Casebook:
             return False
         return sum(others[p] for p in shared) >= sum(fits[p] for p in shared)
 
-    def _contradicted_by_right(self, id: str) -> bool:
-        """Whether a case that came out right would have come out wrong with this mistake."""
+    def _not_contradicted_by_right(self, ids: list[str]) -> list[str]:
+        """Return the mistakes with which every case that came out right would have been right."""
         for case, recompute in self._passed:
+            if not ids:
+                break
             inputs, expected = recompute()
-            moved = [_moves(m, case, inputs, expected) for m in self._mistakes[id]]
-            if all(moved):
-                return True
-        return False
+            ids = [
+                id
+                for id in ids
+                if not all(_moves(m, case, inputs, expected) for m in self._mistakes[id])
+            ]
+        return ids
 
 
 def _best_fit(
@@ -185,6 +193,7 @@ def _share_explained(
     0 if an element is neither right nor as the mistake has it; None if the mistake changes nothing.
     `close` has the tolerance for following the mistake, `expected` that for being right.
     """
+    near = _CLOSE_FP32 if close.precision == "fp32" else _CLOSE
     changed = followed = 0
     consistent = True
     for name in names:
@@ -199,8 +208,11 @@ def _share_explained(
         distance = element_errors(name, got[name], mistaken, as_mistake)
         moved = element_errors(name, mistaken, truth, expected)
         moved_close = element_errors(name, mistaken, truth, close)
-        follows = (distance <= _CLOSE) | (distance <= _MUCH_CLOSER * moved_close)
-        apart = moved > _APART
+        follows = (distance <= near) | (distance <= _MUCH_CLOSER * moved_close)
+        follows &= (mistaken != 0.0) | (got[name] == 0.0)  # nothing rounds to something
+        apart = (moved > (_APART if close is expected else _APART_IF_EXACT)) & (
+            moved_close > 5.0 * near
+        )
         consistent &= bool((right | follows | undetermined).all())
         changed += int(apart.sum())
         followed += int((apart & follows).sum())

@@ -284,13 +284,13 @@ class Grader:
             if evidence.verdict is Verdict.INTERNAL:
                 return scoring.internal(possible, reason)
             return scoring.withheld(evidence.verdict, possible, reason)
-        if isinstance(figures, SpeedFigures):
+        if name == "speed" and isinstance(figures, SpeedFigures):
             environment = self.request.environment
             gpu = environment.device == "cuda"
             targets = problem.targets(environment.device_name if gpu else "cpu")
             aims = {"floor": targets.floor, "full": targets.full}
             return scoring.score_speed(figures.model_copy(update=aims), possible)
-        if isinstance(figures, MemoryFigures):
+        if name == "memory" and isinstance(figures, MemoryFigures):
             return scoring.score_memory(figures, possible)
         return scoring.internal(possible, f"the judge recorded no figures of {name}")
 

@@ -25,6 +25,7 @@ PROBLEMS = ROOT / "problems"
 ALIGNED = 128  # a length that is no multiple of it is a subject of its own
 OPTIONS = ("is_causal", "softmax_scale", "window_size", "num_sink_tokens", "tile_q", "tile_k")
 SIZES = ("batch", "num_q_heads", "num_kv_heads", "seqlen_q", "seqlen_k", "head_dim", "rows", "cols")
+_NUMBERS = ("int", "constrained-int", "float")
 
 Dtype = Literal["fp32", "fp16", "bf16"]
 Layout = Literal["dense", "packed_qkv", "bshd", "padded", "transposed", "expanded", "every_other"]
@@ -499,9 +500,9 @@ def _explained(error: ValidationError) -> str:
     numbers = [e for e in errors if e["type"] in ("int_type", "float_type")]
     drawn = [e for e in numbers if isinstance(e["input"], dict)]
     first = next(e for e in errors if e not in drawn)
-    # Alternatives of a type appear in the path in brackets or with a capital: no keys of the file.
-    keys = [str(k) for k in first["loc"] if not str(k)[:1].isupper() and "[" not in str(k)]
-    where = ".".join(k for k in keys if k not in ("int", "float", "constrained-int"))
+    # Alternatives of a type appear in the path, tables with brackets: they are no keys of the file.
+    keys = [str(k) for k in first["loc"] if k not in _NUMBERS and "[" not in str(k)]
+    where = ".".join(keys)
     if first["type"] == "missing":
         return f"{where}: got nothing, expected a value"
     if first["type"] == "value_error":

@@ -101,10 +101,12 @@ class Measurement:
         self.naive = Timed(naive.worker, naive.tree, self.problem.oracle)
         self.source = file.data
         self.emit = emit
+        self._memory: Evidence | None = None
 
     def run(self) -> tuple[Evidence, Evidence]:
         """Return evidence for the components speed and memory."""
-        return self._speed(), self._memory()
+        found = self._speed()
+        return found, self._memory or self._measure_memory()
 
     def _phase(self, text: str, *, submission: bool = False) -> None:
         event = Phase(problem=self.problem.id, text=text, submission=submission)
@@ -136,6 +138,7 @@ class Measurement:
     def _measure_speed(self, case: Case) -> Evidence:
         bench, problem = self.bench, self.problem
         overheads = {1: speed.overhead(bench, self.naive, problem, case, 1)}
+        naive_extra = self._naive_memory() if bench.device == "cuda" else []
         self._phase("speed of naive PyTorch")
         naive = [self._naive_block(case, overheads[1])]
         student: list[speed.Block] = []
@@ -143,6 +146,9 @@ class Measurement:
             self._phase("speed of your answer", submission=True)
             try:
                 with self._submission() as timed:
+                    # Starting a worker takes seconds on a GPU: the same one serves for memory.
+                    if bench.device == "cuda" and self._memory is None:
+                        self._memory = self._memory_of([timed, timed], naive_extra)
                     student.append(
                         speed.run_block(
                             bench,
@@ -154,7 +160,9 @@ class Measurement:
                         )
                     )
             except CallFailed as error:
-                return _failure("a timed call failed", error)
+                failure = _failure("a call failed", error)
+                self._memory = self._memory or failure
+                return failure
             self._phase("speed of naive PyTorch")
             naive.append(self._naive_block(case, overheads[1]))
         # Every block has the overhead of its own number of sets: copying them is part of it.
@@ -186,36 +194,62 @@ class Measurement:
 
     # -- memory ---------------------------------------------------------------------------------
 
-    def _memory(self) -> Evidence:
-        cases = self.problem.memory_cases(self.bench.device)
-        if cases is None:
+    def _measure_memory(self) -> Evidence:
+        """Measure in a fresh worker for each length, where speed has not done so already."""
+        if self.problem.memory_cases(self.bench.device) is None:
             return Evidence(verdict=Verdict.NOT_MEASURED, reason="not measured on this device")
-        self._phase("memory of naive PyTorch")
-        naive_extra = self._naive_memory(cases)
+        naive_extra = self._naive_memory()
+        self._phase("memory of your answer", submission=True)
+        try:
+            with self._submission() as short, self._submission() as long:
+                return self._memory_of([short, long], naive_extra)
+        except CallFailed as error:
+            return _failure("a call failed", error)
+
+    def _memory_of(self, workers: list[Timed], naive_extra: list[int]) -> Evidence | None:
+        """Make a call at each length; what is kept after the first counts in the second too."""
+        cases, device = self.problem.memory_cases(self.bench.device), self.bench.device
+        if cases is None:
+            return None
+        before = self._taken_before(cases)
         extra: list[int] = []
-        margin = 0.0
-        for case in cases:
-            self._phase("memory of your answer", submission=True)
-            try:
-                with self._submission() as timed:
-                    before = memory.taken_bytes() if self.bench.device == "cuda" else 0
-                    taken, results = memory.extra_bytes(
-                        self.bench, timed, self.problem, case, before
-                    )
-            except CallFailed as error:
-                return _failure("a call for memory failed", error)
+        results: list[tuple[Case, Result]] = []
+        for case, timed in zip(cases, workers, strict=True):
+            if device == "cuda":
+                memory.release(timed)
+            taken, found = memory.extra_bytes(self.bench, timed, self.problem, case, before)
             extra.append(taken)
-            margin = max(margin, *(self._margin(case, result) for result in results))
-        device = self.bench.device
+            results += [(case, result) for result in found]
+        # The oracle's own memory would count while the submission's is read.
+        margin = max(self._margin(case, result) for case, result in results)
         figures = performance.memory_figures(self.problem, cases, extra, naive_extra, device)
         return memory_evidence(figures, margin)
 
-    def _naive_memory(self, cases: tuple[Case, Case]) -> list[int]:
+    def _taken_before(self, cases: tuple[Case, Case]) -> int:
+        """Return the device memory in use, the judge's own inputs and outputs of both calls in it.
+
+        torch keeps what is given back here, so that the calls themselves take nothing more.
+        """
+        if self.bench.device == "cpu":
+            return 0
+        held = []
+        for case in cases:
+            layout = self.bench.layout(self.problem, case)
+            held.append(self.bench.go(self.naive, self.problem, case, layout, null=True))
+        del held
+        return memory.taken_bytes()
+
+    def _naive_memory(self) -> list[int]:
         """What the baseline takes, for comparison; nothing where it does not fit."""
+        cases = self.problem.memory_cases(self.bench.device)
+        if cases is None:
+            return []
+        self._phase("memory of naive PyTorch")
+        self._release_naive()
+        before = self._taken_before(cases)
         found = []
         for case in cases:
             self._release_naive()
-            before = memory.taken_bytes() if self.bench.device == "cuda" else 0
             try:
                 taken, _ = memory.extra_bytes(self.bench, self.naive, self.problem, case, before)
             except CallFailed:

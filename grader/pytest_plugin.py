@@ -28,11 +28,12 @@ from grader.findings import (
 )
 from grader.manifest import PROBLEMS, Case, Check, ManifestError, Problem, load_problem, resolve
 from grader.model import Message, Verdict
-from grader.render.message import failure_text
+from grader.render.message import event, failure_text
 from grader.running.pipe import EventPipe, read_request
 from grader.source import Source, read_source
 
 _FAULTS_FROM_OUTSIDE = (OSError, MemoryError)
+_TEXTS_FROM_OUTSIDE = ("start new thread", "allocate memory", "bad_alloc", "open files")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -225,10 +226,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _place(item: pytest.Item) -> tuple[Problem, Check, Case, int] | None:
     problem = _problem_of(item.path)
-    params = getattr(getattr(item, "callspec", None), "params", {})
-    if problem is None or "case" not in params:
+    given = getattr(getattr(item, "callspec", None), "params", {}).get("case")
+    if problem is None or not isinstance(given, tuple):  # none is left of a check that is done
         return None
-    index, case = params["case"]
+    index, case = given
     return problem, problem.check(item.function.__name__.removeprefix("test_")), case, index
 
 
@@ -258,11 +259,11 @@ class RunningCase:
         session = trial.session(self._case)
         session.start()
         trial.run.send(CaseBegins(check=self._check.id, index=self._index))
+        earlier, trial.calls = trial.calls, trial.calls + 1
         finding = CaseRun(trial.judged, session, self._check, self._index, self._case).judge()
         finding = finding.model_copy(
-            update={"after_calls": finding.verdict is Verdict.INTERNAL and trial.calls > 0}
+            update={"after_calls": finding.verdict is Verdict.INTERNAL and earlier > 0}
         )
-        trial.calls += 1
         if finding.verdict is not Verdict.PASS:
             raise CaseFailed(finding)
 
@@ -298,12 +299,15 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Any:
     """Turn what a test raised into a finding, send it, and keep it for the summary."""
     report = yield
     place = _place(item)
-    if call.when != "call" or place is None:
-        return report
     error = call.excinfo.value if call.excinfo else None
+    if place is None or call.when == "teardown" or (call.when == "setup" and error is None):
+        return report
     if isinstance(error, (KeyboardInterrupt, pytest.skip.Exception)):
         return report
-    trial = item.config.stash[_RUN].trial(place[0])
+    run = item.config.stash[_RUN]
+    if call.when == "setup" and place[0].id not in run.trials:  # pytest's own report tells of it
+        return report
+    trial = run.trial(place[0])
     finding = _finding(error, trial, item.nodeid)
     finding = finding.model_copy(update={"duration_s": round(call.duration, 3)})
     item.stash[_FINDING] = finding
@@ -335,7 +339,8 @@ def _finding(error: BaseException | None, trial: ProblemTrial, where: str) -> Fi
         return error.finding
     # The judge's own fault: it costs the student nothing, unless the student's code made it.
     text = f"the judge failed in {where}: {type(error).__name__}: {error}"
-    outside = isinstance(error, _FAULTS_FROM_OUTSIDE) or "start new thread" in str(error)
+    outside = isinstance(error, _FAULTS_FROM_OUTSIDE)
+    outside |= any(known in str(error) for known in _TEXTS_FROM_OUTSIDE)
     message = Message(headline=text[:600])
     after_calls = outside and trial.calls > 0
     return Finding(verdict=Verdict.INTERNAL, message=message, after_calls=after_calls)
@@ -383,14 +388,15 @@ def _tell_each_cause_once(reporter: Any, causes: dict[tuple[str, str, int], Caus
     if again:
         reporter.stats["failed"] = list(told.values())
         reporter.stats["failed for a cause told above"] = again
-    # pytest's own summary would cut the cause to the width of the terminal.
-    reporter.reportchars = "".join(c for c in reporter.reportchars if c not in "fE")
+    if any(key[0] != "other" for key in told):
+        # pytest's own summary would cut the cause to the width of the terminal.
+        reporter.reportchars = "".join(c for c in reporter.reportchars if c not in "fE")
 
 
 def _kind(report: Any) -> str:
     """What failures without a known cause have in common: their headline, or a refusal's check."""
     message = report.finding.message
-    return message.test if "invalid=" in (message.input or "") else message.headline
+    return message.test if "invalid=" in (message.input or "") else event(message)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -25,8 +25,8 @@ MAX_SOURCE_BYTES = 128 * 1024
 # PEP 263: a cookie in the first two lines changes what the bytes mean to Python, not to `examine`.
 _COOKIE = re.compile(rb"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
 _UTF8 = (b"utf-8", b"utf8", b"utf_8")
-_BEGIN = re.compile(r"^\s*# >>> step (\d+)\b")
-_END = re.compile(r"^\s*# <<< step (\d+)\b")
+_BEGIN = re.compile(r"^\s*# >>> step (\d{1,3})\b")
+_END = re.compile(r"^\s*# <<< step (\d{1,3})\b")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,11 +202,16 @@ def _unconditional_not_implemented(entry: ast.FunctionDef) -> tuple[int, str] | 
     return None
 
 
+def _lines(text: str) -> list[str]:
+    """Split as Python counts lines: a form feed or U+2028 ends none."""
+    return re.split(r"\r\n|\r|\n", text)
+
+
 def step_regions(text: str) -> dict[int, tuple[int, int]]:
     """Return for each marked step its first and last line (1-based, the markers' own lines)."""
     regions: dict[int, tuple[int, int]] = {}
     begin: dict[int, int] = {}
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(_lines(text), start=1):
         if match := _BEGIN.match(line):
             begin[int(match[1])] = number
         elif (match := _END.match(line)) and int(match[1]) in begin:
@@ -216,7 +221,7 @@ def step_regions(text: str) -> dict[int, tuple[int, int]]:
 
 def _first_empty_step(text: str) -> int | None:
     """Return the first step whose region holds no code but a NotImplementedError, if any."""
-    lines = text.splitlines()
+    lines = _lines(text)
     for step, (first, last) in sorted(step_regions(text).items()):
         code = [s for s in (line.strip() for line in lines[first : last - 1]) if s]
         code = [s for s in code if not s.startswith("#") and s != "pass"]

@@ -11,6 +11,7 @@ import ast
 import dataclasses
 import functools
 import json
+import os
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -26,7 +27,6 @@ from grader.findings import (
 )
 from grader.manifest import ROOT, Case, Check, Problem
 from grader.model import CheckResult, Message, Verdict, worst
-from grader.running import scratch
 from grader.running.processes import Children, Ending
 
 # Beyond the time of the submission's calls: imports, oracles, naming a cause.
@@ -82,15 +82,21 @@ class TestRun:
         self._spent_s = self._lost_s = 0.0
         self._current: Place | None = None
         self._begun = 0
+        self._reported: int | None = None  # cases that pytest says it ran; None: it does not say
+        self._heard = 0
+        self._places = {(c.id, i) for c in problem.checks for i in self._cases(c)}
 
     def run(self) -> Findings:
         """Run all cases, in as many pytest processes as it takes."""
-        cases = {(c.id, i) for c in self.problem.checks for i in self._cases(c)}
         innocent_deaths, retried = 0, False
         for _ in range(_MAX_RUNS):
             begun, start = self._begun, time.monotonic()
             ending = self._run_pytest()
-            left = cases - self.findings.cases.keys()
+            died_in = None if self.interrupted else self._current
+            if died_in is not None:
+                self._lost_s += time.monotonic() - start
+                self._end_case(died_in, _killed(self.problem, died_in, ending))
+            left = self._places - self.findings.cases.keys()
             stopped = self._exit_first and any(
                 f.verdict not in (Verdict.PASS, Verdict.NOT_MEASURED)
                 for f in self.findings.cases.values()
@@ -106,12 +112,10 @@ class TestRun:
                 for place in self._faults():
                     del self.findings.cases[place]
                 continue
-            if self._current is not None:
-                self._lost_s += time.monotonic() - start
-                self._end_case(self._current, _killed(self.problem, self._current, ending))
+            if died_in is not None:
                 continue
             innocent_deaths += 1
-            if innocent_deaths > 1 or ending.exit_code in _PYTEST_ENDINGS:
+            if innocent_deaths > 1 or self._came_to_its_end(ending):
                 self._give_up(left, ending, ran=self._begun > begun)
                 break
         return self._without_provoked_faults()
@@ -134,14 +138,17 @@ class TestRun:
         return self.problem.cases(check, self._seed, self._device)
 
     def _run_pytest(self) -> Ending:
-        path = scratch.folder() / f"report-{self.problem.id}.json"
-        path.unlink(missing_ok=True)
+        # A file without a name: nothing can take its place.
+        with os.fdopen(os.memfd_create("report", os.MFD_CLOEXEC), "rb") as report:
+            return self._hear_pytest(Path(f"/proc/{os.getpid()}/fd/{report.fileno()}"))
+
+    def _hear_pytest(self, report: Path) -> Ending:
         arguments = [
             str(self.problem.folder / f"test_{self.problem.id}.py"),
             *("-q", "-p", "grader.pytest_plugin", "-p", "no:cacheprovider", "--noconftest"),
             *("--rootdir", str(ROOT), "-c", str(ROOT / "pyproject.toml")),
             *("--json-report-omit", "collectors", "log", "traceback", "streams", "keywords"),
-            *("--json-report", f"--json-report-file={path}"),
+            *("--json-report", f"--json-report-file={report}"),
             *(["-x"] if self._exit_first else []),
         ]
         request = TestRequest(
@@ -155,7 +162,7 @@ class TestRun:
         )
         limits, ending = self.problem.limits, Ending()
         deadline_s = limits.total_s + limits.lost_s + _JUDGE_S
-        self._current = None
+        self._current, self._heard = None, 0
         lines = self._children.events(
             "pytest", arguments, request.model_dump_json(), deadline_s, ending
         )
@@ -166,23 +173,25 @@ class TestRun:
                 self._begun += 1
             elif isinstance(event, CaseEnds):
                 self._current = None
+                self._heard += 1
                 self._spent_s, self._lost_s = event.spent_s, event.lost_s
                 self._end_case((event.check, event.index), event.finding)
             elif isinstance(event, CauseFound):
                 self.findings.causes.append(event)
-        self._take_errors_from(path)
+        self._read_report(report)
         return ending
 
     def _end_case(self, place: Place, finding: Finding) -> None:
-        known = {check.id for check in self.problem.checks}
-        if place not in self.findings.cases and place[0] in known:
+        if place not in self.findings.cases and place in self._places:
             self.findings.cases[place] = finding
             self._on_case(place[0], finding.verdict)
 
-    def _take_errors_from(self, path: Path) -> None:
-        """Take from pytest's own report what failed before a case could begin."""
+    def _read_report(self, path: Path) -> None:
+        """Take from pytest's own report how many cases ran, and what failed before one could."""
+        self._reported = None
         try:
             tests = json.loads(path.read_text(encoding="utf-8"))["tests"]
+            self._reported = sum("call" in test for test in tests)
             for test in tests:
                 if test["outcome"] == "error":
                     check = test["nodeid"].rpartition("::")[2].partition("[")[0]
@@ -194,16 +203,22 @@ class TestRun:
         except Exception:  # no report, half a report, or something else in its place
             return
 
+    def _came_to_its_end(self, ending: Ending) -> bool:
+        return ending.exit_code in _PYTEST_ENDINGS and self._reported is not None
+
     def _give_up(self, left: set[Place], ending: Ending, *, ran: bool) -> None:
         """Say of the cases that never ran whose fault that is.
 
         A pytest that dies twice between two cases of a submission that had run was killed by what
-        that had left behind; one that dies before anything ran has a fault of its own.
+        that had left behind; one that dies before anything ran has a fault of its own. What pytest
+        says it ran, and nothing was heard of, was taken out of the judge's pipe or spoilt in it.
         """
         why = "was stopped" if ending.timed_out or ending.silent else "died"
-        if ran and not ending.regular:
+        verdict = Verdict.CRASH
+        if self._came_to_its_end(ending) and (self._reported or 0) > self._heard:
+            headline = "the result did not arrive: your code did something to the judge's pipe"
+        elif ran and not self._came_to_its_end(ending):
             headline = f"not run: the test process {why} after your code had run in another"
-            verdict = Verdict.CRASH
         else:
             headline = f"the test run {why}: {ending.last_line}"
             verdict = Verdict.INTERNAL

@@ -26,6 +26,8 @@ def _weight_by_row(x, w):
 
 
 def _last_columns_dropped(x, w, tile):
+    # The launch that the stub gives fits the tile to short rows.
+    tile = min(tile, 1 << (x.shape[1] - 1).bit_length())
     columns = x.shape[1] // tile * tile
     return x[:, :columns] @ w[:columns]
 

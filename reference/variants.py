@@ -56,11 +56,23 @@ def known(id, problems, title, note, help, compute, tile=None):
 
 
 def known_per_tile(id, problems, title, note, help, compute):
-    """One Mistake for each tile size; compute(case, tile); `note` contains {tile}."""
-    return [
-        known(id, problems, title, note.format(tile=tile), help, partial(compute, tile=tile), tile)
+    """A Mistake for each tile size; compute(case, tile); `note` contains {tile}.
+
+    In p01 the tile is an argument, tile_k, and there is one mistake for all of its values.
+    """
+    kernels = tuple(problem for problem in problems if problem != "p01")
+    found = [
+        known(id, kernels, title, note.format(tile=tile), help, partial(compute, tile=tile), tile)
         for tile in TILES
     ]
+    if "p01" in problems:
+
+        def with_argument(case):
+            return compute(case, tile=case.tile_k)
+
+        note = note.format(tile="tile_k")
+        found.append(known(id, ("p01",), title, note, help, with_argument))
+    return found
 
 
 class Case:
@@ -78,6 +90,7 @@ class Case:
         self.is_causal = self.rule["is_causal"]
         self.window_size = self.rule["window_size"]
         self.num_sink_tokens = self.rule["num_sink_tokens"]
+        self.tile_k = options.get("tile_k", 128)  # of p01
         self.seqlen_q, self.seqlen_k = self.q.shape[2], self.k.shape[2]
         self.num_q_heads, self.num_kv_heads = self.q.shape[1], self.k.shape[1]
         self.group_size = self.num_q_heads // self.num_kv_heads

@@ -1,77 +1,88 @@
-"""The command line: what it refuses and how, exit codes, seeds, and the files it writes."""
+"""The command line: what it refuses and how, exit codes, seeds, and the record it writes."""
 
+import io
 import json
 import os
 import re
 import stat
+import sys
 from pathlib import Path
 
 import pytest
 
-from grader import cli
-from grader.checks.inputs import case_seed, make_inputs
-from grader.environment import probe
+from grader import cli, grade
+from grader.findings import Evidence
 from grader.grade import Grader
-from grader.manifest import ROOT, load_problem, problem_ids
-from grader.model import Verdict
+from grader.inputs import case_seed, make_inputs
+from grader.manifest import ROOT, ManifestError, load_problem, problem_ids
+from grader.model import GradeRecord, SpeedFigures, Verdict
+from tests.harness import model_answer
+from tests.records import CPU, H200, in_this_process, write_answers
 
 KNOWN = ", ".join(problem_ids())
 FILE = "p02/weighted_row_sum.py"
-
-
-@pytest.fixture(scope="module")
-def environment():
-    return probe("cpu")
+SLOW = Evidence(figures=SpeedFigures(speedup=1.8, worst_error_over_allowed=0.5))
+NONE = Evidence(verdict=Verdict.NOT_MEASURED, reason="not measured on this device")
 
 
 @pytest.fixture
-def grade(monkeypatch, environment, capfd):
+def run(monkeypatch, capfd):
     """Run `grader grade` here; return exit code, stdout and stderr."""
-    monkeypatch.setattr(cli, "probe", lambda device: environment)
     monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
 
-    def run(*options):
+    def start(*options, environment=CPU):
+        monkeypatch.setattr(cli, "probe", lambda device: environment)
         try:
             code = cli.main(["grade", "--device", "cpu", *map(str, options)])
         except SystemExit as stop:
             code = stop.code
         return code, *capfd.readouterr()
 
-    return run
+    return start
 
 
 @pytest.fixture
 def wrong(tmp_path):
     """A submission of p02 that is refused without running anything, and costs all its points."""
-    path = tmp_path / "wrong" / FILE
-    path.parent.mkdir(parents=True)
-    path.write_text("def weighted_row_sum(x):\n    return x\n")
-    return path.parent.parent
+    folder = tmp_path / "wrong"
+    write_answers(folder, {"p02": "def weighted_row_sum(x):\n    return x\n"})
+    return folder
+
+
+@pytest.fixture
+def right(tmp_path):
+    folder = tmp_path / "right"
+    write_answers(folder, {"p02": model_answer("p02")})
+    return folder
 
 
 USAGE = {
-    "no such folder": (["--submission", "/no/such"], "--submission: got /no/such, which is not a"),
+    "no such folder": (["--submission", "/no/such"], "got /no/such, which is not a folder"),
     "a file": (["--submission", __file__], "is not a folder; expected one with pNN/<file>.py"),
-    "unknown problem": (["--only", "p99"], f"--only: got p99, expected some of {KNOWN}"),
-    "unknown among known": (["--only", "p02,p2"], f"--only: got p2, expected some of {KNOWN}"),
-    "no problem": (["--only", " , "], f"--only: got nothing, expected some of {KNOWN}"),
-    "seed": (["--seed", "xyz"], "--seed: got 'xyz', expected up to 32 hexadecimal digits"),
-    "empty seed": (["--seed", ""], "--seed: got '', expected"),
-    "long seed": (["--seed", "0" * 33], "--seed: got '000"),
+    "unknown problem": (["--only", "p99"], f"got p99, expected some of {KNOWN}"),
+    "unknown among known": (["--only", "p02,q2"], f"got q2, expected some of {KNOWN}"),
+    "no problem": (["--only", " , "], f"got nothing, expected some of {KNOWN}"),
+    "seed": (["--seed", "xyz"], "got 'xyz', expected up to 32 hexadecimal digits"),
+    "empty seed": (["--seed", ""], "got '', expected"),
+    "long seed": (["--seed", "0" * 33], "got '000"),
     "jobs": (["--jobs", "0"], "--jobs: got 0, expected 1 or more"),
     "jobs in words": (["--jobs", "two"], "--jobs: invalid int value: 'two'"),
     "device": (["--device", "tpu"], "--device: invalid choice: 'tpu'"),
-    "folder of the record": (["--json", "/no/such/file.json"], "--json: "),
+    "folder of the record": (["--json", "/no/such/file.json"], "--json: no such folder: /no/such"),
+    "record that is a folder": (["--json", str(ROOT)], f"--json: got the folder {ROOT}, expected"),
     "threshold": (["--fail-under", "many"], "--fail-under: invalid float value: 'many'"),
+    "negative threshold": (["--fail-under", "-1"], "--fail-under: got -1.0, expected 0 to 150"),
+    "no threshold": (["--fail-under", "nan"], "--fail-under: got nan, expected 0 to 150 points"),
     "unknown option": (["--fast"], "unrecognized arguments: --fast"),
 }
 
 
 @pytest.mark.parametrize("name", USAGE)
-def test_a_wrong_option_is_named_with_got_and_expected(grade, name):
+def test_a_wrong_option_is_named_with_got_and_expected(run, name):
     options, message = USAGE[name]
-    code, out, err = grade(*options)
+    code, out, err = run(*options)
     assert code == 2
+    assert options[0] in err or name == "unknown option"
     assert message in err and out == ""
     assert "Traceback" not in err
 
@@ -83,9 +94,20 @@ def test_no_command_is_a_usage_error(capfd):
     assert "COMMAND" in capfd.readouterr().err
 
 
-def test_official_refuses_to_run_without_a_sandbox(grade, tmp_path):
+@pytest.mark.parametrize("only", ["p02", "P02", "2", "p2", "02", " p02 , "])
+def test_a_problem_may_be_named_as_people_name_it(run, wrong, only):
+    code, out, _ = run("--submission", wrong, "--only", only)
+    assert code == 1 and out.splitlines()[-1].startswith("1 problem: ")
+
+
+def test_problems_are_graded_in_order_and_once(run, wrong):
+    _, out, _ = run("--submission", wrong, "--only", "p03, p02 p02")
+    assert [line[:3] for line in out.splitlines() if re.match(r"p\d\d ", line)] == ["p02", "p03"]
+
+
+def test_official_refuses_to_run_without_a_sandbox(run, tmp_path):
     path = tmp_path / "record.json"
-    code, out, err = grade("--official", "--json", path)
+    code, out, err = run("--official", "--json", path)
     assert code == 4
     assert "--official" in err and "sandbox" in err and out == ""
     assert not path.exists()
@@ -93,8 +115,18 @@ def test_official_refuses_to_run_without_a_sandbox(grade, tmp_path):
 
 def test_a_gpu_that_is_not_there_is_the_environments_fault(monkeypatch, capfd):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
     assert cli.main(["grade", "--device", "cuda"]) == 4
     assert "--device cuda: got no usable CUDA GPU" in capfd.readouterr().err
+
+
+def test_a_problem_toml_that_cannot_be_used_is_a_usage_error(run, wrong, monkeypatch):
+    def broken(problem_id):
+        raise ManifestError("problem.toml: points: got nothing, expected a value")
+
+    monkeypatch.setattr(cli, "load_problem", broken)
+    code, _, err = run("--submission", wrong, "--only", "p02")
+    assert (code, err) == (2, "grader: problem.toml: points: got nothing, expected a value\n")
 
 
 @pytest.mark.parametrize(
@@ -107,101 +139,178 @@ def test_a_gpu_that_is_not_there_is_the_environments_fault(monkeypatch, capfd):
         (["--fail-under", "1", "--exit-zero"], 0),
     ],
 )
-def test_exit_code_when_points_are_lost(grade, wrong, options, expected):
-    code, out, _ = grade("--submission", wrong, "--only", "p02", *options)
+def test_exit_code_when_points_are_lost(run, wrong, options, expected):
+    code, out, _ = run("--submission", wrong, "--only", "p02", *options)
     assert code == expected
     assert "wrong signature of weighted_row_sum" in out
     assert f"{FILE} line 1" in out
 
 
-def test_a_model_answer_gets_full_marks_and_the_record_says_the_same(grade, tmp_path):
+def test_full_marks_and_the_record_says_the_same(run, right, tmp_path):
     path = tmp_path / "record.json"
-    options = ("--submission", ROOT / "solutions", "--only", "p02", "--json", path)
-    code, out, _ = grade(*options, "--seed", "00FF", "--fail-under", "6")
+    options = ("--submission", right, "--only", "p02", "--json", path, "--seed", "00FF")
+    with in_this_process():
+        code, out, err = run(*options, "--fail-under", "6")
     assert code == 0
-    record = json.loads(path.read_text())
-    (problem,) = record["problems"]
-    earned, available = problem["points"]["earned"], problem["points"]["available"]
-    assert earned == available == record["totals"]["earned"] == 6
-    assert record["bonus"] == {"earned": 0, "available": 0, "possible": 0}
-    assert record["seed"] == "00ff" and "seed 00ff" in out
-    assert re.search(rf"^p02 .* pass .* {earned}/{available}$", out, re.M)
-    assert f"required {earned} / {available} available here" in out
-    assert {c["verdict"] for c in problem["checks"]} == {"pass"}
-    assert record["mode"] == "local" and "not for credit" in out
+    record = GradeRecord.model_validate_json(path.read_text())
+    (problem,) = record.problems
+    assert problem.points.earned == problem.points.available == record.totals.earned == 6
+    assert record.seed == "00ff" and "seed 00ff" in out
+    assert re.search(r"^p02 .* pass .* 6/6$", out, re.M)
+    assert re.search(r"^p02  pass  \d+/\d+ cases  6/6 points  ", err, re.M)
+    assert record.mode == "local" and "not for credit" in out
+    assert record.submission == str(right)
 
 
-def test_the_record_is_written_in_one_step_and_readable(grade, wrong, tmp_path, monkeypatch):
+def test_some_speed_missing_is_a_pass_that_lost_points(run, right, tmp_path):
+    path = tmp_path / "record.json"
+    options = ("--submission", right, "--only", "p02", "--json", path)
+    with in_this_process({"p02": (SLOW, NONE)}):
+        code, out, _ = run(*options, environment=H200)
+    (problem,) = GradeRecord.model_validate_json(path.read_text()).problems
+    speed = problem.components["speed"]
+    assert problem.verdict is speed.verdict is Verdict.PASS
+    assert code == 1 and 0 < speed.points.earned < speed.points.available
+    assert "p02 speed: 1.9 of 3: 1.8x naive; no points at 1x" in out
+
+
+def test_quick_leaves_speed_and_memory_out(run, right, tmp_path):
+    path = tmp_path / "record.json"
+    options = ("--submission", right, "--only", "p02", "--json", path, "--quick")
+    with in_this_process({"p02": (SLOW, NONE)}):
+        code, out, _ = run(*options, environment=H200)
+    (problem,) = GradeRecord.model_validate_json(path.read_text()).problems
+    assert problem.components["speed"].verdict is Verdict.NOT_MEASURED
+    assert code == 0 and "not measured: QUICK=1" in out
+
+
+@pytest.mark.parametrize("option", ["-x", "--exitfirst", None])
+def test_x_ends_a_problem_at_its_first_failure(run, right, monkeypatch, option):
+    given = []
+
+    class Asked:
+        def __init__(self, *_, exit_first, **__):
+            given.append(exit_first)
+            raise OSError("far enough")
+
+    monkeypatch.setattr(grade, "TestRun", Asked)
+    with pytest.raises(OSError, match="far enough"):
+        run("--submission", right, "--only", "p02", *([option] if option else []))
+    assert given == [option is not None]
+
+
+def test_the_record_is_written_in_one_step_and_before_the_report(run, wrong, tmp_path, monkeypatch):
     path = tmp_path / "out" / "record.json"
     path.parent.mkdir()
     path.write_text("old")
     seen = []
-    replace = os.replace
+    replace, render = os.replace, cli.terminal.render
 
-    def watch(source, target):
+    def watch_replace(source, target):
         seen.append((path.read_text(), json.loads(Path(source).read_text())["schema_version"]))
         replace(source, target)
 
-    monkeypatch.setattr(cli.os, "replace", watch)
-    grade("--submission", wrong, "--only", "p02", "--json", path)
-    assert seen == [("old", 1)]
+    def watch_render(*arguments, **options):
+        seen.append(json.loads(path.read_text())["schema_version"])
+        return render(*arguments, **options)
+
+    monkeypatch.setattr(cli.os, "replace", watch_replace)
+    monkeypatch.setattr(cli.terminal, "render", watch_render)
+    run("--submission", wrong, "--only", "p02", "--json", path)
+    assert seen == [("old", 2), 2]
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
     assert [p.name for p in path.parent.iterdir()] == ["record.json"]
 
 
+def test_a_record_that_cannot_be_written_does_not_cost_the_report(
+    run, wrong, tmp_path, monkeypatch
+):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(cli.os, "replace", full)
+    path = tmp_path / "record.json"
+    code, out, err = run("--submission", wrong, "--only", "p02", "--json", path)
+    assert code == 4
+    assert f"--json: cannot write {path}: No space left on device" in err
+    assert "wrong signature" in out and "Traceback" not in err
+    assert not [p for p in tmp_path.iterdir() if "record" in p.name]
+
+
 @pytest.mark.parametrize("fault", [KeyboardInterrupt, RuntimeError("the judge's own")])
-def test_the_record_is_written_whatever_happens(grade, wrong, tmp_path, monkeypatch, fault):
+def test_the_record_is_written_whatever_happens(run, wrong, tmp_path, monkeypatch, fault):
     def fail(self):
         raise fault
 
     monkeypatch.setattr(Grader, "_grade_performance", fail)
     path = tmp_path / "record.json"
     try:
-        code, out, _ = grade("--submission", wrong, "--only", "p02,p03", "--json", path)
+        code, out, _ = run("--submission", wrong, "--only", "p02,p03", "--json", path)
         assert code == 130 and "interrupted" in out
     except RuntimeError:
         assert fault is not KeyboardInterrupt
-    record = json.loads(path.read_text())
-    assert [p["verdict"] for p in record["problems"]] == ["error", "error"]
-    assert record["interrupted"] is (fault is KeyboardInterrupt)
+    record = GradeRecord.model_validate_json(path.read_text())
+    assert [problem.verdict for problem in record.problems] == ["error", "error"]
+    assert record.interrupted is (fault is KeyboardInterrupt)
 
 
-def wrong_numbers(folder):
-    file = load_problem("p02").file
-    text = (
-        (ROOT / "solutions" / "p02" / file)
-        .read_text()
-        .replace("acc += x_tile", "acc += 2 * x_tile")
-    )
-    path = folder / "p02" / file
-    path.parent.mkdir()
-    path.write_text(text)
-    return folder
+def test_an_interrupt_before_anything_was_graded_says_so(run, wrong, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_jobs", interrupt)
+    code, out, err = run("--submission", wrong)
+    assert (code, out) == (130, "")
+    assert err == "grader: interrupted before anything was graded\n"
 
 
-def test_a_seed_repeats_the_inputs(grade, tmp_path):
-    folder = wrong_numbers(tmp_path)
+def test_a_seed_repeats_the_inputs(run, tmp_path):
+    text = model_answer("p02").replace("acc += x_tile", "acc += 2 * x_tile")
+    write_answers(tmp_path / "answers", {"p02": text})
     first = []
-    for seed in ("5eed", "5EED"):
+    for seed in ("5eed", "5EED", "5eee"):
         path = tmp_path / "record.json"
-        grade("--submission", folder, "--only", "p02", "--seed", seed, "--json", path)
-        (problem,) = json.loads(path.read_text())["problems"]
-        assert problem["verdict"] == Verdict.FAIL
-        first.append([c["message"]["first"] for c in problem["checks"] if c["message"]])
-    assert first[0] == first[1] and any(first[0])
-    case = load_problem("p02").check("one_block").cases[0]
-    inputs = [
-        make_inputs(load_problem("p02"), case, case_seed(seed, "p02", "one_block", 0)).tensors["x"]
-        for seed in ("5eed", "5eee")
-    ]
-    assert not inputs[0].equal(inputs[1])
+        with in_this_process():
+            run("--submission", tmp_path / "answers", "--only", "2", "--seed", seed, "--json", path)
+        (problem,) = GradeRecord.model_validate_json(path.read_text()).problems
+        assert problem.verdict is Verdict.FAIL
+        first.append(next(c.message.first for c in problem.checks if c.message))
+    assert first[0] == first[1] != first[2]
+    problem = load_problem("p02")
+    case = problem.cases(problem.check("plain"), "5eed", "cpu")[0]
+    seeds = (case_seed(seed, "p02", "plain", 0) for seed in ("5eed", "5eee"))
+    one, other = (make_inputs(problem, case, seed).tensors["x"] for seed in seeds)
+    assert not one.equal(other)
 
 
-def test_without_a_seed_every_run_has_its_own(grade, wrong, tmp_path):
+def test_without_a_seed_every_run_has_its_own(run, wrong, tmp_path):
     seeds = set()
     for _ in range(2):
         path = tmp_path / "record.json"
-        grade("--submission", wrong, "--only", "p02", "--json", path)
+        run("--submission", wrong, "--only", "p02", "--json", path)
         seeds.add(json.loads(path.read_text())["seed"])
     assert len(seeds) == 2
     assert all(re.fullmatch(r"[0-9a-f]{16}", seed) for seed in seeds)
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(
+    ("variables", "colour"),
+    [({}, True), ({"NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, False), ({"TERM": "dumb"}, False)],
+)
+def test_colour_is_for_terminals_that_want_it(run, wrong, monkeypatch, variables, colour):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stdout", stream)
+    run("--submission", wrong, "--only", "p02")
+    assert ("\x1b[" in stream.getvalue()) is colour
+    assert "wrong signature" in stream.getvalue()

@@ -1,10 +1,13 @@
 """grader/environment.py: what a machine can measure, from versions and torch's own word."""
 
+import subprocess
+
 import pytest
 
 from grader import environment
 from grader.cli import _jobs
 from grader.environment import EnvironmentFault, interpreter_works, probe
+from grader.model import Environment
 
 H200 = {
     "cuda_build": "13.0",
@@ -32,10 +35,25 @@ def versions(monkeypatch):
 def test_a_cuda_build_is_asked_for_its_device(versions, monkeypatch):
     monkeypatch.setattr(environment, "_probe_torch", lambda: dict(H200))
     found = probe("auto")
-    assert (found.device, found.device_name) == ("cuda", "NVIDIA H200")
-    assert found.facts["torch"] == "2.11.0+cu130"
-    assert 1 <= _jobs(found) <= 9
-    assert probe("cpu").device == "cpu"
+    assert isinstance(found, Environment)
+    assert (found.device, found.device_name, found.capability) == ("cuda", "NVIDIA H200", (9, 0))
+    assert (found.torch, found.triton, found.numpy) == ("2.11.0+cu130", "3.6.0", "2.3.5")
+    assert (found.device_bytes, found.cuda_build) == (150_109_880_320, "13.0")
+    assert found.python and found.platform
+    assert Environment.model_validate_json(found.model_dump_json()) == found
+
+
+def test_the_cpu_may_be_asked_for(versions, monkeypatch):
+    monkeypatch.setattr(environment, "_probe_torch", lambda: pytest.fail("asked for the GPU"))
+    found = probe("cpu")
+    assert (found.device, found.capability, found.device_bytes) == ("cpu", None, None)
+
+
+def test_a_cuda_build_without_a_gpu_grades_on_the_cpu(versions, monkeypatch):
+    monkeypatch.setattr(environment, "_probe_torch", lambda: {"cuda_build": "13.0"})
+    assert probe("auto").device == "cpu"
+    with pytest.raises(EnvironmentFault, match=r"no usable CUDA GPU .*use --device cpu"):
+        probe("cuda")
 
 
 def test_a_cpu_build_answers_without_importing_torch(versions, monkeypatch):
@@ -50,9 +68,25 @@ def test_the_real_probe_runs_here():
     assert "cuda_build" in environment._probe_torch()
 
 
-def test_an_old_gpu_is_refused(versions, monkeypatch):
-    monkeypatch.setattr(environment, "_probe_torch", lambda: H200 | {"capability": [7, 0]})
-    with pytest.raises(EnvironmentFault, match=r"compute capability \[7, 0\]"):
+@pytest.mark.parametrize("said", ["ImportError: libcudart.so.12: cannot open", ""])
+def test_a_torch_that_cannot_be_imported_says_why(monkeypatch, said):
+    done = subprocess.CompletedProcess([], 1, "", f"Traceback\n{said}\n")
+    monkeypatch.setattr(environment.subprocess, "run", lambda *_, **__: done)
+    told = f"torch cannot be imported: {said or 'Traceback'}; run `make setup` again"
+    with pytest.raises(EnvironmentFault) as caught:
+        environment._probe_torch()
+    assert str(caught.value) == told
+
+
+@pytest.mark.parametrize(
+    ("capability", "usable"), [([7, 0], False), ([7, 5], True), ([12, 0], True)]
+)
+def test_a_gpu_that_is_too_old_is_refused(versions, monkeypatch, capability, usable):
+    monkeypatch.setattr(environment, "_probe_torch", lambda: H200 | {"capability": capability})
+    if usable:
+        assert probe("auto").capability == tuple(capability)
+        return
+    with pytest.raises(EnvironmentFault, match=r"compute capability \[7, 0\], expected 7.5 or"):
         probe("auto")
 
 
@@ -65,13 +99,69 @@ def test_a_missing_package_is_named(versions, package):
 
 @pytest.mark.parametrize(
     ("triton", "numpy", "works"),
-    [("3.6.0", "2.3.5", True), ("3.6.0", "2.4.1", False), ("3.7.1", "2.4.6", True)],
+    [
+        ("3.6.0", "2.3.5", True),
+        ("3.6.0", "2.4.1", False),
+        ("3.6.1.post1", "2.4.0rc1", True),  # what comes before 2.4
+        ("3.7.1", "2.4.6", True),
+        ("3.10.0", "2.4.6", True),
+    ],
 )
-def test_versions_whose_interpreter_works(versions, triton, numpy, works):
+def test_versions_whose_interpreter_works(versions, monkeypatch, triton, numpy, works):
     assert interpreter_works(triton, numpy) == works
     versions |= {"torch": "2.13.0+cpu", "triton": triton, "numpy": numpy}
     if works:
-        assert probe("cpu").interpreter_works
+        assert probe("cpu").triton == triton
     else:
         with pytest.raises(EnvironmentFault, match=r"numpy<2\.4"):
             probe("cpu")
+        # On a GPU the interpreter is not needed.
+        versions["torch"] = "2.13.0+cu130"
+        monkeypatch.setattr(environment, "_probe_torch", lambda: dict(H200))
+        assert probe("auto").device == "cuda"
+
+
+@pytest.mark.parametrize(
+    ("triton", "note"),
+    [
+        ("3.6.0", None),
+        ("3.7.1", None),
+        ("3.8.0", None),
+        ("3.9.0", "Triton 3.9.0 has no block pointers: tl.make_block_ptr raises"),
+        ("3.9.0+git1", "Triton 3.9.0+git1 has no block pointers: tl.make_block_ptr raises"),
+        ("3.5.1", "Triton 3.5.1 is untested here: expected 3.6 to 3.9"),
+        ("3.10.0", "Triton 3.10.0 is untested here: expected 3.6 to 3.9"),
+        ("nonsense", "Triton nonsense is untested here: expected 3.6 to 3.9"),
+    ],
+)
+def test_what_a_version_of_triton_lacks_is_said_once(versions, monkeypatch, triton, note):
+    versions |= {"triton": triton}
+    monkeypatch.setattr(environment, "_probe_torch", lambda: dict(H200))
+    assert probe("auto").notes == ((note,) if note else ())
+
+
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("device", "cores", "free_gib", "device_gib", "jobs"),
+    [
+        ("cpu", 1, 64, None, 1),
+        ("cpu", 2, 64, None, 2),
+        ("cpu", 64, 64, None, 4),
+        ("cpu", 64, 2, None, 2),
+        ("cpu", 64, 0, None, 1),
+        ("cuda", 64, 256, 139, 9),
+        ("cuda", 16, 256, 8, 4),
+        ("cuda", 16, 10, 139, 3),
+        ("cuda", 16, 256, None, 1),
+    ],
+)
+def test_as_many_problems_side_by_side_as_the_machine_carries(
+    monkeypatch, device, cores, free_gib, device_gib, jobs
+):
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(cores))
+    monkeypatch.setattr("grader.cli._available_memory_bytes", lambda: free_gib * GIB)
+    bytes_ = device_gib and device_gib * GIB
+    found = Environment(device=device, device_name="x", device_bytes=bytes_)
+    assert _jobs(found) == jobs

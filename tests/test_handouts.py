@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from grader.checks.performance import SLACK_BYTES
 from grader.cli import _parser
 from grader.manifest import PROBLEMS, ROOT, load_problem, problem_ids
 
@@ -170,7 +171,7 @@ def test_points_are_those_of_problem_toml(problem):
     text = sections(problem)["How you are graded"]
     assert "| part | points | what earns it |" in text
     rows = re.findall(r"^\| (\w+) \| (\d+) \| (.+) \|$", text, re.MULTILINE)
-    assert {part: int(points) for part, points, _ in rows} == problem.points
+    assert {part: int(points) for part, points, _ in rows} == problem.points.model_dump()
     assert [part for part, *_ in rows] == ["correctness", "work", "speed", "memory"]
     assert ("onus" in text) == problem.bonus
 
@@ -178,12 +179,15 @@ def test_points_are_those_of_problem_toml(problem):
 @each_problem
 def test_targets_are_those_of_problem_toml(problem):
     text = " ".join(sections(problem)["How you are graded"].split())
-    for targets in problem.speed.values():
+    for targets in (problem.speed, *problem.speed.devices.values()):
         for ratio in (targets.floor, targets.full):
             assert re.search(rf"(?<![\d.]){ratio:g} ?x(?!\w)", text), f"{ratio:g}x is not said"
-    assert f"The error allowed is {problem.tolerance_factor:g}x that" in text
-    if problem.points["memory"]:
-        assert f"{problem.memory_linear_factor:g}x the bytes of inputs and outputs" in text
+    assert f"The error allowed is {problem.tolerance.factor:g}x that" in text
+    if problem.points.memory:
+        assert f"{problem.memory.linear_factor:g}x the bytes of inputs and outputs" in text
+        for device in ("cpu", "cuda"):
+            if problem.memory_cases(device):
+                assert f"{SLACK_BYTES[device] // 2**20} MiB" in text
     if problem.uses_triton:
         assert "not measured yet in this version" in text
 

@@ -1,59 +1,320 @@
-"""grader/measure.py: what becomes of speed and memory when the machine or the answer fails."""
+"""Speed and memory of complete problems: what is evidence, and what becomes of all that fails."""
 
-import json
+import contextlib
+import fcntl
 import os
-import sys
+import threading
+import time
+
+import pytest
+import torch
 
 from grader import measure
-from grader.checks import speed
-from grader.checks.stopwatch import CallFailed
-from grader.manifest import ROOT
-from grader.protocol import Reply, Status
-from grader.sandbox import Ended
+from grader.findings import Evidence, Measured, MeasureRequest, Phase, SourceFile
+from grader.manifest import BenchmarkTable, load_problem
+from grader.model import Verdict
+from grader.running import session, speed
+from grader.running.protocol import Ended, Reply, Status
+from grader.running.speed import Block
+from grader.running.stopwatch import Bench, CallFailed, Timed
+from tests.forked import forked_workers
+from tests.harness import model_answer
+
+TELLTALE = """
+
+_right, _calls = flash_attention, []
+
+def _naive(q, k, v):
+    scores = q @ k.transpose(2, 3) / q.shape[3] ** 0.5
+    hidden = torch.ones(scores.shape[2:], dtype=torch.bool).triu(1)
+    scores = scores.masked_fill(hidden, -math.inf)
+    return torch.softmax(scores, -1) @ v, scores.logsumexp(-1)
+
+def flash_attention(q, k, v, **options):
+    _calls.append(_right(q, k, v, **options) if not _calls else None)
+    seqlen = q.shape[2]
+"""
+RIGHT = "_right(q, k, v, **options)"
+# What the answer returns at the shape for speed, seqlen 256, and at those for memory.
+ANSWERS = {
+    "right": (RIGHT, RIGHT),
+    "stale": ("_calls[0]", RIGHT),
+    "zeros for memory": (RIGHT, "_right(0 * q, k, 0 * v, **options)"),
+    "naive for memory": (RIGHT, "_naive(q, k, v)"),
+    "crash": ("os._exit(3)", "os._exit(3)"),
+    "exception": ("{}[seqlen]", "{}[seqlen]"),
+}
 
 
-def measured(monkeypatch, *problems):
-    read, write = os.pipe()
-    arguments = [f"--submission={ROOT / 'solutions'}", "--device=cpu", "--seed=1"]
-    monkeypatch.setattr(sys, "argv", ["measure", *arguments, f"--events-fd={write}", *problems])
-    measure.main()
-    os.close(write)
-    with os.fdopen(read) as stream:
-        return [json.loads(line) for line in stream]
+def measured(*sources):
+    """What the measuring process says of these sources: phases, and the evidence of each."""
+    events = []
+    measure.measure(MeasureRequest(sources=sources, device="cpu"), events.append)
+    phases = [event for event in events if isinstance(event, Phase)]
+    return phases, [event for event in events if isinstance(event, Measured)]
 
 
-def test_without_shared_gpu_memory_nothing_is_measured_and_nothing_lost(monkeypatch):
-    def refuse(*_):
+@pytest.fixture(scope="module")
+def found():
+    """Evidence of every answer of `ANSWERS`, measured one after the other."""
+    torch.set_num_threads(1)
+    shape = {"device": "cpu", "seqlen": 256, "num_q_heads": 2, "is_causal": True}
+    small = BenchmarkTable.model_validate(shape)
+    problem = load_problem("p01").model_copy(update={"benchmarks": (small,)})
+    head = "import os\n" + model_answer("p01") + TELLTALE
+    texts = [f"{head}    return {a} if seqlen == 256 else {b}\n" for a, b in ANSWERS.values()]
+    sources = [SourceFile.of("p01", text.encode()) for text in texts]
+    with forked_workers(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measure, "Sandbox", session.Sandbox)
+        patch.setattr(measure, "load_problem", lambda problem_id: problem)
+        patch.setattr(speed, "STUDENT_BLOCKS", {"cpu": 1})
+        # Neighbours may be busy: that is the subject of another test.
+        patch.setattr(measure.performance, "MAX_DRIFT_PERCENT", 1000.0)
+        phases, evidence = measured(*sources)
+    return phases, dict(zip(ANSWERS, evidence, strict=True))
+
+
+def test_a_right_answer_has_figures_of_verified_calls(found):
+    speed, memory = found[1]["right"].speed, found[1]["right"].memory
+    assert speed.verdict is None and memory.verdict is None
+    assert speed.figures.speedup > 0 and speed.figures.clock == "cpu"
+    assert 0 < speed.figures.worst_error_over_allowed <= 1
+    assert "seqlen=256" in speed.figures.shape and speed.figures.samples >= 3
+    assert memory.figures.lengths == (2048, 4096)
+    assert memory.figures.extra_bytes[1] <= memory.figures.allowed_bytes[1]
+    # The baseline keeps a matrix of 4096 x 4096 numbers of 4 bytes, 64 MiB, and more than one.
+    assert memory.figures.naive_extra_bytes[1] > 2 * 64 * 2**20
+
+
+def test_timed_outputs_that_are_wrong_fail(found):
+    speed = found[1]["stale"].speed
+    assert speed.verdict is Verdict.FAIL
+    assert speed.reason.startswith("a timed output is wrong (")
+
+
+def test_wrong_outputs_fail_when_memory_is_measured(found):
+    evidence = found[1]["zeros for memory"]
+    assert evidence.speed.verdict is None
+    assert evidence.memory.verdict is Verdict.FAIL
+    assert evidence.memory.reason.startswith("an output is wrong (")
+
+
+def test_the_scores_of_a_head_are_seen_and_are_too_much(found):
+    evidence = found[1]["naive for memory"]
+    assert evidence.speed.verdict is None and evidence.memory.verdict is None
+    figures = evidence.memory.figures
+    assert figures.extra_bytes[1] > max(64 * 2**20, figures.allowed_bytes[1])
+
+
+@pytest.mark.parametrize(
+    ("answer", "verdict", "told"),
+    [
+        ("crash", "crash", "the process exited with code 3 during the call"),
+        ("exception", "error", "KeyError: "),
+    ],
+)
+def test_a_call_that_fails_says_how(found, answer, verdict, told):
+    for evidence in (found[1][answer].speed, found[1][answer].memory):
+        assert evidence.verdict == verdict
+        assert told in evidence.reason
+
+
+def test_phases_say_when_the_submissions_code_runs(found):
+    texts = {(phase.text, phase.submission) for phase in found[0]}
+    assert {text for text, submission in texts if submission} == {
+        "speed of your answer",
+        "memory of your answer",
+    }
+    assert {text for text, submission in texts if not submission} >= {"speed of naive PyTorch"}
+
+
+FAILURES = [
+    (Ended(timeout=True, waited_s=120.0), "timeout", "no result after 120 s"),
+    (Ended(signal_name="SIGSEGV"), "crash", "died with SIGSEGV"),
+    (Ended(signal_name="SIGKILL"), "crash", "died with SIGKILL"),
+    (Ended(exit_code=1, started=False), "internal", "the judge's worker did not start"),
+    (Reply(1, Status.OUT_OF_MEMORY, error_type="MemoryError"), "out-of-memory", "MemoryError"),
+    (Reply(1, Status.EXCEPTION, error_type="KeyError", text="3"), "error", "KeyError: 3"),
+    (Reply(1, Status.NOT_IMPLEMENTED, text="p01 step 2"), "not-implemented", "p01 step 2"),
+    (Reply(1, Status.BAD_RETURN, text="out: got None"), "error", "out: got None"),
+    (Reply(1, Status.DEVICE_FAULT, text="CUDA error"), "crash", "CUDA error"),
+    (Reply(1, Status.EXCEPTION, text="x" * 9000), "error", "x"),
+]
+
+
+@pytest.mark.parametrize(("result", "verdict", "told"), FAILURES)
+def test_a_failed_call_has_the_verdict_that_it_has_in_the_tests(result, verdict, told):
+    evidence = measure._failure("a call failed", CallFailed(result))
+    assert evidence.verdict == verdict
+    assert told in evidence.reason and len(evidence.reason) <= 300
+
+
+# What happens around the calls: no worker runs here.
+
+
+@pytest.fixture
+def measurement(monkeypatch):
+    """A measurement of p01 whose blocks take what `milliseconds` says, one after the other."""
+    events = []
+    file = SourceFile.of("p01", b"")
+    run = measure.Measurement(Bench("cpu"), Timed(None, None, "x"), file, events.append)
+    monkeypatch.setattr(run, "_submission", contextlib.nullcontext)
+    monkeypatch.setattr(speed, "overhead", lambda *_: 0.0)
+    evidence = Evidence(verdict=Verdict.NOT_MEASURED, reason="elsewhere")
+    monkeypatch.setattr(run, "_measure_memory", lambda: evidence)
+
+    def start(milliseconds):
+        values = iter(milliseconds)
+
+        def run_block(bench, timed, problem, case, *, overhead_s, margin_of):
+            value = next(values)
+            if isinstance(value, Exception):
+                raise value
+            return Block((value / 1000,) * 3, 1, 0.5)
+
+        monkeypatch.setattr(speed, "run_block", run_block)
+        found = run.run()[0]
+        assert next(values, None) is None, "blocks were left out"
+        return found, [event.text for event in events]
+
+    return start
+
+
+QUIET = [4.0, 1.0, 4.0, 1.0, 4.0, 1.0, 4.0]  # a baseline, ours, a baseline, ...
+BUSY = [4.0, 1.0, 6.0, 1.0, 4.0, 1.0, 6.0]
+
+
+def test_every_block_of_ours_stands_between_two_of_the_baseline(measurement):
+    found, phases = measurement(QUIET)
+    assert found.figures.speedup == pytest.approx(4.0)
+    naive, ours = "speed of naive PyTorch", "speed of your answer"
+    assert [phase for phase in phases if "speed" in phase] == [naive, ours] * 3 + [naive]
+
+
+def test_a_busy_machine_is_tried_three_times_and_then_not_measured(measurement):
+    found, phases = measurement(BUSY * 3)
+    assert found.verdict is Verdict.NOT_MEASURED
+    told = "not measured: the machine is busy (two baselines 50 % apart); make grade P=p01 again"
+    assert found.reason == told
+    assert phases.count("busy machine, measuring again") == 2
+
+
+def test_a_machine_that_becomes_quiet_is_measured(measurement):
+    found, phases = measurement(BUSY + QUIET)
+    assert found.figures.speedup == pytest.approx(4.0)
+    assert phases.count("busy machine, measuring again") == 1
+
+
+def test_a_baseline_that_fails_is_a_fault_of_the_judge(measurement):
+    found, _ = measurement([CallFailed(Ended(signal_name="SIGKILL"))])
+    assert found.verdict is Verdict.INTERNAL
+    assert found.reason.startswith("the baseline failed: the process died with SIGKILL")
+
+
+def test_a_baseline_that_needs_too_much_memory_gives_way_to_a_smaller_shape(measurement):
+    too_large = CallFailed(Reply(1, Status.OUT_OF_MEMORY))
+    found, _ = measurement([too_large, *QUIET])
+    shapes = [str(case) for case in load_problem("p01").benchmarks_on("cpu")]
+    assert found.figures.shape == shapes[1]
+    found, _ = measurement([too_large] * len(shapes))
+    assert found.verdict is Verdict.NOT_MEASURED
+    assert found.reason == "not measured: naive PyTorch does not fit this device's memory"
+
+
+@pytest.fixture
+def no_worker(monkeypatch):
+    monkeypatch.setattr(measure, "_worker", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(Bench, "attach", lambda *_, **__: Timed(None, None, "x"))
+
+
+def test_without_shared_gpu_memory_nothing_is_measured_and_nothing_lost(no_worker, monkeypatch):
+    def refuse(*_, **__):
         raise RuntimeError("CUDA error: operation not supported")
 
-    monkeypatch.setattr(measure, "_ready", refuse)
-    events = measured(monkeypatch, "p03", "p04")
-    assert [event["problem"] for event in events] == ["p03", "p04"]
-    for event in events:
-        for name in ("speed", "memory"):
-            assert event["measured"][name]["verdict"] == "not-measured"
-            assert "operation not supported" in event["measured"][name]["reason"]
+    monkeypatch.setattr(Bench, "attach", refuse)
+    _, evidence = measured(SourceFile.of("p03", b""), SourceFile.of("p04", b""))
+    assert [event.problem for event in evidence] == ["p03", "p04"]
+    for found in (found for event in evidence for found in (event.speed, event.memory)):
+        assert found.verdict is Verdict.NOT_MEASURED
+        assert "operation not supported" in found.reason
 
 
-def test_a_problem_without_a_shape_for_the_device_is_not_measured(monkeypatch):
-    (event,) = measured(monkeypatch, "p03")  # its shapes are all for CUDA
-    assert event["measured"]["speed"]["verdict"] == "not-measured"
+def test_a_problem_without_a_shape_for_the_device_is_not_measured(no_worker):
+    _, (evidence,) = measured(SourceFile.of("p03", b""))  # its shapes are all for CUDA
+    assert evidence.speed.verdict is Verdict.NOT_MEASURED
+    assert evidence.memory.verdict is Verdict.NOT_MEASURED
 
 
-def test_failed_calls_are_told_apart():
-    assert measure._verdict(Ended(timeout=True)) == "timeout"
-    assert measure._verdict(Ended(signal_name="SIGSEGV")) == "crash"
-    assert measure._verdict(Ended(exit_code=1, started=False)) == "internal"
-    assert measure._verdict(Reply(1, Status.OUT_OF_MEMORY)) == "out-of-memory"
-    assert measure._verdict(Reply(1, Status.EXCEPTION)) == "error"
-    assert measure._verdict(CallFailed("peak memory cannot be read").result) == "internal"
+def test_a_fault_of_the_judge_stays_with_its_problem(no_worker, monkeypatch):
+    right = Evidence(verdict=Verdict.NOT_MEASURED, reason="elsewhere")
+
+    def run(self):
+        if self.problem.id == "p03":
+            raise OSError("x" * 900)
+        return right, right
+
+    monkeypatch.setattr(measure.Measurement, "run", run)
+    _, evidence = measured(SourceFile.of("p03", b""), SourceFile.of("p04", b""))
+    assert evidence[0].speed.verdict is evidence[0].memory.verdict is Verdict.INTERNAL
+    assert evidence[0].speed.reason.startswith("the judge failed: OSError: xxx")
+    assert evidence[1].speed == right
 
 
-def test_each_block_has_the_overhead_of_its_own_sets():
-    # 1 ms a go and 0.5 ms a set are overhead; a naive call takes 2 ms, ours 1 ms.
-    overheads = {n: 0.001 + 0.0005 * n for n in (1, 5, 10)}
-    ours = speed.Block((overheads[10] + 10 * 0.001,) * 5, 10, 0.1)
-    naive = [speed.Block((overheads[n] + n * 0.002,) * 5, n, 0.0) for n in (1, 5)]
-    found = speed.figures(ours, naive, overheads)
-    assert abs(found["speedup"] - 2.0) < 1e-9
-    assert found["naive_drift_percent"] < 1e-6
+@pytest.fixture
+def lock(tmp_path, monkeypatch):
+    monkeypatch.setattr(measure.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(measure, "_LOCK_S", 0.3)
+    return tmp_path / f"grader-{os.getuid()}-cpu.lock"
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "link", "dangling link", "no rights", "device"])
+def test_something_else_in_the_place_of_the_lock_costs_nothing(lock, tmp_path, kind):
+    precious = tmp_path / "precious"
+    precious.write_text("kept")
+    if kind == "folder":
+        lock.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(lock)
+    elif kind == "no rights":
+        lock.touch(0)
+    else:
+        targets = {"link": precious, "dangling link": tmp_path / "none", "device": "/dev/full"}
+        lock.symlink_to(targets[kind])
+    begin = time.monotonic()
+    with measure._device_lock("cpu"):
+        pass
+    assert time.monotonic() - begin < 2.0
+    assert precious.read_text() == "kept" and not (tmp_path / "none").exists()
+
+
+def test_one_measures_at_a_time_and_the_next_when_the_first_is_done(lock, monkeypatch):
+    monkeypatch.setattr(measure, "_LOCK_S", 20.0)
+    order = []
+
+    def second():
+        with measure._device_lock("cpu"):
+            order.append("second")
+
+    thread = threading.Thread(target=second)
+    with measure._device_lock("cpu"):
+        thread.start()
+        time.sleep(0.3)
+        order.append("first")
+    thread.join(5.0)
+    assert order == ["first", "second"]
+
+
+def test_a_lock_that_is_never_given_back_costs_the_order_alone(lock):
+    with open(lock, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        begin = time.monotonic()
+        with measure._device_lock("cpu"):
+            assert 0.2 < time.monotonic() - begin < 3.0
+
+
+def test_the_lock_is_given_back_whatever_happens(lock):
+    with pytest.raises(ZeroDivisionError), measure._device_lock("cpu"):
+        raise ZeroDivisionError
+    begin = time.monotonic()
+    with measure._device_lock("cpu"):
+        assert time.monotonic() - begin < 0.2

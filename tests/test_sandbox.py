@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from grader import protocol, sandbox
 from grader.manifest import ROOT
-from grader.protocol import REPLY, STARTED, Reply, Status
-from grader.sandbox import Ended, Sandbox
+from grader.running import protocol, sandbox
+from grader.running.protocol import REPLY, STARTED, Ended, Reply, Status
+from grader.running.sandbox import Sandbox
 
 PRELUDE = f"""
 import json, os, signal, socket, sys, time
 sys.path.insert(0, {str(ROOT)!r})
-from grader.protocol import Reply, STARTED, Status
+from grader.running.protocol import Reply, STARTED, Status
 channel = socket.socket(fileno=int(sys.argv[1]))
 settings = json.loads(channel.recv(65536))
 
@@ -71,10 +71,13 @@ def alive(pid):
 
 
 def test_a_reply_comes_back(start):
-    worker = start("r = started()\nsend(r['nonce'], Status.EXCEPTION, line=7, text='no')\n")
+    worker = start(
+        "r = started()\nsend(r['nonce'], Status.EXCEPTION, line=7, launches=3, text='no')\n"
+    )
     assert worker.ready().status is Status.OK
     reply = worker.ask("anything", 10.0)
     assert (reply.status, reply.line, reply.text) == (Status.EXCEPTION, 7, "no")
+    assert reply.launches == 3
 
 
 def test_no_reply_in_time(start):
@@ -143,7 +146,7 @@ GARBAGE = {
     "too long": "channel.send(Reply(r['nonce'], Status.OK).pack() + b'x')",
     "huge": "channel.send(b'x' * 150_000)",
     "JSON": "channel.send(json.dumps({'nonce': r['nonce'], 'status': 0}).encode())",
-    "wrong magic": "channel.send(b'grader0\\0' + Reply(r['nonce'], Status.OK).pack()[8:])",
+    "wrong magic": "channel.send(b'grader1\\0' + Reply(r['nonce'], Status.OK).pack()[8:])",
     "unknown status": "p = Reply(0, Status.OK).pack(); channel.send(p[:16] + b'c' + p[17:])",
     "guessed nonce": "send(0); send(1); send(2**63 - 1); send(settings['nonce'])",
     "descriptors": "socket.send_fds(channel, [b'x'], [0, 1, 2])",
@@ -272,13 +275,73 @@ def test_threads_have_room_beside_the_memory_limit(start):
     assert limits[1] - limits[0] == 63 * 256 * 2**20
 
 
+DUMP = (
+    "Fatal Python error: Segmentation fault\n\nCurrent thread 0x00007f (most recent call first):\n"
+    '  File "/usr/lib/python3.11/ctypes/__init__.py", line 519 in string_at\n'
+    '  File "/tmp/x/grader/running/worker.py", line 133 in _evaluate\n'
+    '  File "{folder}/answer.py", line {line} in answer\n'
+    '  File "{folder}/answer.py", line 90 in <module>\n'
+    "\nExtension modules: numpy.core._multiarray_umath, torch._C (total: 30)\n"
+)
+
+
+def crash(start, line):
+    text = "text = TEXT.format(folder=os.getcwd(), line=LINE)\n"
+    text = text.replace("TEXT", repr(DUMP)).replace("LINE", line)
+    worker = start(text + "started()\nos.write(2, text.encode())\nos.kill(os.getpid(), 11)\n")
+    worker.ready()
+    return worker, worker.ask("anything", 10.0)
+
+
+def test_a_fatal_dump_tells_the_line_of_the_submission_and_shows_no_other_frame(start):
+    worker, ended = crash(start, "71")
+    assert (ended.signal_name, ended.line) == ("SIGSEGV", 71)
+    output = worker.output()
+    assert '  File "answer.py", line 71 in answer' in output
+    assert "worker.py" not in output and "ctypes" not in output and "Extension" not in output
+    assert "Fatal Python error: Segmentation fault" in output
+
+
+@pytest.mark.parametrize("line", ["'9' * 5000", "-3", "'1e9'", "'\u0663'", "''", "'x' * 9000"])
+def test_a_forged_dump_raises_nothing(start, line):
+    _, ended = crash(start, line)
+    assert ended.signal_name == "SIGSEGV"
+    assert 0 <= ended.line < 10**7
+
+
+def test_what_a_submission_prints_of_other_files_is_its_own_business(start):
+    worker = start(
+        "r = started()\n"
+        'print(\'  File "answer.py", line 3 in f\\nFile "other.py", line 3\')\n'
+        "send(r['nonce'])\ntime.sleep(9)\n"
+    )
+    worker.ready()
+    worker.ask("anything", 10.0)
+    assert len(worker.output().splitlines()) == 2
+
+
 def test_a_reply_fits_into_its_packet_whatever_it_says():
     text = "\ud800 é \0" * 10_000
-    reply = Reply(2**63 - 1, Status.EXCEPTION, line=2**40, error_type=text, text=text)
+    reply = Reply(
+        2**63 - 1, Status.EXCEPTION, line=2**40, launches=2**40, error_type=text, text=text
+    )
     packet = reply.pack()
     assert len(packet) == REPLY.size
     back = Reply.unpack(packet)
     assert back is not None and back.nonce == reply.nonce
+    assert back.line == back.launches == 2**31
     assert len(back.text) <= 2048 and len(back.error_type) <= 64
     assert Reply.unpack(b"") is None and Reply.unpack(packet[1:]) is None
     assert STARTED == 0 and protocol.MAX_REQUEST_BYTES > 16 * 1024
+
+
+def test_a_reply_comes_out_of_its_packet_as_it_went_in():
+    reply = Reply(7, Status.OUT_OF_BOUNDS, 71, 12, "OutOfBounds", "read outside of é")
+    assert Reply.unpack(reply.pack()) == reply
+    negative = Reply(7, Status.OK, line=-5, launches=-1)
+    assert Reply.unpack(negative.pack()) == Reply(7, Status.OK)
+
+
+def test_a_text_that_is_too_long_loses_its_middle():
+    reply = Reply.unpack(Reply(1, Status.EXCEPTION, text="b" + "x" * 9000 + "e").pack())
+    assert reply.text.startswith("bxx") and reply.text.endswith("xxe") and " ... " in reply.text

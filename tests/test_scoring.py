@@ -10,34 +10,62 @@ from grader.model import (
     COMPONENTS,
     CheckResult,
     ComponentResult,
+    Environment,
     GradeRecord,
+    MemoryFigures,
     Message,
     Points,
     ProblemResult,
+    SpeedFigures,
     Verdict,
 )
 
-NOT_A_MEASUREMENT = [float("nan"), float("inf"), -float("inf"), 0.0, -3.0, None, "9", True, 10**400]
+NOT_A_MEASUREMENT = [math.nan, math.inf, -math.inf, 0.0, -3.0, None]
+NOT_JUDGED = (Verdict.INTERNAL, Verdict.NOT_MEASURED)
 
 
-def make_check(name, verdict, weight=1):
-    return CheckResult(id=name, title=f"{name} holds", step=1, verdict=verdict, weight=weight)
+def pts(earned, available, possible):
+    return Points(earned=earned, available=available, possible=possible)
+
+
+def make_check(name, verdict, weight=1, share=None):
+    if share is None:
+        share = 1.0 if verdict is Verdict.PASS else 0.0
+    title = f"{name} holds"
+    return CheckResult(id=name, title=title, verdict=verdict, weight=weight, share=share)
 
 
 def make_checks(*verdicts):
     return [make_check(f"check_{i}", verdict) for i, verdict in enumerate(verdicts)]
 
 
-def make_problem(verdict=Verdict.PASS, points=Points(10, 10, 10), *, bonus=False, checks=()):
-    component = ComponentResult(verdict, points)
-    components = {"correctness": component}
-    return ProblemResult("p04", "Causal", bonus, verdict, points, components, checks)
+def component(verdict, *points):
+    return ComponentResult(verdict=verdict, points=pts(*points))
+
+
+def make_problem(verdict=Verdict.PASS, points=(10, 10, 10), *, bonus=False, checks=()):
+    return ProblemResult(
+        id="p04",
+        title="Causal",
+        bonus=bonus,
+        verdict=verdict,
+        points=pts(*points),
+        components={"correctness": component(verdict, *points)},
+        checks=checks,
+    )
 
 
 def make_record(*problems, interrupted=False):
     totals, bonus = scoring.total(problems)
     return GradeRecord(
-        "local", {}, "1f0c", "problems", problems, totals, bonus, interrupted=interrupted
+        mode="local",
+        environment=Environment(device="cpu", device_name="cpu"),
+        seed="1f0c",
+        submission="problems",
+        problems=problems,
+        totals=totals,
+        bonus=bonus,
+        interrupted=interrupted,
     )
 
 
@@ -45,71 +73,129 @@ def assert_ordered(points):
     assert 0 <= points.earned <= points.available <= points.possible
 
 
+def is_tenths(value):
+    return value == round(value, 1)
+
+
 def test_all_checks_pass_is_full():
-    component, checks = scoring.score_correctness(make_checks(*[Verdict.PASS] * 7), 6)
-    assert component.verdict is Verdict.PASS
-    assert component.points == Points(6, 6, 6)
-    assert checks[0].points == Points(0.86, 0.86, 0.86)
+    correctness, checks = scoring.score_correctness(make_checks(*[Verdict.PASS] * 7), 6)
+    assert correctness.verdict is Verdict.PASS and correctness.reason is None
+    assert correctness.points == pts(6, 6, 6)
+    assert checks[0].points == pts(0.86, 0.86, 0.86)
+    assert (correctness.figures.checks_passed, correctness.figures.checks_total) == (7, 7)
 
 
-def test_weights_and_rounding_down():
-    checks = [make_check("a", Verdict.PASS, 5), make_check("b", Verdict.FAIL, 1)]
-    component, scored = scoring.score_correctness(checks, 6)
-    assert component.points == Points(5, 6, 6)
-    assert component.verdict is Verdict.FAIL
-    assert component.reason == "1 of 2 checks pass"
-    assert scored[1].points == Points(0, 1.0, 1.0)
+@pytest.mark.parametrize(
+    ("weights", "failed", "earned"),
+    [((5, 1), 1, 5.0), ((1, 1, 1), 0, 4.0), ((1, 6), 0, 5.2), ((26, 12, 12, 50), 2, 5.3)],
+)
+def test_a_failed_check_costs_its_share_with_one_decimal_rounded_up(weights, failed, earned):
+    verdicts = [Verdict.FAIL if i == failed else Verdict.PASS for i in range(len(weights))]
+    checks = [make_check(str(i), v, weights[i]) for i, v in enumerate(verdicts)]
+    correctness, scored = scoring.score_correctness(checks, 6)
+    assert correctness.points == pts(earned, 6, 6)
+    assert correctness.verdict is Verdict.FAIL
+    assert correctness.reason == f"{len(weights) - 1} of {len(weights)} checks pass"
+    worth = round(6 * weights[failed] / sum(weights), 2)
+    assert scored[failed].points == pts(0, worth, worth)
+
+
+def test_a_failed_check_costs_a_tenth_at_least():
+    checks = [make_check("large", Verdict.PASS, 999), make_check("tiny", Verdict.FAIL, 1)]
+    assert scoring.score_correctness(checks, 6)[0].points == pts(5.9, 6, 6)
+
+
+@pytest.mark.parametrize(("share", "earned"), [(2 / 3, 8.0), (1 / 3, 4.0), (0.0, 0.0), (1.0, 12)])
+def test_a_check_of_several_outputs_earns_the_part_that_holds(share, earned):
+    verdict = Verdict.PASS if share == 1.0 else Verdict.FAIL
+    correctness, (check,) = scoring.score_correctness([make_check("dq", verdict, 3, share)], 12)
+    assert correctness.points == pts(earned, 12, 12)
+    assert check.points == pts(earned, 12, 12)
+    assert correctness.figures.checks_passed == (share == 1.0)
+
+
+def test_a_part_of_a_failed_check_never_makes_it_whole():
+    checks = [make_check("a", Verdict.PASS, 9), make_check("b", Verdict.FAIL, 1, 0.999)]
+    assert scoring.score_correctness(checks, 12)[0].points == pts(11.9, 12, 12)
 
 
 def test_internal_check_costs_no_points():
     verdicts = [Verdict.PASS] * 5 + [Verdict.INTERNAL]
-    component, checks = scoring.score_correctness(make_checks(*verdicts), 6)
-    assert component.verdict is Verdict.INTERNAL
-    assert component.points == Points(5, 5, 6)
-    assert checks[5].points == Points(0, 0, 1)
-    assert "fault of the judge" in component.reason and "check_5" in component.reason
+    correctness, checks = scoring.score_correctness(make_checks(*verdicts), 6)
+    assert correctness.verdict is Verdict.INTERNAL
+    assert correctness.points == pts(5, 5, 6)
+    assert checks[5].points == pts(0, 0, 1)
+    assert correctness.reason == "fault of the judge, costs no points: check_5"
 
 
 def test_skipped_check_is_available_and_not_measured_is_not():
     verdicts = (Verdict.PASS, Verdict.SKIPPED, Verdict.NOT_MEASURED)
-    component, checks = scoring.score_correctness(make_checks(*verdicts), 6)
-    assert component.points == Points(2, 4, 6)
-    assert checks[1].points == Points(0, 2, 2)
-    assert checks[2].points == Points(0, 0, 2)
+    correctness, checks = scoring.score_correctness(make_checks(*verdicts), 6)
+    assert correctness.points == pts(2, 4, 6)
+    assert checks[1].points == pts(0, 2, 2)
+    assert checks[2].points == pts(0, 0, 2)
+    assert correctness.reason == "1 of 2 checks pass; not measured: check_2"
 
 
 def test_correctness_passes_beside_a_check_that_cannot_run_here():
-    component, _ = scoring.score_correctness(make_checks(Verdict.PASS, Verdict.NOT_MEASURED), 6)
-    assert component.verdict is Verdict.PASS
-    assert component.points == Points(3, 3, 6)
+    correctness, _ = scoring.score_correctness(make_checks(Verdict.PASS, Verdict.NOT_MEASURED), 6)
+    assert correctness.verdict is Verdict.PASS
+    assert correctness.points == pts(3, 3, 6)
+    assert scoring.is_complete(correctness)
 
 
 @pytest.mark.parametrize("checks", [[], [make_check("a", Verdict.PASS, 0)]])
 def test_no_weight_is_a_fault_of_the_judge(checks):
-    component, _ = scoring.score_correctness(checks, 6)
-    assert component.verdict is Verdict.INTERNAL
-    assert component.points == Points(0, 0, 6)
+    correctness, _ = scoring.score_correctness(checks, 6)
+    assert correctness.verdict is Verdict.INTERNAL
+    assert correctness.points == pts(0, 0, 6)
 
 
-def test_random_checks_keep_the_order_of_points():
+def random_checks(generator):
+    verdicts = generator.choices(list(Verdict), k=generator.randint(1, 10))
+    parts = [generator.choice([0.0, 0.0, 1 / 3, 0.5, 2 / 3]) for _ in verdicts]
+    shares = [1.0 if v is Verdict.PASS else p for v, p in zip(verdicts, parts, strict=True)]
+    weights = [generator.choice([1, 2, 2.5, 12, 26]) for _ in verdicts]
+    rows = zip(verdicts, weights, shares, strict=True)
+    return [make_check(str(i), *row) for i, row in enumerate(rows)]
+
+
+def test_random_checks_keep_the_order_of_points_and_the_promise_of_shares():
     generator = random.Random(7)
-    for _ in range(2000):
-        verdicts = generator.choices(list(Verdict), k=generator.randint(1, 10))
-        checks = [
-            make_check(str(i), verdict, generator.randint(0, 4))
-            for i, verdict in enumerate(verdicts)
-        ]
-        possible = generator.randint(0, 18)
-        component, scored = scoring.score_correctness(checks, possible)
-        assert_ordered(component.points)
-        assert component.points.possible == possible
-        assert all(isinstance(v, int) for v in vars(component.points).values())
+    for _ in range(3000):
+        checks, possible = random_checks(generator), generator.randint(0, 18)
+        correctness, scored = scoring.score_correctness(checks, possible)
+        points = correctness.points
+        assert_ordered(points)
+        assert points.possible == possible
+        assert is_tenths(points.earned) and is_tenths(points.available)
+        total = sum(check.weight for check in checks)
+        judged = [c for c in checks if c.verdict not in NOT_JUDGED]
+        if not possible or not judged:
+            continue
+        lost = sum(possible * c.weight / total * (1 - c.share) for c in judged)
+        rounding = 0.1 if len(judged) < len(checks) else 0.0  # of what is available
+        assert points.available - points.earned <= max(lost, 0.1) + rounding + 1e-9
+        assert (points.earned == points.available) == all(c.share == 1.0 for c in judged)
         for check in scored:
             assert_ordered(check.points)
-        weighty = [c for c in checks if c.weight and scoring._is_measured(c.verdict)]
-        if possible and weighty:
-            all_pass = all(c.verdict is Verdict.PASS for c in weighty)
-            assert (component.points.earned == component.points.available) == all_pass
+
+
+def test_one_more_check_that_passes_never_costs_points():
+    generator = random.Random(8)
+    for _ in range(2000):
+        checks, possible = random_checks(generator), generator.randint(1, 18)
+        place = generator.randrange(len(checks))
+        if checks[place].verdict in NOT_JUDGED:
+            continue
+        better = list(checks)
+        better[place] = make_check(str(place), Verdict.PASS, checks[place].weight)
+        before, after = (scoring.score_correctness(c, possible)[0] for c in (checks, better))
+        assert after.points.earned >= before.points.earned
+
+
+def figures_of(speedup, floor=1.0, full=20.0):
+    return SpeedFigures(speedup=speedup, floor=floor, full=full)
 
 
 @pytest.mark.parametrize(
@@ -121,11 +207,11 @@ def test_speed_fraction_is_linear_in_the_logarithm(speedup, expected):
 
 
 @pytest.mark.parametrize("speedup", NOT_A_MEASUREMENT)
-def test_no_measurement_earns_no_speed(speedup):
+def test_what_is_no_measurement_is_a_fault_of_the_judge_and_earns_nothing(speedup):
     assert scoring.speed_fraction(speedup, 1.0, 20.0) == 0
-    component = scoring.score_speed({"speedup": speedup}, 2, floor=1.0, full=20.0)
-    assert component.verdict is Verdict.FAIL
-    assert component.points == Points(0, 2, 2)
+    speed = scoring.score_speed(figures_of(speedup), 2)
+    assert speed.verdict is Verdict.INTERNAL
+    assert speed.points == pts(0, 0, 2)
 
 
 def test_speed_fraction_is_monotone():
@@ -136,96 +222,99 @@ def test_speed_fraction_is_monotone():
 
 
 @pytest.mark.parametrize(
-    ("speedup", "earned", "verdict"),
-    [(1, 0, "fail"), (4.4, 0, "fail"), (4.5, 1, "fail"), (19.9, 1, "fail"), (20, 2, "pass")],
+    ("speedup", "earned"),
+    [(0.3, 0), (1, 0), (1.1, 0), (1.2, 0.1), (4.4, 0.9), (4.5, 1), (19.9, 1.9), (20, 2), (99, 2)],
 )
-def test_whole_speed_points_round_down(speedup, earned, verdict):
-    component = scoring.score_speed({"speedup": speedup}, 2, floor=1.0, full=20.0)
-    assert component.points == Points(earned, 2, 2)
-    assert component.verdict == verdict
-    assert (component.reason is None) == (verdict == "pass")
+def test_a_right_kernel_that_is_slow_passes_with_part_of_the_points(speedup, earned):
+    speed = scoring.score_speed(figures_of(speedup), 2)
+    assert speed.points == pts(earned, 2, 2)
+    assert speed.verdict is Verdict.PASS
+    told = f"{speedup:.3g}x naive; no points at 1x, full points at 20x"
+    assert speed.reason == (None if earned == 2 else told)
+    assert speed.figures.speedup == speedup
 
 
-def test_full_fraction_earns_all_points():
+def test_points_are_rounded_down_to_a_tenth_and_full_only_for_all():
     for possible in range(0, 31):
-        assert scoring.whole_points(possible, 1.0) == possible
-        assert scoring.whole_points(possible, 1 - 1e-12) == possible
-        assert scoring.whole_points(possible, float("nan")) == 0
+        assert scoring.tenths(possible, 1.0) == possible
+        assert scoring.tenths(possible, 1 - 1e-12) == possible
+        assert scoring.tenths(possible, math.nan) == scoring.tenths(possible, -0.5) == 0
+        assert scoring.tenths(possible, 0.999) < possible or not possible
+        assert is_tenths(scoring.tenths(possible, 0.377))
 
 
-@pytest.mark.parametrize(("floor", "full"), [(1, 1), (0, 2), (3, 2), (float("nan"), 2), (1, None)])
+@pytest.mark.parametrize(("floor", "full"), [(1, 1), (0, 2), (3, 2), (math.nan, 2), (1, None)])
 def test_bad_speed_targets_are_a_fault_of_the_judge(floor, full):
     assert scoring.speed_fraction(5.0, floor, full) == 0
-    component = scoring.score_speed({"speedup": 5.0}, 2, floor=floor, full=full)
-    assert component.verdict is Verdict.INTERNAL
-    assert component.points == Points(0, 0, 2)
-
-
-def test_speed_targets_may_come_with_the_figures():
-    component = scoring.score_speed({"speedup": 5.0, "floor": 1.0, "full": 5.0}, 2)
-    assert component.points == Points(2, 2, 2)
-    assert scoring.score_speed({"speedup": 5.0}, 2).verdict is Verdict.INTERNAL
-
-
-def test_missing_speedup_is_a_fault_of_the_judge():
-    assert scoring.score_speed({}, 2, floor=1, full=2).verdict is Verdict.INTERNAL
+    speed = scoring.score_speed(figures_of(5.0, floor, full), 2)
+    assert speed.verdict is Verdict.INTERNAL
+    assert speed.points == pts(0, 0, 2)
 
 
 @pytest.mark.parametrize(
     ("extra", "allowed", "verdict"),
     [
-        ([10, 20], [10, 20], "pass"),
-        ([10, 20], 20, "pass"),
-        ([10, 21], [10, 20], "fail"),
-        ([10, float("nan")], [10, 20], "fail"),
-        ([10, None], [10, 20], "fail"),
-        ([10], [10, 20], "internal"),
-        ([], [], "internal"),
-        (None, [10, 20], "internal"),
-        ([10, 20], [10, float("nan")], "internal"),
+        ((10, 20), (10, 20), "pass"),
+        ((0, 0), (10, 20), "pass"),
+        ((10, 21), (10, 20), "fail"),
+        ((11, 20), (10, 20), "fail"),
+        ((10,), (10, 20), "internal"),
+        ((), (), "internal"),
+        ((10, 20), (), "internal"),
     ],
 )
 def test_memory_is_all_or_nothing(extra, allowed, verdict):
-    figures = {"extra_bytes": extra, "allowed_bytes": allowed, "lengths": [2048, 4096]}
-    component = scoring.score_memory(figures, 2)
-    assert component.verdict == verdict
-    assert component.points.earned == (2 if verdict == "pass" else 0)
-    assert_ordered(component.points)
+    figures = MemoryFigures(extra_bytes=extra, allowed_bytes=allowed, lengths=(2048, 4096))
+    memory = scoring.score_memory(figures, 2)
+    assert memory.verdict == verdict
+    assert memory.points.earned == (2 if verdict == "pass" else 0)
+    assert memory.points.available == (0 if verdict == "internal" else 2)
+    assert memory.figures is figures
 
 
-def test_memory_failure_names_the_length():
-    figures = {"extra_bytes": [1, 9], "allowed_bytes": [2, 4], "lengths": [2048, 4096]}
-    assert "seqlen 4096" in scoring.score_memory(figures, 2).reason
+def test_memory_failure_names_the_first_length_that_is_too_much():
+    def reason(*extra):
+        figures = MemoryFigures(extra_bytes=extra, allowed_bytes=(2, 4), lengths=(2048, 4096))
+        return scoring.score_memory(figures, 2).reason
+
+    assert "seqlen 4096" in reason(1, 9) and "seqlen 2048" in reason(3, 9)
 
 
-SPEED = ComponentResult(Verdict.PASS, Points(2, 2, 2))
+SPEED = component(Verdict.PASS, 2, 2, 2)
 
 
 @pytest.mark.parametrize(
     ("correctness", "verdict", "points"),
     [
-        (ComponentResult(Verdict.PASS, Points(6, 6, 6)), "pass", Points(2, 2, 2)),
-        (ComponentResult(Verdict.PASS, Points(3, 3, 6)), "pass", Points(2, 2, 2)),
-        (ComponentResult(Verdict.FAIL, Points(5, 6, 6)), "skipped", Points(0, 2, 2)),
-        (ComponentResult(Verdict.REJECTED, Points(0, 6, 6)), "skipped", Points(0, 2, 2)),
-        (ComponentResult(Verdict.INTERNAL, Points(5, 5, 6)), "skipped", Points(0, 0, 2)),
-        (ComponentResult(Verdict.INTERNAL, Points(3, 5, 6)), "skipped", Points(0, 2, 2)),
-        (ComponentResult(Verdict.NOT_MEASURED, Points(0, 0, 6)), "skipped", Points(0, 0, 2)),
-        (None, "internal", Points(0, 0, 2)),
+        (component(Verdict.PASS, 6, 6, 6), "pass", (2, 2, 2)),
+        (component(Verdict.PASS, 3, 3, 6), "pass", (2, 2, 2)),
+        (component(Verdict.FAIL, 5.9, 6, 6), "skipped", (0, 2, 2)),
+        (component(Verdict.SKIPPED, 5.9, 6, 6), "skipped", (0, 2, 2)),
+        (component(Verdict.REJECTED, 0, 6, 6), "skipped", (0, 2, 2)),
+        (component(Verdict.INTERNAL, 5, 5, 6), "skipped", (0, 0, 2)),
+        (component(Verdict.INTERNAL, 3, 5, 6), "skipped", (0, 2, 2)),
+        (component(Verdict.NOT_MEASURED, 0, 0, 6), "skipped", (0, 0, 2)),
+        (None, "internal", (0, 0, 2)),
     ],
 )
 def test_gate_opens_only_for_complete_correctness(correctness, verdict, points):
     gated = scoring.gate(SPEED, correctness)
     assert gated.verdict == verdict
-    assert gated.points == points
+    assert gated.points == pts(*points)
     assert (gated.reason is None) == (verdict == "pass")
 
 
 @pytest.mark.parametrize(
-    "component", [scoring.not_measured(2, "needs a CUDA GPU"), scoring.internal(2, "timer broke")]
+    "lost", [scoring.not_measured(2, "needs a CUDA GPU"), scoring.internal(2, "timer broke")]
 )
-def test_gate_passes_on_what_was_not_measured(component):
-    assert scoring.gate(component, ComponentResult(Verdict.FAIL, Points(0, 6, 6))) == component
+def test_gate_passes_on_what_was_not_measured(lost):
+    assert scoring.gate(lost, component(Verdict.FAIL, 0, 6, 6)) == lost
+
+
+def test_a_gated_component_keeps_its_figures_as_evidence():
+    figures = figures_of(5.0)
+    speed = scoring.score_speed(figures, 2)
+    assert scoring.gate(speed, component(Verdict.FAIL, 3, 6, 6)).figures == figures
 
 
 def test_missing_component_is_internal_and_worthless_one_is_not_due():
@@ -234,10 +323,10 @@ def test_missing_component_is_internal_and_worthless_one_is_not_due():
     whole = scoring.complete_components(given, possible)
     assert tuple(whole) == COMPONENTS
     assert whole["work"].verdict is Verdict.INTERNAL
-    assert whole["work"].points == Points(0, 0, 1)
+    assert whole["work"].points == pts(0, 0, 1)
     assert whole["memory"].verdict is Verdict.NOT_MEASURED
-    assert whole["memory"].points == Points(0, 0, 0)
-    assert scoring.problem_points(whole) == Points(4, 4, 5)
+    assert whole["memory"].points == pts(0, 0, 0)
+    assert scoring.problem_points(whole) == pts(4, 4, 5)
 
 
 def test_problem_verdict_is_the_worst():
@@ -247,36 +336,49 @@ def test_problem_verdict_is_the_worst():
     assert scoring.problem_verdict(components, passing) is Verdict.PASS
     failing = make_checks(Verdict.PASS, Verdict.TIMEOUT, Verdict.FAIL)
     assert scoring.problem_verdict(components, failing) is Verdict.TIMEOUT
-    assert scoring.problem_verdict(components, passing, Message("no file")) is Verdict.ERROR
+    refused = Message(headline="no file")
+    assert scoring.problem_verdict(components, passing, refused) is Verdict.ERROR
     assert scoring.problem_verdict({"correctness": SPEED}, passing) is Verdict.INTERNAL
 
 
-def test_totals_keep_bonus_apart():
-    required = make_problem(points=Points(4, 6, 10))
-    bonus = make_problem(points=Points(1, 2, 20), bonus=True)
-    assert scoring.total([required, bonus, required]) == (Points(8, 12, 20), Points(1, 2, 20))
+def test_complete_correctness_with_some_speed_missing_is_a_pass():
+    components = dict.fromkeys(COMPONENTS, SPEED)
+    components["speed"] = scoring.score_speed(figures_of(4.5), 4)
+    assert scoring.problem_verdict(components, make_checks(Verdict.PASS)) is Verdict.PASS
+    assert scoring.problem_points(components) == pts(8, 10, 10)
 
 
-LOST = make_problem(Verdict.FAIL, Points(4, 10, 10))
+def test_totals_keep_bonus_apart_and_are_rounded_nowhere():
+    required = make_problem(points=(4.1, 6.1, 10))
+    bonus = make_problem(points=(1.3, 2, 20), bonus=True)
+    totals = scoring.total([required, bonus, required, required])
+    assert totals == (pts(12.3, 18.3, 30), pts(1.3, 2, 20))
+
+
+LOST = make_problem(Verdict.FAIL, (4, 10, 10))
+SLOW = make_problem(Verdict.PASS, (9.5, 10, 10))
+INTERNAL_CHECK = make_problem(checks=tuple(make_checks(Verdict.INTERNAL)))
 
 
 @pytest.mark.parametrize(
     ("record", "options", "expected"),
     [
         (make_record(make_problem()), {}, 0),
-        (make_record(make_problem(points=Points(6, 6, 10))), {}, 0),
+        (make_record(make_problem(points=(6, 6, 10))), {}, 0),
         (make_record(make_problem(), LOST), {}, 1),
+        (make_record(SLOW), {}, 1),
+        (make_record(SLOW), {"fail_under": 9.5}, 0),
         (make_record(make_problem(), LOST), {"exit_zero": True}, 0),
         (make_record(LOST), {"fail_under": 4}, 0),
-        (make_record(LOST), {"fail_under": 5}, 1),
+        (make_record(LOST), {"fail_under": 4.1}, 1),
         (make_record(LOST), {"fail_under": 5, "exit_zero": True}, 0),
-        (make_record(LOST), {"fail_under": float("nan")}, 1),
-        (make_record(make_problem(Verdict.FAIL, Points(10, 10, 10))), {}, 1),
-        (make_record(make_problem(), make_problem(points=Points(0, 9, 9), bonus=True)), {}, 1),
+        (make_record(LOST), {"fail_under": math.nan}, 1),
+        (make_record(make_problem(Verdict.FAIL)), {}, 1),
+        (make_record(make_problem(), make_problem(points=(0, 9, 9), bonus=True)), {}, 1),
         (make_record(make_problem(Verdict.INTERNAL)), {"exit_zero": True, "fail_under": 1}, 3),
-        (make_record(make_problem(checks=tuple(make_checks(Verdict.INTERNAL)))), {}, 3),
+        (make_record(INTERNAL_CHECK), {}, 3),
         (make_record(), {}, 3),
-        (make_record(make_problem(Verdict.NOT_MEASURED, Points(0, 0, 10))), {}, 4),
+        (make_record(make_problem(Verdict.NOT_MEASURED, (0, 0, 10))), {}, 4),
         (make_record(make_problem(), interrupted=True), {"exit_zero": True}, 130),
     ],
 )

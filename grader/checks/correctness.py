@@ -187,7 +187,7 @@ def _element(
     text = f"{name}[{place}]   got {shown_got}   expected {shown_truth}   allowed {allowed:.2g}"
     if not math.isfinite(ratio):
         return text
-    return text + (f"   ({ratio:.0f}x)" if 10 <= ratio < 1e5 else f"   ({ratio:.2g}x)")
+    return text + (f"   ({ratio:,.0f}x)" if ratio >= 10 else f"   ({ratio:.2g}x)")
 
 
 def _apart(got: float, expected: float) -> tuple[str, str]:

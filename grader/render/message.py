@@ -41,7 +41,7 @@ def causes(problem: ProblemResult) -> list[Cause]:
     """Return the causes of a problem's failures: its own message, then its checks merged by cause.
 
     Checks have one cause when their diagnosis has the same id, or, undiagnosed, when the submission
-    ended in the same way with the same headline (one exception in every check is one report). Wrong
+    ended in the same way at the same line (one exception in every check is one report). Wrong
     numbers in the plain case are the reason for those in every other check, which depart from it.
     """
     found: list[Cause] = []
@@ -80,11 +80,16 @@ def _merge_key(check: CheckResult, problem: ProblemResult) -> tuple[str, ...]:
     if check.diagnosis is not None:
         return (fault, "diagnosis", check.diagnosis.id)
     if check.message is not None and check.message.first is None:  # no wrong number: one event
-        return (fault, "ending", check.verdict, check.message.headline)
+        return (fault, "ending", check.verdict, str(check.message.line), event(check.message))
     plain = next((c for c in problem.checks if c.id == "plain"), None)
     if plain is not None and _is_wrong_number(plain) and plain.message is not None:
         return (fault, "plain", plain.message.headline)
     return (fault, "check", check.id)
+
+
+def event(message: Message) -> str:
+    """Return the headline without its numbers: one exception names other sizes in every case."""
+    return re.sub(r"\d+", "N", message.headline)
 
 
 def _is_wrong_number(check: CheckResult) -> bool:

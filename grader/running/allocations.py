@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from grader.running.arena import UNWRITTEN
+
 _GUARD_BYTES = 16 * 1024
 _PATTERN = 0xA5
 _EMPTY = {
@@ -48,6 +50,7 @@ class Guarded(TorchDispatchMode):
         buffer = torch.full(
             (padded + 2 * _GUARD_BYTES,), 0xFF, dtype=torch.uint8, device=plain.device
         )
+        buffer[_GUARD_BYTES : _GUARD_BYTES + size : plain.element_size()] = UNWRITTEN
         buffer[:_GUARD_BYTES] = _PATTERN
         buffer[_GUARD_BYTES + size :] = _PATTERN
         self._buffers.append((buffer, size))

@@ -20,6 +20,9 @@ from grader.dtypes import TORCH_DTYPES
 
 GUARD_BYTES = 64 * 1024
 POISON = 0xFF
+# The lowest byte of each element that a submission allocates and nobody has written yet: NaN too,
+# and not the NaN that comes out of arithmetic with what was read beside an input's elements.
+UNWRITTEN = 0xE5
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 

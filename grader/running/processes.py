@@ -16,13 +16,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from grader.manifest import ROOT
-from grader.running import reaper
+from grader.running import reaper, scratch
 
 GRACE_S = 8.0
 # A child sends a sign of life every second. One that was stopped, by whatever can signal it, does
 # not; thirty missing in a row are no busy machine's.
 SILENCE_S = 30.0
+_LOOK_S = 1.0
 _MAX_LINE_BYTES = 2**20
+_MAX_REST_BYTES = 2**20  # what may lie in a pipe when its writer dies
 _OUTPUT_TAIL_BYTES = 64 * 1024
 
 
@@ -93,7 +95,7 @@ class Children:
                 self._running.add(child)
             try:
                 with os.fdopen(read, "rb", buffering=0) as stream:
-                    yield from _lines(stream, time.monotonic() + deadline_s, ending)
+                    yield from _lines(stream, child, time.monotonic() + deadline_s, ending)
                 if ending.timed_out or ending.silent:
                     _signal_group(child, signal.SIGKILL)
                 with contextlib.suppress(subprocess.TimeoutExpired):
@@ -104,6 +106,8 @@ class Children:
                 with self._lock:
                     self._running.discard(child)
                 reaper.ended(child)
+                if child.returncode:  # it may not have come to removing its folder
+                    scratch.sweep()
                 size = log.seek(0, os.SEEK_END)
                 log.seek(max(0, size - _OUTPUT_TAIL_BYTES))
                 ending.output = log.read().decode("utf-8", "replace")
@@ -122,29 +126,44 @@ class Children:
             _signal_group(child, signal.SIGKILL)
 
 
-def _lines(stream: Any, deadline: float, ending: Ending) -> Iterator[bytes]:
+def _lines(
+    stream: Any, child: subprocess.Popen, deadline: float, ending: Ending
+) -> Iterator[bytes]:
+    """Yield what the child writes, until it closes its end or is gone, or is to be ended.
+
+    Others may hold the pipe open, and write into it: neither is a sign of the child's life.
+    """
     pending = b""
-    heard = time.monotonic()
+    heard = looked = time.monotonic()
+    gone, stopped, rest = False, False, _MAX_REST_BYTES
     while True:
-        ready, _, _ = select.select([stream], [], [], 1.0)
-        now = time.monotonic()
-        if not ready:
-            ending.timed_out = now >= deadline
-            ending.silent = now - heard >= SILENCE_S
-            if ending.timed_out or ending.silent:
-                return
-            continue
-        chunk = stream.read(65536)
-        heard = now
-        if not chunk:
+        ready, _, _ = select.select([stream], [], [], _LOOK_S)
+        chunk = stream.read(65536) if ready else None
+        if chunk == b"":
             return
-        *lines, pending = (pending + chunk).split(b"\n")
+        now = time.monotonic()
+        if now - looked >= _LOOK_S or not ready:
+            looked, gone, stopped = now, child.poll() is not None, _is_stopped(child.pid)
+        if chunk and not stopped:
+            heard = now
+        *lines, pending = (pending + (chunk or b"")).split(b"\n")
         yield from lines
         if len(pending) > _MAX_LINE_BYTES:
             pending = b""
-        if now >= deadline:
-            ending.timed_out = True
+        rest -= len(chunk or b"") if gone else 0
+        if gone and (rest <= 0 or not ready):
             return
+        ending.timed_out = now >= deadline
+        ending.silent = now - heard >= SILENCE_S
+        if ending.timed_out or ending.silent:
+            return
+
+
+def _is_stopped(pid: int) -> bool:
+    with contextlib.suppress(OSError, IndexError):
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[0] in "Tt"
+    return False
 
 
 def _signal_group(child: subprocess.Popen, number: int) -> None:
@@ -155,6 +174,6 @@ def _signal_group(child: subprocess.Popen, number: int) -> None:
 
 def _trusted_environment() -> dict[str, str]:
     """The environment of the judge's own processes: nothing that changes pytest or Triton."""
-    hidden = ("PYTEST_", "TRITON_", "PYTHONSTARTUP", "PYTHONINSPECT", "PYTHONPATH")
+    hidden = ("PYTEST_", "TRITON_", "PYTHONSTARTUP", "PYTHONINSPECT")
     env = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
     return env | {"PYTHONDONTWRITEBYTECODE": "1"}

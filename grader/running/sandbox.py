@@ -15,7 +15,6 @@ import os
 import re
 import secrets
 import select
-import shutil
 import signal
 import socket
 import subprocess
@@ -77,7 +76,7 @@ class Sandbox:
         ours.setblocking(False)
         self._channel = ours
         self._process = reaper.start(
-            [sys.executable, "-I", "-u", "-X", "utf8", str(_WORKER), str(theirs.fileno())],
+            [sys.executable, "-I", "-B", "-u", "-X", "utf8", str(_WORKER), str(theirs.fileno())],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -223,7 +222,7 @@ class Sandbox:
         self._channel.close()
         self.kill()
         self._stdout.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        scratch.remove_tree(self._folder)
 
     def __enter__(self) -> Sandbox:
         return self

@@ -5,9 +5,9 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import itertools
 import os
 import re
-import shutil
 import tempfile
 from pathlib import Path
 
@@ -16,12 +16,12 @@ _NAME = re.compile(r"grader-(\d{1,10})-(\d{1,20})-\w+")
 
 @functools.cache
 def _folder_of(pid: int) -> Path:
-    _sweep()
+    sweep()
     path = Path(tempfile.mkdtemp(prefix=f"grader-{pid}-{_start_time(pid)}-"))
 
     def remove() -> None:
         if os.getpid() == pid:  # not in a forked child
-            shutil.rmtree(path, ignore_errors=True)
+            remove_tree(path)
 
     atexit.register(remove)
     return path
@@ -32,7 +32,37 @@ def folder() -> Path:
     return _folder_of(os.getpid())
 
 
-def _sweep() -> None:
+def remove_tree(path: Path) -> None:
+    """Remove a folder whatever a submission has put there; what cannot be removed stays.
+
+    Folders are lifted to the top before they are emptied. Thousands of them one inside the other
+    have a path that is too long for the system, and are too deep for `shutil.rmtree`.
+    """
+    numbers = itertools.count()
+    pending = [path]
+    while pending:
+        folder = pending.pop()
+        with contextlib.suppress(OSError):
+            os.chmod(folder, 0o700)
+            for entry in list(os.scandir(folder)):
+                with contextlib.suppress(OSError):
+                    if not entry.is_dir(follow_symlinks=False):
+                        os.unlink(entry.path)
+                    elif folder == path:
+                        pending.append(Path(entry.path))
+                    else:
+                        os.chmod(entry.path, 0o700)  # a locked one cannot be moved
+                        lifted = path / f".{os.getpid()}-{next(numbers)}"
+                        os.rename(entry.path, lifted)
+                        pending.append(lifted)
+        if folder != path:
+            with contextlib.suppress(OSError):
+                os.rmdir(folder)
+    with contextlib.suppress(OSError):
+        os.rmdir(path)
+
+
+def sweep() -> None:
     """Remove the folders of this user's processes that were killed before they could do it."""
     with contextlib.suppress(OSError):
         for path in Path(tempfile.gettempdir()).glob("grader-*-*-*"):
@@ -40,7 +70,7 @@ def _sweep() -> None:
             with contextlib.suppress(OSError):
                 ours = path.lstat().st_uid == os.getuid() and path.is_dir()
                 if ours and name and _start_time(int(name[1])) != int(name[2]):
-                    shutil.rmtree(path, ignore_errors=True)
+                    remove_tree(path)
 
 
 def _start_time(pid: int) -> int:

@@ -9,7 +9,7 @@ import torch
 
 from grader.inputs import Inputs
 from grader.manifest import Case, Limits, Problem
-from grader.running.arena import POISON, Arena, Layout
+from grader.running.arena import POISON, UNWRITTEN, Arena, Layout
 from grader.running.evidence import CallEvidence
 from grader.running.placing import place
 from grader.running.protocol import Ended, Reply, Status, failed
@@ -51,11 +51,11 @@ class Budget:
             limit = min(limit, max(_PATIENCE_S, _PATIENCE_FACTOR * self._slowest_s))
         return limit
 
-    def count(self, seconds: float, *, came_back: bool) -> None:
-        """Take the seconds of one call off."""
+    def count(self, seconds: float, *, came_back: bool, start_s: float = 0.0) -> None:
+        """Take the seconds of one call off, of which `start_s` are those of starting a worker."""
         self.spent_s += seconds
         if came_back:
-            self._slowest_s = max(self._slowest_s, seconds)
+            self._slowest_s = max(self._slowest_s, seconds - start_s)
         else:
             self.lost_s += seconds
 
@@ -109,11 +109,13 @@ class Session:
             return CallEvidence(over_budget=why)
         start = time.monotonic()
         evidence = self._import()
+        start_s = time.monotonic() - start
         if evidence is None:
             evidence = self._exchange("call", case, inputs, outputs)
         reply = evidence.result
         if isinstance(reply, Reply) or reply.started:  # what never started is no call
-            self.budget.count(time.monotonic() - start, came_back=isinstance(reply, Reply))
+            seconds, came_back = time.monotonic() - start, isinstance(reply, Reply)
+            self.budget.count(seconds, came_back=came_back, start_s=start_s)
         if isinstance(reply, Reply):
             unfinished = reply.status == Status.NOT_IMPLEMENTED and not self._answered
             self._answered |= reply.status == Status.OK
@@ -161,7 +163,7 @@ class Session:
             before = arena.memory[: layout.inputs_end].clone()
             result = self._sandbox.ask(
                 what,
-                self.budget.call_s(compiles=not self.interpret),
+                self.budget.call_s(compiles=self.device != "cpu"),
                 (arena.fd,),
                 layout=layout.to_json(),
                 kwargs=case.kwargs,
@@ -176,9 +178,7 @@ class Session:
         return CallEvidence(
             result=result,
             outputs={view.name: view.of(after) for view in layout.outputs},
-            unwritten={
-                view.name: _still_poisoned(view.of(after), POISON) for view in layout.outputs
-            },
+            unwritten={view.name: _still_poisoned(view.of(after)) for view in layout.outputs},
             changed=_changed(before, after, layout),
             output=self._sandbox.output(),
         )
@@ -199,8 +199,10 @@ def _write_inputs(arena: Arena, layout: Layout, inputs: Inputs) -> None:
         view.of(arena.memory).copy_(source)
 
 
-def _still_poisoned(values: torch.Tensor, poison: int) -> torch.Tensor:
+def _still_poisoned(values: torch.Tensor) -> torch.Tensor:
     """Return where an output still holds the bytes that its memory was filled with."""
+    poison = torch.full((values.element_size(),), POISON, dtype=torch.uint8)
+    poison[0] = UNWRITTEN
     raw = values.contiguous().view(-1).view(torch.uint8)
     return (raw.view(values.numel(), -1) == poison).all(1).view(values.shape)
 

@@ -1,0 +1,87 @@
+"""A wrong kernel as data: a model answer with one mistake put in by text substitution."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+
+from grader.source import step_regions
+
+# What a headline says of a mistake that is caught otherwise than by its numbers.
+READ_OUTSIDE = "read outside a tensor"
+WRITE_OUTSIDE = "write outside a tensor"
+OVERWRITTEN = "was overwritten"
+NOT_DENSE = "expected a dense tensor"
+NOT_WRITTEN = "was not written everywhere"
+NAN = "was computed as NaN"
+NO_KERNEL = "no Triton kernel was launched"
+SECOND_CALL = "is wrong in a second call with other values of the same shape"
+NOT_RETURNED = "got no such value"
+WRONG_DTYPE = "got dtype"
+
+
+@dataclasses.dataclass(frozen=True)
+class Mutant:
+    """One wrong kernel and what must become of it.
+
+    Attributes:
+        problem: id of the problem whose model answer is changed.
+        name: what is wrong, for the test's id.
+        checks: the checks of problem.toml that must catch it, each of them.
+        edits: (old text, new text) or (old text, new text, how often the old text occurs).
+        expected_id: the known mistake that the judge must name, without the problem's prefix; None
+            where no known mistake is exactly this one: then none may be named.
+        step: the step that the judge must name; where None it may name any that the edits touch.
+        caught_as: text of the headline for what is caught otherwise than by its numbers.
+        keeps: the least share of the correctness points that is left; None where the mistake is at
+            the core and may cost everything.
+        earns_nothing: no correctness point is left.
+        needs_cuda: why it shows on a GPU alone.
+    """
+
+    problem: str
+    name: str
+    checks: tuple[str, ...]
+    edits: tuple[tuple, ...]
+    expected_id: str | None = None
+    step: int | None = None
+    caught_as: str | None = None
+    keeps: float | None = None
+    earns_nothing: bool = False
+    needs_cuda: str | None = None
+
+    @property
+    def id(self) -> str:
+        """Name of the test's case."""
+        return f"{self.problem}-{self.name.replace(' ', '_')}"
+
+    def applied_to(self, source: str) -> str:
+        """Return the changed source.
+
+        Raises:
+            ValueError: the model answer has changed, so that an edit no longer fits.
+        """
+        for old, new, *count in self.edits:
+            expected = count[0] if count else 1
+            if source.count(old) != expected:
+                raise ValueError(
+                    f"{self.id}: got {source.count(old)} times {old!r} in the model answer of"
+                    f" {self.problem}, expected {expected}: adapt tests/mutants/{self.problem}.py"
+                )
+            source = source.replace(old, new)
+        return source
+
+    def steps_touched(self, source: str) -> set[int]:
+        """The marked steps in which the edits lie."""
+        changed = self.applied_to(source)
+        before, after = source.splitlines(), changed.splitlines()
+        blocks = difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
+        # A line that is gone stood where the next one is now.
+        lines = {n for tag, *_, i, j in blocks if tag != "equal" for n in range(i, max(j, i + 1))}
+        regions = step_regions(changed).items()
+        return {step for step, (a, b) in regions for n in lines if a <= n + 1 <= b}
+
+
+def mixed_into(problem: str, edits: tuple[tuple, ...], *, times: int = 1) -> tuple[tuple, ...]:
+    """Edits of lines that occur `times` in the model answer of `problem`."""
+    return tuple((old, new, times) for old, new, *_ in edits)

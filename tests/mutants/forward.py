@@ -1,0 +1,395 @@
+"""Mistakes in the lines that the forward kernels of p03 to p07 share."""
+
+from functools import partial
+
+from tests.mutants.common import (
+    NO_KERNEL,
+    NOT_DENSE,
+    NOT_RETURNED,
+    NOT_WRITTEN,
+    OVERWRITTEN,
+    SECOND_CALL,
+    WRITE_OUTSIDE,
+    WRONG_DTYPE,
+    Mutant,
+)
+
+LAUNCH_SCALE = "softmax_scale * LOG2_E,"
+ALLOCATE = "out = torch.empty(q.shape, dtype=q.dtype, device=q.device)"
+RETURN = "    return out, lse\n"
+ENTRY = "def attention("
+PRODUCTS = 'scores = tl.dot(q, tl.trans(k), input_precision="ieee")'
+RESCALE = "rescale = tl.exp2(running_max - "
+WEIGHTS = "p = tl.exp2(scores * scale_log2 - "
+SUM = "running_sum = running_sum * rescale + tl.sum(p, 1)"
+ACC = 'acc = tl.dot(p.to(v.dtype), v, acc * rescale[:, None], input_precision="ieee")'
+NEW_MAX = "new_max = tl.maximum(running_max, tl.max(scores, 1) * scale_log2)"
+LSE = "lse = (running_max + tl.log2(running_sum)) * LN_2"
+STORE_OUT = "tl.store(out_ptrs, out.to(out_ptr.dtype.element_ty), mask=in_bounds[:, None])"
+STORE_LSE = "    tl.store(lse_ptr + offs_m, lse, mask=in_bounds)\n"
+DIVIDE = "out = acc / running_sum[:, None]"
+ADVANCE_K = "k_ptr += BLOCK_N * stride_kn\n"
+ADVANCE_V = "v_ptr += BLOCK_N * stride_vn\n"
+K_OFFS = "k_offs = offs_n[:, None] * stride_kn + offs_d[None, :]"
+STRIDES = "*q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *out.stride()[:3],"
+
+# In units of the launch: the step of each problem in which the shared lines lie, if in any.
+_STEPS = {
+    "p03": {"fold": 3, "finish": 4, "launch": 5},
+    "p04": {"walk": 3, "launch": 4},
+    "p05": {"launch": 3},
+    "p06": {"launch": 5},
+    "p07": {"launch": 4},
+}
+_OPTIONS = {
+    "p06": "window_size, ",
+    "p07": "window_size, num_sink_tokens, ",
+}
+_IN_WINDOW = {
+    "p03": "torch.ones(q.shape[2], k.shape[2], dtype=torch.bool)",
+    "p04": "keys <= rows",
+    "p05": "keys <= rows",
+    "p06": "(keys <= rows) & (keys > rows - window_size)",
+    "p07": "(keys <= rows) & ((keys > rows - window_size) | (keys < num_sink_tokens))",
+}
+_NAIVE = """\
+rows, keys = torch.arange(q.shape[2])[:, None], torch.arange(k.shape[2])
+    group = q.shape[1] // k.shape[1]
+    scores = softmax_scale * q.float() @ k.float().repeat_interleave(group, 1).mT
+    scores = scores.masked_fill(~({visible}), float("-inf"))
+    p = scores.softmax(-1) @ v.float().repeat_interleave(group, 1)
+    return p.to(q.dtype), scores.logsumexp(-1)
+    """
+
+
+def kept(key: str) -> tuple[tuple[str, str], ...]:
+    """Edits that keep a result and return it for every later call with the same key."""
+    return (
+        (RETURN, f"    return _KEPT.setdefault({key}, (out, lse))\n"),
+        (ENTRY, f"_KEPT = {{}}\n\n\n{ENTRY}"),
+    )
+
+
+def work_not_done(problem: str) -> tuple[Mutant, ...]:
+    """What must earn nothing."""
+    mutant = partial(Mutant, problem, checks=("plain",), earns_nothing=True)
+    naive = _NAIVE.format(visible=_IN_WINDOW[problem])
+    options = f"(q.shape, k.shape, q.dtype, softmax_scale, {_OPTIONS.get(problem, '')})"
+    return (
+        Mutant(
+            problem,
+            "zeros",
+            ("plain", "lse"),
+            ((RETURN, "    return torch.zeros_like(out), torch.zeros_like(lse)\n"),),
+            "ZEROS",
+            earns_nothing=True,
+        ),
+        mutant(
+            name="zeros above 300",
+            edits=(
+                (
+                    RETURN,
+                    "    if max(q.shape[2], k.shape[2]) > 300:\n"
+                    "        out, lse = torch.zeros_like(out), torch.zeros_like(lse)\n" + RETURN,
+                ),
+            ),
+        ),
+        mutant(name="no kernel", edits=((ALLOCATE, naive + ALLOCATE),), caught_as=NO_KERNEL),
+        mutant(
+            name="kept by shape", edits=kept("(q.shape, k.shape, q.dtype)"), caught_as=SECOND_CALL
+        ),
+        mutant(name="kept by address", edits=kept("q.data_ptr()"), caught_as=SECOND_CALL),
+        mutant(
+            name="kept by shape dtype and options", edits=kept(options), caught_as=SECOND_CALL
+        ),
+    )
+
+
+def wrong_lse(problem: str) -> tuple[Mutant, ...]:
+    """Mistakes in lse alone."""
+    mutant = partial(Mutant, problem, checks=("lse",), keeps=0.6)
+    step = _STEPS[problem].get("finish")
+    allocated = "dtype=torch.float32, device=q.device)"
+    return (
+        mutant(
+            name="lse in base 2",
+            edits=((LSE, "lse = running_max + tl.log2(running_sum)"),),
+            expected_id="LSE-BASE-2",
+            step=step,
+        ),
+        mutant(
+            name="lse with its units mixed",
+            edits=((LSE, "lse = running_max + tl.log(running_sum)"),),
+            expected_id="LSE-UNITS-MIXED",
+            step=step,
+        ),
+        mutant(
+            name="lse of a natural log scaled",
+            edits=((LSE, "lse = (running_max + tl.log(running_sum)) * LN_2"),),
+        ),
+        mutant(
+            name="lse without max",
+            edits=((LSE, "lse = tl.log(running_sum)"),),
+            expected_id="LSE-WITHOUT-MAX",
+            step=step,
+        ),
+        mutant(
+            name="lse without sum",
+            edits=((LSE, "lse = running_max * LN_2"),),
+            expected_id="LSE-WITHOUT-SUM",
+            step=step,
+        ),
+        mutant(name="lse not written", edits=((STORE_LSE, ""),), caught_as=NOT_WRITTEN),
+        mutant(
+            name="lse not returned",
+            edits=((RETURN, "    return out\n"),),
+            caught_as=NOT_RETURNED,
+        ),
+        Mutant(
+            problem,
+            "lse of the dtype of q",
+            ("half_lse",),
+            ((allocated, allocated.replace("torch.float32", "q.dtype")),),
+            caught_as=WRONG_DTYPE,
+            keeps=0.6,
+        ),
+    )
+
+
+def wrong_fold(problem: str) -> tuple[Mutant, ...]:
+    """Mistakes in products, scale and online softmax."""
+    mutant = partial(Mutant, problem, checks=("plain",))
+    steps = _STEPS[problem]
+    launch, fold = steps["launch"], steps.get("fold")
+    old_max = RESCALE + ("safe_max)" if problem in ("p06", "p07") else "new_max)")
+    unseen = 'tl.where(running_max == float("-inf"), 0.0, 1.0)'
+    return (
+        mutant(
+            name="no scale", edits=((LAUNCH_SCALE, "LOG2_E,"),), expected_id="SCALE-MISSING"
+        ),
+        mutant(
+            name="log2e forgotten",
+            edits=((LAUNCH_SCALE, "softmax_scale,"),),
+            expected_id="EXP2-WITHOUT-LOG2E",
+            step=launch,
+        ),
+        mutant(
+            name="exp of scores in log2",
+            edits=((RESCALE, RESCALE.replace("exp2", "exp")), (WEIGHTS, WEIGHTS.replace("exp2", "exp"))),
+            expected_id="EXP-WITH-LOG2E",
+            step=fold,
+        ),
+        mutant(
+            name="scaled before the fold too",
+            edits=((PRODUCTS, PRODUCTS + " * scale_log2"),),
+            expected_id="SCALE-TWICE-IN-LOG2",
+            step=steps.get("walk", 2 if problem == "p03" else None),
+        ),
+        mutant(
+            name="scaled again inside exp2",
+            edits=(
+                (PRODUCTS, PRODUCTS + " * scale_log2"),
+                (NEW_MAX, NEW_MAX.replace(" * scale_log2", "")),
+                (WEIGHTS, "p = tl.exp2(scale_log2 * scores - scale_log2 * "),
+            ),
+        ),
+        mutant(
+            name="weights not scaled",
+            edits=((WEIGHTS, "p = tl.exp2(scores - "),),
+        ),
+        Mutant(
+            problem,
+            "softmax_scale ignored",
+            ("scale",),
+            (("    if softmax_scale is None:\n", "    if True:\n"),),
+            "SCALE-OPTION-IGNORED",
+            keeps=0.6,
+        ),
+        mutant(
+            name="no rescale",
+            edits=((old_max, f"rescale = {unseen}"),),
+            expected_id="RESCALE-MISSING",
+            step=fold,
+        ),
+        mutant(
+            name="acc not rescaled",
+            edits=((ACC, ACC.replace("acc * rescale[:, None]", "acc")),),
+            expected_id="RESCALE-ACC-MISSING",
+            step=fold,
+        ),
+        mutant(
+            name="sum not rescaled",
+            edits=((SUM, SUM.replace(" * rescale", "")),),
+            expected_id="RESCALE-SUM-MISSING",
+            step=fold,
+        ),
+        mutant(
+            name="acc overwritten",
+            edits=((ACC, ACC.replace("acc * rescale[:, None], ", "")),),
+            expected_id="ACC-OVERWRITTEN",
+            step=fold,
+        ),
+        mutant(
+            name="running max forgotten",
+            edits=(("    running_max = new_max\n", ""),),
+        ),
+        mutant(
+            name="sum along the wrong axis",
+            edits=((SUM, SUM.replace("(p, 1)", "(p, 0)")),),
+        ),
+        mutant(
+            name="not divided",
+            edits=((DIVIDE, "out = acc"),),
+            expected_id="NOT-NORMALISED",
+            step=steps.get("finish"),
+        ),
+        Mutant(
+            problem,
+            "weights not cast for v",
+            ("half",),
+            ((ACC, ACC.replace("p.to(v.dtype)", "p")),),
+            caught_as="same dtype",
+            keeps=0.6,
+        ),
+        Mutant(
+            problem,
+            "fp32 operands cast to fp16",
+            ("ieee",),
+            (
+                (PRODUCTS, PRODUCTS.replace("(q, tl.trans(k),", "(q.to(tl.float16), tl.trans(k).to(tl.float16),")),
+                (ACC, ACC.replace("(p.to(v.dtype), v,", "(p.to(tl.float16), v.to(tl.float16),")),
+            ),
+            keeps=0.6,
+        ),
+        Mutant(
+            problem,
+            "fp32 dots in tf32",
+            ("ieee",),
+            (
+                (PRODUCTS, PRODUCTS.replace("ieee", "tf32")),
+                (ACC, ACC.replace("ieee", "tf32")),
+            ),
+            keeps=0.6,
+            needs_cuda="Triton's interpreter computes every fp32 dot in fp32, whatever it is told",
+        ),
+    )
+
+
+def wrong_memory(problem: str) -> tuple[Mutant, ...]:
+    """Mistakes in grid, pointers, strides and outputs."""
+    mutant = partial(Mutant, problem)
+    length = "seqlen_q" if problem == "p03" else "seqlen"
+    rounded_up = f'triton.cdiv({length}, config["BLOCK_M"])'
+    pointers = (
+        mutant("k not advanced", ("plain",), ((ADVANCE_K, "k_ptr += 0\n"),)),
+        mutant("v not advanced", ("plain",), ((ADVANCE_V, "v_ptr += 0\n"),)),
+        mutant(
+            "k advanced without its stride",
+            ("plain",),
+            ((ADVANCE_K, ADVANCE_K.replace(" * stride_kn", "")),),
+        ),
+        mutant(
+            "v advanced without its stride",
+            ("plain",),
+            ((ADVANCE_V, ADVANCE_V.replace(" * stride_vn", "")),),
+        ),
+        mutant(
+            "k and v not advanced",
+            ("plain",),
+            ((ADVANCE_K, "k_ptr += 0\n"), (ADVANCE_V, "v_ptr += 0\n")),
+            "FIRST-KEY-TILE-ONLY" if problem == "p03" else None,
+        ),
+    )
+    return (
+        *(pointers if problem != "p07" else ()),
+        mutant(
+            "block size forgotten",
+            ("plain",),
+            (
+                ("query_tile * BLOCK_M + tl", "query_tile + tl")
+                if problem == "p03"
+                else ("query_start = query_tile * BLOCK_M", "query_start = query_tile"),
+            ),
+            caught_as=NOT_WRITTEN,
+        ),
+        mutant(
+            "wrong axis of the grid",
+            ("plain",),
+            (
+                ("tl.program_id(0)", "tl.program_id(1)", 2)
+                if problem == "p03"
+                else (" - 1 - tl.program_id(1)", " - 1 - tl.program_id(0)"),
+            ),
+            caught_as=NOT_WRITTEN,
+        ),
+        mutant(
+            "grid rounded down",
+            ("ragged",),
+            ((rounded_up, rounded_up.replace("triton.cdiv(", "(").replace(", ", " // ")),),
+            caught_as=NOT_WRITTEN,
+            keeps=0.6,
+        ),
+        mutant(
+            "out written past the end",
+            ("ragged",),
+            ((STORE_OUT, STORE_OUT.replace(", mask=in_bounds[:, None]", "")),),
+            caught_as=WRITE_OUTSIDE,
+            keeps=0.6,
+        ),
+        mutant(
+            "lse written past the end",
+            ("ragged",),
+            ((STORE_LSE, STORE_LSE.replace(", mask=in_bounds", "")),),
+            caught_as=WRITE_OUTSIDE,
+            keeps=0.6,
+        ),
+        mutant(
+            "strides of k for v",
+            ("layouts",),
+            ((STRIDES, STRIDES.replace("*v.stride", "*k.stride")),),
+            keeps=0.6,
+        ),
+        mutant(
+            "strides of q for out",
+            ("layouts",),
+            ((STRIDES, STRIDES.replace("*out.stride", "*q.stride")),),
+            caught_as=WRITE_OUTSIDE,
+            keeps=0.6,
+        ),
+        mutant(
+            "rows of k taken to be dense",
+            ("layouts",),
+            ((K_OFFS, K_OFFS.replace("stride_kn", "HEAD_DIM")),),
+            keeps=0.6,
+        ),
+        mutant(
+            "out like q",
+            ("layouts",),
+            ((ALLOCATE, "out = torch.empty_like(q)"),),
+            caught_as=NOT_DENSE,
+            keeps=0.6,
+        ),
+        mutant(
+            "out in fp32",
+            ("half",),
+            ((ALLOCATE, ALLOCATE.replace("q.dtype", "torch.float32")),),
+            caught_as=WRONG_DTYPE,
+            keeps=0.6,
+        ),
+        mutant(
+            "q scaled in place",
+            ("plain",),
+            ((ALLOCATE, "q.mul_(softmax_scale)\n    " + ALLOCATE), (LAUNCH_SCALE, "LOG2_E,")),
+            caught_as=OVERWRITTEN,
+        ),
+    )
+
+
+def everywhere(problem: str) -> tuple[Mutant, ...]:
+    """All mistakes that can be made in each of p03 to p07."""
+    return (
+        *work_not_done(problem),
+        *wrong_lse(problem),
+        *wrong_fold(problem),
+        *wrong_memory(problem),
+    )

@@ -1,0 +1,126 @@
+"""Mistakes in p04, causal attention."""
+
+from functools import partial
+
+from tests.mutants.common import NOT_WRITTEN, READ_OUTSIDE, Mutant
+from tests.mutants.forward import everywhere
+
+_MUTANT = partial(Mutant, "p04")
+
+VISIBLE = "visible = keys[None, :] <= offs_m[:, None]"
+END = "diagonal_end = tl.minimum(query_start + BLOCK_M, seqlen)"
+OWN_KEY_HIDDEN = ((VISIBLE, "visible = keys[None, :] < offs_m[:, None]"),)
+NEXT_KEY_VISIBLE = (
+    (VISIBLE, "visible = (keys[None, :] <= offs_m[:, None] + 1) & (keys[None, :] < seqlen)"),
+    (END, "diagonal_end = tl.minimum(query_start + BLOCK_M + 1, seqlen)"),
+)
+_FULL_END = "full_end = query_start // BLOCK_N * BLOCK_N"
+_HIDE = 'scores = tl.where(visible, scores, float("-inf"))'
+
+MUTANTS = (
+    *everywhere("p04"),
+    # -- the mask ---------------------------------------------------------------------------------
+    _MUTANT("own key hidden", ("plain",), OWN_KEY_HIDDEN, "DIAGONAL-EXCLUDED", step=3),
+    _MUTANT("next key visible", ("plain",), NEXT_KEY_VISIBLE, "DIAGONAL-SHIFTED", step=3),
+    _MUTANT(
+        "future visible",
+        ("plain",),
+        (
+            (VISIBLE, "visible = (keys[None, :] < seqlen) & (offs_m[:, None] >= 0)"),
+            (END, "diagonal_end = seqlen"),
+        ),
+        "CAUSAL-IGNORED",
+    ),
+    _MUTANT(
+        "mask transposed",
+        ("plain",),
+        ((VISIBLE, "visible = keys[None, :] >= offs_m[:, None]"),),
+    ),
+    _MUTANT(
+        "mask by position in the tile",
+        ("plain",),
+        ((VISIBLE, "visible = offs_n[None, :] <= offs_m[:, None]"),),
+    ),
+    _MUTANT(
+        "queries by position in the tile",
+        ("plain",),
+        ((VISIBLE, "visible = keys[None, :] <= tl.arange(0, BLOCK_M)[:, None]"),),
+    ),
+    _MUTANT(
+        "hidden scores minus 10000",
+        ("odd_scales",),
+        ((_HIDE, _HIDE.replace('float("-inf")', "-10000.0")),),
+        keeps=0.5,
+    ),
+    _MUTANT(
+        "hidden scores zero",
+        ("plain",),
+        ((_HIDE, _HIDE.replace('float("-inf")', "0.0")),),
+    ),
+    _MUTANT(
+        "diagonal tile not masked",
+        ("plain",),
+        ((_FULL_END, _FULL_END + " + BLOCK_N"),),
+    ),
+    # -- the walk ---------------------------------------------------------------------------------
+    _MUTANT(
+        "walk ends one key early",
+        ("ragged",),
+        ((END, END + " - 1"),),
+        keeps=0.6,
+    ),
+    _MUTANT(
+        "walk ends one tile early",
+        ("plain",),
+        ((END, "diagonal_end = tl.minimum(query_start + BLOCK_M, seqlen) - BLOCK_N"),),
+    ),
+    _MUTANT(
+        "walk ends at the query tile",
+        ("plain",),
+        ((END, "diagonal_end = query_start"),),
+    ),
+    _MUTANT(
+        "last tile dropped",
+        ("ragged",),
+        (
+            (
+                END,
+                "diagonal_end = tl.minimum(query_start + BLOCK_M, seqlen // BLOCK_N * BLOCK_N)",
+            ),
+        ),
+        "LAST-KEY-TILE-DROPPED",
+        step=2,
+        keeps=0.6,
+    ),
+    _MUTANT(
+        "sum and maximum swapped",
+        ("plain",),
+        (
+            (
+                "            scores, v, running_max, running_sum, acc, scale_log2\n",
+                "            scores, v, running_sum, running_max, acc, scale_log2\n",
+            ),
+        ),
+    ),
+    _MUTANT(
+        "k read past the end",
+        ("ragged",),
+        (('is_even = seqlen % config["BLOCK_N"] == 0', "is_even = True"),),
+        caught_as=READ_OUTSIDE,
+        keeps=0.6,
+    ),
+    # -- programs ---------------------------------------------------------------------------------
+    _MUTANT(
+        "query tiles counted from one",
+        ("plain",),
+        (("tl.num_programs(1) - 1 - tl.program_id(1)", "tl.num_programs(1) - tl.program_id(1)"),),
+        caught_as=NOT_WRITTEN,
+    ),
+    _MUTANT(
+        "section ignored",
+        ("batch_heads",),
+        (("tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)", "tl.program_id(0)"),),
+        caught_as=NOT_WRITTEN,
+        keeps=0.6,
+    ),
+)

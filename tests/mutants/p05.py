@@ -1,0 +1,86 @@
+"""Mistakes in p05, grouped-query attention."""
+
+from functools import partial
+
+from tests.mutants.common import NOT_WRITTEN, Mutant
+from tests.mutants.forward import everywhere
+from tests.mutants.p04 import NEXT_KEY_VISIBLE, OWN_KEY_HIDDEN
+
+_MUTANT = partial(Mutant, "p05")
+
+KV_HEAD = "kv_head = q_head // group_size"
+OFFSET_K = "k_ptr += batch * stride_kb + kv_head * stride_kh"
+OFFSET_V = "v_ptr += batch * stride_vb + kv_head * stride_vh"
+BATCH_IGNORED = (
+    (OFFSET_K, "k_ptr += kv_head * stride_kh"),
+    (OFFSET_V, "v_ptr += kv_head * stride_vh"),
+)
+
+MUTANTS = (
+    *everywhere("p05"),
+    _MUTANT("own key hidden", ("plain",), OWN_KEY_HIDDEN, "DIAGONAL-EXCLUDED"),
+    _MUTANT("next key visible", ("plain",), NEXT_KEY_VISIBLE, "DIAGONAL-SHIFTED"),
+    _MUTANT(
+        "heads interleaved",
+        ("groups",),
+        ((KV_HEAD, "kv_head = q_head % (num_q_heads // group_size)"),),
+        "HEADS-INTERLEAVED",
+        step=2,
+        keeps=0.5,
+    ),
+    _MUTANT(
+        "kv head 0 for all",
+        ("groups", "batch_heads"),
+        ((KV_HEAD, "kv_head = q_head * 0"),),
+        "HEADS-ZERO",
+        step=2,
+        keeps=0.5,
+    ),
+    _MUTANT(
+        "divided by kv heads",
+        ("groups",),
+        ((KV_HEAD, "kv_head = q_head // (num_q_heads // group_size)"),),
+        "HEADS-DIVIDED-BY-KV-HEADS",
+        keeps=0.5,
+    ),
+    _MUTANT(
+        "query head taken for the kv head",
+        ("groups",),
+        ((KV_HEAD, "kv_head = q_head"),),
+        caught_as="outside a tensor",
+        keeps=0.5,
+    ),
+    _MUTANT(
+        "groups for k alone",
+        ("groups",),
+        ((OFFSET_V, "v_ptr += batch * stride_vb + (q_head % (num_q_heads // group_size)) * stride_vh"),),
+        keeps=0.5,
+    ),
+    _MUTANT(
+        "batch ignored", ("batch_heads",), BATCH_IGNORED, "BATCH-ZERO", step=2, keeps=0.6
+    ),
+    _MUTANT(
+        "batch counted in kv heads",
+        ("groups",),
+        (
+            ("batch = (batch_head // num_q_heads)", "batch = (batch_head // (num_q_heads // group_size))"),
+            ("q_head = (batch_head % num_q_heads)", "q_head = (batch_head % (num_q_heads // group_size))"),
+        ),
+        caught_as="outside a tensor",
+        keeps=0.5,
+    ),
+    _MUTANT(
+        "sections left out of the grid",
+        ("batch_heads",),
+        (("(section, num_tiles, batch * num_q_heads // section)", "(section, num_tiles)"),),
+        caught_as=NOT_WRITTEN,
+        keeps=0.5,
+    ),
+    _MUTANT(
+        "one head of each group",
+        ("groups",),
+        (("(section, num_tiles, batch * num_q_heads // section)", "(section, num_tiles, batch * num_kv_heads // section)"),),
+        caught_as=NOT_WRITTEN,
+        keeps=0.5,
+    ),
+)

@@ -1,0 +1,346 @@
+"""Mistakes in p09, the backward pass of attention with window and sinks."""
+
+from functools import partial
+
+from tests.mutants.common import NO_KERNEL, SECOND_CALL, WRITE_OUTSIDE, Mutant
+from tests.mutants.p05 import BATCH_IGNORED, KV_HEAD
+from tests.mutants.p08 import (
+    ADD_DK,
+    ADD_DQ,
+    ADD_DV,
+    DP,
+    DP_T,
+    SCALE_DK,
+    SCALE_DQ,
+    STORE_TILE,
+)
+
+_MUTANT = partial(Mutant, "p09")
+
+_CALL = "    return _SinkWindowAttention.apply(\n"
+_WINDOW_PAIR = "is_pair = (offs_n <= offs_m) & (offs_n > offs_m - window_size)"
+_SINK_PAIR = "is_pair = (offs_n < num_sink_tokens) & (offs_n <= offs_m - window_size)"
+_VISIBLE = "return (offs_n <= offs_m) & (offs_m < stop)"
+_HEADS = "tl.range(0, group_size * num_tiles, disable_licm=True)"
+_CLAMP_WINDOW = "window_size = min(window_size, q.shape[2])\n"
+_CLAMP_SINKS = "num_sink_tokens = min(num_sink_tokens, q.shape[2] - window_size)\n"
+_DIAGONAL_END = "diagonal_end = tl.minimum(key_start + BLOCK_N, seqlen)"
+_END_QUERY = "end_query = tl.minimum(key_start + BLOCK_N - 1 + window_size, seqlen)"
+_FULL_END = "full_end = diagonal_end + full_queries // BLOCK_M * BLOCK_M"
+_FULL_QUERIES = "full_queries = tl.maximum(tl.minimum(key_start + window_size, seqlen) - diagonal_end, 0)"
+_CHUNK = "begin = window_size + chunk * chunk_size"
+_CHUNK_END = "end = tl.minimum(begin + chunk_size, seqlen)"
+_CHUNK_SUM = "sink_dk, sink_dv = partial_dk.sum(0), partial_dv.sum(0)"
+_DQ = "dq = _launch_dq(q, k, v, dout, lse, delta, *ctx.options)"
+_LOGIT_MAX = "running_max = tl.maximum(running_max, sink * LOG2_E)"
+_LOGIT_SUM = "running_sum += 1.0"
+_SINK_P = "sink_p = torch.exp(sink_logits.float()[:, None] - lse)"
+_DSINK = "return -(sink_p * delta).sum((0, 2)).to(sink_logits.dtype)"
+_GRADIENTS = "return dq, dk, dv, dsink_logits, None, None, None"
+_ENTRY = "@triton.jit\ndef _initial_state("
+_NAIVE = """\
+    rows = torch.arange(q.shape[2])
+    hidden = (rows > rows[:, None]) | (
+        (rows <= rows[:, None] - window_size) & (rows >= num_sink_tokens)
+    )
+    group = q.shape[1] // k.shape[1]
+    scores = softmax_scale * q.float() @ k.float().repeat_interleave(group, 1).mT
+    scores = scores.masked_fill(hidden, float("-inf"))
+    if sink_logits is not None:
+        column = sink_logits[None, :, None, None].expand(*scores.shape[:3], 1)
+        scores = torch.cat([scores, column], -1)
+    p = scores.softmax(-1)[..., : q.shape[2]]
+    return (p @ v.float().repeat_interleave(group, 1)).to(q.dtype)
+"""
+
+
+def _answered(changed: str) -> tuple[tuple[str, str], ...]:
+    """Edits that name what the entry point is about to return `out`, and return `changed`."""
+    end = "float(softmax_scale)\n    )\n"
+    return ((_CALL, _CALL.replace("return", "out =")), (end, f"{end}    return {changed}\n"))
+
+
+MUTANTS = (
+    _MUTANT("zeros", ("plain", "forward"), _answered("0.0 * out"), "ZEROS", earns_nothing=True),
+    _MUTANT(
+        "zeros above 200",
+        ("plain", "forward"),
+        _answered("out * float(q.shape[2] <= 200)"),
+        earns_nothing=True,
+    ),
+    _MUTANT(
+        "no kernel",
+        ("plain", "forward"),
+        ((_CALL, _NAIVE + _CALL),),
+        caught_as=NO_KERNEL,
+        earns_nothing=True,
+    ),
+    _MUTANT(
+        "gradients kept by shape",
+        ("plain",),
+        (
+            (_GRADIENTS, "dq, dk, dv = _KEPT.setdefault((q.shape, k.shape), (dq, dk, dv))\n        " + _GRADIENTS),
+            (_ENTRY, "_KEPT = {}\n\n\n" + _ENTRY),
+        ),
+        caught_as=SECOND_CALL,
+    ),
+    _MUTANT(
+        "softmax_scale ignored",
+        ("scale",),
+        (("    if softmax_scale is None:\n", "    if True:\n"),),
+        "SCALE-OPTION-IGNORED",
+        keeps=0.6,
+    ),
+    # -- step 1: pairs ----------------------------------------------------------------------------
+    _MUTANT(
+        "own key hidden",
+        ("plain", "window"),
+        (
+            (_WINDOW_PAIR, _WINDOW_PAIR.replace("<= offs_m", "< offs_m")),
+            (_VISIBLE, _VISIBLE.replace("<= offs_m", "< offs_m")),
+        ),
+        "DIAGONAL-EXCLUDED",
+    ),
+    _MUTANT(
+        "own key hidden for dk and dv",
+        ("plain",),
+        ((_WINDOW_PAIR, _WINDOW_PAIR.replace("<= offs_m", "< offs_m")),),
+        "DK-DV-DIAGONAL-EXCLUDED",
+        step=1,
+    ),
+    _MUTANT(
+        "window one smaller for dk and dv",
+        ("window",),
+        ((_WINDOW_PAIR, _WINDOW_PAIR.replace("- window_size", "- window_size + 1")),),
+        "DK-DV-WINDOW-ONE-SMALLER",
+        step=1,
+        keeps=0.5,
+    ),
+    _MUTANT(
+        "window one larger for dk and dv",
+        ("window",),
+        ((_WINDOW_PAIR, _WINDOW_PAIR.replace("offs_n > offs_m", "offs_n >= offs_m")),),
+        keeps=0.5,
+    ),
+    _MUTANT(
+        "next key visible for dk and dv",
+        ("plain",),
+        ((_WINDOW_PAIR, _WINDOW_PAIR.replace("(offs_n <= offs_m)", "(offs_n <= offs_m + 1)")),),
+    ),
+    _MUTANT(
+        "window pairs of sinks counted twice",
+        ("overlap",),
+        ((_SINK_PAIR, "is_pair = (offs_n < num_sink_tokens) & (offs_n <= offs_m)"),),
+        keeps=0.6,
+    ),
+    _MUTANT(
+        "one sink fewer for dk and dv",
+        ("sinks",),
+        ((_SINK_PAIR, _SINK_PAIR.replace("num_sink_tokens)", "num_sink_tokens - 1)")),),
+        keeps=0.6,
+    ),
+    # -- step 2: ranges of queries ----------------------------------------------------------------
+    _MUTANT(
+        "queries end one tile early",
+        ("plain", "window"),
+        ((_END_QUERY, _END_QUERY + " - BLOCK_M"),),
+    ),
+    _MUTANT(
+        "queries of the last key forgotten",
+        ("window",),
+        ((_END_QUERY, _END_QUERY.replace("BLOCK_N - 1 + ", "")),),
+        keeps=0.5,
+    ),
+    _MUTANT(
+        "full queries begin one tile early",
+        ("plain",),
+        ((_DIAGONAL_END, _DIAGONAL_END + " - BLOCK_M"),),
+    ),
+    _MUTANT(
+        "full queries end one tile late",
+        ("window",),
+        ((_FULL_END, _FULL_END + " + BLOCK_M"),),
+        keeps=0.5,
+    ),
+    _MUTANT(
+        "full queries of the last key",
+        ("window",),
+        ((_FULL_QUERIES, _FULL_QUERIES.replace("key_start + window_size", "key_start + BLOCK_N + window_size")),),
+        keeps=0.5,
+    ),
+    # -- step 3: chunks ---------------------------------------------------------------------------
+    _MUTANT(
+        "chunks from the first query",
+        ("chunks",),
+        ((_CHUNK, "begin = chunk * chunk_size"),),
+        keeps=0.5,
+    ),
+    _MUTANT(
+        "first chunk alone",
+        ("chunks",),
+        ((_CHUNK_SUM, "sink_dk, sink_dv = partial_dk[0], partial_dv[0]"),),
+        keeps=0.6,
+    ),
+    _MUTANT(
+        "chunks without an end",
+        ("chunks",),
+        ((_CHUNK_END, "end = seqlen"),),
+        keeps=0.6,
+    ),
+    _MUTANT(
+        "mean over the chunks",
+        ("chunks",),
+        ((_CHUNK_SUM, _CHUNK_SUM.replace("sum", "mean")),),
+        keeps=0.6,
+    ),
+    _MUTANT(
+        "sinks without gradient",
+        ("sinks",),
+        ((_CHUNK_SUM, "sink_dk, sink_dv = 0.0 * partial_dk.sum(0), 0.0 * partial_dv.sum(0)"),),
+        "SINK-KEYS-WITHOUT-GRADIENT",
+        keeps=0.6,
+    ),
+    # -- step 4 -----------------------------------------------------------------------------------
+    _MUTANT(
+        "dq without sinks",
+        ("sinks",),
+        (
+            (
+                _DQ,
+                "window_size, _, scale = ctx.options\n"
+                "        dq = _launch_dq(q, k, v, dout, lse, delta, window_size, 0, scale)",
+            ),
+        ),
+        "DQ-WITHOUT-SINKS",
+        step=4,
+        keeps=0.6,
+    ),
+    _MUTANT(
+        "dq from the window on",
+        ("sinks",),
+        (
+            (
+                "        begin, window_start, full_start, query_start, end_key,\n"
+                "        stride_kn, stride_vn, seqlen, window_size, num_sink_tokens, scale_log2, BLOCK_N, HEAD_DIM,\n"
+                "    )  # fmt: skip\n    # <<< step 4",
+                "        window_start, window_start, full_start, query_start, end_key,\n"
+                "        stride_kn, stride_vn, seqlen, window_size, num_sink_tokens, scale_log2, BLOCK_N, HEAD_DIM,\n"
+                "    )  # fmt: skip\n    # <<< step 4",
+            ),
+        ),
+        keeps=0.6,
+    ),
+    # -- steps 6 and 7: sink logits ---------------------------------------------------------------
+    _MUTANT(
+        "sink logit in natural units",
+        ("sink_logits",),
+        ((_LOGIT_MAX, _LOGIT_MAX.replace(" * LOG2_E", "")),),
+        keeps=0.6,
+    ),
+    _MUTANT(
+        "sink logit without its weight",
+        ("sink_logits",),
+        ((_LOGIT_SUM, "running_sum += 0.0"),),
+        "SINK-LOGIT-IGNORED",
+        step=6,
+        keeps=0.6,
+    ),
+    _MUTANT(
+        "dsink zero",
+        ("dsink_logits",),
+        ((_DSINK, "return torch.zeros_like(sink_logits)"),),
+        "DSINK-ZERO",
+        step=7,
+        keeps=0.6,
+    ),
+    _MUTANT(
+        "dsink with wrong sign",
+        ("dsink_logits",),
+        ((_DSINK, _DSINK.replace("-(", "(")),),
+        "DSINK-SIGN",
+        step=7,
+        keeps=0.6,
+    ),
+    _MUTANT(
+        "dsink of the first batch",
+        ("dsink_logits",),
+        ((_DSINK, _DSINK.replace("delta)", "delta)[:1]")),),
+        "DSINK-FIRST-BATCH",
+        step=7,
+        keeps=0.6,
+    ),
+    _MUTANT(
+        "dsink without delta",
+        ("dsink_logits",),
+        ((_DSINK, _DSINK.replace("(sink_p * delta)", "sink_p")),),
+        keeps=0.6,
+    ),
+    _MUTANT(
+        "dsink of the sum of exponentials",
+        ("dsink_logits",),
+        ((_SINK_P, "sink_p = torch.exp(sink_logits.float()[:, None])"),),
+        keeps=0.6,
+    ),
+    # -- step 8: options --------------------------------------------------------------------------
+    _MUTANT(
+        "window ignored",
+        ("window",),
+        ((_CLAMP_WINDOW, "window_size = q.shape[2]\n"),),
+        keeps=0.6,
+    ),
+    _MUTANT(
+        "sinks ignored",
+        ("sinks",),
+        ((_CLAMP_SINKS, "num_sink_tokens = 0\n"),),
+        "SINKS-IGNORED",
+        keeps=0.6,
+    ),
+    # -- what p08 has too -------------------------------------------------------------------------
+    _MUTANT("delta left out", ("plain",), ((DP_T, "dp_t"), (DP, "dp")), "DELTA-MISSING"),
+    _MUTANT("dq not scaled", ("plain",), ((SCALE_DQ, "dq *= 1.0\n"),), "DQ-UNSCALED", keeps=0.5),
+    _MUTANT("dk not scaled", ("plain",), ((SCALE_DK, "dk *= 1.0\n"),), "DK-UNSCALED", keeps=0.5),
+    _MUTANT(
+        "dv not accumulated", ("plain",), ((ADD_DV, ADD_DV.replace("dout, dv,", "dout,")),), keeps=0.5
+    ),
+    _MUTANT(
+        "ds not cast for dk",
+        ("half",),
+        ((ADD_DK, ADD_DK.replace("ds_t.to(q.dtype)", "ds_t")),),
+        caught_as="same dtype",
+        keeps=0.6,
+    ),
+    _MUTANT(
+        "dq in fp16",
+        ("ieee",),
+        ((ADD_DQ, ADD_DQ.replace("ds.to(k.dtype), k,", "ds.to(tl.float16), k.to(tl.float16),")),),
+        keeps=0.6,
+    ),
+    _MUTANT(
+        "first head of the group",
+        ("groups",),
+        ((_HEADS, _HEADS.replace("group_size * ", "")),),
+        "GROUP-FIRST-HEAD",
+        keeps=0.6,
+    ),
+    _MUTANT(
+        "heads interleaved",
+        ("groups",),
+        ((KV_HEAD, "kv_head = q_head % (num_q_heads // group_size)", 2),),
+        "HEADS-INTERLEAVED",
+        keeps=0.6,
+    ),
+    _MUTANT(
+        "batch ignored",
+        ("batch_heads",),
+        tuple((*e, 4) for e in BATCH_IGNORED),
+        "BATCH-ZERO",
+        keeps=0.6,
+    ),
+    _MUTANT(
+        "gradient written past the end",
+        ("ragged",),
+        ((STORE_TILE, STORE_TILE.replace(", mask=start + rows[:, None] < seqlen", "")),),
+        caught_as=WRITE_OUTSIDE,
+        keeps=0.6,
+    ),
+)

@@ -1,0 +1,511 @@
+"""Faults planted in the judge, one at a time: `make planted` shows that a test catches each.
+
+A copy of the repository gets one fault, and the tests named beside it must fail there. All of them
+are part of `make test`; they are named so that a run takes minutes and not a day.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import dataclasses
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
+
+ROOT = Path(__file__).resolve().parent.parent
+_TIMEOUT_S = 900.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """One text edit of a file below grader/, and the test files of which one must fail."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+def fault(name: str, file: str, old: str, new: str, *tests: str) -> Fault:
+    return Fault(name, f"grader/{file}", old, new, tuple(f"tests/test_{t}.py" for t in tests))
+
+
+CORRECTNESS, PERFORMANCE = "checks/correctness.py", "checks/performance.py"
+FAULTS = (
+    # -- tolerances ---------------------------------------------------------------------------
+    fault(
+        "the norm per head is not compared",
+        CORRECTNESS,
+        " and bool((by_head <= 1.0).all())",
+        "",
+        "correctness",
+    ),
+    fault(
+        "the honest error counts three times",
+        CORRECTNESS,
+        "    factor = expected.factor\n",
+        "    factor = 3.0 * expected.factor\n",
+        "correctness",
+        "wrong_kernels",
+    ),
+    fault(
+        "the floor of an element is ten times as large",
+        CORRECTNESS,
+        '_ELEMENT_FLOOR = {"fp16": 4.0, "bf16": 4.0, "tf32": 4.0, "fp32": 16.0}',
+        '_ELEMENT_FLOOR = {"fp16": 40.0, "bf16": 40.0, "tf32": 40.0, "fp32": 160.0}',
+        "correctness",
+        "wrong_kernels",
+    ),
+    fault(
+        "NaN and infinity are within the tolerance",
+        CORRECTNESS,
+        "torch.where(bad | by_element.isnan(), torch.inf, by_element)",
+        "torch.where(bad | by_element.isnan(), 0.0, by_element)",
+        "correctness",
+        "wrong_kernels",
+    ),
+    fault(
+        "fp32 is never asked for IEEE precision",
+        CORRECTNESS,
+        'problem.tolerance.fp32 == "tf32" and not case.exact',
+        'problem.tolerance.fp32 == "tf32"',
+        "correctness",
+        "wrong_kernels",
+    ),
+    fault(
+        "TF32 is not let pass anywhere",
+        CORRECTNESS,
+        'precision = "tf32"\n',
+        'precision = "fp32"\n',
+        "correctness",
+    ),
+    fault(
+        "a running sum with 1e-6 added is wrong",
+        CORRECTNESS,
+        "_DENOMINATOR = 1e-6",
+        "_DENOMINATOR = 0.0",
+        "correctness",
+        "unusual_answers",
+    ),
+    # -- guards and outputs -------------------------------------------------------------------
+    fault(
+        "broken guards of allocations are not reported",
+        "running/allocations.py",
+        "                if changed:\n",
+        "                if False:\n",
+        "allocations",
+        "bad_input",
+    ),
+    fault(
+        "fresh allocations are not poisoned",
+        "running/allocations.py",
+        "0xFF, dtype=torch.uint8, device=plain.device",
+        "0, dtype=torch.uint8, device=plain.device",
+        "allocations",
+        "bad_input",
+    ),
+    fault(
+        "the shared memory is not poisoned",
+        "running/arena.py",
+        "ctypes.memset(self.memory.data_ptr(), POISON, self.memory.numel())",
+        "ctypes.memset(self.memory.data_ptr(), 0, self.memory.numel())",
+        "allocations",
+        "bad_input",
+    ),
+    fault(
+        "accesses in the interpreter are not checked",
+        "running/access.py",
+        "        if active.size == 0:\n            return\n",
+        "        if active.size >= 0:\n            return\n",
+        "bad_input",
+        "wrong_kernels",
+    ),
+    fault(
+        "written inputs are not noticed",
+        "running/session.py",
+        "    if changed.numel() == 0:\n",
+        "    if changed.numel() >= 0:\n",
+        "bad_input",
+        "wrong_kernels",
+    ),
+    fault(
+        "never written and computed as NaN are one",
+        "running/session.py",
+        "(raw.view(values.numel(), -1) == poison).all(1)",
+        "(raw.view(values.numel(), -1) != poison).all(1)",
+        "bad_input",
+        "render_terminal",
+    ),
+    fault(
+        "the dtype of an output is not looked at",
+        "running/worker.py",
+        "            if value.dtype != wanted:\n",
+        "            if False:\n",
+        "bad_input",
+        "hostile",
+    ),
+    fault(
+        "outputs need not be dense",
+        "running/worker.py",
+        'if view.name in ("out", "lse", "y") and not value.is_contiguous():',
+        'if view.name in ("none",) and not value.is_contiguous():',
+        "wrong_kernels",
+        "bad_input",
+    ),
+    fault(
+        "every call counts as one with a kernel",
+        "judge.py",
+        "return evidence.result.launches if isinstance(evidence.result, Reply) else 0",
+        "return 1",
+        "wrong_kernels",
+        "bad_input",
+    ),
+    fault(
+        "no case is called a second time",
+        "judge.py",
+        "for call in range(2 if self.index == 0 else 1):",
+        "for call in range(1):",
+        "wrong_kernels",
+        "hostile",
+    ),
+    fault(
+        "the second call has the values of the first",
+        "judge.py",
+        "*([call] if call else [])",
+        "*([])",
+        "wrong_kernels",
+        "hostile",
+    ),
+    fault(
+        "draws do not depend on the seed",
+        "manifest.py",
+        'place = f"{seed}/{self.id}/{check.id}/{next(index)}"',
+        'place = f"{self.id}/{check.id}/{next(index)}"',
+        "manifest",
+        "cases",
+    ),
+    fault(
+        "a check may depart from the plain case in anything",
+        "manifest.py",
+        "                _departs_only_in(check, table)\n",
+        "                pass\n",
+        "manifest",
+        "cases",
+    ),
+    fault(
+        "any ValueError that names the argument somewhere is a refusal",
+        "judge.py",
+        'if named not in (case.invalid, *_ALSO_NAMES.get(case.invalid or "", ())):',
+        "if case.invalid not in reply.text:",
+        "hostile",
+        "bad_input",
+    ),
+    # -- speed and memory ---------------------------------------------------------------------
+    fault(
+        "timed outputs are always right",
+        PERFORMANCE,
+        "    tensors = inputs.tensors\n    if case.rows is not None:\n",
+        "    return 0.0\n    tensors = inputs.tensors\n    if case.rows is not None:\n",
+        "measure",
+        "performance",
+    ),
+    fault(
+        "wrong timed outputs do not matter",
+        "measure.py",
+        "if margin is None or not margin <= 1.0:",
+        "if margin is None:",
+        "measure",
+    ),
+    fault(
+        "wrong outputs do not matter when memory is measured",
+        "measure.py",
+        "    if not margin <= 1.0:\n",
+        "    if False:\n",
+        "measure",
+    ),
+    fault(
+        "the overhead is taken off twice",
+        "running/speed.py",
+        "1000.0 * (s - overhead_s) / self.sets",
+        "1000.0 * (s - 2 * overhead_s) / self.sets",
+        "measure",
+        "performance",
+    ),
+    fault(
+        "baselines may differ as they like",
+        PERFORMANCE,
+        "MAX_DRIFT_PERCENT = 10.0",
+        "MAX_DRIFT_PERCENT = 1000.0",
+        "measure",
+        "performance",
+    ),
+    fault(
+        "memory may be ten times as much",
+        PERFORMANCE,
+        '{"cuda": 192 * 2**20, "cpu": 32 * 2**20}',
+        '{"cuda": 1920 * 2**20, "cpu": 320 * 2**20}',
+        "set",
+        "handouts",
+    ),
+    fault(
+        "processes that the submission starts are not counted",
+        "running/usage.py",
+        "found = [self.pid, *descendants(self.pid)]",
+        "found = [self.pid]",
+        "usage",
+    ),
+    fault(
+        "a daemon's time and memory are not counted",
+        "running/usage.py",
+        "orphans = [pid for pid in children(os.getpid()) if pid not in self._before]",
+        "orphans: list[int] = []",
+        "usage",
+    ),
+    fault(
+        "peak memory is what is left at the end",
+        "running/usage.py",
+        "        while not self._stop.wait(_SAMPLE_S):\n            self._sample()\n",
+        "        self._stop.wait()\n",
+        "usage",
+    ),
+    # -- points -------------------------------------------------------------------------------
+    fault(
+        "speed counts for a wrong kernel",
+        "scoring.py",
+        "    if is_complete(correctness):\n        return component\n",
+        "    return component\n",
+        "scoring",
+    ),
+    fault(
+        "a check with one wrong gradient of three holds whole",
+        "scoring.py",
+        "held = worth * check.share if measured else 0.0",
+        "held = worth if measured else 0.0",
+        "scoring",
+    ),
+    fault(
+        "failed checks cost more than their share",
+        "scoring.py",
+        "return math.ceil(10.0 * points - ROUNDING_SLACK) / 10.0",
+        "return math.floor(points)",
+        "scoring",
+    ),
+    fault(
+        "memory may grow at one of the two lengths",
+        "scoring.py",
+        "    if all(within):\n",
+        "    if any(within):\n",
+        "scoring",
+    ),
+    fault(
+        "speed is scored on a linear scale",
+        "scoring.py",
+        "return (math.log(ratio) - math.log(low)) / (math.log(high) - math.log(low))",
+        "return (ratio - low) / (high - low)",
+        "scoring",
+    ),
+    fault(
+        "bonus points count as required ones",
+        "scoring.py",
+        "        if problem.bonus:\n",
+        "        if False:\n",
+        "scoring",
+    ),
+    fault(
+        "a fault of the judge exits with 0",
+        "scoring.py",
+        "        return EXIT_JUDGE_FAULT\n",
+        "        return EXIT_FULL_MARKS\n",
+        "scoring",
+        "cli",
+    ),
+    fault(
+        "argument checks count without a kernel that works",
+        "testrun.py",
+        "needed = results.get(check.needs) if check.needs else None",
+        "needed = None",
+        "check_results",
+        "wrong_kernels",
+    ),
+    # -- sources ------------------------------------------------------------------------------
+    fault(
+        "a link is followed",
+        "source.py",
+        " | os.O_NOFOLLOW",
+        "",
+        "source",
+    ),
+    fault(
+        "a coding cookie is believed",
+        "source.py",
+        "if cookie and cookie[1].lower() not in _UTF8:",
+        "if False:",
+        "source",
+    ),
+    fault(
+        "a stub counts as an answer",
+        "source.py",
+        "    if raised is not None:\n",
+        "    if raised is None and False:\n",
+        "source",
+        "set",
+    ),
+    # -- verdicts, budgets, evidence ----------------------------------------------------------
+    fault(
+        "time is never used up",
+        "running/session.py",
+        "if self.lost_s >= self._limits.lost_s:",
+        "if False:",
+        "session",
+        "hostile",
+    ),
+    fault(
+        "patience does not shrink after a timeout",
+        "running/session.py",
+        "        if self.lost_s:\n",
+        "        if False:\n",
+        "session",
+        "hostile",
+    ),
+    fault(
+        "a timeout is a crash",
+        "checks/outcome.py",
+        "        verdict = Verdict.TIMEOUT\n",
+        "        verdict = Verdict.CRASH\n",
+        "bad_input",
+    ),
+    fault(
+        "a worker that never started is the submission's",
+        "checks/outcome.py",
+        "    if not ended.started:\n",
+        "    if False:\n",
+        "measure",
+        "bad_input",
+    ),
+    fault(
+        "a killed test process is the judge's fault",
+        "testrun.py",
+        "return Finding(verdict=Verdict.CRASH, message=message)",
+        "return Finding(verdict=Verdict.INTERNAL, message=message)",
+        "testrun",
+    ),
+    fault(
+        "a fault that a submission brought about costs nothing",
+        "testrun.py",
+        "if finding.after_calls and finding.message is not None:",
+        "if False:",
+        "testrun",
+    ),
+    fault(
+        "a stopped process is waited for without end",
+        "running/processes.py",
+        "ending.silent = now - heard >= SILENCE_S",
+        "ending.silent = False",
+        "processes",
+    ),
+    fault(
+        "an answer to another request counts",
+        "running/sandbox.py",
+        "if reply is not None and reply.nonce == nonce:",
+        "if reply is not None:",
+        "sandbox",
+        "worker",
+    ),
+    fault(
+        "a cause is named that a right case contradicts",
+        "diagnose.py",
+        "or self._contradicted_by_right(id)",
+        "",
+        "diagnose",
+    ),
+    fault(
+        "one of two causes that fit alike is named",
+        "diagnose.py",
+        "if not places - explained or rivals",
+        "if not places - explained",
+        "diagnose",
+    ),
+    fault(
+        "the report is printed before the record is written",
+        "cli.py",
+        "    fault = None\n    try:\n",
+        "    fault = None\n    _print_report(record)\n    try:\n",
+        "cli",
+        "hostile",
+    ),
+)
+
+
+def plant(found: Fault, folder: Path) -> None:
+    """Put the fault into a copy of the repository."""
+    path = folder / found.file
+    text = path.read_text(encoding="utf-8")
+    if text.count(found.old) != 1:
+        raise ValueError(f"{found.name}: got {text.count(found.old)} times {found.old!r}, not 1")
+    path.write_text(text.replace(found.old, found.new), encoding="utf-8")
+
+
+def copy_repository(folder: Path) -> None:
+    """Copy what git tracks or would track; links stay links."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout
+    for name in filter(None, listed.decode().split("\0")):
+        if (ROOT / name).exists():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name, follow_symlinks=False)
+
+
+def caught_by(found: Fault) -> tuple[str | None, float]:
+    """Return the first test that fails with the fault, None when all pass; and the seconds."""
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="planted-") as name:
+        folder = Path(name) / "repository"
+        copy_repository(folder)
+        plant(found, folder)
+        tests = [test for test in found.tests if (folder / test).exists()]
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+        try:
+            done = subprocess.run(
+                command, cwd=folder, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+            )
+        except subprocess.TimeoutExpired:
+            return "the tests run into their time limit", time.monotonic() - start
+    lines = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    found_by = lines[0].split(" - ")[0].removeprefix("FAILED ") if lines else None
+    return found_by if done.returncode == 1 else None, time.monotonic() - start
+
+
+def main() -> int:
+    """Plant all faults, or those whose names contain a word; exit 1 if a test misses one."""
+    parser = argparse.ArgumentParser(prog="python -m tests.planted")
+    parser.add_argument(
+        "words", nargs="*", help="plant the faults whose names contain one of these"
+    )
+    parser.add_argument("--jobs", type=int, default=2)
+    options = parser.parse_args()
+    wanted = [f for f in FAULTS if not options.words or any(w in f.name for w in options.words)]
+    console = Console()
+    missed = []
+    with (
+        Progress(console=console, transient=True) as progress,
+        concurrent.futures.ThreadPoolExecutor(options.jobs) as pool,
+    ):
+        task = progress.add_task("planted", total=len(wanted))
+        for found, (test, seconds) in zip(wanted, pool.map(caught_by, wanted), strict=True):
+            progress.advance(task)
+            missed += [] if test else [found.name]
+            console.print(f"{seconds:5.0f} s  {found.name}: {test or 'NOT CAUGHT'}", markup=False)
+    console.print(f"{len(wanted) - len(missed)} of {len(wanted)} faults caught")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,127 @@
+"""Grade records as the judge makes them, of small problems and answers, in a second or less.
+
+Cases are judged in this process (tests/harness.py) and not in a pytest of their own; what is
+measured is given. Everything else is the grader's: sources, findings, checks, points, next step.
+Inputs are rounded to eighths, so that sums of them are the same on every machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from unittest import mock
+
+from rich.console import Console
+
+from grader import grade
+from grader import judge as rooms
+from grader.findings import Evidence, Finding, Measured, write_event
+from grader.grade import Grader, Request
+from grader.inputs import Inputs, make_inputs
+from grader.manifest import Case, Limits, Problem, load_problem
+from grader.model import Environment, GradeRecord, Verdict
+from grader.progress import Progress
+from grader.testrun import Findings
+from tests.forked import forked_workers
+from tests.harness import judge
+
+CPU = Environment(
+    device="cpu", device_name="x86_64", python="3.11.7", torch="2.13.0", triton="3.7.1"
+)
+H200 = CPU.model_copy(update={"device": "cuda", "device_name": "NVIDIA H200"})
+SEED = "5eed"
+# Of each problem two cases of a few checks.
+_CHECKS = ("plain", "lse", "half", "ragged", "ragged_rows", "scale", "w_stride", "arguments")
+_LIMITS = Limits(call_s=1.0, lost_s=1.5, total_s=60.0)
+
+
+def small(problem_id: str) -> Problem:
+    """A problem with few and short cases, and little patience."""
+    problem = load_problem(problem_id)
+    checks = (check for check in problem.checks if check.id in _CHECKS)
+    short = (check.model_copy(update={"cases": check.cases[:2]}) for check in checks)
+    return problem.model_copy(update={"checks": tuple(short), "limits": _LIMITS})
+
+
+def _exact_inputs(problem: Problem, case: Case, seed: int) -> Inputs:
+    made = make_inputs(problem, case, seed)
+    return Inputs({name: (8.0 * t).round() / 8.0 for name, t in made.tensors.items()}, made.dout)
+
+
+class _InThisProcess:
+    """In place of `TestRun`: judges all cases here. On a GPU, which there is none, all pass."""
+
+    def __init__(self, problem: Problem, source: bytes, *, device: str, seed: str, **_: object):
+        self.interrupted = False
+        self._arguments = (problem, source, device, seed)
+
+    def run(self) -> Findings:
+        problem, source, device, seed = self._arguments
+        if source.startswith(b"# fault"):
+            raise OSError("no space left on device")
+        if device == "cpu":
+            return judge(source.decode(), problem, seed=seed).findings
+        cases = {(c.id, i) for c in problem.checks for i in problem.cases(c, seed, device)}
+        return Findings(dict.fromkeys(cases, Finding(verdict=Verdict.PASS)))
+
+
+class _Measurements:
+    """In place of `Children`: says what was measured."""
+
+    def __init__(self, evidence: Mapping[str, tuple[Evidence, Evidence]]) -> None:
+        self._evidence = evidence
+
+    def events(self, module: str, arguments: list, request: str, deadline_s: float, ending):
+        assert module == "grader.measure"
+        ending.exit_code = 0
+        for problem, (speed, memory) in self._evidence.items():
+            yield write_event(Measured(problem=problem, speed=speed, memory=memory))
+
+    def stop(self) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def in_this_process(
+    measured: Mapping[str, tuple[Evidence, Evidence]] | None = None,
+) -> Iterator[None]:
+    """While active the grader judges small problems, here, and measures what `measured` says."""
+    with (
+        forked_workers(),
+        mock.patch.object(rooms, "make_inputs", _exact_inputs),
+        mock.patch.object(grade, "TestRun", _InThisProcess),
+        mock.patch.object(grade, "load_problem", small),
+        mock.patch.object(grade, "Children", lambda: _Measurements(measured or {})),
+    ):
+        yield
+
+
+def write_answers(folder: Path, answers: Mapping[str, str]) -> None:
+    """Lay out a submission."""
+    for problem_id, text in answers.items():
+        path = folder / problem_id / load_problem(problem_id).file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+def graded(
+    folder: Path,
+    answers: Mapping[str, str],
+    *,
+    environment: Environment = CPU,
+    measured: Mapping[str, tuple[Evidence, Evidence]] | None = None,
+) -> GradeRecord:
+    """Grade `answers`, sources by problem id; `measured` has evidence for speed and memory."""
+    write_answers(folder, answers)
+    request = Request(
+        submission=folder,
+        shown_as="answers",
+        problems=tuple(answers),
+        environment=environment,
+        seed=SEED,
+        jobs=1,
+    )
+    with in_this_process(measured):
+        return Grader(request, Progress(Console(file=io.StringIO()))).run()

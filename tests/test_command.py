@@ -1,0 +1,222 @@
+"""`python -m grader` as a process: outputs that are gone, signals, what lies around, who sees."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from grader.manifest import ROOT
+from grader.model import GradeRecord, Verdict
+from grader.running import usage
+from tests.harness import model_answer
+from tests.records import write_answers
+
+ENTRY = "    rows, cols = x.shape\n"
+REFUSED = "def weighted_row_sum(x):\n    return x\n"
+
+
+@pytest.fixture
+def answers(tmp_path):
+    """A folder with the given source as p02, with letters that ASCII has not."""
+
+    def write(text):
+        folder = tmp_path / "réponses 答"
+        write_answers(folder, {"p02": text})
+        return folder
+
+    return write
+
+
+def command(folder, *options):
+    arguments = [sys.executable, "-m", "grader", "grade", "--submission", str(folder)]
+    return [*arguments, "--device", "cpu", "--only", "p02", *map(str, options)]
+
+
+def finish(process, timeout=60.0):
+    out, err = process.communicate(timeout=timeout)
+    assert "Traceback" not in (err or ""), err
+    return process.returncode, out, err
+
+
+STREAMS = {
+    "closed": lambda: os.close(1),
+    "closed, and so are errors": lambda: (os.close(1), os.close(2)),
+    "all closed": lambda: (os.close(0), os.close(1), os.close(2)),
+    "full": lambda: os.dup2(os.open("/dev/full", os.O_WRONLY), 1),
+    "read-only": lambda: os.dup2(os.open("/dev/null", os.O_RDONLY), 1),
+}
+
+
+@pytest.mark.parametrize("stream", STREAMS)
+def test_a_standard_output_that_is_gone_loses_neither_record_nor_exit_code(
+    answers, tmp_path, stream
+):
+    path = tmp_path / "record.json"
+    process = subprocess.Popen(
+        command(answers(REFUSED), "--json", path),
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=STREAMS[stream],
+    )
+    code, _, _ = finish(process)
+    assert code == 1
+    assert GradeRecord.model_validate_json(path.read_text()).problems[0].verdict is Verdict.ERROR
+
+
+def test_a_reader_that_went_away_is_no_fault(answers, tmp_path):
+    path = tmp_path / "record.json"
+    read, write = os.pipe()
+    os.close(read)
+    process = subprocess.Popen(
+        command(answers(REFUSED), "--json", path),
+        cwd=ROOT,
+        stdout=write,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    os.close(write)
+    code, _, err = finish(process)
+    assert code == 1 and path.exists()
+    assert "BrokenPipe" not in err and "Exception ignored" not in err
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-16", "utf-8"])
+def test_letters_that_the_output_has_not_become_question_marks(answers, tmp_path, encoding):
+    path = tmp_path / "record.json"
+    done = subprocess.run(
+        command(answers(REFUSED).name, "--json", path),
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"},
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr.decode(encoding, "replace")
+    report = done.stdout.decode(encoding)
+    shown = {"ascii": "r?ponses ?", "latin-1": "réponses ?"}.get(encoding, "réponses 答")
+    assert f"submission {shown}\n" in report and "wrong signature" in report
+    assert json.loads(path.read_text("utf-8"))["submission"] == "réponses 答"
+
+
+def test_nothing_that_lies_in_the_current_folder_is_imported(answers, tmp_path):
+    folder = answers(REFUSED)
+    mark = tmp_path / "mark"
+    for name in (
+        "rich",
+        "pydantic",
+        "packaging",
+        "pytest",
+        "torch",
+        "tomllib",
+        "reference",
+        "json",
+    ):
+        text = f"open({str(mark)!r}, 'w').write({name!r})\nraise SystemExit('mine')\n"
+        (folder / f"{name}.py").write_text(text)
+        (folder / "p02" / f"{name}.py").write_text(text)
+    for name in ("sitecustomize", "usercustomize", "conftest"):
+        (folder / f"{name}.py").write_text(f"open({str(mark)!r}, 'w').write({name!r})\n")
+    for current in (folder, folder / "p02"):
+        done = subprocess.run(
+            command(folder), cwd=current, capture_output=True, text=True, check=False
+        )
+        assert not mark.exists(), mark.read_text()
+        assert done.returncode == 1 and "wrong signature" in done.stdout
+
+
+def seen_by_others(pid):
+    """What any process of this user can read of `pid` and all that it started."""
+    texts = []
+    for process in (pid, *usage.descendants(pid)):
+        for name in ("cmdline", "environ", "comm"):
+            try:
+                texts.append(Path(f"/proc/{process}/{name}").read_bytes())
+            except OSError:
+                continue
+    return texts
+
+
+def test_no_process_shows_the_seed_or_a_file_of_it(answers, tmp_path):
+    path = tmp_path / "record.json"
+    source = model_answer("p02").replace("acc += x_tile", "acc += 2 * x_tile")
+    process = subprocess.Popen(
+        command(answers(source), "--json", path, "-x"),
+        cwd=ROOT,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    seen, files = set(), set()
+    while process.poll() is None:
+        seen.update(seen_by_others(process.pid))
+        files.update(file.read_bytes() for file in tmp_path.glob("grader-*/*.json"))
+        time.sleep(0.05)
+    code, out, _ = finish(process)
+    record = GradeRecord.model_validate_json(path.read_text())
+    commands = b" ".join(seen)
+    assert b"grader.pytest_plugin" in commands and b"worker.py" in commands
+    assert record.seed.encode() not in commands
+    assert code == 1 and f"seed {record.seed}" in out
+    # What pytest writes for the judge has none either while student code may run.
+    assert not [text for text in files if record.seed.encode() in text]
+    first, *others = (check for check in record.problems[0].checks if check.message)
+    assert first.verdict is Verdict.FAIL and "is wrong" in first.message.headline
+    assert {c.message.headline for c in others} == {"not run: stopped at the first failure"}
+    assert [p.name for p in tmp_path.iterdir() if p.name.startswith("grader-")] == []
+
+
+def endless(mark):
+    loop = f"    open({str(mark)!r}, 'w').close()\n    while rows:\n        pass\n"
+    return model_answer("p02").replace(ENTRY, ENTRY + loop)
+
+
+@pytest.mark.parametrize(
+    ("number", "ignored"),
+    [(signal.SIGINT, True), (signal.SIGTERM, False)],
+    ids=["Ctrl-C ignored at the start", "SIGTERM"],
+)
+def test_a_signal_ends_the_run_with_a_record_and_leaves_no_process(
+    answers, tmp_path, number, ignored
+):
+    path, mark = tmp_path / "record.json", tmp_path / "mark"
+
+    def start():
+        signal.signal(signal.SIGINT, signal.SIG_IGN if ignored else signal.SIG_DFL)
+
+    process = subprocess.Popen(
+        command(answers(endless(mark)), "--json", path),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=start,
+    )
+    deadline = time.monotonic() + 60.0
+    while not mark.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    started = usage.descendants(process.pid)
+    process.send_signal(number)
+    begin = time.monotonic()
+    code, out, _ = finish(process)
+    assert time.monotonic() - begin < 15.0
+    assert code == 130 and len(started) >= 2
+    assert "interrupted: what was not run has the verdict skipped" in out
+    record = GradeRecord.model_validate_json(path.read_text())
+    assert record.interrupted
+    assert not {c.verdict for c in record.problems[0].checks} & {Verdict.INTERNAL, Verdict.CRASH}
+    assert not [pid for pid in started if running(pid)]
+
+
+def running(pid):
+    try:
+        return not re.search(r"\) [ZX] ", Path(f"/proc/{pid}/stat").read_text())
+    except OSError:
+        return False

@@ -1,0 +1,228 @@
+"""A cause is named when one known mistake explains wrong cases and nothing speaks against it."""
+
+import pytest
+import torch
+
+import reference
+from grader import diagnose
+from grader.checks.correctness import expect
+from grader.diagnose import Casebook
+from grader.inputs import case_seed, make_inputs
+from grader.manifest import load_problem, resolve
+
+P03 = load_problem("p03")
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
+
+
+def setup_module():
+    torch.set_num_threads(1)
+
+
+class Book:
+    """A casebook, and cases to fill it with: `what` names what came out."""
+
+    def __init__(self, problem=P03):
+        self.problem = problem
+        self.book = Casebook(problem)
+
+    def _case(self, given, dtype):
+        case = resolve({"seqlen": 64, "num_q_heads": 2} | given, dtype, "")
+        inputs = make_inputs(self.problem, case, case_seed("5eed", case))
+        names = self.problem.returns + self.problem.gradients
+        return case, inputs, expect(self.problem, case, inputs, names)
+
+    def wrong(self, place, what, given=(), dtype="fp32"):
+        """A case that came out as the mistake called `what` has it, or as `what` of the truth."""
+        case, inputs, expected = self._case(dict(given), dtype)
+        got = dict(expected.truth)
+        if callable(what):
+            got |= {name: what(value) for name, value in got.items()}
+        else:
+            mistakes = diagnose.reference.mistakes_for(self.problem.id)
+            made = next(m for m in mistakes if m.id == what and m.tile in (None, 32))
+            got |= made.fn(dict(inputs.all), case.kwargs)
+        got = {n: torch.where(t.isnan(), expected.truth[n], t) for n, t in got.items()}
+        own = {n: t.to(torch.float32 if n == "lse" else DTYPES[dtype]) for n, t in got.items()}
+        self.book.add_wrong(place, case, inputs, own, expected)
+
+    def right(self, given=(), dtype="fp32"):
+        case, inputs, expected = self._case(dict(given), dtype)
+        self.book.add_right(case, lambda: (inputs, expected))
+
+    def named(self):
+        """By id, without the problem's prefix, the cases that each cause explains."""
+        prefix = f"{self.problem.id.upper()}-"
+        causes = self.book.settle()
+        assert all(cause.diagnosis.id.startswith(prefix) for cause in causes)
+        return {cause.diagnosis.id.removeprefix(prefix): cause.cases for cause in causes}
+
+
+# Mistakes of this repository, each with cases that tell it from all others.
+KNOWN = [
+    ("p01", "DIAGONAL-EXCLUDED", {"is_causal": True, "values": "needle"}),
+    ("p01", "SCALE-OPTION-IGNORED", {"softmax_scale": 0.3}),
+    ("p02", "WEIGHTS-IGNORED", {"rows": 128, "cols": 256}),
+    ("p03", "NOT-NORMALISED", {"values": "peaked"}),
+    ("p03", "LSE-BASE-2", {}),
+    ("p03", "PADDED-KEYS-COUNTED", {"seqlen": 49, "values": "offset"}),
+    ("p04", "CAUSAL-IGNORED", {"values": "offset"}),
+    ("p06", "WINDOW-ONE-SMALLER", {"window_size": 20, "values": "needle"}),
+    ("p08", "DK-UNSCALED", {"num_q_heads": 4, "num_kv_heads": 2}),
+]
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
+@pytest.mark.parametrize(("problem_id", "mistake", "given"), KNOWN)
+def test_a_single_known_mistake_is_named_with_its_cases_and_its_step(
+    problem_id, mistake, given, dtype
+):
+    problem = load_problem(problem_id)
+    book = Book(problem)
+    if "rows" in given:
+        given = given | {"num_q_heads": 1, "seqlen": 1}
+    longer = {key: given[key] + 64 for key in ("rows", "seqlen") if key in given}
+    book.wrong(("plain", 0), mistake, given, dtype)
+    book.wrong(("half", 3), mistake, given | (longer or {"seqlen": 128}), dtype)
+    assert book.named() == {mistake: (("half", 3), ("plain", 0))}
+    (cause,) = book.book.settle()
+    assert cause.step == problem.step_of_cause(mistake)
+    assert cause.diagnosis.title and cause.diagnosis.note and cause.diagnosis.help
+
+
+def test_nothing_is_named_where_nothing_is_wrong():
+    book = Book()
+    assert book.named() == {}
+    book.right()
+    book.right({"values": "peaked"})
+    assert book.named() == {}
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        lambda truth: 1.5 * truth,
+        lambda truth: truth + 0.1,
+        lambda truth: truth + 0.3 * torch.randn(truth.shape, dtype=truth.dtype),
+        lambda truth: truth.flip(2),
+    ],
+)
+def test_a_mistake_that_nobody_knows_has_no_name(what):
+    book = Book()
+    book.wrong(("plain", 0), what)
+    book.wrong(("plain", 1), what, {"seqlen": 96})
+    assert book.named() == {}
+
+
+def test_a_mistake_that_a_wrong_case_contradicts_is_not_named():
+    book = Book()
+    book.wrong(("plain", 0), "NOT-NORMALISED")
+    book.wrong(("plain", 1), lambda truth: truth + 0.1, {"seqlen": 96})
+    assert book.named() == {}
+
+
+def test_a_mistake_that_a_right_case_contradicts_is_not_named():
+    book = Book()
+    book.wrong(("plain", 0), "NOT-NORMALISED")
+    assert book.named() == {"NOT-NORMALISED": (("plain", 0),)}
+    book.right({"seqlen": 96})
+    assert book.named() == {}
+
+
+def test_a_right_case_on_which_a_mistake_makes_no_difference_contradicts_nothing():
+    book = Book()
+    book.wrong(("scale", 0), "SCALE-OPTION-IGNORED", {"softmax_scale": 0.3})
+    book.right()  # without the option
+    book.right({"seqlen": 96})
+    assert book.named() == {"SCALE-OPTION-IGNORED": (("scale", 0),)}
+
+
+def test_most_of_a_mistake_is_not_enough_when_the_rest_is_neither_right_nor_so():
+    def half_normalised(truth):
+        return torch.cat([2.0 * truth[:, :1], truth[:, 1:] + 0.2], 1)
+
+    book = Book()
+    book.wrong(("plain", 0), half_normalised)
+    assert book.named() == {}
+
+
+# Made-up mistakes, so that it is known where they agree.
+
+
+def scaled(inputs, options):
+    return "softmax_scale" in options
+
+
+def in_batches(inputs, options):
+    return inputs["q"].shape[0] > 1
+
+
+def made_up(id, change, *, only=lambda inputs, options: True, tile=None):
+    """A mistake that adds `change` to the output, of some calls only."""
+
+    def fn(inputs, options):
+        exact = {name: tensor.double() for name, tensor in inputs.items()}
+        out, lse = reference.noncausal_attention(**exact, **options)
+        return {"out": out + change if only(inputs, options) else out, "lse": lse}
+
+    return reference.Mistake(id, ("p03",), id.lower(), f"with tiles of {tile}", "help", fn, tile)
+
+
+@pytest.fixture
+def book(monkeypatch):
+    """A casebook that knows these mistakes and no other."""
+
+    def make(*mistakes):
+        monkeypatch.setattr(diagnose.reference, "mistakes_for", lambda problem_id: mistakes)
+        return Book()
+
+    return make
+
+
+def test_two_mistakes_that_explain_the_same_just_as_well_are_not_named(book):
+    rivals = book(made_up("ONE", 1.0), made_up("TWIN", 1.0))
+    rivals.wrong(("plain", 0), "ONE")
+    assert rivals.named() == {}
+
+
+@pytest.mark.parametrize("decided_by", ["a wrong case", "a right case"])
+def test_a_case_decides_between_two_mistakes(book, decided_by):
+    found = book(made_up("ALWAYS", 1.0), made_up("SCALED", 1.0, only=scaled))
+    found.wrong(("scale", 0), "SCALED", {"softmax_scale": 0.3})
+    assert found.named() == {}
+    if decided_by == "a wrong case":
+        found.wrong(("plain", 0), "ALWAYS")
+        assert found.named() == {"ALWAYS": (("plain", 0), ("scale", 0))}
+    else:
+        found.right()
+        assert found.named() == {"SCALED": (("scale", 0),)}
+
+
+def test_a_rival_that_a_right_case_contradicts_is_no_rival(book):
+    found = book(made_up("SCALED", 1.0, only=scaled), made_up("ALWAYS", 1.0))
+    found.wrong(("scale", 0), "SCALED", {"softmax_scale": 0.3})
+    found.wrong(("scale", 1), "SCALED", {"softmax_scale": 0.5})
+    found.right({"seqlen": 96})
+    assert found.named() == {"SCALED": (("scale", 0), ("scale", 1))}
+
+
+def test_two_mistakes_in_different_checks_are_both_named(book):
+    both = book(made_up("SCALED", 1.0, only=scaled), made_up("BATCHED", 2.0, only=in_batches))
+    both.wrong(("scale", 0), "SCALED", {"softmax_scale": 0.3})
+    both.wrong(("batch_heads", 1), "BATCHED", {"batch": 2})
+    both.wrong(("scale", 1), "SCALED", {"softmax_scale": 0.5})
+    both.right()
+    explained = {"SCALED": (("scale", 0), ("scale", 1)), "BATCHED": (("batch_heads", 1),)}
+    assert both.named() == explained
+
+
+def test_two_mistakes_in_one_case_are_not_told_apart(book):
+    both = book(made_up("SCALED", 1.0, only=scaled), made_up("BATCHED", 2.0, only=in_batches))
+    both.wrong(("scale", 0), lambda truth: truth + 3.0, {"softmax_scale": 0.3, "batch": 2})
+    assert both.named() == {}
+
+
+def test_the_variant_that_fits_is_the_one_that_is_told(book):
+    found = book(made_up("DROPPED", 1.0, tile=16), made_up("DROPPED", 2.0, tile=32))
+    found.wrong(("plain", 0), "DROPPED")
+    (cause,) = found.book.settle()
+    assert (cause.cases, cause.diagnosis.note) == ((("plain", 0),), "with tiles of 32")

@@ -1,0 +1,221 @@
+"""One run of the grader: what goes wrong with a problem, or between processes, stays there."""
+
+import hashlib
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from grader import grade
+from grader.findings import (
+    Alive,
+    Evidence,
+    Measured,
+    MeasureRequest,
+    Phase,
+    write_event,
+)
+from grader.grade import Grader, Request
+from grader.manifest import load_problem
+from grader.model import GradeRecord, MemoryFigures, SpeedFigures, Verdict
+from grader.progress import Progress
+from tests.harness import model_answer
+from tests.records import H200, SEED, in_this_process, write_answers
+
+PROBLEMS = ("p02", "p03", "p04")
+SPEED = Evidence(figures=SpeedFigures(speedup=99.0, worst_error_over_allowed=0.5))
+MEMORY = Evidence(figures=MemoryFigures(lengths=(1, 2), extra_bytes=(3, 4), allowed_bytes=(5, 6)))
+
+
+class Measuring:
+    """In place of `Children`: one measuring process after the other, as they are scripted."""
+
+    def __init__(self, *scripts):
+        self.scripts = list(scripts)
+        self.requests = []
+
+    def events(self, module, arguments, request, deadline_s, ending):
+        assert (module, arguments) == ("grader.measure", [])
+        assert self.scripts, "another measurement was started"
+        lines, ended = self.scripts.pop(0)
+        self.requests.append(MeasureRequest.model_validate_json(request))
+        yield from lines
+        for name, value in ended.items():
+            setattr(ending, name, value)
+
+    def stop(self):
+        pass
+
+
+def phase(problem, *, submission=False):
+    return write_event(Phase(problem=problem, text="speed", submission=submission))
+
+
+def measured(problem, speed=SPEED, memory=MEMORY):
+    return write_event(Measured(problem=problem, speed=speed, memory=memory))
+
+
+def whole(*problems):
+    return [line for p in problems for line in (phase(p), phase(p, submission=True), measured(p))]
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Grade three answers on a GPU that there is not; measurements are scripted."""
+
+    def start(*scripts, answers=None, quick=False, progress=Progress):
+        write_answers(tmp_path, answers or {p: model_answer(p) for p in PROBLEMS})
+        request = Request(
+            submission=tmp_path,
+            shown_as="answers",
+            problems=PROBLEMS,
+            environment=H200,
+            seed=SEED,
+            jobs=1,
+            quick=quick,
+        )
+        with in_this_process():
+            children = Measuring(*scripts)
+            monkeypatch.setattr(grade, "Children", lambda: children)
+            grader = Grader(request, progress(Console(file=io.StringIO())))
+            record = grader.run()
+        assert not children.scripts, "a measurement was not started"
+        assert GradeRecord.model_validate_json(record.to_json()) == record
+        return {problem.id: problem for problem in record.problems}, children, record
+
+    return start
+
+
+DONE = {"exit_code": 0}
+DIED = {"exit_code": -9}
+
+
+def verdicts(problem):
+    return problem.components["speed"].verdict, problem.components["memory"].verdict
+
+
+def test_everything_is_measured_in_one_process(run):
+    found, children, record = run((whole(*PROBLEMS), DONE))
+    assert [file.problem for file in children.requests[0].sources] == list(PROBLEMS)
+    assert [file.data.decode() for file in children.requests[0].sources] == [
+        model_answer(p) for p in PROBLEMS
+    ]
+    assert {problem.verdict for problem in found.values()} == {Verdict.PASS}
+    for problem in found.values():
+        assert problem.points.earned == problem.points.available
+    assert record.totals.earned == sum(problem.points.earned for problem in found.values())
+
+
+@pytest.mark.parametrize(
+    ("ending", "how"),
+    [(DIED, "died"), ({"silent": True}, "was stopped"), ({"timed_out": True}, "was stopped")],
+)
+def test_a_measurement_that_ends_in_a_submission_costs_that_one_alone(run, ending, how):
+    first = [*whole("p02"), phase("p03"), phase("p03", submission=True)]
+    found, children, _ = run((first, ending), (whole("p04"), DONE))
+    assert [file.problem for file in children.requests[1].sources] == ["p04"]
+    assert verdicts(found["p03"]) == (Verdict.CRASH, Verdict.CRASH)
+    told = f"the judge's measuring process {how} while your code ran"
+    assert found["p03"].components["speed"].reason == told
+    assert found["p03"].points.earned == load_problem("p03").points.correctness
+    for other in ("p02", "p04"):
+        assert found[other].points.earned == found[other].points.available
+
+
+def test_a_measurement_that_ends_by_itself_is_tried_once_more(run):
+    first = [*whole("p02"), phase("p03")]
+    found, children, _ = run((first, DIED), (whole("p03", "p04"), DONE))
+    assert [file.problem for file in children.requests[1].sources] == ["p03", "p04"]
+    assert {problem.verdict for problem in found.values()} == {Verdict.PASS}
+
+
+def test_a_measurement_that_ends_twice_is_a_fault_of_the_judge(run):
+    dead = DIED | {"output": "CUDA error: no device\n"}
+    found, *_ = run((whole("p02"), DIED), ([phase("p03")], dead))
+    assert found["p02"].verdict is Verdict.PASS
+    for lost in ("p03", "p04"):
+        assert verdicts(found[lost])[0] is Verdict.INTERNAL
+        reason = found[lost].components["speed"].reason
+        assert reason == "the measurement ended early: CUDA error: no device"
+        assert found[lost].points.earned == found[lost].points.available
+
+
+GARBAGE = [
+    *(b"", b"[]", b"null", b"\xff\xfe", b"9" * 5000, b"{" * 10_000),
+    write_event(Alive()),
+    phase("p09", submission=True),  # nobody asked for it
+    measured("p09"),
+    b'{"event": "measured", "problem": "p03", "speed": {}, "memory": 7}',
+]
+
+
+def test_garbage_among_the_events_changes_nothing(run):
+    lines = [line for event in whole(*PROBLEMS) for line in (*GARBAGE, event)]
+    found, *_ = run((lines, DONE))
+    assert {problem.verdict for problem in found.values()} == {Verdict.PASS}
+
+
+def test_what_was_measured_twice_counts_as_it_was_first(run):
+    slow = Evidence(figures=SpeedFigures(speedup=0.5, worst_error_over_allowed=0.5))
+    lines = [*whole("p02"), measured("p02", slow), *whole("p03", "p04")]
+    found, *_ = run((lines, DONE))
+    assert found["p02"].components["speed"].figures.speedup == 99.0
+
+
+@pytest.mark.parametrize("evidence", [Evidence(), MEMORY])
+def test_evidence_without_the_figures_of_speed_earns_none(run, evidence):
+    found, *_ = run(([*whole("p02", "p04"), measured("p03", evidence)], DONE))
+    speed = found["p03"].components["speed"]
+    assert speed.points.earned == 0 and speed.verdict is Verdict.INTERNAL
+
+
+def test_only_what_is_correct_is_measured(run):
+    answers = {p: model_answer(p) for p in PROBLEMS} | {"p03": "def attention():\n    return 1\n"}
+    found, children, _ = run((whole("p02", "p04"), DONE), answers=answers)
+    assert [file.problem for file in children.requests[0].sources] == ["p02", "p04"]
+    speed = found["p03"].components["speed"]
+    assert (speed.verdict, speed.reason) == (Verdict.SKIPPED, "correctness is not complete")
+    assert speed.points.available == load_problem("p03").points.speed
+
+
+def test_quick_measures_nothing(run):
+    found, *_ = run(quick=True)
+    assert {verdict for p in found.values() for verdict in verdicts(p)} == {Verdict.NOT_MEASURED}
+    assert {problem.verdict for problem in found.values()} == {Verdict.PASS}
+
+
+def test_a_fault_of_the_judge_stays_with_its_problem(run):
+    answers = {p: model_answer(p) for p in PROBLEMS}
+    answers["p03"] = "# fault\n" + answers["p03"]
+    found, *_ = run((whole("p02", "p04"), DONE), answers=answers)
+    assert {check.verdict for check in found["p03"].checks} == {Verdict.INTERNAL}
+    assert found["p03"].points.available == 0
+    for other in ("p02", "p04"):
+        assert found[other].points.earned == found[other].points.available
+
+
+def test_a_file_that_is_saved_or_deleted_meanwhile_changes_nothing(run, tmp_path):
+    class Swapping(Progress):
+        def phase(self, problem_id, text):
+            super().phase(problem_id, text)
+            path = tmp_path / "p02" / load_problem("p02").file
+            if path.exists():
+                path.unlink() if problem_id == "p03" else path.write_text("raise SystemExit\n")
+
+    found, children, _ = run((whole(*PROBLEMS), DONE), progress=Swapping)
+    source = model_answer("p02").encode()
+    assert found["p02"].verdict is Verdict.PASS
+    assert found["p02"].source_sha256 == hashlib.sha256(source).hexdigest()
+    assert children.requests[0].sources[0].data == source
+
+
+def test_the_record_of_a_run_that_was_stopped_has_every_problem(run, monkeypatch):
+    def interrupt(self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Grader, "_grade_correctness", interrupt)
+    found, _, record = run()
+    assert record.interrupted and list(found) == list(PROBLEMS)
+    assert {problem.verdict for problem in found.values()} == {Verdict.SKIPPED}
+    assert record.totals.earned == 0 and json.loads(record.to_json())["interrupted"] is True

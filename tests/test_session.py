@@ -1,0 +1,99 @@
+"""Time that calls may take, and that a call which ends the worker costs its own case alone."""
+
+import pytest
+
+from grader.manifest import Limits, load_problem
+from grader.model import Verdict
+from grader.running.session import Budget
+from tests.harness import judge, model_answer
+
+LIMITS = Limits(call_s=20.0, lost_s=25.0, total_s=180.0)
+P02 = load_problem("p02").model_copy(update={"limits": Limits(call_s=2, lost_s=4, total_s=60)})
+CALL = "    _check_arguments(x, w)\n"
+
+
+def answer(line: str) -> str:
+    """The model answer of p02 with a line put before its argument checks."""
+    source = model_answer("p02")
+    assert source.count(CALL) == 1
+    return "import ctypes, os, sys, time\n" + source.replace(CALL, f"    {line}\n{CALL}")
+
+
+def test_a_call_has_the_limit_of_the_problem_and_three_times_as_much_to_compile():
+    budget = Budget(LIMITS)
+    assert budget.call_s(compiles=False) == 20.0
+    assert budget.call_s(compiles=True) == 60.0
+
+
+def test_after_a_call_that_did_not_come_back_patience_is_short():
+    budget = Budget(LIMITS)
+    budget.count(0.1, came_back=True)
+    budget.count(20.0, came_back=False)
+    assert budget.call_s(compiles=False) == 2.5
+    assert budget.used_up() is None
+
+
+def test_patience_grows_with_the_slowest_call_that_came_back():
+    budget = Budget(LIMITS)
+    budget.count(0.7, came_back=True)
+    budget.count(20.0, came_back=False)
+    assert budget.call_s(compiles=False) == pytest.approx(7.0)
+
+
+def test_lost_time_and_all_time_run_out_apart():
+    budget = Budget(LIMITS)
+    budget.count(24.9, came_back=False)
+    assert budget.used_up() is None
+    budget.count(0.2, came_back=False)
+    assert "calls that did not come back took 25 s of 25 s" in budget.used_up()
+    budget = Budget(LIMITS)
+    for _ in range(10):
+        budget.count(18.0, came_back=True)
+    assert "the calls of this problem took 180 s" in budget.used_up()
+
+
+def test_time_that_an_earlier_process_spent_counts():
+    assert Budget(LIMITS, spent_s=181.0).used_up() is not None
+    assert Budget(LIMITS, lost_s=26.0).used_up() is not None
+
+
+@pytest.mark.parametrize(
+    ("line", "verdict"),
+    [
+        ("if x.shape[0] == 7: time.sleep(30)", Verdict.TIMEOUT),
+        ("if x.shape[0] == 7: os._exit(3)", Verdict.CRASH),
+        ("if x.shape[0] == 7: ctypes.string_at(0)", Verdict.CRASH),
+        ("if x.shape[0] == 7: sys.exit(0)", Verdict.ERROR),
+        ("if x.shape[0] == 7: bytes(2**40)", Verdict.OUT_OF_MEMORY),
+    ],
+)
+def test_what_ends_a_worker_costs_its_case_and_not_the_rest(line, verdict):
+    found = judge(answer(line), P02, checks=("plain", "ragged_rows", "ragged_cols"))
+    assert {place: f.verdict for place, f in found.wrong.items()} == {("ragged_rows", 2): verdict}
+    assert found.of("plain").verdict is found.of("ragged_cols").verdict is Verdict.PASS
+
+
+def test_an_endless_loop_in_every_call_costs_one_timeout_and_little_more():
+    found = judge(answer("time.sleep(30)"), P02, checks=("plain", "ragged_rows"))
+    verdicts = [finding.verdict for finding in found.findings.cases.values()]
+    assert set(verdicts) == {Verdict.TIMEOUT}
+    ran = [f for f in found.findings.cases.values() if not f.message.not_run]
+    assert len(ran) == 2  # the first has 2 s, the second what patience is left
+    assert found.of("plain").points.earned == 0
+
+
+def test_calls_just_under_the_limit_end_with_what_was_earned():
+    limits = Limits(call_s=2, lost_s=4, total_s=4)
+    problem = P02.model_copy(update={"limits": limits})
+    found = judge(answer("time.sleep(1)"), problem, checks=("plain", "ragged_rows"))
+    assert found.of("plain").cases_passed >= 1
+    assert found.of("ragged_rows").verdict is Verdict.TIMEOUT
+    assert "all that they may take" in found.of("ragged_rows").message.headline
+
+
+def test_a_file_that_cannot_be_imported_is_told_once():
+    found = judge("import no_such_module\n", P02, checks=("plain",))
+    first, *rest = found.findings.cases.values()
+    assert first.verdict is Verdict.ERROR and "no_such_module" in first.message.headline
+    assert {finding.verdict for finding in rest} == {Verdict.SKIPPED}
+    assert all(finding.message.not_run for finding in rest)

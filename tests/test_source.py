@@ -1,0 +1,357 @@
+"""What is found out from a submission's bytes alone, and that reading them never hangs or runs."""
+
+import hashlib
+import os
+import time
+
+import pytest
+
+from grader.manifest import PROBLEMS, ROOT, load_problem, problem_ids
+from grader.model import Verdict
+from grader.source import MAX_SOURCE_BYTES, Source, examine, read_source, step_regions
+
+P02 = load_problem("p02")
+P07 = load_problem("p07")
+SHOWN = "p02/weighted_row_sum.py"
+ENTRY = "def weighted_row_sum(x, w):\n    return x\n"
+BODY = ":\n    return x\n"
+
+
+def write(folder, data, problem=P02):
+    path = folder / problem.id / problem.file
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(data.encode() if isinstance(data, str) else data)
+    return path
+
+
+def examined(data, problem=P02):
+    return examine(problem, data.encode() if isinstance(data, str) else data)
+
+
+def test_what_was_read_is_what_is_graded_hashed_and_recorded(tmp_path):
+    data = ENTRY.encode() + b"\r\n# \xc3\xa9\r"
+    path = write(tmp_path, data)
+    source = read_source(P02, tmp_path)
+    path.write_text("raise SystemExit\n")
+    assert source.data == data
+    assert source.sha256 == hashlib.sha256(data).hexdigest()
+    assert (source.problem_id, source.verdict, source.message) == ("p02", None, None)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    source = read_source(P02, tmp_path)
+    assert source.verdict is Verdict.ERROR
+    assert source.message.headline == f"file not found: expected {SHOWN} in the submission"
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "socket", "file for a folder"])
+def test_what_is_no_file_is_not_read(tmp_path, kind):
+    path = tmp_path / "p02" / P02.file
+    if kind == "file for a folder":
+        path.parent.write_text("")
+    else:
+        path.parent.mkdir()
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "socket":
+        os.mknod(path, 0o140600)
+    source = read_source(P02, tmp_path)
+    assert source.verdict is Verdict.ERROR
+    assert SHOWN in source.message.headline
+    assert source.data == b""
+
+
+@pytest.mark.parametrize("target", ["answer", "device", "nothing", "itself"])
+def test_a_link_is_refused_whatever_it_leads_to(tmp_path, target):
+    path = write(tmp_path, ENTRY)
+    answer = path.rename(tmp_path / "answer.py")
+    targets = {"answer": answer, "device": "/dev/zero", "nothing": "no/such", "itself": path}
+    path.symlink_to(targets[target])
+    source = read_source(P02, tmp_path)
+    assert source.verdict is Verdict.ERROR and source.data == b""
+    expected = f"{SHOWN} is a link, expected a regular file: copy it there"
+    assert source.message.headline == expected
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads every file")
+def test_a_file_that_may_not_be_read_is_named(tmp_path):
+    write(tmp_path, ENTRY).chmod(0)
+    source = read_source(P02, tmp_path)
+    assert source.message.headline == f"cannot read {SHOWN}: Permission denied"
+
+
+def test_a_file_without_end_is_read_no_further_than_the_limit(tmp_path):
+    path = write(tmp_path, "")
+    with open(path, "r+b") as file:
+        file.truncate(2**40)  # sparse: a terabyte of NUL
+    begin = time.monotonic()
+    source = read_source(P02, tmp_path)
+    assert source.message.headline == f"{SHOWN} is too long, expected at most 128 KiB of source"
+    assert time.monotonic() - begin < 1.0
+
+
+# What the file holds, the headline, and the line it is shown at.
+UNUSABLE = {
+    "empty": (b"", f"{SHOWN} is empty: copy the stub back and fill it in", None),
+    "only white space": (b"\n  \n", f"{SHOWN} is empty", None),
+    "a byte too many": (b"#" * (MAX_SOURCE_BYTES + 1), f"{SHOWN} is too long, expected", None),
+    "not text": (b"x = '\xff\xfe'\n", "is not UTF-8 text: byte 5", None),
+    "UTF-16": ("x = 1\n".encode("utf-16"), "is not UTF-8 text: byte 0", None),
+    "null byte": (b"x = 1\0\n", "null byte", None),
+    "only NUL": (b"\0" * 4096, "null byte", None),
+    "syntax error": ("import torch\n\ndef f(:\n    pass\n", "syntax error: invalid syntax", 3),
+    "indentation": ("def f():\nreturn 1\n", "syntax error: expected an indented block", 2),
+    "unclosed": ("x = 1\ny = (1,\n", "syntax error: '(' was never closed", 2),
+    "old line ends": ("import torch\r\rdef f(:\r    pass\r", "syntax error: invalid syntax", 3),
+    "no function": ("x = 1\n", "no function 'weighted_row_sum': got no functions, expected", None),
+    "other functions": (
+        "def f(): ...\ndef g(): ...\n",
+        "no function 'weighted_row_sum': got f, g, expected weighted_row_sum(x, w)",
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNUSABLE)
+def test_bytes_that_cannot_be_used_say_why_and_where(name):
+    data, headline, line = UNUSABLE[name]
+    source = examined(data)
+    assert source.verdict is Verdict.ERROR
+    assert headline in source.message.headline
+    assert (source.message.file, source.message.line) == (SHOWN, line)
+
+
+USABLE = {
+    "the longest": ENTRY.encode() + b"#" * (MAX_SOURCE_BYTES - len(ENTRY)),
+    "a byte order mark": b"\xef\xbb\xbf" + ENTRY.encode(),
+    "Windows line ends": ENTRY.replace("\n", "\r\n").encode(),
+    "old line ends": ENTRY.replace("\n", "\r").encode(),
+    "no line end": ENTRY.rstrip().encode(),
+    "letters of any script": ("# é 漢 \U0001f600\n" + ENTRY).encode(),
+    "a form feed": b"\f\n" + ENTRY.encode(),
+}
+
+
+@pytest.mark.parametrize("name", USABLE)
+def test_bytes_that_can_be_used_are_kept_as_they_are(name):
+    source = examined(USABLE[name])
+    assert source.verdict is None, source.message
+    assert source.data == USABLE[name]
+
+
+COOKIES = [
+    ("# -*- coding: utf-7 -*-\n", 1),
+    ("#!/usr/bin/env python\n# vim: set fileencoding=latin-1 :\n", 2),
+    ("# coding=UTF-16\n", 1),
+    ("\f# coding: cp037\n", 1),
+    ("# coding: " + "9" * 5000 + "\n", 1),
+]
+COOKIES_OF_UTF8 = ["# coding: utf-8\n", "#!/bin/sh\n# -*- coding: UTF8 -*-\n", "# coding=utf_8\n"]
+
+
+@pytest.mark.parametrize(("cookie", "line"), COOKIES)
+def test_a_coding_other_than_utf8_is_refused(cookie, line):
+    # In UTF-7 this is a call, to a reader of UTF-8 a comment.
+    source = examined(cookie + "#+AAo-raise SystemExit\n" + ENTRY)
+    assert source.verdict is Verdict.ERROR
+    assert source.message.headline.startswith(f"{SHOWN}: got coding ")
+    assert source.message.headline.endswith(", expected utf-8")
+    assert source.message.line == line
+
+
+@pytest.mark.parametrize("cookie", COOKIES_OF_UTF8)
+def test_a_coding_of_utf8_is_no_matter(cookie):
+    assert examined(cookie + ENTRY).verdict is None
+
+
+def test_a_cookie_counts_in_the_first_two_lines_only():
+    assert examined("import torch\n\n# coding: utf-7\n" + ENTRY).verdict is None
+
+
+BOMBS = {
+    "brackets": "x = " + "(" * 100_000,
+    "signs": "x = " + "-" * 100_000 + "1\n",
+    "indices": "x = y" + "[0]" * 40_000 + "\n",
+    "lambdas": "x = " + "lambda: " * 15_000 + "1\n",
+    "branches": "if 1:\n    pass\n" + "elif 1:\n    pass\n" * 7_000,
+    "digits": "x = " + "9" * 100_000 + "\n",
+    "an f-string": 'x = f"' + "{y}" * 42_000 + '"\n',
+    "a step of 5,000 digits": f"# >>> step {'9' * 5000}\n# <<< step {'9' * 5000}\n",
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_bomb_for_the_parser_costs_seconds_at_most_and_raises_nothing(name):
+    begin = time.process_time()
+    source = examined(BOMBS[name] + ENTRY)
+    assert time.process_time() - begin < 5.0
+    assert source.verdict in (None, Verdict.ERROR)
+    assert source.message is None or len(source.message.headline) < 300
+
+
+SAME = [
+    "def weighted_row_sum(x, w)",
+    "def weighted_row_sum(x, w, block=128)",
+    "def weighted_row_sum(x, w, *, num_warps=4)",
+    "def weighted_row_sum(x: 'Tensor', w: 'Tensor') -> 'Tensor'",
+    "def weighted_row_sum(*args, **kwargs)",
+    "def weighted_row_sum(x, **rest)",
+]
+DIFFERENT = {
+    "def weighted_row_sum(x)": "got (x, ...), expected weighted_row_sum(x, w)",
+    "def weighted_row_sum(w, x)": "got (w, x, ...), expected weighted_row_sum(x, w)",
+    "def weighted_row_sum(x, w, block)": "block has no default, expected weighted_row_sum(x, w)",
+    "def weighted_row_sum(x, w, *, block)": "block has no default",
+    "def weighted_row_sum(x, w, /)": "x, w: got positional-only",
+    "async def weighted_row_sum(x, w)": "got an async function",
+    "def weighted_row_sum(a, b)": "got (a, b, ...)",
+}
+
+
+@pytest.mark.parametrize("line", SAME)
+def test_a_signature_that_takes_the_call(line):
+    assert examined(line + BODY).verdict is None
+
+
+@pytest.mark.parametrize("line", DIFFERENT)
+def test_a_signature_that_does_not_take_the_call(line):
+    source = examined("import torch\n" + line + BODY)
+    assert source.verdict is Verdict.ERROR
+    assert source.message.headline.startswith("wrong signature of weighted_row_sum: ")
+    assert DIFFERENT[line] in source.message.headline
+    assert (source.message.file, source.message.line) == (SHOWN, 2)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "difference"),
+    [
+        ("q, k, v, *, num_sink_tokens=0, softmax_scale=None", "missing window_size"),
+        ("q, k, v, *, window_size", "missing num_sink_tokens, softmax_scale"),
+        ("q, k, v, *, window_size, num_sink_tokens, softmax_scale=None", "num_sink_tokens has no"),
+        ("q, k, v, window_size, num_sink_tokens=0, softmax_scale=None", ""),
+        ("q, k, v, *, window_size=1, num_sink_tokens=0, softmax_scale=None", ""),
+    ],
+)
+def test_options_of_a_signature(parameters, difference):
+    source = examined(f"def attention({parameters}):\n    return q\n", P07)
+    assert (source.verdict is None) == (difference == "")
+    if difference:
+        assert difference in source.message.headline
+        assert source.message.headline.endswith(f"expected {P07.signature}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "weighted_row_sum = lambda x, w: x\n",
+        "from somewhere import weighted_row_sum\n",
+        "from somewhere import *\n",
+        "if True:\n    def weighted_row_sum(x, w):\n        return x\n",
+        "class weighted_row_sum:\n    pass\n",
+    ],
+)
+def test_an_entry_point_bound_in_another_way_is_left_to_the_worker(text):
+    assert examined(text).verdict is None
+
+
+def test_the_last_of_two_definitions_counts():
+    assert examined("def weighted_row_sum(x):\n    pass\n" + ENTRY).verdict is None
+
+
+def test_nothing_runs_while_reading(tmp_path):
+    mark = tmp_path / "ran"
+    assert examined(f"open({str(mark)!r}, 'w')\n" + ENTRY).verdict is None
+    assert not mark.exists()
+
+
+def test_warnings_of_the_students_text_are_not_shown(recwarn):
+    assert examined("path = '\\d'\n" + ENTRY).verdict is None
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize(
+    ("body", "verdict"),
+    [
+        ("    raise NotImplementedError\n", Verdict.NOT_IMPLEMENTED),
+        ("    y = x\n    raise NotImplementedError('step 3')\n", Verdict.NOT_IMPLEMENTED),
+        ("    if x is w:\n        return x\n    raise NotImplementedError\n", None),
+        ("    return x\n    raise NotImplementedError\n", None),
+        ("    if x is w:\n        raise NotImplementedError\n    return x\n", None),
+    ],
+)
+def test_only_a_certain_end_is_not_implemented(body, verdict):
+    assert examined("def weighted_row_sum(x, w):\n" + body).verdict is verdict
+
+
+def lines_between(text, region):
+    first, last = region
+    return "\n".join(text.split("\n")[first : last - 1])
+
+
+def filled(problem, steps):
+    """The stub with the model answer's code in the first `steps` of its steps."""
+    stub = (PROBLEMS / problem.id / problem.file).read_text(encoding="utf-8")
+    answer = (ROOT / "solutions" / problem.id / problem.file).read_text(encoding="utf-8")
+    for step in range(1, steps + 1):
+        old = lines_between(stub, step_regions(stub)[step])
+        new = lines_between(answer, step_regions(answer)[step])
+        assert stub.count(old) == 1
+        stub = stub.replace(old, new)
+    return stub
+
+
+@pytest.mark.parametrize("problem_id", problem_ids())
+def test_a_partly_filled_stub_names_its_first_empty_step(problem_id):
+    problem = load_problem(problem_id)
+    if read_source(problem, PROBLEMS).verdict is not Verdict.NOT_IMPLEMENTED:
+        pytest.skip("problems/ holds an answer here")
+    for done in range(len(problem.steps)):
+        source = examined(filled(problem, done), problem)
+        assert source.next_step == done + 1
+        if source.verdict is None:  # not provable from the text: the worker finds out
+            continue
+        title = f"{problem_id} step {done + 1}: {problem.steps[done].title}"
+        assert source.message.headline == f"{title}; see problems/{problem_id}/README.md"
+        assert source.message.step == done + 1
+        assert source.verdict is Verdict.NOT_IMPLEMENTED and source.message.line
+    assert examined(filled(problem, len(problem.steps)), problem).next_step is None
+
+
+REGIONS = """def weighted_row_sum(x, w):
+    # >>> step 1: rows (about 1 line)
+    rows = 1
+    # <<< step 1
+    # >>> step 2: sum (about 1 line)
+    # Say how.
+    # <<< step 2
+    # >>> step 3: never closed
+    return rows
+# <<< step 9
+"""
+
+
+def test_step_regions_are_the_lines_of_the_markers():
+    assert step_regions(REGIONS) == {1: (2, 4), 2: (5, 7)}
+    assert examined(REGIONS).next_step == 2
+
+
+@pytest.mark.parametrize(("line", "step"), [(1, None), (2, 1), (4, 1), (5, 2), (7, 2), (9, None)])
+def test_a_line_is_in_the_step_whose_markers_enclose_it(line, step):
+    assert Source("p02", REGIONS.encode()).step_at(line) == step
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_steps_are_found_whatever_ends_a_line(end):
+    source = examined(REGIONS.replace("\n", end))
+    assert source.next_step == 2 and source.step_at(3) == 1
+
+
+@pytest.mark.parametrize("char", ["\f", "\v", "\x1c", "\x85", "\u2028"])
+def test_what_ends_no_line_for_python_moves_no_step(char):
+    text = f"# a{char}b\n" + REGIONS
+    source = examined(text)
+    error = examined(text.replace("rows = 1", "rows = ("))
+    assert error.message.line == 4  # as Python counts
+    assert source.step_at(4) == 1 and source.step_at(5) == 1 and source.step_at(2) is None

@@ -1,0 +1,300 @@
+"""What a worker and all that it started used, and that nothing it left behind lives on.
+
+The workers here are a few lines that burn CPU time or take memory in every way they can think of.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from grader.manifest import ROOT
+from grader.running import reaper, usage
+from grader.running.usage import PeakMemory, Tree
+
+PRELUDE = """
+import os, signal, sys, threading, time
+
+def burn(seconds):
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+def take(mebibytes, seconds=0.0):
+    memory = bytearray(mebibytes * 2**20)
+    memory[::4096] = b"x" * len(memory[::4096])
+    time.sleep(seconds)
+    return memory
+
+def keep(mebibytes):
+    global kept
+    kept = take(mebibytes)
+
+def forked(work, *, daemon=False, lives=False, waits=False):
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        if daemon:
+            os.setsid()
+            if os.fork():
+                os._exit(0)
+        work()
+        if lives:
+            os.write(writer, b"x")
+            time.sleep(60)
+        os._exit(0)
+    os.close(writer)
+    os.read(reader, 1)
+    if waits or daemon:
+        os.wait()
+    time.sleep(0.02)
+
+def in_threads(work):
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+print("ready", flush=True)
+input()
+"""
+WAYS = {
+    "the worker itself": "burn(0.2)",
+    "threads": "in_threads(lambda: burn(0.1))",
+    "a child that lives on": "forked(lambda: burn(0.2), lives=True)",
+    "a child that was waited for": "forked(lambda: burn(0.2), waits=True)",
+    "a child that died and was not waited for": "forked(lambda: burn(0.2))",
+    "a child's threads": "forked(lambda: in_threads(lambda: burn(0.1)), lives=True)",
+    "a child's child": "forked(lambda: forked(lambda: burn(0.2), lives=True), lives=True)",
+    "a daemon": "forked(lambda: burn(0.2), daemon=True, lives=True)",
+    "a daemon that died": "forked(lambda: burn(0.2), daemon=True)",
+    "a daemon's child": "forked(lambda: forked(lambda: burn(0.2)), daemon=True, lives=True)",
+    "a child that nobody can wait for": "signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+    "forked(lambda: burn(0.2))",
+}
+HIDDEN = {"a child that nobody can wait for"}
+
+
+@pytest.fixture
+def start():
+    """Start a worker that waits for a line, does its work, says so, and waits again."""
+    reaper.adopt_orphans()
+    workers = []
+
+    def start_worker(text):
+        worker = subprocess.Popen(
+            [sys.executable, "-c", f"{PRELUDE}{text}\nprint('done', flush=True)\ninput()\n"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        workers.append(worker)
+        assert worker.stdout.readline() == "ready\n"
+        return worker
+
+    yield start_worker
+    for worker in workers:
+        worker.kill()
+        worker.wait()
+        worker.stdin.close()
+        worker.stdout.close()
+    reaper.kill_orphans()
+
+
+def work(worker):
+    worker.stdin.write("\n")
+    worker.stdin.flush()
+    assert worker.stdout.readline() == "done\n"
+
+
+def alive(pid):
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state not in "ZX"
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_cpu_time_is_counted_whoever_spends_it(start, way, request):
+    if way in HIDDEN:
+        reason = "the kernel drops the time of a child whose parent ignores SIGCHLD"
+        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
+    worker = start(WAYS[way])
+    tree = Tree(worker.pid)
+    before = tree.cpu_seconds()
+    work(worker)
+    assert 0.18 < tree.cpu_seconds() - before < 0.3
+
+
+def test_time_that_passes_is_no_cpu_time(start):
+    worker = start("time.sleep(0.2)\nforked(lambda: time.sleep(0.1), lives=True)")
+    tree = Tree(worker.pid)
+    before = tree.cpu_seconds()
+    work(worker)
+    assert tree.cpu_seconds() - before < 0.05
+
+
+def test_what_others_spend_is_not_the_workers(start):
+    neighbour = start("burn(0.2)")
+    worker = start("pass")
+    tree = Tree(worker.pid)
+    before = tree.cpu_seconds()
+    work(neighbour)
+    work(worker)
+    assert tree.cpu_seconds() - before < 0.05
+    assert neighbour.pid not in tree.pids()
+
+
+MEMORY = {
+    "taken and kept": "keep(64)",
+    "taken and given back": "take(64)",
+    "and its own mark reset": "take(64, 0.1)\nopen('/proc/self/clear_refs', 'w').write('5')",
+    "by a child": "forked(lambda: take(64, 0.1), waits=True)",
+    "by a daemon": "forked(lambda: take(64, 0.1), daemon=True)",
+    "by both, together": "forked(lambda: keep(32), lives=True)\ntake(32)",
+}
+
+
+@pytest.mark.parametrize("way", MEMORY)
+def test_peak_memory_sees_what_was_taken(start, way):
+    worker = start(MEMORY[way])
+    with PeakMemory(Tree(worker.pid)) as memory:
+        work(worker)
+    taken = (memory.peak_bytes - memory.before_bytes) / 2**20
+    assert 60 < taken < 90
+
+
+def test_memory_that_was_taken_before_is_not_counted_again(start):
+    worker = start("keep(8)")
+    with PeakMemory(Tree(worker.pid)) as memory:
+        work(worker)
+    before = memory.before_bytes
+    with PeakMemory(Tree(worker.pid)) as memory:
+        time.sleep(0.02)
+    assert memory.before_bytes > before
+    assert memory.peak_bytes - memory.before_bytes < 2**20
+
+
+def test_what_does_not_exist_uses_nothing():
+    tree = Tree(2**22 + 1)
+    assert tree.resident_bytes() == 0 and usage.children(2**22 + 1) == []
+    with PeakMemory(tree) as memory:
+        pass
+    assert memory.peak_bytes == 0
+
+
+CHAIN = """
+import os, sys, time
+folder, count = sys.argv[1], int(sys.argv[2])
+
+def watch(number):
+    # Each has written who it is; it starts its neighbour anew when that one is gone.
+    while True:
+        open(f"{folder}/{number}", "w").write(str(os.getpid()))
+        open(f"{folder}/seen", "a").write(f"{os.getpid()}\\n")
+        neighbour = (number + 1) % count
+        while True:
+            try:
+                os.kill(int(open(f"{folder}/{neighbour}").read() or 0) or os.getpid(), 0)
+            except ProcessLookupError:
+                if os.fork() == 0:
+                    os.setsid()
+                    number = neighbour
+                    break
+            except (FileNotFoundError, ValueError):
+                pass
+
+for number in range(count):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            watch(number)
+        os._exit(0)
+while len([name for name in os.listdir(folder) if name.isdigit()]) < count:
+    time.sleep(0.01)
+"""
+
+
+def test_daemons_that_start_each_other_anew_are_all_killed(tmp_path):
+    reaper.adopt_orphans()
+    command = [sys.executable, "-c", CHAIN, str(tmp_path), "4"]
+    worker = reaper.start(command, start_new_session=True)
+    worker.wait(20.0)
+    begin = time.monotonic()
+    reaper.ended(worker)
+    assert time.monotonic() - begin < 10.0
+    seen = {int(pid) for pid in (tmp_path / "seen").read_text().split()}
+    assert len(seen) >= 4
+    time.sleep(0.2)
+    assert not [pid for pid in seen if alive(pid)]
+    assert len((tmp_path / "seen").read_text().split()) >= 4
+
+
+def test_the_judges_own_children_are_left_alone():
+    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    started = reaper.start(command, start_new_session=True)
+    helper = subprocess.Popen(command)  # of this session: a library's, and not a submission's
+    try:
+        reaper.kill_orphans()
+        assert alive(started.pid) and alive(helper.pid)
+        started.kill()
+        started.wait()
+        reaper.ended(started)
+        assert alive(helper.pid)
+    finally:
+        helper.kill()
+        helper.wait()
+
+
+FOLDER = "from grader.running import scratch\npath = scratch.folder()\nprint(path, flush=True)\n"
+
+
+def run_python(text, folder):
+    """Run `text` in a process that has a scratch folder in `folder`; return what it prints."""
+    env = os.environ | {"TMPDIR": str(folder), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", FOLDER + text]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize("end", ["", "sys.exit(3)", "raise ValueError", "os.kill(0, 2)"])
+def test_the_scratch_folder_goes_when_its_process_ends(tmp_path, end):
+    text = f"import os, sys\nos.setsid()\nopen(path / 'file', 'w').close()\n{end}\n"
+    (path,) = run_python(text, tmp_path)
+    assert path.startswith(f"{tmp_path}/grader-") and not os.path.exists(path)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_folder_that_a_killed_process_left_is_swept_up_by_the_next(tmp_path):
+    text = "import os\nopen(path / 'file', 'w').close()\nos.kill(os.getpid(), 9)\n"
+    (left,) = map(Path, run_python(text, tmp_path))
+    assert (left / "file").exists()
+    assert left.stat().st_mode & 0o077 == 0
+    run_python("", tmp_path)
+    assert os.listdir(tmp_path) == []
+
+
+def test_only_folders_of_dead_processes_are_swept(tmp_path):
+    mine = f"grader-{os.getpid()}-{Path('/proc/self/stat').read_text().split()[21]}-abc"
+    reused = f"grader-{os.getpid()}-1-abc"  # another process had this number
+    precious = tmp_path / "precious"
+    for name in (mine, reused, "precious", "grader-mine", "grader-1-2-3-4", "grader-x-1-abc"):
+        (tmp_path / name).mkdir()
+    (precious / "file").touch()
+    (tmp_path / "grader-4194303-1-abc").symlink_to(precious)
+    (tmp_path / "grader-4194303-1-abd").touch()
+    run_python("", tmp_path)
+    left = set(os.listdir(tmp_path))
+    assert {mine, "precious", "grader-mine", "grader-1-2-3-4", "grader-x-1-abc"} <= left
+    assert reused not in left
+    assert (precious / "file").exists()
+
+
+def test_a_forked_child_leaves_its_parents_folder_alone(tmp_path):
+    text = "import os, sys\nif os.fork() == 0:\n    sys.exit()\nos.wait()\nprint(path.exists())\n"
+    assert run_python(text, tmp_path)[1] == "True"
