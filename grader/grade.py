@@ -70,6 +70,19 @@ class Request:
     exit_first: bool = False
 
 
+@dataclasses.dataclass
+class _Measuring:
+    """One measuring process: what it measured, whose code has run in it, and whose ran last.
+
+    `running` is None unless a submission's code was running when the process ended.
+    """
+
+    measured: set[str] = dataclasses.field(default_factory=set)
+    ran: set[str] = dataclasses.field(default_factory=set)
+    running: str | None = None
+    ending: Ending = dataclasses.field(default_factory=Ending)
+
+
 class Grader:
     """One run. `record` may be asked for at any time: what was not reached is said to be so."""
 
@@ -214,48 +227,54 @@ class Grader:
             if scoring.is_complete(self._results[problem.id].components["correctness"])
             and problem.benchmarks_on(self._device)
         ]
-        retried = False
-        while pending:
-            measured, running, ending = self._run_measuring(pending)
-            left = [id for id in pending if id not in measured]
-            if not left:
-                return
-            if running in left:
-                # Only the submission ran beside the judge's process when that came to its end.
-                how = "was stopped" if ending.timed_out or ending.silent else "died"
-                reason = f"the judge's measuring process {how} while your code ran"
-                self._measured_nothing(running, Verdict.CRASH, reason)
-                left.remove(running)
-            elif retried:
-                for problem_id in left:
-                    reason = f"the measurement ended early: {ending.last_line}"
-                    self._measured_nothing(problem_id, Verdict.INTERNAL, reason)
-                return
-            retried = running is None
-            pending = left
+        groups, tried = [pending] if pending else [], set[str]()
+        while groups:
+            group = groups.pop(0)
+            run = self._run_measuring(group)
+            again = []
+            for id in (id for id in group if id not in run.measured):
+                if id == run.running:
+                    # Only the submission ran beside the judge's process when that came to its end.
+                    how = "was stopped" if run.ending.timed_out or run.ending.silent else "died"
+                    reason = f"the judge's measuring process {how} while your code ran"
+                    self._measured_nothing(id, Verdict.CRASH, reason)
+                elif id not in tried or run.ran - {id}:
+                    again.append(id)
+                elif id in run.ran:
+                    reason = "your code did something to the judge's measuring process"
+                    self._measured_nothing(id, Verdict.CRASH, reason)
+                else:
+                    reason = f"the measurement ended early: {run.ending.last_line}"
+                    self._measured_nothing(id, Verdict.INTERNAL, reason)
+            # Whoever may have harmed the process, or was harmed twice, has the next one alone.
+            alone = [id for id in again if id in run.ran or id in tried]
+            others = [id for id in again if id not in alone]
+            groups += [others] * bool(others) + [[id] for id in alone]
+            tried.update(again)
 
-    def _run_measuring(self, problem_ids: list[str]) -> tuple[set[str], str | None, Ending]:
-        """Measure these problems in one process; return which came to an end, and which ran last.
+    def _run_measuring(self, problem_ids: list[str]) -> _Measuring:
+        """Measure these problems in one process; a fault after one's code has run is not believed.
 
-        The latter is None unless a submission's code was running when the process ended.
+        What had run may have brought it about.
         """
         sources = tuple(SourceFile.of(id, self._sources[id].data) for id in problem_ids)
         request = MeasureRequest(sources=sources, device=self._device)
-        measured: set[str] = set()
-        running: str | None = None
-        ending = Ending()
+        run = _Measuring()
         for line in self._children.events(
-            "grader.measure", [], request.model_dump_json(), _MEASURE_S, ending
+            "grader.measure", [], request.model_dump_json(), _MEASURE_S, run.ending
         ):
             event = read_event(line)
             if isinstance(event, Phase) and event.problem in problem_ids:
-                running = event.problem if event.submission else None
+                run.running = event.problem if event.submission else None
+                run.ran |= {event.problem} if event.submission else set()
                 self.progress.phase(event.problem, event.text)
-            elif isinstance(event, Measured) and event.problem in set(problem_ids) - measured:
-                running = None
-                measured.add(event.problem)
+            elif isinstance(event, Measured) and event.problem in set(problem_ids) - run.measured:
+                run.running = None
+                if Verdict.INTERNAL in (event.speed.verdict, event.memory.verdict) and run.ran:
+                    continue
+                run.measured.add(event.problem)
                 self._add_measurements(event.problem, event.speed, event.memory)
-        return measured, running, ending
+        return run
 
     def _measured_nothing(self, problem_id: str, verdict: Verdict, reason: str) -> None:
         evidence = Evidence(verdict=verdict, reason=reason)

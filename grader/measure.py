@@ -37,6 +37,7 @@ from grader.running import memory, speed
 from grader.running.pipe import EventPipe, read_request
 from grader.running.protocol import Ended, Reply, Status
 from grader.running.sandbox import Sandbox
+from grader.running.session import Budget
 from grader.running.stopwatch import Bench, CallFailed, Result, Timed
 
 _RETRIES = 2
@@ -101,6 +102,7 @@ class Measurement:
         self.naive = Timed(naive.worker, naive.tree, self.problem.oracle)
         self.source = file.data
         self.emit = emit
+        self._budget = Budget(self.problem.limits)
         self._memory: Evidence | None = None
 
     def run(self) -> tuple[Evidence, Evidence]:
@@ -263,7 +265,7 @@ class Measurement:
         """A fresh worker with the submission, which sees the arena."""
         problem = self.problem
         with _worker(self.source, problem.file, problem.entry, self.bench.device) as worker:
-            yield self.bench.attach(worker)
+            yield self.bench.attach(worker, budget=self._budget)
 
 
 def speed_evidence(figures: SpeedFigures, problem_id: str) -> Evidence:

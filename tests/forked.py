@@ -8,24 +8,22 @@ limits and all that the judge does with it are the same.
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
-import secrets
-import select
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 _ROOT = Path(__file__).resolve().parent.parent
 
 
-# -- the process that forks ------------------------------------------------------------------------
+# -- the process that forks -----------------------------------------------------------------------
 
 
 def _serve(channel: socket.socket) -> None:
@@ -51,7 +49,9 @@ def _serve(channel: socket.socket) -> None:
             if pid == 0:
                 while os.getppid() == middle:  # else its end would be taken for the judge's
                     time.sleep(0.0005)
-                _become_worker(worker, json.loads(packet), fds, [channel.fileno(), reader, writer])
+                for fd in (channel.fileno(), reader, writer):
+                    os.close(fd)
+                _become_worker(worker, json.loads(packet), *fds)
             os.write(writer, pid.to_bytes(8, "little"))
             os._exit(0)
         os.waitpid(middle, 0)
@@ -60,12 +60,9 @@ def _serve(channel: socket.socket) -> None:
             os.close(fd)
 
 
-def _become_worker(worker: Any, request: dict, fds: list[int], foreign: list[int]) -> None:
-    for fd in foreign:
-        os.close(fd)
+def _become_worker(worker: Any, request: dict, channel: int, output: int) -> None:
     os.setsid()
-    os.chdir(request["env"]["HOME"])
-    channel, output = fds
+    os.chdir(request["cwd"])
     for target in (1, 2):
         os.dup2(output, target)
     os.close(output)
@@ -78,14 +75,15 @@ def _become_worker(worker: Any, request: dict, fds: list[int], foreign: list[int
         os._exit(0)
 
 
-# -- the judge's side ------------------------------------------------------------------------------
+# -- the judge's side -----------------------------------------------------------------------------
 
 
 class _Child:
     """As much of `subprocess.Popen` as the sandbox needs, for a child that was adopted."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, stdout: int) -> None:
         self.pid = pid
+        self.stdout = os.fdopen(stdout, "rb", buffering=0)
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
@@ -105,105 +103,74 @@ class _Child:
         return self.returncode or 0
 
 
-@functools.cache
-def _zygote(judge: int) -> socket.socket:
-    """The channel to the process that forks for the process `judge`, which is this one."""
-    from grader.running import reaper
+class _Forks:
+    """Starts workers by forking a process that it starts for the first of them."""
 
-    reaper.adopt_orphans()
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    search_path = [p for p in sys.path if p and Path(p).resolve() != _ROOT and os.path.exists(p)]
-    reaper.start(
-        [sys.executable, "-I", "-u", "-X", "utf8", __file__, str(theirs.fileno())],
-        stdin=subprocess.DEVNULL,
-        env={
-            "PATH": os.environ.get("PATH", ""),
-            "OMP_NUM_THREADS": "1",
-            "TRITON_INTERPRET": "1",
-            "CUDA_VISIBLE_DEVICES": "",
-            "GRADER_SYS_PATH": os.pathsep.join(search_path),
-        },
-        pass_fds=(theirs.fileno(),),
-    )
-    theirs.close()
-    return ours
+    def __init__(self) -> None:
+        self._channel: socket.socket | None = None
+        self._process: subprocess.Popen | None = None
 
+    def _begin(self) -> socket.socket:
+        from grader.running import reaper
 
-def _fork(env: dict[str, str], channel: socket.socket, output: int) -> _Child:
-    from grader.running import reaper
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        paths = [p for p in sys.path if p and Path(p).resolve() != _ROOT and os.path.exists(p)]
+        self._process = reaper.start(
+            [sys.executable, "-I", "-B", "-u", "-X", "utf8", __file__, str(theirs.fileno())],
+            stdin=subprocess.DEVNULL,
+            env={
+                "PATH": os.environ.get("PATH", ""),
+                "OMP_NUM_THREADS": "1",
+                "TRITON_INTERPRET": "1",
+                "CUDA_VISIBLE_DEVICES": "",
+                "GRADER_SYS_PATH": os.pathsep.join(paths),
+            },
+            pass_fds=(theirs.fileno(),),
+        )
+        theirs.close()
+        self._channel = ours
+        return ours
 
-    zygote = _zygote(os.getpid())
-    socket.send_fds(zygote, [json.dumps({"env": env}).encode()], [channel.fileno(), output])
-    child = _Child(int.from_bytes(zygote.recv(8), "little"))
-    reaper._own.add(child.pid)
-    return child
+    def start(self, command: list[str], **options: Any) -> Any:
+        """Stand in for `reaper.start`: the worker of `command`, forked if it needs no GPU."""
+        from grader.running import reaper
 
+        env, (channel,) = options["env"], options["pass_fds"]
+        if env.get("CUDA_VISIBLE_DEVICES") != "":
+            return reaper.start(command, **options)
+        forks = self._channel or self._begin()
+        reader, writer = os.pipe()
+        request = {"cwd": str(options["cwd"]), "env": env}
+        socket.send_fds(forks, [json.dumps(request).encode()], [channel, writer])
+        os.close(writer)
+        child = _Child(int.from_bytes(forks.recv(8), "little"), reader)
+        reaper._own.add(child.pid)
+        return child
 
-@functools.cache
-def _forked_sandbox() -> type:
-    from grader.running import sandbox, scratch
+    def end(self) -> None:
+        """End the process that forks."""
+        from grader.running import reaper
 
-    class ForkedSandbox(sandbox.Sandbox):
-        """A sandbox whose worker is forked."""
-
-        def __init__(
-            self,
-            source: bytes,
-            filename: str,
-            entry: str,
-            *,
-            device: str,
-            interpret: bool,
-            count_launches: bool = False,
-            threads: int = 1,
-        ) -> None:
-            self.filename = filename
-            self._folder = Path(tempfile.mkdtemp(prefix="submission-", dir=scratch.folder()))
-            (self._folder / filename).write_bytes(source)
-            self._tail = bytearray()
-            self._load_nonce = secrets.randbits(63)
-            self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            self._channel.setblocking(False)
-            reader, writer = os.pipe()
-            env = sandbox._environment(device, interpret, threads, self._folder)
-            self._process = _fork(env, theirs, writer)
-            theirs.close()
-            os.close(writer)
-            self._stdout = os.fdopen(reader, "rb", buffering=0)
-            os.set_blocking(reader, False)
-            self._poll = select.poll()
-            self._poll.register(self._channel, select.POLLIN)
-            self._poll.register(self._stdout, select.POLLIN)
-            settings = {
-                "path": str(self._folder / filename),
-                "entry": entry,
-                "device": device,
-                "interpret": interpret,
-                "count_launches": count_launches,
-                "memory_limit_bytes": sandbox.MEMORY_LIMIT_BYTES,
-                "nonce": self._load_nonce,
-            }
-            self._channel.send(json.dumps(settings).encode())
-
-    return ForkedSandbox
+        if self._channel and self._process:
+            self._channel.close()
+            self._process.wait(10.0)
+            reaper.ended(self._process)
 
 
 @contextlib.contextmanager
 def forked_workers() -> Iterator[None]:
-    """While active, sessions on the CPU fork their workers."""
-    from grader.running import session
+    """While active, the sandbox's workers are forked where they need no GPU."""
+    from grader.running import reaper, sandbox
 
-    fresh = session.Sandbox
-
-    def sandbox(*args: Any, device: str, **options: Any) -> Any:
-        kind = _forked_sandbox() if device == "cpu" else fresh
-        return kind(*args, device=device, **options)
-
-    session.Sandbox = sandbox
-    try:
-        yield
-    finally:
-        session.Sandbox = fresh
+    forks = _Forks()
+    stand_in = SimpleNamespace(
+        start=forks.start, ended=reaper.ended, adopt_orphans=reaper.adopt_orphans
+    )
+    with mock.patch.object(sandbox, "reaper", stand_in):
+        try:
+            yield
+        finally:
+            forks.end()
 
 
 if __name__ == "__main__":

@@ -18,6 +18,8 @@ from tests.harness import model_answer
 from tests.records import write_answers
 
 ENTRY = "    rows, cols = x.shape\n"
+# The grader of this checkout, wherever it is started.
+HERE = os.environ | {"PYTHONPATH": str(ROOT)}
 REFUSED = "def weighted_row_sum(x):\n    return x\n"
 
 
@@ -94,7 +96,7 @@ def test_letters_that_the_output_has_not_become_question_marks(answers, tmp_path
     done = subprocess.run(
         command(answers(REFUSED).name, "--json", path),
         cwd=tmp_path,
-        env=os.environ | {"PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"},
+        env=HERE | {"PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"},
         capture_output=True,
         check=False,
     )
@@ -125,7 +127,7 @@ def test_nothing_that_lies_in_the_current_folder_is_imported(answers, tmp_path):
         (folder / f"{name}.py").write_text(f"open({str(mark)!r}, 'w').write({name!r})\n")
     for current in (folder, folder / "p02"):
         done = subprocess.run(
-            command(folder), cwd=current, capture_output=True, text=True, check=False
+            command(folder), cwd=current, env=HERE, capture_output=True, text=True, check=False
         )
         assert not mark.exists(), mark.read_text()
         assert done.returncode == 1 and "wrong signature" in done.stdout

@@ -129,6 +129,17 @@ def allowed_errors(name, expected):
     return 1.0 / element_errors(name, truth + 1.0, truth, expected)
 
 
+@pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
+def test_the_error_of_an_honest_computation_is_allowed_twice(dtype):
+    _, _, expected = example(P03, PLAIN | {"values": "peaked"}, dtype)
+    truth = expected.truth["out"]
+    faultless = dataclasses.replace(expected, honest=expected.truth)
+    for_honesty = allowed_errors("out", expected) - allowed_errors("out", faultless)
+    worst = (expected.honest["out"].double() - truth).abs().amax((2, 3), keepdim=True)
+    assert torch.allclose(for_honesty, (2.0 * worst).expand_as(truth), rtol=1e-6)
+    assert bool((worst > 0).all())
+
+
 @pytest.mark.parametrize(("problem", "dtype"), [(P03, "fp32"), (P03, "fp16"), (P08, "fp32")])
 def test_an_error_that_is_spread_thin_is_seen_in_the_norm_of_its_head(problem, dtype):
     _, _, expected = example(problem, PLAIN, dtype)

@@ -222,6 +222,20 @@ def test_cases_that_a_pytest_left_out_are_a_fault_of_the_judge(run):
     assert found[PLACES[3]].message.headline == "the test run died: 3 passed"
 
 
+def test_results_that_pytest_has_and_the_judge_did_not_hear_of_were_taken_away(run):
+    report = json.dumps({"tests": [{"outcome": "failed", "call": {}}] * len(PLACES)})
+    found, *_ = run(Script(cases(PLACES[:3]), Ending(exit_code=1), report))
+    assert {found[place].verdict for place in PLACES[:3]} == {Verdict.PASS}
+    rest = [found[place] for place in PLACES[3:]]
+    assert {f.verdict for f in rest} == {Verdict.CRASH}
+    assert rest[0].message.headline.startswith("the result did not arrive: your code did")
+
+
+def test_an_end_without_a_report_is_none(run):
+    found, *_ = run(Script(cases(PLACES[:3]), report=None), Script(cases(PLACES[3:])))
+    assert verdicts(found) == all_pass()
+
+
 def test_a_fault_of_the_judge_is_tried_once_more(run):
     first = [*cases(PLACES[:3]), *case(PLACES[3], FAULT), *cases(PLACES[4:])]
     found, pytests, _ = run(Script(first), Script(case(PLACES[3], FAIL)))
@@ -311,13 +325,10 @@ def test_a_report_that_is_none_changes_nothing(run, name):
     assert verdicts(found) == all_pass()
 
 
-def test_a_pipe_in_the_place_of_the_report_is_not_read(run, tmp_path):
-    def place_pipe(testrun):
-        os.mkfifo(tmp_path / "report-p04.json")
-        return b""
-
-    found, *_ = run(Script([*cases(PLACES), place_pipe], report=None))
-    assert verdicts(found) == all_pass()
+def test_the_report_is_a_file_without_a_name(run):
+    _, pytests, _ = run(Script(cases(PLACES)))
+    (option,) = (a for a in pytests.arguments[0] if a.startswith("--json-report-file="))
+    assert option.startswith(f"--json-report-file=/proc/{os.getpid()}/fd/")
 
 
 def setup_error(check, text):

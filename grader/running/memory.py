@@ -1,7 +1,7 @@
 """Measures what one call takes beyond its inputs and outputs, as the driver or the kernel says.
 
-The call is the first of a fresh worker, against the state after the import: a workspace that is
-kept for later counts as much as one that is given back.
+The call is the first of a fresh worker, against the state before the import: a workspace that is
+kept for later, or was taken before, counts as much as one that is given back.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ import torch
 
 from grader.dtypes import TORCH_DTYPES
 from grader.manifest import Case, Problem
-from grader.running.protocol import failed
-from grader.running.stopwatch import CALL_TIMEOUT_S, Bench, CallFailed, Result, Timed
+from grader.running.stopwatch import Bench, Result, Timed
 from grader.running.usage import PeakMemory
 
 
@@ -22,15 +21,17 @@ def extra_bytes(
 ) -> tuple[int, list[Result]]:
     """Return the most memory one call takes beyond inputs and outputs, and what it computed.
 
-    `before_bytes` is the `taken_bytes` after the import; on the CPU the tree's own is read.
+    `before_bytes` is the `taken_bytes` after the import; on the CPU that of the idle baseline.
     """
     layout = bench.layout(problem, case)
     outputs = sum(TORCH_DTYPES[v.dtype].itemsize * math.prod(v.size) for v in layout.outputs)
     if bench.device == "cpu":
         with PeakMemory(timed.tree) as memory:
             _, results = bench.go(timed, problem, case, layout)
-        # The arena is mapped and touched: inputs and outputs, with their guards.
-        taken = memory.peak_bytes - memory.before_bytes - layout.total_bytes
+        # What the file took when it was imported counts, and a baseline's took next to nothing. The
+        # arena is mapped and touched: inputs and outputs, with their guards.
+        before_bytes = min(memory.before_bytes, bench.idle_bytes or memory.before_bytes)
+        taken = memory.peak_bytes - before_bytes - layout.total_bytes
     else:
         _, results = bench.go(timed, problem, case, layout)
         taken = taken_bytes() - before_bytes
@@ -45,6 +46,4 @@ def taken_bytes() -> int:
 
 def release(timed: Timed, *, forget: bool = False) -> None:
     """Let a worker give cached device memory back, and with `forget` its module's own caches."""
-    result = timed.worker.ask("release", CALL_TIMEOUT_S, forget=forget)
-    if failed(result):
-        raise CallFailed(result)
+    timed.ask("release", forget=forget)

@@ -32,6 +32,12 @@ def start(command: list[str], **options: Any) -> subprocess.Popen:
         return child
 
 
+def started() -> set[int]:
+    """Return the children that the judge itself started and has not seen to their end."""
+    with _lock:
+        return set(_own)
+
+
 def ended(child: subprocess.Popen) -> None:
     """Forget a child that has ended, and kill what it left behind."""
     with _lock:

@@ -8,6 +8,7 @@ import functools
 import itertools
 import os
 import re
+import stat
 import tempfile
 from pathlib import Path
 
@@ -35,31 +36,62 @@ def folder() -> Path:
 def remove_tree(path: Path) -> None:
     """Remove a folder whatever a submission has put there; what cannot be removed stays.
 
+    Nothing outside of it is touched: all is done from open folders, and no link is followed.
     Folders are lifted to the top before they are emptied. Thousands of them one inside the other
     have a path that is too long for the system, and are too deep for `shutil.rmtree`.
     """
-    numbers = itertools.count()
-    pending = [path]
-    while pending:
-        folder = pending.pop()
-        with contextlib.suppress(OSError):
-            os.chmod(folder, 0o700)
-            for entry in list(os.scandir(folder)):
-                with contextlib.suppress(OSError):
-                    if not entry.is_dir(follow_symlinks=False):
-                        os.unlink(entry.path)
-                    elif folder == path:
-                        pending.append(Path(entry.path))
-                    else:
-                        os.chmod(entry.path, 0o700)  # a locked one cannot be moved
-                        lifted = path / f".{os.getpid()}-{next(numbers)}"
-                        os.rename(entry.path, lifted)
-                        pending.append(lifted)
-        if folder != path:
-            with contextlib.suppress(OSError):
-                os.rmdir(folder)
     with contextlib.suppress(OSError):
+        if os.path.islink(path):  # put in the folder's place
+            os.unlink(path)
+            return
+        top = _open_folder(path)
+        try:
+            _empty(top)
+        finally:
+            os.close(top)
         os.rmdir(path)
+
+
+def _empty(top: int) -> None:
+    """Remove all that is in the open folder `top`."""
+    numbers = itertools.count()
+    pending = _remove_files(top)
+    while pending:
+        name = pending.pop()
+        with contextlib.suppress(OSError):
+            folder = _open_folder(name, top)
+            try:
+                for inner in _remove_files(folder):
+                    with contextlib.suppress(OSError):
+                        os.close(_open_folder(inner, folder))  # a locked one cannot be moved
+                        lifted = f".{os.getpid()}-{next(numbers)}"
+                        os.rename(inner, lifted, src_dir_fd=folder, dst_dir_fd=top)
+                        pending.append(lifted)
+            finally:
+                os.close(folder)
+            os.rmdir(name, dir_fd=top)
+
+
+def _open_folder(path: Path | str, parent: int | None = None) -> int:
+    """Unlock and open a folder that is no link, below an open one if given."""
+    handle = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
+    try:
+        os.chmod(f"/proc/self/fd/{handle}", 0o700)
+        return os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_DIRECTORY)
+    finally:
+        os.close(handle)
+
+
+def _remove_files(folder: int) -> list[str]:
+    """Remove all but the folders in the open folder; return their names."""
+    folders = []
+    for name in os.listdir(folder):
+        with contextlib.suppress(OSError):
+            if stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+                folders.append(name)
+            else:
+                os.unlink(name, dir_fd=folder)
+    return folders
 
 
 def sweep() -> None:

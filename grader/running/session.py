@@ -44,6 +44,11 @@ class Budget:
             return f"the calls of this problem took {self.spent_s:.0f} s, all that they may take"
         return None
 
+    @property
+    def left_s(self) -> float:
+        """Seconds that are left for all calls together."""
+        return self._limits.total_s - self.spent_s
+
     def call_s(self, *, compiles: bool) -> float:
         """Return how long the next call may take."""
         limit = self._limits.call_s * (_COMPILE_FACTOR if compiles else 1.0)

@@ -21,14 +21,17 @@ import torch
 
 from grader.inputs import Inputs, make_inputs
 from grader.manifest import Case, Problem
+from grader.running import reaper
 from grader.running.arena import POISON, Arena, Layout
 from grader.running.placing import place
 from grader.running.protocol import Ended, Reply, Status, failed
 from grader.running.sandbox import Sandbox
-from grader.running.usage import Tree
+from grader.running.session import Budget
+from grader.running.usage import CpuTime, Tree
 
 FLUSH_BYTES = 256 * 2**20  # five times the L2 cache of an H200, the largest there is
 CALL_TIMEOUT_S = 120.0
+_LEAST_S = 1.0  # a call that is made has this long, however little is left
 
 Result = tuple[Inputs, dict[str, torch.Tensor]]
 
@@ -43,11 +46,42 @@ class CallFailed(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Timed:
-    """A worker whose calls are measured. With `entry` it is the trusted baseline."""
+    """A worker whose calls are measured. With `entry` it is the trusted baseline.
+
+    `budget` is the time that the calls of a submission may take together.
+    """
 
     worker: Sandbox
     tree: Tree
     entry: str | None = None
+    budget: Budget | None = None
+
+    def ask(self, what: str, fds: tuple[int, ...] = (), **fields: Any) -> None:
+        """Make a request, within the time that is left.
+
+        Raises:
+            CallFailed: the worker did not answer, or not with success.
+        """
+        timeout_s = CALL_TIMEOUT_S
+        if self.budget is not None:
+            timeout_s = min(timeout_s, max(self.budget.left_s, _LEAST_S))
+        start = time.monotonic()
+        result = self.worker.ask(what, timeout_s, fds, **fields)
+        if self.budget is not None:
+            self.budget.count(time.monotonic() - start, came_back=isinstance(result, Reply))
+        if failed(result):
+            raise CallFailed(result)
+
+
+class _WallTime:
+    """The time for which the context is open, in `seconds`."""
+
+    def __enter__(self) -> _WallTime:
+        self.seconds = -time.perf_counter()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds += time.perf_counter()
 
 
 class Bench:
@@ -55,6 +89,7 @@ class Bench:
 
     def __init__(self, device: str) -> None:
         self.device = device
+        self.idle_bytes: int | None = None  # of host memory, a baseline that has done nothing yet
         self._cuda: torch.Tensor | None = None
         self._flush = torch.empty(0)
         if device == "cuda":
@@ -65,13 +100,18 @@ class Bench:
         else:
             self.capacity = 2**30
 
-    def attach(self, worker: Sandbox, entry: str | None = None) -> Timed:
+    def attach(
+        self, worker: Sandbox, entry: str | None = None, budget: Budget | None = None
+    ) -> Timed:
         """Wait for `worker`, let it map the arena, and begin to watch what it uses.
 
         A baseline has no entry point yet when it has been imported: each go names one.
         """
-        tree = Tree(worker.pid)
+        timed = Timed(worker, Tree(worker.pid, reaper.started), entry, budget)
+        start = time.monotonic()
         result = worker.ready()
+        if budget is not None:
+            budget.count(time.monotonic() - start, came_back=isinstance(result, Reply))
         unnamed = isinstance(result, Reply) and result.status == Status.NO_ENTRY
         if failed(result) and not (unnamed and entry is not None):
             raise CallFailed(result)
@@ -79,10 +119,10 @@ class Bench:
             assert self._cuda is not None
             exported = self._cuda.untyped_storage()._share_cuda_()
             handle = [{"hex": x.hex()} if isinstance(x, bytes) else x for x in exported]
-            result = worker.ask("open", CALL_TIMEOUT_S, handle=handle)
-            if failed(result):
-                raise CallFailed(result)
-        return Timed(worker, tree, entry)
+            timed.ask("open", handle=handle)
+        elif entry is not None:
+            self.idle_bytes = timed.tree.resident_bytes()
+        return timed
 
     def layout(self, problem: Problem, case: Case) -> Layout:
         """Return where one set of inputs and outputs of `case` lies."""
@@ -121,19 +161,16 @@ class Bench:
                 "entry": timed.entry,
             }
             self._synchronize()
-            start = self._read_clock(timed)
-            for part, inputs in zip(parts, private, strict=True):
-                for view in layout.inputs:
-                    view.of(part).copy_(inputs.all[view.name])
-            if self.device == "cuda":
-                self._flush.fill_(1)
-            self._synchronize()
-            result = timed.worker.ask("time", CALL_TIMEOUT_S, fds, **fields)
-            if failed(result):
-                raise CallFailed(result)
-            outputs.copy_(parts[:, layout.inputs_end :])
-            self._synchronize()
-            seconds = self._read_clock(timed) - start
+            with CpuTime(timed.tree) if self.device == "cpu" else _WallTime() as clock:
+                for part, inputs in zip(parts, private, strict=True):
+                    for view in layout.inputs:
+                        view.of(part).copy_(inputs.all[view.name])
+                if self.device == "cuda":
+                    self._flush.fill_(1)
+                self._synchronize()
+                timed.ask("time", fds, **fields)
+                outputs.copy_(parts[:, layout.inputs_end :])
+                self._synchronize()
         results = []
         for inputs, raw in zip(private, outputs, strict=True):
             views = [
@@ -141,10 +178,7 @@ class Bench:
                 for v in layout.outputs
             ]
             results.append((inputs, {view.name: view.of(raw) for view in views}))
-        return seconds, results
-
-    def _read_clock(self, timed: Timed) -> float:
-        return time.perf_counter() if self.device == "cuda" else timed.tree.cpu_seconds()
+        return clock.seconds, results
 
     @contextlib.contextmanager
     def _memory(self, size: int) -> Any:

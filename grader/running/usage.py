@@ -10,6 +10,7 @@ import contextlib
 import os
 import threading
 import time
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
@@ -38,15 +39,20 @@ def descendants(pid: int) -> list[int]:
 
 
 class Tree:
-    """A worker, what it started, and what became the judge's child when its parent died."""
+    """A worker, what it started, and what became the judge's child when its parent died.
 
-    def __init__(self, pid: int) -> None:
+    `started` returns the children that the judge itself started: no orphans.
+    """
+
+    def __init__(self, pid: int, started: Callable[[], Collection[int]] = frozenset) -> None:
         self.pid = pid
         self._before = set(children(os.getpid())) - {pid}
+        self._started = started
 
     def pids(self) -> list[int]:
         """Return the processes of the tree that exist now."""
-        orphans = [pid for pid in children(os.getpid()) if pid not in self._before]
+        known = {*self._before, *self._started()}
+        orphans = [pid for pid in children(os.getpid()) if pid not in known]
         found = [self.pid, *descendants(self.pid)]
         for orphan in orphans:
             if orphan not in found:
@@ -55,27 +61,39 @@ class Tree:
 
     def cpu_seconds(self) -> float:
         """Return the CPU time of the tree so far, dead processes included."""
-        reaped = os.times()
-        waited_for = reaped.children_user + reaped.children_system
-        return waited_for + sum(_cpu_seconds(pid) for pid in self.pids())
+        pids = self.pids()
+        return _reaped_seconds() + sum(_own_seconds(p) + _waited_seconds(p) for p in pids)
 
     def resident_bytes(self) -> int:
         """Return the resident memory of the tree, shared memory counted once for each process."""
         return sum(_status_bytes(pid, "VmRSS:") for pid in self.pids())
 
 
-def _cpu_seconds(pid: int) -> float:
-    """Return the CPU seconds of a process and of the children it has waited for."""
-    seconds = 0.0
+def _reaped_seconds() -> float:
+    """Return the CPU time of the children that this process has waited for."""
+    reaped = os.times()
+    return reaped.children_user + reaped.children_system
+
+
+def _own_seconds(pid: int) -> float:
+    """Return the CPU time of a process, in nanoseconds where the kernel says them."""
+    with contextlib.suppress(OSError):
+        return time.clock_gettime((~pid << 3) | 2)  # clock_getcpuclockid(3)
+    return _ticks(pid, 11)
+
+
+def _waited_seconds(pid: int) -> float:
+    """Return the CPU time of the children that a process has waited for."""
+    return _ticks(pid, 13)
+
+
+def _ticks(pid: int, field: int) -> float:
+    """Return the time that two fields of /proc/PID/stat, user and system, come to."""
     with contextlib.suppress(OSError, IndexError, ValueError):
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
         fields = stat.rpartition(")")[2].split()
-        seconds = _TICK_S * (int(fields[13]) + int(fields[14]))  # cutime, cstime
-        own = _TICK_S * (int(fields[11]) + int(fields[12]))
-        with contextlib.suppress(OSError):  # clock_getcpuclockid(3), in nanoseconds
-            own = time.clock_gettime((~pid << 3) | 2)
-        seconds += own
-    return seconds
+        return _TICK_S * (int(fields[field]) + int(fields[field + 1]))
+    return 0.0
 
 
 def _status_bytes(pid: int, name: str) -> int:
@@ -85,6 +103,54 @@ def _status_bytes(pid: int, name: str) -> int:
                 if line.startswith(name):
                     return 1024 * int(line.split()[1])
     return 0
+
+
+class CpuTime:
+    """The CPU time that a tree spends while the context is open, in `seconds`.
+
+    The kernel drops the time of a child whose parent ignores its end, so the tree is watched: what
+    a process had spent when it was last seen counts, unless it is in what others waited for.
+    """
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._first: dict[int, float] = {}
+        self._last: dict[int, float] = {}
+        self._waited = 0.0
+        self.seconds = 0.0
+
+    def __enter__(self) -> CpuTime:
+        self._sample()
+        self._first = dict(self._last)
+        self._waited = self._waited_for()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        alive = self._sample()
+        waited = self._waited_for() - self._waited
+        spent = {pid: s - self._first.get(pid, 0.0) for pid, s in self._last.items()}
+        gone = self._last.keys() - alive
+        counted = sum(self._first.get(pid, 0.0) for pid in gone)  # before the context was open
+        vanished = max(waited - counted, sum(spent[pid] for pid in gone))
+        self.seconds = sum(spent[pid] for pid in alive) + vanished
+
+    def _watch(self) -> None:
+        while not self._stop.wait(_SAMPLE_S):
+            self._sample()
+
+    def _sample(self) -> set[int]:
+        alive = {pid: _own_seconds(pid) for pid in self._tree.pids()}
+        # One that has just died has no clock any more: what it had when it was last seen holds.
+        self._last |= {pid: max(s, self._last.get(pid, 0.0)) for pid, s in alive.items()}
+        return alive.keys()
+
+    def _waited_for(self) -> float:
+        return _reaped_seconds() + sum(map(_waited_seconds, self._tree.pids()))
 
 
 class PeakMemory:

@@ -26,10 +26,10 @@ from tests.hostile.entry import SEED, Hostile, answer
 HONEST = ("p01", "p02", "p03")  # in each run the first that is free has an honest answer
 _ANY = ("p04", "p05", "p06", "p07", "p08", "p09")
 _PARTS = ("grader", "reference", "problems", "solutions")
-# Seconds of one call, of calls that do not come back, of all calls. An answer with tricks loses some
-# in each; an honest one has time enough on a busy machine.
+# Seconds of one call, of calls that do not come back, of all calls. An answer with tricks loses
+# some in each; an honest one has time enough on a busy machine.
 _LIMITS = {"call_s": 4, "lost_s": 8, "total_s": 20}
-_PATIENT_LIMITS = {"call_s": 3, "lost_s": 90, "total_s": 180}
+_TRICK_LIMITS = {"call_s": 3, "lost_s": 90, "total_s": 180}
 _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -72,8 +72,7 @@ def grade(entries: dict[str, Hostile], folder: Path, *, timeout_s: float = 400.0
     checkout, submission, scratch = folder / "checkout", folder / "submission", folder / "tmp"
     honest = tuple(p for p in HONEST if p not in entries)[:1]
     measured = any(entry.measured for entry in entries.values())
-    patient = {id for id, entry in entries.items() if entry.tricks or entry.measured}
-    _copy_checkout(checkout, {*honest, *patient})
+    _copy_checkout(checkout, entries)
     sent = {id: Hostile("an honest answer", answer(id)) for id in honest} | entries
     hashes = {id: _put(submission, id, entry) for id, entry in sent.items()}
     scratch.mkdir()
@@ -100,26 +99,31 @@ def grade(entries: dict[str, Hostile], folder: Path, *, timeout_s: float = 400.0
         return run
     run.faults += _faults_of_run(run, code, out, err)
     for result in run.record.problems:
-        if result.source_sha256 not in (None, hashes[result.id]):
+        if hashes[result.id] and result.source_sha256 not in (None, hashes[result.id]):
             run.faults.append(f"{result.id}: got the hash of another file")
     for problem_id, entry in entries.items():
         run.faults += [f"{entry.name}: {fault}" for fault in _faults(run, problem_id, entry)]
     return run
 
 
-def _copy_checkout(checkout: Path, patient: set[str]) -> None:
+def _copy_checkout(checkout: Path, entries: dict[str, Hostile]) -> None:
     for part in _PARTS:
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / part, checkout / part, symlinks=True, ignore=ignored)
     shutil.copy(ROOT / "pyproject.toml", checkout)
     for path in checkout.glob("problems/p*/problem.toml"):
         text = path.read_text("utf-8")
-        limits = _PATIENT_LIMITS if path.parent.name in patient else _LIMITS
+        entry = entries.get(path.parent.name)
+        limits = (_TRICK_LIMITS if entry.tricks or entry.measured else _LIMITS) if entry else {}
         for name, seconds in limits.items():
             text, count = re.subn(rf"(?m)^{name} = .*$", f"{name} = {seconds}", text)
             assert count == 1, f"{path}: no {name}"
         if path.parent.name == "p03":  # the slowest of the honest answers: one case of each check
             text = re.sub(r"(?m)^(cases = \[\n.*\n)(?:  .*\n)+", r"\1", text)
+        if path.parent.name == "p01":  # what is timed on a CPU, with two heads for eight
+            timed = 'device = "cpu"\nbatch = 1\nnum_q_heads = '
+            assert f"{timed}8\n" in text
+            text = text.replace(f"{timed}8\n", f"{timed}2\n")
         path.write_text(text, "utf-8")
 
 

@@ -12,7 +12,7 @@ _CRASH = ("crash",)
 _ANY = ("error", "crash", "timeout", "fail")
 
 # PARENT is the test process. `pipe` opens its end of the event pipe: a pipe's name is its inode.
-_HELPERS = """
+HELPERS = """
 PARENT = parent()
 
 
@@ -50,7 +50,7 @@ def daemon(work):
 
 def _once(lines: str) -> str:
     """The helpers inside of a trick, which is one function."""
-    return _HELPERS + lines
+    return HELPERS + lines
 
 
 _GARBAGE_ALIVE = """\
@@ -159,7 +159,7 @@ def _limit(name: str, value: str = "0, 0") -> str:
 
 
 def _at_import(name: str, lines: str, verdicts: tuple[str, ...] = _ANY, **fields) -> Hostile:
-    return Hostile(name, instead("return tensors[0]", _HELPERS + lines), verdicts, **fields)
+    return Hostile(name, instead("return tensors[0]", HELPERS + lines), verdicts, **fields)
 
 
 LIMITED = (
@@ -185,7 +185,7 @@ OTHERS = (
 
 
 def _with_answer(problem: str, name: str, lines: str, verdicts: tuple[str, ...]) -> Hostile:
-    head = f"{_HELPERS}{_MINE}{lines}"
+    head = f"{HELPERS}{_MINE}{lines}"
     points = {"p01": 12.0, "p02": 6.0}[problem]
     source = beside(problem, "return honest(*args, **options)", head)
     return Hostile(name, source, verdicts, problem=problem, points=points, limit_s=60.0)

@@ -99,9 +99,7 @@ def work_not_done(problem: str) -> tuple[Mutant, ...]:
             name="kept by shape", edits=kept("(q.shape, k.shape, q.dtype)"), caught_as=SECOND_CALL
         ),
         mutant(name="kept by address", edits=kept("q.data_ptr()"), caught_as=SECOND_CALL),
-        mutant(
-            name="kept by shape dtype and options", edits=kept(options), caught_as=SECOND_CALL
-        ),
+        mutant(name="kept by shape dtype and options", edits=kept(options), caught_as=SECOND_CALL),
     )
 
 
@@ -164,9 +162,7 @@ def wrong_fold(problem: str) -> tuple[Mutant, ...]:
     old_max = RESCALE + ("safe_max)" if problem in ("p06", "p07") else "new_max)")
     unseen = 'tl.where(running_max == float("-inf"), 0.0, 1.0)'
     return (
-        mutant(
-            name="no scale", edits=((LAUNCH_SCALE, "LOG2_E,"),), expected_id="SCALE-MISSING"
-        ),
+        mutant(name="no scale", edits=((LAUNCH_SCALE, "LOG2_E,"),), expected_id="SCALE-MISSING"),
         mutant(
             name="log2e forgotten",
             edits=((LAUNCH_SCALE, "softmax_scale,"),),
@@ -175,7 +171,10 @@ def wrong_fold(problem: str) -> tuple[Mutant, ...]:
         ),
         mutant(
             name="exp of scores in log2",
-            edits=((RESCALE, RESCALE.replace("exp2", "exp")), (WEIGHTS, WEIGHTS.replace("exp2", "exp"))),
+            edits=(
+                (RESCALE, RESCALE.replace("exp2", "exp")),
+                (WEIGHTS, WEIGHTS.replace("exp2", "exp")),
+            ),
             expected_id="EXP-WITH-LOG2E",
             step=fold,
         ),
@@ -256,7 +255,12 @@ def wrong_fold(problem: str) -> tuple[Mutant, ...]:
             "fp32 operands cast to fp16",
             ("ieee",),
             (
-                (PRODUCTS, PRODUCTS.replace("(q, tl.trans(k),", "(q.to(tl.float16), tl.trans(k).to(tl.float16),")),
+                (
+                    PRODUCTS,
+                    PRODUCTS.replace(
+                        "(q, tl.trans(k),", "(q.to(tl.float16), tl.trans(k).to(tl.float16),"
+                    ),
+                ),
                 (ACC, ACC.replace("(p.to(v.dtype), v,", "(p.to(tl.float16), v.to(tl.float16),")),
             ),
             keeps=0.6,

@@ -214,7 +214,12 @@ MUTANTS = (
     _MUTANT(
         "as many keys as queries",
         ("unequal",),
-        (("seqlen_k = k.shape[2]\n    if softmax", "seqlen_k = min(k.shape[2], seqlen_q)\n    if softmax"),),
+        (
+            (
+                "seqlen_k = k.shape[2]\n    if softmax",
+                "seqlen_k = min(k.shape[2], seqlen_q)\n    if softmax",
+            ),
+        ),
         keeps=0.6,
     ),
     _MUTANT(

@@ -166,9 +166,7 @@ MUTANTS = (
         "ROW-SUM-OVERWRITTEN",
         step=4,
     ),
-    _MUTANT(
-        "mean", ("plain",), ((_SUM, _SUM + " / cols"),), "MEAN-NOT-SUM", step=5
-    ),
+    _MUTANT("mean", ("plain",), ((_SUM, _SUM + " / cols"),), "MEAN-NOT-SUM", step=5),
     _MUTANT(
         "products in 16 bits",
         ("products",),

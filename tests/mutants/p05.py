@@ -53,18 +53,27 @@ MUTANTS = (
     _MUTANT(
         "groups for k alone",
         ("groups",),
-        ((OFFSET_V, "v_ptr += batch * stride_vb + (q_head % (num_q_heads // group_size)) * stride_vh"),),
+        (
+            (
+                OFFSET_V,
+                "v_ptr += batch * stride_vb + (q_head % (num_q_heads // group_size)) * stride_vh",
+            ),
+        ),
         keeps=0.5,
     ),
-    _MUTANT(
-        "batch ignored", ("batch_heads",), BATCH_IGNORED, "BATCH-ZERO", step=2, keeps=0.6
-    ),
+    _MUTANT("batch ignored", ("batch_heads",), BATCH_IGNORED, "BATCH-ZERO", step=2, keeps=0.6),
     _MUTANT(
         "batch counted in kv heads",
         ("groups",),
         (
-            ("batch = (batch_head // num_q_heads)", "batch = (batch_head // (num_q_heads // group_size))"),
-            ("q_head = (batch_head % num_q_heads)", "q_head = (batch_head % (num_q_heads // group_size))"),
+            (
+                "batch = (batch_head // num_q_heads)",
+                "batch = (batch_head // (num_q_heads // group_size))",
+            ),
+            (
+                "q_head = (batch_head % num_q_heads)",
+                "q_head = (batch_head % (num_q_heads // group_size))",
+            ),
         ),
         caught_as="outside a tensor",
         keeps=0.5,
@@ -79,7 +88,12 @@ MUTANTS = (
     _MUTANT(
         "one head of each group",
         ("groups",),
-        (("(section, num_tiles, batch * num_q_heads // section)", "(section, num_tiles, batch * num_kv_heads // section)"),),
+        (
+            (
+                "(section, num_tiles, batch * num_q_heads // section)",
+                "(section, num_tiles, batch * num_kv_heads // section)",
+            ),
+        ),
         caught_as=NOT_WRITTEN,
         keeps=0.5,
     ),

@@ -93,7 +93,12 @@ MUTANTS = (
     _MUTANT(
         "diagonal forgotten",
         ("plain",),
-        ((_VISIBLE, "visible = (keys[None, :] > queries - window_size) & (keys[None, :] < seqlen)"),),
+        (
+            (
+                _VISIBLE,
+                "visible = (keys[None, :] > queries - window_size) & (keys[None, :] < seqlen)",
+            ),
+        ),
     ),
     # -- step 3: each limit one tile off ----------------------------------------------------------
     _MUTANT("walk ends one tile early", ("plain",), ((END, END + " - BLOCK_N"),)),
@@ -128,7 +133,9 @@ MUTANTS = (
         keeps=0.6,
     ),
     _MUTANT(
-        "diagonal tiles not masked", ("plain",), ((_EDGE_OR_DIAGONAL, "if key_start < full_start:"),)
+        "diagonal tiles not masked",
+        ("plain",),
+        ((_EDGE_OR_DIAGONAL, "if key_start < full_start:"),),
     ),
     # -- step 4 -----------------------------------------------------------------------------------
     _MUTANT(
@@ -137,7 +144,10 @@ MUTANTS = (
         (
             (FIRST, FIRST.replace(" // BLOCK_N * BLOCK_N", "")),
             *_again("first_key", "tl.minimum(full_start, diagonal_start)"),
-            ("offs_m, first_key, full_start, diagonal_start,\n", "offs_m, tl.minimum(full_start, diagonal_start), full_start, diagonal_start,\n"),
+            (
+                "offs_m, first_key, full_start, diagonal_start,\n",
+                "offs_m, tl.minimum(full_start, diagonal_start), full_start, diagonal_start,\n",
+            ),
         ),
         keeps=0.6,
     ),

@@ -58,7 +58,14 @@ MUTANTS = (
     _MUTANT(
         "whole tile of sinks visible",
         ("sinks",),
-        ((_STOP, _STOP.replace("keys < num_sink_tokens", "keys < tl.cdiv(num_sink_tokens, BLOCK_N) * BLOCK_N")),),
+        (
+            (
+                _STOP,
+                _STOP.replace(
+                    "keys < num_sink_tokens", "keys < tl.cdiv(num_sink_tokens, BLOCK_N) * BLOCK_N"
+                ),
+            ),
+        ),
         "SINKS-WHOLE-TILE",
         step=1,
         keeps=0.5,
@@ -162,7 +169,12 @@ MUTANTS = (
     _MUTANT(
         "window counted as a string of sinks",
         ("sinks",),
-        ((_CLAMP_SINKS, _CLAMP_SINKS + "    window_size = max(window_size - num_sink_tokens, 1)\n"),),
+        (
+            (
+                _CLAMP_SINKS,
+                _CLAMP_SINKS + "    window_size = max(window_size - num_sink_tokens, 1)\n",
+            ),
+        ),
         keeps=0.5,
     ),
 )

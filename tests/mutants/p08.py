@@ -2,7 +2,14 @@
 
 from functools import partial
 
-from tests.mutants.common import NO_KERNEL, NOT_WRITTEN, READ_OUTSIDE, SECOND_CALL, WRITE_OUTSIDE, Mutant
+from tests.mutants.common import (
+    NO_KERNEL,
+    NOT_WRITTEN,
+    READ_OUTSIDE,
+    SECOND_CALL,
+    WRITE_OUTSIDE,
+    Mutant,
+)
 from tests.mutants.forward import RESCALE
 from tests.mutants.p04 import END
 from tests.mutants.p05 import BATCH_IGNORED, KV_HEAD
@@ -106,7 +113,12 @@ MUTANTS = (
     _MUTANT(
         "lse in base 2",
         ("plain",),
-        (("lse = (running_max + tl.log2(running_sum)) * LN_2", "lse = running_max + tl.log2(running_sum)"),),
+        (
+            (
+                "lse = (running_max + tl.log2(running_sum)) * LN_2",
+                "lse = running_max + tl.log2(running_sum)",
+            ),
+        ),
     ),
     _MUTANT(
         "softmax_scale ignored",
@@ -118,11 +130,13 @@ MUTANTS = (
     # -- delta ------------------------------------------------------------------------------------
     _MUTANT("delta left out", ("plain",), ((DP_T, "dp_t"), (DP, "dp")), "DELTA-MISSING"),
     _MUTANT("delta left out for dq", ("plain",), ((DP, "dp"),), keeps=0.5),
-    _MUTANT("delta of out alone", ("plain",), ((DELTA_ROW, "delta = tl.sum(out.to(tl.float32), 1)"),)),
+    _MUTANT(
+        "delta of out alone", ("plain",), ((DELTA_ROW, "delta = tl.sum(out.to(tl.float32), 1)"),)
+    ),
     _MUTANT(
         "delta along the wrong axis",
         ("plain",),
-        ((DELTA_ROW, DELTA_ROW.replace(", 1)", ", 0)")), ),
+        ((DELTA_ROW, DELTA_ROW.replace(", 1)", ", 0)")),),
     ),
     _MUTANT(
         "delta added", ("plain",), ((DP_T, DP_T.replace("-", "+")), (DP, DP.replace("-", "+")))
@@ -134,7 +148,11 @@ MUTANTS = (
         ((P_T_LSE, P_T_LSE.replace(" * LOG2_E", "")), (_DQ_LSE, _DQ_LSE.replace(" * LOG2_E", ""))),
         "BACKWARD-LSE-UNITS",
     ),
-    _MUTANT("lse in natural units for dk and dv", ("plain",), ((P_T_LSE, P_T_LSE.replace(" * LOG2_E", "")),)),
+    _MUTANT(
+        "lse in natural units for dk and dv",
+        ("plain",),
+        ((P_T_LSE, P_T_LSE.replace(" * LOG2_E", "")),),
+    ),
     _MUTANT(
         "probabilities left out of ds",
         ("plain",),
@@ -159,9 +177,7 @@ MUTANTS = (
         ((_DQ_MASK, _DQ_MASK.replace(_MASK, f"({_MASK}) | (offs_n[None, :] < seqlen)")),),
         keeps=0.5,
     ),
-    _MUTANT(
-        "mask of dk and dv transposed", ("plain",), ((_MASK_T, _MASK_T.replace("<=", ">=")),)
-    ),
+    _MUTANT("mask of dk and dv transposed", ("plain",), ((_MASK_T, _MASK_T.replace("<=", ">=")),)),
     _MUTANT(
         "next key visible",
         ("plain",),
@@ -174,8 +190,12 @@ MUTANTS = (
         "DIAGONAL-SHIFTED",
     ),
     # -- products ---------------------------------------------------------------------------------
-    _MUTANT("dq not scaled", ("plain",), ((SCALE_DQ, "dq *= 1.0\n"),), "DQ-UNSCALED", step=6, keeps=0.5),
-    _MUTANT("dk not scaled", ("plain",), ((SCALE_DK, "dk *= 1.0\n"),), "DK-UNSCALED", step=4, keeps=0.5),
+    _MUTANT(
+        "dq not scaled", ("plain",), ((SCALE_DQ, "dq *= 1.0\n"),), "DQ-UNSCALED", step=6, keeps=0.5
+    ),
+    _MUTANT(
+        "dk not scaled", ("plain",), ((SCALE_DK, "dk *= 1.0\n"),), "DK-UNSCALED", step=4, keeps=0.5
+    ),
     _MUTANT(
         "neither dq nor dk scaled",
         ("plain",),
@@ -196,10 +216,14 @@ MUTANTS = (
         ((SCALE_DQ, "dq *= scale_log2\n"), (SCALE_DK, "dk *= scale_log2\n")),
         "DQ-DK-LOG2E",
     ),
-    _MUTANT("dv overwritten", ("plain",), ((ADD_DV, ADD_DV.replace("dout, dv,", "dout,")),), keeps=0.5),
+    _MUTANT(
+        "dv overwritten", ("plain",), ((ADD_DV, ADD_DV.replace("dout, dv,", "dout,")),), keeps=0.5
+    ),
     _MUTANT("dk overwritten", ("plain",), ((ADD_DK, ADD_DK.replace("q, dk,", "q,")),), keeps=0.5),
     _MUTANT("dq overwritten", ("plain",), ((ADD_DQ, ADD_DQ.replace("k, dq,", "k,")),), keeps=0.5),
-    _MUTANT("dv of ds", ("plain",), ((ADD_DV, ADD_DV.replace("p_t.to", "(p_t * p_t).to")),), keeps=0.5),
+    _MUTANT(
+        "dv of ds", ("plain",), ((ADD_DV, ADD_DV.replace("p_t.to", "(p_t * p_t).to")),), keeps=0.5
+    ),
     _MUTANT(
         "weights not cast for dv",
         ("half",),
@@ -210,14 +234,34 @@ MUTANTS = (
     _MUTANT(
         "dv in fp16",
         ("ieee",),
-        ((ADD_DV, ADD_DV.replace("p_t.to(dout.dtype), dout,", "p_t.to(tl.float16), dout.to(tl.float16),")),),
+        (
+            (
+                ADD_DV,
+                ADD_DV.replace(
+                    "p_t.to(dout.dtype), dout,", "p_t.to(tl.float16), dout.to(tl.float16),"
+                ),
+            ),
+        ),
         keeps=0.6,
     ),
-    _MUTANT("dk zero", ("plain",), ((_GRADIENTS, "return dq, 0 * dk, dv, None"),), "DK-ZERO", keeps=0.5),
-    _MUTANT("dv zero", ("plain",), ((_GRADIENTS, "return dq, dk, 0 * dv, None"),), "DV-ZERO", keeps=0.5),
-    _MUTANT("dq zero", ("plain",), ((_GRADIENTS, "return 0 * dq, dk, dv, None"),), "DQ-ZERO", keeps=0.5),
-    _MUTANT("dk and dv swapped", ("plain",), ((_GRADIENTS, "return dq, dv, dk, None"),), "DK-DV-SWAPPED"),
-    _MUTANT("dk and dv swapped at the launch", ("plain",), ((_DKDV, _DKDV.replace("dk, dv =", "dv, dk =")),), "DK-DV-SWAPPED"),
+    _MUTANT(
+        "dk zero", ("plain",), ((_GRADIENTS, "return dq, 0 * dk, dv, None"),), "DK-ZERO", keeps=0.5
+    ),
+    _MUTANT(
+        "dv zero", ("plain",), ((_GRADIENTS, "return dq, dk, 0 * dv, None"),), "DV-ZERO", keeps=0.5
+    ),
+    _MUTANT(
+        "dq zero", ("plain",), ((_GRADIENTS, "return 0 * dq, dk, dv, None"),), "DQ-ZERO", keeps=0.5
+    ),
+    _MUTANT(
+        "dk and dv swapped", ("plain",), ((_GRADIENTS, "return dq, dv, dk, None"),), "DK-DV-SWAPPED"
+    ),
+    _MUTANT(
+        "dk and dv swapped at the launch",
+        ("plain",),
+        ((_DKDV, _DKDV.replace("dk, dv =", "dv, dk =")),),
+        "DK-DV-SWAPPED",
+    ),
     _MUTANT(
         "dq not stored",
         ("plain",),
@@ -262,9 +306,7 @@ MUTANTS = (
         ("plain",),
         ((_QUERIES, "key_start + BLOCK_M, seqlen,\n"),),
     ),
-    _MUTANT(
-        "queries up to the keys", ("plain",), ((_QUERIES, "0, key_start + 1,\n"),)
-    ),
+    _MUTANT("queries up to the keys", ("plain",), ((_QUERIES, "0, key_start + 1,\n"),)),
     _MUTANT(
         "gradient written past the end",
         ("ragged",),
@@ -275,7 +317,12 @@ MUTANTS = (
     _MUTANT(
         "tiles read past the end",
         ("ragged",),
-        (("return tl.load(ptrs, mask=start + rows[:, None] < seqlen, other=0.0)", "return tl.load(ptrs)"),),
+        (
+            (
+                "return tl.load(ptrs, mask=start + rows[:, None] < seqlen, other=0.0)",
+                "return tl.load(ptrs)",
+            ),
+        ),
         caught_as=READ_OUTSIDE,
         keeps=0.6,
     ),
@@ -323,7 +370,12 @@ MUTANTS = (
     _MUTANT(
         "lse of the first head of the group",
         ("groups",),
-        (("head_lse_ptr = lse_ptr + q_head * seqlen", "head_lse_ptr = lse_ptr + kv_head * group_size * seqlen"),),
+        (
+            (
+                "head_lse_ptr = lse_ptr + q_head * seqlen",
+                "head_lse_ptr = lse_ptr + kv_head * group_size * seqlen",
+            ),
+        ),
         keeps=0.6,
     ),
     _MUTANT(

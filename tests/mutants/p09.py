@@ -27,11 +27,14 @@ _CLAMP_SINKS = "num_sink_tokens = min(num_sink_tokens, q.shape[2] - window_size)
 _DIAGONAL_END = "diagonal_end = tl.minimum(key_start + BLOCK_N, seqlen)"
 _END_QUERY = "end_query = tl.minimum(key_start + BLOCK_N - 1 + window_size, seqlen)"
 _FULL_END = "full_end = diagonal_end + full_queries // BLOCK_M * BLOCK_M"
-_FULL_QUERIES = "full_queries = tl.maximum(tl.minimum(key_start + window_size, seqlen) - diagonal_end, 0)"
+_FULL_QUERIES = (
+    "full_queries = tl.maximum(tl.minimum(key_start + window_size, seqlen) - diagonal_end, 0)"
+)
 _CHUNK = "begin = window_size + chunk * chunk_size"
 _CHUNK_END = "end = tl.minimum(begin + chunk_size, seqlen)"
 _CHUNK_SUM = "sink_dk, sink_dv = partial_dk.sum(0), partial_dv.sum(0)"
 _DQ = "dq = _launch_dq(q, k, v, dout, lse, delta, *ctx.options)"
+_WALK_OF_DQ = "dq, q, dout, lse, delta, k_ptr, v_ptr, offs_m,\n"
 _LOGIT_MAX = "running_max = tl.maximum(running_max, sink * LOG2_E)"
 _LOGIT_SUM = "running_sum += 1.0"
 _SINK_P = "sink_p = torch.exp(sink_logits.float()[:, None] - lse)"
@@ -79,7 +82,11 @@ MUTANTS = (
         "gradients kept by shape",
         ("plain",),
         (
-            (_GRADIENTS, "dq, dk, dv = _KEPT.setdefault((q.shape, k.shape), (dq, dk, dv))\n        " + _GRADIENTS),
+            (
+                _GRADIENTS,
+                "dq, dk, dv = _KEPT.setdefault((q.shape, k.shape), (dq, dk, dv))\n        "
+                + _GRADIENTS,
+            ),
             (_ENTRY, "_KEPT = {}\n\n\n" + _ENTRY),
         ),
         caught_as=SECOND_CALL,
@@ -165,7 +172,14 @@ MUTANTS = (
     _MUTANT(
         "full queries of the last key",
         ("window",),
-        ((_FULL_QUERIES, _FULL_QUERIES.replace("key_start + window_size", "key_start + BLOCK_N + window_size")),),
+        (
+            (
+                _FULL_QUERIES,
+                _FULL_QUERIES.replace(
+                    "key_start + window_size", "key_start + BLOCK_N + window_size"
+                ),
+            ),
+        ),
         keeps=0.5,
     ),
     # -- step 3: chunks ---------------------------------------------------------------------------
@@ -220,12 +234,8 @@ MUTANTS = (
         ("sinks",),
         (
             (
-                "        begin, window_start, full_start, query_start, end_key,\n"
-                "        stride_kn, stride_vn, seqlen, window_size, num_sink_tokens, scale_log2, BLOCK_N, HEAD_DIM,\n"
-                "    )  # fmt: skip\n    # <<< step 4",
-                "        window_start, window_start, full_start, query_start, end_key,\n"
-                "        stride_kn, stride_vn, seqlen, window_size, num_sink_tokens, scale_log2, BLOCK_N, HEAD_DIM,\n"
-                "    )  # fmt: skip\n    # <<< step 4",
+                _WALK_OF_DQ + "        begin, window_start,",
+                _WALK_OF_DQ + "        window_start, window_start,",
             ),
         ),
         keeps=0.6,
@@ -300,7 +310,10 @@ MUTANTS = (
     _MUTANT("dq not scaled", ("plain",), ((SCALE_DQ, "dq *= 1.0\n"),), "DQ-UNSCALED", keeps=0.5),
     _MUTANT("dk not scaled", ("plain",), ((SCALE_DK, "dk *= 1.0\n"),), "DK-UNSCALED", keeps=0.5),
     _MUTANT(
-        "dv not accumulated", ("plain",), ((ADD_DV, ADD_DV.replace("dout, dv,", "dout,")),), keeps=0.5
+        "dv not accumulated",
+        ("plain",),
+        ((ADD_DV, ADD_DV.replace("dout, dv,", "dout,")),),
+        keeps=0.5,
     ),
     _MUTANT(
         "ds not cast for dk",

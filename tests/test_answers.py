@@ -1,0 +1,22 @@
+"""The model answers, judged in this process: full marks in every check."""
+
+import pytest
+
+from grader.manifest import load_problem, problem_ids
+from tests.forked import forked_workers
+from tests.harness import judge, model_answer
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick():
+    with forked_workers():
+        yield
+
+
+@pytest.mark.parametrize("problem_id", problem_ids())
+def test_every_answer_earns_full_marks(problem_id):
+    judged = judge(model_answer(problem_id), load_problem(problem_id))
+    wrong = {place: finding.message for place, finding in judged.wrong.items()}
+    assert wrong == {}
+    points = judged.correctness.points
+    assert points.earned == points.available == points.possible

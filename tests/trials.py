@@ -1,0 +1,175 @@
+"""What must become of wrong kernels and of right ones: for tests and `python -m tests.seeds`."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Iterable
+from typing import Any
+from unittest import mock
+
+from grader.diagnose import Casebook, Cause
+from grader.findings import Finding
+from grader.manifest import load_problem, problem_ids
+from grader.model import Verdict
+from tests import harness
+from tests.harness import Judged, judge, model_answer
+from tests.mutants import MUTANTS, Mutant
+from tests.unusual import ANSWERS
+
+WIDE = 8.0  # error / allowed below which a wrong kernel might pass with other inputs
+Place = tuple[str, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """What became of one source under one seed; `complaints` is empty when it is as it must be.
+
+    `margin` is error / allowed where a wrong kernel's numbers are wrong, for the check in which
+    they are least wrong.
+    """
+
+    kind: str
+    id: str
+    seed: str
+    complaints: tuple[str, ...] = ()
+    margin: float | None = None
+    seconds: float = 0.0
+
+
+class _NoNames(Casebook):
+    """Looks for no causes: that takes longer than all else."""
+
+    def add_wrong(self, *args: Any) -> None:
+        pass
+
+    def settle(self) -> list[Cause]:
+        return []
+
+
+def rejection(mutant: Mutant, seed: str) -> Trial:
+    """Judge a wrong kernel until each of its checks has rejected it by a wide margin."""
+    start = time.monotonic()
+    source = mutant.applied_to(model_answer(mutant.problem))
+    with mock.patch.object(harness, "Casebook", _NoNames):
+        judged = judge(
+            source, load_problem(mutant.problem), checks=mutant.checks, seed=seed, enough=_decided
+        )
+    margins = [_margin(judged, check) for check in mutant.checks]
+    known = [margin for margin in margins if margin is not None]
+    complaints = _not_rejected(mutant, judged)
+    return Trial(
+        "mutants",
+        mutant.id,
+        seed,
+        tuple(complaints),
+        min(known, default=None),
+        time.monotonic() - start,
+    )
+
+
+def naming(mutant: Mutant, seed: str) -> Trial:
+    """Judge a wrong kernel in the plain cases and its own, and look at the cause that is named."""
+    start = time.monotonic()
+    source = model_answer(mutant.problem)
+    problem = load_problem(mutant.problem)
+    judged = judge(mutant.applied_to(source), problem, checks={"plain", *mutant.checks}, seed=seed)
+    complaints = _not_rejected(mutant, judged)
+    expected = {mutant.expected_id} if mutant.expected_id else set()
+    if judged.named != expected:
+        complaints.append(f"named {_listed(judged.named)}, expected {_listed(expected)}")
+    if mutant.step is not None or not mutant.caught_as:  # else the line decides
+        steps = {judged.of(check).step for check in mutant.checks}
+        known = {None, *mutant.steps_touched(source)} if mutant.step is None else {mutant.step}
+        if not steps <= known:
+            complaints.append(f"step {_listed(steps)}, expected {_listed(known)}")
+    return Trial("names", mutant.id, seed, tuple(complaints), None, time.monotonic() - start)
+
+
+def points_left(mutant: Mutant, seed: str) -> Trial:
+    """Judge a wrong kernel in all checks, and look at the correctness points that are left."""
+    start = time.monotonic()
+    source = mutant.applied_to(model_answer(mutant.problem))
+    with mock.patch.object(harness, "Casebook", _NoNames):
+        judged = judge(source, load_problem(mutant.problem), seed=seed)
+    points = judged.correctness.points
+    share = points.earned / points.possible
+    complaints = []
+    if mutant.earns_nothing and points.earned:
+        held = ", ".join(check.id for check in judged.checks if check.share > 0.0)
+        complaints.append(f"earns {points.earned} points: {held}")
+    if share < (mutant.keeps or 0.0) or share >= 1.0:
+        lost = ", ".join(check.id for check in judged.checks if check.share < 1.0)
+        complaints.append(f"keeps {share:.2f}, expected {mutant.keeps or 0.0} or more: lost {lost}")
+    return Trial("points", mutant.id, seed, tuple(complaints), share, time.monotonic() - start)
+
+
+def acceptance(kind: str, id: str, seed: str) -> Trial:
+    """Judge a right answer in all checks."""
+    start = time.monotonic()
+    problem_id, source = right_answers(kind)[id]
+    judged = judge(source, load_problem(problem_id), seed=seed)
+    complaints = [
+        f"{check} rejects it: {finding.message.headline if finding.message else finding.verdict}"
+        f" ({finding.message.input if finding.message else index})"
+        for (check, index), finding in judged.wrong.items()
+    ]
+    points = judged.correctness.points
+    if points.earned < points.possible:
+        complaints.append(f"earns {points.earned} of {points.possible} points")
+    return Trial(kind, id, seed, tuple(complaints), None, time.monotonic() - start)
+
+
+def right_answers(kind: str) -> dict[str, tuple[str, str]]:
+    """The right answers of a kind that the Triton at hand can run: id -> problem, source."""
+    if kind == "answers":
+        return {id: (id, model_answer(id)) for id in problem_ids()}
+    return {
+        answer.id: (answer.problem, answer.applied_to(model_answer(answer.problem)))
+        for answer in ANSWERS
+        if answer.lacks() is None
+    }
+
+
+def wrong_kernels(problems: Iterable[str]) -> dict[str, Mutant]:
+    """The mutants of some problems that show without a GPU, by id."""
+    wanted = set(problems)
+    return {m.id: m for m in MUTANTS if m.problem in wanted and m.needs_cuda is None}
+
+
+def _decided(found: dict[Place, Finding]) -> bool:
+    """Whether the last case rejects what was judged, by its numbers only if by a wide margin."""
+    last = next(reversed(found.values()))
+    return last.verdict is not Verdict.PASS and (last.margin is None or last.margin >= WIDE)
+
+
+def _wrong(judged: Judged, check_id: str) -> list[Finding]:
+    return [finding for (check, _), finding in judged.wrong.items() if check == check_id]
+
+
+def _margin(judged: Judged, check_id: str) -> float | None:
+    return max((f.margin for f in _wrong(judged, check_id) if f.margin is not None), default=None)
+
+
+def _not_rejected(mutant: Mutant, judged: Judged) -> list[str]:
+    complaints = []
+    for check in mutant.checks:
+        wrong = _wrong(judged, check)
+        if not wrong:
+            complaints.append(f"{check} accepts it")
+            continue
+        headlines = [f.message.headline for f in wrong if f.message]
+        if mutant.caught_as:
+            if not any(mutant.caught_as in headline for headline in headlines):
+                complaints.append(f"{check} says {headlines[0]!r}, expected {mutant.caught_as!r}")
+        elif {finding.verdict for finding in wrong} != {Verdict.FAIL}:
+            complaints.append(f"{check} says {headlines[0]!r}, expected wrong numbers")
+        elif not (_margin(judged, check) or 0.0) >= WIDE:
+            margin = _margin(judged, check) or math.nan
+            complaints.append(f"{check} rejects it by {margin:.2g} times the tolerance alone")
+    return complaints
+
+
+def _listed(things: Iterable[object]) -> str:
+    return " and ".join(sorted(map(str, things))) or "nothing"

@@ -1,0 +1,175 @@
+"""Other lines for the model answers, by problem and name, that leave them right."""
+
+from __future__ import annotations
+
+from tests.mutants.forward import (
+    ACC,
+    DIVIDE,
+    LAUNCH_SCALE,
+    LSE,
+    NEW_MAX,
+    PRODUCTS,
+    RESCALE,
+    WEIGHTS,
+)
+
+_FORWARD = ("p03", "p04", "p05", "p06", "p07")
+_HIDE = 'tl.where(visible, scores, float("-inf"))'
+# As careful people write: nothing is divided by 0, nothing is infinite.
+_EPSILON = ((DIVIDE, "out = acc / (running_sum + 1e-6)[:, None]"),)
+_SCALED_FIRST = (
+    (PRODUCTS, PRODUCTS + " * scale_log2"),
+    (NEW_MAX, NEW_MAX.replace(" * scale_log2", "")),
+    (WEIGHTS, "p = tl.exp2(scores - "),
+)
+_NATURAL = (
+    (LAUNCH_SCALE, "softmax_scale,"),
+    (RESCALE, RESCALE.replace("exp2", "exp")),
+    (WEIGHTS, WEIGHTS.replace("exp2", "exp")),
+    (LSE, "lse = running_max + tl.log(running_sum)"),
+)
+_NO_ACCUMULATOR = (
+    (ACC, 'acc = acc * rescale[:, None] + tl.dot(p.to(v.dtype), v, input_precision="ieee")'),
+)
+
+
+def _finite(value: str) -> tuple[tuple[str, str], ...]:
+    return (
+        *_SCALED_FIRST,
+        (_HIDE, f"tl.where(visible, scores, {value})"),
+        (
+            'running_max = tl.full((BLOCK_M,), float("-inf"), tl.float32)',
+            f"running_max = tl.full((BLOCK_M,), {value}, tl.float32)",
+        ),
+    )
+
+
+def _tiles(problem: str, block_m: int, block_n: int) -> tuple[tuple[str, str], ...]:
+    window = ", window_size" if problem in ("p06", "p07") else ""
+    config = f"config = _launch_config(head_dim, q.dtype, q.device{window})"
+    # One stage and many warps: fp32 at head_dim 128 must fit shared memory and registers.
+    tiles = f'"BLOCK_M": {block_m}, "BLOCK_N": {block_n}, "num_stages": 1, "num_warps": 8'
+    return ((config, f"config = {{{tiles}}}"),)
+
+
+_P01_LARGE = (
+    ("range(0, seqlen_q, tile_q)", "range(0, seqlen_q, 7 * tile_q)"),
+    ("min(q_start + tile_q, seqlen_q)", "min(q_start + 7 * tile_q, seqlen_q)"),
+)
+_P01_EPSILON = (
+    ("= acc / running_sum\n", "= acc / (running_sum + 1e-6)\n"),
+    ("key[None, :] > query[:, None], -math.inf)", "key[None, :] > query[:, None], -1e9)"),
+)
+_P02_OTHER_TILES = (
+    ("config = _launch_config(x)", 'config = {"BLOCK_M": 32, "BLOCK_N": 64, "X_EVICTION": ""}'),
+)
+_P03_GRID = 'grid = (batch * num_q_heads * triton.cdiv(seqlen_q, config["BLOCK_M"]),)'
+_P03_AUTOTUNED = """\
+@triton.autotune(
+    configs=[
+        triton.Config({"BLOCK_M": 32, "BLOCK_N": 32}, num_warps=4),
+        triton.Config({"BLOCK_M": 64, "BLOCK_N": 16}, num_warps=4),
+    ],
+    key=["HEAD_DIM"],
+)
+@triton.jit
+def _attention_kernel("""
+_AUTOTUNED = (
+    ("@triton.jit\ndef _attention_kernel(", _P03_AUTOTUNED),
+    (
+        _P03_GRID,
+        "def grid(meta):\n"
+        '        return (batch * num_q_heads * triton.cdiv(seqlen_q, meta["BLOCK_M"]),)\n',
+    ),
+    ("HEAD_DIM=head_dim, **config,", "HEAD_DIM=head_dim,"),
+)
+# No check has more than one section otherwise.
+_ONE_HEAD_A_SECTION = (
+    ("size = max(16 * 2**20 // head_bytes, triton.cdiv(512, num_tiles), 1)", "size = 1"),
+    ("size = 2  # so that", "size = 1  # so that"),
+)
+_END = "diagonal_end = tl.minimum(query_start + BLOCK_M, seqlen)"
+_EVERY_TILE_MASKED = (
+    (_END, "diagonal_end = seqlen"),
+    ("if key_start >= full_end:", "if key_start >= 0:"),
+)
+_SHORTEST_ROWS_FIRST = (("tl.num_programs(1) - 1 - tl.program_id(1)", "tl.program_id(1)"),)
+_SEARCH = "if (key_start < full_start) | (key_start >= full_end):"
+_ALL_MASKED_IN_WINDOW = (
+    (_SEARCH, "if begin >= 0:"),
+    ("// BLOCK_N * BLOCK_N\n    diagonal_start", "// BLOCK_N * 0\n    diagonal_start"),
+)
+_P06_WALK = """\
+    running_max, running_sum, acc = _visit_key_tiles(
+        q, k_ptr, v_ptr, stride_kn, stride_vn, offs_m, first_key, full_start, diagonal_start,
+        end_key, seqlen, window_size, running_max, running_sum, acc, scale_log2,
+        HEAD_DIM=HEAD_DIM, BLOCK_N=BLOCK_N,
+    )  # fmt: skip
+"""
+
+
+def _p06_part(begin: str, end: str, full: bool) -> str:
+    limits = f"{begin}, {begin}, {end}" if full else f"{begin}, {end}, {end}"
+    lines = _P06_WALK.replace("first_key, full_start, diagonal_start", limits)
+    return lines.replace("        end_key, seqlen", f"        {end}, seqlen")
+
+
+_THREE_LOOPS = (
+    (
+        _P06_WALK,
+        "    full_start = tl.minimum(full_start, diagonal_start)\n"
+        + _p06_part("first_key", "full_start", full=False)
+        + _p06_part("full_start", "diagonal_start", full=True)
+        + _p06_part("diagonal_start", "end_key", full=False),
+    ),
+)
+_CONSTANTS = (
+    ("@triton.jit(do_not_specialize=VARYING)\n", "@triton.jit\n"),
+    (
+        "num_q_heads, group_size, seqlen, window_size, scale_log2,\n",
+        "num_q_heads: tl.constexpr, group_size: tl.constexpr, seqlen: tl.constexpr,\n"
+        "    window_size: tl.constexpr, scale_log2,\n",
+    ),
+)
+_P08_DELTA = "delta = _launch_delta(out, dout)"
+_DELTA_IN_PYTORCH = ((_P08_DELTA, "delta = (out.float() * dout.float()).sum(-1)"),)
+_BACKWARD_SCALES = (
+    ("dq *= softmax_scale\n", "dq = dq * softmax_scale\n"),
+    ("ds = p * (dp - delta[:, None])", "ds = p * dp - p * delta[:, None]"),
+    ("ds_t = p_t * (dp_t - delta[None, :])", "ds_t = p_t * dp_t - p_t * delta[None, :]"),
+)
+_P08_CONFIG = (
+    'return {"forward": forward_tile, "delta": delta_tile, "dkdv": dkdv_tile, "dq": dq_tile}'
+)
+_P09_CONFIG = (
+    'return {"forward": forward_tile, "dkdv": dkdv_tile, "sink": sink_tile, "dq": dq_tile}'
+)
+_SMALL = """\
+for tile in (forward_tile, dkdv_tile, dq_tile):
+        tile.update(BLOCK_M=16, BLOCK_N=16, num_stages=1)
+    """
+
+EDITS = (
+    ("p01", "large tiles", _P01_LARGE),
+    ("p01", "epsilon and finite mask", _P01_EPSILON),
+    ("p02", "tiles of 32 by 64", _P02_OTHER_TILES),
+    *((problem, "sum plus epsilon", (*_EPSILON, *_NO_ACCUMULATOR)) for problem in _FORWARD),
+    *((problem, "natural exponential", _NATURAL) for problem in _FORWARD),
+    *((problem, "finite masks of -1e6", _finite("-1.0e6")) for problem in ("p03", "p05", "p07")),
+    *((problem, "finite masks of -1e9", _finite("-1.0e9")) for problem in ("p04", "p06")),
+    *((problem, "tiles of 16", _tiles(problem, 16, 16)) for problem in ("p04", "p07")),
+    *((problem, "tiles of 32 by 64", _tiles(problem, 32, 64)) for problem in ("p03", "p06")),
+    *((problem, "tiles of 128 by 32", _tiles(problem, 128, 32)) for problem in ("p05", "p06")),
+    ("p03", "scaled before the maximum", _SCALED_FIRST),
+    ("p03", "autotuned", _AUTOTUNED),
+    *((problem, "one head a section", _ONE_HEAD_A_SECTION) for problem in ("p04", "p05", "p08")),
+    ("p04", "every tile visited and masked", _EVERY_TILE_MASKED),
+    ("p04", "shortest rows first", _SHORTEST_ROWS_FIRST),
+    ("p06", "three loops", _THREE_LOOPS),
+    ("p06", "constants", _CONSTANTS),
+    ("p06", "every tile visited and masked", _ALL_MASKED_IN_WINDOW),
+    ("p08", "delta in PyTorch", _DELTA_IN_PYTORCH),
+    ("p08", "sum plus epsilon", (*_EPSILON, *_BACKWARD_SCALES)),
+    ("p09", "sum plus epsilon", (*_EPSILON, *_BACKWARD_SCALES)),
+    ("p09", "tiles of 16", ((_P09_CONFIG, _SMALL + _P09_CONFIG),)),
+)
