@@ -82,6 +82,7 @@ class TestRun:
         self._spent_s = self._lost_s = 0.0
         self._current: Place | None = None
         self._begun = 0
+        self._begun_at = 0.0
         self._reported: int | None = None  # cases that pytest says it ran; None: it does not say
         self._heard = 0
         self._places = {(c.id, i) for c in problem.checks for i in self._cases(c)}
@@ -90,11 +91,11 @@ class TestRun:
         """Run all cases, in as many pytest processes as it takes."""
         innocent_deaths, retried = 0, False
         for _ in range(_MAX_RUNS):
-            begun, start = self._begun, time.monotonic()
+            begun = self._begun
             ending = self._run_pytest()
             died_in = None if self.interrupted else self._current
             if died_in is not None:
-                self._lost_s += time.monotonic() - start
+                self._lost_s += time.monotonic() - self._begun_at
                 self._end_case(died_in, _killed(self.problem, died_in, ending))
             left = self._places - self.findings.cases.keys()
             stopped = self._exit_first and any(
@@ -171,6 +172,7 @@ class TestRun:
             if isinstance(event, CaseBegins):
                 self._current = (event.check, event.index)
                 self._begun += 1
+                self._begun_at = time.monotonic()
             elif isinstance(event, CaseEnds):
                 self._current = None
                 self._heard += 1

@@ -52,9 +52,10 @@ def rejection(mutant: Mutant, seed: str) -> Trial:
     """Judge a wrong kernel until each of its checks has rejected it by a wide margin."""
     start = time.monotonic()
     source = mutant.applied_to(model_answer(mutant.problem))
+    enough = _decided_by_words if mutant.caught_as else _decided_by_numbers
     with mock.patch.object(harness, "Casebook", _NoNames):
         judged = judge(
-            source, load_problem(mutant.problem), checks=mutant.checks, seed=seed, enough=_decided
+            source, load_problem(mutant.problem), checks=mutant.checks, seed=seed, enough=enough
         )
     margins = [_margin(judged, check) for check in mutant.checks]
     known = [margin for margin in margins if margin is not None]
@@ -138,10 +139,14 @@ def wrong_kernels(problems: Iterable[str]) -> dict[str, Mutant]:
     return {m.id: m for m in MUTANTS if m.problem in wanted and m.needs_cuda is None}
 
 
-def _decided(found: dict[Place, Finding]) -> bool:
-    """Whether the last case rejects what was judged, by its numbers only if by a wide margin."""
-    last = next(reversed(found.values()))
-    return last.verdict is not Verdict.PASS and (last.margin is None or last.margin >= WIDE)
+def _decided_by_words(found: dict[Place, Finding]) -> bool:
+    """Whether the last case rejects what was judged."""
+    return next(reversed(found.values())).verdict is not Verdict.PASS
+
+
+def _decided_by_numbers(found: dict[Place, Finding]) -> bool:
+    """Whether the last case rejects what was judged by its numbers, by a wide margin."""
+    return (next(reversed(found.values())).margin or 0.0) >= WIDE
 
 
 def _wrong(judged: Judged, check_id: str) -> list[Finding]:

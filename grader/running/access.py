@@ -3,7 +3,11 @@
 In Triton's interpreter every active lane of every load and store is compared with the extents of
 the tensors that were passed to the launch. The check comes before the access: in the interpreter a
 store past the end corrupts the heap and kills the process later, far from its cause (seen with
-Triton 3.7 and 3.9; guarded by tests/test_bad_input.py). Runs inside the worker.
+Triton 3.7 and 3.9; guarded by tests/test_bad_input.py).
+
+A pointer carries the number of its argument in the bits that no address uses. Whatever a kernel
+does with it keeps that number, so an access far outside is told with the argument it came from.
+Runs inside the worker.
 """
 
 from __future__ import annotations
@@ -14,6 +18,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+
+_NUMBER_SHIFT = 48  # user space ends below 2**47
+_ADDRESS = np.uint64(2**_NUMBER_SHIFT - 1)
 
 
 class OutOfBounds(Exception):
@@ -85,26 +92,32 @@ class AccessMonitor:
         executor = interpreter.GridExecutor
         load, store = builder.create_masked_load, builder.create_masked_store
         atomic, exchange = builder.create_atomic_rmw, builder.create_atomic_cas
-        launch = executor.__call__
+        launch, convert = executor.__call__, interpreter._implicit_cvt
+
+        def implicit_cvt(arg: Any) -> Any:
+            value = convert(arg)
+            if hasattr(arg, "data_ptr"):
+                value.handle.data += np.uint64(self._number(arg.data_ptr()) << _NUMBER_SHIFT)
+            return value
+
+        def checked(what: str, ptrs: Any, mask: Any) -> Any:
+            self._check(what, ptrs, mask)
+            return interpreter.TensorHandle(ptrs.data & _ADDRESS, ptrs.dtype)
 
         # Descriptor loads and stores pass some of these by keyword.
         def create_masked_load(this: Any, ptrs: Any, mask: Any, *args: Any, **options: Any) -> Any:
-            self._check("read", ptrs, mask)
-            return load(this, ptrs, mask, *args, **options)
+            return load(this, checked("read", ptrs, mask), mask, *args, **options)
 
         def create_masked_store(
             this: Any, ptrs: Any, value: Any, mask: Any, *args: Any, **options: Any
         ) -> Any:
-            self._check("write", ptrs, mask)
-            return store(this, ptrs, value, mask, *args, **options)
+            return store(this, checked("write", ptrs, mask), value, mask, *args, **options)
 
         def create_atomic_rmw(this: Any, op: Any, ptr: Any, val: Any, mask: Any, *args: Any) -> Any:
-            self._check("atomic update", ptr, mask)
-            return atomic(this, op, ptr, val, mask, *args)
+            return atomic(this, op, checked("atomic update", ptr, mask), val, mask, *args)
 
         def create_atomic_cas(this: Any, ptr: Any, *args: Any) -> Any:
-            self._check("atomic update", ptr, None)
-            return exchange(this, ptr, *args)
+            return exchange(this, checked("atomic update", ptr, None), *args)
 
         def call(this: Any, *args: Any, **kwargs: Any) -> Any:
             named = dict(zip(this.arg_names, args, strict=False)) | kwargs
@@ -116,6 +129,7 @@ class AccessMonitor:
         builder.create_atomic_rmw = create_atomic_rmw
         builder.create_atomic_cas = create_atomic_cas
         executor.__call__ = call
+        interpreter._implicit_cvt = implicit_cvt
 
     def _register(self, named: dict[str, Any]) -> None:
         extents = []
@@ -128,27 +142,35 @@ class AccessMonitor:
         self._extents = sorted(extents)
         self._starts = [start for start, _, _ in self._extents]
 
+    def _number(self, address: int) -> int:
+        """Return the number of the argument that starts there, 0 when none does."""
+        index = bisect.bisect_left(self._starts, address)
+        found = index < len(self._starts) and self._starts[index] == address
+        return index + 1 if found else 0
+
     def _collect_tuple(self, name: str, values: tuple, extents: list) -> None:
         for index, value in enumerate(values):
             if hasattr(value, "data_ptr") and hasattr(value, "stride"):
                 extents.append(_extent(f"{name}[{index}]", value))
 
     def _check(self, what: str, ptrs: Any, mask: Any) -> None:
-        addresses = np.asarray(ptrs.data)
-        active = addresses
+        pointers = active = np.asarray(ptrs.data)
         if mask is not None:
-            lanes = np.broadcast_to(np.asarray(mask.data, dtype=bool), addresses.shape)
-            active = addresses[lanes]
+            lanes = np.broadcast_to(np.asarray(mask.data, dtype=bool), pointers.shape)
+            active = pointers[lanes]
         if active.size == 0:
             return
+        numbers, active = active >> np.uint64(_NUMBER_SHIFT), active & _ADDRESS
         itemsize = max(1, ptrs.get_element_ty().primitive_bitwidth // 8)
         low, high = int(active.min()), int(active.max()) + itemsize
         if self._inside(low, high):
             return
-        outside = [int(a) for a in active.flat if not self._inside(int(a), int(a) + itemsize)]
+        lanes = zip(active.ravel().tolist(), numbers.ravel().tolist(), strict=True)
+        outside = [(a, n) for a, n in lanes if not self._inside(a, a + itemsize)]
         if not outside:
             return  # lanes in several tensors, each inside its own
-        self.violation = self._describe(what, outside, itemsize)
+        place, far = self._describe(*outside[0], itemsize)
+        self.violation = f"{what} outside {place}; {_count(len(outside))}{far}"
         raise OutOfBounds(self.violation)
 
     def _inside(self, low: int, high: int) -> bool:
@@ -156,20 +178,16 @@ class AccessMonitor:
         index = bisect.bisect_right(self._starts, low)
         return any(high <= end for _, end, _ in self._extents[:index])
 
-    def _describe(self, what: str, outside: list[int], itemsize: int) -> str:
-        def distance(extent: tuple[int, int, str]) -> int:
-            start, end, _ = extent
-            return min(abs(outside[0] - end), abs(outside[0] - start))
-
-        lanes = _count(len(outside))
-        if not self._extents:
-            return f"{what} outside every tensor of the launch; {lanes}"
-        start, end, name = min(self._extents, key=distance)
-        if outside[0] >= end:
-            side, far = "past the end", (outside[0] - end) // itemsize + 1
+    def _describe(self, address: int, number: int, itemsize: int) -> tuple[str, str]:
+        if not 1 <= number <= len(self._extents):
+            return "every tensor of the launch", ""
+        start, end, _ = self._extents[number - 1]
+        name = " or ".join(n for first, _, n in self._extents if first == start)
+        if address >= end:
+            side, far = "past the end", (address - end) // itemsize + 1
         else:
-            side, far = "before the start", -(-(start - outside[0]) // itemsize)
-        return f"{what} outside a tensor: {side} of argument {name}; {lanes}, the first {far} off"
+            side, far = "before the start", -(-(start - address) // itemsize)
+        return f"a tensor: {side} of argument {name}", f", the first {far} off"
 
 
 def _count(elements: int) -> str:

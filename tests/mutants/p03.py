@@ -24,7 +24,7 @@ MUTANTS = (
     _MUTANT(
         "padded keys not masked",
         ("ragged",),
-        ((_PADDING, "q, k, v, None, running_max"),),
+        (("if visible is not None:", "if False:"),),
         "PADDED-KEYS-COUNTED",
         step=2,
         keeps=0.6,

@@ -33,7 +33,11 @@ _FULL_QUERIES = (
 _CHUNK = "begin = window_size + chunk * chunk_size"
 _CHUNK_END = "end = tl.minimum(begin + chunk_size, seqlen)"
 _CHUNK_SUM = "sink_dk, sink_dv = partial_dk.sum(0), partial_dv.sum(0)"
-_DQ = "dq = _launch_dq(q, k, v, dout, lse, delta, *ctx.options)"
+_OPTIONS_OF_DQ = """\
+        stride_kn, stride_vn, seqlen, window_size, num_sink_tokens, scale_log2, BLOCK_N, HEAD_DIM,
+    )  # fmt: skip
+    # <<< step 4
+"""
 _WALK_OF_DQ = "dq, q, dout, lse, delta, k_ptr, v_ptr, offs_m,\n"
 _LOGIT_MAX = "running_max = tl.maximum(running_max, sink * LOG2_E)"
 _LOGIT_SUM = "running_sum += 1.0"
@@ -220,10 +224,10 @@ MUTANTS = (
         ("sinks",),
         (
             (
-                _DQ,
-                "window_size, _, scale = ctx.options\n"
-                "        dq = _launch_dq(q, k, v, dout, lse, delta, window_size, 0, scale)",
+                _WALK_OF_DQ + "        begin, window_start,",
+                _WALK_OF_DQ + "        window_start, window_start,",
             ),
+            (_OPTIONS_OF_DQ, _OPTIONS_OF_DQ.replace("num_sink_tokens", "0")),
         ),
         "DQ-WITHOUT-SINKS",
         step=4,
@@ -238,6 +242,8 @@ MUTANTS = (
                 _WALK_OF_DQ + "        window_start, window_start,",
             ),
         ),
+        "DQ-WITHOUT-SINKS",
+        step=4,
         keeps=0.6,
     ),
     # -- steps 6 and 7: sink logits ---------------------------------------------------------------

@@ -1,0 +1,31 @@
+"""Hostile submissions gain nothing, cost their neighbours nothing and leave nothing behind.
+
+Each run grades several side by side with an honest answer. Those that take a minute and more run
+with `python -m tests.hostile --slow`.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from grader.running.scratch import remove_tree
+from tests.hostile.catalogue import CATALOGUE
+from tests.hostile.court import grade, packed
+from tests.hostile.entry import Hostile
+
+RUNS = packed(entry for entry in CATALOGUE if not entry.slow)
+
+
+@pytest.mark.parametrize("number", range(len(RUNS)))
+def test_hostile_submissions_gain_nothing_and_cost_nobody_else(number: int, tmp_path) -> None:
+    try:
+        assert grade(RUNS[number], tmp_path).faults == []
+    finally:
+        remove_tree(tmp_path)  # pytest keeps the folder otherwise, with what was put there
+
+
+def test_every_submission_and_trick_has_a_name_of_its_own() -> None:
+    names = [entry.name for entry in CATALOGUE if not entry.tricks]
+    names += [trick.name for entry in CATALOGUE for trick in entry.tricks]
+    assert len(names) == len(set(names)) >= 200
+    assert not [e.name for e in CATALOGUE if not isinstance(e, Hostile)]
