@@ -13,9 +13,10 @@ from collections.abc import Callable
 import torch
 
 import reference
+from grader.cases import Case
 from grader.checks.correctness import Expected, element_errors
 from grader.inputs import Inputs
-from grader.manifest import Case, Problem
+from grader.manifest import Problem
 from grader.model import Diagnosis
 
 _CLOSE = 3.0  # times the tolerance within which the submission must follow the mistake

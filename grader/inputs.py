@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
+from grader.cases import Case
 from grader.dtypes import TORCH_DTYPES
-from grader.manifest import Case, Problem
+from grader.manifest import Problem
 
 _LARGE_LOGIT = 100.0
 _NEEDLE_LOGIT = 4.0

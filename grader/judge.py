@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 
+from grader.cases import Case
 from grader.checks import outcome
 from grader.checks.correctness import Difference, Expected, expect, find_differences, ranges
 from grader.diagnose import Casebook
 from grader.findings import Finding
 from grader.inputs import Inputs, case_seed, invalidate, make_inputs
-from grader.manifest import Case, Check, Problem
+from grader.manifest import Check, Problem
 from grader.model import Message, Verdict
 from grader.running.evidence import CallEvidence
 from grader.running.protocol import Reply, Status

@@ -1,193 +1,45 @@
 """Reads problem.toml, the only place for a problem's title, points, steps, cases and targets.
 
 A check departs from the plain `[base]` case in what its `varies` lists and in nothing else, so that
-a mistake costs the checks of its own subject; the reader refuses a case that sets more. Sizes may
-be drawn from the seed of a run: `seqlen = { draw = [256, 384, 512] }` or
-`{ from = 130, to = 400, step = 1 }`.
+a mistake costs the checks of its own subject; the reader refuses a case that sets more.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import itertools
 import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError, model_validator
+from pydantic import Field, Strict, ValidationError, model_validator
+
+from grader.cases import (
+    Case,
+    CaseTable,
+    Draw,
+    Dtype,
+    ListOf,
+    Positive,
+    PositiveNumber,
+    Table,
+    fixed,
+    resolve,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 PROBLEMS = ROOT / "problems"
 ALIGNED = 128  # a length that is no multiple of it is a subject of its own
-OPTIONS = ("is_causal", "softmax_scale", "window_size", "num_sink_tokens", "tile_q", "tile_k")
-SIZES = ("batch", "num_q_heads", "num_kv_heads", "seqlen_q", "seqlen_k", "head_dim", "rows", "cols")
 _NUMBERS = ("int", "constrained-int", "float")
 
-Dtype = Literal["fp32", "fp16", "bf16"]
-Layout = Literal["dense", "packed_qkv", "bshd", "padded", "transposed", "expanded", "every_other"]
-Values = Literal["normal", "offset", "peaked", "needle", "large", "cancelling"]
 Device = Literal["cpu", "cuda"]
 
 
 class ManifestError(Exception):
     """A problem.toml that cannot be used; the message names file, key, got and expected."""
-
-
-_T = TypeVar("_T")
-ListOf = Annotated[tuple[_T, ...], Strict(False)]  # an array of TOML is a list to begin with
-Positive = Annotated[int, Field(gt=0)]
-PositiveNumber = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-
-
-class Table(BaseModel):
-    """A table of problem.toml: frozen, strictly typed, without unknown keys."""
-
-    model_config = ConfigDict(frozen=True, strict=True, populate_by_name=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _no_unknown_keys(cls, data: Any) -> Any:
-        known = [field.alias or name for name, field in cls.model_fields.items()]
-        for key in data if isinstance(data, dict) else ():
-            if key not in known:
-                raise ValueError(f"{key}: got an unknown key, expected one of {', '.join(known)}")
-        return data
-
-
-class Draw(Table):
-    """A size that the seed of the run draws: one of `draw`, or a number of a range."""
-
-    draw: Annotated[ListOf[Positive], Field(min_length=2)] | None = None
-    first: Positive | None = Field(None, alias="from")
-    last: Positive | None = Field(None, alias="to")
-    step: Positive = 1
-
-    @model_validator(mode="after")
-    def _one_way(self) -> Draw:
-        ends = [end for end in (self.first, self.last) if end is not None]
-        ranged = len(ends) == 2 and ends[0] < ends[1]
-        if ranged if self.draw is None else not ends:
-            return self
-        got = self.model_dump(by_alias=True, exclude_defaults=True)
-        raise ValueError(f"got {got}, expected `draw` with a list, or `from` and a larger `to`")
-
-    @property
-    def choices(self) -> tuple[int, ...]:
-        """All sizes that may be drawn."""
-        return self.draw or tuple(range(self.first or 1, (self.last or 1) + 1, self.step))
-
-
-Size = Annotated[int, Field(ge=0)] | Draw
-
-
-class CaseTable(Table):
-    """One line of `cases`: what it sets, the rest comes from `[base]`."""
-
-    batch: Size | None = None
-    num_q_heads: Size | None = None
-    num_kv_heads: Size | None = None
-    seqlen: Size | None = None
-    seqlen_q: Size | None = None
-    seqlen_k: Size | None = None
-    head_dim: Size | None = None
-    rows: Size | None = None
-    cols: Size | None = None
-    dtypes: Annotated[ListOf[Dtype], Field(min_length=1)] | None = None
-    layout: Layout | None = None
-    dout_layout: Layout | None = None
-    values: Values | None = None
-    sink_logits: bool | None = None
-    sink_logits_values: Literal["normal", "neg_inf"] | None = None
-    is_causal: bool | None = None
-    softmax_scale: float | None = None
-    window_size: int | float | Draw | None = None
-    num_sink_tokens: int | float | Draw | None = None
-    tile_q: int | Draw | None = None
-    tile_k: int | Draw | None = None
-    invalid: str | None = None
-    mutate: str | None = None
-    # Runs on the GPU where there is one; every other case runs in Triton's interpreter.
-    gpu: bool | None = None
-
-    @model_validator(mode="after")
-    def _empty_only_to_be_refused(self) -> CaseTable:
-        for key in ("seqlen", *SIZES):
-            if getattr(self, key) == 0 and self.invalid is None:
-                raise ValueError(f"{key}: got 0, expected 1 or more in a case that is not invalid")
-        return self
-
-    @property
-    def given(self) -> dict[str, Any]:
-        """The keys that this table sets."""
-        values = {name: getattr(self, name) for name in type(self).model_fields}
-        return {name: value for name, value in values.items() if value is not None}
-
-
-@dataclasses.dataclass(frozen=True)
-class Case:
-    """One set of inputs for one check: sizes, dtype, layout, kind of values and options.
-
-    `exact` asks of fp32 that its dots are IEEE fp32, not TF32. `gpu`: see `CaseTable`.
-    """
-
-    batch: int = 1
-    num_q_heads: int = 1
-    num_kv_heads: int = 1
-    seqlen_q: int = 1
-    seqlen_k: int = 1
-    head_dim: int = 64
-    rows: int | None = None
-    cols: int | None = None
-    dtype: str = "fp32"
-    layout: str = "dense"
-    dout_layout: str = "dense"
-    values: str = "normal"
-    sink_logits: bool = False
-    sink_logits_values: str = "normal"
-    invalid: str | None = None
-    mutate: str | None = None
-    gpu: bool = False
-    exact: bool = False
-    options: tuple[tuple[str, Any], ...] = ()
-
-    @property
-    def kwargs(self) -> dict[str, Any]:
-        """Keyword options that are passed to the entry point."""
-        return dict(self.options)
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        """The case in words such as `batch=2`, without what is as usual."""
-        if self.rows is not None:
-            size = [f"rows={self.rows}", f"cols={self.cols}"]
-        else:
-            size = [f"batch={self.batch}", f"num_q_heads={self.num_q_heads}"]
-            if self.num_kv_heads != self.num_q_heads:
-                size.append(f"num_kv_heads={self.num_kv_heads}")
-            if self.seqlen_q == self.seqlen_k:
-                size.append(f"seqlen={self.seqlen_q}")
-            else:
-                size += [f"seqlen_q={self.seqlen_q}", f"seqlen_k={self.seqlen_k}"]
-            size.append(f"head_dim={self.head_dim}")
-        size += [f"{name}={value}" for name, value in self.options]
-        if self.sink_logits:
-            infinite = self.sink_logits_values == "neg_inf"
-            size.append("sink_logits=-inf" if infinite else "sink_logits")
-        size.append(self.dtype)
-        defaults = (("layout", "dense"), ("dout_layout", "dense"), ("values", "normal"))
-        for name, default in defaults:
-            if getattr(self, name) != default:
-                size.append(f"{name}={getattr(self, name)}")
-        if self.invalid:
-            size.append(f"invalid={self.mutate or self.invalid}")
-        return tuple(size)
-
-    def __str__(self) -> str:
-        return " ".join(self.words)
 
 
 class Check(Table):
@@ -235,7 +87,7 @@ class Targets(Table):
 class Speed(Targets):
     """Default targets, and those of devices that were calibrated."""
 
-    devices: dict[str, Targets] = {}
+    devices: dict[str, Targets] = Field(default_factory=dict)
 
 
 class PointTable(Table):
@@ -404,9 +256,7 @@ class Problem(Table):
     def benchmarks_on(self, device: str) -> tuple[Case, ...]:
         """Shapes for speed on `device`, the largest first."""
         return tuple(
-            _fixed(table, without=("device",))
-            for table in self.benchmarks
-            if table.device == device
+            fixed(table, without=("device",)) for table in self.benchmarks if table.device == device
         )
 
     def memory_cases(self, device: str) -> tuple[Case, Case] | None:
@@ -414,7 +264,7 @@ class Problem(Table):
         table = getattr(self.memory, device) if self.memory else None
         if table is None:
             return None
-        case = _fixed(table.case)
+        case = fixed(table.case)
         short, long = (dataclasses.replace(case, seqlen_q=n, seqlen_k=n) for n in table.lengths)
         return short, long
 
@@ -430,31 +280,6 @@ def _departs_only_in(check: Check, table: CaseTable) -> None:
             f"checks: {check.id}: cases: {key}: got {value}, but the check varies "
             + (", ".join(check.varies) or "nothing")
         )
-
-
-def resolve(given: dict[str, Any], dtype: str, place: str, *, exact: bool = False) -> Case:
-    """Return the case that the keys `given` describe; drawn sizes depend on `place` alone."""
-    given = dict(given)
-    given.pop("dtypes", None)
-    for key, value in given.items():
-        if isinstance(value, Draw):
-            digest = hashlib.sha256(f"{place}/{key}".encode()).digest()
-            choices = value.choices
-            given[key] = choices[int.from_bytes(digest[:8], "little") % len(choices)]
-    seqlen = given.pop("seqlen", None)
-    if seqlen is not None:
-        given.setdefault("seqlen_q", seqlen)
-        given.setdefault("seqlen_k", seqlen)
-    if "num_q_heads" in given:
-        given.setdefault("num_kv_heads", given["num_q_heads"])
-    options = tuple((name, given.pop(name)) for name in OPTIONS if name in given)
-    return Case(dtype=dtype, exact=exact, options=options, **given)
-
-
-def _fixed(table: CaseTable, without: tuple[str, ...] = ()) -> Case:
-    given = {key: value for key, value in table.given.items() if key not in without}
-    (dtype,) = table.dtypes or ("fp32",)
-    return resolve(given, dtype, "fixed")
 
 
 def problem_ids() -> tuple[str, ...]:

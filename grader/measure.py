@@ -20,6 +20,7 @@ from pathlib import Path
 import torch
 
 import reference
+from grader.cases import Case
 from grader.checks import outcome, performance
 from grader.findings import (
     Alive,
@@ -31,7 +32,7 @@ from grader.findings import (
     SourceFile,
     write_event,
 )
-from grader.manifest import ROOT, Case, Problem, load_problem
+from grader.manifest import ROOT, Problem, load_problem
 from grader.model import MemoryFigures, SpeedFigures, Verdict
 from grader.running import memory, speed
 from grader.running.pipe import EventPipe, read_request

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from grader.cases import Case, resolve
 from grader.environment import interpreter_works
 from grader.findings import (
     Alive,
@@ -26,7 +27,7 @@ from grader.findings import (
     TestRequest,
     write_event,
 )
-from grader.manifest import PROBLEMS, Case, Check, ManifestError, Problem, load_problem, resolve
+from grader.manifest import PROBLEMS, Check, ManifestError, Problem, load_problem
 from grader.model import Message, Verdict
 from grader.render.message import event, failure_text
 from grader.running.pipe import EventPipe, read_request

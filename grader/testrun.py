@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from grader.cases import Case
 from grader.findings import (
     CaseBegins,
     CaseEnds,
@@ -25,7 +26,7 @@ from grader.findings import (
     TestRequest,
     read_event,
 )
-from grader.manifest import ROOT, Case, Check, Problem
+from grader.manifest import ROOT, Check, Problem
 from grader.model import CheckResult, Message, Verdict, worst
 from grader.running.processes import Children, Ending
 

@@ -17,10 +17,11 @@ from rich.console import Console
 
 from grader import grade
 from grader import judge as rooms
+from grader.cases import Case
 from grader.findings import Evidence, Finding, Measured, write_event
 from grader.grade import Grader, Request
 from grader.inputs import Inputs, make_inputs
-from grader.manifest import Case, Limits, Problem, load_problem
+from grader.manifest import Limits, Problem, load_problem
 from grader.model import Environment, GradeRecord, Verdict
 from grader.progress import Progress
 from grader.testrun import Findings

@@ -4,7 +4,8 @@ import dataclasses
 
 import pytest
 
-from grader.manifest import Case, Draw, read_problem, resolve
+from grader.cases import Case, Draw, resolve
+from grader.manifest import read_problem
 from tests.test_manifest import TEXT, edited, write
 
 

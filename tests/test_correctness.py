@@ -8,10 +8,11 @@ import pytest
 import torch
 
 import reference
+from grader.cases import resolve
 from grader.checks.correctness import element_errors, expect, find_differences, ranges
 from grader.dtypes import TORCH_DTYPES, as_tf32
 from grader.inputs import make_inputs
-from grader.manifest import load_problem, resolve
+from grader.manifest import load_problem
 
 P01, P02, P03, P08 = (load_problem(problem_id) for problem_id in ("p01", "p02", "p03", "p08"))
 PLAIN = {"seqlen": 64, "num_q_heads": 2, "batch": 2}

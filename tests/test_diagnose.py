@@ -5,10 +5,11 @@ import torch
 
 import reference
 from grader import diagnose
+from grader.cases import resolve
 from grader.checks.correctness import expect
 from grader.diagnose import Casebook
 from grader.inputs import case_seed, make_inputs
-from grader.manifest import load_problem, resolve
+from grader.manifest import load_problem
 
 P03 = load_problem("p03")
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16}

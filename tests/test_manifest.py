@@ -2,14 +2,8 @@
 
 import pytest
 
-from grader.manifest import (
-    PROBLEMS,
-    Case,
-    ManifestError,
-    load_problem,
-    problem_ids,
-    read_problem,
-)
+from grader.cases import Case
+from grader.manifest import PROBLEMS, ManifestError, load_problem, problem_ids, read_problem
 
 TEXT = """
 id = "p04"

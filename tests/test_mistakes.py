@@ -12,9 +12,10 @@ import pytest
 import torch
 
 import reference
+from grader.cases import Case
 from grader.checks.correctness import Expected, expect, find_differences
 from grader.inputs import Inputs, case_seed, make_inputs
-from grader.manifest import ROOT, Case, Check, Problem, load_problem, problem_ids
+from grader.manifest import ROOT, Check, Problem, load_problem, problem_ids
 from grader.model import CheckResult, Verdict
 from grader.scoring import score_correctness
 

@@ -6,10 +6,11 @@ import pytest
 import torch
 
 import reference
+from grader.cases import resolve
 from grader.checks.performance import memory_figures, speed_figures, verify
 from grader.dtypes import TORCH_DTYPES
 from grader.inputs import make_inputs
-from grader.manifest import load_problem, problem_ids, resolve
+from grader.manifest import load_problem, problem_ids
 from grader.measure import memory_evidence, speed_evidence
 from grader.model import MemoryFigures, SpeedFigures, Verdict
 from grader.running.speed import Block

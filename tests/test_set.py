@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 
 import reference
+from grader.cases import Draw
 from grader.checks.performance import memory_figures
 from grader.dtypes import TORCH_DTYPES
 from grader.inputs import invalidate, make_inputs
-from grader.manifest import ROOT, Draw, load_problem, problem_ids
+from grader.manifest import ROOT, load_problem, problem_ids
 from grader.model import COMPONENTS, Verdict
 from grader.source import read_source, step_regions
 

@@ -5,8 +5,9 @@ import json
 import pytest
 import torch
 
+from grader.cases import resolve
 from grader.inputs import make_inputs
-from grader.manifest import ROOT, load_problem, resolve
+from grader.manifest import ROOT, load_problem
 from grader.running.protocol import Status
 from grader.running.sandbox import Sandbox
 from grader.running.session import Budget, Session

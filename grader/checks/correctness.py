@@ -18,9 +18,10 @@ from typing import Any
 import torch
 
 import reference
+from grader.cases import Case
 from grader.dtypes import UNIT_ROUNDOFF, as_tf32
 from grader.inputs import Inputs
-from grader.manifest import Case, Problem
+from grader.manifest import Problem
 
 # In units of the unit roundoff. P, the output, and backward delta and dS are rounded once each (4,
 # worst case; the norm averages, so 2). fp32: exp2 is good to 2**-22 and the scaled logit is rounded

@@ -9,9 +9,10 @@ import statistics
 import torch
 
 import reference
+from grader.cases import Case
 from grader.dtypes import TORCH_DTYPES, UNIT_ROUNDOFF
 from grader.inputs import Inputs
-from grader.manifest import Case, Problem
+from grader.manifest import Problem
 from grader.model import MemoryFigures, SpeedFigures
 from grader.running.speed import Block
 

@@ -10,8 +10,9 @@ import queue
 import threading
 import time
 
+from grader.cases import Case
 from grader.inputs import make_inputs
-from grader.manifest import Case, Check, Limits, Problem
+from grader.manifest import Check, Limits, Problem
 from grader.running.session import Budget, Session
 from grader.source import Source
 

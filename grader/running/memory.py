@@ -10,8 +10,9 @@ import math
 
 import torch
 
+from grader.cases import Case
 from grader.dtypes import TORCH_DTYPES
-from grader.manifest import Case, Problem
+from grader.manifest import Problem
 from grader.running.stopwatch import Bench, Result, Timed
 from grader.running.usage import PeakMemory
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from grader.cases import Case
 from grader.dtypes import DTYPE_NAMES, TORCH_DTYPES
 from grader.inputs import Inputs
-from grader.manifest import Case
 from grader.running.arena import Layout, LayoutBuilder, View, dense_strides
 
 _PADDING = {"q": 16, "k": 32, "v": 48}  # all different: nobody's strides serve for another

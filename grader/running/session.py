@@ -7,8 +7,9 @@ import time
 
 import torch
 
+from grader.cases import Case
 from grader.inputs import Inputs
-from grader.manifest import Case, Limits, Problem
+from grader.manifest import Limits, Problem
 from grader.running.arena import POISON, UNWRITTEN, Arena, Layout
 from grader.running.evidence import CallEvidence
 from grader.running.placing import place

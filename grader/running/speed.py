@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from grader.manifest import Case, Problem
+from grader.cases import Case
+from grader.manifest import Problem
 from grader.running.stopwatch import Bench, Result, Timed
 
 # Goes of a block: the median of seven is off by a third of their spread. A CPU has more blocks, of

@@ -19,8 +19,9 @@ from typing import Any
 
 import torch
 
+from grader.cases import Case
 from grader.inputs import Inputs, make_inputs
-from grader.manifest import Case, Problem
+from grader.manifest import Problem
 from grader.running import reaper
 from grader.running.arena import POISON, Arena, Layout
 from grader.running.placing import place

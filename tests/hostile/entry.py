@@ -7,8 +7,9 @@ import functools
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from grader.cases import Case
 from grader.inputs import make_inputs
-from grader.manifest import ROOT, Case, load_problem
+from grader.manifest import ROOT, load_problem
 from grader.running.placing import place
 
 SEED = "5eed"
