@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from tests.hostile import deaths, leftovers, meddling, returned, texts, unearned
+from tests.hostile import deaths, leftovers, measured, meddling, returned, texts, unearned
 from tests.hostile.entry import Hostile, hosts
 
+_CALLS = (*returned.TRICKS, *deaths.TRICKS)
 CATALOGUE: tuple[Hostile, ...] = (
-    *hosts((*returned.TRICKS, *deaths.TRICKS)),
+    # Every third trick with a call in `make test`: they take a run of the grader for each thirteen.
+    *hosts(_CALLS[::3]),
+    *hosts([trick for number, trick in enumerate(_CALLS) if number % 3], slow=True),
     *hosts(leftovers.TRICKS),
     *hosts(meddling.TRICKS),
     *hosts(meddling.STOPPED),
-    *hosts(meddling.STOPPED_AND_GARBAGE),
+    *hosts(meddling.STOPPED_AND_GARBAGE, slow=True),
     *meddling.LIMITED,
     *meddling.OTHERS,
     *meddling.WITH_ANSWER,
     *unearned.ENTRIES,
     *texts.ENTRIES,
+    *measured.ENTRIES,
 )

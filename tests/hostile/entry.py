@@ -55,7 +55,7 @@ class Hostile:
     verdicts: tuple[str, ...] = ("error",)
     problem: str | None = None
     points: float = 0.0
-    limit_s: float = 30.0
+    limit_s: float = 90.0
     make: Callable[[Path], None] | None = None
     measured: bool = False
     slow: bool = False
@@ -146,7 +146,7 @@ def _host(tricks: tuple[Trick, ...], **fields: object) -> Hostile:
         source=source,
         verdicts=(),
         problem="p01",
-        limit_s=20.0 + sum(trick.seconds for trick in tricks),
+        limit_s=60.0 + sum(trick.seconds for trick in tricks),
         tricks=tricks,
         **fields,
     )

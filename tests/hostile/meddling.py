@@ -188,7 +188,7 @@ def _with_answer(problem: str, name: str, lines: str, verdicts: tuple[str, ...])
     head = f"{HELPERS}{_MINE}{lines}"
     points = {"p01": 12.0, "p02": 6.0}[problem]
     source = beside(problem, "return honest(*args, **options)", head)
-    return Hostile(name, source, verdicts, problem=problem, points=points, limit_s=60.0)
+    return Hostile(name, source, verdicts, problem=problem, points=points)
 
 
 # What was read first is graded and hashed, whatever becomes of the file meanwhile.

@@ -14,7 +14,7 @@ _WRONG = ("fail", "error", "crash")
 
 
 def _beside(problem: str, name: str, body: str, head: str = "", **fields) -> Hostile:
-    fields = {"verdicts": _FAIL, "problem": problem, "limit_s": 40.0} | fields
+    fields = {"verdicts": _FAIL, "problem": problem} | fields
     return Hostile(name, beside(problem, body, head), **fields)
 
 
@@ -37,7 +37,13 @@ def _kept(problem: str, name: str, key: str, **fields) -> Hostile:
 
 KEPT = (
     _kept("p01", "shape", _SHAPES, points=0.3),
-    _kept("p01", "all but the values", f"{_SHAPES}, options['q'].stride(), {_OPTIONS}", points=0.3),
+    _kept(
+        "p01",
+        "all but the values",
+        f"{_SHAPES}, options['q'].stride(), {_OPTIONS}",
+        points=0.3,
+        slow=True,
+    ),
     # Where the memory lies elsewhere the result is a new one, and right.
     _kept("p02", "pointer", "options['x'].data_ptr()", verdicts=("fail", "error"), points=5.9),
 )
@@ -78,6 +84,7 @@ SIZES = (
         "    raise ValueError('dtype head_dim k q seqlen softmax_scale tile_k tile_q v: '"
         " + str(error))",
         points=11.8,
+        slow=True,
     ),
 )
 
@@ -137,6 +144,7 @@ PATCHED = (
         _HOOKS,
         verdicts=("pass", "error", "crash", "fail", "timeout"),
         points=12.0,
+        slow=True,
     ),
 )
 
@@ -190,7 +198,6 @@ KERNELS = (
         _WRONG,
         problem="p02",
         points=4.0,
-        limit_s=40.0,
     ),
     Hostile(
         "no argument is checked",
