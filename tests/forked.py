@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -71,8 +72,10 @@ def _become_worker(worker: Any, request: dict, channel: int, output: int) -> Non
     sys.argv = ["worker.py", str(channel)]
     try:
         worker._main()
-    finally:
-        os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
 
 
 # -- the judge's side -----------------------------------------------------------------------------

@@ -265,14 +265,14 @@ FAULTS = (
     fault(
         "a daemon's time and memory are not counted",
         "running/usage.py",
-        "orphans = [pid for pid in children(os.getpid()) if pid not in self._before]",
+        "orphans = [pid for pid in children(os.getpid()) if pid not in known]",
         "orphans: list[int] = []",
         "usage",
     ),
     fault(
         "peak memory is what is left at the end",
         "running/usage.py",
-        "        while not self._stop.wait(_SAMPLE_S):\n            self._sample()\n",
+        "        while not self._stop.wait(_SAMPLE_S):\n            self._look()\n",
         "        self._stop.wait()\n",
         "usage",
     ),
@@ -422,8 +422,8 @@ FAULTS = (
     fault(
         "a cause is named that a right case contradicts",
         "diagnose.py",
-        "or self._contradicted_by_right(id)",
-        "",
+        "candidates = self._not_contradicted_by_right(self._candidates())",
+        "candidates = self._candidates()",
         "diagnose",
     ),
     fault(

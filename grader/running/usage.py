@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import Self
 
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -105,7 +106,39 @@ def _status_bytes(pid: int, name: str) -> int:
     return 0
 
 
-class CpuTime:
+class _Watch:
+    """Looks at a tree again and again while the context is open."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._begin()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._end()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(_SAMPLE_S):
+            self._look()
+
+    def _begin(self) -> None:
+        raise NotImplementedError
+
+    def _look(self) -> None:
+        raise NotImplementedError
+
+    def _end(self) -> None:
+        raise NotImplementedError
+
+
+class CpuTime(_Watch):
     """The CPU time that a tree spends while the context is open, in `seconds`.
 
     The kernel drops the time of a child whose parent ignores its end, so the tree is watched: what
@@ -113,47 +146,38 @@ class CpuTime:
     """
 
     def __init__(self, tree: Tree) -> None:
-        self._tree = tree
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
+        super().__init__(tree)
         self._first: dict[int, float] = {}
         self._last: dict[int, float] = {}
+        self._alive: set[int] = set()
         self._waited = 0.0
         self.seconds = 0.0
 
-    def __enter__(self) -> CpuTime:
-        self._sample()
+    def _begin(self) -> None:
+        self._look()
         self._first = dict(self._last)
         self._waited = self._waited_for()
-        self._thread.start()
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-        alive = self._sample()
+    def _look(self) -> None:
+        spent = {pid: _own_seconds(pid) for pid in self._tree.pids()}
+        # One that has just died has no clock any more: what it had when it was last seen holds.
+        self._last |= {pid: max(s, self._last.get(pid, 0.0)) for pid, s in spent.items()}
+        self._alive = set(spent)
+
+    def _end(self) -> None:
+        self._look()
         waited = self._waited_for() - self._waited
         spent = {pid: s - self._first.get(pid, 0.0) for pid, s in self._last.items()}
-        gone = self._last.keys() - alive
+        gone = self._last.keys() - self._alive
         counted = sum(self._first.get(pid, 0.0) for pid in gone)  # before the context was open
         vanished = max(waited - counted, sum(spent[pid] for pid in gone))
-        self.seconds = sum(spent[pid] for pid in alive) + vanished
-
-    def _watch(self) -> None:
-        while not self._stop.wait(_SAMPLE_S):
-            self._sample()
-
-    def _sample(self) -> set[int]:
-        alive = {pid: _own_seconds(pid) for pid in self._tree.pids()}
-        # One that has just died has no clock any more: what it had when it was last seen holds.
-        self._last |= {pid: max(s, self._last.get(pid, 0.0)) for pid, s in alive.items()}
-        return alive.keys()
+        self.seconds = sum(spent[pid] for pid in self._alive) + vanished
 
     def _waited_for(self) -> float:
         return _reaped_seconds() + sum(map(_waited_seconds, self._tree.pids()))
 
 
-class PeakMemory:
+class PeakMemory(_Watch):
     """The most memory a tree held at a time, watched while the context is open.
 
     The kernel's own mark (VmHWM) misses nothing, but a process can reset it and it knows nothing of
@@ -161,30 +185,20 @@ class PeakMemory:
     """
 
     def __init__(self, tree: Tree) -> None:
-        self._tree = tree
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
+        super().__init__(tree)
         self.before_bytes = 0
         self.peak_bytes = 0
 
-    def __enter__(self) -> PeakMemory:
+    def _begin(self) -> None:
         with contextlib.suppress(OSError), open(f"/proc/{self._tree.pid}/clear_refs", "w") as file:
             file.write("5")
         self.before_bytes = self.peak_bytes = self._tree.resident_bytes()
-        self._thread.start()
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self._sample()
-        self._stop.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._stop.wait(_SAMPLE_S):
-            self._sample()
-
-    def _sample(self) -> None:
+    def _look(self) -> None:
         pids = self._tree.pids()
         marks = [_status_bytes(pid, "VmHWM:") for pid in pids[:1]]
         now = [_status_bytes(pid, "VmRSS:") for pid in pids]
         self.peak_bytes = max(self.peak_bytes, sum(now), *(sum(now[1:]) + mark for mark in marks))
+
+    def _end(self) -> None:
+        self._look()
