@@ -14,7 +14,7 @@ PIP := $(VENV)/bin/python -m pip install -q --disable-pip-version-check
 WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 1); [ $$n -gt 8 ] && n=8; echo $$n)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup grade bench test check seeds planted clean
+.PHONY: help setup grade bench test check seeds hostile planted clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,6 +65,9 @@ check: $(READY) ## the set proves itself: stubs, answers, handouts and problem.t
 
 seeds: $(READY) ## judge all wrong and right kernels under twenty seeds each (an hour)
 	@"$(PY)" -m tests.seeds $(if $(P),--problems $(P)) $(SEEDS)
+
+hostile: $(READY) ## grade the submissions that attack the judge, the slow ones too (20 minutes)
+	@"$(PY)" -m tests.hostile --slow $(HOSTILE)
 
 planted: $(READY) ## plant faults in the judge, one at a time; a test must catch each (an hour)
 	@"$(PY)" -m tests.planted $(PLANTED)

@@ -1,7 +1,9 @@
 """Names the cause of wrong results: the known mistake that gives what the submission gave.
 
-A name is given when one mistake explains wrong cases, and no case of the problem contradicts it,
-wrong or right. No name is better than a wrong one.
+A name is given when one mistake explains wrong cases, to the last digit that counts, and next to no
+wrong case contradicts it: one that shows a second mistake, or on which this mistake can be made in
+several ways. With a named mistake no right case would have come out right. No name is better than a
+wrong one.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ _APART = 20.0  # times the tolerance by which the mistake must differ from the t
 _APART_IF_EXACT = 3.0  # as much where the submission follows it to fp32 rounding
 _MUCH_CLOSER = 1e-5  # or this much closer to the mistake than the mistake is to the truth
 _MOST = 0.75  # of what the mistake changes must be as the mistake has it; the rest may be right
+_FITS_PER_CONTRADICTION = 4  # wrong cases that are wholly as the mistake has them
 
 Place = tuple[str, int]  # check and number of the case
 
@@ -70,13 +73,15 @@ class Casebook:
         got: dict[str, torch.Tensor],
         expected: Expected,
     ) -> None:
-        """Take a wrong result in; a mistake that contradicts it is no cause any more."""
+        """Take a wrong result in; a mistake that is contradicted too often is no cause any more."""
         for id in sorted(self._possible):
             fit, variant = _best_fit(self._mistakes[id], case, inputs, got, expected)
             self._fits[id][place] = fit
             if fit > Fit.SILENT:
                 self._shown.setdefault(id, variant)
-            if fit is Fit.CONTRADICTED:
+            fits = list(self._fits[id].values())
+            whole = sum(fit >= Fit.WHOLE for fit in fits)
+            if fits.count(Fit.CONTRADICTED) * _FITS_PER_CONTRADICTION > whole:
                 self._possible.discard(id)
 
     def add_right(self, case: Case, recompute: Callable[[], tuple[Inputs, Expected]]) -> None:

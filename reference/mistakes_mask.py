@@ -230,7 +230,7 @@ MASK_MISTAKES = (
         "the last, partial tile of keys is not visited",
         "your output equals attention to the first seqlen // {tile} * {tile} keys",
         "round the number of key tiles up, and mask the keys past the end of the last one",
-        lambda case, tile: attend(case, case.visible() & (case.key < case.seqlen_k // tile * tile)),
+        lambda case, tile: attend(case, case.visible() & (case.key < case.walk_end // tile * tile)),
     ),
     *known_per_tile(
         "FIRST-KEY-TILE-ONLY",

@@ -79,6 +79,7 @@ class Case:
     """The inputs of one call in fp64 and the rule in force, with what is derived from both."""
 
     def __init__(self, problem_id, inputs, options):
+        self.problem_id = problem_id
         self.rule = rules(problem_id, options)
         scale = self.rule.pop("softmax_scale")
         self.q, self.k, self.v = (inputs[name].double() for name in ("q", "k", "v"))
@@ -97,6 +98,11 @@ class Case:
         device = self.q.device
         self.query = torch.arange(self.seqlen_q, device=device)[:, None]
         self.key = torch.arange(self.seqlen_k, device=device)[None, :]
+        # One past the last key that each query's tile walks over: in p01 the end of the tile itself.
+        self.walk_end = torch.full_like(self.query, self.seqlen_k)
+        if problem_id == "p01" and self.is_causal:
+            tile_q = options.get("tile_q", 128)
+            self.walk_end = ((self.query // tile_q + 1) * tile_q).clamp(max=self.seqlen_k)
         self.kv_heads = torch.arange(self.num_q_heads, device=device) // self.group_size
 
     def visible(self, **changes):

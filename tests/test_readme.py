@@ -14,7 +14,7 @@ from grader.manifest import ROOT, load_problem, problem_ids
 from grader.render.text import byte_size, milliseconds
 
 README = ROOT / "README.md"
-RECORD = ROOT / "docs" / "records" / "nvidia-h200-2026-11-21.json"
+RECORD = ROOT / "docs" / "records" / "nvidia-h200-2026-11-22.json"
 BEGIN = f"<!-- table of {RECORD.relative_to(ROOT)} -->\n"
 END = "<!-- end of table -->"
 

@@ -70,12 +70,16 @@ def rejection(mutant: Mutant, seed: str) -> Trial:
     )
 
 
-def naming(mutant: Mutant, seed: str) -> Trial:
-    """Judge a wrong kernel in the plain cases and its own, and look at the cause that is named."""
+def naming(mutant: Mutant, seed: str, *, all_checks: bool = True) -> Trial:
+    """Judge a wrong kernel, and look at the cause that is named.
+
+    Without `all_checks` in the plain cases and its own alone: no other can contradict its cause.
+    """
     start = time.monotonic()
     source = model_answer(mutant.problem)
     problem = load_problem(mutant.problem)
-    judged = judge(mutant.applied_to(source), problem, checks={"plain", *mutant.checks}, seed=seed)
+    checks = None if all_checks else {"plain", *mutant.checks}
+    judged = judge(mutant.applied_to(source), problem, checks=checks, seed=seed)
     complaints = _not_rejected(mutant, judged)
     expected = {mutant.expected_id} if mutant.expected_id else set()
     if judged.named != expected:
