@@ -1,0 +1,83 @@
+"""Fresh memory is NaN and stands between guards, and so do the inputs of a call."""
+
+import ctypes
+
+import pytest
+import torch
+
+from grader.manifest import load_problem
+from grader.running.allocations import Guarded
+from grader.running.arena import UNWRITTEN
+from tests.forked import forked_workers
+from tests.harness import judge, model_answer
+
+
+def allocate(how, *size, dtype=torch.float32):
+    """A fresh tensor, and the guards that watch it."""
+    guarded = Guarded()
+    with guarded:
+        tensor = how(size, dtype)
+    return tensor, guarded
+
+
+WAYS = {
+    "empty": lambda size, dtype: torch.empty(size, dtype=dtype),
+    "empty_like": lambda size, dtype: torch.empty_like(torch.ones(size, dtype=dtype)),
+    "new_empty": lambda size, dtype: torch.ones(2).new_empty(size, dtype=dtype),
+    "empty_strided": lambda size, dtype: torch.empty_strided(size, (1, size[0]), dtype=dtype),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("how", WAYS)
+def test_fresh_memory_is_nan(how, dtype):
+    tensor, guarded = allocate(WAYS[how], 3, 5, dtype=dtype)
+    assert tensor.shape == (3, 5) and bool(tensor.isnan().all())
+    raw = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
+    start = tensor.storage_offset() * tensor.element_size()
+    assert int(raw[start]) == UNWRITTEN
+    assert guarded.broken() == ""
+
+
+@pytest.mark.parametrize("how", WAYS)
+def test_a_whole_tensor_may_be_written(how):
+    tensor, guarded = allocate(WAYS[how], 3, 5)
+    tensor.fill_(1.0)
+    assert bool((tensor == 1.0).all()) and guarded.broken() == ""
+
+
+@pytest.mark.parametrize(
+    ("at", "where"), [(60, "past the end"), (5000, "past the end"), (-1, "before the start")]
+)
+def test_a_byte_written_outside_is_seen(at, where):
+    tensor, guarded = allocate(WAYS["empty"], 3, 5)
+    ctypes.memset(tensor.data_ptr() + at, 0, 1)
+    assert guarded.broken() == f"1 bytes written {where} of a tensor of 60 bytes"
+
+
+def test_what_is_not_empty_is_left_alone():
+    guarded = Guarded()
+    with guarded:
+        zeros, none = torch.zeros(4), torch.empty(0)
+    assert bool((zeros == 0).all()) and none.numel() == 0 and guarded.broken() == ""
+
+
+# A row past the end of each head of K, times 0: right if that row is 0, NaN if it is the judge's.
+PAST_THE_END = """
+
+_right = flash_attention
+
+def flash_attention(q, k, v, **options):
+    out, lse = _right(q, k, v, **options)
+    past = torch.as_strided(k, (k.shape[3],), (1,), k.storage_offset() + k.numel())
+    return out + 0.0 * past.to(out.dtype), lse
+"""
+
+
+def test_what_lies_behind_an_input_is_nan():
+    problem = load_problem("p01")
+    with forked_workers():
+        right = judge(model_answer("p01"), problem, checks={"plain"})
+        past = judge(model_answer("p01") + PAST_THE_END, problem, checks={"plain"})
+    assert right.wrong == {}
+    assert {f.message.headline for f in past.wrong.values()} == {"out was computed as NaN"}
