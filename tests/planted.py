@@ -150,7 +150,6 @@ FAULTS = (
         "            if value.dtype != wanted:\n",
         "            if False:\n",
         "bad_input",
-        "hostile",
     ),
     fault(
         "outputs need not be dense",
@@ -174,7 +173,6 @@ FAULTS = (
         "for call in range(2 if self.index == 0 else 1):",
         "for call in range(1):",
         "wrong_kernels",
-        "hostile",
     ),
     fault(
         "the second call has the values of the first",
@@ -182,7 +180,6 @@ FAULTS = (
         "*([call] if call else [])",
         "*([])",
         "wrong_kernels",
-        "hostile",
     ),
     fault(
         "draws do not depend on the seed",
@@ -205,7 +202,6 @@ FAULTS = (
         "judge.py",
         'if named not in (case.invalid, *_ALSO_NAMES.get(case.invalid or "", ())):',
         "if case.invalid not in reply.text:",
-        "hostile",
         "bad_input",
     ),
     # -- speed and memory ---------------------------------------------------------------------
@@ -365,7 +361,6 @@ FAULTS = (
         "if self.lost_s >= self._limits.lost_s:",
         "if False:",
         "session",
-        "hostile",
     ),
     fault(
         "patience does not shrink after a timeout",
@@ -373,7 +368,6 @@ FAULTS = (
         "        if self.lost_s:\n",
         "        if False:\n",
         "session",
-        "hostile",
     ),
     fault(
         "a timeout is a crash",
@@ -439,7 +433,6 @@ FAULTS = (
         "    fault = None\n    try:\n",
         "    fault = None\n    _print_report(record)\n    try:\n",
         "cli",
-        "hostile",
     ),
 )
 

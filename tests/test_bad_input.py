@@ -197,3 +197,15 @@ def test_the_same_exception_for_a_wrong_argument_is_the_same_cause():
     alone = judge(body("raise KeyError('x')"), P02, checks={"arguments"}).of("arguments")
     assert alone.verdict is Verdict.FAIL
     assert "got KeyError: 'x'; expected ValueError naming 'x'" in alone.message.headline
+
+
+def test_a_refusal_names_its_argument_before_any_other():
+    call = "    _check_arguments(x, w)\n"
+    caught = (
+        "    try:\n        _check_arguments(x, w)\n    except ValueError as error:\n"
+        "        raise ValueError(f'dtype x w: {error}')\n"
+    )
+    source = model_answer("p02").replace(call, caught)
+    found = judge(source, P02, checks={"plain", "arguments"}).of("arguments")
+    assert found.verdict is Verdict.FAIL
+    assert "the ValueError does not begin with the argument" in found.message.headline
