@@ -79,6 +79,9 @@ def test_sample_messages_are_those_of_the_judge():
     shown = mistakes["HEADS-INTERLEAVED"]
     assert f"error[P05-HEADS-INTERLEAVED]: {shown.title}" in text
     assert f"note: {shown.note} help: {shown.help}" in text
+    p05 = load_problem("p05")
+    share = p05.check("groups").weight / sum(check.weight for check in p05.checks)
+    assert f"costs the check of groups, {100 * share:g} % of the points for correctness" in text
     first = load_problem("p01").steps[0].title
     assert f"next: p01 step 1 ({first}), problems/p01/README.md; make grade P=p01" in text
 
