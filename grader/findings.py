@@ -1,8 +1,8 @@
 """What one case came to; what the judge asks its own processes, and the events they send back.
 
 A request is a file without a name, so that no command line shows a seed. Events are JSON lines on a
-pipe. They come from the judge's own processes, but those run as the
-same user as a submission: every line is read as one of these records or not at all.
+pipe. They come from the judge's own processes, but those run as the same user as a submission:
+every line is read as one of these records or not at all.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class CaseEnds(Record):
 
 
 class CauseFound(Record):
-    """One known mistake explains these cases, and no case of the problem contradicts it."""
+    """One known mistake explains these cases; see `grader.diagnose`."""
 
     event: Literal["cause"] = "cause"
     diagnosis: Diagnosis

@@ -67,7 +67,7 @@ def make_inputs(problem: Problem, case: Case, seed: int, device: str = "cpu") ->
         q = _needle_queries(q, k, case)
     tensors = {"q": q.to(dtype), "k": k.to(dtype), "v": v.to(dtype)}
     if case.sink_logits:
-        # Away from 0, where a logit in wrong units is right; of either sign, positive to begin with.
+        # Away from 0, where a logit in wrong units is right; of either sign, the first positive.
         logits = 2.0 + normal(case.num_q_heads).abs()
         logits[1::2] *= -1.0
         if case.sink_logits_values == "neg_inf":

@@ -98,7 +98,7 @@ class Case:
         device = self.q.device
         self.query = torch.arange(self.seqlen_q, device=device)[:, None]
         self.key = torch.arange(self.seqlen_k, device=device)[None, :]
-        # One past the last key that each query's tile walks over: in p01 the end of the tile itself.
+        # One past the last key that each query's tile walks over: in p01 the tile's own end.
         self.walk_end = torch.full_like(self.query, self.seqlen_k)
         if problem_id == "p01" and self.is_causal:
             tile_q = options.get("tile_q", 128)

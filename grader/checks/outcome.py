@@ -19,11 +19,13 @@ _STATUS_VERDICT = {
     Status.DEVICE_FAULT: Verdict.CRASH,
     Status.GUARD_CHANGED: Verdict.FAIL,
     Status.OUT_OF_BOUNDS: Verdict.FAIL,
+    Status.TF32_DOT: Verdict.FAIL,
 }
 _BOUNDS_HELP = "mask the access: positions past the end of a tensor are not the tensor's"
 _STATUS_HELP = {
     Status.OUT_OF_BOUNDS: _BOUNDS_HELP,
     Status.GUARD_CHANGED: _BOUNDS_HELP,
+    Status.TF32_DOT: 'tl.dot(a, b, input_precision="ieee") multiplies in fp32',
     Status.NO_ENTRY: "copy the function's first line from the stub",
     Status.EXITED: "return the result; the judge ends the process",
 }
@@ -93,6 +95,7 @@ def _of_reply(reply: Reply, signature: str) -> Outcome:
         Status.OUT_OF_MEMORY: f"out of memory: {named}",
         Status.IMPORT_FAILED: f"the file cannot be imported: {named}",
         Status.COMPILE_FAILED: f"Triton cannot compile the kernel: {reply.text}",
+        Status.TF32_DOT: "this tl.dot of fp32 is TF32 on a GPU, with 10 bits for 23",
         Status.EXITED: f"the submission called exit: {reply.text}",
     }.get(reply.status, named)
     if reply.status == Status.OUT_OF_BOUNDS:

@@ -1,4 +1,4 @@
-"""Sees what kernels do: how many are launched, and in the interpreter every read and write.
+"""Sees what kernels do: how many are launched, in the interpreter every read, write and dot.
 
 In Triton's interpreter every active lane of every load and store is compared with the extents of
 the tensors that were passed to the launch. The check comes before the access: in the interpreter a
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -70,6 +71,44 @@ def compile_only() -> Iterator[None]:
         yield
     finally:
         jit.JITFunction.run = launch
+
+
+class DotMonitor:
+    """Sees dots in the interpreter; `tf32_line` is the first of fp32 that is TF32 on a GPU.
+
+    The interpreter multiplies in fp32 whatever it is told.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.tf32_line = 0
+        self._path = path  # of the submission
+
+    def reset(self) -> None:
+        """Forget what an earlier call did."""
+        self.tf32_line = 0
+
+    def install(self) -> None:
+        """Hook the interpreter's dots."""
+        from triton._C.libtriton import ir
+        from triton.runtime import interpreter
+
+        builder = interpreter.InterpreterBuilder
+        dot = builder.create_dot
+
+        def create_dot(this: Any, a: Any, b: Any, d: Any, precision: Any, *args: Any) -> Any:
+            rounds = precision == ir.INPUT_PRECISION.TF32 and a.get_element_ty().is_fp32()
+            if rounds and not self.tf32_line:
+                self.tf32_line = self._line()
+            return dot(this, a, b, d, precision, *args)
+
+        builder.create_dot = create_dot
+
+    def _line(self) -> int:
+        """Return the line of the submission that is running, the innermost."""
+        frame = sys._getframe(2)
+        while frame is not None and frame.f_code.co_filename != self._path:
+            frame = frame.f_back
+        return frame.f_lineno if frame is not None else 0
 
 
 class AccessMonitor:

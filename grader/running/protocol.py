@@ -32,6 +32,7 @@ class Status(enum.IntEnum):
     NO_ENTRY = 9
     GUARD_CHANGED = 10  # memory around a tensor the submission allocated was written
     DEVICE_FAULT = 11  # a CUDA error: the context is lost
+    TF32_DOT = 12  # the interpreter saw a dot that a GPU does in TF32 where fp32 was asked for
 
 
 @dataclasses.dataclass(frozen=True)

@@ -175,6 +175,7 @@ class Session:
                 kwargs=case.kwargs,
                 returns=list(self.problem.returns),
                 gradients=differentiates,
+                exact=case.exact,
             )
             after = arena.snapshot()
         finally:

@@ -36,6 +36,7 @@ class Worker:
         self.module: ModuleType | None = None
         self.entry: Any = None
         self.monitor: access.AccessMonitor | None = None
+        self.dots: access.DotMonitor | None = None
         self.launches: access.LaunchCounter | None = None
         self.cuda_arena: Any = None
         self.inputs = torch.empty(0, dtype=torch.uint8)
@@ -68,6 +69,8 @@ class Worker:
         if self.settings["interpret"]:
             self.monitor = access.AccessMonitor()
             self.monitor.install()
+            self.dots = access.DotMonitor(self.path)
+            self.dots.install()
             _skip_autotuning()
         if self.settings["count_launches"]:
             self.launches = access.LaunchCounter(interpret=self.settings["interpret"])
@@ -90,8 +93,9 @@ class Worker:
 
     def _call(self, shared: arena.Arena, layout: arena.Layout, request: dict) -> protocol.Reply:
         memory, tensors = self._inputs(shared, layout)
-        if self.monitor:
+        if self.monitor and self.dots:
             self.monitor.reset()
+            self.dots.reset()
         with allocations.Guarded() as guarded:
             results = self._evaluate(tensors, request)
             if self.device != "cpu":
@@ -105,6 +109,9 @@ class Worker:
         broken = guarded.broken()
         if broken:
             return protocol.Reply(request["nonce"], protocol.Status.GUARD_CHANGED, text=broken)
+        if request["exact"] and self.dots and self.dots.tf32_line:
+            line = self.dots.tf32_line
+            return protocol.Reply(request["nonce"], protocol.Status.TF32_DOT, line=line)
         return protocol.Reply(request["nonce"], protocol.Status.OK)
 
     def _inputs(self, shared: arena.Arena, layout: arena.Layout) -> tuple[Any, dict]:

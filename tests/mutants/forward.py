@@ -273,8 +273,8 @@ def wrong_fold(problem: str) -> tuple[Mutant, ...]:
                 (PRODUCTS, PRODUCTS.replace("ieee", "tf32")),
                 (ACC, ACC.replace("ieee", "tf32")),
             ),
+            caught_as="this tl.dot of fp32 is TF32 on a GPU",
             keeps=0.6,
-            needs_cuda="Triton's interpreter computes every fp32 dot in fp32, whatever it is told",
         ),
     )
 

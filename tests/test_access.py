@@ -1,0 +1,58 @@
+"""What the judge sees of kernels in the interpreter: TF32 dots, and where a pointer came from."""
+
+import pytest
+
+from grader.manifest import load_problem
+from grader.model import Verdict
+from tests.forked import forked_workers
+from tests.harness import judge, model_answer
+
+IEEE = ', input_precision="ieee"'
+P03 = load_problem("p03")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick():
+    with forked_workers():
+        yield
+
+
+def judged(source, *checks):
+    return judge(source, P03, checks=checks, enough=lambda found: len(found) == len(checks))
+
+
+@pytest.mark.parametrize("precision", ["", ', input_precision="tf32"', ", allow_tf32=True"])
+def test_a_dot_that_is_tf32_on_a_gpu_fails_where_fp32_is_asked_for(precision):
+    source = model_answer("p03").replace(IEEE, precision)
+    found = judged(source, "ieee").of("ieee")
+    lines = [n for n, line in enumerate(source.splitlines(), 1) if "tl.dot(" in line]
+    assert found.verdict is Verdict.FAIL
+    assert found.message.headline == "this tl.dot of fp32 is TF32 on a GPU, with 10 bits for 23"
+    assert found.message.line == lines[0] and found.step == 2
+
+
+@pytest.mark.parametrize("precision", [', input_precision="tf32x3"', ", allow_tf32=False"])
+def test_other_ways_to_ask_for_fp32_pass(precision):
+    found = judged(model_answer("p03").replace(IEEE, precision), "ieee").of("ieee")
+    assert found.message is None or found.message.headline.startswith("not run")
+
+
+def test_tf32_is_no_mistake_elsewhere_nor_in_16_bits():
+    found = judged(model_answer("p03").replace(IEEE, ""), "plain", "half")
+    assert found.wrong == {}
+
+
+OUTSIDE = {
+    "k_ptr + (1 << 34)": ("k_ptr", "past the end"),
+    "v_ptr - (1 << 34)": ("v_ptr", "before the start"),
+}
+
+
+@pytest.mark.parametrize("pointer", OUTSIDE)
+def test_a_read_far_outside_is_told_with_the_argument_it_came_from(pointer):
+    name, side = OUTSIDE[pointer]
+    source = model_answer("p03")
+    old = f"tl.load({name} + "
+    assert old in source
+    found = judged(source.replace(old, f"tl.load({pointer} + "), "plain").of("plain")
+    assert found.message.headline == f"read outside a tensor: {side} of argument {name}"
