@@ -229,5 +229,4 @@ def test_a_pipe_carries_whole_lines_from_any_thread_and_signs_of_life():
     assert {line for line in lines} == {*texts, b"alive\n"}
     assert all(lines.count(text) == 20 for text in texts)
     os.close(read)
-    pipe.send(b"nobody listens\n")
-    os.close(write)
+    pipe.send(b"nobody listens\n")  # `write` stays open: the pipe has it to the process's end

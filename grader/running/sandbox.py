@@ -134,7 +134,7 @@ class Sandbox:
         while True:
             waited_s = time.monotonic() - start
             if waited_s >= timeout_s:
-                return self._ended(timeout=True, waited_s=waited_s)
+                return self._ended(timeout=True, waited_s=timeout_s)
             events = dict(self._poll.poll(1000 * min(timeout_s - waited_s, _LIVENESS_S)))
             if self._stdout.fileno() in events:
                 self._read_output()
