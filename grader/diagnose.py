@@ -214,7 +214,9 @@ def _share_explained(
         distance = element_errors(name, got[name], mistaken, as_mistake)
         moved = element_errors(name, mistaken, truth, expected)
         moved_close = element_errors(name, mistaken, truth, close)
+        rounding = 2.0 * torch.finfo(got[name].dtype).eps * mistaken.abs()
         much_closer = distance <= _MUCH_CLOSER * moved_close
+        much_closer |= (got[name].double() - mistaken).abs() <= rounding
         # Zero is no number near by: what is not stored is zero, or next to it.
         follows = much_closer | (distance <= near) & ((mistaken != 0.0) | (got[name] == 0.0))
         apart = (moved > (_APART if close is expected else _APART_IF_EXACT)) & (

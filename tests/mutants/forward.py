@@ -301,7 +301,6 @@ def wrong_memory(problem: str) -> tuple[Mutant, ...]:
             "k and v not advanced",
             ("plain",),
             ((ADVANCE_K, "k_ptr += 0\n"), (ADVANCE_V, "v_ptr += 0\n")),
-            "FIRST-KEY-TILE-ONLY" if problem == "p03" else None,
         ),
     )
     return (
