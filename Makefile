@@ -63,13 +63,13 @@ check: $(READY) ## the set proves itself: stubs, answers, handouts and problem.t
 	@"$(PY)" -m ruff check . && "$(PY)" -m ruff format --check -q .
 	@"$(PY)" -m pytest tests/test_set.py tests/test_handouts.py tests/test_mistakes.py -q
 
-seeds: $(READY) ## judge all wrong and right kernels under twenty seeds each (an hour)
+seeds: $(READY) ## judge all wrong and right kernels under twenty seeds each (3 hours on 2 cores)
 	@"$(PY)" -m tests.seeds $(if $(P),--problems $(P)) $(SEEDS)
 
-hostile: $(READY) ## grade the submissions that attack the judge, the slow ones too (20 minutes)
+hostile: $(READY) ## grade the submissions that attack the judge, the slow ones too
 	@"$(PY)" -m tests.hostile --slow $(HOSTILE)
 
-planted: $(READY) ## plant faults in the judge, one at a time; a test must catch each (an hour)
+planted: $(READY) ## plant faults in the judge, one at a time; a test must catch each (15 minutes)
 	@"$(PY)" -m tests.planted $(PLANTED)
 
 clean: ## remove .venv and caches

@@ -27,7 +27,7 @@ def test_a_dot_that_is_tf32_on_a_gpu_fails_where_fp32_is_asked_for(precision):
     found = judged(source, "ieee").of("ieee")
     lines = [n for n, line in enumerate(source.splitlines(), 1) if "tl.dot(" in line]
     assert found.verdict is Verdict.FAIL
-    assert found.message.headline == "this tl.dot of fp32 is TF32 on a GPU, with 10 bits for 23"
+    assert found.message.headline == "on a GPU this tl.dot rounds its fp32 operands to TF32"
     assert found.message.line == lines[0] and found.step == 2
 
 

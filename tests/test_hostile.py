@@ -1,7 +1,7 @@
 """Hostile submissions gain nothing, cost their neighbours nothing and leave nothing behind.
 
-Each run grades several side by side with an honest answer. Those that take a minute and more run
-with `python -m tests.hostile --slow`.
+Each run grades several side by side with an honest answer. A share of them: `make hostile`
+grades all.
 """
 
 from __future__ import annotations

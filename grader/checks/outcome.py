@@ -25,7 +25,7 @@ _BOUNDS_HELP = "mask the access: positions past the end of a tensor are not the 
 _STATUS_HELP = {
     Status.OUT_OF_BOUNDS: _BOUNDS_HELP,
     Status.GUARD_CHANGED: _BOUNDS_HELP,
-    Status.TF32_DOT: 'tl.dot(a, b, input_precision="ieee") multiplies in fp32',
+    Status.TF32_DOT: 'TF32 keeps 10 of the 23 bits; tl.dot(a, b, input_precision="ieee") keeps all',
     Status.NO_ENTRY: "copy the function's first line from the stub",
     Status.EXITED: "return the result; the judge ends the process",
 }
@@ -95,7 +95,7 @@ def _of_reply(reply: Reply, signature: str) -> Outcome:
         Status.OUT_OF_MEMORY: f"out of memory: {named}",
         Status.IMPORT_FAILED: f"the file cannot be imported: {named}",
         Status.COMPILE_FAILED: f"Triton cannot compile the kernel: {reply.text}",
-        Status.TF32_DOT: "this tl.dot of fp32 is TF32 on a GPU, with 10 bits for 23",
+        Status.TF32_DOT: "on a GPU this tl.dot rounds its fp32 operands to TF32",
         Status.EXITED: f"the submission called exit: {reply.text}",
     }.get(reply.status, named)
     if reply.status == Status.OUT_OF_BOUNDS:

@@ -46,8 +46,8 @@ class Hostile:
 
     `verdicts` are those that the problem may end in, `points` what it may earn at most, `limit_s`
     the seconds in which it has to be graded. `make` puts something else than a regular file into
-    the submission. `measured`: speed and memory are measured as well; `slow`: takes a minute or
-    more. `tricks` are judged one by one.
+    the submission. `measured`: speed and memory are measured as well; `slow`: left out of
+    `make test`. `tricks` are judged one by one.
     """
 
     name: str

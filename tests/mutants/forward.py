@@ -273,7 +273,7 @@ def wrong_fold(problem: str) -> tuple[Mutant, ...]:
                 (PRODUCTS, PRODUCTS.replace("ieee", "tf32")),
                 (ACC, ACC.replace("ieee", "tf32")),
             ),
-            caught_as="this tl.dot of fp32 is TF32 on a GPU",
+            caught_as="this tl.dot rounds its fp32 operands to TF32",
             keeps=0.6,
         ),
     )
