@@ -28,7 +28,7 @@ _APART_IF_EXACT = 3.0  # as much where the submission follows it to fp32 roundin
 _MUCH_CLOSER = 1e-5  # or this much closer to the mistake than the mistake is to the truth
 _MOST = 0.75  # of what the mistake changes must be as the mistake has it; the rest may be right
 # Wrong cases that are wholly as the mistake has them, for each that is not. Without any exception
-# softmax_scale=0 alone took its name from a missing scale, which fits 47 cases of p03. With this one
+# softmax_scale=0 alone took its name from a missing scale, which fits 47 cases of p03. With it the
 # 171 wrong kernels of p01, p03 and p04, judged in every check (tests/seeds.py), got no wrong name.
 _FITS_PER_CONTRADICTION = 4
 

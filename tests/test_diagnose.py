@@ -121,6 +121,22 @@ def test_a_mistake_that_a_wrong_case_contradicts_is_not_named():
     assert book.named() == {}
 
 
+@pytest.mark.parametrize(("fits", "named"), [(3, False), (4, True)])
+def test_one_case_in_five_may_speak_against_a_name(fits, named):
+    book = Book()
+    for number in range(fits):
+        book.wrong(("plain", number), "NOT-NORMALISED", {"seqlen": 64 + 32 * number})
+    book.wrong(("odd_scales", 0), lambda truth: truth + 0.1)
+    places = tuple(("plain", number) for number in range(fits))
+    assert book.named() == ({"NOT-NORMALISED": places} if named else {})
+
+
+def test_values_that_a_mistake_makes_large_are_rounded_to_16_bits():
+    book = Book()
+    book.wrong(("half", 0), "NOT-NORMALISED", {"values": "offset", "seqlen": 256}, "fp16")
+    assert book.named() == {"NOT-NORMALISED": (("half", 0),)}
+
+
 def test_a_mistake_that_a_right_case_contradicts_is_not_named():
     book = Book()
     book.wrong(("plain", 0), "NOT-NORMALISED")
