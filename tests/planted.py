@@ -1,7 +1,8 @@
 """Faults planted in the judge, one at a time: `make planted` shows that a test catches each.
 
 A copy of the repository gets one fault, and the tests named beside it must fail there. All of them
-are part of `make test`; they are named so that a run takes minutes and not a day.
+are part of `make test`; they are named so that a run takes minutes and not a day. The file is long
+because it is a list, with one entry for each fault.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ the tensors that were passed to the launch. The check comes before the access: i
 store past the end corrupts the heap and kills the process later, far from its cause (seen with
 Triton 3.7 and 3.9; guarded by tests/test_bad_input.py).
 
-A pointer carries the number of its argument in the bits that no address uses. Whatever a kernel
-does with it keeps that number, so an access far outside is told with the argument it came from.
-Runs inside the worker.
+A pointer carries the number of its argument in the bits that no address uses. Pointer arithmetic
+keeps it, so that an access far outside is told with the argument it came from. Runs inside the
+worker.
 """
 
 from __future__ import annotations
