@@ -25,7 +25,7 @@ _BOUNDS_HELP = "mask the access: positions past the end of a tensor are not the 
 _STATUS_HELP = {
     Status.OUT_OF_BOUNDS: _BOUNDS_HELP,
     Status.GUARD_CHANGED: _BOUNDS_HELP,
-    Status.TF32_DOT: 'TF32 keeps 10 of 23 mantissa bits; tl.dot(a, b, input_precision="ieee") keeps all',
+    Status.TF32_DOT: 'TF32 keeps 10 of 23 mantissa bits; input_precision="ieee" keeps all',
     Status.NO_ENTRY: "copy the function's first line from the stub",
     Status.EXITED: "return the result; the judge ends the process",
 }
