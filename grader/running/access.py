@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-_NUMBER_SHIFT = 48  # user space ends below 2**47
-_ADDRESS = np.uint64(2**_NUMBER_SHIFT - 1)
+NUMBER_SHIFT = 48  # user space ends below 2**47
+ADDRESS = np.uint64(2**NUMBER_SHIFT - 1)
 
 
 class OutOfBounds(Exception):
@@ -136,12 +136,12 @@ class AccessMonitor:
         def implicit_cvt(arg: Any) -> Any:
             value = convert(arg)
             if hasattr(arg, "data_ptr"):
-                value.handle.data += np.uint64(self._number(arg.data_ptr()) << _NUMBER_SHIFT)
+                value.handle.data += np.uint64(self._number(arg.data_ptr()) << NUMBER_SHIFT)
             return value
 
         def checked(what: str, ptrs: Any, mask: Any) -> Any:
             self._check(what, ptrs, mask)
-            return interpreter.TensorHandle(ptrs.data & _ADDRESS, ptrs.dtype)
+            return interpreter.TensorHandle(ptrs.data & ADDRESS, ptrs.dtype)
 
         # Descriptor loads and stores pass some of these by keyword.
         def create_masked_load(this: Any, ptrs: Any, mask: Any, *args: Any, **options: Any) -> Any:
@@ -181,6 +181,10 @@ class AccessMonitor:
         self._extents = sorted(extents)
         self._starts = [start for start, _, _ in self._extents]
 
+    def start_of(self, number: int) -> int:
+        """Return the address where the argument of this number starts, 0 where there is none."""
+        return self._starts[number - 1] if 1 <= number <= len(self._starts) else 0
+
     def _number(self, address: int) -> int:
         """Return the number of the argument that starts there, 0 when none does."""
         index = bisect.bisect_left(self._starts, address)
@@ -199,7 +203,7 @@ class AccessMonitor:
             active = pointers[lanes]
         if active.size == 0:
             return
-        numbers, active = active >> np.uint64(_NUMBER_SHIFT), active & _ADDRESS
+        numbers, active = active >> np.uint64(NUMBER_SHIFT), active & ADDRESS
         itemsize = max(1, ptrs.get_element_ty().primitive_bitwidth // 8)
         low, high = int(active.min()), int(active.max()) + itemsize
         if self._inside(low, high):

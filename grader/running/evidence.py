@@ -7,6 +7,7 @@ import dataclasses
 import torch
 
 from grader.running.protocol import Ended, Reply
+from grader.running.trace import Trace
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,7 +19,8 @@ class CallEvidence:
     or because the problem's time is used up (`over_budget`).
 
     Of a call that came back `outputs` holds private copies; `unwritten`, where they still have the
-    bytes that the judge had put there; `changed`, what was written beside them.
+    bytes that the judge had put there; `changed`, what was written beside them; `trace`, what its
+    kernels did, where that was asked for and could be seen.
     """
 
     result: Reply | Ended | None = None
@@ -26,6 +28,7 @@ class CallEvidence:
     outputs: dict[str, torch.Tensor] = dataclasses.field(default_factory=dict)
     unwritten: dict[str, torch.Tensor] = dataclasses.field(default_factory=dict)
     changed: str | None = None
+    trace: Trace | None = None
     output: str = ""
     not_run: CallEvidence | None = None
     over_budget: str | None = None

@@ -15,6 +15,7 @@ from grader.running.evidence import CallEvidence
 from grader.running.placing import place
 from grader.running.protocol import Ended, Reply, Status, failed
 from grader.running.sandbox import Sandbox
+from grader.running.trace import Trace, TraceShape
 from grader.source import Source
 
 # After a first call that did not come back, a call has this long, or ten times the slowest that
@@ -106,8 +107,13 @@ class Session:
         if sandbox:
             sandbox.close()
 
-    def call(self, case: Case, inputs: Inputs, outputs: tuple[str, ...]) -> CallEvidence:
-        """Call the entry point on `inputs`, and return what happened to `outputs`."""
+    def call(
+        self, case: Case, inputs: Inputs, outputs: tuple[str, ...], *, traced: bool = False
+    ) -> CallEvidence:
+        """Call the entry point on `inputs`, and return what happened to `outputs`.
+
+        With `traced` the interpreter also writes down what the kernels do.
+        """
         if self.unusable is not None:
             return CallEvidence(not_run=self.unusable)
         why = self.budget.used_up()
@@ -117,7 +123,7 @@ class Session:
         evidence = self._import()
         start_s = time.monotonic() - start
         if evidence is None:
-            evidence = self._exchange("call", case, inputs, outputs)
+            evidence = self._exchange("call", case, inputs, outputs, traced=traced)
         reply = evidence.result
         if isinstance(reply, Reply) or reply.started:  # what never started is no call
             seconds, came_back = time.monotonic() - start, isinstance(reply, Reply)
@@ -155,7 +161,13 @@ class Session:
         return None
 
     def _exchange(
-        self, what: str, case: Case, inputs: Inputs, outputs: tuple[str, ...]
+        self,
+        what: str,
+        case: Case,
+        inputs: Inputs,
+        outputs: tuple[str, ...],
+        *,
+        traced: bool = False,
     ) -> CallEvidence:
         assert self._sandbox is not None
         differentiates = any(name in self.problem.gradients for name in outputs)
@@ -163,6 +175,7 @@ class Session:
             inputs = dataclasses.replace(inputs, dout=None)
         layout = place(case, inputs, outputs)
         arena = Arena(layout.total_bytes)
+        block = TraceBlock(case) if traced and self.interpret else None
         try:
             arena.poison()
             _write_inputs(arena, layout, inputs)
@@ -170,7 +183,8 @@ class Session:
             result = self._sandbox.ask(
                 what,
                 self.budget.call_s(compiles=self.device != "cpu"),
-                (arena.fd,),
+                (arena.fd, *([block.fd] if block else [])),
+                **({"trace": dataclasses.asdict(block.shape)} if block else {}),
                 layout=layout.to_json(),
                 kwargs=case.kwargs,
                 returns=list(self.problem.returns),
@@ -178,8 +192,11 @@ class Session:
                 exact=case.exact,
             )
             after = arena.snapshot()
+            trace = block.snapshot() if block else None
         finally:
             arena.close()
+            if block:
+                block.close()
         if not isinstance(result, Reply) or result.status != Status.OK or what == "compile":
             return self._ended(result, "call")
         return CallEvidence(
@@ -187,6 +204,7 @@ class Session:
             outputs={view.name: view.of(after) for view in layout.outputs},
             unwritten={view.name: _still_poisoned(view.of(after)) for view in layout.outputs},
             changed=_changed(before, after, layout),
+            trace=trace,
             output=self._sandbox.output(),
         )
 
@@ -195,6 +213,24 @@ class Session:
         if isinstance(result, Ended):
             self.close()
         return CallEvidence(result=result, what=what, output=output)
+
+
+class TraceBlock:
+    """The memory in which the worker writes down what the kernels of one call do."""
+
+    def __init__(self, case: Case) -> None:
+        heads = case.num_q_heads, case.num_kv_heads
+        if case.rows is not None:
+            self.shape = TraceShape(1, 1, 1, case.rows, 1)
+        else:
+            self.shape = TraceShape(case.batch, *heads, case.seqlen_q, case.seqlen_k)
+        self._arena = Arena(self.shape.total_bytes)
+        self.fd = self._arena.fd
+        self.close = self._arena.close
+
+    def snapshot(self) -> Trace:
+        """Return a private copy of what was written."""
+        return Trace.of(self.shape, self._arena.memory.numpy())
 
 
 def _write_inputs(arena: Arena, layout: Layout, inputs: Inputs) -> None:

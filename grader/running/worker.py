@@ -46,7 +46,7 @@ class Worker:
         self._reply(protocol.Reply(protocol.STARTED, protocol.Status.OK))
         self._reply(self._guarded(self.settings["nonce"], self._load, self.settings["nonce"]))
         while True:
-            packet, fds, _, _ = socket.recv_fds(self.channel, protocol.MAX_REQUEST_BYTES, 1)
+            packet, fds, _, _ = socket.recv_fds(self.channel, protocol.MAX_REQUEST_BYTES, 2)
             if not packet:
                 return
             request = json.loads(packet)
@@ -89,20 +89,30 @@ class Worker:
         """One call on fresh inputs: forward, or forward and backward, with guards around all."""
         layout = arena.Layout.from_json(request["layout"])
         with contextlib.closing(arena.Arena(layout.total_bytes, os.dup(fds[0]))) as shared:
-            return self._call(shared, layout, request)
+            if "trace" not in request or self.monitor is None:
+                return self._call(shared, layout, request)
+            shape = trace.TraceShape(**request["trace"])
+            with contextlib.closing(arena.Arena(shape.total_bytes, os.dup(fds[1]))) as block:
+                watch = tracer.Tracer(shape, block.memory.numpy(), self.path, self.monitor)
+                return self._call(shared, layout, request, watch)
 
-    def _call(self, shared: arena.Arena, layout: arena.Layout, request: dict) -> protocol.Reply:
+    def _call(
+        self, shared: arena.Arena, layout: arena.Layout, request: dict, watch: Any = None
+    ) -> protocol.Reply:
         memory, tensors = self._inputs(shared, layout)
         if self.monitor and self.dots:
             self.monitor.reset()
             self.dots.reset()
-        with allocations.Guarded() as guarded:
+        watching = watch.watching(tensors) if watch else contextlib.nullcontext()
+        with allocations.Guarded() as guarded, watching:
             results = self._evaluate(tensors, request)
             if self.device != "cpu":
                 torch.cuda.synchronize()
         if self.monitor and self.monitor.violation:
             raise access.OutOfBounds(self.monitor.violation)
         self._check_results(results, layout, request)
+        if watch:
+            watch.finish(results)
         for view in layout.outputs:
             view.of(shared.memory).copy_(results[view.name].detach())
         shared.memory[: layout.inputs_end].copy_(memory)
@@ -323,7 +333,8 @@ def _confine() -> None:
 
 
 def _main() -> None:
-    global access, allocations, arena, faults, protocol, torch  # once the search path is set
+    # once the search path is set
+    global access, allocations, arena, faults, protocol, torch, trace, tracer
     faulthandler.enable(all_threads=False)
     _confine()
     channel = socket.socket(fileno=int(sys.argv[1]))
@@ -332,7 +343,7 @@ def _main() -> None:
     sys.path[:] = [root, *filter(None, search_path)]
     import torch
 
-    from grader.running import access, allocations, arena, faults, protocol
+    from grader.running import access, allocations, arena, faults, protocol, trace, tracer
 
     sys.path.remove(root)
     worker = Worker(channel)

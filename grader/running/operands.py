@@ -1,0 +1,117 @@
+"""Recognises the tensors that a kernel is given: an input of the call, or a copy of one."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+QUERY_SIDE = ("q", "dout", "out", "dq")
+_CLOSE = 2e-2  # a copy may be scaled, or rounded to 16 bits
+
+
+@dataclasses.dataclass(frozen=True)
+class Operand:
+    """A tensor of (batch, heads, rows, columns), or of (rows, columns), by address.
+
+    `planes` gives, for each (batch, head) of this tensor, that of the input `name`; None: the same.
+    """
+
+    name: str
+    tensor: Any  # of four dimensions
+    planes: np.ndarray | None = None
+    length: int = 0  # rows of the input, where this is a padded copy
+
+    @classmethod
+    def of(cls, name: str, tensor: Any) -> Operand:
+        """Describe `tensor`, which has 2 or 4 dimensions."""
+        tensor = tensor.detach()
+        tensor = tensor[None, None] if tensor.dim() == 2 else tensor
+        return cls(name, tensor, None, tensor.shape[2])
+
+    @property
+    def start(self) -> int:
+        """Address of the first element."""
+        return self.tensor.data_ptr()
+
+    @property
+    def size(self) -> tuple[int, ...]:
+        """Sizes of the four dimensions."""
+        return tuple(self.tensor.shape)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows over all batches and heads."""
+        return self.size[0] * self.size[1] * self.size[2]
+
+    def rows(self, addresses: np.ndarray) -> np.ndarray:
+        """Return the number of the row, over batch and heads, that each address lies in.
+
+        -1 where it lies in none.
+        """
+        size, stride = self.size, self.tensor.stride()
+        rest = (addresses.astype(np.int64) - self.start) // self.tensor.element_size()
+        index = [np.zeros(rest.shape, np.int64)] * 4
+        inside = rest >= 0
+        for dim in sorted(range(4), key=lambda d: -stride[d]):
+            if size[dim] > 1 and stride[dim] > 0:
+                index[dim], rest = np.divmod(rest, stride[dim])
+                inside &= index[dim] < size[dim]
+        plane = index[0] * size[1] + index[1]
+        if self.planes is not None:
+            plane = self.planes[np.where(inside, plane, 0)]
+        inside &= index[2] < self.length
+        return np.where(inside & (plane >= 0), plane * self.length + index[2], -1)
+
+
+def find_operand(tensor: Any, inputs: list[Operand]) -> Operand | None:
+    """Return which input `tensor` is, or holds a copy of; None where it is neither."""
+    start = tensor.data_ptr()
+    for operand in inputs:
+        if operand.start == start or _lies_in(start, operand):
+            return None if 0 in operand.tensor.stride()[2:] else operand
+    return _copy_of(tensor, inputs)
+
+
+def _lies_in(start: int, operand: Operand) -> bool:
+    """Whether an address is that of an element: slices of one packed tensor lie in each other."""
+    if start < operand.start:
+        return False
+    return bool(operand.rows(np.array([start], np.uint64))[0] >= 0)
+
+
+def _copy_of(tensor: Any, inputs: list[Operand]) -> Operand | None:
+    """Find the input whose planes of rows and columns this tensor repeats, scaled or not."""
+    if not tensor.is_floating_point() or tensor.dim() not in (3, 4) or not tensor.numel():
+        return None
+    whole = tensor.detach()
+    if whole.dim() == 3:
+        whole = whole[None]
+    for order in ((0, 1, 2, 3), (0, 2, 1, 3)):
+        view = whole.permute(*order)
+        for operand in inputs:
+            found = _planes(view, operand)
+            if found is not None:
+                return Operand(operand.name, view, found, operand.size[2])
+    return None
+
+
+def _planes(view: Any, operand: Operand) -> np.ndarray | None:
+    """Return the input's plane of each of `view`'s, None where one is no copy of any."""
+    source = operand.tensor
+    length, width = operand.size[2:]
+    if view.shape[2] < length or view.shape[3] < width:
+        return None
+    # A few rows tell: the first, one in the middle, the last.
+    rows = sorted({0, length // 2, length - 1})
+    planes = view[:, :, rows, :width].double().flatten(0, 1).flatten(1).numpy()
+    sources = source[:, :, rows].double().flatten(0, 1).flatten(1).numpy()
+    norms = np.linalg.norm(planes, axis=1), np.linalg.norm(sources, axis=1)
+    if not (norms[0] > 0).all() or not (norms[1] > 0).all():
+        return None
+    cosines = np.abs((planes / norms[0][:, None]) @ (sources / norms[1][:, None]).T)
+    best = cosines.argmax(1)
+    if not (cosines[np.arange(len(best)), best] > 1 - _CLOSE**2).all():
+        return None
+    return best

@@ -1,0 +1,139 @@
+"""What a call's kernels did, as the worker saw it in the interpreter: a block of fixed layout.
+
+Worker and judge map the same memory. The worker counts in it; the judge takes a copy and believes
+nothing of it that does not fit: see `grader.checks.walk`.
+
+Queries are numbered over batch, query head and row; keys of one kv head by row.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import math
+from typing import Any
+
+import numpy as np
+
+# The products of attention that fold keys into queries, or queries into keys.
+PRODUCTS = ("out", "dv", "dk", "dq")
+KERNELS = 6  # kernels that are told apart; what more there are count as the last
+LINES = 64
+PROGRAMS = 4096
+MAX_PAIRS = 16 * 2**20
+
+
+class Counter(enum.IntEnum):
+    """What is counted over a whole call."""
+
+    LAUNCHES = 0
+    PROGRAMS = 1
+    MULTIPLY_ADDS = 2  # of dots, masked lanes and all
+    ELEMENTS_READ = 3  # floating-point elements, active lanes alone
+    DISTINCT_READ = 4
+    UNKNOWN_DOTS = 5  # dots whose operands are no tiles of inputs, as far as was seen
+    UNKNOWN_READS = 6  # loads of tensors that are neither inputs nor copies of them
+    PADDING_TAKEN = 7  # lanes of no key, of no query, that took part in a product
+    PADDING_LINE = 8
+    MISMATCHED = 9  # products of weights of one tile with values of another
+    MISMATCHED_LINE = 10
+    NAN_LINE = 11  # where a NaN first came out of operands without
+    NAN_OPERATION = 12
+    NAN_LINES = 13  # how many lines of which that is true
+    TWICE_LINE = 14
+    HIDDEN_LINE = 15  # the line of the last mask of scores
+    STORED_TWICE = 16  # elements of outputs that two programs stored
+    STORED_TWICE_LINE = 17
+
+
+# Columns of the tables.
+DOT = ("line", "kernel", "product", "m", "n", "k", "count", "tile_q", "tile_k")
+ACCESS = (
+    "line", "kernel", "operand", "count", "programs", "stride", "across", "step", "along",
+    "misaligned", "size",
+)  # fmt: skip
+PROGRAM = ("kernel", "x", "y", "z", "batch_head", "first", "last", "line")
+# Operands of a call in the order of their numbers in `ACCESS`, from 1.
+OPERANDS = ("q", "k", "v", "dout", "x")
+SCORES = len(PRODUCTS)  # products of a query and a key: scores, and dout with v
+OTHER = SCORES + 1
+
+
+@dataclasses.dataclass(frozen=True)
+class TraceShape:
+    """Sizes of the attention that is traced."""
+
+    batch: int
+    num_q_heads: int
+    num_kv_heads: int
+    seqlen_q: int
+    seqlen_k: int
+
+    @property
+    def queries(self) -> int:
+        """Rows of q over batch and heads."""
+        return self.batch * self.num_q_heads * self.seqlen_q
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of a query and a key row."""
+        return self.queries * self.seqlen_k
+
+    def _fields(self) -> dict[str, tuple[Any, tuple[int, ...]]]:
+        heads = self.batch * self.num_q_heads, self.batch * self.num_kv_heads
+        pairs = (self.queries, self.seqlen_k)
+        return {
+            "counters": (np.int64, (len(Counter),)),
+            "dots": (np.int64, (LINES, len(DOT))),
+            "accesses": (np.int64, (LINES, len(ACCESS))),
+            "programs": (np.int64, (PROGRAMS, len(PROGRAM))),
+            "k_heads": (np.uint8, heads),
+            "v_heads": (np.uint8, heads),
+            "stores": (np.uint8, (self.queries,)),
+            "visits": (np.uint8, (KERNELS, *pairs)),
+            "takes": (np.uint8, (len(PRODUCTS), *pairs)),
+            "twice": (np.uint8, (len(PRODUCTS), *pairs)),
+        }
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of the block."""
+        return sum(_bytes(dtype, size) for dtype, size in self._fields().values())
+
+    def arrays(self, memory: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the arrays of the block in `memory`, a 1-D uint8 array."""
+        arrays, start = {}, 0
+        for name, (dtype, size) in self._fields().items():
+            end = start + math.prod(size) * np.dtype(dtype).itemsize
+            arrays[name] = memory[start:end].view(dtype).reshape(size)
+            start += _bytes(dtype, size)
+        return arrays
+
+
+@dataclasses.dataclass(frozen=True)
+class Trace:
+    """A private copy of the block: `counters` by `Counter`, the tables without their empty rows.
+
+    `visits` counts, per kernel, how often a pair of a query and a key was in a tile of scores;
+    `takes`, per product, how often its weight, not masked, was in that product; `twice` marks the
+    pairs of which that is true more than once in one launch.
+    """
+
+    shape: TraceShape
+    arrays: dict[str, np.ndarray]
+
+    @classmethod
+    def of(cls, shape: TraceShape, memory: np.ndarray) -> Trace:
+        """Copy the block out of shared memory."""
+        arrays = {name: array.copy() for name, array in shape.arrays(memory).items()}
+        for name in ("dots", "accesses", "programs"):
+            arrays[name] = arrays[name][arrays[name].any(axis=1)]
+        return cls(shape, arrays)
+
+    def count(self, counter: Counter) -> int:
+        """Return one of the counters."""
+        return int(self.arrays["counters"][counter])
+
+
+def _bytes(dtype: Any, size: tuple[int, ...]) -> int:
+    return -(-math.prod(size) * np.dtype(dtype).itemsize // 64) * 64
