@@ -1,4 +1,5 @@
-"""Names the cause of wrong results: the known mistake that gives what the submission gave.
+"""Names the cause of wrong results: the known mistake that gives what the submission gave, or what
+the judge saw the kernel do (`grader.sightings`).
 
 A name is given when one mistake explains wrong cases, and hardly any other wrong case contradicts
 it; a case may do so because it shows a second mistake. A mistake that would have made a right case
@@ -19,6 +20,7 @@ from grader.checks.correctness import Expected, element_errors
 from grader.inputs import Inputs
 from grader.manifest import Problem
 from grader.model import Diagnosis
+from grader.sightings import Sighting
 
 _CLOSE = 3.0  # times the tolerance within which the submission must follow the mistake
 # In fp32 a mistake may make the scores 1 / softmax_scale**2 times as large, and their rounding too.
@@ -47,11 +49,12 @@ class Fit(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Cause:
-    """A known mistake, the step in which it is made, and the wrong cases that it explains."""
+    """What is wrong, the step and line where it is (if known), and the wrong cases it explains."""
 
     diagnosis: Diagnosis
     step: int | None
     cases: tuple[Place, ...]
+    line: int | None = None
 
 
 class Casebook:
@@ -66,6 +69,8 @@ class Casebook:
         self._fits: dict[str, dict[Place, Fit]] = {id: {} for id in self._mistakes}
         self._shown: dict[str, reference.Mistake] = {}  # the variant, by tile size, that fits
         self._passed: list[tuple[Case, Callable[[], tuple[Inputs, Expected]]]] = []
+        self._wrong: list[Place] = []
+        self._seen: dict[Place, Sighting] = {}
 
     def add_wrong(
         self,
@@ -76,6 +81,7 @@ class Casebook:
         expected: Expected,
     ) -> None:
         """Take a wrong result in; a mistake that is contradicted too often is no cause any more."""
+        self._wrong.append(place)
         for id in sorted(self._possible):
             fit, variant = _best_fit(self._mistakes[id], case, inputs, got, expected)
             self._fits[id][place] = fit
@@ -90,8 +96,37 @@ class Casebook:
         """Take a right result in; `recompute` gives its inputs and what was expected again."""
         self._passed.append((case, recompute))
 
-    def settle(self) -> list[Cause]:
-        """Return the causes that are known, each with the cases it explains."""
+    def add_seen(self, place: Place, sighting: Sighting) -> None:
+        """Take in what the judge saw the kernel do in a case that came out wrong."""
+        self._seen[place] = sighting
+
+    def settle(self, step_at: Callable[[int], int | None] = lambda line: None) -> list[Cause]:
+        """Return the causes that are known, each with the cases it explains.
+
+        Known mistakes come first; what was seen explains the cases that are left. `step_at` gives
+        the step of the stub that a line lies in.
+        """
+        causes = self._known_mistakes()
+        explained = {place for cause in causes for place in cause.cases}
+        told = {self._seen[place].id for place in explained if place in self._seen}
+        left = {p: s for p, s in self._seen.items() if p not in explained and s.id not in told}
+        plain = [sighting for (check, _), sighting in left.items() if check == "plain"]
+        for id in dict.fromkeys(s.id for s in plain[:1] or left.values()):
+            places = [p for p, s in left.items() if plain or s.id == id]
+            shown = next(s for s in left.values() if s.id == id)
+            if plain:  # every other check departs from the plain case
+                places += [p for p in self._wrong if p not in explained and p not in places]
+            diagnosis = Diagnosis(
+                id=f"{self._problem.id.upper()}-{id}",
+                title=shown.title,
+                note=shown.note,
+                help=shown.help,
+            )
+            step = step_at(shown.line) if shown.line else None
+            causes.append(Cause(diagnosis, step, tuple(sorted(places)), shown.line or None))
+        return causes
+
+    def _known_mistakes(self) -> list[Cause]:
         causes: list[Cause] = []
         explained: set[Place] = set()
         candidates = self._not_contradicted_by_right(self._candidates())

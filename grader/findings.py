@@ -107,12 +107,19 @@ class CaseEnds(Record):
 
 
 class CauseFound(Record):
-    """One known mistake explains these cases; see `grader.diagnose`."""
+    """One mistake explains these cases; see `grader.diagnose`."""
 
     event: Literal["cause"] = "cause"
     diagnosis: Diagnosis
     step: int | None
     cases: tuple[tuple[str, int], ...]
+    line: int | None = None
+
+    def located(self, message: Message) -> Message:
+        """Return `message` with the line of this cause, where that is known."""
+        if self.line is None:
+            return message
+        return message.model_copy(update={"line": self.line, "step": self.step})
 
 
 class Phase(Record):

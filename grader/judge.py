@@ -11,16 +11,21 @@ import torch
 from grader.cases import Case
 from grader.checks import outcome
 from grader.checks.correctness import Difference, Expected, expect, find_differences, ranges
+from grader.checks.walk import tile_map, walk_of
 from grader.diagnose import Casebook
 from grader.findings import Finding
 from grader.inputs import Inputs, case_seed, invalidate, make_inputs
 from grader.manifest import Check, Problem
-from grader.model import Message, Verdict
+from grader.model import Message, TileMap, Verdict
 from grader.running.evidence import CallEvidence
 from grader.running.protocol import Reply, Status
 from grader.running.session import Session
+from grader.running.trace import PRODUCTS, traceable
+from grader.sightings import look
 
 _HEADLINE_LIMIT = 600
+# Calls of a problem that are made again to see what the kernels do: one of each check that fails.
+_MOST_LOOKS = 8
 # What else a message may name first for what is wrong about two arguments, or about one's shape.
 _ALSO_NAMES = {
     "dtype": ("q", "x"),
@@ -38,6 +43,9 @@ class Trial:
     seed: str
     casebook: Casebook
     raised: set[tuple[str, int]] = dataclasses.field(default_factory=set)
+    looked_at: set[str] = dataclasses.field(
+        default_factory=set
+    )  # checks of which a call was traced
 
 
 class CaseRun:
@@ -98,14 +106,40 @@ class CaseRun:
             return None
         place = (self.check.id, self.index)
         self.trial.casebook.add_wrong(place, case, inputs, evidence.outputs, expected)
-        return self._wrong(differences, evidence, second_call=call > 0)
+        wrong = tuple(d.name for d in differences)
+        tiles = None if call else self._look(inputs, names, wrong)
+        return self._wrong(differences, evidence, tiles, second_call=call > 0)
+
+    def _look(
+        self, inputs: Inputs, names: tuple[str, ...], wrong: tuple[str, ...]
+    ) -> TileMap | None:
+        """Call once more to see what the kernels do; of each check the first wrong case tells."""
+        problem, trial = self.trial.problem, self.trial
+        if self.check.id in trial.looked_at or len(trial.looked_at) >= _MOST_LOOKS:
+            return None
+        if not self.session.interpret or not traceable(self.case):
+            return None
+        trial.looked_at.add(self.check.id)
+        trace = self.session.call(self.case, inputs, names, traced=True).trace
+        if trace is None:
+            return None
+        sighting = look(problem.id, self.case, trace, wrong)
+        if sighting is not None:
+            trial.casebook.add_seen((self.check.id, self.index), sighting)
+        walk = walk_of(problem.id, self.case, trace, wrong[0] if wrong[0] in PRODUCTS else "out")
+        return tile_map(walk) if walk is not None else None
 
     def _again(self, call: int, names: tuple[str, ...]) -> tuple[Inputs, Expected]:
         inputs = self.inputs(call)
         return inputs, expect(self.trial.problem, self.case, inputs, names)
 
     def _wrong(
-        self, differences: list[Difference], evidence: CallEvidence, *, second_call: bool
+        self,
+        differences: list[Difference],
+        evidence: CallEvidence,
+        tiles: TileMap | None,
+        *,
+        second_call: bool,
     ) -> Finding:
         """Tell wrong numbers apart: never written, computed as NaN, kept from before, or wrong."""
         shown = differences[0]
@@ -134,6 +168,7 @@ class CaseRun:
             worst=shown.worst,
             extent=extent,
             help=help,
+            tiles=tiles,
             wrong_outputs=tuple(d.name for d in differences),
             margin=max(d.margin for d in differences),
         )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -106,6 +106,29 @@ class Diagnosis(Record):
     help: str
 
 
+class TileMap(Record):
+    """Which tiles of queries (rows) and keys (columns) one head's program visited, a letter each.
+
+    `FULL` and `MASKED` were due, whole or in part, and taken once; `WASTED` was visited and not
+    due. `MISSED`, `TAKEN` (though not visible) and `TWICE` hold at least one wrong pair.
+    """
+
+    FULL: ClassVar[str] = "#"
+    MASKED: ClassVar[str] = "/"
+    WASTED: ClassVar[str] = "o"
+    MISSED: ClassVar[str] = "x"
+    TAKEN: ClassVar[str] = "!"
+    TWICE: ClassVar[str] = "2"
+    NOTHING: ClassVar[str] = "."
+
+    product: str
+    batch: int
+    head: int
+    tile_q: int
+    tile_k: int
+    rows: tuple[str, ...]
+
+
 class Message(Record):
     """What a student reads about one failure; a field that does not apply is None.
 
@@ -113,7 +136,8 @@ class Message(Record):
     case; `first` and `worst` the first and the worst wrong element (got, expected, allowed);
     `extent` how far the error reaches; `output` the tail of what the submission printed; `help`
     what to do where the headline does not say it; `repeat` the command that repeats the case.
-    `not_run` says that there was no call, for a reason that lies in another case.
+    `tiles` shows which tiles the kernel visited. `not_run` says that there was no call, for a
+    reason that lies in another case.
     """
 
     headline: Text
@@ -128,6 +152,7 @@ class Message(Record):
     output: Text | None = None
     help: str | None = None
     repeat: str | None = None
+    tiles: TileMap | None = None
     not_run: bool = False
 
 

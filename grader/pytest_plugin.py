@@ -356,8 +356,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     run = session.config.stash[_RUN]
     causes: dict[tuple[str, str, int], CauseFound] = {}
     for trial in run.trials.values():
-        for cause in trial.judged.casebook.settle():
-            found = CauseFound(diagnosis=cause.diagnosis, step=cause.step, cases=cause.cases)
+        for cause in trial.judged.casebook.settle(trial.source.step_at):
+            found = CauseFound(**vars(cause))
             run.send(found)
             causes |= {(trial.problem.id, *place): found for place in cause.cases}
         with contextlib.suppress(OSError):

@@ -275,6 +275,8 @@ def _check_result(
     place, finding = shown if shown else (None, None)
     cause = findings.cause_of([place]) if place else None
     message = finding.message if finding else None
+    if message is not None and cause is not None:
+        message = cause.located(message)
     if message is None and verdict is Verdict.SKIPPED:
         message = Message(headline=findings.missing)
     step = message.step if message else None

@@ -85,10 +85,8 @@ def judge(
                 findings.cases[(check.id, index)] = finding
                 if enough(findings.cases):
                     break
-        causes = trial.casebook.settle()
+        causes = trial.casebook.settle(data.step_at)
     finally:
         session.close()
-    findings.causes = [
-        CauseFound(diagnosis=c.diagnosis, step=c.step, cases=c.cases) for c in causes
-    ]
+    findings.causes = [CauseFound(**vars(cause)) for cause in causes]
     return Judged(problem, findings, check_results(problem, findings, device=device, seed=seed))

@@ -44,7 +44,7 @@ class _NoNames(Casebook):
     def add_wrong(self, *args: Any) -> None:
         pass
 
-    def settle(self) -> list[Cause]:
+    def settle(self, *args: Any) -> list[Cause]:
         return []
 
 

@@ -15,6 +15,7 @@ import dataclasses
 import math
 from typing import Any
 
+import numpy as np
 import torch
 
 import reference
@@ -222,10 +223,10 @@ def _percent(part: int, whole: int) -> str:
     return "less than 0.1 %" if 0 < share < 0.1 else f"{share:.3g} %"
 
 
-def ranges(hit: torch.Tensor) -> str:
+def ranges(hit: torch.Tensor | np.ndarray) -> str:
     """Write the true positions of a 1-D mask as ranges, three at the most."""
     found: list[list[int]] = []
-    for position in torch.nonzero(hit).flatten().tolist():
+    for position in torch.nonzero(torch.as_tensor(hit)).flatten().tolist():
         if found and position == found[-1][1] + 1:
             found[-1][1] = position
         else:

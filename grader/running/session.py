@@ -219,11 +219,7 @@ class TraceBlock:
     """The memory in which the worker writes down what the kernels of one call do."""
 
     def __init__(self, case: Case) -> None:
-        heads = case.num_q_heads, case.num_kv_heads
-        if case.rows is not None:
-            self.shape = TraceShape(1, 1, 1, case.rows, 1)
-        else:
-            self.shape = TraceShape(case.batch, *heads, case.seqlen_q, case.seqlen_k)
+        self.shape = TraceShape.of(case)
         self._arena = Arena(self.shape.total_bytes)
         self.fd = self._arena.fd
         self.close = self._arena.close

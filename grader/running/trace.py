@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from grader.cases import Case
+
 # The products of attention that fold keys into queries, or queries into keys.
 PRODUCTS = ("out", "dv", "dk", "dq")
 KERNELS = 6  # kernels that are told apart; what more there are count as the last
@@ -39,7 +41,7 @@ class Counter(enum.IntEnum):
     MISMATCHED_LINE = 10
     NAN_LINE = 11  # where a NaN first came out of operands without
     NAN_OPERATION = 12
-    NAN_LINES = 13  # how many lines of which that is true
+    NAN_KINDS = 13  # by how many kinds of operation NaN came out of operands without
     TWICE_LINE = 14
     HIDDEN_LINE = 15  # the line of the last mask of scores
     STORED_TWICE = 16  # elements of outputs that two programs stored
@@ -69,6 +71,14 @@ class TraceShape:
     seqlen_q: int
     seqlen_k: int
 
+    @classmethod
+    def of(cls, case: Case) -> TraceShape:
+        """Return the sizes of a case; rows of a row sum count as queries without keys."""
+        if case.rows is not None:
+            return cls(1, 1, 1, case.rows, 1)
+        heads = case.num_q_heads, case.num_kv_heads
+        return cls(case.batch, *heads, case.seqlen_q, case.seqlen_k)
+
     @property
     def queries(self) -> int:
         """Rows of q over batch and heads."""
@@ -78,6 +88,20 @@ class TraceShape:
     def pairs(self) -> int:
         """Pairs of a query and a key row."""
         return self.queries * self.seqlen_k
+
+    def limit_of(self, column: str) -> tuple[int, int]:
+        """Return the least and the largest number that a column of a table may hold."""
+        signed = ("across", "along", "step", "stride")
+        most = {
+            "kernel": KERNELS - 1,
+            "product": OTHER,
+            "operand": len(OPERANDS),
+            "batch_head": self.batch * self.num_q_heads - 1,
+            "first": self.seqlen_q - 1,
+            "last": self.seqlen_q - 1,
+        }.get(column, 2**31)
+        least = {"operand": 1, "count": 1}.get(column, 0)
+        return (-most if column in signed else least), most
 
     def _fields(self) -> dict[str, tuple[Any, tuple[int, ...]]]:
         heads = self.batch * self.num_q_heads, self.batch * self.num_kv_heads
@@ -110,6 +134,11 @@ class TraceShape:
         return arrays
 
 
+def traceable(case: Case) -> bool:
+    """Whether a case is small enough to be traced."""
+    return TraceShape.of(case).pairs <= MAX_PAIRS
+
+
 @dataclasses.dataclass(frozen=True)
 class Trace:
     """A private copy of the block: `counters` by `Counter`, the tables without their empty rows.
@@ -126,8 +155,11 @@ class Trace:
     def of(cls, shape: TraceShape, memory: np.ndarray) -> Trace:
         """Copy the block out of shared memory."""
         arrays = {name: array.copy() for name, array in shape.arrays(memory).items()}
-        for name in ("dots", "accesses", "programs"):
-            arrays[name] = arrays[name][arrays[name].any(axis=1)]
+        for name, columns in (("dots", DOT), ("accesses", ACCESS), ("programs", PROGRAM)):
+            table = arrays[name]
+            limits = [shape.limit_of(column) for column in columns]
+            whole = (table >= [low for low, _ in limits]) & (table <= [high for _, high in limits])
+            arrays[name] = table[table.any(axis=1) & whole.all(axis=1)]
         return cls(shape, arrays)
 
     def count(self, counter: Counter) -> int:

@@ -74,7 +74,7 @@ class Tracer:
         self._dots: dict[tuple[int, ...], int] = {}
         self._accesses: dict[tuple, dict[str, int]] = {}
         self._last_base: dict[tuple, int] = {}
-        self._nan_lines: set[int] = set()
+        self._nan_kinds: set[int] = set()
         self._taken: dict[int, np.ndarray] = {}  # by product, in this launch
 
     # -- hooks --------------------------------------------------------------------------------
@@ -415,13 +415,12 @@ class Tracer:
             return
         if any(o.data.dtype.kind == "f" and np.isnan(o.data).any() for o in operands):
             return
-        line = self._line()
-        if not self._nan_lines:
-            name = getattr(operation, "__name__", str(operation))
-            code = _OPERATIONS.index(name) + 1 if name in _OPERATIONS else 0
-            self._counters[Counter.NAN_LINE] = line
-            self._counters[Counter.NAN_OPERATION] = code
-        self._nan_lines.add(line)
+        name = getattr(operation, "__name__", str(operation))
+        kind = _OPERATIONS.index(name) + 1 if name in _OPERATIONS else 0
+        if not self._nan_kinds:
+            self._counters[Counter.NAN_LINE] = self._line()
+            self._counters[Counter.NAN_OPERATION] = kind
+        self._nan_kinds.add(kind)
 
     def _line(self) -> int:
         """Return the line of the submission that is running, the innermost."""
@@ -433,7 +432,7 @@ class Tracer:
     def finish(self, results: dict[str, Any]) -> None:
         """Write the tables; `results` are what the entry point returned, by name."""
         counters = self._counters
-        counters[Counter.NAN_LINES] = len(self._nan_lines)
+        counters[Counter.NAN_KINDS] = len(self._nan_kinds)
         counters[Counter.DISTINCT_READ] = sum(int(seen.sum()) for seen in self._read.values())
         for row, (key, count) in zip(self._arrays["dots"], self._dots.items(), strict=False):
             line, kernel, product, m, n, k, tile_q, tile_k = key

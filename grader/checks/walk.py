@@ -1,0 +1,142 @@
+"""What a kernel's walk over the tiles came to, beside what it had to be: pure functions of a trace.
+
+A pair is a query and a key. It is due where the key is visible to the query; it was taken where its
+weight, not masked, was in the product that is looked at.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+import reference
+from grader.cases import Case
+from grader.model import TileMap
+from grader.running.trace import PRODUCTS, SCORES, Counter, Trace
+
+_DOT = {name: index for index, name in enumerate(("line", "kernel", "product"))}
+_TILE_Q, _TILE_K, _COUNT = 7, 8, 6
+_MOST_TILES = 48  # on a side of a map
+
+
+@dataclasses.dataclass(frozen=True)
+class Walk:
+    """The pairs of one product; boolean arrays of (batch, q head, query, key) but for `due`.
+
+    `due` is (query, key). `tile` is the size of the kernel's tiles, queries by keys; `scores_line`
+    and `product_line` are where it multiplies.
+    """
+
+    product: str
+    trace: Trace
+    due: np.ndarray
+    visited: np.ndarray
+    taken: np.ndarray
+    twice: np.ndarray
+    tile: tuple[int, int]
+    scores_line: int
+    product_line: int
+
+    @property
+    def missing(self) -> np.ndarray:
+        """Pairs that are due and were never taken."""
+        return self.due & ~self.taken
+
+    @property
+    def extra(self) -> np.ndarray:
+        """Pairs that were taken and are not due."""
+        return ~self.due & self.taken
+
+
+def due_pairs(problem_id: str, case: Case) -> np.ndarray:
+    """Return which keys each query sees, (seqlen_q, seqlen_k)."""
+    rules = reference.rules(problem_id, case.kwargs)
+    return reference.visible_keys(
+        case.seqlen_q,
+        case.seqlen_k,
+        is_causal=rules["is_causal"],
+        window_size=rules["window_size"],
+        num_sink_tokens=rules["num_sink_tokens"],
+    ).numpy()
+
+
+def walk_of(problem_id: str, case: Case, trace: Trace, product: str = "out") -> Walk | None:
+    """Return what was seen of one product; None where it was not seen whole.
+
+    A dot of tiles that are not known to be of inputs may have done anything.
+    """
+    if case.rows is not None or trace.count(Counter.UNKNOWN_DOTS):
+        return None
+    index = PRODUCTS.index(product)
+    dots = trace.arrays["dots"]
+    products = dots[dots[:, _DOT["product"]] == index]
+    if not len(products):
+        return None
+    main = products[products[:, _COUNT].argmax()]
+    kernels = sorted(set(products[:, _DOT["kernel"]].tolist()))
+    scores = dots[(dots[:, _DOT["product"]] == SCORES) & (dots[:, _DOT["kernel"]] == main[1])]
+    shape = trace.shape
+    size = (shape.batch, shape.num_q_heads, shape.seqlen_q, shape.seqlen_k)
+    arrays = trace.arrays
+    return Walk(
+        product=product,
+        trace=trace,
+        due=due_pairs(problem_id, case),
+        visited=arrays["visits"][kernels].any(axis=0).reshape(size),
+        taken=(arrays["takes"][index] > 0).reshape(size),
+        twice=(arrays["twice"][index] > 0).reshape(size),
+        tile=(int(main[_TILE_Q]), int(main[_TILE_K])),
+        scores_line=int(scores[0, 0]) if len(scores) else 0,
+        product_line=int(main[0]),
+    )
+
+
+def tile_map(walk: Walk) -> TileMap:
+    """Return the tiles of the head in which most went wrong, one letter a tile; see `TileMap`."""
+    wrong = (walk.missing | walk.extra | walk.twice).sum(axis=(2, 3))
+    batch, head = np.unravel_index(int(wrong.argmax()), wrong.shape)
+    tile_q, tile_k = walk.tile
+    while walk.due.shape[0] > _MOST_TILES * tile_q or walk.due.shape[1] > _MOST_TILES * tile_k:
+        tile_q, tile_k = 2 * tile_q, 2 * tile_k
+    rows = []
+    for first in range(0, walk.due.shape[0], tile_q):
+        row = ""
+        for start in range(0, walk.due.shape[1], tile_k):
+            here = np.s_[first : first + tile_q, start : start + tile_k]
+            there = (batch, head, *here)
+            row += _letter(
+                due=walk.due[here],
+                visited=walk.visited[there],
+                missing=walk.missing[there],
+                extra=walk.extra[there],
+                twice=walk.twice[there],
+            )
+        rows.append(row)
+    return TileMap(
+        product=walk.product,
+        batch=int(batch),
+        head=int(head),
+        tile_q=tile_q,
+        tile_k=tile_k,
+        rows=tuple(rows),
+    )
+
+
+def _letter(
+    *,
+    due: np.ndarray,
+    visited: np.ndarray,
+    missing: np.ndarray,
+    extra: np.ndarray,
+    twice: np.ndarray,
+) -> str:
+    if twice.any():
+        return TileMap.TWICE
+    if missing.any():
+        return TileMap.MISSED
+    if extra.any():
+        return TileMap.TAKEN
+    if due.any():
+        return TileMap.FULL if due.all() else TileMap.MASKED
+    return TileMap.WASTED if visited.any() else TileMap.NOTHING

@@ -1,0 +1,424 @@
+"""Names a cause from what the judge saw a kernel do: which pairs, rows, heads and strides.
+
+Every rule here states what was seen, in its own words, with the line; it is asked only about a call
+whose result is wrong. What leaves the walk as it should be (scale, rescale, lse, delta, signs) is
+not seen here: see `grader.diagnose`. No name is better than a wrong one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+
+from grader.cases import Case
+from grader.checks.correctness import ranges
+from grader.checks.walk import Walk, walk_of
+from grader.running.trace import ACCESS, OPERANDS, Counter, Trace
+
+_PRODUCT_OF = {"out": "out", "dq": "dq", "dk": "dk", "dv": "dv"}
+_SUBTRACTION = 1  # see grader.running.tracer
+
+
+@dataclasses.dataclass(frozen=True)
+class Sighting:
+    """A cause that was seen: `id` without the problem's prefix, where, and what to do."""
+
+    id: str
+    title: str
+    note: str
+    help: str
+    line: int = 0
+
+
+def look(problem_id: str, case: Case, trace: Trace, wrong: tuple[str, ...]) -> Sighting | None:
+    """Return why the outputs `wrong` of a traced call are wrong, None where that was not seen."""
+    if case.rows is not None:
+        return None
+    for rule in _BEFORE:
+        found = rule(case, trace)
+        if found is not None:
+            return found
+    for name in wrong:
+        product = _PRODUCT_OF.get(name)
+        walk = walk_of(problem_id, case, trace, product) if product else None
+        if walk is None:
+            continue
+        for judge in _RULES:
+            found = judge(case, walk)
+            if found is not None:
+                return found
+    return _nan(trace)
+
+
+# -- heads, strides, pointers -------------------------------------------------------------------
+
+
+def _heads(case: Case, trace: Trace) -> Sighting | None:
+    group = case.num_q_heads // case.num_kv_heads
+    for operand in ("k", "v"):
+        if any(row["misaligned"] for row in _accesses(trace) if _operand(row) == operand):
+            continue
+        read = trace.arrays[f"{operand}_heads"].astype(bool)
+        for q_plane in range(read.shape[0]):
+            batch, q_head = divmod(q_plane, case.num_q_heads)
+            due = batch * case.num_kv_heads + q_head // group
+            got = np.flatnonzero(read[q_plane])
+            if not got.size or set(got.tolist()) == {due}:
+                continue
+            wrong = next(int(g) for g in got if g != due)
+            wrong_batch, wrong_head = divmod(wrong, case.num_kv_heads)
+            line = _line_of(trace, operand)
+            if wrong_batch != batch:
+                return Sighting(
+                    "WRONG-BATCH",
+                    f"the queries of batch {batch} read {operand} of batch {wrong_batch}",
+                    f"seen: query head {q_head} of batch {batch} took {operand} of batch"
+                    f" {wrong_batch}, kv head {wrong_head}",
+                    f"the offset of {operand} is batch * stride_{operand}b"
+                    f" + kv_head * stride_{operand}h",
+                    line,
+                )
+            return Sighting(
+                "WRONG-KV-HEAD",
+                f"query head {q_head} reads {operand} of kv head {wrong_head},"
+                f" not of kv head {q_head // group}",
+                f"{case.num_q_heads} query heads share {case.num_kv_heads} kv heads:"
+                f" {group} to a group",
+                "kv_head = q_head // (num_q_heads // num_kv_heads)",
+                line,
+            )
+    return None
+
+
+def _strides(case: Case, trace: Trace) -> Sighting | None:
+    rows = _accesses(trace)
+    strides = {_operand(row): row["stride"] for row in rows}
+    for row in rows:
+        name, across, stride = _operand(row), row["across"], row["stride"]
+        if row["size"] < 2 or row["along"] != 1 or across in (stride, 0):
+            continue
+        owners = [other for other, own in strides.items() if own == across and other != name]
+        if owners and row["misaligned"]:
+            title = f"{name} is walked with the row stride of {' and '.join(owners)}"
+        elif across == case.head_dim and (row["misaligned"] or name in ("k", "v")):
+            title = f"{name} is walked as if its rows lay side by side"
+        else:
+            continue
+        return Sighting(
+            "WRONG-STRIDE",
+            title,
+            f"seen: from row to row the pointer to {name} moves by {across} elements; its rows are"
+            f" {stride} apart",
+            f"{name} has strides of its own: pass {name}.stride() to the kernel and use it",
+            row["line"],
+        )
+    return None
+
+
+def _pointers(case: Case, walk: Walk) -> Sighting | None:
+    """A pointer that stands still between tiles, or moves by rows and not by their stride."""
+    if not walk.missing.any() and not walk.trace.count(Counter.MISMATCHED):
+        return None
+    for row in _accesses(walk.trace):
+        name, step, size, stride = _operand(row), row["step"], row["size"], row["stride"]
+        if name not in ("k", "v") or row["count"] <= row["programs"] or not size:
+            continue
+        if step == 0:
+            return Sighting(
+                "POINTER-STANDS-STILL",
+                f"the pointer to {name} does not move from tile to tile",
+                f"seen: a program loads the same {size} rows of {name} again and again",
+                "move it by the tile's rows times the row stride in each round of the loop",
+                row["line"],
+            )
+        if step == size != size * stride:
+            return Sighting(
+                "POINTER-WITHOUT-STRIDE",
+                f"the pointer to {name} moves by {size} elements, not by {size} rows",
+                f"seen: rows of {name} are {stride} elements apart; a tile has {size} of them",
+                f"move it by {size} * stride: pointers count elements",
+                row["line"],
+            )
+    return None
+
+
+# -- queries ------------------------------------------------------------------------------------
+
+
+def _query_rows(case: Case, trace: Trace) -> Sighting | None:
+    """Which program stores which rows of out."""
+    stores, programs = trace.arrays["stores"], trace.arrays["programs"]
+    if not len(programs) or not stores.any():
+        return None
+    nobody = (stores == 0).reshape(-1, case.seqlen_q)
+    twice = trace.count(Counter.STORED_TWICE) > 0
+    line = int(programs[0][7])
+    firsts, sizes = programs[:, 5], programs[:, 6] - programs[:, 5] + 1
+    tile = int(sizes.max())
+    if twice:
+        for axis in (1, 2, 3):
+            order = programs[programs[:, axis].argsort(kind="stable")]
+            same = [a for a in (1, 2, 3) if a != axis]
+            group = order[(order[:, same] == order[0, same]).all(axis=1) & (order[:, 0] == 0)]
+            steps = np.diff(group[:, 5])
+            neighbours = len(group) > 1 and (np.diff(group[:, axis]) == 1).all()
+            if neighbours and tile > 1 and (abs(steps) == 1).all():
+                return Sighting(
+                    "TILE-NUMBER-AS-ROW",
+                    f"tiles of {tile} rows begin one row apart",
+                    f"seen: programs begin at rows {_first(group[:, 5])} and store {tile} rows each",
+                    "a tile's first row is its number times the tile's size",
+                    line,
+                )
+        again = trace.count(Counter.STORED_TWICE_LINE) or line
+        where = f"; rows {ranges(nobody.any(0))} are stored by none" if nobody.any() else ""
+        return Sighting(
+            "ROWS-STORED-TWICE",
+            "two programs store the same rows of out",
+            f"seen: {_two_programs(programs)}{where}",
+            "each program needs rows of its own: look at program_id and its axis",
+            again,
+        )
+    if nobody.any():
+        partial = case.seqlen_q // tile * tile
+        rest = np.zeros_like(nobody)
+        rest[:, partial:] = True
+        if 0 < partial < case.seqlen_q and (nobody == rest).all() and (firsts % tile == 0).all():
+            return Sighting(
+                "LAST-QUERY-TILE-LEFT-OUT",
+                f"no program computes the last {case.seqlen_q - partial} queries",
+                f"seen: tiles of {tile} rows are stored up to row {partial - 1} of {case.seqlen_q}",
+                "the grid needs triton.cdiv(seqlen, BLOCK_M) programs, not seqlen // BLOCK_M",
+            )
+    return None
+
+
+def _first(rows: np.ndarray) -> str:
+    return ", ".join(map(str, sorted(rows.tolist())[:3])) + (", ..." if len(rows) > 3 else "")
+
+
+def _two_programs(programs: np.ndarray) -> str:
+    seen: dict[tuple[int, int], tuple[int, ...]] = {}
+    for row in programs.tolist():
+        key = (row[4], row[5])
+        place = tuple(row[1:4])
+        if key in seen and seen[key] != place:
+            rows = f"rows {row[5]}-{row[6]} of head {row[4]}"
+            return f"programs {seen[key]} and {place} both store {rows}"
+        seen.setdefault(key, place)
+    return "programs overlap"
+
+
+# -- pairs --------------------------------------------------------------------------------------
+
+
+def _mismatched(case: Case, walk: Walk) -> Sighting | None:
+    if not walk.trace.count(Counter.MISMATCHED) or walk.product != "out":
+        return None
+    return Sighting(
+        "K-AND-V-APART",
+        "the weights of one tile of keys meet the values of another",
+        "seen: the rows of k and of v in one round of the loop are not the same",
+        "k and v of a tile begin at the same row and move together",
+        walk.trace.count(Counter.MISMATCHED_LINE),
+    )
+
+
+def _padding(case: Case, walk: Walk) -> Sighting | None:
+    if not walk.trace.count(Counter.PADDING_TAKEN) or walk.product != "out":
+        return None
+    return Sighting(
+        "PADDING-TAKEN",
+        "keys beyond the end of the sequence take part",
+        f"seen: the last tile reaches past key {case.seqlen_k - 1}; its empty lanes have weights"
+        " other than zero",
+        "their scores are to be -inf before the maximum is taken: tl.where(keys < seqlen_k, ..., "
+        'float("-inf"))',
+        walk.trace.count(Counter.PADDING_LINE),
+    )
+
+
+def _positions_in_the_tile(case: Case, walk: Walk) -> Sighting | None:
+    """A causal mask that compares positions inside the tiles."""
+    if "window_size" in case.kwargs or walk.due.all() or walk.twice.any():
+        return None
+    if not walk.missing.any() and not walk.extra.any():
+        return None
+    if (walk.due & ~walk.visited).any():
+        return None
+    tile_q, tile_k = walk.tile
+    query, key = np.arange(case.seqlen_q)[:, None], np.arange(case.seqlen_k)[None, :]
+    full = key // tile_k * tile_k + tile_k - 1 <= query // tile_q * tile_q
+    for rows, columns in (
+        (query % tile_q, key % tile_k),
+        (query, key % tile_k),
+        (query % tile_q, key),
+    ):
+        masked = columns <= rows
+        for guess in (masked, masked | full):
+            if (guess != walk.due).any() and ((guess & walk.visited) == walk.taken).all():
+                return Sighting(
+                    "MASK-INSIDE-THE-TILE",
+                    "the mask compares positions inside the tile, not in the sequence",
+                    f"seen: {_example(walk)}",
+                    "compare key_start + offs_n with query_start + offs_m",
+                    walk.trace.count(Counter.HIDDEN_LINE),
+                )
+    return None
+
+
+def _twice(case: Case, walk: Walk) -> Sighting | None:
+    if not walk.twice.any():
+        return None
+    batch, head, query, key = (int(i) for i in np.argwhere(walk.twice)[0])
+    what = _folded(walk, query, key)
+    return Sighting(
+        "FOLDED-IN-TWICE",
+        f"{what} twice",
+        f"seen: query {query} of head {head} took {_keys(walk.twice[batch, head, query])} twice;"
+        f" {int(walk.twice.any(3).sum())} queries in all",
+        "two loops, or two rounds of one, visit the same tile: where does each begin and end?",
+        walk.trace.count(Counter.TWICE_LINE),
+    )
+
+
+def _wrong_pairs(case: Case, walk: Walk) -> Sighting | None:
+    missing, extra = walk.missing, walk.extra
+    if missing.any() and extra.any():
+        return None  # more than one way to say it
+    if extra.any():
+        batch, head, query, _ = (int(i) for i in np.argwhere(extra)[0])
+        _, _, queries, keys = np.nonzero(extra)
+        if (keys > queries).all():
+            id, side = "KEYS-AFTER-THE-QUERY", "keys to the right of the diagonal take part"
+        elif (keys <= queries).all():
+            id, side = "KEYS-BEFORE-THE-WINDOW", "keys to the left of the window take part"
+        else:
+            return None
+        unmasked = _whole_tile_taken(walk, batch, head, query, keys[0])
+        return Sighting(
+            id,
+            side + (": a tile on the edge is not masked" if unmasked else ""),
+            f"seen: query {query} of head {head} took"
+            f" {_keys(extra[batch, head, query])}, which it does not see",
+            "which tiles need the mask?" if unmasked else "compare the mask with the rule",
+            walk.scores_line if unmasked else walk.trace.count(Counter.HIDDEN_LINE),
+        )
+    if missing.any():
+        return _missing(case, walk)
+    return None
+
+
+def _whole_tile_taken(walk: Walk, batch: int, head: int, query: int, key: int) -> bool:
+    """Whether nothing is masked in the tile of a pair."""
+    tile_q, tile_k = walk.tile
+    first, start = query // tile_q * tile_q, key // tile_k * tile_k
+    here = (batch, head, slice(first, first + tile_q), slice(start, start + tile_k))
+    return bool((walk.taken[here] == walk.visited[here]).all())
+
+
+def _missing(case: Case, walk: Walk) -> Sighting | None:
+    missing = walk.missing
+    heads = missing.all(axis=(2, 3)) | ((missing | ~walk.due).all(axis=(2, 3)))
+    if heads.any() and not heads.all():
+        names = ranges(heads.any(0))
+        return Sighting(
+            "HEADS-NEVER-TAKEN",
+            f"{_noun(walk)} takes nothing of query heads {names}",
+            f"seen: of {heads.size} query heads {int((~heads).sum())} take part in this product",
+            "the gradient of a kv head is the sum over all query heads of its group",
+            walk.product_line,
+        )
+    batch, head, query, _ = (int(i) for i in np.argwhere(missing)[0])
+    seen = f"seen: query {query} of head {head} never took {_keys(missing[batch, head, query])}"
+    keys = missing.any(axis=(0, 1, 2))
+    beyond = np.arange(case.seqlen_k) >= case.seqlen_q
+    if beyond.any() and (keys == beyond).all():
+        return Sighting(
+            "LOOP-OVER-SEQLEN-Q",
+            "the loop over keys ends at seqlen_q, not at seqlen_k",
+            seen,
+            "keys are counted by seqlen_k",
+            walk.scores_line,
+        )
+    visited = walk.visited & missing
+    if not visited.any():
+        return Sighting(
+            "KEYS-NEVER-VISITED",
+            "visible keys are never visited",
+            seen,
+            "where does the loop over the tiles begin and end?",
+            walk.product_line,
+        )
+    if (visited == missing).all():
+        return Sighting(
+            "VISIBLE-KEYS-MASKED",
+            "the mask hides keys that are visible",
+            seen,
+            "compare the mask with the handout's rule, at its edges",
+            walk.trace.count(Counter.HIDDEN_LINE) or walk.scores_line,
+        )
+    return None
+
+
+# -- NaN, words -----------------------------------------------------------------------------------
+
+
+def _nan(trace: Trace) -> Sighting | None:
+    subtracted = trace.count(Counter.NAN_OPERATION) == _SUBTRACTION
+    if trace.count(Counter.NAN_KINDS) != 1 or not subtracted:
+        return None
+    return Sighting(
+        "NAN-FROM-INF-MINUS-INF",
+        "-inf - (-inf) is NaN",
+        "seen: the first NaN comes out of this line; the maximum of a row without a visible key so"
+        " far is -inf",
+        "subtract a finite number where the maximum is -inf",
+        trace.count(Counter.NAN_LINE),
+    )
+
+
+def _accesses(trace: Trace) -> list[dict[str, int]]:
+    return [dict(zip(ACCESS, row, strict=True)) for row in trace.arrays["accesses"].tolist()]
+
+
+def _operand(row: dict[str, int]) -> str:
+    return OPERANDS[row["operand"] - 1]
+
+
+def _line_of(trace: Trace, operand: str) -> int:
+    return next((row["line"] for row in _accesses(trace) if _operand(row) == operand), 0)
+
+
+def _keys(keys: np.ndarray) -> str:
+    return ("key " if keys.sum() == 1 else "keys ") + ranges(keys)
+
+
+def _noun(walk: Walk) -> str:
+    return walk.product if walk.product != "out" else "out"
+
+
+def _folded(walk: Walk, query: int, key: int) -> str:
+    if walk.product == "out":
+        return f"query {query} takes key {key}"
+    return f"{walk.product} takes the pair of query {query} and key {key}"
+
+
+def _example(walk: Walk) -> str:
+    which = walk.missing if walk.missing.any() else walk.extra
+    batch, head, query, _ = (int(i) for i in np.argwhere(which)[0])
+    verb = "never took" if walk.missing.any() else "took"
+    return f"query {query} {verb} {_keys(which[batch, head, query])}"
+
+
+_BEFORE: tuple[Callable[[Case, Trace], Sighting | None], ...] = (_query_rows, _strides, _heads)
+_RULES: tuple[Callable[[Case, Walk], Sighting | None], ...] = (
+    _pointers,
+    _mismatched,
+    _padding,
+    _positions_in_the_tile,
+    _twice,
+    _wrong_pairs,
+)
