@@ -21,6 +21,7 @@ help: ## list the targets
 	@echo
 	@echo "  P=p04,p05            grade these problems only"
 	@echo "  QUICK=1              leave speed and memory out    X=1  stop at the first failure"
+	@echo "  MAP=1                show the tiles that your kernels visit"
 	@echo "  SUBMISSION=solutions grade another folder with pNN/<file>.py (default: problems)"
 	@echo "  DEVICE=cpu           do not use the GPU      SEED=hex  repeat a run's inputs"
 	@echo "  JSON=file            write the record        PY=python  skip .venv, use this Python"
@@ -50,7 +51,8 @@ $(VENV)/.ready: requirements.txt pyproject.toml
 grade: $(READY) ## grade your answers and print the score report
 	@"$(PY)" -m grader grade --exit-zero --submission "$(SUBMISSION)" $(if $(P),--only "$(P)") \
 	  $(if $(DEVICE),--device "$(DEVICE)") $(if $(SEED),--seed "$(SEED)") \
-	  $(if $(JSON),--json "$(JSON)") $(if $(QUICK),--quick) $(if $(X),--exitfirst)
+	  $(if $(JSON),--json "$(JSON)") $(if $(QUICK),--quick) $(if $(X),--exitfirst) \
+	  $(if $(MAP),--map)
 
 bench: $(READY) ## time the model answers beside library kernels (needs a CUDA GPU)
 	@"$(PY)" -m benchmarks $(if $(P),--problems $(P)) $(if $(SHAPES),--shapes "$(SHAPES)") \

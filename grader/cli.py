@@ -79,6 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     grade.add_argument("--exit-zero", action="store_true", help="exit 0 even when points were lost")
     grade.add_argument("--quick", action="store_true", help="leave speed and memory out")
+    grade.add_argument("--map", action="store_true", help="show the tiles that the kernels visit")
     grade.add_argument(
         "-x", "--exitfirst", action="store_true", help="end a problem at its first failure"
     )
@@ -136,21 +137,21 @@ def _grade(options: argparse.Namespace) -> int:
         try:
             record = grader.run()
         except BaseException:
-            _hand_over(options.json, grader.record())
+            _hand_over(options.json, grader.record(), maps=options.map)
             raise
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not lose the report
-    _hand_over(options.json, record)
+    _hand_over(options.json, record, maps=options.map)
     return scoring.exit_code(record, options.fail_under, options.exit_zero)
 
 
-def _hand_over(path: Path | None, record: GradeRecord) -> None:
+def _hand_over(path: Path | None, record: GradeRecord, *, maps: bool) -> None:
     """Write the record, then print the report: a standard output that is gone loses neither."""
     fault = None
     try:
         _write_json(path, record)
     except EnvironmentFault as error:
         fault = error
-    _print_report(record)
+    _print_report(record, maps=maps)
     if fault:
         raise fault
 
@@ -224,7 +225,7 @@ def _write_json(path: Path | None, record: GradeRecord) -> None:
         raise EnvironmentFault(f"--json: cannot write {path}: {error.strerror}") from None
 
 
-def _print_report(record: GradeRecord) -> None:
+def _print_report(record: GradeRecord, *, maps: bool) -> None:
     """Print the report; what the terminal has no letter for becomes a question mark."""
     try:
         terminal_out = sys.stdout.isatty()
@@ -232,7 +233,7 @@ def _print_report(record: GradeRecord) -> None:
         return
     color = terminal_out and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
     width = min(Console().width, 100) if terminal_out else 80
-    text = terminal.render(record, width=width, color=color)
+    text = terminal.render(record, width=width, color=color, maps=maps)
     encoding = sys.stdout.encoding or "ascii"
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.write(text.encode(encoding, "replace").decode(encoding))

@@ -20,6 +20,7 @@ from grader.model import (
     SpeedFigures,
     Text,
     Verdict,
+    WorkFigures,
 )
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -81,6 +82,14 @@ class MeasureRequest(Record):
     device: Literal["cpu", "cuda"]
 
 
+class Evidence(Record):
+    """Figures of work, speed or memory, or a verdict and a reason why there are none to score."""
+
+    verdict: Verdict | None = None
+    reason: Text | None = None
+    figures: WorkFigures | SpeedFigures | MemoryFigures | None = None
+
+
 class Alive(Record):
     """Sent every second, so that a process that was stopped from outside is noticed."""
 
@@ -122,6 +131,13 @@ class CauseFound(Record):
         return message.model_copy(update={"line": self.line, "step": self.step})
 
 
+class WorkCounted(Record):
+    """What was counted of the work of a submission whose cases all passed."""
+
+    event: Literal["work"] = "work"
+    evidence: Evidence
+
+
 class Phase(Record):
     """What is being measured for a problem; `submission` says whether its code runs in it."""
 
@@ -129,14 +145,6 @@ class Phase(Record):
     problem: str
     text: str
     submission: bool = False
-
-
-class Evidence(Record):
-    """Figures of speed or memory, or a verdict and a reason why there are none to score."""
-
-    verdict: Verdict | None = None
-    reason: Text | None = None
-    figures: SpeedFigures | MemoryFigures | None = None
 
 
 class Measured(Record):
@@ -148,9 +156,11 @@ class Measured(Record):
     memory: Evidence
 
 
-Event = Alive | CaseBegins | CaseEnds | CauseFound | Phase | Measured
+Event = Alive | CaseBegins | CaseEnds | CauseFound | WorkCounted | Phase | Measured
 _EVENTS: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="event")])
 _MAX_EVENT_BYTES = 256 * 1024
+# The check that work counts as while it is counted; no check of problem.toml has this name.
+WORK = "work"
 
 
 def read_event(line: bytes) -> Event | None:

@@ -35,13 +35,13 @@ from grader.model import (
     ProblemResult,
     SpeedFigures,
     Verdict,
+    WorkFigures,
 )
 from grader.progress import Progress
 from grader.running.processes import GRACE_S, Children, Ending
 from grader.source import Source, read_source
 from grader.testrun import Findings, TestRun
 
-_NO_WORK = "not measured: counting tiles is not part of this version"
 _NO_GPU = "not measured: needs a CUDA GPU"
 _QUICK = "not measured: QUICK=1"
 _NOT_REACHED = "not run: interrupted"
@@ -195,7 +195,7 @@ class Grader:
         checks = testrun.check_results(
             problem, findings, device=self._device, seed=self.request.seed
         )
-        return self._assemble(problem, checks, duration_s=duration_s)
+        return self._assemble(problem, checks, findings.work, duration_s=duration_s)
 
     def _unusable(self, problem: Problem) -> ProblemResult:
         """A problem whose file cannot be run at all, or is still the stub."""
@@ -303,6 +303,8 @@ class Grader:
             if evidence.verdict is Verdict.INTERNAL:
                 return scoring.internal(possible, reason)
             return scoring.withheld(evidence.verdict, possible, reason)
+        if name == "work" and isinstance(figures, WorkFigures):
+            return scoring.score_work(figures, possible)
         if name == "speed" and isinstance(figures, SpeedFigures):
             environment = self.request.environment
             gpu = environment.device == "cuda"
@@ -316,13 +318,27 @@ class Grader:
     # -- results ---------------------------------------------------------------------------------
 
     def _assemble(
-        self, problem: Problem, checks: Sequence[CheckResult], *, duration_s: float = 0.0
+        self,
+        problem: Problem,
+        checks: Sequence[CheckResult],
+        work: Evidence | None = None,
+        *,
+        duration_s: float = 0.0,
     ) -> ProblemResult:
         correctness, scored = scoring.score_correctness(checks, problem.points.correctness)
         components = {"correctness": correctness}
-        for name, reason in (("work", _NO_WORK), ("speed", _NO_GPU), ("memory", _NO_GPU)):
+        if problem.work is not None:
+            possible = problem.points_of("work")
+            if work is not None:
+                counted = self._score(problem, "work", work)
+            elif scoring.is_complete(correctness) and not self.interrupted:
+                counted = scoring.internal(possible, "the judge recorded no count of work")
+            else:
+                counted = scoring.withheld(Verdict.SKIPPED, possible, "not run")
+            components["work"] = scoring.gate(counted, correctness)
+        for name, reason in (("speed", _NO_GPU), ("memory", _NO_GPU)):
             possible = problem.points_of(name)
-            measurable = name != "work" and problem.benchmarks_on(self._device)
+            measurable = problem.benchmarks_on(self._device)
             if possible and measurable and self.request.quick:
                 components[name] = scoring.not_measured(possible, _QUICK)
             elif possible and measurable:

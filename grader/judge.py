@@ -8,12 +8,14 @@ from typing import Any
 
 import torch
 
+from grader import scoring
 from grader.cases import Case
 from grader.checks import outcome
 from grader.checks.correctness import Difference, Expected, expect, find_differences, ranges
 from grader.checks.walk import tile_map, walk_of
+from grader.checks.work import count_work, unread
 from grader.diagnose import Casebook
-from grader.findings import Finding
+from grader.findings import WORK, Evidence, Finding
 from grader.inputs import Inputs, case_seed, invalidate, make_inputs
 from grader.manifest import Check, Problem
 from grader.model import Message, TileMap, Verdict
@@ -237,6 +239,35 @@ class CaseRun:
             **details,
         )
         return Finding(verdict=verdict, message=message, wrong_outputs=wrong_outputs, margin=margin)
+
+
+class WorkRun:
+    """Counts the work of a submission that is right, in Triton's interpreter."""
+
+    def __init__(self, trial: Trial, session: Session) -> None:
+        self.trial = trial
+        self.session = session
+
+    def judge(self) -> Evidence:
+        """Return the figures of the call in which the submission did most beyond what it needed."""
+        problem, counted = self.trial.problem, []
+        names = problem.gradients[:3] and (*problem.returns[:1], *problem.gradients[:3])
+        names = names or problem.returns[:1]
+        for index, case in enumerate(problem.work_cases(self.trial.seed)):
+            inputs = make_inputs(problem, case, case_seed(self.trial.seed, problem.id, WORK, index))
+            evidence = self.session.call(case, inputs, names, traced=True)
+            failure = outcome.of_call(evidence, problem.signature)
+            if failure is not None:
+                return Evidence(verdict=failure.verdict, reason=f"{failure.headline} ({case})")
+            if find_differences(evidence.outputs, expect(problem, case, inputs, names)):
+                return Evidence(verdict=Verdict.FAIL, reason=f"the result is wrong ({case})")
+            if evidence.trace is None:
+                return Evidence(verdict=Verdict.NOT_MEASURED, reason="nothing was seen")
+            reason = unread(case, evidence.trace)
+            if reason is not None:
+                return Evidence(verdict=Verdict.FAIL, reason=reason)
+            counted.append(count_work(problem, case, evidence.trace))
+        return Evidence(figures=min(counted, key=scoring.work_fraction))
 
 
 def first_named(text: str, problem: Problem) -> str | None:

@@ -144,6 +144,19 @@ class Memory(Table):
     cuda: MemoryTable | None = None
 
 
+class Work(Table):
+    """What is counted in the interpreter: calls of `cases`.
+
+    All points up to `full` times what is needed, none from naive's on: that is every tile of the
+    `square`, those of the `causal` triangle (where leaving out more is the lesson), or so many
+    times what is needed.
+    """
+
+    naive: Literal["square", "causal"] | PositiveNumber
+    full: Annotated[float, Field(ge=1.0)]
+    cases: Annotated[ListOf[CaseTable], Field(min_length=1)]
+
+
 class Problem(Table):
     """One problem as problem.toml describes it."""
 
@@ -163,6 +176,7 @@ class Problem(Table):
     tolerance: Tolerance
     base: CaseTable
     checks: Annotated[ListOf[Check], Field(min_length=1)]
+    work: Work | None = None
     benchmarks: ListOf[BenchmarkTable] = ()
     speed: Speed
     memory: Memory | None = None
@@ -170,6 +184,8 @@ class Problem(Table):
     @model_validator(mode="after")
     def _checks_depart_in_their_subject_alone(self) -> Problem:
         ids = [check.id for check in self.checks]
+        if (self.work is None) != (self.points.work == 0):
+            raise ValueError("work: got points without a table [work], or a table without points")
         for check in self.checks:
             where = f"checks: {check.id}"
             if ids.count(check.id) > 1:
@@ -241,6 +257,15 @@ class Problem(Table):
                 # Draws depend on the run's seed and on nothing that the submission can choose.
                 place = f"{seed}/{self.id}/{check.id}/{next(index)}"
                 yield resolve(self.base.given | table.given, dtype, place, exact=check.exact)
+
+    def work_cases(self, seed: str) -> tuple[Case, ...]:
+        """The calls in which work is counted, sizes drawn from `seed`."""
+        tables = self.work.cases if self.work else ()
+        places = (f"{seed}/{self.id}/work/{index}" for index in itertools.count())
+        return tuple(
+            resolve(self.base.given | table.given, "fp32", place)
+            for table, place in zip(tables, places, strict=False)
+        )
 
     def step_of_cause(self, cause: str) -> int | None:
         """Number of the step in which the known mistake `cause` (without prefix) is made."""

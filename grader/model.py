@@ -221,7 +221,57 @@ class MemoryFigures(Record):
     shape: str = ""
 
 
-Figures = Annotated[CorrectnessFigures | SpeedFigures | MemoryFigures, Field(discriminator="kind")]
+class Amount(Record):
+    """How much of one kind of work was done, is needed, and is done naively."""
+
+    done: int
+    needed: int
+    naive: int
+
+    @property
+    def ratio(self) -> float:
+        """What was done over what is needed."""
+        return self.done / max(self.needed, 1)
+
+    @property
+    def naive_ratio(self) -> float:
+        """What naive attention does over what is needed."""
+        return self.naive / max(self.needed, 1)
+
+
+class WorkFigures(Record):
+    """What a traced call did: multiply-adds in dots, elements read, and how many different ones.
+
+    None where a kind does not apply. What is needed is counted with tiles of `tile_q` queries by
+    `tile_k` keys, the kernel's own. All points at `full` times what is needed, none at naive's.
+    """
+
+    kind: Literal["work"] = "work"
+    multiply_adds: Amount | None = None
+    elements_read: Amount | None = None
+    distinct_read: Amount | None = None
+    full: float = 1.0
+    tile_q: int = 0
+    tile_k: int = 0
+    launches: int = 0
+    programs: int = 0
+    shape: str = ""
+    tiles: TileMap | None = None
+
+    @property
+    def amounts(self) -> dict[str, Amount]:
+        """The kinds of work that were counted, in words."""
+        named = {
+            "multiply-adds": self.multiply_adds,
+            "elements read": self.elements_read,
+            "different elements read": self.distinct_read,
+        }
+        return {name: amount for name, amount in named.items() if amount is not None}
+
+
+Figures = Annotated[
+    CorrectnessFigures | WorkFigures | SpeedFigures | MemoryFigures, Field(discriminator="kind")
+]
 
 
 class ComponentResult(Record):

@@ -18,13 +18,16 @@ import pytest
 from grader.cases import Case, resolve
 from grader.environment import interpreter_works
 from grader.findings import (
+    WORK,
     Alive,
     CaseBegins,
     CaseEnds,
     CaseFailed,
     CauseFound,
+    Evidence,
     Finding,
     TestRequest,
+    WorkCounted,
     write_event,
 )
 from grader.manifest import PROBLEMS, Check, ManifestError, Problem, load_problem
@@ -108,6 +111,7 @@ class ProblemTrial:
         spent = (run.request.spent_s, run.request.lost_s) if run.request else (0.0, 0.0)
         self.budget = Budget(problem.limits, *spent)
         self.calls = 0
+        self.failures = 0
         self._sessions: dict[bool, Any] = {}
         self._compilers: Any = None
 
@@ -138,6 +142,28 @@ class ProblemTrial:
 
         workers = self.run.request.compile_workers if self.run.request else 1
         self._compilers = Compilers(self.problem, self.source, cases, workers)
+
+    def count_work(self) -> None:
+        """Count the work of a submission of which all cases passed, where the judge asked."""
+        from grader.judge import WorkRun
+        from grader.running.session import Session
+
+        request, problem = self.run.request, self.problem
+        if request is None or problem.work is None or self.failures:
+            return
+        if not _interprets():
+            reason = "needs Triton's interpreter, which this Triton has not with this numpy"
+            evidence = Evidence(verdict=Verdict.NOT_MEASURED, reason=reason)
+        else:
+            if False not in self._sessions:
+                self._sessions[False] = Session(
+                    problem, self.source, device="cpu", interpret=True, budget=self.budget
+                )
+            session = self._sessions[False]
+            session.start()
+            self.run.send(CaseBegins(check=WORK, index=0))
+            evidence = WorkRun(self.judged, session).judge()
+        self.run.send(WorkCounted(evidence=evidence))
 
     def close(self) -> None:
         """End all workers."""
@@ -310,6 +336,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Any:
         return report
     trial = run.trial(place[0])
     finding = _finding(error, trial, item.nodeid)
+    trial.failures += finding.verdict not in (Verdict.PASS, Verdict.NOT_MEASURED)
     finding = finding.model_copy(update={"duration_s": round(call.duration, 3)})
     item.stash[_FINDING] = finding
     _, check, _, index = place
@@ -356,6 +383,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     run = session.config.stash[_RUN]
     causes: dict[tuple[str, str, int], CauseFound] = {}
     for trial in run.trials.values():
+        trial.count_work()
         for cause in trial.judged.casebook.settle(trial.source.step_at):
             found = CauseFound(**vars(cause))
             run.send(found)

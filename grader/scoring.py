@@ -27,6 +27,7 @@ from grader.model import (
     ProblemResult,
     SpeedFigures,
     Verdict,
+    WorkFigures,
     finite,
     worst,
 )
@@ -177,6 +178,37 @@ def score_speed(figures: SpeedFigures, possible: float) -> ComponentResult:
         return internal(possible, reason).model_copy(update={"figures": figures})
     if earned < possible:
         reason = f"{speedup:.3g}x naive; no points at {floor:g}x, full points at {full:g}x"
+    return ComponentResult(verdict=Verdict.PASS, points=points, reason=reason, figures=figures)
+
+
+def work_fraction(figures: WorkFigures) -> float:
+    """Return the part of the work points earned: that of the kind in which most is too much.
+
+    1 up to `full` times what is needed, 0 from naive's count on, linear in the log between.
+    """
+    parts = []
+    for amount in figures.amounts.values():
+        if amount.ratio <= figures.full:
+            parts.append(1.0)
+        elif amount.naive_ratio <= figures.full or amount.ratio >= amount.naive_ratio:
+            parts.append(0.0)
+        else:
+            left = math.log(amount.naive_ratio / amount.ratio)
+            parts.append(left / math.log(amount.naive_ratio / figures.full))
+    return min(parts, default=0.0)
+
+
+def score_work(figures: WorkFigures, possible: float) -> ComponentResult:
+    """Score what was done over what was needed; the verdict is `PASS` whatever the ratio."""
+    earned = tenths(possible, work_fraction(figures))
+    points = Points(earned=earned, available=possible, possible=possible)
+    reason = None
+    if earned < possible:
+        kind, amount = max(figures.amounts.items(), key=lambda item: item[1].ratio)
+        reason = (
+            f"{amount.ratio:.2f}x the {kind} that are needed; full points up to"
+            f" {figures.full:g}x, none from {amount.naive_ratio:.2f}x on"
+        )
     return ComponentResult(verdict=Verdict.PASS, points=points, reason=reason, figures=figures)
 
 

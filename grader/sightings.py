@@ -49,7 +49,7 @@ def look(problem_id: str, case: Case, trace: Trace, wrong: tuple[str, ...]) -> S
             found = judge(case, walk)
             if found is not None:
                 return found
-    return _nan(trace)
+    return _narrow(case, trace) or _over_queries(wrong, trace) or _nan(trace)
 
 
 # -- heads, strides, pointers -------------------------------------------------------------------
@@ -168,7 +168,7 @@ def _query_rows(case: Case, trace: Trace) -> Sighting | None:
                 return Sighting(
                     "TILE-NUMBER-AS-ROW",
                     f"tiles of {tile} rows begin one row apart",
-                    f"seen: programs begin at rows {_first(group[:, 5])} and store {tile} rows each",
+                    f"seen: programs begin at rows {_first(group[:, 5])}; each stores {tile} rows",
                     "a tile's first row is its number times the tile's size",
                     line,
                 )
@@ -181,6 +181,15 @@ def _query_rows(case: Case, trace: Trace) -> Sighting | None:
             "each program needs rows of its own: look at program_id and its axis",
             again,
         )
+    heads = nobody.all(axis=1)
+    if heads.any() and not nobody[~heads].any():
+        return Sighting(
+            "HEADS-OF-NOBODY",
+            f"no program computes {int(heads.sum())} of {heads.size} query heads",
+            f"seen: out is stored for {_planes(~heads, case)} and not for {_planes(heads, case)}",
+            "the grid needs batch * num_q_heads programs on its axis of heads",
+            line,
+        )
     if nobody.any():
         partial = case.seqlen_q // tile * tile
         rest = np.zeros_like(nobody)
@@ -192,7 +201,23 @@ def _query_rows(case: Case, trace: Trace) -> Sighting | None:
                 f"seen: tiles of {tile} rows are stored up to row {partial - 1} of {case.seqlen_q}",
                 "the grid needs triton.cdiv(seqlen, BLOCK_M) programs, not seqlen // BLOCK_M",
             )
+        head = int(np.flatnonzero(nobody.any(axis=1))[0])
+        one = np.arange(nobody.shape[0]) == head
+        return Sighting(
+            "ROWS-OF-NOBODY",
+            "no program stores some rows of out",
+            f"seen: rows {ranges(nobody[head])} of {_planes(one, case)} are not stored; programs"
+            f" begin at rows {_first(np.unique(firsts))}",
+            "which rows does each program_id get, and does the grid have a program for each tile?",
+            line,
+        )
     return None
+
+
+def _planes(hit: np.ndarray, case: Case) -> str:
+    """Name query heads; over all batches, where there are several, in order."""
+    what = "query head" if case.batch == 1 else "batch * num_q_heads + head"
+    return f"{what}{'s' if hit.sum() > 1 and case.batch == 1 else ''} {ranges(hit)}"
 
 
 def _first(rows: np.ndarray) -> str:
@@ -251,6 +276,15 @@ def _positions_in_the_tile(case: Case, walk: Walk) -> Sighting | None:
     tile_q, tile_k = walk.tile
     query, key = np.arange(case.seqlen_q)[:, None], np.arange(case.seqlen_k)[None, :]
     full = key // tile_k * tile_k + tile_k - 1 <= query // tile_q * tile_q
+    turned = query <= key
+    if any((guess & walk.visited == walk.taken).all() for guess in (turned, turned | full)):
+        return Sighting(
+            "MASK-TRANSPOSED",
+            "the mask compares queries and keys the wrong way round",
+            f"seen: {_example(walk)}",
+            "rows of the scores are queries, [:, None]; columns are keys, [None, :]",
+            walk.trace.count(Counter.HIDDEN_LINE),
+        )
     for rows, columns in (
         (query % tile_q, key % tile_k),
         (query, key % tile_k),
@@ -258,7 +292,7 @@ def _positions_in_the_tile(case: Case, walk: Walk) -> Sighting | None:
     ):
         masked = columns <= rows
         for guess in (masked, masked | full):
-            if (guess != walk.due).any() and ((guess & walk.visited) == walk.taken).all():
+            if (guess & walk.visited == walk.taken).all():
                 return Sighting(
                     "MASK-INSIDE-THE-TILE",
                     "the mask compares positions inside the tile, not in the sequence",
@@ -297,26 +331,25 @@ def _wrong_pairs(case: Case, walk: Walk) -> Sighting | None:
             id, side = "KEYS-BEFORE-THE-WINDOW", "keys to the left of the window take part"
         else:
             return None
-        unmasked = _whole_tile_taken(walk, batch, head, query, keys[0])
-        return Sighting(
-            id,
-            side + (": a tile on the edge is not masked" if unmasked else ""),
-            f"seen: query {query} of head {head} took"
-            f" {_keys(extra[batch, head, query])}, which it does not see",
-            "which tiles need the mask?" if unmasked else "compare the mask with the rule",
-            walk.scores_line if unmasked else walk.trace.count(Counter.HIDDEN_LINE),
-        )
+        seen = f"seen: query {query} of head {head} took {_keys(extra[batch, head, query])}"
+        masks = walk.masks[extra]
+        if (masks == 2).all():
+            return Sighting(
+                "MASKED-SCORES-NOT-HIDDEN",
+                "masked scores are set to a number that hides nothing",
+                seen,
+                'a key that is not visible has the score float("-inf")',
+                walk.trace.count(Counter.HIDDEN_LINE),
+            )
+        if (masks == 0).all():
+            side += ": a tile on the edge is not masked"
+            help, line = "which tiles need the mask?", walk.scores_line
+        else:
+            help, line = "compare the mask with the rule", walk.trace.count(Counter.HIDDEN_LINE)
+        return Sighting(id, side, f"{seen}, which it does not see", help, line)
     if missing.any():
         return _missing(case, walk)
     return None
-
-
-def _whole_tile_taken(walk: Walk, batch: int, head: int, query: int, key: int) -> bool:
-    """Whether nothing is masked in the tile of a pair."""
-    tile_q, tile_k = walk.tile
-    first, start = query // tile_q * tile_q, key // tile_k * tile_k
-    here = (batch, head, slice(first, first + tile_q), slice(start, start + tile_k))
-    return bool((walk.taken[here] == walk.visited[here]).all())
 
 
 def _missing(case: Case, walk: Walk) -> Sighting | None:
@@ -377,6 +410,32 @@ def _nan(trace: Trace) -> Sighting | None:
         " far is -inf",
         "subtract a finite number where the maximum is -inf",
         trace.count(Counter.NAN_LINE),
+    )
+
+
+def _narrow(case: Case, trace: Trace) -> Sighting | None:
+    line = trace.count(Counter.NARROW_LINE)
+    if case.dtype != "fp32" or not line:
+        return None
+    return Sighting(
+        "OPERANDS-ROUNDED",
+        "the operands of this tl.dot are rounded to 16 bits",
+        "seen: the inputs are fp32, and what is multiplied has 16 bits",
+        "convert the weights to the dtype of v, not to a fixed one: p.to(v.dtype)",
+        line,
+    )
+
+
+def _over_queries(wrong: tuple[str, ...], trace: Trace) -> Sighting | None:
+    line = trace.count(Counter.OVER_QUERIES_LINE)
+    if not line or "out" not in wrong:
+        return None
+    return Sighting(
+        "REDUCED-OVER-QUERIES",
+        "scores are reduced over queries, not over keys",
+        "seen: this line takes a maximum or a sum along the axis of the queries",
+        "each query has a maximum and a sum of its own: reduce over the axis of the keys",
+        line,
     )
 
 

@@ -18,12 +18,15 @@ from pathlib import Path
 
 from grader.cases import Case
 from grader.findings import (
+    WORK,
     CaseBegins,
     CaseEnds,
     CauseFound,
+    Evidence,
     Finding,
     SourceFile,
     TestRequest,
+    WorkCounted,
     read_event,
 )
 from grader.manifest import ROOT, Check, Problem
@@ -40,10 +43,11 @@ Place = tuple[str, int]  # check and number of the case
 
 @dataclasses.dataclass
 class Findings:
-    """What is known of one problem: a finding per case, and the causes that explain them."""
+    """What is known of one problem: a finding per case, their causes, and the work counted."""
 
     cases: dict[Place, Finding] = dataclasses.field(default_factory=dict)
     causes: list[CauseFound] = dataclasses.field(default_factory=list)
+    work: Evidence | None = None
     missing: str = "not run"
 
     def cause_of(self, places: Iterable[Place]) -> CauseFound | None:
@@ -97,7 +101,11 @@ class TestRun:
             died_in = None if self.interrupted else self._current
             if died_in is not None:
                 self._lost_s += time.monotonic() - self._begun_at
-                self._end_case(died_in, _killed(self.problem, died_in, ending))
+                killed = _killed(self.problem, died_in, ending)
+                self._end_case(died_in, killed)
+                if died_in[0] == WORK and killed.message:
+                    reason = killed.message.headline
+                    self.findings.work = Evidence(verdict=Verdict.CRASH, reason=reason)
             left = self._places - self.findings.cases.keys()
             stopped = self._exit_first and any(
                 f.verdict not in (Verdict.PASS, Verdict.NOT_MEASURED)
@@ -179,6 +187,9 @@ class TestRun:
                 self._heard += 1
                 self._spent_s, self._lost_s = event.spent_s, event.lost_s
                 self._end_case((event.check, event.index), event.finding)
+            elif isinstance(event, WorkCounted):
+                self._current = None
+                self.findings.work = event.evidence
             elif isinstance(event, CauseFound):
                 self.findings.causes.append(event)
         self._read_report(report)

@@ -22,10 +22,10 @@ _MOST_TILES = 48  # on a side of a map
 
 @dataclasses.dataclass(frozen=True)
 class Walk:
-    """The pairs of one product; boolean arrays of (batch, q head, query, key) but for `due`.
+    """The pairs of one product; arrays of (batch, q head, query, key), boolean but for `masks`.
 
-    `due` is (query, key). `tile` is the size of the kernel's tiles, queries by keys; `scores_line`
-    and `product_line` are where it multiplies.
+    `masks` is as in `Trace`; `due` is (query, key). `tile` is the size of the kernel's tiles,
+    queries by keys; `scores_line` and `product_line` are where it multiplies.
     """
 
     product: str
@@ -34,6 +34,7 @@ class Walk:
     visited: np.ndarray
     taken: np.ndarray
     twice: np.ndarray
+    masks: np.ndarray
     tile: tuple[int, int]
     scores_line: int
     product_line: int
@@ -86,6 +87,7 @@ def walk_of(problem_id: str, case: Case, trace: Trace, product: str = "out") -> 
         visited=arrays["visits"][kernels].any(axis=0).reshape(size),
         taken=(arrays["takes"][index] > 0).reshape(size),
         twice=(arrays["twice"][index] > 0).reshape(size),
+        masks=arrays["masks"][index].reshape(size),
         tile=(int(main[_TILE_Q]), int(main[_TILE_K])),
         scores_line=int(scores[0, 0]) if len(scores) else 0,
         product_line=int(main[0]),

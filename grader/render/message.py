@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from grader.findings import CauseFound, Finding
 from grader.model import CheckResult, Diagnosis, Message, ProblemResult, Verdict
 from grader.render.text import clean, clean_lines, wrap
+from grader.render.tiles import is_as_due, tile_lines
 
 ID_LIMIT = 12
 NAME_LIMIT = 40
@@ -127,6 +128,7 @@ def message_lines(problem_id: str, cause: Cause, width: int) -> list[str]:
     ):
         if value:
             rows += wrap(value, width, f"  {label:<6}  ")
+    rows += _tiles(message)
     rows += _output(message, width)
     if diagnosis is not None:
         rows += _remark("note: ", diagnosis.note, width) + _remark("help: ", diagnosis.help, width)
@@ -175,6 +177,16 @@ def _output(message: Message, width: int) -> list[str]:
     return rows
 
 
+def _tiles(message: Message) -> list[str]:
+    tiles = message.tiles
+    if tiles is None:
+        return []
+    if is_as_due(tiles):
+        return ["  walk    every visible key took part once, and no other: look at the arithmetic"]
+    lines = tile_lines(tiles)
+    return [f"  tiles   {lines[0]}", *(f"        {line}" for line in lines[1:])]
+
+
 def _remark(lead: str, text: str, width: int) -> Iterable[str]:
     shown = clean(text)
     return wrap(shown, width, lead) if shown else []
@@ -190,6 +202,7 @@ def failure_text(
 ) -> str:
     """Return the message of one failed case, for pytest; a cause is named only when it is known."""
     message = finding.message or Message(headline=str(finding.verdict))
+    message = found.located(message) if found else message
     diagnosis = found.diagnosis if found else None
     identity = diagnosis.id if diagnosis else None
     identity = identity or _error_id(problem_id, _kind(finding.verdict, check_id))

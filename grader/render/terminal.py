@@ -23,10 +23,12 @@ from grader.model import (
     ProblemResult,
     SpeedFigures,
     Verdict,
+    WorkFigures,
     finite,
 )
 from grader.render.message import ID_LIMIT, NAME_LIMIT, causes, message_lines
 from grader.render.text import byte_size, clean, fit, milliseconds, plural, points, wrap
+from grader.render.tiles import tile_lines
 
 MIN_WIDTH = 72
 MAX_REASONS = 4
@@ -71,10 +73,10 @@ LEAD_STYLES = {
 }
 
 
-def render(record: GradeRecord, *, width: int = 80, color: bool = False) -> str:
+def render(record: GradeRecord, *, width: int = 80, color: bool = False, maps: bool = False) -> str:
     """Return the report as text no wider than `width` cells, which is at least 72.
 
-    There are escape codes in it only with `color`.
+    There are escape codes in it only with `color`, and with `maps` the tiles that a kernel visits.
     """
     width = max(width, MIN_WIDTH)
     console = Console(
@@ -93,6 +95,7 @@ def render(record: GradeRecord, *, width: int = 80, color: bool = False) -> str:
         _table(record, width),
         _lines(_legend(record, width)),
         _measurements(record, width),
+        *(_lines(rows) for rows in (_maps(record) if maps else [])),
         *(_lines(rows) for rows in _messages(record, width)),
         _lines(_closing(record, width)),
     ]
@@ -235,7 +238,16 @@ def _measurements(record: GradeRecord, width: int) -> list[RenderableType]:
     parts: list[RenderableType] = []
     if rows:
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-        for name in ("measured", "speed-up", "time", "naive", "spread", "extra memory", "naive"):
+        for name in (
+            "measured",
+            "work",
+            "speed-up",
+            "time",
+            "naive",
+            "spread",
+            "extra memory",
+            "naive",
+        ):
             side = "left" if name == "measured" else "right"
             table.add_column(name, justify=side, no_wrap=True, header_style="")
         for row in rows:
@@ -252,13 +264,19 @@ def _measurements(record: GradeRecord, width: int) -> list[RenderableType]:
 
 
 def _figures(problem: ProblemResult) -> tuple[str, ...]:
-    """Return id, speed-up, times, spread and memory as text; a figure that is missing is blank."""
+    """Return id, work, speed-up, times, spread and memory as text; what is missing is blank.
+
+    Work is what was done over what is needed, of the kind in which that is most.
+    """
     speed, memory = (_shown_figures(problem.components.get(name)) for name in ("speed", "memory"))
+    work = _shown_figures(problem.components.get("work"))
+    ratios = [a.ratio for a in work.amounts.values()] if isinstance(work, WorkFigures) else []
     speed = speed if isinstance(speed, SpeedFigures) else SpeedFigures()
     memory = memory if isinstance(memory, MemoryFigures) else MemoryFigures()
     ratio, spread = finite(speed.speedup), finite(speed.spread_percent)
     return (
         clean(problem.id, ID_LIMIT),
+        f"{max(ratios):.2f}x" if ratios else "",
         "" if ratio is None else f"{ratio:.1f}x" if abs(ratio) < 1e6 else f"{ratio:.1e}x",
         milliseconds(speed.median_ms) or "",
         milliseconds(speed.naive_ms) or "",
@@ -266,6 +284,19 @@ def _figures(problem: ProblemResult) -> tuple[str, ...]:
         byte_size(memory.extra_bytes[-1]) or "" if memory.extra_bytes else "",
         byte_size(memory.naive_extra_bytes[-1]) or "" if memory.naive_extra_bytes else "",
     )
+
+
+def _maps(record: GradeRecord) -> list[list[str]]:
+    """Return the tiles that the kernels visited where their work was counted."""
+    found = []
+    for problem in record.problems:
+        work = problem.components.get("work")
+        figures = work.figures if work else None
+        if isinstance(figures, WorkFigures) and figures.tiles is not None:
+            lines = tile_lines(figures.tiles)
+            title = f"{clean(problem.id, ID_LIMIT)} tiles, {lines[0]}"
+            found.append([title, *wrap(clean(figures.shape), MIN_WIDTH, "        "), *lines[1:]])
+    return found
 
 
 def _shown_figures(component: ComponentResult | None) -> object:

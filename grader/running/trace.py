@@ -44,8 +44,10 @@ class Counter(enum.IntEnum):
     NAN_KINDS = 13  # by how many kinds of operation NaN came out of operands without
     TWICE_LINE = 14
     HIDDEN_LINE = 15  # the line of the last mask of scores
-    STORED_TWICE = 16  # elements of outputs that two programs stored
+    STORED_TWICE = 16  # rows of out that two programs stored
     STORED_TWICE_LINE = 17
+    NARROW_LINE = 18  # a dot of 16-bit operands where the inputs are fp32
+    OVER_QUERIES_LINE = 19  # scores or weights that were reduced over queries
 
 
 # Columns of the tables.
@@ -117,6 +119,7 @@ class TraceShape:
             "visits": (np.uint8, (KERNELS, *pairs)),
             "takes": (np.uint8, (len(PRODUCTS), *pairs)),
             "twice": (np.uint8, (len(PRODUCTS), *pairs)),
+            "masks": (np.uint8, (len(PRODUCTS), *pairs)),
         }
 
     @property
@@ -145,7 +148,8 @@ class Trace:
 
     `visits` counts, per kernel, how often a pair of a query and a key was in a tile of scores;
     `takes`, per product, how often its weight, not masked, was in that product; `twice` marks the
-    pairs of which that is true more than once in one launch.
+    pairs of which that is true more than once in one launch, `masks` those that a mask was applied
+    to: 1 where it kept them, 2 where it put another number in their place that hides nothing.
     """
 
     shape: TraceShape
@@ -157,8 +161,8 @@ class Trace:
         arrays = {name: array.copy() for name, array in shape.arrays(memory).items()}
         for name, columns in (("dots", DOT), ("accesses", ACCESS), ("programs", PROGRAM)):
             table = arrays[name]
-            limits = [shape.limit_of(column) for column in columns]
-            whole = (table >= [low for low, _ in limits]) & (table <= [high for _, high in limits])
+            least, most = np.array([shape.limit_of(column) for column in columns]).T
+            whole = (table >= least) & (table <= most)
             arrays[name] = table[table.any(axis=1) & whole.all(axis=1)]
         return cls(shape, arrays)
 

@@ -106,6 +106,7 @@ class Tracer:
         for name, moves in _MOVES.items():
             replace(builder, name, self._reshaped(*moves))
         replace(interpreter, "_patch_lang_tensor", _transposing)
+        replace(interpreter.ReduceOps, "apply_impl", self._reduced)
         try:
             yield
         finally:
@@ -149,29 +150,35 @@ class Tracer:
             if tags is not None:
                 result.tags = tags
                 if _is_of_pairs(result) and result.data.dtype.kind == "f":
-                    result.hidden = self._hidden(result, handles, args[-1])
+                    self._follow_masks(result, handles, args[-1])
             self._look_for_nan(result, handles, args[-1] if args else None)
             return result
 
         return traced
 
-    def _hidden(self, result: Any, handles: list[Any], operation: Any) -> np.ndarray:
-        """Return which pairs are masked: by a number far down, or by a zero put in their place."""
+    def _follow_masks(self, result: Any, handles: list[Any], operation: Any) -> None:
+        """Note which pairs are hidden: by a number far down, or by a zero in place of a weight."""
         hidden = result.data <= _HIDDEN
+        result.weights = operation in (np.exp, np.exp2)
+        result.mask = None
         for handle in handles:
-            if getattr(handle, "hidden", None) is not None:
-                hidden = hidden | handle.hidden
+            result.weights |= getattr(handle, "weights", False)
+            hidden = _joined(hidden, getattr(handle, "hidden", None), np.logical_or)
+            result.mask = _joined(getattr(handle, "mask", None), result.mask, np.maximum)
         if operation is np.where:
-            chosen, *sides = handles
+            condition, *sides = handles
             self._counters[Counter.HIDDEN_LINE] = self._line()
-            for side, elsewhere in zip(sides, (chosen.data, ~chosen.data), strict=True):
-                if not _is_of_pairs(side) and not side.data.any():
-                    hidden = hidden | elsewhere
-        elif operation is np.multiply:
+            for side, there in zip(sides, (condition.data, ~condition.data), strict=True):
+                if not _is_of_pairs(side):
+                    if result.weights and not side.data.any():
+                        hidden = hidden | there
+                    mask = np.where(there & ~hidden, np.uint8(2), np.uint8(1))
+                    result.mask = _joined(mask, result.mask, np.maximum)
+        elif operation is np.multiply and result.weights:
             for handle in handles:
                 if not _is_of_pairs(handle) or handle.data.dtype.kind != "f":
                     hidden = hidden | (handle.data == 0)
-        return hidden
+        result.hidden = hidden
 
     def _reshaped(self, move_tags: Any, move: Any) -> Any:
         """Hook an operation that moves axes: what is known of a tile moves along."""
@@ -179,16 +186,29 @@ class Tracer:
         def hook(operation: Any) -> Any:
             def traced(this: Any, arg: Any, *args: Any) -> Any:
                 result = operation(this, arg, *args)
-                tags, hidden = (getattr(arg, name, None) for name in ("tags", "hidden"))
+                tags = getattr(arg, "tags", None)
                 if tags is not None:
                     result.tags = move_tags(tags, *args)
-                if hidden is not None:
-                    result.hidden = move(hidden, *args)
+                    result.weights = getattr(arg, "weights", False)
+                for name in ("hidden", "mask"):
+                    array = getattr(arg, name, None)
+                    if array is not None:
+                        setattr(result, name, move(array, *args))
                 return result
 
             return traced
 
         return hook
+
+    def _reduced(self, reduce: Any) -> Any:
+        def apply_impl(this: Any, tiles: Any) -> Any:
+            handle = tiles[0].handle
+            axis = this.axis if this.axis is not None else 0
+            if _is_of_pairs(handle) and handle.tags[axis].of_queries:
+                self._counters[Counter.OVER_QUERIES_LINE] = self._line()
+            return reduce(this, tiles)
+
+        return apply_impl
 
     # -- memory -------------------------------------------------------------------------------
 
@@ -332,6 +352,9 @@ class Tracer:
 
     def _note_dot(self, a: Any, b: Any, tags_a: tuple, tags_b: tuple, size: tuple) -> None:
         product, tile = trace.OTHER, (0, 0)
+        narrow = a.dtype.primitive_bitwidth == 16 and self._inputs[0].tensor.element_size() == 4
+        if narrow and not self._counters[Counter.NARROW_LINE]:
+            self._counters[Counter.NARROW_LINE] = self._line()
         if tags_a[1] is None and tags_b[0] is None and tags_a[0] and tags_b[1]:
             queries, keys = tags_a[0], tags_b[1]
             if not queries.of_queries:
@@ -368,8 +391,9 @@ class Tracer:
         shape = self._shape
         hidden = getattr(weights, "hidden", None)
         taken = np.ones(weights.data.shape, bool) if hidden is None else ~hidden
+        mask = _joined(np.zeros(taken.shape, np.uint8), getattr(weights, "mask", None), np.maximum)
         if transposed:
-            taken = taken.T
+            taken, mask = taken.T, mask.T
         free, own = tags[0], tags[1]  # axes of the weights: kept, and summed over
         length = shape.seqlen_q if values.of_queries else shape.seqlen_k
         kept, summed = free.ids >= 0, values.ids >= 0
@@ -380,15 +404,17 @@ class Tracer:
         if values.operand == "v" and taken[kept][:, ~summed].any():
             self._counters[Counter.PADDING_TAKEN] += int(taken[kept][:, ~summed].sum())
             self._counters[Counter.PADDING_LINE] = self._line()
-        part = taken[kept][:, summed]
+        part, mask = taken[kept][:, summed], mask[kept][:, summed]
         rows, columns = free.ids[kept], values.ids[summed]
         if values.of_queries:  # the weights are transposed: keys are kept, queries summed over
-            rows, columns, part = columns, rows, part.T
+            rows, columns, part, mask = columns, rows, part.T, mask.T
         if rows.size and columns.size:
             table = self._arrays["takes"][product]
             columns_of_head = columns % shape.seqlen_k
             self._note_twice(product, rows, columns_of_head, part)
             _count(table, rows, columns_of_head, part)
+            index = np.ix_(rows, columns_of_head)
+            self._arrays["masks"][product][index] |= mask
             if values.operand == "v":
                 heads = np.ix_(
                     np.unique(rows // shape.seqlen_q), np.unique(columns // shape.seqlen_k)
@@ -513,10 +539,11 @@ def _transposing(patch: Any) -> Any:
 
         def transpose(this: Any) -> Any:
             turned = plain.fget(this)
-            for name in ("tags", "hidden"):
+            for name in ("tags", "hidden", "mask"):
                 own = getattr(this.handle, name, None)
                 if own is not None:
                     setattr(turned.handle, name, own[::-1] if name == "tags" else own.T)
+            turned.handle.weights = getattr(this.handle, "weights", False)
             return turned
 
         tensor.T = property(transpose)
@@ -529,6 +556,13 @@ def _is_of_pairs(handle: Any) -> bool:
     """Whether a tile has queries on one axis and keys on the other."""
     tags = getattr(handle, "tags", None)
     return tags is not None and len(tags) == 2 and None not in tags
+
+
+def _joined(first: Any, second: Any, join: Any) -> Any:
+    """Join two arrays of one shape, either of which may be None."""
+    if first is None or second is None:
+        return second if first is None else first
+    return join(first, second)
 
 
 def _count(table: np.ndarray, rows: np.ndarray, columns: np.ndarray, part: Any) -> None:

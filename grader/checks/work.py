@@ -1,0 +1,156 @@
+"""How much a kernel does beside what it needs: multiply-adds and reads, counted in a trace.
+
+What is needed is counted with the kernel's own tiles, so that no tile shape is better than another;
+tiles smaller than 16 or larger than 128 count as that. There is no clock in it, so that it is the
+same on all machines.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+
+from grader.cases import Case
+from grader.checks.walk import due_pairs, tile_map, walk_of
+from grader.manifest import Problem, Work
+from grader.model import Amount, WorkFigures
+from grader.running.trace import ACCESS, OPERANDS, SCORES, Counter, Trace
+
+_SMALLEST, _LARGEST = 16, 128
+# Products of tiles that each pass needs: scores and out; scores, dP, dV and dK; scores, dP and dQ.
+_FORWARD, _BACKWARD_KEYS, _BACKWARD_QUERIES = 2, 4, 3
+
+
+def count_work(problem: Problem, case: Case, trace: Trace) -> WorkFigures:
+    """Return what the traced call did, what it needed, and what naive attention would do."""
+    assert problem.work is not None
+    amounts = (_row_sum if case.rows is not None else _attention)(
+        problem, problem.work, case, trace
+    )
+    walk = walk_of(problem.id, case, trace)
+    tile = _tiles(problem, case, trace)["out"] if case.rows is None else (0, 0)
+    return WorkFigures(
+        **amounts,
+        full=problem.work.full,
+        tile_q=tile[0],
+        tile_k=tile[1],
+        launches=trace.count(Counter.LAUNCHES),
+        programs=trace.count(Counter.PROGRAMS),
+        shape=str(case),
+        tiles=tile_map(walk) if walk else None,
+    )
+
+
+def unread(case: Case, trace: Trace) -> str | None:
+    """Say how many elements an output depends on and no kernel read; None where all were read.
+
+    Then the judge's eyes were not where the kernel ran: a result without its reads is none.
+    """
+    if case.rows is not None:
+        needed = case.rows * case.cols + case.cols
+    else:
+        keys = case.num_kv_heads * case.seqlen_k
+        needed = case.batch * (case.num_q_heads * case.seqlen_q + 2 * keys) * case.head_dim
+    read = trace.count(Counter.DISTINCT_READ)
+    if read >= needed:
+        return None
+    return f"kernels read {read:,} elements, and the output depends on {needed:,}"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Tiles:
+    """Tiles of a pass: their size, how many hold a pair that is due, how many naive visits."""
+
+    size: tuple[int, int]
+    due: int
+    naive: int
+
+
+def _attention(problem: Problem, work: Work, case: Case, trace: Trace) -> dict[str, Amount]:
+    heads = case.batch * case.num_q_heads
+    due = due_pairs(problem.id, case)
+    naive = np.tril(np.ones_like(due)) if work.naive == "causal" else np.ones_like(due)
+    passes = {
+        name: _Tiles(size, heads * _holding(due, size), heads * _holding(naive, size))
+        for name, size in _tiles(problem, case, trace).items()
+    }
+    rows, dim = heads * case.seqlen_q * case.head_dim, case.head_dim
+    keys = case.batch * case.num_kv_heads * case.seqlen_k * case.head_dim
+
+    def count(which: str) -> tuple[int, int]:
+        """Multiply-adds and reads with the tiles that are `due`, or those that are `naive`."""
+        adds, reads = 0, 0
+        for name, tiles in passes.items():
+            number = getattr(tiles, which)
+            pairs = number * tiles.size[0] * tiles.size[1] * dim
+            if name == "out":
+                adds += _FORWARD * pairs
+                reads += rows + 2 * number * tiles.size[1] * dim  # q once, a tile of k and v each
+            elif name == "dk":
+                adds += _BACKWARD_KEYS * pairs
+                reads += 2 * rows + 2 * number * tiles.size[0] * dim  # out, dout; q and dout
+            else:
+                adds += _BACKWARD_QUERIES * pairs
+                reads += 2 * rows + 2 * number * tiles.size[1] * dim
+        return adds, reads
+
+    (needed_adds, needed_reads), (naive_adds, naive_reads) = count("due"), count("naive")
+    if isinstance(work.naive, float):
+        naive_adds, naive_reads = work.naive * needed_adds, work.naive * needed_reads
+    group = case.num_q_heads // case.num_kv_heads
+    # What one kernel leaves for the next (shares of a split row, delta) is memory's concern.
+    reads = trace.count(Counter.ELEMENTS_READ) - trace.count(Counter.UNKNOWN_READS)
+    amounts = {"elements_read": Amount(done=reads, needed=needed_reads, naive=int(naive_reads))}
+    adds = trace.count(Counter.MULTIPLY_ADDS)
+    if adds:
+        amounts["multiply_adds"] = Amount(done=adds, needed=needed_adds, naive=int(naive_adds))
+    if group > 1 and not problem.gradients:
+        amounts["distinct_read"] = Amount(
+            done=trace.count(Counter.DISTINCT_READ),
+            needed=rows + 2 * keys,
+            naive=rows + 2 * group * keys,
+        )
+    return amounts
+
+
+def _row_sum(work: Work, case: Case, trace: Trace) -> dict[str, Amount]:
+    assert case.rows is not None and case.cols is not None and isinstance(work.naive, float)
+    accesses = [dict(zip(ACCESS, row, strict=True)) for row in trace.arrays["accesses"].tolist()]
+    rows = [a["size"] for a in accesses if OPERANDS[a["operand"] - 1] == "x" and a["size"]]
+    programs = math.ceil(case.rows / max(1, max(rows, default=1)))
+    needed = case.rows * case.cols + programs * case.cols  # w once for each tile of rows
+    read = trace.count(Counter.ELEMENTS_READ)
+    return {"elements_read": Amount(done=read, needed=needed, naive=int(work.naive * needed))}
+
+
+def _tiles(problem: Problem, case: Case, trace: Trace) -> dict[str, tuple[int, int]]:
+    """Return the size of the tiles, queries by keys, of each pass."""
+    found = {}
+    for name in ("out", "dk", "dq") if problem.gradients else ("out",):
+        walk = walk_of(problem.id, case, trace, name)
+        size = walk.tile if walk else _guess(case, trace)
+        found[name] = (_within(size[0]), _within(size[1]))
+    return found
+
+
+def _guess(case: Case, trace: Trace) -> tuple[int, int]:
+    """The tiles of a kernel whose products were not recognised, from the sizes of its dots."""
+    dots = trace.arrays["dots"]
+    for row in dots[dots[:, 6].argsort()[::-1]].tolist():
+        _, _, product, m, n, k = row[:6]
+        if product >= SCORES and k == case.head_dim:
+            return m, n
+    return _SMALLEST, _SMALLEST
+
+
+def _within(size: int) -> int:
+    return max(_SMALLEST, min(_LARGEST, size))
+
+
+def _holding(pairs: np.ndarray, size: tuple[int, int]) -> int:
+    """Return how many tiles of `size` hold at least one pair."""
+    rows = np.add.reduceat(pairs, range(0, pairs.shape[0], size[0]), axis=0)
+    tiles = np.add.reduceat(rows, range(0, pairs.shape[1], size[1]), axis=1)
+    return int(np.count_nonzero(tiles))

@@ -1,0 +1,50 @@
+"""The tile map: which tiles of queries and keys a kernel visited, in letters."""
+
+from __future__ import annotations
+
+from grader.model import TileMap
+
+_WORDS = {
+    TileMap.FULL: "taken whole",
+    TileMap.MASKED: "taken in part",
+    TileMap.WASTED: "visited, not needed",
+    TileMap.MISSED: "keys missed",
+    TileMap.TAKEN: "not visible, taken",
+    TileMap.TWICE: "taken twice",
+}
+
+
+def tile_lines(tiles: TileMap) -> list[str]:
+    """Return a map as lines: queries go down, keys across, each row with its first query."""
+    letters = "".join(tiles.rows)
+    legend = [f"{letter} {word}" for letter, word in _WORDS.items() if letter in letters]
+    head = (
+        f"{_subject(tiles)}: queries down, keys across, {tiles.tile_q} x {tiles.tile_k} to a letter"
+    )
+    spaced = " " if 2 * len(tiles.rows[0]) <= 56 else ""
+    rows = [
+        f"{number * tiles.tile_q:>6}  {spaced.join(row)}" for number, row in enumerate(tiles.rows)
+    ]
+    return [head, *rows, *_folded(legend)]
+
+
+def is_as_due(tiles: TileMap) -> bool:
+    """Whether every visible key was taken once, and no other was visited."""
+    wrong = {TileMap.WASTED, TileMap.MISSED, TileMap.TAKEN, TileMap.TWICE}
+    return not wrong & set("".join(tiles.rows))
+
+
+def _subject(tiles: TileMap) -> str:
+    batch = f"batch {tiles.batch} " if tiles.batch else ""
+    product = "" if tiles.product == "out" else f" for {tiles.product}"
+    return f"{batch}head {tiles.head}{product}"
+
+
+def _folded(words: list[str]) -> list[str]:
+    lines: list[str] = []
+    for word in words:
+        if lines and len(lines[-1]) + len(word) <= 60:
+            lines[-1] += f"   {word}"
+        else:
+            lines.append(f"        {word}")
+    return lines
