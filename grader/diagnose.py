@@ -122,7 +122,7 @@ class Casebook:
                 note=shown.note,
                 help=shown.help,
             )
-            step = step_at(shown.line) if shown.line else None
+            step = step_at(shown.line) if shown.located else None
             causes.append(Cause(diagnosis, step, tuple(sorted(places)), shown.line or None))
         return causes
 

@@ -23,13 +23,18 @@ _SUBTRACTION = 1  # see grader.running.tracer
 
 @dataclasses.dataclass(frozen=True)
 class Sighting:
-    """A cause that was seen: `id` without the problem's prefix, where, and what to do."""
+    """A cause that was seen: `id` without the problem's prefix, where, and what to do.
+
+    `line` is where it shows. Only where that is also where the mistake lies (`located`) is its step
+    known: a loop shows what is wrong with limits that were computed elsewhere.
+    """
 
     id: str
     title: str
     note: str
     help: str
     line: int = 0
+    located: bool = False
 
 
 def look(problem_id: str, case: Case, trace: Trace, wrong: tuple[str, ...]) -> Sighting | None:
@@ -284,6 +289,7 @@ def _positions_in_the_tile(case: Case, walk: Walk) -> Sighting | None:
             f"seen: {_example(walk)}",
             "rows of the scores are queries, [:, None]; columns are keys, [None, :]",
             walk.trace.count(Counter.HIDDEN_LINE),
+            located=True,
         )
     for rows, columns in (
         (query % tile_q, key % tile_k),
@@ -299,6 +305,7 @@ def _positions_in_the_tile(case: Case, walk: Walk) -> Sighting | None:
                     f"seen: {_example(walk)}",
                     "compare key_start + offs_n with query_start + offs_m",
                     walk.trace.count(Counter.HIDDEN_LINE),
+                    located=True,
                 )
     return None
 
@@ -314,7 +321,7 @@ def _twice(case: Case, walk: Walk) -> Sighting | None:
         f"seen: query {query} of head {head} took {_keys(walk.twice[batch, head, query])} twice;"
         f" {int(walk.twice.any(3).sum())} queries in all",
         "two loops, or two rounds of one, visit the same tile: where does each begin and end?",
-        walk.trace.count(Counter.TWICE_LINE),
+        walk.loop_line,
     )
 
 
@@ -340,6 +347,7 @@ def _wrong_pairs(case: Case, walk: Walk) -> Sighting | None:
                 seen,
                 'a key that is not visible has the score float("-inf")',
                 walk.trace.count(Counter.HIDDEN_LINE),
+                located=True,
             )
         if (masks == 0).all():
             side += ": a tile on the edge is not masked"
@@ -374,7 +382,7 @@ def _missing(case: Case, walk: Walk) -> Sighting | None:
             "the loop over keys ends at seqlen_q, not at seqlen_k",
             seen,
             "keys are counted by seqlen_k",
-            walk.scores_line,
+            walk.loop_line,
         )
     visited = walk.visited & missing
     if not visited.any():
@@ -383,7 +391,7 @@ def _missing(case: Case, walk: Walk) -> Sighting | None:
             "visible keys are never visited",
             seen,
             "where does the loop over the tiles begin and end?",
-            walk.product_line,
+            walk.loop_line,
         )
     if (visited == missing).all():
         return Sighting(
@@ -392,6 +400,7 @@ def _missing(case: Case, walk: Walk) -> Sighting | None:
             seen,
             "compare the mask with the handout's rule, at its edges",
             walk.trace.count(Counter.HIDDEN_LINE) or walk.scores_line,
+            located=True,
         )
     return None
 
@@ -423,6 +432,7 @@ def _narrow(case: Case, trace: Trace) -> Sighting | None:
         "seen: the inputs are fp32, and what is multiplied has 16 bits",
         "convert the weights to the dtype of v, not to a fixed one: p.to(v.dtype)",
         line,
+        located=True,
     )
 
 
@@ -436,6 +446,7 @@ def _over_queries(wrong: tuple[str, ...], trace: Trace) -> Sighting | None:
         "seen: this line takes a maximum or a sum along the axis of the queries",
         "each query has a maximum and a sum of its own: reduce over the axis of the keys",
         line,
+        located=True,
     )
 
 

@@ -13,10 +13,9 @@ import numpy as np
 import reference
 from grader.cases import Case
 from grader.model import TileMap
-from grader.running.trace import PRODUCTS, SCORES, Counter, Trace
+from grader.running.trace import DOT, PRODUCTS, SCORES, Counter, Trace
 
-_DOT = {name: index for index, name in enumerate(("line", "kernel", "product"))}
-_TILE_Q, _TILE_K, _COUNT = 7, 8, 6
+_COLUMN = {name: index for index, name in enumerate(DOT)}
 _MOST_TILES = 48  # on a side of a map
 
 
@@ -25,7 +24,8 @@ class Walk:
     """The pairs of one product; arrays of (batch, q head, query, key), boolean but for `masks`.
 
     `masks` is as in `Trace`; `due` is (query, key). `tile` is the size of the kernel's tiles,
-    queries by keys; `scores_line` and `product_line` are where it multiplies.
+    queries by keys; `scores_line` and `product_line` are where it multiplies, `loop_line` is the
+    loop around that.
     """
 
     product: str
@@ -38,6 +38,7 @@ class Walk:
     tile: tuple[int, int]
     scores_line: int
     product_line: int
+    loop_line: int
 
     @property
     def missing(self) -> np.ndarray:
@@ -71,12 +72,15 @@ def walk_of(problem_id: str, case: Case, trace: Trace, product: str = "out") -> 
         return None
     index = PRODUCTS.index(product)
     dots = trace.arrays["dots"]
-    products = dots[dots[:, _DOT["product"]] == index]
+    products = dots[dots[:, _COLUMN["product"]] == index]
     if not len(products):
         return None
-    main = products[products[:, _COUNT].argmax()]
-    kernels = sorted(set(products[:, _DOT["kernel"]].tolist()))
-    scores = dots[(dots[:, _DOT["product"]] == SCORES) & (dots[:, _DOT["kernel"]] == main[1])]
+    main = dict(zip(DOT, products[products[:, _COLUMN["count"]].argmax()].tolist(), strict=True))
+    kernels = sorted(set(products[:, _COLUMN["kernel"]].tolist()))
+    of_scores = (dots[:, _COLUMN["product"]] == SCORES) & (
+        dots[:, _COLUMN["kernel"]] == main["kernel"]
+    )
+    scores = dots[of_scores]
     shape = trace.shape
     size = (shape.batch, shape.num_q_heads, shape.seqlen_q, shape.seqlen_k)
     arrays = trace.arrays
@@ -88,9 +92,10 @@ def walk_of(problem_id: str, case: Case, trace: Trace, product: str = "out") -> 
         taken=(arrays["takes"][index] > 0).reshape(size),
         twice=(arrays["twice"][index] > 0).reshape(size),
         masks=arrays["masks"][index].reshape(size),
-        tile=(int(main[_TILE_Q]), int(main[_TILE_K])),
-        scores_line=int(scores[0, 0]) if len(scores) else 0,
-        product_line=int(main[0]),
+        tile=(max(1, main["tile_q"]), max(1, main["tile_k"])),
+        scores_line=int(scores[0, _COLUMN["line"]]) if len(scores) else 0,
+        product_line=main["line"],
+        loop_line=main["loop"] or main["line"],
     )
 
 

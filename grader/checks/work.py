@@ -139,7 +139,7 @@ def _guess(case: Case, trace: Trace) -> tuple[int, int]:
     """The tiles of a kernel whose products were not recognised, from the sizes of its dots."""
     dots = trace.arrays["dots"]
     for row in dots[dots[:, 6].argsort()[::-1]].tolist():
-        _, _, product, m, n, k = row[:6]
+        _, _, product, m, n, k = row[:6]  # as in `grader.running.trace.DOT`
         if product >= SCORES and k == case.head_dim:
             return m, n
     return _SMALLEST, _SMALLEST

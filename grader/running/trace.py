@@ -42,16 +42,15 @@ class Counter(enum.IntEnum):
     NAN_LINE = 11  # where a NaN first came out of operands without
     NAN_OPERATION = 12
     NAN_KINDS = 13  # by how many kinds of operation NaN came out of operands without
-    TWICE_LINE = 14
-    HIDDEN_LINE = 15  # the line of the last mask of scores
-    STORED_TWICE = 16  # rows of out that two programs stored
-    STORED_TWICE_LINE = 17
-    NARROW_LINE = 18  # a dot of 16-bit operands where the inputs are fp32
-    OVER_QUERIES_LINE = 19  # scores or weights that were reduced over queries
+    HIDDEN_LINE = 14  # the line of the last mask of scores
+    STORED_TWICE = 15  # rows of out that two programs stored
+    STORED_TWICE_LINE = 16
+    NARROW_LINE = 17  # a dot of 16-bit operands where the inputs are fp32
+    OVER_QUERIES_LINE = 18  # scores or weights that were reduced over queries
 
 
 # Columns of the tables.
-DOT = ("line", "kernel", "product", "m", "n", "k", "count", "tile_q", "tile_k")
+DOT = ("line", "kernel", "product", "m", "n", "k", "count", "tile_q", "tile_k", "loop")
 ACCESS = (
     "line", "kernel", "operand", "count", "programs", "stride", "across", "step", "along",
     "misaligned", "size",

@@ -8,6 +8,7 @@ worker, during calls that the judge wants traced.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import dataclasses
 import sys
@@ -72,6 +73,7 @@ class Tracer:
         self._read: dict[int, np.ndarray] = {}
         self._stored: dict[int, _Stored] = {}
         self._dots: dict[tuple[int, ...], int] = {}
+        self._loops: list[range] | None = None  # of the submission, by lines
         self._accesses: dict[tuple, dict[str, int]] = {}
         self._last_base: dict[tuple, int] = {}
         self._nan_kinds: set[int] = set()
@@ -373,7 +375,7 @@ class Tracer:
                 tile = self._take(weights, tags, values, product, transposed=not left)
         if product == trace.OTHER:
             self._counters[Counter.UNKNOWN_DOTS] += 1
-        key = (self._line(), self._kernel, product, *size, *tile)
+        key = (self._line(), self._kernel, product, *size, *tile, self._loop())
         self._dots[key] = self._dots.get(key, 0) + 1
 
     def _visit(self, queries: Rows, keys: Rows) -> None:
@@ -428,9 +430,7 @@ class Tracer:
         taken = self._taken.setdefault(product, np.zeros(table.shape, bool))
         index = np.ix_(rows, columns)
         again = taken[index] & part
-        if again.any():
-            self._counters[Counter.TWICE_LINE] = self._line()
-            table[index] |= again
+        table[index] |= again
         taken[index] |= part
 
     # -- NaN, lines, the end --------------------------------------------------------------------
@@ -455,14 +455,30 @@ class Tracer:
             frame = frame.f_back
         return frame.f_lineno if frame is not None else 0
 
+    def _loop(self) -> int:
+        """Return the line of the innermost loop of the submission that is running, 0 if none."""
+        if self._loops is None:
+            with open(self._path, encoding="utf-8") as file:
+                nodes = ast.walk(ast.parse(file.read()))
+            loops = [n for n in nodes if isinstance(n, (ast.For, ast.While))]
+            self._loops = [range(n.lineno, (n.end_lineno or n.lineno) + 1) for n in loops]
+        frame: Any = sys._getframe(2)
+        while frame is not None:
+            if frame.f_code.co_filename == self._path:
+                around = [loop.start for loop in self._loops if frame.f_lineno in loop]
+                if around:
+                    return max(around)
+            frame = frame.f_back
+        return 0
+
     def finish(self, results: dict[str, Any]) -> None:
         """Write the tables; `results` are what the entry point returned, by name."""
         counters = self._counters
         counters[Counter.NAN_KINDS] = len(self._nan_kinds)
         counters[Counter.DISTINCT_READ] = sum(int(seen.sum()) for seen in self._read.values())
         for row, (key, count) in zip(self._arrays["dots"], self._dots.items(), strict=False):
-            line, kernel, product, m, n, k, tile_q, tile_k = key
-            row[:] = line, kernel, product, m, n, k, count, tile_q, tile_k
+            *left, tile_q, tile_k, loop = key
+            row[:] = *left, count, tile_q, tile_k, loop
         accesses = zip(self._arrays["accesses"], self._accesses.items(), strict=False)
         for row, (key, noted) in accesses:
             row[:] = [*key, *(noted[name] for name in trace.ACCESS[3:])]
