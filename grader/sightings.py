@@ -39,12 +39,13 @@ class Sighting:
 
 def look(problem_id: str, case: Case, trace: Trace, wrong: tuple[str, ...]) -> Sighting | None:
     """Return why the outputs `wrong` of a traced call are wrong, None where that was not seen."""
-    if case.rows is not None:
-        return None
-    for rule in _BEFORE:
+    rules = _OF_ROW_SUMS if case.rows is not None else _BEFORE
+    for rule in rules:
         found = rule(case, trace)
         if found is not None:
             return found
+    if case.rows is not None:
+        return None
     for name in wrong:
         product = _PRODUCT_OF.get(name)
         walk = walk_of(problem_id, case, trace, product) if product else None
@@ -100,22 +101,29 @@ def _heads(case: Case, trace: Trace) -> Sighting | None:
 def _strides(case: Case, trace: Trace) -> Sighting | None:
     rows = _accesses(trace)
     strides = {_operand(row): row["stride"] for row in rows}
+    width = case.head_dim if case.rows is None else case.cols
     for row in rows:
         name, across, stride = _operand(row), row["across"], row["stride"]
-        if row["size"] < 2 or row["along"] != 1 or across in (stride, 0):
+        what, got, due = "rows", across, stride
+        if row["size"] < 2:
             continue
         owners = [other for other, own in strides.items() if own == across and other != name]
-        if owners and row["misaligned"]:
+        if row["along"] != row["column_stride"] and row["along"] == 1 and row["misaligned"]:
+            what, got, due = "columns", 1, row["column_stride"]
+            title = f"{name} is walked as if its columns lay side by side"
+        elif across in (stride, 0) or row["along"] != row["column_stride"]:
+            continue
+        elif owners and row["misaligned"]:
             title = f"{name} is walked with the row stride of {' and '.join(owners)}"
-        elif across == case.head_dim and (row["misaligned"] or name in ("k", "v")):
+        elif across == width and (row["misaligned"] or name in ("k", "v", "x")):
             title = f"{name} is walked as if its rows lay side by side"
         else:
             continue
         return Sighting(
             "WRONG-STRIDE",
             title,
-            f"seen: from row to row the pointer to {name} moves by {across} elements; its rows are"
-            f" {stride} apart",
+            f"seen: from one to the next the pointer to {name} moves by {got} elements; its"
+            f" {what} are {due} apart",
             f"{name} has strides of its own: pass {name}.stride() to the kernel and use it",
             row["line"],
         )
@@ -155,9 +163,17 @@ def _pointers(case: Case, walk: Walk) -> Sighting | None:
 def _query_rows(case: Case, trace: Trace) -> Sighting | None:
     """Which program stores which rows of out."""
     stores, programs = trace.arrays["stores"], trace.arrays["programs"]
+    if not trace.count(Counter.PROGRAMS) and trace.count(Counter.LAUNCHES):
+        return Sighting(
+            "EMPTY-GRID",
+            "the grid has no program",
+            "seen: a kernel was launched, and not one program of it ran",
+            "the grid needs triton.cdiv(rows, BLOCK_M) programs, not rows // BLOCK_M",
+        )
     if not len(programs) or not stores.any():
         return None
-    nobody = (stores == 0).reshape(-1, case.seqlen_q)
+    out, length = ("out", case.seqlen_q) if case.rows is None else ("y", case.rows)
+    nobody = (stores == 0).reshape(-1, length)
     twice = trace.count(Counter.STORED_TWICE) > 0
     line = int(programs[0][7])
     firsts, sizes = programs[:, 5], programs[:, 6] - programs[:, 5] + 1
@@ -181,7 +197,7 @@ def _query_rows(case: Case, trace: Trace) -> Sighting | None:
         where = f"; rows {ranges(nobody.any(0))} are stored by none" if nobody.any() else ""
         return Sighting(
             "ROWS-STORED-TWICE",
-            "two programs store the same rows of out",
+            f"two programs store the same rows of {out}",
             f"seen: {_two_programs(programs)}{where}",
             "each program needs rows of its own: look at program_id and its axis",
             again,
@@ -196,22 +212,23 @@ def _query_rows(case: Case, trace: Trace) -> Sighting | None:
             line,
         )
     if nobody.any():
-        partial = case.seqlen_q // tile * tile
+        partial = length // tile * tile
         rest = np.zeros_like(nobody)
         rest[:, partial:] = True
-        if 0 < partial < case.seqlen_q and (nobody == rest).all() and (firsts % tile == 0).all():
+        if 0 < partial < length and (nobody == rest).all() and (firsts % tile == 0).all():
             return Sighting(
-                "LAST-QUERY-TILE-LEFT-OUT",
-                f"no program computes the last {case.seqlen_q - partial} queries",
-                f"seen: tiles of {tile} rows are stored up to row {partial - 1} of {case.seqlen_q}",
-                "the grid needs triton.cdiv(seqlen, BLOCK_M) programs, not seqlen // BLOCK_M",
+                "LAST-ROWS-LEFT-OUT",
+                f"no program computes the last {length - partial} rows of {out}",
+                f"seen: tiles of {tile} rows are stored up to row {partial - 1} of {length}",
+                "the grid needs triton.cdiv(rows, BLOCK_M) programs, not rows // BLOCK_M",
             )
         head = int(np.flatnonzero(nobody.any(axis=1))[0])
         one = np.arange(nobody.shape[0]) == head
+        where = f" of {_planes(one, case)}" if case.rows is None else ""
         return Sighting(
             "ROWS-OF-NOBODY",
-            "no program stores some rows of out",
-            f"seen: rows {ranges(nobody[head])} of {_planes(one, case)} are not stored; programs"
+            f"no program stores some rows of {out}",
+            f"seen: rows {ranges(nobody[head])}{where} are not stored; programs"
             f" begin at rows {_first(np.unique(firsts))}",
             "which rows does each program_id get, and does the grid have a program for each tile?",
             line,
@@ -235,10 +252,46 @@ def _two_programs(programs: np.ndarray) -> str:
         key = (row[4], row[5])
         place = tuple(row[1:4])
         if key in seen and seen[key] != place:
-            rows = f"rows {row[5]}-{row[6]} of head {row[4]}"
+            rows = f"rows {row[5]}-{row[6]}" + (f" of head {row[4]}" if row[4] else "")
             return f"programs {seen[key]} and {place} both store {rows}"
         seen.setdefault(key, place)
     return "programs overlap"
+
+
+def _elements_of_x(case: Case, trace: Trace) -> Sighting | None:
+    """Which elements of x were read, and how its pointer moves."""
+    reads = trace.arrays["visits"].sum(axis=0, dtype=np.int64)
+    if not reads.any() or (reads == 1).all():
+        return None
+    for row in _accesses(trace):
+        repeated = row["count"] > row["programs"] and _operand(row) == "x"
+        if repeated and row["step"] == 0 and not reads.all():
+            return Sighting(
+                "POINTER-STANDS-STILL",
+                "the pointer to x does not move from tile to tile",
+                "seen: a program loads the same tile of x again and again",
+                "move it by the tile's columns times the column stride in each round of the loop",
+                row["line"],
+            )
+    columns, rows = (reads == 0).all(axis=0), (reads == 0).all(axis=1)
+    if columns.any() and not columns.all() and (reads[:, ~columns] == 1).all():
+        last = not columns[: int(np.flatnonzero(columns)[0])].any() and columns[-1]
+        return Sighting(
+            "LAST-COLUMNS-NEVER-READ" if last else "COLUMNS-NEVER-READ",
+            f"the {'last ' if last else ''}columns of x are never read",
+            f"seen: columns {ranges(columns)} of {case.cols} are read by no program",
+            "the loop over columns goes to cols, the last tile masked",
+            _line_of(trace, "x"),
+        )
+    if rows.any() and not rows.all() and not (reads[~rows] == 0).any():
+        return Sighting(
+            "ROWS-NEVER-READ",
+            "some rows of x are never read",
+            f"seen: rows {ranges(rows)} of {case.rows} are read by no program",
+            "which rows does each program_id get?",
+            _line_of(trace, "x"),
+        )
+    return None
 
 
 # -- pairs --------------------------------------------------------------------------------------
@@ -288,7 +341,7 @@ def _positions_in_the_tile(case: Case, walk: Walk) -> Sighting | None:
             "the mask compares queries and keys the wrong way round",
             f"seen: {_example(walk)}",
             "rows of the scores are queries, [:, None]; columns are keys, [None, :]",
-            walk.trace.count(Counter.HIDDEN_LINE),
+            walk.mask_line,
             located=True,
         )
     for rows, columns in (
@@ -304,7 +357,7 @@ def _positions_in_the_tile(case: Case, walk: Walk) -> Sighting | None:
                     "the mask compares positions inside the tile, not in the sequence",
                     f"seen: {_example(walk)}",
                     "compare key_start + offs_n with query_start + offs_m",
-                    walk.trace.count(Counter.HIDDEN_LINE),
+                    walk.mask_line,
                     located=True,
                 )
     return None
@@ -346,14 +399,14 @@ def _wrong_pairs(case: Case, walk: Walk) -> Sighting | None:
                 "masked scores are set to a number that hides nothing",
                 seen,
                 'a key that is not visible has the score float("-inf")',
-                walk.trace.count(Counter.HIDDEN_LINE),
+                walk.mask_line,
                 located=True,
             )
         if (masks == 0).all():
             side += ": a tile on the edge is not masked"
             help, line = "which tiles need the mask?", walk.scores_line
         else:
-            help, line = "compare the mask with the rule", walk.trace.count(Counter.HIDDEN_LINE)
+            help, line = "compare the mask with the rule", walk.mask_line
         return Sighting(id, side, f"{seen}, which it does not see", help, line)
     if missing.any():
         return _missing(case, walk)
@@ -399,7 +452,7 @@ def _missing(case: Case, walk: Walk) -> Sighting | None:
             "the mask hides keys that are visible",
             seen,
             "compare the mask with the handout's rule, at its edges",
-            walk.trace.count(Counter.HIDDEN_LINE) or walk.scores_line,
+            walk.mask_line or walk.scores_line,
             located=True,
         )
     return None
@@ -484,6 +537,7 @@ def _example(walk: Walk) -> str:
 
 
 _BEFORE: tuple[Callable[[Case, Trace], Sighting | None], ...] = (_query_rows, _strides, _heads)
+_OF_ROW_SUMS = (_query_rows, _strides, _elements_of_x)
 _RULES: tuple[Callable[[Case, Walk], Sighting | None], ...] = (
     _pointers,
     _mismatched,

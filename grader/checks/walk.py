@@ -25,7 +25,7 @@ class Walk:
 
     `masks` is as in `Trace`; `due` is (query, key). `tile` is the size of the kernel's tiles,
     queries by keys; `scores_line` and `product_line` are where it multiplies, `loop_line` is the
-    loop around that.
+    loop around that, `mask_line` where scores are masked, 0 if nowhere.
     """
 
     product: str
@@ -39,6 +39,7 @@ class Walk:
     scores_line: int
     product_line: int
     loop_line: int
+    mask_line: int
 
     @property
     def missing(self) -> np.ndarray:
@@ -84,17 +85,20 @@ def walk_of(problem_id: str, case: Case, trace: Trace, product: str = "out") -> 
     shape = trace.shape
     size = (shape.batch, shape.num_q_heads, shape.seqlen_q, shape.seqlen_k)
     arrays = trace.arrays
+    # The forward pass may run once more in the backward pass; a gradient is one sum over all.
+    twice = arrays["twice"][index] > 0 if product == "out" else arrays["takes"][index] > 1
     return Walk(
         product=product,
         trace=trace,
         due=due_pairs(problem_id, case),
         visited=arrays["visits"][kernels].any(axis=0).reshape(size),
         taken=(arrays["takes"][index] > 0).reshape(size),
-        twice=(arrays["twice"][index] > 0).reshape(size),
+        twice=twice.reshape(size),
         masks=arrays["masks"][index].reshape(size),
         tile=(max(1, main["tile_q"]), max(1, main["tile_k"])),
         scores_line=int(scores[0, _COLUMN["line"]]) if len(scores) else 0,
         product_line=main["line"],
+        mask_line=int(arrays["mask_lines"][main["kernel"]]),
         loop_line=main["loop"] or main["line"],
     )
 

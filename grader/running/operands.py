@@ -25,8 +25,9 @@ class Operand:
 
     @classmethod
     def of(cls, name: str, tensor: Any) -> Operand:
-        """Describe `tensor`, which has 2 or 4 dimensions."""
+        """Describe `tensor`, which has 1, 2 or 4 dimensions; the first may be rows."""
         tensor = tensor.detach()
+        tensor = tensor[:, None] if tensor.dim() == 1 else tensor
         tensor = tensor[None, None] if tensor.dim() == 2 else tensor
         return cls(name, tensor, None, tensor.shape[2])
 
@@ -50,6 +51,10 @@ class Operand:
 
         -1 where it lies in none.
         """
+        return self.locate(addresses)[0]
+
+    def locate(self, addresses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the row, as `rows` does, and the column of each address."""
         size, stride = self.size, self.tensor.stride()
         rest = (addresses.astype(np.int64) - self.start) // self.tensor.element_size()
         index = [np.zeros(rest.shape, np.int64)] * 4
@@ -62,7 +67,8 @@ class Operand:
         if self.planes is not None:
             plane = self.planes[np.where(inside, plane, 0)]
         inside &= index[2] < self.length
-        return np.where(inside & (plane >= 0), plane * self.length + index[2], -1)
+        rows = np.where(inside & (plane >= 0), plane * self.length + index[2], -1)
+        return rows, index[3]
 
 
 def find_operand(tensor: Any, inputs: list[Operand]) -> Operand | None:

@@ -42,18 +42,17 @@ class Counter(enum.IntEnum):
     NAN_LINE = 11  # where a NaN first came out of operands without
     NAN_OPERATION = 12
     NAN_KINDS = 13  # by how many kinds of operation NaN came out of operands without
-    HIDDEN_LINE = 14  # the line of the last mask of scores
-    STORED_TWICE = 15  # rows of out that two programs stored
-    STORED_TWICE_LINE = 16
-    NARROW_LINE = 17  # a dot of 16-bit operands where the inputs are fp32
-    OVER_QUERIES_LINE = 18  # scores or weights that were reduced over queries
+    STORED_TWICE = 14  # rows of out that two programs stored
+    STORED_TWICE_LINE = 15
+    NARROW_LINE = 16  # a dot of 16-bit operands where the inputs are fp32
+    OVER_QUERIES_LINE = 17  # scores or weights that were reduced over queries
 
 
 # Columns of the tables.
 DOT = ("line", "kernel", "product", "m", "n", "k", "count", "tile_q", "tile_k", "loop")
 ACCESS = (
-    "line", "kernel", "operand", "count", "programs", "stride", "across", "step", "along",
-    "misaligned", "size",
+    "line", "kernel", "operand", "count", "programs", "stride", "across", "column_stride", "along",
+    "step", "misaligned", "size",
 )  # fmt: skip
 PROGRAM = ("kernel", "x", "y", "z", "batch_head", "first", "last", "line")
 # Operands of a call in the order of their numbers in `ACCESS`, from 1.
@@ -74,9 +73,9 @@ class TraceShape:
 
     @classmethod
     def of(cls, case: Case) -> TraceShape:
-        """Return the sizes of a case; rows of a row sum count as queries without keys."""
-        if case.rows is not None:
-            return cls(1, 1, 1, case.rows, 1)
+        """Return the sizes of a case; of a row sum the rows count as queries, columns as keys."""
+        if case.rows is not None and case.cols is not None:
+            return cls(1, 1, 1, case.rows, case.cols)
         heads = case.num_q_heads, case.num_kv_heads
         return cls(case.batch, *heads, case.seqlen_q, case.seqlen_k)
 
@@ -92,7 +91,7 @@ class TraceShape:
 
     def limit_of(self, column: str) -> tuple[int, int]:
         """Return the least and the largest number that a column of a table may hold."""
-        signed = ("across", "along", "step", "stride")
+        signed = ("across", "along", "step", "stride", "column_stride")
         most = {
             "kernel": KERNELS - 1,
             "product": OTHER,
@@ -114,6 +113,7 @@ class TraceShape:
             "programs": (np.int64, (PROGRAMS, len(PROGRAM))),
             "k_heads": (np.uint8, heads),
             "v_heads": (np.uint8, heads),
+            "mask_lines": (np.int64, (KERNELS,)),
             "stores": (np.uint8, (self.queries,)),
             "visits": (np.uint8, (KERNELS, *pairs)),
             "takes": (np.uint8, (len(PRODUCTS), *pairs)),
@@ -145,7 +145,8 @@ def traceable(case: Case) -> bool:
 class Trace:
     """A private copy of the block: `counters` by `Counter`, the tables without their empty rows.
 
-    `visits` counts, per kernel, how often a pair of a query and a key was in a tile of scores;
+    `visits` counts, per kernel, how often a pair of a query and a key was in a tile of scores (of
+    a row sum: how often an element of x was read);
     `takes`, per product, how often its weight, not masked, was in that product; `twice` marks the
     pairs of which that is true more than once in one launch, `masks` those that a mask was applied
     to: 1 where it kept them, 2 where it put another number in their place that hides nothing.

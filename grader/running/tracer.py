@@ -169,7 +169,7 @@ class Tracer:
             result.mask = _joined(getattr(handle, "mask", None), result.mask, np.maximum)
         if operation is np.where:
             condition, *sides = handles
-            self._counters[Counter.HIDDEN_LINE] = self._line()
+            self._arrays["mask_lines"][self._kernel] = self._line()
             for side, there in zip(sides, (condition.data, ~condition.data), strict=True):
                 if not _is_of_pairs(side):
                     if result.weights and not side.data.any():
@@ -246,13 +246,16 @@ class Tracer:
         if operand is None:
             self._counters[Counter.UNKNOWN_READS] += count
             return
-        ids = np.where(active, operand.rows(addresses), -1)
-        axis, rows = _row_axis(ids, active)
+        rows, columns = operand.locate(addresses)
+        ids = np.where(active, rows, -1)
+        if operand.name == "x":
+            there = active & (ids >= 0)
+            np.add.at(self._arrays["visits"][self._kernel], (rows[there], columns[there]), 1)
+        axis, ids_of_axis = _row_axis(ids, active)
         misaligned = axis is None and ids.ndim > 0 and ids.size > 1
         if axis is not None:
-            result.tags = tuple(
-                Rows(operand.name, rows) if i == axis else None for i in range(ids.ndim)
-            )
+            held = Rows(operand.name, ids_of_axis)
+            result.tags = tuple(held if i == axis else None for i in range(ids.ndim))
         self._note_access(addresses, itemsize, operand, axis, misaligned=misaligned)
 
     def _note_distinct(self, start: int, addresses: np.ndarray, itemsize: int) -> None:
@@ -284,7 +287,7 @@ class Tracer:
             return
         start, _ = self._operand(ptrs)
         tensor = self._tensors.get(start)
-        if tensor is None or tensor.dim() != 4:
+        if tensor is None or tensor.dim() != (4 if self._inputs[0].name == "q" else 1):
             return
         stored = self._stored.get(start)
         if stored is None:
@@ -317,7 +320,7 @@ class Tracer:
         noted = self._accesses.setdefault(key, dict.fromkeys(trace.ACCESS[3:], 0))
         noted["count"] += 1
         noted["programs"] += key not in self._last_base
-        noted["stride"] = operand.tensor.stride(2)
+        noted["stride"], noted["column_stride"] = operand.tensor.stride()[2:]
         noted["misaligned"] += misaligned
         lanes = addresses.astype(np.int64)
         if addresses.ndim == 2 and min(addresses.shape) > 1:
@@ -482,7 +485,7 @@ class Tracer:
         accesses = zip(self._arrays["accesses"], self._accesses.items(), strict=False)
         for row, (key, noted) in accesses:
             row[:] = [*key, *(noted[name] for name in trace.ACCESS[3:])]
-        out = results.get("out")
+        out = results.get("out", results.get("y"))
         stored = self._stored.get(out.data_ptr()) if out is not None else None
         if stored is not None and stored.operand.num_rows == self._shape.queries:
             self._arrays["stores"][:] = np.minimum(stored.counts, 255)
