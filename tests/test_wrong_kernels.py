@@ -26,19 +26,25 @@ CHOSEN = {
     "p02": (
         *("no kernel", "kept by shape and dtype", "block size forgotten", "products in 16 bits"),
         *("weights forgotten", "x read past the end", "y written past the end", "mean"),
-        *("2 percent off", "stride of w ignored"),
+        *("2 percent off", "stride of w ignored", "stride of the columns ignored"),
     ),
     "p03": (
         *("no kernel", "kept by shape dtype and options", "log2e forgotten", "k not advanced"),
         *("padded keys not masked", "running max forgotten", "maximum not scaled"),
+        *("v advanced without its stride", "keys counted by queries", "strides of k for v"),
+        *("sum along the wrong axis", "grid rounded down", "wrong axis of the grid"),
         *("weights not cast for v", "fp32 operands cast to fp16", "lse not written"),
     ),
     "p04": (
         *("zeros above 300", "mask by position in the tile", "hidden scores minus 10000"),
         *("walk ends one key early", "next key visible", "scaled before the fold too"),
+        *("mask transposed", "walk ends one tile early", "block size forgotten"),
     ),
-    "p05": ("kv head 0 for all", "divided by kv heads", "one head of each group"),
-    "p06": ("no safe maximum", "left edge of the window forgotten", "diagonal tile counted twice"),
+    "p05": ("kv head 0 for all", "divided by kv heads", "groups for k alone"),
+    "p06": (
+        *("no safe maximum", "left edge of the window forgotten", "diagonal tile counted twice"),
+        *("window not begun at a tile", "full tiles begin one tile early"),
+    ),
     "p07": ("sinks ignored", "one sink more", "sinks in the window counted twice"),
     "p08": ("dk not scaled", "delta left out", "dq not stored", "strides of dout ignored"),
     "p09": ("own key hidden for dk and dv", "dsink zero", "sink logit without its weight"),

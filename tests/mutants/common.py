@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 
 from grader.source import step_regions
+from tests.mutants.seen import SEEN
 
 # What a headline says of a mistake that is caught otherwise than by its numbers.
 READ_OUTSIDE = "read outside a tensor"
@@ -30,7 +31,7 @@ class Mutant:
         checks: the checks of problem.toml that must catch it, each of them.
         edits: (old text, new text) or (old text, new text, how often the old text occurs).
         expected_id: the known mistake that the judge must name, without the problem's prefix; None
-            where no known mistake is exactly this one: then none may be named.
+            where no known mistake is exactly this one: then only what is `seen` may be named.
         step: the step that the judge must name; where None it may name any that the edits touch.
         caught_as: text of the headline for what is caught otherwise than by its numbers.
         keeps: the least share of the correctness points that is left; None where the mistake is at
@@ -70,6 +71,11 @@ class Mutant:
                 )
             source = source.replace(old, new)
         return source
+
+    @property
+    def names(self) -> set[str]:
+        """The causes of which the judge must name one, and no other."""
+        return {name for name in (self.expected_id, SEEN.get(self.id)) if name is not None}
 
     def steps_touched(self, source: str) -> set[int]:
         """The marked steps in which the edits lie."""
