@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 from pydantic import Base64Bytes, Field, TypeAdapter, ValidationError
 
 from grader.model import (
+    Compilation,
     Diagnosis,
     MemoryFigures,
     Message,
@@ -39,6 +40,7 @@ class Finding(Record):
     margin: float | None = None
     duration_s: float = 0.0
     after_calls: bool = False
+    kernels: tuple[Compilation, ...] = ()
 
 
 class CaseFailed(Exception):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -19,11 +20,13 @@ from grader.findings import WORK, Evidence, Finding
 from grader.inputs import Inputs, case_seed, invalidate, make_inputs
 from grader.manifest import Check, Problem
 from grader.model import Message, TileMap, Verdict
+from grader.running.compiled import Call, Compiled, compile_calls, unavailable
 from grader.running.evidence import CallEvidence
 from grader.running.protocol import Reply, Status
 from grader.running.session import Session
 from grader.running.trace import PRODUCTS, traceable
 from grader.sightings import look
+from grader.source import Source
 
 _HEADLINE_LIMIT = 600
 # Calls of a problem that are made again to see what the kernels do: one of each check that fails.
@@ -45,9 +48,18 @@ class Trial:
     seed: str
     casebook: Casebook
     raised: set[tuple[str, int]] = dataclasses.field(default_factory=set)
-    looked_at: set[str] = dataclasses.field(
-        default_factory=set
-    )  # checks of which a call was traced
+    # Checks of which a call was traced, and calls that are being compiled.
+    looked_at: set[str] = dataclasses.field(default_factory=set)
+    compiling: dict[str, Future[list[Compiled]]] = dataclasses.field(default_factory=dict)
+
+    def compile_ahead(self, source: Source, call: Call) -> Future[list[Compiled]]:
+        """Begin to compile what a call launches, or return what has begun."""
+        key = repr(call)
+        if key not in self.compiling:
+            pool = ThreadPoolExecutor(1)
+            self.compiling[key] = pool.submit(compile_calls, source, self.problem, [call])
+            pool.shutdown(wait=False)
+        return self.compiling[key]
 
 
 class CaseRun:
@@ -67,7 +79,12 @@ class CaseRun:
         self.case = case
 
     def judge(self) -> Finding:
-        """Call the submission; its outputs must be the oracle's, or the call be refused."""
+        """Call the submission; its outputs must be the oracle's, or the call be refused.
+
+        Of a check that `compiles` the kernels are compiled, and on a GPU launched.
+        """
+        if self.check.compiles:
+            return self._judge_compilation()
         if self.case.invalid is not None:
             return self._judge_refusal()
         for call in range(2 if self.index == 0 else 1):
@@ -175,6 +192,40 @@ class CaseRun:
             margin=max(d.margin for d in differences),
         )
 
+    def _judge_compilation(self) -> Finding:
+        problem, names = self.trial.problem, self.trial.problem.outputs
+        if self.session.unusable is not None or not self.session.interpret:
+            # On a GPU the call itself compiles; its numbers are another check's subject.
+            evidence = self.session.call(self.case, self.inputs(), names)
+            failure = outcome.of_call(evidence, problem.signature)
+            return self._failure(failure, evidence) if failure else Finding(verdict=Verdict.PASS)
+        reason = unavailable()
+        if reason is not None:
+            headline = f"not measured: {reason}"
+            return Finding(verdict=Verdict.NOT_MEASURED, message=Message(headline=headline))
+        call = Call.of(problem, self.case, names)
+        compiled = self.trial.compile_ahead(self.session.source, call).result()
+        kernels = tuple(kernel for chip in compiled for kernel in chip.kernels)
+        finding = self._not_compiled(compiled) or Finding(verdict=Verdict.PASS)
+        return finding.model_copy(update={"kernels": kernels})
+
+    def _not_compiled(self, compiled: list[Compiled]) -> Finding | None:
+        """Say what a compiler refused, or how a call ended; None where all is well."""
+        for chip in compiled:
+            name = f"does not compile for compute capability {chip.capability / 10:.1f}"
+            for kernel in chip.refused:
+                refusal = kernel.kernel.refusal
+                assert refusal is not None
+                headline = f"{name}: {refusal.text}"
+                help = outcome.translation(f"{refusal.error_type}: {refusal.text}")
+                return self._finding(Verdict.FAIL, headline, line=refusal.line, help=help)
+            for result in chip.results:
+                failure = outcome.of_result(result, self.trial.problem.signature, "compilation")
+                if failure is not None:
+                    evidence = CallEvidence(result=result, output=chip.output)
+                    return self._failure(failure, evidence)
+        return None
+
     def _judge_refusal(self) -> Finding:
         """An unsupported argument must raise a ValueError that names it before any other."""
         case = self.case
@@ -251,8 +302,7 @@ class WorkRun:
     def judge(self) -> Evidence:
         """Return the figures of the call in which the submission did most beyond what it needed."""
         problem, counted = self.trial.problem, []
-        names = problem.gradients[:3] and (*problem.returns[:1], *problem.gradients[:3])
-        names = names or problem.returns[:1]
+        names = problem.outputs
         for index, case in enumerate(problem.work_cases(self.trial.seed)):
             inputs = make_inputs(problem, case, case_seed(self.trial.seed, problem.id, WORK, index))
             evidence = self.session.call(case, inputs, names, traced=True)

@@ -46,7 +46,8 @@ class Check(Table):
     """One promise of a problem: a test function, its weight, and its cases.
 
     `varies` lists the keys in which its cases may depart from `[base]`; `outputs` what is judged.
-    Where `needs` names another check, this one counts only if that one passes.
+    Where `needs` names another check, this one counts only if that one passes. One that `compiles`
+    asks no more than that the kernels of its cases do, for GPUs that need not be there.
     """
 
     id: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
@@ -56,6 +57,7 @@ class Check(Table):
     outputs: ListOf[str] = ()
     exact: bool = False
     needs: str | None = None
+    compiles: bool = False
 
     @property
     def test_name(self) -> str:
@@ -235,6 +237,11 @@ class Problem(Table):
     def judged(self, check: Check) -> tuple[str, ...]:
         """Outputs that `check` judges: by default the first returned, or dq, dk and dv."""
         return check.outputs or self.gradients[:3] or self.returns[:1]
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The first output, and dq, dk and dv where there are gradients."""
+        return (*self.returns[:1], *self.gradients[:3])
 
     def cases(self, check: Check, seed: str, device: str) -> dict[int, Case]:
         """Cases of `check` that run on `device` by their number, sizes drawn from `seed`.

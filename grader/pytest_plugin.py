@@ -112,6 +112,7 @@ class ProblemTrial:
         self.budget = Budget(problem.limits, *spent)
         self.calls = 0
         self.failures = 0
+        self.passed: dict[tuple[str, int], Finding] = {}
         self._sessions: dict[bool, Any] = {}
         self._compilers: Any = None
 
@@ -142,6 +143,15 @@ class ProblemTrial:
 
         workers = self.run.request.compile_workers if self.run.request else 1
         self._compilers = Compilers(self.problem, self.source, cases, workers)
+
+    def compile_for_chips(self, case: Case) -> None:
+        """Begin to compile for GPUs that are not there."""
+        from grader.running.compiled import Call, unavailable
+
+        if self.source.verdict is None and unavailable() is None:
+            self.judged.compile_ahead(
+                self.source, Call.of(self.problem, case, self.problem.outputs)
+            )
 
     def count_work(self) -> None:
         """Count the work of a submission of which all cases passed, where the judge asked."""
@@ -237,9 +247,12 @@ def _ids(problem: Problem, cases: dict[int, Case]) -> list[str]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """On a GPU begin to compile, and run what runs in the interpreter meanwhile."""
+    """Begin to compile, and run what runs in the interpreter meanwhile."""
     run = config.stash[_RUN]
     if run.device != "cuda":
+        for problem, check, case, _ in filter(None, map(_place, items)):
+            if check.compiles:
+                run.trial(problem).compile_for_chips(case)
         return
     waiting: dict[str, list[tuple[Check, Case]]] = {}
     for item in items:
@@ -272,6 +285,11 @@ class RunningCase:
         assert oracle.__name__ == expected, f"got {oracle.__name__}, problem.toml says {expected}"
         self._judge()
 
+    def compiles(self) -> None:
+        """The kernels of the submission compile for the GPUs of grader/running/chips.py."""
+        assert self._check.compiles
+        self._judge()
+
     def is_refused(self) -> None:
         """The submission raises ValueError naming the argument that the case makes invalid."""
         assert self._case.invalid is not None
@@ -293,6 +311,7 @@ class RunningCase:
         )
         if finding.verdict is not Verdict.PASS:
             raise CaseFailed(finding)
+        trial.passed[(self._check.id, self._index)] = finding
 
     def __repr__(self) -> str:
         return str(self._case)
@@ -336,6 +355,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Any:
         return report
     trial = run.trial(place[0])
     finding = _finding(error, trial, item.nodeid)
+    if finding.verdict is Verdict.PASS:
+        finding = trial.passed.get((place[1].id, place[3]), finding)
     trial.failures += finding.verdict not in (Verdict.PASS, Verdict.NOT_MEASURED)
     finding = finding.model_copy(update={"duration_s": round(call.duration, 3)})
     item.stash[_FINDING] = finding
@@ -378,12 +399,13 @@ def _finding(error: BaseException | None, trial: ProblemTrial, where: str) -> Fi
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_sessionfinish(session: pytest.Session) -> None:
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Settle on causes, tell the judge, and let pytest print each of them once."""
     run = session.config.stash[_RUN]
     causes: dict[tuple[str, str, int], CauseFound] = {}
     for trial in run.trials.values():
-        trial.count_work()
+        if exitstatus == pytest.ExitCode.OK:
+            trial.count_work()
         for cause in trial.judged.casebook.settle(trial.source.step_at):
             found = CauseFound(**vars(cause))
             run.send(found)

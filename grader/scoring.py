@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from grader.model import (
     COMPONENTS,
+    Amount,
     CheckResult,
     ComponentResult,
     CorrectnessFigures,
@@ -182,29 +183,30 @@ def score_speed(figures: SpeedFigures, possible: float) -> ComponentResult:
 
 
 def work_fraction(figures: WorkFigures) -> float:
-    """Return the part of the work points earned: that of the kind in which most is too much.
+    """Return the part of the work points earned: that of the kind in which it is least.
 
     1 up to `full` times what is needed, 0 from naive's count on, linear in the log between.
     """
-    parts = []
-    for amount in figures.amounts.values():
-        if amount.ratio <= figures.full:
-            parts.append(1.0)
-        elif amount.naive_ratio <= figures.full or amount.ratio >= amount.naive_ratio:
-            parts.append(0.0)
-        else:
-            left = math.log(amount.naive_ratio / amount.ratio)
-            parts.append(left / math.log(amount.naive_ratio / figures.full))
-    return min(parts, default=0.0)
+    return min((_part(amount, figures.full) for amount in figures.amounts.values()), default=0.0)
+
+
+def _part(amount: Amount, full: float) -> float:
+    if amount.ratio <= full:
+        return 1.0
+    if not 0 < full < amount.naive_ratio or amount.ratio >= amount.naive_ratio:
+        return 0.0
+    return math.log(amount.naive_ratio / amount.ratio) / math.log(amount.naive_ratio / full)
 
 
 def score_work(figures: WorkFigures, possible: float) -> ComponentResult:
     """Score what was done over what was needed; the verdict is `PASS` whatever the ratio."""
+    if not figures.amounts:
+        return internal(possible, "no work was counted").model_copy(update={"figures": figures})
     earned = tenths(possible, work_fraction(figures))
     points = Points(earned=earned, available=possible, possible=possible)
     reason = None
     if earned < possible:
-        kind, amount = max(figures.amounts.items(), key=lambda item: item[1].ratio)
+        kind, amount = min(figures.amounts.items(), key=lambda item: _part(item[1], figures.full))
         reason = (
             f"{amount.ratio:.2f}x the {kind} that are needed; full points up to"
             f" {figures.full:g}x, none from {amount.naive_ratio:.2f}x on"

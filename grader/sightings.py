@@ -177,7 +177,7 @@ def _query_rows(case: Case, trace: Trace) -> Sighting | None:
     twice = trace.count(Counter.STORED_TWICE) > 0
     line = int(programs[0][7])
     firsts, sizes = programs[:, 5], programs[:, 6] - programs[:, 5] + 1
-    tile = int(sizes.max())
+    tile = max(1, int(sizes.max()))
     if twice:
         for axis in (1, 2, 3):
             order = programs[programs[:, axis].argsort(kind="stable")]

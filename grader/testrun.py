@@ -303,6 +303,7 @@ def _check_result(
         cases_passed=verdicts.count(Verdict.PASS),
         cases_total=len(cases),
         duration_s=round(sum(f.duration_s for f in found.values()), 3),
+        kernels=tuple(kernel for f in found.values() for kernel in f.kernels),
     )
 
 

@@ -8,6 +8,7 @@ Inputs are rounded to eighths, so that sums of them are the same on every machin
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,13 +18,17 @@ from rich.console import Console
 
 from grader import grade
 from grader import judge as rooms
-from grader.cases import Case
+from grader.cases import Case, CaseTable
+from grader.diagnose import Casebook
 from grader.findings import Evidence, Finding, Measured, write_event
 from grader.grade import Grader, Request
 from grader.inputs import Inputs, make_inputs
+from grader.judge import Trial, WorkRun
 from grader.manifest import Limits, Problem, load_problem
-from grader.model import Environment, GradeRecord, Verdict
+from grader.model import Amount, Environment, GradeRecord, Verdict, WorkFigures
 from grader.progress import Progress
+from grader.running.session import Budget, Session
+from grader.source import Source
 from grader.testrun import Findings
 from tests.forked import forked_workers
 from tests.harness import judge
@@ -36,6 +41,7 @@ SEED = "5eed"
 # Of each problem two cases of a few checks.
 _CHECKS = ("plain", "lse", "half", "ragged", "ragged_rows", "scale", "w_stride", "arguments")
 _LIMITS = Limits(call_s=1.0, lost_s=1.5, total_s=60.0)
+ALL_WORK = Evidence(figures=WorkFigures(elements_read=Amount(done=9, needed=9, naive=18), full=1.1))
 
 
 def small(problem_id: str) -> Problem:
@@ -43,7 +49,16 @@ def small(problem_id: str) -> Problem:
     problem = load_problem(problem_id)
     checks = (check for check in problem.checks if check.id in _CHECKS)
     short = (check.model_copy(update={"cases": check.cases[:2]}) for check in checks)
-    return problem.model_copy(update={"checks": tuple(short), "limits": _LIMITS})
+    update: dict[str, object] = {"checks": tuple(short), "limits": _LIMITS}
+    if problem.work is not None:
+        cases = tuple(_short(table) for table in problem.work.cases)
+        update["work"] = problem.work.model_copy(update={"cases": cases})
+    return problem.model_copy(update=update)
+
+
+def _short(table: CaseTable) -> CaseTable:
+    size = {"seqlen": 192} if table.seqlen is not None else {"rows": 64, "cols": 256}
+    return table.model_copy(update=size)
 
 
 def _exact_inputs(problem: Problem, case: Case, seed: int) -> Inputs:
@@ -52,10 +67,23 @@ def _exact_inputs(problem: Problem, case: Case, seed: int) -> Inputs:
 
 
 class _InThisProcess:
-    """In place of `TestRun`: judges all cases here. On a GPU, which there is none, all pass."""
+    """In place of `TestRun`: judges all cases here, and counts the work of what is right.
 
-    def __init__(self, problem: Problem, source: bytes, *, device: str, seed: str, **_: object):
+    On a GPU, which there is none, all cases pass, and the work is what `work` says.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        source: bytes,
+        *,
+        device: str,
+        seed: str,
+        work: Mapping[str, Evidence | None],
+        **_: object,
+    ):
         self.interrupted = False
+        self._work = work
         self._arguments = (problem, source, device, seed)
 
     def run(self) -> Findings:
@@ -63,9 +91,23 @@ class _InThisProcess:
         if source.startswith(b"# fault"):
             raise OSError("no space left on device")
         if device == "cpu":
-            return judge(source.decode(), problem, seed=seed).findings
+            judged = judge(source.decode(), problem, seed=seed)
+            if not judged.wrong:
+                judged.findings.work = count_work(source.decode(), problem, seed)
+            return judged.findings
         cases = {(c.id, i) for c in problem.checks for i in problem.cases(c, seed, device)}
-        return Findings(dict.fromkeys(cases, Finding(verdict=Verdict.PASS)))
+        passed = dict.fromkeys(cases, Finding(verdict=Verdict.PASS))
+        return Findings(passed, work=self._work.get(problem.id, ALL_WORK))
+
+
+def count_work(source: str, problem: Problem, seed: str = SEED) -> Evidence:
+    """Count the work of a source, in a worker of its own."""
+    budget, data = Budget(problem.limits), Source(problem.id, source.encode())
+    session = Session(problem, data, device="cpu", interpret=True, budget=budget)
+    try:
+        return WorkRun(Trial(problem, seed, Casebook(problem)), session).judge()
+    finally:
+        session.close()
 
 
 class _Measurements:
@@ -87,12 +129,17 @@ class _Measurements:
 @contextlib.contextmanager
 def in_this_process(
     measured: Mapping[str, tuple[Evidence, Evidence]] | None = None,
+    work: Mapping[str, Evidence | None] | None = None,
 ) -> Iterator[None]:
-    """While active the grader judges small problems, here, and measures what `measured` says."""
+    """While active the grader judges small problems, here, and measures what `measured` says.
+
+    On a GPU it counts the work that `work` says, by problem; of others full marks.
+    """
+    run = functools.partial(_InThisProcess, work=work or {})
     with (
         forked_workers(),
         mock.patch.object(rooms, "make_inputs", _exact_inputs),
-        mock.patch.object(grade, "TestRun", _InThisProcess),
+        mock.patch.object(grade, "TestRun", run),
         mock.patch.object(grade, "load_problem", small),
         mock.patch.object(grade, "Children", lambda: _Measurements(measured or {})),
     ):
@@ -113,8 +160,9 @@ def graded(
     *,
     environment: Environment = CPU,
     measured: Mapping[str, tuple[Evidence, Evidence]] | None = None,
+    work: Mapping[str, Evidence | None] | None = None,
 ) -> GradeRecord:
-    """Grade `answers`, sources by problem id; `measured` has evidence for speed and memory."""
+    """Grade `answers`, sources by problem id; what is measured and counted is given."""
     write_answers(folder, answers)
     request = Request(
         submission=folder,
@@ -124,5 +172,5 @@ def graded(
         seed=SEED,
         jobs=1,
     )
-    with in_this_process(measured):
+    with in_this_process(measured, work):
         return Grader(request, Progress(Console(file=io.StringIO()))).run()

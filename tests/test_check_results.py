@@ -34,7 +34,7 @@ def results(problem, findings=(), causes=(), device="cpu", missing="not run: sto
         for index in problem.cases(check, "5eed", device):
             found.setdefault((check.id, index), PASS)
     found = {place: f for place, f in found.items() if f is not None}
-    everything = Findings(found, list(causes), missing)
+    everything = Findings(found, list(causes), missing=missing)
     checks = check_results(problem, everything, device=device, seed="5eed")
     return {check.id: check for check in checks}
 
@@ -138,6 +138,15 @@ def test_the_step_is_that_of_the_line_else_of_the_cause_else_none(problem):
     assert step(None, shifted) == 2
     assert step(None, cause("SHIFTED", 2, ("half", 0))) is None
     assert step(None) is None
+
+
+def test_the_line_of_a_cause_that_was_seen_is_shown(problem):
+    wrong = {("plain", i): finding(Verdict.FAIL, step=1, wrong=("dq",)) for i in (0, 1)}
+    seen = cause("SEEN", None, ("plain", 1)).model_copy(update={"line": 77})
+    plain = results(problem, wrong, [seen])["plain"]
+    assert (plain.message.line, plain.message.step, plain.step) == (77, None, None)
+    plain = results(problem, wrong, [seen.model_copy(update={"step": 2})])["plain"]
+    assert (plain.message.line, plain.message.step, plain.step) == (77, 2, 2)
 
 
 def test_two_causes_of_one_case_are_none(problem):

@@ -150,14 +150,14 @@ def test_full_marks_and_the_record_says_the_same(run, right, tmp_path):
     path = tmp_path / "record.json"
     options = ("--submission", right, "--only", "p02", "--json", path, "--seed", "00FF")
     with in_this_process():
-        code, out, err = run(*options, "--fail-under", "6")
+        code, out, err = run(*options, "--fail-under", "7")
     assert code == 0
     record = GradeRecord.model_validate_json(path.read_text())
     (problem,) = record.problems
-    assert problem.points.earned == problem.points.available == record.totals.earned == 6
+    assert problem.points.earned == problem.points.available == record.totals.earned == 7
     assert record.seed == "00ff" and "seed 00ff" in out
-    assert re.search(r"^p02 .* pass .* 6/6$", out, re.M)
-    assert re.search(r"^p02  pass  \d+/\d+ cases  6/6 points  ", err, re.M)
+    assert re.search(r"^p02 .* pass .* 6/6 +1/1 .* 7/7$", out, re.M)
+    assert re.search(r"^p02  pass  \d+/\d+ cases  7/7 points  ", err, re.M)
     assert record.mode == "local" and "not for credit" in out
     assert record.submission == str(right)
 
@@ -182,6 +182,43 @@ def test_quick_leaves_speed_and_memory_out(run, right, tmp_path):
     (problem,) = GradeRecord.model_validate_json(path.read_text()).problems
     assert problem.components["speed"].verdict is Verdict.NOT_MEASURED
     assert code == 0 and "not measured: QUICK=1" in out
+
+
+def test_quick_still_counts_work_and_the_record_says_so(run, right, tmp_path):
+    path = tmp_path / "record.json"
+    options = ("--submission", right, "--only", "p02", "--json", path, "--quick")
+    with in_this_process():
+        code, out, _ = run(*options)
+    record = GradeRecord.model_validate_json(path.read_text())
+    work = record.problems[0].components["work"]
+    assert (code, work.verdict, work.points.earned) == (0, Verdict.PASS, 1)
+    assert set(work.figures.amounts) == {"elements read"}
+    assert work.figures.elements_read.ratio == 1.0
+    assert re.search(r"^measured +work$\n^p02 +1\.00x$", out, re.M)
+    assert GradeRecord.model_validate_json(record.to_json()) == record
+
+
+def test_work_that_is_too_much_costs_points_and_the_exit_code_says_so(run, tmp_path):
+    old = "diagonal_end = tl.minimum(query_start + BLOCK_M, seqlen)"
+    source = model_answer("p04").replace("if key_start >= full_end", "if key_start >= 0")
+    folder, path = tmp_path / "wasteful", tmp_path / "record.json"
+    write_answers(folder, {"p04": source.replace(old, "diagonal_end = seqlen")})
+    with in_this_process():
+        code, out, _ = run("--submission", folder, "--only", "p04", "--json", path, "--map")
+    (problem,) = GradeRecord.model_validate_json(path.read_text()).problems
+    assert problem.verdict is Verdict.PASS and code == 1
+    points = problem.components["work"].points
+    assert points.earned == 0 and points.available == load_problem("p04").points.work
+    assert "p04 work: 0 of 1: 1.50x the multiply-adds that are needed" in out
+    assert "o visited, not needed" in out
+
+
+@pytest.mark.parametrize("option", ["--map", None])
+def test_the_map_is_shown_when_it_is_asked_for(run, wrong, monkeypatch, option):
+    asked = []
+    monkeypatch.setattr(cli.terminal, "render", lambda *_, maps, **__: asked.append(maps) or "")
+    run("--submission", wrong, "--only", "p02", *([option] if option else []))
+    assert asked == [option is not None]
 
 
 @pytest.mark.parametrize("option", ["-x", "--exitfirst", None])

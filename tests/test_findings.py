@@ -7,6 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from grader.findings import (
+    WORK,
     Alive,
     CaseBegins,
     CaseEnds,
@@ -19,10 +20,21 @@ from grader.findings import (
     Phase,
     SourceFile,
     TestRequest,
+    WorkCounted,
     read_event,
     write_event,
 )
-from grader.model import Diagnosis, MemoryFigures, Message, SpeedFigures, Verdict
+from grader.manifest import load_problem, problem_ids
+from grader.model import (
+    Amount,
+    Diagnosis,
+    MemoryFigures,
+    Message,
+    SpeedFigures,
+    TileMap,
+    Verdict,
+    WorkFigures,
+)
 
 ANY_BYTES = [
     b"",
@@ -54,6 +66,27 @@ EVENTS = [
         step=None,
         cases=(("plain", 0), ("half", 12)),
     ),
+    CauseFound(
+        diagnosis=Diagnosis(id="P04-X", title="t", note="n", help="h"),
+        step=3,
+        cases=(("plain", 0),),
+        line=77,
+    ),
+    WorkCounted(
+        evidence=Evidence(
+            figures=WorkFigures(
+                multiply_adds=Amount(done=2**40, needed=2**39, naive=2**62),
+                full=1.1,
+                tile_q=64,
+                launches=2,
+                shape="seqlen=512",
+                tiles=TileMap(
+                    product="out", batch=0, head=7, tile_q=16, tile_k=16, rows=("#/ox!2.",) * 48
+                ),
+            )
+        )
+    ),
+    WorkCounted(evidence=Evidence(verdict=Verdict.FAIL, reason="kernels read 0 elements")),
     Phase(problem="p01", text="speed of your answer", submission=True),
     Measured(
         problem="p01",
@@ -147,6 +180,14 @@ GARBAGE = {
     "time before the start": end(PASS, b', "spent_s": -1e9'),
     "cases that are no pairs": b'{"event": "cause", "diagnosis": {"id": "a", "title": "b",'
     b' "note": "c", "help": "d"}, "step": 1, "cases": [["plain"], 3]}',
+    "a line that is a text": b'{"event": "cause", "diagnosis": {"id": "a", "title": "b",'
+    b' "note": "c", "help": "d"}, "step": 1, "cases": [], "line": "x"}',
+    "work without evidence": b'{"event": "work"}',
+    "work that is a number": b'{"event": "work", "evidence": {"figures": 1.0}}',
+    "work that is not counted": b'{"event": "work", "evidence": {"figures": {"kind": "work",'
+    b' "multiply_adds": {"done": 1.5, "needed": 1, "naive": 2}}}}',
+    "work that is half an amount": b'{"event": "work", "evidence": {"figures": {"kind": "work",'
+    b' "multiply_adds": {"done": 1}}}}',
     "figures of no kind": b'{"event": "measured", "problem": "p01",'
     b' "speed": {"figures": {"kind": "colour"}}, "memory": {}}',
 }
@@ -215,6 +256,21 @@ def test_evidence_may_quote_a_path_that_is_no_utf8():
     evidence = Evidence(verdict=Verdict.INTERNAL, reason=reason)
     event = Measured(problem="p01", speed=evidence, memory=evidence)
     assert read_event(write_event(event)) == event
+
+
+def test_a_cause_that_was_seen_puts_its_line_and_step_in_place_of_the_messages():
+    message = Message(headline="out is wrong", line=3, step=1)
+    diagnosis = Diagnosis(id="P04-X", title="t", note="n", help="h")
+    cause = CauseFound(diagnosis=diagnosis, step=None, cases=())
+    assert cause.located(message) == message
+    located = cause.model_copy(update={"line": 77}).located(message)
+    assert located == Message(headline="out is wrong", line=77)
+    assert cause.model_copy(update={"line": 77, "step": 2}).located(message).step == 2
+
+
+def test_no_check_of_a_problem_has_the_name_under_which_work_is_counted():
+    checks = {check.id for id in problem_ids() for check in load_problem(id).checks}
+    assert WORK not in checks and "plain" in checks
 
 
 def test_a_failed_case_says_what_it_came_to():

@@ -18,8 +18,17 @@ from grader.findings import (
 )
 from grader.grade import Grader, Request
 from grader.manifest import load_problem
-from grader.model import GradeRecord, MemoryFigures, SpeedFigures, Verdict
+from grader.model import (
+    Amount,
+    GradeRecord,
+    MemoryFigures,
+    Points,
+    SpeedFigures,
+    Verdict,
+    WorkFigures,
+)
 from grader.progress import Progress
+from grader.scoring import exit_code
 from tests.harness import model_answer
 from tests.records import H200, SEED, in_this_process, write_answers
 
@@ -64,7 +73,7 @@ def whole(*problems):
 def run(tmp_path, monkeypatch):
     """Grade three answers on a GPU that there is not; measurements are scripted."""
 
-    def start(*scripts, answers=None, quick=False, progress=Progress):
+    def start(*scripts, answers=None, quick=False, progress=Progress, work=None):
         write_answers(tmp_path, answers or {p: model_answer(p) for p in PROBLEMS})
         request = Request(
             submission=tmp_path,
@@ -75,7 +84,7 @@ def run(tmp_path, monkeypatch):
             jobs=1,
             quick=quick,
         )
-        with in_this_process():
+        with in_this_process(work=work):
             children = Measuring(*scripts)
             monkeypatch.setattr(grade, "Children", lambda: children)
             grader = Grader(request, progress(Console(file=io.StringIO())))
@@ -118,7 +127,8 @@ def test_a_measurement_that_ends_in_a_submission_costs_that_one_alone(run, endin
     assert verdicts(found["p03"]) == (Verdict.CRASH, Verdict.CRASH)
     told = f"the judge's measuring process {how} while your code ran"
     assert found["p03"].components["speed"].reason == told
-    assert found["p03"].points.earned == load_problem("p03").points.correctness
+    points = load_problem("p03").points
+    assert found["p03"].points.earned == points.correctness + points.work
     for other in ("p02", "p04"):
         assert found[other].points.earned == found[other].points.available
 
@@ -183,6 +193,68 @@ def test_quick_measures_nothing(run):
     found, *_ = run(quick=True)
     assert {verdict for p in found.values() for verdict in verdicts(p)} == {Verdict.NOT_MEASURED}
     assert {problem.verdict for problem in found.values()} == {Verdict.PASS}
+
+
+def counted(done):
+    return Evidence(
+        figures=WorkFigures(multiply_adds=Amount(done=done, needed=100, naive=200), full=1.1)
+    )
+
+
+def test_quick_still_counts_work(run):
+    found, _, record = run(quick=True, work={"p03": counted(200), "p04": counted(100)})
+    worth = {p: load_problem(p).points for p in PROBLEMS}
+    assert {p: found[p].components["work"].points.earned for p in PROBLEMS} == {
+        "p02": worth["p02"].work,
+        "p03": 0,
+        "p04": worth["p04"].work,
+    }
+    assert found["p03"].components["work"].figures.multiply_adds.ratio == 2.0
+    assert found["p03"].verdict is Verdict.PASS
+    available = sum(points.correctness + points.work for points in worth.values())
+    assert record.totals.available == available
+    assert record.totals.earned == available - worth["p03"].work
+    assert exit_code(record) == 1
+
+
+def test_work_that_is_not_counted_beside_complete_correctness_is_a_fault_of_the_judge(run):
+    found, _, record = run(quick=True, work={"p03": None})
+    work = found["p03"].components["work"]
+    assert (work.verdict, work.reason) == (Verdict.INTERNAL, "the judge recorded no count of work")
+    assert found["p03"].points.earned == found["p03"].points.available
+    assert work.points == Points(possible=load_problem("p03").points.work)
+    assert exit_code(record) == 3
+
+
+def test_work_is_not_counted_beside_incomplete_correctness(run):
+    answers = {p: model_answer(p) for p in PROBLEMS} | {"p03": "def attention():\n    return 1\n"}
+    found, *_ = run(quick=True, answers=answers, work={"p03": counted(100)})
+    work = found["p03"].components["work"]
+    assert (work.verdict, work.reason) == (Verdict.SKIPPED, "correctness is not complete")
+    assert work.points.earned == 0
+    assert work.points.available == load_problem("p03").points.work
+
+
+@pytest.mark.parametrize(
+    ("evidence", "verdict", "available"),
+    [
+        (Evidence(verdict=Verdict.CRASH, reason="died"), "crash", 2),
+        (Evidence(verdict=Verdict.FAIL, reason="kernels read 0 elements"), "fail", 2),
+        (Evidence(verdict=Verdict.NOT_MEASURED, reason="no interpreter"), "not-measured", 0),
+        (Evidence(verdict=Verdict.INTERNAL, reason="OSError"), "internal", 0),
+        (Evidence(), "internal", 0),
+        (SPEED, "internal", 0),
+        (Evidence(figures=WorkFigures()), "internal", 0),
+    ],
+)
+def test_work_without_figures_earns_nothing_and_costs_nothing_else(
+    run, evidence, verdict, available
+):
+    found, *_ = run(quick=True, work={"p03": evidence})
+    work = found["p03"].components["work"]
+    assert (work.verdict, work.points.earned, work.points.available) == (verdict, 0, available)
+    assert found["p03"].points.earned == load_problem("p03").points.correctness
+    assert found["p03"].components["correctness"].verdict is Verdict.PASS
 
 
 def test_a_fault_of_the_judge_stays_with_its_problem(run):

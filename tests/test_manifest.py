@@ -78,6 +78,11 @@ varies = []
 needs = "plain"
 cases = [{ invalid = "q", seqlen = 0, head_dim = 8, layout = "padded", mutate = "ndim" }]
 
+[work]
+naive = "causal"
+full = 1.1
+cases = [{ seqlen = { draw = [256, 512, 768] } }, { seqlen = 384, values = "offset" }]
+
 [[benchmarks]]
 device = "cuda"
 seqlen = 4096
@@ -103,6 +108,8 @@ lengths = [4096, 8192]
 case = { num_q_heads = 2, dtypes = ["fp16"] }
 """
 RAGGED = "cases = [{ seqlen = 200 }, { seqlen = { from = 130, to = 400, step = 3 } }]"
+WORK = 'cases = [{ seqlen = { draw = [256, 512, 768] } }, { seqlen = 384, values = "offset" }]'
+WORK_TABLE = f'[work]\nnaive = "causal"\nfull = 1.1\n{WORK}\n'
 PLAIN = "cases = [{ seqlen = 128, gpu = true }, { values"
 
 # What is replaced, by what, and what the message says after the file's name.
@@ -185,6 +192,18 @@ MISTAKES = {
     "no lines": ("lines = 3", "lines = 0", "steps.1.lines: got 0, expected greater than or equal"),
     "targets upside down": ("full = 8.0", "full = 0.5", "speed: full: got 0.5, expected more than"),
     "device's targets": ("full = 10.0", "full = 1.0", "speed.devices.NVIDIA H200: full: got 1.0,"),
+    "points without work": ("[work]", "[worj]", "worj: got an unknown key, expected"),
+    "naive in other words": (
+        'naive = "causal"',
+        'naive = "all"',
+        "work.naive: got 'all'",
+    ),
+    "naive of nothing": ('naive = "causal"', "naive = 0", "work.naive: got 0, expected"),
+    "no naive": ('naive = "causal"\n', "", "work.naive: got nothing, expected a value"),
+    "full below what is needed": ("full = 1.1", "full = 0.9", "work.full: got 0.9, expected"),
+    "unknown key of work": ("full = 1.1", "full = 1.1\nfloor = 2", "work: floor: got an unknown"),
+    "unknown key of a case of work": ("{ seqlen = 384", "{ len = 384", "work.cases.1: len: got an"),
+    "work without cases": (WORK, "cases = []", "work.cases: got [], expected at least 1 item"),
     "device": ('device = "cuda"', 'device = "tpu"', "benchmarks.0.device: got 'tpu', expected"),
     "two dtypes at speed": ('["bf16"]\n\n', '["bf16", "fp16"]\n\n', "benchmarks.0.dtypes: got"),
     "one length": (
@@ -200,7 +219,7 @@ MISTAKES = {
 
 def write(folder, text):
     path = folder / "p04" / "problem.toml"
-    path.parent.mkdir()
+    path.parent.mkdir(parents=True)
     path.write_text(text, encoding="utf-8")
     return path
 
@@ -278,6 +297,32 @@ def test_a_check_that_departs_in_what_it_does_not_vary_is_refused(tmp_path, what
 def test_whole_tiles_and_other_values_are_no_departure(tmp_path, given):
     path = edited(tmp_path, '{ values = "peaked" }', f"{{ {given} }}")
     assert read_problem(path).check("plain").varies == ()
+
+
+@pytest.mark.parametrize(("old", "new"), [(WORK_TABLE, ""), ("work = 1\n", "work = 0\n")])
+def test_points_for_work_and_its_table_come_together(tmp_path, old, new):
+    path = edited(tmp_path, old, new)
+    with pytest.raises(ManifestError) as caught:
+        read_problem(path)
+    told = "work: got points without a table [work], or a table without points"
+    assert str(caught.value) == f"{path}: {told}"
+
+
+def test_a_problem_without_points_for_work_has_no_calls_for_it(tmp_path):
+    text = TEXT.replace(WORK_TABLE, "").replace("work = 1\n", "work = 0\n")
+    problem = read_problem(write(tmp_path, text))
+    assert problem.work is None and problem.work_cases("5eed") == ()
+
+
+def test_the_calls_for_work_depend_on_the_seed_and_on_nothing_else(tmp_path, problem):
+    text = TEXT.replace("seqlen = 200", "seqlen = 201").replace('"peaked"', '"offset"')
+    other = read_problem(write(tmp_path / "other", text))
+    drawn = {seed: problem.work_cases(seed) for seed in map(str, range(20))}
+    assert {seed: other.work_cases(seed) for seed in drawn} == drawn
+    assert {cases[0].seqlen_q for cases in drawn.values()} == {256, 512, 768}
+    for first, second in drawn.values():
+        assert first.dtype == second.dtype == "fp32" and first.head_dim == 64
+        assert (second.seqlen_q, second.values) == (384, "offset")
 
 
 def test_an_empty_or_odd_case_may_be_one_that_is_to_be_refused(problem):

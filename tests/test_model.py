@@ -13,6 +13,7 @@ from grader import findings, model
 from grader.manifest import ROOT
 from grader.model import (
     SEVERITY,
+    Amount,
     CheckResult,
     ComponentResult,
     CorrectnessFigures,
@@ -25,7 +26,9 @@ from grader.model import (
     ProblemResult,
     Record,
     SpeedFigures,
+    TileMap,
     Verdict,
+    WorkFigures,
     finite,
     worst,
 )
@@ -40,6 +43,7 @@ def schema_text():
 
 def make_record(**fields):
     """A record in which every field of every part is filled in."""
+    tiles = TileMap(product="dk", batch=1, head=2, tile_q=64, tile_k=32, rows=("#/", "x!"))
     message = Message(
         headline="out is wrong",
         test="test_plain",
@@ -53,6 +57,7 @@ def make_record(**fields):
         output="hello\n",
         help="look at the mask",
         repeat="make grade P=p04 SEED=1f",
+        tiles=tiles,
         not_run=True,
     )
     diagnosis = Diagnosis(id="P04-DIAGONAL", title="own key", note="equals <", help="use <=")
@@ -70,10 +75,22 @@ def make_record(**fields):
         cases_total=3,
         duration_s=0.25,
     )
+    work = WorkFigures(
+        multiply_adds=Amount(done=3, needed=2, naive=4),
+        elements_read=Amount(done=30, needed=20, naive=40),
+        distinct_read=Amount(done=300, needed=200, naive=400),
+        full=1.1,
+        tile_q=64,
+        tile_k=32,
+        launches=2,
+        programs=128,
+        shape="seqlen=512",
+        tiles=tiles,
+    )
     speed = SpeedFigures(speedup=2.5, median_ms=1.5, samples=9, clock="cpu", shape="seqlen=2048")
     memory = MemoryFigures(lengths=(1, 2), extra_bytes=(3, 4), allowed_bytes=(5, 6))
     figures = {"correctness": CorrectnessFigures(checks_passed=1, checks_total=3)}
-    figures |= {"work": None, "speed": speed, "memory": memory}
+    figures |= {"work": work, "speed": speed, "memory": memory}
     components = {
         name: ComponentResult(verdict=Verdict.PASS, reason="why", figures=figure)
         for name, figure in figures.items()
@@ -157,6 +174,10 @@ def test_a_field_cannot_be_set_and_an_unknown_one_not_given():
         ('"verdict": "fail"', '"verdict": "perfect"'),
         ('"share": 0.3333333333333333', '"share": 1.5'),
         ('"kind": "speed"', '"kind": "colour"'),
+        ('"kind": "work"', '"kind": "speed"'),
+        ('"done": 30,', '"done": 30.5,'),
+        ('"launches": 2', '"launches": 2, "reads": 9'),
+        ('"tile_k": 32', '"tile_k": null'),
         ('"device": "cuda"', '"device": "tpu"'),
         ('"problems": [', '"problems": 3, "other": ['),
     ],
@@ -196,6 +217,19 @@ def test_any_text_of_a_submission_can_be_written(text):
 
 def test_text_without_surrogates_is_kept_as_it_is():
     assert Message(headline="é漢\U0001f600\\ud800").headline == "é漢\U0001f600\\ud800"
+
+
+def test_a_ratio_of_work_is_what_was_done_over_what_is_needed():
+    amount = Amount(done=30, needed=20, naive=50)
+    assert (amount.ratio, amount.naive_ratio) == (1.5, 2.5)
+    assert Amount(done=3, needed=0, naive=5).ratio == 3.0
+
+
+def test_kinds_of_work_that_do_not_apply_are_left_out():
+    read = Amount(done=3, needed=2, naive=4)
+    figures = WorkFigures(elements_read=read, distinct_read=read)
+    assert list(figures.amounts) == ["elements read", "different elements read"]
+    assert WorkFigures().amounts == {}
 
 
 def test_points_add_up_without_the_noise_of_binary_fractions():

@@ -15,13 +15,16 @@ from grader import scoring
 from grader.findings import Evidence
 from grader.manifest import load_problem
 from grader.model import (
+    Amount,
     ComponentResult,
     Diagnosis,
     MemoryFigures,
     Message,
     Points,
     SpeedFigures,
+    TileMap,
     Verdict,
+    WorkFigures,
 )
 from grader.render.message import causes
 from grader.render.terminal import render
@@ -47,9 +50,26 @@ MEMORY = MemoryFigures(
     naive_extra_bytes=(2 * 2**30, 11_059_658_752),
     allowed_bytes=(2**26, 2**27),
 )
+DIAGONAL_END = "tl.minimum(query_start + BLOCK_M, seqlen)"
+# Every tile is visited and masked.
+IN_VAIN = ((DIAGONAL_END, "seqlen"), ("if key_start >= full_end:", "if key_start >= 0:"))
+TWICE = (
+    ("range(0, diagonal_end, BLOCK_N)", "range(-BLOCK_N, diagonal_end, BLOCK_N)"),
+    ("keys = key_start + offs_n  #", "keys = tl.maximum(key_start, 0) + offs_n  #"),
+    ("k_ptr += BLOCK_N * stride", "k_ptr += tl.where(key_start < 0, 0, BLOCK_N) * stride"),
+    ("v_ptr += BLOCK_N * stride", "v_ptr += tl.where(key_start < 0, 0, BLOCK_N) * stride"),
+)
 HOSTILE = (
     "\x1b[2J\x1b]0;owned\x07\x9b31mall checks pass [bold red]x[/] \u202egnp.exe\u2066\n"
     "9 problems: 9 passed\r\x00\x7f\u200b" + "\ud800" + "e" + "\u0301" * 40 + "W" * 5000
+)
+
+VAST = WorkFigures(
+    elements_read=Amount(done=10**30, needed=0, naive=-1),
+    shape=HOSTILE,
+    tiles=TileMap(
+        product="dk", batch=3, head=999, tile_q=2**31, tile_k=2**31, rows=("#/ox!2." * 7,) * 49
+    ),
 )
 
 
@@ -92,11 +112,15 @@ ANSWERS = {
         "    print('rows', rows)\n    raise RuntimeError(f'no room for {cols}')\n"
     ),
     "an exception in a kernel": p02("tl.sum(acc, axis=1)", "tl.sum(accu, axis=1)"),
-    "an endless loop": in_entry("    while rows:\n        pass\n"),
+    "an endless loop": in_entry("    while rows: pass\n"),
     "no kernel": in_entry("    return (x.float() * w.float()).sum(1).to(x.dtype)\n"),
     "outside a tensor": p02("(w_ptr + col_ids", "(w_ptr + (rows + col_ids)"),
     "not implemented": {"p02": unfinished("p02", 3), "p03": unfinished("p03", 1)},
     "a syntax error": {"p02": "import torch\n\ndef weighted_row_sum(x, w:\n    return x\n"},
+    "tiles visited twice": {"p04": edited("p04", *TWICE)},
+    "tiles never visited": {"p04": edited("p04", (DIAGONAL_END, DIAGONAL_END + " - BLOCK_N"))},
+    "a walk as it is due": {"p04": edited("p04", ("acc * rescale[:, None]", "acc"))},
+    "tiles in vain": {"p04": edited("p04", *IN_VAIN)},
     "a fault of the judge": {"p02": model_answer("p02"), "p03": "# fault\n" + model_answer("p03")},
 }
 MEASURED = {
@@ -115,6 +139,20 @@ MEASURED = {
         Evidence(verdict=Verdict.INTERNAL, reason="the judge failed: OSError: no space left"),
     ),
 }  # fmt: skip
+COUNTED = {
+    "p04": Evidence(
+        figures=WorkFigures(
+            multiply_adds=Amount(done=1310, needed=1000, naive=1800),
+            elements_read=Amount(done=1200, needed=1000, naive=1700),
+            full=1.1,
+        )
+    ),
+    "p08": Evidence(
+        verdict=Verdict.NOT_MEASURED,
+        reason="needs Triton's interpreter, which this Triton has not with this numpy",
+    ),
+}
+RIGHT = ("full marks on the CPU", "tiles in vain")
 GOLDEN = [*ANSWERS, "measured on a GPU"]
 
 
@@ -128,7 +166,8 @@ def records(tmp_path_factory):
             folder = tmp_path_factory.mktemp("answers")
             if name == "measured on a GPU":
                 answers = {problem_id: model_answer(problem_id) for problem_id in MEASURED}
-                made[name] = graded(folder, answers, environment=H200, measured=MEASURED)
+                given = {"measured": MEASURED, "work": COUNTED}
+                made[name] = graded(folder, answers, environment=H200, **given)
             else:
                 made[name] = graded(folder, ANSWERS[name])
         return made[name]
@@ -146,6 +185,14 @@ def settled(report):
 @pytest.mark.parametrize("name", GOLDEN)
 def test_the_report_is_as_it_was_read_and_approved(records, snapshot, name, width):
     assert settled(render(records(name), width=width)) == snapshot
+
+
+@pytest.mark.parametrize("name", ["full marks on the CPU", "tiles in vain", "tiles visited twice"])
+def test_the_map_is_as_it_was_read_and_approved(records, snapshot, name):
+    plain, report = render(records(name)), render(records(name), maps=True)
+    more = [line for line in report.splitlines() if line not in plain.splitlines()]
+    assert "\n".join(more) == snapshot
+    assert set(plain.splitlines()) <= set(report.splitlines())
 
 
 def hostile(problem):
@@ -177,7 +224,8 @@ def hostile(problem):
     components = {
         **problem.components,
         "speed": ComponentResult(**lost, figures=figures),
-        "work": scoring.not_measured(1, HOSTILE),
+        "work": ComponentResult(**lost, figures=VAST),
+        "memory": scoring.not_measured(1, HOSTILE),
     }
     update = {"id": HOSTILE, "title": HOSTILE, "next_step": HOSTILE, "components": components}
     update |= {"checks": tuple(checks), "verdict": Verdict.CRASH, "unseen": HOSTILE}
@@ -209,13 +257,13 @@ def test_lines_fit_and_are_plain_and_colour_repeats_the_words(records, hostile_r
         "bonus only": lambda: with_problems(whole, whole.problems[3]),
         "interrupted": lambda: whole.model_copy(update={"interrupted": True}),
     }.get(name, lambda: records(name))()
-    report = render(record, width=width)
+    report = render(record, width=width, maps=True)
     assert report.endswith("\n") and not report.endswith("\n\n")
     for line in report[:-1].split("\n"):
         assert cell_len(line) <= max(width, 72)
         assert line == line.rstrip()
         assert not any(unicodedata.category(char) in ("Cc", "Cf", "Cs") for char in line)
-    coloured = render(record, width=width, color=True)
+    coloured = render(record, width=width, color=True, maps=True)
     assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == report
 
 
@@ -269,7 +317,7 @@ def test_the_step_is_that_of_the_line_where_there_is_one(records):
 def test_one_mistake_is_one_report(records):
     for name in ANSWERS:
         found = [cause for problem in records(name).problems for cause in causes(problem)]
-        at_most = 0 if name in ("full marks on the CPU", "not implemented") else 1
+        at_most = 0 if name in (*RIGHT, "not implemented") else 1
         assert len(found) == at_most, name
         assert len(render(records(name)).splitlines()) < 45
 
@@ -318,7 +366,7 @@ def test_a_wrong_kernel_has_no_speed_to_show(records):
     problem = record.problems[1]
     wrong = ComponentResult(verdict=Verdict.FAIL, points=Points(available=12, possible=12))
     parts = {
-        name: scoring.gate(part, wrong) if name in ("speed", "memory") else part
+        name: scoring.gate(part, wrong) if name != "correctness" else part
         for name, part in problem.components.items()
     }
     assert "41.2x" in render(with_problems(record, problem))
@@ -334,7 +382,8 @@ def test_absurd_figures_stay_short(records):
             verdict=Verdict.PASS, points=Points(earned=4, available=4, possible=4), figures=figures
         )
         problem = record.problems[1]
-        parts = problem.components | {"speed": speed, "memory": speed}
+        work = speed.model_copy(update={"figures": VAST})
+        parts = problem.components | {"work": work, "speed": speed, "memory": speed}
         report = render(with_problems(record, problem.model_copy(update={"components": parts})))
         assert all(len(line) <= 80 for line in report.splitlines())
 

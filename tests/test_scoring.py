@@ -1,5 +1,6 @@
 """Scoring: points by weight, gates, totals and exit codes, for every verdict there is."""
 
+import itertools
 import math
 import random
 
@@ -8,6 +9,7 @@ import pytest
 from grader import scoring
 from grader.model import (
     COMPONENTS,
+    Amount,
     CheckResult,
     ComponentResult,
     Environment,
@@ -18,6 +20,7 @@ from grader.model import (
     ProblemResult,
     SpeedFigures,
     Verdict,
+    WorkFigures,
 )
 
 NOT_A_MEASUREMENT = [math.nan, math.inf, -math.inf, 0.0, -3.0, None]
@@ -249,6 +252,87 @@ def test_bad_speed_targets_are_a_fault_of_the_judge(floor, full):
     speed = scoring.score_speed(figures_of(5.0, floor, full), 2)
     assert speed.verdict is Verdict.INTERNAL
     assert speed.points == pts(0, 0, 2)
+
+
+def amount(ratio, naive=4.0):
+    """An amount of 1,000 that are needed."""
+    return Amount(done=round(1000 * ratio), needed=1000, naive=round(1000 * naive))
+
+
+def work_of(full=1.1, **amounts):
+    return WorkFigures(full=full, **amounts)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "expected"),
+    [
+        *((0.0, 1), (0.5, 1), (1.0, 1), (1.1, 1)),
+        *((math.sqrt(1.1 * 4.0), 0.5), (1.111, 0.992), (3.999, 0.0002)),
+        *((4.0, 0), (4.001, 0), (1e6, 0)),
+    ],
+)
+def test_work_is_full_up_to_full_and_nothing_from_naive_on(ratio, expected):
+    figures = work_of(multiply_adds=amount(ratio))
+    assert scoring.work_fraction(figures) == pytest.approx(expected, abs=1e-3)
+    assert (scoring.work_fraction(figures) == 1.0) == (ratio <= 1.1)
+
+
+def test_work_fraction_is_monotone():
+    parts = [scoring.work_fraction(work_of(elements_read=amount(1 + i / 100))) for i in range(400)]
+    assert parts == sorted(parts, reverse=True)
+    assert all(0 <= part <= 1 for part in parts)
+
+
+def test_the_kind_of_work_with_the_least_part_decides():
+    kinds = ("multiply_adds", "elements_read", "distinct_read")
+    for worst in kinds:
+        figures = work_of(**{k: amount(2.0 if k == worst else 1.2) for k in kinds})
+        assert scoring.work_fraction(figures) == scoring.work_fraction(
+            work_of(elements_read=amount(2.0))
+        )
+    # What counts is how near naive's it is.
+    figures = work_of(multiply_adds=amount(1.5, naive=9), elements_read=amount(1.4, naive=1.4))
+    assert scoring.work_fraction(figures) == 0
+    work = scoring.score_work(figures, 2)
+    told = "1.40x the elements read that are needed; full points up to 1.1x, none from 1.40x on"
+    assert work.reason == told
+
+
+def test_work_that_was_not_counted_is_a_fault_of_the_judge_and_earns_nothing():
+    assert scoring.work_fraction(work_of()) == 0
+    work = scoring.score_work(work_of(), 2)
+    assert work.verdict is Verdict.INTERNAL and work.points == pts(0, 0, 2)
+
+
+def test_garbage_in_the_figures_of_work_stays_a_fraction():
+    counts = (-(2**63), -1, 0, 1, 1000, 2**63 - 1)
+    for full in (0.0, -1.0, 1.1, 5.0, math.nan, math.inf):
+        for done, needed, naive in itertools.product(counts, repeat=3):
+            read = Amount(done=done, needed=needed, naive=naive)
+            figures = work_of(full=full, elements_read=read)
+            assert 0 <= scoring.work_fraction(figures) <= 1
+            work = scoring.score_work(figures, 2)
+            assert_ordered(work.points)
+            assert (work.reason is None) == (work.points.earned == 2)
+
+
+def test_naive_work_that_is_hardly_more_than_needed_earns_nothing():
+    assert scoring.work_fraction(work_of(elements_read=amount(1.2, naive=1.05))) == 0
+
+
+@pytest.mark.parametrize(
+    ("ratio", "earned"), [(0.9, 2), (1.0, 2), (1.1, 2), (1.11, 1.9), (2.0, 1.0), (3.9, 0), (4, 0)]
+)
+def test_a_right_kernel_that_does_too_much_passes_with_part_of_the_points(ratio, earned):
+    figures = work_of(multiply_adds=amount(ratio), elements_read=amount(1.0))
+    work = scoring.score_work(figures, 2)
+    assert work.points == pts(earned, 2, 2)
+    assert work.verdict is Verdict.PASS and work.figures is figures
+    told = (
+        f"{ratio:.2f}x the multiply-adds that are needed; full points up to 1.1x,"
+        " none from 4.00x on"
+    )
+    assert work.reason == (None if earned == 2 else told)
 
 
 @pytest.mark.parametrize(

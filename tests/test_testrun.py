@@ -11,16 +11,19 @@ from pathlib import Path
 import pytest
 
 from grader.findings import (
+    WORK,
     Alive,
     CaseBegins,
     CaseEnds,
     CauseFound,
+    Evidence,
     Finding,
     TestRequest,
+    WorkCounted,
     write_event,
 )
 from grader.manifest import read_problem
-from grader.model import Diagnosis, Message, Verdict
+from grader.model import Amount, Diagnosis, Message, Verdict, WorkFigures
 from grader.running import scratch
 from grader.running.processes import Ending
 from grader.testrun import TestRun
@@ -278,6 +281,62 @@ def test_an_interrupted_run_keeps_what_it_has_and_blames_nobody(run):
     assert verdicts(found) == dict.fromkeys(PLACES[:2], Verdict.PASS)
 
 
+WORK_BEGINS = begins((WORK, 0))
+COUNTED = Evidence(
+    figures=WorkFigures(elements_read=Amount(done=3, needed=2, naive=4), shape="seqlen=512")
+)
+
+
+def work_of(pytests):
+    return pytests.testrun.findings.work
+
+
+def test_the_work_that_was_counted_is_kept(run):
+    lines = [*cases(PLACES), WORK_BEGINS, write_event(WorkCounted(evidence=COUNTED))]
+    found, pytests, told = run(Script(lines))
+    assert work_of(pytests) == COUNTED
+    assert verdicts(found) == all_pass() and len(told) == len(PLACES)
+
+
+@pytest.mark.parametrize(
+    ("ending", "how"),
+    [(died(), "died"), (died(exit_code=0), "died"), (died(silent=True), "was stopped")],
+)
+def test_a_pytest_that_ends_while_work_is_counted_costs_the_work_alone(run, ending, how):
+    found, pytests, told = run(Script([*cases(PLACES), WORK_BEGINS], ending, None))
+    assert verdicts(found) == all_pass() and len(told) == len(PLACES)
+    work = work_of(pytests)
+    assert work.verdict is Verdict.CRASH and work.figures is None
+    assert work.reason == f"the judge's test process {how} while your code ran"
+
+
+def test_a_pytest_that_ends_after_work_was_counted_costs_nothing(run):
+    lines = [*cases(PLACES), WORK_BEGINS, write_event(WorkCounted(evidence=COUNTED))]
+    found, pytests, _ = run(Script(lines, died(), None))
+    assert verdicts(found) == all_pass() and work_of(pytests) == COUNTED
+
+
+def test_a_run_that_is_interrupted_while_work_is_counted_blames_nobody(run):
+    def interrupt(testrun):
+        testrun.interrupted = True
+        return WORK_BEGINS
+
+    found, pytests, _ = run(Script([*cases(PLACES), interrupt], died(exit_code=2), None))
+    assert verdicts(found) == all_pass() and work_of(pytests) is None
+
+
+def test_work_is_counted_by_the_pytest_that_comes_after_a_fault_of_the_judge(run):
+    first = [*cases(PLACES[1:]), *case(PLACES[0], FAULT)]
+    again = [*case(PLACES[0]), WORK_BEGINS, write_event(WorkCounted(evidence=COUNTED))]
+    found, pytests, _ = run(Script(first), Script(again))
+    assert verdicts(found) == all_pass() and work_of(pytests) == COUNTED
+
+
+def test_work_that_nobody_counted_is_not_made_up(run):
+    _, pytests, _ = run(Script(cases(PLACES)))
+    assert work_of(pytests) is None
+
+
 GARBAGE = [
     *(b"", b"null", b"[]", b"9" * 5000, b"\xff\xfe", b"{" * 50_000, b"x" * 400_000),
     b'{"event": "end", "check": "plain", "index": 0, "finding": {"verdict": "perfect"}}',
@@ -285,13 +344,17 @@ GARBAGE = [
     ends(("plain", 99), FAULT),
     ends(("plain", -1), FAULT),
     ends(("half", 1), FAULT),  # bf16, which does not run here
+    ends((WORK, 0), FAULT),
+    *(b'{"event": "work"}', b'{"event": "work", "evidence": null}'),
+    b'{"event": "work", "evidence": {"figures": {"kind": "work", "launches": "many"}}}',
 ]
 
 
 def test_garbage_among_the_events_changes_nothing(run):
-    lines = [line for line in cases(PLACES) for line in (*GARBAGE, line)]
-    found, _, told = run(Script([*lines, *GARBAGE]))
-    assert verdicts(found) == all_pass()
+    counted = write_event(WorkCounted(evidence=COUNTED))
+    lines = [line for line in (*cases(PLACES), counted) for line in (*GARBAGE, line)]
+    found, pytests, told = run(Script([*lines, *GARBAGE]))
+    assert verdicts(found) == all_pass() and work_of(pytests) == COUNTED
     assert len(told) == len(PLACES)
 
 

@@ -41,6 +41,15 @@ _TRANSLATIONS = (
         r"must have same dtype|Both operands must be same dtype|same dtype",
         "tl.dot wants both operands in one dtype: convert one of them with .to(...)",
     ),
+    (
+        r"AST node type: (Break|Continue)",
+        "a kernel cannot leave a loop early: put the condition into the loop's range",
+    ),
+    (r"should have at least|all non-batch dimensions", "a side of tl.dot has 16 elements or more"),
+    (
+        r"bytes of shared memory",
+        "smaller tiles or fewer stages: each stage of a loop holds its tiles in shared memory",
+    ),
     (r"arange's range must be a power of 2", "a tile's size is a power of two"),
     (
         r"make_block_ptr",
@@ -103,12 +112,13 @@ def _of_reply(reply: Reply, signature: str) -> Outcome:
         headline, _, extent = reply.text.partition("; ")
     help = _STATUS_HELP.get(reply.status)
     if reply.status in (Status.EXCEPTION, Status.COMPILE_FAILED):
-        help = _translation(named)
+        help = translation(named)
     verdict = _STATUS_VERDICT.get(reply.status, Verdict.ERROR)
     return Outcome(verdict, headline, extent or None, reply.line, help)
 
 
-def _translation(text: str) -> str | None:
+def translation(text: str) -> str | None:
+    """Say in a sentence what a message of Triton's means, None where it says so itself."""
     for pattern, help in _TRANSLATIONS:
         if re.search(pattern, text):
             return help

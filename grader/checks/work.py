@@ -26,9 +26,10 @@ _FORWARD, _BACKWARD_KEYS, _BACKWARD_QUERIES = 2, 4, 3
 def count_work(problem: Problem, case: Case, trace: Trace) -> WorkFigures:
     """Return what the traced call did, what it needed, and what naive attention would do."""
     assert problem.work is not None
-    amounts = (_row_sum if case.rows is not None else _attention)(
-        problem, problem.work, case, trace
-    )
+    if case.rows is not None:
+        amounts = _row_sum(problem.work, case, trace)
+    else:
+        amounts = _attention(problem, problem.work, case, trace)
     walk = walk_of(problem.id, case, trace)
     tile = _tiles(problem, case, trace)["out"] if case.rows is None else (0, 0)
     return WorkFigures(

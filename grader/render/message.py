@@ -128,7 +128,7 @@ def message_lines(problem_id: str, cause: Cause, width: int) -> list[str]:
     ):
         if value:
             rows += wrap(value, width, f"  {label:<6}  ")
-    rows += _tiles(message)
+    rows += _tiles(message, width)
     rows += _output(message, width)
     if diagnosis is not None:
         rows += _remark("note: ", diagnosis.note, width) + _remark("help: ", diagnosis.help, width)
@@ -177,14 +177,15 @@ def _output(message: Message, width: int) -> list[str]:
     return rows
 
 
-def _tiles(message: Message) -> list[str]:
+def _tiles(message: Message, width: int) -> list[str]:
     tiles = message.tiles
     if tiles is None:
         return []
     if is_as_due(tiles):
-        return ["  walk    every visible key took part once, and no other: look at the arithmetic"]
+        text = "every visible key took part once, and no other: look at the arithmetic"
+        return wrap(text, width, "  walk    ")
     lines = tile_lines(tiles)
-    return [f"  tiles   {lines[0]}", *(f"        {line}" for line in lines[1:])]
+    return [*wrap(lines[0], width, "  tiles   "), *(f"        {line}" for line in lines[1:])]
 
 
 def _remark(lead: str, text: str, width: int) -> Iterable[str]:

@@ -26,6 +26,7 @@ from grader.model import (
     WorkFigures,
     finite,
 )
+from grader.render.kernels import kernel_table, kernels_of, spill_lines
 from grader.render.message import ID_LIMIT, NAME_LIMIT, causes, message_lines
 from grader.render.text import byte_size, clean, fit, milliseconds, plural, points, wrap
 from grader.render.tiles import tile_lines
@@ -34,6 +35,7 @@ MIN_WIDTH = 72
 MAX_REASONS = 4
 MAX_CAUSES = 3
 DETAIL_INDENT = "    "
+MEASURED = "measured", "work", "speed-up", "time", "naive", "spread", "extra memory", "naive"
 # Components whose loss the table, its legend or a message of the problem explains.
 EXPLAINED = (
     Verdict.SKIPPED,
@@ -95,7 +97,8 @@ def render(record: GradeRecord, *, width: int = 80, color: bool = False, maps: b
         _table(record, width),
         _lines(_legend(record, width)),
         _measurements(record, width),
-        *(_lines(rows) for rows in (_maps(record) if maps else [])),
+        _kernels(record),
+        *(_lines(rows) for rows in (_maps(record, width) if maps else [])),
         *(_lines(rows) for rows in _messages(record, width)),
         _lines(_closing(record, width)),
     ]
@@ -233,25 +236,18 @@ def _legend(record: GradeRecord, width: int) -> list[str]:
 
 
 def _measurements(record: GradeRecord, width: int) -> list[RenderableType]:
-    """Return one row a problem with the figures of speed and memory, then why points were lost."""
+    """Return one row a problem with what was measured of it, then why points were lost."""
     rows = [row for problem in record.problems if any((row := _figures(problem))[1:])]
     parts: list[RenderableType] = []
     if rows:
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-        for name in (
-            "measured",
-            "work",
-            "speed-up",
-            "time",
-            "naive",
-            "spread",
-            "extra memory",
-            "naive",
-        ):
+        gap = 2 if width >= 80 else 1
+        table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0))
+        shown = [number for number in range(len(MEASURED)) if any(row[number] for row in rows)]
+        for name in (MEASURED[number] for number in shown):
             side = "left" if name == "measured" else "right"
             table.add_column(name, justify=side, no_wrap=True, header_style="")
         for row in rows:
-            table.add_row(*row)
+            table.add_row(*(row[number] for number in shown))
         parts.append(table)
     lost: list[str] = []
     for problem in record.problems:
@@ -276,8 +272,8 @@ def _figures(problem: ProblemResult) -> tuple[str, ...]:
     ratio, spread = finite(speed.speedup), finite(speed.spread_percent)
     return (
         clean(problem.id, ID_LIMIT),
-        f"{max(ratios):.2f}x" if ratios else "",
-        "" if ratio is None else f"{ratio:.1f}x" if abs(ratio) < 1e6 else f"{ratio:.1e}x",
+        _times(max(ratios, default=None), 2),
+        _times(ratio, 1),
         milliseconds(speed.median_ms) or "",
         milliseconds(speed.naive_ms) or "",
         "" if spread is None else f"{spread:.2g} %",
@@ -286,7 +282,21 @@ def _figures(problem: ProblemResult) -> tuple[str, ...]:
     )
 
 
-def _maps(record: GradeRecord) -> list[list[str]]:
+def _times(ratio: float | None, digits: int) -> str:
+    if ratio is None:
+        return ""
+    return f"{ratio:.{digits}f}x" if abs(ratio) < 1e6 else f"{ratio:.1e}x"
+
+
+def _kernels(record: GradeRecord) -> list[RenderableType]:
+    """Return what was compiled, of one problem in full, of several what does not fit."""
+    if len(record.problems) != 1:
+        return _lines(spill_lines(record))
+    kernels = kernels_of(record.problems[0])
+    return [kernel_table(kernels)] if kernels else []
+
+
+def _maps(record: GradeRecord, width: int) -> list[list[str]]:
     """Return the tiles that the kernels visited where their work was counted."""
     found = []
     for problem in record.problems:
@@ -294,8 +304,9 @@ def _maps(record: GradeRecord) -> list[list[str]]:
         figures = work.figures if work else None
         if isinstance(figures, WorkFigures) and figures.tiles is not None:
             lines = tile_lines(figures.tiles)
-            title = f"{clean(problem.id, ID_LIMIT)} tiles, {lines[0]}"
-            found.append([title, *wrap(clean(figures.shape), MIN_WIDTH, "        "), *lines[1:]])
+            title = wrap(lines[0], width, f"{clean(problem.id, ID_LIMIT)} tiles, ")
+            shape = wrap(clean(figures.shape), MIN_WIDTH, "        ")
+            found.append([*title, *shape, *lines[1:]])
     return found
 
 

@@ -64,7 +64,14 @@ class Sandbox:
         interpret: bool,
         count_launches: bool = False,
         threads: int = 1,
+        program: Path | None = None,
+        own_cache: bool = False,
+        **settings: Any,
     ) -> None:
+        """Start `program`, by default the plain worker, which is told the `settings` too.
+
+        With `own_cache` the kernels it compiles stay in its own folder.
+        """
         self.filename = filename
         self._folder = Path(tempfile.mkdtemp(prefix="submission-", dir=scratch.folder()))
         path = self._folder / filename
@@ -75,14 +82,26 @@ class Sandbox:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         self._channel = ours
+        environment = _environment(device, interpret, threads, self._folder)
+        if own_cache:
+            environment["TRITON_CACHE_DIR"] = str(self._folder / "cache")
         self._process = reaper.start(
-            [sys.executable, "-I", "-B", "-u", "-X", "utf8", str(_WORKER), str(theirs.fileno())],
+            [
+                sys.executable,
+                "-I",
+                "-B",
+                "-u",
+                "-X",
+                "utf8",
+                str(program or _WORKER),
+                str(theirs.fileno()),
+            ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             bufsize=0,
             cwd=self._folder,
-            env=_environment(device, interpret, threads, self._folder),
+            env=environment,
             pass_fds=(theirs.fileno(),),
             start_new_session=True,
         )
@@ -93,7 +112,7 @@ class Sandbox:
         self._poll = select.poll()
         self._poll.register(self._channel, select.POLLIN)
         self._poll.register(self._stdout, select.POLLIN)
-        settings = {
+        settings |= {
             "path": str(path),
             "entry": entry,
             "device": device,

@@ -49,3 +49,8 @@ def test_w_stride(case):
 def test_arguments(case):
     """an unsupported argument raises ValueError that begins with its name"""
     case.is_refused()
+
+
+def test_compiles(case):
+    """Triton compiles the kernels for compute capability 8.0 and 9.0"""
+    case.compiles()

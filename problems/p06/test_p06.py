@@ -104,3 +104,8 @@ def test_arguments(case):
 def test_extreme_options(case):
     """options up to the largest int are clamped to the sequence"""
     case.agrees_with(reference.sliding_window_attention)
+
+
+def test_compiles(case):
+    """Triton compiles the kernels for compute capability 8.0 and 9.0"""
+    case.compiles()

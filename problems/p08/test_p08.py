@@ -74,3 +74,8 @@ def test_large_logits(case):
 def test_arguments(case):
     """an unsupported argument raises ValueError that begins with its name"""
     case.is_refused()
+
+
+def test_compiles(case):
+    """Triton compiles the kernels for compute capability 8.0 and 9.0"""
+    case.compiles()

@@ -1,0 +1,85 @@
+"""Reads what became of a kernel: registers, spills, and which instructions its dots turned into.
+
+Triton's cache holds every stage of a compilation in a file. Registers come out of the machine code
+(cuobjdump is part of Triton), spills out of the assembler's log, dots out of the TTGIR, which is
+the last stage that still knows both the dot and its line.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+_USAGE = re.compile(r"\bREG:(\d+) STACK:(\d+)\b")
+_SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
+_DOT = re.compile(r"\b(tt\.dot(?:_scaled)?|ttng\.warp_group_dot) .*-> .*?, (#\w+)>.* loc\((.+)\)$")
+_NAMED = re.compile(r"^(#loc\w*) = loc\((.*)\)$", re.MULTILINE)
+_PLACE = re.compile(r'"([^"\n]*)":(\d+):\d+|(#loc\w*)')
+_MAX_DEPTH = 20
+_CUOBJDUMP_S = 20.0
+
+
+def usage(cubin: str) -> dict[str, int]:
+    """Return `registers` and `stack_bytes` per thread of the machine code in a file.
+
+    Functions that are not inlined have figures of their own: the largest count.
+    """
+    from triton import knobs
+
+    try:
+        command = [knobs.nvidia.cuobjdump.path, "-res-usage", cubin]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_CUOBJDUMP_S)
+    except (OSError, RuntimeError, subprocess.SubprocessError):  # not there: nothing is known
+        return {}
+    found = [(int(registers), int(stack)) for registers, stack in _USAGE.findall(done.stdout)]
+    if not found:
+        return {}
+    return {"registers": max(r for r, _ in found), "stack_bytes": max(s for _, s in found)}
+
+
+def spills(log: str) -> dict[str, int]:
+    """Return bytes that a thread stores and loads for lack of registers, as ptxas -v says them."""
+    found = [(int(stores), int(loads)) for stores, loads in _SPILLS.findall(log)]
+    if not found:
+        return {}
+    stores, loads = (sum(column) for column in zip(*found, strict=True))
+    return {"spill_store_bytes": stores, "spill_load_bytes": loads}
+
+
+def dots(ttgir: str, path: str) -> list[dict[str, Any]]:
+    """Return the dots by line of the submission at `path`: `mma`, `wgmma`, or `none` of both.
+
+    A line that became several dots (a loop and its peeled rounds) is `none` if one of them is.
+    """
+    text = Path(ttgir).read_text(encoding="utf-8", errors="replace")
+    places = dict(_NAMED.findall(text))
+    found: dict[int, str] = {}
+    for row in text.splitlines():
+        match = _DOT.search(row)
+        if match is None:
+            continue
+        operation, layout, place = match.groups()
+        line = _line(place, places, path)
+        instruction = "none"
+        if operation == "ttng.warp_group_dot":
+            instruction = "wgmma"
+        elif layout.startswith("#mma"):
+            instruction = "mma"
+        if found.get(line) != "none":
+            found[line] = instruction
+    return [{"line": line, "instruction": found[line]} for line in sorted(found)]
+
+
+def _line(place: str, places: dict[str, str], path: str, depth: int = 0) -> int:
+    """Return the innermost line in the submission; a call site names the callee first."""
+    for match in _PLACE.finditer(place):
+        file, line, name = match.groups()
+        if file == path:
+            return int(line)
+        if name and depth < _MAX_DEPTH:
+            found = _line(places.get(name, ""), places, path, depth + 1)
+            if found:
+                return found
+    return 0

@@ -1,0 +1,305 @@
+"""Counted work, through the real worker: what earns all, what earns none, and who hides from it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from grader.checks.walk import tile_map, walk_of
+from grader.checks.work import count_work as figures_of
+from grader.checks.work import unread
+from grader.findings import Evidence, WorkCounted, read_event, write_event
+from grader.manifest import Problem, load_problem
+from grader.model import Verdict, WorkFigures
+from grader.running.trace import ACCESS, DOT, PRODUCTS, PROGRAM, Counter, Trace, TraceShape
+from grader.scoring import score_work, work_fraction
+from grader.sightings import look
+from tests.forked import forked_workers
+from tests.harness import model_answer
+from tests.records import count_work
+from tests.unusual import ANSWERS
+
+UNUSUAL = {answer.id: answer for answer in ANSWERS}
+LAUNCH = "_attention_kernel[grid]("
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick():
+    with forked_workers():
+        yield
+
+
+def short(problem_id: str) -> Problem:
+    """The problem with one short call in which work is counted."""
+    problem = load_problem(problem_id)
+    cases = tuple(table.model_copy(update={"seqlen": 256}) for table in problem.work.cases)
+    return problem.model_copy(update={"work": problem.work.model_copy(update={"cases": cases})})
+
+
+def counted(source: str, problem: Problem) -> WorkFigures:
+    evidence = count_work(source, problem)
+    assert evidence.verdict is None, evidence.reason
+    assert read_event(write_event(WorkCounted(evidence=evidence))).evidence == evidence
+    return evidence.figures
+
+
+def ratios(figures: WorkFigures) -> dict[str, float]:
+    return {kind: amount.ratio for kind, amount in figures.amounts.items()}
+
+
+def unusual(name: str) -> str:
+    answer = UNUSUAL[name]
+    return answer.applied_to(model_answer(answer.problem))
+
+
+def edited(problem_id: str, old: str, new: str) -> str:
+    text = model_answer(problem_id)
+    assert text.count(old) == 1
+    return text.replace(old, new)
+
+
+# -- what earns all, and what earns none -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("problem_id", ["p03", "p04", "p05", "p06"])
+def test_the_model_answer_does_what_is_needed_and_no_more(problem_id):
+    figures = counted(model_answer(problem_id), load_problem(problem_id))
+    kinds = {"multiply-adds", "elements read"}
+    kinds |= {"different elements read"} if problem_id == "p05" else set()
+    assert ratios(figures) == dict.fromkeys(kinds, 1.0)
+    assert work_fraction(figures) == 1.0
+    assert not set("".join(figures.tiles.rows)) & set("xo!2")
+
+
+def test_the_model_answer_of_the_row_sum_reads_each_element_once():
+    figures = counted(model_answer("p02"), load_problem("p02"))
+    assert ratios(figures) == {"elements read": 1.0} and figures.tiles is None
+    assert figures.elements_read.naive_ratio == pytest.approx(2.0, rel=0.01)
+
+
+@pytest.mark.parametrize("name", ["p04", "p06"])
+def test_every_tile_visited_and_masked_earns_nothing(name):
+    source = unusual(f"{name}-every_tile_visited_and_masked")
+    figures = counted(source, load_problem(name))
+    assert work_fraction(figures) == 0
+    assert figures.multiply_adds.ratio >= figures.multiply_adds.naive_ratio > 1.5
+    assert "o" in "".join(figures.tiles.rows)
+    assert score_work(figures, 1).reason
+
+
+def test_keys_and_values_copied_for_each_query_head_earn_nothing():
+    copies = "k, v = (t.repeat_interleave(group_size, 1) for t in (k, v))\n    group_size = 1\n    "
+    source = edited("p05", LAUNCH, copies + LAUNCH)
+    figures = counted(source, short("p05"))
+    assert ratios(figures)["multiply-adds"] == 1.0
+    assert figures.distinct_read.ratio == figures.distinct_read.naive_ratio > 2
+    assert work_fraction(figures) == 0
+    assert "different elements read that are needed" in score_work(figures, 2).reason
+
+
+def test_three_passes_earn_nothing():
+    figures = counted(unusual("p03-three_passes"), short("p03"))
+    assert figures.multiply_adds.ratio == 2.0 and work_fraction(figures) == 0
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "p03-split_keys",
+        "p03-last_keys_first",
+        "p03-block_pointers",
+        "p03-autotuned",
+        "p04-descriptors",
+        "p04-tiles_of_16",
+        "p05-persistent",
+        "p05-tiles_of_128_by_32",
+        "p06-tiles_of_32_by_64",
+        "p06-three_loops",
+    ],
+)
+def test_another_way_to_do_as_much_earns_all(name):
+    if UNUSUAL[name].lacks():
+        pytest.skip(UNUSUAL[name].lacks())
+    # Each part of a row that is split loads its queries: that weighs more in a short call.
+    problem = load_problem("p03") if name == "p03-split_keys" else short(name[:3])
+    figures = counted(unusual(name), problem)
+    assert work_fraction(figures) == 1.0, ratios(figures)
+    assert figures.multiply_adds.ratio == 1.0
+
+
+# -- who hides from it -----------------------------------------------------------------------------
+
+_INTERPRETER = "import triton.runtime.interpreter as _i\n"
+HIDING = {
+    "loads restored": (
+        "_load = _i.InterpreterBuilder.create_masked_load\n",
+        "_i.InterpreterBuilder.create_masked_load = _load\n    " + LAUNCH,
+    ),
+    "launches restored": (
+        "_launch = _i.GridExecutor.__call__\n",
+        "_i.GridExecutor.__call__ = _launch\n    " + LAUNCH,
+    ),
+    "launched by what was saved": (
+        "_launch = _i.GridExecutor.__call__\n",
+        "launched = _attention_kernel.rewrite()\n"
+        "    launched = _i.GridExecutor(launched, _attention_kernel.arg_names, grid)\n"
+        "    _launch(launched, ",
+    ),
+}
+
+
+def in_entry(line: str, *, top: str = "", problem_id: str = "p04") -> str:
+    """The model answer with a line before its launch, and others before all functions."""
+    text = edited(problem_id, LAUNCH, line)
+    return text.replace("\nimport torch\n", f"\nimport torch\n{top}", 1)
+
+
+@pytest.mark.parametrize("how", HIDING)
+def test_a_kernel_that_hides_what_it_reads_earns_nothing(how):
+    saved, line = HIDING[how]
+    evidence = count_work(in_entry(line, top=_INTERPRETER + saved), short("p04"))
+    assert evidence.verdict is Verdict.FAIL and evidence.figures is None
+    needed = f"{3 * 256 * 64:,}"
+    assert evidence.reason == f"kernels read 0 elements, and the output depends on {needed}"
+
+
+def test_a_kernel_that_hides_one_launch_of_two_earns_nothing():
+    """The hidden launch reads all; the other one, of the first tile of queries, is for show."""
+    saved, line = HIDING["launched by what was saved"]
+    source = in_entry("show(" + LAUNCH, top=_INTERPRETER + saved)
+    source = source.replace(
+        "show(" + LAUNCH,
+        "arguments = lambda *a, **k: (a, k)\n    given = arguments(",
+    )
+    end = source.index("    )  # fmt: skip\n", source.index("given = arguments("))
+    end += len("    )  # fmt: skip\n")
+    launched = line.replace("_launch(launched, ", "_launch(launched, *given[0], **given[1])\n")
+    show = "    _attention_kernel[(1, 1, 1)](*given[0], **given[1])\n"
+    source = source[:end] + "    " + launched + show + source[end:]
+    evidence = count_work(source, short("p04"))
+    assert evidence.verdict is Verdict.FAIL and evidence.figures is None
+    assert evidence.reason.startswith("kernels read ")
+
+
+def test_a_kernel_that_is_launched_from_a_thread_is_seen():
+    text = model_answer("p04")
+    start = text.index(LAUNCH)
+    end = text.index("    )  # fmt: skip\n", start) + len("    )  # fmt: skip\n")
+    body = text[start:end].replace("\n", "\n    ").rstrip(" ")
+    run = "import threading\n    thread = threading.Thread(target=launch)\n"
+    threaded = f"def launch():\n        {body}    {run}    thread.start()\n    thread.join()\n"
+    figures = counted(text[:start] + threaded + text[end:], short("p04"))
+    assert ratios(figures) == {"multiply-adds": 1.0, "elements read": 1.0}
+    assert not set("".join(figures.tiles.rows)) & set("xo!2")
+
+
+def test_a_call_that_launches_nothing_has_no_work_to_count():
+    naive = (
+        "scores = (q @ k.transpose(-1, -2) * softmax_scale).float()\n"
+        "    keys = torch.arange(seqlen)\n"
+        "    scores = scores.masked_fill(keys[None, :] > keys[:, None], -math.inf)\n"
+        "    return (scores.softmax(-1) @ v.float()).to(q.dtype), scores.logsumexp(-1)\n    "
+    )
+    evidence = count_work(in_entry(naive + LAUNCH), short("p04"))
+    assert evidence.verdict is Verdict.FAIL and evidence.figures is None
+    assert evidence.reason.startswith("kernels read 0 elements, and the output depends on ")
+
+
+ENDS = {
+    "raise RuntimeError('not here')": (Verdict.ERROR, "RuntimeError: not here"),
+    "q = 2 * q": (Verdict.FAIL, "the result is wrong"),
+    "import os; os._exit(0)": (Verdict.CRASH, ""),
+}
+
+
+@pytest.mark.parametrize("line", ENDS)
+def test_a_call_that_goes_wrong_says_how_and_in_which_case(line):
+    verdict, reason = ENDS[line]
+    evidence = count_work(in_entry(f"{line}\n    {LAUNCH}"), short("p04"))
+    assert evidence.verdict is verdict and evidence.figures is None
+    assert evidence.reason.startswith(reason) and " seqlen=256 " in evidence.reason
+
+
+# -- a block that holds anything -------------------------------------------------------------------
+
+
+def small_case(problem_id: str, **given):
+    (case,) = load_problem(problem_id).work_cases("5eed")
+    if case.rows is not None:
+        return dataclasses.replace(case, rows=6, cols=8)
+    return dataclasses.replace(case, **({"seqlen_q": 20, "seqlen_k": 20} | given))
+
+
+CASES = {
+    "p02": small_case("p02"),
+    "p03": small_case("p03", seqlen_k=33),
+    "p04": small_case("p04", batch=2, num_q_heads=2, num_kv_heads=2),
+    "p05": small_case("p05", num_q_heads=6, num_kv_heads=2),
+    "p07": small_case("p07"),
+    "p08": small_case("p08", num_q_heads=4, num_kv_heads=2),
+}
+OUTPUTS = [("out",), ("lse",), ("dq", "dk", "dv"), ("out", "dk"), ("y",), ()]
+
+
+def plausible(shape: TraceShape, memory: np.ndarray, generator: np.random.Generator) -> None:
+    """Fill a block with numbers that fit their places, and now and then with one that does not."""
+    arrays = shape.arrays(memory)
+    most = int(generator.choice([2, 5, 100]))
+    size = arrays["counters"].shape
+    arrays["counters"][:] = generator.integers(0, most, size) * (generator.random(size) < 0.3)
+    arrays["counters"][Counter.UNKNOWN_DOTS] = generator.random() < 0.1
+    for name, columns in (("dots", DOT), ("accesses", ACCESS), ("programs", PROGRAM)):
+        table = arrays[name][: generator.integers(0, 12) * (generator.random() < 0.7)]
+        for number, column in enumerate(columns):
+            least, largest = shape.limit_of(column)
+            largest = min(largest, most) if generator.random() < 0.8 else largest
+            table[:, number] = generator.integers(max(least, -most), largest + 1, len(table))
+    for name in arrays.keys() - {"counters", "dots", "accesses", "programs"}:
+        size = arrays[name].shape
+        share = generator.choice([0.0, 0.02, 0.5, 1.0])  # of what is not 0
+        arrays[name][:] = generator.integers(1, 3, size) * (generator.random(size) < share)
+
+
+def noise(shape: TraceShape, memory: np.ndarray, generator: np.random.Generator) -> None:
+    """Fill a block with any bytes."""
+    memory[:] = np.frombuffer(generator.bytes(memory.size), np.uint8)
+
+
+@pytest.mark.parametrize("fill", [plausible, noise])
+@pytest.mark.parametrize("problem_id", CASES)
+def test_no_block_of_a_worker_raises_in_the_judge(problem_id, fill):
+    problem, case = load_problem(problem_id), CASES[problem_id]
+    shape = TraceShape.of(case)
+    generator = np.random.default_rng(7)
+    for number in range(60 if fill is plausible else 8):
+        memory = np.zeros(shape.total_bytes, np.uint8)
+        fill(shape, memory, generator)
+        trace = Trace.of(shape, memory)
+        reason = unread(case, trace)
+        assert reason is None or reason.startswith("kernels read ")
+        for product in PRODUCTS:
+            walk = walk_of(problem_id, case, trace, product)
+            if walk is not None:
+                found = tile_map(walk)
+                assert len(found.rows) <= 48 and len(found.rows[0]) <= 48
+        look(problem_id, case, trace, OUTPUTS[number % len(OUTPUTS)])
+        figures = figures_of(problem, case, trace)
+        assert 0 <= work_fraction(figures) <= 1
+        event = WorkCounted(evidence=Evidence(figures=figures))
+        assert read_event(write_event(event)) == event
+        score_work(figures, 2)
+
+
+def test_rows_of_a_table_that_do_not_fit_are_left_out():
+    shape = TraceShape.of(small_case("p04"))
+    memory = np.zeros(shape.total_bytes, np.uint8)
+    dots = shape.arrays(memory)["dots"]
+    dots[0] = dots[1] = [1, 0, 0, 16, 16, 64, 1, 16, 16, 3]
+    dots[1, DOT.index("kernel")] = -1
+    dots[2] = 2**63 - 1
+    trace = Trace.of(shape, memory)
+    assert trace.arrays["dots"].tolist() == [[1, 0, 0, 16, 16, 64, 1, 16, 16, 3]]
+    memory[:] = 255
+    assert len(trace.arrays["dots"]) == 1  # a copy: the worker's later writes change nothing
