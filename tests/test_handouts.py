@@ -188,8 +188,13 @@ def test_targets_are_those_of_problem_toml(problem):
         for device in ("cpu", "cuda"):
             if problem.memory_cases(device):
                 assert f"{SLACK_BYTES[device] // 2**20} MiB" in text
-    if problem.uses_triton:
-        assert "not measured yet in this version" in text
+    if problem.work is not None:
+        none = {
+            "square": "none when every tile is visited",
+            "causal": "none when every tile below the diagonal is visited",
+        }
+        naive = none.get(problem.work.naive) or f"none at {problem.work.naive:g}x"
+        assert f"All points up to {problem.work.full:g}x, {naive}" in text
 
 
 @each_problem

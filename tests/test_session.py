@@ -2,9 +2,13 @@
 
 import pytest
 
+from grader.inputs import make_inputs
 from grader.manifest import Limits, load_problem
 from grader.model import Verdict
-from grader.running.session import Budget
+from grader.running.protocol import Status
+from grader.running.session import Budget, Session
+from grader.running.trace import Counter
+from grader.source import Source
 from tests.harness import judge, model_answer
 
 LIMITS = Limits(call_s=20.0, lost_s=25.0, total_s=180.0)
@@ -97,3 +101,21 @@ def test_a_file_that_cannot_be_imported_is_told_once():
     assert first.verdict is Verdict.ERROR and "no_such_module" in first.message.headline
     assert {finding.verdict for finding in rest} == {Verdict.SKIPPED}
     assert all(finding.message.not_run for finding in rest)
+
+
+def test_a_call_is_traced_where_that_is_asked_for_and_the_interpreter_runs_it():
+    source = Source("p02", model_answer("p02").encode())
+    session = Session(P02, source, device="cpu", interpret=True, budget=Budget(LIMITS))
+    (case, *_) = P02.work_cases("5eed")
+    inputs = make_inputs(P02, case, 7)
+    try:
+        for traced in (True, False, True):
+            evidence = session.call(case, inputs, ("y",), traced=traced)
+            assert evidence.result.status == Status.OK
+            assert (evidence.trace is not None) == traced
+            if traced:  # each call has a block of its own
+                assert evidence.trace.count(Counter.LAUNCHES) == 1
+                read = evidence.trace.count(Counter.DISTINCT_READ)
+                assert read == case.rows * case.cols + case.cols
+    finally:
+        session.close()

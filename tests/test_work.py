@@ -7,17 +7,29 @@ import dataclasses
 import numpy as np
 import pytest
 
+from grader import pytest_plugin
 from grader.checks.walk import tile_map, walk_of
 from grader.checks.work import count_work as figures_of
 from grader.checks.work import unread
-from grader.findings import Evidence, WorkCounted, read_event, write_event
+from grader.findings import (
+    WORK,
+    CaseBegins,
+    Evidence,
+    SourceFile,
+    TestRequest,
+    WorkCounted,
+    read_event,
+    write_event,
+)
 from grader.manifest import Problem, load_problem
 from grader.model import Verdict, WorkFigures
+from grader.pytest_plugin import ProblemTrial
 from grader.running.trace import ACCESS, DOT, PRODUCTS, PROGRAM, Counter, Trace, TraceShape
 from grader.scoring import score_work, work_fraction
 from grader.sightings import look
+from grader.source import Source
 from tests.forked import forked_workers
-from tests.harness import model_answer
+from tests.harness import SEED, model_answer
 from tests.records import count_work
 from tests.unusual import ANSWERS
 
@@ -220,6 +232,52 @@ def test_a_call_that_goes_wrong_says_how_and_in_which_case(line):
     evidence = count_work(in_entry(f"{line}\n    {LAUNCH}"), short("p04"))
     assert evidence.verdict is verdict and evidence.figures is None
     assert evidence.reason.startswith(reason) and " seqlen=256 " in evidence.reason
+
+
+# -- when it is counted ----------------------------------------------------------------------------
+
+
+class Heard:
+    """In place of the plugin's `Run`: keeps the events."""
+
+    def __init__(self, problem: Problem, *, asked: bool = True) -> None:
+        self.seed, self.device, self.events = SEED, "cpu", []
+        data = model_answer(problem.id).encode()
+        file = SourceFile.of(problem.id, data)
+        self.request = TestRequest(source=file, device="cpu", seed=SEED) if asked else None
+        self.source = lambda problem: Source(problem.id, data)
+        self.send = self.events.append
+
+
+def count_in(run: Heard, problem: Problem, failures: int = 0) -> list:
+    trial = ProblemTrial(run, problem)
+    trial.failures = failures
+    try:
+        trial.count_work()
+    finally:
+        trial.close()
+    return run.events
+
+
+def test_work_begins_like_a_case_so_that_who_dies_in_it_is_known():
+    problem = short("p04")
+    begins, work = count_in(Heard(problem), problem)
+    assert begins == CaseBegins(check=WORK, index=0)
+    assert work.evidence.figures.multiply_adds.ratio == 1.0
+
+
+def test_work_is_counted_only_for_the_judge_and_only_where_all_cases_passed():
+    problem = short("p04")
+    assert count_in(Heard(problem, asked=False), problem) == []
+    assert count_in(Heard(problem), problem, failures=1) == []
+    assert count_in(Heard(problem), problem.model_copy(update={"work": None})) == []
+
+
+def test_without_the_interpreter_work_is_not_measured(monkeypatch):
+    monkeypatch.setattr(pytest_plugin, "_interprets", lambda: False)
+    problem = short("p04")
+    (work,) = count_in(Heard(problem), problem)
+    assert work.evidence.verdict is Verdict.NOT_MEASURED and work.evidence.figures is None
 
 
 # -- a block that holds anything -------------------------------------------------------------------
