@@ -161,8 +161,6 @@ class Measured(Record):
 Event = Alive | CaseBegins | CaseEnds | CauseFound | WorkCounted | Phase | Measured
 _EVENTS: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="event")])
 _MAX_EVENT_BYTES = 256 * 1024
-# The check that work counts as while it is counted; no check of problem.toml has this name.
-WORK = "work"
 
 
 def read_event(line: bytes) -> Event | None:

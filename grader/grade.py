@@ -304,7 +304,8 @@ class Grader:
                 return scoring.internal(possible, reason)
             return scoring.withheld(evidence.verdict, possible, reason)
         if name == "work" and isinstance(figures, WorkFigures):
-            return scoring.score_work(figures, possible)
+            full = problem.work.full if problem.work else figures.full
+            return scoring.score_work(figures.model_copy(update={"full": full}), possible)
         if name == "speed" and isinstance(figures, SpeedFigures):
             environment = self.request.environment
             gpu = environment.device == "cuda"
@@ -361,7 +362,13 @@ class Grader:
             points=scoring.problem_points(components),
             components=components,
             checks=tuple(scored),
-            next_step=_next_step(problem, source, scored, correctness),
+            next_step=_next_step(
+                problem,
+                source,
+                scored,
+                correctness,
+                wasteful=components["work"].points.earned < components["work"].points.available,
+            ),
             unseen=_UNSEEN_WITHOUT_A_GPU if blind else None,
             source_sha256=source.sha256 if source.data else None,
             duration_s=round(duration_s, 3),
@@ -378,7 +385,12 @@ class Grader:
 
 
 def _next_step(
-    problem: Problem, source: Source, checks: Sequence[CheckResult], correctness: ComponentResult
+    problem: Problem,
+    source: Source,
+    checks: Sequence[CheckResult],
+    correctness: ComponentResult,
+    *,
+    wasteful: bool,
 ) -> str:
     """Say what the student does next: the step, where it is explained, the command."""
     command = f"make grade P={problem.id}"
@@ -393,6 +405,8 @@ def _next_step(
         return f"{problem.id} step {step} ({title}), problems/{problem.id}/README.md; {command}"
     if broken is not None:
         return f"{problem.id}, {broken.id}: {broken.title}; {command}"
+    if scoring.is_complete(correctness) and wasteful:
+        return f"{problem.id} is correct and does more than it needs: {command} MAP=1"
     if scoring.is_complete(correctness):
         return f"{problem.id} is correct; what makes it fast is in problems/{problem.id}/README.md"
     return command

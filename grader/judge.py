@@ -16,9 +16,9 @@ from grader.checks.correctness import Difference, Expected, expect, find_differe
 from grader.checks.walk import tile_map, walk_of
 from grader.checks.work import count_work, unread
 from grader.diagnose import Casebook
-from grader.findings import WORK, Evidence, Finding
+from grader.findings import Evidence, Finding
 from grader.inputs import Inputs, case_seed, invalidate, make_inputs
-from grader.manifest import Check, Problem
+from grader.manifest import WORK, Check, Problem
 from grader.model import Message, TileMap, Verdict
 from grader.running.compiled import Call, Compiled, compile_calls, unavailable
 from grader.running.evidence import CallEvidence

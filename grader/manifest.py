@@ -33,6 +33,7 @@ from grader.cases import (
 ROOT = Path(__file__).resolve().parent.parent
 PROBLEMS = ROOT / "problems"
 ALIGNED = 128  # a length that is no multiple of it is a subject of its own
+WORK = "work"  # stands for a check while work is counted
 _NUMBERS = ("int", "constrained-int", "float")
 
 Device = Literal["cpu", "cuda"]
@@ -155,8 +156,16 @@ class Work(Table):
     """
 
     naive: Literal["square", "causal"] | PositiveNumber
-    full: Annotated[float, Field(ge=1.0)]
+    full: Annotated[float, Field(ge=1.0, allow_inf_nan=False)]
     cases: Annotated[ListOf[CaseTable], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _naive_is_more(self) -> Work:
+        if isinstance(self.naive, float) and not self.naive > self.full:
+            raise ValueError(f"naive: got {self.naive}, expected more than full, {self.full}")
+        if any(case.rows is not None for case in self.cases) and isinstance(self.naive, str):
+            raise ValueError(f"naive: got {self.naive!r}, expected a number: rows have no tiles")
+        return self
 
 
 class Problem(Table):
@@ -188,6 +197,8 @@ class Problem(Table):
         ids = [check.id for check in self.checks]
         if (self.work is None) != (self.points.work == 0):
             raise ValueError("work: got points without a table [work], or a table without points")
+        if WORK in ids:
+            raise ValueError(f"checks: got the id {WORK!r}, which is that of the count of work")
         for check in self.checks:
             where = f"checks: {check.id}"
             if ids.count(check.id) > 1:

@@ -18,7 +18,6 @@ import pytest
 from grader.cases import Case, resolve
 from grader.environment import interpreter_works
 from grader.findings import (
-    WORK,
     Alive,
     CaseBegins,
     CaseEnds,
@@ -30,7 +29,7 @@ from grader.findings import (
     WorkCounted,
     write_event,
 )
-from grader.manifest import PROBLEMS, Check, ManifestError, Problem, load_problem
+from grader.manifest import PROBLEMS, WORK, Check, ManifestError, Problem, load_problem
 from grader.model import Message, Verdict
 from grader.render.message import event, failure_text
 from grader.running.pipe import EventPipe, read_request
@@ -172,7 +171,11 @@ class ProblemTrial:
             session = self._sessions[False]
             session.start()
             self.run.send(CaseBegins(check=WORK, index=0))
-            evidence = WorkRun(self.judged, session).judge()
+            try:
+                evidence = WorkRun(self.judged, session).judge()
+            except Exception as error:  # the judge's own: the cases are told all the same
+                reason = f"the judge failed: {type(error).__name__}: {error}"[:600]
+                evidence = Evidence(verdict=Verdict.INTERNAL, reason=reason)
         self.run.send(WorkCounted(evidence=evidence))
 
     def close(self) -> None:

@@ -18,7 +18,6 @@ from pathlib import Path
 
 from grader.cases import Case
 from grader.findings import (
-    WORK,
     CaseBegins,
     CaseEnds,
     CauseFound,
@@ -29,7 +28,7 @@ from grader.findings import (
     WorkCounted,
     read_event,
 )
-from grader.manifest import ROOT, Check, Problem
+from grader.manifest import ROOT, WORK, Check, Problem
 from grader.model import CheckResult, Message, Verdict, worst
 from grader.running.processes import Children, Ending
 
@@ -116,6 +115,9 @@ class TestRun:
             if stopped or self.interrupted:
                 return self.findings
             if not left:
+                if self.findings.work is None and not self._came_to_its_end(ending):
+                    reason = "the test process died before work was counted"
+                    self.findings.work = Evidence(verdict=Verdict.CRASH, reason=reason)
                 if retried or not self._faults():
                     return self._without_provoked_faults()
                 retried = True

@@ -6,7 +6,6 @@ Runs inside the worker; also prints the part of the traceback that lies in the s
 from __future__ import annotations
 
 import contextlib
-import inspect
 import sys
 import traceback
 from typing import Any
@@ -36,7 +35,9 @@ def explain(nonce: int, error: BaseException, path: str, *, importing: bool) -> 
     compiling = [e for e in chain if hasattr(e, "node") and hasattr(e, "error_message")]
     if status is Status.COMPILE_FAILED and compiling:
         shown = compiling[-1]
-        line = _compile_line(shown, path) or line
+        # The innermost may lie in Triton's own library, which the submission called.
+        lines = (_compile_line(e, path) for e in reversed(compiling))
+        line = next(filter(None, lines), line)
         text = _text(shown.error_message or shown.__cause__ or shown).strip()
     elif status is Status.EXITED:
         text = f"{type(error).__name__} raised with {_text(error) or 'no argument'}"
@@ -106,7 +107,7 @@ def _compile_line(error: Any, path: str) -> int:
     """Return the file's line of a CompilationError, whose own lines count from the function."""
     with contextlib.suppress(Exception):
         with open(path, encoding="utf-8") as file:
-            text = inspect.cleandoc("\n" + file.read())
+            text = file.read()
         start = text.find(error.src.strip().splitlines()[0])
         if start >= 0:
             return text[:start].count("\n") + error.node.lineno
