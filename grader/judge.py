@@ -25,12 +25,13 @@ from grader.running.evidence import CallEvidence
 from grader.running.protocol import Reply, Status
 from grader.running.session import Session
 from grader.running.trace import PRODUCTS, traceable
-from grader.sightings import look
+from grader.sightings import Result, look
 from grader.source import Source
 
 _HEADLINE_LIMIT = 600
 # Calls of a problem that are made again to see what the kernels do: one of each check that fails.
 _MOST_LOOKS = 8
+_ROUNDED = 0.03  # of the norm: more than that no rounding to 16 bits makes
 # What else a message may name first for what is wrong about two arguments, or about one's shape.
 _ALSO_NAMES = {
     "dtype": ("q", "x"),
@@ -125,13 +126,11 @@ class CaseRun:
             return None
         place = (self.check.id, self.index)
         self.trial.casebook.add_wrong(place, case, inputs, evidence.outputs, expected)
-        wrong = tuple(d.name for d in differences)
-        tiles = None if call else self._look(inputs, names, wrong)
+        result = _result(differences, evidence.outputs, expected)
+        tiles = None if call else self._look(inputs, names, result)
         return self._wrong(differences, evidence, tiles, second_call=call > 0)
 
-    def _look(
-        self, inputs: Inputs, names: tuple[str, ...], wrong: tuple[str, ...]
-    ) -> TileMap | None:
+    def _look(self, inputs: Inputs, names: tuple[str, ...], result: Result) -> TileMap | None:
         """Call once more to see what the kernels do; of each check the first wrong case tells."""
         problem, trial = self.trial.problem, self.trial
         if self.check.id in trial.looked_at or len(trial.looked_at) >= _MOST_LOOKS:
@@ -142,10 +141,11 @@ class CaseRun:
         trace = self.session.call(self.case, inputs, names, traced=True).trace
         if trace is None:
             return None
-        sighting = look(problem.id, self.case, trace, wrong)
+        sighting = look(problem.id, self.case, trace, result)
         if sighting is not None:
             trial.casebook.add_seen((self.check.id, self.index), sighting)
-        walk = walk_of(problem.id, self.case, trace, wrong[0] if wrong[0] in PRODUCTS else "out")
+        product = result.wrong[0] if result.wrong[0] in PRODUCTS else "out"
+        walk = walk_of(problem.id, self.case, trace, product)
         return tile_map(walk) if walk is not None else None
 
     def _again(self, call: int, names: tuple[str, ...]) -> tuple[Inputs, Expected]:
@@ -327,6 +327,17 @@ def first_named(text: str, problem: Problem) -> str | None:
     known |= {case.invalid for check in problem.checks for case in check.cases if case.invalid}
     known |= {name for names in _ALSO_NAMES.values() for name in names}
     return next((word for word in re.findall(r"\w+", text) if word in known), None)
+
+
+def _result(
+    differences: list[Difference], got: dict[str, torch.Tensor], expected: Expected
+) -> Result:
+    wrong = tuple(difference.name for difference in differences)
+    close = True
+    for name in wrong:
+        error = (got[name].double() - expected.truth[name]).norm()
+        close &= bool(error <= _ROUNDED * expected.truth[name].norm())
+    return Result(wrong, any(bool(got[name].isnan().any()) for name in wrong), close)
 
 
 def _launches(evidence: CallEvidence) -> int:

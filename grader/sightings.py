@@ -15,9 +15,8 @@ import numpy as np
 from grader.cases import Case
 from grader.checks.correctness import ranges
 from grader.checks.walk import Walk, walk_of
-from grader.running.trace import ACCESS, OPERANDS, Counter, Trace
+from grader.running.trace import ACCESS, OPERANDS, PRODUCTS, Counter, Trace
 
-_PRODUCT_OF = {"out": "out", "dq": "dq", "dk": "dk", "dv": "dv"}
 _SUBTRACTION = 1  # see grader.running.tracer
 
 
@@ -37,8 +36,20 @@ class Sighting:
     located: bool = False
 
 
-def look(problem_id: str, case: Case, trace: Trace, wrong: tuple[str, ...]) -> Sighting | None:
-    """Return why the outputs `wrong` of a traced call are wrong, None where that was not seen."""
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What is wrong with a call: names of outputs, whether one holds NaN, whether all are close.
+
+    Close is a wrong result that rounding can explain: an error of a few hundredths of the values.
+    """
+
+    wrong: tuple[str, ...]
+    nan: bool
+    close: bool
+
+
+def look(problem_id: str, case: Case, trace: Trace, result: Result) -> Sighting | None:
+    """Return why the outputs of a traced call are wrong, None where that was not seen."""
     rules = _OF_ROW_SUMS if case.rows is not None else _BEFORE
     for rule in rules:
         found = rule(case, trace)
@@ -46,16 +57,19 @@ def look(problem_id: str, case: Case, trace: Trace, wrong: tuple[str, ...]) -> S
             return found
     if case.rows is not None:
         return None
-    for name in wrong:
-        product = _PRODUCT_OF.get(name)
-        walk = walk_of(problem_id, case, trace, product) if product else None
+    for name in result.wrong:
+        walk = walk_of(problem_id, case, trace, name) if name in PRODUCTS else None
         if walk is None:
             continue
         for judge in _RULES:
             found = judge(case, walk)
             if found is not None:
                 return found
-    return _narrow(case, trace) or _over_queries(wrong, trace) or _nan(trace)
+    if result.nan:
+        return _nan(trace)
+    if result.close:
+        return _narrow(case, trace)
+    return _over_queries(trace) if "out" in result.wrong else None
 
 
 # -- heads, strides, pointers -------------------------------------------------------------------
@@ -420,7 +434,7 @@ def _missing(case: Case, walk: Walk) -> Sighting | None:
         names = ranges(heads.any(0))
         return Sighting(
             "HEADS-NEVER-TAKEN",
-            f"{_noun(walk)} takes nothing of query heads {names}",
+            f"{walk.product} takes nothing of query heads {names}",
             f"seen: of {heads.size} query heads {int((~heads).sum())} take part in this product",
             "the gradient of a kv head is the sum over all query heads of its group",
             walk.product_line,
@@ -489,9 +503,9 @@ def _narrow(case: Case, trace: Trace) -> Sighting | None:
     )
 
 
-def _over_queries(wrong: tuple[str, ...], trace: Trace) -> Sighting | None:
+def _over_queries(trace: Trace) -> Sighting | None:
     line = trace.count(Counter.OVER_QUERIES_LINE)
-    if not line or "out" not in wrong:
+    if not line:
         return None
     return Sighting(
         "REDUCED-OVER-QUERIES",
@@ -517,10 +531,6 @@ def _line_of(trace: Trace, operand: str) -> int:
 
 def _keys(keys: np.ndarray) -> str:
     return ("key " if keys.sum() == 1 else "keys ") + ranges(keys)
-
-
-def _noun(walk: Walk) -> str:
-    return walk.product if walk.product != "out" else "out"
 
 
 def _folded(walk: Walk, query: int, key: int) -> str:

@@ -7,7 +7,6 @@ import pytest
 from pydantic import ValidationError
 
 from grader.findings import (
-    WORK,
     Alive,
     CaseBegins,
     CaseEnds,
@@ -24,7 +23,7 @@ from grader.findings import (
     read_event,
     write_event,
 )
-from grader.manifest import load_problem, problem_ids
+from grader.manifest import WORK, load_problem, problem_ids
 from grader.model import (
     Amount,
     Diagnosis,

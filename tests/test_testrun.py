@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from grader.findings import (
-    WORK,
     Alive,
     CaseBegins,
     CaseEnds,
@@ -22,7 +21,7 @@ from grader.findings import (
     WorkCounted,
     write_event,
 )
-from grader.manifest import read_problem
+from grader.manifest import WORK, read_problem
 from grader.model import Amount, Diagnosis, Message, Verdict, WorkFigures
 from grader.running import scratch
 from grader.running.processes import Ending

@@ -12,7 +12,6 @@ from grader.checks.walk import tile_map, walk_of
 from grader.checks.work import count_work as figures_of
 from grader.checks.work import unread
 from grader.findings import (
-    WORK,
     CaseBegins,
     Evidence,
     SourceFile,
@@ -21,12 +20,12 @@ from grader.findings import (
     read_event,
     write_event,
 )
-from grader.manifest import Problem, load_problem
+from grader.manifest import WORK, Problem, load_problem
 from grader.model import Verdict, WorkFigures
 from grader.pytest_plugin import ProblemTrial
 from grader.running.trace import ACCESS, DOT, PRODUCTS, PROGRAM, Counter, Trace, TraceShape
 from grader.scoring import score_work, work_fraction
-from grader.sightings import look
+from grader.sightings import Result, look
 from grader.source import Source
 from tests.forked import forked_workers
 from tests.harness import SEED, model_answer
@@ -342,7 +341,8 @@ def test_no_block_of_a_worker_raises_in_the_judge(problem_id, fill):
             if walk is not None:
                 found = tile_map(walk)
                 assert len(found.rows) <= 48 and len(found.rows[0]) <= 48
-        look(problem_id, case, trace, OUTPUTS[number % len(OUTPUTS)])
+        wrong = OUTPUTS[number % len(OUTPUTS)]
+        look(problem_id, case, trace, Result(wrong, nan=number % 2 == 0, close=number % 3 == 0))
         figures = figures_of(problem, case, trace)
         assert 0 <= work_fraction(figures) <= 1
         event = WorkCounted(evidence=Evidence(figures=figures))

@@ -48,6 +48,7 @@ class _Stored:
     operand: Operand
     writer: np.ndarray  # of each element's row, the last program
     counts: np.ndarray  # how many programs stored it
+    twice: np.ndarray  # whether two programs of one launch did
     rows: list[tuple[int, ...]] = dataclasses.field(default_factory=list)
     twice_line: int = 0
 
@@ -66,7 +67,8 @@ class Tracer:
         self._inputs: list[Operand] = []
         self._kernels: list[str] = []
         self._kernel = 0
-        self._serial = 0
+        self._serial = 0  # of the program that runs
+        self._launched_at = 0  # that of the last before this launch
         self._program = (0, 0, 0)
         self._operands: dict[int, Operand | None] = {}  # by the address where it starts
         self._tensors: dict[int, Any] = {}  # those that a launch was given
@@ -122,6 +124,7 @@ class Tracer:
                 self._kernels.append(name)
             self._kernel = min(self._kernels.index(name), trace.KERNELS - 1)
             self._counters[Counter.LAUNCHES] += 1
+            self._launched_at = self._serial
             self._last_base.clear()
             self._taken.clear()
             for value in (*args, *kwargs.values()):
@@ -205,8 +208,8 @@ class Tracer:
     def _reduced(self, reduce: Any) -> Any:
         def apply_impl(this: Any, tiles: Any) -> Any:
             handle = tiles[0].handle
-            axis = this.axis if this.axis is not None else 0
-            if _is_of_pairs(handle) and handle.tags[axis].of_queries:
+            reduced = _is_of_pairs(handle) and this.axis is not None
+            if reduced and handle.tags[this.axis].of_queries:
                 self._counters[Counter.OVER_QUERIES_LINE] = self._line()
             return reduce(this, tiles)
 
@@ -293,10 +296,13 @@ class Tracer:
         if stored is None:
             operand = Operand.of("out", tensor)
             empty = np.zeros(operand.num_rows, np.int32)
-            stored = self._stored[start] = _Stored(operand, empty - 1, empty.copy())
+            never = np.zeros(operand.num_rows, bool)
+            stored = self._stored[start] = _Stored(operand, empty - 1, empty.copy(), never)
         ids = np.unique(stored.operand.rows(addresses[active]))
         ids = ids[ids >= 0]
-        others = (stored.writer[ids] >= 0) & (stored.writer[ids] != self._serial)
+        # What an earlier launch stored may be finished by the next.
+        others = (stored.writer[ids] > self._launched_at) & (stored.writer[ids] != self._serial)
+        stored.twice[ids] |= others
         if others.any() and not stored.twice_line:
             stored.twice_line = self._line()
         stored.counts[ids] += stored.writer[ids] != self._serial
@@ -489,7 +495,7 @@ class Tracer:
         stored = self._stored.get(out.data_ptr()) if out is not None else None
         if stored is not None and stored.operand.num_rows == self._shape.queries:
             self._arrays["stores"][:] = np.minimum(stored.counts, 255)
-            counters[Counter.STORED_TWICE] = int((stored.counts > 1).sum())
+            counters[Counter.STORED_TWICE] = int(stored.twice.sum())
             counters[Counter.STORED_TWICE_LINE] = stored.twice_line
             for row, values in zip(self._arrays["programs"], stored.rows, strict=False):
                 row[:] = values

@@ -186,7 +186,7 @@ OTHERS = (
 
 def _with_answer(problem: str, name: str, lines: str, verdicts: tuple[str, ...]) -> Hostile:
     head = f"{HELPERS}{_MINE}{lines}"
-    points = {"p01": 12.0, "p02": 6.0}[problem]
+    points = {"p01": 12.0, "p02": 7.0}[problem]
     source = beside(problem, "return honest(*args, **options)", head)
     return Hostile(name, source, verdicts, problem=problem, points=points)
 

@@ -156,7 +156,7 @@ READABLE = (
         answer("p02").replace("\n", "\r"),
         ("pass", "error"),
         problem="p02",
-        points=6.0,
+        points=7.0,
     ),
 )
 

@@ -136,7 +136,7 @@ PATCHED = (
         verdicts=_WRONG,
         slow=True,
     ),
-    _beside("p02", "clocks that stand still", _RIGHT, _PATCHED_CLOCK, verdicts=_PASS, points=6.0),
+    _beside("p02", "clocks that stand still", _RIGHT, _PATCHED_CLOCK, verdicts=_PASS, points=7.0),
     _beside(
         "p01",
         "hooks of the interpreter",
