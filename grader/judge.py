@@ -52,6 +52,19 @@ class Trial:
     # Checks of which a call was traced, and calls that are being compiled.
     looked_at: set[str] = dataclasses.field(default_factory=set)
     compiling: dict[str, Future[list[Compiled]]] = dataclasses.field(default_factory=dict)
+    # Whether to compile beside the tests, from the first call on that came back with a result.
+    compiles_ahead: bool = False
+    called: bool = False  # a case that asks for a result was run
+
+    def answered(self, session: Session) -> None:
+        """Begin to compile for GPUs that are not there, once: what returns nothing need not be."""
+        if not self.compiles_ahead or self.compiling or not session.interpret or unavailable():
+            return
+        for check in self.problem.checks:
+            if check.compiles:
+                for case in self.problem.cases(check, self.seed, "cpu").values():
+                    call = Call.of(self.problem, case, self.problem.outputs)
+                    self.compile_ahead(session.source, call)
 
     def compile_ahead(self, source: Source, call: Call) -> Future[list[Compiled]]:
         """Begin to compile what a call launches, or return what has begun."""
@@ -108,6 +121,7 @@ class CaseRun:
             tuple(dict.fromkeys((*problem.returns[:1], *judged))) if problem.gradients else judged
         )
         inputs = self.inputs(call)
+        self.trial.called = True
         evidence = self.session.call(case, inputs, names)
         failure = outcome.of_call(evidence, problem.signature)
         if failure is not None:
@@ -118,6 +132,7 @@ class CaseRun:
             headline = f"no Triton kernel was launched: {problem.entry} returned without one"
             help = "the answer to this problem is a kernel: kernel[grid](...)"
             return self._finding(Verdict.ERROR, headline, help=help)
+        self.trial.answered(self.session)
         expected = expect(problem, case, inputs, names)
         differences = find_differences(evidence.outputs, expected)
         differences = [d for d in differences if d.name in judged]
@@ -203,6 +218,10 @@ class CaseRun:
         if reason is not None:
             headline = f"not measured: {reason}"
             return Finding(verdict=Verdict.NOT_MEASURED, message=Message(headline=headline))
+        trial = self.trial
+        if trial.compiles_ahead and trial.called and not trial.compiling:
+            message = Message(headline="not run: no call came back with a result", not_run=True)
+            return Finding(verdict=Verdict.SKIPPED, message=message)
         call = Call.of(problem, self.case, names)
         compiled = self.trial.compile_ahead(self.session.source, call).result()
         kernels = tuple(kernel for chip in compiled for kernel in chip.kernels)

@@ -106,7 +106,7 @@ class ProblemTrial:
         self.run = run
         self.problem = problem
         self.source = run.source(problem)
-        self.judged = Trial(problem, run.seed, Casebook(problem))
+        self.judged = Trial(problem, run.seed, Casebook(problem), compiles_ahead=True)
         spent = (run.request.spent_s, run.request.lost_s) if run.request else (0.0, 0.0)
         self.budget = Budget(problem.limits, *spent)
         self.calls = 0
@@ -142,15 +142,6 @@ class ProblemTrial:
 
         workers = self.run.request.compile_workers if self.run.request else 1
         self._compilers = Compilers(self.problem, self.source, cases, workers)
-
-    def compile_for_chips(self, case: Case) -> None:
-        """Begin to compile for GPUs that are not there."""
-        from grader.running.compiled import Call, unavailable
-
-        if self.source.verdict is None and unavailable() is None:
-            self.judged.compile_ahead(
-                self.source, Call.of(self.problem, case, self.problem.outputs)
-            )
 
     def count_work(self) -> None:
         """Count the work of a submission of which all cases passed, where the judge asked."""
@@ -250,12 +241,9 @@ def _ids(problem: Problem, cases: dict[int, Case]) -> list[str]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Begin to compile, and run what runs in the interpreter meanwhile."""
+    """On a GPU begin to compile, and run what runs in the interpreter meanwhile."""
     run = config.stash[_RUN]
     if run.device != "cuda":
-        for problem, check, case, _ in filter(None, map(_place, items)):
-            if check.compiles:
-                run.trial(problem).compile_for_chips(case)
         return
     waiting: dict[str, list[tuple[Check, Case]]] = {}
     for item in items:
