@@ -279,7 +279,7 @@ class Problem(Table):
     def work_cases(self, seed: str) -> tuple[Case, ...]:
         """The calls in which work is counted, sizes drawn from `seed`."""
         tables = self.work.cases if self.work else ()
-        places = (f"{seed}/{self.id}/work/{index}" for index in itertools.count())
+        places = (f"{seed}/{self.id}/{WORK}/{index}" for index in itertools.count())
         return tuple(
             resolve(self.base.given | table.given, "fp32", place)
             for table, place in zip(tables, places, strict=False)

@@ -46,7 +46,7 @@ def kernel_table(kernels: Iterable[Compilation]) -> Table:
 
 
 def spill_lines(record: GradeRecord) -> list[str]:
-    """Name the kernels whose variables do not fit into registers."""
+    """Name the kernels that spill: variables beyond the registers, kept in memory."""
     lines = []
     for problem in record.problems:
         for compiled in kernels_of(problem):
@@ -54,8 +54,8 @@ def spill_lines(record: GradeRecord) -> list[str]:
             if kernel.stack_bytes:
                 name, chip = clean(kernel.kernel, _NAME_LIMIT), compiled.capability / 10
                 lines.append(
-                    f"{clean(problem.id)} {name}: {_spills(kernel.stack_bytes)} of each thread do"
-                    f" not fit into registers on {chip:.1f}"
+                    f"{clean(problem.id)} {name}: spills {_spills(kernel.stack_bytes)} per thread"
+                    f" on compute capability {chip:.1f}"
                 )
     return lines
 

@@ -98,17 +98,10 @@ class DotMonitor:
         def create_dot(this: Any, a: Any, b: Any, d: Any, precision: Any, *args: Any) -> Any:
             rounds = precision == ir.INPUT_PRECISION.TF32 and a.get_element_ty().is_fp32()
             if rounds and not self.tf32_line:
-                self.tf32_line = self._line()
+                self.tf32_line = running_line(self._path)
             return dot(this, a, b, d, precision, *args)
 
         builder.create_dot = create_dot
-
-    def _line(self) -> int:
-        """Return the line of the submission that is running, the innermost."""
-        frame = sys._getframe(2)
-        while frame is not None and frame.f_code.co_filename != self._path:
-            frame = frame.f_back
-        return frame.f_lineno if frame is not None else 0
 
 
 class AccessMonitor:
@@ -197,10 +190,8 @@ class AccessMonitor:
                 extents.append(_extent(f"{name}[{index}]", value))
 
     def _check(self, what: str, ptrs: Any, mask: Any) -> None:
-        pointers = active = np.asarray(ptrs.data)
-        if mask is not None:
-            lanes = np.broadcast_to(np.asarray(mask.data, dtype=bool), pointers.shape)
-            active = pointers[lanes]
+        pointers, lanes = lanes_of(ptrs, mask)
+        active = pointers[lanes]
         if active.size == 0:
             return
         numbers, active = active >> np.uint64(NUMBER_SHIFT), active & ADDRESS
@@ -231,6 +222,22 @@ class AccessMonitor:
         else:
             side, far = "before the start", -(-(start - address) // itemsize)
         return f"a tensor: {side} of argument {name}", f", the first {far} off"
+
+
+def lanes_of(ptrs: Any, mask: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return the pointer of each lane, with its number, and whether it is active."""
+    pointers = np.asarray(ptrs.data)
+    if mask is None:
+        return pointers, np.ones(pointers.shape, bool)
+    return pointers, np.broadcast_to(np.asarray(mask.data, dtype=bool), pointers.shape)
+
+
+def running_line(path: str) -> int:
+    """Return the line of the file at `path` that is running, the innermost; 0 if none is."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename != path:
+        frame = frame.f_back
+    return frame.f_lineno if frame is not None else 0
 
 
 def _count(elements: int) -> str:

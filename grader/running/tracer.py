@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import dataclasses
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -18,39 +17,29 @@ from typing import Any
 import numpy as np
 
 from grader.running import trace
-from grader.running.access import ADDRESS, NUMBER_SHIFT, AccessMonitor
-from grader.running.operands import QUERY_SIDE, Operand, find_operand
+from grader.running.access import (
+    ADDRESS,
+    NUMBER_SHIFT,
+    AccessMonitor,
+    lanes_of,
+    running_line,
+)
+from grader.running.lineage import (
+    MOVES,
+    Rows,
+    carry,
+    follow_masks,
+    is_of_pairs,
+    keeping_transposes,
+    merged,
+)
+from grader.running.operands import Operand, find_operand
+from grader.running.pairs import Pairs, add_saturating
+from grader.running.stores import Stores
 from grader.running.trace import Counter
 
-# Scores that far down are masked, by -inf or by a finite number; no product of q and k is.
-_HIDDEN = -1e4
 _MAX_ELEMENTS = 2**24  # of a tensor of which each element's reads are remembered
 _OPERATIONS = ("subtract", "add", "multiply", "divide", "exp2", "exp", "dot")  # 0: another
-
-
-@dataclasses.dataclass(frozen=True)
-class Rows:
-    """What one axis of a tile holds: rows of an operand by number, -1 where a lane is masked."""
-
-    operand: str
-    ids: np.ndarray
-
-    @property
-    def of_queries(self) -> bool:
-        """Whether these are rows of queries, else of keys."""
-        return self.operand in QUERY_SIDE
-
-
-@dataclasses.dataclass
-class _Stored:
-    """Stores to one tensor, which may turn out to be an output."""
-
-    operand: Operand
-    writer: np.ndarray  # of each element's row, the last program
-    counts: np.ndarray  # how many programs stored it
-    twice: np.ndarray  # whether two programs of one launch did
-    rows: list[tuple[int, ...]] = dataclasses.field(default_factory=list)
-    twice_line: int = 0
 
 
 class Tracer:
@@ -67,19 +56,20 @@ class Tracer:
         self._inputs: list[Operand] = []
         self._kernels: list[str] = []
         self._kernel = 0
-        self._serial = 0  # of the program that runs
-        self._launched_at = 0  # that of the last before this launch
-        self._program = (0, 0, 0)
+        self._stores = Stores()
         self._operands: dict[int, Operand | None] = {}  # by the address where it starts
         self._tensors: dict[int, Any] = {}  # those that a launch was given
         self._read: dict[int, np.ndarray] = {}
-        self._stored: dict[int, _Stored] = {}
         self._dots: dict[tuple[int, ...], int] = {}
         self._loops: list[range] | None = None  # of the submission, by lines
         self._accesses: dict[tuple, dict[str, int]] = {}
         self._last_base: dict[tuple, int] = {}
         self._nan_kinds: set[int] = set()
-        self._taken: dict[int, np.ndarray] = {}  # by product, in this launch
+        self._pairs = Pairs(shape, self._arrays)
+
+    @property
+    def _output_dims(self) -> int:
+        return 4 if self._inputs[0].name == "q" else 1
 
     # -- hooks --------------------------------------------------------------------------------
 
@@ -107,9 +97,9 @@ class Tracer:
             replace(builder, name, self._elementwise)
         for name in ("create_fma", "create_fabs", "create_rsqrt", "create_clampf"):
             replace(builder, name, self._elementwise)
-        for name, moves in _MOVES.items():
-            replace(builder, name, self._reshaped(*moves))
-        replace(interpreter, "_patch_lang_tensor", _transposing)
+        for name, moves in MOVES.items():
+            replace(builder, name, _moving(*moves))
+        replace(interpreter, "_patch_lang_tensor", keeping_transposes)
         replace(interpreter.ReduceOps, "apply_impl", self._reduced)
         try:
             yield
@@ -124,9 +114,9 @@ class Tracer:
                 self._kernels.append(name)
             self._kernel = min(self._kernels.index(name), trace.KERNELS - 1)
             self._counters[Counter.LAUNCHES] += 1
-            self._launched_at = self._serial
+            self._stores.launched(self._kernel)
             self._last_base.clear()
-            self._taken.clear()
+            self._pairs.launched()
             for value in (*args, *kwargs.values()):
                 tensors = value if isinstance(value, tuple) else (value,)
                 for tensor in tensors:
@@ -139,8 +129,7 @@ class Tracer:
 
     def _placed(self, place: Any) -> Any:
         def set_grid_idx(this: Any, x: int, y: int, z: int) -> Any:
-            self._program = (x, y, z)
-            self._serial += 1
+            self._stores.placed(x, y, z)
             self._counters[Counter.PROGRAMS] += 1
             self._last_base.clear()
             return place(this, x, y, z)
@@ -151,64 +140,22 @@ class Tracer:
         def traced(this: Any, *args: Any, **kwargs: Any) -> Any:
             result = operation(this, *args, **kwargs)
             handles = [a for a in args if hasattr(a, "data")]
-            tags = _merged(handles, result)
+            tags = merged(handles, result)
             if tags is not None:
                 result.tags = tags
-                if _is_of_pairs(result) and result.data.dtype.kind == "f":
-                    self._follow_masks(result, handles, args[-1])
+                if is_of_pairs(result) and result.data.dtype.kind == "f":
+                    follow_masks(result, handles, args[-1])
+                    if args[-1] is np.where:
+                        self._arrays["mask_lines"][self._kernel] = self._line()
             self._look_for_nan(result, handles, args[-1] if args else None)
             return result
 
         return traced
 
-    def _follow_masks(self, result: Any, handles: list[Any], operation: Any) -> None:
-        """Note which pairs are hidden: by a number far down, or by a zero in place of a weight."""
-        hidden = result.data <= _HIDDEN
-        result.weights = operation in (np.exp, np.exp2)
-        result.mask = None
-        for handle in handles:
-            result.weights |= getattr(handle, "weights", False)
-            hidden = _joined(hidden, getattr(handle, "hidden", None), np.logical_or)
-            result.mask = _joined(getattr(handle, "mask", None), result.mask, np.maximum)
-        if operation is np.where:
-            condition, *sides = handles
-            self._arrays["mask_lines"][self._kernel] = self._line()
-            for side, there in zip(sides, (condition.data, ~condition.data), strict=True):
-                if not _is_of_pairs(side):
-                    if result.weights and not side.data.any():
-                        hidden = hidden | there
-                    mask = np.where(there & ~hidden, np.uint8(2), np.uint8(1))
-                    result.mask = _joined(mask, result.mask, np.maximum)
-        elif operation is np.multiply and result.weights:
-            for handle in handles:
-                if not _is_of_pairs(handle) or handle.data.dtype.kind != "f":
-                    hidden = hidden | (handle.data == 0)
-        result.hidden = hidden
-
-    def _reshaped(self, move_tags: Any, move: Any) -> Any:
-        """Hook an operation that moves axes: what is known of a tile moves along."""
-
-        def hook(operation: Any) -> Any:
-            def traced(this: Any, arg: Any, *args: Any) -> Any:
-                result = operation(this, arg, *args)
-                tags = getattr(arg, "tags", None)
-                if tags is not None:
-                    result.tags = move_tags(tags, *args)
-                    result.weights = getattr(arg, "weights", False)
-                for name in ("hidden", "mask"):
-                    array = getattr(arg, name, None)
-                    if array is not None:
-                        setattr(result, name, move(array, *args))
-                return result
-
-            return traced
-
-        return hook
-
     def _reduced(self, reduce: Any) -> Any:
         def apply_impl(this: Any, tiles: Any) -> Any:
             handle = tiles[0].handle
-            reduced = _is_of_pairs(handle) and this.axis is not None
+            reduced = is_of_pairs(handle) and this.axis is not None
             if reduced and handle.tags[this.axis].of_queries:
                 self._counters[Counter.OVER_QUERIES_LINE] = self._line()
             return reduce(this, tiles)
@@ -237,7 +184,8 @@ class Tracer:
         return create_masked_load
 
     def _note_load(self, ptrs: Any, mask: Any, result: Any) -> None:
-        addresses, active = _lanes(ptrs, mask)
+        pointers, active = lanes_of(ptrs, mask)
+        addresses = pointers & ADDRESS
         count = int(active.sum())
         self._counters[Counter.ELEMENTS_READ] += count
         if not count:
@@ -253,7 +201,7 @@ class Tracer:
         ids = np.where(active, rows, -1)
         if operand.name == "x":
             there = active & (ids >= 0)
-            np.add.at(self._arrays["visits"][self._kernel], (rows[there], columns[there]), 1)
+            add_saturating(self._arrays["visits"][self._kernel], (rows[there], columns[there]), 1)
         axis, ids_of_axis = _row_axis(ids, active)
         misaligned = axis is None and ids.ndim > 0 and ids.size > 1
         if axis is not None:
@@ -279,38 +227,14 @@ class Tracer:
             this: Any, ptrs: Any, value: Any, mask: Any, *args: Any, **options: Any
         ) -> Any:
             result = store(this, ptrs, value, mask, *args, **options)
-            self._note_store(ptrs, mask)
+            pointers, active = lanes_of(ptrs, mask)
+            start, _ = self._operand(ptrs)
+            tensor = self._tensors.get(start)
+            if active.any() and tensor is not None and tensor.dim() == self._output_dims:
+                self._stores.note(start, tensor, (pointers & ADDRESS)[active], self._line())
             return result
 
         return create_masked_store
-
-    def _note_store(self, ptrs: Any, mask: Any) -> None:
-        addresses, active = _lanes(ptrs, mask)
-        if not active.any():
-            return
-        start, _ = self._operand(ptrs)
-        tensor = self._tensors.get(start)
-        if tensor is None or tensor.dim() != (4 if self._inputs[0].name == "q" else 1):
-            return
-        stored = self._stored.get(start)
-        if stored is None:
-            operand = Operand.of("out", tensor)
-            empty = np.zeros(operand.num_rows, np.int32)
-            never = np.zeros(operand.num_rows, bool)
-            stored = self._stored[start] = _Stored(operand, empty - 1, empty.copy(), never)
-        ids = np.unique(stored.operand.rows(addresses[active]))
-        ids = ids[ids >= 0]
-        # What an earlier launch stored may be finished by the next.
-        others = (stored.writer[ids] > self._launched_at) & (stored.writer[ids] != self._serial)
-        stored.twice[ids] |= others
-        if others.any() and not stored.twice_line:
-            stored.twice_line = self._line()
-        stored.counts[ids] += stored.writer[ids] != self._serial
-        stored.writer[ids] = self._serial
-        if ids.size:
-            length = stored.operand.size[2]
-            head, first, last = ids[0] // length, ids[0] % length, ids[-1] % length
-            stored.rows.append((self._kernel, *self._program, head, first, last, self._line()))
 
     def _note_access(
         self,
@@ -373,7 +297,7 @@ class Tracer:
             if queries.of_queries and not keys.of_queries:
                 product, tile = trace.SCORES, (queries.ids.size, keys.ids.size)
                 if (queries.operand, keys.operand) == ("q", "k"):
-                    self._visit(queries, keys)
+                    self._pairs.visit(self._kernel, queries, keys)
         elif tags_a[1] and tags_b[0]:
             left = tags_a[0] is not None  # the weights are the left operand
             weights, tags = (a, tags_a) if left else (b, tags_b[::-1])
@@ -381,66 +305,13 @@ class Tracer:
             names = {"v": 0, "dout": 1, "q": 2, "k": 3}
             if tags[0] and values.operand in names:
                 product = names[values.operand]
-                tile = self._take(weights, tags, values, product, transposed=not left)
+                tile = self._pairs.take(
+                    weights, tags, values, product, self._line(), transposed=not left
+                )
         if product == trace.OTHER:
             self._counters[Counter.UNKNOWN_DOTS] += 1
         key = (self._line(), self._kernel, product, *size, *tile, self._loop())
         self._dots[key] = self._dots.get(key, 0) + 1
-
-    def _visit(self, queries: Rows, keys: Rows) -> None:
-        shape = self._shape
-        q, k = queries.ids[queries.ids >= 0], keys.ids[keys.ids >= 0]
-        if q.size and k.size:
-            _count(self._arrays["visits"][self._kernel], q, k % shape.seqlen_k, 1)
-            heads = np.ix_(np.unique(q // shape.seqlen_q), np.unique(k // shape.seqlen_k))
-            self._arrays["k_heads"][heads] = 1
-
-    def _take(
-        self, weights: Any, tags: tuple, values: Rows, product: int, *, transposed: bool
-    ) -> tuple[int, int]:
-        """Note which pairs have a weight that is not masked; return the tile's size."""
-        shape = self._shape
-        hidden = getattr(weights, "hidden", None)
-        taken = np.ones(weights.data.shape, bool) if hidden is None else ~hidden
-        mask = _joined(np.zeros(taken.shape, np.uint8), getattr(weights, "mask", None), np.maximum)
-        if transposed:
-            taken, mask = taken.T, mask.T
-        free, own = tags[0], tags[1]  # axes of the weights: kept, and summed over
-        length = shape.seqlen_q if values.of_queries else shape.seqlen_k
-        kept, summed = free.ids >= 0, values.ids >= 0
-        both = summed & (own.ids >= 0)
-        if (own.ids[both] % length != values.ids[both] % length).any():
-            self._counters[Counter.MISMATCHED] += 1
-            self._counters[Counter.MISMATCHED_LINE] = self._line()
-        if values.operand == "v" and taken[kept][:, ~summed].any():
-            self._counters[Counter.PADDING_TAKEN] += int(taken[kept][:, ~summed].sum())
-            self._counters[Counter.PADDING_LINE] = self._line()
-        part, mask = taken[kept][:, summed], mask[kept][:, summed]
-        rows, columns = free.ids[kept], values.ids[summed]
-        if values.of_queries:  # the weights are transposed: keys are kept, queries summed over
-            rows, columns, part, mask = columns, rows, part.T, mask.T
-        if rows.size and columns.size:
-            table = self._arrays["takes"][product]
-            columns_of_head = columns % shape.seqlen_k
-            self._note_twice(product, rows, columns_of_head, part)
-            _count(table, rows, columns_of_head, part)
-            index = np.ix_(rows, columns_of_head)
-            self._arrays["masks"][product][index] |= mask
-            if values.operand == "v":
-                heads = np.ix_(
-                    np.unique(rows // shape.seqlen_q), np.unique(columns // shape.seqlen_k)
-                )
-                self._arrays["v_heads"][heads] = 1
-        size = free.ids.size, values.ids.size
-        return size if not values.of_queries else size[::-1]
-
-    def _note_twice(self, product: int, rows: Any, columns: Any, part: np.ndarray) -> None:
-        table = self._arrays["twice"][product]
-        taken = self._taken.setdefault(product, np.zeros(table.shape, bool))
-        index = np.ix_(rows, columns)
-        again = taken[index] & part
-        table[index] |= again
-        taken[index] |= part
 
     # -- NaN, lines, the end --------------------------------------------------------------------
 
@@ -458,11 +329,7 @@ class Tracer:
         self._nan_kinds.add(kind)
 
     def _line(self) -> int:
-        """Return the line of the submission that is running, the innermost."""
-        frame: Any = sys._getframe(2)
-        while frame is not None and frame.f_code.co_filename != self._path:
-            frame = frame.f_back
-        return frame.f_lineno if frame is not None else 0
+        return running_line(self._path)
 
     def _loop(self) -> int:
         """Return the line of the innermost loop of the submission that is running, 0 if none."""
@@ -488,26 +355,14 @@ class Tracer:
         for row, (key, count) in zip(self._arrays["dots"], self._dots.items(), strict=False):
             *left, tile_q, tile_k, loop = key
             row[:] = *left, count, tile_q, tile_k, loop
+        if len(self._dots) > trace.LINES:  # what is not written down was not seen
+            counters[Counter.UNKNOWN_DOTS] += 1
         accesses = zip(self._arrays["accesses"], self._accesses.items(), strict=False)
         for row, (key, noted) in accesses:
             row[:] = [*key, *(noted[name] for name in trace.ACCESS[3:])]
         out = results.get("out", results.get("y"))
-        stored = self._stored.get(out.data_ptr()) if out is not None else None
-        if stored is not None and stored.operand.num_rows == self._shape.queries:
-            self._arrays["stores"][:] = np.minimum(stored.counts, 255)
-            counters[Counter.STORED_TWICE] = int(stored.twice.sum())
-            counters[Counter.STORED_TWICE_LINE] = stored.twice_line
-            for row, values in zip(self._arrays["programs"], stored.rows, strict=False):
-                row[:] = values
-
-
-def _lanes(ptrs: Any, mask: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return the address of each lane and whether it is active."""
-    addresses = np.asarray(ptrs.data) & ADDRESS
-    if mask is None:
-        return addresses, np.ones(addresses.shape, bool)
-    lanes = mask.data if hasattr(mask, "dtype") and hasattr(mask, "get_element_ty") else mask
-    return addresses, np.broadcast_to(np.asarray(lanes, dtype=bool), addresses.shape)
+        if out is not None:
+            self._stores.write(out.data_ptr(), self._shape.queries, self._arrays)
 
 
 def _row_axis(ids: np.ndarray, active: np.ndarray) -> tuple[int | None, np.ndarray]:
@@ -532,65 +387,15 @@ def _padding(addresses: np.ndarray, operand: Operand | None) -> tuple | None:
     return (empty, None) if axis == 0 else (None, empty)
 
 
-def _merged(handles: list[Any], result: Any) -> tuple | None:
-    """Tags of what is computed element by element: the first operand that knows an axis decides."""
-    shape = getattr(getattr(result, "data", None), "shape", ())
-    tags: list[Rows | None] = [None] * len(shape)
-    known = False
-    for handle in handles:
-        own = getattr(handle, "tags", None)
-        if own is None or handle.data.shape != shape:
-            continue
-        for axis, rows in enumerate(own):
-            if tags[axis] is None and rows is not None:
-                tags[axis], known = rows, True
-    return tuple(tags) if known else None
+def _moving(move_tags: Any, move: Any) -> Any:
+    """Hook an operation that moves axes: what is known of a tile moves along."""
 
+    def hook(operation: Any) -> Any:
+        def traced(this: Any, arg: Any, *args: Any) -> Any:
+            result = operation(this, arg, *args)
+            carry(arg, result, lambda tags: move_tags(tags, *args), lambda a: move(a, *args))
+            return result
 
-# Operations that move axes: what they do to the tags of a tile, and to an array of its size.
-_MOVES = {
-    "create_expand_dims": (lambda tags, axis: (*tags[:axis], None, *tags[axis:]), np.expand_dims),
-    "create_broadcast": (lambda tags, shape: tags, np.broadcast_to),
-    "create_trans": (lambda tags, order: tuple(tags[axis] for axis in order), np.transpose),
-}
+        return traced
 
-
-def _transposing(patch: Any) -> Any:
-    """Let `tile.T`, which the interpreter computes without its builder, keep its tags."""
-
-    def patched(tensor: Any, *args: Any) -> Any:
-        result = patch(tensor, *args)
-        plain = tensor.__dict__["T"]
-
-        def transpose(this: Any) -> Any:
-            turned = plain.fget(this)
-            for name in ("tags", "hidden", "mask"):
-                own = getattr(this.handle, name, None)
-                if own is not None:
-                    setattr(turned.handle, name, own[::-1] if name == "tags" else own.T)
-            turned.handle.weights = getattr(this.handle, "weights", False)
-            return turned
-
-        tensor.T = property(transpose)
-        return result
-
-    return patched
-
-
-def _is_of_pairs(handle: Any) -> bool:
-    """Whether a tile has queries on one axis and keys on the other."""
-    tags = getattr(handle, "tags", None)
-    return tags is not None and len(tags) == 2 and None not in tags
-
-
-def _joined(first: Any, second: Any, join: Any) -> Any:
-    """Join two arrays of one shape, either of which may be None."""
-    if first is None or second is None:
-        return second if first is None else first
-    return join(first, second)
-
-
-def _count(table: np.ndarray, rows: np.ndarray, columns: np.ndarray, part: Any) -> None:
-    """Add `part` to the pairs of rows and columns."""
-    part = np.broadcast_to(np.asarray(part, np.uint8), (rows.size, columns.size))
-    np.add.at(table, np.ix_(rows, columns), part)
+    return hook

@@ -1,0 +1,123 @@
+"""What a tile remembers: which rows of which input it holds, and which of its pairs are masked.
+
+A handle of Triton's interpreter that was loaded from an input gets `tags`, one per axis: the `Rows`
+that lie along it, or None. What is computed from it has them too. A tile with queries on one axis
+and keys on the other is one of pairs, and has besides: `hidden`, the pairs that are masked;
+`mask`, as in `grader.running.trace.Trace`; `weights`, whether it is behind an exponential.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from grader.running.operands import QUERY_SIDE
+
+# Scores that far down are masked, by -inf or by a finite number; no product of q and k is.
+_HIDDEN = -1e4
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """What one axis of a tile holds: rows of an operand by number, -1 where a lane is masked."""
+
+    operand: str
+    ids: np.ndarray
+
+    @property
+    def of_queries(self) -> bool:
+        """Whether these are rows of queries, else of keys."""
+        return self.operand in QUERY_SIDE
+
+
+# Operations that move axes: what they do to the tags of a tile, and to an array of its size.
+MOVES = {
+    "create_expand_dims": (lambda tags, axis: (*tags[:axis], None, *tags[axis:]), np.expand_dims),
+    "create_broadcast": (lambda tags, shape: tags, np.broadcast_to),
+    "create_trans": (lambda tags, order: tuple(tags[axis] for axis in order), np.transpose),
+}
+
+
+def is_of_pairs(handle: Any) -> bool:
+    """Whether a tile has queries on one axis and keys on the other."""
+    tags = getattr(handle, "tags", None)
+    return tags is not None and len(tags) == 2 and None not in tags
+
+
+def merged(handles: list[Any], result: Any) -> tuple | None:
+    """Tags of what is computed element by element: the first operand that knows an axis decides."""
+    shape = getattr(getattr(result, "data", None), "shape", ())
+    tags: list[Rows | None] = [None] * len(shape)
+    known = False
+    for handle in handles:
+        own = getattr(handle, "tags", None)
+        if own is None or handle.data.shape != shape:
+            continue
+        for axis, rows in enumerate(own):
+            if tags[axis] is None and rows is not None:
+                tags[axis], known = rows, True
+    return tuple(tags) if known else None
+
+
+def carry(source: Any, result: Any, move_tags: Any, move: Any) -> None:
+    """Let `result`, which is `source` with its axes moved, remember what `source` does."""
+    tags = getattr(source, "tags", None)
+    if tags is None:
+        return
+    result.tags = move_tags(tags)
+    result.weights = getattr(source, "weights", False)
+    for name in ("hidden", "mask"):
+        array = getattr(source, name, None)
+        if array is not None:
+            setattr(result, name, move(array))
+
+
+def follow_masks(result: Any, handles: list[Any], operation: Any) -> None:
+    """Note which pairs are hidden: by a number far down, or by a zero in place of a weight."""
+    hidden = result.data <= _HIDDEN
+    result.weights = operation in (np.exp, np.exp2)
+    result.mask = None
+    for handle in handles:
+        result.weights |= getattr(handle, "weights", False)
+        hidden = joined(hidden, getattr(handle, "hidden", None), np.logical_or)
+        result.mask = joined(getattr(handle, "mask", None), result.mask, np.maximum)
+    if operation is np.where:
+        condition, *sides = handles
+        for side, there in zip(sides, (condition.data, ~condition.data), strict=True):
+            if not is_of_pairs(side):
+                if result.weights and not side.data.any():
+                    hidden = hidden | there
+                mask = np.where(there & ~hidden, np.uint8(2), np.uint8(1))
+                result.mask = joined(mask, result.mask, np.maximum)
+    elif operation is np.multiply and result.weights:
+        for handle in handles:
+            if not is_of_pairs(handle) or handle.data.dtype.kind != "f":
+                hidden = hidden | (handle.data == 0)
+    result.hidden = hidden
+
+
+def joined(first: Any, second: Any, join: Any) -> Any:
+    """Join two arrays of one shape, either of which may be None."""
+    if first is None or second is None:
+        return second if first is None else first
+    return join(first, second)
+
+
+def keeping_transposes(patch: Any) -> Any:
+    """Let `tile.T`, which the interpreter computes without its builder, remember too."""
+
+    def patched(tensor: Any, *args: Any) -> Any:
+        result = patch(tensor, *args)
+        plain = tensor.__dict__["T"]
+
+        def transpose(this: Any) -> Any:
+            turned = plain.fget(this)
+            carry(this.handle, turned.handle, lambda tags: tags[::-1], np.transpose)
+            return turned
+
+        tensor.T = property(transpose)
+        return result
+
+    return patched

@@ -1,0 +1,103 @@
+"""Which queries met which keys: the pairs of a traced call, product by product."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from grader.running.lineage import Rows, joined
+from grader.running.trace import Counter, TraceShape
+
+_MOST = 255  # what a count of pairs holds
+
+
+class Pairs:
+    """Writes tiles of scores, and products of weights with values, into the arrays of a trace."""
+
+    def __init__(self, shape: TraceShape, arrays: dict[str, np.ndarray]) -> None:
+        self._shape = shape
+        self._arrays = arrays
+        self._counters = arrays["counters"]
+        self._taken: dict[int, np.ndarray] = {}  # by product, in this launch
+
+    def launched(self) -> None:
+        """Begin with a launch: what another took is not taken twice."""
+        self._taken.clear()
+
+    def visit(self, kernel: int, queries: Rows, keys: Rows) -> None:
+        """Note a tile of scores."""
+        shape = self._shape
+        q, k = queries.ids[queries.ids >= 0], keys.ids[keys.ids >= 0]
+        if q.size and k.size:
+            _count(self._arrays["visits"][kernel], q, k % shape.seqlen_k, 1)
+            heads = np.ix_(np.unique(q // shape.seqlen_q), np.unique(k // shape.seqlen_k))
+            self._arrays["k_heads"][heads] = 1
+
+    def take(
+        self,
+        weights: Any,
+        tags: tuple,
+        values: Rows,
+        product: int,
+        line: int,
+        *,
+        transposed: bool,
+    ) -> tuple[int, int]:
+        """Note which pairs have a weight that is not masked in a product with `values`.
+
+        Returns:
+            The size of the tile, queries by keys.
+        """
+        shape = self._shape
+        hidden = getattr(weights, "hidden", None)
+        taken = np.ones(weights.data.shape, bool) if hidden is None else ~hidden
+        mask = joined(np.zeros(taken.shape, np.uint8), getattr(weights, "mask", None), np.maximum)
+        if transposed:
+            taken, mask = taken.T, mask.T
+        free, own = tags[0], tags[1]  # axes of the weights: kept, and summed over
+        length = shape.seqlen_q if values.of_queries else shape.seqlen_k
+        kept, summed = free.ids >= 0, values.ids >= 0
+        both = summed & (own.ids >= 0)
+        if (own.ids[both] % length != values.ids[both] % length).any():
+            self._counters[Counter.MISMATCHED] += 1
+            self._counters[Counter.MISMATCHED_LINE] = line
+        if values.operand == "v" and taken[kept][:, ~summed].any():
+            self._counters[Counter.PADDING_TAKEN] += int(taken[kept][:, ~summed].sum())
+            self._counters[Counter.PADDING_LINE] = line
+        part, mask = taken[kept][:, summed], mask[kept][:, summed]
+        rows, columns = free.ids[kept], values.ids[summed]
+        if values.of_queries:  # the weights are transposed: keys are kept, queries summed over
+            rows, columns, part, mask = columns, rows, part.T, mask.T
+        if rows.size and columns.size:
+            table = self._arrays["takes"][product]
+            columns_of_head = columns % shape.seqlen_k
+            self._note_twice(product, rows, columns_of_head, part)
+            _count(table, rows, columns_of_head, part)
+            index = np.ix_(rows, columns_of_head)
+            self._arrays["masks"][product][index] |= mask
+            if values.operand == "v":
+                heads = np.ix_(
+                    np.unique(rows // shape.seqlen_q), np.unique(columns // shape.seqlen_k)
+                )
+                self._arrays["v_heads"][heads] = 1
+        size = free.ids.size, values.ids.size
+        return size if not values.of_queries else size[::-1]
+
+    def _note_twice(self, product: int, rows: Any, columns: Any, part: np.ndarray) -> None:
+        table = self._arrays["twice"][product]
+        taken = self._taken.setdefault(product, np.zeros(table.shape, bool))
+        index = np.ix_(rows, columns)
+        again = taken[index] & part
+        table[index] |= again
+        taken[index] |= part
+
+
+def add_saturating(table: np.ndarray, index: Any, part: Any) -> None:
+    """Add `part` to the counts at `index`; they stay at the largest rather than begin anew."""
+    table[index] = np.minimum(table[index].astype(np.uint16) + part, _MOST)
+
+
+def _count(table: np.ndarray, rows: np.ndarray, columns: np.ndarray, part: Any) -> None:
+    """Add `part` to the pairs of rows and columns."""
+    add_saturating(table, np.ix_(rows, columns), part)
