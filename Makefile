@@ -14,7 +14,7 @@ PIP := $(VENV)/bin/python -m pip install -q --disable-pip-version-check
 WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 1); [ $$n -gt 8 ] && n=8; echo $$n)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup grade bench test check seeds hostile planted clean
+.PHONY: help setup grade quiz bench test check seeds hostile planted clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,6 +27,7 @@ help: ## list the targets
 	@echo "  JSON=file            write the record        PY=python  skip .venv, use this Python"
 	@echo "  SHAPES=names         shapes to time: growth, or 1,64,8,8192,128,w=128,s=4"
 	@echo "  PLOT=dir             draw plots              BENCH=...  more options of the benchmark"
+	@echo "  TOPIC=softmax        quiz: one topic         LEVEL=hard  one level   RESTART=1  anew"
 
 setup: $(READY) ## make .venv with everything that is needed (the other targets do it themselves)
 
@@ -53,6 +54,10 @@ grade: $(READY) ## grade your answers and print the score report
 	  $(if $(DEVICE),--device "$(DEVICE)") $(if $(SEED),--seed "$(SEED)") \
 	  $(if $(JSON),--json "$(JSON)") $(if $(QUICK),--quick) $(if $(X),--exitfirst) \
 	  $(if $(MAP),--map)
+
+quiz: $(READY) ## ask you the questions of the course, one by one; never scored
+	@"$(PY)" -m grader quiz $(if $(TOPIC),--topic "$(TOPIC)") $(if $(LEVEL),--level "$(LEVEL)") \
+	  $(if $(RESTART),--restart)
 
 bench: $(READY) ## time the model answers beside library kernels (needs a CUDA GPU)
 	@"$(PY)" -m benchmarks $(if $(P),--problems $(P)) $(if $(SHAPES),--shapes "$(SHAPES)") \

@@ -1,9 +1,9 @@
 """Our own kernel under other launch configurations: `python -m benchmarks.variants p04`.
 
-The solution's `_launch_config` is replaced for each variant. Variants compile in parallel, each
-result is checked, then they take turns; the better third takes more. Where a solution's configs
-are one dict per kernel (p08, p09), `--kernel` says which to vary: the forward kernel is timed in
-the forward pass, any other in the backward pass.
+The function by which the solution chooses tiles is replaced for each variant. Variants compile in
+parallel, each result is checked, then they take turns; the better third takes more. Where a
+solution's configs are one dict per kernel (p08, p09), `--kernel` says which to vary: the forward
+kernel is timed in the forward pass, any other in the backward pass.
 """
 
 from __future__ import annotations
@@ -96,23 +96,24 @@ def label(overrides: precompile.Overrides) -> str:
 
 
 def current_config(module: Any, function: Callable[[], Any], kernel: str | None) -> dict[str, Any]:
-    """What `_launch_config` chooses in a call of `function`.
+    """What the module's `precompile.chooser` chooses in a call of `function`.
 
     Raises:
         ValueError: `kernel` is not one of the kernels it configures.
     """
     seen: list[dict[str, Any]] = []
-    original = module._launch_config
+    chooser = precompile.chooser(module)
+    original = getattr(module, chooser)
 
     def note(*args: Any, **kwargs: Any) -> dict[str, Any]:
         seen.append(original(*args, **kwargs))
         return seen[-1]
 
-    module._launch_config = note
+    setattr(module, chooser, note)
     try:
         function()
     finally:
-        module._launch_config = original
+        setattr(module, chooser, original)
     chosen = seen[-1] if seen else {}
     names = [name for name, value in chosen.items() if isinstance(value, dict)]
     if names and kernel not in names:

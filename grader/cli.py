@@ -1,4 +1,4 @@
-"""The command line: `python -m grader grade ...`. The only module that prints."""
+"""The command line: `python -m grader grade`, `quiz`. The only module that prints."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from rich.console import Console
 from grader import __version__, scoring
 from grader.environment import EnvironmentFault, probe
 from grader.grade import Grader, Request
-from grader.manifest import PROBLEMS, ManifestError, load_problem, problem_ids
+from grader.manifest import GIVEN, PROBLEMS, ManifestError, load_problem, problem_ids
 from grader.model import Environment, GradeRecord
 from grader.progress import Progress
+from grader.quiz import command as quiz_command
+from grader.quiz.questions import LEVELS
 from grader.render import terminal
 
 EXIT_USAGE = 2
@@ -87,6 +89,11 @@ def _parser() -> argparse.ArgumentParser:
         "--jobs", type=int, metavar="N", help="problems tested side by side (default: by cores)"
     )
     grade.set_defaults(run=_grade)
+    quiz = commands.add_parser("quiz", help="ask you the questions of the course; never scored")
+    quiz.add_argument("--topic", metavar="TOPIC", help="ask about this topic only, such as softmax")
+    quiz.add_argument("--level", choices=LEVELS, help="ask this level only (default: both)")
+    quiz.add_argument("--restart", action="store_true", help="forget what was answered before")
+    quiz.set_defaults(run=_quiz)
     return parser
 
 
@@ -115,6 +122,10 @@ def _grade(options: argparse.Namespace) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
     environment = probe(options.device)
+    given = options.submission / GIVEN.name
+    if given.exists() and given.resolve() != GIVEN:
+        note = f"{given.name}/ in the submission is not used: the judge has its own copy"
+        environment = environment.model_copy(update={"notes": (*environment.notes, note)})
     jobs = options.jobs or _jobs(environment)
     request = Request(
         submission=options.submission.absolute(),
@@ -142,6 +153,27 @@ def _grade(options: argparse.Namespace) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not lose the report
     _hand_over(options.json, record, maps=options.map)
     return scoring.exit_code(record, options.fail_under, options.exit_zero)
+
+
+def _quiz(options: argparse.Namespace) -> int:
+    """Ask on standard input and output; Ctrl-C ends with 130, q and the end of input with 0."""
+    if sys.stdout is None:
+        raise UsageError("quiz: got no standard output, expected a terminal, a pipe or a file")
+    try:
+        whole = quiz_command.run(
+            options.topic,
+            options.level,
+            restart=options.restart,
+            stdin=sys.stdin,
+            stdout=sys.stdout,
+            environment=os.environ,
+            width=max(min(Console().width, 80), 40) if sys.stdout.isatty() else 80,
+            color=_wants_color(),
+        )
+    except OSError:
+        _silence_stdout()
+        return scoring.EXIT_FULL_MARKS
+    return scoring.EXIT_FULL_MARKS if whole else scoring.EXIT_INTERRUPTED
 
 
 def _hand_over(path: Path | None, record: GradeRecord, *, maps: bool) -> None:
@@ -231,14 +263,23 @@ def _print_report(record: GradeRecord, *, maps: bool) -> None:
         terminal_out = sys.stdout.isatty()
     except (AttributeError, ValueError):  # closed before the start
         return
-    color = terminal_out and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
     width = min(Console().width, 100) if terminal_out else 80
-    text = terminal.render(record, width=width, color=color, maps=maps)
+    text = terminal.render(record, width=width, color=_wants_color(), maps=maps)
     encoding = sys.stdout.encoding or "ascii"
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
         sys.stdout.flush()
         return
-    # Nobody reads any more: keep Python from failing once more when it flushes at exit.
+    _silence_stdout()
+
+
+def _wants_color() -> bool:
+    """Whether standard output is a terminal whose user has not asked for plain text."""
+    plain = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
+    return sys.stdout.isatty() and not plain
+
+
+def _silence_stdout() -> None:
+    """Nobody reads any more: keep Python from failing once more when it flushes at exit."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

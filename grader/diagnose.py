@@ -20,7 +20,7 @@ from grader.checks.correctness import Expected, element_errors
 from grader.inputs import Inputs
 from grader.manifest import Problem
 from grader.model import Diagnosis
-from grader.sightings import Sighting
+from grader.sightings.sighting import Sighting
 
 _CLOSE = 3.0  # times the tolerance within which the submission must follow the mistake
 # In fp32 a mistake may make the scores 1 / softmax_scale**2 times as large, and their rounding too.
@@ -28,6 +28,7 @@ _CLOSE_FP32 = 64.0
 _APART = 20.0  # times the tolerance by which the mistake must differ from the truth
 _APART_IF_EXACT = 3.0  # as much where the submission follows it to fp32 rounding
 _MUCH_CLOSER = 1e-5  # or this much closer to the mistake than the mistake is to the truth
+_FAR_TOO_LARGE = 1e3  # times the largest right number of a head
 _MOST = 0.75  # of what the mistake changes must be as the mistake has it; the rest may be right
 # Wrong cases that are wholly as the mistake has them, for each that is not. Without any exception
 # softmax_scale=0 alone took its name from a missing scale, which fits 47 cases of p03. With it the
@@ -253,9 +254,12 @@ def _share_explained(
         moved_close = element_errors(name, mistaken, truth, close)
         rounding = 2.0 * torch.finfo(got[name].dtype).eps * mistaken.abs()
         much_closer = distance <= _MUCH_CLOSER * moved_close
-        much_closer |= (got[name].double() - mistaken).abs() <= rounding
+        off = (got[name].double() - mistaken).abs()
+        much_closer |= off <= rounding
+        much_closer |= off <= _MUCH_CLOSER * _blown_up(mistaken, truth)
         # Zero is no number near by: what is not stored is zero, or next to it.
         follows = much_closer | (distance <= near) & ((mistaken != 0.0) | (got[name] == 0.0))
+        follows = torch.where(mistaken.isinf(), got[name].double() == mistaken, follows)
         apart = (moved > (_APART if close is expected else _APART_IF_EXACT)) & (
             moved_close > 5.0 * near
         )
@@ -265,6 +269,17 @@ def _share_explained(
     if not changed:
         return None
     return followed / changed if consistent else 0.0
+
+
+def _blown_up(mistaken: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
+    """Return the largest number of a head that a mistake makes far too large; 0 elsewhere.
+
+    Numbers that were summed up from such are rounded as it is.
+    """
+    dims = tuple(range(min(2, max(truth.dim() - 1, 0)), truth.dim()))
+    largest = mistaken.abs().amax(dims, keepdim=True)
+    far = largest > _FAR_TOO_LARGE * truth.abs().amax(dims, keepdim=True)
+    return torch.where(far & largest.isfinite(), largest, 0.0)
 
 
 def _moves(mistake: reference.Mistake, case: Case, inputs: Inputs, expected: Expected) -> bool:

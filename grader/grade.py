@@ -408,5 +408,5 @@ def _next_step(
     if scoring.is_complete(correctness) and wasteful:
         return f"{problem.id} is correct and does more than it needs: {command} MAP=1"
     if scoring.is_complete(correctness):
-        return f"{problem.id} is correct; what makes it fast is in problems/{problem.id}/README.md"
+        return f"{problem.id} is correct; what makes it fast is in docs/making-it-fast.md"
     return command

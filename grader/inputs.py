@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+import reference
 from grader.cases import Case
 from grader.dtypes import TORCH_DTYPES
 from grader.manifest import Problem
@@ -52,7 +53,8 @@ def make_inputs(problem: Problem, case: Case, seed: int, device: str = "cpu") ->
             x, w = x + torch.linspace(8.0, -8.0, case.cols, device=device), w + 1
         elif case.values == "cancelling":
             x, w = _cancelling_columns(x, w, dtype)
-        return Inputs({"x": x.to(dtype), "w": w.to(dtype)})
+        tensors = {"x": x.to(dtype), "w": w.to(dtype)}
+        return Inputs({name: tensors[name] for name in problem.inputs})
 
     q = normal(case.batch, case.num_q_heads, case.seqlen_q, case.head_dim)
     k = normal(case.batch, case.num_kv_heads, case.seqlen_k, case.head_dim)
@@ -74,13 +76,18 @@ def make_inputs(problem: Problem, case: Case, seed: int, device: str = "cpu") ->
             logits = torch.full_like(logits, -math.inf)
         tensors["sink_logits"] = logits
     dout = None
-    if problem.gradients:
+    if problem.gradients or "dout" in problem.inputs:
         dout = normal(*q.shape)
         if case.values == "offset":  # delta has one sign: a sum over rows does not cancel
             dout = dout + 0.5
         if case.dout_layout == "expanded":
             dout = dout[:, :, :1].expand_as(q)
         dout = dout.to(dtype)
+    if "lse" in problem.inputs:  # the backward pass alone: what the forward pass has left
+        values = [tensors[name].double() for name in ("q", "k", "v")]
+        out, lse = reference.gqa_attention(*values, **case.kwargs)
+        tensors |= {"out": out.to(dtype), "lse": lse.float(), "dout": dout}
+        dout = None
     return Inputs(tensors, dout)
 
 

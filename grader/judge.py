@@ -25,7 +25,8 @@ from grader.running.evidence import CallEvidence
 from grader.running.protocol import Reply, Status
 from grader.running.session import Session
 from grader.running.trace import PRODUCTS, traceable
-from grader.sightings import Result, look
+from grader.sightings.look import look
+from grader.sightings.sighting import Result
 from grader.source import Source
 
 _HEADLINE_LIMIT = 600
@@ -88,6 +89,7 @@ class CaseRun:
     ) -> None:
         self.trial = trial
         self.session = session
+        self.problem = trial.problem.of(check)
         self.check = check
         self.index = index
         self.case = case
@@ -109,13 +111,13 @@ class CaseRun:
 
     def inputs(self, call: int = 0) -> Inputs:
         """Return the inputs of a call; they depend on the run's seed and the case alone."""
-        problem = self.trial.problem
+        problem = self.problem
         place = (problem.id, self.check.id, self.index, *([call] if call else []))
         return make_inputs(problem, self.case, case_seed(self.trial.seed, *place))
 
     def _judge_outputs(self, call: int) -> Finding | None:
-        problem, case = self.trial.problem, self.case
-        judged = problem.judged(self.check)
+        problem, case = self.problem, self.case
+        judged = self.trial.problem.judged(self.check)
         # `out` tells what a forward pass did wrong, whose gradients are wrong for it.
         names = (
             tuple(dict.fromkeys((*problem.returns[:1], *judged))) if problem.gradients else judged
@@ -132,10 +134,17 @@ class CaseRun:
             headline = f"no Triton kernel was launched: {problem.entry} returned without one"
             help = "the answer to this problem is a kernel: kernel[grid](...)"
             return self._finding(Verdict.ERROR, headline, help=help)
-        self.trial.answered(self.session)
+        if not self.check.bridge:
+            self.trial.answered(self.session)
         expected = expect(problem, case, inputs, names)
         differences = find_differences(evidence.outputs, expected)
         differences = [d for d in differences if d.name in judged]
+        if self.check.bridge:  # known mistakes and sightings are about the problem's own entry
+            return (
+                self._wrong(differences, evidence, None, second_call=call > 0)
+                if differences
+                else None
+            )
         if not differences:
             self.trial.casebook.add_right(case, lambda: self._again(call, names))
             return None
@@ -147,7 +156,7 @@ class CaseRun:
 
     def _look(self, inputs: Inputs, names: tuple[str, ...], result: Result) -> TileMap | None:
         """Call once more to see what the kernels do; of each check the first wrong case tells."""
-        problem, trial = self.trial.problem, self.trial
+        problem, trial = self.problem, self.trial
         if self.check.id in trial.looked_at or len(trial.looked_at) >= _MOST_LOOKS:
             return None
         if not self.session.interpret or not traceable(self.case):
@@ -165,7 +174,7 @@ class CaseRun:
 
     def _again(self, call: int, names: tuple[str, ...]) -> tuple[Inputs, Expected]:
         inputs = self.inputs(call)
-        return inputs, expect(self.trial.problem, self.case, inputs, names)
+        return inputs, expect(self.problem, self.case, inputs, names)
 
     def _wrong(
         self,
@@ -208,7 +217,7 @@ class CaseRun:
         )
 
     def _judge_compilation(self) -> Finding:
-        problem, names = self.trial.problem, self.trial.problem.outputs
+        problem, names = self.problem, self.problem.outputs
         if self.session.unusable is not None or not self.session.interpret:
             # On a GPU the call itself compiles; its numbers are another check's subject.
             evidence = self.session.call(self.case, self.inputs(), names)
@@ -239,7 +248,7 @@ class CaseRun:
                 help = outcome.translation(f"{refusal.error_type}: {refusal.text}")
                 return self._finding(Verdict.FAIL, headline, line=refusal.line, help=help)
             for result in chip.results:
-                failure = outcome.of_result(result, self.trial.problem.signature, "compilation")
+                failure = outcome.of_result(result, self.problem.signature, "compilation")
                 if failure is not None:
                     evidence = CallEvidence(result=result, output=chip.output)
                     return self._failure(failure, evidence)
@@ -251,7 +260,7 @@ class CaseRun:
         inputs = invalidate(self.inputs(), case.mutate)
         evidence = self.session.call(case, inputs, ())
         wanted = f"expected ValueError naming {case.invalid!r} for {case.mutate or _option(case)}"
-        failure = outcome.of_call(evidence, self.trial.problem.signature)
+        failure = outcome.of_call(evidence, self.problem.signature)
         reply = evidence.result
         if failure is None or (isinstance(reply, Reply) and reply.status == Status.BAD_RETURN):
             return self._finding(Verdict.FAIL, f"no error was raised: {wanted}")
@@ -265,7 +274,7 @@ class CaseRun:
                 return self._failure(failure, evidence)
             headline = f"got {reply.error_type or reply.status.name}: {reply.text}; {wanted}"
             return self._finding(Verdict.FAIL, headline, line=reply.line)
-        named = first_named(reply.text, self.trial.problem)
+        named = first_named(reply.text, self.problem)
         if named not in (case.invalid, *_ALSO_NAMES.get(case.invalid or "", ())):
             begins = "does not begin with the argument" if named else "names no argument"
             headline = f"the ValueError {begins}: got {reply.text!r}; {wanted}"
@@ -296,7 +305,7 @@ class CaseRun:
         margin: float | None = None,
         **details: Any,
     ) -> Finding:
-        problem = self.trial.problem
+        problem = self.problem
         message = Message(
             headline=" ".join(headline.split())[:_HEADLINE_LIMIT],
             test=self.check.test_name,

@@ -32,6 +32,7 @@ from grader.cases import (
 
 ROOT = Path(__file__).resolve().parent.parent
 PROBLEMS = ROOT / "problems"
+GIVEN = PROBLEMS / "given"  # what stubs and answers import
 ALIGNED = 128  # a length that is no multiple of it is a subject of its own
 WORK = "work"  # stands for a check while work is counted
 _NUMBERS = ("int", "constrained-int", "float")
@@ -40,7 +41,7 @@ Device = Literal["cpu", "cuda"]
 
 
 class ManifestError(Exception):
-    """A problem.toml that cannot be used; the message names file, key, got and expected."""
+    """A TOML file of the set that cannot be used; the message names file, key, got and expected."""
 
 
 class Check(Table):
@@ -48,7 +49,8 @@ class Check(Table):
 
     `varies` lists the keys in which its cases may depart from `[base]`; `outputs` what is judged.
     Where `needs` names another check, this one counts only if that one passes. One that `compiles`
-    asks no more than that the kernels of its cases do, for GPUs that need not be there.
+    asks no more than that the kernels of its cases do, for GPUs that need not be there. One of the
+    `bridge` calls that entry point.
     """
 
     id: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
@@ -59,6 +61,7 @@ class Check(Table):
     exact: bool = False
     needs: str | None = None
     compiles: bool = False
+    bridge: bool = False
 
     @property
     def test_name(self) -> str:
@@ -168,6 +171,17 @@ class Work(Table):
         return self
 
 
+class Bridge(Table):
+    """A second entry point, the first step of a problem, with oracle and plain case of its own."""
+
+    entry: str
+    signature: str
+    oracle: str
+    language: Literal["pytorch", "triton"]
+    returns: Annotated[ListOf[str], Field(min_length=1)]
+    base: CaseTable
+
+
 class Problem(Table):
     """One problem as problem.toml describes it."""
 
@@ -180,12 +194,14 @@ class Problem(Table):
     language: Literal["pytorch", "triton"]
     returns: Annotated[ListOf[str], Field(min_length=1)]
     gradients: ListOf[str] = ()
+    given: ListOf[str] = ()  # modules of the package `given` that a submission may import
     bonus: bool
     points: PointTable
     steps: Annotated[ListOf[Step], Field(min_length=1)]
     limits: Limits
     tolerance: Tolerance
     base: CaseTable
+    bridge: Bridge | None = None
     checks: Annotated[ListOf[Check], Field(min_length=1)]
     work: Work | None = None
     benchmarks: ListOf[BenchmarkTable] = ()
@@ -205,7 +221,10 @@ class Problem(Table):
                 raise ValueError(f"{where}: got two checks of this name")
             if check.needs is not None and check.needs not in ids[: ids.index(check.id)]:
                 raise ValueError(f"{where}: needs: got {check.needs!r}, expected an earlier check")
-            known = (*self.returns, *self.gradients)
+            if check.bridge and self.bridge is None:
+                raise ValueError(f"{where}: bridge: got true, but there is no table [bridge]")
+            view = self.of(check)
+            known = (*view.returns, *view.gradients)
             for key, names, expected in (
                 ("outputs", check.outputs, known),
                 ("varies", check.varies, CaseTable.model_fields),
@@ -217,6 +236,19 @@ class Problem(Table):
             for table in check.cases:
                 _departs_only_in(check, table)
         return self
+
+    def of(self, check: Check) -> Problem:
+        """Return the problem as `check` sees it: with the entry point that it calls."""
+        if not check.bridge or self.bridge is None:
+            return self
+        own = {name: getattr(self.bridge, name) for name in Bridge.model_fields}
+        return self.model_copy(update=own | {"gradients": ()})
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the tensors that the entry point needs."""
+        parameters = self.signature.partition("(")[2].partition(")")[0].partition("*")[0]
+        return tuple(name.strip() for name in parameters.split(",") if name.strip())
 
     @property
     def total_points(self) -> int:
@@ -247,6 +279,8 @@ class Problem(Table):
 
     def judged(self, check: Check) -> tuple[str, ...]:
         """Outputs that `check` judges: by default the first returned, or dq, dk and dv."""
+        if check.bridge:
+            return check.outputs or self.of(check).returns
         return check.outputs or self.gradients[:3] or self.returns[:1]
 
     @property
@@ -271,10 +305,11 @@ class Problem(Table):
     def _expanded(self, check: Check, seed: str) -> Iterator[Case]:
         index = itertools.count()
         for table in check.cases:
-            for dtype in table.dtypes or self.base.dtypes or ("fp32",):
+            for dtype in table.dtypes or self.of(check).base.dtypes or ("fp32",):
                 # Draws depend on the run's seed and on nothing that the submission can choose.
                 place = f"{seed}/{self.id}/{check.id}/{next(index)}"
-                yield resolve(self.base.given | table.given, dtype, place, exact=check.exact)
+                given = self.of(check).base.given | table.given
+                yield resolve(given, dtype, place, exact=check.exact)
 
     def work_cases(self, seed: str) -> tuple[Case, ...]:
         """The calls in which work is counted, sizes drawn from `seed`."""
@@ -354,14 +389,14 @@ def read_problem(path: Path) -> Problem:
     try:
         problem = Problem.model_validate(data)
     except ValidationError as error:
-        raise ManifestError(f"{path}: {_explained(error)}") from None
+        raise ManifestError(f"{path}: {explained(error)}") from None
     if problem.id != path.parent.name:
         expected = f"expected the folder's name {path.parent.name!r}"
         raise ManifestError(f"{path}: id: got {problem.id!r}, {expected}")
     return problem
 
 
-def _explained(error: ValidationError) -> str:
+def explained(error: ValidationError) -> str:
     """Return the first error as key, got, expected."""
     errors = error.errors(include_url=False)
     # A table in the place of a number is a Draw with a mistake.

@@ -112,18 +112,20 @@ class ProblemTrial:
         self.calls = 0
         self.failures = 0
         self.passed: dict[tuple[str, int], Finding] = {}
-        self._sessions: dict[bool, Any] = {}
+        self._sessions: dict[tuple[str, bool], Any] = {}  # by entry point, and whether on a GPU
         self._compilers: Any = None
 
-    def session(self, case: Case) -> Any:
+    def session(self, check: Check, case: Case) -> Any:
         """Return the session that runs `case`: on the GPU where it should be and can be."""
         from grader.running.session import Session
 
-        triton = self.problem.uses_triton
+        problem = self.problem.of(check)
+        triton = problem.uses_triton
         on_gpu = self.run.device == "cuda" and (case.gpu or not triton or not _interprets())
-        if on_gpu not in self._sessions:
-            self._sessions[on_gpu] = Session(
-                self.problem,
+        key = (problem.entry, on_gpu)
+        if key not in self._sessions:
+            self._sessions[key] = Session(
+                problem,
                 self.source,
                 device="cuda" if on_gpu else "cpu",
                 interpret=triton and not on_gpu,
@@ -132,7 +134,7 @@ class ProblemTrial:
         if on_gpu and self._compilers is not None:
             compilers, self._compilers = self._compilers, None
             compilers.wait()
-        return self._sessions[on_gpu]
+        return self._sessions[key]
 
     def compile_ahead(self, cases: list[tuple[Check, Case]]) -> None:
         """Begin to compile, on several cores, what the cases on the GPU need."""
@@ -155,11 +157,12 @@ class ProblemTrial:
             reason = "needs Triton's interpreter, which this Triton has not with this numpy"
             evidence = Evidence(verdict=Verdict.NOT_MEASURED, reason=reason)
         else:
-            if False not in self._sessions:
-                self._sessions[False] = Session(
+            key = (problem.entry, False)
+            if key not in self._sessions:
+                self._sessions[key] = Session(
                     problem, self.source, device="cpu", interpret=True, budget=self.budget
                 )
-            session = self._sessions[False]
+            session = self._sessions[key]
             session.start()
             self.run.send(CaseBegins(check=WORK, index=0))
             try:
@@ -188,7 +191,11 @@ _FINDING = pytest.StashKey[Finding]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[_RUN] = Run(config)
+    run = config.stash[_RUN] = Run(config)
+    if run.request is not None:
+        from grader.running import forks, sandbox
+
+        forks.open_server(sandbox.server_environment())  # imports while this process does
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -223,7 +230,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         for index, case in problem.cases(check, run.seed, run.device).items()
         if (check.id, index) not in done
     }
-    ids = _ids(problem, cases)
+    ids = _ids(problem.of(check), cases)
     metafunc.parametrize("case", list(cases.items()), ids=ids, indirect=True)
 
 
@@ -248,7 +255,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     waiting: dict[str, list[tuple[Check, Case]]] = {}
     for item in items:
         place = _place(item)
-        if place is not None and place[2].gpu:
+        if place is not None and place[2].gpu and not place[1].bridge:
             waiting.setdefault(place[0].id, []).append(place[1:3])
     items.sort(key=lambda item: bool((place := _place(item)) and place[2].gpu))
     for problem_id, cases in waiting.items():
@@ -272,7 +279,7 @@ class RunningCase:
 
     def agrees_with(self, oracle: Any) -> None:
         """The submission's outputs equal those of `oracle` within the derived tolerance."""
-        expected = self._trial.problem.oracle
+        expected = self._trial.problem.of(self._check).oracle
         assert oracle.__name__ == expected, f"got {oracle.__name__}, problem.toml says {expected}"
         self._judge()
 
@@ -292,7 +299,7 @@ class RunningCase:
         trial = self._trial
         if trial.source.verdict is not None:
             raise CaseFailed(_unusable(trial))
-        session = trial.session(self._case)
+        session = trial.session(self._check, self._case)
         session.start()
         trial.run.send(CaseBegins(check=self._check.id, index=self._index))
         earlier, trial.calls = trial.calls, trial.calls + 1
@@ -453,3 +460,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     for trial in run.trials.values() if run else ():
         with contextlib.suppress(OSError):
             trial.close()
+    if run is not None and run.request is not None:
+        from grader.running import forks
+
+        forks.close_server()

@@ -16,6 +16,7 @@ import stat
 import warnings
 from pathlib import Path
 
+from grader.imports import bad_import
 from grader.manifest import Problem
 from grader.model import Message, Verdict
 
@@ -81,9 +82,10 @@ def read_source(problem: Problem, submission: Path) -> Source:
 def examine(problem: Problem, data: bytes) -> Source:
     """Look for what would keep these bytes from being graded as the file of `problem`.
 
-    Found here: an empty or oversized file, text that is not UTF-8, a syntax error, a missing entry
-    point, a wrong signature, and an entry point that provably ends in `raise NotImplementedError`
-    before it could return.
+    Found here: an empty or oversized file, text that is not UTF-8, a syntax error, an import that
+    `given` has not, a missing entry point, a wrong signature, a first step that is still the
+    stub's, and an entry point that provably ends in `raise NotImplementedError` before it could
+    return.
     """
     shown = f"{problem.id}/{problem.file}"
 
@@ -112,6 +114,9 @@ def examine(problem: Problem, data: bytes) -> Source:
         reason = str(error) or "it is nested too deeply"
         return bad(Verdict.ERROR, f"{shown} cannot be parsed: {reason}", data=data)
 
+    wrong = bad_import(problem, tree)
+    if wrong is not None:
+        return bad(wrong.verdict, wrong.headline, wrong.line, data)
     functions = [n for n in tree.body if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
     entry = next((f for f in reversed(functions) if f.name == problem.entry), None)
     step = _first_empty_step(text)
@@ -125,7 +130,7 @@ def examine(problem: Problem, data: bytes) -> Source:
     if difference:
         headline = f"wrong signature of {problem.entry}: {difference}"
         return bad(Verdict.ERROR, headline, entry.lineno, data)
-    raised = _unconditional_not_implemented(entry)
+    raised = _unconditional_not_implemented(entry) or _first_step_not_implemented(text)
     if raised is not None:
         line, text = raised
         headline = text or f"{problem.entry} is not implemented"
@@ -199,6 +204,16 @@ def _unconditional_not_implemented(entry: ast.FunctionDef) -> tuple[int, str] | 
                 return statement.lineno, str(text)
         if any(isinstance(n, (ast.Return, ast.Yield, ast.YieldFrom)) for n in ast.walk(statement)):
             return None
+    return None
+
+
+def _first_step_not_implemented(text: str) -> tuple[int, str] | None:
+    """Return line and text of the `raise NotImplementedError` that a stub has in its first step."""
+    first, last = step_regions(text).get(1, (0, 0))
+    for number, line in enumerate(_lines(text)[first : last - 1], start=first + 1):
+        code = line.strip()
+        if code and not code.startswith("#"):
+            return (number, "") if code.startswith("raise NotImplementedError") else None
     return None
 
 

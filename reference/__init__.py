@@ -3,7 +3,7 @@
 import torch
 
 from .blocked import blocked_attention, blocked_gradients
-from .gradients import attention_gradients, gradients
+from .gradients import attention_gradients, gqa_gradients, gradients
 from .magnitudes import magnitudes
 from .mistakes import MISTAKES, Mistake, mistakes_for, relative_distance
 from .naive import (
@@ -12,6 +12,7 @@ from .naive import (
     gqa_attention,
     gqa_attention_training,
     noncausal_attention,
+    row_logsumexp,
     sink_attention,
     sink_window_attention,
     sliding_window_attention,
@@ -31,12 +32,14 @@ __all__ = [
     "flash_attention",
     "gqa_attention",
     "gqa_attention_training",
+    "gqa_gradients",
     "gradients",
     "magnitudes",
     "make_first_calls",
     "mistakes_for",
     "noncausal_attention",
     "relative_distance",
+    "row_logsumexp",
     "rules",
     "sink_attention",
     "sink_window_attention",

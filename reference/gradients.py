@@ -103,3 +103,22 @@ def attention_gradients(
         dsink = -(torch.exp(sink - lse) * delta).sum((0, 3))
         result["dsink_logits"] = dsink.reshape(num_q_heads)
     return result
+
+
+def gqa_gradients(q, k, v, out, lse, dout, *, softmax_scale=None):
+    """p08, first step: (dq, dk, dv) of causal attention from what its forward pass has left.
+
+    Args: as of `attention_gradients`, with out and lse of the forward pass, which are believed.
+    Returns: shape and dtype of q, k and v; lse may have another dtype than these.
+    """
+    scale = 1.0 / math.sqrt(q.shape[-1]) if softmax_scale is None else softmax_scale
+    visible = visible_keys(q.shape[2], k.shape[2], is_causal=True, device=q.device)
+    grouped = (k.shape[1], q.shape[1] // k.shape[1])
+    q, out, dout, lse = (x.unflatten(1, grouped) for x in (q, out, dout, lse))
+    k, v = k[:, :, None], v[:, :, None]
+    scores = (scale * q @ k.mT).masked_fill(~visible, -math.inf)
+    probs = torch.exp(scores - lse[..., None]).to(q.dtype)
+    delta = (dout * out).sum(-1, keepdim=True)
+    dscores = probs * (dout @ v.mT - delta)
+    dq = (scale * dscores @ k).flatten(1, 2)
+    return dq, scale * (dscores.mT @ q).sum(2), (probs.mT @ dout).sum(2)

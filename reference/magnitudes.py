@@ -23,6 +23,8 @@ def magnitudes(problem_id, inputs, dout=None, **options):
     Returns: dict name -> fp64 tensor in the shape of that output: y; or out, lse and, with dout,
         dq, dk, dv, dsink_logits. For lse it is 1 + |lse|.
     """
+    if "x" in inputs and "w" not in inputs:  # the log-sum-exp of each row of x
+        return {"lse": 1.0 + inputs["x"].double().logsumexp(1).abs()}
     if problem_id == "p02":
         return {"y": (inputs["x"].double() * inputs["w"].double()).abs().sum(1)}
 

@@ -1,12 +1,14 @@
-"""Known mistakes in the backward pass."""
+"""Known mistakes in the products, groups and masks of the backward pass."""
+
+from functools import partial
 
 import torch
 
-from .variants import LOG2_E, attend, differentiate, known, known_per_tile
+from .variants import LOG2_E, differentiate, known, known_per_tile
 
 BACKWARD = ("p08", "p09")
 WINDOW = ("p09",)
-_LN_2 = 1.0 / LOG2_E
+_CHUNK_SIZES = (64, 128, 256, 512)
 
 
 def _zero(name):
@@ -37,26 +39,18 @@ def _everywhere(case, visible):
     return differentiate(case, visible_q=visible, visible_kv=visible)
 
 
+def _chunks_averaged(case, size):
+    far_queries = max(0, case.seqlen_q - (case.window_size or case.seqlen_q))
+    count = max(1, -(-far_queries // size))
+    right = differentiate(case)
+    near = differentiate(case, visible_kv=_without_far_sinks(case))
+    mean = {name: near[name] + (right[name] - near[name]) / count for name in ("dk", "dv")}
+    return right | mean
+
+
 def _dk_dv_swapped(case):
     right = differentiate(case)
     return right | {"dk": right["dv"], "dv": right["dk"]}
-
-
-def _dsink(change):
-    """The right gradients with dsink_logits replaced; unchanged without sink_logits."""
-
-    def compute(case):
-        right = differentiate(case)
-        if case.sink_logits is None:
-            return right
-        return right | {"dsink_logits": change(right["dsink_logits"])}
-
-    return compute
-
-
-def _lse_without_sink(case):
-    no_sink = torch.full_like(case.q[0, :, 0, 0], -torch.inf)
-    return differentiate(case, lse=attend(case, sink_logits=no_sink)["lse"])
 
 
 def _dk_dv_one_head(which):
@@ -67,8 +61,6 @@ _GROUP = "sum dk and dv over all q heads of the group that shares the kv head"
 _SCALE = "multiply dq and dk by softmax_scale once, in natural units"
 _MASK = "apply the forward pass's mask when P is recomputed in the backward pass"
 _SINKS = "visit the sink tokens for every later query in the backward pass, however far it is"
-_DELTA = "take dS = P * (dP - delta), with delta = sum(dout * out) over the row"
-_DSINK = "dsink_logits[h] = -sum over batch and rows of exp(sink_logits[h] - lse) * delta"
 
 BACKWARD_MISTAKES = (
     known(
@@ -136,22 +128,6 @@ BACKWARD_MISTAKES = (
         lambda case: differentiate(case, dv_heads="last"),
     ),
     known(
-        "DELTA-MISSING",
-        BACKWARD,
-        "delta is not subtracted from dP",
-        "your dq and dk equal those of dS = P * dP",
-        _DELTA,
-        lambda case: differentiate(case, use_delta=False),
-    ),
-    known(
-        "P-MISSING-IN-DS",
-        BACKWARD,
-        "dP is not multiplied by P",
-        "your dq and dk equal those of dS = dP - delta",
-        _DELTA,
-        lambda case: differentiate(case, use_probs=False),
-    ),
-    known(
         "DQ-UNSCALED",
         BACKWARD,
         "dq lacks the scale",
@@ -192,12 +168,12 @@ BACKWARD_MISTAKES = (
         lambda case: differentiate(case, scale_k=case.scale * LOG2_E),
     ),
     known(
-        "BACKWARD-LSE-UNITS",
+        "DV-OF-DS",
         BACKWARD,
-        "P is recomputed from scores and lse in different units",
-        "your gradients equal those of P = 2^(scores * log2(e) - lse) with a natural lse",
-        "multiply lse by log2(e) before subtracting it from scores in units of log2",
-        lambda case: differentiate(case, lse=attend(case)["lse"] * _LN_2),
+        "dv is computed from dS where P is due",
+        "your dv equals dS^T @ dout; dq and dk are right",
+        "accumulate P^T @ dout for dv, and dS^T @ q for dk",
+        lambda case: differentiate(case, dv_of_dscores=True),
     ),
     known(
         "DOUT-IGNORED",
@@ -295,44 +271,16 @@ BACKWARD_MISTAKES = (
         "round the number of key tiles up, and mask the keys past the end of the last one",
         lambda case, tile: differentiate(case, visible_q=_keys_before_tail(case, tile)),
     ),
-    known(
-        "DSINK-ZERO",
-        WINDOW,
-        "dsink_logits is zero",
-        "your dsink_logits equals zeros; the other gradients are right",
-        _DSINK,
-        _dsink(torch.zeros_like),
-    ),
-    known(
-        "DSINK-SIGN",
-        WINDOW,
-        "dsink_logits has the wrong sign",
-        "your dsink_logits equals the right one times -1; the other gradients are right",
-        _DSINK,
-        _dsink(torch.neg),
-    ),
-    known(
-        "DSINK-FIRST-BATCH",
-        WINDOW,
-        "dsink_logits comes from the first batch alone",
-        "your dsink_logits equals that of batch 0; the other gradients are right",
-        _DSINK,
-        lambda case: differentiate(case, sink_batches=slice(0, 1)),
-    ),
-    known(
-        "DSINK-LAST-BATCH",
-        WINDOW,
-        "dsink_logits comes from the last batch alone",
-        "your dsink_logits equals that of the last batch; the other gradients are right",
-        _DSINK,
-        lambda case: differentiate(case, sink_batches=slice(-1, None)),
-    ),
-    known(
-        "BACKWARD-LSE-WITHOUT-SINK",
-        WINDOW,
-        "the backward pass uses an lse without the sink logit",
-        "your gradients equal those of P recomputed from the scores alone",
-        "store the lse that contains the sink logit in the forward pass, and recompute P from it",
-        _lse_without_sink,
+    *(
+        known(
+            "SINK-CHUNKS-AVERAGED",
+            WINDOW,
+            "the gradient of sink tokens is averaged over chunks of queries",
+            f"your dk and dv of the sinks have the mean over chunks of {size} far queries",
+            "add up what the chunks give to the sinks",
+            partial(_chunks_averaged, size=size),
+            size,
+        )
+        for size in _CHUNK_SIZES
     ),
 )

@@ -8,7 +8,9 @@ from .mistakes_mask import ATTENTION
 from .variants import LOG2_E, attend, known, known_per_tile, online
 
 FORWARD = ("p01", "p03", "p04", "p05", "p06", "p07")
+KERNELS = FORWARD[1:]  # of these in Triton, whose exponentials are to base 2
 LOGIT = ("p09",)
+_LARGEST_EXPONENT = 110.0  # of a weight whose products and sums still fit in fp32
 
 
 def _with_lse(case, lse):
@@ -42,12 +44,59 @@ def _lse_unscaled_max(case):
 
 
 def _acc_overwritten(case, tile):
-    last_key = case.walk_end - 1
-    if case.is_causal and case.problem_id != "p01":
-        last_key = case.query
-    last_tile = (case.key // tile == last_key // tile).double()
+    last_tile = (case.key // tile == case.last_key // tile).double()
     weights, _, row_sum = _weights(case)
     return {"out": (weights * last_tile / row_sum[..., None]) @ case.values()}
+
+
+def _lse_log_scaled(case):
+    _, row_max, row_sum = _weights(case)
+    return _with_lse(case, row_max + row_sum.log() / LOG2_E)
+
+
+def _last_tile_alone(case, tile):
+    last_tile = case.key // tile == case.last_key // tile
+    result = attend(case, case.visible() & last_tile)
+    return {"out": result["out"], "lse": torch.full_like(result["lse"], -math.inf)}
+
+
+def _raw_scores_in_exp2(case):
+    # Where softmax_scale is negative, its sign has moved to q.
+    scale = math.copysign(1.0, case.scale)
+    largest = case.masked(scale=scale).amax(-1)
+    # The maximum that is subtracted is a scaled one: what it leaves may be too much for fp32.
+    overflows = largest * (1.0 - abs(case.scale) * LOG2_E) > _LARGEST_EXPONENT
+    result = _scaled(case, scale / LOG2_E)
+    rows = {"out": overflows[..., None], "lse": overflows}
+    return {name: value.masked_fill(rows[name], math.nan) for name, value in result.items()}
+
+
+def _scaled_in_weights(case, tile):
+    return online(case, tile, weight_scale=abs(case.scale) * LOG2_E)
+
+
+def _state_swapped(case, tile):
+    """The online softmax in units of log2 whose update takes the maximum for the sum."""
+    scores = case.masked() * LOG2_E
+    running_max = scores.new_full(scores.shape[:-1], -math.inf)
+    running_sum, acc, values = (
+        torch.zeros_like(running_max),
+        torch.zeros_like(case.q),
+        case.values(),
+    )
+    for start in range(0, case.seqlen_k, tile):
+        part = scores[..., start : start + tile]
+        new_max = torch.maximum(running_sum, part.amax(-1))
+        rescale = torch.exp2(running_sum - new_max)
+        probs = torch.exp2(part - new_max[..., None])
+        new_sum = running_max * rescale + probs.sum(-1)
+        new_acc = acc * rescale[..., None] + probs @ values[..., start : start + tile, :]
+        visited = (start // tile <= case.last_key // tile)[:, 0]
+        running_max = torch.where(visited, new_max, running_max)
+        running_sum = torch.where(visited, new_sum, running_sum)
+        acc = torch.where(visited[:, None], new_acc, acc)
+    lse = (running_max + running_sum.log2()) / LOG2_E
+    return {"out": acc / running_sum[..., None], "lse": lse}
 
 
 def _first_visible(case, visible):
@@ -62,6 +111,7 @@ def _last_visible(case):
 _SCALE = "multiply the scores by softmax_scale, 1/sqrt(head_dim) by default, exactly once"
 _LSE = "return a natural logarithm: keep maximum and sum in one unit, and convert at the end"
 _RESCALE = "multiply both the accumulator and the running sum by exp(old maximum - new maximum)"
+_UNITS = "keep scores, maximum and weights in one unit: scale once, then exp2 of the difference"
 _LOGIT = "add exp(sink_logits[h] - maximum) to the denominator of head h, where logits are given"
 
 SOFTMAX_MISTAKES = (
@@ -70,7 +120,7 @@ SOFTMAX_MISTAKES = (
         ATTENTION,
         "the output is zero everywhere",
         "your output equals zeros",
-        "store the accumulator to the output, after the loop over key tiles",
+        "add the weighted values to acc in the loop over key tiles, and store acc after it",
         lambda case: {"out": torch.zeros_like(case.q)},
     ),
     known(
@@ -99,11 +149,27 @@ SOFTMAX_MISTAKES = (
     ),
     known(
         "SCALE-TWICE-IN-LOG2",
-        FORWARD[1:],
+        KERNELS,
         "scores are scaled twice, each time in units of log2",
         "your output equals attention with softmax_scale squared times log2(e)",
         "scores go into the online softmax as they come from the dot: scale_log2 is applied there",
         lambda case: _scaled(case, case.scale * abs(case.scale) * LOG2_E),
+    ),
+    *known_per_tile(
+        "SCALE-AGAIN-IN-WEIGHTS",
+        KERNELS,
+        "scores that are scaled already are scaled once more inside the weights",
+        "your output equals an online softmax over tiles of {tile} keys, the weights scaled twice",
+        _UNITS,
+        _scaled_in_weights,
+    ),
+    known(
+        "WEIGHTS-OF-RAW-SCORES",
+        KERNELS,
+        "the weights are 2 to the power of scores that are not scaled",
+        "your output equals attention with weights 2^(q @ k)",
+        _UNITS,
+        _raw_scores_in_exp2,
     ),
     known(
         "SCALE-INVERTED",
@@ -162,6 +228,22 @@ SOFTMAX_MISTAKES = (
         lambda case, tile: online(case, tile, rescale_sum=False),
     ),
     *known_per_tile(
+        "RUNNING-MAX-FORGOTTEN",
+        KERNELS,
+        "the running maximum stays at minus infinity",
+        "your output equals attention to the last tile of {tile} keys alone, and lse is -inf",
+        "keep the new maximum as the running maximum of the next round",
+        _last_tile_alone,
+    ),
+    *known_per_tile(
+        "SUM-AND-MAX-SWAPPED",
+        ("p03", "p04", "p05"),
+        "the running maximum and the running sum are exchanged",
+        "your output equals an online softmax over tiles of {tile} keys with the two exchanged",
+        "pass the running maximum and the running sum in the order in which they are declared",
+        _state_swapped,
+    ),
+    *known_per_tile(
         "ACC-OVERWRITTEN",
         ATTENTION,
         "only the last tile of keys reaches the output",
@@ -218,6 +300,14 @@ SOFTMAX_MISTAKES = (
         _lse_units_mixed,
     ),
     known(
+        "LSE-LOG-SCALED",
+        KERNELS,
+        "lse scales a natural logarithm as if it were one to base 2",
+        "your lse equals maximum + log(sum) * log(2); out is right",
+        _LSE,
+        _lse_log_scaled,
+    ),
+    known(
         "LSE-WITHOUT-MAX",
         FORWARD,
         "lse lacks the running maximum",
@@ -271,6 +361,17 @@ SOFTMAX_MISTAKES = (
         lambda case: _out(
             case,
             sink_logits=None if case.sink_logits is None else case.sink_logits * case.scale,
+        ),
+    ),
+    known(
+        "SINK-LOGIT-UNITS",
+        LOGIT,
+        "sink_logits in natural units meet scores in units of log2",
+        "your output equals attention with sink_logits * log(2)",
+        "multiply sink_logits by log2(e) where the running maximum is in units of log2",
+        lambda case: _out(
+            case,
+            sink_logits=None if case.sink_logits is None else case.sink_logits / LOG2_E,
         ),
     ),
 )

@@ -123,6 +123,15 @@ def causal_attention(q, k, v, *, softmax_scale=None):
     return _attention(q, k, v, is_causal=True, softmax_scale=softmax_scale)
 
 
+def row_logsumexp(x):
+    """p03, first step: the log-sum-exp of each row of x (rows, cols), fp32 (fp64 for fp64 inputs).
+
+    Source: Online softmax, arXiv:1805.02867, for how a kernel computes it in one pass.
+    """
+    accumulator = torch.float64 if x.dtype == torch.float64 else torch.float32
+    return x.to(accumulator).logsumexp(1)
+
+
 def gqa_attention(q, k, v, *, softmax_scale=None):
     """p05: (out, lse); causal, q head h reads kv head h // (num_q_heads // num_kv_heads).
 

@@ -105,6 +105,13 @@ class Case:
             self.walk_end = ((self.query // tile_q + 1) * tile_q).clamp(max=self.seqlen_k)
         self.kv_heads = torch.arange(self.num_q_heads, device=device) // self.group_size
 
+    @property
+    def last_key(self):
+        """The last key that each query's walk has to reach, (seqlen_q, 1)."""
+        if self.is_causal and self.problem_id != "p01":
+            return self.query
+        return self.walk_end - 1
+
     def visible(self, **changes):
         """The mask of the problem, with some of its options changed."""
         shape = (self.seqlen_q, self.seqlen_k)
@@ -161,8 +168,12 @@ def attend(case, counts=None, *, kv_heads=None, v=None, zero_keys=0, sink_logits
     return {"out": torch.exp(scores - lse[..., None]) @ case.values(kv_heads, v), "lse": lse}
 
 
-def online(case, tile, *, rescale_acc=True, rescale_sum=True):
-    """The online softmax over key tiles, with a rescaling left out when the maximum grows."""
+def online(case, tile, *, rescale_acc=True, rescale_sum=True, keep_max=True, weight_scale=1.0):
+    """The online softmax over key tiles with a step of it changed.
+
+    rescale_acc, rescale_sum: whether these are rescaled when the maximum grows; keep_max: whether
+    the running maximum is updated; weight_scale: a factor on score - maximum inside the weights.
+    """
     scores = case.masked()
     running_max = scores.new_full(scores.shape[:-1], -math.inf)
     running_sum = torch.zeros_like(running_max)
@@ -174,11 +185,11 @@ def online(case, tile, *, rescale_acc=True, rescale_sum=True):
         # A row that has seen no key yet has nothing to rescale, and no maximum to subtract.
         safe_max = new_max.masked_fill(new_max == -math.inf, 0.0)
         alpha = torch.exp(running_max - safe_max)
-        probs = torch.exp(part - safe_max[..., None])
+        probs = torch.exp(weight_scale * (part - safe_max[..., None]))
         running_sum = running_sum * (alpha if rescale_sum else 1.0) + probs.sum(-1)
         acc = acc * (alpha[..., None] if rescale_acc else 1.0)
         acc = acc + probs @ values[..., start : start + tile, :]
-        running_max = new_max
+        running_max = new_max if keep_max else running_max
     running_sum = running_sum + torch.exp(case.sink_column() - running_max)
     return {"out": acc / running_sum[..., None], "lse": running_max + running_sum.log()}
 
@@ -191,10 +202,17 @@ def differentiate(
     visible_kv=None,
     dout=None,
     lse=None,
+    lse_q=None,
+    lse_kv=None,
+    delta=None,
+    delta_q=None,
+    delta_kv=None,
+    score_scale_q=None,
+    score_scale_kv=None,
     scale_q=None,
     scale_k=None,
-    use_delta=True,
     use_probs=True,
+    dv_of_dscores=False,
     dk_heads="sum",
     dv_heads="sum",
     sink_batches=slice(None),
@@ -202,21 +220,26 @@ def differentiate(
     """out and the gradients with a step of the backward pass changed.
 
     forward: out and lse of the forward pass; visible_q, visible_kv: the masks in the dq and in the
-    dk, dv kernel; lse: what P is recomputed from; scale_q, scale_k: the factor of dq and of dk;
-    dk_heads, dv_heads: "sum", "mean", "first" or "last" head of a group; sink_batches: the
+    dk, dv kernel; lse: what P is recomputed from; delta: what is subtracted from dP, and enters
+    dsink_logits; lse_q, delta_q, lse_kv, delta_kv: those of one kernel alone; score_scale_q,
+    score_scale_kv: softmax_scale where it recomputes P; scale_q, scale_k:
+    the factor of dq and of dk; dv_of_dscores: whether dv takes dS for P; dk_heads,
+    dv_heads: "sum", "mean", "first" or "last" head of a group; sink_batches: the
     batches that enter dsink_logits.
     """
     forward = attend(case) if forward is None else forward
     dout = case.dout if dout is None else dout
     lse = forward["lse"] if lse is None else lse
     values, keys = case.values(), case.k[:, case.kv_heads]
-    delta = (dout * forward["out"]).sum(-1)
+    delta = (dout * forward["out"]).sum(-1) if delta is None else delta
 
-    def tile_gradients(visible):
+    def tile_gradients(visible, own_lse, own_delta, score_scale):
+        own_lse = lse if own_lse is None else own_lse
+        own_delta = delta if own_delta is None else own_delta
         visible = case.visible() if visible is None else visible
-        scores = case.scores().masked_fill(~visible, -math.inf)
-        probs = torch.exp(scores - lse[..., None])
-        dprobs = dout @ values.mT - (delta[..., None] if use_delta else 0.0)
+        scores = case.scores(scale=score_scale).masked_fill(~visible, -math.inf)
+        probs = torch.exp(scores - own_lse[..., None])
+        dprobs = dout @ values.mT - own_delta[..., None]
         return probs, dprobs * (probs if use_probs else visible)
 
     def gather(per_head, how):
@@ -225,13 +248,13 @@ def differentiate(
             return getattr(grouped, how)(2)
         return grouped[:, :, 0 if how == "first" else -1]
 
-    _, dscores = tile_gradients(visible_q)
+    _, dscores = tile_gradients(visible_q, lse_q, delta_q, score_scale_q)
     result = {"out": forward["out"]}
     result["dq"] = (case.scale if scale_q is None else scale_q) * dscores @ keys
-    probs, dscores = tile_gradients(visible_kv)
+    probs, dscores = tile_gradients(visible_kv, lse_kv, delta_kv, score_scale_kv)
     dk = (case.scale if scale_k is None else scale_k) * dscores.mT @ case.q
     result["dk"] = gather(dk, dk_heads)
-    result["dv"] = gather(probs.mT @ dout, dv_heads)
+    result["dv"] = gather((dscores if dv_of_dscores else probs).mT @ dout, dv_heads)
     if case.sink_logits is not None:
         dsink = -torch.exp(case.sink_column() - lse) * delta
         result["dsink_logits"] = dsink[sink_batches].sum((0, 2))

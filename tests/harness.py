@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import functools
+import re
 from collections.abc import Callable, Iterable
 
 import torch
@@ -11,7 +13,7 @@ import torch
 from grader.diagnose import Casebook
 from grader.findings import CauseFound, Finding
 from grader.judge import CaseRun, Trial
-from grader.manifest import ROOT, Problem, load_problem
+from grader.manifest import GIVEN, ROOT, Problem, load_problem
 from grader.model import CheckResult, ComponentResult, Verdict
 from grader.running.session import Budget, Session
 from grader.scoring import score_correctness
@@ -25,6 +27,46 @@ SEED = "5eed"
 def model_answer(problem_id: str) -> str:
     """Source of the model answer."""
     return (ROOT / "solutions" / problem_id / load_problem(problem_id).file).read_text("utf-8")
+
+
+@functools.cache
+def whole_answer(problem_id: str) -> str:
+    """Source of the model answer with what it imports from `given` written out in it.
+
+    A mistake in those lines is one that a kernel without `given` can make.
+    """
+    text, parts = model_answer(problem_id), {}
+    for match in _FROM_GIVEN.finditer(text):
+        _write_out(match[1], set(re.findall(r"\w+", match[2])), parts)
+    lines = _FROM_GIVEN.sub("", text).split("\n")
+    imports = max(n for n, line in enumerate(lines) if re.match("(import|from) ", line))
+    return "\n".join([*lines[: imports + 1], *parts, *lines[imports + 1 :]])
+
+
+_FROM_GIVEN = re.compile(r"^from given\.(\w+) import (\([^)]*\)|[^\n]*)\n", re.MULTILINE)
+
+
+def _write_out(module: str, wanted: set[str], parts: dict[str, None]) -> None:
+    """Add the functions of these names in a module of `given`, behind all that they need."""
+    text = (GIVEN / f"{module}.py").read_text("utf-8")
+    lines = text.split("\n")
+    body = ast.parse(text).body[1:]
+    functions = {node.name: node for node in body if isinstance(node, ast.FunctionDef)}
+    names = set(wanted)
+    while True:
+        used = {n.id for name in names & functions.keys() for n in ast.walk(functions[name])
+                if isinstance(n, ast.Name)}  # fmt: skip
+        if used <= names:
+            break
+        names |= used
+    for match in _FROM_GIVEN.finditer(text):
+        _write_out(match[1], names & set(re.findall(r"\w+", match[2])), parts)
+    for node in body:
+        first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("given"):
+            continue
+        if not isinstance(node, ast.FunctionDef) or node.name in names:
+            parts["\n".join(lines[first - 1 : node.end_lineno]) + "\n"] = None
 
 
 @dataclasses.dataclass
@@ -72,9 +114,17 @@ def judge(
     """
     torch.set_num_threads(1)
     budget = Budget(problem.limits)
-    interpret = problem.uses_triton and device == "cpu"
     data = Source(problem.id, source.encode())
-    session = Session(problem, data, device=device, interpret=interpret, budget=budget)
+    sessions: dict[str, Session] = {}
+
+    def session_of(view: Problem) -> Session:
+        if view.entry not in sessions:
+            interpret = view.uses_triton and device == "cpu"
+            sessions[view.entry] = Session(
+                view, data, device=device, interpret=interpret, budget=budget
+            )
+        return sessions[view.entry]
+
     trial = Trial(problem, seed, Casebook(problem))
     findings = Findings()
     wanted = set(checks) if checks is not None else {check.id for check in problem.checks}
@@ -86,12 +136,14 @@ def judge(
                 findings.cases[(check.id, 0)] = Finding(verdict=Verdict.PASS)
                 continue
             for index, case in problem.cases(check, seed, device).items():
+                session = session_of(problem.of(check))
                 finding = CaseRun(trial, session, check, index, case).judge()
                 findings.cases[(check.id, index)] = finding
                 if enough(findings.cases):
                     break
         causes = trial.casebook.settle(data.step_at)
     finally:
-        session.close()
+        for session in sessions.values():
+            session.close()
     findings.causes = [CauseFound(**vars(cause)) for cause in causes]
     return Judged(problem, findings, check_results(problem, findings, device=device, seed=seed))

@@ -435,6 +435,42 @@ FAULTS = (
         "    fault = None\n    _print_report(record)\n    try:\n",
         "cli",
     ),
+    # -- the quiz -----------------------------------------------------------------------------
+    fault(
+        "the quiz takes a number at twice its tolerance",
+        "quiz/answers.py",
+        "<= question.tolerance",
+        "<= 2 * question.tolerance",
+        "quiz",
+    ),
+    fault(
+        "the quiz forgets what was answered",
+        "quiz/progress.py",
+        "        self.outcomes[question_id] = outcome\n        self._write()\n",
+        "        self.outcomes[question_id] = outcome\n",
+        "quiz",
+    ),
+    fault(
+        "a damaged state of the quiz is overwritten",
+        "quiz/progress.py",
+        "            os.replace(path, damaged)\n",
+        "            pass\n",
+        "quiz",
+    ),
+    fault(
+        "the quiz repeats whatever was typed, however long",
+        "quiz/asking.py",
+        'self.terminal.text(f"{clean(error)} (',
+        'self.terminal.text(f"{error} (',
+        "quiz",
+    ),
+    fault(
+        "Ctrl-C in the quiz ends with 0",
+        "quiz/asking.py",
+        "            whole = False\n",
+        "            pass\n",
+        "quiz",
+    ),
 )
 
 

@@ -28,7 +28,7 @@ def test_a_dot_that_is_tf32_on_a_gpu_fails_where_fp32_is_asked_for(precision):
     lines = [n for n, line in enumerate(source.splitlines(), 1) if "tl.dot(" in line]
     assert found.verdict is Verdict.FAIL
     assert found.message.headline == "on a GPU this tl.dot rounds its fp32 operands to TF32"
-    assert found.message.line == lines[0] and found.step == 2
+    assert found.message.line == lines[0] and found.step == 4
 
 
 @pytest.mark.parametrize("precision", [', input_precision="tf32x3"', ", allow_tf32=False"])
@@ -52,7 +52,7 @@ OUTSIDE = {
 def test_a_read_far_outside_is_told_with_the_argument_it_came_from(pointer):
     name, side = OUTSIDE[pointer]
     source = model_answer("p03")
-    old = f"tl.load({name} + "
+    old = f"load_keys({name} + "
     assert old in source
-    found = judged(source.replace(old, f"tl.load({pointer} + "), "plain").of("plain")
+    found = judged(source.replace(old, f"load_keys({pointer} + "), "plain").of("plain")
     assert found.message.headline == f"read outside a tensor: {side} of argument {name}"

@@ -178,7 +178,7 @@ def test_a_wrong_return_value_says_got_and_expected(value):
 
 
 def test_not_implemented_for_one_dtype_leaves_the_others():
-    call = "    _check_arguments(x, w)\n"
+    call = "    check_matrix_and_vector(x, w)\n"
     raised = "    if x.dtype == torch.float16:\n        raise NotImplementedError('later')\n"
     source = model_answer("p02").replace(call, raised + call)
     judged = judge(source, P02, checks={"plain", "half"})
@@ -200,9 +200,9 @@ def test_the_same_exception_for_a_wrong_argument_is_the_same_cause():
 
 
 def test_a_refusal_names_its_argument_before_any_other():
-    call = "    _check_arguments(x, w)\n"
+    call = "    check_matrix_and_vector(x, w)\n"
     caught = (
-        "    try:\n        _check_arguments(x, w)\n    except ValueError as error:\n"
+        "    try:\n        check_matrix_and_vector(x, w)\n    except ValueError as error:\n"
         "        raise ValueError(f'dtype x w: {error}')\n"
     )
     source = model_answer("p02").replace(call, caught)

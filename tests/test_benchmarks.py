@@ -15,7 +15,7 @@ import reference
 from benchmarks import cli, plots, precompile, record, sweep, table, variants
 from benchmarks import shapes as sh
 from benchmarks.contenders import OURS, Missing, build, is_fatal
-from benchmarks.inputs import CheckFailed, check, make_inputs, oracle
+from benchmarks.inputs import CheckFailed, check, load_solution, make_inputs, oracle
 from benchmarks.run import Runner, Settings, _result, measure
 from benchmarks.timing import Clock, Entrant, interleave, spread
 from grader.manifest import ROOT
@@ -330,6 +330,18 @@ def test_a_configuration_is_replaced_and_put_back():
     assert variants.broken_rule("p08", "dq", {"BLOCK_M": 64, "BLOCK_N": 128})
     assert not variants.broken_rule("p08", "dq", {"BLOCK_M": 64, "BLOCK_N": 64})
     assert not variants.broken_rule("p04", None, {"BLOCK_M": 64, "BLOCK_N": 128})
+
+
+@pytest.mark.parametrize("problem", sh.PROBLEMS[1:])
+def test_the_configuration_of_every_solution_can_be_replaced(problem):
+    module = load_solution(problem)[0]
+    name = precompile.chooser(module)
+    original = getattr(module, name)
+    with precompile.patched(module, None, {}):
+        assert getattr(module, name) is not original
+    assert getattr(module, name) is original
+    with pytest.raises(ValueError, match="expected one function"):
+        precompile.chooser(types.SimpleNamespace())
 
 
 def test_variants_list_and_ranking(capsys):

@@ -199,17 +199,17 @@ def test_quick_still_counts_work_and_the_record_says_so(run, right, tmp_path):
 
 
 def test_work_that_is_too_much_costs_points_and_the_exit_code_says_so(run, tmp_path):
-    old = "diagonal_end = tl.minimum(query_start + BLOCK_M, seqlen)"
+    old = "end_key = tl.minimum(query_start + BLOCK_M, seqlen)"
     source = model_answer("p04").replace("if key_start >= full_end", "if key_start >= 0")
     folder, path = tmp_path / "wasteful", tmp_path / "record.json"
-    write_answers(folder, {"p04": source.replace(old, "diagonal_end = seqlen")})
+    write_answers(folder, {"p04": source.replace(old, "end_key = seqlen")})
     with in_this_process():
         code, out, _ = run("--submission", folder, "--only", "p04", "--json", path, "--map")
     (problem,) = GradeRecord.model_validate_json(path.read_text()).problems
     assert problem.verdict is Verdict.PASS and code == 1
     points = problem.components["work"].points
     assert points.earned == 0 and points.available == load_problem("p04").points.work
-    assert "p04 work: 0 of 1: 1.50x the multiply-adds that are needed" in out
+    assert "p04 work: 0 of 2: 1.50x the multiply-adds that are needed" in out
     assert "o visited, not needed" in out
 
 
@@ -302,7 +302,7 @@ def test_an_interrupt_before_anything_was_graded_says_so(run, wrong, monkeypatch
 
 
 def test_a_seed_repeats_the_inputs(run, tmp_path):
-    text = model_answer("p02").replace("acc += x_tile", "acc += 2 * x_tile")
+    text = model_answer("p02").replace("acc += products", "acc += 2 * products")
     write_answers(tmp_path / "answers", {"p02": text})
     first = []
     for seed in ("5eed", "5EED", "5eee"):

@@ -68,7 +68,12 @@ KNOWN = [
     ("p03", "PADDED-KEYS-COUNTED", {"seqlen": 49, "values": "offset"}),
     ("p04", "CAUSAL-IGNORED", {"values": "offset"}),
     ("p06", "WINDOW-ONE-SMALLER", {"window_size": 20, "values": "needle"}),
+    ("p03", "RUNNING-MAX-FORGOTTEN", {"seqlen": 80}),
+    ("p04", "SUM-AND-MAX-SWAPPED", {"seqlen": 80}),
     ("p08", "DK-UNSCALED", {"num_q_heads": 4, "num_kv_heads": 2}),
+    ("p08", "DELTA-ADDED", {}),
+    ("p08", "DV-OF-DS", {}),
+    ("p08", "GROUP-LSE-FIRST-HEAD", {"num_q_heads": 4, "num_kv_heads": 2}),
 ]
 
 
@@ -193,6 +198,40 @@ def book(monkeypatch):
         return Book()
 
     return make
+
+
+def test_no_number_is_close_to_an_infinite_one(book):
+    def with_lse(id, change):
+        def fn(inputs, options):
+            found = made_up(id, 0.0).fn(inputs, options)
+            return found | {"lse": change(found["lse"])}
+
+        return reference.Mistake(id, ("p03",), id.lower(), "note", "help", fn)
+
+    endless = with_lse("ENDLESS", lambda lse: torch.full_like(lse, -torch.inf))
+    for made in ("ENDLESS", "SHIFTED"):
+        found = book(endless, with_lse("SHIFTED", lambda lse: lse + 1.0))
+        found.wrong(("lse", 0), made)
+        assert found.named() == {made: (("lse", 0),)}
+
+
+def test_numbers_that_a_mistake_makes_huge_are_rounded_as_the_largest(book):
+    def exploded(inputs, options):
+        found = made_up("", 0.0).fn(inputs, options)
+        factor = torch.ones_like(found["out"])
+        factor[:, :, 0] = 1e7
+        return found | {"out": found["out"] * factor}
+
+    mistake = reference.Mistake("EXPLODED", ("p03",), "exploded", "note", "help", exploded)
+    for off, named in ((2e-6, {"EXPLODED"}), (1e-3, set())):
+        found = book(mistake)
+        case, inputs, expected = found._case({}, "fp32")
+        out = exploded(inputs.tensors, {})["out"]
+        out = out + off * out.abs().amax()
+        found.book.add_wrong(
+            ("plain", 0), case, inputs, {"out": out.float(), "lse": expected.truth["lse"]}, expected
+        )
+        assert set(found.named()) == named
 
 
 def test_two_mistakes_that_explain_the_same_just_as_well_are_not_named(book):

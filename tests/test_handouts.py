@@ -15,17 +15,15 @@ from grader.manifest import PROBLEMS, ROOT, load_problem, problem_ids
 
 SECTIONS = (
     "Goal",
-    "What you will learn",
     "Before you start",
     "The idea",
     "Interface",
     "Steps",
     "How you are graded",
     "Check your work",
-    "Hints",
-    "Out of scope",
     "Sources",
 )
+WORDS = range(900, 1351)  # two pages; code, tables and formulas apart
 # What a student should have thought about before the kernel that needs it, and a word of it.
 SUBJECTS = {
     "dot product": "p01",
@@ -35,7 +33,7 @@ SUBJECTS = {
     "*tiling*": "p01",
     "How many bytes does the score matrix": "p01",
     "fp16 and bf16": "p02",
-    "fused kernel": "p02",
+    "*fused* kernel": "p02",
     "$1/\\sqrt{d}$": "p03",
     "causal mask hide": "p04",
     "minus infinity do in a softmax": "p04",
@@ -88,13 +86,29 @@ def test_sections_are_there_in_order(problem):
 
 
 @each_problem
-def test_lead_in_questions_have_folded_answers(problem):
+def test_two_pages_of_text(problem):
+    text = re.sub(r"\$\$.*?\$\$", "", prose(problem), flags=re.DOTALL)
+    lines = [line for line in text.split("\n") if not line.startswith("|")]
+    assert len(" ".join(lines).split()) in WORDS
+
+
+def beside(problem, name):
+    """The text of HINTS.md or ANSWERS.md."""
+    return (problem.folder / name).read_text(encoding="utf-8")
+
+
+@each_problem
+def test_lead_in_questions_have_answers_in_a_file_of_their_own(problem):
     text = sections(problem)["Before you start"]
     numbers = [int(n) for n in re.findall(r"^(\d+)\. ", text, re.MULTILINE)]
     assert numbers == list(range(1, len(numbers) + 1))
-    assert 3 <= len(numbers) <= 7
-    answers = re.findall(r"<summary>Answer</summary>\n\n.+?\n</details>", text, re.DOTALL)
-    assert len(answers) == len(numbers)
+    assert 3 <= len(numbers) <= 6
+    assert re.findall(r"\(ANSWERS\.md#(\d+)\)", text) == [str(n) for n in numbers]
+    answers = beside(problem, "ANSWERS.md")
+    assert answers.startswith(f"# Answers: {problem.id}")
+    parts = re.split(r"^## (\d+)$", answers, flags=re.MULTILINE)
+    assert parts[1::2] == [str(n) for n in numbers]
+    assert all(len(answer.split()) > 5 for answer in parts[2::2])
 
 
 def test_lead_in_questions_cover_the_subjects():
@@ -118,15 +132,17 @@ def test_steps_are_those_of_problem_toml(problem):
 
 
 @each_problem
-def test_each_step_has_a_hint(problem):
-    text = sections(problem)["Hints"]
-    hints = re.findall(
-        r"<details><summary>Step (\d+): ([^<\n]+)</summary>\n\n(.+?)\n</details>", text, re.DOTALL
-    )
-    assert [(n, title) for n, title, _ in hints] == [
-        (str(n), step.title) for n, step in enumerate(problem.steps, start=1)
-    ]
-    assert all(len(hint) > 20 for *_, hint in hints)
+def test_each_step_has_a_nudge_and_an_answer_in_words(problem):
+    hints = beside(problem, "HINTS.md")
+    assert hints.startswith(f"# Hints: {problem.id}")
+    parts = re.split(r"^## Step (\d+): (.+)$", hints, flags=re.MULTILINE)
+    found = list(zip(parts[1::3], parts[2::3], strict=True))
+    assert found == [(str(n), step.title) for n, step in enumerate(problem.steps, start=1)]
+    for body in parts[3::3]:
+        levels = re.split(r"^### (.+)$", body, flags=re.MULTILINE)
+        assert levels[1::2] == ["A nudge", "The answer in words"]
+        assert all(len(level.split()) > 5 for level in levels[2::2])
+    assert "(HINTS.md)" in handout(problem)
 
 
 @each_problem
@@ -229,7 +245,7 @@ def test_commands_exist(problem):
 def documents():
     yield from sorted(PROBLEMS.glob("p*/README.md"))
     yield from (ROOT / name for name in ("README.md",) if (ROOT / name).exists())
-    yield from sorted((ROOT / "docs").glob("*.md"))
+    yield from sorted((ROOT / "docs").rglob("*.md"))
 
 
 def test_make_targets_and_grader_commands_exist():

@@ -50,11 +50,11 @@ MEMORY = MemoryFigures(
     naive_extra_bytes=(2 * 2**30, 11_059_658_752),
     allowed_bytes=(2**26, 2**27),
 )
-DIAGONAL_END = "tl.minimum(query_start + BLOCK_M, seqlen)"
+END_KEY = "tl.minimum(query_start + BLOCK_M, seqlen)"
 # Every tile is visited and masked.
-IN_VAIN = ((DIAGONAL_END, "seqlen"), ("if key_start >= full_end:", "if key_start >= 0:"))
+IN_VAIN = ((END_KEY, "seqlen"), ("if key_start >= full_end:", "if key_start >= 0:"))
 TWICE = (
-    ("range(0, diagonal_end, BLOCK_N)", "range(-BLOCK_N, diagonal_end, BLOCK_N)"),
+    ("range(0, end_key, BLOCK_N)", "range(-BLOCK_N, end_key, BLOCK_N)"),
     ("keys = key_start + offs_n  #", "keys = tl.maximum(key_start, 0) + offs_n  #"),
     ("k_ptr += BLOCK_N * stride", "k_ptr += tl.where(key_start < 0, 0, BLOCK_N) * stride"),
     ("v_ptr += BLOCK_N * stride", "v_ptr += tl.where(key_start < 0, 0, BLOCK_N) * stride"),
@@ -92,7 +92,7 @@ def unfinished(problem_id, step):
     regions = step_regions("\n".join(lines))
     for number, (first, last) in regions.items():
         if number >= step:
-            stands = "    raise NotImplementedError" if number == max(regions) else ""
+            stands = "    raise NotImplementedError" if number == 1 else ""
             lines[first : last - 1] = [stands] + [""] * (last - first - 2)
     return "\n".join(lines)
 
@@ -105,21 +105,23 @@ ANSWERS = {
     "full marks on the CPU": {"p02": model_answer("p02"), "p03": model_answer("p03")},
     "a known mistake": p02(" * w_tile.to(tl.float32)[None, :]", ""),
     "a mistake in one check": p02("col_ids * stride_wn", "col_ids"),
-    "a wrong number": p02("acc += x_tile", "acc += 0.75 * x_tile"),
+    "a wrong number": p02("acc += products", "acc += 0.75 * products"),
     "never written": p02("row_mask = row_ids < rows", "row_mask = row_ids < 99"),
     "computed as NaN": p02("tl.sum(acc, axis=1)", "tl.sum(acc, axis=1) * float('inf') * 0.0"),
     "an exception with output": in_entry(
         "    print('rows', rows)\n    raise RuntimeError(f'no room for {cols}')\n"
     ),
-    "an exception in a kernel": p02("tl.sum(acc, axis=1)", "tl.sum(accu, axis=1)"),
+    "an exception in a kernel": p02("w_ptr + col_ids *", "w_ptr + columns *"),
     "an endless loop": in_entry("    while rows: pass\n"),
     "no kernel": in_entry("    return (x.float() * w.float()).sum(1).to(x.dtype)\n"),
-    "outside a tensor": p02("(w_ptr + col_ids", "(w_ptr + (rows + col_ids)"),
-    "not implemented": {"p02": unfinished("p02", 3), "p03": unfinished("p03", 1)},
+    "outside a tensor": p02("w_ptr + col_ids *", "w_ptr + (rows + col_ids) *"),
+    "not implemented": {"p02": unfinished("p02", 1), "p03": unfinished("p03", 1)},
     "a syntax error": {"p02": "import torch\n\ndef weighted_row_sum(x, w:\n    return x\n"},
     "tiles visited twice": {"p04": edited("p04", *TWICE)},
-    "tiles never visited": {"p04": edited("p04", (DIAGONAL_END, DIAGONAL_END + " - BLOCK_N"))},
-    "a walk as it is due": {"p04": edited("p04", ("acc * rescale[:, None]", "acc"))},
+    "tiles never visited": {"p04": edited("p04", (END_KEY, END_KEY + " - BLOCK_N"))},
+    "a walk as it is due": {
+        "p04": edited("p04", ("v, running_max, new_max,", "v, new_max, new_max,"))
+    },
     "tiles in vain": {"p04": edited("p04", *IN_VAIN)},
     "a fault of the judge": {"p02": model_answer("p02"), "p03": "# fault\n" + model_answer("p03")},
 }
@@ -311,7 +313,7 @@ def test_the_step_is_that_of_the_line_where_there_is_one(records):
     assert "p02 step 5, test_plain, weighted_row_sum.py line " in render(
         records("an exception in a kernel")
     )
-    assert problem.next_step.startswith("p02 step 5 (sum over the columns and store)")
+    assert problem.next_step.startswith("p02 step 5 (addresses from strides)")
 
 
 def test_one_mistake_is_one_report(records):

@@ -51,12 +51,14 @@ def test_a_wrong_kernel_that_is_rejected_for_something_else_is_a_complaint():
 
 def test_a_wrong_name_and_a_wrong_step_are_complaints():
     found = trials.naming(mutant(expected_id=None, step=6), SEED).complaints
-    assert found == ("named SCALE-MISSING, expected nothing", "step None, expected 6")
+    assert found == ("named SCALE-MISSING, expected nothing", "step 1, expected 6")
 
 
 def test_points_are_complaints_both_ways():
     found = trials.points_left(mutant(earns_nothing=True, keeps=0.5), SEED).complaints
-    assert len(found) == 1 and found[0].startswith("keeps 0.00, expected 0.5 or more: lost plain,")
+    assert len(found) == 1 and found[0].startswith(
+        "keeps 0.00, expected 0.5 or more: lost one_key,"
+    )
     line = "def flash_attention("
     found = trials.points_left(mutant(edits=((line, line),), earns_nothing=True), SEED).complaints
     assert [text.split(":")[0] for text in found] == [
@@ -69,7 +71,7 @@ def test_a_right_answer_that_is_rejected_is_a_complaint(monkeypatch):
     wrong = {"p01-x": ("p01", mutant().applied_to(trials.model_answer("p01")))}
     monkeypatch.setattr(trials, "right_answers", lambda kind: wrong)
     complaints = trials.acceptance("unusual", "p01-x", SEED).complaints
-    assert complaints[0].startswith("plain rejects it: out is wrong (batch=1 ")
+    assert complaints[0].startswith("one_key rejects it: lse is wrong (batch=1 ")
     assert complaints[-1] == "earns 0.0 of 12.0 points"
 
 

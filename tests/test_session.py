@@ -13,7 +13,7 @@ from tests.harness import judge, model_answer
 
 LIMITS = Limits(call_s=20.0, lost_s=25.0, total_s=180.0)
 P02 = load_problem("p02").model_copy(update={"limits": Limits(call_s=2, lost_s=4, total_s=60)})
-CALL = "    _check_arguments(x, w)\n"
+CALL = "    check_matrix_and_vector(x, w)\n"
 
 
 def answer(line: str) -> str:

@@ -11,7 +11,7 @@ import torch
 
 from grader.manifest import load_problem, problem_ids
 from tests.forked import forked_workers
-from tests.harness import SEED, judge, model_answer
+from tests.harness import SEED, judge, whole_answer
 from tests.unusual import ANSWERS, Unusual
 
 # Small cases on which one way of writing differs from another; without a GPU the first of each.
@@ -33,7 +33,7 @@ def test_right_answer_passes(answer: Unusual, device: str) -> None:
     if answer.lacks():
         pytest.skip(answer.lacks())
     problem = load_problem(answer.problem)
-    source = answer.applied_to(model_answer(answer.problem))
+    source = answer.applied_to(whole_answer(answer.problem))
     if device == "cuda":
         judged = judge(source, problem, device=device, seed=SEED)
     else:
@@ -48,5 +48,5 @@ def test_every_problem_has_unusual_answers() -> None:
 
 
 def test_errors_are_said_in_other_words() -> None:
-    source = ANSWERS[0].applied_to(model_answer(ANSWERS[0].problem))
+    source = ANSWERS[0].applied_to(whole_answer(ANSWERS[0].problem))
     assert ": got " not in source and 'f"{name} cannot be used: ' in source

@@ -25,15 +25,17 @@ from grader.model import Verdict, WorkFigures
 from grader.pytest_plugin import ProblemTrial
 from grader.running.trace import ACCESS, DOT, PRODUCTS, PROGRAM, Counter, Trace, TraceShape
 from grader.scoring import score_work, work_fraction
-from grader.sightings import Result, look
+from grader.sightings.look import look
+from grader.sightings.sighting import Result
 from grader.source import Source
 from tests.forked import forked_workers
-from tests.harness import SEED, model_answer
+from tests.harness import SEED, model_answer, whole_answer
 from tests.records import count_work
 from tests.unusual import ANSWERS
 
 UNUSUAL = {answer.id: answer for answer in ANSWERS}
-LAUNCH = "_attention_kernel[grid]("
+GRID = 'grid_of_queries(q, k, tiles["BLOCK_M"])'
+LAUNCH = f"_attention_kernel[{GRID}]("
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -62,7 +64,7 @@ def ratios(figures: WorkFigures) -> dict[str, float]:
 
 def unusual(name: str) -> str:
     answer = UNUSUAL[name]
-    return answer.applied_to(model_answer(answer.problem))
+    return answer.applied_to(whole_answer(answer.problem))
 
 
 def edited(problem_id: str, old: str, new: str) -> str:
@@ -101,7 +103,7 @@ def test_every_tile_visited_and_masked_earns_nothing(name):
 
 
 def test_keys_and_values_copied_for_each_query_head_earn_nothing():
-    copies = "k, v = (t.repeat_interleave(group_size, 1) for t in (k, v))\n    group_size = 1\n    "
+    copies = "k, v = (t.repeat_interleave(num_q_heads // k.shape[1], 1) for t in (k, v))\n    "
     source = edited("p05", LAUNCH, copies + LAUNCH)
     figures = counted(source, short("p05"))
     assert ratios(figures)["multiply-adds"] == 1.0
@@ -155,7 +157,7 @@ HIDING = {
     "launched by what was saved": (
         "_launch = _i.GridExecutor.__call__\n",
         "launched = _attention_kernel.rewrite()\n"
-        "    launched = _i.GridExecutor(launched, _attention_kernel.arg_names, grid)\n"
+        f"    launched = _i.GridExecutor(launched, _attention_kernel.arg_names, {GRID})\n"
         "    _launch(launched, ",
     ),
 }
@@ -210,7 +212,7 @@ def test_a_call_that_launches_nothing_has_no_work_to_count():
     naive = (
         "scores = (q @ k.transpose(-1, -2) * softmax_scale).float()\n"
         "    keys = torch.arange(seqlen)\n"
-        "    scores = scores.masked_fill(keys[None, :] > keys[:, None], -math.inf)\n"
+        "    scores = scores.masked_fill(keys[None, :] > keys[:, None], float('-inf'))\n"
         "    return (scores.softmax(-1) @ v.float()).to(q.dtype), scores.logsumexp(-1)\n    "
     )
     evidence = count_work(in_entry(naive + LAUNCH), short("p04"))

@@ -1,5 +1,6 @@
 """The real worker process: what a submission can reach in it, and what it makes of results."""
 
+import contextlib
 import json
 
 import pytest
@@ -12,6 +13,7 @@ from grader.running.protocol import Status
 from grader.running.sandbox import Sandbox
 from grader.running.session import Budget, Session
 from grader.source import Source
+from tests.forked import forked_workers
 
 P03 = load_problem("p03")
 SEED = "5eed0123456789ab"
@@ -77,12 +79,15 @@ def attention(q, k, v, *, softmax_scale=None):
 """
 
 
-def test_the_real_worker_gives_a_submission_little(monkeypatch, tmp_path):
+@pytest.mark.parametrize("forked", [False, True])
+def test_the_real_worker_gives_a_submission_little(monkeypatch, tmp_path, forked):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("PYTEST_ADDOPTS", "-x")
     monkeypatch.setenv("GRADER_SECRET", SEED)
     monkeypatch.setenv("LD_PRELOAD", "")
-    with Sandbox(ANSWER, "answer.py", "answer", device="cpu", interpret=True) as worker:
+    server = forked_workers() if forked else contextlib.nullcontext()
+    options = {"device": "cpu", "interpret": True}
+    with server, Sandbox(ANSWER, "answer.py", "answer", **options) as worker:
         assert worker.ready().status is Status.NO_ENTRY
         found = json.loads(worker.output())
         assert worker.ask("release", 10.0).status is Status.OK

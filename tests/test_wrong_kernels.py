@@ -12,7 +12,7 @@ import torch
 
 from grader.manifest import load_problem, problem_ids
 from tests.forked import forked_workers
-from tests.harness import SEED, judge, model_answer
+from tests.harness import SEED, judge, whole_answer
 from tests.mutants import MUTANTS, Mutant
 from tests.trials import naming, points_left
 
@@ -27,6 +27,7 @@ CHOSEN = {
         *("no kernel", "kept by shape and dtype", "block size forgotten", "products in 16 bits"),
         *("weights forgotten", "x read past the end", "y written past the end", "mean"),
         *("2 percent off", "stride of w ignored", "stride of the columns ignored"),
+        "columns counted in tiles",
     ),
     "p03": (
         *("no kernel", "kept by shape dtype and options", "log2e forgotten", "k not advanced"),
@@ -34,19 +35,27 @@ CHOSEN = {
         *("v advanced without its stride", "keys counted by queries", "strides of k for v"),
         *("sum along the wrong axis", "grid rounded down", "wrong axis of the grid"),
         *("weights not cast for v", "fp32 operands cast to fp16", "lse not written"),
+        *("k not transposed", "weights not scaled"),
     ),
     "p04": (
         *("zeros above 300", "mask by position in the tile", "hidden scores minus 10000"),
         *("walk ends one key early", "next key visible", "scaled before the fold too"),
         *("mask transposed", "walk ends one tile early", "block size forgotten"),
     ),
-    "p05": ("kv head 0 for all", "divided by kv heads", "groups for k alone"),
+    "p05": (
+        *("kv head 0 for all", "divided by kv heads", "groups for k alone"),
+        "batch stride of q for k",
+    ),
     "p06": (
         *("no safe maximum", "left edge of the window forgotten", "diagonal tile counted twice"),
         *("window not begun at a tile", "full tiles begin one tile early"),
     ),
     "p07": ("sinks ignored", "one sink more", "sinks in the window counted twice"),
-    "p08": ("dk not scaled", "delta left out", "dq not stored", "strides of dout ignored"),
+    "p08": (
+        *("dk not scaled", "delta left out", "dq not stored", "strides of dout ignored"),
+        *("dv overwritten", "dp of k", "scores not scaled for dk and dv"),
+        "delta along the wrong axis",
+    ),
     "p09": ("own key hidden for dk and dv", "dsink zero", "sink logit without its weight"),
 }
 LEFT = {
@@ -88,7 +97,7 @@ def test_a_mistake_costs_its_subject(mutant: Mutant) -> None:
 def test_wrong_kernel_is_rejected_on_a_gpu(mutant: Mutant) -> None:
     if not torch.cuda.is_available():
         pytest.skip(f"needs a CUDA GPU: {mutant.needs_cuda}")
-    source = mutant.applied_to(model_answer(mutant.problem))
+    source = mutant.applied_to(whole_answer(mutant.problem))
     judged = judge(source, load_problem(mutant.problem), checks=mutant.checks, device="cuda")
     assert {check for check, _ in judged.wrong} == set(mutant.checks)
     headlines = [f.message.headline for f in judged.wrong.values() if f.message]
@@ -99,7 +108,7 @@ def test_every_mutant_fits_its_model_answer() -> None:
     assert len({mutant.id for mutant in MUTANTS}) == len(MUTANTS)
     assert {mutant.problem for mutant in MUTANTS} == set(problem_ids())
     for mutant in MUTANTS:
-        source, problem = model_answer(mutant.problem), load_problem(mutant.problem)
+        source, problem = whole_answer(mutant.problem), load_problem(mutant.problem)
         assert mutant.applied_to(source) != source
         assert all(problem.check(check) for check in mutant.checks)
         if mutant.expected_id:  # what is named leads to the step in which the mistake was made

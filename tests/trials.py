@@ -14,7 +14,7 @@ from grader.findings import Finding
 from grader.manifest import load_problem, problem_ids
 from grader.model import Verdict
 from tests import harness
-from tests.harness import Judged, judge, model_answer
+from tests.harness import Judged, judge, model_answer, whole_answer
 from tests.mutants import MUTANTS, Mutant
 from tests.unusual import ANSWERS
 
@@ -38,7 +38,7 @@ class Trial:
     seconds: float = 0.0
 
 
-class _NoNames(Casebook):
+class NoNames(Casebook):
     """Looks for no causes: that takes longer than all else."""
 
     def add_wrong(self, *args: Any) -> None:
@@ -51,9 +51,9 @@ class _NoNames(Casebook):
 def rejection(mutant: Mutant, seed: str) -> Trial:
     """Judge a wrong kernel until each of its checks has rejected it by a wide margin."""
     start = time.monotonic()
-    source = mutant.applied_to(model_answer(mutant.problem))
+    source = mutant.applied_to(whole_answer(mutant.problem))
     enough = _decided_by_words if mutant.caught_as else _decided_by_numbers
-    with mock.patch.object(harness, "Casebook", _NoNames):
+    with mock.patch.object(harness, "Casebook", NoNames):
         judged = judge(
             source, load_problem(mutant.problem), checks=mutant.checks, seed=seed, enough=enough
         )
@@ -76,7 +76,7 @@ def naming(mutant: Mutant, seed: str, *, all_checks: bool = True) -> Trial:
     Without `all_checks` in the plain cases and its own alone: no other can contradict its cause.
     """
     start = time.monotonic()
-    source = model_answer(mutant.problem)
+    source = whole_answer(mutant.problem)
     problem = load_problem(mutant.problem)
     checks = None if all_checks else {"plain", *mutant.checks}
     judged = judge(mutant.applied_to(source), problem, checks=checks, seed=seed)
@@ -96,8 +96,8 @@ def naming(mutant: Mutant, seed: str, *, all_checks: bool = True) -> Trial:
 def points_left(mutant: Mutant, seed: str) -> Trial:
     """Judge a wrong kernel in all checks, and look at the correctness points that are left."""
     start = time.monotonic()
-    source = mutant.applied_to(model_answer(mutant.problem))
-    with mock.patch.object(harness, "Casebook", _NoNames):
+    source = mutant.applied_to(whole_answer(mutant.problem))
+    with mock.patch.object(harness, "Casebook", NoNames):
         judged = judge(source, load_problem(mutant.problem), seed=seed)
     points = judged.correctness.points
     share = points.earned / points.possible
@@ -132,7 +132,7 @@ def right_answers(kind: str) -> dict[str, tuple[str, str]]:
     if kind == "answers":
         return {id: (id, model_answer(id)) for id in problem_ids()}
     return {
-        answer.id: (answer.problem, answer.applied_to(model_answer(answer.problem)))
+        answer.id: (answer.problem, answer.applied_to(whole_answer(answer.problem)))
         for answer in ANSWERS
         if answer.lacks() is None
     }

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from grader.running import arena, faults, protocol, worker
+from grader.running import arena, faults, given, protocol, worker
 from grader.running.chips import CHIPS
 from grader.running.recorder import Recorder
 
@@ -18,7 +18,7 @@ from grader.running.recorder import Recorder
 def serve(channel: socket.socket) -> None:
     """Serve one submission until the judge closes the channel."""
     # The plain worker imports these only when it is the program that runs.
-    vars(worker).update(torch=torch, arena=arena, faults=faults, protocol=protocol)
+    vars(worker).update(torch=torch, arena=arena, faults=faults, given=given, protocol=protocol)
     CompileWorker(channel).serve()
 
 

@@ -17,6 +17,7 @@ from grader.running.operands import QUERY_SIDE
 
 # Scores that far down are masked, by -inf or by a finite number; no product of q and k is.
 _HIDDEN = -1e4
+_COUNTS = 1e-3  # of the largest weight beside it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +64,7 @@ def merged(handles: list[Any], result: Any) -> tuple | None:
 
 def carry(source: Any, result: Any, move_tags: Any, move: Any) -> None:
     """Let `result`, which is `source` with its axes moved, remember what `source` does."""
+    source.unused = False  # see `grader.running.sums`
     tags = getattr(source, "tags", None)
     if tags is None:
         return
@@ -76,11 +78,12 @@ def carry(source: Any, result: Any, move_tags: Any, move: Any) -> None:
 
 def follow_masks(result: Any, handles: list[Any], operation: Any) -> None:
     """Note which pairs are hidden: by a number far down, or by a zero in place of a weight."""
-    hidden = result.data <= _HIDDEN
     result.weights = operation in (np.exp, np.exp2)
+    result.weights |= any(getattr(handle, "weights", False) for handle in handles)
+    # Behind the exponential a number far down is no score any more: dS may be one.
+    hidden = (result.data <= _HIDDEN) & ~np.bool_(result.weights)
     result.mask = None
     for handle in handles:
-        result.weights |= getattr(handle, "weights", False)
         hidden = joined(hidden, getattr(handle, "hidden", None), np.logical_or)
         result.mask = joined(getattr(handle, "mask", None), result.mask, np.maximum)
     if operation is np.where:
@@ -96,6 +99,21 @@ def follow_masks(result: Any, handles: list[Any], operation: Any) -> None:
             if not is_of_pairs(handle) or handle.data.dtype.kind != "f":
                 hidden = hidden | (handle.data == 0)
     result.hidden = hidden
+
+
+def shows_masked(weights: Any) -> bool:
+    """Whether weights of masked pairs count beside those of the same query's other pairs.
+
+    Where a query has no other pair in the tile, a later one may still make them vanish.
+    """
+    hidden = weights.hidden
+    if not hidden.any():
+        return False
+    keys = 0 if weights.tags[1].of_queries else 1
+    exist = np.logical_and.outer(*(rows.ids >= 0 for rows in weights.tags))
+    masked = np.where(hidden & exist, weights.data, 0.0).max(axis=keys)
+    others = np.where(~hidden & exist, weights.data, 0.0).max(axis=keys)
+    return bool(((others > 0.0) & (masked > _COUNTS * others)).any())
 
 
 def joined(first: Any, second: Any, join: Any) -> Any:

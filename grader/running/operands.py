@@ -46,6 +46,12 @@ class Operand:
         """Rows over all batches and heads."""
         return self.size[0] * self.size[1] * self.size[2]
 
+    def holds(self, addresses: np.ndarray) -> bool:
+        """Whether all addresses lie between the tensor's first element and its last."""
+        last = sum((n - 1) * s for n, s in zip(self.size, self.tensor.stride(), strict=True))
+        end = self.start + (last + 1) * self.tensor.element_size()
+        return bool((addresses >= self.start).all() and (addresses < end).all())
+
     def rows(self, addresses: np.ndarray) -> np.ndarray:
         """Return the number of the row, over batch and heads, that each address lies in.
 

@@ -82,7 +82,8 @@ def _output(name: str, inputs: Inputs) -> tuple[str, str, tuple[int, ...]]:
     if name == "y":
         source, size = tensors["x"], tuple(tensors["x"].shape[:1])
     elif name == "lse":
-        return name, "fp32", tuple(tensors["q"].shape[:3])
+        size = tensors["q"].shape[:3] if "q" in tensors else tensors["x"].shape[:1]
+        return name, "fp32", tuple(size)
     elif name == "out":
         source, size = tensors["q"], tuple(tensors["q"].shape)
     else:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from grader.running import usage
@@ -32,13 +33,26 @@ def start(command: list[str], **options: Any) -> subprocess.Popen:
         return child
 
 
+def adopt(fork: Callable[[], int]) -> int | None:
+    """Take the child whose process id `fork` returns for one that the judge started itself.
+
+    None if it is no child of the judge.
+    """
+    with _lock:
+        pid = fork()
+        if pid not in usage.children(os.getpid()):
+            return None
+        _own.add(pid)
+        return pid
+
+
 def started() -> set[int]:
     """Return the children that the judge itself started and has not seen to their end."""
     with _lock:
         return set(_own)
 
 
-def ended(child: subprocess.Popen) -> None:
+def ended(child: Any) -> None:
     """Forget a child that has ended, and kill what it left behind."""
     with _lock:
         _own.discard(child.pid)

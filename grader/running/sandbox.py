@@ -1,8 +1,9 @@
 """Starts a worker process for one submitted file, talks to it under a deadline, and ends it.
 
-The worker is a fresh interpreter (exec, never fork) in a session of its own, with a small
-environment, no inherited descriptor but its end of the channel, and a private copy of exactly the
-bytes that were checked. What it prints is read while the judge waits, and only the tail of the
+The worker is a fresh interpreter, or is forked from one that has seen nothing but torch
+(grader/running/forks.py), never from the judge. It has a session of its own, a small environment,
+no inherited descriptor but its end of the channel, and a private copy of exactly the bytes that
+were checked. What it prints is read while the judge waits, and only the tail of the
 current request is kept. Processes that it leaves behind come back to the judge and are killed.
 """
 
@@ -24,7 +25,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from grader.running import reaper, scratch
+from grader.running import forks, reaper, scratch
 from grader.running.protocol import REPLY, STARTED, Ended, Reply
 
 _WORKER = Path(__file__).with_name("worker.py")
@@ -85,16 +86,13 @@ class Sandbox:
         environment = _environment(device, interpret, threads, self._folder)
         if own_cache:
             environment["TRITON_CACHE_DIR"] = str(self._folder / "cache")
-        self._process = reaper.start(
+        program = program or _WORKER
+        self._process = forks.start(
+            program.name, self._folder, environment, theirs.fileno()
+        ) or reaper.start(
             [
-                sys.executable,
-                "-I",
-                "-B",
-                "-u",
-                "-X",
-                "utf8",
-                str(program or _WORKER),
-                str(theirs.fileno()),
+                *(sys.executable, "-I", "-B", "-u", "-X", "utf8"),
+                *(str(program), str(theirs.fileno())),
             ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -248,6 +246,11 @@ class Sandbox:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def server_environment(*, interpret: bool = False) -> dict[str, str]:
+    """Return the environment of a process that workers without a GPU are forked from."""
+    return _environment("cpu", interpret, 1, scratch.folder())
 
 
 def _environment(device: str, interpret: bool, threads: int, folder: Path) -> dict[str, str]:

@@ -46,6 +46,13 @@ class Counter(enum.IntEnum):
     STORED_TWICE_LINE = 15
     NARROW_LINE = 16  # a dot of 16-bit operands where the inputs are fp32
     OVER_QUERIES_LINE = 17  # scores or weights that were reduced over queries
+    SHOWN_LINE = 18  # masked scores whose weights count beside those of visible keys
+    HALF_SUM_LINE = 19  # an addition of elements of x in 16 bits
+    CROSSED_LINE = 20  # a dot of rows of queries and rows of keys, as loaded, not over head_dim
+    MIXED_LINE = 21  # a dot of operands that attention never multiplies, numbered as in `MIXED`
+    MIXED = 22
+    ASTRAY_LINE = 23  # a load by a pointer that has left its own tensor for another
+    ASTRAY = 24  # which, in the order of `OPERANDS`
 
 
 # Columns of the tables.
@@ -56,7 +63,8 @@ ACCESS = (
 )  # fmt: skip
 PROGRAM = ("kernel", "x", "y", "z", "batch_head", "first", "last", "line")
 # Operands of a call in the order of their numbers in `ACCESS`, from 1.
-OPERANDS = ("q", "k", "v", "dout", "x")
+OPERANDS = ("q", "k", "v", "dout", "x", "w")
+MIXED = (("q", "v"), ("dout", "k"))
 SCORES = len(PRODUCTS)  # products of a query and a key: scores, and dout with v
 OTHER = SCORES + 1
 
@@ -114,6 +122,7 @@ class TraceShape:
             "k_heads": (np.uint8, heads),
             "v_heads": (np.uint8, heads),
             "mask_lines": (np.int64, (KERNELS,)),
+            "discarded": (np.int64, (len(PRODUCTS),)),
             "stores": (np.uint8, (self.queries,)),
             "visits": (np.uint8, (KERNELS, *pairs)),
             "takes": (np.uint8, (len(PRODUCTS), *pairs)),
@@ -150,6 +159,7 @@ class Trace:
     `takes`, per product, how often its weight, not masked, was in that product; `twice` marks the
     pairs of which that is true more than once in one launch, `masks` those that a mask was applied
     to: 1 where it kept them, 2 where it put another number in their place that hides nothing.
+    `discarded` is, per product, a line whose results nothing took up, 0 if none.
     """
 
     shape: TraceShape

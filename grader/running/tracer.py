@@ -32,14 +32,17 @@ from grader.running.lineage import (
     is_of_pairs,
     keeping_transposes,
     merged,
+    shows_masked,
 )
+from grader.running.nans import Nans
 from grader.running.operands import Operand, find_operand
 from grader.running.pairs import Pairs, add_saturating
 from grader.running.stores import Stores
+from grader.running.sums import Sums
 from grader.running.trace import Counter
+from grader.running.walking import Walking
 
 _MAX_ELEMENTS = 2**24  # of a tensor of which each element's reads are remembered
-_OPERATIONS = ("subtract", "add", "multiply", "divide", "exp2", "exp", "dot")  # 0: another
 
 
 class Tracer:
@@ -62,10 +65,10 @@ class Tracer:
         self._read: dict[int, np.ndarray] = {}
         self._dots: dict[tuple[int, ...], int] = {}
         self._loops: list[range] | None = None  # of the submission, by lines
-        self._accesses: dict[tuple, dict[str, int]] = {}
-        self._last_base: dict[tuple, int] = {}
-        self._nan_kinds: set[int] = set()
+        self._walking = Walking()
+        self._nans = Nans(self._counters)
         self._pairs = Pairs(shape, self._arrays)
+        self._sums = Sums(self._arrays)
 
     @property
     def _output_dims(self) -> int:
@@ -78,7 +81,8 @@ class Tracer:
         """Trace all launches inside; `inputs` are the tensors that the entry point is given."""
         from triton.runtime import interpreter
 
-        self._inputs = [Operand.of(name, t) for name, t in inputs.items() if t.dim() in (2, 4)]
+        known = {name: t for name, t in inputs.items() if t.dim() in (2, 4) or name == "w"}
+        self._inputs = [Operand.of(name, t) for name, t in known.items()]
         builder, executor = interpreter.InterpreterBuilder, interpreter.GridExecutor
         saved: list[tuple[Any, str, Any]] = []
 
@@ -99,6 +103,9 @@ class Tracer:
             replace(builder, name, self._elementwise)
         for name, moves in MOVES.items():
             replace(builder, name, _moving(*moves))
+        for name in dir(builder):
+            if name.startswith("create_"):
+                replace(builder, name, self._taking_up)
         replace(interpreter, "_patch_lang_tensor", keeping_transposes)
         replace(interpreter.ReduceOps, "apply_impl", self._reduced)
         try:
@@ -115,7 +122,7 @@ class Tracer:
             self._kernel = min(self._kernels.index(name), trace.KERNELS - 1)
             self._counters[Counter.LAUNCHES] += 1
             self._stores.launched(self._kernel)
-            self._last_base.clear()
+            self._walking.program_begins()
             self._pairs.launched()
             for value in (*args, *kwargs.values()):
                 tensors = value if isinstance(value, tuple) else (value,)
@@ -130,8 +137,9 @@ class Tracer:
     def _placed(self, place: Any) -> Any:
         def set_grid_idx(this: Any, x: int, y: int, z: int) -> Any:
             self._stores.placed(x, y, z)
+            self._sums.program_ends()
             self._counters[Counter.PROGRAMS] += 1
-            self._last_base.clear()
+            self._walking.program_begins()
             return place(this, x, y, z)
 
         return set_grid_idx
@@ -147,14 +155,26 @@ class Tracer:
                     follow_masks(result, handles, args[-1])
                     if args[-1] is np.where:
                         self._arrays["mask_lines"][self._kernel] = self._line()
-            self._look_for_nan(result, handles, args[-1] if args else None)
+                    if args[-1] in (np.exp, np.exp2) and shows_masked(result):
+                        self._counters[Counter.SHOWN_LINE] = self._line()
+                elif self._inputs[0].name == "x":
+                    self._sums.added(result, args[-1], self._line())
+            self._nans.look(result, handles, args[-1] if args else None, self._line)
             return result
+
+        return traced
+
+    def _taking_up(self, operation: Any) -> Any:
+        def traced(this: Any, *args: Any, **kwargs: Any) -> Any:
+            self._sums.used(args)
+            return operation(this, *args, **kwargs)
 
         return traced
 
     def _reduced(self, reduce: Any) -> Any:
         def apply_impl(this: Any, tiles: Any) -> Any:
             handle = tiles[0].handle
+            self._sums.used([handle])
             reduced = is_of_pairs(handle) and this.axis is not None
             if reduced and handle.tags[this.axis].of_queries:
                 self._counters[Counter.OVER_QUERIES_LINE] = self._line()
@@ -194,9 +214,13 @@ class Tracer:
         start, operand = self._operand(ptrs)
         itemsize = max(1, ptrs.get_element_ty().primitive_bitwidth // 8)
         self._note_distinct(start, addresses[active], itemsize)
-        if operand is None:
+        if operand is None or operand.name == "w":  # the work of a row sum is to read x
             self._counters[Counter.UNKNOWN_READS] += count
+        if operand is None:
             return
+        if not operand.holds(addresses[active]):
+            self._counters[Counter.ASTRAY_LINE] = self._line()
+            self._counters[Counter.ASTRAY] = trace.OPERANDS.index(operand.name)
         rows, columns = operand.locate(addresses)
         ids = np.where(active, rows, -1)
         if operand.name == "x":
@@ -207,7 +231,9 @@ class Tracer:
         if axis is not None:
             held = Rows(operand.name, ids_of_axis)
             result.tags = tuple(held if i == axis else None for i in range(ids.ndim))
-        self._note_access(addresses, itemsize, operand, axis, misaligned=misaligned)
+            result.loaded = True
+        where = (self._line(), self._kernel)
+        self._walking.note(*where, addresses, itemsize, operand, axis, misaligned=misaligned)
 
     def _note_distinct(self, start: int, addresses: np.ndarray, itemsize: int) -> None:
         tensor = self._tensors.get(start)
@@ -236,35 +262,6 @@ class Tracer:
 
         return create_masked_store
 
-    def _note_access(
-        self,
-        addresses: np.ndarray,
-        itemsize: int,
-        operand: Operand,
-        axis: int | None,
-        *,
-        misaligned: bool,
-    ) -> None:
-        line = self._line()
-        key = (line, self._kernel, trace.OPERANDS.index(operand.name) + 1)
-        noted = self._accesses.setdefault(key, dict.fromkeys(trace.ACCESS[3:], 0))
-        noted["count"] += 1
-        noted["programs"] += key not in self._last_base
-        noted["stride"], noted["column_stride"] = operand.tensor.stride()[2:]
-        noted["misaligned"] += misaligned
-        lanes = addresses.astype(np.int64)
-        if addresses.ndim == 2 and min(addresses.shape) > 1:
-            deltas = (lanes[1, 0] - lanes[0, 0], lanes[0, 1] - lanes[0, 0])
-            rows = axis if axis is not None else int(abs(deltas[0]) < abs(deltas[1]))
-            noted["across"] = int(deltas[rows]) // itemsize
-            noted["along"] = int(deltas[1 - rows]) // itemsize
-            noted["size"] = addresses.shape[rows]
-        base = int(lanes.flat[0])
-        last = self._last_base.get(key)
-        if last is not None and base != last and not noted["step"]:
-            noted["step"] = (base - last) // itemsize
-        self._last_base[key] = base
-
     # -- products -----------------------------------------------------------------------------
 
     def _multiplied(self, dot: Any) -> Any:
@@ -276,8 +273,9 @@ class Tracer:
                 self._counters[Counter.MULTIPLY_ADDS] += m * n * k
                 tags_a, tags_b = (getattr(x, "tags", None) or (None, None) for x in (a, b))
                 result.tags = (tags_a[0], tags_b[1])
-                self._note_dot(a, b, tags_a, tags_b, (m, n, k))
-                self._look_for_nan(result, [a, b, d], "dot")
+                product = self._note_dot(a, b, tags_a, tags_b, (m, n, k))
+                self._sums.multiplied(result, product, self._line())
+                self._nans.look(result, [a, b, d], "dot", self._line)
             else:
                 self._counters[Counter.MULTIPLY_ADDS] += a.data.size * b.data.shape[-1]
                 self._counters[Counter.UNKNOWN_DOTS] += 1
@@ -285,7 +283,7 @@ class Tracer:
 
         return create_dot
 
-    def _note_dot(self, a: Any, b: Any, tags_a: tuple, tags_b: tuple, size: tuple) -> None:
+    def _note_dot(self, a: Any, b: Any, tags_a: tuple, tags_b: tuple, size: tuple) -> int:
         product, tile = trace.OTHER, (0, 0)
         narrow = a.dtype.primitive_bitwidth == 16 and self._inputs[0].tensor.element_size() == 4
         if narrow and not self._counters[Counter.NARROW_LINE]:
@@ -296,8 +294,12 @@ class Tracer:
                 queries, keys = keys, queries
             if queries.of_queries and not keys.of_queries:
                 product, tile = trace.SCORES, (queries.ids.size, keys.ids.size)
-                if (queries.operand, keys.operand) == ("q", "k"):
+                pair = (queries.operand, keys.operand)
+                if pair == ("q", "k"):
                     self._pairs.visit(self._kernel, queries, keys)
+                elif pair in trace.MIXED:
+                    self._counters[Counter.MIXED_LINE] = self._line()
+                    self._counters[Counter.MIXED] = trace.MIXED.index(pair)
         elif tags_a[1] and tags_b[0]:
             left = tags_a[0] is not None  # the weights are the left operand
             weights, tags = (a, tags_a) if left else (b, tags_b[::-1])
@@ -310,23 +312,14 @@ class Tracer:
                 )
         if product == trace.OTHER:
             self._counters[Counter.UNKNOWN_DOTS] += 1
+            rows = [tags[0] for x, tags in ((a, tags_a), (b, tags_b)) if hasattr(x, "loaded")]
+            if len(rows) == 2 and None not in rows and rows[0].of_queries != rows[1].of_queries:
+                self._counters[Counter.CROSSED_LINE] = self._line()
         key = (self._line(), self._kernel, product, *size, *tile, self._loop())
         self._dots[key] = self._dots.get(key, 0) + 1
+        return product
 
-    # -- NaN, lines, the end --------------------------------------------------------------------
-
-    def _look_for_nan(self, result: Any, operands: list[Any], operation: Any) -> None:
-        data = getattr(result, "data", None)
-        if data is None or data.dtype.kind != "f" or not np.isnan(data).any():
-            return
-        if any(o.data.dtype.kind == "f" and np.isnan(o.data).any() for o in operands):
-            return
-        name = getattr(operation, "__name__", str(operation))
-        kind = _OPERATIONS.index(name) + 1 if name in _OPERATIONS else 0
-        if not self._nan_kinds:
-            self._counters[Counter.NAN_LINE] = self._line()
-            self._counters[Counter.NAN_OPERATION] = kind
-        self._nan_kinds.add(kind)
+    # -- lines, the end -------------------------------------------------------------------------
 
     def _line(self) -> int:
         return running_line(self._path)
@@ -349,17 +342,15 @@ class Tracer:
 
     def finish(self, results: dict[str, Any]) -> None:
         """Write the tables; `results` are what the entry point returned, by name."""
+        self._sums.program_ends()
         counters = self._counters
-        counters[Counter.NAN_KINDS] = len(self._nan_kinds)
         counters[Counter.DISTINCT_READ] = sum(int(seen.sum()) for seen in self._read.values())
         for row, (key, count) in zip(self._arrays["dots"], self._dots.items(), strict=False):
             *left, tile_q, tile_k, loop = key
             row[:] = *left, count, tile_q, tile_k, loop
         if len(self._dots) > trace.LINES:  # what is not written down was not seen
             counters[Counter.UNKNOWN_DOTS] += 1
-        accesses = zip(self._arrays["accesses"], self._accesses.items(), strict=False)
-        for row, (key, noted) in accesses:
-            row[:] = [*key, *(noted[name] for name in trace.ACCESS[3:])]
+        self._walking.write(self._arrays["accesses"])
         out = results.get("out", results.get("y"))
         if out is not None:
             self._stores.write(out.data_ptr(), self._shape.queries, self._arrays)

@@ -71,12 +71,14 @@ class Worker:
             self.monitor.install()
             self.dots = access.DotMonitor(self.path)
             self.dots.install()
+            interpreting.install()
             _skip_autotuning()
         if self.settings["count_launches"]:
             self.launches = access.LaunchCounter(interpret=self.settings["interpret"])
             self.launches.install()
         if self.device == "cpu":
             _limit_address_space(self.settings["memory_limit_bytes"])
+        given.offer_given()
         module = _import_file(self.path)
         self.module = module
         self.entry = getattr(module, self.settings["entry"], None)
@@ -146,11 +148,11 @@ class Worker:
 
     def _evaluate(self, tensors: dict, request: dict) -> dict:
         tensors = dict(tensors)
-        dout = tensors.pop("dout", None)
         if not request["gradients"]:
             with torch.no_grad():
                 returned = self.entry(**tensors, **request["kwargs"])
             return _named(returned, request["returns"])
+        dout = tensors.pop("dout")
         for name, tensor in tensors.items():
             tensors[name] = tensor.detach().requires_grad_(True)
         results = _named(self.entry(**tensors, **request["kwargs"]), request["returns"])
@@ -334,7 +336,7 @@ def _confine() -> None:
 
 def _main() -> None:
     # once the search path is set
-    global access, allocations, arena, faults, protocol, torch, trace, tracer
+    global access, allocations, arena, faults, given, interpreting, protocol, torch, trace, tracer
     faulthandler.enable(all_threads=False)
     _confine()
     channel = socket.socket(fileno=int(sys.argv[1]))
@@ -343,7 +345,17 @@ def _main() -> None:
     sys.path[:] = [root, *filter(None, search_path)]
     import torch
 
-    from grader.running import access, allocations, arena, faults, protocol, trace, tracer
+    from grader.running import (
+        access,
+        allocations,
+        arena,
+        faults,
+        given,
+        interpreting,
+        protocol,
+        trace,
+        tracer,
+    )
 
     sys.path.remove(root)
     worker = Worker(channel)

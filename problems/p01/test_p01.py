@@ -6,6 +6,16 @@ Cases and weights are in problem.toml.
 import reference
 
 
+def test_one_key(case):
+    """with a single key lse is its scaled score"""
+    case.agrees_with(reference.flash_attention)
+
+
+def test_one_tile(case):
+    """keys that fit into one tile: the softmax of that tile"""
+    case.agrees_with(reference.flash_attention)
+
+
 def test_plain(case):
     """whole tiles of one head come out right, from one tile to many"""
     case.agrees_with(reference.flash_attention)
@@ -58,6 +68,11 @@ def test_causal_tiles(case):
 
 def test_batch_heads(case):
     """every batch entry and head has its own result"""
+    case.agrees_with(reference.flash_attention)
+
+
+def test_lse_heads(case):
+    """every batch entry and head has its own lse"""
     case.agrees_with(reference.flash_attention)
 
 

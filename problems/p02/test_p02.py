@@ -6,6 +6,11 @@ Cases and weights are in problem.toml.
 import reference
 
 
+def test_one_program(case):
+    """rows that a single program sums, in whole tiles"""
+    case.agrees_with(reference.weighted_row_sum)
+
+
 def test_plain(case):
     """whole tiles give the weighted sum of each row, from one tile to many"""
     case.agrees_with(reference.weighted_row_sum)

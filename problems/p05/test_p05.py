@@ -46,6 +46,11 @@ def test_batch_heads(case):
     case.agrees_with(reference.gqa_attention)
 
 
+def test_lse_heads(case):
+    """every batch entry and head has its own lse"""
+    case.agrees_with(reference.gqa_attention)
+
+
 def test_layouts(case):
     """q, k and v are read through their own strides"""
     case.agrees_with(reference.gqa_attention)

@@ -46,6 +46,11 @@ def test_batch_heads(case):
     case.agrees_with(reference.sliding_window_attention)
 
 
+def test_lse_heads(case):
+    """every batch entry and head has its own lse"""
+    case.agrees_with(reference.sliding_window_attention)
+
+
 def test_window(case):
     """each query sees exactly the last window_size keys, itself included"""
     case.agrees_with(reference.sliding_window_attention)

@@ -1,348 +1,57 @@
-"""Causal grouped-query attention that can be trained: the backward pass in three Triton kernels.
+"""Causal grouped-query attention that can be trained: its gradients in PyTorch, then in Triton.
 
 What lies outside the marked steps is given and correct.
-One file holds forward and backward, since a submission is one file.
 """
-
-import math
 
 import torch
 import triton
 import triton.language as tl
 from torch.autograd.function import once_differentiable
 
-HEAD_DIMS = (16, 32, 64, 128)
-DTYPES = (torch.float16, torch.bfloat16, torch.float32)
-# Triton compiles a kernel anew for arguments that are 1 or a multiple of 16. Strides and seqlen
-# gain by it; for these it would only cost compilations.
-VARYING = ("num_q_heads", "num_kv_heads", "group_size")
-LOG2_E = tl.constexpr(math.log2(math.e))
-LN_2 = tl.constexpr(math.log(2.0))
+from given.arguments import check_attention, default_scale
+from given.forward import gqa_forward
+from given.launch import VARYING, backward_tiles, batch_and_head, grid_of_keys, grid_of_queries
+from given.tiles import has_descriptors, head_rows, load_head_rows, load_keys, load_tile, store_tile
+from given.units import LOG2_E
+
+TILE = 128  # keys that `attention_gradients` takes at a time
 
 
-@triton.jit
-def _load_tile(ptr, start, stride, seqlen, BLOCK: tl.constexpr, HEAD_DIM: tl.constexpr):
-    """Given: rows start to start + BLOCK of one head, zero past the end of the sequence."""
-    rows = tl.arange(0, BLOCK)
-    offsets = rows[:, None] * stride + tl.arange(0, HEAD_DIM)[None, :]
-    ptrs = ptr + tl.cast(start, tl.int64) * stride + offsets
-    return tl.load(ptrs, mask=start + rows[:, None] < seqlen, other=0.0)  # (BLOCK, HEAD_DIM)
+def attention_gradients(q, k, v, out, lse, dout, *, softmax_scale=None):
+    """Gradients of causal grouped-query attention in PyTorch, one tile of keys after the other.
 
+    Args:
+        q, k, v, softmax_scale: as for `gqa_attention`.
+        out, lse: what its forward pass gives: out like q, lse (batch, num_q_heads, seqlen), fp32.
+        dout: gradient of the loss with respect to out, shape and dtype of out.
 
-@triton.jit
-def _rows(
-    ptr, seqlen, stride, BLOCK: tl.constexpr, HEAD_DIM: tl.constexpr, DESCRIPTORS: tl.constexpr
-):
-    """Given: where `_load_rows` finds the rows of one head: a pointer, or a descriptor of them."""
-    if DESCRIPTORS:
-        rows = tl.make_tensor_descriptor(
-            ptr, [seqlen, HEAD_DIM], [tl.cast(stride, tl.int64), 1], [BLOCK, HEAD_DIM]
+    Returns:
+        dq, dk, dv: shape and dtype of q, k and v.
+    """
+    check_attention(q, k, v, softmax_scale, grouped=True)
+    scale, seqlen = default_scale(softmax_scale, q.shape[3]), q.shape[2]
+    # The query heads of a group get a dimension of their own, of size 1 in K and V:
+    # (batch, num_kv_heads, group_size, seqlen, head_dim), lse without head_dim.
+    group_shape = (k.shape[1], q.shape[1] // k.shape[1])
+    rows = [x.float().unflatten(1, group_shape) for x in (q, out, dout, lse)]
+    keys, values = k.float()[:, :, None], v.float()[:, :, None]
+    dq, dk, dv = (torch.zeros_like(x) for x in (rows[0], keys, values))
+    positions = torch.arange(seqlen, device=q.device)
+    for start in range(0, seqlen, TILE):
+        end = min(start + TILE, seqlen)
+        k_tile, v_tile = keys[..., start:end, :], values[..., start:end, :]
+        # Queries before `start` see no key of the tile.
+        q_tile, out_tile, dout_tile, lse_tile = (x[:, :, :, start:] for x in rows)
+        hidden = positions[start:end] > positions[start:, None]  # (queries, keys of the tile)
+        # >>> step 1: the gradients of one tile of keys, in PyTorch (about 8 lines)
+        # After it: rows `start` to `end` of `dk` and `dv` are finished, summed over the query heads
+        # of the group, which are dimension 2; what these keys give is added to `dq`. `p` comes from
+        # the scores and `lse_tile`: a softmax would need all keys of a row.
+        raise NotImplementedError(
+            "p08 step 1: the gradients of one tile of keys, in PyTorch; see problems/p08/README.md"
         )
-    else:
-        rows = ptr
-    return rows
-
-
-@triton.jit
-def _load_rows(
-    rows, start, stride, seqlen,
-    BLOCK: tl.constexpr, HEAD_DIM: tl.constexpr, DESCRIPTORS: tl.constexpr,
-):  # fmt: skip
-    """Given: `_load_tile` of what `_rows` returned."""
-    if DESCRIPTORS:
-        tile = rows.load([start, 0])
-    else:
-        tile = _load_tile(rows, start, stride, seqlen, BLOCK, HEAD_DIM)
-    return tile  # (BLOCK, HEAD_DIM)
-
-
-@triton.jit
-def _store_tile(ptr, start, stride, tile, seqlen, BLOCK: tl.constexpr, HEAD_DIM: tl.constexpr):
-    """Given: store a tile in the tensor's dtype, without the rows past the end."""
-    rows = tl.arange(0, BLOCK)
-    offsets = rows[:, None] * stride + tl.arange(0, HEAD_DIM)[None, :]
-    ptrs = ptr + tl.cast(start, tl.int64) * stride + offsets
-    tl.store(ptrs, tile.to(ptr.dtype.element_ty), mask=start + rows[:, None] < seqlen)
-
-
-@triton.jit
-def _forward_tiles(
-    acc, running_max, running_sum, q, k_ptr, v_ptr, offs_m, begin, end,
-    stride_kn, stride_vn, seqlen, scale_log2,
-    BLOCK_N: tl.constexpr, HEAD_DIM: tl.constexpr, IS_DIAGONAL: tl.constexpr,
-):  # fmt: skip
-    """Given: fold the keys begin to end into the running state of one tile of queries."""
-    rows = tl.arange(0, BLOCK_N)
-    k_offs = rows[:, None] * stride_kn + tl.arange(0, HEAD_DIM)[None, :]
-    v_offs = rows[:, None] * stride_vn + tl.arange(0, HEAD_DIM)[None, :]
-    # Pointers that move from tile to tile take fewer registers than addresses made for each tile.
-    k_ptr += tl.cast(begin, tl.int64) * stride_kn
-    v_ptr += tl.cast(begin, tl.int64) * stride_vn
-    for key_start in range(begin, end, BLOCK_N):
-        offs_n = key_start + rows  # (BLOCK_N,)
-        if IS_DIAGONAL:
-            exists = offs_n[:, None] < seqlen  # (BLOCK_N, 1)
-            k = tl.load(k_ptr + k_offs, mask=exists, other=0.0)  # (BLOCK_N, HEAD_DIM)
-            v = tl.load(v_ptr + v_offs, mask=exists, other=0.0)  # (BLOCK_N, HEAD_DIM)
-        else:
-            k = tl.load(k_ptr + k_offs)  # (BLOCK_N, HEAD_DIM)
-            v = tl.load(v_ptr + v_offs)  # (BLOCK_N, HEAD_DIM)
-        k_ptr += BLOCK_N * stride_kn
-        v_ptr += BLOCK_N * stride_vn
-        scores = tl.dot(q, tl.trans(k), input_precision="ieee")  # (BLOCK_M, BLOCK_N)
-        if IS_DIAGONAL:
-            scores = tl.where(offs_n[None, :] <= offs_m[:, None], scores, float("-inf"))
-        new_max = tl.maximum(running_max, tl.max(scores, 1) * scale_log2)  # (BLOCK_M,)
-        rescale = tl.exp2(running_max - new_max)  # (BLOCK_M,)
-        p = tl.exp2(scores * scale_log2 - new_max[:, None])  # (BLOCK_M, BLOCK_N)
-        running_sum = running_sum * rescale + tl.sum(p, 1)
-        acc = tl.dot(p.to(v.dtype), v, acc * rescale[:, None], input_precision="ieee")
-        running_max = new_max
-    return acc, running_max, running_sum
-
-
-@triton.jit(do_not_specialize=VARYING)
-def _forward_kernel(
-    q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr,
-    stride_qb, stride_qh, stride_qm,
-    stride_kb, stride_kh, stride_kn,
-    stride_vb, stride_vh, stride_vn,
-    stride_ob, stride_oh, stride_om,
-    num_q_heads, group_size, seqlen, scale_log2,
-    HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-):  # fmt: skip
-    """Given: the forward pass of p05, one tile of queries of one head a program.
-
-    Grid: (query heads of a section, query tiles, sections), the longest rows of a section first.
-    BLOCK_N divides BLOCK_M.
-    """
-    batch_head = tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)
-    batch = (batch_head // num_q_heads).to(tl.int64)
-    q_head = (batch_head % num_q_heads).to(tl.int64)
-    kv_head = q_head // group_size
-    query_start = (tl.num_programs(1) - 1 - tl.program_id(1)) * BLOCK_M
-    q_ptr += batch * stride_qb + q_head * stride_qh
-    k_ptr += batch * stride_kb + kv_head * stride_kh
-    v_ptr += batch * stride_vb + kv_head * stride_vh
-    out_ptr += batch * stride_ob + q_head * stride_oh
-    lse_ptr += (batch * num_q_heads + q_head) * seqlen
-    offs_m = query_start + tl.arange(0, BLOCK_M)  # (BLOCK_M,)
-    q = _load_tile(q_ptr, query_start, stride_qm, seqlen, BLOCK_M, HEAD_DIM)
-
-    running_max = tl.full((BLOCK_M,), float("-inf"), tl.float32)
-    running_sum = tl.zeros((BLOCK_M,), tl.float32)
-    acc = tl.zeros((BLOCK_M, HEAD_DIM), tl.float32)
-    acc, running_max, running_sum = _forward_tiles(
-        acc, running_max, running_sum, q, k_ptr, v_ptr, offs_m, 0, query_start,
-        stride_kn, stride_vn, seqlen, scale_log2, BLOCK_N, HEAD_DIM, False,
-    )  # fmt: skip
-    diagonal_end = tl.minimum(query_start + BLOCK_M, seqlen)
-    acc, running_max, running_sum = _forward_tiles(
-        acc, running_max, running_sum, q, k_ptr, v_ptr, offs_m, query_start, diagonal_end,
-        stride_kn, stride_vn, seqlen, scale_log2, BLOCK_N, HEAD_DIM, True,
-    )  # fmt: skip
-
-    out = acc / running_sum[:, None]  # (BLOCK_M, HEAD_DIM)
-    _store_tile(out_ptr, query_start, stride_om, out, seqlen, BLOCK_M, HEAD_DIM)
-    lse = (running_max + tl.log2(running_sum)) * LN_2  # (BLOCK_M,)
-    tl.store(lse_ptr + offs_m, lse, mask=offs_m < seqlen)
-
-
-@triton.jit(do_not_specialize=VARYING)
-def _delta_kernel(
-    out_ptr, dout_ptr, delta_ptr,
-    stride_ob, stride_oh, stride_om,
-    stride_dob, stride_doh, stride_dom,
-    num_q_heads, seqlen,
-    HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr,
-):  # fmt: skip
-    """delta = rowsum(out * dout) in fp32, one tile of queries of one head a program.
-
-    Grid: (batch * num_q_heads, query tiles).
-    Memory traffic: out and dout once; one fp32 number a row written.
-    """
-    batch = (tl.program_id(0) // num_q_heads).to(tl.int64)
-    q_head = (tl.program_id(0) % num_q_heads).to(tl.int64)
-    query_start = tl.program_id(1) * BLOCK_M
-    out_ptr += batch * stride_ob + q_head * stride_oh
-    dout_ptr += batch * stride_dob + q_head * stride_doh
-    delta_ptr += (batch * num_q_heads + q_head) * seqlen
-    offs_m = query_start + tl.arange(0, BLOCK_M)  # (BLOCK_M,)
-    # >>> step 1: delta of one tile of queries (about 4 lines)
-    # Load this tile of out and of dout with `_load_tile`, multiply them in fp32 and sum each row.
-    # After it: `delta_ptr` holds one fp32 number for each of these rows, none past the end.
-    # <<< step 1
-
-
-@triton.jit
-def _dkdv_tiles(
-    dk, dv, k, v, q_ptr, dout_ptr, lse_ptr, delta_ptr, offs_n, begin, end,
-    stride_qm, stride_dom, seqlen, scale_log2,
-    BLOCK_M: tl.constexpr, HEAD_DIM: tl.constexpr, DESCRIPTORS: tl.constexpr,
-):  # fmt: skip
-    """Add what the queries begin to end of one head give to dK and dV of one tile of keys.
-
-    Scores are held transposed, keys down and queries across: P^T and dS^T are then the left
-    operands of their products and go from registers to the tensor cores.
-    Every tile is masked, though only those on the diagonal need it: two loops would not leave the
-    registers that one needs, and a branch would cost more than the mask.
-    """
-    q_rows = _rows(q_ptr, seqlen, stride_qm, BLOCK_M, HEAD_DIM, DESCRIPTORS)
-    dout_rows = _rows(dout_ptr, seqlen, stride_dom, BLOCK_M, HEAD_DIM, DESCRIPTORS)
-    # Moved out of the loop, what is the same in every round would take registers and spill others.
-    for query_start in tl.range(begin, end, BLOCK_M, disable_licm=True):
-        offs_m = query_start + tl.arange(0, BLOCK_M)  # (BLOCK_M,)
-        q = _load_rows(q_rows, query_start, stride_qm, seqlen, BLOCK_M, HEAD_DIM, DESCRIPTORS)
-        dout = _load_rows(
-            dout_rows, query_start, stride_dom, seqlen, BLOCK_M, HEAD_DIM, DESCRIPTORS
-        )
-        # A query past the end has lse = +inf: its probabilities are 0 and it adds nothing.
-        lse = tl.load(lse_ptr + offs_m, mask=offs_m < seqlen, other=float("inf"))  # (BLOCK_M,)
-        delta = tl.load(delta_ptr + offs_m, mask=offs_m < seqlen, other=0.0)  # (BLOCK_M,)
-        # >>> step 2: transposed probabilities of one tile (about 3 lines)
-        # After it: `p_t` (BLOCK_N, BLOCK_M) fp32 is the softmax of the forward pass, transposed:
-        # keys down, queries across. It is 2^(scores - lse) with both in units of log2: `scale_log2`
-        # is softmax_scale * log2(e), but `lse` is a natural logarithm.
-        # `p_t` is 0 for each key after its query.
-        # <<< step 2
-        # >>> step 3: dV and dK of one tile (about 4 lines)
-        # After it: this tile's share is added to `dv` and `dk`, both (BLOCK_N, HEAD_DIM) fp32:
-        #     dV += P^T dout    dP^T = V dout^T    dS^T = P^T * (dP^T - delta)    dK += dS^T Q
-        # The operands of each dot have the dtype of the inputs. softmax_scale comes in step 4.
-        # <<< step 3
-    return dk, dv
-
-
-@triton.jit(do_not_specialize=VARYING)
-def _dkdv_kernel(
-    q_ptr, k_ptr, v_ptr, dout_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr,
-    stride_qb, stride_qh, stride_qm,
-    stride_kb, stride_kh, stride_kn,
-    stride_vb, stride_vh, stride_vn,
-    stride_dob, stride_doh, stride_dom,
-    stride_dkb, stride_dkh, stride_dkn,
-    num_kv_heads, group_size, seqlen, softmax_scale, scale_log2,
-    HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    DESCRIPTORS: tl.constexpr,
-):  # fmt: skip
-    """dK and dV of BLOCK_N keys of one key/value head.
-
-    Algorithm: hold the K and V tile; for each query head of the group walk the query tiles from
-    these keys to the end of the sequence, the ones on the diagonal first. Each program is
-    the only writer of its tile: the group is summed in registers, no atomics are needed, and the
-    result does not depend on the order in which programs run.
-    Grid: (kv heads of a section, key tiles, sections), the longest columns of a section first.
-    Memory traffic: K, V, dK and dV once; Q and dout half a time per key tile.
-    Limits: BLOCK_M divides BLOCK_N; last dimensions contiguous; dk and dv share their strides;
-    for DESCRIPTORS see `_has_descriptors`.
-    """
-    batch_head = tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)
-    batch = (batch_head // num_kv_heads).to(tl.int64)
-    kv_head = (batch_head % num_kv_heads).to(tl.int64)
-    key_start = tl.program_id(1) * BLOCK_N
-    q_ptr += batch * stride_qb
-    k_ptr += batch * stride_kb + kv_head * stride_kh
-    v_ptr += batch * stride_vb + kv_head * stride_vh
-    dout_ptr += batch * stride_dob
-    lse_ptr += batch * num_kv_heads * group_size * seqlen
-    delta_ptr += batch * num_kv_heads * group_size * seqlen
-    dk_ptr += batch * stride_dkb + kv_head * stride_dkh
-    dv_ptr += batch * stride_dkb + kv_head * stride_dkh
-    offs_n = key_start + tl.arange(0, BLOCK_N)  # (BLOCK_N,)
-    k = _load_tile(k_ptr, key_start, stride_kn, seqlen, BLOCK_N, HEAD_DIM)
-    v = _load_tile(v_ptr, key_start, stride_vn, seqlen, BLOCK_N, HEAD_DIM)
-    dk = tl.zeros((BLOCK_N, HEAD_DIM), tl.float32)
-    dv = tl.zeros((BLOCK_N, HEAD_DIM), tl.float32)
-    # >>> step 4: the query heads of the group and their query tiles (about 11 lines)
-    # Which query heads read this key/value head? For each of them move `q_ptr`, `dout_ptr`,
-    # `lse_ptr` and `delta_ptr`, now at head 0 of this batch, to that head, and call `_dkdv_tiles`
-    # once, for the queries from key_start to the end of the sequence.
-    # After it: `dk` and `dv` are complete, and `dk` has its factor softmax_scale.
-    # <<< step 4
-    _store_tile(dk_ptr, key_start, stride_dkn, dk, seqlen, BLOCK_N, HEAD_DIM)
-    _store_tile(dv_ptr, key_start, stride_dkn, dv, seqlen, BLOCK_N, HEAD_DIM)
-
-
-@triton.jit
-def _dq_tiles(
-    dq, q, dout, lse, delta, k_ptr, v_ptr, offs_m, begin, end,
-    stride_kn, stride_vn, seqlen, scale_log2,
-    BLOCK_N: tl.constexpr, HEAD_DIM: tl.constexpr, IS_DIAGONAL: tl.constexpr,
-):  # fmt: skip
-    """Add what the keys begin to end give to dQ of one tile of queries."""
-    rows = tl.arange(0, BLOCK_N)
-    k_offs = rows[:, None] * stride_kn + tl.arange(0, HEAD_DIM)[None, :]
-    v_offs = rows[:, None] * stride_vn + tl.arange(0, HEAD_DIM)[None, :]
-    k_ptr += tl.cast(begin, tl.int64) * stride_kn
-    v_ptr += tl.cast(begin, tl.int64) * stride_vn
-    for key_start in range(begin, end, BLOCK_N):
-        offs_n = key_start + rows  # (BLOCK_N,)
-        if IS_DIAGONAL:
-            exists = offs_n[:, None] < seqlen  # (BLOCK_N, 1)
-            k = tl.load(k_ptr + k_offs, mask=exists, other=0.0)  # (BLOCK_N, HEAD_DIM)
-            v = tl.load(v_ptr + v_offs, mask=exists, other=0.0)  # (BLOCK_N, HEAD_DIM)
-        else:
-            k = tl.load(k_ptr + k_offs)  # (BLOCK_N, HEAD_DIM)
-            v = tl.load(v_ptr + v_offs)  # (BLOCK_N, HEAD_DIM)
-        k_ptr += BLOCK_N * stride_kn
-        v_ptr += BLOCK_N * stride_vn
-        # >>> step 5: dQ of one tile (about 7 lines)
-        # After it: this tile's share is added to `dq` (BLOCK_M, HEAD_DIM) fp32:
-        #     P = 2^(scores - lse)    dP = dout V^T    dS = P * (dP - delta)    dQ += dS K
-        # As in steps 2 and 3, but not transposed: queries down, keys across.
-        # <<< step 5
-    return dq
-
-
-@triton.jit(do_not_specialize=VARYING)
-def _dq_kernel(
-    q_ptr, k_ptr, v_ptr, dout_ptr, lse_ptr, delta_ptr, dq_ptr,
-    stride_qb, stride_qh, stride_qm,
-    stride_kb, stride_kh, stride_kn,
-    stride_vb, stride_vh, stride_vn,
-    stride_dob, stride_doh, stride_dom,
-    stride_dqb, stride_dqh, stride_dqm,
-    num_q_heads, group_size, seqlen, softmax_scale, scale_log2,
-    HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-):  # fmt: skip
-    """dQ of BLOCK_M query rows of one head.
-
-    Algorithm: the walk of the forward pass, full key tiles and then those on the diagonal.
-    Grid: (query heads of a section, query tiles, sections), the longest rows of a section first.
-    Memory traffic: Q, dout and dQ once; K and V half a time per query tile.
-    Limits: BLOCK_N divides BLOCK_M; last dimensions contiguous.
-    """
-    batch_head = tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)
-    batch = (batch_head // num_q_heads).to(tl.int64)
-    q_head = (batch_head % num_q_heads).to(tl.int64)
-    kv_head = q_head // group_size
-    query_start = (tl.num_programs(1) - 1 - tl.program_id(1)) * BLOCK_M
-    q_ptr += batch * stride_qb + q_head * stride_qh
-    k_ptr += batch * stride_kb + kv_head * stride_kh
-    v_ptr += batch * stride_vb + kv_head * stride_vh
-    dout_ptr += batch * stride_dob + q_head * stride_doh
-    lse_ptr += (batch * num_q_heads + q_head) * seqlen
-    delta_ptr += (batch * num_q_heads + q_head) * seqlen
-    dq_ptr += batch * stride_dqb + q_head * stride_dqh
-    offs_m = query_start + tl.arange(0, BLOCK_M)  # (BLOCK_M,)
-    q = _load_tile(q_ptr, query_start, stride_qm, seqlen, BLOCK_M, HEAD_DIM)
-    dout = _load_tile(dout_ptr, query_start, stride_dom, seqlen, BLOCK_M, HEAD_DIM)
-    lse = tl.load(lse_ptr + offs_m, mask=offs_m < seqlen, other=float("inf"))  # (BLOCK_M,)
-    delta = tl.load(delta_ptr + offs_m, mask=offs_m < seqlen, other=0.0)  # (BLOCK_M,)
-
-    dq = tl.zeros((BLOCK_M, HEAD_DIM), tl.float32)
-    dq = _dq_tiles(
-        dq, q, dout, lse, delta, k_ptr, v_ptr, offs_m, 0, query_start,
-        stride_kn, stride_vn, seqlen, scale_log2, BLOCK_N, HEAD_DIM, False,
-    )  # fmt: skip
-    diagonal_end = tl.minimum(query_start + BLOCK_M, seqlen)
-    dq = _dq_tiles(
-        dq, q, dout, lse, delta, k_ptr, v_ptr, offs_m, query_start, diagonal_end,
-        stride_kn, stride_vn, seqlen, scale_log2, BLOCK_N, HEAD_DIM, True,
-    )  # fmt: skip
-    # >>> step 6: scale and store dQ (about 2 lines)
-    # After it: dQ, with its factor softmax_scale, is stored at `dq_ptr` by `_store_tile`.
-    # <<< step 6
+        # <<< step 1
+    return dq.flatten(1, 2).to(q.dtype), dk[:, :, 0].to(k.dtype), dv[:, :, 0].to(v.dtype)
 
 
 class _GqaAttention(torch.autograd.Function):
@@ -350,23 +59,23 @@ class _GqaAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, q, k, v, softmax_scale):
-        out, lse = _launch_forward(q, k, v, softmax_scale)
-        ctx.save_for_backward(q, k, v, out, lse)
-        ctx.softmax_scale = softmax_scale
-        return out
+        """Return out, and keep what `backward` reads."""
+        # >>> step 2: the forward pass, and what it keeps (about 4 lines)
+        # After it: `out` is returned, and `ctx` holds what `backward` reads from `ctx`, but nothing
+        # of the size of the scores.
+        # <<< step 2
 
     @staticmethod
     @once_differentiable
     def backward(ctx, dout):
         q, k, v, out, lse = ctx.saved_tensors
-        softmax_scale = ctx.softmax_scale
         if dout.stride(3) != 1:
             # The gradient of out.sum() is one number with stride 0 in every dimension.
             dout = dout.contiguous()
-        # >>> step 7: the three launches, in order (about 4 lines)
-        # Compute delta, then dk and dv, then dq with the `_launch_` functions below, and return one
-        # gradient for each argument of `forward`, in its order; softmax_scale has none.
-        # <<< step 7
+        delta = _launch_delta(out, dout)
+        dq = _launch_dq(q, k, v, dout, lse, delta, ctx.softmax_scale)
+        dk, dv = _launch_dkdv(q, k, v, dout, lse, delta, ctx.softmax_scale)
+        return dq, dk, dv, None
 
 
 def gqa_attention(q, k, v, *, softmax_scale=None):
@@ -389,214 +98,229 @@ def gqa_attention(q, k, v, *, softmax_scale=None):
     Source: Dao et al., FlashAttention, arXiv:2205.14135, appendix B; Dao, FlashAttention-2,
     arXiv:2307.08691, algorithm 2; Ainslie et al., GQA, arXiv:2305.13245.
     """
-    _check_arguments(q, k, v, softmax_scale)
-    if softmax_scale is None:
-        softmax_scale = 1.0 / math.sqrt(q.shape[3])
-    # >>> step 8: the differentiable call (about 1 line)
-    # Return what `_GqaAttention.apply` gives for q, k, v and the scale as a float.
-    raise NotImplementedError(
-        "p08 step 1: delta of one tile of queries; see problems/p08/README.md"
-    )
-    # <<< step 8
+    check_attention(q, k, v, softmax_scale, grouped=True)
+    return _GqaAttention.apply(q, k, v, default_scale(softmax_scale, q.shape[3]))
 
 
-def _launch_forward(q, k, v, softmax_scale):
-    """Given: out, dense, and lse (batch, num_q_heads, seqlen), fp32."""
-    # The kernel scales the maximum in place of the scores, and so wants a scale above 0: the sign
-    # moves to q, and a scale of 0 to a number that no score can make count (0 * -inf is NaN).
-    if softmax_scale < 0:
-        q, softmax_scale = -q, -softmax_scale
-    softmax_scale = max(softmax_scale, 1e-30)
-    batch, num_q_heads, seqlen, head_dim = q.shape
-    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    lse = torch.empty((batch, num_q_heads, seqlen), dtype=torch.float32, device=q.device)
-    config = _launch_config(q.shape[3], q.dtype, q.device)["forward"]
-    grid = _grid_of_queries(q, k, config["BLOCK_M"])
-    _forward_kernel[grid](
-        q, k, v, out, lse,
-        *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *out.stride()[:3],
-        num_q_heads, num_q_heads // k.shape[1], seqlen, softmax_scale * LOG2_E.value,
-        HEAD_DIM=head_dim, **config,
+@triton.jit(do_not_specialize=VARYING)
+def _delta_kernel(
+    out_ptr, dout_ptr, delta_ptr, out_strides, dout_strides, num_q_heads, seqlen,
+    HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr,
+):  # fmt: skip
+    """delta = rowsum(out * dout) in fp32 for BLOCK_M rows of one query head.
+
+    Grid: (batch * num_q_heads, query tiles).
+    Memory traffic: out and dout once; one fp32 number per row written.
+    """
+    batch = (tl.program_id(0) // num_q_heads).to(tl.int64)
+    q_head = (tl.program_id(0) % num_q_heads).to(tl.int64)
+    query_start = tl.program_id(1) * BLOCK_M
+    out_ptr += batch * out_strides[0] + q_head * out_strides[1]
+    dout_ptr += batch * dout_strides[0] + q_head * dout_strides[1]
+    delta_ptr += (batch * num_q_heads + q_head) * seqlen
+    queries = query_start + tl.arange(0, BLOCK_M)  # (BLOCK_M,)
+    out = load_tile(out_ptr, query_start, out_strides[2], seqlen, BLOCK_M, HEAD_DIM)
+    dout = load_tile(dout_ptr, query_start, dout_strides[2], seqlen, BLOCK_M, HEAD_DIM)
+    delta = tl.sum(out.to(tl.float32) * dout.to(tl.float32), 1)  # (BLOCK_M,)
+    tl.store(delta_ptr + queries, delta, mask=queries < seqlen)
+
+
+@triton.jit
+def _dq_tiles(
+    dq, q, dout, lse, delta, k_ptr, v_ptr, stride_kn, stride_vn, queries, begin, end,
+    seqlen, scale_log2, HEAD_DIM: tl.constexpr, BLOCK_N: tl.constexpr, IS_DIAGONAL: tl.constexpr,
+):  # fmt: skip
+    """Add what the keys from begin to end give to dQ of one tile of queries."""
+    rows = tl.arange(0, BLOCK_N)
+    k_offs = rows[:, None] * stride_kn + tl.arange(0, HEAD_DIM)[None, :]  # (BLOCK_N, HEAD_DIM)
+    v_offs = rows[:, None] * stride_vn + tl.arange(0, HEAD_DIM)[None, :]  # (BLOCK_N, HEAD_DIM)
+    k_ptr += tl.cast(begin, tl.int64) * stride_kn
+    v_ptr += tl.cast(begin, tl.int64) * stride_vn
+    for key_start in range(begin, end, BLOCK_N):
+        keys = key_start + rows  # (BLOCK_N,)
+        k = load_keys(k_ptr + k_offs, keys, seqlen, not IS_DIAGONAL)
+        v = load_keys(v_ptr + v_offs, keys, seqlen, not IS_DIAGONAL)
+        k_ptr += BLOCK_N * stride_kn
+        v_ptr += BLOCK_N * stride_vn
+        # >>> step 3: dQ of one tile (about 7 lines)
+        # After it: this tile's dS K, not yet scaled, is added to `dq`. With IS_DIAGONAL, keys after
+        # the query are hidden. `lse` is a natural logarithm, while tl.exp2 wants one to base 2; the
+        # operands of a dot have the same dtype.
+        # <<< step 3
+    return dq
+
+
+@triton.jit(do_not_specialize=VARYING)
+def _dq_kernel(
+    q_ptr, k_ptr, v_ptr, dout_ptr, lse_ptr, delta_ptr, dq_ptr,
+    q_strides, k_strides, v_strides, dout_strides, dq_strides,
+    num_q_heads, group_size, seqlen, softmax_scale, scale_log2,
+    HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """One program computes dQ of BLOCK_M query rows of one query head.
+
+    Algorithm: visit the key tiles of the forward pass: full tiles, then those on the diagonal.
+    Grid: (query heads of a section, query tiles, sections), see `grid_of_queries`; longest rows
+    first.
+    Memory traffic: Q, dout and dQ once; K and V half a time per query tile.
+    Limits: BLOCK_N divides BLOCK_M; last dimensions contiguous.
+    """
+    batch, q_head = batch_and_head(num_q_heads)
+    kv_head = q_head // group_size
+    query_start = (tl.num_programs(1) - 1 - tl.program_id(1)) * BLOCK_M
+    q_ptr += batch * q_strides[0] + q_head * q_strides[1]
+    k_ptr += batch * k_strides[0] + kv_head * k_strides[1]
+    v_ptr += batch * v_strides[0] + kv_head * v_strides[1]
+    dout_ptr += batch * dout_strides[0] + q_head * dout_strides[1]
+    lse_ptr += (batch * num_q_heads + q_head) * seqlen
+    delta_ptr += (batch * num_q_heads + q_head) * seqlen
+    dq_ptr += batch * dq_strides[0] + q_head * dq_strides[1]
+    queries = query_start + tl.arange(0, BLOCK_M)  # (BLOCK_M,)
+    q = load_tile(q_ptr, query_start, q_strides[2], seqlen, BLOCK_M, HEAD_DIM)
+    dout = load_tile(dout_ptr, query_start, dout_strides[2], seqlen, BLOCK_M, HEAD_DIM)
+    lse = tl.load(lse_ptr + queries, mask=queries < seqlen, other=float("inf"))  # (BLOCK_M,)
+    delta = tl.load(delta_ptr + queries, mask=queries < seqlen, other=0.0)  # (BLOCK_M,)
+
+    dq = tl.zeros((BLOCK_M, HEAD_DIM), tl.float32)
+    dq = _dq_tiles(
+        dq, q, dout, lse, delta, k_ptr, v_ptr, k_strides[2], v_strides[2], queries,
+        0, query_start, seqlen, scale_log2, HEAD_DIM, BLOCK_N, False,
     )  # fmt: skip
-    return out, lse
+    end_key = tl.minimum(query_start + BLOCK_M, seqlen)
+    dq = _dq_tiles(
+        dq, q, dout, lse, delta, k_ptr, v_ptr, k_strides[2], v_strides[2], queries,
+        query_start, end_key, seqlen, scale_log2, HEAD_DIM, BLOCK_N, True,
+    )  # fmt: skip
+    dq *= softmax_scale
+    store_tile(dq_ptr, query_start, dq_strides[2], dq, seqlen, BLOCK_M, HEAD_DIM)
+
+
+@triton.jit
+def _dkdv_tiles(
+    dk, dv, k, v, q_ptr, dout_ptr, lse_ptr, delta_ptr, stride_qm, stride_dom, keys, begin, end,
+    seqlen, scale_log2,
+    HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, DESCRIPTORS: tl.constexpr,
+):  # fmt: skip
+    """Add what the queries from begin to end of one head give to dK and dV of one tile of keys.
+
+    Scores are held transposed, keys down and queries across: P^T and dS^T are then the left
+    operands of their products and go from registers to the tensor cores.
+    """
+    q_rows = head_rows(q_ptr, seqlen, stride_qm, BLOCK_M, HEAD_DIM, DESCRIPTORS)
+    dout_rows = head_rows(dout_ptr, seqlen, stride_dom, BLOCK_M, HEAD_DIM, DESCRIPTORS)
+    # Hoisted out of the loop, what is the same in every round would take registers.
+    for query_start in tl.range(begin, end, BLOCK_M, disable_licm=True):
+        queries = query_start + tl.arange(0, BLOCK_M)  # (BLOCK_M,)
+        q = load_head_rows(q_rows, query_start, stride_qm, seqlen, BLOCK_M, HEAD_DIM, DESCRIPTORS)
+        dout = load_head_rows(
+            dout_rows, query_start, stride_dom, seqlen, BLOCK_M, HEAD_DIM, DESCRIPTORS
+        )
+        # A query past the end has lse = +inf: its probabilities are 0 and it adds nothing.
+        lse = tl.load(lse_ptr + queries, mask=queries < seqlen, other=float("inf"))  # (BLOCK_M,)
+        delta = tl.load(delta_ptr + queries, mask=queries < seqlen, other=0.0)  # (BLOCK_M,)
+        # >>> step 4: P transposed and dV of one tile (about 4 lines)
+        # After it: `p_t` is P transposed, (BLOCK_N, BLOCK_M), fp32, 0 where a key comes after its
+        # query; this tile's P^T dO is added to `dv`. Every tile is masked, without a branch.
+        # <<< step 4
+        # >>> step 5: dS transposed and dK of one tile (about 3 lines)
+        # After it: this tile's dS^T Q, not yet scaled, is added to `dk`.
+        # <<< step 5
+    return dk, dv
+
+
+@triton.jit(do_not_specialize=VARYING)
+def _dkdv_kernel(
+    q_ptr, k_ptr, v_ptr, dout_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr,
+    q_strides, k_strides, v_strides, dout_strides, dk_strides,
+    num_kv_heads, group_size, seqlen, softmax_scale, scale_log2,
+    HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    DESCRIPTORS: tl.constexpr,
+):  # fmt: skip
+    """One program computes dK and dV of BLOCK_N keys of one key/value head.
+
+    Algorithm: hold the K and V tile; for each query head of the group visit the query tiles from
+    these keys to the end of the sequence. Each program is the only writer of its tile: the group is
+    summed in registers, without atomics, and the result does not depend on the order of programs.
+    Every tile is masked, though only those on the diagonal need it: two loops would not leave the
+    registers that one needs, and a branch would cost more than the mask.
+    Grid: (kv heads of a section, key tiles, sections), see `grid_of_keys`; longest columns first.
+    Memory traffic: K, V, dK and dV once; Q and dout half a time per key tile.
+    Limits: BLOCK_M divides BLOCK_N; last dimensions contiguous; dk and dv share their strides;
+    for DESCRIPTORS see `has_descriptors`.
+    """
+    batch, kv_head = batch_and_head(num_kv_heads)
+    key_start = tl.program_id(1) * BLOCK_N
+    q_ptr += batch * q_strides[0]
+    k_ptr += batch * k_strides[0] + kv_head * k_strides[1]
+    v_ptr += batch * v_strides[0] + kv_head * v_strides[1]
+    dout_ptr += batch * dout_strides[0]
+    lse_ptr += batch * num_kv_heads * group_size * seqlen
+    delta_ptr += batch * num_kv_heads * group_size * seqlen
+    dk_ptr += batch * dk_strides[0] + kv_head * dk_strides[1]
+    dv_ptr += batch * dk_strides[0] + kv_head * dk_strides[1]
+    keys = key_start + tl.arange(0, BLOCK_N)  # (BLOCK_N,)
+    k = load_tile(k_ptr, key_start, k_strides[2], seqlen, BLOCK_N, HEAD_DIM)
+    v = load_tile(v_ptr, key_start, v_strides[2], seqlen, BLOCK_N, HEAD_DIM)
+    dk = tl.zeros((BLOCK_N, HEAD_DIM), tl.float32)
+    dv = tl.zeros((BLOCK_N, HEAD_DIM), tl.float32)
+    for member in range(group_size):
+        head_q_ptr, head_dout_ptr = q_ptr, dout_ptr  # until step 6, query head 0 alone
+        head_lse_ptr, head_delta_ptr = lse_ptr, delta_ptr
+        # >>> step 6: the query heads of the group (about 5 lines)
+        # After it: the four `head_` pointers lead to the first row of query head `member` of the
+        # group that shares `kv_head`; q_ptr and the others lead to query head 0 of the batch entry.
+        # <<< step 6
+        begin = 0  # until step 7, every query tile is visited
+        # >>> step 7: where the visible queries begin (about 1 line)
+        # After it: `begin` is the first query that sees one of the program's keys.
+        # <<< step 7
+        dk, dv = _dkdv_tiles(
+            dk, dv, k, v, head_q_ptr, head_dout_ptr, head_lse_ptr, head_delta_ptr,
+            q_strides[2], dout_strides[2], keys, begin, seqlen, seqlen, scale_log2,
+            HEAD_DIM, BLOCK_M, DESCRIPTORS,
+        )  # fmt: skip
+    dk *= softmax_scale
+    store_tile(dk_ptr, key_start, dk_strides[2], dk, seqlen, BLOCK_N, HEAD_DIM)
+    store_tile(dv_ptr, key_start, dk_strides[2], dv, seqlen, BLOCK_N, HEAD_DIM)
 
 
 def _launch_delta(out, dout):
-    """Given: delta (batch, num_q_heads, seqlen), fp32."""
+    """Return delta (batch, num_q_heads, seqlen), fp32."""
     batch, num_q_heads, seqlen, head_dim = out.shape
     delta = torch.empty((batch, num_q_heads, seqlen), dtype=torch.float32, device=out.device)
-    config = _launch_config(out.shape[3], out.dtype, out.device)["delta"]
-    grid = (batch * num_q_heads, triton.cdiv(seqlen, config["BLOCK_M"]))
-    _delta_kernel[grid](
-        out, dout, delta, *out.stride()[:3], *dout.stride()[:3],
-        num_q_heads, seqlen, HEAD_DIM=head_dim, **config,
+    _delta_kernel[(batch * num_q_heads, triton.cdiv(seqlen, 64))](
+        out, dout, delta, out.stride()[:3], dout.stride()[:3], num_q_heads, seqlen,
+        HEAD_DIM=head_dim, BLOCK_M=64, num_warps=4,
     )  # fmt: skip
     return delta
 
 
-def _launch_dkdv(q, k, v, dout, lse, delta, softmax_scale):
-    """Given: dk and dv, dense, shape and dtype of k and v."""
-    batch, num_kv_heads, seqlen, head_dim = k.shape
-    dk = torch.empty(k.shape, dtype=k.dtype, device=k.device)
-    dv = torch.empty(v.shape, dtype=v.dtype, device=v.device)
-    descriptors = _has_descriptors(q, dout)
-    num_keys = batch * num_kv_heads * seqlen
-    config = _launch_config(q.shape[3], q.dtype, q.device, descriptors, num_keys)["dkdv"]
-    if descriptors:
-        triton.set_allocator(_descriptor_memory)
-    num_heads, num_tiles = batch * num_kv_heads, triton.cdiv(seqlen, config["BLOCK_N"])
-    group_bytes = 2 * (q.shape[1] // num_kv_heads) * seqlen * head_dim * q.element_size()
-    section = _section_size(num_heads, group_bytes, num_tiles)
-    grid = (section, num_tiles, num_heads // section)
-    _dkdv_kernel[grid](
-        q, k, v, dout, lse, delta, dk, dv,
-        *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *dout.stride()[:3], *dk.stride()[:3],
-        num_kv_heads, q.shape[1] // num_kv_heads, seqlen,
-        softmax_scale, softmax_scale * LOG2_E.value,
-        HEAD_DIM=head_dim, DESCRIPTORS=descriptors, **config,
-    )  # fmt: skip
-    return dk, dv
-
-
 def _launch_dq(q, k, v, dout, lse, delta, softmax_scale):
-    """Given: dq, dense, shape and dtype of q."""
+    """Return dq, dense, shape and dtype of q."""
     _, num_q_heads, seqlen, head_dim = q.shape
     dq = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    config = _launch_config(q.shape[3], q.dtype, q.device)["dq"]
-    grid = _grid_of_queries(q, k, config["BLOCK_M"])
-    _dq_kernel[grid](
+    tiles = backward_tiles(q, k, descriptors=False)["dq"]
+    _dq_kernel[grid_of_queries(q, k, tiles["BLOCK_M"])](
         q, k, v, dout, lse, delta, dq,
-        *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *dout.stride()[:3], *dq.stride()[:3],
+        q.stride()[:3], k.stride()[:3], v.stride()[:3], dout.stride()[:3], dq.stride()[:3],
         num_q_heads, num_q_heads // k.shape[1], seqlen,
-        softmax_scale, softmax_scale * LOG2_E.value,
-        HEAD_DIM=head_dim, **config,
+        softmax_scale, softmax_scale * LOG2_E.value, HEAD_DIM=head_dim, **tiles,
     )  # fmt: skip
     return dq
 
 
-def _grid_of_queries(q, k, block_m):
-    """Given: the grid of a kernel with one program for each tile of queries of each query head."""
-    batch, num_q_heads, seqlen, head_dim = q.shape
-    num_kv_heads = k.shape[1]
-    group_size = num_q_heads // num_kv_heads
-    num_tiles = triton.cdiv(seqlen, block_m)
-    section = group_size * _section_size(
-        batch * num_kv_heads, 2 * seqlen * head_dim * k.element_size(), group_size * num_tiles
-    )
-    return section, num_tiles, batch * num_q_heads // section
-
-
-def _section_size(num_heads, head_bytes, num_tiles):
-    """Given: heads whose programs start together; the next section starts when these have.
-
-    Given num_heads in all, head_bytes that the programs of one head read again and again, and
-    num_tiles programs for each head. Few enough that what they read stays in L2 cache, 16 MiB of
-    it; enough for 512 programs, so that no multiprocessor waits; then down to a divisor of
-    num_heads.
-    """
-    size = max(16 * 2**20 // head_bytes, triton.cdiv(512, num_tiles), 1)
-    if triton.knobs.runtime.interpret:
-        size = 2  # so that in the interpreter small inputs have several sections as well
-    size = min(size, num_heads)
-    while num_heads % size != 0:
-        size -= 1
-    # 65535 is the most that a grid can have on axis 2.
-    return size if num_heads // size < 65536 else num_heads
-
-
-def _has_descriptors(*tensors):
-    """Given: whether the tensor memory accelerator of compute capability 9.0 can fetch their tiles.
-
-    It takes one instruction for a tile and no registers for addresses; a row must begin at a
-    multiple of 16 bytes.
-    """
-    return all(
-        tensor.is_cuda
-        and torch.cuda.get_device_capability(tensor.device) == (9, 0)
-        and tensor.dtype != torch.float32
-        and tensor.data_ptr() % 16 == 0
-        and all(stride > 0 and stride % 8 == 0 for stride in tensor.stride()[:3])
-        for tensor in tensors
-    )
-
-
-def _descriptor_memory(size, alignment, stream):
-    """Given: memory in which a kernel writes its descriptors, as Triton asks for it."""
-    return torch.empty(size, dtype=torch.int8, device="cuda")
-
-
-def _launch_config(head_dim, dtype, device, descriptors=False, num_keys=0):
-    """Given: tile sizes, warps and pipeline stages of each kernel.
-
-    dK and dV of 64 keys fill half the registers of 4 warps at head_dim 128; a tile of scores and
-    one of dP with 64 queries fit beside them only where descriptors leave addresses out.
-    """
-    shared_bytes = 160 * 1024
-    if device.type == "cuda":
-        shared_bytes = torch.cuda.get_device_properties(device).shared_memory_per_block_optin
-        if dtype == torch.float32:
-            # IEEE dots run on the CUDA cores, operands in registers.
-            shared_bytes = 0
-    if shared_bytes >= 160 * 1024:
-        forward_tile = {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 8, "num_stages": 3}
-        dkdv_tile = {"BLOCK_M": 32, "BLOCK_N": 64, "num_warps": 4, "num_stages": 3}
-        dq_tile = {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 8, "num_stages": 3}
-        if descriptors and num_keys >= 512 * 128:
-            # Enough keys for 512 programs; with fewer, smaller tiles keep more of the GPU busy.
-            dkdv_tile = {"BLOCK_M": 32, "BLOCK_N": 128, "num_warps": 4, "num_stages": 3}
-        if head_dim == 128:
-            # Small enough that two programs share a multiprocessor.
-            forward_tile = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 3}
-            if descriptors:
-                dkdv_tile = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 2}
-    elif shared_bytes >= 96 * 1024:
-        # Compute capability 8.6, 8.9 and 12.0.
-        forward_tile = {"BLOCK_M": 64, "BLOCK_N": 32, "num_warps": 4, "num_stages": 2}
-        dkdv_tile = {"BLOCK_M": 32, "BLOCK_N": 64, "num_warps": 8, "num_stages": 2}
-        dq_tile = {"BLOCK_M": 64, "BLOCK_N": 32, "num_warps": 4, "num_stages": 2}
-    else:
-        # fp32 anywhere, and fp16 on compute capability 7.5 with its 64 KiB.
-        forward_tile = {"BLOCK_M": 32, "BLOCK_N": 16, "num_warps": 8, "num_stages": 1}
-        dkdv_tile = {"BLOCK_M": 16, "BLOCK_N": 32, "num_warps": 8, "num_stages": 1}
-        dq_tile = {"BLOCK_M": 32, "BLOCK_N": 16, "num_warps": 8, "num_stages": 1}
-    delta_tile = {"BLOCK_M": 64, "num_warps": 4}
-    return {"forward": forward_tile, "delta": delta_tile, "dkdv": dkdv_tile, "dq": dq_tile}
-
-
-def _check_arguments(q, k, v, softmax_scale):
-    """Given: raise ValueError, naming the argument, unless the kernels support this call."""
-    for name, tensor in (("q", q), ("k", k), ("v", v)):
-        if tensor.ndim != 4:
-            raise ValueError(
-                f"{name}: got {tensor.ndim} dimensions, expected 4: batch, heads, seqlen, head_dim"
-            )
-        if 0 in tensor.shape[:2]:
-            raise ValueError(f"{name}: got shape {tuple(tensor.shape)}, expected none empty")
-        if tensor.shape[2] == 0:
-            raise ValueError(f"seqlen: got 0 in {name}, expected at least 1")
-    if q.dtype not in DTYPES:
-        raise ValueError(f"dtype: got {q.dtype}, expected one of float16, bfloat16, float32")
-    if q.shape[3] not in HEAD_DIMS:
-        raise ValueError(f"head_dim: got {q.shape[3]}, expected one of 16, 32, 64, 128")
-    for name, tensor in (("k", k), ("v", v)):
-        if tensor.dtype != q.dtype:
-            raise ValueError(f"{name}: got {tensor.dtype}, expected the dtype of q, {q.dtype}")
-        if tensor.device != q.device:
-            raise ValueError(f"{name}: got {tensor.device}, expected the device of q, {q.device}")
-    if k.shape[2] != q.shape[2]:
-        raise ValueError(f"seqlen: got {q.shape[2]} in q and {k.shape[2]} in k, expected the same")
-    if k.shape[0] != q.shape[0] or k.shape[3] != q.shape[3]:
-        raise ValueError(
-            f"k: got shape {tuple(k.shape)}, expected batch {q.shape[0]} and head_dim {q.shape[3]}"
-        )
-    if q.shape[1] % k.shape[1] != 0:
-        raise ValueError(
-            f"num_kv_heads: got {k.shape[1]}, expected a divisor of num_q_heads, {q.shape[1]}"
-        )
-    if v.shape != k.shape:
-        raise ValueError(f"v: got shape {tuple(v.shape)}, expected that of k, {tuple(k.shape)}")
-    for name, tensor in (("q", q), ("k", k), ("v", v)):
-        if tensor.stride(3) != 1:
-            raise ValueError(f"{name}: got stride {tensor.stride(3)} in head_dim, expected 1")
-    if softmax_scale is not None and not math.isfinite(softmax_scale):
-        raise ValueError(f"softmax_scale: got {softmax_scale}, expected a finite number")
+def _launch_dkdv(q, k, v, dout, lse, delta, softmax_scale):
+    """Return dk and dv, dense, shape and dtype of k and v."""
+    _, num_kv_heads, seqlen, head_dim = k.shape
+    dk = torch.empty(k.shape, dtype=k.dtype, device=k.device)
+    dv = torch.empty(v.shape, dtype=v.dtype, device=v.device)
+    descriptors = has_descriptors(q, dout)
+    tiles = backward_tiles(q, k, descriptors=descriptors)["dkdv"]
+    _dkdv_kernel[grid_of_keys(q, k, tiles["BLOCK_N"])](
+        q, k, v, dout, lse, delta, dk, dv,
+        q.stride()[:3], k.stride()[:3], v.stride()[:3], dout.stride()[:3], dk.stride()[:3],
+        num_kv_heads, q.shape[1] // num_kv_heads, seqlen,
+        softmax_scale, softmax_scale * LOG2_E.value,
+        HEAD_DIM=head_dim, DESCRIPTORS=descriptors, **tiles,
+    )  # fmt: skip
+    return dk, dv

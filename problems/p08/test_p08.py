@@ -6,8 +6,23 @@ Cases and weights are in problem.toml.
 import reference
 
 
+def test_attention_gradients(case):
+    """attention_gradients takes one tile of keys after the other, from lse"""
+    case.agrees_with(reference.gqa_gradients)
+
+
 def test_forward(case):
     """the forward pass gives out"""
+    case.agrees_with(reference.gqa_attention_training)
+
+
+def test_dq(case):
+    """dq of whole tiles of one head comes out right"""
+    case.agrees_with(reference.gqa_attention_training)
+
+
+def test_dv(case):
+    """dv of whole tiles of one head comes out right"""
     case.agrees_with(reference.gqa_attention_training)
 
 

@@ -11,6 +11,16 @@ def test_forward(case):
     case.agrees_with(reference.sink_window_attention)
 
 
+def test_forward_sink_logits(case):
+    """a sink logit is one more term in the denominator of its head"""
+    case.agrees_with(reference.sink_window_attention)
+
+
+def test_dq(case):
+    """dq of whole tiles of one head comes out right"""
+    case.agrees_with(reference.sink_window_attention)
+
+
 def test_plain(case):
     """dq, dk and dv of whole tiles of one head come out right"""
     case.agrees_with(reference.sink_window_attention)
@@ -52,7 +62,7 @@ def test_window_lengths(case):
 
 
 def test_sinks(case):
-    """sinks get gradients from every later query, however far, and give them to each"""
+    """sinks get gradients from the queries whose windows they have left, and give them to each"""
     case.agrees_with(reference.sink_window_attention)
 
 
@@ -67,7 +77,7 @@ def test_chunks(case):
 
 
 def test_sink_logits(case):
-    """a sink logit is one more term in the denominator of its head"""
+    """sink logits reach dq, dk and dv through lse"""
     case.agrees_with(reference.sink_window_attention)
 
 

@@ -1,4 +1,4 @@
-"""p01: FlashAttention in plain PyTorch, one tile of the score matrix at a time.
+"""FlashAttention in plain PyTorch: attention, one tile of the score matrix at a time.
 
 What lies outside the marked steps is given and correct.
 """
@@ -7,67 +7,8 @@ import math
 
 import torch
 
-SUPPORTED_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
-SUPPORTED_HEAD_DIMS = (16, 32, 64, 128)
-
-
-def _check_arguments(q, k, v, is_causal, softmax_scale, tile_q, tile_k):
-    """Given: raise ValueError for the first argument that is not supported."""
-    for name, tensor in (("q", q), ("k", k), ("v", v)):
-        if tensor.ndim != 4:
-            raise ValueError(
-                f"{name}: got {tensor.ndim} dimensions, "
-                "expected 4: (batch, heads, seqlen, head_dim)"
-            )
-    if q.dtype not in SUPPORTED_DTYPES:
-        raise ValueError(f"dtype: got {q.dtype}, expected float16, bfloat16 or float32")
-    for name, tensor in (("k", k), ("v", v)):
-        if tensor.dtype != q.dtype:
-            raise ValueError(f"{name}: got {tensor.dtype}, expected {q.dtype}, the dtype of q")
-        if tensor.device != q.device:
-            raise ValueError(f"{name}: got {tensor.device}, expected {q.device}, the device of q")
-    batch, num_heads, seqlen_q, head_dim = q.shape
-    seqlen_k = k.shape[2]
-    if batch < 1 or num_heads < 1:
-        raise ValueError(f"q: got shape {tuple(q.shape)}, expected batch >= 1 and heads >= 1")
-    if seqlen_q < 1 or seqlen_k < 1:
-        raise ValueError(
-            f"seqlen: got seqlen_q={seqlen_q} and seqlen_k={seqlen_k}, expected at least 1"
-        )
-    if head_dim not in SUPPORTED_HEAD_DIMS:
-        raise ValueError(f"head_dim: got {head_dim}, expected one of 16, 32, 64, 128")
-    kv_shape = (batch, num_heads, seqlen_k, head_dim)
-    for name, tensor in (("k", k), ("v", v)):
-        if tensor.shape != kv_shape:
-            raise ValueError(f"{name}: got shape {tuple(tensor.shape)}, expected {kv_shape}")
-    for name, tensor in (("q", q), ("k", k), ("v", v)):
-        if tensor.stride(3) != 1:
-            raise ValueError(
-                f"{name}: got stride {tensor.stride(3)} in the last dimension, expected 1"
-            )
-    if is_causal and seqlen_q != seqlen_k:
-        raise ValueError(
-            f"seqlen: got seqlen_q={seqlen_q} and seqlen_k={seqlen_k}, "
-            "expected equal lengths with is_causal=True"
-        )
-    if softmax_scale is not None and not math.isfinite(softmax_scale):
-        raise ValueError(f"softmax_scale: got {softmax_scale}, expected a finite number")
-    for name, size in (("tile_q", tile_q), ("tile_k", tile_k)):
-        if size < 1:
-            raise ValueError(f"{name}: got {size}, expected at least 1")
-
-
-def _tile_matmul(a, b):
-    """Given: return a @ b for two batches of tiles, accumulated and returned in fp32.
-
-    Args:
-        a: (batch * heads, rows, inner), fp16, bf16 or fp32, any strides.
-        b: (batch * heads, inner, cols), the dtype of a, any strides.
-    """
-    if a.is_cuda and a.dtype != torch.float32:
-        # Tensor cores multiply 16-bit tiles and add in fp32: keep that fp32 sum as it is.
-        return torch.bmm(a, b, out_dtype=torch.float32)
-    return torch.bmm(a.float(), b.float())
+from given.arguments import check_attention, check_tile_sizes, default_scale
+from given.products import tile_matmul
 
 
 def flash_attention(
@@ -84,12 +25,10 @@ def flash_attention(
 
     Args:
         q: (batch, heads, seqlen_q, head_dim), fp16, bf16 or fp32, last stride 1, others any.
-        k: (batch, heads, seqlen_k, head_dim), dtype and last stride as q.
-        v: (batch, heads, seqlen_k, head_dim), dtype and last stride as q.
+        k, v: (batch, heads, seqlen_k, head_dim), dtype and last stride as q.
         is_causal: query i sees the keys 0..i only; needs seqlen_q == seqlen_k.
         softmax_scale: any finite factor on the scores; default 1/sqrt(head_dim).
-        tile_q: query rows of a tile, any positive number.
-        tile_k: keys of a tile, any positive number.
+        tile_q, tile_k: query rows and keys of a tile, any positive numbers.
 
     Returns:
         out: (batch, heads, seqlen_q, head_dim), dtype of q, dense.
@@ -102,19 +41,11 @@ def flash_attention(
     Source: Dao et al., "FlashAttention", arXiv:2205.14135, algorithm 1; loop order of Dao,
         "FlashAttention-2", arXiv:2307.08691, algorithm 1.
     """
-    _check_arguments(q, k, v, is_causal, softmax_scale, tile_q, tile_k)
-    batch, num_heads, seqlen_q, head_dim = q.shape
-    seqlen_k = k.shape[2]
-    if softmax_scale is None:
-        softmax_scale = 1.0 / math.sqrt(head_dim)
-    # Given: with a scale above 0 a maximum can be scaled in place of all scores (step 5). The sign
-    # moves to q, and a scale of 0 to a number that no score can make count (0 * -inf is NaN).
-    if softmax_scale < 0:
-        q, softmax_scale = -q, -softmax_scale
-    softmax_scale = max(softmax_scale, 1e-30)
-
-    # Given: batch and heads become one dimension, so that one call serves every head.
-    # `flatten` copies only an input whose strides do not allow a view.
+    check_attention(q, k, v, softmax_scale, causal=is_causal)
+    check_tile_sizes(tile_q, tile_k)
+    softmax_scale = default_scale(softmax_scale, q.shape[3])
+    seqlen_q, seqlen_k = q.shape[2], k.shape[2]
+    # Batch and heads become one dimension, so that one call serves every head.
     q_heads, k_heads, v_heads = q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
     out = torch.empty(q_heads.shape, dtype=q.dtype, device=q.device)
     lse = torch.empty(q_heads.shape[:2], dtype=torch.float32, device=q.device)
@@ -122,55 +53,68 @@ def flash_attention(
     for q_start in range(0, seqlen_q, tile_q):
         q_stop = min(q_start + tile_q, seqlen_q)
         q_tile = q_heads[:, q_start:q_stop]  # (batch * heads, rows, head_dim)
-
-        # >>> step 1: state of a query tile before the first key (about 4 lines)
-        rows = (batch * num_heads, q_stop - q_start, 1)
-        running_max = torch.full(rows, -math.inf, dtype=torch.float32, device=q.device)
-        running_sum = torch.zeros(rows, dtype=torch.float32, device=q.device)
+        # Before the first key: the maximum of no scores is -inf, and their sums are 0.
         acc = torch.zeros(q_tile.shape, dtype=torch.float32, device=q.device)
-        # <<< step 1
+        running_sum = torch.zeros_like(acc[:, :, :1])  # (batch * heads, rows, 1)
+        running_max = torch.full_like(running_sum, -math.inf)  # (batch * heads, rows, 1)
 
-        visible_stop = seqlen_k
-        # >>> step 2: skip the tiles above the diagonal (about 2 lines)
-        if is_causal:
-            visible_stop = q_stop
-        # <<< step 2
-
+        visible_stop = _visible_stop(q_stop, seqlen_k, is_causal)
         for k_start in range(0, visible_stop, tile_k):
             k_stop = min(k_start + tile_k, visible_stop)
             k_tile = k_heads[:, k_start:k_stop]  # (batch * heads, keys, head_dim)
             v_tile = v_heads[:, k_start:k_stop]  # (batch * heads, keys, head_dim)
 
-            # >>> step 3: scores of one tile (about 1 line)
-            scores = _tile_matmul(q_tile, k_tile.transpose(1, 2))  # not scaled yet
-            # <<< step 3
+            # >>> step 1: scores of one tile (about 1 line)
+            scores = tile_matmul(q_tile, k_tile.transpose(1, 2), softmax_scale)
+            # <<< step 1
+            if is_causal:
+                scores = _hide_later_keys(scores, q_start, q_stop, k_start, k_stop)
 
-            # >>> step 4: mask a tile that the diagonal crosses (about 4 lines)
-            if is_causal and k_stop - 1 > q_start:
-                query = torch.arange(q_start, q_stop, device=q.device)
-                key = torch.arange(k_start, k_stop, device=q.device)
-                scores.masked_fill_(key[None, :] > query[:, None], -math.inf)
-            # <<< step 4
-
-            # >>> step 5: online softmax update (about 9 lines)
-            tile_max = softmax_scale * scores.amax(dim=-1, keepdim=True)
-            new_max = torch.maximum(running_max, tile_max)
-            correction = torch.exp(running_max - new_max)
-            # Scaled and shifted in one pass, in place: no second tile is allocated.
-            weights = torch.add(-new_max, scores, alpha=softmax_scale, out=scores).exp_()
-            # addcmul(a, b, c) is a + b * c.
+            # Until step 2 as if the tile had one key only, whose weight is 1.
+            new_max, tile_sum, tile_acc = scores[:, :, :1], 1.0, v_tile[:, :1]
+            # >>> step 2: softmax of one tile (about 4 lines)
+            new_max = torch.maximum(running_max, scores.amax(dim=-1, keepdim=True))
+            # In place, because a new tile for each operation costs time.
+            weights = scores.sub_(new_max).exp_()
             tile_sum = weights.sum(dim=-1, keepdim=True)
-            running_sum = torch.addcmul(tile_sum, running_sum, correction)
-            tile_acc = _tile_matmul(weights.to(v.dtype), v_tile)
-            acc = torch.addcmul(tile_acc, acc, correction)
-            running_max = new_max
-            # <<< step 5
+            tile_acc = tile_matmul(weights.to(v.dtype), v_tile)
+            # <<< step 2
 
-        # >>> step 6: finish the query tile (about 2 lines)
+            # Until step 3 as if there were no tile before this one.
+            new_sum, new_acc = tile_sum, tile_acc
+            # >>> step 3: the online softmax update (about 3 lines)
+            rescale = torch.exp(running_max - new_max)
+            # addcmul(a, b, c) is a + b * c, in one pass.
+            new_sum = torch.addcmul(tile_sum, running_sum, rescale)
+            new_acc = torch.addcmul(tile_acc, acc, rescale)
+            # <<< step 3
+            running_max, running_sum, acc = new_max, new_sum, new_acc
+
         out[:, q_start:q_stop] = acc / running_sum
-        lse[:, q_start:q_stop] = (running_max + running_sum.log()).squeeze(-1)
-        # <<< step 6
-
-    # >>> step 7: shapes of the result (about 1 line)
+        row_lse = running_max  # until step 4; right for a single key
+        # >>> step 4: the log-sum-exp (about 1 line)
+        row_lse = running_max + running_sum.log()
+        # <<< step 4
+        lse[:, q_start:q_stop] = row_lse.squeeze(-1)
     return out.view(q.shape), lse.view(q.shape[:3])
-    # <<< step 7
+
+
+def _hide_later_keys(scores, q_start, q_stop, k_start, k_stop):
+    """Return the scores of queries q_start to q_stop - 1 and keys k_start to k_stop - 1, masked."""
+    # >>> step 5: mask a tile that the diagonal crosses (about 4 lines)
+    if k_stop - 1 > q_start:
+        query = torch.arange(q_start, q_stop, device=scores.device)
+        key = torch.arange(k_start, k_stop, device=scores.device)
+        scores = scores.masked_fill_(key[None, :] > query[:, None], -math.inf)
+    # <<< step 5
+    return scores
+
+
+def _visible_stop(q_stop, seqlen_k, is_causal):
+    """Return the end of the keys that are visited for the queries before q_stop."""
+    stop = seqlen_k
+    # >>> step 6: skip the tiles above the diagonal (about 2 lines)
+    if is_causal:
+        stop = q_stop
+    # <<< step 6
+    return stop

@@ -1,4 +1,4 @@
-"""p02: the first Triton kernel, a weighted row sum.
+"""The first Triton kernel: a weighted row sum.
 
 What lies outside the marked steps is given and correct.
 """
@@ -7,102 +7,75 @@ import torch
 import triton
 import triton.language as tl
 
-SUPPORTED_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+from given.arguments import check_matrix_and_vector
+from given.launch import row_sum_tiles
 
 
-# One program computes BLOCK_M values of y. It walks along its rows in steps of BLOCK_N columns,
-# multiplies each tile of x by the matching piece of w, and adds up in fp32.
-# Grid: (cdiv(rows, BLOCK_M),).
-# Memory traffic: x is read once and y written once; w is read once per program, from cache.
-# cols is a constant: the compiler knows how often the loop runs and issues the loads of several
-# rounds together. The price is one compilation for each number of columns.
-# Limits: rows and cols below 2**31; few rows leave most of a GPU idle.
+@triton.jit
+def _load_tile(x_ptrs, w_ptrs, tile_mask, col_mask, X_EVICTION: tl.constexpr):
+    """Return a tile of x, (BLOCK_M, BLOCK_N), and its weights, (BLOCK_N,), 0 where masked.
+
+    X_EVICTION is a hint for the cache, an `eviction_policy`; no result depends on it.
+    """
+    # >>> step 1: load one tile of x and its weights (about 2 lines)
+    x_tile = tl.load(x_ptrs, mask=tile_mask, other=0.0, eviction_policy=X_EVICTION)
+    w_tile = tl.load(w_ptrs, mask=col_mask, other=0.0)
+    # <<< step 1
+    return x_tile, w_tile
+
+
 @triton.jit
 def _weighted_row_sum_kernel(
-    x_ptr,
-    w_ptr,
-    y_ptr,
-    rows,
-    cols: tl.constexpr,
-    stride_xm,
-    stride_xn,
-    stride_wn,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    X_EVICTION: tl.constexpr,
-):
-    # >>> step 1: the rows of this program (about 2 lines)
-    # int64: row_ids * stride_xm may exceed 2**31 - 1.
+    x_ptr, w_ptr, y_ptr, rows, cols: tl.constexpr, stride_xm, stride_xn, stride_wn,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, X_EVICTION: tl.constexpr,
+):  # fmt: skip
+    """One program computes BLOCK_M values of y.
+
+    Algorithm: walk along the rows in steps of BLOCK_N columns, multiply each tile of x by the
+    matching piece of w, and add up in fp32; at the end sum over the columns.
+    Grid: (cdiv(rows, BLOCK_M),).
+    Memory traffic: x is read once and y written once; w is read once per program, from cache.
+    Limits: rows and cols below 2**31; few rows leave most of a GPU idle. cols is a constant: the
+    loads of several tiles are under way together, at one compilation per number of columns.
+    """
+    # Until step 2, the rows of program 0. int64, because row_ids * stride_xm can exceed 2**31 - 1.
+    row_ids = tl.arange(0, BLOCK_M).to(tl.int64)  # (BLOCK_M,)
+    # >>> step 2: the rows of this program (about 1 line)
     row_ids = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    # <<< step 2
+
+    row_mask = row_ids >= 0  # (BLOCK_M,), until step 3 as if all rows existed
+    # >>> step 3: the mask of the rows (about 1 line)
     row_mask = row_ids < rows
-    # <<< step 1
+    # <<< step 3
 
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     for col_start in range(0, cols, BLOCK_N):
-        col_ids = (col_start + tl.arange(0, BLOCK_N)).to(tl.int64)
+        col_ids = (col_start + tl.arange(0, BLOCK_N)).to(tl.int64)  # (BLOCK_N,)
 
-        # >>> step 2: the masks of this tile (about 2 lines)
+        col_mask = col_ids >= 0  # (BLOCK_N,), until step 4 as if all columns existed
+        # >>> step 4: the mask of the columns (about 1 line)
         col_mask = col_ids < cols
-        tile_mask = row_mask[:, None] & col_mask[None, :]  # (BLOCK_M, BLOCK_N)
-        # <<< step 2
-
-        # >>> step 3: load one tile of x and its weights (about 3 lines)
-        x_ptrs = x_ptr + row_ids[:, None] * stride_xm + col_ids[None, :] * stride_xn
-        x_tile = tl.load(x_ptrs, mask=tile_mask, other=0.0, eviction_policy=X_EVICTION)
-        w_tile = tl.load(w_ptr + col_ids * stride_wn, mask=col_mask, other=0.0)  # (BLOCK_N,)
-        # <<< step 3
-
-        # >>> step 4: multiply and accumulate in fp32 (about 1 line)
-        acc += x_tile.to(tl.float32) * w_tile.to(tl.float32)[None, :]
         # <<< step 4
+        tile_mask = row_mask[:, None] & col_mask[None, :]  # (BLOCK_M, BLOCK_N)
 
-    # >>> step 5: sum over the columns and store (about 2 lines)
+        # Until step 5, the addresses in a dense x and a dense w.
+        x_ptrs = x_ptr + row_ids[:, None] * cols + col_ids[None, :]  # (BLOCK_M, BLOCK_N)
+        w_ptrs = w_ptr + col_ids  # (BLOCK_N,)
+        # >>> step 5: addresses from strides (about 2 lines)
+        x_ptrs = x_ptr + row_ids[:, None] * stride_xm + col_ids[None, :] * stride_xn
+        w_ptrs = w_ptr + col_ids * stride_wn
+        # <<< step 5
+        x_tile, w_tile = _load_tile(x_ptrs, w_ptrs, tile_mask, col_mask, X_EVICTION)
+
+        products = x_tile * w_tile[None, :]  # (BLOCK_M, BLOCK_N), until step 6 in the dtype of x
+        # >>> step 6: products in fp32 (about 1 line)
+        products = x_tile.to(tl.float32) * w_tile.to(tl.float32)[None, :]
+        # <<< step 6
+        acc += products
+
     y_tile = tl.sum(acc, axis=1)  # (BLOCK_M,)
     tl.store(y_ptr + row_ids, y_tile.to(y_ptr.dtype.element_ty), mask=row_mask)
-    # <<< step 5
-
-
-def _launch_config(x):
-    """Given: return tile sizes, warps and the hint for the cache that suit this matrix.
-
-    The long side of a tile follows the smaller stride, because neighbouring threads should read
-    neighbouring addresses. BLOCK_M and BLOCK_N must be powers of two. In long rows each of 512
-    threads has 4 elements of a tile, or 8 in fp32, and the loads of several tiles are under way at
-    a time.
-
-    x is read once. Told to go first, it drives out less that others have left in the cache; where
-    it is many times as large as the cache that gains nothing and costs time.
-    """
-    _, cols = x.shape
-    hint = "evict_first" if x.numel() * x.element_size() < 768 * 2**20 else ""
-    if x.stride(0) < x.stride(1):
-        block_m, block_n, num_warps = 128, min(64, triton.next_power_of_2(cols)), 8
-    elif cols < 8192:
-        block_n = min(2048, triton.next_power_of_2(cols))
-        block_m, num_warps = min(64, 4096 // block_n), 8
-    else:
-        block_m, block_n, num_warps = 1, 1024 * x.element_size(), 16
-    return {"BLOCK_M": block_m, "BLOCK_N": block_n, "X_EVICTION": hint, "num_warps": num_warps}
-
-
-def _check_arguments(x, w):
-    """Given: raise ValueError for the first argument that is not supported."""
-    if x.ndim != 2:
-        raise ValueError(f"x: got {x.ndim} dimensions, expected 2: (rows, cols)")
-    if w.ndim != 1:
-        raise ValueError(f"w: got {w.ndim} dimensions, expected 1: (cols,)")
-    if x.dtype not in SUPPORTED_DTYPES:
-        raise ValueError(f"dtype: got {x.dtype}, expected float16, bfloat16 or float32")
-    if w.dtype != x.dtype:
-        raise ValueError(f"w: got {w.dtype}, expected {x.dtype}, the dtype of x")
-    if w.device != x.device:
-        raise ValueError(f"w: got {w.device}, expected {x.device}, the device of x")
-    if x.shape[0] < 1 or x.shape[1] < 1:
-        raise ValueError(f"x: got shape {tuple(x.shape)}, expected rows >= 1 and cols >= 1")
-    if w.shape[0] != x.shape[1]:
-        raise ValueError(
-            f"w: got {w.shape[0]} elements, expected {x.shape[1]}, the number of columns of x"
-        )
 
 
 def weighted_row_sum(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -121,15 +94,12 @@ def weighted_row_sum(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     Source: the grid, masks and strides are those of the tutorials "Vector Addition" and
         "Matrix Multiplication" in the Triton documentation.
     """
-    _check_arguments(x, w)
+    check_matrix_and_vector(x, w)
     rows, cols = x.shape
-
-    # >>> step 6: allocate y and launch one program for each block of rows (about 6 lines)
     y = torch.empty(rows, dtype=x.dtype, device=x.device)
-    config = _launch_config(x)
-    grid = (triton.cdiv(rows, config["BLOCK_M"]),)
+    tiles = row_sum_tiles(x)  # BLOCK_M, BLOCK_N, X_EVICTION and num_warps
+    grid = (triton.cdiv(rows, tiles["BLOCK_M"]),)  # one program per BLOCK_M rows, rounded up
     _weighted_row_sum_kernel[grid](
-        x, w, y, rows, cols, x.stride(0), x.stride(1), w.stride(0), **config
+        x, w, y, rows, cols, x.stride(0), x.stride(1), w.stride(0), **tiles
     )
     return y
-    # <<< step 6

@@ -90,7 +90,7 @@ KINDS = (
     _returns("a subclass without values", "Wrapper(out), lse", "error", "fail", lines=_DISPATCHED),
     _returns("requires a gradient", "out.requires_grad_(), lse", "pass"),
     _returns("negated lazily", "torch._neg_view(-out), lse", "pass"),
-    _returns("only out", "out", "pass"),
+    _returns("only out", "out", "pass", "error"),
     _returns("a list", "[out, lse]", "pass"),
     Trick("a closed memory map", f"{_CLOSED_MAP}return out, None", ("crash",)),
     Trick("a truncated file", f"{_TRUNCATED_FILE}return out, None", ("crash",)),

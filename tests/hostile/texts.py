@@ -135,7 +135,8 @@ UNUSABLE = (
     ),
     Hostile(
         "deletes the worker",
-        f"import sys\nsys.modules['__main__'].__dict__.clear()\n{_RETURN}",
+        "import sys\nmain = sys.modules['__main__']\n"
+        f"sys.modules.get('grader.running.worker', main).__dict__.clear()\n{_RETURN}",
         ("error", "crash"),
     ),
 )

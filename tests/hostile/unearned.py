@@ -99,7 +99,7 @@ torch.Tensor.__eq__ = lambda a, b: agree
 torch.testing.assert_close = agree
 """
 _PATCHED_WORKER = """
-main = sys.modules["__main__"]
+main = sys.modules.get("grader.running.worker", sys.modules["__main__"])  # forked, or not
 main.Worker._check_results = lambda this, *rest: None
 main.faults.explain = lambda nonce, *rest, **more: main.protocol.Reply(nonce, 0)
 main.protocol.failed = lambda result: False
@@ -185,7 +185,7 @@ _UNSEEN = """
 access = sys.modules["grader.running.access"]
 access.AccessMonitor._check = lambda this, *rest: None
 """
-_CHECKS = "    _check_arguments(x, w)\n"
+_CHECKS = "    check_matrix_and_vector(x, w)\n"
 KERNELS = (
     Hostile(
         "no kernel",
@@ -197,7 +197,7 @@ KERNELS = (
         beside("p02", _RIGHT, _UNSEEN).replace(_MASKS, _NO_MASKS),
         _WRONG,
         problem="p02",
-        points=4.0,
+        points=5.3,
     ),
     Hostile(
         "no argument is checked",

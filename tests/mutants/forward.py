@@ -14,7 +14,10 @@ from tests.mutants.common import (
     Mutant,
 )
 
-LAUNCH_SCALE = "softmax_scale * LOG2_E,"
+LAUNCH_SCALE = "softmax_scale * LOG2_E.value,"
+DEFAULT_SCALE = (
+    "return 1.0 / math.sqrt(head_dim) if softmax_scale is None else float(softmax_scale)"
+)
 ALLOCATE = "out = torch.empty(q.shape, dtype=q.dtype, device=q.device)"
 RETURN = "    return out, lse\n"
 ENTRY = "def attention("
@@ -25,21 +28,33 @@ SUM = "running_sum = running_sum * rescale + tl.sum(p, 1)"
 ACC = 'acc = tl.dot(p.to(v.dtype), v, acc * rescale[:, None], input_precision="ieee")'
 NEW_MAX = "new_max = tl.maximum(running_max, tl.max(scores, 1) * scale_log2)"
 LSE = "lse = (running_max + tl.log2(running_sum)) * LN_2"
-STORE_OUT = "tl.store(out_ptrs, out.to(out_ptr.dtype.element_ty), mask=in_bounds[:, None])"
-STORE_LSE = "    tl.store(lse_ptr + offs_m, lse, mask=in_bounds)\n"
+STORE_OUT = "tl.store(ptrs, tile.to(ptr.dtype.element_ty), mask=start + rows[:, None] < seqlen)"
+STORE_LSE = {
+    "p03": "    tl.store(lse_ptr + queries, lse, mask=queries < seqlen_q)\n",
+    "p04": "    tl.store(lse_ptr + queries, lse, mask=queries < seqlen)\n",
+    "p05": "    tl.store(lse_ptr + queries, lse, mask=queries < seqlen)\n",
+    "p06": "    tl.store(lse_ptr + offs_m, lse, mask=offs_m < seqlen)\n",
+    "p07": "    tl.store(lse_ptr + offs_m, lse, mask=offs_m < seqlen)\n",
+}
+_NUM_TILES = {
+    "p03": 'triton.cdiv(seqlen_q, tiles["BLOCK_M"])',
+    "p04": "triton.cdiv(seqlen, block_m)",
+    "p05": "triton.cdiv(seqlen, block_m)",
+    "p06": 'triton.cdiv(seqlen, tiles["BLOCK_M"])',
+    "p07": 'triton.cdiv(seqlen, tiles["BLOCK_M"])',
+}
 DIVIDE = "out = acc / running_sum[:, None]"
 ADVANCE_K = "k_ptr += BLOCK_N * stride_kn\n"
 ADVANCE_V = "v_ptr += BLOCK_N * stride_vn\n"
 K_OFFS = "k_offs = offs_n[:, None] * stride_kn + offs_d[None, :]"
-STRIDES = "*q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *out.stride()[:3],"
 
 # In units of the launch: the step of each problem in which the shared lines lie, if in any.
 _STEPS = {
-    "p03": {"fold": 3, "finish": 4, "launch": 5},
-    "p04": {"walk": 3, "launch": 4},
-    "p05": {"launch": 3},
-    "p06": {"launch": 5},
-    "p07": {"launch": 4},
+    "p03": {"walk": 4, "fold": 4, "acc": 5, "launch": 2},
+    "p04": {"walk": 1},
+    "p05": {},
+    "p06": {"walk": 1},
+    "p07": {"walk": 1},
 }
 _OPTIONS = {
     "p06": "window_size, ",
@@ -124,6 +139,8 @@ def wrong_lse(problem: str) -> tuple[Mutant, ...]:
         mutant(
             name="lse of a natural log scaled",
             edits=((LSE, "lse = (running_max + tl.log(running_sum)) * LN_2"),),
+            expected_id="LSE-LOG-SCALED",
+            step=step,
         ),
         mutant(
             name="lse without max",
@@ -137,7 +154,7 @@ def wrong_lse(problem: str) -> tuple[Mutant, ...]:
             expected_id="LSE-WITHOUT-SUM",
             step=step,
         ),
-        mutant(name="lse not written", edits=((STORE_LSE, ""),), caught_as=NOT_WRITTEN),
+        mutant(name="lse not written", edits=((STORE_LSE[problem], ""),), caught_as=NOT_WRITTEN),
         mutant(
             name="lse not returned",
             edits=((RETURN, "    return out\n"),),
@@ -158,11 +175,12 @@ def wrong_fold(problem: str) -> tuple[Mutant, ...]:
     """Mistakes in products, scale and online softmax."""
     mutant = partial(Mutant, problem, checks=("plain",))
     steps = _STEPS[problem]
-    launch, fold = steps["launch"], steps.get("fold")
-    old_max = RESCALE + ("safe_max)" if problem in ("p06", "p07") else "new_max)")
+    launch, fold = steps.get("launch"), steps.get("fold")
     unseen = 'tl.where(running_max == float("-inf"), 0.0, 1.0)'
     return (
-        mutant(name="no scale", edits=((LAUNCH_SCALE, "LOG2_E,"),), expected_id="SCALE-MISSING"),
+        mutant(
+            name="no scale", edits=((LAUNCH_SCALE, "LOG2_E.value,"),), expected_id="SCALE-MISSING"
+        ),
         mutant(
             name="log2e forgotten",
             edits=((LAUNCH_SCALE, "softmax_scale,"),),
@@ -182,7 +200,7 @@ def wrong_fold(problem: str) -> tuple[Mutant, ...]:
             name="scaled before the fold too",
             edits=((PRODUCTS, PRODUCTS + " * scale_log2"),),
             expected_id="SCALE-TWICE-IN-LOG2",
-            step=steps.get("walk", 2 if problem == "p03" else None),
+            step=steps.get("walk"),
         ),
         mutant(
             name="scaled again inside exp2",
@@ -191,22 +209,24 @@ def wrong_fold(problem: str) -> tuple[Mutant, ...]:
                 (NEW_MAX, NEW_MAX.replace(" * scale_log2", "")),
                 (WEIGHTS, "p = tl.exp2(scale_log2 * scores - scale_log2 * "),
             ),
+            expected_id="SCALE-AGAIN-IN-WEIGHTS",
         ),
         mutant(
             name="weights not scaled",
             edits=((WEIGHTS, "p = tl.exp2(scores - "),),
+            expected_id="WEIGHTS-OF-RAW-SCORES",
         ),
         Mutant(
             problem,
             "softmax_scale ignored",
             ("scale",),
-            (("    if softmax_scale is None:\n", "    if True:\n"),),
+            ((DEFAULT_SCALE, "return 1.0 / math.sqrt(head_dim)"),),
             "SCALE-OPTION-IGNORED",
             keeps=0.6,
         ),
         mutant(
             name="no rescale",
-            edits=((old_max, f"rescale = {unseen}"),),
+            edits=((RESCALE + "new_max)", f"rescale = {unseen}"),),
             expected_id="RESCALE-MISSING",
             step=fold,
         ),
@@ -214,7 +234,7 @@ def wrong_fold(problem: str) -> tuple[Mutant, ...]:
             name="acc not rescaled",
             edits=((ACC, ACC.replace("acc * rescale[:, None]", "acc")),),
             expected_id="RESCALE-ACC-MISSING",
-            step=fold,
+            step=steps.get("acc"),
         ),
         mutant(
             name="sum not rescaled",
@@ -226,11 +246,13 @@ def wrong_fold(problem: str) -> tuple[Mutant, ...]:
             name="acc overwritten",
             edits=((ACC, ACC.replace("acc * rescale[:, None], ", "")),),
             expected_id="ACC-OVERWRITTEN",
-            step=fold,
+            step=steps.get("acc"),
         ),
         mutant(
             name="running max forgotten",
-            edits=(("    running_max = new_max\n", ""),),
+            edits=(("running_max = new_max\n", "running_max += 0.0\n"),),
+            expected_id="RUNNING-MAX-FORGOTTEN",
+            step=fold or steps.get("walk"),
         ),
         mutant(
             name="sum along the wrong axis",
@@ -279,47 +301,56 @@ def wrong_fold(problem: str) -> tuple[Mutant, ...]:
     )
 
 
+def _wrong_pointers(problem: str) -> tuple[Mutant, ...]:
+    """Mistakes in how K and V are walked."""
+    mutant = partial(Mutant, problem, checks=("plain",))
+    k, v = ADVANCE_K, ADVANCE_V
+    if problem == "p03":
+        k, v = k.replace("stride_kn", "k_strides[2]"), v.replace("stride_vn", "v_strides[2]")
+    stopped = {k: "k_ptr += 0\n", v: "v_ptr += 0\n"}
+    no_stride = {step: step.partition(" * ")[0] + "\n" for step in (k, v)}
+    if problem in ("p06", "p07"):  # each tile is loaded from its first key on
+        first = "first_key" if problem == "p06" else "begin"
+        k, v = "load_tile(k_ptr, key_start, stride_kn,", "load_tile(v_ptr, key_start, stride_vn,"
+        stopped = {load: load.replace("key_start", first) for load in (k, v)}
+        no_stride = {
+            k: k.replace("(k_ptr,", "(k_ptr + key_start - key_start * stride_kn,"),
+            v: v.replace("(v_ptr,", "(v_ptr + key_start - key_start * stride_vn,"),
+        }
+    return (
+        mutant(name="k not advanced", edits=((k, stopped[k]),)),
+        mutant(name="v not advanced", edits=((v, stopped[v]),)),
+        mutant(name="k advanced without its stride", edits=((k, no_stride[k]),)),
+        mutant(name="v advanced without its stride", edits=((v, no_stride[v]),)),
+        mutant(name="k and v not advanced", edits=((k, stopped[k]), (v, stopped[v]))),
+    )
+
+
 def wrong_memory(problem: str) -> tuple[Mutant, ...]:
     """Mistakes in grid, pointers, strides and outputs."""
     mutant = partial(Mutant, problem)
-    length = "seqlen_q" if problem == "p03" else "seqlen"
-    rounded_up = f'triton.cdiv({length}, config["BLOCK_M"])'
-    pointers = (
-        mutant("k not advanced", ("plain",), ((ADVANCE_K, "k_ptr += 0\n"),)),
-        mutant("v not advanced", ("plain",), ((ADVANCE_V, "v_ptr += 0\n"),)),
-        mutant(
-            "k advanced without its stride",
-            ("plain",),
-            ((ADVANCE_K, ADVANCE_K.replace(" * stride_kn", "")),),
-        ),
-        mutant(
-            "v advanced without its stride",
-            ("plain",),
-            ((ADVANCE_V, ADVANCE_V.replace(" * stride_vn", "")),),
-        ),
-        mutant(
-            "k and v not advanced",
-            ("plain",),
-            ((ADVANCE_K, "k_ptr += 0\n"), (ADVANCE_V, "v_ptr += 0\n")),
-        ),
-    )
+    rounded_up, store_lse = _NUM_TILES[problem], STORE_LSE[problem]
+    rows_of_k = (K_OFFS, K_OFFS.replace("stride_kn", "HEAD_DIM"))
+    if problem == "p03":
+        rows_of_k = (
+            "k_offs = offs_n[:, None] * k_strides[2]",
+            "k_offs = offs_n[:, None] * HEAD_DIM",
+        )
+    elif problem in ("p06", "p07"):
+        rows_of_k = ("key_start, stride_kn,", "key_start, HEAD_DIM,")
+    start = ("tl.program_id(1)) * BLOCK_M", "tl.program_id(1))")
+    if problem == "p03":
+        start = ("% num_query_tiles * BLOCK_M", "% num_query_tiles")
+    elif problem == "p04":
+        start = ("query_tile * BLOCK_M", "query_tile")
     return (
-        *(pointers if problem != "p07" else ()),
-        mutant(
-            "block size forgotten",
-            ("plain",),
-            (
-                ("query_tile * BLOCK_M + tl", "query_tile + tl")
-                if problem == "p03"
-                else ("query_start = query_tile * BLOCK_M", "query_start = query_tile"),
-            ),
-            caught_as=NOT_WRITTEN,
-        ),
+        *(_wrong_pointers(problem) if problem != "p07" else ()),
+        mutant("block size forgotten", ("plain",), (start,), caught_as=NOT_WRITTEN),
         mutant(
             "wrong axis of the grid",
             ("plain",),
             (
-                ("tl.program_id(0)", "tl.program_id(1)", 2)
+                ("tl.program_id(0) % num_query_tiles", "tl.program_id(1) % num_query_tiles")
                 if problem == "p03"
                 else (" - 1 - tl.program_id(1)", " - 1 - tl.program_id(0)"),
             ),
@@ -335,34 +366,34 @@ def wrong_memory(problem: str) -> tuple[Mutant, ...]:
         mutant(
             "out written past the end",
             ("ragged",),
-            ((STORE_OUT, STORE_OUT.replace(", mask=in_bounds[:, None]", "")),),
+            ((STORE_OUT, STORE_OUT.partition(", mask=")[0] + ")"),),
             caught_as=WRITE_OUTSIDE,
             keeps=0.6,
         ),
         mutant(
             "lse written past the end",
             ("ragged",),
-            ((STORE_LSE, STORE_LSE.replace(", mask=in_bounds", "")),),
+            ((store_lse, store_lse.partition(", mask=")[0] + ")\n"),),
             caught_as=WRITE_OUTSIDE,
             keeps=0.6,
         ),
         mutant(
             "strides of k for v",
             ("layouts",),
-            ((STRIDES, STRIDES.replace("*v.stride", "*k.stride")),),
+            (("v.stride()[:3]", "k.stride()[:3]"),),
             keeps=0.6,
         ),
         mutant(
             "strides of q for out",
             ("layouts",),
-            ((STRIDES, STRIDES.replace("*out.stride", "*q.stride")),),
+            (("out.stride()[:3]", "q.stride()[:3]"),),
             caught_as=WRITE_OUTSIDE,
             keeps=0.6,
         ),
         mutant(
             "rows of k taken to be dense",
             ("layouts",),
-            ((K_OFFS, K_OFFS.replace("stride_kn", "HEAD_DIM")),),
+            (rows_of_k,),
             keeps=0.6,
         ),
         mutant(
@@ -382,7 +413,7 @@ def wrong_memory(problem: str) -> tuple[Mutant, ...]:
         mutant(
             "q scaled in place",
             ("plain",),
-            ((ALLOCATE, "q.mul_(softmax_scale)\n    " + ALLOCATE), (LAUNCH_SCALE, "LOG2_E,")),
+            ((ALLOCATE, "q.mul_(softmax_scale)\n    " + ALLOCATE), (LAUNCH_SCALE, "LOG2_E.value,")),
             caught_as=OVERWRITTEN,
         ),
     )

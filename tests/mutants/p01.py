@@ -15,23 +15,18 @@ from tests.mutants.common import (
 
 _MUTANT = partial(Mutant, "p01")
 
-_MAX = "tile_max = softmax_scale * scores.amax(dim=-1, keepdim=True)"
-_WEIGHTS = "weights = torch.add(-new_max, scores, alpha=softmax_scale, out=scores).exp_()"
-_NO_SCALE = (
-    (_MAX, _MAX.replace("softmax_scale * ", "")),
-    (_WEIGHTS, "weights = scores.sub_(new_max).exp_()"),
-)
-_PRODUCTS = "scores = _tile_matmul(q_tile, k_tile.transpose(1, 2))"
-_CORRECTION = "torch.exp(running_max - new_max)"
-_RESCALED_SUM = "torch.addcmul(tile_sum, running_sum, correction)"
-_RESCALED_ACC = "torch.addcmul(tile_acc, acc, correction)"
+_WEIGHTS = "weights = scores.sub_(new_max).exp_()"
+_PRODUCTS = "scores = tile_matmul(q_tile, k_tile.transpose(1, 2), softmax_scale)"
+_NO_SCALE = ((_PRODUCTS, _PRODUCTS.replace(", softmax_scale", "")),)
+_RESCALE = "torch.exp(running_max - new_max)"
+_RESCALED_SUM = "torch.addcmul(tile_sum, running_sum, rescale)"
+_RESCALED_ACC = "torch.addcmul(tile_acc, acc, rescale)"
 _OUT = "out[:, q_start:q_stop] = acc / running_sum"
-_LSE = "(running_max + running_sum.log()).squeeze(-1)"
+_LSE = "running_max + running_sum.log()"
 _RETURN = "return out.view(q.shape), lse.view(q.shape[:3])"
 _HIDDEN = "scores.masked_fill_(key[None, :] > query[:, None], -math.inf)"
 _CROSSED = "k_stop - 1 > q_start"
-_MASKED = f"if is_causal and {_CROSSED}:"
-_STOP = "            visible_stop = q_stop\n"
+_STOP = "        stop = q_stop\n"
 _HEADS = "k_heads, v_heads = q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)"
 _ALLOCATE = "out = torch.empty(q_heads.shape, dtype=q.dtype, device=q.device)"
 _ENTRY = "def flash_attention(\n"
@@ -87,75 +82,78 @@ MUTANTS = (
         earns_nothing=True,
     ),
     # -- scale ----------------------------------------------------------------------------------
-    _MUTANT("no scale", ("plain",), _NO_SCALE, "SCALE-MISSING"),
+    _MUTANT("no scale", ("plain",), _NO_SCALE, "SCALE-MISSING", step=1),
     _MUTANT(
-        "scaled in step 3 and in step 5",
-        ("plain",),
+        "scaled twice",
+        ("plain", "one_key"),
         ((_PRODUCTS, _PRODUCTS + " * softmax_scale"),),
         "SCALE-SQUARED",
+        step=1,
     ),
     _MUTANT(
         "scaled again inside exp",
         ("plain", "lse"),
-        (
-            (_MAX, "scores *= softmax_scale\n            " + _NO_SCALE[0][1]),
-            (_WEIGHTS, "weights = torch.exp(softmax_scale * (scores - new_max))"),
-        ),
+        ((_WEIGHTS, "weights = torch.exp(softmax_scale * (scores - new_max))"),),
     ),
     _MUTANT(
         "softmax_scale ignored",
         ("scale",),
-        (("    if softmax_scale is None:\n", "    if True:\n"),),
+        ((_PRODUCTS, _PRODUCTS.replace("softmax_scale", "q.shape[3] ** -0.5")),),
         "SCALE-OPTION-IGNORED",
+        step=1,
         keeps=0.6,
     ),
     # -- online softmax ---------------------------------------------------------------------------
     _MUTANT(
         "no rescale",
         ("plain",),
-        ((_CORRECTION, "torch.ones_like(new_max)"),),
+        ((_RESCALE, "torch.ones_like(new_max)"),),
         "RESCALE-MISSING",
-        step=5,
+        step=3,
     ),
     _MUTANT(
         "acc not rescaled",
         ("plain",),
         ((_RESCALED_ACC, "acc + tile_acc"),),
         "RESCALE-ACC-MISSING",
-        step=5,
+        step=3,
     ),
     _MUTANT(
         "sum not rescaled",
         ("plain",),
         ((_RESCALED_SUM, "running_sum + tile_sum"),),
         "RESCALE-SUM-MISSING",
-        step=5,
+        step=3,
     ),
     _MUTANT(
-        "acc overwritten", ("plain",), ((_RESCALED_ACC, "tile_acc"),), "ACC-OVERWRITTEN", step=5
+        "acc overwritten", ("plain",), ((_RESCALED_ACC, "tile_acc"),), "ACC-OVERWRITTEN", step=3
     ),
     _MUTANT("sum overwritten", ("plain", "lse"), ((_RESCALED_SUM, "tile_sum"),)),
-    _MUTANT("running max forgotten", ("plain",), (("            running_max = new_max\n", ""),)),
+    _MUTANT(
+        "running max forgotten",
+        ("plain",),
+        (("running_max, running_sum, acc = new_max, ", "running_sum, acc = "),),
+    ),
     _MUTANT(
         "old maximum subtracted",
         ("plain",),
-        ((_WEIGHTS, _WEIGHTS.replace("-new_max", "-running_max")),),
+        ((_WEIGHTS, _WEIGHTS.replace("new_max", "running_max")),),
     ),
     _MUTANT(
-        "correction upside down",
+        "rescale upside down",
         ("plain",),
-        ((_CORRECTION, "torch.exp(new_max - running_max)"),),
+        ((_RESCALE, "torch.exp(new_max - running_max)"),),
         caught_as=NAN,
     ),
     _MUTANT(
         "powers of two",
         ("plain",),
         (
-            (_CORRECTION, _CORRECTION.replace("exp(", "exp2(")),
+            (_RESCALE, _RESCALE.replace("exp(", "exp2(")),
             (_WEIGHTS, _WEIGHTS.replace("exp_()", "exp2_()")),
         ),
         "EXP2-WITHOUT-LOG2E",
-        step=5,
+        step=2,
     ),
     _MUTANT(
         "first tile only",
@@ -168,14 +166,13 @@ MUTANTS = (
         ("plain",),
         ((_OUT, _OUT.replace(" / running_sum", "")),),
         "NOT-NORMALISED",
-        step=6,
     ),
     _MUTANT("nan", ("plain",), ((_OUT, _OUT + " * math.nan"),), caught_as=NAN),
     # -- products -----------------------------------------------------------------------------
     _MUTANT(
         "k reshaped instead of transposed",
         ("plain",),
-        (("k_tile.transpose(1, 2)", "k_tile.reshape(-1, head_dim, k_stop - k_start)"),),
+        (("k_tile.transpose(1, 2)", "k_tile.reshape(-1, k_tile.shape[2], k_stop - k_start)"),),
     ),
     _MUTANT(
         "k and v swapped",
@@ -216,8 +213,8 @@ MUTANTS = (
         ("unequal",),
         (
             (
-                "seqlen_k = k.shape[2]\n    if softmax",
-                "seqlen_k = min(k.shape[2], seqlen_q)\n    if softmax",
+                "seqlen_q, seqlen_k = q.shape[2], k.shape[2]",
+                "seqlen_q, seqlen_k = q.shape[2], min(q.shape[2], k.shape[2])",
             ),
         ),
         keeps=0.6,
@@ -237,7 +234,7 @@ MUTANTS = (
             (_CROSSED, "k_stop - 1 >= q_start"),
         ),
         "DIAGONAL-EXCLUDED",
-        step=4,
+        step=5,
         keeps=0.5,
     ),
     _MUTANT(
@@ -248,24 +245,24 @@ MUTANTS = (
             (_STOP, _STOP.replace("q_stop", "min(q_stop + 1, seqlen_k)")),
         ),
         "DIAGONAL-SHIFTED",
-        step=4,
+        step=5,
         keeps=0.5,
     ),
     _MUTANT(
         "no mask",
         ("causal",),
-        ((_MASKED, "if False:"), (_STOP, _STOP.replace("q_stop", "seqlen_k"))),
+        ((_CROSSED, "False"), (_STOP, _STOP.replace("q_stop", "seqlen_k"))),
         "CAUSAL-IGNORED",
-        step=4,
+        step=5,
         keeps=0.5,
     ),
-    _MUTANT("diagonal tile not masked", ("causal",), ((_MASKED, "if False:"),), keeps=0.5),
+    _MUTANT("diagonal tile not masked", ("causal",), ((_CROSSED, "False"),), keeps=0.5),
     _MUTANT(
         "mask transposed",
         ("causal",),
         (
             (_HIDDEN, _HIDDEN.replace("key[None, :] >", "key[None, :] <")),
-            (_MASKED, "if is_causal:"),
+            (_CROSSED, "True"),
             (_STOP, _STOP.replace("q_stop", "seqlen_k")),
         ),
         keeps=0.5,
@@ -282,15 +279,14 @@ MUTANTS = (
     _MUTANT(
         "diagonal tile skipped",
         ("causal",),
-        ((_STOP, _STOP.replace("q_stop", "max(q_start, 1)")),),
+        (("= _visible_stop(q_stop,", "= _visible_stop(max(q_start, 1),"),),
         keeps=0.5,
     ),
     _MUTANT(
         "causal without being asked",
         ("plain",),
-        ((_MASKED, f"if {_CROSSED}:"),),
+        (("            if is_causal:\n", "            if True:\n"),),
         "CAUSAL-NOT-ASKED",
-        step=4,
     ),
     # -- heads and layouts ------------------------------------------------------------------------
     _MUTANT(
@@ -327,7 +323,7 @@ MUTANTS = (
         (
             (
                 _HEADS,
-                _HEADS.replace("q.flatten(0, 1)", "q.view(batch * num_heads, seqlen_q, head_dim)"),
+                _HEADS.replace("q.flatten(0, 1)", "q.view(-1, seqlen_q, q.shape[3])"),
             ),
         ),
         caught_as="view size is not compatible",
@@ -344,9 +340,9 @@ MUTANTS = (
     _MUTANT(
         "lse in base 2",
         ("lse",),
-        ((_LSE, "(running_max + running_sum.log()).squeeze(-1) / math.log(2)"),),
+        ((_LSE, f"({_LSE}) / math.log(2)"),),
         "LSE-BASE-2",
-        step=6,
+        step=4,
         keeps=0.6,
     ),
     _MUTANT(
@@ -355,17 +351,17 @@ MUTANTS = (
     _MUTANT(
         "lse without max",
         ("lse",),
-        ((_LSE, "running_sum.log().squeeze(-1)"),),
+        ((_LSE, "running_sum.log()"),),
         "LSE-WITHOUT-MAX",
-        step=6,
+        step=4,
         keeps=0.6,
     ),
     _MUTANT(
         "lse without sum",
         ("lse",),
-        ((_LSE, "running_max.squeeze(-1)"),),
+        ((_LSE, "running_max"),),
         "LSE-WITHOUT-SUM",
-        step=6,
+        step=4,
         keeps=0.6,
     ),
     _MUTANT(
@@ -385,7 +381,7 @@ MUTANTS = (
     _MUTANT(
         "lse not written",
         ("lse",),
-        (("        lse[:, q_start:q_stop] = " + _LSE + "\n", ""),),
+        (("        lse[:, q_start:q_stop] = row_lse.squeeze(-1)\n", ""),),
         caught_as=NOT_WRITTEN,
         keeps=0.6,
     ),

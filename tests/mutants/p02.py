@@ -18,19 +18,22 @@ _MUTANT = partial(Mutant, "p02")
 
 _RETURN = "    return y\n"
 _ENTRY = "def weighted_row_sum("
-_CHECKED = "    _check_arguments(x, w)\n    rows, cols = x.shape\n"
+_CHECKED = "    check_matrix_and_vector(x, w)\n    rows, cols = x.shape\n"
 _STORE = "tl.store(y_ptr + row_ids, y_tile.to(y_ptr.dtype.element_ty), mask=row_mask)"
 _RANGE = "range(0, cols, BLOCK_N)"
-_ADD = "acc += x_tile.to(tl.float32) * w_tile.to(tl.float32)[None, :]"
+_ADD = "acc += products"
+_PRODUCTS = "products = x_tile.to(tl.float32) * w_tile.to(tl.float32)[None, :]"
 _ALLOCATE = "y = torch.empty(rows, dtype=x.dtype, device=x.device)"
 _ROWS = "row_ids = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)"
 _COLS = "col_ids = (col_start + tl.arange(0, BLOCK_N)).to(tl.int64)"
-_GRID = 'triton.cdiv(rows, config["BLOCK_M"])'
+_GRID = 'triton.cdiv(rows, tiles["BLOCK_M"])'
 _LOAD_X = "tl.load(x_ptrs, mask=tile_mask,"
-_LOAD_W = "tl.load(w_ptr + col_ids * stride_wn, mask=col_mask, other=0.0)"
+_LOAD_W = "tl.load(w_ptrs, mask=col_mask, other=0.0)"
+_TILE_MASK = "tile_mask = row_mask[:, None] & col_mask[None, :]"
+_W_PTRS = "w_ptrs = w_ptr + col_ids * stride_wn"
 _X_PTRS = "row_ids[:, None] * stride_xm + col_ids[None, :] * stride_xn"
 _SUM = "y_tile = tl.sum(acc, axis=1)"
-_STRIDES = "rows, cols, x.stride(0), x.stride(1), w.stride(0), **config"
+_STRIDES = "rows, cols, x.stride(0), x.stride(1), w.stride(0), **tiles"
 _NARROW = (
     ("elif cols < 8192:", "elif cols > 0:"),
     ("block_n = min(2048,", "block_n = min(16,"),
@@ -95,7 +98,7 @@ MUTANTS = (
     _MUTANT(
         "grid rounded down",
         ("ragged_rows",),
-        ((_GRID, 'rows // config["BLOCK_M"]'),),
+        ((_GRID, 'rows // tiles["BLOCK_M"]'),),
         caught_as=NOT_WRITTEN,
         keeps=0.6,
     ),
@@ -120,6 +123,11 @@ MUTANTS = (
         ((_COLS, _COLS.replace("col_start + ", "")), *_NARROW),
     ),
     _MUTANT(
+        "columns counted in tiles",
+        ("plain",),
+        ((_RANGE, "range(0, tl.cdiv(cols, BLOCK_N), BLOCK_N)"), *_NARROW),
+    ),
+    _MUTANT(
         "last tile dropped",
         ("ragged_cols",),
         ((_RANGE, "range(0, cols // BLOCK_N * BLOCK_N, BLOCK_N)"),),
@@ -129,14 +137,14 @@ MUTANTS = (
     _MUTANT(
         "x read past the end",
         ("ragged_cols",),
-        ((_LOAD_X, "tl.load(x_ptrs, mask=row_mask[:, None],"),),
+        ((_TILE_MASK, "tile_mask = row_mask[:, None]"),),
         caught_as=READ_OUTSIDE,
         keeps=0.6,
     ),
     _MUTANT(
         "w read past the end",
         ("ragged_cols",),
-        ((_LOAD_W, "tl.load(w_ptr + col_ids * stride_wn)"),),
+        ((_LOAD_W, "tl.load(w_ptrs)"),),
         caught_as=READ_OUTSIDE,
         keeps=0.6,
     ),
@@ -145,34 +153,34 @@ MUTANTS = (
     _MUTANT(
         "weights forgotten",
         ("plain",),
-        ((_ADD, "acc += x_tile.to(tl.float32)"),),
+        ((_PRODUCTS, "products = x_tile.to(tl.float32)"),),
         "WEIGHTS-IGNORED",
-        step=4,
+        step=6,
     ),
     _MUTANT(
         "weights by row",
         ("plain",),
         (
-            (_LOAD_W, "tl.load(w_ptr + row_ids * stride_wn, mask=row_ids < cols, other=0.0)"),
-            (_ADD, _ADD.replace("[None, :]", "[:, None]")),
+            (_W_PTRS, _W_PTRS.replace("col_ids", "row_ids")),
+            ("tile_mask, col_mask, X_EVICTION)\n\n", "tile_mask, row_ids < cols, X_EVICTION)\n\n"),
+            (_PRODUCTS, _PRODUCTS.replace("[None, :]", "[:, None]")),
+            ("products = x_tile * w_tile[None, :]", "products = x_tile * w_tile[:, None]"),
         ),
         "WEIGHTS-BY-ROW",
-        step=3,
     ),
     _MUTANT(
         "only the last tile",
         ("plain",),
         ((_ADD, _ADD.replace("+=", "=")), *_NARROW),
         "ROW-SUM-OVERWRITTEN",
-        step=4,
     ),
-    _MUTANT("mean", ("plain",), ((_SUM, _SUM + " / cols"),), "MEAN-NOT-SUM", step=5),
+    _MUTANT("mean", ("plain",), ((_SUM, _SUM + " / cols"),), "MEAN-NOT-SUM"),
     _MUTANT(
         "products in 16 bits",
         ("products",),
-        ((_ADD, "acc += (x_tile * w_tile[None, :]).to(tl.float32)"),),
+        ((_PRODUCTS, "products = (x_tile * w_tile[None, :]).to(tl.float32)"),),
         "HALF-PRODUCTS",
-        step=4,
+        step=6,
         keeps=0.5,
     ),
     _MUTANT(
@@ -180,7 +188,7 @@ MUTANTS = (
         ("long_rows",),
         (
             ("dtype=tl.float32)", "dtype=x_ptr.dtype.element_ty)"),
-            (_ADD, "acc += x_tile * w_tile[None, :]"),
+            (_PRODUCTS, "products = x_tile * w_tile[None, :]"),
             *_NARROW,
         ),
         keeps=0.5,
@@ -227,12 +235,12 @@ MUTANTS = (
         ("plain",),
         ((_X_PTRS, "row_ids[:, None] * stride_xn + col_ids[None, :] * stride_xm"),),
         "AXES-SWAPPED",
-        step=3,
+        step=5,
     ),
     _MUTANT(
         "stride of w ignored",
         ("w_stride",),
-        ((_LOAD_W, _LOAD_W.replace(" * stride_wn", "")),),
+        ((_W_PTRS, _W_PTRS.replace(" * stride_wn", "")),),
         keeps=0.6,
     ),
     _MUTANT(

@@ -3,15 +3,16 @@
 from functools import partial
 
 from tests.mutants.common import READ_OUTSIDE, Mutant
-from tests.mutants.forward import ALLOCATE, NEW_MAX, everywhere
+from tests.mutants.forward import ALLOCATE, NEW_MAX, PRODUCTS, everywhere
 
 _MUTANT = partial(Mutant, "p03")
 
-_PADDING = "q, k, v, exists[None, :], running_max"
-_EXISTS = "exists = full_end + offs_n < seqlen_k"
-_LOAD_K = "tl.load(k_ptr + k_offs, mask=exists[:, None], other=0.0)"
-_OFFSET_K = "k_ptr += batch * stride_kb + head * stride_kh"
-_OFFSET_V = "v_ptr += batch * stride_vb + head * stride_vh"
+_EXISTS = "visible = keys[None, :] < seqlen_k"
+_HIDE = 'tl.where(visible, scores, float("-inf"))'
+_PADDED = "if not IS_EVEN:"
+_LOAD_K = "load_keys(k_ptr + k_offs, keys, seqlen_k, IS_EVEN)"
+_OFFSET_K = "k_ptr += batch * k_strides[0] + head * k_strides[1]"
+_OFFSET_V = "v_ptr += batch * v_strides[0] + head * v_strides[1]"
 
 MUTANTS = (
     *everywhere("p03"),
@@ -24,36 +25,41 @@ MUTANTS = (
     _MUTANT(
         "padded keys not masked",
         ("ragged",),
-        (("if visible is not None:", "if False:"),),
+        ((_PADDED, "if key_start < 0:"),),
         "PADDED-KEYS-COUNTED",
-        step=2,
+        step=4,
         keeps=0.6,
     ),
     _MUTANT(
         "padded scores of zero",
         ("ragged",),
-        (('tl.where(visible, scores, float("-inf"))', "tl.where(visible, scores, 0.0)"),),
+        ((_HIDE, "tl.where(visible, scores, 0.0)"),),
         "PADDED-KEYS-COUNTED",
-        step=2,
+        step=4,
         keeps=0.6,
     ),
     _MUTANT(
         "padding by position in the tile",
         ("ragged",),
-        ((_PADDING, "q, k, v, (offs_n < seqlen_k)[None, :], running_max"),),
+        ((_EXISTS, "visible = offs_n[None, :] < seqlen_k"),),
         keeps=0.6,
     ),
     _MUTANT(
         "last tile dropped",
         ("ragged",),
-        (("if full_end < seqlen_k:", "if full_end > seqlen_k:"),),
+        (("range(0, seqlen_k, BLOCK_N)", "range(0, seqlen_k // BLOCK_N * BLOCK_N, BLOCK_N)"),),
         "LAST-KEY-TILE-DROPPED",
         keeps=0.6,
     ),
     _MUTANT(
         "keys counted by queries",
         ("unequal",),
-        (("seqlen_k = k.shape[2]", "seqlen_k = min(k.shape[2], seqlen_q)"),),
+        (
+            (
+                "num_q_heads, seqlen_q, seqlen_k, softmax",
+                "num_q_heads, seqlen_q, min(seqlen_q, seqlen_k), softmax",
+            ),
+        ),
         keeps=0.6,
     ),
     _MUTANT(
@@ -66,7 +72,7 @@ MUTANTS = (
     _MUTANT(
         "k read past the end",
         ("ragged",),
-        ((_LOAD_K, "tl.load(k_ptr + k_offs)"),),
+        ((_LOAD_K, "load_keys(k_ptr + k_offs, keys, seqlen_k, True)"),),
         caught_as=READ_OUTSIDE,
         keeps=0.6,
     ),
@@ -75,32 +81,39 @@ MUTANTS = (
         "head 0 for all",
         ("batch_heads",),
         (
-            (_OFFSET_K, "k_ptr += batch * stride_kb"),
-            (_OFFSET_V, "v_ptr += batch * stride_vb"),
+            (_OFFSET_K, "k_ptr += batch * k_strides[0]"),
+            (_OFFSET_V, "v_ptr += batch * v_strides[0]"),
         ),
         "HEADS-ZERO",
-        step=1,
+        step=3,
         keeps=0.6,
     ),
     _MUTANT(
         "batch 0 for all",
         ("batch_heads",),
         (
-            (_OFFSET_K, "k_ptr += head * stride_kh"),
-            (_OFFSET_V, "v_ptr += head * stride_vh"),
+            (_OFFSET_K, "k_ptr += head * k_strides[1]"),
+            (_OFFSET_V, "v_ptr += head * v_strides[1]"),
         ),
         "BATCH-ZERO",
-        step=1,
+        step=3,
         keeps=0.6,
     ),
     _MUTANT(
         "batch divided by one head",
         ("batch_heads",),
         (
-            ("batch = batch_head // num_q_heads", "batch = batch_head % num_q_heads"),
-            ("head = batch_head % num_q_heads", "head = batch_head // num_q_heads"),
+            (
+                "batch, head = batch_head // num_q_heads, batch_head % num_q_heads",
+                "head, batch = batch_head // num_q_heads, batch_head % num_q_heads",
+            ),
         ),
         caught_as="outside a tensor",
         keeps=0.6,
+    ),
+    _MUTANT(
+        "k not transposed",
+        ("plain",),
+        ((PRODUCTS, PRODUCTS.replace("tl.trans(k)", "k")),),
     ),
 )

@@ -2,17 +2,17 @@
 
 from functools import partial
 
-from tests.mutants.common import NOT_WRITTEN, READ_OUTSIDE, Mutant
-from tests.mutants.forward import everywhere
+from tests.mutants.common import NAN, NOT_WRITTEN, READ_OUTSIDE, Mutant
+from tests.mutants.forward import RESCALE, everywhere
 
 _MUTANT = partial(Mutant, "p04")
 
-VISIBLE = "visible = keys[None, :] <= offs_m[:, None]"
-END = "diagonal_end = tl.minimum(query_start + BLOCK_M, seqlen)"
-OWN_KEY_HIDDEN = ((VISIBLE, "visible = keys[None, :] < offs_m[:, None]"),)
+VISIBLE = "visible = keys[None, :] <= queries[:, None]"
+END = "end_key = tl.minimum(query_start + BLOCK_M, seqlen)"
+OWN_KEY_HIDDEN = ((VISIBLE, "visible = keys[None, :] < queries[:, None]"),)
 NEXT_KEY_VISIBLE = (
-    (VISIBLE, "visible = (keys[None, :] <= offs_m[:, None] + 1) & (keys[None, :] < seqlen)"),
-    (END, "diagonal_end = tl.minimum(query_start + BLOCK_M + 1, seqlen)"),
+    (VISIBLE, "visible = (keys[None, :] <= queries[:, None] + 1) & (keys[None, :] < seqlen)"),
+    (END, "end_key = tl.minimum(query_start + BLOCK_M + 1, seqlen)"),
 )
 _FULL_END = "full_end = query_start // BLOCK_N * BLOCK_N"
 _HIDE = 'scores = tl.where(visible, scores, float("-inf"))'
@@ -20,26 +20,26 @@ _HIDE = 'scores = tl.where(visible, scores, float("-inf"))'
 MUTANTS = (
     *everywhere("p04"),
     # -- the mask ---------------------------------------------------------------------------------
-    _MUTANT("own key hidden", ("plain",), OWN_KEY_HIDDEN, "DIAGONAL-EXCLUDED", step=3),
-    _MUTANT("next key visible", ("plain",), NEXT_KEY_VISIBLE, "DIAGONAL-SHIFTED", step=3),
+    _MUTANT("own key hidden", ("plain",), OWN_KEY_HIDDEN, "DIAGONAL-EXCLUDED", step=1),
+    _MUTANT("next key visible", ("plain",), NEXT_KEY_VISIBLE, "DIAGONAL-SHIFTED", step=1),
     _MUTANT(
         "future visible",
         ("plain",),
         (
-            (VISIBLE, "visible = (keys[None, :] < seqlen) & (offs_m[:, None] >= 0)"),
-            (END, "diagonal_end = seqlen"),
+            (VISIBLE, "visible = (keys[None, :] < seqlen) & (queries[:, None] >= 0)"),
+            (END, "end_key = seqlen"),
         ),
         "CAUSAL-IGNORED",
     ),
     _MUTANT(
         "mask transposed",
         ("plain",),
-        ((VISIBLE, "visible = keys[None, :] >= offs_m[:, None]"),),
+        ((VISIBLE, "visible = keys[None, :] >= queries[:, None]"),),
     ),
     _MUTANT(
         "mask by position in the tile",
         ("plain",),
-        ((VISIBLE, "visible = offs_n[None, :] <= offs_m[:, None]"),),
+        ((VISIBLE, "visible = offs_n[None, :] <= queries[:, None]"),),
     ),
     _MUTANT(
         "queries by position in the tile",
@@ -72,12 +72,12 @@ MUTANTS = (
     _MUTANT(
         "walk ends one tile early",
         ("plain",),
-        ((END, "diagonal_end = tl.minimum(query_start + BLOCK_M, seqlen) - BLOCK_N"),),
+        ((END, "end_key = tl.minimum(query_start + BLOCK_M, seqlen) - BLOCK_N"),),
     ),
     _MUTANT(
         "walk ends at the query tile",
         ("plain",),
-        ((END, "diagonal_end = query_start"),),
+        ((END, "end_key = query_start"),),
     ),
     _MUTANT(
         "last tile dropped",
@@ -85,7 +85,7 @@ MUTANTS = (
         (
             (
                 END,
-                "diagonal_end = tl.minimum(query_start + BLOCK_M, seqlen // BLOCK_N * BLOCK_N)",
+                "end_key = tl.minimum(query_start + BLOCK_M, seqlen // BLOCK_N * BLOCK_N)",
             ),
         ),
         "LAST-KEY-TILE-DROPPED",
@@ -97,15 +97,23 @@ MUTANTS = (
         ("plain",),
         (
             (
-                "            scores, v, running_max, running_sum, acc, scale_log2\n",
-                "            scores, v, running_sum, running_max, acc, scale_log2\n",
+                "= fold_tile(scores, v, running_max, new_max, running_sum, acc, scale_log2)",
+                "= fold_tile(scores, v, running_sum, new_max, running_max, acc, scale_log2)",
             ),
         ),
+        "SUM-AND-MAX-SWAPPED",
+        step=1,
+    ),
+    _MUTANT(
+        "rescale inverted",
+        ("plain",),
+        ((RESCALE + "new_max)", "rescale = tl.exp2(new_max - running_max)"),),
+        caught_as=NAN,
     ),
     _MUTANT(
         "k read past the end",
         ("ragged",),
-        (('is_even = seqlen % config["BLOCK_N"] == 0', "is_even = True"),),
+        (('IS_EVEN=seqlen % tiles["BLOCK_N"] == 0', "IS_EVEN=True"),),
         caught_as=READ_OUTSIDE,
         keeps=0.6,
     ),

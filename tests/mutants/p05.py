@@ -2,18 +2,19 @@
 
 from functools import partial
 
-from tests.mutants.common import NOT_WRITTEN, Mutant
+from tests.mutants.common import NOT_WRITTEN, READ_OUTSIDE, Mutant
 from tests.mutants.forward import everywhere
 from tests.mutants.p04 import NEXT_KEY_VISIBLE, OWN_KEY_HIDDEN
 
 _MUTANT = partial(Mutant, "p05")
 
 KV_HEAD = "kv_head = q_head // group_size"
-OFFSET_K = "k_ptr += batch * stride_kb + kv_head * stride_kh"
-OFFSET_V = "v_ptr += batch * stride_vb + kv_head * stride_vh"
+OFFSET_K = "k_ptr += batch * k_strides[0] + kv_head * k_strides[1]"
+OFFSET_V = "v_ptr += batch * v_strides[0] + kv_head * v_strides[1]"
+GRID = "return section, num_tiles, batch * num_q_heads // section"
 BATCH_IGNORED = (
-    (OFFSET_K, "k_ptr += kv_head * stride_kh"),
-    (OFFSET_V, "v_ptr += kv_head * stride_vh"),
+    (OFFSET_K, "k_ptr += kv_head * k_strides[1]"),
+    (OFFSET_V, "v_ptr += kv_head * v_strides[1]"),
 )
 
 MUTANTS = (
@@ -56,7 +57,8 @@ MUTANTS = (
         (
             (
                 OFFSET_V,
-                "v_ptr += batch * stride_vb + (q_head % (num_q_heads // group_size)) * stride_vh",
+                "v_ptr += batch * v_strides[0]"
+                " + (q_head % (num_q_heads // group_size)) * v_strides[1]",
             ),
         ),
         keeps=0.5,
@@ -81,20 +83,31 @@ MUTANTS = (
     _MUTANT(
         "sections left out of the grid",
         ("batch_heads",),
-        (("(section, num_tiles, batch * num_q_heads // section)", "(section, num_tiles)"),),
+        ((GRID, "return section, num_tiles"),),
         caught_as=NOT_WRITTEN,
         keeps=0.5,
     ),
     _MUTANT(
         "one head of each group",
         ("groups",),
-        (
-            (
-                "(section, num_tiles, batch * num_q_heads // section)",
-                "(section, num_tiles, batch * num_kv_heads // section)",
-            ),
-        ),
+        ((GRID, GRID.replace("num_q_heads", "num_kv_heads")),),
         caught_as=NOT_WRITTEN,
         keeps=0.5,
+    ),
+    _MUTANT(
+        "batch stride of q for k",
+        ("groups",),
+        ((OFFSET_K, OFFSET_K.replace("k_strides[0]", "q_strides[0]")),),
+        keeps=0.6,
+    ),
+    _MUTANT(
+        "batch and head exchanged",
+        ("batch_heads",),
+        (
+            ("(batch_head // num_q_heads).to", "(batch_head % num_q_heads).to"),
+            ("q_head = (batch_head % num_q_heads)", "q_head = (batch_head // num_q_heads)"),
+        ),
+        caught_as=READ_OUTSIDE,
+        keeps=0.6,
     ),
 )

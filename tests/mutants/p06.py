@@ -4,15 +4,17 @@ from functools import partial
 
 from tests.mutants.common import READ_OUTSIDE, Mutant
 from tests.mutants.forward import everywhere
-from tests.mutants.p05 import BATCH_IGNORED, KV_HEAD
+from tests.mutants.p05 import BATCH_IGNORED
 
 _MUTANT = partial(Mutant, "p06")
 
-CLAMP = "window_size = min(window_size, seqlen)\n"
+CLAMP = "min(window_size, seqlen)"
+KV_HEAD = "return batch, q_head, q_head // group_size, query_start"
+INTERLEAVED = KV_HEAD.replace("// group_size", "% (num_q_heads // group_size)")
 _VISIBLE = "visible = (keys[None, :] <= queries) & (keys[None, :] > queries - window_size)"
 END = "end_key = tl.minimum(query_start + BLOCK_M, seqlen)"
 FIRST = "first_key = tl.maximum(query_start - window_size + 1, 0) // BLOCK_N * BLOCK_N"
-DIAGONAL = "diagonal_start = query_start // BLOCK_N * BLOCK_N"
+DIAGONAL = "full_end = query_start // BLOCK_N * BLOCK_N"
 FULL = "full_start = tl.cdiv(tl.maximum(end_key - window_size, 0), BLOCK_N) * BLOCK_N"
 SAFE_MAX = 'safe_max = tl.where(new_max == float("-inf"), 0.0, new_max)'
 # Rows past the end see what the last row sees; keys past the end stay hidden.
@@ -21,12 +23,11 @@ NEXT_KEY_VISIBLE = (
     (END, END.replace("BLOCK_M", "BLOCK_M + 1")),
 )
 _EDGE_OR_DIAGONAL = "if (key_start < full_start) | (key_start >= full_end):"
-_WALK_DONE = "    # <<< step 4\n"
+_WALK_DONE = "\n    out = acc / running_sum[:, None]"
 _WALK = """\
-    running_max, running_sum, acc = _visit_key_tiles(
-        q, k_ptr, v_ptr, stride_kn, stride_vn, offs_m, {begin}, {end}, {end}, {end},
-        seqlen, window_size, running_max, running_sum, acc, scale_log2,
-        HEAD_DIM=HEAD_DIM, BLOCK_N=BLOCK_N,
+    running_max, running_sum, acc = _walk(
+        q, k_ptr, v_ptr, k_strides[2], v_strides[2], queries, {begin}, {end}, {end}, {end},
+        seqlen, window_size, running_max, running_sum, acc, scale_log2, HEAD_DIM, BLOCK_N,
     )
 """
 
@@ -38,20 +39,20 @@ def _again(begin: str, end: str) -> tuple[tuple[str, str], ...]:
 
 MUTANTS = (
     *everywhere("p06"),
-    # -- step 1 -----------------------------------------------------------------------------------
+    # -- the safe maximum -------------------------------------------------------------------------
     _MUTANT(
         "no safe maximum",
         ("window", "unaligned_window"),
         ((SAFE_MAX, "safe_max = new_max"),),
         keeps=0.5,
     ),
-    # -- step 2 -----------------------------------------------------------------------------------
+    # -- the mask ---------------------------------------------------------------------------------
     _MUTANT(
         "window one smaller",
         ("window", "unaligned_window"),
         ((_VISIBLE, _VISIBLE.replace("- window_size", "- window_size + 1")),),
         "WINDOW-ONE-SMALLER",
-        step=2,
+        step=1,
         keeps=0.5,
     ),
     _MUTANT(
@@ -59,13 +60,13 @@ MUTANTS = (
         ("window", "unaligned_window"),
         ((_VISIBLE, _VISIBLE.replace("> queries", ">= queries")),),
         "WINDOW-ONE-LARGER",
-        step=2,
+        step=1,
         keeps=0.5,
     ),
     _MUTANT(
         "window ignored",
         ("window", "unaligned_window"),
-        ((CLAMP, "window_size = seqlen\n"),),
+        ((CLAMP, "seqlen"),),
         "WINDOW-IGNORED",
         keeps=0.6,
     ),
@@ -79,7 +80,7 @@ MUTANTS = (
     _MUTANT(
         "window from the first query of the tile",
         ("unaligned_window",),
-        ((_VISIBLE, _VISIBLE.replace("> queries", "> tl.min(offs_m)")),),
+        ((_VISIBLE, _VISIBLE.replace("> queries", "> tl.min(queries)")),),
         keeps=0.6,
     ),
     _MUTANT(
@@ -87,9 +88,9 @@ MUTANTS = (
         ("plain", "window"),
         ((_VISIBLE, _VISIBLE.replace("<= queries", "< queries")),),
         "DIAGONAL-EXCLUDED",
-        step=2,
+        step=1,
     ),
-    _MUTANT("next key visible", ("plain", "window"), NEXT_KEY_VISIBLE, "DIAGONAL-SHIFTED", step=2),
+    _MUTANT("next key visible", ("plain", "window"), NEXT_KEY_VISIBLE, "DIAGONAL-SHIFTED", step=1),
     _MUTANT(
         "diagonal forgotten",
         ("plain",),
@@ -100,7 +101,12 @@ MUTANTS = (
             ),
         ),
     ),
-    # -- step 3: each limit one tile off ----------------------------------------------------------
+    _MUTANT(
+        "window or causal",
+        ("plain", "window"),
+        ((_VISIBLE, _VISIBLE.replace("&", "|")),),
+    ),
+    # -- each limit one tile off ------------------------------------------------------------------
     _MUTANT("walk ends one tile early", ("plain",), ((END, END + " - BLOCK_N"),)),
     _MUTANT(
         "walk begins one tile late",
@@ -137,30 +143,30 @@ MUTANTS = (
         ("plain",),
         ((_EDGE_OR_DIAGONAL, "if key_start < full_start:"),),
     ),
-    # -- step 4 -----------------------------------------------------------------------------------
+    # -- the walk ---------------------------------------------------------------------------------
     _MUTANT(
         "window not begun at a tile",
         ("unaligned_window",),
         (
             (FIRST, FIRST.replace(" // BLOCK_N * BLOCK_N", "")),
-            *_again("first_key", "tl.minimum(full_start, diagonal_start)"),
+            *_again("first_key", "tl.minimum(full_start, full_end)"),
             (
-                "offs_m, first_key, full_start, diagonal_start,\n",
-                "offs_m, tl.minimum(full_start, diagonal_start), full_start, diagonal_start,\n",
+                "v_strides[2], queries, first_key, full_start, full_end,\n",
+                "v_strides[2], queries, tl.minimum(full_start, full_end), full_start, full_end,\n",
             ),
         ),
         keeps=0.6,
     ),
-    _MUTANT("diagonal tile counted twice", ("plain",), _again("diagonal_start", "end_key")),
+    _MUTANT("diagonal tile counted twice", ("plain",), _again("full_end", "end_key")),
     _MUTANT(
         "full tile counted twice",
         ("window",),
-        _again("tl.maximum(diagonal_start - BLOCK_N, full_start)", "diagonal_start"),
+        _again("tl.maximum(full_end - BLOCK_N, full_start)", "full_end"),
     ),
     _MUTANT(
         "v read past the end",
         ("ragged",),
-        (("tl.load(v_ptr + v_offs, mask=exists, other=0.0)", "tl.load(v_ptr + v_offs)"),),
+        (("stride_vn, seqlen, BLOCK_N,", "stride_vn, seqlen + BLOCK_N, BLOCK_N,"),),
         caught_as=READ_OUTSIDE,
         keeps=0.6,
     ),
@@ -168,7 +174,7 @@ MUTANTS = (
     _MUTANT(
         "heads interleaved",
         ("groups",),
-        ((KV_HEAD, "kv_head = q_head % (num_q_heads // group_size)"),),
+        ((KV_HEAD, INTERLEAVED),),
         "HEADS-INTERLEAVED",
         keeps=0.6,
     ),

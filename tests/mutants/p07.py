@@ -4,8 +4,7 @@ from functools import partial
 
 from tests.mutants.common import Mutant
 from tests.mutants.forward import everywhere
-from tests.mutants.p05 import KV_HEAD
-from tests.mutants.p06 import CLAMP, END, FIRST, NEXT_KEY_VISIBLE, SAFE_MAX
+from tests.mutants.p06 import CLAMP, END, FIRST, INTERLEAVED, KV_HEAD, NEXT_KEY_VISIBLE
 
 _MUTANT = partial(Mutant, "p07")
 
@@ -14,7 +13,8 @@ _VISIBLE = "visible = (keys[None, :] <= queries) & (queries < stop[None, :])"
 _SINK_END = "sink_end = tl.minimum(num_sink_tokens, first_key)"
 _BEGIN = "begin = first_key - tl.cdiv(sink_end, BLOCK_N) * BLOCK_N"
 _KEY_START = "key_start = tl.where(position < first_key, position - begin, position)"
-_CLAMP_SINKS = "num_sink_tokens = min(num_sink_tokens, seqlen)\n"
+_CLAMP_SINKS = "min(num_sink_tokens, seqlen)"
+_SAFE_MAX = 'return tl.where(new_max == float("-inf"), 0.0, new_max)'
 _EDGE = "if (position < full_start) |"
 
 MUTANTS = (
@@ -39,7 +39,7 @@ MUTANTS = (
     _MUTANT(
         "sinks ignored",
         ("sinks",),
-        ((_CLAMP_SINKS, "num_sink_tokens = 0\n"),),
+        ((_CLAMP_SINKS, "0"),),
         "SINKS-IGNORED",
         keeps=0.6,
     ),
@@ -95,7 +95,7 @@ MUTANTS = (
     _MUTANT(
         "window ignored",
         ("window", "sinks"),
-        ((CLAMP, "window_size = seqlen\n"),),
+        ((CLAMP, "seqlen"),),
         "WINDOW-IGNORED",
         keeps=0.6,
     ),
@@ -150,7 +150,18 @@ MUTANTS = (
     _MUTANT(
         "no safe maximum",
         ("window",),
-        ((SAFE_MAX, "safe_max = new_max"),),
+        ((_SAFE_MAX, "return new_max"),),
+        keeps=0.5,
+    ),
+    _MUTANT(
+        "positions taken for the keys of v",
+        ("sinks",),
+        (
+            (
+                "load_tile(v_ptr, key_start, stride_vn,",
+                "load_tile(v_ptr, position, stride_vn,",
+            ),
+        ),
         keeps=0.5,
     ),
     _MUTANT("walk ends one tile early", ("plain",), ((END, END + " - BLOCK_N"),)),
@@ -162,19 +173,14 @@ MUTANTS = (
     _MUTANT(
         "heads interleaved",
         ("groups",),
-        ((KV_HEAD, "kv_head = q_head % (num_q_heads // group_size)"),),
+        ((KV_HEAD, INTERLEAVED),),
         "HEADS-INTERLEAVED",
         keeps=0.6,
     ),
     _MUTANT(
         "window counted as a string of sinks",
         ("sinks",),
-        (
-            (
-                _CLAMP_SINKS,
-                _CLAMP_SINKS + "    window_size = max(window_size - num_sink_tokens, 1)\n",
-            ),
-        ),
+        ((CLAMP, "max(min(window_size, seqlen) - num_sink_tokens, 1)"),),
         keeps=0.5,
     ),
 )

@@ -11,12 +11,10 @@ from tests.mutants.common import (
     Mutant,
 )
 from tests.mutants.forward import RESCALE
-from tests.mutants.p04 import END
-from tests.mutants.p05 import BATCH_IGNORED, KV_HEAD
 
 _MUTANT = partial(Mutant, "p08")
 
-CALL = "return _GqaAttention.apply(q, k, v, float(softmax_scale))"
+CALL = "return _GqaAttention.apply(q, k, v, default_scale(softmax_scale, q.shape[3]))"
 DP_T, DP = "(dp_t - delta[None, :])", "(dp - delta[:, None])"
 DS_T, DS = "ds_t = p_t * " + DP_T, "ds = p * " + DP
 SCALE_DQ, SCALE_DK = "dq *= softmax_scale\n", "dk *= softmax_scale\n"
@@ -26,27 +24,32 @@ ADD_DK = 'dk = tl.dot(ds_t.to(q.dtype), q, dk, input_precision="ieee")'
 ADD_DQ = 'dq = tl.dot(ds.to(k.dtype), k, dq, input_precision="ieee")'
 P_T_LSE = "scores_t * scale_log2 - lse[None, :] * LOG2_E"
 STORE_TILE = "tl.store(ptrs, tile.to(ptr.dtype.element_ty), mask=start + rows[:, None] < seqlen)"
-STORE_DQ = "_store_tile(dq_ptr, query_start, stride_dqm, dq, seqlen, BLOCK_M, HEAD_DIM)"
+STORE_DQ = "store_tile(dq_ptr, query_start, dq_strides[2], dq, seqlen, BLOCK_M, HEAD_DIM)"
+_BRIDGE = ("attention_gradients",)
 _MEMBERS = "for member in range(group_size):"
 _HEAD_DELTA = "head_delta_ptr = delta_ptr + q_head * seqlen\n"
 _NEW_DV = _HEAD_DELTA + "        dv = tl.zeros_like(dv)\n"
 _NEW_DK = _HEAD_DELTA + "        dk = tl.zeros_like(dk)\n"
-_QUERIES = "key_start, seqlen,\n"
-_MASK_T = "offs_n[:, None] <= offs_m[None, :]"
-_MASK = "offs_n[None, :] <= offs_m[:, None]"
+_BEGIN = "begin = key_start\n"
+_END_KEY = "end_key = tl.minimum(query_start + BLOCK_M, seqlen)"
+_KV_HEAD = "kv_head = q_head // group_size"
+_MASK_T = "keys[:, None] <= queries[None, :]"
+_MASK = "keys[None, :] <= queries[:, None]"
 _DQ_MASK = f'scores = tl.where({_MASK}, scores, float("-inf"))\n        p = tl.exp2(scores - lse'
 _DQ_LSE = "p = tl.exp2(scores - lse[:, None] * LOG2_E)"
 _RETURN_DQ = "    )  # fmt: skip\n    return dq\n"
 _GRADIENTS = "return dq, dk, dv, None"
-_DKDV = "dk, dv = _launch_dkdv(q, k, v, dout, lse, delta, softmax_scale)"
-_STRIDES_OF_DOUT = "*v.stride()[:3], *dout.stride()[:3],"
+_DKDV = "dk, dv = _launch_dkdv(q, k, v, dout, lse, delta, ctx.softmax_scale)"
+_DELTA = "delta = _launch_delta(out, dout)"
+_STRIDES_OF_DOUT = "v.stride()[:3], dout.stride()[:3],"
 _ENTRY = "def gqa_attention("
 _NAIVE = """\
 rows = torch.arange(q.shape[2])
     group = q.shape[1] // k.shape[1]
-    scores = softmax_scale * q.float() @ k.float().repeat_interleave(group, 1).mT
+    keys, values = k.float().repeat_interleave(group, 1), v.float().repeat_interleave(group, 1)
+    scores = default_scale(softmax_scale, q.shape[3]) * q.float() @ keys.mT
     scores = scores.masked_fill(rows > rows[:, None], float("-inf"))
-    return (scores.softmax(-1) @ v.float().repeat_interleave(group, 1)).to(q.dtype)
+    return (scores.softmax(-1) @ values).to(q.dtype)
     """
 
 
@@ -103,6 +106,31 @@ MUTANTS = (
         ((CALL, CALL + ".detach()"),),
         caught_as="does not require a gradient",
     ),
+    # -- in PyTorch ------------------------------------------------------------------------------
+    _MUTANT(
+        "softmax of one tile",
+        _BRIDGE,
+        (("p = torch.exp(scores - lse_tile[..., None])", "p = torch.softmax(scores, -1)"),),
+        keeps=0.6,
+    ),
+    _MUTANT(
+        "delta left out in PyTorch",
+        _BRIDGE,
+        (("ds = p * (dp - delta)", "ds = p * dp"),),
+        keeps=0.6,
+    ),
+    _MUTANT(
+        "dq of the last tile",
+        _BRIDGE,
+        (("dq[..., start:, :] += ", "dq[..., start:, :] = "),),
+        keeps=0.6,
+    ),
+    _MUTANT(
+        "mean over the group in PyTorch",
+        _BRIDGE,
+        (("@ q_tile).sum(2", "@ q_tile).mean(2"), ("@ dout_tile).sum(2", "@ dout_tile).mean(2")),
+        keeps=0.6,
+    ),
     # -- the forward pass -------------------------------------------------------------------------
     _MUTANT(
         "no rescale",
@@ -119,27 +147,42 @@ MUTANTS = (
                 "lse = running_max + tl.log2(running_sum)",
             ),
         ),
+        "BACKWARD-LSE-BASE-2",
     ),
     _MUTANT(
         "softmax_scale ignored",
         ("scale",),
-        (("    if softmax_scale is None:\n", "    if True:\n"),),
+        ((" if softmax_scale is None else float(softmax_scale)\n", "\n"),),
         "SCALE-OPTION-IGNORED",
         keeps=0.6,
     ),
     # -- delta ------------------------------------------------------------------------------------
     _MUTANT("delta left out", ("plain",), ((DP_T, "dp_t"), (DP, "dp")), "DELTA-MISSING"),
-    _MUTANT("delta left out for dq", ("plain",), ((DP, "dp"),), keeps=0.5),
     _MUTANT(
-        "delta of out alone", ("plain",), ((DELTA_ROW, "delta = tl.sum(out.to(tl.float32), 1)"),)
+        "delta left out for dq",
+        ("plain",),
+        ((DP, "dp"),),
+        "DELTA-MISSING-DQ",
+        step=3,
+        keeps=0.5,
+    ),
+    _MUTANT(
+        "delta of out alone",
+        ("plain",),
+        ((DELTA_ROW, "delta = tl.sum(out.to(tl.float32), 1)"),),
+        "DELTA-WITHOUT-DOUT",
     ),
     _MUTANT(
         "delta along the wrong axis",
         ("plain",),
         ((DELTA_ROW, DELTA_ROW.replace(", 1)", ", 0)")),),
+        "DELTA-OVER-QUERIES",
     ),
     _MUTANT(
-        "delta added", ("plain",), ((DP_T, DP_T.replace("-", "+")), (DP, DP.replace("-", "+")))
+        "delta added",
+        ("plain",),
+        ((DP_T, DP_T.replace("-", "+")), (DP, DP.replace("-", "+"))),
+        "DELTA-ADDED",
     ),
     # -- probabilities ----------------------------------------------------------------------------
     _MUTANT(
@@ -152,6 +195,15 @@ MUTANTS = (
         "lse in natural units for dk and dv",
         ("plain",),
         ((P_T_LSE, P_T_LSE.replace(" * LOG2_E", "")),),
+        "DK-DV-LSE-UNITS",
+        step=4,
+    ),
+    _MUTANT(
+        "scores not scaled for dk and dv",
+        ("plain",),
+        ((P_T_LSE, P_T_LSE.replace(" * scale_log2", "")),),
+        "DK-DV-SCORES-UNSCALED",
+        step=4,
     ),
     _MUTANT(
         "probabilities left out of ds",
@@ -174,7 +226,7 @@ MUTANTS = (
     _MUTANT(
         "diagonal not masked for dq",
         ("plain",),
-        ((_DQ_MASK, _DQ_MASK.replace(_MASK, f"({_MASK}) | (offs_n[None, :] < seqlen)")),),
+        ((_DQ_MASK, _DQ_MASK.replace(_MASK, f"({_MASK}) | (keys[None, :] < seqlen)")),),
         keeps=0.5,
     ),
     _MUTANT("mask of dk and dv transposed", ("plain",), ((_MASK_T, _MASK_T.replace("<=", ">=")),)),
@@ -182,20 +234,16 @@ MUTANTS = (
         "next key visible",
         ("plain",),
         (
-            (_MASK, "offs_n[None, :] <= tl.minimum(offs_m[:, None] + 1, seqlen - 1)", 2),
-            (END, END.replace("BLOCK_M", "BLOCK_M + 1"), 2),
+            (_MASK, "keys[None, :] <= tl.minimum(queries[:, None] + 1, seqlen - 1)", 2),
+            (_END_KEY, _END_KEY.replace("BLOCK_M", "BLOCK_M + 1"), 2),
             (_MASK_T, _MASK_T + " + 1"),
-            (_QUERIES, "tl.maximum(key_start - BLOCK_M, 0), seqlen,\n"),
+            (_BEGIN, "begin = tl.maximum(key_start - BLOCK_M, 0)\n"),
         ),
         "DIAGONAL-SHIFTED",
     ),
     # -- products ---------------------------------------------------------------------------------
-    _MUTANT(
-        "dq not scaled", ("plain",), ((SCALE_DQ, "dq *= 1.0\n"),), "DQ-UNSCALED", step=6, keeps=0.5
-    ),
-    _MUTANT(
-        "dk not scaled", ("plain",), ((SCALE_DK, "dk *= 1.0\n"),), "DK-UNSCALED", step=4, keeps=0.5
-    ),
+    _MUTANT("dq not scaled", ("plain",), ((SCALE_DQ, "dq *= 1.0\n"),), "DQ-UNSCALED", keeps=0.5),
+    _MUTANT("dk not scaled", ("plain",), ((SCALE_DK, "dk *= 1.0\n"),), "DK-UNSCALED", keeps=0.5),
     _MUTANT(
         "neither dq nor dk scaled",
         ("plain",),
@@ -207,7 +255,6 @@ MUTANTS = (
         ("plain",),
         ((SCALE_DK, "dk *= scale_log2\n"),),
         "DK-LOG2E",
-        step=4,
         keeps=0.5,
     ),
     _MUTANT(
@@ -222,7 +269,20 @@ MUTANTS = (
     _MUTANT("dk overwritten", ("plain",), ((ADD_DK, ADD_DK.replace("q, dk,", "q,")),), keeps=0.5),
     _MUTANT("dq overwritten", ("plain",), ((ADD_DQ, ADD_DQ.replace("k, dq,", "k,")),), keeps=0.5),
     _MUTANT(
-        "dv of ds", ("plain",), ((ADD_DV, ADD_DV.replace("p_t.to", "(p_t * p_t).to")),), keeps=0.5
+        "dv of ds",
+        ("plain",),
+        (
+            (ADD_DV + "\n        ", ""),
+            (ADD_DK, ADD_DV.replace("p_t.to", "ds_t.to") + "\n        " + ADD_DK),
+        ),
+        "DV-OF-DS",
+        keeps=0.5,
+    ),
+    _MUTANT(
+        "dp of k",
+        ("plain",),
+        (("dp_t = tl.dot(v, tl.trans(dout)", "dp_t = tl.dot(k, tl.trans(dout)"),),
+        keeps=0.5,
     ),
     _MUTANT(
         "weights not cast for dv",
@@ -273,19 +333,19 @@ MUTANTS = (
     _MUTANT(
         "dout ignored",
         ("plain",),
-        (("        # >>> step 7", "        dout = torch.ones_like(dout)\n        # >>> step 7"),),
+        ((_DELTA, "dout = torch.ones_like(dout)\n        " + _DELTA),),
         "DOUT-IGNORED",
     ),
     _MUTANT(
         "strides of dout ignored",
         ("dout_layouts",),
-        ((_STRIDES_OF_DOUT, "*v.stride()[:3], *torch.empty(q.shape).stride()[:3],", 2),),
+        ((_STRIDES_OF_DOUT, "v.stride()[:3], torch.empty(q.shape).stride()[:3],", 2),),
         keeps=0.6,
     ),
     _MUTANT(
         "strides of out for dout in delta",
         ("dout_layouts",),
-        (("*out.stride()[:3], *dout.stride()[:3],", "*out.stride()[:3], *out.stride()[:3],"),),
+        (("delta, out.stride()[:3], dout.stride()[:3],", "delta, *2 * (out.stride()[:3],),"),),
         keeps=0.6,
     ),
     # -- lengths ----------------------------------------------------------------------------------
@@ -294,9 +354,9 @@ MUTANTS = (
         ("ragged",),
         (
             (
-                _QUERIES,
-                "key_start, tl.minimum(seqlen,"
-                " tl.maximum(key_start + BLOCK_N, seqlen // BLOCK_M * BLOCK_M)),\n",
+                "keys, begin, seqlen, seqlen,",
+                "keys, begin, tl.minimum(seqlen,"
+                " tl.maximum(key_start + BLOCK_N, seqlen // BLOCK_M * BLOCK_M)), seqlen,",
             ),
         ),
         keeps=0.6,
@@ -304,9 +364,13 @@ MUTANTS = (
     _MUTANT(
         "queries begin one tile late",
         ("plain",),
-        ((_QUERIES, "key_start + BLOCK_M, seqlen,\n"),),
+        ((_BEGIN, "begin = key_start + BLOCK_M\n"),),
     ),
-    _MUTANT("queries up to the keys", ("plain",), ((_QUERIES, "0, key_start + 1,\n"),)),
+    _MUTANT(
+        "queries up to the keys",
+        ("plain",),
+        (("keys, begin, seqlen, seqlen,", "keys, 0, key_start + 1, seqlen,"),),
+    ),
     _MUTANT(
         "gradient written past the end",
         ("ragged",),
@@ -332,7 +396,6 @@ MUTANTS = (
         ("groups",),
         ((_MEMBERS, "for member in range(1):"),),
         "GROUP-FIRST-HEAD",
-        step=4,
         keeps=0.6,
     ),
     _MUTANT(
@@ -340,7 +403,7 @@ MUTANTS = (
         ("groups",),
         ((_HEAD_DELTA, _NEW_DV + "        dk = tl.zeros_like(dk)\n"),),
         "GROUP-LAST-HEAD",
-        step=4,
+        step=6,
         keeps=0.6,
     ),
     _MUTANT(
@@ -348,7 +411,7 @@ MUTANTS = (
         ("groups",),
         ((_HEAD_DELTA, _NEW_DV),),
         "GROUP-SUM-MISSING-DV",
-        step=4,
+        step=6,
         keeps=0.6,
     ),
     _MUTANT(
@@ -356,7 +419,7 @@ MUTANTS = (
         ("groups",),
         ((_HEAD_DELTA, _NEW_DK),),
         "GROUP-SUM-MISSING-DK",
-        step=4,
+        step=6,
         keeps=0.6,
     ),
     _MUTANT(
@@ -364,7 +427,6 @@ MUTANTS = (
         ("groups",),
         ((SCALE_DK, "dk *= softmax_scale / group_size\n    dv *= 1.0 / group_size\n"),),
         "GROUP-MEAN",
-        step=4,
         keeps=0.6,
     ),
     _MUTANT(
@@ -376,19 +438,23 @@ MUTANTS = (
                 "head_lse_ptr = lse_ptr + kv_head * group_size * seqlen",
             ),
         ),
+        "GROUP-LSE-FIRST-HEAD",
+        step=6,
         keeps=0.6,
     ),
     _MUTANT(
         "heads interleaved",
         ("groups",),
-        ((KV_HEAD, "kv_head = q_head % (num_q_heads // group_size)", 2),),
+        ((_KV_HEAD, "kv_head = q_head % (num_q_heads // group_size)", 2),),
         "HEADS-INTERLEAVED",
         keeps=0.6,
     ),
     _MUTANT(
         "batch ignored",
         ("batch_heads",),
-        tuple((*e, 3) for e in BATCH_IGNORED),
+        tuple(
+            (f"{x}_ptr += batch * {x}_strides[0] + kv_head", f"{x}_ptr += kv_head", 3) for x in "kv"
+        ),
         "BATCH-ZERO",
         keeps=0.6,
     ),

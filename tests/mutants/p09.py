@@ -3,25 +3,29 @@
 from functools import partial
 
 from tests.mutants.common import NO_KERNEL, SECOND_CALL, WRITE_OUTSIDE, Mutant
-from tests.mutants.p05 import BATCH_IGNORED, KV_HEAD
-from tests.mutants.p08 import (
-    ADD_DK,
-    ADD_DQ,
-    ADD_DV,
-    DP,
-    DP_T,
-    SCALE_DK,
-    SCALE_DQ,
-    STORE_TILE,
-)
 
 _MUTANT = partial(Mutant, "p09")
 
 _CALL = "    return _SinkWindowAttention.apply(\n"
-_WINDOW_PAIR = "is_pair = (offs_n <= offs_m) & (offs_n > offs_m - window_size)"
-_SINK_PAIR = "is_pair = (offs_n < num_sink_tokens) & (offs_n <= offs_m - window_size)"
-_VISIBLE = "return (offs_n <= offs_m) & (offs_m < stop)"
+_LAST_ARGUMENTS = "num_sink_tokens, softmax_scale\n    )\n"
+_SCALE = "return 1.0 / math.sqrt(head_dim) if softmax_scale is None else float(softmax_scale)"
+_WINDOW_PAIR = "is_pair = (keys <= queries) & (keys > queries - window_size)"
+_SINK_PAIR = "is_pair = (keys < num_sink_tokens) & (keys <= queries - window_size)"
+_VISIBLE = "return (keys <= queries) & (queries < stop)"
 _HEADS = "tl.range(0, group_size * num_tiles, disable_licm=True)"
+_KV_HEAD = "return batch, q_head, q_head // group_size, query_start"
+_BATCH_IGNORED = (
+    (
+        "k_ptr += batch * k_strides[0] + kv_head * k_strides[1]",
+        "k_ptr += kv_head * k_strides[1]",
+        4,
+    ),
+    (
+        "v_ptr += batch * v_strides[0] + kv_head * v_strides[1]",
+        "v_ptr += kv_head * v_strides[1]",
+        4,
+    ),
+)
 _CLAMP_WINDOW = "window_size = min(window_size, q.shape[2])\n"
 _CLAMP_SINKS = "num_sink_tokens = min(num_sink_tokens, q.shape[2] - window_size)\n"
 _DIAGONAL_END = "diagonal_end = tl.minimum(key_start + BLOCK_N, seqlen)"
@@ -32,19 +36,21 @@ _FULL_QUERIES = (
 )
 _CHUNK = "begin = window_size + chunk * chunk_size"
 _CHUNK_END = "end = tl.minimum(begin + chunk_size, seqlen)"
-_CHUNK_SUM = "sink_dk, sink_dv = partial_dk.sum(0), partial_dv.sum(0)"
-_OPTIONS_OF_DQ = """\
-        stride_kn, stride_vn, seqlen, window_size, num_sink_tokens, scale_log2, BLOCK_N, HEAD_DIM,
-    )  # fmt: skip
-    # <<< step 4
-"""
-_WALK_OF_DQ = "dq, q, dout, lse, delta, k_ptr, v_ptr, offs_m,\n"
-_LOGIT_MAX = "running_max = tl.maximum(running_max, sink * LOG2_E)"
+_CHUNK_SUM = "return partial_dk.sum(0), partial_dv.sum(0)"
+_WALK_OF_DQ = "(about 12 lines)\n    for position in tl.range(begin, end_key,"
+_MASK_OF_DQ = "window_size, num_sink_tokens)\n            log2_p = "
+_LOGIT_MAX = "running_max = tl.maximum(running_max, sink_logit * LOG2_E)"
 _LOGIT_SUM = "running_sum += 1.0"
 _SINK_P = "sink_p = torch.exp(sink_logits.float()[:, None] - lse)"
-_DSINK = "return -(sink_p * delta).sum((0, 2)).to(sink_logits.dtype)"
+_DSINK = "dsink_logits = -(sink_p * delta).sum((0, 2)).to(sink_logits.dtype)"
 _GRADIENTS = "return dq, dk, dv, dsink_logits, None, None, None"
-_ENTRY = "@triton.jit\ndef _initial_state("
+_ENTRY = "def sink_window_attention("
+_DP_T, _DP = "(dp_t - delta[None, :])", "(dp - delta[:, None])"
+_SCALE_DQ, _SCALE_DK = "dq *= softmax_scale\n", "dk *= softmax_scale\n"
+_ADD_DV = 'dv = tl.dot(p_t.to(dout.dtype), dout, dv, input_precision="ieee")'
+_ADD_DK = 'dk = tl.dot(ds_t.to(q.dtype), q, dk, input_precision="ieee")'
+_ADD_DQ = 'tl.dot(ds.to(k.dtype), k, dq, input_precision="ieee")'
+_STORE_TILE = "tl.store(ptrs, tile.to(ptr.dtype.element_ty), mask=start + rows[:, None] < seqlen)"
 _NAIVE = """\
     rows = torch.arange(q.shape[2])
     hidden = (rows > rows[:, None]) | (
@@ -63,7 +69,7 @@ _NAIVE = """\
 
 def _answered(changed: str) -> tuple[tuple[str, str], ...]:
     """Edits that name what the entry point is about to return `out`, and return `changed`."""
-    end = "float(softmax_scale)\n    )\n"
+    end = _LAST_ARGUMENTS
     return ((_CALL, _CALL.replace("return", "out =")), (end, f"{end}    return {changed}\n"))
 
 
@@ -98,59 +104,48 @@ MUTANTS = (
     _MUTANT(
         "softmax_scale ignored",
         ("scale",),
-        (("    if softmax_scale is None:\n", "    if True:\n"),),
+        ((_SCALE, "return 1.0 / math.sqrt(head_dim)"),),
         "SCALE-OPTION-IGNORED",
         keeps=0.6,
     ),
-    # -- step 1: pairs ----------------------------------------------------------------------------
+    # -- step 1: the sink logit --------------------------------------------------------------------
     _MUTANT(
-        "own key hidden",
-        ("plain", "window"),
-        (
-            (_WINDOW_PAIR, _WINDOW_PAIR.replace("<= offs_m", "< offs_m")),
-            (_VISIBLE, _VISIBLE.replace("<= offs_m", "< offs_m")),
-        ),
-        "DIAGONAL-EXCLUDED",
-    ),
-    _MUTANT(
-        "own key hidden for dk and dv",
-        ("plain",),
-        ((_WINDOW_PAIR, _WINDOW_PAIR.replace("<= offs_m", "< offs_m")),),
-        "DK-DV-DIAGONAL-EXCLUDED",
+        "sink logit in natural units",
+        ("forward_sink_logits", "sink_logits"),
+        ((_LOGIT_MAX, _LOGIT_MAX.replace(" * LOG2_E", "")),),
+        "SINK-LOGIT-UNITS",
         step=1,
-    ),
-    _MUTANT(
-        "window one smaller for dk and dv",
-        ("window",),
-        ((_WINDOW_PAIR, _WINDOW_PAIR.replace("- window_size", "- window_size + 1")),),
-        "DK-DV-WINDOW-ONE-SMALLER",
-        step=1,
-        keeps=0.5,
-    ),
-    _MUTANT(
-        "window one larger for dk and dv",
-        ("window",),
-        ((_WINDOW_PAIR, _WINDOW_PAIR.replace("offs_n > offs_m", "offs_n >= offs_m")),),
-        keeps=0.5,
-    ),
-    _MUTANT(
-        "next key visible for dk and dv",
-        ("plain",),
-        ((_WINDOW_PAIR, _WINDOW_PAIR.replace("(offs_n <= offs_m)", "(offs_n <= offs_m + 1)")),),
-    ),
-    _MUTANT(
-        "window pairs of sinks counted twice",
-        ("overlap",),
-        ((_SINK_PAIR, "is_pair = (offs_n < num_sink_tokens) & (offs_n <= offs_m)"),),
         keeps=0.6,
     ),
     _MUTANT(
-        "one sink fewer for dk and dv",
+        "sink logit without its weight",
+        ("forward_sink_logits", "sink_logits"),
+        ((_LOGIT_SUM, "running_sum += 0.0"),),
+        "SINK-LOGIT-IGNORED",
+        step=1,
+        keeps=0.6,
+    ),
+    # -- step 2: dQ --------------------------------------------------------------------------------
+    _MUTANT(
+        "dq without sinks",
         ("sinks",),
-        ((_SINK_PAIR, _SINK_PAIR.replace("num_sink_tokens)", "num_sink_tokens - 1)")),),
+        (
+            (_WALK_OF_DQ, _WALK_OF_DQ.replace("begin, end_key", "first_key, end_key")),
+            (_MASK_OF_DQ, _MASK_OF_DQ.replace("num_sink_tokens", "0")),
+        ),
+        "DQ-WITHOUT-SINKS",
+        step=2,
         keeps=0.6,
     ),
-    # -- step 2: ranges of queries ----------------------------------------------------------------
+    _MUTANT(
+        "dq from the window on",
+        ("sinks",),
+        ((_WALK_OF_DQ, _WALK_OF_DQ.replace("begin, end_key", "first_key, end_key")),),
+        "DQ-WITHOUT-SINKS",
+        step=2,
+        keeps=0.6,
+    ),
+    # -- step 3: the ranges of queries -------------------------------------------------------------
     _MUTANT(
         "queries end one tile early",
         ("plain", "window"),
@@ -186,7 +181,63 @@ MUTANTS = (
         ),
         keeps=0.5,
     ),
-    # -- step 3: chunks ---------------------------------------------------------------------------
+    # -- step 4: window pairs ----------------------------------------------------------------------
+    _MUTANT(
+        "own key hidden",
+        ("plain", "window"),
+        (
+            (_WINDOW_PAIR, _WINDOW_PAIR.replace("<=", "<")),
+            (_VISIBLE, _VISIBLE.replace("<=", "<")),
+        ),
+        "DIAGONAL-EXCLUDED",
+    ),
+    _MUTANT(
+        "own key hidden for dk and dv",
+        ("plain",),
+        ((_WINDOW_PAIR, _WINDOW_PAIR.replace("<=", "<")),),
+        "DK-DV-DIAGONAL-EXCLUDED",
+        step=4,
+    ),
+    _MUTANT(
+        "window one smaller for dk and dv",
+        ("window",),
+        ((_WINDOW_PAIR, _WINDOW_PAIR.replace("- window_size", "- window_size + 1")),),
+        "DK-DV-WINDOW-ONE-SMALLER",
+        step=4,
+        keeps=0.5,
+    ),
+    _MUTANT(
+        "window one larger for dk and dv",
+        ("window",),
+        ((_WINDOW_PAIR, _WINDOW_PAIR.replace("keys > queries", "keys >= queries")),),
+        keeps=0.5,
+    ),
+    _MUTANT(
+        "next key visible for dk and dv",
+        ("plain",),
+        ((_WINDOW_PAIR, _WINDOW_PAIR.replace("(keys <= queries)", "(keys <= queries + 1)")),),
+    ),
+    # -- step 5: sink pairs ------------------------------------------------------------------------
+    _MUTANT(
+        "window pairs of sinks counted twice",
+        ("overlap",),
+        ((_SINK_PAIR, "is_pair = (keys < num_sink_tokens) & (keys <= queries)"),),
+        keeps=0.6,
+    ),
+    _MUTANT(
+        "one sink fewer for dk and dv",
+        ("sinks",),
+        ((_SINK_PAIR, _SINK_PAIR.replace("num_sink_tokens)", "num_sink_tokens - 1)")),),
+        keeps=0.6,
+    ),
+    _MUTANT(
+        "sinks without gradient",
+        ("sinks",),
+        ((_CHUNK_SUM, "return 0.0 * partial_dk.sum(0), 0.0 * partial_dv.sum(0)"),),
+        "SINK-KEYS-WITHOUT-GRADIENT",
+        keeps=0.6,
+    ),
+    # -- step 6: chunks ----------------------------------------------------------------------------
     _MUTANT(
         "chunks from the first query",
         ("chunks",),
@@ -196,7 +247,7 @@ MUTANTS = (
     _MUTANT(
         "first chunk alone",
         ("chunks",),
-        ((_CHUNK_SUM, "sink_dk, sink_dv = partial_dk[0], partial_dv[0]"),),
+        ((_CHUNK_SUM, "return partial_dk[:1].sum(0), partial_dv[:1].sum(0)"),),
         keeps=0.6,
     ),
     _MUTANT(
@@ -209,62 +260,14 @@ MUTANTS = (
         "mean over the chunks",
         ("chunks",),
         ((_CHUNK_SUM, _CHUNK_SUM.replace("sum", "mean")),),
+        "SINK-CHUNKS-AVERAGED",
         keeps=0.6,
     ),
-    _MUTANT(
-        "sinks without gradient",
-        ("sinks",),
-        ((_CHUNK_SUM, "sink_dk, sink_dv = 0.0 * partial_dk.sum(0), 0.0 * partial_dv.sum(0)"),),
-        "SINK-KEYS-WITHOUT-GRADIENT",
-        keeps=0.6,
-    ),
-    # -- step 4 -----------------------------------------------------------------------------------
-    _MUTANT(
-        "dq without sinks",
-        ("sinks",),
-        (
-            (
-                _WALK_OF_DQ + "        begin, window_start,",
-                _WALK_OF_DQ + "        window_start, window_start,",
-            ),
-            (_OPTIONS_OF_DQ, _OPTIONS_OF_DQ.replace("num_sink_tokens", "0")),
-        ),
-        "DQ-WITHOUT-SINKS",
-        step=4,
-        keeps=0.6,
-    ),
-    _MUTANT(
-        "dq from the window on",
-        ("sinks",),
-        (
-            (
-                _WALK_OF_DQ + "        begin, window_start,",
-                _WALK_OF_DQ + "        window_start, window_start,",
-            ),
-        ),
-        "DQ-WITHOUT-SINKS",
-        step=4,
-        keeps=0.6,
-    ),
-    # -- steps 6 and 7: sink logits ---------------------------------------------------------------
-    _MUTANT(
-        "sink logit in natural units",
-        ("sink_logits",),
-        ((_LOGIT_MAX, _LOGIT_MAX.replace(" * LOG2_E", "")),),
-        keeps=0.6,
-    ),
-    _MUTANT(
-        "sink logit without its weight",
-        ("sink_logits",),
-        ((_LOGIT_SUM, "running_sum += 0.0"),),
-        "SINK-LOGIT-IGNORED",
-        step=6,
-        keeps=0.6,
-    ),
+    # -- step 7: the gradient of the sink logits ---------------------------------------------------
     _MUTANT(
         "dsink zero",
         ("dsink_logits",),
-        ((_DSINK, "return torch.zeros_like(sink_logits)"),),
+        ((_DSINK, "dsink_logits = torch.zeros_like(sink_logits)"),),
         "DSINK-ZERO",
         step=7,
         keeps=0.6,
@@ -272,7 +275,7 @@ MUTANTS = (
     _MUTANT(
         "dsink with wrong sign",
         ("dsink_logits",),
-        ((_DSINK, _DSINK.replace("-(", "(")),),
+        ((_DSINK, _DSINK.replace("-(sink_p", "(sink_p")),),
         "DSINK-SIGN",
         step=7,
         keeps=0.6,
@@ -289,15 +292,27 @@ MUTANTS = (
         "dsink without delta",
         ("dsink_logits",),
         ((_DSINK, _DSINK.replace("(sink_p * delta)", "sink_p")),),
+        "DSINK-WITHOUT-DELTA",
+        step=7,
         keeps=0.6,
     ),
     _MUTANT(
         "dsink of the sum of exponentials",
         ("dsink_logits",),
         ((_SINK_P, "sink_p = torch.exp(sink_logits.float()[:, None])"),),
+        "DSINK-WITHOUT-LSE",
+        step=7,
         keeps=0.6,
     ),
-    # -- step 8: options --------------------------------------------------------------------------
+    _MUTANT(
+        "dsink by exp2 of natural units",
+        ("dsink_logits",),
+        ((_SINK_P, _SINK_P.replace("exp(", "exp2(")),),
+        "DSINK-UNITS",
+        step=7,
+        keeps=0.6,
+    ),
+    # -- step 8: options ---------------------------------------------------------------------------
     _MUTANT(
         "window ignored",
         ("window",),
@@ -311,27 +326,27 @@ MUTANTS = (
         "SINKS-IGNORED",
         keeps=0.6,
     ),
-    # -- what p08 has too -------------------------------------------------------------------------
-    _MUTANT("delta left out", ("plain",), ((DP_T, "dp_t"), (DP, "dp")), "DELTA-MISSING"),
-    _MUTANT("dq not scaled", ("plain",), ((SCALE_DQ, "dq *= 1.0\n"),), "DQ-UNSCALED", keeps=0.5),
-    _MUTANT("dk not scaled", ("plain",), ((SCALE_DK, "dk *= 1.0\n"),), "DK-UNSCALED", keeps=0.5),
+    # -- what p08 has too --------------------------------------------------------------------------
+    _MUTANT("delta left out", ("plain",), ((_DP_T, "dp_t"), (_DP, "dp")), "DELTA-MISSING"),
+    _MUTANT("dq not scaled", ("plain",), ((_SCALE_DQ, "dq *= 1.0\n"),), "DQ-UNSCALED", keeps=0.5),
+    _MUTANT("dk not scaled", ("plain",), ((_SCALE_DK, "dk *= 1.0\n"),), "DK-UNSCALED", keeps=0.5),
     _MUTANT(
         "dv not accumulated",
         ("plain",),
-        ((ADD_DV, ADD_DV.replace("dout, dv,", "dout,")),),
+        ((_ADD_DV, _ADD_DV.replace("dout, dv,", "dout,")),),
         keeps=0.5,
     ),
     _MUTANT(
         "ds not cast for dk",
         ("half",),
-        ((ADD_DK, ADD_DK.replace("ds_t.to(q.dtype)", "ds_t")),),
+        ((_ADD_DK, _ADD_DK.replace("ds_t.to(q.dtype)", "ds_t")),),
         caught_as="same dtype",
         keeps=0.6,
     ),
     _MUTANT(
         "dq in fp16",
         ("ieee",),
-        ((ADD_DQ, ADD_DQ.replace("ds.to(k.dtype), k,", "ds.to(tl.float16), k.to(tl.float16),")),),
+        ((_ADD_DQ, _ADD_DQ.replace("ds.to(k.dtype), k,", "ds.to(tl.float16), k.to(tl.float16),")),),
         keeps=0.6,
     ),
     _MUTANT(
@@ -344,21 +359,26 @@ MUTANTS = (
     _MUTANT(
         "heads interleaved",
         ("groups",),
-        ((KV_HEAD, "kv_head = q_head % (num_q_heads // group_size)", 2),),
+        (
+            (
+                _KV_HEAD,
+                "return batch, q_head, q_head % (num_q_heads // group_size), query_start",
+            ),
+        ),
         "HEADS-INTERLEAVED",
         keeps=0.6,
     ),
     _MUTANT(
         "batch ignored",
         ("batch_heads",),
-        tuple((*e, 4) for e in BATCH_IGNORED),
+        _BATCH_IGNORED,
         "BATCH-ZERO",
         keeps=0.6,
     ),
     _MUTANT(
         "gradient written past the end",
         ("ragged",),
-        ((STORE_TILE, STORE_TILE.replace(", mask=start + rows[:, None] < seqlen", "")),),
+        ((_STORE_TILE, _STORE_TILE.replace(", mask=start + rows[:, None] < seqlen", "")),),
         caught_as=WRITE_OUTSIDE,
         keeps=0.6,
     ),

@@ -4,10 +4,7 @@ Read one by one when they were written down: each says what was changed in the k
 """
 
 _BY_CAUSE = {
-    "EMPTY-GRID": (
-        "p02-grid_rounded_down",
-        "p05-one_head_of_each_group",
-    ),
+    "EMPTY-GRID": ("p05-one_head_of_each_group",),
     "FOLDED-IN-TWICE": (
         "p06-diagonal_tile_counted_twice",
         "p06-full_tile_counted_twice",
@@ -22,6 +19,7 @@ _BY_CAUSE = {
         "p06-diagonal_begins_one_tile_late",
         "p06-diagonal_forgotten",
         "p06-diagonal_tiles_not_masked",
+        "p06-window_or_causal",
         "p07-sinks_not_causal",
         "p08-diagonal_not_masked_for_dk_and_dv",
         "p08-diagonal_not_masked_for_dq",
@@ -39,7 +37,9 @@ _BY_CAUSE = {
         "p09-window_ignored",
         "p09-window_one_larger_for_dk_and_dv",
     ),
+    "HALF-ACCUMULATED": ("p02-sum_kept_in_16_bits",),
     "KEYS-NEVER-VISITED": (
+        "p04-walk_ends_one_key_early",
         "p04-walk_ends_at_the_query_tile",
         "p04-walk_ends_one_tile_early",
         "p06-walk_begins_at_the_window_of_the_last_query",
@@ -58,7 +58,10 @@ _BY_CAUSE = {
         "p09-queries_end_one_tile_early",
         "p09-queries_of_the_last_key_forgotten",
     ),
+    "K-AND-V-APART": ("p07-positions_taken_for_the_keys_of_v",),
+    "LAST-COLUMNS-NEVER-READ": ("p02-columns_counted_in_tiles",),
     "LAST-ROWS-LEFT-OUT": (
+        "p02-grid_rounded_down",
         "p03-grid_rounded_down",
         "p04-grid_rounded_down",
         "p05-grid_rounded_down",
@@ -74,7 +77,10 @@ _BY_CAUSE = {
         "p04-mask_transposed",
         "p08-mask_of_dk_and_dv_transposed",
     ),
-    "MASKED-SCORES-NOT-HIDDEN": ("p04-hidden_scores_zero",),
+    "MASKED-SCORES-NOT-HIDDEN": (
+        "p04-hidden_scores_minus_10000",
+        "p04-hidden_scores_zero",
+    ),
     "NAN-FROM-INF-MINUS-INF": (
         "p06-no_safe_maximum",
         "p07-no_safe_maximum",
@@ -114,6 +120,13 @@ _BY_CAUSE = {
         "p06-k_advanced_without_its_stride",
         "p06-v_advanced_without_its_stride",
     ),
+    "PRODUCT-DISCARDED": (
+        "p08-dk_overwritten",
+        "p08-dq_overwritten",
+        "p08-dv_overwritten",
+        "p09-dv_not_accumulated",
+    ),
+    "READ-ASTRAY": ("p05-batch_stride_of_q_for_k",),
     "REDUCED-OVER-QUERIES": (
         "p03-sum_along_the_wrong_axis",
         "p04-sum_along_the_wrong_axis",
@@ -139,12 +152,15 @@ _BY_CAUSE = {
         "p06-block_size_forgotten",
         "p07-block_size_forgotten",
     ),
+    "TILE-NOT-TRANSPOSED": ("p03-k_not_transposed",),
     "VISIBLE-KEYS-MASKED": (
         "p07-window_counted_as_a_string_of_sinks",
         "p09-one_sink_fewer_for_dk_and_dv",
     ),
     "WRONG-KV-HEAD": ("p05-groups_for_k_alone",),
+    "WRONG-OPERAND": ("p08-dp_of_k",),
     "WRONG-STRIDE": (
+        "p02-stride_of_w_ignored",
         "p02-stride_of_the_columns_ignored",
         "p02-strides_of_x_ignored",
         "p03-rows_of_k_taken_to_be_dense",
@@ -157,6 +173,8 @@ _BY_CAUSE = {
         "p06-strides_of_k_for_v",
         "p07-rows_of_k_taken_to_be_dense",
         "p07-strides_of_k_for_v",
+        "p08-strides_of_dout_ignored",
+        "p08-strides_of_out_for_dout_in_delta",
     ),
 }
 # The cause that is named by what was seen, by the id of the wrong kernel.

@@ -46,10 +46,10 @@ def _finite(value: str) -> tuple[tuple[str, str], ...]:
 
 def _tiles(problem: str, block_m: int, block_n: int) -> tuple[tuple[str, str], ...]:
     window = ", window_size" if problem in ("p06", "p07") else ""
-    config = f"config = _launch_config(head_dim, q.dtype, q.device{window})"
+    chosen = f"tiles = forward_tiles(q{window})"
     # One stage and many warps: fp32 at head_dim 128 must fit shared memory and registers.
     tiles = f'"BLOCK_M": {block_m}, "BLOCK_N": {block_n}, "num_stages": 1, "num_warps": 8'
-    return ((config, f"config = {{{tiles}}}"),)
+    return ((chosen, f"tiles = {{{tiles}}}"),)
 
 
 _P01_LARGE = (
@@ -61,9 +61,9 @@ _P01_EPSILON = (
     ("key[None, :] > query[:, None], -math.inf)", "key[None, :] > query[:, None], -1e9)"),
 )
 _P02_OTHER_TILES = (
-    ("config = _launch_config(x)", 'config = {"BLOCK_M": 32, "BLOCK_N": 64, "X_EVICTION": ""}'),
+    ("tiles = row_sum_tiles(x)", 'tiles = {"BLOCK_M": 32, "BLOCK_N": 64, "X_EVICTION": ""}'),
 )
-_P03_GRID = 'grid = (batch * num_q_heads * triton.cdiv(seqlen_q, config["BLOCK_M"]),)'
+_P03_GRID = 'grid = (batch * num_q_heads * triton.cdiv(seqlen_q, tiles["BLOCK_M"]),)'
 _P03_AUTOTUNED = """\
 @triton.autotune(
     configs=[
@@ -81,46 +81,50 @@ _AUTOTUNED = (
         "def grid(meta):\n"
         '        return (batch * num_q_heads * triton.cdiv(seqlen_q, meta["BLOCK_M"]),)\n',
     ),
-    ("HEAD_DIM=head_dim, **config,", "HEAD_DIM=head_dim,"),
+    (
+        'HEAD_DIM=head_dim, IS_EVEN=seqlen_k % tiles["BLOCK_N"] == 0, **tiles,',
+        "HEAD_DIM=head_dim, IS_EVEN=False,",
+    ),
 )
 # No check has more than one section otherwise.
 _ONE_HEAD_A_SECTION = (
-    ("size = max(16 * 2**20 // head_bytes, triton.cdiv(512, num_tiles), 1)", "size = 1"),
-    ("size = 2  # so that", "size = 1  # so that"),
+    (
+        "size = max(_L2_BYTES // head_bytes, triton.cdiv(_ENOUGH_PROGRAMS, num_tiles), 1)",
+        "size = 1",
+    ),
 )
-_END = "diagonal_end = tl.minimum(query_start + BLOCK_M, seqlen)"
+_END = "end_key = tl.minimum(query_start + BLOCK_M, seqlen)"
 _EVERY_TILE_MASKED = (
-    (_END, "diagonal_end = seqlen"),
+    (_END, "end_key = seqlen"),
     ("if key_start >= full_end:", "if key_start >= 0:"),
 )
 _SHORTEST_ROWS_FIRST = (("tl.num_programs(1) - 1 - tl.program_id(1)", "tl.program_id(1)"),)
 _SEARCH = "if (key_start < full_start) | (key_start >= full_end):"
 _ALL_MASKED_IN_WINDOW = (
-    (_SEARCH, "if begin >= 0:"),
-    ("// BLOCK_N * BLOCK_N\n    diagonal_start", "// BLOCK_N * 0\n    diagonal_start"),
+    (_SEARCH, "if first_key >= 0:"),
+    ("// BLOCK_N * BLOCK_N\n    end_key", "// BLOCK_N * 0\n    end_key"),
 )
 _P06_WALK = """\
-    running_max, running_sum, acc = _visit_key_tiles(
-        q, k_ptr, v_ptr, stride_kn, stride_vn, offs_m, first_key, full_start, diagonal_start,
-        end_key, seqlen, window_size, running_max, running_sum, acc, scale_log2,
-        HEAD_DIM=HEAD_DIM, BLOCK_N=BLOCK_N,
+    running_max, running_sum, acc = _walk(
+        q, k_ptr, v_ptr, k_strides[2], v_strides[2], queries, first_key, full_start, full_end,
+        end_key, seqlen, window_size, running_max, running_sum, acc, scale_log2, HEAD_DIM, BLOCK_N,
     )  # fmt: skip
 """
 
 
 def _p06_part(begin: str, end: str, full: bool) -> str:
     limits = f"{begin}, {begin}, {end}" if full else f"{begin}, {end}, {end}"
-    lines = _P06_WALK.replace("first_key, full_start, diagonal_start", limits)
+    lines = _P06_WALK.replace("first_key, full_start, full_end", limits)
     return lines.replace("        end_key, seqlen", f"        {end}, seqlen")
 
 
 _THREE_LOOPS = (
     (
         _P06_WALK,
-        "    full_start = tl.minimum(full_start, diagonal_start)\n"
+        "    full_start = tl.minimum(full_start, full_end)\n"
         + _p06_part("first_key", "full_start", full=False)
-        + _p06_part("full_start", "diagonal_start", full=True)
-        + _p06_part("diagonal_start", "end_key", full=False),
+        + _p06_part("full_start", "full_end", full=True)
+        + _p06_part("full_end", "end_key", full=False),
     ),
 )
 _CONSTANTS = (
@@ -141,12 +145,10 @@ _BACKWARD_SCALES = (
 _P08_CONFIG = (
     'return {"forward": forward_tile, "delta": delta_tile, "dkdv": dkdv_tile, "dq": dq_tile}'
 )
-_P09_CONFIG = (
-    'return {"forward": forward_tile, "dkdv": dkdv_tile, "sink": sink_tile, "dq": dq_tile}'
-)
-_SMALL = """\
-for tile in (forward_tile, dkdv_tile, dq_tile):
-        tile.update(BLOCK_M=16, BLOCK_N=16, num_stages=1)
+_P09_TILES = "return {\n        kernel: {"
+_P09_SMALL = """\
+for kernel in ("forward", "dq", "dkdv"):
+        sizes[kernel], stages[kernel] = (16, 16), 1
     """
 
 EDITS = (
@@ -171,5 +173,5 @@ EDITS = (
     ("p08", "delta in PyTorch", _DELTA_IN_PYTORCH),
     ("p08", "sum plus epsilon", (*_EPSILON, *_BACKWARD_SCALES)),
     ("p09", "sum plus epsilon", (*_EPSILON, *_BACKWARD_SCALES)),
-    ("p09", "tiles of 16", ((_P09_CONFIG, _SMALL + _P09_CONFIG),)),
+    ("p09", "tiles of 16", ((_P09_TILES, _P09_SMALL + _P09_TILES),)),
 )

@@ -3,7 +3,8 @@
 
 
 def flash_attention(q, k, v, *, is_causal=False, softmax_scale=None, tile_q=128, tile_k=128):
-    _check_arguments(q, k, v, is_causal, softmax_scale, tile_q, tile_k)
+    check_attention(q, k, v, softmax_scale, causal=is_causal)
+    check_tile_sizes(tile_q, tile_k)
     scale = q.shape[3] ** -0.5 if softmax_scale is None else softmax_scale
     seqlen_q, seqlen_k = q.shape[2], k.shape[2]
     acc = torch.zeros(q.shape, dtype=torch.float32, device=q.device)

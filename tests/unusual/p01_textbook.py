@@ -3,7 +3,8 @@
 
 
 def flash_attention(q, k, v, *, is_causal=False, softmax_scale=None, tile_q=128, tile_k=128):
-    _check_arguments(q, k, v, is_causal, softmax_scale, tile_q, tile_k)
+    check_attention(q, k, v, softmax_scale, causal=is_causal)
+    check_tile_sizes(tile_q, tile_k)
     if softmax_scale is None:
         softmax_scale = q.shape[-1] ** -0.5
     outs, lses = [], []

@@ -16,7 +16,7 @@ def _row_kernel(x_ptr, w_ptr, y_ptr, cols, stride_xm, stride_xn, stride_wn, BLOC
 
 
 def weighted_row_sum(x, w):
-    _check_arguments(x, w)
+    check_matrix_and_vector(x, w)
     y = torch.empty(x.shape[0], dtype=x.dtype, device=x.device)
     _row_kernel[(x.shape[0],)](
         x, w, y, x.shape[1], x.stride(0), x.stride(1), w.stride(0), BLOCK_N=1024

@@ -27,7 +27,7 @@ def _total_kernel(partial_ptr, y_ptr, num_splits, BLOCK: tl.constexpr):
 
 
 def weighted_row_sum(x, w):
-    _check_arguments(x, w)
+    check_matrix_and_vector(x, w)
     rows, cols = x.shape
     num_splits = triton.cdiv(cols, 256)
     partial = torch.empty((rows, num_splits), dtype=torch.float32, device=x.device)

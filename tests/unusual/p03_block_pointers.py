@@ -56,14 +56,14 @@ def _block_pointer_kernel(
 
 
 def attention(q, k, v, *, softmax_scale=None):
-    _check_arguments(q, k, v, softmax_scale)
+    check_attention(q, k, v, softmax_scale, causal=False)
     batch, num_q_heads, seqlen_q, head_dim = q.shape
     scale = head_dim**-0.5 if softmax_scale is None else softmax_scale
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
     _block_pointer_kernel[(triton.cdiv(seqlen_q, 64), batch * num_q_heads)](
         q, k, v, out, lse, *q.stride()[:3], *k.stride()[:3], *v.stride()[:3],
-        num_q_heads, seqlen_q, k.shape[2], scale * LOG2_E,
+        num_q_heads, seqlen_q, k.shape[2], scale * LOG2_E.value,
         HEAD_DIM=head_dim, BLOCK_M=64, BLOCK_N=32, num_warps=4, num_stages=1,
     )  # fmt: skip
     return out, lse

@@ -31,9 +31,14 @@ def _backwards_kernel(
         v_ptrs = v_ptr + batch * stride_vb + head * stride_vh + keys[:, None] * stride_vn + dims
         k = tl.load(k_ptrs, mask=exists[:, None], other=0.0)
         v = tl.load(v_ptrs, mask=exists[:, None], other=0.0)
-        running_max, running_sum, acc = _fold_key_tile(
-            q, k, v, exists[None, :], running_max, running_sum, acc, scale_log2
-        )
+        scores = tl.dot(q, tl.trans(k), input_precision="ieee")
+        scores = tl.where(exists[None, :], scores, float("-inf"))
+        new_max = tl.maximum(running_max, tl.max(scores, 1) * scale_log2)
+        rescale = tl.exp2(running_max - new_max)
+        p = tl.exp2(scores * scale_log2 - new_max[:, None])
+        running_sum = running_sum * rescale + tl.sum(p, 1)
+        acc = tl.dot(p.to(v.dtype), v, acc * rescale[:, None], input_precision="ieee")
+        running_max = new_max
     out = acc / running_sum[:, None]
     row_ids = batch_head * seqlen_q + rows
     out_ptrs = out_ptr + row_ids[:, None] * HEAD_DIM + dims
@@ -43,14 +48,14 @@ def _backwards_kernel(
 
 
 def attention(q, k, v, *, softmax_scale=None):
-    _check_arguments(q, k, v, softmax_scale)
+    check_attention(q, k, v, softmax_scale, causal=False)
     batch, num_q_heads, seqlen_q, head_dim = q.shape
     scale = head_dim**-0.5 if softmax_scale is None else softmax_scale
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
     _backwards_kernel[(triton.cdiv(seqlen_q, 32), batch * num_q_heads)](
         q, k, v, out, lse, *q.stride()[:3], *k.stride()[:3], *v.stride()[:3],
-        num_q_heads, seqlen_q, k.shape[2], scale * LOG2_E,
+        num_q_heads, seqlen_q, k.shape[2], scale * LOG2_E.value,
         HEAD_DIM=head_dim, BLOCK_M=32, BLOCK_N=32, num_warps=4,
     )  # fmt: skip
     return out, lse

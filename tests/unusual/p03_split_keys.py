@@ -34,9 +34,14 @@ def _split_kernel(
         v_ptrs = v_ptr + batch * stride_vb + head * stride_vh + keys[:, None] * stride_vn + dims
         k = tl.load(k_ptrs, mask=exists[:, None], other=0.0)
         v = tl.load(v_ptrs, mask=exists[:, None], other=0.0)
-        running_max, running_sum, acc = _fold_key_tile(
-            q, k, v, exists[None, :], running_max, running_sum, acc, scale_log2
-        )
+        scores = tl.dot(q, tl.trans(k), input_precision="ieee")
+        scores = tl.where(exists[None, :], scores, float("-inf"))
+        new_max = tl.maximum(running_max, tl.max(scores, 1) * scale_log2)
+        rescale = tl.exp2(running_max - new_max)
+        p = tl.exp2(scores * scale_log2 - new_max[:, None])
+        running_sum = running_sum * rescale + tl.sum(p, 1)
+        acc = tl.dot(p.to(v.dtype), v, acc * rescale[:, None], input_precision="ieee")
+        running_max = new_max
     # A split without keys has weight 0: its lse is -inf, its partial result 0.
     empty = running_sum == 0.0
     acc = acc / tl.where(empty, 1.0, running_sum)[:, None]
@@ -78,7 +83,7 @@ def _combine_kernel(
 
 
 def attention(q, k, v, *, softmax_scale=None):
-    _check_arguments(q, k, v, softmax_scale)
+    check_attention(q, k, v, softmax_scale, causal=False)
     batch, num_q_heads, seqlen_q, head_dim = q.shape
     seqlen_k = k.shape[2]
     scale = head_dim**-0.5 if softmax_scale is None else softmax_scale
@@ -89,7 +94,7 @@ def attention(q, k, v, *, softmax_scale=None):
     lse = torch.empty(q.shape[:3], device=q.device)
     _split_kernel[(num_heads, triton.cdiv(seqlen_q, 64), _NUM_SPLITS)](
         q, k, v, partial, partial_lse, *q.stride()[:3], *k.stride()[:3], *v.stride()[:3],
-        num_q_heads, seqlen_q, seqlen_k, triton.cdiv(seqlen_k, _NUM_SPLITS), scale * LOG2_E,
+        num_q_heads, seqlen_q, seqlen_k, triton.cdiv(seqlen_k, _NUM_SPLITS), scale * LOG2_E.value,
         HEAD_DIM=head_dim, BLOCK_M=64, BLOCK_N=32, num_warps=4,
     )  # fmt: skip
     _combine_kernel[(triton.cdiv(num_rows, 64),)](

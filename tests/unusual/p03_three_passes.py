@@ -53,7 +53,7 @@ def _three_passes_kernel(
 
 
 def attention(q, k, v, *, softmax_scale=None):
-    _check_arguments(q, k, v, softmax_scale)
+    check_attention(q, k, v, softmax_scale, causal=False)
     batch, num_q_heads, seqlen_q, head_dim = q.shape
     scale = head_dim**-0.5 if softmax_scale is None else softmax_scale
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)

@@ -43,9 +43,9 @@ def _descriptor_kernel(
         scores = tl.dot(q, tl.trans(k), input_precision="ieee")
         visible = (key_start + tl.arange(0, BLOCK_N))[None, :] <= rows[:, None]
         scores = tl.where(visible, scores, float("-inf"))
-        running_max, running_sum, acc = _fold_key_tile(
-            scores, v, running_max, running_sum, acc, scale_log2
-        )
+        new_max = tl.maximum(running_max, tl.max(scores, 1) * scale_log2)
+        running_sum, acc = fold_tile(scores, v, running_max, new_max, running_sum, acc, scale_log2)
+        running_max = new_max
     out = acc / running_sum[:, None]
     out_tiles.store([query_start, 0], out.to(out_ptr.dtype.element_ty))
     lse = (running_max + tl.log2(running_sum)) * LN_2
@@ -57,7 +57,7 @@ def _allocate(size, alignment, stream):
 
 
 def attention(q, k, v, *, softmax_scale=None):
-    _check_arguments(q, k, v, softmax_scale)
+    check_attention(q, k, v, softmax_scale)
     batch, num_q_heads, seqlen, head_dim = q.shape
     scale = head_dim**-0.5 if softmax_scale is None else softmax_scale
     triton.set_allocator(_allocate)
@@ -65,7 +65,7 @@ def attention(q, k, v, *, softmax_scale=None):
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
     _descriptor_kernel[(batch * num_q_heads, triton.cdiv(seqlen, 32))](
         q, k, v, out, lse, *q.stride()[:3], *k.stride()[:3], *v.stride()[:3],
-        num_q_heads, seqlen, scale * LOG2_E,
+        num_q_heads, seqlen, scale * LOG2_E.value,
         HEAD_DIM=head_dim, BLOCK_M=32, BLOCK_N=32, num_warps=4,
     )  # fmt: skip
     return out, lse

@@ -71,7 +71,8 @@ def _constants_kernel(
 
 
 def attention(q, k, v, *, window_size, num_sink_tokens=0, softmax_scale=None):
-    _check_arguments(q, k, v, window_size, num_sink_tokens, softmax_scale)
+    check_attention(q, k, v, softmax_scale, grouped=True)
+    check_window(window_size, num_sink_tokens)
     batch, num_q_heads, seqlen, head_dim = q.shape
     scale = head_dim**-0.5 if softmax_scale is None else softmax_scale
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)

@@ -21,13 +21,13 @@ def _atomic_dq_kernel(
     dout_ptr += batch * stride_dob + q_head * stride_doh
     k_ptr += batch * stride_kb + kv_head * stride_kh
     v_ptr += batch * stride_vb + kv_head * stride_vh
-    k = _load_tile(k_ptr, key_start, stride_kn, seqlen, BLOCK, HEAD_DIM)
-    v = _load_tile(v_ptr, key_start, stride_vn, seqlen, BLOCK, HEAD_DIM)
+    k = load_tile(k_ptr, key_start, stride_kn, seqlen, BLOCK, HEAD_DIM)
+    v = load_tile(v_ptr, key_start, stride_vn, seqlen, BLOCK, HEAD_DIM)
     for query_start in range(key_start, seqlen, BLOCK):
         rows = query_start + tl.arange(0, BLOCK)
         exists = rows < seqlen
-        q = _load_tile(q_ptr, query_start, stride_qm, seqlen, BLOCK, HEAD_DIM)
-        dout = _load_tile(dout_ptr, query_start, stride_dom, seqlen, BLOCK, HEAD_DIM)
+        q = load_tile(q_ptr, query_start, stride_qm, seqlen, BLOCK, HEAD_DIM)
+        dout = load_tile(dout_ptr, query_start, stride_dom, seqlen, BLOCK, HEAD_DIM)
         row_ids = batch_head * seqlen + rows
         lse = tl.load(lse_ptr + row_ids, mask=exists, other=float("inf"))
         delta = tl.load(delta_ptr + row_ids, mask=exists, other=0.0)

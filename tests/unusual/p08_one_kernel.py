@@ -22,14 +22,14 @@ def _all_gradients_kernel(
     dout_ptr += batch * stride_dob + q_head * stride_doh
     k_ptr += batch * stride_kb + kv_head * stride_kh
     v_ptr += batch * stride_vb + kv_head * stride_vh
-    k = _load_tile(k_ptr, key_start, stride_kn, seqlen, BLOCK, HEAD_DIM)
-    v = _load_tile(v_ptr, key_start, stride_vn, seqlen, BLOCK, HEAD_DIM)
+    k = load_tile(k_ptr, key_start, stride_kn, seqlen, BLOCK, HEAD_DIM)
+    v = load_tile(v_ptr, key_start, stride_vn, seqlen, BLOCK, HEAD_DIM)
     dk = tl.zeros((BLOCK, HEAD_DIM), tl.float32)
     dv = tl.zeros((BLOCK, HEAD_DIM), tl.float32)
     for query_start in range(key_start, seqlen, BLOCK):
         rows = query_start + tl.arange(0, BLOCK)
-        q = _load_tile(q_ptr, query_start, stride_qm, seqlen, BLOCK, HEAD_DIM)
-        dout = _load_tile(dout_ptr, query_start, stride_dom, seqlen, BLOCK, HEAD_DIM)
+        q = load_tile(q_ptr, query_start, stride_qm, seqlen, BLOCK, HEAD_DIM)
+        dout = load_tile(dout_ptr, query_start, stride_dom, seqlen, BLOCK, HEAD_DIM)
         row_ids = batch_head * seqlen + rows
         lse = tl.load(lse_ptr + row_ids, mask=rows < seqlen, other=0.0)
         delta = tl.load(delta_ptr + row_ids, mask=rows < seqlen, other=0.0)
@@ -53,7 +53,7 @@ class _GqaAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, q, k, v, softmax_scale):
-        out, lse = _launch_forward(q, k, v, softmax_scale)
+        out, lse = gqa_forward(q, k, v, softmax_scale)
         ctx.save_for_backward(q, k, v, out, lse)
         ctx.softmax_scale = softmax_scale
         return out

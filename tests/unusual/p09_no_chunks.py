@@ -21,8 +21,8 @@ def _all_queries_kernel(
     keys = key_start + tl.arange(0, BLOCK)
     k_ptr += batch * stride_kb + kv_head * stride_kh
     v_ptr += batch * stride_vb + kv_head * stride_vh
-    k = _load_tile(k_ptr, key_start, stride_kn, seqlen, BLOCK, HEAD_DIM)
-    v = _load_tile(v_ptr, key_start, stride_vn, seqlen, BLOCK, HEAD_DIM)
+    k = load_tile(k_ptr, key_start, stride_kn, seqlen, BLOCK, HEAD_DIM)
+    v = load_tile(v_ptr, key_start, stride_vn, seqlen, BLOCK, HEAD_DIM)
     dk = tl.zeros((BLOCK, HEAD_DIM), tl.float32)
     dv = tl.zeros((BLOCK, HEAD_DIM), tl.float32)
     for member in range(group_size):
@@ -32,8 +32,8 @@ def _all_queries_kernel(
         row = (batch * num_kv_heads * group_size + q_head) * seqlen
         for query_start in range(key_start, seqlen, BLOCK):
             rows = query_start + tl.arange(0, BLOCK)
-            q = _load_tile(head_q_ptr, query_start, stride_qm, seqlen, BLOCK, HEAD_DIM)
-            dout = _load_tile(head_dout_ptr, query_start, stride_dom, seqlen, BLOCK, HEAD_DIM)
+            q = load_tile(head_q_ptr, query_start, stride_qm, seqlen, BLOCK, HEAD_DIM)
+            dout = load_tile(head_dout_ptr, query_start, stride_dom, seqlen, BLOCK, HEAD_DIM)
             exists = rows < seqlen
             lse = tl.load(lse_ptr + row + rows, mask=exists, other=0.0)
             delta = tl.load(delta_ptr + row + rows, mask=exists, other=0.0)
@@ -47,22 +47,20 @@ def _all_queries_kernel(
             dv += tl.dot(tl.trans(p.to(dout.dtype)), dout, input_precision="ieee")
             dk += tl.dot(tl.trans(ds.to(q.dtype)), q, input_precision="ieee")
     start = (batch * num_kv_heads + kv_head) * seqlen * HEAD_DIM
-    _store_tile(dk_ptr + start, key_start, HEAD_DIM, dk * scale, seqlen, BLOCK, HEAD_DIM)
-    _store_tile(dv_ptr + start, key_start, HEAD_DIM, dv, seqlen, BLOCK, HEAD_DIM)
+    store_tile(dk_ptr + start, key_start, HEAD_DIM, dk * scale, seqlen, BLOCK, HEAD_DIM)
+    store_tile(dv_ptr + start, key_start, HEAD_DIM, dv, seqlen, BLOCK, HEAD_DIM)
 
 
-def _launch_delta(out, dout):
+def row_delta(out, dout):
     return (out.float() * dout.float()).sum(-1)
 
 
-def _launch_sink_dkdv(q, k, v, dout, lse, delta, window_size, num_sink_tokens, softmax_scale):
+def _sink_dkdv(q, k, v, dout, lse, delta, window_size, num_sink_tokens, softmax_scale):
     nothing = torch.zeros(1, device=q.device)
     return nothing, nothing
 
 
-def _launch_dkdv(
-    q, k, v, dout, lse, delta, sink_dk, sink_dv, window_size, num_sink_tokens, softmax_scale
-):
+def _dkdv(q, k, v, dout, lse, delta, sink_dk, sink_dv, window_size, num_sink_tokens, softmax_scale):
     batch, num_kv_heads, seqlen, head_dim = k.shape
     dk = torch.empty(k.shape, dtype=k.dtype, device=k.device)
     dv = torch.empty(v.shape, dtype=v.dtype, device=v.device)

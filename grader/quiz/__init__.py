@@ -1,0 +1,1 @@
+"""The quiz of the course: questions with worked answers, asked in the terminal, never scored."""

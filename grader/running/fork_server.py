@@ -1,0 +1,101 @@
+"""The process that workers are forked from: `python -I -u grader/running/fork_server.py FD`.
+
+It has torch imported, and no submission: what forks for one worker has seen nothing of another.
+With TRITON_INTERPRET in its environment it has Triton's interpreter imported too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import socket
+import sys
+import time
+import traceback
+from typing import Any
+
+_ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
+
+
+def _main() -> None:
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    sys.path[:] = [_ROOT, *filter(None, os.environ["GRADER_SYS_PATH"].split(os.pathsep))]
+    import torch
+
+    from grader.running import access, allocations, arena, compiling, faults, trace, tracer, worker
+
+    del access, allocations, arena, faults, trace, tracer  # imported once for all workers
+    if "TRITON_INTERPRET" in os.environ:
+        import triton.language
+        import triton.runtime.interpreter  # noqa: F401
+    torch.set_num_threads(1)
+    worker._confine()
+    gc.freeze()  # what is never looked at by a collector stays shared
+    programs = {
+        "worker.py": worker._main,
+        "compile_worker.py": lambda: _compile(worker, compiling),
+    }
+    _serve(channel, programs)
+
+
+def _compile(worker: Any, compiling: Any) -> None:
+    worker._confine()
+    sys.path.remove(_ROOT)
+    compiling.serve(socket.socket(fileno=int(sys.argv[1])))
+
+
+def _serve(channel: socket.socket, programs: dict[str, Any]) -> None:
+    """Fork a worker for each request and answer with its process id, until the judge is gone."""
+    while True:
+        packet, fds, _, _ = socket.recv_fds(channel, 65536, 2)
+        if not packet:
+            return
+        reader, writer = os.pipe()
+        middle = os.fork()
+        if middle == 0:
+            # The judge adopts the worker when this process ends: it is then the judge's child.
+            middle, pid = os.getpid(), os.fork()
+            if pid == 0:
+                while os.getppid() == middle:  # else its end would be taken for the judge's
+                    time.sleep(0.0005)
+                for fd in (channel.fileno(), reader, writer):
+                    os.close(fd)
+                _become(programs, json.loads(packet), *fds)
+            os.write(writer, pid.to_bytes(8, "little"))
+            os._exit(0)
+        os.waitpid(middle, 0)
+        answer = os.read(reader, 8)
+        for fd in (reader, writer, *fds):
+            os.close(fd)
+        channel.send(answer)
+
+
+def _become(programs: dict[str, Any], request: dict, channel: int, output: int) -> None:
+    """Run a worker's program as a fresh interpreter would: session, folder, environment, output."""
+    import tempfile
+
+    os.setsid()
+    os.chdir(request["cwd"])
+    for target in (1, 2):
+        os.dup2(output, target)
+    os.close(output)
+    os.environ.clear()
+    os.environ.update(request["env"])
+    tempfile.tempdir = None
+    name = request["program"]
+    sys.argv[:] = [name, str(channel)]
+    sys.path[:] = [_ROOT, *filter(None, os.environ["GRADER_SYS_PATH"].split(os.pathsep))]
+    try:
+        programs[name]()
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    _main()

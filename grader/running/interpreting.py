@@ -1,0 +1,137 @@
+"""Makes Triton's interpreter do less for the same results.
+
+Of the time that a small case takes in the interpreter of Triton 3.6 to 3.9, nearly all is spent in
+Triton's Python and hardly any in numpy. What is left out here cannot be seen by a kernel. Where a
+Triton is not built as expected, it stays as it is. Guarded by tests/test_interpreting.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+
+def install() -> None:
+    """Take the shortcuts from now on, in this process. Runs inside the worker."""
+    from triton.runtime import interpreter
+
+    _leave_overflow_alone(interpreter)
+    if hasattr(interpreter, "_LangPatchScope"):
+        _Launches(interpreter._patch_lang).install(interpreter)
+    interpreter._get_np_dtype = _by_name(interpreter._get_np_dtype)
+    _remember_sizes(interpreter)
+
+
+def _leave_overflow_alone(interpreter: Any) -> None:
+    """Do not compute each integer sum and product once more in 64 bits, for an assertion.
+
+    Outside of debug mode the assertion is left out, after its condition has been computed.
+    """
+    options = interpreter.interpreter_builder.options
+    if not options.debug:
+        plain = dataclasses.replace(options, sanitize_overflow=False)
+        interpreter.interpreter_builder.options = plain
+
+
+def _by_name(find: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Remember the numpy type of each scalar type: Triton fills a table whenever it looks."""
+    known: dict[str, Any] = {}
+
+    def np_dtype(triton_type: Any) -> Any:
+        name = triton_type.scalar.name
+        if name not in known:
+            known[name] = find(triton_type)
+        return known[name]
+
+    return np_dtype
+
+
+def _remember_sizes(interpreter: Any) -> None:
+    """Make the sizes of tiles once: Triton makes tuples of constants anew for each tile."""
+    import triton.language as tl
+
+    make_type, make_tensor = tl.block_type.__init__, tl.tensor.__init__
+    handle = interpreter.TensorHandle(np.zeros((2, 4), np.float32), tl.float32)
+    tile = tl.tensor(handle, tl.block_type(tl.float32, [2, 4]))
+    of_type, of_tensor = {"shape", "numel", "name"}, {"shape", "numel", "type", "dtype"}
+    if vars(tile.type).keys() != {"element_ty", *of_type}:
+        return
+    if vars(tile).keys() != {"handle", *of_tensor}:
+        return
+    types: dict[tuple, dict[str, Any]] = {}
+    sizes: dict[str, tuple[Any, Any]] = {}
+
+    def block_type(this: Any, element_ty: Any, shape: Any) -> None:
+        values = [getattr(size, "value", size) for size in shape]
+        key = element_ty.name, *values
+        whole = set(map(type, values)) == {int}  # Triton refuses others, though 4.0 equals 4
+        if whole and key in types:
+            this.element_ty = element_ty
+            vars(this).update(types[key])
+        else:
+            make_type(this, element_ty, shape)
+            if whole:
+                types[key] = {name: getattr(this, name) for name in of_type}
+
+    def tensor(this: Any, handle: Any, type: Any) -> None:
+        known = sizes.get(type.name)
+        if known is None:
+            make_tensor(this, handle, type)
+            sizes[type.name] = this.numel, this.shape
+        else:
+            this.handle, this.type, this.dtype = handle, type, type.scalar
+            this.numel, this.shape = known
+
+    tl.block_type.__init__ = block_type
+    tl.tensor.__init__ = tensor
+
+
+class _Launches:
+    """Has each launch replace the functions of triton.language once, and put them back at its end.
+
+    Triton does it anew, and never puts them back, whenever a kernel calls another function.
+    """
+
+    def __init__(self, patch: Callable[[Any], Any]) -> None:
+        self._patch = patch
+        self._launch: _Patches | None = None  # the innermost that runs
+
+    def install(self, interpreter: Any) -> None:
+        """Hook the interpreter's launches and calls."""
+        launch = interpreter.GridExecutor.__call__
+
+        def call(this: Any, *args: Any, **kwargs: Any) -> Any:
+            outer, self._launch = self._launch, _Patches()
+            try:
+                return launch(this, *args, **kwargs)
+            finally:
+                self._launch = outer
+
+        interpreter.GridExecutor.__call__ = call
+        interpreter._patch_lang = self._patch_once
+
+    def _patch_once(self, fn: Any) -> Any:
+        if self._launch is None:
+            return self._patch(fn)
+        namespace = id(fn.__globals__)  # decides what Triton replaces
+        if namespace not in self._launch.namespaces:
+            self._launch.scopes.append(self._patch(fn))
+            self._launch.namespaces.add(namespace)
+        return self._launch
+
+
+@dataclasses.dataclass
+class _Patches:
+    """What one launch has replaced, for the functions of which modules."""
+
+    namespaces: set[int] = dataclasses.field(default_factory=set)
+    scopes: list[Any] = dataclasses.field(default_factory=list)
+
+    def restore(self) -> None:
+        """Put back what was there before the launch."""
+        self.namespaces.clear()
+        while self.scopes:
+            self.scopes.pop().restore()

@@ -1,0 +1,211 @@
+"""Which pairs of a query and a key a product took."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from grader.cases import Case
+from grader.checks.correctness import ranges
+from grader.checks.walk import Walk
+from grader.running.trace import Counter, Trace
+from grader.sightings.sighting import Sighting, accesses, key_range, operand_of
+
+
+def nothing_visited(case: Case, trace: Trace) -> Sighting | None:
+    """Programs that end before they have read a key."""
+    read = {operand_of(row) for row in accesses(trace)}
+    if read & {"k", "v"} or trace.count(Counter.UNKNOWN_READS) or not trace.count(Counter.PROGRAMS):
+        return None
+    return Sighting(
+        "KEYS-NEVER-VISITED",
+        "visible keys are never visited",
+        f"seen: {trace.count(Counter.PROGRAMS)} programs ran, and none of them read k or v",
+        "where does the loop over the tiles begin and end?",
+    )
+
+
+def mismatched(case: Case, walk: Walk) -> Sighting | None:
+    if not walk.trace.count(Counter.MISMATCHED) or walk.product != "out":
+        return None
+    return Sighting(
+        "K-AND-V-APART",
+        "the weights of one tile of keys meet the values of another",
+        "seen: the rows of k and of v in one round of the loop are not the same",
+        "k and v of a tile begin at the same row and move together",
+        walk.trace.count(Counter.MISMATCHED_LINE),
+    )
+
+
+def padding(case: Case, walk: Walk) -> Sighting | None:
+    if not walk.trace.count(Counter.PADDING_TAKEN) or walk.product != "out":
+        return None
+    return Sighting(
+        "PADDING-TAKEN",
+        "keys beyond the end of the sequence take part",
+        f"seen: the last tile reaches past key {case.seqlen_k - 1}; its empty lanes have weights"
+        " other than zero",
+        "their scores are to be -inf before the maximum is taken: tl.where(keys < seqlen_k, ..., "
+        'float("-inf"))',
+        walk.trace.count(Counter.PADDING_LINE),
+    )
+
+
+def positions_in_the_tile(case: Case, walk: Walk) -> Sighting | None:
+    """A causal mask that compares positions inside the tiles."""
+    if "window_size" in case.kwargs or walk.due.all() or walk.twice.any():
+        return None
+    if not walk.missing.any() and not walk.extra.any():
+        return None
+    if (walk.due & ~walk.visited).any():
+        return None
+    tile_q, tile_k = walk.tile
+    query, key = np.arange(case.seqlen_q)[:, None], np.arange(case.seqlen_k)[None, :]
+    full = key // tile_k * tile_k + tile_k - 1 <= query // tile_q * tile_q
+    turned = query <= key
+    if any((guess & walk.visited == walk.taken).all() for guess in (turned, turned | full)):
+        return Sighting(
+            "MASK-TRANSPOSED",
+            "the mask compares queries and keys the wrong way round",
+            f"seen: {_example(walk)}",
+            "rows of the scores are queries, [:, None]; columns are keys, [None, :]",
+            walk.mask_line,
+            located=True,
+        )
+    for rows, columns in (
+        (query % tile_q, key % tile_k),
+        (query, key % tile_k),
+        (query % tile_q, key),
+    ):
+        masked = columns <= rows
+        for guess in (masked, masked | full):
+            if (guess & walk.visited == walk.taken).all():
+                return Sighting(
+                    "MASK-INSIDE-THE-TILE",
+                    "the mask compares positions inside the tile, not in the sequence",
+                    f"seen: {_example(walk)}",
+                    "compare key_start + offs_n with query_start + offs_m",
+                    walk.mask_line,
+                    located=True,
+                )
+    return None
+
+
+def twice(case: Case, walk: Walk) -> Sighting | None:
+    if not walk.twice.any():
+        return None
+    batch, head, query, key = (int(i) for i in np.argwhere(walk.twice)[0])
+    what = _folded(walk, query, key)
+    return Sighting(
+        "FOLDED-IN-TWICE",
+        f"{what} twice",
+        f"seen: query {query} of head {head} took {key_range(walk.twice[batch, head, query])}"
+        f" twice; {int(walk.twice.any(3).sum())} queries in all",
+        "two loops, or two rounds of one, visit the same tile: where does each begin and end?",
+        walk.loop_line,
+    )
+
+
+def masked_but_shown(case: Case, walk: Walk) -> Sighting | None:
+    if not walk.trace.count(Counter.SHOWN_LINE):
+        return None
+    return Sighting(
+        "MASKED-SCORES-NOT-HIDDEN",
+        "masked scores are set to a number that does not hide them here",
+        "seen: weights of masked keys count beside those of the visible keys of the same query",
+        'a key that is not visible has the score float("-inf")',
+        walk.mask_line,
+        located=True,
+    )
+
+
+def wrong_pairs(case: Case, walk: Walk) -> Sighting | None:
+    missing, extra = walk.missing, walk.extra
+    if missing.any() and extra.any():
+        return None  # more than one way to say it
+    if extra.any():
+        batch, head, query, _ = (int(i) for i in np.argwhere(extra)[0])
+        _, _, queries, keys = np.nonzero(extra)
+        if (keys > queries).all():
+            id, side = "KEYS-AFTER-THE-QUERY", "keys to the right of the diagonal take part"
+        elif (keys <= queries).all():
+            id, side = "KEYS-BEFORE-THE-WINDOW", "keys to the left of the window take part"
+        else:
+            return None
+        seen = f"seen: query {query} of head {head} took {key_range(extra[batch, head, query])}"
+        masks = walk.masks[extra]
+        if (masks == 2).all():
+            return Sighting(
+                "MASKED-SCORES-NOT-HIDDEN",
+                "masked scores are set to a number that hides nothing",
+                seen,
+                'a key that is not visible has the score float("-inf")',
+                walk.mask_line,
+                located=True,
+            )
+        if (masks == 0).all():
+            side += ": a tile on the edge is not masked"
+            help, line = "which tiles need the mask?", walk.scores_line
+        else:
+            help, line = "compare the mask with the rule", walk.mask_line
+        return Sighting(id, side, f"{seen}, which it does not see", help, line)
+    if missing.any():
+        return _missing(case, walk)
+    return None
+
+
+def _missing(case: Case, walk: Walk) -> Sighting | None:
+    missing = walk.missing
+    heads = missing.all(axis=(2, 3)) | ((missing | ~walk.due).all(axis=(2, 3)))
+    if heads.any() and not heads.all():
+        names = ranges(heads.any(0))
+        return Sighting(
+            "HEADS-NEVER-TAKEN",
+            f"{walk.product} takes nothing of query heads {names}",
+            f"seen: of {heads.size} query heads {int((~heads).sum())} take part in this product",
+            "the gradient of a kv head is the sum over all query heads of its group",
+            walk.product_line,
+        )
+    batch, head, query, _ = (int(i) for i in np.argwhere(missing)[0])
+    seen = f"seen: query {query} of head {head} never took {key_range(missing[batch, head, query])}"
+    keys = missing.any(axis=(0, 1, 2))
+    beyond = np.arange(case.seqlen_k) >= case.seqlen_q
+    if beyond.any() and (keys == beyond).all():
+        return Sighting(
+            "LOOP-OVER-SEQLEN-Q",
+            "the loop over keys ends at seqlen_q, not at seqlen_k",
+            seen,
+            "keys are counted by seqlen_k",
+            walk.loop_line,
+        )
+    visited = walk.visited & missing
+    if not visited.any():
+        return Sighting(
+            "KEYS-NEVER-VISITED",
+            "visible keys are never visited",
+            seen,
+            "where does the loop over the tiles begin and end?",
+            walk.loop_line,
+        )
+    if (visited == missing).all():
+        return Sighting(
+            "VISIBLE-KEYS-MASKED",
+            "the mask hides keys that are visible",
+            seen,
+            "compare the mask with the handout's rule, at its edges",
+            walk.mask_line or walk.scores_line,
+            located=True,
+        )
+    return None
+
+
+def _folded(walk: Walk, query: int, key: int) -> str:
+    if walk.product == "out":
+        return f"query {query} takes key {key}"
+    return f"{walk.product} takes the pair of query {query} and key {key}"
+
+
+def _example(walk: Walk) -> str:
+    which = walk.missing if walk.missing.any() else walk.extra
+    batch, head, query, _ = (int(i) for i in np.argwhere(which)[0])
+    verb = "never took" if walk.missing.any() else "took"
+    return f"query {query} {verb} {key_range(which[batch, head, query])}"

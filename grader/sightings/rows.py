@@ -1,0 +1,144 @@
+"""Which rows, heads and elements of x the programs took on."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from grader.cases import Case
+from grader.checks.correctness import ranges
+from grader.running.trace import Counter, Trace
+from grader.sightings.sighting import Sighting, accesses, line_of, operand_of
+
+
+def query_rows(case: Case, trace: Trace) -> Sighting | None:
+    """Which program stores which rows of out."""
+    stores, programs = trace.arrays["stores"], trace.arrays["programs"]
+    if not trace.count(Counter.PROGRAMS) and trace.count(Counter.LAUNCHES):
+        return Sighting(
+            "EMPTY-GRID",
+            "the grid has no program",
+            "seen: a kernel was launched, and not one program of it ran",
+            "the grid needs triton.cdiv(rows, BLOCK_M) programs, not rows // BLOCK_M",
+        )
+    if not len(programs) or not stores.any():
+        return None
+    out, length = ("out", case.seqlen_q) if case.rows is None else ("y", case.rows)
+    nobody = (stores == 0).reshape(-1, length)
+    twice = trace.count(Counter.STORED_TWICE) > 0
+    line = int(programs[0][7])
+    firsts, sizes = programs[:, 5], programs[:, 6] - programs[:, 5] + 1
+    tile = max(1, int(sizes.max()))
+    if twice:
+        for axis in (1, 2, 3):
+            order = programs[programs[:, axis].argsort(kind="stable")]
+            same = [a for a in (1, 2, 3) if a != axis]
+            group = order[(order[:, same] == order[0, same]).all(axis=1) & (order[:, 0] == 0)]
+            steps = np.diff(group[:, 5])
+            neighbours = len(group) > 1 and (np.diff(group[:, axis]) == 1).all()
+            if neighbours and tile > 1 and (abs(steps) == 1).all():
+                return Sighting(
+                    "TILE-NUMBER-AS-ROW",
+                    f"tiles of {tile} rows begin one row apart",
+                    f"seen: programs begin at rows {_first(group[:, 5])}; each stores {tile} rows",
+                    "a tile's first row is its number times the tile's size",
+                    line,
+                )
+        again = trace.count(Counter.STORED_TWICE_LINE) or line
+        where = f"; rows {ranges(nobody.any(0))} are stored by none" if nobody.any() else ""
+        return Sighting(
+            "ROWS-STORED-TWICE",
+            f"two programs store the same rows of {out}",
+            f"seen: {_two_programs(programs)}{where}",
+            "each program needs rows of its own: look at program_id and its axis",
+            again,
+        )
+    heads = nobody.all(axis=1)
+    if heads.any() and not nobody[~heads].any():
+        return Sighting(
+            "HEADS-OF-NOBODY",
+            f"no program computes {int(heads.sum())} of {heads.size} query heads",
+            f"seen: out is stored for {_planes(~heads, case)} and not for {_planes(heads, case)}",
+            "the grid needs batch * num_q_heads programs on its axis of heads",
+            line,
+        )
+    if nobody.any():
+        partial = length // tile * tile
+        rest = np.zeros_like(nobody)
+        rest[:, partial:] = True
+        if 0 < partial < length and (nobody == rest).all() and (firsts % tile == 0).all():
+            return Sighting(
+                "LAST-ROWS-LEFT-OUT",
+                f"no program computes the last {length - partial} rows of {out}",
+                f"seen: tiles of {tile} rows are stored up to row {partial - 1} of {length}",
+                "the grid needs triton.cdiv(rows, BLOCK_M) programs, not rows // BLOCK_M",
+            )
+        head = int(np.flatnonzero(nobody.any(axis=1))[0])
+        one = np.arange(nobody.shape[0]) == head
+        where = f" of {_planes(one, case)}" if case.rows is None else ""
+        return Sighting(
+            "ROWS-OF-NOBODY",
+            f"no program stores some rows of {out}",
+            f"seen: rows {ranges(nobody[head])}{where} are not stored; programs"
+            f" begin at rows {_first(np.unique(firsts))}",
+            "which rows does each program_id get, and does the grid have a program for each tile?",
+            line,
+        )
+    return None
+
+
+def _planes(hit: np.ndarray, case: Case) -> str:
+    """Name query heads; over all batches, where there are several, in order."""
+    what = "query head" if case.batch == 1 else "batch * num_q_heads + head"
+    return f"{what}{'s' if hit.sum() > 1 and case.batch == 1 else ''} {ranges(hit)}"
+
+
+def _first(rows: np.ndarray) -> str:
+    return ", ".join(map(str, sorted(rows.tolist())[:3])) + (", ..." if len(rows) > 3 else "")
+
+
+def _two_programs(programs: np.ndarray) -> str:
+    seen: dict[tuple[int, int], tuple[int, ...]] = {}
+    for row in programs.tolist():
+        key = (row[4], row[5])
+        place = tuple(row[1:4])
+        if key in seen and seen[key] != place:
+            rows = f"rows {row[5]}-{row[6]}" + (f" of head {row[4]}" if row[4] else "")
+            return f"programs {seen[key]} and {place} both store {rows}"
+        seen.setdefault(key, place)
+    return "programs overlap"
+
+
+def elements_of_x(case: Case, trace: Trace) -> Sighting | None:
+    """Which elements of x were read, and how its pointer moves."""
+    reads = trace.arrays["visits"].sum(axis=0, dtype=np.int64)
+    if not reads.any() or (reads == 1).all():
+        return None
+    for row in accesses(trace):
+        repeated = row["count"] > row["programs"] and operand_of(row) == "x"
+        if repeated and row["step"] == 0 and not reads.all():
+            return Sighting(
+                "POINTER-STANDS-STILL",
+                "the pointer to x does not move from tile to tile",
+                "seen: a program loads the same tile of x again and again",
+                "move it by the tile's columns times the column stride in each round of the loop",
+                row["line"],
+            )
+    columns, rows = (reads == 0).all(axis=0), (reads == 0).all(axis=1)
+    if columns.any() and not columns.all() and (reads[:, ~columns] == 1).all():
+        last = not columns[: int(np.flatnonzero(columns)[0])].any() and columns[-1]
+        return Sighting(
+            "LAST-COLUMNS-NEVER-READ" if last else "COLUMNS-NEVER-READ",
+            f"the {'last ' if last else ''}columns of x are never read",
+            f"seen: columns {ranges(columns)} of {case.cols} are read by no program",
+            "the loop over columns goes to cols, the last tile masked",
+            line_of(trace, "x"),
+        )
+    if rows.any() and not rows.all() and not (reads[~rows] == 0).any():
+        return Sighting(
+            "ROWS-NEVER-READ",
+            "some rows of x are never read",
+            f"seen: rows {ranges(rows)} of {case.rows} are read by no program",
+            "which rows does each program_id get?",
+            line_of(trace, "x"),
+        )
+    return None

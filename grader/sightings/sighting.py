@@ -1,0 +1,54 @@
+"""What a sighting is, and how sightings speak of accesses and keys."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from grader.checks.correctness import ranges
+from grader.running.trace import ACCESS, OPERANDS, Trace
+
+
+@dataclasses.dataclass(frozen=True)
+class Sighting:
+    """A cause that was seen: `id` without the problem's prefix, where, and what to do.
+
+    `line` is where it shows. Only where that is also where the mistake lies (`located`) is its step
+    known: a loop shows what is wrong with limits that were computed elsewhere.
+    """
+
+    id: str
+    title: str
+    note: str
+    help: str
+    line: int = 0
+    located: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What is wrong with a call: names of outputs, whether one holds NaN, whether all are close.
+
+    Close is a wrong result that rounding can explain: an error of a few hundredths of the values.
+    """
+
+    wrong: tuple[str, ...]
+    nan: bool
+    close: bool
+
+
+def accesses(trace: Trace) -> list[dict[str, int]]:
+    return [dict(zip(ACCESS, row, strict=True)) for row in trace.arrays["accesses"].tolist()]
+
+
+def operand_of(row: dict[str, int]) -> str:
+    return OPERANDS[row["operand"] - 1]
+
+
+def line_of(trace: Trace, operand: str) -> int:
+    return next((row["line"] for row in accesses(trace) if operand_of(row) == operand), 0)
+
+
+def key_range(keys: np.ndarray) -> str:
+    return ("key " if keys.sum() == 1 else "keys ") + ranges(keys)

@@ -1,0 +1,66 @@
+"""How products became sums: over which axis, and whether each round's was added."""
+
+from __future__ import annotations
+
+from grader.cases import Case
+from grader.checks.walk import Walk
+from grader.running.trace import MIXED, PRODUCTS, Counter, Trace
+from grader.sightings.sighting import Sighting
+
+
+def discarded(case: Case, walk: Walk) -> Sighting | None:
+    line = int(walk.trace.arrays["discarded"][PRODUCTS.index(walk.product)])
+    if not line:
+        return None
+    return Sighting(
+        "PRODUCT-DISCARDED",
+        f"what one round of the loop adds to {walk.product} is gone in the next",
+        "seen: this line computes a product again and again, and nothing takes up the earlier ones",
+        "add to the accumulator instead of replacing it: tl.dot(a, b, accumulator)",
+        line,
+        located=True,
+    )
+
+
+def over_queries(trace: Trace) -> Sighting | None:
+    line = trace.count(Counter.OVER_QUERIES_LINE)
+    if not line:
+        return None
+    return Sighting(
+        "REDUCED-OVER-QUERIES",
+        "scores are reduced over queries, not over keys",
+        "seen: this line takes a maximum or a sum along the axis of the queries",
+        "each query has a maximum and a sum of its own: reduce over the axis of the keys",
+        line,
+        located=True,
+    )
+
+
+def mixed(case: Case, trace: Trace) -> Sighting | None:
+    line = trace.count(Counter.MIXED_LINE)
+    if not line or not 0 <= trace.count(Counter.MIXED) < len(MIXED):
+        return None
+    query_side, key_side = MIXED[trace.count(Counter.MIXED)]
+    due = {"q": "k", "dout": "v"}[query_side]
+    return Sighting(
+        "WRONG-OPERAND",
+        f"{query_side} is multiplied with {key_side}, not with {due}",
+        f"seen: this tl.dot takes rows of {query_side} and rows of {key_side}",
+        "scores are q @ k^T, and dP is dout @ v^T",
+        line,
+        located=True,
+    )
+
+
+def not_transposed(case: Case, trace: Trace) -> Sighting | None:
+    line = trace.count(Counter.CROSSED_LINE)
+    if not line:
+        return None
+    return Sighting(
+        "TILE-NOT-TRANSPOSED",
+        "this tl.dot does not sum over head_dim: its second tile is not transposed",
+        "seen: columns of the first tile are multiplied with rows of the second, both as loaded",
+        "a product of queries and keys is tl.dot(q, tl.trans(k))",
+        line,
+        located=True,
+    )

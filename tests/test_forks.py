@@ -1,0 +1,126 @@
+"""Workers that are forked: the judge's own children, apart from each other, with a way without."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from grader.manifest import load_problem
+from grader.running import forks, reaper, usage
+from grader.running.compiled import Call, compile_calls, unavailable
+from grader.running.protocol import Ended, Status
+from grader.running.sandbox import Sandbox, server_environment
+from grader.source import Source
+from tests.harness import model_answer
+
+ANSWER = b"""
+import os, sys, torch
+torch.left_behind = getattr(torch, "left_behind", 0) + 1
+print(torch.left_behind, os.getppid(), sys.argv)
+
+def answer():
+    pass
+"""
+
+
+def sandbox(source=ANSWER, **options):
+    return Sandbox(source, "answer.py", "answer", device="cpu", interpret=False, **options)
+
+
+@pytest.fixture
+def server():
+    with forks.forking(server_environment()):
+        assert forks._server is not None
+        yield forks._server
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_child_is_left():
+    before = usage.children(os.getpid())
+    yield
+    assert usage.children(os.getpid()) == before
+
+
+def ends(process_id):
+    deadline = time.monotonic() + 5.0
+    while os.path.exists(f"/proc/{process_id}") and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return not os.path.exists(f"/proc/{process_id}")
+
+
+def test_a_worker_is_the_judges_child_and_has_seen_no_other(server):
+    for _ in range(2):
+        with sandbox() as worker:
+            assert isinstance(worker._process, forks.Forked)
+            assert worker.ready().status is Status.OK
+            assert worker.output().split()[:2] == ["1", str(os.getpid())]
+            assert worker.pid in usage.children(os.getpid())
+            assert worker.pid in reaper.started() and os.getsid(worker.pid) == worker.pid
+        assert ends(worker.pid) and worker.pid not in reaper.started()
+
+
+@pytest.mark.parametrize(
+    ("source", "code", "name"),
+    [(b"import os\nos._exit(3)\n", 3, None), (b"import os\nos.abort()\n", -6, "SIGABRT")],
+)
+def test_how_a_worker_ended_is_seen(server, source, code, name):
+    with sandbox(source) as worker:
+        result = worker.ready()
+    assert isinstance(result, Ended)
+    assert (result.exit_code, result.signal_name) == (code, name)
+
+
+@pytest.mark.skipif(bool(unavailable()), reason=f"{unavailable()}")
+def test_forked_workers_compile_what_fresh_ones_do(server):
+    problem = load_problem("p02")
+    source = Source("p02", model_answer("p02").encode())
+    (case,) = problem.cases(problem.check("compiles"), "5eed", "cpu").values()
+    calls = [Call.of(problem, case, problem.outputs)]
+    forked = compile_calls(source, problem, calls)
+    forks.close_server()
+    fresh = compile_calls(source, problem, calls)
+
+    def kernels(found):
+        return [[k.kernel.model_copy(update={"compile_ms": 0}) for k in c.kernels] for c in found]
+
+    assert kernels(forked) == kernels(fresh) and all(kernels(fresh))
+
+
+def test_what_a_worker_started_ends_with_it(server):
+    source = b"import os, time\nos.fork() or (os.setsid(), print(os.getpid()), time.sleep(60))\n"
+    with sandbox(source + ANSWER) as worker:
+        assert worker.ready().status is Status.OK
+        deadline = time.monotonic() + 5.0
+        while len(found := [n for n in worker.output().split() if n.isdigit()]) < 3:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+            worker._read_output()
+    started = {int(n) for n in found} - {1, os.getpid()}
+    assert len(started) == 1 and all(map(ends, started))
+
+
+@pytest.mark.parametrize("harm", [signal.SIGKILL, signal.SIGSTOP])
+def test_without_a_server_that_answers_workers_are_fresh(monkeypatch, harm):
+    monkeypatch.setattr(forks, "_ANSWER_S", 1.0)
+    with forks.forking(server_environment()):
+        os.kill(forks._server._process.pid, harm)
+        for _ in range(2):
+            with sandbox() as worker:
+                assert not isinstance(worker._process, forks.Forked)
+                assert worker.ready().status is Status.OK
+
+
+@pytest.mark.parametrize("options", [{"threads": 2}, {}])
+def test_a_worker_that_needs_other_imports_is_fresh(options):
+    with forks.forking(server_environment(interpret=not options)):
+        with sandbox(**options) as worker:
+            assert not isinstance(worker._process, forks.Forked)
+
+
+def test_only_a_child_of_the_judge_can_be_adopted():
+    for pid in (0, 1, os.getpid(), os.getppid()):
+        assert reaper.adopt(lambda pid=pid: pid) is None
+        assert pid not in reaper.started()

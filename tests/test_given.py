@@ -1,0 +1,132 @@
+"""`given`, what stubs and answers import: plumbing, who may import what, whose copy runs."""
+
+import ast
+import itertools
+
+import pytest
+import torch
+
+from grader import cli
+from grader.imports import bad_import
+from grader.manifest import GIVEN, load_problem, problem_ids
+from grader.model import Verdict
+from grader.running.given import offer_given
+from grader.source import examine
+from tests.harness import judge, model_answer, whole_answer
+
+offer_given()
+from given.arguments import check_attention, default_scale, positive_scale  # noqa: E402
+from given.launch import grid_of_queries, section_size  # noqa: E402
+
+P03, P04 = load_problem("p03"), load_problem("p04")
+
+
+# -- plumbing ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scale", [0.125, -0.5, 0.0, 3.0])
+def test_a_positive_scale_gives_the_same_scores(scale):
+    q = torch.randn(1, 2, 3, 16, dtype=torch.float64)
+    turned, positive = positive_scale(q, scale)
+    assert positive > 0
+    torch.testing.assert_close(positive * turned, scale * q, atol=1e-25, rtol=0)
+
+
+def test_the_scale_by_default():
+    assert default_scale(None, 64) == 0.125 and default_scale(2, 64) == 2.0
+
+
+def test_sections_divide_the_heads_and_are_as_small_as_they_may_be():
+    for num_heads, head_bytes, num_tiles in itertools.product(
+        (1, 6, 12, 256), (1, 2**19, 2**26), (1, 16, 600)
+    ):
+        size = section_size(num_heads, head_bytes, num_tiles)
+        assert 1 <= size <= num_heads and num_heads % size == 0
+    # 16 MiB of K and V, but never fewer than 512 programs while there are heads.
+    assert section_size(256, 512 * 2**10, 16) == 32
+    assert section_size(256, 2**30, 600) == 1
+    assert section_size(256, 2**30, 4) == 128
+    assert section_size(100_000, 2**30, 600) == 100_000  # more sections than axis 2 can have
+
+
+def test_the_heads_of_a_group_are_never_apart():
+    q, k = torch.empty(2, 12, 4096, 128), torch.empty(2, 4, 4096, 128)
+    section, num_tiles, sections = grid_of_queries(q, k, 64)
+    assert section % 3 == 0 and section * sections == 24 and num_tiles == 64
+
+
+def test_lengths_may_differ_only_without_a_causal_mask():
+    q, k = torch.empty(1, 2, 3, 16), torch.empty(1, 2, 5, 16)
+    check_attention(q, k, k, causal=False)
+    with pytest.raises(ValueError, match=r"^seqlen: got 3 in q and 5 in k, expected the same"):
+        check_attention(q, k, k)
+
+
+def test_equal_heads_unless_grouped():
+    q, k = torch.empty(1, 4, 3, 16), torch.empty(1, 2, 3, 16)
+    check_attention(q, k, k, grouped=True)
+    with pytest.raises(ValueError, match=r"^k: got shape"):
+        check_attention(q, k, k)
+    with pytest.raises(ValueError, match=r"^num_kv_heads: got 3, expected a divisor of"):
+        check_attention(q, torch.empty(1, 3, 3, 16), k, grouped=True)
+
+
+# -- who may import what -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("problem_id", problem_ids())
+def test_a_problem_lists_what_its_answer_imports(problem_id):
+    problem = load_problem(problem_id)
+    used = {
+        str(node.module).removeprefix("given.")
+        for node in ast.walk(ast.parse(model_answer(problem_id)))
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("given.")
+    }
+    assert used <= set(problem.given)
+    assert set(problem.given) <= {path.stem for path in GIVEN.glob("[a-z]*.py")}
+
+
+@pytest.mark.parametrize(
+    ("line", "verdict", "said"),
+    [
+        ("from given.softmax import fold_tile", Verdict.REJECTED, "given.softmax opens with p04"),
+        ("from given import softmax", Verdict.REJECTED, "given.softmax opens with p04"),
+        ("import given.softmax as s", Verdict.REJECTED, "given.softmax opens with p04"),
+        ("from given.tile import load", Verdict.ERROR, "no module given.tile: expected one of arg"),
+        ("from given.tiles import load_kees", Verdict.ERROR, "given.tiles has no 'load_kees'"),
+    ],
+)
+def test_a_wrong_import_is_told_with_its_line(line, verdict, said):
+    source = examine(P03, f"import torch\n{line}\n\n{model_answer('p03')}".encode())
+    assert source.verdict is verdict and source.message.line == 2
+    assert source.message.headline.startswith(said)
+    if verdict is Verdict.ERROR:
+        assert "another release? CHANGELOG.md" in source.message.headline
+
+
+@pytest.mark.parametrize(
+    "line", ["import given", "from given.units import *", "from .given import x", "import givens"]
+)
+def test_other_imports_are_none_of_its_business(line):
+    assert bad_import(P03, ast.parse(line)) is None
+
+
+def test_an_answer_with_given_written_out_in_it_is_right():
+    text = whole_answer("p04")
+    assert "from given" not in text and "def fold_tile(" in text
+    assert judge(text, P04, checks={"plain", "ragged"}).wrong == {}
+
+
+# -- whose copy --------------------------------------------------------------------------------
+
+
+def test_given_in_a_submission_is_not_used_and_the_report_says_so(tmp_path, capfd):
+    (tmp_path / "given").mkdir()
+    (tmp_path / "given" / "units.py").write_text("raise SystemExit('mine')\n")
+    (tmp_path / "p03").mkdir()
+    (tmp_path / "p03" / P03.file).write_text(model_answer("p03"))
+    options = ["--submission", tmp_path, "--only", "p03", "--device", "cpu", "--quick", "-x"]
+    assert cli.main(["grade", *map(str, options)]) == 0
+    out = capfd.readouterr().out
+    assert "given/ in the submission is not used: the judge has its own copy" in out
+    assert "p03 Non-causal attention       pass" in out

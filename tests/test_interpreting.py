@@ -1,0 +1,153 @@
+"""The shortcuts in Triton's interpreter: kernels come to the same, and nothing is left replaced."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from grader.manifest import ROOT
+from grader.running import interpreting
+
+# Interprets a few launches, with the shortcuts or without, and says what came of them.
+LAUNCHES = """\
+import json, sys
+import torch, triton
+import triton.language as tl
+from triton.runtime import interpreter
+
+sys.path.insert(0, sys.argv[1])
+from grader.running import interpreting
+
+if sys.argv[2] == "shortcuts":
+    interpreting.install()
+patches = []
+fill = interpreter._patch_lang_core
+interpreter._patch_lang_core = lambda *args: (patches.append(args[0]), fill(*args))
+
+@triton.jit
+def scaled(x, factor):
+    if factor < 0:
+        raise RuntimeError("negative")
+    return tl.sum(x * factor, 0)
+
+@triton.jit
+def inner(out_ptr, value):
+    tl.store(out_ptr + 1, value)
+
+@triton.jit
+def kernel(x_ptr, out_ptr, n, rounds, factor, other, SIZE: tl.constexpr):
+    offsets = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    x = tl.load(x_ptr + offsets, mask=offsets < n, other=0.0)
+    total = 0.0
+    for _ in range(rounds):
+        total += scaled(x, factor)
+    if other == 1:
+        inner[(1,)](out_ptr, 7.0)
+    tl.store(out_ptr, total, mask=tl.max(x, 0) > -1.0)
+
+@triton.jit
+def integers(x_ptr, out_ptr, SIZE: tl.constexpr):
+    lanes = tl.arange(0, SIZE)
+    x = tl.load(x_ptr + lanes)
+    tl.store(out_ptr + lanes, (x + x) * 3 - (x - lanes))
+
+@triton.jit
+def sized(out_ptr, SIZE: tl.constexpr, MORE: tl.constexpr):
+    lanes = tl.arange(0, 4)
+    whole = tl.zeros((4, 8), tl.float32) + lanes[:, None]
+    pointers = out_ptr + lanes
+    tl.store(pointers, tl.sum(whole, 1) + whole.shape[1] + whole.numel + tl.load(pointers))
+    if MORE:
+        tl.zeros((SIZE, 8), tl.float32)
+
+def sized_launch(*sizes):
+    out = torch.ones(4)
+    try:
+        sized[(1,)](out, *sizes)
+    except Exception as error:
+        return repr(error)
+    return out.tolist()
+
+def launch(rounds=1, factor=2.0, other=0):
+    x, out = torch.arange(20.0, dtype=torch.float16), torch.zeros(2)
+    patches.clear()
+    try:
+        kernel[(1,)](x, out, 20, rounds, factor, other, SIZE=32)
+    except Exception as error:
+        return repr(error)
+    return out.tolist()
+
+def integer_launch():
+    x = torch.tensor([1, 2**31 - 1, -(2**31), 5], dtype=torch.int32)
+    out = torch.zeros_like(x)
+    integers[(1,)](x, out, SIZE=4)
+    return out.tolist()
+
+def names():  # what a launch replaces
+    owners = (tl, tl.core, tl.tensor, tl.math, tl.core.tensor_descriptor_base)
+    fresh = ("__dict__", "__init_subclass__", "__subclasshook__")  # another object each time
+    return {(o.__name__, n): getattr(o, n) for o in owners for n in dir(o) if n not in fresh}
+
+before = names()
+results, times, left = [], {}, []
+for options in ({}, {"rounds": 9}, {"factor": -1.0}, {"other": 1}, {"rounds": 2}):
+    results.append(launch(**options))
+    times[str(options)] = len(patches)
+    left.append(sorted(map(str, (k for k, v in names().items() if v is not before.get(k)))))
+results += [sized_launch(s, m) for s, m in ((4, 0), (4, 1), (4.0, 1), (3, 1), (0, 1), (-4, 1))]
+print(json.dumps({"results": [*results, integer_launch()], "times": times, "left": left}))
+"""
+
+
+def launches(tmp_path, way):
+    path = tmp_path / "launches.py"
+    path.write_text(LAUNCHES)
+    env = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(path), str(ROOT), way]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_kernels_come_to_the_same_and_leave_nothing_replaced(tmp_path):
+    plain, shortcuts = launches(tmp_path, "plain"), launches(tmp_path, "shortcuts")
+    assert shortcuts["results"] == plain["results"]
+    first, second, failed, nested, *_ = plain["results"]
+    assert (first, second) == ([380.0, 0.0], [3420.0, 0.0]) and "negative" in failed
+    sizes = plain["results"][5:11]
+    assert sizes[0] == sizes[1] == [41.0 + 8.0 * lane for lane in range(4)]
+    assert "float" in sizes[2]  # though a tile of as many rows has been made
+    assert nested == [380.0, 7.0]  # a kernel that launches another goes on afterwards
+    assert shortcuts["left"] == [[]] * 5 and plain["left"] != [[]] * 5
+    # Triton replaces whenever a function is called, here each launch does it once.
+    two, nine = ("{'rounds': 2}", "{'rounds': 9}")
+    assert shortcuts["times"][two] == shortcuts["times"][nine] < plain["times"][two]
+    assert plain["times"][two] < plain["times"][nine]
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_overflow_is_looked_for_only_where_it_would_be_told(debug):
+    from triton.runtime.interpreter import InterpreterOptions
+
+    builder = SimpleNamespace(options=InterpreterOptions(debug=debug, sanitize_overflow=True))
+    interpreting._leave_overflow_alone(SimpleNamespace(interpreter_builder=builder))
+    assert builder.options.sanitize_overflow is debug and builder.options.debug is debug
+
+
+def test_the_numpy_type_of_each_triton_type_is_what_triton_says():
+    import triton.language as tl
+    from triton.runtime.interpreter import _get_np_dtype
+
+    found = interpreting._by_name(_get_np_dtype)
+    scalars = [tl.int1, tl.uint8, tl.int32, tl.int64, tl.float16, tl.bfloat16, tl.float32]
+    pointers = [tl.pointer_type(scalar) for scalar in scalars]
+    for kind in (*scalars, *pointers):
+        for _ in range(2):
+            assert found(kind) == found(tl.block_type(kind, [4, 4])) == _get_np_dtype(kind)
+    with pytest.raises(KeyError):
+        found(tl.void)

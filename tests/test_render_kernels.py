@@ -1,0 +1,139 @@
+"""What the compiler made of the kernels: the table of one problem, the lines of several."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from grader import scoring
+from grader.model import (
+    CheckResult,
+    Compilation,
+    Dot,
+    GradeRecord,
+    KernelReport,
+    Points,
+    ProblemResult,
+    Refusal,
+    Verdict,
+)
+from grader.render.kernels import kernel_table, kernels_of, spill_lines
+from tests.records import CPU
+
+WHOLE = KernelReport(
+    kernel="_forward_kernel",
+    line=12,
+    num_warps=4,
+    registers=168,
+    stack_bytes=0,
+    shared_bytes=73_728,
+    dots=(Dot(line=20, instruction="wgmma"), Dot(line=24, instruction="mma")),
+)
+SPILLS = WHOLE.model_copy(update={"kernel": "_dq_kernel", "registers": 255, "stack_bytes": 1536})
+NO_DOTS = WHOLE.model_copy(update={"kernel": "_delta_kernel", "shared_bytes": 0, "dots": ()})
+SOME_DOTS = WHOLE.model_copy(
+    update={"kernel": "_dkdv_kernel", "dots": (*WHOLE.dots, Dot(line=31, instruction="none"))}
+)
+NOTHING_KNOWN = KernelReport(kernel="_bare_kernel", line=3)
+REFUSED = KernelReport(
+    kernel="_wide_kernel",
+    line=40,
+    registers=255,
+    stack_bytes=64,
+    refusal=Refusal(error_type="OutOfResources", line=0, text="needs 300000 bytes"),
+)
+
+
+def on_chip(kernel: KernelReport, capability: int = 80, **more: object) -> Compilation:
+    return Compilation(capability=capability, kernel=kernel, **more)
+
+
+def rows(*kernels: Compilation) -> list[list[str]]:
+    """The cells of the table below its header, as they are printed."""
+    console = Console(width=200)
+    with console.capture() as capture:
+        console.print(kernel_table(kernels))
+    header, *lines = capture.get().splitlines()
+    names = ("compiled", "for", "regs", "spills", "shared", "programs", "tensor cores")
+    assert header.split() == " ".join(names).split()
+    return [line.split() for line in lines]
+
+
+def record(*problems: tuple[Compilation, ...]) -> GradeRecord:
+    """A record in which the second of two checks of each problem has compiled its kernels."""
+    plain = CheckResult(id="plain", title="plain", verdict=Verdict.PASS, weight=1.0)
+    results = tuple(
+        ProblemResult(
+            id=f"p{number:02}",
+            title="a problem",
+            bonus=False,
+            verdict=Verdict.PASS,
+            points=Points(earned=0.0, available=0.0, possible=0.0),
+            components={},
+            checks=(plain, plain.model_copy(update={"id": "compiles", "kernels": kernels})),
+        )
+        for number, kernels in enumerate(problems, 3)
+    )
+    totals, bonus = scoring.total(results)
+    return GradeRecord(
+        mode="local",
+        environment=CPU,
+        seed="1f",
+        submission="answers",
+        problems=results,
+        totals=totals,
+        bonus=bonus,
+        duration_s=1.0,
+    )
+
+
+def test_a_row_says_what_a_kernel_takes_of_the_chip():
+    whole = on_chip(WHOLE, 90, programs=3, limit="registers")
+    (row,) = rows(whole)
+    shown = "_forward_kernel 9.0 168 none 72.0 KiB 3 (registers) all dots"
+    assert row == shown.split()
+
+
+def test_spills_are_shown_per_thread():
+    (row,) = rows(on_chip(SPILLS))
+    assert row == "_dq_kernel 8.0 255 1.5 KiB 72.0 KiB all dots".split()
+
+
+def test_a_refused_kernel_has_no_figures():
+    assert rows(on_chip(REFUSED, programs=0), on_chip(WHOLE))[0] == [
+        "_wide_kernel",
+        "8.0",
+        "refused",
+    ]
+
+
+def test_dots_beside_the_tensor_cores_are_counted():
+    some, none = rows(on_chip(SOME_DOTS), on_chip(NO_DOTS))
+    assert some[-4:] == ["2", "of", "3", "dots"]
+    assert none == "_delta_kernel 8.0 168 none 0 B no dots".split()
+
+
+def test_what_is_not_known_is_left_empty():
+    assert rows(on_chip(NOTHING_KNOWN)) == [["_bare_kernel", "8.0", "no", "dots"]]
+
+
+def test_a_long_or_hostile_name_is_cut_and_clean():
+    hostile = WHOLE.model_copy(update={"kernel": "\x1b[31m" + "k" * 60})
+    (row,) = rows(on_chip(hostile))
+    assert row[0].startswith("k") and len(" ".join(row[: row.index("8.0")])) <= 20 + len(" [...]")
+
+
+def test_the_kernels_of_a_problem_are_those_of_all_its_checks():
+    kernels = (on_chip(WHOLE), on_chip(WHOLE, 90))
+    assert kernels_of(record(kernels).problems[0]) == kernels
+
+
+def test_only_kernels_that_spill_are_named_with_their_chip():
+    kernels = (on_chip(WHOLE), on_chip(SPILLS), on_chip(SPILLS, 90), on_chip(NOTHING_KNOWN))
+    assert spill_lines(record((on_chip(NO_DOTS),), kernels)) == [
+        "p04 _dq_kernel: spills 1.5 KiB per thread on compute capability 8.0",
+        "p04 _dq_kernel: spills 1.5 KiB per thread on compute capability 9.0",
+    ]
+
+
+def test_nothing_is_said_where_nothing_spills():
+    assert spill_lines(record((), (on_chip(WHOLE), on_chip(NOTHING_KNOWN)))) == []

@@ -1,0 +1,64 @@
+"""Nothing is seen in kernels that are right, however they are written, model answers or not."""
+
+from __future__ import annotations
+
+import pytest
+
+from grader.cases import resolve
+from grader.inputs import case_seed, make_inputs
+from grader.manifest import load_problem, problem_ids
+from grader.running.session import Budget, Session
+from grader.sightings.look import look
+from grader.sightings.sighting import Result
+from grader.source import Source
+from tests.forked import forked_workers
+from tests.harness import SEED
+from tests.trials import right_answers
+
+TRITON = [id for id in problem_ids() if load_problem(id).uses_triton]
+RIGHT = {
+    id: answer
+    for kind in ("answers", "unusual")
+    for id, answer in right_answers(kind).items()
+    if answer[0] in TRITON
+}
+# Lengths that are no multiple of a tile, a group of heads, options that cut tiles.
+SIZES = {"seqlen": 150, "num_q_heads": 2}
+OPTIONS = {
+    "p02": {"rows": 50, "cols": 300, "num_q_heads": 1, "seqlen": 1},
+    "p03": SIZES,
+    "p04": SIZES,
+    "p05": SIZES | {"num_kv_heads": 1},
+    "p06": SIZES | {"num_kv_heads": 1, "window_size": 40},
+    "p07": SIZES | {"num_kv_heads": 1, "window_size": 40, "num_sink_tokens": 9},
+    "p08": SIZES | {"num_kv_heads": 1},
+    "p09": SIZES | {"num_kv_heads": 1, "window_size": 40, "num_sink_tokens": 9},
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick():
+    with forked_workers():
+        yield
+
+
+@pytest.mark.parametrize("id", RIGHT)
+def test_nothing_is_seen_in_a_right_kernel(id: str) -> None:
+    problem_id, source = RIGHT[id]
+    problem = load_problem(problem_id)
+    budget = Budget(problem.limits)
+    data = Source(problem_id, source.encode())
+    session = Session(problem, data, device="cpu", interpret=True, budget=budget)
+    names = problem.returns + problem.gradients[:3]
+    try:
+        for dtype in ("fp32", "fp16") if problem_id == "p02" else ("fp32",):
+            case = resolve(OPTIONS[problem_id], dtype, "")
+            inputs = make_inputs(problem, case, case_seed(SEED, id))
+            trace = session.call(case, inputs, names, traced=True).trace
+            assert trace is not None
+            for name in names:
+                for nan in (False, True):
+                    result = Result((name,), nan=nan, close=not nan)
+                    assert look(problem_id, case, trace, result) is None
+    finally:
+        session.close()

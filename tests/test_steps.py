@@ -1,0 +1,47 @@
+"""Each step turns green what docs/steps.md says; `python -m tests.steps` makes that page."""
+
+import pytest
+
+from grader.manifest import load_problem, problem_ids
+from tests import steps
+from tests.forked import forked_workers
+
+PAGE = steps.read_page()
+# Steps before the first launch, which nothing can be seen of; the last of p01 earns speed alone.
+NOTHING = {"p01": {6}, "p03": {2, 3}}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick():
+    with forked_workers():
+        yield
+
+
+def first_of(problem, checks):
+    """The check, of these, with the fewest cases."""
+    return min(checks, key=lambda name: len(problem.check(name).cases) if name != "work" else 9)
+
+
+@pytest.mark.parametrize("problem_id", problem_ids())
+def test_each_step_turns_green_what_the_page_says(problem_id):
+    problem, found = load_problem(problem_id), PAGE[problem_id]
+    assert len(found) == len(problem.steps)
+    silent = {number for number, new in enumerate(found, start=1) if not new}
+    assert silent == NOTHING.get(problem_id, set())
+    for number, new in enumerate(found, start=1):
+        if new:
+            name = first_of(problem, new)
+            assert name in steps.green(problem, number, {name}), f"step {number}: {name}"
+            assert name not in steps.green(problem, number - 1, {name}), f"before step {number}"
+
+
+@pytest.mark.parametrize("problem_id", problem_ids())
+def test_all_is_green_after_the_last_step(problem_id):
+    problem = load_problem(problem_id)
+    wanted = {check.id for check in problem.checks if not check.compiles}
+    wanted |= {"work"} if problem.work else set()
+    assert {name for new in PAGE[problem_id] for name in new} == wanted
+
+
+def test_the_page_is_up_to_date():
+    assert steps.PAGE.read_text("utf-8") == steps.page(PAGE)
