@@ -70,6 +70,12 @@ def prose(problem):
     return FENCE.sub("", handout(problem))
 
 
+def test_every_picture_stands_in_a_handout_or_a_page():
+    texts = [path.read_text(encoding="utf-8") for path in documents()]
+    shown = {name for text in texts for name in re.findall(r"pictures/([\w-]+)\.svg\)", text)}
+    assert shown == {path.stem for path in (ROOT / "docs" / "pictures").glob("*.svg")}
+
+
 def inline_code(problem):
     return re.findall(r"`([^`\n]+)`", prose(problem))
 
@@ -88,7 +94,7 @@ def test_sections_are_there_in_order(problem):
 @each_problem
 def test_two_pages_of_text(problem):
     text = re.sub(r"\$\$.*?\$\$", "", prose(problem), flags=re.DOTALL)
-    lines = [line for line in text.split("\n") if not line.startswith("|")]
+    lines = [line for line in text.split("\n") if not line.startswith(("|", "!["))]
     assert len(" ".join(lines).split()) in WORDS
 
 

@@ -21,7 +21,7 @@ class State:
 
     seen: int
     weights: tuple[float, ...]
-    correction: float
+    rescale: float
     running_max: float
     running_sum: float
     acc: float
@@ -34,13 +34,13 @@ def states() -> list[State]:
     for start in range(0, len(SCORES), TILE):
         stop = start + TILE
         new_max = max(running_max, scores[start:stop].max().item())
-        correction = math.exp(running_max - new_max)
+        rescale = math.exp(running_max - new_max)
         weights = torch.exp(scores[start:stop] - new_max)
-        running_sum = running_sum * correction + weights.sum().item()
-        acc = acc * correction + (weights @ values[start:stop]).item()
+        running_sum = running_sum * rescale + weights.sum().item()
+        acc = acc * rescale + (weights @ values[start:stop]).item()
         running_max = new_max
         shown = torch.exp(scores[:stop] - running_max).tolist()
-        found.append(State(stop, tuple(shown), correction, running_max, running_sum, acc))
+        found.append(State(stop, tuple(shown), rescale, running_max, running_sum, acc))
     return found
 
 
@@ -54,7 +54,7 @@ def online_softmax() -> Picture:
         desc=f"Four keys with scores {_list(SCORES)} and values {_list(VALUES)} come in two tiles. "
         f"After tile 1 the maximum is {first.running_max:g}, the sum {first.running_sum:.4f}, acc "
         f"{first.acc:.4f}. Tile 2 raises the maximum to {last.running_max:g}: the old weights, sum "
-        f"and acc shrink by {last.correction:.4f}. Then the sum is {last.running_sum:.4f}, acc "
+        f"and acc shrink by {last.rescale:.4f}. Then the sum is {last.running_sum:.4f}, acc "
         f"{last.acc:.4f}, out = {out:.2f} and lse = {lse:.4f}.",
         height=664,
     )
@@ -67,7 +67,7 @@ def online_softmax() -> Picture:
     _panel(canvas, 72, "after tile 1", first, sums)
     canvas.line([(40, 316), (40, 372)], stroke="plum-ink", width=2, arrow=True)
     maxima = f"{first.running_max:g} - {last.running_max:g}".replace("-", "−")
-    canvas.text(58, 340, f"`correction` c = exp({maxima}) = {last.correction:.4f}", fill="plum-ink")
+    canvas.text(58, 340, f"`rescale` c = exp({maxima}) = {last.rescale:.4f}", fill="plum-ink")
     canvas.text(58, 362, "multiplies every old weight, sum and acc", fill="plum-ink")
     w = last.weights
     sums = [

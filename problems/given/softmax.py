@@ -20,8 +20,8 @@ def fold_tile(scores, v, running_max, new_max, running_sum, acc, scale_log2):
     Args:
         scores: (BLOCK_M, BLOCK_N), products of queries and keys, -inf where not visible.
         v: (BLOCK_N, HEAD_DIM).
-        running_max, new_max: (BLOCK_M,), the running maximum without and with this tile, in units of
-            scores * scale_log2. new_max is finite.
+        running_max, new_max: (BLOCK_M,), the running maximum without and with this tile, in units
+            of scores * scale_log2. new_max is finite.
         running_sum: (BLOCK_M,), acc: (BLOCK_M, HEAD_DIM), fp32, relative to running_max.
     """
     rescale = tl.exp2(running_max - new_max)  # (BLOCK_M,)

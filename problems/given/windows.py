@@ -21,5 +21,5 @@ def window_bounds(query_start, seqlen, window_size, BLOCK_M: tl.constexpr, BLOCK
 
 @triton.jit
 def safe_maximum(new_max):
-    """Return new_max (BLOCK_M,) with 0 for rows that have met no visible key: -inf - -inf is NaN."""
+    """Return new_max (BLOCK_M,), 0 for rows that have met no visible key: -inf - -inf is NaN."""
     return tl.where(new_max == float("-inf"), 0.0, new_max)
