@@ -142,7 +142,9 @@ def grid_of_queries(q, k, block_m):
     group_size = num_q_heads // num_kv_heads
     num_tiles = triton.cdiv(seqlen, block_m)
     head_bytes = 2 * seqlen * head_dim * k.element_size()
-    section = group_size * section_size(batch * num_kv_heads, head_bytes, group_size * num_tiles)
+    room = _room(q.device)
+    heads = section_size(batch * num_kv_heads, head_bytes, group_size * num_tiles, **room)
+    section = group_size * heads
     return section, num_tiles, batch * num_q_heads // section
 
 
@@ -151,11 +153,18 @@ def grid_of_keys(q, k, block_n):
     batch, num_kv_heads, seqlen, head_dim = k.shape
     num_heads, num_tiles = batch * num_kv_heads, triton.cdiv(seqlen, block_n)
     group_bytes = 2 * (q.shape[1] // num_kv_heads) * seqlen * head_dim * q.element_size()
-    section = section_size(num_heads, group_bytes, num_tiles)
+    section = section_size(num_heads, group_bytes, num_tiles, **_room(q.device))
     return section, num_tiles, num_heads // section
 
 
-def section_size(num_heads, head_bytes, num_tiles):
+def _room(device):
+    """Return what a section may fill; a CPU runs one program at a time and has no L2 for it."""
+    if device.type == "cuda":
+        return {"l2_bytes": _L2_BYTES, "programs": _ENOUGH_PROGRAMS}
+    return {"l2_bytes": 0, "programs": 2}
+
+
+def section_size(num_heads, head_bytes, num_tiles, l2_bytes=_L2_BYTES, programs=_ENOUGH_PROGRAMS):
     """Return how many heads start together; the next section starts when their programs have.
 
     Few enough that what they read again and again stays in L2 cache, enough for all
@@ -165,8 +174,10 @@ def section_size(num_heads, head_bytes, num_tiles):
         num_heads: heads in all.
         head_bytes: bytes that the programs of one head read again and again.
         num_tiles: programs per head.
+        l2_bytes: what the programs that run together may read again and again.
+        programs: how many are enough for all multiprocessors.
     """
-    size = max(_L2_BYTES // head_bytes, triton.cdiv(_ENOUGH_PROGRAMS, num_tiles), 1)
+    size = max(l2_bytes // head_bytes, triton.cdiv(programs, num_tiles), 1)
     size = min(size, num_heads)
     while num_heads % size != 0:
         size -= 1

@@ -44,7 +44,7 @@ MUTANTS = (
     _MUTANT(
         "queries by position in the tile",
         ("plain",),
-        ((VISIBLE, "visible = keys[None, :] <= tl.arange(0, BLOCK_M)[:, None]"),),
+        ((VISIBLE, "visible = keys[None, :] <= queries[:, None] - tl.min(queries)"),),
     ),
     _MUTANT(
         "hidden scores minus 10000",
@@ -97,8 +97,9 @@ MUTANTS = (
         ("plain",),
         (
             (
-                "= fold_tile(scores, v, running_max, new_max, running_sum, acc, scale_log2)",
-                "= fold_tile(scores, v, running_sum, new_max, running_max, acc, scale_log2)",
+                "        new_max = tl.maximum(",
+                "        running_max, running_sum = running_sum, running_max\n"
+                "        new_max = tl.maximum(",
             ),
         ),
         "SUM-AND-MAX-SWAPPED",

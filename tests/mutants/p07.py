@@ -180,7 +180,7 @@ MUTANTS = (
     _MUTANT(
         "window counted as a string of sinks",
         ("sinks",),
-        ((CLAMP, "max(min(window_size, seqlen) - num_sink_tokens, 1)"),),
+        ((_STOP, _STOP.replace("window_size", "tl.maximum(window_size - num_sink_tokens, 1)")),),
         keeps=0.5,
     ),
 )

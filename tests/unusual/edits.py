@@ -89,7 +89,7 @@ _AUTOTUNED = (
 # No check has more than one section otherwise.
 _ONE_HEAD_A_SECTION = (
     (
-        "size = max(_L2_BYTES // head_bytes, triton.cdiv(_ENOUGH_PROGRAMS, num_tiles), 1)",
+        "size = max(l2_bytes // head_bytes, triton.cdiv(programs, num_tiles), 1)",
         "size = 1",
     ),
 )
