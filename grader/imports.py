@@ -9,6 +9,8 @@ import functools
 from grader.manifest import GIVEN, Problem, load_problem, problem_ids
 from grader.model import Verdict
 
+_OTHER_RELEASE = "; a file of another release? CHANGELOG.md says what has changed"
+
 
 @dataclasses.dataclass(frozen=True)
 class BadImport:
@@ -37,9 +39,6 @@ def bad_import(problem: Problem, tree: ast.Module) -> BadImport | None:
                 )
                 return BadImport(node.lineno, headline + _OTHER_RELEASE, Verdict.ERROR)
     return None
-
-
-_OTHER_RELEASE = "; a file of another release? CHANGELOG.md says what has changed"
 
 
 def _imported(node: ast.AST) -> list[tuple[str, list[str]]]:

@@ -139,20 +139,31 @@ class CaseRun:
         expected = expect(problem, case, inputs, names)
         differences = find_differences(evidence.outputs, expected)
         differences = [d for d in differences if d.name in judged]
-        if self.check.bridge:  # known mistakes and sightings are about the problem's own entry
-            return (
-                self._wrong(differences, evidence, None, second_call=call > 0)
-                if differences
-                else None
-            )
+        tiles = None
+        if not self.check.bridge:  # known mistakes and sightings are of the problem's own entry
+            tiles = self._learn(call, inputs, names, evidence, expected, differences)
         if not differences:
-            self.trial.casebook.add_right(case, lambda: self._again(call, names))
+            return None
+        return self._wrong(differences, evidence, tiles, second_call=call > 0)
+
+    def _learn(
+        self,
+        call: int,
+        inputs: Inputs,
+        names: tuple[str, ...],
+        evidence: CallEvidence,
+        expected: Expected,
+        differences: list[Difference],
+    ) -> TileMap | None:
+        """Let the casebook know of a result; where it is wrong, see what the kernels did."""
+        casebook = self.trial.casebook
+        if not differences:
+            casebook.add_right(self.case, lambda: self._again(call, names))
             return None
         place = (self.check.id, self.index)
-        self.trial.casebook.add_wrong(place, case, inputs, evidence.outputs, expected)
+        casebook.add_wrong(place, self.case, inputs, evidence.outputs, expected)
         result = _result(differences, evidence.outputs, expected)
-        tiles = None if call else self._look(inputs, names, result)
-        return self._wrong(differences, evidence, tiles, second_call=call > 0)
+        return None if call else self._look(inputs, names, result)
 
     def _look(self, inputs: Inputs, names: tuple[str, ...], result: Result) -> TileMap | None:
         """Call once more to see what the kernels do; of each check the first wrong case tells."""

@@ -28,13 +28,16 @@ _COOKIE = re.compile(rb"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
 _UTF8 = (b"utf-8", b"utf8", b"utf_8")
 _BEGIN = re.compile(r"^\s*# >>> step (\d{1,3})\b")
 _END = re.compile(r"^\s*# <<< step (\d{1,3})\b")
+_TITLE = re.compile(r"^[ \t]*# >>> step (\d{1,3}): (.+) \(about ", re.MULTILINE)
+_RAISE = "raise NotImplementedError"
 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
     """The exact bytes that are graded, and what is wrong with them (`verdict` None: nothing).
 
-    `next_step` is the first step without code, None when every step has some.
+    `next_step` is the first step without code, None when every step has some. In a file of another
+    release, whose markers have other titles, no line lies in a step.
     """
 
     problem_id: str
@@ -42,6 +45,7 @@ class Source:
     verdict: Verdict | None = None
     message: Message | None = None
     next_step: int | None = None
+    other_release: bool = False
 
     @property
     def sha256(self) -> str:
@@ -50,7 +54,7 @@ class Source:
 
     def step_at(self, line: int) -> int | None:
         """Return the step whose markers enclose `line`, None where none does."""
-        text = self.data.decode("utf-8-sig", "replace")
+        text = "" if self.other_release else self.data.decode("utf-8-sig", "replace")
         for step, (first, last) in step_regions(text).items():
             if first <= line <= last:
                 return step
@@ -83,9 +87,8 @@ def examine(problem: Problem, data: bytes) -> Source:
     """Look for what would keep these bytes from being graded as the file of `problem`.
 
     Found here: an empty or oversized file, text that is not UTF-8, a syntax error, an import that
-    `given` has not, a missing entry point, a wrong signature, a first step that is still the
-    stub's, and an entry point that provably ends in `raise NotImplementedError` before it could
-    return.
+    `given` has not, a missing entry point, a wrong signature, a stub of which no step is done, and
+    an entry point that provably ends in `raise NotImplementedError` before it could return.
     """
     shown = f"{problem.id}/{problem.file}"
 
@@ -119,10 +122,12 @@ def examine(problem: Problem, data: bytes) -> Source:
         return bad(wrong.verdict, wrong.headline, wrong.line, data)
     functions = [n for n in tree.body if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
     entry = next((f for f in reversed(functions) if f.name == problem.entry), None)
-    step = _first_empty_step(text)
+    titles = {number: step.title for number, step in enumerate(problem.steps, start=1)}
+    other = any(titles.get(int(number)) != title for number, title in _TITLE.findall(text))
+    step = None if other else _first_empty_step(text)
     if entry is None:
         if _binds(tree, problem.entry):  # an alias, a decorated object: the worker finds out
-            return Source(problem.id, data, next_step=step)
+            return Source(problem.id, data, next_step=step, other_release=other)
         names = ", ".join(f.name for f in functions) or "no functions"
         headline = f"no function {problem.entry!r}: got {names}, expected {problem.signature}"
         return bad(Verdict.ERROR, headline, data=data)
@@ -130,16 +135,19 @@ def examine(problem: Problem, data: bytes) -> Source:
     if difference:
         headline = f"wrong signature of {problem.entry}: {difference}"
         return bad(Verdict.ERROR, headline, entry.lineno, data)
-    raised = _unconditional_not_implemented(entry) or _first_step_not_implemented(text)
+    raised = _unconditional_not_implemented(entry) or _untouched_stub(problem, tree, text)
     if raised is not None:
         line, text = raised
         headline = text or f"{problem.entry} is not implemented"
+        if other:
+            headline = "the steps of this file are those of another release: take the new stub"
+            headline += "; CHANGELOG.md says what has changed"
         if step is not None and step <= len(problem.steps):
             title = problem.steps[step - 1].title
             headline = f"{problem.id} step {step}: {title}; see problems/{problem.id}/README.md"
         message = Message(headline=headline, file=shown, line=line, step=step)
-        return Source(problem.id, data, Verdict.NOT_IMPLEMENTED, message, step)
-    return Source(problem.id, data, next_step=step)
+        return Source(problem.id, data, Verdict.NOT_IMPLEMENTED, message, step, other)
+    return Source(problem.id, data, next_step=step, other_release=other)
 
 
 def _read_regular(path: Path) -> bytes:
@@ -207,14 +215,30 @@ def _unconditional_not_implemented(entry: ast.FunctionDef) -> tuple[int, str] | 
     return None
 
 
-def _first_step_not_implemented(text: str) -> tuple[int, str] | None:
-    """Return line and text of the `raise NotImplementedError` that a stub has in its first step."""
-    first, last = step_regions(text).get(1, (0, 0))
-    for number, line in enumerate(_lines(text)[first : last - 1], start=first + 1):
-        code = line.strip()
-        if code and not code.startswith("#"):
-            return (number, "") if code.startswith("raise NotImplementedError") else None
-    return None
+def _untouched_stub(problem: Problem, tree: ast.Module, text: str) -> tuple[int, str] | None:
+    """Return line and text of the `raise NotImplementedError` of a stub of which no step is done.
+
+    None if a step is, or if no entry point comes near that line: who has written a kernel of his
+    own may have left the stub's lines where they were.
+    """
+    code = [line for lines in _code_of_steps(text).values() for line in lines]
+    raised = [(number, line) for number, line in code if line.startswith(_RAISE)]
+    own = [number for number, line in code if not line.startswith((_RAISE, '"', ")"))]
+    if not raised or own:
+        return None
+    entries = {problem.entry, *([problem.bridge.entry] if problem.bridge else [])}
+    number = raised[0][0]
+    return (number, "") if _reached(tree, entries, number) else None
+
+
+def _reached(tree: ast.Module, entries: set[str], line: int) -> bool:
+    """Whether a line lies in one of these functions, or in one that they name, and so on."""
+    bodies = {n.name: n for n in tree.body if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
+    known: set[str] = set()
+    while more := (entries & bodies.keys()) - known:
+        known |= more
+        entries = {n.id for name in more for n in ast.walk(bodies[name]) if isinstance(n, ast.Name)}
+    return any(bodies[n].lineno <= line <= (bodies[n].end_lineno or 0) for n in known)
 
 
 def _lines(text: str) -> list[str]:
@@ -236,10 +260,18 @@ def step_regions(text: str) -> dict[int, tuple[int, int]]:
 
 def _first_empty_step(text: str) -> int | None:
     """Return the first step whose region holds no code but a NotImplementedError, if any."""
-    lines = _lines(text)
-    for step, (first, last) in sorted(step_regions(text).items()):
-        code = [s for s in (line.strip() for line in lines[first : last - 1]) if s]
-        code = [s for s in code if not s.startswith("#") and s != "pass"]
-        if not code or code[0].startswith("raise NotImplementedError"):
+    for step, code in _code_of_steps(text).items():
+        if not code or code[0][1].startswith(_RAISE):
             return step
     return None
+
+
+def _code_of_steps(text: str) -> dict[int, list[tuple[int, str]]]:
+    """Return for each step, in order, number and text of its lines of code."""
+    lines, found = _lines(text), {}
+    for step, (first, last) in sorted(step_regions(text).items()):
+        inside = ((n, lines[n - 1].strip()) for n in range(first + 1, last))
+        found[step] = [
+            (n, line) for n, line in inside if line and not line.startswith("#") and line != "pass"
+        ]
+    return found

@@ -28,7 +28,7 @@ _HEAD = """\
 
 What a student opens, writes and sees. `lines` are those of the finished file; `of code` leaves out
 comments, docstrings and blank lines; `student's` are those of code inside the steps; `words` are
-those of the handout without its code blocks.
+those of the handout without code blocks, tables, numbers and the list of sources.
 
 The tables below say which checks turn green with each step, on a machine without a GPU, when the
 steps up to it are done as in the model answer and the later ones are still as in the stub. `work`
@@ -91,8 +91,15 @@ def sizes(problem: Problem) -> tuple[int, int, int, int]:
     code = code_lines(text)
     regions = step_regions(text).values()
     own = {n for n in code if any(first < n < last for first, last in regions)}
-    words = re.sub(r"^```.*?^```$", "", handout(problem), flags=re.MULTILINE | re.DOTALL).split()
-    return len(text.splitlines()), len(code), len(own), len(words)
+    return len(text.splitlines()), len(code), len(own), words(problem)
+
+
+def words(problem: Problem) -> int:
+    """Words of the handout that a student reads as sentences."""
+    text = handout(problem).split("\n## Sources\n")[0]
+    text = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"^\|.*$", "", text, flags=re.MULTILINE)
+    return len(re.findall(r"[A-Za-z][\w'’-]*", re.sub(r"\]\([^)]*\)", "]", text)))
 
 
 def handout(problem: Problem) -> str:
@@ -109,10 +116,8 @@ def page(rows: dict[str, list[list[str]]]) -> str:
     ]
     for problem_id in problem_ids():
         problem = load_problem(problem_id)
-        total, code, own, words = sizes(problem)
-        lines.append(
-            f"| {problem_id} | {total} | {code} | {own} | {words} | {len(problem.steps)} |"
-        )
+        total, code, own, read = sizes(problem)
+        lines.append(f"| {problem_id} | {total} | {code} | {own} | {read} | {len(problem.steps)} |")
     for problem_id, found in rows.items():
         problem = load_problem(problem_id)
         lines += [

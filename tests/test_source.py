@@ -9,9 +9,10 @@ import pytest
 from grader.manifest import PROBLEMS, ROOT, load_problem, problem_ids
 from grader.model import Verdict
 from grader.source import MAX_SOURCE_BYTES, Source, examine, read_source, step_regions
+from tests.harness import judge
 
 P02 = load_problem("p02")
-P07 = load_problem("p07")
+P03, P04, P07 = map(load_problem, ("p03", "p04", "p07"))
 SHOWN = "p02/weighted_row_sum.py"
 ENTRY = "def weighted_row_sum(x, w):\n    return x\n"
 BODY = ":\n    return x\n"
@@ -320,10 +321,10 @@ def test_a_partly_filled_stub_names_its_first_empty_step(problem_id):
 
 
 REGIONS = """def weighted_row_sum(x, w):
-    # >>> step 1: rows (about 1 line)
+    # >>> step 1: rows
     rows = 1
     # <<< step 1
-    # >>> step 2: sum (about 1 line)
+    # >>> step 2: sum
     # Say how.
     # <<< step 2
     # >>> step 3: never closed
@@ -355,3 +356,39 @@ def test_what_ends_no_line_for_python_moves_no_step(char):
     error = examined(text.replace("rows = 1", "rows = ("))
     assert error.message.line == 4  # as Python counts
     assert source.step_at(4) == 1 and source.step_at(5) == 1 and source.step_at(2) is None
+
+
+# -- stubs -------------------------------------------------------------------------------------
+
+
+def test_one_step_left_is_no_stub():
+    """It costs what depends on it, and no more."""
+    answer = (ROOT / "solutions" / "p03" / P03.file).read_text("utf-8")
+    stub = filled(P03, 0)
+    left = answer.replace(
+        lines_between(answer, step_regions(answer)[1]), lines_between(stub, step_regions(stub)[1])
+    )
+    source = examined(left, P03)
+    assert (source.verdict, source.next_step) == (None, 1)
+    judged = judge(left, P03, checks={"row_logsumexp", "plain"})
+    assert judged.of("row_logsumexp").verdict is Verdict.NOT_IMPLEMENTED
+    assert judged.of("plain").verdict is Verdict.PASS
+
+
+def test_a_kernel_beside_the_lines_of_the_stub_is_one():
+    stub = filled(P04, 0)
+    own = stub.replace("_attention_kernel[", "_mine[") + "\n\ndef _mine():\n    pass\n"
+    assert examined(stub, P04).verdict is Verdict.NOT_IMPLEMENTED
+    assert examined(own, P04).verdict is None
+
+
+def test_a_stub_of_another_release_says_so():
+    title = P04.steps[0].title
+    stub = filled(P04, 0)
+    old = stub.replace(f"# >>> step 1: {title}", "# >>> step 1: longest rows first")
+    source = examined(old, P04)
+    assert source.verdict is Verdict.NOT_IMPLEMENTED
+    assert "another release: take the new stub; CHANGELOG.md" in source.message.headline
+    assert source.next_step is None and source.message.step is None
+    line = step_regions(old)[1][0] + 1
+    assert source.step_at(line) is None and examined(stub, P04).step_at(line) == 1

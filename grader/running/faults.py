@@ -6,6 +6,7 @@ Runs inside the worker; also prints the part of the traceback that lies in the s
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sys
 import traceback
 from typing import Any
@@ -39,6 +40,8 @@ def explain(nonce: int, error: BaseException, path: str, *, importing: bool) -> 
         lines = (_compile_line(e, path) for e in reversed(compiling))
         line = next(filter(None, lines), line)
         text = _text(shown.error_message or shown.__cause__ or shown).strip()
+        if _source_line(path, line).startswith("raise NotImplementedError"):
+            status = Status.NOT_IMPLEMENTED  # a step of a stub, which Triton cannot compile
     elif status is Status.EXITED:
         text = f"{type(error).__name__} raised with {_text(error) or 'no argument'}"
     _print_traceback(chain, shown, text, path)
@@ -112,6 +115,12 @@ def _compile_line(error: Any, path: str) -> int:
         if start >= 0:
             return text[:start].count("\n") + error.node.lineno
     return 0
+
+
+def _source_line(path: str, number: int) -> str:
+    with contextlib.suppress(OSError, UnicodeDecodeError), open(path, encoding="utf-8") as file:
+        return next(itertools.islice(file, max(number - 1, 0), None), "").strip()
+    return ""
 
 
 def _print_traceback(chain: list[BaseException], shown: Any, text: str, path: str) -> None:

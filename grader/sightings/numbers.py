@@ -6,7 +6,7 @@ from grader.cases import Case
 from grader.running.trace import Counter, Trace
 from grader.sightings.sighting import Sighting
 
-_SUBTRACTION = 1  # see grader.running.tracer
+_SUBTRACTION = 1  # see grader.running.nans
 
 
 def nan(trace: Trace) -> Sighting | None:
