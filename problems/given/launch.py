@@ -98,9 +98,8 @@ def sink_window_tiles(q, window_size, num_sink_tokens, descriptors=False):
     "sink". With descriptors, see `given.tiles.has_descriptors`, "dkdv" has registers for more
     queries.
     """
-    head_dim = q.shape[3]
-    shared = shared_memory_bytes(q.device)
-    if (q.is_cuda and q.dtype == torch.float32) or shared < 96 * 1024:
+    head_dim, shared = q.shape[3], memory_for_tensor_cores(q)
+    if shared < 96 * 1024:
         # No tensor cores here (IEEE fp32, compute capability 7.5): operands stay in registers.
         sizes = {"forward": (32, 16), "dq": (32, 16), "dkdv": (16, 32), "sink": (32, 16)}
         warps, stages = {"forward": 8, "dq": 8, "dkdv": 8, "sink": 4}, {}
