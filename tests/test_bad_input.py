@@ -123,6 +123,13 @@ FAULTS = {
         "fail",
         "write outside a tensor: before the start of argument y_ptr",
     ),
+    "a million programs": (
+        kernel("tl.store(y_ptr + ids, 1.0)")
+        .replace("  # <-", "")
+        .replace("kernel[(1,)](x, y, SIZE=8)", "kernel[(1000, 1000)](x, y, SIZE=8)  # <-"),
+        "error",
+        "GridTooLarge: a grid of 1,000 x 1,000 x 1 is 1,000,000 programs, and without a GPU",
+    ),
     "input written": (
         body("x.zero_(); return x[:, 0].clone()").replace("# <-", ""),
         "fail",

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from grader.manifest import load_problem
+from grader.manifest import ROOT, load_problem
 from grader.running import forks, reaper, usage
 from grader.running.compiled import Call, compile_calls, unavailable
 from grader.running.protocol import Ended, Status
@@ -104,9 +104,15 @@ def test_what_a_worker_started_ends_with_it(server):
 
 @pytest.mark.parametrize("harm", [signal.SIGKILL, signal.SIGSTOP])
 def test_without_a_server_that_answers_workers_are_fresh(monkeypatch, harm):
-    monkeypatch.setattr(forks, "_ANSWER_S", 1.0)
+    monkeypatch.setattr(forks, "_ANSWER_S", 0.5)
     with forks.forking(server_environment()):
+        with sandbox() as worker:
+            assert isinstance(worker._process, forks.Forked)
         os.kill(forks._server._process.pid, harm)
+        start = time.monotonic()
+        assert forks.start("worker.py", ROOT, server_environment(), 0) is None
+        assert time.monotonic() - start < 5.0  # the first answer may take longer
+        assert forks._server._channel is None  # it was asked, and will not be again
         for _ in range(2):
             with sandbox() as worker:
                 assert not isinstance(worker._process, forks.Forked)

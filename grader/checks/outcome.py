@@ -36,6 +36,10 @@ _TRANSLATIONS = (
         "two tiles of different shapes meet here: rows are [:, None], columns are [None, :]",
     ),
     (r"object of type 'int' has no len", "a grid is a tuple: kernel[(number_of_programs,)](...)"),
+    (
+        r"^GridTooLarge",
+        "one program per tile, not per element: triton.cdiv(length, BLOCK) for each length",
+    ),
     (r"0 active drivers", "pass CPU tensors to the kernel only where TRITON_INTERPRET=1 is set"),
     (
         r"must have same dtype|Both operands must be same dtype|same dtype",
@@ -47,7 +51,7 @@ _TRANSLATIONS = (
     ),
     (r"should have at least|all non-batch dimensions", "a side of tl.dot has 16 elements or more"),
     (
-        r"bytes of shared memory",
+        r"bytes of shared memory|out of resource: shared memory",
         "smaller tiles or fewer stages: each stage of a loop holds its tiles in shared memory",
     ),
     (r"arange's range must be a power of 2", "a tile's size is a power of two"),

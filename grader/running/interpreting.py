@@ -1,4 +1,4 @@
-"""Makes Triton's interpreter do less for the same results.
+"""Makes Triton's interpreter do less for the same results, and refuses what it could never end.
 
 Of the time that a small case takes in the interpreter of Triton 3.6 to 3.9, nearly all is spent in
 Triton's Python and hardly any in numpy. What is left out here cannot be seen by a kernel. Where a
@@ -8,10 +8,18 @@ Triton is not built as expected, it stays as it is. Guarded by tests/test_interp
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
+# A program that does anything takes 50 us or more here: a case's time ends before so many do.
+MOST_PROGRAMS = 500_000
+
+
+class GridTooLarge(RuntimeError):
+    """A launch asks for more programs than the interpreter could run in the time of a case."""
 
 
 def install() -> None:
@@ -19,6 +27,7 @@ def install() -> None:
     from triton.runtime import interpreter
 
     _leave_overflow_alone(interpreter)
+    _refuse_endless_grids(interpreter)
     if hasattr(interpreter, "_LangPatchScope"):
         _Launches(interpreter._patch_lang).install(interpreter)
     interpreter._get_np_dtype = _by_name(interpreter._get_np_dtype)
@@ -34,6 +43,23 @@ def _leave_overflow_alone(interpreter: Any) -> None:
     if not options.debug:
         plain = dataclasses.replace(options, sanitize_overflow=False)
         interpreter.interpreter_builder.options = plain
+
+
+def _refuse_endless_grids(interpreter: Any) -> None:
+    """Say of a grid that cannot come to its end that it is too large, before it begins."""
+    set_grid_dim = interpreter.InterpreterBuilder.set_grid_dim
+
+    def checked(this: Any, *sizes: int) -> None:
+        programs = math.prod(sizes)
+        if programs > MOST_PROGRAMS:
+            grid = " x ".join(f"{size:,}" for size in sizes)
+            raise GridTooLarge(
+                f"a grid of {grid} is {programs:,} programs, and without a GPU the judge runs"
+                f" {MOST_PROGRAMS:,} at the most"
+            )
+        set_grid_dim(this, *sizes)
+
+    interpreter.InterpreterBuilder.set_grid_dim = checked
 
 
 def _by_name(find: Callable[[Any], Any]) -> Callable[[Any], Any]:
