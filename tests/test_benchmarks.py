@@ -327,7 +327,8 @@ def test_a_configuration_is_replaced_and_put_back():
     assert variants.current_config(module, call, "dq") == nested["dq"]
     with pytest.raises(ValueError, match="expected one of dq, dkdv"):
         variants.current_config(module, call, None)
-    assert variants.broken_rule("p08", "dq", {"BLOCK_M": 64, "BLOCK_N": 128})
+    for name in (("p08", "dq"), ("p09", "forward")):
+        assert variants.broken_rule(*name, {"BLOCK_M": 64, "BLOCK_N": 128})
     assert not variants.broken_rule("p08", "dq", {"BLOCK_M": 64, "BLOCK_N": 64})
     assert not variants.broken_rule("p04", None, {"BLOCK_M": 64, "BLOCK_N": 128})
 
@@ -349,6 +350,7 @@ def test_variants_list_and_ranking(capsys):
     assert variants.main(arguments) == 0
     assert "2 variants: M64, M128" in capsys.readouterr().out
     assert variants.main(["p04", "--block-m", "64", "--shape", "1,2,2,64,16,w=3", "--dry-run"]) == 2
+    assert variants.main(["p08", "--kernel", "forward", "--block-m", "64", "--dry-run"]) == 2
     row = {"label": "M64", "median_ms": 1.0, "quartiles_ms": [0.9, 1.1], "rate": 500.0,
            "errors": {"out": {"worst": 0.003}},
            "kernels": {"_dq_kernel": {"registers": 200, "spills": 8, "shared_bytes": 9}}
