@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from unittest import mock
 
@@ -130,17 +130,19 @@ class _Measurements:
 def in_this_process(
     measured: Mapping[str, tuple[Evidence, Evidence]] | None = None,
     work: Mapping[str, Evidence | None] | None = None,
+    problem_of: Callable[[str], Problem] = small,
 ) -> Iterator[None]:
     """While active the grader judges small problems, here, and measures what `measured` says.
 
-    On a GPU it counts the work that `work` says, by problem; of others full marks.
+    On a GPU it counts the work that `work` says, by problem; of others full marks. `problem_of`
+    makes the problems in place of `small`.
     """
     run = functools.partial(_InThisProcess, work=work or {})
     with (
         forked_workers(),
         mock.patch.object(rooms, "make_inputs", _exact_inputs),
         mock.patch.object(grade, "TestRun", run),
-        mock.patch.object(grade, "load_problem", small),
+        mock.patch.object(grade, "load_problem", problem_of),
         mock.patch.object(grade, "Children", lambda: _Measurements(measured or {})),
     ):
         yield
@@ -161,6 +163,7 @@ def graded(
     environment: Environment = CPU,
     measured: Mapping[str, tuple[Evidence, Evidence]] | None = None,
     work: Mapping[str, Evidence | None] | None = None,
+    problem_of: Callable[[str], Problem] = small,
 ) -> GradeRecord:
     """Grade `answers`, sources by problem id; what is measured and counted is given."""
     write_answers(folder, answers)
@@ -172,5 +175,5 @@ def graded(
         seed=SEED,
         jobs=1,
     )
-    with in_this_process(measured, work):
+    with in_this_process(measured, work, problem_of):
         return Grader(request, Progress(Console(file=io.StringIO()))).run()

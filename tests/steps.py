@@ -1,7 +1,8 @@
 """One step at a time: what the judge says of each stub after each of its steps.
 
 `python -m tests.steps` writes docs/steps.md: per problem the lines of file and student, the words
-of the handout, and which checks each step turns green. tests/test_steps.py holds it true.
+of the handout, and which checks each step turns green; and docs/steps/pNN.md, the report after each
+step. tests/test_steps.py holds them true.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from unittest import mock
@@ -16,13 +18,15 @@ from unittest import mock
 from grader import scoring
 from grader.manifest import PROBLEMS, ROOT, WORK, Problem, load_problem, problem_ids
 from grader.model import Verdict, WorkFigures
+from grader.render.terminal import render
 from grader.source import examine, step_regions
 from tests import harness, trials
 from tests.forked import forked_workers
 from tests.harness import Judged, judge, model_answer
-from tests.records import count_work
+from tests.records import count_work, graded
 
 PAGE = ROOT / "docs" / "steps.md"
+REPORTS = ROOT / "docs" / "steps"
 _HEAD = """\
 # One step at a time
 
@@ -32,7 +36,14 @@ those of the handout without code blocks, tables, numbers and the list of source
 
 The tables below say which checks turn green with each step, on a machine without a GPU, when the
 steps up to it are done as in the model answer and the later ones are still as in the stub. `work`
-stands for all points for work; `compiles` is left out. `python -m tests.steps` makes this page.
+stands for all points for work; `compiles` is left out. The links lead to what `make grade` prints
+after each step. `python -m tests.steps` makes these pages.
+"""
+_REPORTS_HEAD = """\
+# {problem.id} step by step: what `make grade P={problem.id}` prints
+
+From the stub to the last step, on a machine without a GPU. The steps up to the one named are done
+as in the model answer, the later ones are as in the stub. Speed and memory are not measured here.
 """
 
 
@@ -70,6 +81,22 @@ def green(problem: Problem, step: int, checks: Iterable[str] | None = None) -> s
 
 def _complete(judged: Judged) -> bool:
     return not judged.wrong
+
+
+def report(problem: Problem, step: int) -> str:
+    """What `make grade` prints when the steps up to `step` are done."""
+    with tempfile.TemporaryDirectory() as folder:
+        answers = {problem.id: after(problem, step)}
+        return render(graded(Path(folder), answers, problem_of=load_problem))
+
+
+def reports(problem: Problem) -> str:
+    """docs/steps/pNN.md."""
+    parts = [_REPORTS_HEAD.format(problem=problem)]
+    titles = ["The stub", *(f"Step {n}: {s.title}" for n, s in enumerate(problem.steps, start=1))]
+    for step, title in enumerate(titles):
+        parts.append(f"## {title}\n\n```text\n{report(problem, step).strip()}\n```\n")
+    return "\n".join(parts)
 
 
 def code_lines(text: str) -> set[int]:
@@ -124,6 +151,8 @@ def page(rows: dict[str, list[list[str]]]) -> str:
             "",
             f"## {problem_id}, {problem.title}",
             "",
+            f"[What the report says after each step](steps/{problem_id}.md)",
+            "",
             "| step | turns green |",
             "|---|---|",
         ]
@@ -155,11 +184,14 @@ def read_page() -> dict[str, list[list[str]]]:
 def main(arguments: list[str]) -> None:
     """Judge the problems named, or all, and write the page."""
     rows = read_page() if PAGE.exists() else {}
+    REPORTS.mkdir(exist_ok=True)
     with forked_workers():
         for problem_id in arguments or problem_ids():
             rows[problem_id] = list(newly_green(load_problem(problem_id)))
             for number, new in enumerate(rows[problem_id], start=1):
                 print(f"{problem_id} step {number}: {', '.join(new) or '-'}", flush=True)
+            text = reports(load_problem(problem_id))
+            (REPORTS / f"{problem_id}.md").write_text(text, encoding="utf-8")
     Path(PAGE).write_text(page(dict(sorted(rows.items()))), encoding="utf-8")
 
 

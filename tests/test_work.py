@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from grader import pytest_plugin
+from grader import pytest_run
 from grader.checks.walk import tile_map, walk_of
 from grader.checks.work import count_work as figures_of
 from grader.checks.work import unread
@@ -22,7 +22,7 @@ from grader.findings import (
 )
 from grader.manifest import WORK, Problem, load_problem
 from grader.model import Verdict, WorkFigures
-from grader.pytest_plugin import ProblemTrial
+from grader.pytest_run import ProblemTrial
 from grader.running.trace import ACCESS, DOT, PRODUCTS, PROGRAM, Counter, Trace, TraceShape
 from grader.scoring import score_work, work_fraction
 from grader.sightings.look import look
@@ -275,7 +275,7 @@ def test_work_is_counted_only_for_the_judge_and_only_where_all_cases_passed():
 
 
 def test_without_the_interpreter_work_is_not_measured(monkeypatch):
-    monkeypatch.setattr(pytest_plugin, "_interprets", lambda: False)
+    monkeypatch.setattr(pytest_run, "_interprets", lambda: False)
     problem = short("p04")
     (work,) = count_in(Heard(problem), problem)
     assert work.evidence.verdict is Verdict.NOT_MEASURED and work.evidence.figures is None

@@ -1,0 +1,166 @@
+"""What pytest's cases share: the run, as the command line or the judge wants it, and its problems.
+
+torch and the judge's rooms are imported when a case needs them: pytest also runs without cases.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grader.cases import Case
+from grader.environment import interpreter_works
+from grader.findings import (
+    Alive,
+    CaseBegins,
+    Evidence,
+    Finding,
+    TestRequest,
+    WorkCounted,
+    write_event,
+)
+from grader.manifest import WORK, Check, Problem
+from grader.model import Verdict
+from grader.running.pipe import EventPipe, read_request
+from grader.source import Source, read_source
+
+
+class Run:
+    """What was asked for, from the command line or by the judge, and where events go."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.request: TestRequest | None = None
+        self.pipe: EventPipe | None = None
+        self.seed = config.getoption("--seed") or os.urandom(8).hex()
+        self._wanted = config.getoption("--device")
+        self.submission = Path(config.getoption("--submission"))
+        self.trials: dict[str, ProblemTrial] = {}
+        request_fd = config.getoption("--request-fd")
+        if request_fd is not None:
+            self.request = TestRequest.model_validate_json(read_request(request_fd))
+            self.seed, self._wanted = self.request.seed, self.request.device
+            alive = write_event(Alive())
+            self.pipe = EventPipe(config.getoption("--events-fd"), alive)
+
+    @property
+    def device(self) -> str:
+        """Where kernels run: cuda or cpu."""
+        if self._wanted == "auto":
+            import torch
+
+            self._wanted = "cuda" if torch.cuda.is_available() else "cpu"
+        return self._wanted
+
+    def send(self, event: Any) -> None:
+        """Tell the judge, if it listens."""
+        if self.pipe:
+            self.pipe.send(write_event(event))
+
+    def source(self, problem: Problem) -> Source:
+        """Return the submission's file, as the judge read it."""
+        if self.request is not None:
+            return Source(problem.id, self.request.source.data)
+        return read_source(problem, self.submission)
+
+    def trial(self, problem: Problem) -> ProblemTrial:
+        """Return what the cases of a problem share."""
+        if problem.id not in self.trials:
+            self.trials[problem.id] = ProblemTrial(self, problem)
+        return self.trials[problem.id]
+
+
+class ProblemTrial:
+    """One problem under test: its sessions on the device and in the interpreter, its casebook."""
+
+    def __init__(self, run: Run, problem: Problem) -> None:
+        import torch
+
+        from grader.diagnose import Casebook
+        from grader.judge import Trial
+        from grader.running.session import Budget
+
+        torch.set_num_threads(1)
+        self.run = run
+        self.problem = problem
+        self.source = run.source(problem)
+        self.judged = Trial(problem, run.seed, Casebook(problem), compiles_ahead=True)
+        spent = (run.request.spent_s, run.request.lost_s) if run.request else (0.0, 0.0)
+        self.budget = Budget(problem.limits, *spent)
+        self.calls = 0
+        self.failures = 0
+        self.passed: dict[tuple[str, int], Finding] = {}
+        self._sessions: dict[tuple[str, bool], Any] = {}  # by entry point, and whether on a GPU
+        self._compilers: Any = None
+
+    def session(self, check: Check, case: Case) -> Any:
+        """Return the session that runs `case`: on the GPU where it should be and can be."""
+        from grader.running.session import Session
+
+        problem = self.problem.of(check)
+        triton = problem.uses_triton
+        on_gpu = self.run.device == "cuda" and (case.gpu or not triton or not _interprets())
+        key = (problem.entry, on_gpu)
+        if key not in self._sessions:
+            self._sessions[key] = Session(
+                problem,
+                self.source,
+                device="cuda" if on_gpu else "cpu",
+                interpret=triton and not on_gpu,
+                budget=self.budget,
+            )
+        if on_gpu and self._compilers is not None:
+            compilers, self._compilers = self._compilers, None
+            compilers.wait()
+        return self._sessions[key]
+
+    def compile_ahead(self, cases: list[tuple[Check, Case]]) -> None:
+        """Begin to compile, on several cores, what the cases on the GPU need."""
+        if not cases or not self.problem.uses_triton or self.source.verdict is not None:
+            return
+        from grader.running.compilers import Compilers
+
+        workers = self.run.request.compile_workers if self.run.request else 1
+        self._compilers = Compilers(self.problem, self.source, cases, workers)
+
+    def count_work(self) -> None:
+        """Count the work of a submission of which all cases passed, where the judge asked."""
+        from grader.judge import WorkRun
+        from grader.running.session import Session
+
+        request, problem = self.run.request, self.problem
+        if request is None or problem.work is None or self.failures:
+            return
+        if not _interprets():
+            reason = "needs Triton's interpreter, which this Triton has not with this numpy"
+            evidence = Evidence(verdict=Verdict.NOT_MEASURED, reason=reason)
+        else:
+            key = (problem.entry, False)
+            if key not in self._sessions:
+                self._sessions[key] = Session(
+                    problem, self.source, device="cpu", interpret=True, budget=self.budget
+                )
+            session = self._sessions[key]
+            session.start()
+            self.run.send(CaseBegins(check=WORK, index=0))
+            try:
+                evidence = WorkRun(self.judged, session).judge()
+            except Exception as error:  # the judge's own: the cases are told all the same
+                reason = f"the judge failed: {type(error).__name__}: {error}"[:600]
+                evidence = Evidence(verdict=Verdict.INTERNAL, reason=reason)
+        self.run.send(WorkCounted(evidence=evidence))
+
+    def close(self) -> None:
+        """End all workers."""
+        if self._compilers is not None:
+            self._compilers.wait(0.0)
+        for session in self._sessions.values():
+            session.close()
+
+
+def _interprets() -> bool:
+    from importlib import metadata
+
+    return interpreter_works(metadata.version("triton"), metadata.version("numpy"))
