@@ -118,9 +118,7 @@ def _grade(options: argparse.Namespace) -> int:
             "--official: the sandbox that grading for credit requires is not part of this"
             " version; grade without --official (the record says: not for credit)"
         )
-    # A background job of a shell may start with Ctrl-C ignored, and hand that on to its children.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _interrupt)
+    _heed_interrupts()
     environment = probe(options.device)
     given = options.submission / GIVEN.name
     if given.exists() and given.resolve() != GIVEN:
@@ -159,6 +157,7 @@ def _quiz(options: argparse.Namespace) -> int:
     """Ask on standard input and output; Ctrl-C ends with 130, q and the end of input with 0."""
     if sys.stdout is None:
         raise UsageError("quiz: got no standard output, expected a terminal, a pipe or a file")
+    _heed_interrupts()
     try:
         whole = quiz_command.run(
             options.topic,
@@ -186,6 +185,15 @@ def _hand_over(path: Path | None, record: GradeRecord, *, maps: bool) -> None:
     _print_report(record, maps=maps)
     if fault:
         raise fault
+
+
+def _heed_interrupts() -> None:
+    """Let Ctrl-C and SIGTERM end the command in good order.
+
+    A background job of a shell may start with Ctrl-C ignored, and hand that on to its children.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
 
 
 def _interrupt(*_: object) -> None:

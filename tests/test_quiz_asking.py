@@ -1,5 +1,6 @@
 """The quiz in the terminal: every path of the loop that asks, and the command."""
 
+import functools
 import io
 import json
 import os
@@ -338,8 +339,10 @@ def command(tmp_path, **options):
     )
 
 
-def test_ctrl_c_ends_the_command_with_130_and_the_state_is_kept(tmp_path):
-    quiz = command(tmp_path, stdout=subprocess.PIPE)
+@pytest.mark.parametrize("start", [signal.SIG_DFL, signal.SIG_IGN])  # nohup and some CIs ignore it
+def test_ctrl_c_ends_the_command_with_130_and_the_state_is_kept(tmp_path, start):
+    ignore = functools.partial(signal.signal, signal.SIGINT, start)
+    quiz = command(tmp_path, stdout=subprocess.PIPE, preexec_fn=ignore)
     quiz.stdin.write(b"5\n")
     quiz.stdin.flush()
     state = tmp_path / STATE

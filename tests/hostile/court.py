@@ -30,6 +30,7 @@ _PARTS = ("grader", "reference", "problems", "solutions")
 # some in each; an honest one has time enough on a busy machine.
 _LIMITS = {"call_s": 4, "lost_s": 8, "total_s": 20}
 _TRICK_LIMITS = {"call_s": 3, "lost_s": 90, "total_s": 180}
+_HONEST_S = 15.0  # an honest answer beside a hostile one, on two idle cores
 _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -42,6 +43,12 @@ class Run:
     record: GradeRecord | None
     seconds: float
     faults: list[str]
+
+    @property
+    def busy(self) -> float:
+        """How many times as long the honest answers took as on two idle cores, 1 at the least."""
+        times = (self.problem(id).duration_s / _HONEST_S for id in self.honest)
+        return min(max([1.0, *times]), 4.0)
 
     def problem(self, problem_id: str) -> ProblemResult:
         """The result of one problem."""
@@ -200,8 +207,9 @@ def _faults(run: Run, problem_id: str, entry: Hostile) -> list[str]:
         faults.append(f"{result.verdict}, expected {' or '.join(entry.verdicts)}: {headlines}")
     if not entry.tricks and result.points.earned > entry.points:
         faults.append(f"{result.points.earned:g} points, at most {entry.points:g} were earned")
-    if result.duration_s > entry.limit_s:
-        faults.append(f"{result.duration_s:.1f} s, expected at most {entry.limit_s:g} s")
+    allowed_s = entry.limit_s * run.busy
+    if result.duration_s > allowed_s:
+        faults.append(f"{result.duration_s:.1f} s, expected at most {allowed_s:.0f} s")
     tricks = {trick.check: trick for trick in entry.tricks}
     for check in result.checks if tricks else ():
         trick = tricks.get(check.id)
