@@ -51,7 +51,7 @@ def _forward_kernel(
 
     Algorithm: the tiles of p04 in two loops: the full ones, then those on the diagonal.
     Grid: (query heads of a section, query tiles, sections), longest rows first.
-    Memory traffic: Q and out once; K and V half a time per query tile.
+    Memory traffic: Q and out once; on average half of K and V per query tile.
     Limits: BLOCK_N divides BLOCK_M; last dimensions contiguous.
     """
     batch, q_head = batch_and_head(num_q_heads)

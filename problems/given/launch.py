@@ -35,8 +35,8 @@ def row_sum_tiles(x):
     neighbouring addresses. In long rows each of 512 threads has 4 elements of a tile, or 8 in fp32,
     and the loads of several tiles are under way at a time.
 
-    x is read once. Told to go first, it drives out less that others have left in the cache; where
-    it is many times as large as the cache, that gains nothing and costs time.
+    x is read once. With evict_first it displaces less of what is in the L2 cache; where
+    it is many times as large as that cache, this gains nothing and costs time.
     """
     cols = x.shape[1]
     hint = "evict_first" if x.numel() * x.element_size() < 768 * 2**20 else ""

@@ -52,7 +52,7 @@ def sink_window_walk(
         begin, first_key, full_start, full_end, end_key: as `sink_window_bounds` returns them.
         running_max, running_sum, acc: as `given.softmax.initial_state` returns them.
     """
-    # Hoisted out of the loop, what is the same in every round would take registers.
+    # disable_licm: loop-invariant values hoisted out of the loop would take registers.
     for position in tl.range(begin, end_key, BLOCK_N, disable_licm=True):
         key_start = tl.where(position < first_key, position - begin, position)
         k = load_tile(k_ptr, key_start, stride_kn, seqlen, BLOCK_N, HEAD_DIM)

@@ -72,7 +72,7 @@ def flash_attention(
             if is_causal:
                 scores = _hide_later_keys(scores, q_start, q_stop, k_start, k_stop)
 
-            # Until step 2 as if the tile had one key only, whose weight is 1.
+            # Until step 2 is done: as if the tile had one key only, of weight 1.
             new_max, tile_sum, tile_acc = scores[:, :, :1], 1.0, v_tile[:, :1]
             # >>> step 2: softmax of one tile (about 4 lines)
             # After it: `new_max`, the larger of `running_max` and the tile's own largest score per
@@ -112,7 +112,7 @@ def _visible_stop(q_stop, seqlen_k, is_causal):
     """Return the end of the keys that are visited for the queries before q_stop."""
     stop = seqlen_k
     # >>> step 6: skip the tiles above the diagonal (about 2 lines)
-    # After it: with is_causal, no tile is visited whose every key comes after every query; no
-    # visible key is left out.
+    # After it: with is_causal, a tile whose keys all come after all queries of the query tile is
+    # not visited; every visible key still is.
     # <<< step 6
     return stop

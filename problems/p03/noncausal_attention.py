@@ -70,7 +70,7 @@ def _attention_kernel(
     num_q_heads, seqlen_q, seqlen_k, scale_log2,
     HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, IS_EVEN: tl.constexpr,
 ):  # fmt: skip
-    """One program computes BLOCK_M query rows of one head: it walks all tiles of keys.
+    """One program computes BLOCK_M query rows of one head: it loops over all key tiles.
 
     Grid: one axis, batch * num_q_heads * query tiles; neighbours share a head: K and V stay in L2.
     Memory traffic: Q and out once, K and V once per query tile; no score ever leaves the chip.

@@ -30,9 +30,9 @@ def _walk(
     k_offs = offs_n[:, None] * stride_kn + offs_d[None, :]  # (BLOCK_N, HEAD_DIM)
     v_offs = offs_n[:, None] * stride_vn + offs_d[None, :]  # (BLOCK_N, HEAD_DIM)
     # >>> step 1: the loop over the key tiles, and the mask (about 13 lines)
-    # After it: the keys before end_key are folded in, each for the queries at and after it; K and V
-    # of one tile were loaded with `load_keys`; scores of tiles before full_end were not masked; the
-    # pointers have moved to the next tile. `fold_tile` wants the maximum without and with the tile.
+    # After it: running_max, running_sum and acc cover the keys before end_key, each for the queries
+    # that see it (key <= query); K and V of each tile were loaded with `load_keys`; scores of tiles
+    # before full_end were not masked. `fold_tile` takes the maximum before and after the tile.
     raise NotImplementedError(
         "p04 step 1: the loop over the key tiles, and the mask; see problems/p04/README.md"
     )

@@ -27,13 +27,13 @@ def _attention_kernel(
     and V are never repeated in memory.
     Grid: (query heads of a section, query tiles, sections), see `grid_of_queries`: the heads of one
     group run side by side and find each other's K and V tiles in L2; longest rows first.
-    Memory traffic: Q and out once; K and V half a time per query tile and query head, of which the
-    heads of a group share what comes from DRAM; no score leaves the chip.
+    Memory traffic: Q and out once; on average half of K and V per query tile and query head, where
+    the heads of a group share what comes from DRAM; no score leaves the chip.
     Limits: head_dim contiguous; IS_EVEN only where BLOCK_N divides seqlen.
     """
     query_start = (tl.num_programs(1) - 1 - tl.program_id(1)) * BLOCK_M
     # >>> step 1: batch and query head (about 6 lines)
-    # After it: `batch` and `q_head`, int64, from the program's place in its section (grid axis 0)
+    # After it: `batch` and `q_head`, int64, follow from the program's place in its section (axis 0)
     # and the section (axis 2); q_ptr, out_ptr and lse_ptr point at the first row of that head.
     raise NotImplementedError("p05 step 1: batch and query head; see problems/p05/README.md")
     # <<< step 1

@@ -25,9 +25,9 @@ def _walk(
 
     The positions before first_key stand for the tiles of the sinks, `begin` for key 0; from
     first_key on a position is the key itself. Every query sees every key from full_start to
-    full_end, both tile boundaries; the tiles before and behind are masked.
+    full_end, both tile boundaries; the tiles before and after are masked.
     """
-    # Hoisted out of the loop, what is the same in every round would take registers.
+    # disable_licm: loop-invariant values hoisted out of the loop would take registers.
     for position in tl.range(begin, end_key, BLOCK_N, disable_licm=True):
         key_start = tl.where(position < first_key, position - begin, position)
         # >>> step 1: fold one tile, with the mask of window and sinks (about 12 lines)
@@ -62,7 +62,7 @@ def _attention_kernel(
     out_ptr += batch * out_strides[0] + q_head * out_strides[1]
     lse_ptr += (batch * num_q_heads + q_head) * seqlen
     offs_m = query_start + tl.arange(0, BLOCK_M)  # (BLOCK_M,)
-    queries = tl.minimum(offs_m, seqlen - 1)[:, None]  # rows past the end see what the last sees
+    queries = tl.minimum(offs_m, seqlen - 1)[:, None]  # rows past the end get the last row's mask
     q = load_tile(q_ptr, query_start, q_strides[2], seqlen, BLOCK_M, HEAD_DIM)
     running_max, running_sum, acc = initial_state(BLOCK_M, HEAD_DIM)
 

@@ -162,7 +162,7 @@ def _dq_kernel(
     Algorithm: visit the key tiles of the forward pass: full tiles, then those on the diagonal.
     Grid: (query heads of a section, query tiles, sections), see `grid_of_queries`; longest rows
     first.
-    Memory traffic: Q, dout and dQ once; K and V half a time per query tile.
+    Memory traffic: Q, dout and dQ once; on average half of K and V per query tile.
     Limits: BLOCK_N divides BLOCK_M; last dimensions contiguous.
     """
     batch, q_head = batch_and_head(num_q_heads)
@@ -208,7 +208,7 @@ def _dkdv_tiles(
     """
     q_rows = head_rows(q_ptr, seqlen, stride_qm, BLOCK_M, HEAD_DIM, DESCRIPTORS)
     dout_rows = head_rows(dout_ptr, seqlen, stride_dom, BLOCK_M, HEAD_DIM, DESCRIPTORS)
-    # Hoisted out of the loop, what is the same in every round would take registers.
+    # disable_licm: loop-invariant values hoisted out of the loop would take registers.
     for query_start in tl.range(begin, end, BLOCK_M, disable_licm=True):
         queries = query_start + tl.arange(0, BLOCK_M)  # (BLOCK_M,)
         q = load_head_rows(q_rows, query_start, stride_qm, seqlen, BLOCK_M, HEAD_DIM, DESCRIPTORS)
@@ -241,10 +241,10 @@ def _dkdv_kernel(
     Algorithm: hold the K and V tile; for each query head of the group visit the query tiles from
     these keys to the end of the sequence. Each program is the only writer of its tile: the group is
     summed in registers, without atomics, and the result does not depend on the order of programs.
-    Every tile is masked, though only those on the diagonal need it: two loops would not leave the
-    registers that one needs, and a branch would cost more than the mask.
+    Every tile is masked, though only those on the diagonal need it: two loops would need
+    too many registers, and a branch would cost more than the mask.
     Grid: (kv heads of a section, key tiles, sections), see `grid_of_keys`; longest columns first.
-    Memory traffic: K, V, dK and dV once; Q and dout half a time per key tile.
+    Memory traffic: K, V, dK and dV once; on average half of Q and dout per key tile.
     Limits: BLOCK_M divides BLOCK_N; last dimensions contiguous; dk and dv share their strides;
     for DESCRIPTORS see `has_descriptors`.
     """

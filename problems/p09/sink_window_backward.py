@@ -43,7 +43,7 @@ def _forward_kernel(
     out_ptr += batch * out_strides[0] + q_head * out_strides[1]
     lse_ptr += (batch * num_q_heads + q_head) * seqlen
     offs_m = query_start + tl.arange(0, BLOCK_M)  # (BLOCK_M,)
-    queries = tl.minimum(offs_m, seqlen - 1)[:, None]  # rows past the end see what the last sees
+    queries = tl.minimum(offs_m, seqlen - 1)[:, None]  # rows past the end get the last row's mask
     q = load_tile(q_ptr, query_start, q_strides[2], seqlen, BLOCK_M, HEAD_DIM)
     bounds = sink_window_bounds(query_start, seqlen, window_size, num_sink_tokens, BLOCK_M, BLOCK_N)
     begin, first_key, full_start, full_end, end_key = bounds
@@ -119,7 +119,7 @@ def _dq_kernel(
 def _query_ranges(key_start, seqlen, window_size, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     """Return diagonal_end, full_end, end_query: where three ranges of queries end.
 
-    They form window pairs with the keys from key_start on, one tile: the diagonal, from key_start
+    The queries that form window pairs with the tile of keys at key_start: the diagonal, from there
     to diagonal_end; whole tiles of BLOCK_M queries that all see all these keys, to full_end; the
     right edge, to end_query, where queries follow whose windows have left some of these keys.
     """
@@ -178,7 +178,7 @@ def _add_queries(
     )  # fmt: skip
     keys = key_start + tl.arange(0, BLOCK_N)  # (BLOCK_N,)
     num_tiles = tl.cdiv(end - begin, BLOCK_M)
-    # Hoisted out of the loop, what is the same in every round would take registers.
+    # disable_licm: loop-invariant values hoisted out of the loop would take registers.
     for index in tl.range(0, group_size * num_tiles, disable_licm=True):
         member = index // num_tiles
         query_start = begin + (index - member * num_tiles) * BLOCK_M

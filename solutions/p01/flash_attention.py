@@ -70,7 +70,7 @@ def flash_attention(
             if is_causal:
                 scores = _hide_later_keys(scores, q_start, q_stop, k_start, k_stop)
 
-            # Until step 2 as if the tile had one key only, whose weight is 1.
+            # Until step 2 is done: as if the tile had one key only, of weight 1.
             new_max, tile_sum, tile_acc = scores[:, :, :1], 1.0, v_tile[:, :1]
             # >>> step 2: softmax of one tile (about 4 lines)
             new_max = torch.maximum(running_max, scores.amax(dim=-1, keepdim=True))

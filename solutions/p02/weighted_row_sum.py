@@ -31,12 +31,12 @@ def _weighted_row_sum_kernel(
 ):  # fmt: skip
     """One program computes BLOCK_M values of y.
 
-    Algorithm: walk along the rows in steps of BLOCK_N columns, multiply each tile of x by the
-    matching piece of w, and add up in fp32; at the end sum over the columns.
+    Algorithm: loop over the columns, BLOCK_N at a time; multiply each tile of x by the matching
+    piece of w, and add up in fp32; at the end sum over the columns.
     Grid: (cdiv(rows, BLOCK_M),).
     Memory traffic: x is read once and y written once; w is read once per program, from cache.
-    Limits: rows and cols below 2**31; few rows leave most of a GPU idle. cols is a constant: the
-    loads of several tiles are under way together, at one compilation per number of columns.
+    Limits: rows and cols below 2**31; few rows leave most of a GPU idle. cols is a constant, so
+    that the loads of several tiles overlap; the price is one compilation per number of columns.
     """
     # Until step 2, the rows of program 0. int64, because row_ids * stride_xm can exceed 2**31 - 1.
     row_ids = tl.arange(0, BLOCK_M).to(tl.int64)  # (BLOCK_M,)

@@ -27,8 +27,8 @@ def _attention_kernel(
     and V are never repeated in memory.
     Grid: (query heads of a section, query tiles, sections), see `grid_of_queries`: the heads of one
     group run side by side and find each other's K and V tiles in L2; longest rows first.
-    Memory traffic: Q and out once; K and V half a time per query tile and query head, of which the
-    heads of a group share what comes from DRAM; no score leaves the chip.
+    Memory traffic: Q and out once; on average half of K and V per query tile and query head, where
+    the heads of a group share what comes from DRAM; no score leaves the chip.
     Limits: head_dim contiguous; IS_EVEN only where BLOCK_N divides seqlen.
     """
     query_start = (tl.num_programs(1) - 1 - tl.program_id(1)) * BLOCK_M

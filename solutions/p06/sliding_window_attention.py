@@ -23,7 +23,7 @@ def _walk(
     """Fold the keys from first_key to end_key into the running state of one tile of queries.
 
     Every query sees every key from full_start to full_end, both tile boundaries; the tiles before
-    and behind are masked. Where full_start is past full_end, all are.
+    and after are masked. Where full_start is past full_end, all tiles are.
     """
     # >>> step 1: the loop over the key tiles, and the mask (about 12 lines)
     for key_start in range(first_key, end_key, BLOCK_N):
@@ -73,7 +73,7 @@ def _attention_kernel(
     out_ptr += batch * out_strides[0] + q_head * out_strides[1]
     lse_ptr += (batch * num_q_heads + q_head) * seqlen
     offs_m = query_start + tl.arange(0, BLOCK_M)  # (BLOCK_M,)
-    queries = tl.minimum(offs_m, seqlen - 1)[:, None]  # rows past the end see what the last sees
+    queries = tl.minimum(offs_m, seqlen - 1)[:, None]  # rows past the end get the last row's mask
     q = load_tile(q_ptr, query_start, q_strides[2], seqlen, BLOCK_M, HEAD_DIM)
     running_max, running_sum, acc = initial_state(BLOCK_M, HEAD_DIM)
 
