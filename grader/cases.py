@@ -17,7 +17,9 @@ SIZES = ("batch", "num_q_heads", "num_kv_heads", "seqlen_q", "seqlen_k", "head_d
 
 Dtype = Literal["fp32", "fp16", "bf16"]
 Layout = Literal["dense", "packed_qkv", "bshd", "padded", "transposed", "expanded", "every_other"]
-Values = Literal["normal", "offset", "peaked", "needle", "large", "cancelling"]
+Values = Literal[
+    "normal", "offset", "peaked", "needle", "large", "falling", "negative", "cancelling"
+]
 
 _T = TypeVar("_T")
 ListOf = Annotated[tuple[_T, ...], Strict(False)]  # an array of TOML is a list to begin with

@@ -99,7 +99,7 @@ class Casebook:
 
     def add_seen(self, place: Place, sighting: Sighting) -> None:
         """Take in what the judge saw the kernel do in a case that came out wrong."""
-        self._seen[place] = sighting
+        self._seen.setdefault(place, sighting)
 
     def settle(self, step_at: Callable[[int], int | None] = lambda line: None) -> list[Cause]:
         """Return the causes that are known, each with the cases it explains.
@@ -107,7 +107,7 @@ class Casebook:
         Known mistakes come first; what was seen explains the cases that are left. `step_at` gives
         the step of the stub that a line lies in.
         """
-        causes = self._known_mistakes()
+        causes = [cause for cause in self._known_mistakes() if not self._is_part_of_more(cause)]
         explained = {place for cause in causes for place in cause.cases}
         told = {self._seen[place].id for place in explained if place in self._seen}
         left = {p: s for p, s in self._seen.items() if p not in explained and s.id not in told}
@@ -126,6 +126,16 @@ class Casebook:
             step = step_at(shown.line) if shown.located else None
             causes.append(Cause(diagnosis, step, tuple(sorted(places)), shown.line or None))
         return causes
+
+    def _is_part_of_more(self, cause: Cause) -> bool:
+        """Whether what was seen in all cases of a known mistake was seen in others as well.
+
+        Then it is what the cases have in common, and the mistake fits some of them by chance.
+        """
+        traced = {place: s.id for place, s in self._seen.items() if s.traced}
+        seen = {traced[place] for place in cause.cases if place in traced}
+        others = {id for place, id in traced.items() if place not in cause.cases}
+        return len(seen) == 1 and seen <= others
 
     def _known_mistakes(self) -> list[Cause]:
         causes: list[Cause] = []

@@ -224,7 +224,7 @@ class Grader:
         pending = [
             problem.id
             for problem in self._problems
-            if scoring.is_complete(self._results[problem.id].components["correctness"])
+            if scoring.is_complete(_of_entry(problem, self._results[problem.id].checks))
             and problem.benchmarks_on(self._device)
         ]
         groups, tried = [pending] if pending else [], set[str]()
@@ -286,7 +286,8 @@ class Grader:
         for name, evidence in (("speed", speed), ("memory", memory)):
             if problem.points_of(name):
                 component = self._score(problem, name, evidence)
-                components[name] = scoring.gate(component, components["correctness"])
+                correctness = _of_entry(problem, result.checks)
+                components[name] = scoring.gate(component, correctness)
         update = {
             "components": components,
             "points": scoring.problem_points(components),
@@ -327,16 +328,17 @@ class Grader:
         duration_s: float = 0.0,
     ) -> ProblemResult:
         correctness, scored = scoring.score_correctness(checks, problem.points.correctness)
+        of_entry = _of_entry(problem, checks)
         components = {"correctness": correctness}
         if problem.work is not None:
             possible = problem.points_of("work")
             if work is not None:
                 counted = self._score(problem, "work", work)
-            elif scoring.is_complete(correctness) and not self.interrupted:
+            elif scoring.is_complete(of_entry) and not self.interrupted:
                 counted = scoring.internal(possible, "the judge recorded no count of work")
             else:
                 counted = scoring.withheld(Verdict.SKIPPED, possible, "not run")
-            components["work"] = scoring.gate(counted, correctness)
+            components["work"] = scoring.gate(counted, of_entry)
         for name, reason in (("speed", _NO_GPU), ("memory", _NO_GPU)):
             possible = problem.points_of(name)
             measurable = problem.benchmarks_on(self._device)
@@ -344,7 +346,7 @@ class Grader:
                 components[name] = scoring.not_measured(possible, _QUICK)
             elif possible and measurable:
                 pending = scoring.withheld(Verdict.SKIPPED, possible, _NOT_REACHED)
-                components[name] = scoring.gate(pending, correctness)
+                components[name] = scoring.gate(pending, of_entry)
             elif possible:
                 components[name] = scoring.not_measured(possible, reason)
         possible = {name: problem.points_of(name) for name in ("work", "speed", "memory")}
@@ -367,7 +369,7 @@ class Grader:
                 source,
                 scored,
                 correctness,
-                wasteful=components["work"].points.earned < components["work"].points.available,
+                components["work"],
             ),
             unseen=_UNSEEN_WITHOUT_A_GPU if blind else None,
             source_sha256=source.sha256 if source.data else None,
@@ -384,13 +386,18 @@ class Grader:
         self.progress.problem_done(result.id, result.verdict, result.points, more=more)
 
 
+def _of_entry(problem: Problem, checks: Sequence[CheckResult]) -> ComponentResult:
+    """Return the correctness that work, speed and memory depend on: not that of the bridge."""
+    own = [check for check in checks if not problem.check(check.id).bridge]
+    return scoring.score_correctness(own, problem.points.correctness)[0]
+
+
 def _next_step(
     problem: Problem,
     source: Source,
     checks: Sequence[CheckResult],
     correctness: ComponentResult,
-    *,
-    wasteful: bool,
+    work: ComponentResult,
 ) -> str:
     """Say what the student does next: the step, where it is explained, the command."""
     command = f"make grade P={problem.id}"
@@ -405,7 +412,9 @@ def _next_step(
         return f"{problem.id} step {step} ({title}), problems/{problem.id}/README.md; {command}"
     if broken is not None:
         return f"{problem.id}, {broken.id}: {broken.title}; {command}"
-    if scoring.is_complete(correctness) and wasteful:
+    if scoring.is_complete(correctness) and work.verdict in _BROKEN:
+        return f"{problem.id} has right results, and its work could not be counted; {command}"
+    if scoring.is_complete(correctness) and work.points.earned < work.points.available:
         return f"{problem.id} is correct and does more than it needs: {command} MAP=1"
     if scoring.is_complete(correctness):
         return f"{problem.id} is correct; what makes it fast is in docs/making-it-fast.md"

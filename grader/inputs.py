@@ -53,6 +53,8 @@ def make_inputs(problem: Problem, case: Case, seed: int, device: str = "cpu") ->
             x, w = x + torch.linspace(8.0, -8.0, case.cols, device=device), w + 1
         elif case.values == "cancelling":
             x, w = _cancelling_columns(x, w, dtype)
+        elif case.values == "falling":
+            x = x + torch.linspace(_LARGE_LOGIT, -_LARGE_LOGIT, case.cols, device=device)
         tensors = {"x": x.to(dtype), "w": w.to(dtype)}
         return Inputs({name: tensors[name] for name in problem.inputs})
 
@@ -63,8 +65,10 @@ def make_inputs(problem: Problem, case: Case, seed: int, device: str = "cpu") ->
         k, v = k + 0.5, v + 3.0
     elif case.values == "peaked":
         q, k = 4.0 * q, 2.0 * k
-    elif case.values == "large":
-        q, k = _large_logits(q, k)
+    elif case.values in ("large", "falling"):
+        q, k = _large_logits(q, k, first=-1.0 if case.values == "large" else 1.0)
+    elif case.values == "negative":  # every score is about -100
+        q, k = _large_logits(q, k, first=-1.0, last=-1.0)
     elif case.values == "needle":
         q = _needle_queries(q, k, case)
     tensors = {"q": q.to(dtype), "k": k.to(dtype), "v": v.to(dtype)}
@@ -107,12 +111,19 @@ def _cancelling_columns(
     return x, w
 
 
-def _large_logits(q: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits from -100 to 100 that rise along the keys, so that the running max keeps growing."""
+def _large_logits(
+    q: torch.Tensor, k: torch.Tensor, *, first: float, last: float | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits that go from 100 * `first` to 100 * `last` along the keys; by default to the opposite.
+
+    Where they rise the running maximum keeps growing; where they fall an update that forgets the
+    maximum so far meets exp of a large number.
+    """
     head_dim, seqlen_k = k.shape[-1], k.shape[-2]
     amplitude = math.sqrt(_LARGE_LOGIT * math.sqrt(head_dim))
     direction = torch.ones(head_dim, device=q.device) / math.sqrt(head_dim)
-    ramp = torch.linspace(-1.0, 1.0, seqlen_k, device=q.device)[:, None]
+    last = -first if last is None else last
+    ramp = torch.linspace(first, last, seqlen_k, device=q.device)[:, None]
     return 0.3 * q + amplitude * direction, 0.3 * k + amplitude * ramp * direction
 
 

@@ -26,6 +26,7 @@ from grader.running.protocol import Reply, Status
 from grader.running.session import Session
 from grader.running.trace import PRODUCTS, traceable
 from grader.sightings.look import look
+from grader.sightings.scaled import scaled
 from grader.sightings.sighting import Result
 from grader.source import Source
 
@@ -56,6 +57,8 @@ class Trial:
     # Whether to compile beside the tests, from the first call on that came back with a result.
     compiles_ahead: bool = False
     called: bool = False  # a case that asks for a result was run
+    overwritten: str | None = None  # what a call wrote to and may not
+    forward_right: bool = False  # `out` was right in a call without a backward pass
 
     def answered(self, session: Session) -> None:
         """Begin to compile for GPUs that are not there, once: what returns nothing need not be."""
@@ -136,8 +139,11 @@ class CaseRun:
             return self._finding(Verdict.ERROR, headline, help=help)
         if not self.check.bridge:
             self.trial.answered(self.session)
+        if evidence.overwritten is not None:
+            self.trial.overwritten = self.trial.overwritten or f"the input {evidence.overwritten}"
         expected = expect(problem, case, inputs, names)
         differences = find_differences(evidence.outputs, expected)
+        self._look_at_out(names, judged, differences)
         differences = [d for d in differences if d.name in judged]
         tiles = None
         if not self.check.bridge:  # known mistakes and sightings are of the problem's own entry
@@ -145,6 +151,16 @@ class CaseRun:
         if not differences:
             return None
         return self._wrong(differences, evidence, tiles, second_call=call > 0)
+
+    def _look_at_out(
+        self, names: tuple[str, ...], judged: tuple[str, ...], differences: list[Difference]
+    ) -> None:
+        """See whether a backward pass writes to `out`, which is the caller's by then."""
+        wrong = any(d.name == "out" for d in differences)
+        if "out" in judged and not wrong:
+            self.trial.forward_right = True
+        elif "out" in names and "out" not in judged and wrong and self.trial.forward_right:
+            self.trial.overwritten = self.trial.overwritten or "out, in the backward pass,"
 
     def _learn(
         self,
@@ -163,7 +179,11 @@ class CaseRun:
         place = (self.check.id, self.index)
         casebook.add_wrong(place, self.case, inputs, evidence.outputs, expected)
         result = _result(differences, evidence.outputs, expected)
-        return None if call else self._look(inputs, names, result)
+        tiles = None if call else self._look(inputs, names, result)
+        times = scaled(self.case, result.wrong, evidence.outputs, expected)
+        if times is not None:
+            casebook.add_seen(place, times)
+        return tiles
 
     def _look(self, inputs: Inputs, names: tuple[str, ...], result: Result) -> TileMap | None:
         """Call once more to see what the kernels do; of each check the first wrong case tells."""
@@ -211,10 +231,13 @@ class CaseRun:
             headline = f"{shown.name} is wrong in a second call with other values of the same shape"
             help = "a result may depend on nothing that an earlier call left behind"
         else:
-            if self.case.exact and not self.session.interpret:  # there such dots have been seen
+            on_gpu = self.problem.uses_triton and not self.session.interpret
+            if self.case.exact and on_gpu:  # the interpreter has seen such dots before
                 help = 'on a GPU tl.dot of fp32 is TF32 unless it has input_precision="ieee"'
-            names = " and ".join(d.name for d in differences)
-            headline = f"{names} {'are' if len(differences) > 1 else 'is'} wrong"
+            headline = f"{_are([d.name for d in differences])} wrong"
+            right = [n for n in self.trial.problem.judged(self.check) if n not in headline.split()]
+            if right and help is None:
+                help = f"{_are(right)} right: look at what {shown.name} alone is made of"
         return self._finding(
             Verdict.FAIL,
             headline,
@@ -266,8 +289,15 @@ class CaseRun:
         return None
 
     def _judge_refusal(self) -> Finding:
-        """An unsupported argument must raise a ValueError that names it before any other."""
-        case = self.case
+        """An unsupported argument must raise a ValueError that names it before any other.
+
+        Also judged here: no supported one was written to.
+        """
+        case, overwritten = self.case, self.trial.overwritten
+        if overwritten is not None:  # by an earlier case, whose numbers may be right all the same
+            headline = f"{overwritten} was overwritten: it is the caller's"
+            help = "put the result into a tensor of your own: q * 2, not q *= 2 or q.mul_(2)"
+            return self._finding(Verdict.FAIL, headline, help=help)
         inputs = invalidate(self.inputs(), case.mutate)
         evidence = self.session.call(case, inputs, ())
         wanted = f"expected ValueError naming {case.invalid!r} for {case.mutate or _option(case)}"
@@ -301,9 +331,16 @@ class CaseRun:
             line=failure.line,
             extent=failure.extent,
             help=failure.help,
+            elsewhere=failure.elsewhere,
             output=evidence.output,
             not_run=evidence.result is None,
         )
+
+    def _step(self, line: int, *, elsewhere: bool) -> int | None:
+        """Return the step of a line, if the mistake lies there; a bridge is a step of its own."""
+        if self.check.bridge and self.trial.problem.bridge is not None:
+            return self.trial.problem.bridge.step
+        return self.session.source.step_at(line) if line and not elsewhere else None
 
     def _finding(
         self,
@@ -311,6 +348,7 @@ class CaseRun:
         headline: str,
         *,
         line: int = 0,
+        elsewhere: bool = False,
         output: str = "",
         wrong_outputs: tuple[str, ...] = (),
         margin: float | None = None,
@@ -322,7 +360,7 @@ class CaseRun:
             test=self.check.test_name,
             file=problem.file,
             line=line or None,
-            step=self.session.source.step_at(line) if line else None,
+            step=self._step(line, elsewhere=elsewhere),
             input=str(self.case),
             output=output or None,
             repeat=f"make grade P={problem.id} SEED={self.trial.seed}",
@@ -377,6 +415,10 @@ def _result(
         error = (got[name].double() - expected.truth[name]).norm()
         close &= bool(error <= _ROUNDED * expected.truth[name].norm())
     return Result(wrong, any(bool(got[name].isnan().any()) for name in wrong), close)
+
+
+def _are(names: list[str]) -> str:
+    return f"{' and '.join(names)} {'are' if len(names) > 1 else 'is'}"
 
 
 def _launches(evidence: CallEvidence) -> int:

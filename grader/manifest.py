@@ -180,6 +180,7 @@ class Bridge(Table):
     language: Literal["pytorch", "triton"]
     returns: Annotated[ListOf[str], Field(min_length=1)]
     base: CaseTable
+    step: int = 1
 
 
 class Problem(Table):

@@ -203,7 +203,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Any:
     finding = _finding(error, trial, item.nodeid)
     if finding.verdict is Verdict.PASS:
         finding = trial.passed.get((place[1].id, place[3]), finding)
-    trial.failures += finding.verdict not in (Verdict.PASS, Verdict.NOT_MEASURED)
+    wrong = finding.verdict not in (Verdict.PASS, Verdict.NOT_MEASURED)
+    trial.failures += wrong and not place[1].bridge
     finding = finding.model_copy(update={"duration_s": round(call.duration, 3)})
     item.stash[_FINDING] = finding
     _, check, _, index = place
@@ -250,7 +251,8 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     run = session.config.stash[_RUN]
     causes: dict[tuple[str, str, int], CauseFound] = {}
     for trial in run.trials.values():
-        if exitstatus == pytest.ExitCode.OK:
+        came_to_end = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+        if came_to_end and not session.shouldfail:
             trial.count_work()
         for cause in trial.judged.casebook.settle(trial.source.step_at):
             found = CauseFound(**vars(cause))

@@ -126,7 +126,7 @@ class ProblemTrial:
         self._compilers = Compilers(self.problem, self.source, cases, workers)
 
     def count_work(self) -> None:
-        """Count the work of a submission of which all cases passed, where the judge asked."""
+        """Count the work of a submission of which all cases passed, but for those of a bridge."""
         from grader.judge import WorkRun
         from grader.running.session import Session
 

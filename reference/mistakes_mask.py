@@ -232,6 +232,14 @@ MASK_MISTAKES = (
         "round the number of key tiles up, and mask the keys past the end of the last one",
         lambda case, tile: attend(case, case.visible() & (case.key < case.walk_end // tile * tile)),
     ),
+    known(
+        "SKIPPED-WITHOUT-CAUSAL",
+        ("p01",),
+        "key tiles after the query tile are skipped without is_causal too",
+        "your output equals attention to the keys before the end of each query tile",
+        "stop early only with is_causal: without it every query sees every key",
+        lambda case: attend(case, case.visible() & (case.key < case.query_tile_end)),
+    ),
     *known_per_tile(
         "FIRST-KEY-TILE-ONLY",
         ATTENTION,

@@ -38,6 +38,11 @@ def _lse_units_mixed(case):
     return _with_lse(case, row_max * LOG2_E + row_sum.log())
 
 
+def _lse_units_mixed_otherwise(case):
+    _, row_max, row_sum = _weights(case)
+    return _with_lse(case, row_max + row_sum.log() * LOG2_E)
+
+
 def _lse_unscaled_max(case):
     _, row_max, row_sum = _weights(case)
     return _with_lse(case, row_max / (case.scale or 1.0) + row_sum.log())
@@ -220,6 +225,14 @@ SOFTMAX_MISTAKES = (
         lambda case, tile: online(case, tile, rescale_acc=False),
     ),
     *known_per_tile(
+        "RESCALE-ACC-LATE",
+        ATTENTION,
+        "the accumulator is rescaled after the tile was added, not before",
+        "your output equals an online softmax over tiles of {tile} keys, the newest tile rescaled",
+        "rescale acc first, then add the weights of the new tile times its values",
+        lambda case, tile: {"out": online(case, tile, rescale_late=True)["out"]},
+    ),
+    *known_per_tile(
         "RESCALE-SUM-MISSING",
         ATTENTION,
         "the running sum is not rescaled when the running maximum grows",
@@ -298,6 +311,14 @@ SOFTMAX_MISTAKES = (
         "your lse equals maximum * log2(e) + log(sum); out is right",
         _LSE,
         _lse_units_mixed,
+    ),
+    known(
+        "LSE-SUM-IN-LOG2",
+        FORWARD,
+        "lse adds a natural maximum to a logarithm to base 2",
+        "your lse equals maximum + log2(sum); out is right",
+        _LSE,
+        _lse_units_mixed_otherwise,
     ),
     known(
         "LSE-LOG-SCALED",

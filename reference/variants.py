@@ -91,7 +91,7 @@ class Case:
         self.is_causal = self.rule["is_causal"]
         self.window_size = self.rule["window_size"]
         self.num_sink_tokens = self.rule["num_sink_tokens"]
-        self.tile_k = options.get("tile_k", 128)  # of p01
+        self.tile_q, self.tile_k = options.get("tile_q", 128), options.get("tile_k", 128)  # of p01
         self.seqlen_q, self.seqlen_k = self.q.shape[2], self.k.shape[2]
         self.num_q_heads, self.num_kv_heads = self.q.shape[1], self.k.shape[1]
         self.group_size = self.num_q_heads // self.num_kv_heads
@@ -101,9 +101,13 @@ class Case:
         # One past the last key that each query's tile walks over: in p01 the tile's own end.
         self.walk_end = torch.full_like(self.query, self.seqlen_k)
         if problem_id == "p01" and self.is_causal:
-            tile_q = options.get("tile_q", 128)
-            self.walk_end = ((self.query // tile_q + 1) * tile_q).clamp(max=self.seqlen_k)
+            self.walk_end = self.query_tile_end.clamp(max=self.seqlen_k)
         self.kv_heads = torch.arange(self.num_q_heads, device=device) // self.group_size
+
+    @property
+    def query_tile_end(self):
+        """The row after the last of each query's tile, (seqlen_q, 1); of p01."""
+        return (self.query // self.tile_q + 1) * self.tile_q
 
     @property
     def last_key(self):
@@ -168,10 +172,20 @@ def attend(case, counts=None, *, kv_heads=None, v=None, zero_keys=0, sink_logits
     return {"out": torch.exp(scores - lse[..., None]) @ case.values(kv_heads, v), "lse": lse}
 
 
-def online(case, tile, *, rescale_acc=True, rescale_sum=True, keep_max=True, weight_scale=1.0):
+def online(
+    case,
+    tile,
+    *,
+    rescale_acc=True,
+    rescale_late=False,
+    rescale_sum=True,
+    keep_max=True,
+    weight_scale=1.0,
+):
     """The online softmax over key tiles with a step of it changed.
 
-    rescale_acc, rescale_sum: whether these are rescaled when the maximum grows; keep_max: whether
+    rescale_acc, rescale_sum: whether these are rescaled when the maximum grows; rescale_late:
+    whether the accumulator is when the tile has been added; keep_max: whether
     the running maximum is updated; weight_scale: a factor on score - maximum inside the weights.
     """
     scores = case.masked()
@@ -187,8 +201,9 @@ def online(case, tile, *, rescale_acc=True, rescale_sum=True, keep_max=True, wei
         alpha = torch.exp(running_max - safe_max)
         probs = torch.exp(weight_scale * (part - safe_max[..., None]))
         running_sum = running_sum * (alpha if rescale_sum else 1.0) + probs.sum(-1)
-        acc = acc * (alpha[..., None] if rescale_acc else 1.0)
+        acc = acc * (alpha[..., None] if rescale_acc and not rescale_late else 1.0)
         acc = acc + probs @ values[..., start : start + tile, :]
+        acc = acc * (alpha[..., None] if rescale_late else 1.0)
         running_max = new_max if keep_max else running_max
     running_sum = running_sum + torch.exp(case.sink_column() - running_max)
     return {"out": acc / running_sum[..., None], "lse": running_max + running_sum.log()}

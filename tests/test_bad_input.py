@@ -130,11 +130,6 @@ FAULTS = {
         "error",
         "GridTooLarge: a grid of 1,000 x 1,000 x 1 is 1,000,000 programs, and without a GPU",
     ),
-    "input written": (
-        body("x.zero_(); return x[:, 0].clone()").replace("# <-", ""),
-        "fail",
-        "x was overw",
-    ),
 }
 
 
@@ -182,6 +177,27 @@ RETURNS = {
 def test_a_wrong_return_value_says_got_and_expected(value):
     finding = finding_of(body(f"return {value}"))
     assert (finding.verdict, finding.message.headline) == (Verdict.ERROR, RETURNS[value])
+
+
+def test_an_input_that_is_written_to_costs_one_check():
+    source = model_answer("p02").replace("    return y\n", "    x.zero_()\n    return y\n")
+    judged = judge(source, P02, checks={"plain", "half", "arguments"})
+    assert judged.of("plain").verdict is judged.of("half").verdict is Verdict.PASS
+    wrong = judged.of("arguments")
+    assert (wrong.verdict, wrong.share) == (Verdict.FAIL, 0.0)
+    assert wrong.message.headline == "the input x was overwritten: it is the caller's"
+
+
+def test_a_backward_pass_that_writes_to_out_costs_one_check():
+    problem = load_problem("p08")
+    source = model_answer("p08").replace(
+        "        delta = _launch_delta(out, dout)\n",
+        "        delta = _launch_delta(out, dout)\n        out.zero_()\n",
+    )
+    judged = judge(source, problem, checks={"forward", "plain", "arguments"})
+    assert judged.of("forward").verdict is judged.of("plain").verdict is Verdict.PASS
+    headline = judged.of("arguments").message.headline
+    assert headline == "out, in the backward pass, was overwritten: it is the caller's"
 
 
 def test_not_implemented_for_one_dtype_leaves_the_others():

@@ -21,7 +21,7 @@ def walk(due=CAUSAL, tile=(TILE, TILE), heads=(1, 1), **given):
         "visited": np.broadcast_to(due, shape).copy(),
         "taken": np.broadcast_to(due, shape).copy(),
         "twice": np.zeros(shape, bool),
-        "masks": np.zeros(shape, np.uint8),
+        **{n: np.zeros(shape, np.uint8) for n in ("masks", "masked_at", "taken_at", "again_at")},
     }
     lines = {f.name: 1 for f in dataclasses.fields(Walk) if f.name.endswith("_line")}
     return Walk(product="out", trace=None, due=due, tile=tile, **(arrays | given), **lines)

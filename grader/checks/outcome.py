@@ -21,7 +21,15 @@ _STATUS_VERDICT = {
     Status.OUT_OF_BOUNDS: Verdict.FAIL,
     Status.TF32_DOT: Verdict.FAIL,
 }
-_BOUNDS_HELP = "mask the access: positions past the end of a tensor are not the tensor's"
+_BOUNDS_HELP = (
+    "positions past the end need a mask; where none is past the end, look at where the pointer"
+    " starts and how far it moves"
+)
+_MASKED_HELP = (
+    "the mask lets these positions through: compare it with the tensor's length; then look at where"
+    " the pointer starts, by the tensor's own strides, and how far it moves"
+)
+_BEFORE_HELP = "is a first row or key negative, or does the pointer start before its tensor?"
 _STATUS_HELP = {
     Status.OUT_OF_BOUNDS: _BOUNDS_HELP,
     Status.GUARD_CHANGED: _BOUNDS_HELP,
@@ -29,6 +37,7 @@ _STATUS_HELP = {
     Status.NO_ENTRY: "copy the function's first line from the stub",
     Status.EXITED: "return the result; the judge ends the process",
 }
+_EMPTY = r"to have non-zero size|numel\(\) == 0"  # of a tensor without elements
 # What Triton says of these means nothing to somebody who sees it for the first time.
 _TRANSLATIONS = (
     (
@@ -54,6 +63,7 @@ _TRANSLATIONS = (
         r"bytes of shared memory|out of resource: shared memory",
         "smaller tiles or fewer stages: each stage of a loop holds its tiles in shared memory",
     ),
+    (_EMPTY, "a tile is empty here: does a loop begin or end in the wrong place?"),
     (r"arange's range must be a power of 2", "a tile's size is a power of two"),
     (
         r"make_block_ptr",
@@ -71,6 +81,7 @@ class Outcome:
     extent: str | None = None
     line: int = 0
     help: str | None = None
+    elsewhere: bool = False  # the line shows it, and the mistake need not lie in its step
 
 
 def of_call(evidence: CallEvidence, signature: str) -> Outcome | None:
@@ -98,7 +109,7 @@ def of_result(result: Reply | Ended, signature: str = "", what: str = "call") ->
 
 
 def _of_reply(reply: Reply, signature: str) -> Outcome:
-    extent = None
+    extent = ""
     named = f"{reply.error_type}: {reply.text}" if reply.text else reply.error_type
     headline = {
         Status.NOT_IMPLEMENTED: reply.text or "not implemented",
@@ -115,10 +126,15 @@ def _of_reply(reply: Reply, signature: str) -> Outcome:
         # The same headline however far it reaches: it is one cause.
         headline, _, extent = reply.text.partition("; ")
     help = _STATUS_HELP.get(reply.status)
+    elsewhere = re.search(_EMPTY, named) is not None
+    if reply.status == Status.OUT_OF_BOUNDS:
+        masked, before = extent.endswith("under a mask"), "before the start" in headline
+        help = _BEFORE_HELP if before else _MASKED_HELP if masked else help
+        elsewhere = masked or before
     if reply.status in (Status.EXCEPTION, Status.COMPILE_FAILED):
         help = translation(named)
     verdict = _STATUS_VERDICT.get(reply.status, Verdict.ERROR)
-    return Outcome(verdict, headline, extent or None, reply.line, help)
+    return Outcome(verdict, headline, extent or None, reply.line, help, elsewhere)
 
 
 def translation(text: str) -> str | None:

@@ -21,11 +21,12 @@ _MOST_TILES = 48  # on a side of a map
 
 @dataclasses.dataclass(frozen=True)
 class Walk:
-    """The pairs of one product; arrays of (batch, q head, query, key), boolean but for `masks`.
+    """The pairs of one product; arrays of (batch, q head, query, key), boolean if not said else.
 
-    `masks` is as in `Trace`; `due` is (query, key). `tile` is the size of the kernel's tiles,
-    queries by keys; `scores_line` and `product_line` are where it multiplies, `loop_line` is the
-    loop around that, `mask_line` where scores are masked, 0 if nowhere.
+    `masks`, `masked_at`, `taken_at` and `again_at` are as in `Trace`; `due` is (query, key). `tile`
+    is the size of the kernel's tiles, queries by keys; `scores_line` and `product_line` are where
+    it multiplies, `loop_line` is the loop around that, `mask_line` where scores are masked, 0 if
+    nowhere.
     """
 
     product: str
@@ -35,6 +36,9 @@ class Walk:
     taken: np.ndarray
     twice: np.ndarray
     masks: np.ndarray
+    masked_at: np.ndarray
+    taken_at: np.ndarray
+    again_at: np.ndarray
     tile: tuple[int, int]
     scores_line: int
     product_line: int
@@ -45,6 +49,20 @@ class Walk:
     def missing(self) -> np.ndarray:
         """Pairs that are due and were never taken."""
         return self.due & ~self.taken
+
+    def line_of(self, numbers: np.ndarray, pairs: np.ndarray) -> int:
+        """Return the line that most of some pairs have in `masked_at` or its like.
+
+        0 if none has one, or if most have several.
+        """
+        number = int(np.bincount(numbers[pairs & (numbers > 0)], minlength=1).argmax())
+        lines = self.trace.arrays["lines"]
+        return int(lines[number]) if number < len(lines) else 0
+
+    def mask_of(self, pairs: np.ndarray) -> int:
+        """Return the line of the mask that most of some pairs met, 0 if that is not one line."""
+        seen = (self.masked_at[pairs] > 0).any()
+        return self.line_of(self.masked_at, pairs) if seen else self.mask_line
 
     @property
     def extra(self) -> np.ndarray:
@@ -95,6 +113,9 @@ def walk_of(problem_id: str, case: Case, trace: Trace, product: str = "out") -> 
         taken=(arrays["takes"][index] > 0).reshape(size),
         twice=twice.reshape(size),
         masks=arrays["masks"][index].reshape(size),
+        masked_at=arrays["masked_at"][index].reshape(size),
+        taken_at=arrays["taken_at"][index].reshape(size),
+        again_at=arrays["again_at"][index].reshape(size),
         tile=(max(1, main["tile_q"]), max(1, main["tile_k"])),
         scores_line=int(scores[0, _COLUMN["line"]]) if len(scores) else 0,
         product_line=main["line"],

@@ -26,6 +26,7 @@ class Cause:
     """One cause and the checks that show it; `checks` is empty for a problem's own message.
 
     `not_run` are checks of which a case was not run because of this or of what else went wrong.
+    `hint` is what else is known of a cause without a name.
     """
 
     id: str
@@ -36,6 +37,7 @@ class Cause:
     diagnosis: Diagnosis | None = None
     checks: tuple[CheckResult, ...] = ()
     not_run: tuple[CheckResult, ...] = ()
+    hint: str | None = None
 
 
 def causes(problem: ProblemResult) -> list[Cause]:
@@ -66,14 +68,39 @@ def causes(problem: ProblemResult) -> list[Cause]:
         else:
             identity, title = _error_id(problem.id, _kind(first.verdict, first.id)), first.title
         message = first.message or Message(headline=title)
+        hint = _what_is_right(problem, first)
         found.append(
             Cause(
-                identity, first.verdict, title, message, first.step, first.diagnosis, tuple(checks)
+                identity,
+                first.verdict,
+                title,
+                message,
+                first.step,
+                first.diagnosis,
+                tuple(checks),
+                hint=hint,
             )
         )
     if not_run and found:
         found[0] = dataclasses.replace(found[0], not_run=tuple(not_run))
     return found
+
+
+def _what_is_right(problem: ProblemResult, check: CheckResult) -> str | None:
+    """Say what another check shows to be right where numbers are wrong in a plain case."""
+    passed = {c.id for c in problem.checks if c.verdict is Verdict.PASS}
+    headline = check.message.headline if check.message else ""
+    if check.id == "plain" and headline == "out is wrong" and "lse" in passed:
+        return (
+            "lse is right, and with it the scores, the maximum and the sum: look at the weights"
+            " times v, at what rescales acc, and at the division"
+        )
+    if check.id == "lse" and headline == "lse is wrong" and "plain" in passed:
+        return (
+            "out is right, and with it the maximum and the sum: look at how lse is made of them, in"
+            " which units, and where it is stored"
+        )
+    return None
 
 
 def _merge_key(check: CheckResult, problem: ProblemResult) -> tuple[str, ...]:
@@ -85,6 +112,8 @@ def _merge_key(check: CheckResult, problem: ProblemResult) -> tuple[str, ...]:
     plain = next((c for c in problem.checks if c.id == "plain"), None)
     if plain is not None and _is_wrong_number(plain) and plain.message is not None:
         return (fault, "plain", plain.message.headline)
+    if check.message is not None and check.message.headline == "lse is wrong":
+        return (fault, "lse")
     return (fault, "check", check.id)
 
 
@@ -135,7 +164,7 @@ def message_lines(problem_id: str, cause: Cause, width: int) -> list[str]:
     elif message.help:
         rows += _remark("help: ", message.help, width)
     elif kind == "error" and message.test:
-        rows += _remark("help: ", _look_closer(problem_id, message), width)
+        rows += _remark("help: ", cause.hint or _look_closer(problem_id, message), width)
     if kind == "internal":
         rows += _remark("note: ", "this is a fault of the judge: it costs no points", width)
     return rows

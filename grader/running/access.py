@@ -204,7 +204,8 @@ class AccessMonitor:
         if not outside:
             return  # lanes in several tensors, each inside its own
         place, far = self._describe(*outside[0], itemsize)
-        self.violation = f"{what} outside {place}; {_count(len(outside))}{far}"
+        masked = ", under a mask" if mask is not None else ""
+        self.violation = f"{what} outside {place}; {_count(len(outside))}{far}{masked}"
         raise OutOfBounds(self.violation)
 
     def _inside(self, low: int, high: int) -> bool:
@@ -218,10 +219,11 @@ class AccessMonitor:
         start, end, _ = self._extents[number - 1]
         name = " or ".join(n for first, _, n in self._extents if first == start)
         if address >= end:
-            side, far = "past the end", (address - end) // itemsize + 1
+            side, far = "past the end", (address - end) // itemsize
         else:
             side, far = "before the start", -(-(start - address) // itemsize)
-        return f"a tensor: {side} of argument {name}", f", the first {far} off"
+        far_from_it = f"{far:,} {side}" if far else f"right {side}"
+        return f"a tensor: {side} of argument {name}", f", the first of them {far_from_it}"
 
 
 def lanes_of(ptrs: Any, mask: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -19,14 +19,16 @@ class CallEvidence:
     or because the problem's time is used up (`over_budget`).
 
     Of a call that came back `outputs` holds private copies; `unwritten`, where they still have the
-    bytes that the judge had put there; `changed`, what was written beside them; `trace`, what its
-    kernels did, where that was asked for and could be seen.
+    bytes that the judge had put there; `overwritten`, the first input that was written to;
+    `changed`, what was written outside of all tensors; `trace`, what its kernels did, where that
+    was asked for and could be seen.
     """
 
     result: Reply | Ended | None = None
     what: str = "call"
     outputs: dict[str, torch.Tensor] = dataclasses.field(default_factory=dict)
     unwritten: dict[str, torch.Tensor] = dataclasses.field(default_factory=dict)
+    overwritten: str | None = None
     changed: str | None = None
     trace: Trace | None = None
     output: str = ""

@@ -3,7 +3,8 @@
 A handle of Triton's interpreter that was loaded from an input gets `tags`, one per axis: the `Rows`
 that lie along it, or None. What is computed from it has them too. A tile with queries on one axis
 and keys on the other is one of pairs, and has besides: `hidden`, the pairs that are masked;
-`mask`, as in `grader.running.trace.Trace`; `weights`, whether it is behind an exponential.
+`mask`, as in `grader.running.trace.Trace`; `mask_line`, where that was made; `weights`, whether it
+is behind an exponential.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ def carry(source: Any, result: Any, move_tags: Any, move: Any) -> None:
         return
     result.tags = move_tags(tags)
     result.weights = getattr(source, "weights", False)
+    result.mask_line = getattr(source, "mask_line", 0)
     for name in ("hidden", "mask"):
         array = getattr(source, name, None)
         if array is not None:
@@ -83,6 +85,7 @@ def follow_masks(result: Any, handles: list[Any], operation: Any) -> None:
     # Behind the exponential a number far down is no score any more: dS may be one.
     hidden = (result.data <= _HIDDEN) & ~np.bool_(result.weights)
     result.mask = None
+    result.mask_line = max((getattr(handle, "mask_line", 0) for handle in handles), default=0)
     for handle in handles:
         hidden = joined(hidden, getattr(handle, "hidden", None), np.logical_or)
         result.mask = joined(getattr(handle, "mask", None), result.mask, np.maximum)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from grader.running.lineage import Rows, joined
-from grader.running.trace import Counter, TraceShape
+from grader.running.trace import OPERANDS, SEVERAL_LINES, SOURCE_LINES, Counter, TraceShape
 
 _MOST = 255  # what a count of pairs holds
 
@@ -20,6 +20,7 @@ class Pairs:
         self._arrays = arrays
         self._counters = arrays["counters"]
         self._taken: dict[int, np.ndarray] = {}  # by product, in this launch
+        self._numbers: dict[int, int] = {0: 0}  # of lines
 
     def launched(self) -> None:
         """Begin with a launch: what another took is not taken twice."""
@@ -41,10 +42,20 @@ class Pairs:
         values: Rows,
         product: int,
         line: int,
+        loop: int,
         *,
         transposed: bool,
     ) -> tuple[int, int]:
         """Note which pairs have a weight that is not masked in a product with `values`.
+
+        Args:
+            weights: the handle of the weights.
+            tags: what they hold along their axes, the one that is kept first.
+            values: what the rows of the other operand are.
+            product: index in `PRODUCTS`.
+            line: that of the product.
+            loop: that of the loop around it.
+            transposed: whether `weights` has its axes the other way round.
 
         Returns:
             The size of the tile, queries by keys.
@@ -62,6 +73,9 @@ class Pairs:
         if (own.ids[both] % length != values.ids[both] % length).any():
             self._counters[Counter.MISMATCHED] += 1
             self._counters[Counter.MISMATCHED_LINE] = line
+        elif (own.ids[both] != values.ids[both]).any():
+            self._counters[Counter.HEADS_APART_LINE] = line
+            self._counters[Counter.HEADS_APART] = OPERANDS.index(values.operand)
         if values.operand == "v" and taken[kept][:, ~summed].any():
             self._counters[Counter.PADDING_TAKEN] += int(taken[kept][:, ~summed].sum())
             self._counters[Counter.PADDING_LINE] = line
@@ -72,10 +86,15 @@ class Pairs:
         if rows.size and columns.size:
             table = self._arrays["takes"][product]
             columns_of_head = columns % shape.seqlen_k
-            self._note_twice(product, rows, columns_of_head, part)
+            self._note_twice(product, rows, columns_of_head, part, self._number(loop))
             _count(table, rows, columns_of_head, part)
             index = np.ix_(rows, columns_of_head)
             self._arrays["masks"][product][index] |= mask
+            number = self._number(getattr(weights, "mask_line", 0))
+            earlier = self._arrays["masked_at"][product][index]
+            another = (mask > 0) & (earlier > 0) & (earlier != number)
+            _note_line(self._arrays["masked_at"][product], index, mask > 0, number)
+            _note_line(self._arrays["masked_at"][product], index, another, SEVERAL_LINES)
             if values.operand == "v":
                 heads = np.ix_(
                     np.unique(rows // shape.seqlen_q), np.unique(columns // shape.seqlen_k)
@@ -84,18 +103,34 @@ class Pairs:
         size = free.ids.size, values.ids.size
         return size if not values.of_queries else size[::-1]
 
-    def _note_twice(self, product: int, rows: Any, columns: Any, part: np.ndarray) -> None:
+    def _note_twice(
+        self, product: int, rows: Any, columns: Any, part: np.ndarray, loop: int
+    ) -> None:
         table = self._arrays["twice"][product]
         taken = self._taken.setdefault(product, np.zeros(table.shape, bool))
         index = np.ix_(rows, columns)
         again = taken[index] & part
         table[index] |= again
+        _note_line(self._arrays["again_at"][product], index, again, loop)
+        _note_line(self._arrays["taken_at"][product], index, part & ~taken[index], loop)
         taken[index] |= part
+
+    def _number(self, line: int) -> int:
+        """Return the number of a line in the table of lines, 0 when that is full."""
+        if line not in self._numbers and len(self._numbers) < SOURCE_LINES:
+            self._arrays["lines"][len(self._numbers)] = line
+            self._numbers[line] = len(self._numbers)
+        return self._numbers.get(line, 0)
 
 
 def add_saturating(table: np.ndarray, index: Any, part: Any) -> None:
     """Add `part` to the counts at `index`; they stay at the largest rather than begin anew."""
     table[index] = np.minimum(table[index].astype(np.uint16) + part, _MOST)
+
+
+def _note_line(table: np.ndarray, index: Any, where: np.ndarray, number: int) -> None:
+    if where.any():
+        table[index] = np.where(where, np.uint8(number), table[index])
 
 
 def _count(table: np.ndarray, rows: np.ndarray, columns: np.ndarray, part: Any) -> None:

@@ -203,8 +203,8 @@ class Session:
             result=result,
             outputs={view.name: view.of(after) for view in layout.outputs},
             unwritten={view.name: _still_poisoned(view.of(after)) for view in layout.outputs},
-            changed=_changed(before, after, layout),
             trace=trace,
+            **_changed(before, after, layout),
             output=self._sandbox.output(),
         )
 
@@ -246,14 +246,20 @@ def _still_poisoned(values: torch.Tensor) -> torch.Tensor:
     return (raw.view(values.numel(), -1) == poison).all(1).view(values.shape)
 
 
-def _changed(before: torch.Tensor, after: torch.Tensor, layout: Layout) -> str | None:
-    """Say which input, or which memory around one, was written; None when none was."""
-    changed = torch.nonzero(before != after[: layout.inputs_end]).flatten()
-    if changed.numel() == 0:
-        return None
-    first = int(changed[0])
+def _changed(before: torch.Tensor, after: torch.Tensor, layout: Layout) -> dict[str, str]:
+    """Say which input was `overwritten`, and what was `changed` outside of all of them."""
+    changed = before != after[: layout.inputs_end]
+    found: dict[str, str] = {}
     for view in layout.inputs:
-        if view.offset_bytes <= first < view.offset_bytes + view.extent_bytes:
-            return f"the input {view.name} was overwritten: inputs are never written"
-    near = min(layout.inputs, key=lambda v: abs(first - v.offset_bytes - v.extent_bytes))
-    return f"memory outside a tensor was written: {changed.numel()} bytes near {near.name}"
+        its_own = changed[view.offset_bytes : view.offset_bytes + view.extent_bytes]
+        if its_own.any():
+            found.setdefault("overwritten", view.name)
+            its_own.zero_()
+    outside = torch.nonzero(changed).flatten()
+    if outside.numel():
+        first = int(outside[0])
+        near = min(layout.inputs, key=lambda v: abs(first - v.offset_bytes - v.extent_bytes))
+        found["changed"] = (
+            f"memory outside a tensor was written: {outside.numel()} bytes near {near.name}"
+        )
+    return found

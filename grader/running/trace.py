@@ -21,6 +21,8 @@ from grader.cases import Case
 PRODUCTS = ("out", "dv", "dk", "dq")
 KERNELS = 6  # kernels that are told apart; what more there are count as the last
 LINES = 64
+SOURCE_LINES = 255  # lines that pairs are told of, by number; 0 is none
+SEVERAL_LINES = 255
 PROGRAMS = 4096
 MAX_PAIRS = 16 * 2**20
 
@@ -53,6 +55,8 @@ class Counter(enum.IntEnum):
     MIXED = 22
     ASTRAY_LINE = 23  # a load by a pointer that has left its own tensor for another
     ASTRAY = 24  # which, in the order of `OPERANDS`
+    HEADS_APART_LINE = 25  # a product of weights of one head with rows of another
+    HEADS_APART = 26  # rows of which, in the order of `OPERANDS`
 
 
 # Columns of the tables.
@@ -128,6 +132,10 @@ class TraceShape:
             "takes": (np.uint8, (len(PRODUCTS), *pairs)),
             "twice": (np.uint8, (len(PRODUCTS), *pairs)),
             "masks": (np.uint8, (len(PRODUCTS), *pairs)),
+            "lines": (np.int64, (SOURCE_LINES,)),
+            "masked_at": (np.uint8, (len(PRODUCTS), *pairs)),
+            "taken_at": (np.uint8, (len(PRODUCTS), *pairs)),
+            "again_at": (np.uint8, (len(PRODUCTS), *pairs)),
         }
 
     @property
@@ -159,6 +167,9 @@ class Trace:
     `takes`, per product, how often its weight, not masked, was in that product; `twice` marks the
     pairs of which that is true more than once in one launch, `masks` those that a mask was applied
     to: 1 where it kept them, 2 where it put another number in their place that hides nothing.
+    `masked_at`, `taken_at` and `again_at` are the numbers in `lines` of the lines of the mask and
+    of the loop in which a pair was taken, the first time and after it; of a pair that masks of
+    several lines met, `masked_at` is SEVERAL_LINES.
     `discarded` is, per product, a line whose results nothing took up, 0 if none.
     """
 

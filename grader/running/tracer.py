@@ -154,11 +154,15 @@ class Tracer:
                 if is_of_pairs(result) and result.data.dtype.kind == "f":
                     follow_masks(result, handles, args[-1])
                     if args[-1] is np.where:
-                        self._arrays["mask_lines"][self._kernel] = self._line()
+                        result.mask_line = getattr(handles[0], "made_at", 0) or self._line()
+                        self._arrays["mask_lines"][self._kernel] = result.mask_line
                     if args[-1] in (np.exp, np.exp2) and shows_masked(result):
                         self._counters[Counter.SHOWN_LINE] = self._line()
                 elif self._inputs[0].name == "x":
                     self._sums.added(result, args[-1], self._line())
+            data = getattr(result, "data", None)
+            if getattr(data, "ndim", 0) == 2 and data.dtype == bool:
+                result.made_at = self._line()  # it may become a mask
             self._nans.look(result, handles, args[-1] if args else None, self._line)
             return result
 
@@ -218,10 +222,11 @@ class Tracer:
             self._counters[Counter.UNKNOWN_READS] += count
         if operand is None:
             return
-        if not operand.holds(addresses[active]):
+        rows, columns = operand.locate(addresses)
+        lost = int((active & (rows < 0)).sum())
+        if not operand.holds(addresses[active]) or 4 * lost >= count:
             self._counters[Counter.ASTRAY_LINE] = self._line()
             self._counters[Counter.ASTRAY] = trace.OPERANDS.index(operand.name)
-        rows, columns = operand.locate(addresses)
         ids = np.where(active, rows, -1)
         if operand.name == "x":
             there = active & (ids >= 0)
@@ -307,9 +312,8 @@ class Tracer:
             names = {"v": 0, "dout": 1, "q": 2, "k": 3}
             if tags[0] and values.operand in names:
                 product = names[values.operand]
-                tile = self._pairs.take(
-                    weights, tags, values, product, self._line(), transposed=not left
-                )
+                lines = self._line(), self._loop()
+                tile = self._pairs.take(weights, tags, values, product, *lines, transposed=not left)
         if product == trace.OTHER:
             self._counters[Counter.UNKNOWN_DOTS] += 1
             rows = [tags[0] for x, tags in ((a, tags_a), (b, tags_b)) if hasattr(x, "loaded")]

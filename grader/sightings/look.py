@@ -20,7 +20,8 @@ def look(problem_id: str, case: Case, trace: Trace, result: Result) -> Sighting 
             return found
     if case.rows is not None:
         return numbers.half_sum(case, trace)
-    for name in result.wrong:
+    # lse is made of the scores that out is made of.
+    for name in dict.fromkeys("out" if name == "lse" else name for name in result.wrong):
         walk = walk_of(problem_id, case, trace, name) if name in PRODUCTS else None
         if walk is None:
             continue
@@ -39,18 +40,20 @@ def look(problem_id: str, case: Case, trace: Trace, result: Result) -> Sighting 
     return sums.over_queries(trace) if "out" in result.wrong else None
 
 
-_OF_ROW_SUMS = (rows.query_rows, pointers.strides, rows.elements_of_x)
+_OF_ROW_SUMS = (rows.query_rows, pointers.strides, rows.elements_of_x, rows.elements_of_w)
 _BEFORE: tuple[Callable[[Case, Trace], Sighting | None], ...] = (
     rows.query_rows,
     pointers.strides,
     pointers.heads,
     pointers.astray,
+    pointers.heads_apart,
     pairs.nothing_visited,
 )
 _RULES: tuple[Callable[[Case, Walk], Sighting | None], ...] = (
     pointers.pointers,
     pairs.mismatched,
     pairs.padding,
+    pairs.inverted,
     pairs.positions_in_the_tile,
     pairs.twice,
     pairs.wrong_pairs,

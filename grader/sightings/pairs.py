@@ -25,19 +25,31 @@ def nothing_visited(case: Case, trace: Trace) -> Sighting | None:
 
 
 def mismatched(case: Case, walk: Walk) -> Sighting | None:
-    if not walk.trace.count(Counter.MISMATCHED) or walk.product != "out":
+    if not walk.trace.count(Counter.MISMATCHED):
         return None
+    line = walk.trace.count(Counter.MISMATCHED_LINE)
+    if walk.product == "out":
+        return Sighting(
+            "K-AND-V-APART",
+            "the weights of one tile of keys meet the values of another",
+            "seen: the rows of k and of v in one round of the loop are not the same",
+            "k and v of a tile begin at the same row and move together",
+            line,
+        )
+    pair = "k and of v" if walk.product == "dq" else "q and of dout"
     return Sighting(
-        "K-AND-V-APART",
-        "the weights of one tile of keys meet the values of another",
-        "seen: the rows of k and of v in one round of the loop are not the same",
-        "k and v of a tile begin at the same row and move together",
-        walk.trace.count(Counter.MISMATCHED_LINE),
+        "ROWS-APART",
+        f"the rows of {pair} in one round of the loop are not the same",
+        f"seen: in a product for {walk.product}, rows of one tile or head meet those of another",
+        "tensors of one tile begin at the same row of the same head, each by strides of its own",
+        line,
     )
 
 
 def padding(case: Case, walk: Walk) -> Sighting | None:
     if not walk.trace.count(Counter.PADDING_TAKEN) or walk.product != "out":
+        return None
+    if case.seqlen_k % walk.tile[1] == 0:  # such lanes are no keys at all
         return None
     return Sighting(
         "PADDING-TAKEN",
@@ -68,7 +80,7 @@ def positions_in_the_tile(case: Case, walk: Walk) -> Sighting | None:
             "the mask compares queries and keys the wrong way round",
             f"seen: {_example(walk)}",
             "rows of the scores are queries, [:, None]; columns are keys, [None, :]",
-            walk.mask_line,
+            walk.mask_of(walk.extra | walk.missing),
             located=True,
         )
     for rows, columns in (
@@ -84,10 +96,26 @@ def positions_in_the_tile(case: Case, walk: Walk) -> Sighting | None:
                     "the mask compares positions inside the tile, not in the sequence",
                     f"seen: {_example(walk)}",
                     "compare key_start + offs_n with query_start + offs_m",
-                    walk.mask_line,
+                    walk.mask_of(walk.extra | walk.missing),
                     located=True,
                 )
     return None
+
+
+def inverted(case: Case, walk: Walk) -> Sighting | None:
+    """A mask that hides what it should show and shows what it should hide."""
+    masked = (walk.masks > 0) & walk.visited
+    due = np.broadcast_to(walk.due, masked.shape)[masked]
+    if not due.any() or due.all() or (walk.taken[masked] == due).any():
+        return None
+    return Sighting(
+        "MASK-INVERTED",
+        "the mask hides the visible keys and shows the others",
+        f"seen: {_example(walk)}",
+        "tl.where(condition, x, y) is x where the condition holds: there the scores stay",
+        walk.mask_of(masked),
+        located=True,
+    )
 
 
 def twice(case: Case, walk: Walk) -> Sighting | None:
@@ -95,13 +123,18 @@ def twice(case: Case, walk: Walk) -> Sighting | None:
         return None
     batch, head, query, key = (int(i) for i in np.argwhere(walk.twice)[0])
     what = _folded(walk, query, key)
+    first = walk.line_of(walk.taken_at, walk.twice)
+    again = walk.line_of(walk.again_at, walk.twice) or walk.loop_line
+    loops = f"; first in the loop of line {first}" if first not in (0, again) else ""
+    queries = int(walk.twice.any(3).sum())
     return Sighting(
         "FOLDED-IN-TWICE",
         f"{what} twice",
         f"seen: query {query} of head {head} took {key_range(walk.twice[batch, head, query])}"
-        f" twice; {int(walk.twice.any(3).sum())} queries in all",
-        "two loops, or two rounds of one, visit the same tile: where does each begin and end?",
-        walk.loop_line,
+        f" twice{loops}; {queries} {'query' if queries == 1 else 'queries'} in all",
+        "two loops, or two rounds of one, visit the same tile: where does each begin, with its"
+        " pointers, and end?",
+        again,
     )
 
 
@@ -139,15 +172,17 @@ def wrong_pairs(case: Case, walk: Walk) -> Sighting | None:
                 "masked scores are set to a number that hides nothing",
                 seen,
                 'a key that is not visible has the score float("-inf")',
-                walk.mask_line,
+                walk.mask_of(extra),
                 located=True,
             )
         if (masks == 0).all():
             side += ": a tile on the edge is not masked"
             help, line = "which tiles need the mask?", walk.scores_line
         else:
-            help, line = "compare the mask with the rule", walk.mask_line
-        return Sighting(id, side, f"{seen}, which it does not see", help, line)
+            help = "compare the mask, and the numbers of its keys and queries, with the rule"
+            line = walk.mask_of(extra)
+        masked = bool((masks > 0).all())
+        return Sighting(id, side, f"{seen}, which it does not see", help, line, located=masked)
     if missing.any():
         return _missing(case, walk)
     return None
@@ -174,7 +209,7 @@ def _missing(case: Case, walk: Walk) -> Sighting | None:
             "LOOP-OVER-SEQLEN-Q",
             "the loop over keys ends at seqlen_q, not at seqlen_k",
             seen,
-            "keys are counted by seqlen_k",
+            "keys are counted by seqlen_k; are both lengths passed in the kernel's order?",
             walk.loop_line,
         )
     visited = walk.visited & missing
@@ -191,8 +226,9 @@ def _missing(case: Case, walk: Walk) -> Sighting | None:
             "VISIBLE-KEYS-MASKED",
             "the mask hides keys that are visible",
             seen,
-            "compare the mask with the handout's rule, at its edges",
-            walk.mask_line or walk.scores_line,
+            "compare the mask with the handout's rule, at its edges; are its keys those that were"
+            " loaded?",
+            walk.mask_of(missing),
             located=True,
         )
     return None

@@ -24,7 +24,8 @@ def heads(case: Case, trace: Trace) -> Sighting | None:
                 continue
             wrong = next(int(g) for g in got if g != due)
             wrong_batch, wrong_head = divmod(wrong, case.num_kv_heads)
-            line = line_of(trace, operand)
+            readers = {row["kernel"] for row in accesses(trace) if operand_of(row) == operand}
+            line = line_of(trace, operand) if len(readers) == 1 else 0  # else: of which kernel?
             if wrong_batch != batch:
                 return Sighting(
                     "WRONG-BATCH",
@@ -40,8 +41,13 @@ def heads(case: Case, trace: Trace) -> Sighting | None:
                 f"query head {q_head} reads {operand} of kv head {wrong_head},"
                 f" not of kv head {q_head // group}",
                 f"{case.num_q_heads} query heads share {case.num_kv_heads} kv heads:"
-                f" {group} to a group",
-                "kv_head = q_head // (num_q_heads // num_kv_heads)",
+                f" {group} to a group"
+                if group > 1
+                else f"seen: {operand} of kv head {wrong_head} was loaded for query head {q_head}",
+                "kv_head = q_head // group_size; a kv head's query heads are kv_head * group_size"
+                " and those after it"
+                if group > 1
+                else f"{operand} moves to its head by strides of its own: {operand}.stride()",
                 line,
             )
     return None
@@ -85,16 +91,31 @@ def strides(case: Case, trace: Trace) -> Sighting | None:
 
 
 def astray(case: Case, trace: Trace) -> Sighting | None:
-    """A pointer that is so far off that it reads another tensor."""
+    """A pointer that is so far off that it reads another tensor, or what lies between rows."""
     line, number = trace.count(Counter.ASTRAY_LINE), trace.count(Counter.ASTRAY)
     if not line or not 0 <= number < len(OPERANDS):
         return None
     name = OPERANDS[number]
     return Sighting(
         "READ-ASTRAY",
-        f"the pointer to {name} leaves {name} and reads another tensor",
-        f"seen: this line reads addresses that are not of {name}, by the pointer to {name}",
+        f"the pointer to {name} leaves the elements of {name}",
+        f"seen: this line reads addresses that no element of {name} has, by the pointer to {name}",
         f"the offsets of a batch and of a head are those of {name}: {name}.stride()",
+        line,
+    )
+
+
+def heads_apart(case: Case, trace: Trace) -> Sighting | None:
+    """A product of the weights of one head with the rows of another."""
+    line, number = trace.count(Counter.HEADS_APART_LINE), trace.count(Counter.HEADS_APART)
+    if not line or not 0 <= number < len(OPERANDS):
+        return None
+    name = OPERANDS[number]
+    return Sighting(
+        "HEADS-APART",
+        f"the weights of one head meet {name} of another",
+        f"seen: the rows of {name} in this product are not of the head that the weights are of",
+        f"{name} moves to its batch and head by strides of its own: {name}.stride()",
         line,
     )
 

@@ -130,7 +130,7 @@ def elements_of_x(case: Case, trace: Trace) -> Sighting | None:
             "LAST-COLUMNS-NEVER-READ" if last else "COLUMNS-NEVER-READ",
             f"the {'last ' if last else ''}columns of x are never read",
             f"seen: columns {ranges(columns)} of {case.cols} are read by no program",
-            "the loop over columns goes to cols, the last tile masked",
+            "the loop over columns goes to cols, and so does the mask of each tile",
             line_of(trace, "x"),
         )
     if rows.any() and not rows.all() and not (reads[~rows] == 0).any():
@@ -141,4 +141,20 @@ def elements_of_x(case: Case, trace: Trace) -> Sighting | None:
             "which rows does each program_id get?",
             line_of(trace, "x"),
         )
+    return None
+
+
+def elements_of_w(case: Case, trace: Trace) -> Sighting | None:
+    """A pointer to w that stays where it is while the one to x moves."""
+    reads = trace.arrays["visits"].sum(axis=0, dtype=np.int64)
+    for row in accesses(trace):
+        repeated = row["count"] > row["programs"] and operand_of(row) == "w"
+        if repeated and row["step"] == 0 and row["size"] < case.cols and (reads == 1).all():
+            return Sighting(
+                "POINTER-STANDS-STILL",
+                "the pointer to w does not move from tile to tile",
+                f"seen: a program loads the same {row['size']} elements of w again and again",
+                "move it by the tile's columns times the stride of w in each round of the loop",
+                row["line"],
+            )
     return None

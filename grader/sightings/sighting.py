@@ -15,7 +15,8 @@ class Sighting:
     """A cause that was seen: `id` without the problem's prefix, where, and what to do.
 
     `line` is where it shows. Only where that is also where the mistake lies (`located`) is its step
-    known: a loop shows what is wrong with limits that were computed elsewhere.
+    known: a loop shows what is wrong with limits that were computed elsewhere. `traced`: what the
+    kernels did was seen, not only what came out.
     """
 
     id: str
@@ -24,6 +25,7 @@ class Sighting:
     help: str
     line: int = 0
     located: bool = False
+    traced: bool = True
 
 
 @dataclasses.dataclass(frozen=True)

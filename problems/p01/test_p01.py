@@ -97,10 +97,10 @@ def test_head_dims(case):
 
 
 def test_large_logits(case):
-    """scores up to 100 that rise along the keys neither overflow nor lose weight"""
+    """scores from -100 to 100, rising or falling, neither overflow nor lose weight"""
     case.agrees_with(reference.flash_attention)
 
 
 def test_arguments(case):
-    """an unsupported argument raises ValueError that begins with its name"""
+    """a wrong argument raises ValueError that begins with its name; none is written to"""
     case.is_refused()

@@ -52,7 +52,7 @@ def test_w_stride(case):
 
 
 def test_arguments(case):
-    """an unsupported argument raises ValueError that begins with its name"""
+    """a wrong argument raises ValueError that begins with its name; none is written to"""
     case.is_refused()
 
 

@@ -51,6 +51,16 @@ def test_lse_heads(case):
     case.agrees_with(reference.sink_attention)
 
 
+def test_lse_lengths(case):
+    """every head has its own lse where no tile divides the lengths"""
+    case.agrees_with(reference.sink_attention)
+
+
+def test_lse_sinks(case):
+    """lse is over the keys of window and sinks"""
+    case.agrees_with(reference.sink_attention)
+
+
 def test_window(case):
     """each query sees exactly the last window_size keys, itself included"""
     case.agrees_with(reference.sink_attention)
@@ -107,12 +117,12 @@ def test_half_head_dims(case):
 
 
 def test_large_logits(case):
-    """scores up to 100 that rise along the keys neither overflow nor lose weight"""
+    """scores from -100 to 100, rising or falling, neither overflow nor lose weight"""
     case.agrees_with(reference.sink_attention)
 
 
 def test_arguments(case):
-    """an unsupported argument raises ValueError that begins with its name"""
+    """a wrong argument raises ValueError that begins with its name; none is written to"""
     case.is_refused()
 
 

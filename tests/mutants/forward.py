@@ -29,6 +29,11 @@ ACC = 'acc = tl.dot(p.to(v.dtype), v, acc * rescale[:, None], input_precision="i
 NEW_MAX = "new_max = tl.maximum(running_max, tl.max(scores, 1) * scale_log2)"
 LSE = "lse = (running_max + tl.log2(running_sum)) * LN_2"
 STORE_OUT = "tl.store(ptrs, tile.to(ptr.dtype.element_ty), mask=start + rows[:, None] < seqlen)"
+LSE_OFFSET = {
+    "p03": "lse_ptr += batch_head * seqlen_q\n",
+    "p04": "lse_ptr += (batch * num_q_heads + head) * seqlen\n",
+    **dict.fromkeys(("p05", "p06", "p07"), "lse_ptr += (batch * num_q_heads + q_head) * seqlen\n"),
+}
 STORE_LSE = {
     "p03": "    tl.store(lse_ptr + queries, lse, mask=queries < seqlen_q)\n",
     "p04": "    tl.store(lse_ptr + queries, lse, mask=queries < seqlen)\n",
@@ -237,6 +242,11 @@ def wrong_fold(problem: str) -> tuple[Mutant, ...]:
             step=steps.get("acc"),
         ),
         mutant(
+            name="acc rescaled after the tile was added",
+            edits=((ACC, ACC.replace(" * rescale[:, None]", "") + " * rescale[:, None]"),),
+            expected_id="RESCALE-ACC-LATE",
+        ),
+        mutant(
             name="sum not rescaled",
             edits=((SUM, SUM.replace(" * rescale", "")),),
             expected_id="RESCALE-SUM-MISSING",
@@ -330,6 +340,10 @@ def wrong_memory(problem: str) -> tuple[Mutant, ...]:
     """Mistakes in grid, pointers, strides and outputs."""
     mutant = partial(Mutant, problem)
     rounded_up, store_lse = _NUM_TILES[problem], STORE_LSE[problem]
+    length = "seqlen_q" if problem == "p03" else "seqlen"
+    whole_tiles = LSE_OFFSET[problem].replace(
+        f"{length}\n", f"tl.cdiv({length}, BLOCK_M) * BLOCK_M\n"
+    )
     rows_of_k = (K_OFFS, K_OFFS.replace("stride_kn", "HEAD_DIM"))
     if problem == "p03":
         rows_of_k = (
@@ -411,8 +425,15 @@ def wrong_memory(problem: str) -> tuple[Mutant, ...]:
             keeps=0.6,
         ),
         mutant(
+            "lse of whole tiles",
+            ("lse_lengths",),
+            ((LSE_OFFSET[problem], whole_tiles),),
+            caught_as=WRITE_OUTSIDE,
+            keeps=0.6,
+        ),
+        mutant(
             "q scaled in place",
-            ("plain",),
+            ("arguments",),
             ((ALLOCATE, "q.mul_(softmax_scale)\n    " + ALLOCATE), (LAUNCH_SCALE, "LOG2_E.value,")),
             caught_as=OVERWRITTEN,
         ),

@@ -182,7 +182,7 @@ MUTANTS = (
     ),
     _MUTANT(
         "q scaled in place",
-        ("plain",),
+        ("arguments",),
         (*_NO_SCALE, (_ALLOCATE, "q *= softmax_scale\n    " + _ALLOCATE)),
         caught_as=OVERWRITTEN,
     ),

@@ -205,8 +205,18 @@ MUTANTS = (
         caught_as=NAN,
     ),
     _MUTANT(
-        "x multiplied in place",
+        "w not advanced",
         ("plain",),
+        (
+            (
+                "w_ptrs = w_ptr + col_ids * stride_wn",
+                "w_ptrs = w_ptr + tl.arange(0, BLOCK_N) * stride_wn",
+            ),
+        ),
+    ),
+    _MUTANT(
+        "x multiplied in place",
+        ("arguments",),
         ((_ALLOCATE, "x *= w\n    w = torch.ones_like(w)\n    " + _ALLOCATE),),
         caught_as=OVERWRITTEN,
     ),

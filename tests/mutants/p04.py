@@ -37,6 +37,11 @@ MUTANTS = (
         ((VISIBLE, "visible = keys[None, :] >= queries[:, None]"),),
     ),
     _MUTANT(
+        "mask inverted",
+        ("plain",),
+        ((_HIDE, 'scores = tl.where(visible, float("-inf"), scores)'),),
+    ),
+    _MUTANT(
         "mask by position in the tile",
         ("plain",),
         ((VISIBLE, "visible = offs_n[None, :] <= queries[:, None]"),),

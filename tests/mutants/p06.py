@@ -46,6 +46,12 @@ MUTANTS = (
         ((SAFE_MAX, "safe_max = new_max"),),
         keeps=0.5,
     ),
+    _MUTANT(
+        "safe maximum kept as the running one",
+        ("unaligned_window",),
+        (("running_max = new_max\n", "running_max = safe_max\n"),),
+        keeps=0.5,
+    ),
     # -- the mask ---------------------------------------------------------------------------------
     _MUTANT(
         "window one smaller",

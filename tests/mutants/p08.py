@@ -245,6 +245,18 @@ MUTANTS = (
     _MUTANT("dq not scaled", ("plain",), ((SCALE_DQ, "dq *= 1.0\n"),), "DQ-UNSCALED", keeps=0.5),
     _MUTANT("dk not scaled", ("plain",), ((SCALE_DK, "dk *= 1.0\n"),), "DK-UNSCALED", keeps=0.5),
     _MUTANT(
+        "dk scaled twice",
+        ("plain",),
+        ((SCALE_DK, "dk *= softmax_scale * softmax_scale\n"),),
+        keeps=0.5,
+    ),
+    _MUTANT(
+        "dout moved by the strides of q",
+        ("layouts",),
+        (("dout_ptr + q_head * dout_strides[1]", "dout_ptr + q_head * q_strides[1]"),),
+        keeps=0.5,
+    ),
+    _MUTANT(
         "neither dq nor dk scaled",
         ("plain",),
         ((SCALE_DQ, "dq *= 1.0\n"), (SCALE_DK, "dk *= 1.0\n")),
