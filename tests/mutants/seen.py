@@ -69,6 +69,7 @@ _BY_CAUSE = {
         "p07-grid_rounded_down",
     ),
     "LOOP-OVER-SEQLEN-Q": ("p03-keys_counted_by_queries",),
+    "MASK-INVERTED": ("p04-mask_inverted",),
     "MASK-INSIDE-THE-TILE": (
         "p04-mask_by_position_in_the_tile",
         "p04-queries_by_position_in_the_tile",
@@ -94,10 +95,12 @@ _BY_CAUSE = {
         "p08-dv_in_fp16",
         "p09-dq_in_fp16",
     ),
+    "OUTPUT-SCALED": ("p02-2_percent_off", "p08-dk_scaled_twice"),
     "PADDING-TAKEN": ("p03-padding_by_position_in_the_tile",),
     "FIRST-KEY-TILE-ONLY": ("p03-k_and_v_not_advanced",),
     "POINTER-STANDS-STILL": (
         "p02-columns_by_position_in_the_tile",
+        "p02-w_not_advanced",
         "p03-k_not_advanced",
         "p03-v_not_advanced",
         "p04-k_and_v_not_advanced",
@@ -134,6 +137,7 @@ _BY_CAUSE = {
         "p06-sum_along_the_wrong_axis",
         "p07-sum_along_the_wrong_axis",
     ),
+    "ROWS-APART": ("p08-dout_moved_by_the_strides_of_q",),
     "ROWS-OF-NOBODY": ("p04-query_tiles_counted_from_one",),
     "ROWS-STORED-TWICE": (
         "p02-wrong_axis_of_the_grid",
