@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
 
 import pytest
 
-from grader.manifest import ROOT
+from grader.manifest import ROOT, load_problem
+from grader.model import Verdict
 from grader.running import interpreting
+from tests.harness import judge, whole_answer
 
 # Interprets a few launches, with the shortcuts or without, and says what came of them.
 LAUNCHES = """\
@@ -151,3 +154,19 @@ def test_the_numpy_type_of_each_triton_type_is_what_triton_says():
             assert found(kind) == found(tl.block_type(kind, [4, 4])) == _get_np_dtype(kind)
     with pytest.raises(KeyError):
         found(tl.void)
+
+
+@pytest.mark.parametrize(
+    ("imports", "name"),
+    [
+        ("import triton.language as T", "T"),
+        ("from triton import language", "language"),
+        ("import triton.language", "triton.language"),
+        ("from __future__ import annotations\nimport triton.language as tl", "tl"),
+    ],
+)
+def test_triton_language_may_have_any_name(imports, name):
+    source = re.sub(r"\btl\.", f"{name}.", whole_answer("p02"))
+    _, _, body = source.replace("import triton.language as tl", "").partition("import torch")
+    judged = judge(f"{imports}\nimport torch{body}", load_problem("p02"), checks={"plain"})
+    assert judged.of("plain").verdict is Verdict.PASS, judged.of("plain").message

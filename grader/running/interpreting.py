@@ -28,6 +28,7 @@ def install() -> None:
 
     _leave_overflow_alone(interpreter)
     _refuse_endless_grids(interpreter)
+    _know_constants(interpreter)
     if hasattr(interpreter, "_LangPatchScope"):
         _Launches(interpreter._patch_lang).install(interpreter)
     interpreter._get_np_dtype = _by_name(interpreter._get_np_dtype)
@@ -43,6 +44,23 @@ def _leave_overflow_alone(interpreter: Any) -> None:
     if not options.debug:
         plain = dataclasses.replace(options, sanitize_overflow=False)
         interpreter.interpreter_builder.options = plain
+
+
+def _know_constants(interpreter: Any) -> None:
+    """Know a constexpr parameter whatever name a file has for triton.language, as compilers do.
+
+    The interpreter of Triton 3.6 to 3.9 looks for the words `tl.constexpr`; "T.constexpr" is none.
+    """
+    make = interpreter.GridExecutor.__init__
+
+    def known(this: Any, fn: Any, arg_names: Any, *args: Any, **kwargs: Any) -> None:
+        make(this, fn, arg_names, *args, **kwargs)
+        types = {name: getattr(t, "__name__", t) for name, t in fn.__annotations__.items()}
+        this.constexprs = [
+            name for name in arg_names if str(types.get(name)).strip("'\"").endswith("constexpr")
+        ]
+
+    interpreter.GridExecutor.__init__ = known
 
 
 def _refuse_endless_grids(interpreter: Any) -> None:
