@@ -346,7 +346,12 @@ MUTANTS = (
         keeps=0.6,
     ),
     _MUTANT(
-        "sum in base 2 in lse", ("lse",), ((_LSE, _LSE.replace("log()", "log2()")),), keeps=0.6
+        "sum in base 2 in lse",
+        ("lse",),
+        ((_LSE, _LSE.replace("log()", "log2()")),),
+        "LSE-SUM-IN-LOG2",
+        step=4,
+        keeps=0.6,
     ),
     _MUTANT(
         "lse without max",
