@@ -4,7 +4,6 @@ Read one by one when they were written down: each says what was changed in the k
 """
 
 _BY_CAUSE = {
-    "EMPTY-GRID": ("p05-one_head_of_each_group",),
     "FOLDED-IN-TWICE": (
         "p06-diagonal_tile_counted_twice",
         "p06-full_tile_counted_twice",
@@ -13,7 +12,10 @@ _BY_CAUSE = {
         "p09-chunks_without_an_end",
         "p09-window_pairs_of_sinks_counted_twice",
     ),
-    "HEADS-OF-NOBODY": ("p05-sections_left_out_of_the_grid",),
+    "HEADS-OF-NOBODY": (
+        "p05-one_head_of_each_group",
+        "p05-sections_left_out_of_the_grid",
+    ),
     "KEYS-AFTER-THE-QUERY": (
         "p04-diagonal_tile_not_masked",
         "p06-diagonal_begins_one_tile_late",
