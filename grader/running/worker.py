@@ -39,7 +39,7 @@ class Worker:
         self.dots: access.DotMonitor | None = None
         self.launches: access.LaunchCounter | None = None
         self.cuda_arena: Any = None
-        self.inputs = torch.empty(0, dtype=torch.uint8)
+        self.inputs = torch.empty(0, dtype=torch.uint8, device="cpu")
 
     def serve(self) -> None:
         """Answer requests until the judge closes the channel."""
@@ -133,7 +133,7 @@ class Worker:
         else:
             # At the address of the call before: what was kept by address is found to be stale.
             if self.inputs.numel() < layout.inputs_end:
-                self.inputs = torch.empty(layout.inputs_end, dtype=torch.uint8)
+                self.inputs = torch.empty(layout.inputs_end, dtype=torch.uint8, device="cpu")
             memory = self.inputs[: layout.inputs_end].copy_(memory)
         return memory, {view.name: view.of(memory) for view in layout.inputs}
 
