@@ -346,6 +346,10 @@ class WorkRun:
             inputs = make_inputs(problem, case, case_seed(self.trial.seed, problem.id, WORK, index))
             evidence = self.session.call(case, inputs, names, traced=True)
             failure = outcome.of_call(evidence, problem.signature)
+            reply = evidence.result
+            if isinstance(reply, Reply) and reply.status is Status.TRACE_FAILED:
+                reason = f"the judge's tracer failed: {reply.text}"[:600]
+                return Evidence(verdict=Verdict.INTERNAL, reason=reason)
             if failure is not None:
                 return Evidence(verdict=failure.verdict, reason=f"{failure.headline} ({case})")
             if find_differences(evidence.outputs, expect(problem, case, inputs, names)):

@@ -220,6 +220,18 @@ def test_a_call_that_launches_nothing_has_no_work_to_count():
     assert evidence.reason.startswith("kernels read 0 elements, and the output depends on ")
 
 
+def test_a_file_that_begins_with_a_byte_order_mark_is_traced_like_any_other():
+    figures = counted("\ufeff" + model_answer("p04"), short("p04"))
+    assert ratios(figures) == {"multiply-adds": 1.0, "elements read": 1.0}
+
+
+def test_a_fault_of_the_tracer_is_not_told_as_the_submissions():
+    broken = "import sys\nsys.modules['grader.running.tracer'].Pairs.visit = None\n"
+    evidence = count_work(broken + model_answer("p04"), short("p04"))
+    assert evidence.verdict is Verdict.INTERNAL and evidence.figures is None
+    assert evidence.reason.startswith("the judge's tracer failed: TypeError while line ")
+
+
 ENDS = {
     "raise RuntimeError('not here')": (Verdict.ERROR, "RuntimeError: not here"),
     "q = 2 * q": (Verdict.FAIL, "the result is wrong"),

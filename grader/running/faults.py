@@ -109,7 +109,7 @@ def _file(frame: Any) -> str:
 def _compile_line(error: Any, path: str) -> int:
     """Return the file's line of a CompilationError, whose own lines count from the function."""
     with contextlib.suppress(Exception):
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8-sig") as file:
             text = file.read()
         start = text.find(error.src.strip().splitlines()[0])
         if start >= 0:
@@ -118,7 +118,7 @@ def _compile_line(error: Any, path: str) -> int:
 
 
 def _source_line(path: str, number: int) -> str:
-    with contextlib.suppress(OSError, UnicodeDecodeError), open(path, encoding="utf-8") as file:
+    with contextlib.suppress(OSError, UnicodeDecodeError), open(path, encoding="utf-8-sig") as file:
         return next(itertools.islice(file, max(number - 1, 0), None), "").strip()
     return ""
 

@@ -33,6 +33,7 @@ class Worker:
         self.settings = json.loads(channel.recv(protocol.MAX_REQUEST_BYTES))
         self.device = self.settings["device"]
         self.path = self.settings["path"]
+        self.source = b""
         self.module: ModuleType | None = None
         self.entry: Any = None
         self.monitor: access.AccessMonitor | None = None
@@ -78,6 +79,8 @@ class Worker:
             self.launches.install()
         if self.device == "cpu":
             _limit_address_space(self.settings["memory_limit_bytes"])
+        with open(self.path, "rb") as file:
+            self.source = file.read()  # before it runs, and may change its file
         given.offer_given()
         module = _import_file(self.path)
         self.module = module
@@ -95,7 +98,8 @@ class Worker:
                 return self._call(shared, layout, request)
             shape = trace.TraceShape(**request["trace"])
             with contextlib.closing(arena.Arena(shape.total_bytes, os.dup(fds[1]))) as block:
-                watch = tracer.Tracer(shape, block.memory.numpy(), self.path, self.monitor)
+                memory = block.memory.numpy()
+                watch = tracer.Tracer(shape, memory, self.path, self.source, self.monitor)
                 return self._call(shared, layout, request, watch)
 
     def _call(
@@ -124,6 +128,8 @@ class Worker:
         if request["exact"] and self.dots and self.dots.tf32_line:
             line = self.dots.tf32_line
             return protocol.Reply(request["nonce"], protocol.Status.TF32_DOT, line=line)
+        if watch and watch.fault:
+            return protocol.Reply(request["nonce"], protocol.Status.TRACE_FAILED, text=watch.fault)
         return protocol.Reply(request["nonce"], protocol.Status.OK)
 
     def _inputs(self, shared: arena.Arena, layout: arena.Layout) -> tuple[Any, dict]:
