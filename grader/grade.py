@@ -367,7 +367,7 @@ class Grader:
                 source,
                 scored,
                 correctness,
-                wasteful=components["work"].points.earned < components["work"].points.available,
+                wasteful=scoring.is_wasteful(components["work"]),
             ),
             unseen=_UNSEEN_WITHOUT_A_GPU if blind else None,
             source_sha256=source.sha256 if source.data else None,

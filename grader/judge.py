@@ -14,7 +14,7 @@ from grader.cases import Case
 from grader.checks import outcome
 from grader.checks.correctness import Difference, Expected, expect, find_differences, ranges
 from grader.checks.walk import tile_map, walk_of
-from grader.checks.work import count_work, unread
+from grader.checks.work import count_work, disbelieved
 from grader.diagnose import Casebook
 from grader.findings import Evidence, Finding
 from grader.inputs import Inputs, case_seed, invalidate, make_inputs
@@ -356,7 +356,7 @@ class WorkRun:
                 return Evidence(verdict=Verdict.FAIL, reason=f"the result is wrong ({case})")
             if evidence.trace is None:
                 return Evidence(verdict=Verdict.NOT_MEASURED, reason="nothing was seen")
-            reason = unread(case, evidence.trace)
+            reason = disbelieved(case, evidence.trace)
             if reason is not None:
                 return Evidence(verdict=Verdict.FAIL, reason=reason)
             counted.append(count_work(problem, case, evidence.trace))

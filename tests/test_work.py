@@ -10,7 +10,7 @@ import pytest
 from grader import pytest_run
 from grader.checks.walk import tile_map, walk_of
 from grader.checks.work import count_work as figures_of
-from grader.checks.work import unread
+from grader.checks.work import disbelieved
 from grader.findings import (
     CaseBegins,
     Evidence,
@@ -196,6 +196,46 @@ def test_a_kernel_that_hides_one_launch_of_two_earns_nothing():
     assert evidence.reason.startswith("kernels read ")
 
 
+_SUMS = (
+    'scores = tl.dot(q, tl.trans(k), input_precision="ieee")',
+    "scores = tl.sum(q[:, None, :].to(tl.float32) * k[None, :, :].to(tl.float32), 2)",
+)
+_DECOY = """
+from given.arguments import check_attention
+
+@triton.jit
+def _read(x_ptr, count, SIZE: tl.constexpr):
+    ids = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    tl.load(x_ptr + ids, mask=ids < count, other=0.0)
+
+def attention(q, k, v, *, softmax_scale=None):
+    check_attention(q, k, v, True)
+    for tensor in (q, k, v):
+        _read[(triton.cdiv(tensor.numel(), 1024),)](tensor, tensor.numel(), SIZE=1024)
+    scores = (q @ k.transpose(-1, -2)).float() * q.shape[-1] ** -0.5
+    scores += torch.full(scores.shape[-2:], float("-inf")).triu(1)
+    return (scores.softmax(-1) @ v.float()).to(q.dtype), scores.logsumexp(-1)
+"""
+UNSEEN_PRODUCTS = {
+    "tl.sum in place of a dot": lambda: edited("p04", *_SUMS),
+    "dots restored": lambda: in_entry(
+        "_i.InterpreterBuilder.create_dot = _dot\n    " + LAUNCH,
+        top=_INTERPRETER + "_dot = _i.InterpreterBuilder.create_dot\n",
+    ),
+    "torch, and a kernel for show": lambda: model_answer("p04") + _DECOY,
+}
+
+
+@pytest.mark.parametrize("how", UNSEEN_PRODUCTS)
+def test_products_that_are_no_dots_earn_nothing_and_are_told(how):
+    figures = counted(UNSEEN_PRODUCTS[how](), short("p04"))
+    adds, pairs = figures.multiply_adds, 256 * 257 // 2
+    assert adds.least == 2 * pairs * 64 > adds.done
+    work = score_work(figures, 2)
+    assert work.points.earned == 0 and work.verdict is Verdict.PASS
+    assert work.reason.endswith("products are counted in tl.dot")
+
+
 def test_a_kernel_that_is_launched_from_a_thread_is_seen():
     text = model_answer("p04")
     start = text.index(LAUNCH)
@@ -348,8 +388,8 @@ def test_no_block_of_a_worker_raises_in_the_judge(problem_id, fill):
         memory = np.zeros(shape.total_bytes, np.uint8)
         fill(shape, memory, generator)
         trace = Trace.of(shape, memory)
-        reason = unread(case, trace)
-        assert reason is None or reason.startswith("kernels read ")
+        reason = disbelieved(case, trace)
+        assert reason is None or reason.startswith(("kernels read ", "the counts contradict "))
         for product in PRODUCTS:
             walk = walk_of(problem_id, case, trace, product)
             if walk is not None:
@@ -362,6 +402,43 @@ def test_no_block_of_a_worker_raises_in_the_judge(problem_id, fill):
         event = WorkCounted(evidence=Evidence(figures=figures))
         assert read_event(write_event(event)) == event
         score_work(figures, 2)
+
+
+FORGED = {
+    "negative": {Counter.ELEMENTS_READ: -5, Counter.MULTIPLY_ADDS: -(2**40)},
+    "fewer than different ones": {Counter.ELEMENTS_READ: 5},
+    "fewer than unknown ones": {Counter.UNKNOWN_READS: 2**41},
+    "too many": {Counter.ELEMENTS_READ: 2**63 - 1},
+}
+
+
+@pytest.mark.parametrize("how", FORGED)
+@pytest.mark.parametrize("problem_id", ["p02", "p04", "p05"])
+def test_counts_that_contradict_each_other_are_not_believed(problem_id, how):
+    case = CASES[problem_id]
+    shape = TraceShape.of(case)
+    memory = np.zeros(shape.total_bytes, np.uint8)
+    counters = shape.arrays(memory)["counters"]
+    for counter in (Counter.ELEMENTS_READ, Counter.DISTINCT_READ, Counter.MULTIPLY_ADDS):
+        counters[counter] = 2**40
+    assert disbelieved(case, Trace.of(shape, memory)) is None
+    for counter, value in FORGED[how].items():
+        counters[counter] = value
+    trace = Trace.of(shape, memory)
+    assert disbelieved(case, trace).startswith("the counts contradict each other: ")
+    amounts = figures_of(load_problem(problem_id), case, trace).amounts
+    assert all(amount.ratio >= 0 for amount in amounts.values())
+
+
+@pytest.mark.parametrize(("unknown", "done"), [(2**19, 2**19), (2**20 - 9, 2**20)])
+def test_reads_of_unknown_tensors_count_where_the_inputs_must_be_among_them(unknown, done):
+    case = CASES["p04"]
+    shape = TraceShape.of(case)
+    memory = np.zeros(shape.total_bytes, np.uint8)
+    counters = shape.arrays(memory)["counters"]
+    counters[Counter.ELEMENTS_READ], counters[Counter.UNKNOWN_READS] = 2**20, unknown
+    figures = figures_of(load_problem("p04"), case, Trace.of(shape, memory))
+    assert figures.elements_read.done == done
 
 
 def test_rows_of_a_table_that_do_not_fit_are_left_out():

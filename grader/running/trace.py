@@ -23,6 +23,7 @@ KERNELS = 6  # kernels that are told apart; what more there are count as the las
 LINES = 64
 PROGRAMS = 4096
 MAX_PAIRS = 16 * 2**20
+_MOST = 2**53  # of anything that is counted: weeks of the interpreter
 
 
 class Counter(enum.IntEnum):
@@ -154,6 +155,8 @@ def traceable(case: Case) -> bool:
 class Trace:
     """A private copy of the block: `counters` by `Counter`, the tables without their empty rows.
 
+    What does not fit its place counts as nothing: rows are left out, other numbers are 0.
+
     `visits` counts, per kernel, how often a pair of a query and a key was in a tile of scores (of
     a row sum: how often an element of x was read);
     `takes`, per product, how often its weight, not masked, was in that product; `twice` marks the
@@ -174,6 +177,8 @@ class Trace:
             least, most = np.array([shape.limit_of(column) for column in columns]).T
             whole = (table >= least) & (table <= most)
             arrays[name] = table[table.any(axis=1) & whole.all(axis=1)]
+        counters = arrays["counters"]
+        counters[(counters < 0) | (counters > _MOST)] = 0
         return cls(shape, arrays)
 
     def count(self, counter: Counter) -> int:
