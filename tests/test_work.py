@@ -92,6 +92,31 @@ def test_the_model_answer_of_the_row_sum_reads_each_element_once():
     assert figures.elements_read.naive_ratio == pytest.approx(2.0, rel=0.01)
 
 
+_LOAD = "x_tile = tl.load(x_ptrs, mask=tile_mask, other=0.0, eviction_policy=X_EVICTION)"
+_AS_INTEGERS = (
+    "bits = tl.load(x_ptrs.to(tl.pointer_type(tl.int32), bitcast=True), mask=tile_mask, other=0)"
+)
+_FROM_INTEGERS = "x_tile = bits.to(tl.float32, bitcast=True)"
+_ATOMIC = "x_tile = tl.atomic_add(x_ptrs, tl.zeros(tile_mask.shape, tl.float32), mask=tile_mask)"
+_PLAIN = "x_tile = tl.where(tile_mask, x_tile, 0.0)"
+_ADDRESSES = "(x_ptrs.to(tl.int64) & 0xFFFFFFFFFFFF).to(tl.pointer_type(tl.float32))"
+READS_OF_X = {
+    "as integers": ((_AS_INTEGERS, _FROM_INTEGERS), 1),
+    "once, and four times as integers": ((_LOAD, *[_AS_INTEGERS] * 4), 5),
+    "by an atomic operation too": ((_LOAD, _ATOMIC, _PLAIN), 2),
+    "by addresses of no argument too": ((_LOAD, _LOAD.replace("x_ptrs", _ADDRESSES)), 2),
+}
+
+
+@pytest.mark.parametrize("how", READS_OF_X)
+def test_an_element_is_read_whatever_a_pointer_says_it_points_to(how):
+    lines, times = READS_OF_X[how]
+    (case,) = load_problem("p02").work_cases(SEED)
+    figures = counted(edited("p02", _LOAD, "\n    ".join(lines)), load_problem("p02"))
+    of_w = figures.elements_read.needed - case.rows * case.cols
+    assert figures.elements_read.done == times * case.rows * case.cols + of_w
+
+
 @pytest.mark.parametrize("name", ["p04", "p06"])
 def test_every_tile_visited_and_masked_earns_nothing(name):
     source = unusual(f"{name}-every_tile_visited_and_masked")
@@ -175,7 +200,10 @@ def test_a_kernel_that_hides_what_it_reads_earns_nothing(how):
     evidence = count_work(in_entry(line, top=_INTERPRETER + saved), short("p04"))
     assert evidence.verdict is Verdict.FAIL and evidence.figures is None
     needed = f"{3 * 256 * 64:,}"
-    assert evidence.reason == f"kernels read 0 elements, and the output depends on {needed}"
+    assert evidence.reason in (
+        f"kernels read 0 elements, and the output depends on {needed}",
+        "4 programs ran in a launch that was hidden from the judge",
+    )
 
 
 def test_a_kernel_that_hides_one_launch_of_two_earns_nothing():
@@ -193,7 +221,7 @@ def test_a_kernel_that_hides_one_launch_of_two_earns_nothing():
     source = source[:end] + "    " + launched + show + source[end:]
     evidence = count_work(source, short("p04"))
     assert evidence.verdict is Verdict.FAIL and evidence.figures is None
-    assert evidence.reason.startswith("kernels read ")
+    assert evidence.reason == "4 programs ran in a launch that was hidden from the judge"
 
 
 _SUMS = (
@@ -389,7 +417,8 @@ def test_no_block_of_a_worker_raises_in_the_judge(problem_id, fill):
         fill(shape, memory, generator)
         trace = Trace.of(shape, memory)
         reason = disbelieved(case, trace)
-        assert reason is None or reason.startswith(("kernels read ", "the counts contradict "))
+        told = ("kernels read ", "the counts contradict ")
+        assert reason is None or reason.startswith(told) or "hidden from the judge" in reason
         for product in PRODUCTS:
             walk = walk_of(problem_id, case, trace, product)
             if walk is not None:

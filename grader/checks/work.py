@@ -47,7 +47,7 @@ def count_work(problem: Problem, case: Case, trace: Trace) -> WorkFigures:
 
 
 def disbelieved(case: Case, trace: Trace) -> str | None:
-    """Say why the reads that were counted cannot be all; None where they can.
+    """Say why what was counted cannot be all; None where it can.
 
     Where an element was not read on which the output depends, the judge's eyes were not where the
     kernel ran: a result without its reads is none.
@@ -56,6 +56,8 @@ def disbelieved(case: Case, trace: Trace) -> str | None:
     distinct, read = trace.count(Counter.DISTINCT_READ), trace.count(Counter.ELEMENTS_READ)
     if distinct < needed:
         return f"kernels read {distinct:,} elements, and the output depends on {needed:,}"
+    if unseen := trace.count(Counter.UNSEEN_PROGRAMS):
+        return f"{unseen:,} programs ran in a launch that was hidden from the judge"
     if read < max(distinct, trace.count(Counter.UNKNOWN_READS)):
         return f"the counts contradict each other: {read:,} reads of {distinct:,} elements"
     return None

@@ -32,10 +32,10 @@ class Counter(enum.IntEnum):
     LAUNCHES = 0
     PROGRAMS = 1
     MULTIPLY_ADDS = 2  # of dots, masked lanes and all
-    ELEMENTS_READ = 3  # floating-point elements, active lanes alone
+    ELEMENTS_READ = 3  # active lanes alone; of an input, as many of its elements as they hold
     DISTINCT_READ = 4
     UNKNOWN_DOTS = 5  # dots whose operands are no tiles of inputs, as far as was seen
-    UNKNOWN_READS = 6  # loads of tensors that are neither inputs nor copies of them
+    UNKNOWN_READS = 6  # of memory that is neither an input nor a copy of one
     PADDING_TAKEN = 7  # lanes of no key, of no query, that took part in a product
     PADDING_LINE = 8
     MISMATCHED = 9  # products of weights of one tile with values of another
@@ -54,6 +54,7 @@ class Counter(enum.IntEnum):
     MIXED = 22
     ASTRAY_LINE = 23  # a load by a pointer that has left its own tensor for another
     ASTRAY = 24  # which, in the order of `OPERANDS`
+    UNSEEN_PROGRAMS = 25  # in no launch that was seen
 
 
 # Columns of the tables.

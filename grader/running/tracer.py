@@ -37,12 +37,16 @@ from grader.running.lineage import (
 from grader.running.nans import Nans
 from grader.running.operands import Operand, find_operand
 from grader.running.pairs import Pairs, add_saturating
+from grader.running.reads import Reads
 from grader.running.stores import Stores
 from grader.running.sums import Sums
 from grader.running.trace import Counter
 from grader.running.walking import Walking
 
-_MAX_ELEMENTS = 2**24  # of a tensor of which each element's reads are remembered
+_ELEMENTWISE = (
+    *("binary_op", "ternary_op", "unary_op", "cast_impl", "create_fp_to_fp", "create_bitcast"),
+    *("create_fma", "create_fabs", "create_rsqrt", "create_clampf"),
+)
 
 
 class Tracer:
@@ -70,10 +74,11 @@ class Tracer:
         self._inputs: list[Operand] = []
         self._kernels: list[str] = []
         self._kernel = 0
+        self._launches = 0  # that run, one in another
         self._stores = Stores()
         self._operands: dict[int, Operand | None] = {}  # by the address where it starts
         self._tensors: dict[int, Any] = {}  # those that a launch was given
-        self._read: dict[int, np.ndarray] = {}
+        self._reads = Reads(self._counters, [])
         self._dots: dict[tuple[int, ...], int] = {}
         self._loops = _loops_in(source)
         self._walking = Walking()
@@ -94,6 +99,7 @@ class Tracer:
 
         known = {name: t for name, t in inputs.items() if t.dim() in (2, 4) or name == "w"}
         self._inputs = [Operand.of(name, t) for name, t in known.items()]
+        self._reads = Reads(self._counters, self._inputs)
         builder, executor = interpreter.InterpreterBuilder, interpreter.GridExecutor
         saved: list[tuple[Any, str, Any]] = []
 
@@ -106,11 +112,11 @@ class Tracer:
         replace(executor, "__call__", self._launched)
         replace(builder, "set_grid_idx", self._placed)
         replace(builder, "create_masked_load", self._loaded)
+        replace(builder, "create_atomic_rmw", self._updated)
+        replace(builder, "create_atomic_cas", self._swapped)
         replace(builder, "create_masked_store", self._stored_by)
         replace(builder, "create_dot", self._multiplied)
-        for name in ("binary_op", "ternary_op", "unary_op", "cast_impl", "create_fp_to_fp"):
-            replace(builder, name, self._elementwise)
-        for name in ("create_fma", "create_fabs", "create_rsqrt", "create_clampf"):
+        for name in _ELEMENTWISE:
             replace(builder, name, self._elementwise)
         for name, moves in MOVES.items():
             replace(builder, name, self._moving(*moves))
@@ -139,7 +145,11 @@ class Tracer:
     def _launched(self, launch: Any) -> Any:
         def call(this: Any, *args: Any, **kwargs: Any) -> Any:
             self._note(self._note_launch, this, (*args, *kwargs.values()))
-            return launch(this, *args, **kwargs)
+            self._launches += 1
+            try:
+                return launch(this, *args, **kwargs)
+            finally:
+                self._launches -= 1
 
         return call
 
@@ -170,6 +180,7 @@ class Tracer:
         self._stores.placed(x, y, z)
         self._sums.program_ends()
         self._counters[Counter.PROGRAMS] += 1
+        self._counters[Counter.UNSEEN_PROGRAMS] += not self._launches
         self._walking.program_begins()
 
     def _elementwise(self, operation: Any) -> Any:
@@ -245,8 +256,7 @@ class Tracer:
     def _loaded(self, load: Any) -> Any:
         def create_masked_load(this: Any, ptrs: Any, mask: Any, *args: Any, **options: Any) -> Any:
             result = load(this, ptrs, mask, *args, **options)
-            if result.data.dtype.kind == "f" or result.dtype.primitive_bitwidth == 16:
-                self._note(self._note_load, ptrs, mask, result)
+            self._note(self._note_load, ptrs, mask, result)
             return result
 
         return create_masked_load
@@ -254,16 +264,11 @@ class Tracer:
     def _note_load(self, ptrs: Any, mask: Any, result: Any) -> None:
         pointers, active = lanes_of(ptrs, mask)
         addresses = pointers & ADDRESS
-        count = int(active.sum())
-        self._counters[Counter.ELEMENTS_READ] += count
-        if not count:
-            result.tags = _padding(addresses, self._operand(ptrs)[1])
-            return
         start, operand = self._operand(ptrs)
-        itemsize = max(1, ptrs.get_element_ty().primitive_bitwidth // 8)
-        self._note_distinct(start, addresses[active], itemsize)
-        if operand is None or operand.name == "w":  # the work of a row sum is to read x
-            self._counters[Counter.UNKNOWN_READS] += count
+        if not active.any():
+            result.tags = _padding(addresses, operand)
+            return
+        self._note_read(ptrs, addresses[active], result, start, operand)
         if operand is None:
             return
         if not operand.holds(addresses[active]):
@@ -281,20 +286,45 @@ class Tracer:
             result.tags = tuple(held if i == axis else None for i in range(ids.ndim))
             result.loaded = True
         where = (self._line(), self._kernel)
+        itemsize = operand.tensor.element_size()
         self._walking.note(*where, addresses, itemsize, operand, axis, misaligned=misaligned)
 
-    def _note_distinct(self, start: int, addresses: np.ndarray, itemsize: int) -> None:
-        tensor = self._tensors.get(start)
-        if start not in self._read:
-            size = 0
-            if tensor is not None:
-                size = 1 + sum(
-                    (n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)
-                )
-            self._read[start] = np.zeros(size if size <= _MAX_ELEMENTS else 0, bool)
-        seen = self._read[start]
-        offsets = (addresses.astype(np.int64) - start) // itemsize
-        seen[offsets[(offsets >= 0) & (offsets < seen.size)]] = True
+    def _note_read(
+        self, ptrs: Any, addresses: np.ndarray, result: Any, start: int, operand: Operand | None
+    ) -> None:
+        inside = self._reads.of_inputs(addresses)
+        if inside.any():
+            self._reads.note_inputs(addresses[inside], _itemsize(ptrs))
+        if not inside.all():
+            self._reads.note_others(
+                addresses[~inside],
+                self._tensors.get(start),
+                floating=result.data.dtype.kind == "f" or result.dtype.primitive_bitwidth == 16,
+                copies=operand is not None,
+            )
+
+    def _updated(self, update: Any) -> Any:
+        def create_atomic_rmw(this: Any, op: Any, ptr: Any, val: Any, mask: Any, *args: Any) -> Any:
+            result = update(this, op, ptr, val, mask, *args)
+            self._note(self._note_update, ptr, mask)
+            return result
+
+        return create_atomic_rmw
+
+    def _swapped(self, swap: Any) -> Any:
+        def create_atomic_cas(this: Any, ptr: Any, *args: Any) -> Any:
+            result = swap(this, ptr, *args)
+            self._note(self._note_update, ptr, None)
+            return result
+
+        return create_atomic_cas
+
+    def _note_update(self, ptrs: Any, mask: Any) -> None:
+        """Note that an atomic operation reads what it changes, where that is an input."""
+        pointers, active = lanes_of(ptrs, mask)
+        addresses = (pointers & ADDRESS)[active]
+        inside = self._reads.of_inputs(addresses)
+        self._reads.note_inputs(addresses[inside], _itemsize(ptrs))
 
     def _stored_by(self, store: Any) -> Any:
         def create_masked_store(
@@ -396,7 +426,7 @@ class Tracer:
     def _finish(self, results: dict[str, Any]) -> None:
         self._sums.program_ends()
         counters = self._counters
-        counters[Counter.DISTINCT_READ] = sum(int(seen.sum()) for seen in self._read.values())
+        counters[Counter.DISTINCT_READ] = self._reads.distinct()
         for row, (key, count) in zip(self._arrays["dots"], self._dots.items(), strict=False):
             *left, tile_q, tile_k, loop = key
             row[:] = *left, count, tile_q, tile_k, loop
@@ -412,6 +442,11 @@ def _loops_in(source: bytes) -> list[range]:
     """Return the lines of each loop; from bytes, Python reads a byte order mark as it should."""
     loops = [n for n in ast.walk(ast.parse(source)) if isinstance(n, (ast.For, ast.While))]
     return [range(n.lineno, (n.end_lineno or n.lineno) + 1) for n in loops]
+
+
+def _itemsize(ptrs: Any) -> int:
+    """Return how many bytes a pointer says that it points to."""
+    return max(1, ptrs.get_element_ty().primitive_bitwidth // 8)
 
 
 def _row_axis(ids: np.ndarray, active: np.ndarray) -> tuple[int | None, np.ndarray]:
