@@ -264,6 +264,39 @@ def test_products_that_are_no_dots_earn_nothing_and_are_told(how):
     assert work.reason.endswith("products are counted in tl.dot")
 
 
+_LATER = """
+honest = weighted_row_sum
+
+class Later(torch.Tensor):
+    def METHOD(self, *rest):
+        given = self.__dict__.pop("given", None)
+        if given:
+            honest(*given)
+        return torch.Tensor.METHOD(self.as_subclass(torch.Tensor), *rest)
+
+def weighted_row_sum(x, w):
+    y = honest(x, w).as_subclass(Later)
+    y.given = x, w
+    return y
+"""
+_OF_ITS_OWN = """
+honest = weighted_row_sum
+
+def weighted_row_sum(x, w):
+    y = honest(x, w)
+    y.METHOD = lambda *rest: (honest(x, w), torch.Tensor.METHOD(y, *rest))[1]
+    return y
+"""
+
+
+@pytest.mark.parametrize("method", ["detach", "is_contiguous", "data_ptr"])
+@pytest.mark.parametrize("how", [_LATER, _OF_ITS_OWN])
+def test_a_kernel_that_a_result_launches_when_it_is_looked_at_is_seen(how, method):
+    source = model_answer("p02") + how.replace("METHOD", method)
+    figures = counted(source, load_problem("p02"))
+    assert ratios(figures) == {"elements read": 2.0}
+
+
 def test_a_kernel_that_is_launched_from_a_thread_is_seen():
     text = model_answer("p04")
     start = text.index(LAUNCH)

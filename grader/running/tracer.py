@@ -424,6 +424,8 @@ class Tracer:
         self._note(self._finish, results)
 
     def _finish(self, results: dict[str, Any]) -> None:
+        out = results.get("out", results.get("y"))
+        start = out.data_ptr() if out is not None else 0
         self._sums.program_ends()
         counters = self._counters
         counters[Counter.DISTINCT_READ] = self._reads.distinct()
@@ -433,9 +435,8 @@ class Tracer:
         if len(self._dots) > trace.LINES:  # what is not written down was not seen
             counters[Counter.UNKNOWN_DOTS] += 1
         self._walking.write(self._arrays["accesses"])
-        out = results.get("out", results.get("y"))
-        if out is not None:
-            self._stores.write(out.data_ptr(), self._shape.queries, self._arrays)
+        if start:
+            self._stores.write(start, self._shape.queries, self._arrays)
 
 
 def _loops_in(source: bytes) -> list[range]:

@@ -110,18 +110,20 @@ class Worker:
             self.monitor.reset()
             self.dots.reset()
         watching = watch.watching(tensors) if watch else contextlib.nullcontext()
+        # Whatever is asked of a result may be the submission's code, and launch kernels: a tensor
+        # may be of a class of its own, or have methods of its own.
         with allocations.Guarded() as guarded, watching:
             results = self._evaluate(tensors, request)
             if self.device != "cpu":
                 torch.cuda.synchronize()
-        if self.monitor and self.monitor.violation:
-            raise access.OutOfBounds(self.monitor.violation)
-        self._check_results(results, layout, request)
-        if watch:
-            watch.finish(results)
-        for view in layout.outputs:
-            view.of(shared.memory).copy_(results[view.name].detach())
-        shared.memory[: layout.inputs_end].copy_(memory)
+            self._refuse_violation()
+            self._check_results(results, layout, request)
+            for view in layout.outputs:
+                view.of(shared.memory).copy_(results[view.name].detach())
+            shared.memory[: layout.inputs_end].copy_(memory)
+            if watch:
+                watch.finish(results)
+        self._refuse_violation()
         broken = guarded.broken()
         if broken:
             return protocol.Reply(request["nonce"], protocol.Status.GUARD_CHANGED, text=broken)
@@ -131,6 +133,11 @@ class Worker:
         if watch and watch.fault:
             return protocol.Reply(request["nonce"], protocol.Status.TRACE_FAILED, text=watch.fault)
         return protocol.Reply(request["nonce"], protocol.Status.OK)
+
+    def _refuse_violation(self) -> None:
+        """Raise what a kernel did outside its tensors, though the submission has caught it."""
+        if self.monitor and self.monitor.violation:
+            raise access.OutOfBounds(self.monitor.violation)
 
     def _inputs(self, shared: arena.Arena, layout: arena.Layout) -> tuple[Any, dict]:
         memory = shared.memory[: layout.inputs_end]
