@@ -316,13 +316,14 @@ class CaseRun:
         margin: float | None = None,
         **details: Any,
     ) -> Finding:
-        problem = self.problem
+        problem, source = self.problem, self.session.source
+        line = line if line <= source.num_lines else 0
         message = Message(
             headline=" ".join(headline.split())[:_HEADLINE_LIMIT],
             test=self.check.test_name,
             file=problem.file,
             line=line or None,
-            step=self.session.source.step_at(line) if line else None,
+            step=source.step_at(line) if line else None,
             input=str(self.case),
             output=output or None,
             repeat=f"make grade P={problem.id} SEED={self.trial.seed}",

@@ -51,9 +51,18 @@ class Source:
         """Hash of the bytes that run."""
         return hashlib.sha256(self.data).hexdigest()
 
+    @property
+    def num_lines(self) -> int:
+        """How many lines there are: a larger number of one is made up."""
+        return len(_lines(self._text))
+
+    @property
+    def _text(self) -> str:
+        return self.data.decode("utf-8-sig", "replace")
+
     def step_at(self, line: int) -> int | None:
         """Return the step whose markers enclose `line`, None where none does."""
-        text = "" if self.other_release else self.data.decode("utf-8-sig", "replace")
+        text = "" if self.other_release else self._text
         for step, (first, last) in step_regions(text).items():
             if first <= line <= last:
                 return step

@@ -412,6 +412,7 @@ CASES = {
     "p07": small_case("p07"),
     "p08": small_case("p08", num_q_heads=4, num_kv_heads=2),
 }
+LINES = 90  # of the submission
 OUTPUTS = [("out",), ("lse",), ("dq", "dk", "dv"), ("out", "dk"), ("y",), ()]
 
 
@@ -443,7 +444,7 @@ def noise(shape: TraceShape, memory: np.ndarray, generator: np.random.Generator)
 @pytest.mark.parametrize("problem_id", CASES)
 def test_no_block_of_a_worker_raises_in_the_judge(problem_id, fill):
     problem, case = load_problem(problem_id), CASES[problem_id]
-    shape = TraceShape.of(case)
+    shape = TraceShape.of(case, LINES)
     generator = np.random.default_rng(7)
     for number in range(60 if fill is plausible else 8):
         memory = np.zeros(shape.total_bytes, np.uint8)
@@ -478,7 +479,7 @@ FORGED = {
 @pytest.mark.parametrize("problem_id", ["p02", "p04", "p05"])
 def test_counts_that_contradict_each_other_are_not_believed(problem_id, how):
     case = CASES[problem_id]
-    shape = TraceShape.of(case)
+    shape = TraceShape.of(case, LINES)
     memory = np.zeros(shape.total_bytes, np.uint8)
     counters = shape.arrays(memory)["counters"]
     for counter in (Counter.ELEMENTS_READ, Counter.DISTINCT_READ, Counter.MULTIPLY_ADDS):
@@ -495,7 +496,7 @@ def test_counts_that_contradict_each_other_are_not_believed(problem_id, how):
 @pytest.mark.parametrize(("unknown", "done"), [(2**19, 2**19), (2**20 - 9, 2**20)])
 def test_reads_of_unknown_tensors_count_where_the_inputs_must_be_among_them(unknown, done):
     case = CASES["p04"]
-    shape = TraceShape.of(case)
+    shape = TraceShape.of(case, LINES)
     memory = np.zeros(shape.total_bytes, np.uint8)
     counters = shape.arrays(memory)["counters"]
     counters[Counter.ELEMENTS_READ], counters[Counter.UNKNOWN_READS] = 2**20, unknown
@@ -504,13 +505,29 @@ def test_reads_of_unknown_tensors_count_where_the_inputs_must_be_among_them(unkn
 
 
 def test_rows_of_a_table_that_do_not_fit_are_left_out():
-    shape = TraceShape.of(small_case("p04"))
+    shape = TraceShape.of(small_case("p04"), LINES)
     memory = np.zeros(shape.total_bytes, np.uint8)
     dots = shape.arrays(memory)["dots"]
     dots[0] = dots[1] = [1, 0, 0, 16, 16, 64, 1, 16, 16, 3]
     dots[1, DOT.index("kernel")] = -1
     dots[2] = 2**63 - 1
+    dots[3] = dots[4] = dots[0]
+    dots[3, DOT.index("line")] = dots[4, DOT.index("loop")] = LINES + 1
     trace = Trace.of(shape, memory)
     assert trace.arrays["dots"].tolist() == [[1, 0, 0, 16, 16, 64, 1, 16, 16, 3]]
     memory[:] = 255
     assert len(trace.arrays["dots"]) == 1  # a copy: the worker's later writes change nothing
+
+
+def test_a_line_that_the_file_has_not_is_none():
+    shape = TraceShape.of(small_case("p04"), LINES)
+    memory = np.zeros(shape.total_bytes, np.uint8)
+    arrays = shape.arrays(memory)
+    for name in ("mask_lines", "discarded"):
+        arrays[name][:3] = [LINES, LINES + 1, 2**63 - 1]
+    arrays["counters"][Counter.NAN_LINE] = LINES
+    arrays["counters"][Counter.MIXED_LINE] = LINES + 1
+    trace = Trace.of(shape, memory)
+    for name in ("mask_lines", "discarded"):
+        assert trace.arrays[name][:3].tolist() == [LINES, 0, 0]
+    assert (trace.count(Counter.NAN_LINE), trace.count(Counter.MIXED_LINE)) == (LINES, 0)

@@ -56,6 +56,11 @@ class Counter(enum.IntEnum):
     ASTRAY = 24  # which, in the order of `OPERANDS`
     UNSEEN_PROGRAMS = 25  # in no launch that was seen
 
+    @property
+    def is_line(self) -> bool:
+        """Whether it holds a line of the submission and no count."""
+        return self.name.endswith("_LINE")
+
 
 # Columns of the tables.
 DOT = ("line", "kernel", "product", "m", "n", "k", "count", "tile_q", "tile_k", "loop")
@@ -73,21 +78,22 @@ OTHER = SCORES + 1
 
 @dataclasses.dataclass(frozen=True)
 class TraceShape:
-    """Sizes of the attention that is traced."""
+    """Sizes of the attention that is traced, and the number of lines of the submission."""
 
     batch: int
     num_q_heads: int
     num_kv_heads: int
     seqlen_q: int
     seqlen_k: int
+    lines: int
 
     @classmethod
-    def of(cls, case: Case) -> TraceShape:
+    def of(cls, case: Case, lines: int) -> TraceShape:
         """Return the sizes of a case; of a row sum the rows count as queries, columns as keys."""
         if case.rows is not None and case.cols is not None:
-            return cls(1, 1, 1, case.rows, case.cols)
+            return cls(1, 1, 1, case.rows, case.cols, lines)
         heads = case.num_q_heads, case.num_kv_heads
-        return cls(case.batch, *heads, case.seqlen_q, case.seqlen_k)
+        return cls(case.batch, *heads, case.seqlen_q, case.seqlen_k, lines)
 
     @property
     def queries(self) -> int:
@@ -109,6 +115,8 @@ class TraceShape:
             "batch_head": self.batch * self.num_q_heads - 1,
             "first": self.seqlen_q - 1,
             "last": self.seqlen_q - 1,
+            "line": self.lines,
+            "loop": self.lines,
         }.get(column, 2**31)
         least = {"operand": 1, "count": 1}.get(column, 0)
         return (-most if column in signed else least), most
@@ -149,7 +157,7 @@ class TraceShape:
 
 def traceable(case: Case) -> bool:
     """Whether a case is small enough to be traced."""
-    return TraceShape.of(case).pairs <= MAX_PAIRS
+    return TraceShape.of(case, 0).pairs <= MAX_PAIRS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,8 +186,11 @@ class Trace:
             least, most = np.array([shape.limit_of(column) for column in columns]).T
             whole = (table >= least) & (table <= most)
             arrays[name] = table[table.any(axis=1) & whole.all(axis=1)]
-        counters = arrays["counters"]
-        counters[(counters < 0) | (counters > _MOST)] = 0
+        most = np.array([shape.lines if c.is_line else _MOST for c in Counter])
+        limits = {"counters": most, "mask_lines": shape.lines, "discarded": shape.lines}
+        for name, largest in limits.items():
+            numbers = arrays[name]
+            numbers[(numbers < 0) | (numbers > largest)] = 0
         return cls(shape, arrays)
 
     def count(self, counter: Counter) -> int:

@@ -260,7 +260,10 @@ class Worker:
             return handler(*args)
         except BaseException as error:
             importing = handler == self._load
-            return faults.explain(nonce, error, self.path, importing=importing)
+            try:
+                return faults.explain(nonce, error, self.path, importing=importing)
+            except BaseException:  # its class, its text, its traceback are the submission's
+                return faults.unexplained(nonce)
 
 
 def _skip_autotuning() -> None:
