@@ -229,7 +229,8 @@ class CaseRun:
 
     def _judge_compilation(self) -> Finding:
         problem, names = self.problem, self.problem.outputs
-        if self.session.unusable is not None or not self.session.interpret:
+        used_up = self.session.budget.used_up() is not None
+        if used_up or self.session.unusable is not None or not self.session.interpret:
             # On a GPU the call itself compiles; its numbers are another check's subject.
             evidence = self.session.call(self.case, self.inputs(), names)
             failure = outcome.of_call(evidence, problem.signature)
