@@ -412,9 +412,10 @@ def _next_step(
         return f"{problem.id} step {step} ({title}), problems/{problem.id}/README.md; {command}"
     if broken is not None:
         return f"{problem.id}, {broken.id}: {broken.title}; {command}"
-    if scoring.is_complete(correctness) and work.verdict in _BROKEN:
+    lost = work.points.earned < work.points.available
+    if scoring.is_complete(correctness) and lost and not scoring.is_wasteful(work):
         return f"{problem.id} has right results, and its work could not be counted; {command}"
-    if scoring.is_complete(correctness) and work.points.earned < work.points.available:
+    if scoring.is_complete(correctness) and scoring.is_wasteful(work):
         return f"{problem.id} is correct and does more than it needs: {command} MAP=1"
     if scoring.is_complete(correctness):
         return f"{problem.id} is correct; what makes it fast is in docs/making-it-fast.md"

@@ -14,7 +14,7 @@ from grader.cases import Case
 from grader.checks import outcome
 from grader.checks.correctness import Difference, Expected, expect, find_differences, ranges
 from grader.checks.walk import tile_map, walk_of
-from grader.checks.work import count_work, unread
+from grader.checks.work import count_work, disbelieved
 from grader.diagnose import Casebook
 from grader.findings import Evidence, Finding
 from grader.inputs import Inputs, case_seed, invalidate, make_inputs
@@ -252,7 +252,8 @@ class CaseRun:
 
     def _judge_compilation(self) -> Finding:
         problem, names = self.problem, self.problem.outputs
-        if self.session.unusable is not None or not self.session.interpret:
+        used_up = self.session.budget.used_up() is not None
+        if used_up or self.session.unusable is not None or not self.session.interpret:
             # On a GPU the call itself compiles; its numbers are another check's subject.
             evidence = self.session.call(self.case, self.inputs(), names)
             failure = outcome.of_call(evidence, problem.signature)
@@ -355,6 +356,7 @@ class CaseRun:
         **details: Any,
     ) -> Finding:
         problem = self.problem
+        line = line if line <= self.session.source.num_lines else 0
         message = Message(
             headline=" ".join(headline.split())[:_HEADLINE_LIMIT],
             test=self.check.test_name,
@@ -384,13 +386,17 @@ class WorkRun:
             inputs = make_inputs(problem, case, case_seed(self.trial.seed, problem.id, WORK, index))
             evidence = self.session.call(case, inputs, names, traced=True)
             failure = outcome.of_call(evidence, problem.signature)
+            reply = evidence.result
+            if isinstance(reply, Reply) and reply.status is Status.TRACE_FAILED:
+                reason = f"the judge's tracer failed: {reply.text}"[:600]
+                return Evidence(verdict=Verdict.INTERNAL, reason=reason)
             if failure is not None:
                 return Evidence(verdict=failure.verdict, reason=f"{failure.headline} ({case})")
             if find_differences(evidence.outputs, expect(problem, case, inputs, names)):
                 return Evidence(verdict=Verdict.FAIL, reason=f"the result is wrong ({case})")
             if evidence.trace is None:
                 return Evidence(verdict=Verdict.NOT_MEASURED, reason="nothing was seen")
-            reason = unread(case, evidence.trace)
+            reason = disbelieved(case, evidence.trace)
             if reason is not None:
                 return Evidence(verdict=Verdict.FAIL, reason=reason)
             counted.append(count_work(problem, case, evidence.trace))

@@ -282,11 +282,15 @@ class MemoryFigures(Record):
 
 
 class Amount(Record):
-    """How much of one kind of work was done, is needed, and is done naively."""
+    """How much of one kind of work was done, is needed, and is done naively.
+
+    No right answer does less than `least`: if that much was not seen, it was done out of sight.
+    """
 
     done: int
     needed: int
     naive: int
+    least: int = 0
 
     @property
     def ratio(self) -> float:

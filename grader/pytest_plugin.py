@@ -148,8 +148,9 @@ class RunningCase:
         if trial.source.verdict is not None:
             raise CaseFailed(_unusable(trial))
         session = trial.session(self._check, self._case)
-        session.start()
         trial.run.send(CaseBegins(check=self._check.id, index=self._index))
+        if trial.budget.used_up() is None:  # an import may end or stop this process
+            session.start()
         earlier, trial.calls = trial.calls, trial.calls + 1
         finding = CaseRun(trial.judged, session, self._check, self._index, self._case).judge()
         finding = finding.model_copy(

@@ -120,6 +120,8 @@ class ProblemTrial:
         """Begin to compile, on several cores, what the cases on the GPU need."""
         if not cases or not self.problem.uses_triton or self.source.verdict is not None:
             return
+        if self.budget.used_up() is not None:
+            return
         from grader.running.compilers import Compilers
 
         workers = self.run.request.compile_workers if self.run.request else 1
@@ -143,8 +145,9 @@ class ProblemTrial:
                     problem, self.source, device="cpu", interpret=True, budget=self.budget
                 )
             session = self._sessions[key]
-            session.start()
             self.run.send(CaseBegins(check=WORK, index=0))
+            if self.budget.used_up() is None:
+                session.start()
             try:
                 evidence = WorkRun(self.judged, session).judge()
             except Exception as error:  # the judge's own: the cases are told all the same

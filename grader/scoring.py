@@ -185,12 +185,15 @@ def score_speed(figures: SpeedFigures, possible: float) -> ComponentResult:
 def work_fraction(figures: WorkFigures) -> float:
     """Return the part of the work points earned: that of the kind in which it is least.
 
-    1 up to `full` times what is needed, 0 from naive's count on, linear in the log between.
+    1 up to `full` times what is needed, 0 from naive's count on, linear in the log between; 0 too
+    for less than any right answer does.
     """
     return min((_part(amount, figures.full) for amount in figures.amounts.values()), default=0.0)
 
 
 def _part(amount: Amount, full: float) -> float:
+    if amount.done < amount.least:
+        return 0.0
     if amount.ratio <= full:
         return 1.0
     if not 0 < full < amount.naive_ratio or amount.ratio >= amount.naive_ratio:
@@ -207,11 +210,24 @@ def score_work(figures: WorkFigures, possible: float) -> ComponentResult:
     reason = None
     if earned < possible:
         kind, amount = min(figures.amounts.items(), key=lambda item: _part(item[1], figures.full))
-        reason = (
-            f"{amount.ratio:.2f}x the {kind} that are needed; full points up to"
-            f" {figures.full:g}x, none from {amount.naive_ratio:.2f}x on"
-        )
+        if amount.done < amount.least:
+            reason = (
+                f"the dots that were seen do {amount.done:,} {kind}, the output needs at least"
+                f" {amount.least:,}: products are counted in tl.dot"
+            )
+        else:
+            reason = (
+                f"{amount.ratio:.2f}x the {kind} that are needed; full points up to"
+                f" {figures.full:g}x, none from {amount.naive_ratio:.2f}x on"
+            )
     return ComponentResult(verdict=Verdict.PASS, points=points, reason=reason, figures=figures)
+
+
+def is_wasteful(work: ComponentResult) -> bool:
+    """Whether points of work were lost by doing too much, rather than by doing it unseen."""
+    if not isinstance(work.figures, WorkFigures) or work.points.earned >= work.points.available:
+        return False
+    return all(amount.done >= amount.least for amount in work.figures.amounts.values())
 
 
 def score_memory(figures: MemoryFigures, possible: float) -> ComponentResult:

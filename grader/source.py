@@ -25,7 +25,6 @@ from grader.model import Message, Verdict
 MAX_SOURCE_BYTES = 128 * 1024
 # PEP 263: a cookie in the first two lines changes what the bytes mean to Python, not to `examine`.
 _COOKIE = re.compile(rb"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
-_UTF8 = (b"utf-8", b"utf8", b"utf_8")
 _BEGIN = re.compile(r"^\s*# >>> step (\d{1,3})\b")
 _END = re.compile(r"^\s*# <<< step (\d{1,3})\b")
 _TITLE = re.compile(r"^[ \t]*# >>> step (\d{1,3}): (.+) \(about ", re.MULTILINE)
@@ -52,9 +51,18 @@ class Source:
         """Hash of the bytes that run."""
         return hashlib.sha256(self.data).hexdigest()
 
+    @property
+    def num_lines(self) -> int:
+        """How many lines there are: a larger number of one is made up."""
+        return len(_lines(self._text))
+
+    @property
+    def _text(self) -> str:
+        return self.data.decode("utf-8-sig", "replace")
+
     def step_at(self, line: int) -> int | None:
         """Return the step whose markers enclose `line`, None where none does."""
-        text = "" if self.other_release else self.data.decode("utf-8-sig", "replace")
+        text = "" if self.other_release else self._text
         for step, (first, last) in step_regions(text).items():
             if first <= line <= last:
                 return step
@@ -64,13 +72,14 @@ class Source:
 def read_source(problem: Problem, submission: Path) -> Source:
     """Read `submission`/pNN/<file>, once, and look for what would keep it from being graded.
 
-    A link is refused: what it leads to may change, and may be somebody else's.
+    A link is refused: what it leads to may change, and may be somebody else's. What nobody thought
+    of is an error of this file alone: the other problems are graded.
     """
     shown = f"{problem.id}/{problem.file}"
 
-    def bad(headline: str) -> Source:
+    def bad(headline: str, data: bytes = b"") -> Source:
         message = Message(headline=headline, file=shown)
-        return Source(problem.id, b"", Verdict.ERROR, message)
+        return Source(problem.id, data, Verdict.ERROR, message)
 
     try:
         data = _read_regular(submission / problem.id / problem.file)
@@ -80,7 +89,10 @@ def read_source(problem: Problem, submission: Path) -> Source:
         if error.errno == errno.ELOOP:
             return bad(f"{shown} is a link, expected a regular file: copy it there")
         return bad(f"cannot read {shown}: {error.strerror}")
-    return examine(problem, data)
+    try:
+        return examine(problem, data)
+    except Exception as error:
+        return bad(f"{shown} cannot be looked through: {type(error).__name__}: {error}", data)
 
 
 def examine(problem: Problem, data: bytes) -> Source:
@@ -102,7 +114,7 @@ def examine(problem: Problem, data: bytes) -> Source:
         return bad(Verdict.ERROR, f"{shown} is empty: copy the stub back and fill it in", data=data)
     for number, row in enumerate(data.splitlines()[:2], start=1):
         cookie = _COOKIE.match(row)
-        if cookie and cookie[1].lower() not in _UTF8:
+        if cookie and not _is_utf8(cookie[1].lower().replace(b"_", b"-")):
             got = cookie[1].decode("ascii", "replace")
             return bad(Verdict.ERROR, f"{shown}: got coding {got}, expected utf-8", number, data)
     try:
@@ -159,6 +171,11 @@ def _read_regular(path: Path) -> bytes:
         return file.read(MAX_SOURCE_BYTES + 1)
 
 
+def _is_utf8(coding: bytes) -> bool:
+    """Whether Python reads this as UTF-8: to it "utf-8-unix", an editor's word, is UTF-8 too."""
+    return coding in (b"utf-8", b"utf8") or coding.startswith(b"utf-8-")
+
+
 def _binds(tree: ast.Module, name: str) -> bool:
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store):
@@ -209,7 +226,7 @@ def _unconditional_not_implemented(entry: ast.FunctionDef) -> tuple[int, str] | 
             if isinstance(name, ast.Name) and name.id == "NotImplementedError":
                 args = call.args if isinstance(call, ast.Call) else []
                 text = args[0].value if args and isinstance(args[0], ast.Constant) else ""
-                return statement.lineno, str(text)
+                return statement.lineno, text if isinstance(text, str) else ""
         if any(isinstance(n, (ast.Return, ast.Yield, ast.YieldFrom)) for n in ast.walk(statement)):
             return None
     return None

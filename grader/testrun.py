@@ -2,7 +2,8 @@
 
 Findings arrive one by one, so that a pytest that dies keeps what was earned: the next one goes on
 with the other cases. If it died while a case ran, that case is the submission's crash: nothing else
-runs then.
+runs then. The time that is lost so, silence and starts in vain included, is the problem's `lost_s`:
+when it is used up, nothing of the submission runs any more.
 """
 
 from __future__ import annotations
@@ -95,11 +96,12 @@ class TestRun:
         """Run all cases, in as many pytest processes as it takes."""
         innocent_deaths, retried = 0, False
         for _ in range(_MAX_RUNS):
-            begun = self._begun
+            begun, started = self._begun, time.monotonic()
             ending = self._run_pytest()
             died_in = None if self.interrupted else self._current
             if died_in is not None:
-                self._lost_s += time.monotonic() - self._begun_at
+                # One that comes to its end in its first case was started for nothing.
+                self._lost_s += time.monotonic() - (self._begun_at if self._heard else started)
                 killed = _killed(self.problem, died_in, ending)
                 self._end_case(died_in, killed)
                 if died_in[0] == WORK and killed.message:

@@ -73,6 +73,34 @@ FAULTS = {
         "error",
         "E: (its text cannot be read",
     ),
+    "exception of a class that raises": (
+        HEAD
+        + "class M(type):\n    __name__ = property(lambda c: 1 / 0)\n"
+        + "class E(Exception, metaclass=M):\n    __class__ = property(lambda e: sys.exit(3))\n"
+        + ENTRY
+        + "    raise E\n",
+        "error",
+        "Exception: an exception that raises another when it is looked at",
+    ),
+    "exception of a name and a text that raise": (
+        HEAD
+        + "class T(str):\n    encode = __len__ = __getitem__ = None\n"
+        + "class M(type):\n    __name__ = property(lambda c: 1 / 0)\n"
+        + "class E(Exception, metaclass=M):\n    __str__ = lambda e: T('a text')\n"
+        + ENTRY
+        + "    raise E  # <-\n",
+        "error",
+        "E: a text",
+    ),
+    "exception past the end of the file": (
+        HEAD
+        + "CODE = compile('\\n' * 10**6 + '1 / 0', __file__, 'exec')\n"
+        + ENTRY
+        # No line is marked: it has none.
+        + "    exec(CODE)\n",
+        "error",
+        "ZeroDivisionError",
+    ),
     "not implemented": (body("raise NotImplementedError('step 2')"), "not-implemented", "step 2"),
     "torch's own not implemented": (
         body("return x.to('meta').sum().item()"),
@@ -154,6 +182,7 @@ def test_a_fault_becomes_a_verdict_with_its_line(name):
     assert (finding.verdict, headline in message.headline) == (verdict, True), message
     if line:
         assert (message.file, message.line) == ("weighted_row_sum.py", line)
+    assert message.line is None or message.line <= len(source.splitlines())
     text = message.model_dump_json()
     assert "submission-" not in text and "grader/" not in text
     assert len(message.headline) <= 600 and "\n" not in message.headline

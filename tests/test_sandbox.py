@@ -309,6 +309,29 @@ def test_a_forged_dump_raises_nothing(start, line):
     assert 0 <= ended.line < 10**7
 
 
+TRACEBACK = (
+    "printed\nTraceback (most recent call last):\n"
+    '  File "/tmp/x/grader/running/worker.py", line 25, in _guarded\n'
+    "    return handler(*args)\n           ^^^^^^^\n"
+    "  [Previous line repeated 3 more times]\n"
+    '  File "{folder}/answer.py", line 71, in answer\n    boom()\n    ^^^^\n'
+    '  File "/usr/lib/torch/x.py", line 9, in add\n    raise Error\nError: text\n'
+)
+
+
+def test_of_a_traceback_only_the_submissions_frames_are_shown(start):
+    text = (
+        f"started()\ntext = {TRACEBACK!r}\nos.write(2, text.format(folder=os.getcwd()).encode())\n"
+    )
+    worker = start(text)
+    worker.ready()
+    worker.ask("anything", 10.0)
+    assert worker.output() == (
+        'printed\nTraceback (most recent call last):\n  File "answer.py", line 71, in answer\n'
+        "    boom()\n    ^^^^\nError: text"
+    )
+
+
 def test_what_a_submission_prints_of_other_files_is_its_own_business(start):
     worker = start(
         "r = started()\n"

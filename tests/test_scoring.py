@@ -316,6 +316,19 @@ def test_garbage_in_the_figures_of_work_stays_a_fraction():
             assert (work.reason is None) == (work.points.earned == 2)
 
 
+def test_less_work_than_any_right_answer_does_earns_nothing():
+    dots = Amount(done=1999, needed=2500, naive=5000, least=2000)
+    figures = work_of(multiply_adds=dots, elements_read=amount(3.0))
+    work = scoring.score_work(figures, 2)
+    assert work.verdict is Verdict.PASS and work.points == pts(0, 2, 2)
+    told = "the dots that were seen do 1,999 multiply-adds, the output needs at least 2,000"
+    assert work.reason == f"{told}: products are counted in tl.dot"
+    assert not scoring.is_wasteful(work)
+    enough = work_of(multiply_adds=dots.model_copy(update={"done": 2000}))
+    assert scoring.score_work(enough, 2).points == pts(2, 2, 2)
+    assert scoring.is_wasteful(scoring.score_work(work_of(multiply_adds=amount(3.0)), 2))
+
+
 def test_naive_work_that_is_hardly_more_than_needed_earns_nothing():
     assert scoring.work_fraction(work_of(elements_read=amount(1.2, naive=1.05))) == 0
 

@@ -1,10 +1,16 @@
 """Time that calls may take, and that a call which ends the worker costs its own case alone."""
 
+from types import SimpleNamespace
+
 import pytest
 
+import reference
+from grader.findings import CaseBegins, CaseFailed
 from grader.inputs import make_inputs
 from grader.manifest import Limits, load_problem
 from grader.model import Verdict
+from grader.pytest_plugin import RunningCase
+from grader.pytest_run import ProblemTrial
 from grader.running.protocol import Status
 from grader.running.session import Budget, Session
 from grader.running.trace import Counter
@@ -93,6 +99,25 @@ def test_calls_just_under_the_limit_end_with_what_was_earned():
     assert found.of("plain").cases_passed >= 1
     assert found.of("ragged_rows").verdict is Verdict.TIMEOUT
     assert "all that they may take" in found.of("ragged_rows").message.headline
+
+
+def test_when_the_time_is_used_up_no_worker_imports_the_submission():
+    """Its import is what may have taken the time: by stopping the test process, say."""
+    plain = P02.check("plain")
+    events = []
+    source = Source("p02", answer("os.abort()").encode())
+    run = SimpleNamespace(
+        seed="5eed", device="cpu", request=None, source=lambda _: source, send=events.append
+    )
+    trial = ProblemTrial(run, P02)
+    trial.budget.lost_s = 99.0
+    case = P02.cases(plain, "5eed", "cpu")[0]
+    with pytest.raises(CaseFailed) as raised:
+        RunningCase(trial, plain, case, 0).agrees_with(reference.weighted_row_sum)
+    assert raised.value.finding.verdict is Verdict.TIMEOUT
+    assert raised.value.finding.message.headline.startswith("not run: calls that did not come back")
+    assert events == [CaseBegins(check="plain", index=0)]
+    assert trial.session(plain, case)._sandbox is None
 
 
 def test_a_file_that_cannot_be_imported_is_told_once():

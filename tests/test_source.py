@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+import grader.source
 from grader.manifest import PROBLEMS, ROOT, load_problem, problem_ids
 from grader.model import Verdict
 from grader.source import MAX_SOURCE_BYTES, Source, examine, read_source, step_regions
@@ -149,7 +150,10 @@ COOKIES = [
     ("\f# coding: cp037\n", 1),
     ("# coding: " + "9" * 5000 + "\n", 1),
 ]
-COOKIES_OF_UTF8 = ["# coding: utf-8\n", "#!/bin/sh\n# -*- coding: UTF8 -*-\n", "# coding=utf_8\n"]
+COOKIES_OF_UTF8 = [
+    *("# coding: utf-8\n", "#!/bin/sh\n# -*- coding: UTF8 -*-\n", "# coding=utf_8\n"),
+    *("# -*- coding: utf-8-unix -*-\n", "# coding: UTF_8-dos\n", "# coding: utf-8-sig\n"),
+]
 
 
 @pytest.mark.parametrize(("cookie", "line"), COOKIES)
@@ -165,6 +169,7 @@ def test_a_coding_other_than_utf8_is_refused(cookie, line):
 @pytest.mark.parametrize("cookie", COOKIES_OF_UTF8)
 def test_a_coding_of_utf8_is_no_matter(cookie):
     assert examined(cookie + ENTRY).verdict is None
+    compile((cookie + ENTRY).encode(), SHOWN, "exec")  # nor to Python
 
 
 def test_a_cookie_counts_in_the_first_two_lines_only():
@@ -284,6 +289,25 @@ def test_warnings_of_the_students_text_are_not_shown(recwarn):
 )
 def test_only_a_certain_end_is_not_implemented(body, verdict):
     assert examined("def weighted_row_sum(x, w):\n" + body).verdict is verdict
+
+
+@pytest.mark.parametrize("value", ["0x" + "f" * 5000, "b'x'", "1e5", "...", "None", "'\\ud800'"])
+def test_any_constant_may_be_raised_with(value):
+    source = examined(f"def weighted_row_sum(x, w):\n    raise NotImplementedError({value})\n")
+    assert source.verdict is Verdict.NOT_IMPLEMENTED
+    assert source.message.headline in ("weighted_row_sum is not implemented", "\\ud800")
+
+
+def test_what_nobody_thought_of_stays_with_its_file(tmp_path, monkeypatch):
+    def fail(*rest):
+        raise RuntimeError("not thought of")
+
+    write(tmp_path, ENTRY)
+    monkeypatch.setattr(grader.source, "bad_import", fail)
+    source = read_source(P02, tmp_path)
+    assert source.verdict is Verdict.ERROR and source.data == ENTRY.encode()
+    told = f"{SHOWN} cannot be looked through: RuntimeError: not thought of"
+    assert source.message.headline == told
 
 
 def lines_between(text, region):

@@ -7,9 +7,11 @@ import dataclasses
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from grader import testrun
 from grader.findings import (
     Alive,
     CaseBegins,
@@ -189,6 +191,25 @@ def test_the_next_pytest_goes_on_with_the_budget_of_the_last(run):
     assert pytests.requests[0].spent_s == pytests.requests[0].lost_s == 0
     assert pytests.requests[1].spent_s == 12.5
     assert 3.5 < pytests.requests[1].lost_s < 13.5  # and the time of the pytest that died
+
+
+def test_what_a_pytest_takes_that_dies_is_lost_from_its_last_case_on(run, monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(testrun, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+    def wait(seconds):
+        def line(testrun):
+            clock[0] += seconds
+            return b""
+
+        return line
+
+    _, pytests, _ = run(
+        Script([wait(5), begins(PLACES[0]), wait(1)], died(), None),  # all of it for nothing
+        Script([wait(5), *case(PLACES[1], lost_s=6), begins(PLACES[2]), wait(30)], died(), None),
+        Script(cases(PLACES[3:])),
+    )
+    assert [request.lost_s for request in pytests.requests] == [0, 6, 36]
 
 
 def test_a_pytest_that_dies_once_between_two_cases_costs_nothing(run):

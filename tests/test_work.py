@@ -10,7 +10,7 @@ import pytest
 from grader import pytest_run
 from grader.checks.walk import tile_map, walk_of
 from grader.checks.work import count_work as figures_of
-from grader.checks.work import unread
+from grader.checks.work import disbelieved
 from grader.findings import (
     CaseBegins,
     Evidence,
@@ -90,6 +90,31 @@ def test_the_model_answer_of_the_row_sum_reads_each_element_once():
     figures = counted(model_answer("p02"), load_problem("p02"))
     assert ratios(figures) == {"elements read": 1.0} and figures.tiles is None
     assert figures.elements_read.naive_ratio == pytest.approx(2.0, rel=0.01)
+
+
+_LOAD = "x_tile = tl.load(x_ptrs, mask=tile_mask, other=0.0, eviction_policy=X_EVICTION)"
+_AS_INTEGERS = (
+    "bits = tl.load(x_ptrs.to(tl.pointer_type(tl.int32), bitcast=True), mask=tile_mask, other=0)"
+)
+_FROM_INTEGERS = "x_tile = bits.to(tl.float32, bitcast=True)"
+_ATOMIC = "x_tile = tl.atomic_add(x_ptrs, tl.zeros(tile_mask.shape, tl.float32), mask=tile_mask)"
+_PLAIN = "x_tile = tl.where(tile_mask, x_tile, 0.0)"
+_ADDRESSES = "(x_ptrs.to(tl.int64) & 0xFFFFFFFFFFFF).to(tl.pointer_type(tl.float32))"
+READS_OF_X = {
+    "as integers": ((_AS_INTEGERS, _FROM_INTEGERS), 1),
+    "once, and four times as integers": ((_LOAD, *[_AS_INTEGERS] * 4), 5),
+    "by an atomic operation too": ((_LOAD, _ATOMIC, _PLAIN), 2),
+    "by addresses of no argument too": ((_LOAD, _LOAD.replace("x_ptrs", _ADDRESSES)), 2),
+}
+
+
+@pytest.mark.parametrize("how", READS_OF_X)
+def test_an_element_is_read_whatever_a_pointer_says_it_points_to(how):
+    lines, times = READS_OF_X[how]
+    (case,) = load_problem("p02").work_cases(SEED)
+    figures = counted(edited("p02", _LOAD, "\n    ".join(lines)), load_problem("p02"))
+    of_w = figures.elements_read.needed - case.rows * case.cols
+    assert figures.elements_read.done == times * case.rows * case.cols + of_w
 
 
 @pytest.mark.parametrize("name", ["p04", "p06"])
@@ -175,7 +200,10 @@ def test_a_kernel_that_hides_what_it_reads_earns_nothing(how):
     evidence = count_work(in_entry(line, top=_INTERPRETER + saved), short("p04"))
     assert evidence.verdict is Verdict.FAIL and evidence.figures is None
     needed = f"{3 * 256 * 64:,}"
-    assert evidence.reason == f"kernels read 0 elements, and the output depends on {needed}"
+    assert evidence.reason in (
+        f"kernels read 0 elements, and the output depends on {needed}",
+        "4 programs ran in a launch that was hidden from the judge",
+    )
 
 
 def test_a_kernel_that_hides_one_launch_of_two_earns_nothing():
@@ -193,7 +221,80 @@ def test_a_kernel_that_hides_one_launch_of_two_earns_nothing():
     source = source[:end] + "    " + launched + show + source[end:]
     evidence = count_work(source, short("p04"))
     assert evidence.verdict is Verdict.FAIL and evidence.figures is None
-    assert evidence.reason.startswith("kernels read ")
+    assert evidence.reason == "4 programs ran in a launch that was hidden from the judge"
+
+
+_SUMS = (
+    'scores = tl.dot(q, tl.trans(k), input_precision="ieee")',
+    "scores = tl.sum(q[:, None, :].to(tl.float32) * k[None, :, :].to(tl.float32), 2)",
+)
+_DECOY = """
+from given.arguments import check_attention
+
+@triton.jit
+def _read(x_ptr, count, SIZE: tl.constexpr):
+    ids = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    tl.load(x_ptr + ids, mask=ids < count, other=0.0)
+
+def attention(q, k, v, *, softmax_scale=None):
+    check_attention(q, k, v, True)
+    for tensor in (q, k, v):
+        _read[(triton.cdiv(tensor.numel(), 1024),)](tensor, tensor.numel(), SIZE=1024)
+    scores = (q @ k.transpose(-1, -2)).float() * q.shape[-1] ** -0.5
+    scores += torch.full(scores.shape[-2:], float("-inf")).triu(1)
+    return (scores.softmax(-1) @ v.float()).to(q.dtype), scores.logsumexp(-1)
+"""
+UNSEEN_PRODUCTS = {
+    "tl.sum in place of a dot": lambda: edited("p04", *_SUMS),
+    "dots restored": lambda: in_entry(
+        "_i.InterpreterBuilder.create_dot = _dot\n    " + LAUNCH,
+        top=_INTERPRETER + "_dot = _i.InterpreterBuilder.create_dot\n",
+    ),
+    "torch, and a kernel for show": lambda: model_answer("p04") + _DECOY,
+}
+
+
+@pytest.mark.parametrize("how", UNSEEN_PRODUCTS)
+def test_products_that_are_no_dots_earn_nothing_and_are_told(how):
+    figures = counted(UNSEEN_PRODUCTS[how](), short("p04"))
+    adds, pairs = figures.multiply_adds, 256 * 257 // 2
+    assert adds.least == 2 * pairs * 64 > adds.done
+    work = score_work(figures, 2)
+    assert work.points.earned == 0 and work.verdict is Verdict.PASS
+    assert work.reason.endswith("products are counted in tl.dot")
+
+
+_LATER = """
+honest = weighted_row_sum
+
+class Later(torch.Tensor):
+    def METHOD(self, *rest):
+        given = self.__dict__.pop("given", None)
+        if given:
+            honest(*given)
+        return torch.Tensor.METHOD(self.as_subclass(torch.Tensor), *rest)
+
+def weighted_row_sum(x, w):
+    y = honest(x, w).as_subclass(Later)
+    y.given = x, w
+    return y
+"""
+_OF_ITS_OWN = """
+honest = weighted_row_sum
+
+def weighted_row_sum(x, w):
+    y = honest(x, w)
+    y.METHOD = lambda *rest: (honest(x, w), torch.Tensor.METHOD(y, *rest))[1]
+    return y
+"""
+
+
+@pytest.mark.parametrize("method", ["detach", "is_contiguous", "data_ptr"])
+@pytest.mark.parametrize("how", [_LATER, _OF_ITS_OWN])
+def test_a_kernel_that_a_result_launches_when_it_is_looked_at_is_seen(how, method):
+    source = model_answer("p02") + how.replace("METHOD", method)
+    figures = counted(source, load_problem("p02"))
+    assert ratios(figures) == {"elements read": 2.0}
 
 
 def test_a_kernel_that_is_launched_from_a_thread_is_seen():
@@ -218,6 +319,18 @@ def test_a_call_that_launches_nothing_has_no_work_to_count():
     evidence = count_work(in_entry(naive + LAUNCH), short("p04"))
     assert evidence.verdict is Verdict.FAIL and evidence.figures is None
     assert evidence.reason.startswith("kernels read 0 elements, and the output depends on ")
+
+
+def test_a_file_that_begins_with_a_byte_order_mark_is_traced_like_any_other():
+    figures = counted("\ufeff" + model_answer("p04"), short("p04"))
+    assert ratios(figures) == {"multiply-adds": 1.0, "elements read": 1.0}
+
+
+def test_a_fault_of_the_tracer_is_not_told_as_the_submissions():
+    broken = "import sys\nsys.modules['grader.running.tracer'].Pairs.visit = None\n"
+    evidence = count_work(broken + model_answer("p04"), short("p04"))
+    assert evidence.verdict is Verdict.INTERNAL and evidence.figures is None
+    assert evidence.reason.startswith("the judge's tracer failed: TypeError while line ")
 
 
 ENDS = {
@@ -299,6 +412,7 @@ CASES = {
     "p07": small_case("p07"),
     "p08": small_case("p08", num_q_heads=4, num_kv_heads=2),
 }
+LINES = 90  # of the submission
 OUTPUTS = [("out",), ("lse",), ("dq", "dk", "dv"), ("out", "dk"), ("y",), ()]
 
 
@@ -330,14 +444,15 @@ def noise(shape: TraceShape, memory: np.ndarray, generator: np.random.Generator)
 @pytest.mark.parametrize("problem_id", CASES)
 def test_no_block_of_a_worker_raises_in_the_judge(problem_id, fill):
     problem, case = load_problem(problem_id), CASES[problem_id]
-    shape = TraceShape.of(case)
+    shape = TraceShape.of(case, LINES)
     generator = np.random.default_rng(7)
     for number in range(60 if fill is plausible else 8):
         memory = np.zeros(shape.total_bytes, np.uint8)
         fill(shape, memory, generator)
         trace = Trace.of(shape, memory)
-        reason = unread(case, trace)
-        assert reason is None or reason.startswith("kernels read ")
+        reason = disbelieved(case, trace)
+        told = ("kernels read ", "the counts contradict ")
+        assert reason is None or reason.startswith(told) or "hidden from the judge" in reason
         for product in PRODUCTS:
             walk = walk_of(problem_id, case, trace, product)
             if walk is not None:
@@ -352,14 +467,67 @@ def test_no_block_of_a_worker_raises_in_the_judge(problem_id, fill):
         score_work(figures, 2)
 
 
+FORGED = {
+    "negative": {Counter.ELEMENTS_READ: -5, Counter.MULTIPLY_ADDS: -(2**40)},
+    "fewer than different ones": {Counter.ELEMENTS_READ: 5},
+    "fewer than unknown ones": {Counter.UNKNOWN_READS: 2**41},
+    "too many": {Counter.ELEMENTS_READ: 2**63 - 1},
+}
+
+
+@pytest.mark.parametrize("how", FORGED)
+@pytest.mark.parametrize("problem_id", ["p02", "p04", "p05"])
+def test_counts_that_contradict_each_other_are_not_believed(problem_id, how):
+    case = CASES[problem_id]
+    shape = TraceShape.of(case, LINES)
+    memory = np.zeros(shape.total_bytes, np.uint8)
+    counters = shape.arrays(memory)["counters"]
+    for counter in (Counter.ELEMENTS_READ, Counter.DISTINCT_READ, Counter.MULTIPLY_ADDS):
+        counters[counter] = 2**40
+    assert disbelieved(case, Trace.of(shape, memory)) is None
+    for counter, value in FORGED[how].items():
+        counters[counter] = value
+    trace = Trace.of(shape, memory)
+    assert disbelieved(case, trace).startswith("the counts contradict each other: ")
+    amounts = figures_of(load_problem(problem_id), case, trace).amounts
+    assert all(amount.ratio >= 0 for amount in amounts.values())
+
+
+@pytest.mark.parametrize(("unknown", "done"), [(2**19, 2**19), (2**20 - 9, 2**20)])
+def test_reads_of_unknown_tensors_count_where_the_inputs_must_be_among_them(unknown, done):
+    case = CASES["p04"]
+    shape = TraceShape.of(case, LINES)
+    memory = np.zeros(shape.total_bytes, np.uint8)
+    counters = shape.arrays(memory)["counters"]
+    counters[Counter.ELEMENTS_READ], counters[Counter.UNKNOWN_READS] = 2**20, unknown
+    figures = figures_of(load_problem("p04"), case, Trace.of(shape, memory))
+    assert figures.elements_read.done == done
+
+
 def test_rows_of_a_table_that_do_not_fit_are_left_out():
-    shape = TraceShape.of(small_case("p04"))
+    shape = TraceShape.of(small_case("p04"), LINES)
     memory = np.zeros(shape.total_bytes, np.uint8)
     dots = shape.arrays(memory)["dots"]
     dots[0] = dots[1] = [1, 0, 0, 16, 16, 64, 1, 16, 16, 3]
     dots[1, DOT.index("kernel")] = -1
     dots[2] = 2**63 - 1
+    dots[3] = dots[4] = dots[0]
+    dots[3, DOT.index("line")] = dots[4, DOT.index("loop")] = LINES + 1
     trace = Trace.of(shape, memory)
     assert trace.arrays["dots"].tolist() == [[1, 0, 0, 16, 16, 64, 1, 16, 16, 3]]
     memory[:] = 255
     assert len(trace.arrays["dots"]) == 1  # a copy: the worker's later writes change nothing
+
+
+def test_a_line_that_the_file_has_not_is_none():
+    shape = TraceShape.of(small_case("p04"), LINES)
+    memory = np.zeros(shape.total_bytes, np.uint8)
+    arrays = shape.arrays(memory)
+    for name in ("mask_lines", "discarded"):
+        arrays[name][:3] = [LINES, LINES + 1, 2**63 - 1]
+    arrays["counters"][Counter.NAN_LINE] = LINES
+    arrays["counters"][Counter.MIXED_LINE] = LINES + 1
+    trace = Trace.of(shape, memory)
+    for name in ("mask_lines", "discarded"):
+        assert trace.arrays[name][:3].tolist() == [LINES, 0, 0]
+    assert (trace.count(Counter.NAN_LINE), trace.count(Counter.MIXED_LINE)) == (LINES, 0)

@@ -2,7 +2,7 @@
 
 What is needed is counted with the kernel's own tiles, so that no tile shape is better than another;
 tiles smaller than 16 or larger than 128 count as that. There is no clock in it, so that it is the
-same on all machines.
+same on all machines. Counts that no right answer can have are not believed: something was hidden.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from grader.running.trace import ACCESS, OPERANDS, SCORES, Counter, Trace
 _SMALLEST, _LARGEST = 16, 128
 # Products of tiles that each pass needs: scores and out; scores, dP, dV and dK; scores, dP and dQ.
 _FORWARD, _BACKWARD_KEYS, _BACKWARD_QUERIES = 2, 4, 3
+# Products of pairs without which there is no output: scores, out; with gradients dP, dV, dK, dQ.
+_LEAST, _LEAST_OF_GRADIENTS = 2, 4
 
 
 def count_work(problem: Problem, case: Case, trace: Trace) -> WorkFigures:
@@ -44,20 +46,29 @@ def count_work(problem: Problem, case: Case, trace: Trace) -> WorkFigures:
     )
 
 
-def unread(case: Case, trace: Trace) -> str | None:
-    """Say how many elements an output depends on and no kernel read; None where all were read.
+def disbelieved(case: Case, trace: Trace) -> str | None:
+    """Say why what was counted cannot be all; None where it can.
 
-    Then the judge's eyes were not where the kernel ran: a result without its reads is none.
+    Where an element was not read on which the output depends, the judge's eyes were not where the
+    kernel ran: a result without its reads is none.
     """
-    if case.rows is not None:
-        needed = case.rows * case.cols + case.cols
-    else:
-        keys = case.num_kv_heads * case.seqlen_k
-        needed = case.batch * (case.num_q_heads * case.seqlen_q + 2 * keys) * case.head_dim
-    read = trace.count(Counter.DISTINCT_READ)
-    if read >= needed:
-        return None
-    return f"kernels read {read:,} elements, and the output depends on {needed:,}"
+    needed = _elements(case)
+    distinct, read = trace.count(Counter.DISTINCT_READ), trace.count(Counter.ELEMENTS_READ)
+    if distinct < needed:
+        return f"kernels read {distinct:,} elements, and the output depends on {needed:,}"
+    if unseen := trace.count(Counter.UNSEEN_PROGRAMS):
+        return f"{unseen:,} programs ran in a launch that was hidden from the judge"
+    if read < max(distinct, trace.count(Counter.UNKNOWN_READS)):
+        return f"the counts contradict each other: {read:,} reads of {distinct:,} elements"
+    return None
+
+
+def _elements(case: Case) -> int:
+    """Return how many elements of its inputs an output depends on."""
+    if case.rows is not None and case.cols is not None:
+        return case.rows * case.cols + case.cols
+    keys = case.num_kv_heads * case.seqlen_k
+    return case.batch * (case.num_q_heads * case.seqlen_q + 2 * keys) * case.head_dim
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,12 +112,18 @@ def _attention(problem: Problem, work: Work, case: Case, trace: Trace) -> dict[s
     if isinstance(work.naive, float):
         naive_adds, naive_reads = work.naive * needed_adds, work.naive * needed_reads
     group = case.num_q_heads // case.num_kv_heads
-    # What one kernel leaves for the next (shares of a split row, delta) is memory's concern.
-    reads = trace.count(Counter.ELEMENTS_READ) - trace.count(Counter.UNKNOWN_READS)
-    amounts = {"elements_read": Amount(done=reads, needed=needed_reads, naive=int(naive_reads))}
-    adds = trace.count(Counter.MULTIPLY_ADDS)
-    if adds:
-        amounts["multiply_adds"] = Amount(done=adds, needed=needed_adds, naive=int(naive_adds))
+    products = _LEAST + (_LEAST_OF_GRADIENTS if problem.gradients else 0)
+    amounts = {
+        "elements_read": Amount(
+            done=_reads(case, trace), needed=needed_reads, naive=int(naive_reads)
+        ),
+        "multiply_adds": Amount(
+            done=trace.count(Counter.MULTIPLY_ADDS),
+            needed=needed_adds,
+            naive=int(naive_adds),
+            least=products * heads * int(due.sum()) * dim,
+        ),
+    }
     if group > 1 and not problem.gradients:
         amounts["distinct_read"] = Amount(
             done=trace.count(Counter.DISTINCT_READ),
@@ -114,6 +131,17 @@ def _attention(problem: Problem, work: Work, case: Case, trace: Trace) -> dict[s
             naive=rows + 2 * group * keys,
         )
     return amounts
+
+
+def _reads(case: Case, trace: Trace) -> int:
+    """Return the reads of inputs and of copies of them.
+
+    What one kernel leaves for the next (shares of a split row, delta) is memory's concern; but what
+    holds inputs in a form of its own is no such thing, and all reads count.
+    """
+    read = trace.count(Counter.ELEMENTS_READ)
+    known = read - trace.count(Counter.UNKNOWN_READS)
+    return known if known >= _elements(case) else read
 
 
 def _row_sum(work: Work, case: Case, trace: Trace) -> dict[str, Amount]:

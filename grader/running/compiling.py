@@ -45,7 +45,7 @@ class CompileWorker(worker.Worker):
     def _do_compile(self, request: dict, fds: list[int]) -> protocol.Reply:
         """Make one call on inputs of zeros, and launch nothing."""
         layout = arena.Layout.from_json(request["layout"])
-        memory = torch.zeros(layout.inputs_end, dtype=torch.uint8)
+        memory = torch.zeros(layout.inputs_end, dtype=torch.uint8, device="cpu")
         tensors = {view.name: view.of(memory) for view in layout.inputs}
         self._report = fds[0]
         early, self._early = self._early, []

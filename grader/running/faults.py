@@ -30,7 +30,7 @@ def explain(nonce: int, error: BaseException, path: str, *, importing: bool) -> 
         line = _line_in(cause, path) or line
     if isinstance(error, MemoryError):
         traceback.clear_frames(error.__traceback__)  # room for what follows
-    shown = chain[-1] if type(error).__name__ == "InterpreterError" else error
+    shown = chain[-1] if _name(error) == "InterpreterError" else error
     text = _text(shown)
     status = _status(error, chain, text, path, importing)
     compiling = [e for e in chain if hasattr(e, "node") and hasattr(e, "error_message")]
@@ -43,15 +43,21 @@ def explain(nonce: int, error: BaseException, path: str, *, importing: bool) -> 
         if _source_line(path, line).startswith("raise NotImplementedError"):
             status = Status.NOT_IMPLEMENTED  # a step of a stub, which Triton cannot compile
     elif status is Status.EXITED:
-        text = f"{type(error).__name__} raised with {_text(error) or 'no argument'}"
+        text = f"{_name(error)} raised with {_text(error) or 'no argument'}"
     _print_traceback(chain, shown, text, path)
-    return Reply(nonce, status, line, error_type=type(shown).__name__, text=text)
+    return Reply(nonce, status, line, error_type=_name(shown), text=text)
+
+
+def unexplained(nonce: int) -> Reply:
+    """Return the reply for an error that raises when it is looked at."""
+    text = "an exception that raises another when it is looked at"
+    return Reply(nonce, Status.EXCEPTION, error_type="Exception", text=text)
 
 
 def _status(
     error: BaseException, chain: list[BaseException], text: str, path: str, importing: bool
 ) -> Status:
-    names = {type(e).__name__ for e in chain}
+    names = {_name(e) for e in chain}
     if any(isinstance(e, NotImplementedError) and _raised_in(e, path) for e in chain):
         return Status.NOT_IMPLEMENTED
     if "OutOfBounds" in names:
@@ -75,9 +81,14 @@ def _status(
 
 def _text(value: Any) -> str:
     try:
-        return str(value)
+        return "".join([str(value)])  # a str, where that is a class of the submission's own
     except BaseException as error:  # the submission's own __str__
-        return f"(its text cannot be read: {type(error).__name__})"
+        return f"(its text cannot be read: {_name(error)})"
+
+
+def _name(value: Any) -> str:
+    """Return the name of a value's class, whatever its metaclass says."""
+    return type.__dict__["__name__"].__get__(type(value))
 
 
 def _chain(error: BaseException) -> list[BaseException]:
@@ -109,7 +120,7 @@ def _file(frame: Any) -> str:
 def _compile_line(error: Any, path: str) -> int:
     """Return the file's line of a CompilationError, whose own lines count from the function."""
     with contextlib.suppress(Exception):
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8-sig") as file:
             text = file.read()
         start = text.find(error.src.strip().splitlines()[0])
         if start >= 0:
@@ -118,7 +129,7 @@ def _compile_line(error: Any, path: str) -> int:
 
 
 def _source_line(path: str, number: int) -> str:
-    with contextlib.suppress(OSError, UnicodeDecodeError), open(path, encoding="utf-8") as file:
+    with contextlib.suppress(OSError, UnicodeDecodeError), open(path, encoding="utf-8-sig") as file:
         return next(itertools.islice(file, max(number - 1, 0), None), "").strip()
     return ""
 
@@ -130,5 +141,5 @@ def _print_traceback(chain: list[BaseException], shown: Any, text: str, path: st
         for cause in chain:
             frames += [f for f in traceback.extract_tb(cause.__traceback__) if f.filename == path]
         lines = "".join(traceback.format_list(frames[-8:]))
-        last = f"{type(shown).__name__}: {text[:_OUTPUT_LIMIT]}".removesuffix(": ")
+        last = f"{_name(shown)}: {text[:_OUTPUT_LIMIT]}".removesuffix(": ")
         print(lines + last, file=sys.stderr)

@@ -10,6 +10,7 @@ is behind an exponential.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -126,8 +127,11 @@ def joined(first: Any, second: Any, join: Any) -> Any:
     return join(first, second)
 
 
-def keeping_transposes(patch: Any) -> Any:
-    """Let `tile.T`, which the interpreter computes without its builder, remember too."""
+def keeping_transposes(patch: Any, note: Callable[..., None]) -> Any:
+    """Let `tile.T`, which the interpreter computes without its builder, remember too.
+
+    `note` calls what it is given with the arguments behind it.
+    """
 
     def patched(tensor: Any, *args: Any) -> Any:
         result = patch(tensor, *args)
@@ -135,7 +139,7 @@ def keeping_transposes(patch: Any) -> Any:
 
         def transpose(this: Any) -> Any:
             turned = plain.fget(this)
-            carry(this.handle, turned.handle, lambda tags: tags[::-1], np.transpose)
+            note(carry, this.handle, turned.handle, lambda tags: tags[::-1], np.transpose)
             return turned
 
         tensor.T = property(transpose)

@@ -37,6 +37,12 @@ class Operand:
         return self.tensor.data_ptr()
 
     @property
+    def end(self) -> int:
+        """Address behind the last element."""
+        last = sum((n - 1) * s for n, s in zip(self.size, self.tensor.stride(), strict=True))
+        return self.start + (last + 1) * self.tensor.element_size()
+
+    @property
     def size(self) -> tuple[int, ...]:
         """Sizes of the four dimensions."""
         return tuple(self.tensor.shape)
@@ -48,9 +54,7 @@ class Operand:
 
     def holds(self, addresses: np.ndarray) -> bool:
         """Whether all addresses lie between the tensor's first element and its last."""
-        last = sum((n - 1) * s for n, s in zip(self.size, self.tensor.stride(), strict=True))
-        end = self.start + (last + 1) * self.tensor.element_size()
-        return bool((addresses >= self.start).all() and (addresses < end).all())
+        return bool((addresses >= self.start).all() and (addresses < self.end).all())
 
     def rows(self, addresses: np.ndarray) -> np.ndarray:
         """Return the number of the row, over batch and heads, that each address lies in.

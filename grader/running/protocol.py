@@ -33,6 +33,7 @@ class Status(enum.IntEnum):
     GUARD_CHANGED = 10  # memory around a tensor the submission allocated was written
     DEVICE_FAULT = 11  # a CUDA error: the context is lost
     TF32_DOT = 12  # the interpreter saw a dot that a GPU does in TF32 where fp32 was asked for
+    TRACE_FAILED = 13  # the call came back; the judge's own tracer, which watched it, did not
 
 
 @dataclasses.dataclass(frozen=True)

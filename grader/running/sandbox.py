@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,8 @@ from grader.running.protocol import REPLY, STARTED, Ended, Reply
 _WORKER = Path(__file__).with_name("worker.py")
 _ROOT = _WORKER.parent.parent.parent
 _OUTPUT_TAIL_BYTES = 16 * 1024
-_FRAME = re.compile(r'  File "([^"\n]*)", line \d+ in ')  # as faulthandler writes it
+_FRAME = re.compile(r'  File "([^"\n]*)", line \d+,? in ')  # of faulthandler, of a traceback
+_BELOW_FRAME = ("    ", "  [Previous line repeated")
 _LIVENESS_S = 0.5
 _DUMP_S = 1.0
 START_TIMEOUT_S = 120.0  # the interpreter and torch, perhaps from a cold network disk
@@ -213,14 +215,19 @@ class Sandbox:
     def output(self) -> str:
         """Return the tail of what the worker printed since the current request began."""
         lines = self._shown(bytes(self._tail).decode("utf-8", "replace")).splitlines(keepends=True)
-        return "".join(line for line in lines if not self._is_foreign(line)).strip("\n")
+        return "".join(self._own(lines)).strip("\n")
 
-    def _is_foreign(self, line: str) -> bool:
-        """Whether a line of a dump shows the judge's or a library's frame, not the submission's."""
-        if line.startswith("Extension modules:"):
-            return True
-        frame = _FRAME.match(line)
-        return frame is not None and frame[1] != self.filename
+    def _own(self, lines: list[str]) -> Iterator[str]:
+        """Leave the judge's and the libraries' frames out, with the source that stands below."""
+        foreign = False
+        for line in lines:
+            frame = _FRAME.match(line)
+            if frame:
+                foreign = frame[1] != self.filename
+            elif not line.startswith(_BELOW_FRAME):
+                foreign = line.startswith("Extension modules:")
+            if not foreign:
+                yield line
 
     def _shown(self, text: str) -> str:
         """Return `text` without the temporary folder, which means nothing to a student."""

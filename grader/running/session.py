@@ -175,7 +175,7 @@ class Session:
             inputs = dataclasses.replace(inputs, dout=None)
         layout = place(case, inputs, outputs)
         arena = Arena(layout.total_bytes)
-        block = TraceBlock(case) if traced and self.interpret else None
+        block = TraceBlock(case, self.source) if traced and self.interpret else None
         try:
             arena.poison()
             _write_inputs(arena, layout, inputs)
@@ -218,8 +218,8 @@ class Session:
 class TraceBlock:
     """The memory in which the worker writes down what the kernels of one call do."""
 
-    def __init__(self, case: Case) -> None:
-        self.shape = TraceShape.of(case)
+    def __init__(self, case: Case, source: Source) -> None:
+        self.shape = TraceShape.of(case, source.num_lines)
         self._arena = Arena(self.shape.total_bytes)
         self.fd = self._arena.fd
         self.close = self._arena.close

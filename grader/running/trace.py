@@ -25,6 +25,7 @@ SOURCE_LINES = 255  # lines that pairs are told of, by number; 0 is none
 SEVERAL_LINES = 255
 PROGRAMS = 4096
 MAX_PAIRS = 16 * 2**20
+_MOST = 2**53  # of anything that is counted: weeks of the interpreter
 
 
 class Counter(enum.IntEnum):
@@ -33,10 +34,10 @@ class Counter(enum.IntEnum):
     LAUNCHES = 0
     PROGRAMS = 1
     MULTIPLY_ADDS = 2  # of dots, masked lanes and all
-    ELEMENTS_READ = 3  # floating-point elements, active lanes alone
+    ELEMENTS_READ = 3  # active lanes alone; of an input, as many of its elements as they hold
     DISTINCT_READ = 4
     UNKNOWN_DOTS = 5  # dots whose operands are no tiles of inputs, as far as was seen
-    UNKNOWN_READS = 6  # loads of tensors that are neither inputs nor copies of them
+    UNKNOWN_READS = 6  # of memory that is neither an input nor a copy of one
     PADDING_TAKEN = 7  # lanes of no key, of no query, that took part in a product
     PADDING_LINE = 8
     MISMATCHED = 9  # products of weights of one tile with values of another
@@ -57,6 +58,12 @@ class Counter(enum.IntEnum):
     ASTRAY = 24  # which, in the order of `OPERANDS`
     HEADS_APART_LINE = 25  # a product of weights of one head with rows of another
     HEADS_APART = 26  # rows of which, in the order of `OPERANDS`
+    UNSEEN_PROGRAMS = 27  # in no launch that was seen
+
+    @property
+    def is_line(self) -> bool:
+        """Whether it holds a line of the submission and no count."""
+        return self.name.endswith("_LINE")
 
 
 # Columns of the tables.
@@ -75,21 +82,22 @@ OTHER = SCORES + 1
 
 @dataclasses.dataclass(frozen=True)
 class TraceShape:
-    """Sizes of the attention that is traced."""
+    """Sizes of the attention that is traced, and the number of lines of the submission."""
 
     batch: int
     num_q_heads: int
     num_kv_heads: int
     seqlen_q: int
     seqlen_k: int
+    lines: int
 
     @classmethod
-    def of(cls, case: Case) -> TraceShape:
+    def of(cls, case: Case, lines: int) -> TraceShape:
         """Return the sizes of a case; of a row sum the rows count as queries, columns as keys."""
         if case.rows is not None and case.cols is not None:
-            return cls(1, 1, 1, case.rows, case.cols)
+            return cls(1, 1, 1, case.rows, case.cols, lines)
         heads = case.num_q_heads, case.num_kv_heads
-        return cls(case.batch, *heads, case.seqlen_q, case.seqlen_k)
+        return cls(case.batch, *heads, case.seqlen_q, case.seqlen_k, lines)
 
     @property
     def queries(self) -> int:
@@ -111,6 +119,8 @@ class TraceShape:
             "batch_head": self.batch * self.num_q_heads - 1,
             "first": self.seqlen_q - 1,
             "last": self.seqlen_q - 1,
+            "line": self.lines,
+            "loop": self.lines,
         }.get(column, 2**31)
         least = {"operand": 1, "count": 1}.get(column, 0)
         return (-most if column in signed else least), most
@@ -155,12 +165,14 @@ class TraceShape:
 
 def traceable(case: Case) -> bool:
     """Whether a case is small enough to be traced."""
-    return TraceShape.of(case).pairs <= MAX_PAIRS
+    return TraceShape.of(case, 0).pairs <= MAX_PAIRS
 
 
 @dataclasses.dataclass(frozen=True)
 class Trace:
     """A private copy of the block: `counters` by `Counter`, the tables without their empty rows.
+
+    What does not fit its place counts as nothing: rows are left out, other numbers are 0.
 
     `visits` counts, per kernel, how often a pair of a query and a key was in a tile of scores (of
     a row sum: how often an element of x was read);
@@ -185,6 +197,11 @@ class Trace:
             least, most = np.array([shape.limit_of(column) for column in columns]).T
             whole = (table >= least) & (table <= most)
             arrays[name] = table[table.any(axis=1) & whole.all(axis=1)]
+        most = np.array([shape.lines if c.is_line else _MOST for c in Counter])
+        limits = {"counters": most, "mask_lines": shape.lines, "discarded": shape.lines}
+        for name, largest in limits.items():
+            numbers = arrays[name]
+            numbers[(numbers < 0) | (numbers > largest)] = 0
         return cls(shape, arrays)
 
     def count(self, counter: Counter) -> int:

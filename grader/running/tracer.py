@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -37,20 +37,35 @@ from grader.running.lineage import (
 from grader.running.nans import Nans
 from grader.running.operands import Operand, find_operand
 from grader.running.pairs import Pairs, add_saturating
+from grader.running.reads import Reads
 from grader.running.stores import Stores
 from grader.running.sums import Sums
 from grader.running.trace import Counter
 from grader.running.walking import Walking
 
-_MAX_ELEMENTS = 2**24  # of a tensor of which each element's reads are remembered
+_ELEMENTWISE = (
+    *("binary_op", "ternary_op", "unary_op", "cast_impl", "create_fp_to_fp", "create_bitcast"),
+    *("create_fma", "create_fabs", "create_rsqrt", "create_clampf"),
+)
 
 
 class Tracer:
-    """What one traced call did; `finish` writes it into the block that the judge reads."""
+    """What one traced call did; `finish` writes it into the block that the judge reads.
+
+    `fault` is an error of the tracer's own, empty where there was none: from then on it watches
+    nothing, and the kernels run on, for which it is no error.
+    """
 
     def __init__(
-        self, shape: trace.TraceShape, memory: np.ndarray, path: str, monitor: AccessMonitor
+        self,
+        shape: trace.TraceShape,
+        memory: np.ndarray,
+        path: str,
+        source: bytes,
+        monitor: AccessMonitor,
     ) -> None:
+        """Trace kernels of the submission at `path`, which holds `source`."""
+        self.fault = ""
         self._shape = shape
         self._monitor = monitor  # knows the number that a pointer carries
         self._path = path  # of the submission
@@ -59,12 +74,13 @@ class Tracer:
         self._inputs: list[Operand] = []
         self._kernels: list[str] = []
         self._kernel = 0
+        self._launches = 0  # that run, one in another
         self._stores = Stores()
         self._operands: dict[int, Operand | None] = {}  # by the address where it starts
         self._tensors: dict[int, Any] = {}  # those that a launch was given
-        self._read: dict[int, np.ndarray] = {}
+        self._reads = Reads(self._counters, [])
         self._dots: dict[tuple[int, ...], int] = {}
-        self._loops: list[range] | None = None  # of the submission, by lines
+        self._loops = _loops_in(source)
         self._walking = Walking()
         self._nans = Nans(self._counters)
         self._pairs = Pairs(shape, self._arrays)
@@ -83,6 +99,7 @@ class Tracer:
 
         known = {name: t for name, t in inputs.items() if t.dim() in (2, 4) or name == "w"}
         self._inputs = [Operand.of(name, t) for name, t in known.items()]
+        self._reads = Reads(self._counters, self._inputs)
         builder, executor = interpreter.InterpreterBuilder, interpreter.GridExecutor
         saved: list[tuple[Any, str, Any]] = []
 
@@ -95,18 +112,18 @@ class Tracer:
         replace(executor, "__call__", self._launched)
         replace(builder, "set_grid_idx", self._placed)
         replace(builder, "create_masked_load", self._loaded)
+        replace(builder, "create_atomic_rmw", self._updated)
+        replace(builder, "create_atomic_cas", self._swapped)
         replace(builder, "create_masked_store", self._stored_by)
         replace(builder, "create_dot", self._multiplied)
-        for name in ("binary_op", "ternary_op", "unary_op", "cast_impl", "create_fp_to_fp"):
-            replace(builder, name, self._elementwise)
-        for name in ("create_fma", "create_fabs", "create_rsqrt", "create_clampf"):
+        for name in _ELEMENTWISE:
             replace(builder, name, self._elementwise)
         for name, moves in MOVES.items():
-            replace(builder, name, _moving(*moves))
+            replace(builder, name, self._moving(*moves))
         for name in dir(builder):
             if name.startswith("create_"):
                 replace(builder, name, self._taking_up)
-        replace(interpreter, "_patch_lang_tensor", keeping_transposes)
+        replace(interpreter, "_patch_lang_tensor", lambda old: keeping_transposes(old, self._note))
         replace(interpreter.ReduceOps, "apply_impl", self._reduced)
         try:
             yield
@@ -114,77 +131,125 @@ class Tracer:
             for owner, name, old in reversed(saved):
                 setattr(owner, name, old)
 
+    def _note(self, note: Callable[..., None], *args: Any) -> None:
+        """Note what an operation did; an error of the tracer's own is none of the kernel's."""
+        if self.fault:
+            return
+        try:
+            note(*args)
+        except (MemoryError, RecursionError):  # the kernel's, which is met here by chance
+            raise
+        except Exception as error:
+            self.fault = f"{type(error).__name__} while line {self._line()} ran: {error}"
+
     def _launched(self, launch: Any) -> Any:
         def call(this: Any, *args: Any, **kwargs: Any) -> Any:
-            name = getattr(this.fn, "__name__", "")
-            if name not in self._kernels:
-                self._kernels.append(name)
-            self._kernel = min(self._kernels.index(name), trace.KERNELS - 1)
-            self._counters[Counter.LAUNCHES] += 1
-            self._stores.launched(self._kernel)
-            self._walking.program_begins()
-            self._pairs.launched()
-            for value in (*args, *kwargs.values()):
-                tensors = value if isinstance(value, tuple) else (value,)
-                for tensor in tensors:
-                    tensor = getattr(tensor, "base", tensor)  # of a descriptor
-                    if hasattr(tensor, "data_ptr") and hasattr(tensor, "stride"):
-                        self._tensors[tensor.data_ptr()] = tensor
-            return launch(this, *args, **kwargs)
+            self._note(self._note_launch, this, (*args, *kwargs.values()))
+            self._launches += 1
+            try:
+                return launch(this, *args, **kwargs)
+            finally:
+                self._launches -= 1
 
         return call
 
+    def _note_launch(self, executor: Any, arguments: tuple) -> None:
+        name = getattr(executor.fn, "__name__", "")
+        if name not in self._kernels:
+            self._kernels.append(name)
+        self._kernel = min(self._kernels.index(name), trace.KERNELS - 1)
+        self._counters[Counter.LAUNCHES] += 1
+        self._stores.launched(self._kernel)
+        self._walking.program_begins()
+        self._pairs.launched()
+        for value in arguments:
+            tensors = value if isinstance(value, tuple) else (value,)
+            for tensor in tensors:
+                tensor = getattr(tensor, "base", tensor)  # of a descriptor
+                if hasattr(tensor, "data_ptr") and hasattr(tensor, "stride"):
+                    self._remember(tensor)
+
+    def _remember(self, tensor: Any) -> None:
+        """Keep the tensor that begins at an address; of several the one that reaches furthest."""
+        earlier = self._tensors.get(tensor.data_ptr())
+        if earlier is None or _extent(earlier) < _extent(tensor):
+            self._tensors[tensor.data_ptr()] = tensor
+
     def _placed(self, place: Any) -> Any:
         def set_grid_idx(this: Any, x: int, y: int, z: int) -> Any:
-            self._stores.placed(x, y, z)
-            self._sums.program_ends()
-            self._counters[Counter.PROGRAMS] += 1
-            self._walking.program_begins()
+            self._note(self._note_program, x, y, z)
             return place(this, x, y, z)
 
         return set_grid_idx
 
+    def _note_program(self, x: int, y: int, z: int) -> None:
+        self._stores.placed(x, y, z)
+        self._sums.program_ends()
+        self._counters[Counter.PROGRAMS] += 1
+        self._counters[Counter.UNSEEN_PROGRAMS] += not self._launches
+        self._walking.program_begins()
+
     def _elementwise(self, operation: Any) -> Any:
         def traced(this: Any, *args: Any, **kwargs: Any) -> Any:
             result = operation(this, *args, **kwargs)
-            handles = [a for a in args if hasattr(a, "data")]
-            tags = merged(handles, result)
-            if tags is not None:
-                result.tags = tags
-                if is_of_pairs(result) and result.data.dtype.kind == "f":
-                    follow_masks(result, handles, args[-1])
-                    if args[-1] is np.where:
-                        result.mask_line = getattr(handles[0], "made_at", 0) or self._line()
-                        self._arrays["mask_lines"][self._kernel] = result.mask_line
-                    if args[-1] in (np.exp, np.exp2) and shows_masked(result):
-                        self._counters[Counter.SHOWN_LINE] = self._line()
-                elif self._inputs[0].name == "x":
-                    self._sums.added(result, args[-1], self._line())
-            data = getattr(result, "data", None)
-            if getattr(data, "ndim", 0) == 2 and data.dtype == bool:
-                result.made_at = self._line()  # it may become a mask
-            self._nans.look(result, handles, args[-1] if args else None, self._line)
+            self._note(self._note_elementwise, result, args)
             return result
 
         return traced
 
+    def _note_elementwise(self, result: Any, args: tuple) -> None:
+        handles = [a for a in args if hasattr(a, "data")]
+        tags = merged(handles, result)
+        if tags is not None:
+            result.tags = tags
+            if is_of_pairs(result) and result.data.dtype.kind == "f":
+                follow_masks(result, handles, args[-1])
+                if args[-1] is np.where:
+                    result.mask_line = getattr(handles[0], "made_at", 0) or self._line()
+                    self._arrays["mask_lines"][self._kernel] = result.mask_line
+                if args[-1] in (np.exp, np.exp2) and shows_masked(result):
+                    self._counters[Counter.SHOWN_LINE] = self._line()
+            elif self._inputs[0].name == "x":
+                self._sums.added(result, args[-1], self._line())
+        data = getattr(result, "data", None)
+        if getattr(data, "ndim", 0) == 2 and data.dtype == bool:
+            result.made_at = self._line()  # it may become a mask
+        self._nans.look(result, handles, args[-1] if args else None, self._line)
+
+    def _moving(self, move_tags: Any, move: Any) -> Any:
+        """Hook an operation that moves axes: what is known of a tile moves along."""
+
+        def hook(operation: Any) -> Any:
+            def traced(this: Any, arg: Any, *args: Any) -> Any:
+                result = operation(this, arg, *args)
+                moves = (lambda tags: move_tags(tags, *args), lambda a: move(a, *args))
+                self._note(carry, arg, result, *moves)
+                return result
+
+            return traced
+
+        return hook
+
     def _taking_up(self, operation: Any) -> Any:
         def traced(this: Any, *args: Any, **kwargs: Any) -> Any:
-            self._sums.used(args)
+            self._note(self._sums.used, args)
             return operation(this, *args, **kwargs)
 
         return traced
 
     def _reduced(self, reduce: Any) -> Any:
         def apply_impl(this: Any, tiles: Any) -> Any:
-            handle = tiles[0].handle
-            self._sums.used([handle])
-            reduced = is_of_pairs(handle) and this.axis is not None
-            if reduced and handle.tags[this.axis].of_queries:
-                self._counters[Counter.OVER_QUERIES_LINE] = self._line()
+            self._note(self._note_reduction, this, tiles)
             return reduce(this, tiles)
 
         return apply_impl
+
+    def _note_reduction(self, reduction: Any, tiles: Any) -> None:
+        handle = tiles[0].handle
+        self._sums.used([handle])
+        reduced = is_of_pairs(handle) and reduction.axis is not None
+        if reduced and handle.tags[reduction.axis].of_queries:
+            self._counters[Counter.OVER_QUERIES_LINE] = self._line()
 
     # -- memory -------------------------------------------------------------------------------
 
@@ -201,8 +266,7 @@ class Tracer:
     def _loaded(self, load: Any) -> Any:
         def create_masked_load(this: Any, ptrs: Any, mask: Any, *args: Any, **options: Any) -> Any:
             result = load(this, ptrs, mask, *args, **options)
-            if result.data.dtype.kind == "f" or result.dtype.primitive_bitwidth == 16:
-                self._note_load(ptrs, mask, result)
+            self._note(self._note_load, ptrs, mask, result)
             return result
 
         return create_masked_load
@@ -210,21 +274,16 @@ class Tracer:
     def _note_load(self, ptrs: Any, mask: Any, result: Any) -> None:
         pointers, active = lanes_of(ptrs, mask)
         addresses = pointers & ADDRESS
-        count = int(active.sum())
-        self._counters[Counter.ELEMENTS_READ] += count
-        if not count:
-            result.tags = _padding(addresses, self._operand(ptrs)[1])
-            return
         start, operand = self._operand(ptrs)
-        itemsize = max(1, ptrs.get_element_ty().primitive_bitwidth // 8)
-        self._note_distinct(start, addresses[active], itemsize)
-        if operand is None or operand.name == "w":  # the work of a row sum is to read x
-            self._counters[Counter.UNKNOWN_READS] += count
+        if not active.any():
+            result.tags = _padding(addresses, operand)
+            return
+        self._note_read(ptrs, addresses[active], result, start, operand)
         if operand is None:
             return
         rows, columns = operand.locate(addresses)
         lost = int((active & (rows < 0)).sum())
-        if not operand.holds(addresses[active]) or 4 * lost >= count:
+        if not operand.holds(addresses[active]) or 4 * lost >= active.sum():
             self._counters[Counter.ASTRAY_LINE] = self._line()
             self._counters[Counter.ASTRAY] = trace.OPERANDS.index(operand.name)
         ids = np.where(active, rows, -1)
@@ -238,55 +297,86 @@ class Tracer:
             result.tags = tuple(held if i == axis else None for i in range(ids.ndim))
             result.loaded = True
         where = (self._line(), self._kernel)
+        itemsize = operand.tensor.element_size()
         self._walking.note(*where, addresses, itemsize, operand, axis, misaligned=misaligned)
 
-    def _note_distinct(self, start: int, addresses: np.ndarray, itemsize: int) -> None:
-        tensor = self._tensors.get(start)
-        if start not in self._read:
-            size = 0
-            if tensor is not None:
-                size = 1 + sum(
-                    (n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)
-                )
-            self._read[start] = np.zeros(size if size <= _MAX_ELEMENTS else 0, bool)
-        seen = self._read[start]
-        offsets = (addresses.astype(np.int64) - start) // itemsize
-        seen[offsets[(offsets >= 0) & (offsets < seen.size)]] = True
+    def _note_read(
+        self, ptrs: Any, addresses: np.ndarray, result: Any, start: int, operand: Operand | None
+    ) -> None:
+        inside = self._reads.of_inputs(addresses)
+        if inside.any():
+            self._reads.note_inputs(addresses[inside], _itemsize(ptrs))
+        if not inside.all():
+            self._reads.note_others(
+                addresses[~inside],
+                self._tensors.get(start),
+                floating=result.data.dtype.kind == "f" or result.dtype.primitive_bitwidth == 16,
+                copies=operand is not None,
+            )
+
+    def _updated(self, update: Any) -> Any:
+        def create_atomic_rmw(this: Any, op: Any, ptr: Any, val: Any, mask: Any, *args: Any) -> Any:
+            result = update(this, op, ptr, val, mask, *args)
+            self._note(self._note_update, ptr, mask)
+            return result
+
+        return create_atomic_rmw
+
+    def _swapped(self, swap: Any) -> Any:
+        def create_atomic_cas(this: Any, ptr: Any, *args: Any) -> Any:
+            result = swap(this, ptr, *args)
+            self._note(self._note_update, ptr, None)
+            return result
+
+        return create_atomic_cas
+
+    def _note_update(self, ptrs: Any, mask: Any) -> None:
+        """Note that an atomic operation reads what it changes, where that is an input."""
+        pointers, active = lanes_of(ptrs, mask)
+        addresses = (pointers & ADDRESS)[active]
+        inside = self._reads.of_inputs(addresses)
+        self._reads.note_inputs(addresses[inside], _itemsize(ptrs))
 
     def _stored_by(self, store: Any) -> Any:
         def create_masked_store(
             this: Any, ptrs: Any, value: Any, mask: Any, *args: Any, **options: Any
         ) -> Any:
             result = store(this, ptrs, value, mask, *args, **options)
-            pointers, active = lanes_of(ptrs, mask)
-            start, _ = self._operand(ptrs)
-            tensor = self._tensors.get(start)
-            if active.any() and tensor is not None and tensor.dim() == self._output_dims:
-                self._stores.note(start, tensor, (pointers & ADDRESS)[active], self._line())
+            self._note(self._note_store, ptrs, mask)
             return result
 
         return create_masked_store
+
+    def _note_store(self, ptrs: Any, mask: Any) -> None:
+        pointers, active = lanes_of(ptrs, mask)
+        start, _ = self._operand(ptrs)
+        tensor = self._tensors.get(start)
+        if active.any() and tensor is not None and tensor.dim() == self._output_dims:
+            self._stores.note(start, tensor, (pointers & ADDRESS)[active], self._line())
 
     # -- products -----------------------------------------------------------------------------
 
     def _multiplied(self, dot: Any) -> Any:
         def create_dot(this: Any, a: Any, b: Any, d: Any, *args: Any) -> Any:
             result = dot(this, a, b, d, *args)
-            if a.data.ndim == 2:
-                m, k = a.data.shape
-                n = b.data.shape[1]
-                self._counters[Counter.MULTIPLY_ADDS] += m * n * k
-                tags_a, tags_b = (getattr(x, "tags", None) or (None, None) for x in (a, b))
-                result.tags = (tags_a[0], tags_b[1])
-                product = self._note_dot(a, b, tags_a, tags_b, (m, n, k))
-                self._sums.multiplied(result, product, self._line())
-                self._nans.look(result, [a, b, d], "dot", self._line)
-            else:
-                self._counters[Counter.MULTIPLY_ADDS] += a.data.size * b.data.shape[-1]
-                self._counters[Counter.UNKNOWN_DOTS] += 1
+            self._note(self._note_multiplied, result, a, b, d)
             return result
 
         return create_dot
+
+    def _note_multiplied(self, result: Any, a: Any, b: Any, d: Any) -> None:
+        if a.data.ndim != 2:
+            self._counters[Counter.MULTIPLY_ADDS] += a.data.size * b.data.shape[-1]
+            self._counters[Counter.UNKNOWN_DOTS] += 1
+            return
+        m, k = a.data.shape
+        n = b.data.shape[1]
+        self._counters[Counter.MULTIPLY_ADDS] += m * n * k
+        tags_a, tags_b = (getattr(x, "tags", None) or (None, None) for x in (a, b))
+        result.tags = (tags_a[0], tags_b[1])
+        product = self._note_dot(a, b, tags_a, tags_b, (m, n, k))
+        self._sums.multiplied(result, product, self._line())
+        self._nans.look(result, [a, b, d], "dot", self._line)
 
     def _note_dot(self, a: Any, b: Any, tags_a: tuple, tags_b: tuple, size: tuple) -> int:
         product, tile = trace.OTHER, (0, 0)
@@ -330,11 +420,6 @@ class Tracer:
 
     def _loop(self) -> int:
         """Return the line of the innermost loop of the submission that is running, 0 if none."""
-        if self._loops is None:
-            with open(self._path, encoding="utf-8") as file:
-                nodes = ast.walk(ast.parse(file.read()))
-            loops = [n for n in nodes if isinstance(n, (ast.For, ast.While))]
-            self._loops = [range(n.lineno, (n.end_lineno or n.lineno) + 1) for n in loops]
         frame: Any = sys._getframe(2)
         while frame is not None:
             if frame.f_code.co_filename == self._path:
@@ -346,18 +431,38 @@ class Tracer:
 
     def finish(self, results: dict[str, Any]) -> None:
         """Write the tables; `results` are what the entry point returned, by name."""
+        self._note(self._finish, results)
+
+    def _finish(self, results: dict[str, Any]) -> None:
+        out = results.get("out", results.get("y"))
+        start = out.data_ptr() if out is not None else 0
         self._sums.program_ends()
         counters = self._counters
-        counters[Counter.DISTINCT_READ] = sum(int(seen.sum()) for seen in self._read.values())
+        counters[Counter.DISTINCT_READ] = self._reads.distinct()
         for row, (key, count) in zip(self._arrays["dots"], self._dots.items(), strict=False):
             *left, tile_q, tile_k, loop = key
             row[:] = *left, count, tile_q, tile_k, loop
         if len(self._dots) > trace.LINES:  # what is not written down was not seen
             counters[Counter.UNKNOWN_DOTS] += 1
         self._walking.write(self._arrays["accesses"])
-        out = results.get("out", results.get("y"))
-        if out is not None:
-            self._stores.write(out.data_ptr(), self._shape.queries, self._arrays)
+        if start:
+            self._stores.write(start, self._shape.queries, self._arrays)
+
+
+def _loops_in(source: bytes) -> list[range]:
+    """Return the lines of each loop; from bytes, Python reads a byte order mark as it should."""
+    loops = [n for n in ast.walk(ast.parse(source)) if isinstance(n, (ast.For, ast.While))]
+    return [range(n.lineno, (n.end_lineno or n.lineno) + 1) for n in loops]
+
+
+def _extent(tensor: Any) -> int:
+    """Return how many elements lie between the first and the last of a tensor."""
+    return sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def _itemsize(ptrs: Any) -> int:
+    """Return how many bytes a pointer says that it points to."""
+    return max(1, ptrs.get_element_ty().primitive_bitwidth // 8)
 
 
 def _row_axis(ids: np.ndarray, active: np.ndarray) -> tuple[int | None, np.ndarray]:
@@ -380,17 +485,3 @@ def _padding(addresses: np.ndarray, operand: Operand | None) -> tuple | None:
     axis = int(abs(lanes[1, 0] - lanes[0, 0]) < abs(lanes[0, 1] - lanes[0, 0]))
     empty = Rows(operand.name, np.full(addresses.shape[axis], -1))
     return (empty, None) if axis == 0 else (None, empty)
-
-
-def _moving(move_tags: Any, move: Any) -> Any:
-    """Hook an operation that moves axes: what is known of a tile moves along."""
-
-    def hook(operation: Any) -> Any:
-        def traced(this: Any, arg: Any, *args: Any) -> Any:
-            result = operation(this, arg, *args)
-            carry(arg, result, lambda tags: move_tags(tags, *args), lambda a: move(a, *args))
-            return result
-
-        return traced
-
-    return hook

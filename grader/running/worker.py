@@ -33,13 +33,14 @@ class Worker:
         self.settings = json.loads(channel.recv(protocol.MAX_REQUEST_BYTES))
         self.device = self.settings["device"]
         self.path = self.settings["path"]
+        self.source = b""
         self.module: ModuleType | None = None
         self.entry: Any = None
         self.monitor: access.AccessMonitor | None = None
         self.dots: access.DotMonitor | None = None
         self.launches: access.LaunchCounter | None = None
         self.cuda_arena: Any = None
-        self.inputs = torch.empty(0, dtype=torch.uint8)
+        self.inputs = torch.empty(0, dtype=torch.uint8, device="cpu")
 
     def serve(self) -> None:
         """Answer requests until the judge closes the channel."""
@@ -78,6 +79,8 @@ class Worker:
             self.launches.install()
         if self.device == "cpu":
             _limit_address_space(self.settings["memory_limit_bytes"])
+        with open(self.path, "rb") as file:
+            self.source = file.read()  # before it runs, and may change its file
         given.offer_given()
         module = _import_file(self.path)
         self.module = module
@@ -95,7 +98,8 @@ class Worker:
                 return self._call(shared, layout, request)
             shape = trace.TraceShape(**request["trace"])
             with contextlib.closing(arena.Arena(shape.total_bytes, os.dup(fds[1]))) as block:
-                watch = tracer.Tracer(shape, block.memory.numpy(), self.path, self.monitor)
+                memory = block.memory.numpy()
+                watch = tracer.Tracer(shape, memory, self.path, self.source, self.monitor)
                 return self._call(shared, layout, request, watch)
 
     def _call(
@@ -106,25 +110,34 @@ class Worker:
             self.monitor.reset()
             self.dots.reset()
         watching = watch.watching(tensors) if watch else contextlib.nullcontext()
+        # Whatever is asked of a result may be the submission's code, and launch kernels: a tensor
+        # may be of a class of its own, or have methods of its own.
         with allocations.Guarded() as guarded, watching:
             results = self._evaluate(tensors, request)
             if self.device != "cpu":
                 torch.cuda.synchronize()
-        if self.monitor and self.monitor.violation:
-            raise access.OutOfBounds(self.monitor.violation)
-        self._check_results(results, layout, request)
-        if watch:
-            watch.finish(results)
-        for view in layout.outputs:
-            view.of(shared.memory).copy_(results[view.name].detach())
-        shared.memory[: layout.inputs_end].copy_(memory)
+            self._refuse_violation()
+            self._check_results(results, layout, request)
+            for view in layout.outputs:
+                view.of(shared.memory).copy_(results[view.name].detach())
+            shared.memory[: layout.inputs_end].copy_(memory)
+            if watch:
+                watch.finish(results)
+        self._refuse_violation()
         broken = guarded.broken()
         if broken:
             return protocol.Reply(request["nonce"], protocol.Status.GUARD_CHANGED, text=broken)
         if request["exact"] and self.dots and self.dots.tf32_line:
             line = self.dots.tf32_line
             return protocol.Reply(request["nonce"], protocol.Status.TF32_DOT, line=line)
+        if watch and watch.fault:
+            return protocol.Reply(request["nonce"], protocol.Status.TRACE_FAILED, text=watch.fault)
         return protocol.Reply(request["nonce"], protocol.Status.OK)
+
+    def _refuse_violation(self) -> None:
+        """Raise what a kernel did outside its tensors, though the submission has caught it."""
+        if self.monitor and self.monitor.violation:
+            raise access.OutOfBounds(self.monitor.violation)
 
     def _inputs(self, shared: arena.Arena, layout: arena.Layout) -> tuple[Any, dict]:
         memory = shared.memory[: layout.inputs_end]
@@ -133,7 +146,7 @@ class Worker:
         else:
             # At the address of the call before: what was kept by address is found to be stale.
             if self.inputs.numel() < layout.inputs_end:
-                self.inputs = torch.empty(layout.inputs_end, dtype=torch.uint8)
+                self.inputs = torch.empty(layout.inputs_end, dtype=torch.uint8, device="cpu")
             memory = self.inputs[: layout.inputs_end].copy_(memory)
         return memory, {view.name: view.of(memory) for view in layout.inputs}
 
@@ -247,7 +260,10 @@ class Worker:
             return handler(*args)
         except BaseException as error:
             importing = handler == self._load
-            return faults.explain(nonce, error, self.path, importing=importing)
+            try:
+                return faults.explain(nonce, error, self.path, importing=importing)
+            except BaseException:  # its class, its text, its traceback are the submission's
+                return faults.unexplained(nonce)
 
 
 def _skip_autotuning() -> None:

@@ -63,6 +63,14 @@ _P01_EPSILON = (
 _P02_OTHER_TILES = (
     ("tiles = row_sum_tiles(x)", 'tiles = {"BLOCK_M": 32, "BLOCK_N": 64, "X_EVICTION": ""}'),
 )
+# What a notebook begins with; the kernel's own tensors name their device and dtype.
+_P02_DEFAULTS = (
+    (
+        "def weighted_row_sum(",
+        'torch.set_default_device("cuda")\ntorch.set_default_dtype(torch.float64)\n\n\n'
+        "def weighted_row_sum(",
+    ),
+)
 _P03_GRID = 'grid = (batch * num_q_heads * triton.cdiv(seqlen_q, tiles["BLOCK_M"]),)'
 _P03_AUTOTUNED = """\
 @triton.autotune(
@@ -155,6 +163,7 @@ EDITS = (
     ("p01", "large tiles", _P01_LARGE),
     ("p01", "epsilon and finite mask", _P01_EPSILON),
     ("p02", "tiles of 32 by 64", _P02_OTHER_TILES),
+    ("p02", "other device and dtype by default", _P02_DEFAULTS),
     *((problem, "sum plus epsilon", (*_EPSILON, *_NO_ACCUMULATOR)) for problem in _FORWARD),
     *((problem, "natural exponential", _NATURAL) for problem in _FORWARD),
     *((problem, "finite masks of -1e6", _finite("-1.0e6")) for problem in ("p03", "p05", "p07")),

@@ -1,0 +1,82 @@
+"""Counts what kernels read, by address: an input is one whatever a pointer says it points to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from grader.running.operands import Operand
+from grader.running.trace import Counter
+
+_MAX_ELEMENTS = 2**24  # of memory of which each element's reads are remembered
+
+
+class Reads:
+    """Reads of one call, of its inputs and of other tensors: how many, and of how many elements."""
+
+    def __init__(self, counters: np.ndarray, inputs: list[Operand]) -> None:
+        self._counters = counters
+        self._itemsize = inputs[0].tensor.element_size() if inputs else 1
+        self._regions = _merged(sorted((i.start, i.end) for i in inputs))
+        self._seen: dict[int, np.ndarray] = {}  # by the address where the memory starts
+
+    def of_inputs(self, addresses: np.ndarray) -> np.ndarray:
+        """Return which addresses lie in an input, or between the rows of one."""
+        inside = np.zeros(addresses.shape, bool)
+        for low, high in self._regions:
+            inside |= (addresses >= low) & (addresses < high)
+        return inside
+
+    def note_inputs(self, addresses: np.ndarray, itemsize: int) -> None:
+        """Note reads of `itemsize` bytes at addresses of inputs; each is of one element or more.
+
+        Lanes of one load at the same address are one read: so are those that are clamped to it.
+        """
+        each = max(1, itemsize // self._itemsize)
+        if not (addresses[1:] > addresses[:-1]).all():
+            addresses = np.unique(addresses)
+        self._counters[Counter.ELEMENTS_READ] += addresses.size * each
+        for low, high in self._regions:
+            there = addresses[(addresses >= low) & (addresses < high)].astype(np.int64)
+            first = (there - low) // self._itemsize
+            for number in range(each if there.size else 0):
+                self._see(low, (high - low) // self._itemsize, first + number)
+
+    def note_others(
+        self, addresses: np.ndarray, tensor: Any, *, floating: bool, copies: bool
+    ) -> None:
+        """Note reads elsewhere, by a pointer to `tensor`, None where that is not known.
+
+        Those of `copies` of inputs count like inputs. Different elements are counted of floating
+        ones alone.
+        """
+        self._counters[Counter.ELEMENTS_READ] += addresses.size
+        if not copies:
+            self._counters[Counter.UNKNOWN_READS] += addresses.size
+        if tensor is not None and floating:
+            size = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+            start = tensor.data_ptr()
+            offsets = (addresses.astype(np.int64) - start) // tensor.element_size()
+            self._see(start, size, offsets)
+
+    def distinct(self) -> int:
+        """Return how many different elements were read."""
+        return sum(int(seen.sum()) for seen in self._seen.values())
+
+    def _see(self, start: int, size: int, offsets: np.ndarray) -> None:
+        if start not in self._seen:
+            self._seen[start] = np.zeros(size if size <= _MAX_ELEMENTS else 0, bool)
+        seen = self._seen[start]
+        seen[offsets[(offsets >= 0) & (offsets < seen.size)]] = True
+
+
+def _merged(extents: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return extents of which none overlaps another: slices of one packed tensor are one."""
+    found: list[tuple[int, int]] = []
+    for low, high in extents:
+        if found and low < found[-1][1]:
+            found[-1] = (found[-1][0], max(high, found[-1][1]))
+        else:
+            found.append((low, high))
+    return found
