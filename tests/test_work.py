@@ -6,6 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+import torch
 
 from grader import pytest_run
 from grader.checks.walk import tile_map, walk_of
@@ -23,6 +24,8 @@ from grader.findings import (
 from grader.manifest import WORK, Problem, load_problem
 from grader.model import Verdict, WorkFigures
 from grader.pytest_run import ProblemTrial
+from grader.running.operands import Operand
+from grader.running.reads import Reads
 from grader.running.trace import ACCESS, DOT, PRODUCTS, PROGRAM, Counter, Trace, TraceShape
 from grader.scoring import score_work, work_fraction
 from grader.sightings.look import look
@@ -115,6 +118,26 @@ def test_an_element_is_read_whatever_a_pointer_says_it_points_to(how):
     figures = counted(edited("p02", _LOAD, "\n    ".join(lines)), load_problem("p02"))
     of_w = figures.elements_read.needed - case.rows * case.cols
     assert figures.elements_read.done == times * case.rows * case.cols + of_w
+
+
+def test_a_view_that_begins_where_an_input_does_hides_none_of_it():
+    source = edited(
+        "p04", "    q_ptr, k_ptr, v_ptr, out_ptr,", "    q_ptr, k_ptr, v_ptr, few, out_ptr,"
+    )
+    launched = source.replace(
+        "        q, k, v, out, lse,", "        q, k, v, k[:, :, :4], out, lse,"
+    )
+    assert launched != source
+    assert work_fraction(counted(launched, short("p04"))) == 1.0
+
+
+def test_lanes_of_one_load_at_one_address_are_one_read():
+    x = torch.zeros(2, 8)
+    counters = np.zeros(len(Counter), np.int64)
+    reads = Reads(counters, [Operand.of("x", x)])
+    lanes = np.uint64(x.data_ptr()) + np.array([0, 4, 8, 8, 8], np.uint64)
+    reads.note_inputs(lanes, 4)
+    assert (counters[Counter.ELEMENTS_READ], reads.distinct()) == (3, 3)
 
 
 @pytest.mark.parametrize("name", ["p04", "p06"])
