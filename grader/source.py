@@ -13,6 +13,7 @@ import hashlib
 import os
 import re
 import stat
+import unicodedata
 import warnings
 from pathlib import Path
 
@@ -142,6 +143,9 @@ def examine(problem: Problem, data: bytes) -> Source:
             return Source(problem.id, data, next_step=step, other_release=other)
         names = ", ".join(f.name for f in functions) or "no functions"
         headline = f"no function {problem.entry!r}: got {names}, expected {problem.signature}"
+        alike = next(filter(None, (_look_alike(f.name, problem.entry) for f in functions)), None)
+        if alike is not None:
+            headline = f"no function {problem.entry!r}: {alike}"
         return bad(Verdict.ERROR, headline, data=data)
     difference = _signature_difference(entry, problem.signature)
     if difference:
@@ -174,6 +178,18 @@ def _read_regular(path: Path) -> bytes:
 def _is_utf8(coding: bytes) -> bool:
     """Whether Python reads this as UTF-8: to it "utf-8-unix", an editor's word, is UTF-8 too."""
     return coding in (b"utf-8", b"utf8") or coding.startswith(b"utf-8-")
+
+
+def _look_alike(got: str, expected: str) -> str | None:
+    """Say which character of a name only looks like the one expected, None where none does."""
+    if len(got) != len(expected) or got.isascii():
+        return None
+    pairs = [(a, b) for a, b in zip(got, expected, strict=True) if a != b]
+    if any(a.isascii() for a, _ in pairs):
+        return None
+    char, wanted = pairs[0]
+    name = unicodedata.name(char, "a character without a name").capitalize()
+    return f"the {char} in {got} is U+{ord(char):04X} ({name}), expected {wanted}"
 
 
 def _binds(tree: ast.Module, name: str) -> bool:

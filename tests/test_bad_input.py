@@ -101,6 +101,13 @@ FAULTS = {
         "error",
         "ZeroDivisionError",
     ),
+    "a function that calls itself without end": (
+        HEAD
+        + "@triton.jit\ndef again(x):\n    return again(x) + 1  # <-\n"
+        + KERNEL.replace("BODY", "tl.store(y_ptr + ids, again(ids))"),
+        "error",
+        "RecursionError: maximum recursion depth exceeded",
+    ),
     "not implemented": (body("raise NotImplementedError('step 2')"), "not-implemented", "step 2"),
     "torch's own not implemented": (
         body("return x.to('meta').sum().item()"),

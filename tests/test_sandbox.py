@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from grader.checks import outcome
 from grader.manifest import ROOT
 from grader.running import protocol, sandbox
 from grader.running.protocol import REPLY, STARTED, Ended, Reply, Status
@@ -307,6 +308,21 @@ def test_a_forged_dump_raises_nothing(start, line):
     _, ended = crash(start, line)
     assert ended.signal_name == "SIGSEGV"
     assert 0 <= ended.line < 10**7
+
+
+@pytest.mark.parametrize(("times", "recursive"), [(1, False), (60, True)])
+def test_a_line_that_a_dump_has_many_times_is_of_a_function_that_calls_itself(
+    start, times, recursive
+):
+    frame = '  File "{folder}/answer.py", line 71 in answer\n'
+    dump = DUMP.format(folder="{folder}", line=9).replace("\n  File", "\n" + frame * times, 1)
+    lines = f"text = {dump!r}.format(folder=os.getcwd())\nstarted()\nos.write(2, text.encode())\n"
+    worker = start(lines + "os.kill(os.getpid(), 11)\n")
+    worker.ready()
+    ended = worker.ask("anything", 10.0)
+    assert (ended.line, ended.recursive) == (71, recursive)
+    told = outcome.of_result(ended).help
+    assert (told == "a function calls itself without end") == recursive
 
 
 TRACEBACK = (

@@ -108,6 +108,11 @@ UNUSABLE = {
     "unclosed": ("x = 1\ny = (1,\n", "syntax error: '(' was never closed", 2),
     "old line ends": ("import torch\r\rdef f(:\r    pass\r", "syntax error: invalid syntax", 3),
     "no function": ("x = 1\n", "no function 'weighted_row_sum': got no functions, expected", None),
+    "a look-alike": (
+        "def f(): ...\ndef weighted_r\u043ew_sum(x, w): ...\n",
+        "the \u043e in weighted_r\u043ew_sum is U+043E (Cyrillic small letter o), expected o",
+        None,
+    ),
     "other functions": (
         "def f(): ...\ndef g(): ...\n",
         "no function 'weighted_row_sum': got f, g, expected weighted_row_sum(x, w)",

@@ -332,6 +332,34 @@ def test_a_kernel_that_is_launched_from_a_thread_is_seen():
     assert not set("".join(figures.tiles.rows)) & set("xo!2")
 
 
+_AT_ONCE = """
+import sys, threading
+honest = weighted_row_sum
+sys.setswitchinterval(1e-5)
+
+def weighted_row_sum(x, w):
+    parts = x.chunk(8)
+    results = [None] * len(parts)
+
+    def run(number):
+        results[number] = honest(parts[number], w)
+
+    threads = [threading.Thread(target=run, args=(n,)) for n in range(len(parts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return torch.cat(results)
+"""
+
+
+def test_kernels_that_several_threads_launch_at_once_run_one_after_the_other():
+    (case,) = load_problem("p02").work_cases(SEED)
+    figures = counted(model_answer("p02") + _AT_ONCE, load_problem("p02"))
+    read = figures.elements_read.done
+    assert figures.launches == 8 and read == case.rows * case.cols + figures.programs * case.cols
+
+
 def test_a_call_that_launches_nothing_has_no_work_to_count():
     naive = (
         "scores = (q @ k.transpose(-1, -2) * softmax_scale).float()\n"

@@ -30,6 +30,7 @@ _MASKED_HELP = (
     " the pointer starts, by the tensor's own strides, and how far it moves"
 )
 _BEFORE_HELP = "is a first row or key negative, or does the pointer start before its tensor?"
+_RECURSION_HELP = "a function calls itself without end"
 _STATUS_HELP = {
     Status.OUT_OF_BOUNDS: _BOUNDS_HELP,
     Status.GUARD_CHANGED: _BOUNDS_HELP,
@@ -49,6 +50,7 @@ _TRANSLATIONS = (
         r"^GridTooLarge",
         "one program per tile, not per element: triton.cdiv(length, BLOCK) for each length",
     ),
+    (r"^RecursionError", _RECURSION_HELP),
     (r"0 active drivers", "pass CPU tensors to the kernel only where TRITON_INTERPRET=1 is set"),
     (
         r"must have same dtype|Both operands must be same dtype|same dtype",
@@ -158,6 +160,8 @@ def _of_end(ended: Ended, what: str) -> Outcome:
         help = "Linux kills a process like this when memory runs out"
     elif ended.signal_name is not None:
         help = "a process dies like this when memory is written that is not its own"
+    if ended.recursive:
+        help = _RECURSION_HELP
     return Outcome(verdict, _how_ended(ended, what), line=ended.line, help=help)
 
 

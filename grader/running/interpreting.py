@@ -8,7 +8,9 @@ Triton is not built as expected, it stays as it is. Guarded by tests/test_interp
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +18,8 @@ import numpy as np
 
 # A program that does anything takes 50 us or more here: a case's time ends before so many do.
 MOST_PROGRAMS = 500_000
+# One launch at a time: the interpreter has one program id for all threads. A launch may launch.
+LAUNCHING = threading.RLock()
 
 
 class GridTooLarge(RuntimeError):
@@ -33,6 +37,40 @@ def install() -> None:
         _Launches(interpreter._patch_lang).install(interpreter)
     interpreter._get_np_dtype = _by_name(interpreter._get_np_dtype)
     _remember_sizes(interpreter)
+    if hasattr(interpreter, "InterpreterError"):
+        _raise_errors_once(interpreter)
+    interpreter.GridExecutor.__call__ = one_at_a_time(interpreter.GridExecutor.__call__)
+
+
+def one_at_a_time(launch: Callable[..., Any]) -> Callable[..., Any]:
+    """Let the launches of several threads run one behind the other, as on one GPU's stream."""
+
+    @functools.wraps(launch)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with LAUNCHING:
+            return launch(*args, **kwargs)
+
+    return call
+
+
+def _raise_errors_once(interpreter: Any) -> None:
+    """Let an error pass through the functions that called each other as it was first told.
+
+    Triton puts the repr of each into the next, whose length doubles: a function that calls itself
+    without end takes all memory, or all time, to say so.
+    """
+    call_function = interpreter.InterpretedFunction.__call__
+
+    def call(this: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return call_function(this, *args, **kwargs)
+        except interpreter.InterpreterError as error:
+            first = error.__cause__
+            if not isinstance(first, interpreter.InterpreterError):
+                raise
+            raise first from first.__cause__
+
+    interpreter.InterpretedFunction.__call__ = call
 
 
 def _leave_overflow_alone(interpreter: Any) -> None:

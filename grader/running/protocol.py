@@ -85,7 +85,8 @@ class Ended:
     """Why a worker gave no reply: `timeout`, or it died by `signal_name` or with `exit_code`.
 
     Both are None when it lives but closed its end of the channel. `started` is False as long as
-    only the judge's own code had run in it. `line` is where the submission was, 0 if unknown.
+    only the judge's own code had run in it. `line` is where the submission was, 0 if unknown;
+    `recursive`, whether it was there many times over.
     """
 
     timeout: bool = False
@@ -94,6 +95,7 @@ class Ended:
     line: int = 0
     waited_s: float = 0.0
     started: bool = True
+    recursive: bool = False
 
 
 def failed(result: Reply | Ended) -> bool:

@@ -34,6 +34,7 @@ _ROOT = _WORKER.parent.parent.parent
 _OUTPUT_TAIL_BYTES = 16 * 1024
 _FRAME = re.compile(r'  File "([^"\n]*)", line \d+,? in ')  # of faulthandler, of a traceback
 _BELOW_FRAME = ("    ", "  [Previous line repeated")
+_MANY_TIMES = 5  # one line in the hundred frames of a dump: its function calls itself
 _LIVENESS_S = 0.5
 _DUMP_S = 1.0
 START_TIMEOUT_S = 120.0  # the interpreter and torch, perhaps from a cold network disk
@@ -181,22 +182,22 @@ class Sandbox:
         code = self._process.poll()
         self._read_output()
         self.kill()
-        line = self._last_line()
+        lines = self._last_lines()
+        line, recursive = (lines or [0])[0], max(map(lines.count, lines), default=0) >= _MANY_TIMES
         if timeout:
             self._tail[:] = self._tail.replace(b"Fatal Python error: Aborted", b"Stopped here:")
-            return Ended(timeout=True, line=line, waited_s=waited_s)
+            return Ended(timeout=True, line=line, waited_s=waited_s, recursive=recursive)
         name = None
         if code is not None and code < 0:
             name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-        return Ended(False, code, name, line, waited_s)
+        return Ended(False, code, name, line, waited_s, recursive=recursive)
 
-    def _last_line(self) -> int:
-        """Return the line of the submission in the last dump of a fatal signal, 0 if none."""
+    def _last_lines(self) -> list[int]:
+        """Return the submission's lines in the last dump of a fatal signal, the innermost first."""
         pattern = rf'File "[^"\n]*{re.escape(self.filename)}"(?:, line |:)(\d{{1,7}})\b'
         output = self.output()
         fatal = output.rfind("Fatal Python error")
-        match = re.search(pattern, output[max(fatal, 0) :]) if fatal >= 0 else None
-        return int(match[1]) if match else 0
+        return [int(n) for n in re.findall(pattern, output[fatal:])] if fatal >= 0 else []
 
     def _read_output(self) -> None:
         """Take what lies in the pipe, a megabyte at most: the worker may write without end."""

@@ -24,6 +24,7 @@ from grader.running.access import (
     lanes_of,
     running_line,
 )
+from grader.running.interpreting import one_at_a_time
 from grader.running.lineage import (
     MOVES,
     Rows,
@@ -109,7 +110,7 @@ class Tracer:
                 saved.append((owner, name, old))
                 setattr(owner, name, make(old))
 
-        replace(executor, "__call__", self._launched)
+        replace(executor, "__call__", lambda old: one_at_a_time(self._launched(old)))
         replace(builder, "set_grid_idx", self._placed)
         replace(builder, "create_masked_load", self._loaded)
         replace(builder, "create_atomic_rmw", self._updated)
