@@ -181,4 +181,5 @@ def test_no_share_is_too_small_to_be_seen(problem_id: str) -> None:
 
 
 if __name__ == "__main__":
+    torch.set_num_threads(1)
     PAGE.write_text(page(), encoding="utf-8")
