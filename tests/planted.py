@@ -132,8 +132,8 @@ FAULTS = (
     fault(
         "written inputs are not noticed",
         "running/session.py",
-        "    if changed.numel() == 0:\n",
-        "    if changed.numel() >= 0:\n",
+        "        if its_own.any():\n",
+        "        if False:\n",
         "bad_input",
         "wrong_kernels",
     ),
@@ -343,7 +343,7 @@ FAULTS = (
     fault(
         "a coding cookie is believed",
         "source.py",
-        "if cookie and cookie[1].lower() not in _UTF8:",
+        'if cookie and not _is_utf8(cookie[1].lower().replace(b"_", b"-")):',
         "if False:",
         "source",
     ),
