@@ -384,3 +384,17 @@ def test_a_reply_comes_out_of_its_packet_as_it_went_in():
 def test_a_text_that_is_too_long_loses_its_middle():
     reply = Reply.unpack(Reply(1, Status.EXCEPTION, text="b" + "x" * 9000 + "e").pack())
     assert reply.text.startswith("bxx") and reply.text.endswith("xxe") and " ... " in reply.text
+
+
+def test_warnings_of_a_library_are_not_the_submissions(start):
+    text = (
+        "import warnings\n"
+        "warnings.warn_explicit('mine', UserWarning, os.getcwd() + '/answer.py', 7)\n"
+        "warnings.warn_explicit('theirs', RuntimeWarning, '/usr/lib/interpreter.py', 491)\n"
+        "os.write(1, b'printed\\n')\n"
+    )
+    worker = start(text)
+    worker.ready()
+    output = worker.output()
+    assert "answer.py:7: UserWarning: mine" in output and "printed" in output
+    assert "theirs" not in output and "interpreter.py" not in output

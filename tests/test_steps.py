@@ -45,3 +45,18 @@ def test_all_is_green_after_the_last_step(problem_id):
 
 def test_the_page_is_up_to_date():
     assert steps.PAGE.read_text("utf-8") == steps.page(PAGE)
+
+
+def test_the_reports_are_up_to_date():
+    """Of p02, whose sums are the same on every machine; `python -m tests.steps` makes all."""
+    page = (steps.REPORTS / "p02.md").read_text("utf-8")
+    assert page == steps.reports(load_problem("p02"))
+
+
+def test_every_step_has_its_report():
+    for problem in map(load_problem, problem_ids()):
+        page = (steps.REPORTS / f"{problem.id}.md").read_text("utf-8")
+        titles = [line for line in page.splitlines() if line.startswith("## ")]
+        wanted = [f"## Step {n}: {step.title}" for n, step in enumerate(problem.steps, start=1)]
+        assert titles == ["## The stub", *wanted]
+        assert page.count("mode local") == len(titles)

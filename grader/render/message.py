@@ -200,9 +200,13 @@ def _look_closer(problem_id: str, message: Message) -> str:
 
 def _output(message: Message, width: int) -> list[str]:
     rows: list[str] = []
+    whole = True
     for line in clean_lines(message.output) if message.output else ():
+        if not whole and not line.strip(" ^~"):
+            continue  # carets below what was wrapped point nowhere
         label = "output" if not rows else "      "
-        rows += wrap(line, width, f"  {label}  | ", "          |   ")
+        shown = wrap(line, width, f"  {label}  | ", "          |   ")
+        rows, whole = rows + shown, len(shown) == 1
     return rows
 
 

@@ -34,6 +34,7 @@ _ROOT = _WORKER.parent.parent.parent
 _OUTPUT_TAIL_BYTES = 16 * 1024
 _FRAME = re.compile(r'  File "([^"\n]*)", line \d+,? in ')  # of faulthandler, of a traceback
 _BELOW_FRAME = ("    ", "  [Previous line repeated")
+_WARNING = re.compile(r"([^:\n]+):\d+: \w*Warning: ")  # of Python's, its source line below
 _MANY_TIMES = 5  # one line in the hundred frames of a dump: its function calls itself
 _LIVENESS_S = 0.5
 _DUMP_S = 1.0
@@ -219,13 +220,15 @@ class Sandbox:
         return "".join(self._own(lines)).strip("\n")
 
     def _own(self, lines: list[str]) -> Iterator[str]:
-        """Leave the judge's and the libraries' frames out, with the source that stands below."""
-        foreign = False
+        """Leave the frames and warnings of others out, with the source that stands below."""
+        foreign, below = False, _BELOW_FRAME
         for line in lines:
-            frame = _FRAME.match(line)
-            if frame:
-                foreign = frame[1] != self.filename
-            elif not line.startswith(_BELOW_FRAME):
+            frame, warning = _FRAME.match(line), _WARNING.match(line)
+            place = frame or warning
+            if place:
+                foreign = place[1] != self.filename
+                below = _BELOW_FRAME if frame else ("  ",)
+            elif not line.startswith(below):
                 foreign = line.startswith("Extension modules:")
             if not foreign:
                 yield line
