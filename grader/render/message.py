@@ -157,7 +157,7 @@ def message_lines(problem_id: str, cause: Cause, width: int) -> list[str]:
     ):
         if value:
             rows += wrap(value, width, f"  {label:<6}  ")
-    rows += _tiles(message, width)
+    rows += _tiles(message, width, named=diagnosis is not None)
     rows += _output(message, width)
     if diagnosis is not None:
         rows += _remark("note: ", diagnosis.note, width) + _remark("help: ", diagnosis.help, width)
@@ -210,9 +210,9 @@ def _output(message: Message, width: int) -> list[str]:
     return rows
 
 
-def _tiles(message: Message, width: int) -> list[str]:
+def _tiles(message: Message, width: int, *, named: bool) -> list[str]:
     tiles = message.tiles
-    if tiles is None:
+    if tiles is None or (named and is_as_due(tiles)):
         return []
     if is_as_due(tiles):
         text = "every visible key took part once, and no other: look at the arithmetic"
