@@ -234,8 +234,9 @@ class CaseRun:
             on_gpu = self.problem.uses_triton and not self.session.interpret
             if self.case.exact and on_gpu:  # the interpreter has seen such dots before
                 help = 'on a GPU tl.dot of fp32 is TF32 unless it has input_precision="ieee"'
-            headline = f"{_are([d.name for d in differences])} wrong"
-            right = [n for n in self.trial.problem.judged(self.check) if n not in headline.split()]
+            wrong = [d.name for d in differences]
+            headline = f"{_are(wrong)} wrong"
+            right = [n for n in self.trial.problem.judged(self.check) if n not in wrong]
             if right and help is None:
                 help = f"{_are(right)} right: look at what {shown.name} alone is made of"
         return self._finding(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from grader.cases import resolve
+from grader.checks.correctness import expect
 from grader.inputs import case_seed, make_inputs
 from grader.manifest import load_problem, problem_ids
 from grader.running.session import Budget, Session
 from grader.sightings.look import look
+from grader.sightings.scaled import scaled
 from grader.sightings.sighting import Result
 from grader.source import Source
 from tests.forked import forked_workers
@@ -62,3 +64,30 @@ def test_nothing_is_seen_in_a_right_kernel(id: str) -> None:
                     assert look(problem_id, case, trace, result) is None
     finally:
         session.close()
+
+
+@pytest.mark.parametrize(
+    ("given", "factor", "words"),
+    [
+        ({"seqlen": 128}, 0.125, "0.125 (softmax_scale)"),
+        (
+            {"seqlen": 128, "num_q_heads": 2, "num_kv_heads": 1, "softmax_scale": 2.0},
+            2.0,
+            "softmax_scale or the group",
+        ),
+        ({"seqlen": 128}, 0.75, "0.75 times"),
+        ({"seqlen": 1}, 2.0, None),  # lse is one number: any factor would fit
+    ],
+)
+def test_an_output_that_is_off_by_a_factor_everywhere(given, factor, words):
+    problem = load_problem("p05")
+    case = resolve(problem.base.given | given, "fp32", SEED)
+    inputs = make_inputs(problem, case, case_seed(SEED, "scaled"))
+    expected = expect(problem, case, inputs, ("lse",))
+    got = {"lse": (factor * expected.truth["lse"]).float()}
+    found = scaled(case, ("lse",), got, expected)
+    assert (found is None) == (words is None)
+    assert found is None or words in found.title
+    if found:
+        got["lse"][0, 0, 0] += 1.0
+        assert scaled(case, ("lse",), got, expected) is None

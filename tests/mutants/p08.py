@@ -251,6 +251,17 @@ MUTANTS = (
         keeps=0.5,
     ),
     _MUTANT(
+        "dout of the first head of the group",
+        ("groups",),
+        (
+            (
+                "dout_ptr + q_head * dout_strides[1]",
+                "dout_ptr + kv_head * group_size * dout_strides[1]",
+            ),
+        ),
+        keeps=0.5,
+    ),
+    _MUTANT(
         "dout moved by the strides of q",
         ("layouts",),
         (("dout_ptr + q_head * dout_strides[1]", "dout_ptr + q_head * q_strides[1]"),),

@@ -12,6 +12,7 @@ _BY_CAUSE = {
         "p09-chunks_without_an_end",
         "p09-window_pairs_of_sinks_counted_twice",
     ),
+    "HEADS-APART": ("p08-dout_of_the_first_head_of_the_group",),
     "HEADS-OF-NOBODY": (
         "p05-one_head_of_each_group",
         "p05-sections_left_out_of_the_grid",
