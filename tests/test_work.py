@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
 
 from grader import pytest_run
-from grader.checks.walk import tile_map, walk_of
-from grader.checks.work import count_work as figures_of
-from grader.checks.work import disbelieved
 from grader.findings import (
     CaseBegins,
-    Evidence,
     SourceFile,
     TestRequest,
     WorkCounted,
@@ -26,10 +20,8 @@ from grader.model import Verdict, WorkFigures
 from grader.pytest_run import ProblemTrial
 from grader.running.operands import Operand
 from grader.running.reads import Reads
-from grader.running.trace import ACCESS, DOT, PRODUCTS, PROGRAM, Counter, Trace, TraceShape
+from grader.running.trace import Counter
 from grader.scoring import score_work, work_fraction
-from grader.sightings.look import look
-from grader.sightings.sighting import Result
 from grader.source import Source
 from tests.forked import forked_workers
 from tests.harness import SEED, model_answer, whole_answer
@@ -443,142 +435,3 @@ def test_without_the_interpreter_work_is_not_measured(monkeypatch):
     problem = short("p04")
     (work,) = count_in(Heard(problem), problem)
     assert work.evidence.verdict is Verdict.NOT_MEASURED and work.evidence.figures is None
-
-
-# -- a block that holds anything -------------------------------------------------------------------
-
-
-def small_case(problem_id: str, **given):
-    (case,) = load_problem(problem_id).work_cases("5eed")
-    if case.rows is not None:
-        return dataclasses.replace(case, rows=6, cols=8)
-    return dataclasses.replace(case, **({"seqlen_q": 20, "seqlen_k": 20} | given))
-
-
-CASES = {
-    "p02": small_case("p02"),
-    "p03": small_case("p03", seqlen_k=33),
-    "p04": small_case("p04", batch=2, num_q_heads=2, num_kv_heads=2),
-    "p05": small_case("p05", num_q_heads=6, num_kv_heads=2),
-    "p07": small_case("p07"),
-    "p08": small_case("p08", num_q_heads=4, num_kv_heads=2),
-}
-LINES = 90  # of the submission
-OUTPUTS = [("out",), ("lse",), ("dq", "dk", "dv"), ("out", "dk"), ("y",), ()]
-
-
-def plausible(shape: TraceShape, memory: np.ndarray, generator: np.random.Generator) -> None:
-    """Fill a block with numbers that fit their places, and now and then with one that does not."""
-    arrays = shape.arrays(memory)
-    most = int(generator.choice([2, 5, 100]))
-    size = arrays["counters"].shape
-    arrays["counters"][:] = generator.integers(0, most, size) * (generator.random(size) < 0.3)
-    arrays["counters"][Counter.UNKNOWN_DOTS] = generator.random() < 0.1
-    for name, columns in (("dots", DOT), ("accesses", ACCESS), ("programs", PROGRAM)):
-        table = arrays[name][: generator.integers(0, 12) * (generator.random() < 0.7)]
-        for number, column in enumerate(columns):
-            least, largest = shape.limit_of(column)
-            largest = min(largest, most) if generator.random() < 0.8 else largest
-            table[:, number] = generator.integers(max(least, -most), largest + 1, len(table))
-    for name in arrays.keys() - {"counters", "dots", "accesses", "programs"}:
-        size = arrays[name].shape
-        share = generator.choice([0.0, 0.02, 0.5, 1.0])  # of what is not 0
-        arrays[name][:] = generator.integers(1, 3, size) * (generator.random(size) < share)
-
-
-def noise(shape: TraceShape, memory: np.ndarray, generator: np.random.Generator) -> None:
-    """Fill a block with any bytes."""
-    memory[:] = np.frombuffer(generator.bytes(memory.size), np.uint8)
-
-
-@pytest.mark.parametrize("fill", [plausible, noise])
-@pytest.mark.parametrize("problem_id", CASES)
-def test_no_block_of_a_worker_raises_in_the_judge(problem_id, fill):
-    problem, case = load_problem(problem_id), CASES[problem_id]
-    shape = TraceShape.of(case, LINES)
-    generator = np.random.default_rng(7)
-    for number in range(60 if fill is plausible else 8):
-        memory = np.zeros(shape.total_bytes, np.uint8)
-        fill(shape, memory, generator)
-        trace = Trace.of(shape, memory)
-        reason = disbelieved(case, trace)
-        told = ("kernels read ", "the counts contradict ")
-        assert reason is None or reason.startswith(told) or "hidden from the judge" in reason
-        for product in PRODUCTS:
-            walk = walk_of(problem_id, case, trace, product)
-            if walk is not None:
-                found = tile_map(walk)
-                assert len(found.rows) <= 48 and len(found.rows[0]) <= 48
-        wrong = OUTPUTS[number % len(OUTPUTS)]
-        look(problem_id, case, trace, Result(wrong, nan=number % 2 == 0, close=number % 3 == 0))
-        figures = figures_of(problem, case, trace)
-        assert 0 <= work_fraction(figures) <= 1
-        event = WorkCounted(evidence=Evidence(figures=figures))
-        assert read_event(write_event(event)) == event
-        score_work(figures, 2)
-
-
-FORGED = {
-    "negative": {Counter.ELEMENTS_READ: -5, Counter.MULTIPLY_ADDS: -(2**40)},
-    "fewer than different ones": {Counter.ELEMENTS_READ: 5},
-    "fewer than unknown ones": {Counter.UNKNOWN_READS: 2**41},
-    "too many": {Counter.ELEMENTS_READ: 2**63 - 1},
-}
-
-
-@pytest.mark.parametrize("how", FORGED)
-@pytest.mark.parametrize("problem_id", ["p02", "p04", "p05"])
-def test_counts_that_contradict_each_other_are_not_believed(problem_id, how):
-    case = CASES[problem_id]
-    shape = TraceShape.of(case, LINES)
-    memory = np.zeros(shape.total_bytes, np.uint8)
-    counters = shape.arrays(memory)["counters"]
-    for counter in (Counter.ELEMENTS_READ, Counter.DISTINCT_READ, Counter.MULTIPLY_ADDS):
-        counters[counter] = 2**40
-    assert disbelieved(case, Trace.of(shape, memory)) is None
-    for counter, value in FORGED[how].items():
-        counters[counter] = value
-    trace = Trace.of(shape, memory)
-    assert disbelieved(case, trace).startswith("the counts contradict each other: ")
-    amounts = figures_of(load_problem(problem_id), case, trace).amounts
-    assert all(amount.ratio >= 0 for amount in amounts.values())
-
-
-@pytest.mark.parametrize(("unknown", "done"), [(2**19, 2**19), (2**20 - 9, 2**20)])
-def test_reads_of_unknown_tensors_count_where_the_inputs_must_be_among_them(unknown, done):
-    case = CASES["p04"]
-    shape = TraceShape.of(case, LINES)
-    memory = np.zeros(shape.total_bytes, np.uint8)
-    counters = shape.arrays(memory)["counters"]
-    counters[Counter.ELEMENTS_READ], counters[Counter.UNKNOWN_READS] = 2**20, unknown
-    figures = figures_of(load_problem("p04"), case, Trace.of(shape, memory))
-    assert figures.elements_read.done == done
-
-
-def test_rows_of_a_table_that_do_not_fit_are_left_out():
-    shape = TraceShape.of(small_case("p04"), LINES)
-    memory = np.zeros(shape.total_bytes, np.uint8)
-    dots = shape.arrays(memory)["dots"]
-    dots[0] = dots[1] = [1, 0, 0, 16, 16, 64, 1, 16, 16, 3]
-    dots[1, DOT.index("kernel")] = -1
-    dots[2] = 2**63 - 1
-    dots[3] = dots[4] = dots[0]
-    dots[3, DOT.index("line")] = dots[4, DOT.index("loop")] = LINES + 1
-    trace = Trace.of(shape, memory)
-    assert trace.arrays["dots"].tolist() == [[1, 0, 0, 16, 16, 64, 1, 16, 16, 3]]
-    memory[:] = 255
-    assert len(trace.arrays["dots"]) == 1  # a copy: the worker's later writes change nothing
-
-
-def test_a_line_that_the_file_has_not_is_none():
-    shape = TraceShape.of(small_case("p04"), LINES)
-    memory = np.zeros(shape.total_bytes, np.uint8)
-    arrays = shape.arrays(memory)
-    for name in ("mask_lines", "discarded"):
-        arrays[name][:3] = [LINES, LINES + 1, 2**63 - 1]
-    arrays["counters"][Counter.NAN_LINE] = LINES
-    arrays["counters"][Counter.MIXED_LINE] = LINES + 1
-    trace = Trace.of(shape, memory)
-    for name in ("mask_lines", "discarded"):
-        assert trace.arrays[name][:3].tolist() == [LINES, 0, 0]
-    assert (trace.count(Counter.NAN_LINE), trace.count(Counter.MIXED_LINE)) == (LINES, 0)
