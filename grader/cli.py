@@ -124,15 +124,14 @@ def _grade(options: argparse.Namespace) -> int:
     if given.exists() and given.resolve() != GIVEN:
         note = f"{given.name}/ in the submission is not used: the judge has its own copy"
         environment = environment.model_copy(update={"notes": (*environment.notes, note)})
-    jobs = options.jobs or _jobs(environment)
     request = Request(
         submission=options.submission.absolute(),
         shown_as=str(options.submission),
         problems=request_only,
         environment=environment,
         seed=seed,
-        jobs=jobs,
-        compile_workers=max(1, len(os.sched_getaffinity(0)) // min(jobs, len(request_only))),
+        jobs=options.jobs or _jobs(environment),
+        cores=len(os.sched_getaffinity(0)),
         quick=options.quick,
         exit_first=options.exitfirst,
     )

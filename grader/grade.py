@@ -54,7 +54,7 @@ _BROKEN = SEVERITY[: SEVERITY.index(Verdict.SKIPPED)]
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What to grade and how; `jobs` problems are tested side by side.
+    """What to grade and how; `jobs` problems are tested side by side on `cores`.
 
     `quick` leaves speed and memory out, `exit_first` ends a problem at its first failure.
     """
@@ -65,7 +65,7 @@ class Request:
     environment: Environment
     seed: str
     jobs: int = 2
-    compile_workers: int = 1
+    cores: int = 1
     quick: bool = False
     exit_first: bool = False
 
@@ -143,8 +143,14 @@ class Grader:
                 pending.append(problem)
             else:
                 self._done(self._unusable(problem))
-        pool = concurrent.futures.ThreadPoolExecutor(max(1, self.request.jobs))
-        futures = {pool.submit(self._test, problem): problem for problem in pending}
+        pending.sort(key=_weight, reverse=True)  # what takes longest comes first
+        jobs = max(1, self.request.jobs)
+        cores = self.request.cores / max(1, sum(map(_weight, pending[:jobs])))
+        pool = concurrent.futures.ThreadPoolExecutor(jobs)
+        futures = {
+            pool.submit(self._test, problem, max(1, int(cores * _weight(problem)))): problem
+            for problem in pending
+        }
         try:
             for future in concurrent.futures.as_completed(futures):
                 self._done(future.result())
@@ -158,7 +164,7 @@ class Grader:
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def _test(self, problem: Problem) -> ProblemResult:
+    def _test(self, problem: Problem, compile_workers: int) -> ProblemResult:
         start = time.monotonic()
         self.progress.phase(problem.id, "starting")
         run = TestRun(
@@ -167,7 +173,7 @@ class Grader:
             device=self._device,
             seed=self.request.seed,
             children=self._children,
-            compile_workers=self.request.compile_workers,
+            compile_workers=compile_workers,
             exit_first=self.request.exit_first,
             on_case=lambda check, verdict: self.progress.case_done(problem.id, check, verdict),
         )
@@ -384,6 +390,11 @@ class Grader:
         )
         more = "speed and memory to come" if waits and not self.interrupted else ""
         self.progress.problem_done(result.id, result.verdict, result.points, more=more)
+
+
+def _weight(problem: Problem) -> int:
+    """Return about how many kernels a problem has to compile and to run."""
+    return len(problem.outputs)
 
 
 def _of_entry(problem: Problem, checks: Sequence[CheckResult]) -> ComponentResult:

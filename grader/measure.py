@@ -34,10 +34,10 @@ from grader.findings import (
 )
 from grader.manifest import ROOT, Problem, load_problem
 from grader.model import MemoryFigures, SpeedFigures, Verdict
-from grader.running import memory, speed
+from grader.running import forks, memory, speed
 from grader.running.pipe import EventPipe, read_request
 from grader.running.protocol import Ended, Reply, Status
-from grader.running.sandbox import Sandbox
+from grader.running.sandbox import Sandbox, server_environment
 from grader.running.session import Budget
 from grader.running.stopwatch import Bench, CallFailed, Result, Timed
 
@@ -59,9 +59,13 @@ def main() -> None:
     def emit(event: Event) -> None:
         pipe.send(write_event(event))
 
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
-    reference.make_first_calls()
-    measure(request, emit)
+    with contextlib.ExitStack() as stack:
+        # On a CPU, memory is what is resident: of a worker that is forked that is less at first.
+        if request.device == "cuda":
+            stack.enter_context(forks.forking(server_environment()))
+        torch.set_num_threads(len(os.sched_getaffinity(0)))
+        reference.make_first_calls()
+        measure(request, emit)
 
 
 def measure(request: MeasureRequest, emit: Callable[[Event], None]) -> None:

@@ -1,9 +1,13 @@
 """What the judge sees of kernels in the interpreter: TF32 dots, and where a pointer came from."""
 
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 
 from grader.manifest import load_problem
 from grader.model import Verdict
+from grader.running.access import decoded
 from tests.forked import forked_workers
 from tests.harness import judge, model_answer
 
@@ -56,3 +60,9 @@ def test_a_read_far_outside_is_told_with_the_argument_it_came_from(pointer):
     assert old in source
     found = judged(source.replace(old, f"load_keys({pointer} + "), "plain").of("plain")
     assert found.message.headline == f"read outside a tensor: {side} of argument {name}"
+
+
+def test_a_pointer_before_a_tensor_that_lies_low_keeps_its_argument():
+    pointers = [(3 << 48) + 4096 + offset for offset in (0, -(1 << 34))]
+    addresses, numbers = decoded(SimpleNamespace(data=np.array(pointers, np.uint64)))
+    assert addresses.tolist() == [4096, 4096 - (1 << 34)] and numbers.tolist() == [3, 3]

@@ -20,8 +20,7 @@ from typing import Any
 
 import numpy as np
 
-NUMBER_SHIFT = 48  # user space ends below 2**47
-ADDRESS = np.uint64(2**NUMBER_SHIFT - 1)
+_NUMBER_SHIFT = 48  # user space ends below 2**47
 
 
 class OutOfBounds(Exception):
@@ -129,12 +128,13 @@ class AccessMonitor:
         def implicit_cvt(arg: Any) -> Any:
             value = convert(arg)
             if hasattr(arg, "data_ptr"):
-                value.handle.data += np.uint64(self._number(arg.data_ptr()) << NUMBER_SHIFT)
+                value.handle.data += np.uint64(self._number(arg.data_ptr()) << _NUMBER_SHIFT)
             return value
 
         def checked(what: str, ptrs: Any, mask: Any) -> Any:
             self._check(what, ptrs, mask)
-            return interpreter.TensorHandle(ptrs.data & ADDRESS, ptrs.dtype)
+            addresses = decoded(ptrs)[0].astype(np.uint64)
+            return interpreter.TensorHandle(addresses, ptrs.dtype)
 
         # Descriptor loads and stores pass some of these by keyword.
         def create_masked_load(this: Any, ptrs: Any, mask: Any, *args: Any, **options: Any) -> Any:
@@ -190,11 +190,10 @@ class AccessMonitor:
                 extents.append(_extent(f"{name}[{index}]", value))
 
     def _check(self, what: str, ptrs: Any, mask: Any) -> None:
-        pointers, lanes = lanes_of(ptrs, mask)
-        active = pointers[lanes]
+        (addresses, numbers), lanes = decoded(ptrs), active_lanes(ptrs, mask)
+        active, numbers = addresses[lanes], numbers[lanes]
         if active.size == 0:
             return
-        numbers, active = active >> np.uint64(NUMBER_SHIFT), active & ADDRESS
         itemsize = max(1, ptrs.get_element_ty().primitive_bitwidth // 8)
         low, high = int(active.min()), int(active.max()) + itemsize
         if self._inside(low, high):
@@ -226,12 +225,22 @@ class AccessMonitor:
         return f"a tensor: {side} of argument {name}", f", the first of them {far_from_it}"
 
 
-def lanes_of(ptrs: Any, mask: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return the pointer of each lane, with its number, and whether it is active."""
-    pointers = np.asarray(ptrs.data)
+def decoded(ptrs: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return the address of each lane, and the number of the argument that its pointer is of.
+
+    Far before the start of a tensor that lies low in memory an address is negative.
+    """
+    pointers = np.asarray(ptrs.data).astype(np.int64)
+    unused = 64 - _NUMBER_SHIFT
+    addresses = (pointers << unused) >> unused  # with its sign
+    return addresses, (pointers - addresses) >> _NUMBER_SHIFT
+
+
+def active_lanes(ptrs: Any, mask: Any) -> np.ndarray:
+    """Return which lanes of an access are active."""
     if mask is None:
-        return pointers, np.ones(pointers.shape, bool)
-    return pointers, np.broadcast_to(np.asarray(mask.data, dtype=bool), pointers.shape)
+        return np.ones(ptrs.data.shape, bool)
+    return np.broadcast_to(np.asarray(mask.data, dtype=bool), ptrs.data.shape)
 
 
 def running_line(path: str) -> int:

@@ -79,10 +79,9 @@ class ForkServer:
 
     def start(self, program: str, cwd: Path, env: dict[str, str], channel: int) -> Forked | None:
         """Fork a worker that runs `program`; None where a fresh interpreter has to."""
-        fits = env.get("CUDA_VISIBLE_DEVICES") == "" and env.get("OMP_NUM_THREADS") == "1"
-        if self._interprets is not None:
-            fits = fits and env.get("TRITON_INTERPRET") == self._interprets
-        if not fits:
+        # Nothing that is imported asks for a GPU: a worker finds its own.
+        interprets = self._interprets in (None, env.get("TRITON_INTERPRET"))
+        if env.get("OMP_NUM_THREADS") != "1" or not interprets:
             return None
         request = json.dumps({"program": program, "cwd": str(cwd), "env": env}).encode()
         reader, writer = os.pipe()

@@ -260,7 +260,7 @@ class Sandbox:
 
 
 def server_environment(*, interpret: bool = False) -> dict[str, str]:
-    """Return the environment of a process that workers without a GPU are forked from."""
+    """Return the environment of a process that workers are forked from; it sees no GPU."""
     return _environment("cpu", interpret, 1, scratch.folder())
 
 

@@ -17,13 +17,7 @@ from typing import Any
 import numpy as np
 
 from grader.running import trace
-from grader.running.access import (
-    ADDRESS,
-    NUMBER_SHIFT,
-    AccessMonitor,
-    lanes_of,
-    running_line,
-)
+from grader.running.access import AccessMonitor, active_lanes, decoded, running_line
 from grader.running.interpreting import one_at_a_time
 from grader.running.lineage import (
     MOVES,
@@ -256,7 +250,7 @@ class Tracer:
 
     def _operand(self, ptrs: Any) -> tuple[int, Operand | None]:
         """Return where the argument of a pointer starts, and which operand of the call it is."""
-        number = int(np.asarray(ptrs.data).flat[0]) >> NUMBER_SHIFT
+        number = int(decoded(ptrs)[1].flat[0])
         start = self._monitor.start_of(number)
         if start not in self._operands:
             tensor = self._tensors.get(start)
@@ -273,8 +267,7 @@ class Tracer:
         return create_masked_load
 
     def _note_load(self, ptrs: Any, mask: Any, result: Any) -> None:
-        pointers, active = lanes_of(ptrs, mask)
-        addresses = pointers & ADDRESS
+        addresses, active = decoded(ptrs)[0], active_lanes(ptrs, mask)
         start, operand = self._operand(ptrs)
         if not active.any():
             result.tags = _padding(addresses, operand)
@@ -333,8 +326,8 @@ class Tracer:
 
     def _note_update(self, ptrs: Any, mask: Any) -> None:
         """Note that an atomic operation reads what it changes, where that is an input."""
-        pointers, active = lanes_of(ptrs, mask)
-        addresses = (pointers & ADDRESS)[active]
+        active = active_lanes(ptrs, mask)
+        addresses = decoded(ptrs)[0][active]
         inside = self._reads.of_inputs(addresses)
         self._reads.note_inputs(addresses[inside], _itemsize(ptrs))
 
@@ -349,11 +342,11 @@ class Tracer:
         return create_masked_store
 
     def _note_store(self, ptrs: Any, mask: Any) -> None:
-        pointers, active = lanes_of(ptrs, mask)
+        active = active_lanes(ptrs, mask)
         start, _ = self._operand(ptrs)
         tensor = self._tensors.get(start)
         if active.any() and tensor is not None and tensor.dim() == self._output_dims:
-            self._stores.note(start, tensor, (pointers & ADDRESS)[active], self._line())
+            self._stores.note(start, tensor, decoded(ptrs)[0][active], self._line())
 
     # -- products -----------------------------------------------------------------------------
 
