@@ -59,10 +59,7 @@ def main() -> None:
     def emit(event: Event) -> None:
         pipe.send(write_event(event))
 
-    with contextlib.ExitStack() as stack:
-        # On a CPU, memory is what is resident: of a worker that is forked that is less at first.
-        if request.device == "cuda":
-            stack.enter_context(forks.forking(server_environment()))
+    with forks.forking(server_environment()):
         torch.set_num_threads(len(os.sched_getaffinity(0)))
         reference.make_first_calls()
         measure(request, emit)
@@ -72,7 +69,8 @@ def measure(request: MeasureRequest, emit: Callable[[Event], None]) -> None:
     """Measure every file of `request` and emit its evidence."""
     with _device_lock(request.device):
         bench = Bench(request.device)
-        with _worker(_BASELINE.read_bytes(), "naive.py", "attention", bench.device) as baseline:
+        naive_py = (_BASELINE.read_bytes(), "naive.py", "attention")
+        with _worker(*naive_py, bench.device, fresh=bench.device == "cpu") as baseline:
             try:
                 naive = bench.attach(baseline, entry="noncausal_attention")
             except (CallFailed, RuntimeError) as error:  # WSL has no CUDA IPC, for one
@@ -152,7 +150,8 @@ class Measurement:
         for _ in range(speed.STUDENT_BLOCKS[bench.device]):
             self._phase("speed of your answer", submission=True)
             try:
-                with self._submission() as timed:
+                with self._submission() as worker:
+                    timed = self._attach(worker)
                     # Starting a worker takes seconds on a GPU: the same one serves for memory.
                     if bench.device == "cuda" and self._memory is None:
                         self._memory = self._memory_of([timed, timed], naive_extra)
@@ -208,8 +207,8 @@ class Measurement:
         naive_extra = self._naive_memory()
         self._phase("memory of your answer", submission=True)
         try:
-            with self._submission() as short, self._submission() as long:
-                return self._memory_of([short, long], naive_extra)
+            with self._submission(fresh=True) as short, self._submission(fresh=True) as long:
+                return self._memory_of(list(map(self._attach, (short, long))), naive_extra)
         except CallFailed as error:
             return _failure("a call failed", error)
 
@@ -265,12 +264,13 @@ class Measurement:
         self._release_naive()
         return found
 
-    @contextlib.contextmanager
-    def _submission(self) -> Iterator[Timed]:
-        """A fresh worker with the submission, which sees the arena."""
+    def _submission(self, *, fresh: bool = False) -> Sandbox:
+        """Start a worker with the submission and return at once."""
         problem = self.problem
-        with _worker(self.source, problem.file, problem.entry, self.bench.device) as worker:
-            yield self.bench.attach(worker, budget=self._budget)
+        return _worker(self.source, problem.file, problem.entry, self.bench.device, fresh=fresh)
+
+    def _attach(self, worker: Sandbox) -> Timed:
+        return self.bench.attach(worker, budget=self._budget)
 
 
 def speed_evidence(figures: SpeedFigures, problem_id: str) -> Evidence:
@@ -297,9 +297,11 @@ def memory_evidence(figures: MemoryFigures, margin: float) -> Evidence:
     return Evidence(figures=figures)
 
 
-def _worker(source: bytes, file: str, entry: str, device: str) -> Sandbox:
+def _worker(source: bytes, file: str, entry: str, device: str, *, fresh: bool = False) -> Sandbox:
+    """Start a worker; where host memory is measured a fresh one, since a fork has less resident."""
     # One thread: with more, a ratio on the CPU follows whatever else the machine is doing.
-    return Sandbox(source, file, entry, device=device, interpret=False, threads=1)
+    options = {"device": device, "interpret": False, "threads": 1, "fresh": fresh}
+    return Sandbox(source, file, entry, **options)
 
 
 def _device_name(device: str) -> str:

@@ -26,8 +26,8 @@ def answer():
 """
 
 
-def sandbox(source=ANSWER, **options):
-    return Sandbox(source, "answer.py", "answer", device="cpu", interpret=False, **options)
+def sandbox(source=ANSWER, device="cpu", **options):
+    return Sandbox(source, "answer.py", "answer", device=device, interpret=False, **options)
 
 
 @pytest.fixture
@@ -60,6 +60,11 @@ def test_a_worker_is_the_judges_child_and_has_seen_no_other(server):
             assert worker.pid in usage.children(os.getpid())
             assert worker.pid in reaper.started() and os.getsid(worker.pid) == worker.pid
         assert ends(worker.pid) and worker.pid not in reaper.started()
+
+
+def test_a_worker_for_a_gpu_is_forked_too(server):
+    with sandbox(device="cuda") as worker:  # without a GPU it does not come far
+        assert isinstance(worker._process, forks.Forked)
 
 
 @pytest.mark.parametrize(
@@ -118,8 +123,8 @@ def test_without_a_server_that_answers_workers_are_fresh(monkeypatch, harm):
             assert worker.ready().status is Status.OK
 
 
-@pytest.mark.parametrize("options", [{"threads": 2}, {}])
-def test_a_worker_that_needs_other_imports_is_fresh(options):
+@pytest.mark.parametrize("options", [{"threads": 2}, {"fresh": True}, {}])
+def test_a_worker_that_needs_other_imports_or_asks_for_it_is_fresh(options):
     with forks.forking(server_environment(interpret=not options)):
         with sandbox(**options) as worker:
             assert not isinstance(worker._process, forks.Forked)

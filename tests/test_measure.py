@@ -159,6 +159,7 @@ def measurement(monkeypatch):
     file = SourceFile.of("p01", b"")
     run = measure.Measurement(Bench("cpu"), Timed(None, None, "x"), file, events.append)
     monkeypatch.setattr(run, "_submission", contextlib.nullcontext)
+    monkeypatch.setattr(run, "_attach", lambda worker: worker)
     monkeypatch.setattr(speed, "overhead", lambda *_: 0.0)
     evidence = Evidence(verdict=Verdict.NOT_MEASURED, reason="elsewhere")
     monkeypatch.setattr(run, "_measure_memory", lambda: evidence)
@@ -223,8 +224,24 @@ def test_a_baseline_that_needs_too_much_memory_gives_way_to_a_smaller_shape(meas
 
 @pytest.fixture
 def no_worker(monkeypatch):
-    monkeypatch.setattr(measure, "_worker", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(measure, "_worker", lambda *_, **__: contextlib.nullcontext())
     monkeypatch.setattr(Bench, "attach", lambda *_, **__: Timed(None, None, "x"))
+
+
+def test_host_memory_is_measured_in_workers_that_are_not_forked(monkeypatch):
+    asked = []
+
+    def start(*file, device, fresh, **_):
+        asked.append(fresh)
+        return contextlib.nullcontext()
+
+    file, baseline = SourceFile.of("p01", b""), Timed(None, None, "x")
+    run = measure.Measurement(Bench("cpu"), baseline, file, lambda event: None)
+    monkeypatch.setattr(measure, "Sandbox", start)
+    monkeypatch.setattr(run, "_attach", lambda worker: worker)
+    monkeypatch.setattr(run, "_naive_memory", list)
+    monkeypatch.setattr(run, "_memory_of", lambda workers, naive_extra: len(workers))
+    assert run._measure_memory() == 2 and asked == [True, True]
 
 
 def test_without_shared_gpu_memory_nothing_is_measured_and_nothing_lost(no_worker, monkeypatch):

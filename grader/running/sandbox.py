@@ -71,11 +71,13 @@ class Sandbox:
         threads: int = 1,
         program: Path | None = None,
         own_cache: bool = False,
+        fresh: bool = False,
         **settings: Any,
     ) -> None:
         """Start `program`, by default the plain worker, which is told the `settings` too.
 
-        With `own_cache` the kernels it compiles stay in its own folder.
+        With `own_cache` the kernels it compiles stay in its own folder; a `fresh` one is never
+        forked.
         """
         self.filename = filename
         self._folder = Path(tempfile.mkdtemp(prefix="submission-", dir=scratch.folder()))
@@ -91,9 +93,10 @@ class Sandbox:
         if own_cache:
             environment["TRITON_CACHE_DIR"] = str(self._folder / "cache")
         program = program or _WORKER
-        self._process = forks.start(
-            program.name, self._folder, environment, theirs.fileno()
-        ) or reaper.start(
+        forked = None
+        if not fresh:
+            forked = forks.start(program.name, self._folder, environment, theirs.fileno())
+        self._process = forked or reaper.start(
             [
                 *(sys.executable, "-I", "-B", "-u", "-X", "utf8"),
                 *(str(program), str(theirs.fileno())),
