@@ -43,6 +43,12 @@ def test_all_is_green_after_the_last_step(problem_id):
     assert {name for new in PAGE[problem_id] for name in new} == wanted
 
 
+def test_a_student_writes_a_quarter_of_the_required_code():
+    required = [p for p in map(load_problem, problem_ids()) if not p.bonus]
+    _, code, students, _ = map(sum, zip(*map(steps.sizes, required), strict=True))
+    assert 4 * students >= code
+
+
 def test_the_page_is_up_to_date():
     assert steps.PAGE.read_text("utf-8") == steps.page(PAGE)
 

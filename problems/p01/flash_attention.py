@@ -61,12 +61,11 @@ def flash_attention(
         visible_stop = _visible_stop(q_stop, seqlen_k, is_causal)
         for k_start in range(0, visible_stop, tile_k):
             k_stop = min(k_start + tile_k, visible_stop)
-            k_tile = k_heads[:, k_start:k_stop]  # (batch * heads, keys, head_dim)
-            v_tile = v_heads[:, k_start:k_stop]  # (batch * heads, keys, head_dim)
-
-            # >>> step 1: scores of one tile (about 1 line)
-            # After it: `scores`, (batch * heads, rows, keys), fp32, holds softmax_scale times the
-            # dot product of each query of the tile with each key of the tile.
+            # >>> step 1: scores of one tile (about 3 lines)
+            # After it: `k_tile` and `v_tile`, (batch * heads, keys, head_dim), are the rows from
+            # k_start to k_stop of `k_heads` and `v_heads`; `scores`, (batch * heads, rows, keys),
+            # fp32, holds softmax_scale times the dot product of each query of the tile with each
+            # key of the tile.
             raise NotImplementedError("p01 step 1: scores of one tile; see problems/p01/README.md")
             # <<< step 1
             if is_causal:

@@ -31,11 +31,13 @@ def _attention_kernel(
     the heads of a group share what comes from DRAM; no score leaves the chip.
     Limits: head_dim contiguous; IS_EVEN only where BLOCK_N divides seqlen.
     """
-    query_start = (tl.num_programs(1) - 1 - tl.program_id(1)) * BLOCK_M
-    # >>> step 1: batch and query head (about 6 lines)
+    # >>> step 1: batch, query head and query tile (about 7 lines)
     # After it: `batch` and `q_head`, int64, follow from the program's place in its section (axis 0)
-    # and the section (axis 2); q_ptr, out_ptr and lse_ptr point at the first row of that head.
-    raise NotImplementedError("p05 step 1: batch and query head; see problems/p05/README.md")
+    # and the section (axis 2); q_ptr, out_ptr and lse_ptr point at the first row of that head;
+    # `query_start` is the first query of the program's tile (axis 1), the last tile in program 0.
+    raise NotImplementedError(
+        "p05 step 1: batch, query head and query tile; see problems/p05/README.md"
+    )
     # <<< step 1
     # >>> step 2: the kv head of the query head (about 3 lines)
     # After it: k_ptr and v_ptr point at the first row of the kv head that this query head shares.

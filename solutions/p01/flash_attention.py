@@ -61,10 +61,9 @@ def flash_attention(
         visible_stop = _visible_stop(q_stop, seqlen_k, is_causal)
         for k_start in range(0, visible_stop, tile_k):
             k_stop = min(k_start + tile_k, visible_stop)
+            # >>> step 1: scores of one tile (about 3 lines)
             k_tile = k_heads[:, k_start:k_stop]  # (batch * heads, keys, head_dim)
             v_tile = v_heads[:, k_start:k_stop]  # (batch * heads, keys, head_dim)
-
-            # >>> step 1: scores of one tile (about 1 line)
             scores = tile_matmul(q_tile, k_tile.transpose(1, 2), softmax_scale)
             # <<< step 1
             if is_causal:

@@ -31,8 +31,8 @@ def _attention_kernel(
     the heads of a group share what comes from DRAM; no score leaves the chip.
     Limits: head_dim contiguous; IS_EVEN only where BLOCK_N divides seqlen.
     """
+    # >>> step 1: batch, query head and query tile (about 7 lines)
     query_start = (tl.num_programs(1) - 1 - tl.program_id(1)) * BLOCK_M
-    # >>> step 1: batch and query head (about 6 lines)
     batch_head = tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)
     # Divided as 32 bits, which is faster; int64 because they will meet strides.
     batch = (batch_head // num_q_heads).to(tl.int64)
