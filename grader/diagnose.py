@@ -59,12 +59,17 @@ class Cause:
 
 
 class Casebook:
-    """Collects the results of one problem and settles on their causes when all are in."""
+    """Collects the results of one entry point and settles on their causes when all are in.
 
-    def __init__(self, problem: Problem) -> None:
+    With `bridge` that is the first step of the problem, which has known mistakes of its own.
+    """
+
+    def __init__(self, problem: Problem, *, bridge: bool = False) -> None:
         self._problem = problem
+        self._bridge = problem.bridge if bridge else None
         self._mistakes: dict[str, list[reference.Mistake]] = {}
-        for mistake in reference.mistakes_for(problem.id):
+        known = reference.bridge_mistakes_for if bridge else reference.mistakes_for
+        for mistake in known(problem.id):
             self._mistakes.setdefault(mistake.id, []).append(mistake)
         self._possible = set(self._mistakes)
         self._fits: dict[str, dict[Place, Fit]] = {id: {} for id in self._mistakes}
@@ -153,7 +158,7 @@ class Casebook:
                 note=mistake.note,
                 help=mistake.help,
             )
-            step = self._problem.step_of_cause(id)
+            step = self._bridge.step if self._bridge else self._problem.step_of_cause(id)
             causes.append(Cause(diagnosis, step, tuple(sorted(places))))
             explained |= places
         return causes

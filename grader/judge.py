@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -15,7 +16,7 @@ from grader.checks import outcome
 from grader.checks.correctness import Difference, Expected, expect, find_differences, ranges
 from grader.checks.walk import tile_map, walk_of
 from grader.checks.work import count_work, disbelieved
-from grader.diagnose import Casebook
+from grader.diagnose import Casebook, Cause
 from grader.findings import Evidence, Finding
 from grader.inputs import Inputs, case_seed, invalidate, make_inputs
 from grader.manifest import WORK, Check, Problem
@@ -57,8 +58,18 @@ class Trial:
     # Whether to compile beside the tests, from the first call on that came back with a result.
     compiles_ahead: bool = False
     called: bool = False  # a case that asks for a result was run
+    bridge_casebook: Casebook | None = None  # what came of the bridge, if there is one
     overwritten: str | None = None  # what a call wrote to and may not
     forward_right: bool = False  # `out` was right in a call without a backward pass
+
+    def __post_init__(self) -> None:
+        if self.problem.bridge is not None:
+            self.bridge_casebook = type(self.casebook)(self.problem, bridge=True)
+
+    def causes(self, step_at: Callable[[int], int | None]) -> list[Cause]:
+        """Return the causes of what came out wrong, see `Casebook.settle`."""
+        of_bridge = self.bridge_casebook.settle(step_at) if self.bridge_casebook else []
+        return of_bridge + self.casebook.settle(step_at)
 
     def answered(self, session: Session) -> None:
         """Begin to compile for GPUs that are not there, once: what returns nothing need not be."""
@@ -145,9 +156,7 @@ class CaseRun:
         differences = find_differences(evidence.outputs, expected)
         self._look_at_out(names, judged, differences)
         differences = [d for d in differences if d.name in judged]
-        tiles = None
-        if not self.check.bridge:  # known mistakes and sightings are of the problem's own entry
-            tiles = self._learn(call, inputs, names, evidence, expected, differences)
+        tiles = self._learn(call, inputs, names, evidence, expected, differences)
         if not differences:
             return None
         return self._wrong(differences, evidence, tiles, second_call=call > 0)
@@ -172,12 +181,15 @@ class CaseRun:
         differences: list[Difference],
     ) -> TileMap | None:
         """Let the casebook know of a result; where it is wrong, see what the kernels did."""
-        casebook = self.trial.casebook
+        casebook = self.trial.bridge_casebook if self.check.bridge else self.trial.casebook
+        assert casebook is not None
         if not differences:
             casebook.add_right(self.case, lambda: self._again(call, names))
             return None
         place = (self.check.id, self.index)
         casebook.add_wrong(place, self.case, inputs, evidence.outputs, expected)
+        if self.check.bridge:  # what is seen is told of the problem's own entry
+            return None
         result = _result(differences, evidence.outputs, expected)
         tiles = None if call else self._look(inputs, names, result)
         times = scaled(self.case, result.wrong, evidence.outputs, expected)

@@ -255,7 +255,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         came_to_end = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
         if came_to_end and not session.shouldfail:
             trial.count_work()
-        for cause in trial.judged.casebook.settle(trial.source.step_at):
+        for cause in trial.judged.causes(trial.source.step_at):
             found = CauseFound(**vars(cause))
             run.send(found)
             causes |= {(trial.problem.id, *place): found for place in cause.cases}

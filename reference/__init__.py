@@ -6,6 +6,7 @@ from .blocked import blocked_attention, blocked_gradients
 from .gradients import attention_gradients, gqa_gradients, gradients
 from .magnitudes import magnitudes
 from .mistakes import MISTAKES, Mistake, mistakes_for, relative_distance
+from .mistakes_of_bridges import bridge_mistakes_for
 from .naive import (
     causal_attention,
     flash_attention,
@@ -28,6 +29,7 @@ __all__ = [
     "attention_gradients",
     "blocked_attention",
     "blocked_gradients",
+    "bridge_mistakes_for",
     "causal_attention",
     "flash_attention",
     "gqa_attention",

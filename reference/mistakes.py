@@ -8,6 +8,7 @@ import torch
 from .mistakes_backward import BACKWARD_MISTAKES
 from .mistakes_mask import MASK_MISTAKES
 from .mistakes_of_rows import ROW_MISTAKES
+from .mistakes_of_tiles import TILE_MISTAKES
 from .mistakes_row_sum import ROW_SUM_MISTAKES
 from .mistakes_softmax import SOFTMAX_MISTAKES
 from .rules import OUTPUTS
@@ -16,7 +17,10 @@ from .variants import Mistake
 __all__ = ["MISTAKES", "Mistake", "mistakes_for", "relative_distance"]
 
 # Where two agree on an input, the first is the likelier one.
-MISTAKES = (*MASK_MISTAKES, *SOFTMAX_MISTAKES, *ROW_SUM_MISTAKES, *BACKWARD_MISTAKES, *ROW_MISTAKES)
+MISTAKES = (
+    *MASK_MISTAKES, *SOFTMAX_MISTAKES, *TILE_MISTAKES, *ROW_SUM_MISTAKES, *BACKWARD_MISTAKES,
+    *ROW_MISTAKES,
+)  # fmt: skip
 
 
 def _for_problem(fn, problem_id, inputs, options):

@@ -25,7 +25,7 @@ def _scaled(case, scale):
     return attend(case, scale=scale)
 
 
-def _weights(case):
+def row_weights(case):
     """Unnormalised weights exp(score - row maximum), that maximum, and their sum."""
     scores = case.masked()
     row_max = scores.amax(-1)
@@ -34,28 +34,28 @@ def _weights(case):
 
 
 def _lse_units_mixed(case):
-    _, row_max, row_sum = _weights(case)
+    _, row_max, row_sum = row_weights(case)
     return _with_lse(case, row_max * LOG2_E + row_sum.log())
 
 
 def _lse_units_mixed_otherwise(case):
-    _, row_max, row_sum = _weights(case)
+    _, row_max, row_sum = row_weights(case)
     return _with_lse(case, row_max + row_sum.log() * LOG2_E)
 
 
 def _lse_unscaled_max(case):
-    _, row_max, row_sum = _weights(case)
+    _, row_max, row_sum = row_weights(case)
     return _with_lse(case, row_max / (case.scale or 1.0) + row_sum.log())
 
 
 def _acc_overwritten(case, tile):
     last_tile = (case.key // tile == case.last_key // tile).double()
-    weights, _, row_sum = _weights(case)
+    weights, _, row_sum = row_weights(case)
     return {"out": (weights * last_tile / row_sum[..., None]) @ case.values()}
 
 
 def _lse_log_scaled(case):
-    _, row_max, row_sum = _weights(case)
+    _, row_max, row_sum = row_weights(case)
     return _with_lse(case, row_max + row_sum.log() / LOG2_E)
 
 
@@ -242,7 +242,7 @@ SOFTMAX_MISTAKES = (
     ),
     *known_per_tile(
         "RUNNING-MAX-FORGOTTEN",
-        KERNELS,
+        FORWARD,
         "the running maximum stays at minus infinity",
         "your output equals attention to the last tile of {tile} keys alone, and lse is -inf",
         "keep the new maximum as the running maximum of the next round",
@@ -270,7 +270,7 @@ SOFTMAX_MISTAKES = (
         "the output is not divided by the sum of the weights",
         "your output equals exp(scores - maximum) @ v",
         "divide the accumulator by the running sum after the last tile",
-        lambda case: {"out": _weights(case)[0] @ case.values()},
+        lambda case: {"out": row_weights(case)[0] @ case.values()},
     ),
     known(
         "SOFTMAX-OVER-QUERIES",
@@ -334,7 +334,7 @@ SOFTMAX_MISTAKES = (
         "lse lacks the running maximum",
         "your lse equals log(sum of exp(score - maximum)); out is right",
         "add the running maximum to the logarithm of the running sum",
-        lambda case: _with_lse(case, _weights(case)[2].log()),
+        lambda case: _with_lse(case, row_weights(case)[2].log()),
     ),
     known(
         "LSE-WITHOUT-SUM",
@@ -342,7 +342,7 @@ SOFTMAX_MISTAKES = (
         "lse lacks the logarithm of the running sum",
         "your lse equals the largest score of the row; out is right",
         "add the running maximum to the logarithm of the running sum",
-        lambda case: _with_lse(case, _weights(case)[1]),
+        lambda case: _with_lse(case, row_weights(case)[1]),
     ),
     known(
         "LSE-UNSCALED-MAX",

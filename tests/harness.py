@@ -141,7 +141,7 @@ def judge(
                 findings.cases[(check.id, index)] = finding
                 if enough(findings.cases):
                     break
-        causes = trial.casebook.settle(data.step_at)
+        causes = trial.causes(data.step_at)
     finally:
         for session in sessions.values():
             session.close()

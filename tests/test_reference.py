@@ -346,6 +346,10 @@ def mistake_cases(problem_id):
     cases = [(inputs, options), (inputs, options | {"softmax_scale": 0.11})]
     if problem_id == "p01":
         cases.append((inputs, {"is_causal": True}))
+        longer = random_inputs(num_kv_heads=4, seqlen=48, seqlen_k=72)
+        cases += [(longer, {"tile_q": 32, "tile_k": 16}), (longer, {"tile_q": 16, "tile_k": 32})]
+        square = random_inputs(num_kv_heads=4, seqlen=80)
+        cases += [(square, {"tile_q": 32, "tile_k": 16, "is_causal": True})]
     if problem_id == "p09":
         logits = torch.linspace(0.5, 3, 6, dtype=torch.float64)
         cases.append((inputs | {"sink_logits": logits}, options))

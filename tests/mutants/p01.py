@@ -94,6 +94,8 @@ MUTANTS = (
         "scaled again inside exp",
         ("plain", "lse"),
         ((_WEIGHTS, "weights = torch.exp(softmax_scale * (scores - new_max))"),),
+        expected_id="SCALE-AGAIN-IN-WEIGHTS",
+        step=2,
     ),
     _MUTANT(
         "softmax_scale ignored",
@@ -128,16 +130,24 @@ MUTANTS = (
     _MUTANT(
         "acc overwritten", ("plain",), ((_RESCALED_ACC, "tile_acc"),), "ACC-OVERWRITTEN", step=3
     ),
-    _MUTANT("sum overwritten", ("plain", "lse"), ((_RESCALED_SUM, "tile_sum"),)),
+    _MUTANT(
+        "sum overwritten",
+        ("plain", "lse"),
+        ((_RESCALED_SUM, "tile_sum"),),
+        "SUM-OVERWRITTEN",
+        step=3,
+    ),
     _MUTANT(
         "running max forgotten",
         ("plain",),
         (("running_max, running_sum, acc = new_max, ", "running_sum, acc = "),),
+        expected_id="RUNNING-MAX-FORGOTTEN",
     ),
     _MUTANT(
         "old maximum subtracted",
         ("plain",),
         ((_WEIGHTS, _WEIGHTS.replace("new_max", "running_max")),),
+        caught_as=NAN,
     ),
     _MUTANT(
         "rescale upside down",
@@ -173,6 +183,8 @@ MUTANTS = (
         "k reshaped instead of transposed",
         ("plain",),
         (("k_tile.transpose(1, 2)", "k_tile.reshape(-1, k_tile.shape[2], k_stop - k_start)"),),
+        expected_id="K-RESHAPED",
+        step=1,
     ),
     _MUTANT(
         "k and v swapped",
@@ -218,12 +230,21 @@ MUTANTS = (
             ),
         ),
         keeps=0.6,
+        expected_id="LOOP-OVER-SEQLEN-Q",
+    ),
+    _MUTANT(
+        "tiles begin as far apart as queries",
+        ("tile_sizes",),
+        (("range(0, visible_stop, tile_k)", "range(0, visible_stop, tile_q)"),),
+        "KEY-TILES-BEGIN-AT-TILE-Q",
+        keeps=0.6,
     ),
     _MUTANT(
         "tiles as wide as high",
         ("tile_sizes",),
         (("k_stop = min(k_start + tile_k,", "k_stop = min(k_start + tile_q,"),),
         keeps=0.6,
+        expected_id="KEY-TILES-END-AT-TILE-Q",
     ),
     # -- causal mask ------------------------------------------------------------------------------
     _MUTANT(
@@ -256,7 +277,14 @@ MUTANTS = (
         step=5,
         keeps=0.5,
     ),
-    _MUTANT("diagonal tile not masked", ("causal",), ((_CROSSED, "False"),), keeps=0.5),
+    _MUTANT(
+        "diagonal tile not masked",
+        ("causal",),
+        ((_CROSSED, "False"),),
+        "DIAGONAL-TILES-NOT-MASKED",
+        step=5,
+        keeps=0.5,
+    ),
     _MUTANT(
         "mask transposed",
         ("causal",),
@@ -265,6 +293,7 @@ MUTANTS = (
             (_CROSSED, "True"),
             (_STOP, _STOP.replace("q_stop", "seqlen_k")),
         ),
+        caught_as=NAN,
         keeps=0.5,
     ),
     _MUTANT(
@@ -275,12 +304,28 @@ MUTANTS = (
             ("key = torch.arange(k_start, k_stop,", "key = torch.arange(k_stop - k_start,"),
         ),
         keeps=0.5,
+        expected_id="MASK-INSIDE-THE-TILE",
+        step=5,
+    ),
+    _MUTANT(
+        "mask by position in every tile",
+        ("causal", "causal_tiles"),
+        (
+            ("query = torch.arange(q_start, q_stop,", "query = torch.arange(q_stop - q_start,"),
+            ("key = torch.arange(k_start, k_stop,", "key = torch.arange(k_stop - k_start,"),
+            (_CROSSED, "True"),
+        ),
+        "MASK-INSIDE-EVERY-TILE",
+        step=5,
+        keeps=0.5,
     ),
     _MUTANT(
         "diagonal tile skipped",
         ("causal",),
         (("= _visible_stop(q_stop,", "= _visible_stop(max(q_start, 1),"),),
         keeps=0.5,
+        expected_id="DIAGONAL-TILES-SKIPPED",
+        step=6,
     ),
     _MUTANT(
         "causal without being asked",

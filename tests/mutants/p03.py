@@ -14,8 +14,64 @@ _LOAD_K = "load_keys(k_ptr + k_offs, keys, seqlen_k, IS_EVEN)"
 _OFFSET_K = "k_ptr += batch * k_strides[0] + head * k_strides[1]"
 _OFFSET_V = "v_ptr += batch * v_strides[0] + head * v_strides[1]"
 
+_ROW = partial(_MUTANT, checks=("row_logsumexp",), step=1, keeps=0.6)
+_ROW_SUM = "row_sum * tl.exp2(row_max - new_max) + tl.sum("
+_ROW_LSE = "(row_max + tl.log2(row_sum)) * LN_2)"
+_COLUMNS = "range(0, cols, BLOCK_N)"
+
 MUTANTS = (
     *everywhere("p03"),
+    # -- the log-sum-exp of a row -----------------------------------------------------------------
+    _ROW(
+        "row in natural units",
+        edits=((".to(tl.float32) * LOG2_E", ".to(tl.float32)"),),
+        expected_id="ROW-IN-NATURAL-UNITS",
+    ),
+    _ROW(
+        "row to base 2",
+        edits=((_ROW_LSE, _ROW_LSE.replace(" * LN_2", "")),),
+        expected_id="ROW-LSE-BASE-2",
+    ),
+    _ROW(
+        "row in mixed units",
+        edits=(
+            (".to(tl.float32) * LOG2_E", ".to(tl.float32)"),
+            ("tl.exp2(row_max - new_max)", "tl.exp(row_max - new_max)"),
+            ("tl.exp2(x - new_max)", "tl.exp(x - new_max)"),
+        ),
+        expected_id="ROW-UNITS-MIXED",
+    ),
+    _ROW(
+        "row sum not rescaled",
+        edits=((_ROW_SUM, "row_sum + tl.sum("),),
+        expected_id="ROW-RESCALE-MISSING",
+    ),
+    _ROW(
+        "row sum overwritten",
+        edits=((_ROW_SUM, "tl.sum("),),
+        expected_id="ROW-SUM-OVERWRITTEN",
+    ),
+    _ROW(
+        "row padded with zeros",
+        edits=(('mask=offs_n < cols, other=float("-inf")', "mask=offs_n < cols, other=0.0"),),
+        expected_id="ROW-PADDING-COUNTED",
+    ),
+    _ROW(
+        "last columns of the row dropped",
+        edits=((_COLUMNS, "range(0, cols // BLOCK_N * BLOCK_N, BLOCK_N)"),),
+        expected_id="ROW-LAST-TILE-DROPPED",
+    ),
+    _ROW(
+        "first columns of the row alone",
+        edits=((_COLUMNS, "range(0, 1, BLOCK_N)"),),
+        expected_id="ROW-FIRST-TILE-ONLY",
+    ),
+    _ROW(
+        "row without its maximum",
+        edits=((_ROW_LSE, "tl.log2(row_sum) * LN_2)"),),
+        expected_id="ROW-WITHOUT-MAX",
+    ),
+    # -- scores -----------------------------------------------------------------------------------
     _MUTANT(
         "maximum not scaled",
         ("plain",),

@@ -1,0 +1,176 @@
+"""Known mistakes in the bridges: a row's log-sum-exp (p03), the gradients in PyTorch (p08)."""
+
+import math
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from .mistakes_backward import BACKWARD_MISTAKES
+from .mistakes_of_rows import ROW_MISTAKES
+from .variants import LOG2_E, Mistake, known
+
+_LN_2 = 1.0 / LOG2_E
+_COLUMNS = 128  # of a tile of p03's first step, and keys of one of p08's
+_RESCALE = "multiply the running sum by exp2(old maximum - new maximum), then add the tile's"
+_UNITS = "multiply x by log2(e) when it is loaded: exp2 and the conversion at the end expect that"
+
+
+def _of_row(id, title, note, help, compute):
+    """A mistake of `row_logsumexp`; compute(x), x (rows, cols) in fp64, returns lse."""
+
+    def fn(inputs, options):
+        return {"lse": compute(inputs["x"].double())}
+
+    return Mistake(id, ("p03",), title, note, help, fn)
+
+
+def _row_sum(x, *, rescaled=True, overwritten=False):
+    """The largest number of each row, and the sum of exp(x - maximum) with a step changed."""
+    row_max, row_sum = x.new_full(x.shape[:1], -math.inf), x.new_zeros(x.shape[:1])
+    for part in x.split(_COLUMNS, dim=1):
+        new_max = torch.maximum(row_max, part.amax(1))
+        before = row_sum * (torch.exp(row_max - new_max) if rescaled else 1.0)
+        row_sum = torch.exp(part - new_max[:, None]).sum(1) + (0.0 if overwritten else before)
+        row_max = new_max
+    return row_max, row_sum
+
+
+def _lse_of(x, **changes):
+    row_max, row_sum = _row_sum(x, **changes)
+    return row_max + row_sum.log()
+
+
+def _padded(x):
+    return torch.nn.functional.pad(x, (0, -x.shape[1] % _COLUMNS)).logsumexp(1)
+
+
+def _whole_tiles(x):
+    cols = x.shape[1] // _COLUMNS * _COLUMNS
+    return x[:, :cols].logsumexp(1)
+
+
+def _pytorch(case, *, probs=None, of_query=1.0):
+    """The gradients of p08's first step with P, or the pairs that reach dq, replaced."""
+    scores = case.scores().masked_fill(~case.visible(), -math.inf)
+    probs = scores.softmax(-1) if probs is None else probs(scores)
+    values, keys = case.values(), case.k[:, case.kv_heads]
+    delta = (case.dout * (scores.softmax(-1) @ values)).sum(-1, keepdim=True)
+    dscores = probs * (case.dout @ values.mT - delta)
+
+    def of_group(per_head):
+        return per_head.unflatten(1, (case.num_kv_heads, case.group_size)).sum(2)
+
+    return {
+        "dq": case.scale * (dscores * of_query) @ keys,
+        "dk": of_group(case.scale * dscores.mT @ case.q),
+        "dv": of_group(probs.mT @ case.dout),
+    }
+
+
+def _softmax_of_each_tile(scores):
+    tiles = [tile.softmax(-1).nan_to_num(0.0) for tile in scores.split(_COLUMNS, dim=-1)]
+    return torch.cat(tiles, -1)
+
+
+def _last_tile(case):
+    return (case.key // _COLUMNS == case.query // _COLUMNS).double()
+
+
+_OF_A_ROW = (
+    _of_row(
+        "ROW-LSE-BASE-2",
+        "lse is a logarithm to base 2",
+        "your lse equals log2 of the sum of exponentials",
+        "convert once, at the end: a logarithm to base 2 times ln(2) is a natural one",
+        lambda x: x.logsumexp(1) * LOG2_E,
+    ),
+    _of_row(
+        "ROW-IN-NATURAL-UNITS",
+        "exp2 is taken of numbers in natural units",
+        "your lse equals ln(sum of 2^x)",
+        _UNITS,
+        lambda x: (x * _LN_2).logsumexp(1),
+    ),
+    _of_row(
+        "ROW-UNITS-MIXED",
+        "the maximum and the logarithm of the sum are in different units",
+        "your lse equals maximum * ln(2) + ln(sum of exp(x - maximum))",
+        _UNITS,
+        lambda x: x.amax(1) * _LN_2 + (x - x.amax(1, keepdim=True)).exp().sum(1).log(),
+    ),
+    _of_row(
+        "ROW-RESCALE-MISSING",
+        "the running sum is not rescaled when the running maximum grows",
+        "your lse equals that of tiles of 128 columns whose sums are added as they are",
+        _RESCALE,
+        lambda x: _lse_of(x, rescaled=False),
+    ),
+    _of_row(
+        "ROW-SUM-OVERWRITTEN",
+        "only the last tile of columns reaches the running sum",
+        "your lse equals maximum + log(sum over the last tile of 128 columns)",
+        _RESCALE,
+        lambda x: _lse_of(x, overwritten=True),
+    ),
+    _of_row(
+        "ROW-PADDING-COUNTED",
+        "columns past the end count as zeros",
+        "your lse equals that of rows with zeros up to the next multiple of 128",
+        "load minus infinity where the mask is off: other=float('-inf')",
+        _padded,
+    ),
+    _of_row(
+        "ROW-LAST-TILE-DROPPED",
+        "the last, partial tile of columns is not visited",
+        "your lse equals that of the first cols // 128 * 128 columns",
+        "loop over range(0, cols, BLOCK_N), and mask the columns past the end",
+        _whole_tiles,
+    ),
+    _of_row(
+        "ROW-FIRST-TILE-ONLY",
+        "only the first tile of columns is visited",
+        "your lse equals that of the first 128 columns",
+        "add the start of the tile to the offsets of the columns",
+        lambda x: x[:, :_COLUMNS].logsumexp(1),
+    ),
+    _of_row(
+        "ROW-WITHOUT-MAX",
+        "lse lacks the running maximum",
+        "your lse equals log(sum of exp(x - maximum))",
+        "add the running maximum to the logarithm of the running sum",
+        lambda x: x.logsumexp(1) - x.amax(1),
+    ),
+)
+
+_OF_GRADIENTS = (
+    *BACKWARD_MISTAKES,
+    *ROW_MISTAKES,
+    known(
+        "SOFTMAX-OF-EACH-TILE",
+        ("p08",),
+        "the weights sum to 1 over each tile of keys, not over the row",
+        "your gradients equal those with P = softmax(scores of a tile of 128 keys)",
+        "recompute P from the forward pass: exp(scores - lse), with the lse of the whole row",
+        lambda case: _pytorch(case, probs=_softmax_of_each_tile),
+    ),
+    known(
+        "DQ-OVERWRITTEN",
+        ("p08",),
+        "only one tile of keys reaches dq",
+        "your dq equals the share of the last tile of 128 keys that a query sees",
+        "add each tile's share to the rows of dq from the tile's first key on",
+        lambda case: _pytorch(case, of_query=_last_tile(case)),
+    ),
+)
+
+
+def bridge_mistakes_for(problem_id):
+    """The mistakes that can be made in the first step of a problem: of p03 and p08, none else."""
+    if problem_id == "p03":
+        return _OF_A_ROW
+    return tuple(
+        replace(mistake, fn=partial(mistake.fn, problem_id=problem_id))
+        for mistake in (_OF_GRADIENTS if problem_id == "p08" else ())
+        if problem_id in mistake.problems
+    )

@@ -1,0 +1,143 @@
+"""Known mistakes of p01 in its tiles, whose sizes are arguments."""
+
+import torch
+
+from .mistakes_softmax import row_weights
+from .variants import attend, known, online
+
+P01 = ("p01",)
+
+
+def _sum_overwritten(case):
+    last_tile = case.key // case.tile_k == case.last_key // case.tile_k
+    weights, row_max, _ = row_weights(case)
+    row_sum = (weights * last_tile).sum(-1)
+    row_sum = row_sum.masked_fill(row_sum == 0.0, torch.nan)
+    out = weights @ case.values() / row_sum[..., None]
+    return {"out": out, "lse": row_max + row_sum.log()}
+
+
+def _k_reshaped(case):
+    scores = case.scores()
+    for end in case.walk_end.unique().tolist():
+        rows = (case.walk_end == end)[:, 0]
+        for start in range(0, end, case.tile_k):
+            k_tile = case.k[:, :, start : min(start + case.tile_k, end)]
+            reshaped = k_tile.reshape(*k_tile.shape[:2], k_tile.shape[3], k_tile.shape[2])
+            keys = slice(start, start + k_tile.shape[2])
+            scores[:, :, rows, keys] = case.scale * case.q[:, :, rows] @ reshaped
+    scores.masked_fill_(~case.visible(), -torch.inf)
+    lse = torch.logsumexp(scores, dim=-1)
+    return {"out": torch.exp(scores - lse[..., None]) @ case.values(), "lse": lse}
+
+
+def _walked(case, step, width):
+    """Attention with the tiles of `width` keys that begin at multiples of `step`."""
+    before = ((case.key - width) // step).clamp(min=-1)
+    return attend(case, case.visible() * (case.key // step - before))
+
+
+def _mask_inside_the_tile(case, every_tile):
+    if not case.is_causal:
+        return attend(case)
+    shown = case.key % case.tile_k <= case.query % case.tile_q
+    if not every_tile:
+        tile_end = (case.key // case.tile_k + 1) * case.tile_k
+        first_query = case.query_tile_end - case.tile_q
+        shown |= torch.minimum(tile_end, case.walk_end) - 1 <= first_query
+    return attend(case, shown & (case.key < case.walk_end))
+
+
+def _diagonal_skipped(case):
+    if not case.is_causal:
+        return attend(case)
+    # Whether the first queries, which have no full tile, see anything is left open.
+    return attend(case, case.visible() & (case.key < case.query_tile_end - case.tile_q))
+
+
+_ONE_SIZE = "begin a key tile every tile_k keys, and end each of them tile_k keys further"
+_MASK = "the mask compares positions inside the tile, not in the sequence"
+_POSITIONS = "compare q_start + row with k_start + column"
+
+TILE_MISTAKES = (
+    known(
+        "SUM-OVERWRITTEN",
+        P01,
+        "only the last tile of keys reaches the running sum",
+        "your output equals attention divided by the weights of the last tile of tile_k keys",
+        "add the tile's sum to the rescaled running sum instead of replacing it",
+        _sum_overwritten,
+    ),
+    known(
+        "SCALE-AGAIN-IN-WEIGHTS",
+        P01,
+        "scores that are scaled already are scaled once more inside the weights",
+        "your output equals an online softmax with weights exp(softmax_scale * (score - maximum))",
+        "scale the scores once: the weights are exp(score - maximum)",
+        lambda case: online(case, case.tile_k, weight_scale=case.scale),
+    ),
+    known(
+        "K-RESHAPED",
+        P01,
+        "a tile of keys is reshaped where it should be transposed",
+        "your output equals attention with scores q_tile @ k_tile.reshape(head_dim, keys)",
+        "exchange the last two dimensions of k_tile: reshape keeps the order of the numbers",
+        _k_reshaped,
+    ),
+    known(
+        "LOOP-OVER-SEQLEN-Q",
+        P01,
+        "the keys end where the queries end",
+        "your output equals attention to the first seqlen_q keys",
+        "loop over the keys up to seqlen_k",
+        lambda case: attend(case, case.visible() & (case.key < case.seqlen_q)),
+    ),
+    known(
+        "KEY-TILES-END-AT-TILE-Q",
+        P01,
+        "key tiles are tile_q keys long: some keys are visited twice, or never",
+        "your output equals attention with tiles of tile_q keys that begin tile_k keys apart",
+        _ONE_SIZE,
+        lambda case: _walked(case, case.tile_k, case.tile_q),
+    ),
+    known(
+        "KEY-TILES-BEGIN-AT-TILE-Q",
+        P01,
+        "key tiles begin tile_q keys apart: some keys are visited twice, or never",
+        "your output equals attention with tiles of tile_k keys that begin tile_q keys apart",
+        _ONE_SIZE,
+        lambda case: _walked(case, case.tile_q, case.tile_k),
+    ),
+    known(
+        "MASK-INSIDE-THE-TILE",
+        P01,
+        _MASK,
+        "your output equals attention with the mask column <= row in the tiles on the diagonal",
+        _POSITIONS,
+        lambda case: _mask_inside_the_tile(case, every_tile=False),
+    ),
+    known(
+        "MASK-INSIDE-EVERY-TILE",
+        P01,
+        _MASK,
+        "your output equals attention with the mask column <= row in every tile",
+        _POSITIONS,
+        lambda case: _mask_inside_the_tile(case, every_tile=True),
+    ),
+    known(
+        "DIAGONAL-TILES-NOT-MASKED",
+        P01,
+        "queries see all keys of the tiles that the diagonal crosses",
+        "your output equals attention to the keys before the end of each query tile",
+        "hide the keys after the query in every tile whose last key lies after its first query",
+        lambda case: attend(case, (case.key < case.walk_end).expand_as(case.visible())),
+    ),
+    known(
+        "DIAGONAL-TILES-SKIPPED",
+        P01,
+        "the tiles that the diagonal crosses are not visited",
+        "your output equals attention to the keys before the first query of each query tile",
+        "walk on to the end of the query tile: its last query sees the keys up to itself",
+        _diagonal_skipped,
+    ),
+)
