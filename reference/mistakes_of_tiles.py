@@ -3,7 +3,7 @@
 import torch
 
 from .mistakes_softmax import row_weights
-from .variants import attend, known, online
+from .variants import SMALLEST, attend, known, online
 
 P01 = ("p01",)
 
@@ -12,7 +12,7 @@ def _sum_overwritten(case):
     last_tile = case.key // case.tile_k == case.last_key // case.tile_k
     weights, row_max, _ = row_weights(case)
     row_sum = (weights * last_tile).sum(-1)
-    row_sum = row_sum.masked_fill(row_sum == 0.0, torch.nan)
+    row_sum = row_sum.masked_fill(row_sum < SMALLEST, torch.nan)
     out = weights @ case.values() / row_sum[..., None]
     return {"out": out, "lse": row_max + row_sum.log()}
 

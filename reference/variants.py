@@ -16,6 +16,7 @@ from .rules import rules
 
 TILES = (16, 32, 64, 128)
 LOG2_E = math.log2(math.e)
+SMALLEST = 2.0**-126  # of normal fp32 numbers: a sum below it may be 0 as well
 
 
 @dataclass(frozen=True)

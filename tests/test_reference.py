@@ -468,9 +468,32 @@ def test_mistakes_equal_what_their_notes_say():
     assert found["PADDED-KEYS-COUNTED"]["lse"].item() == pytest.approx(math.log(31 + math.e**2))
 
 
+def bridge_mistakes():
+    for problem_id in ORACLES:
+        for mistake in reference.bridge_mistakes_for(problem_id):
+            name = f"{problem_id}-{mistake.id}" + (f"-{mistake.tile}" if mistake.tile else "")
+            yield pytest.param(problem_id, mistake, id=name)
+
+
+@pytest.mark.parametrize("problem_id, mistake", list(bridge_mistakes()))
+def test_every_mistake_of_a_first_step_shows(problem_id, mistake):
+    if problem_id == "p03":
+        ramp = torch.linspace(-3.0, 3.0, 300, dtype=torch.float64)
+        inputs = {"x": ramp + torch.randn(4, 300, generator=torch.Generator().manual_seed(0))}
+        options, right = {}, {"lse": reference.row_logsumexp(inputs["x"])}
+    else:
+        inputs = random_inputs(num_q_heads=6, num_kv_heads=3, seqlen=300, head_dim=16)
+        options = {"softmax_scale": 0.3}
+        right = right_outputs(problem_id, inputs, options)
+    wrong = mistake.fn(inputs, options)
+    assert any(reference.relative_distance(right[n], wrong[n]) > 1e-3 for n in wrong if n in right)
+
+
 def test_mistakes_are_described():
     seen = set()
-    for mistake in reference.MISTAKES:
+    of_bridges = [param.values[1] for param in bridge_mistakes()]
+    own = [m for m in of_bridges if m.id not in {m.id for m in reference.MISTAKES}]
+    for mistake in (*reference.MISTAKES, *own):
         assert (mistake.id, mistake.tile) not in seen
         seen.add((mistake.id, mistake.tile))
         assert mistake.id == mistake.id.upper() and " " not in mistake.id
