@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+
+from grader.running.lines import running_line
 
 _NUMBER_SHIFT = 48  # user space ends below 2**47
 
@@ -241,14 +242,6 @@ def active_lanes(ptrs: Any, mask: Any) -> np.ndarray:
     if mask is None:
         return np.ones(ptrs.data.shape, bool)
     return np.broadcast_to(np.asarray(mask.data, dtype=bool), ptrs.data.shape)
-
-
-def running_line(path: str) -> int:
-    """Return the line of the file at `path` that is running, the innermost; 0 if none is."""
-    frame: Any = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename != path:
-        frame = frame.f_back
-    return frame.f_lineno if frame is not None else 0
 
 
 def _count(elements: int) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from grader.running.operands import QUERY_SIDE
+from grader.running.operands import QUERY_SIDE, Operand
 
 # Scores that far down are masked, by -inf or by a finite number; no product of q and k is.
 _HIDDEN = -1e4
@@ -146,3 +146,25 @@ def keeping_transposes(patch: Any, note: Callable[..., None]) -> Any:
         return result
 
     return patched
+
+
+def row_axis(ids: np.ndarray, active: np.ndarray) -> tuple[int | None, np.ndarray]:
+    """Return the axis along which a tile's rows lie, and the row of each position on it."""
+    for axis in range(ids.ndim) if ids.ndim == 2 else ():
+        rows = ids.max(axis=1 - axis)
+        along = np.expand_dims(rows, 1 - axis)
+        if bool(((ids == along) | ~active).all()) and (rows.size > 1 or ids.size > 1):
+            if axis == 0 and ids.shape[1] == 1:
+                continue
+            return axis, rows
+    return None, ids
+
+
+def padding(addresses: np.ndarray, operand: Operand | None) -> tuple | None:
+    """Tags of a tile with no active lane: its rows are the axis with the larger stride."""
+    if operand is None or addresses.ndim != 2 or min(addresses.shape) < 2:
+        return None
+    lanes = addresses.astype(np.int64)
+    axis = int(abs(lanes[1, 0] - lanes[0, 0]) < abs(lanes[0, 1] - lanes[0, 0]))
+    empty = Rows(operand.name, np.full(addresses.shape[axis], -1))
+    return (empty, None) if axis == 0 else (None, empty)

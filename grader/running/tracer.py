@@ -8,16 +8,14 @@ worker, during calls that the judge wants traced.
 
 from __future__ import annotations
 
-import ast
 import contextlib
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from grader.running import trace
-from grader.running.access import AccessMonitor, active_lanes, decoded, running_line
+from grader.running.access import AccessMonitor, active_lanes, decoded
 from grader.running.interpreting import one_at_a_time
 from grader.running.lineage import (
     MOVES,
@@ -27,8 +25,11 @@ from grader.running.lineage import (
     is_of_pairs,
     keeping_transposes,
     merged,
+    padding,
+    row_axis,
     shows_masked,
 )
+from grader.running.lines import Lines
 from grader.running.nans import Nans
 from grader.running.operands import Operand, find_operand
 from grader.running.pairs import Pairs, add_saturating
@@ -63,7 +64,6 @@ class Tracer:
         self.fault = ""
         self._shape = shape
         self._monitor = monitor  # knows the number that a pointer carries
-        self._path = path  # of the submission
         self._arrays = shape.arrays(memory)  # zeros: fresh memory
         self._counters = self._arrays["counters"]
         self._inputs: list[Operand] = []
@@ -75,7 +75,7 @@ class Tracer:
         self._tensors: dict[int, Any] = {}  # those that a launch was given
         self._reads = Reads(self._counters, [])
         self._dots: dict[tuple[int, ...], int] = {}
-        self._loops = _loops_in(source)
+        self._lines = Lines(path, source)
         self._walking = Walking()
         self._nans = Nans(self._counters)
         self._pairs = Pairs(shape, self._arrays)
@@ -135,7 +135,7 @@ class Tracer:
         except (MemoryError, RecursionError):  # the kernel's, which is met here by chance
             raise
         except Exception as error:
-            self.fault = f"{type(error).__name__} while line {self._line()} ran: {error}"
+            self.fault = f"{type(error).__name__} while line {self._lines.running()} ran: {error}"
 
     def _launched(self, launch: Any) -> Any:
         def call(this: Any, *args: Any, **kwargs: Any) -> Any:
@@ -200,16 +200,16 @@ class Tracer:
             if is_of_pairs(result) and result.data.dtype.kind == "f":
                 follow_masks(result, handles, args[-1])
                 if args[-1] is np.where:
-                    result.mask_line = getattr(handles[0], "made_at", 0) or self._line()
+                    result.mask_line = getattr(handles[0], "made_at", 0) or self._lines.running()
                     self._arrays["mask_lines"][self._kernel] = result.mask_line
                 if args[-1] in (np.exp, np.exp2) and shows_masked(result):
-                    self._counters[Counter.SHOWN_LINE] = self._line()
+                    self._counters[Counter.SHOWN_LINE] = self._lines.running()
             elif self._inputs[0].name == "x":
-                self._sums.added(result, args[-1], self._line())
+                self._sums.added(result, args[-1], self._lines.running())
         data = getattr(result, "data", None)
         if getattr(data, "ndim", 0) == 2 and data.dtype == bool:
-            result.made_at = self._line()  # it may become a mask
-        self._nans.look(result, handles, args[-1] if args else None, self._line)
+            result.made_at = self._lines.running()  # it may become a mask
+        self._nans.look(result, handles, args[-1] if args else None, self._lines.running)
 
     def _moving(self, move_tags: Any, move: Any) -> Any:
         """Hook an operation that moves axes: what is known of a tile moves along."""
@@ -244,7 +244,7 @@ class Tracer:
         self._sums.used([handle])
         reduced = is_of_pairs(handle) and reduction.axis is not None
         if reduced and handle.tags[reduction.axis].of_queries:
-            self._counters[Counter.OVER_QUERIES_LINE] = self._line()
+            self._counters[Counter.OVER_QUERIES_LINE] = self._lines.running()
 
     # -- memory -------------------------------------------------------------------------------
 
@@ -270,7 +270,7 @@ class Tracer:
         addresses, active = decoded(ptrs)[0], active_lanes(ptrs, mask)
         start, operand = self._operand(ptrs)
         if not active.any():
-            result.tags = _padding(addresses, operand)
+            result.tags = padding(addresses, operand)
             return
         self._note_read(ptrs, addresses[active], result, start, operand)
         if operand is None:
@@ -278,19 +278,19 @@ class Tracer:
         rows, columns = operand.locate(addresses)
         lost = int((active & (rows < 0)).sum())
         if not operand.holds(addresses[active]) or 4 * lost >= active.sum():
-            self._counters[Counter.ASTRAY_LINE] = self._line()
+            self._counters[Counter.ASTRAY_LINE] = self._lines.running()
             self._counters[Counter.ASTRAY] = trace.OPERANDS.index(operand.name)
         ids = np.where(active, rows, -1)
         if operand.name == "x":
             there = active & (ids >= 0)
             add_saturating(self._arrays["visits"][self._kernel], (rows[there], columns[there]), 1)
-        axis, ids_of_axis = _row_axis(ids, active)
+        axis, ids_of_axis = row_axis(ids, active)
         misaligned = axis is None and ids.ndim > 0 and ids.size > 1
         if axis is not None:
             held = Rows(operand.name, ids_of_axis)
             result.tags = tuple(held if i == axis else None for i in range(ids.ndim))
             result.loaded = True
-        where = (self._line(), self._kernel)
+        where = (self._lines.running(), self._kernel)
         itemsize = operand.tensor.element_size()
         self._walking.note(*where, addresses, itemsize, operand, axis, misaligned=misaligned)
 
@@ -346,7 +346,7 @@ class Tracer:
         start, _ = self._operand(ptrs)
         tensor = self._tensors.get(start)
         if active.any() and tensor is not None and tensor.dim() == self._output_dims:
-            self._stores.note(start, tensor, decoded(ptrs)[0][active], self._line())
+            self._stores.note(start, tensor, decoded(ptrs)[0][active], self._lines.running())
 
     # -- products -----------------------------------------------------------------------------
 
@@ -369,14 +369,14 @@ class Tracer:
         tags_a, tags_b = (getattr(x, "tags", None) or (None, None) for x in (a, b))
         result.tags = (tags_a[0], tags_b[1])
         product = self._note_dot(a, b, tags_a, tags_b, (m, n, k))
-        self._sums.multiplied(result, product, self._line())
-        self._nans.look(result, [a, b, d], "dot", self._line)
+        self._sums.multiplied(result, product, self._lines.running())
+        self._nans.look(result, [a, b, d], "dot", self._lines.running)
 
     def _note_dot(self, a: Any, b: Any, tags_a: tuple, tags_b: tuple, size: tuple) -> int:
         product, tile = trace.OTHER, (0, 0)
         narrow = a.dtype.primitive_bitwidth == 16 and self._inputs[0].tensor.element_size() == 4
         if narrow and not self._counters[Counter.NARROW_LINE]:
-            self._counters[Counter.NARROW_LINE] = self._line()
+            self._counters[Counter.NARROW_LINE] = self._lines.running()
         if tags_a[1] is None and tags_b[0] is None and tags_a[0] and tags_b[1]:
             queries, keys = tags_a[0], tags_b[1]
             if not queries.of_queries:
@@ -387,7 +387,7 @@ class Tracer:
                 if pair == ("q", "k"):
                     self._pairs.visit(self._kernel, queries, keys)
                 elif pair in trace.MIXED:
-                    self._counters[Counter.MIXED_LINE] = self._line()
+                    self._counters[Counter.MIXED_LINE] = self._lines.running()
                     self._counters[Counter.MIXED] = trace.MIXED.index(pair)
         elif tags_a[1] and tags_b[0]:
             left = tags_a[0] is not None  # the weights are the left operand
@@ -396,32 +396,18 @@ class Tracer:
             names = {"v": 0, "dout": 1, "q": 2, "k": 3}
             if tags[0] and values.operand in names:
                 product = names[values.operand]
-                lines = self._line(), self._loop()
+                lines = self._lines.running(), self._lines.loop()
                 tile = self._pairs.take(weights, tags, values, product, *lines, transposed=not left)
         if product == trace.OTHER:
             self._counters[Counter.UNKNOWN_DOTS] += 1
             rows = [tags[0] for x, tags in ((a, tags_a), (b, tags_b)) if hasattr(x, "loaded")]
             if len(rows) == 2 and None not in rows and rows[0].of_queries != rows[1].of_queries:
-                self._counters[Counter.CROSSED_LINE] = self._line()
-        key = (self._line(), self._kernel, product, *size, *tile, self._loop())
+                self._counters[Counter.CROSSED_LINE] = self._lines.running()
+        key = (self._lines.running(), self._kernel, product, *size, *tile, self._lines.loop())
         self._dots[key] = self._dots.get(key, 0) + 1
         return product
 
-    # -- lines, the end -------------------------------------------------------------------------
-
-    def _line(self) -> int:
-        return running_line(self._path)
-
-    def _loop(self) -> int:
-        """Return the line of the innermost loop of the submission that is running, 0 if none."""
-        frame: Any = sys._getframe(2)
-        while frame is not None:
-            if frame.f_code.co_filename == self._path:
-                around = [loop.start for loop in self._loops if frame.f_lineno in loop]
-                if around:
-                    return max(around)
-            frame = frame.f_back
-        return 0
+    # -- the end ------------------------------------------------------------------------------
 
     def finish(self, results: dict[str, Any]) -> None:
         """Write the tables; `results` are what the entry point returned, by name."""
@@ -443,12 +429,6 @@ class Tracer:
             self._stores.write(start, self._shape.queries, self._arrays)
 
 
-def _loops_in(source: bytes) -> list[range]:
-    """Return the lines of each loop; from bytes, Python reads a byte order mark as it should."""
-    loops = [n for n in ast.walk(ast.parse(source)) if isinstance(n, (ast.For, ast.While))]
-    return [range(n.lineno, (n.end_lineno or n.lineno) + 1) for n in loops]
-
-
 def _extent(tensor: Any) -> int:
     """Return how many elements lie between the first and the last of a tensor."""
     return sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
@@ -457,25 +437,3 @@ def _extent(tensor: Any) -> int:
 def _itemsize(ptrs: Any) -> int:
     """Return how many bytes a pointer says that it points to."""
     return max(1, ptrs.get_element_ty().primitive_bitwidth // 8)
-
-
-def _row_axis(ids: np.ndarray, active: np.ndarray) -> tuple[int | None, np.ndarray]:
-    """Return the axis along which a tile's rows lie, and the row of each position on it."""
-    for axis in range(ids.ndim) if ids.ndim == 2 else ():
-        rows = ids.max(axis=1 - axis)
-        along = np.expand_dims(rows, 1 - axis)
-        if bool(((ids == along) | ~active).all()) and (rows.size > 1 or ids.size > 1):
-            if axis == 0 and ids.shape[1] == 1:
-                continue
-            return axis, rows
-    return None, ids
-
-
-def _padding(addresses: np.ndarray, operand: Operand | None) -> tuple | None:
-    """Tags of a tile with no active lane: its rows are the axis with the larger stride."""
-    if operand is None or addresses.ndim != 2 or min(addresses.shape) < 2:
-        return None
-    lanes = addresses.astype(np.int64)
-    axis = int(abs(lanes[1, 0] - lanes[0, 0]) < abs(lanes[0, 1] - lanes[0, 0]))
-    empty = Rows(operand.name, np.full(addresses.shape[axis], -1))
-    return (empty, None) if axis == 0 else (None, empty)
