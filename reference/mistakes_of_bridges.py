@@ -8,7 +8,7 @@ import torch
 
 from .mistakes_backward import BACKWARD_MISTAKES
 from .mistakes_of_rows import ROW_MISTAKES
-from .variants import LOG2_E, SMALLEST, Mistake, known
+from .variants import LOG2_E, Mistake, in_fp32, known
 
 _LN_2 = 1.0 / LOG2_E
 _COLUMNS = 128  # of a tile of p03's first step, and keys of one of p08's
@@ -38,7 +38,7 @@ def _row_sum(x, *, rescaled=True, overwritten=False):
 
 def _lse_of(x, **changes):
     row_max, row_sum = _row_sum(x, **changes)
-    return row_max + row_sum.masked_fill(row_sum < SMALLEST, math.nan).log()
+    return row_max + in_fp32(row_sum).log()
 
 
 def _padded(x):

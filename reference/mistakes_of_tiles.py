@@ -3,7 +3,7 @@
 import torch
 
 from .mistakes_softmax import row_weights
-from .variants import SMALLEST, attend, known, online
+from .variants import attend, in_fp32, known, online
 
 P01 = ("p01",)
 
@@ -11,8 +11,7 @@ P01 = ("p01",)
 def _sum_overwritten(case):
     last_tile = case.key // case.tile_k == case.last_key // case.tile_k
     weights, row_max, _ = row_weights(case)
-    row_sum = (weights * last_tile).sum(-1)
-    row_sum = row_sum.masked_fill(row_sum < SMALLEST, torch.nan)
+    row_sum = in_fp32((weights * last_tile).sum(-1))
     out = weights @ case.values() / row_sum[..., None]
     return {"out": out, "lse": row_max + row_sum.log()}
 

@@ -16,7 +16,7 @@ from .rules import rules
 
 TILES = (16, 32, 64, 128)
 LOG2_E = math.log2(math.e)
-SMALLEST = 2.0**-126  # of normal fp32 numbers: a sum below it may be 0 as well
+_SMALLEST_NORMAL, _SMALLEST = 2.0**-126, 2.0**-150  # of fp32: from here on a sum may be, is 0
 
 
 @dataclass(frozen=True)
@@ -156,6 +156,12 @@ class Case:
         if sink is None:
             return self.q.new_full((1, 1, 1), -math.inf)
         return sink[None, :, None]
+
+
+def in_fp32(row_sum):
+    """A sum of weights as fp32 has it where it is tiny: 0, or NaN where that is left open."""
+    rounded = row_sum.masked_fill(row_sum < _SMALLEST_NORMAL, math.nan)
+    return torch.where(row_sum < _SMALLEST, torch.zeros_like(row_sum), rounded)
 
 
 def attend(case, counts=None, *, kv_heads=None, v=None, zero_keys=0, sink_logits=None, **changes):
