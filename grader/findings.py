@@ -75,6 +75,7 @@ class TestRequest(Record):
     spent_s: Seconds = 0.0
     lost_s: Seconds = 0.0
     compile_workers: int = 1
+    token: str = ""  # begins every line of the events: others may write into the pipe
 
 
 class MeasureRequest(Record):
@@ -82,6 +83,7 @@ class MeasureRequest(Record):
 
     sources: tuple[SourceFile, ...]
     device: Literal["cpu", "cuda"]
+    token: str = ""  # as of a TestRequest
 
 
 class Evidence(Record):
@@ -163,16 +165,16 @@ _EVENTS: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="
 _MAX_EVENT_BYTES = 256 * 1024
 
 
-def read_event(line: bytes) -> Event | None:
-    """Return the event in a line, None when it holds none."""
-    if len(line) > _MAX_EVENT_BYTES:
+def read_event(line: bytes, token: str = "") -> Event | None:
+    """Return the event in a line that begins with `token`, None when it holds none."""
+    if len(line) > _MAX_EVENT_BYTES or not line.startswith(token.encode()):
         return None
     try:
-        return _EVENTS.validate_json(line)
+        return _EVENTS.validate_json(line[len(token) :])
     except (ValidationError, RecursionError):
         return None
 
 
-def write_event(event: Event) -> bytes:
-    """Return an event as one line."""
-    return event.model_dump_json().encode() + b"\n"
+def write_event(event: Event, token: str = "") -> bytes:
+    """Return an event as one line, which begins with `token`."""
+    return token.encode() + event.model_dump_json().encode() + b"\n"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import dataclasses
+import secrets
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -264,12 +265,12 @@ class Grader:
         What had run may have brought it about.
         """
         sources = tuple(SourceFile.of(id, self._sources[id].data) for id in problem_ids)
-        request = MeasureRequest(sources=sources, device=self._device)
+        request = MeasureRequest(sources=sources, device=self._device, token=secrets.token_hex())
         run = _Measuring()
         for line in self._children.events(
             "grader.measure", [], request.model_dump_json(), _MEASURE_S, run.ending
         ):
-            event = read_event(line)
+            event = read_event(line, request.token)
             if isinstance(event, Phase) and event.problem in problem_ids:
                 run.running = event.problem if event.submission else None
                 run.ran |= {event.problem} if event.submission else set()

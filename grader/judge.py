@@ -23,11 +23,11 @@ from grader.manifest import WORK, Check, Problem
 from grader.model import Message, TileMap, Verdict
 from grader.running.compiled import Call, Compiled, compile_calls, unavailable
 from grader.running.evidence import CallEvidence
-from grader.running.protocol import Reply, Status
+from grader.running.protocol import Reply, Status, failed
 from grader.running.session import Session
 from grader.running.trace import PRODUCTS, traceable
 from grader.sightings.look import look
-from grader.sightings.scaled import scaled
+from grader.sightings.scaled import rows_scaled, scaled
 from grader.sightings.sighting import Result
 from grader.source import Source
 
@@ -60,7 +60,6 @@ class Trial:
     called: bool = False  # a case that asks for a result was run
     bridge_casebook: Casebook | None = None  # what came of the bridge, if there is one
     overwritten: str | None = None  # what a call wrote to and may not
-    forward_right: bool = False  # `out` was right in a call without a backward pass
 
     def __post_init__(self) -> None:
         if self.problem.bridge is not None:
@@ -154,7 +153,7 @@ class CaseRun:
             self.trial.overwritten = self.trial.overwritten or f"the input {evidence.overwritten}"
         expected = expect(problem, case, inputs, names)
         differences = find_differences(evidence.outputs, expected)
-        self._look_at_out(names, judged, differences)
+        self._look_at_out(names, judged, differences, inputs)
         differences = [d for d in differences if d.name in judged]
         tiles = self._learn(call, inputs, names, evidence, expected, differences)
         if not differences:
@@ -162,14 +161,24 @@ class CaseRun:
         return self._wrong(differences, evidence, tiles, second_call=call > 0)
 
     def _look_at_out(
-        self, names: tuple[str, ...], judged: tuple[str, ...], differences: list[Difference]
+        self,
+        names: tuple[str, ...],
+        judged: tuple[str, ...],
+        differences: list[Difference],
+        inputs: Inputs,
     ) -> None:
-        """See whether a backward pass writes to `out`, which is the caller's by then."""
+        """See whether a backward pass writes to `out`, which is the caller's by then.
+
+        Then `out` is right in a call without one.
+        """
         wrong = any(d.name == "out" for d in differences)
-        if "out" in judged and not wrong:
-            self.trial.forward_right = True
-        elif "out" in names and "out" not in judged and wrong and self.trial.forward_right:
-            self.trial.overwritten = self.trial.overwritten or "out, in the backward pass,"
+        if "out" in judged or "out" not in names or not wrong or self.trial.overwritten:
+            return
+        evidence = self.session.call(self.case, inputs, ("out",))
+        if outcome.of_call(evidence, self.problem.signature) is None:
+            expected = expect(self.problem, self.case, inputs, ("out",))
+            if not find_differences(evidence.outputs, expected):
+                self.trial.overwritten = "out, in the backward pass,"
 
     def _learn(
         self,
@@ -193,6 +202,7 @@ class CaseRun:
         result = _result(differences, evidence.outputs, expected)
         tiles = None if call else self._look(inputs, names, result)
         times = scaled(self.case, result.wrong, evidence.outputs, expected)
+        times = times or rows_scaled(result.wrong, evidence.outputs, expected)
         if times is not None:
             casebook.add_seen(place, times)
         return tiles
@@ -234,7 +244,10 @@ class CaseRun:
         if bool(unwritten.any()):
             headline = f"{shown.name} was not written everywhere"
             extent = f"{_places(unwritten)} hold what was there before the call; {extent}"
-            help = "which program stores these rows? look at program_id, the grid and the mask"
+            help = (
+                "which program stores these rows? look at program_id, the grid and the mask, and at"
+                " what is read from torch.empty: atomic_add needs torch.zeros"
+            )
         elif bool(got.isnan().any()):
             headline = f"{shown.name} was computed as NaN"
             extent = f"{_places(got.isnan())} are NaN; {extent}"
@@ -250,7 +263,8 @@ class CaseRun:
             headline = f"{_are(wrong)} wrong"
             right = [n for n in self.trial.problem.judged(self.check) if n not in wrong]
             if right and help is None:
-                help = f"{_are(right)} right: look at what {shown.name} alone is made of"
+                alone = " alone" if len(wrong) == 1 else ""
+                help = f"{_are(right)} right: what{alone} goes into {' and '.join(wrong)}?"
         return self._finding(
             Verdict.FAIL,
             headline,
@@ -288,6 +302,10 @@ class CaseRun:
     def _not_compiled(self, compiled: list[Compiled]) -> Finding | None:
         """Say what a compiler refused, or how a call ended; None where all is well."""
         for chip in compiled:
+            if not chip.launches and not any(map(failed, chip.results)):
+                headline = "no Triton kernel was launched when it was compiled for a GPU"
+                help = "launch the same kernels with and without TRITON_INTERPRET"
+                return self._finding(Verdict.FAIL, headline, help=help)
             name = f"does not compile for compute capability {chip.capability / 10:.1f}"
             for kernel in chip.refused:
                 refusal = kernel.kernel.refusal

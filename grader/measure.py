@@ -45,6 +45,7 @@ _RETRIES = 2
 _BASELINE = ROOT / "reference" / "naive.py"
 # Another grading on this device takes minutes. Longer than that nobody measures.
 _LOCK_S = 900.0
+_FILE_BYTES = 2**20
 
 
 def main() -> None:
@@ -54,10 +55,10 @@ def main() -> None:
     parser.add_argument("--events-fd", type=int, required=True)
     options = parser.parse_args()
     request = MeasureRequest.model_validate_json(read_request(options.request_fd))
-    pipe = EventPipe(options.events_fd, write_event(Alive()))
+    pipe = EventPipe(options.events_fd, write_event(Alive(), request.token))
 
     def emit(event: Event) -> None:
-        pipe.send(write_event(event))
+        pipe.send(write_event(event, request.token))
 
     with forks.forking(server_environment()):
         torch.set_num_threads(len(os.sched_getaffinity(0)))
@@ -301,6 +302,8 @@ def _worker(source: bytes, file: str, entry: str, device: str, *, fresh: bool = 
     """Start a worker; where host memory is measured a fresh one, since a fork has less resident."""
     # One thread: with more, a ratio on the CPU follows whatever else the machine is doing.
     options = {"device": device, "interpret": False, "threads": 1, "fresh": fresh}
+    if device == "cpu":  # a file that nobody maps is memory too, and in no process's
+        options["file_limit_bytes"] = _FILE_BYTES
     return Sandbox(source, file, entry, **options)
 
 

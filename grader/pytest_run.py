@@ -42,7 +42,7 @@ class Run:
         if request_fd is not None:
             self.request = TestRequest.model_validate_json(read_request(request_fd))
             self.seed, self._wanted = self.request.seed, self.request.device
-            alive = write_event(Alive())
+            alive = write_event(Alive(), self.request.token)
             self.pipe = EventPipe(config.getoption("--events-fd"), alive)
 
     @property
@@ -56,8 +56,8 @@ class Run:
 
     def send(self, event: Any) -> None:
         """Tell the judge, if it listens."""
-        if self.pipe:
-            self.pipe.send(write_event(event))
+        if self.pipe and self.request:
+            self.pipe.send(write_event(event, self.request.token))
 
     def source(self, problem: Problem) -> Source:
         """Return the submission's file, as the judge read it."""

@@ -13,6 +13,7 @@ import dataclasses
 import functools
 import json
 import os
+import secrets
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -173,6 +174,7 @@ class TestRun:
             spent_s=self._spent_s,
             lost_s=self._lost_s,
             compile_workers=self._compile_workers,
+            token=secrets.token_hex(),
         )
         limits, ending = self.problem.limits, Ending()
         deadline_s = limits.total_s + limits.lost_s + _JUDGE_S
@@ -181,7 +183,7 @@ class TestRun:
             "pytest", arguments, request.model_dump_json(), deadline_s, ending
         )
         for line in lines:
-            event = read_event(line)
+            event = read_event(line, request.token)
             if isinstance(event, CaseBegins):
                 self._current = (event.check, event.index)
                 self._begun += 1

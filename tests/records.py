@@ -20,7 +20,7 @@ from grader import grade
 from grader import judge as rooms
 from grader.cases import Case, CaseTable
 from grader.diagnose import Casebook
-from grader.findings import Evidence, Finding, Measured, write_event
+from grader.findings import Evidence, Finding, Measured, MeasureRequest, write_event
 from grader.grade import Grader, Request
 from grader.inputs import Inputs, make_inputs
 from grader.judge import Trial, WorkRun
@@ -120,7 +120,8 @@ class _Measurements:
         assert module == "grader.measure"
         ending.exit_code = 0
         for problem, (speed, memory) in self._evidence.items():
-            yield write_event(Measured(problem=problem, speed=speed, memory=memory))
+            event = Measured(problem=problem, speed=speed, memory=memory)
+            yield write_event(event, MeasureRequest.model_validate_json(request).token)
 
     def stop(self) -> None:
         pass

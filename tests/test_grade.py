@@ -49,7 +49,7 @@ class Measuring:
         assert self.scripts, "another measurement was started"
         lines, ended = self.scripts.pop(0)
         self.requests.append(MeasureRequest.model_validate_json(request))
-        yield from lines
+        yield from (self.requests[-1].token.encode() + line for line in lines)
         for name, value in ended.items():
             setattr(ending, name, value)
 

@@ -69,7 +69,8 @@ class Pytests:
         self.arguments.append(arguments)
         self.requests.append(TestRequest.model_validate_json(request))
         for line in script.lines:
-            yield line(self.testrun) if callable(line) else line
+            told = line(self.testrun) if callable(line) else line
+            yield self.requests[-1].token.encode() + told
         (path,) = (a.partition("=")[2] for a in arguments if a.startswith("--json-report-file="))
         if script.report is not None:
             report = script.report

@@ -215,7 +215,10 @@ def _tiles(message: Message, width: int, *, named: bool) -> list[str]:
     if tiles is None or (named and is_as_due(tiles)):
         return []
     if is_as_due(tiles):
-        text = "every visible key took part once, and no other: look at the arithmetic"
+        text = (
+            "every visible key took part once, and no other: look at the arithmetic,"
+            " and at where the result is stored"
+        )
         return wrap(text, width, "  walk    ")
     lines = tile_lines(tiles)
     return [*wrap(lines[0], width, "  tiles   "), *(f"        {line}" for line in lines[1:])]

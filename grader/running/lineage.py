@@ -34,11 +34,18 @@ class Rows:
         """Whether these are rows of queries, else of keys."""
         return self.operand in QUERY_SIDE
 
+    def repeated(self, number: int) -> Rows:
+        """The rows of an axis of this length: a single one may be spread along it."""
+        return Rows(self.operand, np.broadcast_to(self.ids, (number,)))
+
 
 # Operations that move axes: what they do to the tags of a tile, and to an array of its size.
 MOVES = {
     "create_expand_dims": (lambda tags, axis: (*tags[:axis], None, *tags[axis:]), np.expand_dims),
-    "create_broadcast": (lambda tags, shape: tags, np.broadcast_to),
+    "create_broadcast": (
+        lambda tags, shape: tuple(t and t.repeated(n) for t, n in zip(tags, shape, strict=True)),
+        np.broadcast_to,
+    ),
     "create_trans": (lambda tags, order: tuple(tags[axis] for axis in order), np.transpose),
 }
 

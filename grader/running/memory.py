@@ -13,7 +13,7 @@ import torch
 from grader.cases import Case
 from grader.dtypes import TORCH_DTYPES
 from grader.manifest import Problem
-from grader.running.stopwatch import Bench, Result, Timed
+from grader.running.stopwatch import Bench, Result, Timed, see_alone
 from grader.running.usage import PeakMemory
 
 
@@ -29,6 +29,7 @@ def extra_bytes(
     if bench.device == "cpu":
         with PeakMemory(timed.tree) as memory:
             _, results = bench.go(timed, problem, case, layout)
+        see_alone(memory)
         # What the file took when it was imported counts, and a baseline's took next to nothing. The
         # arena is mapped and touched: inputs and outputs, with their guards.
         before_bytes = min(memory.before_bytes, bench.idle_bytes or memory.before_bytes)

@@ -99,9 +99,14 @@ def _lies_in(start: int, operand: Operand) -> bool:
 
 def _copy_of(tensor: Any, inputs: list[Operand]) -> Operand | None:
     """Find the input whose planes of rows and columns this tensor repeats, scaled or not."""
-    if not tensor.is_floating_point() or tensor.dim() not in (3, 4) or not tensor.numel():
+    if tensor.dim() not in (3, 4) or not tensor.numel():
         return None
     whole = tensor.detach()
+    if not whole.is_floating_point():  # the bits of one, for all that is known
+        dtype = inputs[0].tensor.dtype if inputs else whole.dtype
+        if whole.element_size() != dtype.itemsize or not dtype.is_floating_point:
+            return None
+        whole = whole.view(dtype)
     if whole.dim() == 3:
         whole = whole[None]
     for order in ((0, 1, 2, 3), (0, 2, 1, 3)):

@@ -44,17 +44,17 @@ class Reads:
                 self._see(low, (high - low) // self._itemsize, first + number)
 
     def note_others(
-        self, addresses: np.ndarray, tensor: Any, *, floating: bool, copies: bool
+        self, addresses: np.ndarray, tensor: Any, *, floating: bool, made: bool
     ) -> None:
         """Note reads elsewhere, by a pointer to `tensor`, None where that is not known.
 
-        Those of `copies` of inputs count like inputs. Different elements are counted of floating
-        ones alone.
+        What kernels of the call have `made` is told apart: the rest holds inputs in some form, and
+        counts like them. Of what was made different elements are counted of floating ones alone.
         """
         self._counters[Counter.ELEMENTS_READ] += addresses.size
-        if not copies:
+        if made:
             self._counters[Counter.UNKNOWN_READS] += addresses.size
-        if tensor is not None and floating:
+        if tensor is not None and (floating or not made):
             size = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
             start = tensor.data_ptr()
             offsets = (addresses.astype(np.int64) - start) // tensor.element_size()

@@ -28,10 +28,11 @@ from grader.running.placing import place
 from grader.running.protocol import Ended, Reply, Status, failed
 from grader.running.sandbox import Sandbox
 from grader.running.session import Budget
-from grader.running.usage import CpuTime, Tree
+from grader.running.usage import CpuTime, Tree, Watch
 
 FLUSH_BYTES = 256 * 2**20  # five times the L2 cache of an H200, the largest there is
 CALL_TIMEOUT_S = 120.0
+_BASELINE_TIMEOUT_S = 40.0  # its calls take a second at most
 _LEAST_S = 1.0  # a call that is made has this long, however little is left
 
 Result = tuple[Inputs, dict[str, torch.Tensor]]
@@ -63,15 +64,26 @@ class Timed:
         Raises:
             CallFailed: the worker did not answer, or not with success.
         """
-        timeout_s = CALL_TIMEOUT_S
+        timeout_s = _BASELINE_TIMEOUT_S
         if self.budget is not None:
-            timeout_s = min(timeout_s, max(self.budget.left_s, _LEAST_S))
+            timeout_s = min(CALL_TIMEOUT_S, max(self.budget.left_s, _LEAST_S))
         start = time.monotonic()
         result = self.worker.ask(what, timeout_s, fds, **fields)
         if self.budget is not None:
             self.budget.count(time.monotonic() - start, came_back=isinstance(result, Reply))
         if failed(result):
             raise CallFailed(result)
+
+
+def see_alone(watch: Watch) -> None:
+    """See that no process was started beside a worker on the CPU: it could be gone unseen.
+
+    Raises:
+        CallFailed: there was one.
+    """
+    if watch.most_processes > 1:
+        text = "other processes ran beside the call: what they use cannot be measured"
+        raise CallFailed(Reply(0, Status.EXCEPTION, error_type="RuntimeError", text=text))
 
 
 class _WallTime:
@@ -172,6 +184,8 @@ class Bench:
                 timed.ask("time", fds, **fields)
                 outputs.copy_(parts[:, layout.inputs_end :])
                 self._synchronize()
+        if isinstance(clock, CpuTime):
+            see_alone(clock)
         results = []
         for inputs, raw in zip(private, outputs, strict=True):
             views = [

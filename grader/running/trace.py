@@ -198,7 +198,8 @@ class Trace:
             whole = (table >= least) & (table <= most)
             arrays[name] = table[table.any(axis=1) & whole.all(axis=1)]
         most = np.array([shape.lines if c.is_line else _MOST for c in Counter])
-        limits = {"counters": most, "mask_lines": shape.lines, "discarded": shape.lines}
+        limits = {"counters": most}
+        limits |= dict.fromkeys(("lines", "mask_lines", "discarded"), shape.lines)
         for name, largest in limits.items():
             numbers = arrays[name]
             numbers[(numbers < 0) | (numbers > largest)] = 0

@@ -73,6 +73,7 @@ class Tracer:
         self._stores = Stores()
         self._operands: dict[int, Operand | None] = {}  # by the address where it starts
         self._tensors: dict[int, Any] = {}  # those that a launch was given
+        self._made: set[int] = set()  # where those start that kernels have stored to
         self._reads = Reads(self._counters, [])
         self._dots: dict[tuple[int, ...], int] = {}
         self._lines = Lines(path, source)
@@ -305,7 +306,7 @@ class Tracer:
                 addresses[~inside],
                 self._tensors.get(start),
                 floating=result.data.dtype.kind == "f" or result.dtype.primitive_bitwidth == 16,
-                copies=operand is not None,
+                made=operand is None and start in self._made,
             )
 
     def _updated(self, update: Any) -> Any:
@@ -327,6 +328,7 @@ class Tracer:
     def _note_update(self, ptrs: Any, mask: Any) -> None:
         """Note that an atomic operation reads what it changes, where that is an input."""
         active = active_lanes(ptrs, mask)
+        self._made.add(self._operand(ptrs)[0])
         addresses = decoded(ptrs)[0][active]
         inside = self._reads.of_inputs(addresses)
         self._reads.note_inputs(addresses[inside], _itemsize(ptrs))
@@ -344,6 +346,7 @@ class Tracer:
     def _note_store(self, ptrs: Any, mask: Any) -> None:
         active = active_lanes(ptrs, mask)
         start, _ = self._operand(ptrs)
+        self._made.add(start)
         tensor = self._tensors.get(start)
         if active.any() and tensor is not None and tensor.dim() == self._output_dims:
             self._stores.note(start, tensor, decoded(ptrs)[0][active], self._lines.running())

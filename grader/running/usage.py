@@ -30,35 +30,35 @@ def children(pid: int) -> list[int]:
 
 def descendants(pid: int) -> list[int]:
     """Return all processes below `pid`."""
-    found, pending = [], children(pid)
+    found, pending = dict[int, None](), children(pid)
     while pending:
         child = pending.pop()
         if child not in found:
-            found.append(child)
+            found[child] = None
             pending += children(child)
-    return found
+    return list(found)
 
 
 class Tree:
     """A worker, what it started, and what became the judge's child when its parent died.
 
-    `started` returns the children that the judge itself started: no orphans.
+    `started` returns the children that the judge itself started; all others are orphans. Without
+    it those are taken for the judge's that exist now.
     """
 
-    def __init__(self, pid: int, started: Callable[[], Collection[int]] = frozenset) -> None:
+    def __init__(self, pid: int, started: Callable[[], Collection[int]] | None = None) -> None:
         self.pid = pid
-        self._before = set(children(os.getpid())) - {pid}
-        self._started = started
+        before = frozenset(children(os.getpid())) - {pid}
+        self._started = started or (lambda: before)
 
     def pids(self) -> list[int]:
         """Return the processes of the tree that exist now."""
-        known = {*self._before, *self._started()}
+        known = set(self._started())
         orphans = [pid for pid in children(os.getpid()) if pid not in known]
         found = [self.pid, *descendants(self.pid)]
         for orphan in orphans:
-            if orphan not in found:
-                found += [orphan, *descendants(orphan)]
-        return found
+            found += [orphan, *descendants(orphan)]
+        return list(dict.fromkeys(found))
 
     def cpu_seconds(self) -> float:
         """Return the CPU time of the tree so far, dead processes included."""
@@ -106,10 +106,11 @@ def _status_bytes(pid: int, name: str) -> int:
     return 0
 
 
-class _Watch:
+class Watch:
     """Looks at a tree again and again while the context is open."""
 
     def __init__(self, tree: Tree) -> None:
+        self.most_processes = 0  # of the tree, at a time
         self._tree = tree
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -138,7 +139,7 @@ class _Watch:
         raise NotImplementedError
 
 
-class CpuTime(_Watch):
+class CpuTime(Watch):
     """The CPU time that a tree spends while the context is open, in `seconds`.
 
     The kernel drops the time of a child whose parent ignores its end, so the tree is watched: what
@@ -160,6 +161,7 @@ class CpuTime(_Watch):
 
     def _look(self) -> None:
         spent = {pid: _own_seconds(pid) for pid in self._tree.pids()}
+        self.most_processes = max(self.most_processes, len(spent))
         # One that has just died has no clock any more: what it had when it was last seen holds.
         self._last |= {pid: max(s, self._last.get(pid, 0.0)) for pid, s in spent.items()}
         self._alive = set(spent)
@@ -177,7 +179,7 @@ class CpuTime(_Watch):
         return _reaped_seconds() + sum(map(_waited_seconds, self._tree.pids()))
 
 
-class PeakMemory(_Watch):
+class PeakMemory(Watch):
     """The most memory a tree held at a time, watched while the context is open.
 
     The kernel's own mark (VmHWM) misses nothing, but a process can reset it and it knows nothing of
@@ -196,6 +198,7 @@ class PeakMemory(_Watch):
 
     def _look(self) -> None:
         pids = self._tree.pids()
+        self.most_processes = max(self.most_processes, len(pids))
         marks = [_status_bytes(pid, "VmHWM:") for pid in pids[:1]]
         now = [_status_bytes(pid, "VmRSS:") for pid in pids]
         self.peak_bytes = max(self.peak_bytes, sum(now), *(sum(now[1:]) + mark for mark in marks))

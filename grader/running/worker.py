@@ -79,6 +79,8 @@ class Worker:
             self.launches.install()
         if self.device == "cpu":
             _limit_address_space(self.settings["memory_limit_bytes"])
+        if "file_limit_bytes" in self.settings:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (self.settings["file_limit_bytes"],) * 2)
         with open(self.path, "rb") as file:
             self.source = file.read()  # before it runs, and may change its file
         given.offer_given()

@@ -15,6 +15,8 @@ _FEWEST = 16  # elements: of one or two any number is a factor
 _NEXT_TO_NOTHING = 1e-4  # a factor of which nothing is left to compare
 # Of the named factors; a sum over 16 or more elements rounded to 11 bits is nearer than that.
 _ALIKE = 1e-3
+_OF_SUM = "lse is wrong too: look at how the running sum is added up and rescaled"
+_OF_DIVISION = "lse is right: look at what out is divided by, and how often"
 
 
 def scaled(
@@ -24,6 +26,8 @@ def scaled(
     if len(wrong) != 1 or got[wrong[0]].numel() < _FEWEST:
         return None
     (name,) = wrong
+    if expected.truth[name].dim() == 4 and expected.truth[name].shape[2] < 2:
+        return None  # of one row any denominator that is wrong is a factor
     truth, honest = expected.truth[name], expected.honest[name]
     factor = float((got[name].double() * truth).sum() / (truth * truth).sum())
     if not math.isfinite(factor) or abs(factor) < _NEXT_TO_NOTHING:
@@ -38,6 +42,31 @@ def scaled(
         f"{name} is {_words(case, factor)} times what it should be",
         f"seen: every element of {name} is {factor:.4g} times the right one",
         "which factor is there twice, or missing?",
+        traced=False,
+    )
+
+
+def rows_scaled(
+    wrong: tuple[str, ...], got: dict[str, torch.Tensor], expected: Expected
+) -> Sighting | None:
+    """Say that each row of `out` is right but for a factor, another one in another row."""
+    if wrong[0] != "out" or not set(wrong) <= {"out", "lse"}:
+        return None
+    out, truth = got["out"].double(), expected.truth["out"]
+    if truth.dim() != 4 or min(truth.shape[2:]) < _FEWEST or not out.isfinite().all():
+        return None
+    factors = (out * truth).sum(-1, keepdim=True) / (truth * truth).sum(-1, keepdim=True)
+    if not (factors.abs() > _NEXT_TO_NOTHING).all():
+        return None
+    of_out = dataclasses.replace(expected, truth={"out": truth})
+    if find_differences({"out": out / factors}, of_out):
+        return None
+    least, most = (float(getattr(factors, which)()) for which in ("min", "max"))
+    return Sighting(
+        "ROWS-SCALED",
+        "each row of out is right but for a factor of its own",
+        f"seen: rows of out are {least:.4g} to {most:.4g} times the right ones",
+        _OF_SUM if "lse" in wrong else _OF_DIVISION,
         traced=False,
     )
 
