@@ -224,6 +224,18 @@ def test_an_input_that_is_written_to_costs_one_check():
     assert wrong.message.headline == "the input x was overwritten: it is the caller's"
 
 
+def test_a_file_that_launches_in_the_interpreter_alone_is_not_compiled():
+    call = "    check_matrix_and_vector(x, w)\n"
+    away = (
+        '    import os\n    if "TRITON_INTERPRET" not in os.environ:\n        return x[:, 0] + 0\n'
+    )
+    source = model_answer("p02").replace(call, call + away)
+    judged = judge(source, P02, checks={"plain", "compiles"})
+    assert judged.of("plain").verdict is Verdict.PASS
+    told = judged.of("compiles").message.headline
+    assert told == "no Triton kernel was launched when it was compiled for a GPU"
+
+
 def test_a_backward_pass_that_writes_to_out_costs_one_check():
     problem = load_problem("p08")
     source = model_answer("p08").replace(
@@ -234,6 +246,15 @@ def test_a_backward_pass_that_writes_to_out_costs_one_check():
     assert judged.of("forward").verdict is judged.of("plain").verdict is Verdict.PASS
     headline = judged.of("arguments").message.headline
     assert headline == "out, in the backward pass, was overwritten: it is the caller's"
+
+
+def test_a_forward_pass_that_is_wrong_is_no_output_that_was_overwritten():
+    problem = load_problem("p09")
+    source = model_answer("p09").replace("sink_logit * LOG2_E", "sink_logit")
+    assert source != model_answer("p09")
+    judged = judge(source, problem, checks={"plain", "dsink_logits", "arguments"})
+    assert judged.of("plain").verdict is judged.of("arguments").verdict is Verdict.PASS
+    assert judged.of("dsink_logits").verdict is Verdict.FAIL
 
 
 def test_not_implemented_for_one_dtype_leaves_the_others():

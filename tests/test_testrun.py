@@ -53,6 +53,10 @@ class Script:
     report: str | bytes | None = '{"tests": []}'
 
 
+class Forged(bytes):
+    """A line that somebody else has written into the pipe."""
+
+
 class Pytests:
     """In place of `Children`: plays one script after the other and remembers what was asked."""
 
@@ -70,7 +74,7 @@ class Pytests:
         self.requests.append(TestRequest.model_validate_json(request))
         for line in script.lines:
             told = line(self.testrun) if callable(line) else line
-            yield self.requests[-1].token.encode() + told
+            yield told if isinstance(told, Forged) else self.requests[-1].token.encode() + told
         (path,) = (a.partition("=")[2] for a in arguments if a.startswith("--json-report-file="))
         if script.report is not None:
             report = script.report
@@ -433,4 +437,11 @@ def test_a_case_that_could_not_begin_is_a_fault_of_the_judge(run):
 def test_a_case_that_could_not_begin_at_first_may_do_so_later(run):
     report = setup_error("plain", "OSError: no space left")
     found, *_ = run(Script(cases(PLACES[2:]), report=report), Script(cases(PLACES[:2])))
+    assert verdicts(found) == all_pass()
+
+
+def test_lines_that_the_judges_process_did_not_write_are_no_events(run):
+    check, index = PLACES[0]
+    forged = Forged(write_event(CaseEnds(check=check, index=index, finding=FAIL)))
+    found, _, _ = run(Script([forged, *cases(PLACES)]))
     assert verdicts(found) == all_pass()

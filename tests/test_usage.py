@@ -3,6 +3,7 @@
 The workers here are a few lines that burn CPU time or take memory in every way they can think of.
 """
 
+import os
 import subprocess
 import sys
 import time
@@ -11,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from grader.running import reaper, usage
-from grader.running.usage import PeakMemory, Tree
+from grader.running.stopwatch import CallFailed, see_alone
+from grader.running.usage import CpuTime, PeakMemory, Tree
 
 PRELUDE = """
 import os, signal, sys, threading, time
@@ -259,3 +261,13 @@ def test_the_judges_own_children_are_left_alone():
     finally:
         helper.kill()
         helper.wait()
+
+
+def test_a_call_beside_which_processes_ran_is_not_measured():
+    watch = CpuTime(Tree(os.getpid(), list))
+    with watch:
+        child = subprocess.Popen(["sleep", "0.2"])
+        child.wait()
+    assert watch.most_processes > 1
+    with pytest.raises(CallFailed, match="other processes"):
+        see_alone(watch)

@@ -132,6 +132,15 @@ def test_lanes_of_one_load_at_one_address_are_one_read():
     assert (counters[Counter.ELEMENTS_READ], reads.distinct()) == (3, 3)
 
 
+def test_a_row_that_is_spread_over_a_tile_is_followed():
+    """Triton may spread a single row, as of a sink, over a tile before it is multiplied."""
+    old = "    k_offs = offs_n[:, None] * stride_kn + offs_d[None, :]"
+    row = "tl.broadcast_to(tl.load(v_ptr + offs_d)[None, :], (BLOCK_N, HEAD_DIM))"
+    spread = f"    acc = tl.dot(tl.zeros((acc.shape[0], BLOCK_N), q.dtype), {row}, acc)\n"
+    figures = counted(edited("p04", old, spread + old), short("p04"))
+    assert figures.multiply_adds.ratio > 1.0
+
+
 @pytest.mark.parametrize("name", ["p04", "p06"])
 def test_every_tile_visited_and_masked_earns_nothing(name):
     source = unusual(f"{name}-every_tile_visited_and_masked")
@@ -148,6 +157,25 @@ def test_keys_and_values_copied_for_each_query_head_earn_nothing():
     figures = counted(source, short("p05"))
     assert ratios(figures)["multiply-adds"] == 1.0
     assert figures.distinct_read.ratio == figures.distinct_read.naive_ratio > 2
+
+
+@pytest.mark.parametrize(
+    "how", ["t.repeat_interleave(group, 1)", "t.expand(-1, group, -1, -1) + 0"]
+)
+def test_copies_of_keys_and_values_as_integers_are_copies(how):
+    copies = (
+        "group = num_q_heads // k.shape[1]\n    k, v = (("
+        + how
+        + ").view(torch.int32) for t in (k, v))\n    "
+    )
+    source = edited("p05", LAUNCH, copies + LAUNCH)
+    for name in ("k_ptr", "v_ptr"):
+        moved = f"{name} += batch"
+        typed = f"{name} = {name}.to(tl.pointer_type(tl.float32), bitcast=True)\n    {moved}"
+        assert source.count(moved) == 1
+        source = source.replace(moved, typed)
+    figures = counted(source, short("p05"))
+    assert work_fraction(figures) == 0 and figures.distinct_read.ratio > 2
     assert work_fraction(figures) == 0
     assert "different elements read that are needed" in score_work(figures, 2).reason
 

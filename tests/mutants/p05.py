@@ -30,6 +30,11 @@ MUTANTS = (
         keeps=0.5,
     ),
     _MUTANT(
+        "divided by the sum twice",
+        ("plain",),
+        (("out = acc / running_sum[:, None]", "out = acc / (running_sum * running_sum)[:, None]"),),
+    ),
+    _MUTANT(
         "kv head 0 for all",
         ("groups", "batch_heads"),
         ((KV_HEAD, "kv_head = q_head * 0"),),

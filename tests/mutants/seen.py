@@ -98,6 +98,7 @@ _BY_CAUSE = {
         "p08-dv_in_fp16",
         "p09-dq_in_fp16",
     ),
+    "ROWS-SCALED": ("p05-divided_by_the_sum_twice",),
     "OUTPUT-SCALED": ("p02-2_percent_off", "p08-dk_scaled_twice"),
     "PADDING-TAKEN": ("p03-padding_by_position_in_the_tile",),
     "FIRST-KEY-TILE-ONLY": ("p03-k_and_v_not_advanced",),
