@@ -132,6 +132,13 @@ def test_lanes_of_one_load_at_one_address_are_one_read():
     assert (counters[Counter.ELEMENTS_READ], reads.distinct()) == (3, 3)
 
 
+def test_a_tile_that_had_a_third_axis_is_followed():
+    old = "        scores = tl.dot(q, tl.trans(k)"
+    there_and_back = "tl.reshape(tl.reshape(k, (1, BLOCK_N, HEAD_DIM)), (BLOCK_N, HEAD_DIM))"
+    figures = counted(edited("p04", old, f"        k = {there_and_back}\n" + old), short("p04"))
+    assert work_fraction(figures) == 1.0 and figures.tiles is not None
+
+
 def test_a_row_that_is_spread_over_a_tile_is_followed():
     """Triton may spread a single row, as of a sink, over a tile before it is multiplied."""
     old = "    k_offs = offs_n[:, None] * stride_kn + offs_d[None, :]"

@@ -39,14 +39,27 @@ class Rows:
         return Rows(self.operand, np.broadcast_to(self.ids, (number,)))
 
 
-# Operations that move axes: what they do to the tags of a tile, and to an array of its size.
+def _reshaped(tags: tuple, before: tuple, after: Any, *_: Any) -> tuple:
+    """Tags behind a reshape that adds or drops axes of length 1; none behind another."""
+    after = tuple(after)
+    if [n for n in before if n != 1] != [n for n in after if n != 1]:
+        return (None,) * len(after)
+    long = iter([tag for tag, n in zip(tags, before, strict=True) if n != 1])
+    return tuple(next(long) if n != 1 else None for n in after)
+
+
+# Operations that move axes: what they do to the tags of a tile of a shape, and to an array.
 MOVES = {
-    "create_expand_dims": (lambda tags, axis: (*tags[:axis], None, *tags[axis:]), np.expand_dims),
+    "create_expand_dims": (
+        lambda tags, shape, axis: (*tags[:axis], None, *tags[axis:]),
+        np.expand_dims,
+    ),
     "create_broadcast": (
-        lambda tags, shape: tuple(t and t.repeated(n) for t, n in zip(tags, shape, strict=True)),
+        lambda tags, _, to: tuple(t and t.repeated(n) for t, n in zip(tags, to, strict=True)),
         np.broadcast_to,
     ),
-    "create_trans": (lambda tags, order: tuple(tags[axis] for axis in order), np.transpose),
+    "create_trans": (lambda tags, _, order: tuple(tags[axis] for axis in order), np.transpose),
+    "create_reshape": (_reshaped, lambda array, shape, *_: array.reshape(shape)),
 }
 
 
@@ -157,11 +170,12 @@ def keeping_transposes(patch: Any, note: Callable[..., None]) -> Any:
 
 def row_axis(ids: np.ndarray, active: np.ndarray) -> tuple[int | None, np.ndarray]:
     """Return the axis along which a tile's rows lie, and the row of each position on it."""
-    for axis in range(ids.ndim) if ids.ndim == 2 else ():
-        rows = ids.max(axis=1 - axis)
-        along = np.expand_dims(rows, 1 - axis)
-        if bool(((ids == along) | ~active).all()) and (rows.size > 1 or ids.size > 1):
-            if axis == 0 and ids.shape[1] == 1:
+    for axis in range(ids.ndim) if ids.ndim > 1 and ids.size > 1 else ():
+        others = tuple(other for other in range(ids.ndim) if other != axis)
+        rows = ids.max(axis=others)
+        along = np.expand_dims(rows, others)
+        if bool(((ids == along) | ~active).all()):
+            if axis < ids.ndim - 1 and ids.size == ids.shape[axis]:
                 continue
             return axis, rows
     return None, ids

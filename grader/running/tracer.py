@@ -218,7 +218,8 @@ class Tracer:
         def hook(operation: Any) -> Any:
             def traced(this: Any, arg: Any, *args: Any) -> Any:
                 result = operation(this, arg, *args)
-                moves = (lambda tags: move_tags(tags, *args), lambda a: move(a, *args))
+                shape = np.shape(arg.data)
+                moves = (lambda tags: move_tags(tags, shape, *args), lambda a: move(a, *args))
                 self._note(carry, arg, result, *moves)
                 return result
 
