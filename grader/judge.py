@@ -263,8 +263,8 @@ class CaseRun:
             headline = f"{_are(wrong)} wrong"
             right = [n for n in self.trial.problem.judged(self.check) if n not in wrong]
             if right and help is None:
-                alone = " alone" if len(wrong) == 1 else ""
-                help = f"{_are(right)} right: what{alone} goes into {' and '.join(wrong)}?"
+                made = f"{shown.name} alone is" if len(wrong) == 1 else _are(wrong)
+                help = f"{_are(right)} right: look at what {made} made of"
         return self._finding(
             Verdict.FAIL,
             headline,
