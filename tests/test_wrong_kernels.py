@@ -111,7 +111,9 @@ def test_every_mutant_fits_its_model_answer() -> None:
         source, problem = whole_answer(mutant.problem), load_problem(mutant.problem)
         assert mutant.applied_to(source) != source
         assert all(problem.check(check) for check in mutant.checks)
-        if mutant.expected_id:  # what is named leads to the step in which the mistake was made
+        if all(problem.check(check).bridge for check in mutant.checks):
+            assert problem.bridge and mutant.step in (None, problem.bridge.step), mutant.id
+        elif mutant.expected_id:  # it leads to the step in which the mistake was made
             step = problem.step_of_cause(mutant.expected_id)
             assert step in (None, mutant.step) and mutant.step in (None, step), mutant.id
             assert step is None or step in mutant.steps_touched(source), mutant.id

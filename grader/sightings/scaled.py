@@ -24,8 +24,6 @@ def scaled(
     if len(wrong) != 1 or got[wrong[0]].numel() < _FEWEST:
         return None
     (name,) = wrong
-    if expected.truth[name].dim() == 4 and expected.truth[name].shape[2] < 2:
-        return None  # of one row any denominator that is wrong is a factor
     truth, honest = expected.truth[name], expected.honest[name]
     factor = float((got[name].double() * truth).sum() / (truth * truth).sum())
     if not math.isfinite(factor) or abs(factor) < _NEXT_TO_NOTHING:

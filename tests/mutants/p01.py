@@ -293,7 +293,6 @@ MUTANTS = (
             (_CROSSED, "True"),
             (_STOP, _STOP.replace("q_stop", "seqlen_k")),
         ),
-        caught_as=NAN,
         keeps=0.5,
     ),
     _MUTANT(
@@ -325,7 +324,6 @@ MUTANTS = (
         (("= _visible_stop(q_stop,", "= _visible_stop(max(q_start, 1),"),),
         keeps=0.5,
         expected_id="DIAGONAL-TILES-SKIPPED",
-        step=6,
     ),
     _MUTANT(
         "causal without being asked",
