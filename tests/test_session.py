@@ -88,7 +88,7 @@ def test_an_endless_loop_in_every_call_costs_one_timeout_and_little_more():
     verdicts = [finding.verdict for finding in found.findings.cases.values()]
     assert set(verdicts) == {Verdict.TIMEOUT}
     ran = [f for f in found.findings.cases.values() if not f.message.not_run]
-    assert len(ran) == 2  # the first has 2 s, the second what patience is left
+    assert len(ran) in (1, 2)  # the first has 2 s, the second what patience is left, if any
     assert found.of("plain").points.earned == 0
 
 
