@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import torch
 
-from grader import scoring
 from grader.cases import Case
 from grader.checks import outcome
 from grader.checks.correctness import Difference, Expected, expect, find_differences, ranges
 from grader.checks.walk import tile_map, walk_of
-from grader.checks.work import count_work, disbelieved
-from grader.diagnose import Casebook, Cause
-from grader.findings import Evidence, Finding
+from grader.findings import Finding
 from grader.inputs import Inputs, case_seed, invalidate, make_inputs
-from grader.manifest import WORK, Check, Problem
+from grader.manifest import Check, Problem
 from grader.model import Message, TileMap, Verdict
-from grader.running.compiled import Call, Compiled, compile_calls, unavailable
+from grader.running.compiled import Call, Compiled, unavailable
 from grader.running.evidence import CallEvidence
 from grader.running.protocol import Reply, Status, failed
 from grader.running.session import Session
@@ -29,7 +23,7 @@ from grader.running.trace import PRODUCTS, traceable
 from grader.sightings.look import look
 from grader.sightings.scaled import rows_scaled, scaled
 from grader.sightings.sighting import Result
-from grader.source import Source
+from grader.trial import Trial
 
 _HEADLINE_LIMIT = 600
 # Calls of a problem that are made again to see what the kernels do: one of each check that fails.
@@ -42,52 +36,6 @@ _ALSO_NAMES = {
     "seqlen": ("seqlen_q", "seqlen_k", "q", "k"),
     "num_kv_heads": ("num_q_heads", "k"),
 }
-
-
-@dataclasses.dataclass
-class Trial:
-    """What the cases of one problem share: the run's seed, and what was seen in earlier cases."""
-
-    problem: Problem
-    seed: str
-    casebook: Casebook
-    raised: set[tuple[str, int]] = dataclasses.field(default_factory=set)
-    # Checks of which a call was traced, and calls that are being compiled.
-    looked_at: set[str] = dataclasses.field(default_factory=set)
-    compiling: dict[str, Future[list[Compiled]]] = dataclasses.field(default_factory=dict)
-    # Whether to compile beside the tests, from the first call on that came back with a result.
-    compiles_ahead: bool = False
-    called: bool = False  # a case that asks for a result was run
-    bridge_casebook: Casebook | None = None  # what came of the bridge, if there is one
-    overwritten: str | None = None  # what a call wrote to and may not
-
-    def __post_init__(self) -> None:
-        if self.problem.bridge is not None:
-            self.bridge_casebook = type(self.casebook)(self.problem, bridge=True)
-
-    def causes(self, step_at: Callable[[int], int | None]) -> list[Cause]:
-        """Return the causes of what came out wrong, see `Casebook.settle`."""
-        of_bridge = self.bridge_casebook.settle(step_at) if self.bridge_casebook else []
-        return of_bridge + self.casebook.settle(step_at)
-
-    def answered(self, session: Session) -> None:
-        """Begin to compile for GPUs that are not there, once: what returns nothing need not be."""
-        if not self.compiles_ahead or self.compiling or not session.interpret or unavailable():
-            return
-        for check in self.problem.checks:
-            if check.compiles:
-                for case in self.problem.cases(check, self.seed, "cpu").values():
-                    call = Call.of(self.problem, case, self.problem.outputs)
-                    self.compile_ahead(session.source, call)
-
-    def compile_ahead(self, source: Source, call: Call) -> Future[list[Compiled]]:
-        """Begin to compile what a call launches, or return what has begun."""
-        key = repr(call)
-        if key not in self.compiling:
-            pool = ThreadPoolExecutor(1)
-            self.compiling[key] = pool.submit(compile_calls, source, self.problem, [call])
-            pool.shutdown(wait=False)
-        return self.compiling[key]
 
 
 class CaseRun:
@@ -400,38 +348,6 @@ class CaseRun:
             **details,
         )
         return Finding(verdict=verdict, message=message, wrong_outputs=wrong_outputs, margin=margin)
-
-
-class WorkRun:
-    """Counts the work of a submission that is right, in Triton's interpreter."""
-
-    def __init__(self, trial: Trial, session: Session) -> None:
-        self.trial = trial
-        self.session = session
-
-    def judge(self) -> Evidence:
-        """Return the figures of the call in which the submission did most beyond what it needed."""
-        problem, counted = self.trial.problem, []
-        names = problem.outputs
-        for index, case in enumerate(problem.work_cases(self.trial.seed)):
-            inputs = make_inputs(problem, case, case_seed(self.trial.seed, problem.id, WORK, index))
-            evidence = self.session.call(case, inputs, names, traced=True)
-            failure = outcome.of_call(evidence, problem.signature)
-            reply = evidence.result
-            if isinstance(reply, Reply) and reply.status is Status.TRACE_FAILED:
-                reason = f"the judge's tracer failed: {reply.text}"[:600]
-                return Evidence(verdict=Verdict.INTERNAL, reason=reason)
-            if failure is not None:
-                return Evidence(verdict=failure.verdict, reason=f"{failure.headline} ({case})")
-            if find_differences(evidence.outputs, expect(problem, case, inputs, names)):
-                return Evidence(verdict=Verdict.FAIL, reason=f"the result is wrong ({case})")
-            if evidence.trace is None:
-                return Evidence(verdict=Verdict.NOT_MEASURED, reason="nothing was seen")
-            reason = disbelieved(case, evidence.trace)
-            if reason is not None:
-                return Evidence(verdict=Verdict.FAIL, reason=reason)
-            counted.append(count_work(problem, case, evidence.trace))
-        return Evidence(figures=min(counted, key=scoring.work_fraction))
 
 
 def first_named(text: str, problem: Problem) -> str | None:

@@ -79,8 +79,8 @@ class ProblemTrial:
         import torch
 
         from grader.diagnose import Casebook
-        from grader.judge import Trial
         from grader.running.session import Budget
+        from grader.trial import Trial
 
         torch.set_num_threads(1)
         self.run = run
@@ -129,8 +129,8 @@ class ProblemTrial:
 
     def count_work(self) -> None:
         """Count the work of a submission of which all cases passed, but for those of a bridge."""
-        from grader.judge import WorkRun
         from grader.running.session import Session
+        from grader.work_run import WorkRun
 
         request, problem = self.run.request, self.problem
         if request is None or problem.work is None or self.failures:

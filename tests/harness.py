@@ -12,13 +12,14 @@ import torch
 
 from grader.diagnose import Casebook
 from grader.findings import CauseFound, Finding
-from grader.judge import CaseRun, Trial
+from grader.judge import CaseRun
 from grader.manifest import GIVEN, ROOT, Problem, load_problem
 from grader.model import CheckResult, ComponentResult, Verdict
 from grader.running.session import Budget, Session
 from grader.scoring import score_correctness
 from grader.source import Source
 from grader.testrun import Findings, check_results
+from grader.trial import Trial
 
 SEED = "5eed"
 

@@ -16,20 +16,21 @@ from unittest import mock
 
 from rich.console import Console
 
-from grader import grade
+from grader import grade, work_run
 from grader import judge as rooms
 from grader.cases import Case, CaseTable
 from grader.diagnose import Casebook
 from grader.findings import Evidence, Finding, Measured, MeasureRequest, write_event
 from grader.grade import Grader, Request
 from grader.inputs import Inputs, make_inputs
-from grader.judge import Trial, WorkRun
 from grader.manifest import Limits, Problem, load_problem
 from grader.model import Amount, Environment, GradeRecord, Verdict, WorkFigures
 from grader.progress import Progress
 from grader.running.session import Budget, Session
 from grader.source import Source
 from grader.testrun import Findings
+from grader.trial import Trial
+from grader.work_run import WorkRun
 from tests.forked import forked_workers
 from tests.harness import judge
 
@@ -142,6 +143,7 @@ def in_this_process(
     with (
         forked_workers(),
         mock.patch.object(rooms, "make_inputs", _exact_inputs),
+        mock.patch.object(work_run, "make_inputs", _exact_inputs),
         mock.patch.object(grade, "TestRun", run),
         mock.patch.object(grade, "load_problem", problem_of),
         mock.patch.object(grade, "Children", lambda: _Measurements(measured or {})),

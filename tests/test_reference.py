@@ -380,14 +380,14 @@ def cases_with_answers():
     }
 
 
-def every_mistake():
+def known_mistakes(mistakes_for):
     for problem_id in ORACLES:
-        for mistake in reference.mistakes_for(problem_id):
+        for mistake in mistakes_for(problem_id):
             name = f"{problem_id}-{mistake.id}" + (f"-{mistake.tile}" if mistake.tile else "")
             yield pytest.param(problem_id, mistake, id=name)
 
 
-@pytest.mark.parametrize("problem_id, mistake", list(every_mistake()))
+@pytest.mark.parametrize("problem_id, mistake", list(known_mistakes(reference.mistakes_for)))
 def test_every_mistake_shows(problem_id, mistake, cases_with_answers):
     largest = 0.0
     for inputs, options, right in cases_with_answers[problem_id]:
@@ -468,14 +468,10 @@ def test_mistakes_equal_what_their_notes_say():
     assert found["PADDED-KEYS-COUNTED"]["lse"].item() == pytest.approx(math.log(31 + math.e**2))
 
 
-def bridge_mistakes():
-    for problem_id in ORACLES:
-        for mistake in reference.bridge_mistakes_for(problem_id):
-            name = f"{problem_id}-{mistake.id}" + (f"-{mistake.tile}" if mistake.tile else "")
-            yield pytest.param(problem_id, mistake, id=name)
+OF_BRIDGES = list(known_mistakes(reference.bridge_mistakes_for))
 
 
-@pytest.mark.parametrize("problem_id, mistake", list(bridge_mistakes()))
+@pytest.mark.parametrize("problem_id, mistake", OF_BRIDGES)
 def test_every_mistake_of_a_first_step_shows(problem_id, mistake):
     if problem_id == "p03":
         ramp = torch.linspace(-3.0, 3.0, 300, dtype=torch.float64)
@@ -491,7 +487,7 @@ def test_every_mistake_of_a_first_step_shows(problem_id, mistake):
 
 def test_mistakes_are_described():
     seen = set()
-    of_bridges = [param.values[1] for param in bridge_mistakes()]
+    of_bridges = [param.values[1] for param in OF_BRIDGES]
     own = [m for m in of_bridges if m.id not in {m.id for m in reference.MISTAKES}]
     for mistake in (*reference.MISTAKES, *own):
         assert (mistake.id, mistake.tile) not in seen

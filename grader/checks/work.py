@@ -136,8 +136,9 @@ def _attention(problem: Problem, work: Work, case: Case, trace: Trace) -> dict[s
 def _reads(case: Case, trace: Trace) -> int:
     """Return the reads of inputs and of copies of them.
 
-    What one kernel leaves for the next (shares of a split row, delta) is memory's concern; but what
-    holds inputs in a form of its own is no such thing, and all reads count.
+    What one kernel leaves for the next (shares of a split row, delta) is memory's concern. Where
+    the reads without it are too few for the output, it held inputs in a form of its own, and all
+    reads count.
     """
     read = trace.count(Counter.ELEMENTS_READ)
     known = read - trace.count(Counter.UNKNOWN_READS)

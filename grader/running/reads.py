@@ -48,8 +48,8 @@ class Reads:
     ) -> None:
         """Note reads elsewhere, by a pointer to `tensor`, None where that is not known.
 
-        What kernels of the call have `made` is told apart: the rest holds inputs in some form, and
-        counts like them. Of what was made different elements are counted of floating ones alone.
+        What kernels of the call have `made` is counted in `UNKNOWN_READS` too. All else holds
+        inputs in some form. Different elements are counted, but not of integers that were made.
         """
         self._counters[Counter.ELEMENTS_READ] += addresses.size
         if made:

@@ -4,8 +4,9 @@ One timed go on a GPU (JUDGE protocol): fresh inputs stay in private memory; t0;
 into the arena, L2 is flushed, the worker gets its signal, computes every set, answers; the outputs
 are copied into private memory; t1. The time of a call is (t1 - t0 - overhead) / sets, the overhead
 being the same with a trusted worker that computes nothing. On a CPU the CPU time of the worker and
-of all that it started takes the place of the wall clock: more processes or threads do not shorten
-it, and neighbours hardly lengthen it. Then every output is verified. Nothing that runs in the
+of all that it started takes the place of the wall clock: threads do not shorten it, neighbours
+hardly lengthen it, and processes beside the worker end the measurement, since one that is gone may
+have been missed. Then every output is verified. Nothing that runs in the
 submission's process can see inputs before t0, change outputs after t1, or touch the clock.
 """
 
@@ -32,7 +33,7 @@ from grader.running.usage import CpuTime, Tree, Watch
 
 FLUSH_BYTES = 256 * 2**20  # five times the L2 cache of an H200, the largest there is
 CALL_TIMEOUT_S = 120.0
-_BASELINE_TIMEOUT_S = 40.0  # its calls take a second at most
+_BASELINE_TIMEOUT_S = 40.0  # its calls take a second, on a machine that is forty times as busy
 _LEAST_S = 1.0  # a call that is made has this long, however little is left
 
 Result = tuple[Inputs, dict[str, torch.Tensor]]

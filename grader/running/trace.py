@@ -37,7 +37,7 @@ class Counter(enum.IntEnum):
     ELEMENTS_READ = 3  # active lanes alone; of an input, as many of its elements as they hold
     DISTINCT_READ = 4
     UNKNOWN_DOTS = 5  # dots whose operands are no tiles of inputs, as far as was seen
-    UNKNOWN_READS = 6  # of memory that is neither an input nor a copy of one
+    UNKNOWN_READS = 6  # of what the call's own kernels made: shares of a row, delta
     PADDING_TAKEN = 7  # lanes of no key, of no query, that took part in a product
     PADDING_LINE = 8
     MISMATCHED = 9  # products of weights of one tile with values of another

@@ -129,6 +129,11 @@ class Watch:
         while not self._stop.wait(_SAMPLE_S):
             self._look()
 
+    def _pids(self) -> list[int]:
+        pids = self._tree.pids()
+        self.most_processes = max(self.most_processes, len(pids))
+        return pids
+
     def _begin(self) -> None:
         raise NotImplementedError
 
@@ -160,8 +165,7 @@ class CpuTime(Watch):
         self._waited = self._waited_for()
 
     def _look(self) -> None:
-        spent = {pid: _own_seconds(pid) for pid in self._tree.pids()}
-        self.most_processes = max(self.most_processes, len(spent))
+        spent = {pid: _own_seconds(pid) for pid in self._pids()}
         # One that has just died has no clock any more: what it had when it was last seen holds.
         self._last |= {pid: max(s, self._last.get(pid, 0.0)) for pid, s in spent.items()}
         self._alive = set(spent)
@@ -197,8 +201,7 @@ class PeakMemory(Watch):
         self.before_bytes = self.peak_bytes = self._tree.resident_bytes()
 
     def _look(self) -> None:
-        pids = self._tree.pids()
-        self.most_processes = max(self.most_processes, len(pids))
+        pids = self._pids()
         marks = [_status_bytes(pid, "VmHWM:") for pid in pids[:1]]
         now = [_status_bytes(pid, "VmRSS:") for pid in pids]
         self.peak_bytes = max(self.peak_bytes, sum(now), *(sum(now[1:]) + mark for mark in marks))

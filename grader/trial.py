@@ -1,0 +1,59 @@
+"""What the cases of one problem share while a submission is judged."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from grader.diagnose import Casebook, Cause
+from grader.manifest import Problem
+from grader.running.compiled import Call, Compiled, compile_calls, unavailable
+from grader.running.session import Session
+from grader.source import Source
+
+
+@dataclasses.dataclass
+class Trial:
+    """What the cases of one problem share: the run's seed, and what was seen in earlier cases."""
+
+    problem: Problem
+    seed: str
+    casebook: Casebook
+    raised: set[tuple[str, int]] = dataclasses.field(default_factory=set)
+    # Checks of which a call was traced, and calls that are being compiled.
+    looked_at: set[str] = dataclasses.field(default_factory=set)
+    compiling: dict[str, Future[list[Compiled]]] = dataclasses.field(default_factory=dict)
+    # Whether to compile beside the tests, from the first call on that came back with a result.
+    compiles_ahead: bool = False
+    called: bool = False  # a case that asks for a result was run
+    bridge_casebook: Casebook | None = None  # what came of the bridge, if there is one
+    overwritten: str | None = None  # what a call wrote to and may not
+
+    def __post_init__(self) -> None:
+        if self.problem.bridge is not None:
+            self.bridge_casebook = type(self.casebook)(self.problem, bridge=True)
+
+    def causes(self, step_at: Callable[[int], int | None]) -> list[Cause]:
+        """Return the causes of what came out wrong, see `Casebook.settle`."""
+        of_bridge = self.bridge_casebook.settle(step_at) if self.bridge_casebook else []
+        return of_bridge + self.casebook.settle(step_at)
+
+    def answered(self, session: Session) -> None:
+        """Begin to compile for GPUs that are not there, once: what returns nothing need not be."""
+        if not self.compiles_ahead or self.compiling or not session.interpret or unavailable():
+            return
+        for check in self.problem.checks:
+            if check.compiles:
+                for case in self.problem.cases(check, self.seed, "cpu").values():
+                    call = Call.of(self.problem, case, self.problem.outputs)
+                    self.compile_ahead(session.source, call)
+
+    def compile_ahead(self, source: Source, call: Call) -> Future[list[Compiled]]:
+        """Begin to compile what a call launches, or return what has begun."""
+        key = repr(call)
+        if key not in self.compiling:
+            pool = ThreadPoolExecutor(1)
+            self.compiling[key] = pool.submit(compile_calls, source, self.problem, [call])
+            pool.shutdown(wait=False)
+        return self.compiling[key]
