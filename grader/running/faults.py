@@ -139,7 +139,12 @@ def _print_traceback(chain: list[BaseException], shown: Any, text: str, path: st
     with contextlib.suppress(Exception):  # sys.stderr is in the submission's hands
         frames: list[traceback.FrameSummary] = []
         for cause in chain:
-            frames += [f for f in traceback.extract_tb(cause.__traceback__) if f.filename == path]
+            # Without columns: how a call of several lines is marked is another in each Python.
+            frames += [
+                traceback.FrameSummary(f.filename, f.lineno, f.name)
+                for f in traceback.extract_tb(cause.__traceback__)
+                if f.filename == path
+            ]
         lines = "".join(traceback.format_list(frames[-8:]))
         last = f"{_name(shown)}: {text[:_OUTPUT_LIMIT]}".removesuffix(": ")
         print(lines + last, file=sys.stderr)

@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from grader.running import reductions
+
 # A program that does anything takes 50 us or more here: a case's time ends before so many do.
 MOST_PROGRAMS = 500_000
 # One launch at a time: the interpreter has one program id for all threads. A launch may launch.
@@ -37,6 +39,7 @@ def install() -> None:
         _Launches(interpreter._patch_lang).install(interpreter)
     interpreter._get_np_dtype = _by_name(interpreter._get_np_dtype)
     _remember_sizes(interpreter)
+    reductions.install(interpreter)
     if hasattr(interpreter, "InterpreterError"):
         _raise_errors_once(interpreter)
     interpreter.GridExecutor.__call__ = one_at_a_time(interpreter.GridExecutor.__call__)

@@ -33,6 +33,21 @@ _NO_ACCUMULATOR = (
 )
 
 
+def _own_function(text: str, kernel: str) -> tuple[str, str]:
+    """Put a function that two elements are combined with before a kernel."""
+    return f"@triton.jit\ndef {kernel}", f"@triton.jit\n{text}\n\n\n@triton.jit\ndef {kernel}"
+
+
+_P02_OWN_SUM = (
+    ("tl.sum(acc, axis=1)", "tl.reduce(acc, 1, _added)"),
+    _own_function("def _added(a, b):\n    return a + b", "_load_tile"),
+)
+_OWN_MAX = (
+    (NEW_MAX, NEW_MAX.replace("tl.max(scores, 1)", "tl.reduce(scores, 1, _larger)")),
+    _own_function("def _larger(a, b):\n    return tl.maximum(a, b)", "_attention_kernel"),
+)
+
+
 def _finite(value: str) -> tuple[tuple[str, str], ...]:
     return (
         *_SCALED_FIRST,
@@ -164,6 +179,8 @@ EDITS = (
     ("p01", "epsilon and finite mask", _P01_EPSILON),
     ("p02", "tiles of 32 by 64", _P02_OTHER_TILES),
     ("p02", "other device and dtype by default", _P02_DEFAULTS),
+    ("p02", "reduced with a function of its own", _P02_OWN_SUM),
+    ("p03", "reduced with a function of its own", _OWN_MAX),
     *((problem, "sum plus epsilon", (*_EPSILON, *_NO_ACCUMULATOR)) for problem in _FORWARD),
     *((problem, "natural exponential", _NATURAL) for problem in _FORWARD),
     *((problem, "finite masks of -1e6", _finite("-1.0e6")) for problem in ("p03", "p05", "p07")),
