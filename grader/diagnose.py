@@ -116,6 +116,7 @@ class Casebook:
         explained = {place for cause in causes for place in cause.cases}
         told = {self._seen[place].id for place in explained if place in self._seen}
         left = {p: s for p, s in self._seen.items() if p not in explained and s.id not in told}
+        left = self._without_chance(left, explained)
         plain = [sighting for (check, _), sighting in left.items() if check == "plain"]
         for id in dict.fromkeys(s.id for s in plain[:1] or left.values()):
             places = [p for p, s in left.items() if plain or s.id == id]
@@ -131,6 +132,19 @@ class Casebook:
             step = step_at(shown.line) if shown.located else None
             causes.append(Cause(diagnosis, step, tuple(sorted(places)), shown.line or None))
         return causes
+
+    def _without_chance(
+        self, left: dict[Place, Sighting], explained: set[Place]
+    ) -> dict[Place, Sighting]:
+        """Leave out what numbers alone say, where more is known or most other cases do not say it.
+
+        Then they are a consequence: of another cause, or of a case that is like no other.
+        """
+        traced = {place: sighting for place, sighting in left.items() if sighting.traced}
+        if explained or traced:
+            return traced
+        ids = [sighting.id for sighting in left.values()]
+        return {p: s for p, s in left.items() if 2 * ids.count(s.id) > len(self._wrong)}
 
     def _is_part_of_more(self, cause: Cause) -> bool:
         """Whether what was seen in all cases of a known mistake was seen in others as well.

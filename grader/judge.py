@@ -21,7 +21,7 @@ from grader.running.protocol import Reply, Status, failed
 from grader.running.session import Session
 from grader.running.trace import PRODUCTS, traceable
 from grader.sightings.look import look
-from grader.sightings.scaled import rows_scaled, scaled
+from grader.sightings.scaled import delta_scaled, rows_scaled, scaled
 from grader.sightings.sighting import Result
 from grader.trial import Trial
 
@@ -151,6 +151,9 @@ class CaseRun:
         tiles = None if call else self._look(inputs, names, result)
         times = scaled(self.case, result.wrong, evidence.outputs, expected)
         times = times or rows_scaled(result.wrong, evidence.outputs, expected)
+        times = times or delta_scaled(
+            self.problem.id, self.case, inputs, result.wrong, evidence.outputs, expected
+        )
         if times is not None:
             casebook.add_seen(place, times)
         return tiles

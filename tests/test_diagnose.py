@@ -10,6 +10,7 @@ from grader.checks.correctness import expect
 from grader.diagnose import Casebook
 from grader.inputs import case_seed, make_inputs
 from grader.manifest import load_problem
+from grader.sightings.sighting import Sighting
 
 P03 = load_problem("p03")
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
@@ -282,3 +283,29 @@ def test_the_variant_that_fits_is_the_one_that_is_told(book):
     found.wrong(("plain", 0), "DROPPED")
     (cause,) = found.book.settle()
     assert (cause.cases, cause.diagnosis.note) == ((("plain", 0),), "with tiles of 32")
+
+
+def seen(id, *, traced):
+    return Sighting(id, id.lower(), "seen: ...", "help", traced=traced)
+
+
+def test_what_numbers_alone_say_is_told_where_nothing_else_is_known_and_most_cases_say_it(book):
+    found = book()
+    places = [("ragged", number) for number in range(4)]
+    for place in places:
+        found.wrong(place, lambda truth: 2.0 * truth)
+    found.book.add_seen(places[0], seen("OUTPUT-SCALED", traced=False))
+    assert found.named() == {}
+    for place in places[1:3]:
+        found.book.add_seen(place, seen("OUTPUT-SCALED", traced=False))
+    assert found.named() == {"OUTPUT-SCALED": tuple(places[:3])}
+    found.book.add_seen(places[3], seen("PADDING-TAKEN", traced=True))
+    assert found.named() == {"PADDING-TAKEN": (places[3],)}
+
+
+def test_what_numbers_alone_say_is_no_second_cause(book):
+    found = book(made_up("SCALED", 1.0, only=scaled))
+    found.wrong(("scale", 0), "SCALED", {"softmax_scale": 0.3})
+    found.wrong(("ragged", 0), lambda truth: 2.0 * truth)
+    found.book.add_seen(("ragged", 0), seen("OUTPUT-SCALED", traced=False))
+    assert found.named() == {"SCALED": (("scale", 0),)}

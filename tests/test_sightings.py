@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from grader.cases import resolve
 from grader.checks.correctness import expect
@@ -10,9 +11,10 @@ from grader.inputs import case_seed, make_inputs
 from grader.manifest import load_problem, problem_ids
 from grader.running.session import Budget, Session
 from grader.sightings.look import look
-from grader.sightings.scaled import scaled
+from grader.sightings.scaled import delta_scaled, scaled
 from grader.sightings.sighting import Result
 from grader.source import Source
+from reference import mistakes_for
 from tests.forked import forked_workers
 from tests.harness import SEED
 from tests.trials import right_answers
@@ -91,3 +93,32 @@ def test_an_output_that_is_off_by_a_factor_everywhere(given, factor, words):
     if found:
         got["lse"][0, 0, 0] += 1.0
         assert scaled(case, ("lse",), got, expected) is None
+
+
+def test_a_factor_of_next_to_nothing_is_none_where_most_of_what_came_out_is_left():
+    problem = load_problem("p05")
+    case = resolve(problem.base.given | {"seqlen": 128}, "fp16", SEED)
+    inputs = make_inputs(problem, case, case_seed(SEED, "small"))
+    expected = expect(problem, case, inputs, ("out",))
+    truth = expected.truth["out"]
+    small = 1e-3 * truth
+    assert scaled(case, ("out",), {"out": small.half()}, expected) is not None
+    other = small + 0.05 * small.abs().max() * torch.randn(truth.shape, dtype=truth.dtype)
+    assert scaled(case, ("out",), {"out": other.half()}, expected) is None
+
+
+@pytest.mark.parametrize(("times", "told"), [(0.5, True), (2.0, True), (1.02, False), (0.0, False)])
+def test_how_often_delta_counts(times, told):
+    problem = load_problem("p08")
+    case = resolve(problem.base.given | {"seqlen": 64}, "fp32", SEED)
+    inputs = make_inputs(problem, case, case_seed(SEED, "delta"))
+    expected = expect(problem, case, inputs, ("dq", "dk"))
+    (missing,) = (m for m in mistakes_for("p08") if m.id == "DELTA-MISSING")
+    without = missing.fn(dict(inputs.all), case.kwargs)
+    got = {n: without[n] + times * (t - without[n]) for n, t in expected.truth.items()}
+    found = delta_scaled("p08", case, inputs, ("dq", "dk"), got, expected)
+    assert (found is not None) == told
+    assert found is None or f"{times:.3g} times" in found.title
+    got["dq"] = got["dq"] + 0.1 * got["dq"].abs().max() * torch.randn_like(got["dq"])
+    assert delta_scaled("p08", case, inputs, ("dq", "dk"), got, expected) is None
+    assert delta_scaled("p08", case, inputs, ("dv",), got, expected) is None

@@ -17,7 +17,7 @@ from grader.findings import (
     write_event,
 )
 from grader.manifest import load_problem
-from grader.running.trace import ACCESS, DOT, PRODUCTS, PROGRAM, Counter, Trace, TraceShape
+from grader.running.trace import ACCESS, DOT, PRODUCTS, PROGRAM, TAGGED, Counter, Trace, TraceShape
 from grader.scoring import score_work, work_fraction
 from grader.sightings.look import look
 from grader.sightings.sighting import Result
@@ -157,3 +157,16 @@ def test_a_line_that_the_file_has_not_is_none():
     for name in ("mask_lines", "discarded", "lines"):
         assert trace.arrays[name][:3].tolist() == [LINES, 0, 0]
     assert (trace.count(Counter.NAN_LINE), trace.count(Counter.MIXED_LINE)) == (LINES, 0)
+
+
+def test_a_row_or_a_product_that_is_not_there_is_none():
+    shape = TraceShape.of(small_case("p04"), LINES)
+    memory = np.zeros(shape.total_bytes, np.uint8)
+    arrays = shape.arrays(memory)
+    arrays["apart"][:] = [LINES + 1, len(TAGGED), -1, shape.queries, 2**40, 1, 2]
+    arrays["misplaced"][0] = [LINES, shape.queries, shape.queries + 1]
+    arrays["stored_products"][:2] = [[len(PRODUCTS), LINES], [len(PRODUCTS) + 1, LINES + 1]]
+    trace = Trace.of(shape, memory)
+    assert trace.arrays["apart"].tolist() == [0, 0, 0, shape.queries, 0, 1, 0]
+    assert trace.arrays["misplaced"][0].tolist() == [LINES, shape.queries, 0]
+    assert trace.arrays["stored_products"][:2].tolist() == [[len(PRODUCTS), LINES], [0, 0]]

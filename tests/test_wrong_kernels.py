@@ -44,7 +44,7 @@ CHOSEN = {
     ),
     "p05": (
         *("kv head 0 for all", "divided by kv heads", "groups for k alone"),
-        "batch stride of q for k",
+        *("batch stride of q for k", "query read by the kv head"),
     ),
     "p06": (
         *("no safe maximum", "left edge of the window forgotten", "diagonal tile counted twice"),
@@ -54,7 +54,8 @@ CHOSEN = {
     "p08": (
         *("dk not scaled", "delta left out", "dq not stored", "strides of dout ignored"),
         *("dv overwritten", "dp of k", "scores not scaled for dk and dv"),
-        "delta along the wrong axis",
+        *("delta along the wrong axis", "lse of batch 0 for dq", "half of delta", "dv of q"),
+        *("delta of out of the first tile", "delta stored without its batch"),
     ),
     "p09": ("own key hidden for dk and dv", "dsink zero", "sink logit without its weight"),
 }

@@ -16,9 +16,11 @@ from typing import Any
 import numpy as np
 
 from grader.running.operands import QUERY_SIDE, Operand
+from grader.running.trace import STATISTIC
 
 # Scores that far down are masked, by -inf or by a finite number; no product of q and k is.
 _HIDDEN = -1e4
+_MADE = (STATISTIC, "out")  # by the call itself
 _COUNTS = 1e-3  # of the largest weight beside it
 
 
@@ -70,7 +72,10 @@ def is_of_pairs(handle: Any) -> bool:
 
 
 def merged(handles: list[Any], result: Any) -> tuple | None:
-    """Tags of what is computed element by element: the first operand that knows an axis decides."""
+    """Tags of what is computed element by element.
+
+    The first operand that knows an axis decides, an input before what the call made.
+    """
     shape = getattr(getattr(result, "data", None), "shape", ())
     tags: list[Rows | None] = [None] * len(shape)
     known = False
@@ -79,7 +84,8 @@ def merged(handles: list[Any], result: Any) -> tuple | None:
         if own is None or handle.data.shape != shape:
             continue
         for axis, rows in enumerate(own):
-            if tags[axis] is None and rows is not None:
+            held = tags[axis]
+            if rows is not None and (held is None or held.operand in _MADE):
                 tags[axis], known = rows, True
     return tuple(tags) if known else None
 
@@ -87,6 +93,7 @@ def merged(handles: list[Any], result: Any) -> tuple | None:
 def carry(source: Any, result: Any, move_tags: Any, move: Any) -> None:
     """Let `result`, which is `source` with its axes moved, remember what `source` does."""
     source.unused = False  # see `grader.running.sums`
+    result.product = getattr(source, "product", None)
     tags = getattr(source, "tags", None)
     if tags is None:
         return

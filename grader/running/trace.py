@@ -72,10 +72,17 @@ ACCESS = (
     "line", "kernel", "operand", "count", "programs", "stride", "across", "column_stride", "along",
     "step", "misaligned", "size",
 )  # fmt: skip
+# Rows that met though they are not the same: of what, and their numbers from 1; 0 is none.
+APART = ("line", "one", "other", "row", "other_row", "kv_plane", "weights")
+MISPLACED = ("line", "row", "place")  # a row of q or k, and the row of an output made of it
 PROGRAM = ("kernel", "x", "y", "z", "batch_head", "first", "last", "line")
 # Operands of a call in the order of their numbers in `ACCESS`, from 1.
 OPERANDS = ("q", "k", "v", "dout", "x", "w")
 MIXED = (("q", "v"), ("dout", "k"))
+SCRATCH = "scratch"  # lse or delta, where that is no output
+OUTPUTS = ("out", "lse", "dq", "dk", "dv", SCRATCH)
+STATISTIC = "statistic"  # one number for each row of queries, which the call made: lse, delta
+TAGGED = ("q", "k", "v", "dout", STATISTIC, "out")  # what rows of a tile are told by
 SCORES = len(PRODUCTS)  # products of a query and a key: scores, and dout with v
 OTHER = SCORES + 1
 
@@ -125,6 +132,19 @@ class TraceShape:
         least = {"operand": 1, "count": 1}.get(column, 0)
         return (-most if column in signed else least), most
 
+    @property
+    def rows_limits(self) -> np.ndarray:
+        """The largest numbers of `MISPLACED`."""
+        rows = max(self.queries, self.batch * self.num_kv_heads * self.seqlen_k)
+        return np.array([self.lines, rows, rows])
+
+    @property
+    def apart_limits(self) -> np.ndarray:
+        """The largest numbers of `APART`."""
+        kinds = len(TAGGED) - 1
+        line, *rows = self.rows_limits.tolist()
+        return np.array([line, kinds, kinds, *rows, self.batch * self.num_kv_heads, 1])
+
     def _fields(self) -> dict[str, tuple[Any, tuple[int, ...]]]:
         heads = self.batch * self.num_q_heads, self.batch * self.num_kv_heads
         pairs = (self.queries, self.seqlen_k)
@@ -146,6 +166,9 @@ class TraceShape:
             "masked_at": (np.uint8, (len(PRODUCTS), *pairs)),
             "taken_at": (np.uint8, (len(PRODUCTS), *pairs)),
             "again_at": (np.uint8, (len(PRODUCTS), *pairs)),
+            "apart": (np.int64, (len(APART),)),
+            "misplaced": (np.int64, (len(OUTPUTS), len(MISPLACED))),
+            "stored_products": (np.int64, (len(PRODUCTS), 2)),
         }
 
     @property
@@ -182,7 +205,8 @@ class Trace:
     `masked_at`, `taken_at` and `again_at` are the numbers in `lines` of the lines of the mask and
     of the loop in which a pair was taken, the first time and after it; of a pair that masks of
     several lines met, `masked_at` is SEVERAL_LINES.
-    `discarded` is, per product, a line whose results nothing took up, 0 if none.
+    `discarded` is, per product, a line whose results nothing took up, 0 if none; `stored_products`
+    the product, from 1, that was stored where this one belongs, and its line.
     """
 
     shape: TraceShape
@@ -198,7 +222,8 @@ class Trace:
             whole = (table >= least) & (table <= most)
             arrays[name] = table[table.any(axis=1) & whole.all(axis=1)]
         most = np.array([shape.lines if c.is_line else _MOST for c in Counter])
-        limits = {"counters": most}
+        limits = {"counters": most, "apart": shape.apart_limits, "misplaced": shape.rows_limits}
+        limits["stored_products"] = np.array([len(PRODUCTS), shape.lines])
         limits |= dict.fromkeys(("lines", "mask_lines", "discarded"), shape.lines)
         for name, largest in limits.items():
             numbers = arrays[name]

@@ -33,6 +33,7 @@ from grader.running.lines import Lines
 from grader.running.nans import Nans
 from grader.running.operands import Operand, find_operand
 from grader.running.pairs import Pairs, add_saturating
+from grader.running.placement import Placement
 from grader.running.reads import Reads
 from grader.running.stores import Stores
 from grader.running.sums import Sums
@@ -81,6 +82,7 @@ class Tracer:
         self._nans = Nans(self._counters)
         self._pairs = Pairs(shape, self._arrays)
         self._sums = Sums(self._arrays)
+        self._placement = Placement(shape, self._arrays)
 
     @property
     def _output_dims(self) -> int:
@@ -195,6 +197,8 @@ class Tracer:
 
     def _note_elementwise(self, result: Any, args: tuple) -> None:
         handles = [a for a in args if hasattr(a, "data")]
+        self._placement.meet(handles, self._lines.running())
+        result.product = next((h.product for h in handles if getattr(h, "product", None)), None)
         tags = merged(handles, result)
         if tags is not None:
             result.tags = tags
@@ -237,7 +241,9 @@ class Tracer:
     def _reduced(self, reduce: Any) -> Any:
         def apply_impl(this: Any, tiles: Any) -> Any:
             self._note(self._note_reduction, this, tiles)
-            return reduce(this, tiles)
+            result = reduce(this, tiles)
+            self._note(self._note_reduced, this, tiles, result)
+            return result
 
         return apply_impl
 
@@ -247,6 +253,16 @@ class Tracer:
         reduced = is_of_pairs(handle) and reduction.axis is not None
         if reduced and handle.tags[reduction.axis].of_queries:
             self._counters[Counter.OVER_QUERIES_LINE] = self._lines.running()
+
+    def _note_reduced(self, reduction: Any, tiles: Any, result: Any) -> None:
+        """Let what a tile was reduced to remember the rows of the axes that are left."""
+        tags = getattr(tiles[0].handle, "tags", None)
+        if tags is None or reduction.axis is None:
+            return
+        axis = reduction.axis % len(tags)
+        kept = (None,) if reduction.keep_dims else ()
+        for tensor in result if isinstance(result, (tuple, list)) else (result,):
+            tensor.handle.tags = (*tags[:axis], *kept, *tags[axis + 1 :])
 
     # -- memory -------------------------------------------------------------------------------
 
@@ -276,6 +292,7 @@ class Tracer:
             return
         self._note_read(ptrs, addresses[active], result, start, operand)
         if operand is None:
+            self._note_made(start, addresses, active, result)
             return
         rows, columns = operand.locate(addresses)
         lost = int((active & (rows < 0)).sum())
@@ -295,6 +312,27 @@ class Tracer:
         where = (self._lines.running(), self._kernel)
         itemsize = operand.tensor.element_size()
         self._walking.note(*where, addresses, itemsize, operand, axis, misaligned=misaligned)
+
+    def _note_made(
+        self, start: int, addresses: np.ndarray, active: np.ndarray, result: Any
+    ) -> None:
+        """Let what the call made of each query, out, lse or delta, remember whose it is."""
+        tensor, q = self._tensors.get(start), self._inputs[0]
+        if tensor is None or q.name != "q" or not tensor.is_floating_point() or not addresses.ndim:
+            return
+        if tuple(tensor.shape) == q.size:
+            name, ids = "out", Operand.of("out", tensor).rows(addresses)
+        elif tensor.numel() == self._shape.queries and tensor.is_contiguous():
+            name, ids = trace.STATISTIC, (addresses.astype(np.int64) - start)
+            ids //= tensor.element_size()
+            ids[ids >= tensor.numel()] = -1
+        else:
+            return
+        ids = np.where(active, ids, -1)
+        axis, rows = (0, ids) if ids.ndim == 1 else row_axis(ids, active)
+        if axis is not None:
+            held = Rows(name, rows)
+            result.tags = tuple(held if i == axis else None for i in range(ids.ndim))
 
     def _note_read(
         self, ptrs: Any, addresses: np.ndarray, result: Any, start: int, operand: Operand | None
@@ -339,18 +377,22 @@ class Tracer:
             this: Any, ptrs: Any, value: Any, mask: Any, *args: Any, **options: Any
         ) -> Any:
             result = store(this, ptrs, value, mask, *args, **options)
-            self._note(self._note_store, ptrs, mask)
+            self._note(self._note_store, ptrs, value, mask)
             return result
 
         return create_masked_store
 
-    def _note_store(self, ptrs: Any, mask: Any) -> None:
+    def _note_store(self, ptrs: Any, value: Any, mask: Any) -> None:
         active = active_lanes(ptrs, mask)
         start, _ = self._operand(ptrs)
         self._made.add(start)
         tensor = self._tensors.get(start)
-        if active.any() and tensor is not None and tensor.dim() == self._output_dims:
-            self._stores.note(start, tensor, decoded(ptrs)[0][active], self._lines.running())
+        if not active.any() or tensor is None:
+            return
+        addresses, line = decoded(ptrs)[0], self._lines.running()
+        if tensor.dim() == self._output_dims:
+            self._stores.note(start, tensor, addresses[active], line)
+        self._placement.store(start, tensor, value, (addresses, active), line)
 
     # -- products -----------------------------------------------------------------------------
 
@@ -374,6 +416,8 @@ class Tracer:
         result.tags = (tags_a[0], tags_b[1])
         product = self._note_dot(a, b, tags_a, tags_b, (m, n, k))
         self._sums.multiplied(result, product, self._lines.running())
+        made = (product, self._lines.running()) if product < len(trace.PRODUCTS) else None
+        result.product = made or getattr(d, "product", None)
         self._nans.look(result, [a, b, d], "dot", self._lines.running)
 
     def _note_dot(self, a: Any, b: Any, tags_a: tuple, tags_b: tuple, size: tuple) -> int:
@@ -429,6 +473,7 @@ class Tracer:
         if len(self._dots) > trace.LINES:  # what is not written down was not seen
             counters[Counter.UNKNOWN_DOTS] += 1
         self._walking.write(self._arrays["accesses"])
+        self._placement.write(results)
         if start:
             self._stores.write(start, self._shape.queries, self._arrays)
 

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from grader.cases import Case
 from grader.checks.walk import Walk, walk_of
 from grader.running.trace import PRODUCTS, Trace
-from grader.sightings import numbers, pairs, pointers, rows, sums
+from grader.sightings import numbers, pairs, placement, pointers, rows, sums
 from grader.sightings.sighting import Result, Sighting
 
 
 def look(problem_id: str, case: Case, trace: Trace, result: Result) -> Sighting | None:
     """Return why the outputs of a traced call are wrong, None where that was not seen."""
-    rules = _OF_ROW_SUMS if case.rows is not None else _BEFORE
-    for rule in rules:
-        found = rule(case, trace)
-        if found is not None:
-            return found
     if case.rows is not None:
-        return numbers.half_sum(case, trace)
+        rules = (rule(case, trace) for rule in _OF_ROW_SUMS)
+        return next(filter(None, rules), None) or numbers.half_sum(case, trace)
+    found = next(filter(None, _before(case, trace, result)), None)
+    if found is not None:
+        return found
     # lse is made of the scores that out is made of.
     for name in dict.fromkeys("out" if name == "lse" else name for name in result.wrong):
         walk = walk_of(problem_id, case, trace, name) if name in PRODUCTS else None
@@ -29,6 +28,9 @@ def look(problem_id: str, case: Case, trace: Trace, result: Result) -> Sighting 
             found = judge(case, walk)
             if found is not None:
                 return found
+    found = sums.wrong_product(case, trace, result)
+    if found is not None:
+        return found
     for rule in (sums.mixed, sums.not_transposed):
         found = rule(case, trace)
         if found is not None:
@@ -41,14 +43,20 @@ def look(problem_id: str, case: Case, trace: Trace, result: Result) -> Sighting 
 
 
 _OF_ROW_SUMS = (rows.query_rows, pointers.strides, rows.elements_of_x, rows.elements_of_w)
-_BEFORE: tuple[Callable[[Case, Trace], Sighting | None], ...] = (
-    rows.query_rows,
-    pointers.strides,
-    pointers.heads,
-    pointers.astray,
-    pointers.heads_apart,
-    pairs.nothing_visited,
-)
+
+
+def _before(case: Case, trace: Trace, result: Result) -> Iterator[Sighting | None]:
+    """Ask what does not need the walk: rows, strides, heads."""
+    yield rows.query_rows(case, trace)
+    yield pointers.strides(case, trace)
+    yield placement.misplaced(case, trace, result)
+    yield placement.apart(case, trace)
+    yield pointers.heads(case, trace, result)
+    yield pointers.astray(case, trace)
+    yield pointers.heads_apart(case, trace)
+    yield pairs.nothing_visited(case, trace)
+
+
 _RULES: tuple[Callable[[Case, Walk], Sighting | None], ...] = (
     pointers.pointers,
     pairs.mismatched,

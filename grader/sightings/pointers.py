@@ -7,10 +7,10 @@ import numpy as np
 from grader.cases import Case
 from grader.checks.walk import Walk
 from grader.running.trace import OPERANDS, Counter, Trace
-from grader.sightings.sighting import Sighting, accesses, line_of, operand_of
+from grader.sightings.sighting import Result, Sighting, accesses, line_of, operand_of
 
 
-def heads(case: Case, trace: Trace) -> Sighting | None:
+def heads(case: Case, trace: Trace, result: Result) -> Sighting | None:
     group = case.num_q_heads // case.num_kv_heads
     for operand in ("k", "v"):
         if any(row["misaligned"] for row in accesses(trace) if operand_of(row) == operand):
@@ -29,7 +29,7 @@ def heads(case: Case, trace: Trace) -> Sighting | None:
             if wrong_batch != batch:
                 return Sighting(
                     "WRONG-BATCH",
-                    f"the queries of batch {batch} read {operand} of batch {wrong_batch}",
+                    f"queries of batch {batch} meet {operand} of batch {wrong_batch}",
                     f"seen: query head {q_head} of batch {batch} took {operand} of batch"
                     f" {wrong_batch}, kv head {wrong_head}",
                     f"the offset of {operand} is batch * stride_{operand}b"
@@ -39,7 +39,10 @@ def heads(case: Case, trace: Trace) -> Sighting | None:
             return Sighting(
                 "WRONG-KV-HEAD",
                 f"query head {q_head} reads {operand} of kv head {wrong_head},"
-                f" not of kv head {q_head // group}",
+                f" not of kv head {q_head // group}"
+                if "out" in result.wrong  # else a program of kv heads may have read the query head
+                else f"q of query head {q_head} meets {operand} of kv head {wrong_head};"
+                f" that of kv head {q_head // group} is due",
                 f"{case.num_q_heads} query heads share {case.num_kv_heads} kv heads:"
                 f" {group} to a group"
                 if group > 1

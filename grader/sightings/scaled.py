@@ -9,12 +9,16 @@ import torch
 
 from grader.cases import Case
 from grader.checks.correctness import Expected, find_differences
+from grader.inputs import Inputs
 from grader.sightings.sighting import Sighting
+from reference import mistakes_for
 
 _FEWEST = 16  # elements: of one or two any number is a factor
 _NEXT_TO_NOTHING = 1e-4  # a factor of which nothing is left to compare
 # Of the named factors; a sum over 16 or more elements rounded to 11 bits is nearer than that.
 _ALIKE = 1e-3
+_PLAIN = 0.1  # how far from not at all, or from once, delta counts otherwise
+_LEFT_OVER = 0.02  # of what came out: a small factor hides more than that in the tolerance
 
 
 def scaled(
@@ -31,7 +35,8 @@ def scaled(
     times = dataclasses.replace(
         expected, truth={name: factor * truth}, honest={name: factor * honest}
     )
-    if find_differences({name: got[name]}, times):
+    apart = (got[name].double() - factor * truth).norm()
+    if find_differences({name: got[name]}, times) or apart > _LEFT_OVER * got[name].double().norm():
         return None
     return Sighting(
         "OUTPUT-SCALED",
@@ -63,6 +68,40 @@ def rows_scaled(
         "each row of out is right but for a factor of its own",
         f"seen: rows of out are {least:.4g} to {most:.4g} times the right ones",
         "look at what out is divided by: is the running sum rescaled, and does it divide once?",
+        traced=False,
+    )
+
+
+def delta_scaled(
+    problem_id: str,
+    case: Case,
+    inputs: Inputs,
+    wrong: tuple[str, ...],
+    got: dict[str, torch.Tensor],
+    expected: Expected,
+) -> Sighting | None:
+    """Return how often delta counts in dS, where gradients are right but for that."""
+    without = next((m for m in mistakes_for(problem_id) if m.id == "DELTA-MISSING"), None)
+    if without is None or not set(wrong) <= {"dq", "dk"}:
+        return None
+    predicted = without.fn(dict(inputs.all), case.kwargs)
+    flat = [
+        torch.cat([values[name].double().flatten() for name in wrong])
+        for values in (predicted, got, expected.truth)
+    ]
+    missing, given, truth = flat
+    share = missing - truth
+    times = float(((missing - given) * share).sum() / (share * share).sum())
+    if not math.isfinite(times) or min(abs(times), abs(times - 1.0), abs(times + 1.0)) < _PLAIN:
+        return None
+    if (missing - times * share - given).norm() > _LEFT_OVER * ((times - 1.0) * share).norm():
+        return None
+    are = " and ".join(wrong) + (" are those" if len(wrong) > 1 else " is that")
+    return Sighting(
+        "DELTA-SCALED",
+        f"delta counts {times:.3g} times in dS",
+        f"seen: {are} of dS = P * (dP - {times:.3g} * delta)",
+        "delta = sum(dout * out) over head_dim; it is subtracted from dP once",
         traced=False,
     )
 

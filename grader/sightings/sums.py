@@ -5,7 +5,9 @@ from __future__ import annotations
 from grader.cases import Case
 from grader.checks.walk import Walk
 from grader.running.trace import MIXED, PRODUCTS, Counter, Trace
-from grader.sightings.sighting import Sighting
+from grader.sightings.sighting import Result, Sighting
+
+_FACTORS = dict(zip(PRODUCTS, ("v", "dout", "q", "k"), strict=True))
 
 
 def discarded(case: Case, walk: Walk) -> Sighting | None:
@@ -64,3 +66,24 @@ def not_transposed(case: Case, trace: Trace) -> Sighting | None:
         line,
         located=True,
     )
+
+
+def wrong_product(case: Case, trace: Trace, result: Result) -> Sighting | None:
+    """A gradient to which a product was stored that belongs to another."""
+    stored = {
+        name: (PRODUCTS[int(product) - 1], int(line))
+        for name, (product, line) in zip(PRODUCTS, trace.arrays["stored_products"], strict=True)
+        if product and name in result.wrong
+    }
+    for name, (product, line) in stored.items():
+        if name in (other for other, _ in stored.values()):
+            continue  # they are exchanged
+        factor, due = _FACTORS[product], _FACTORS[name]
+        return Sighting(
+            "WRONG-PRODUCT",
+            f"{name} is a product with {factor}, and is to be one with {due}",
+            f"seen: what is stored to {name} is a sum of products with {factor}",
+            "dV = P^T dout, dK = dS^T q, dQ = dS k",
+            line,
+        )
+    return None

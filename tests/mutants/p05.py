@@ -9,6 +9,7 @@ from tests.mutants.p04 import NEXT_KEY_VISIBLE, OWN_KEY_HIDDEN
 _MUTANT = partial(Mutant, "p05")
 
 KV_HEAD = "kv_head = q_head // group_size"
+OFFSET_Q = "q_ptr += batch * q_strides[0] + q_head * q_strides[1]"
 OFFSET_K = "k_ptr += batch * k_strides[0] + kv_head * k_strides[1]"
 OFFSET_V = "v_ptr += batch * v_strides[0] + kv_head * v_strides[1]"
 GRID = "return section, num_tiles, batch * num_q_heads // section"
@@ -104,6 +105,19 @@ MUTANTS = (
         ("groups",),
         ((OFFSET_K, OFFSET_K.replace("k_strides[0]", "q_strides[0]")),),
         keeps=0.6,
+    ),
+    _MUTANT(
+        "query read by the kv head",
+        ("groups",),
+        ((OFFSET_Q, OFFSET_Q.replace("q_head", "(q_head // group_size)")),),
+        keeps=0.6,
+    ),
+    _MUTANT(
+        "lse of all batches in one",
+        ("lse_heads",),
+        (("lse_ptr += (batch * num_q_heads + q_head) * seqlen", "lse_ptr += q_head * seqlen"),),
+        caught_as=NOT_WRITTEN,
+        keeps=0.9,
     ),
     _MUTANT(
         "batch and head exchanged",

@@ -276,6 +276,61 @@ MUTANTS = (
         keeps=0.5,
     ),
     _MUTANT(
+        "lse of batch 0 for dq",
+        ("batch_heads",),
+        (
+            (
+                "lse_ptr += (batch * num_q_heads + q_head) * seqlen\n    delta_ptr",
+                "lse_ptr += q_head * seqlen\n    delta_ptr",
+            ),
+        ),
+        keeps=0.6,
+    ),
+    _MUTANT(
+        "dout of the kv head for dq",
+        ("groups",),
+        (
+            (
+                "dout_ptr += batch * dout_strides[0] + q_head * dout_strides[1]\n    lse_ptr",
+                "dout_ptr += batch * dout_strides[0] + kv_head * dout_strides[1]\n    lse_ptr",
+            ),
+        ),
+        keeps=0.6,
+    ),
+    _MUTANT(
+        "delta of the first tile of dk",
+        ("plain",),
+        (
+            (
+                "delta = tl.load(delta_ptr + queries, mask=queries < seqlen, other=0.0)"
+                "  # (BLOCK_M,)\n        # >>> step 4",
+                "queries = begin + tl.arange(0, BLOCK_M)\n"
+                "        delta = tl.load(delta_ptr + queries, mask=queries < seqlen, other=0.0)\n"
+                "        queries = query_start + tl.arange(0, BLOCK_M)\n        # >>> step 4",
+            ),
+        ),
+    ),
+    _MUTANT(
+        "delta of out of the first tile",
+        ("dq", "plain"),
+        (("out = load_tile(out_ptr, query_start,", "out = load_tile(out_ptr, 0,"),),
+    ),
+    _MUTANT(
+        "delta stored without its batch",
+        ("batch_heads",),
+        (
+            (
+                "delta_ptr += (batch * num_q_heads + q_head) * seqlen\n    queries",
+                "delta_ptr += q_head * seqlen\n    queries",
+            ),
+        ),
+        caught_as=NOT_WRITTEN,
+        keeps=0.5,
+    ),
+    _MUTANT("half of delta", ("dq", "plain"), ((DELTA_ROW, "delta = 0.5 * " + DELTA_ROW[8:]),)),
+    _MUTANT("dv of q", ("dv",), ((ADD_DV, ADD_DV.replace("dout, dv", "q, dv")),)),
+    _MUTANT("dq of v", ("dq",), ((ADD_DQ, ADD_DQ.replace("), k, dq", "), v, dq")),)),
+    _MUTANT(
         "neither dq nor dk scaled",
         ("plain",),
         ((SCALE_DQ, "dq *= 1.0\n"), (SCALE_DK, "dk *= 1.0\n")),

@@ -12,7 +12,13 @@ _BY_CAUSE = {
         "p09-chunks_without_an_end",
         "p09-window_pairs_of_sinks_counted_twice",
     ),
-    "HEADS-APART": ("p08-dout_of_the_first_head_of_the_group",),
+    "DELTA-SCALED": ("p08-half_of_delta",),
+    "HEADS-APART": (
+        "p08-dout_moved_by_the_strides_of_q",
+        "p08-dout_of_the_first_head_of_the_group",
+        "p08-dout_of_the_kv_head_for_dq",
+        "p08-lse_of_batch_0_for_dq",
+    ),
     "HEADS-OF-NOBODY": (
         "p05-one_head_of_each_group",
         "p05-sections_left_out_of_the_grid",
@@ -141,7 +147,10 @@ _BY_CAUSE = {
         "p06-sum_along_the_wrong_axis",
         "p07-sum_along_the_wrong_axis",
     ),
-    "ROWS-APART": ("p08-dout_moved_by_the_strides_of_q",),
+    "ROWS-APART": (
+        "p08-delta_of_out_of_the_first_tile",
+        "p08-delta_of_the_first_tile_of_dk",
+    ),
     "ROWS-OF-NOBODY": ("p04-query_tiles_counted_from_one",),
     "ROWS-STORED-TWICE": (
         "p02-wrong_axis_of_the_grid",
@@ -151,6 +160,16 @@ _BY_CAUSE = {
         "p05-wrong_axis_of_the_grid",
         "p06-wrong_axis_of_the_grid",
         "p07-wrong_axis_of_the_grid",
+    ),
+    "STORED-ELSEWHERE": (
+        "p03-strides_of_q_for_out",
+        "p04-strides_of_q_for_out",
+        "p05-lse_of_all_batches_in_one",
+        "p05-query_read_by_the_kv_head",
+        "p05-strides_of_q_for_out",
+        "p06-strides_of_q_for_out",
+        "p07-strides_of_q_for_out",
+        "p08-delta_stored_without_its_batch",
     ),
     "TILE-NUMBER-AS-ROW": (
         "p02-block_size_forgotten",
@@ -167,6 +186,7 @@ _BY_CAUSE = {
     ),
     "WRONG-KV-HEAD": ("p05-groups_for_k_alone",),
     "WRONG-OPERAND": ("p08-dp_of_k",),
+    "WRONG-PRODUCT": ("p08-dq_of_v", "p08-dv_of_q"),
     "WRONG-STRIDE": (
         "p02-stride_of_w_ignored",
         "p02-stride_of_the_columns_ignored",

@@ -1,0 +1,96 @@
+"""Rows that met though they are not the same, and results stored where others belong."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from grader.cases import Case
+from grader.running.trace import APART, MISPLACED, OUTPUTS, SCRATCH, STATISTIC, TAGGED, Trace
+from grader.sightings.sighting import Result, Sighting
+
+
+def misplaced(case: Case, trace: Trace, result: Result) -> Sighting | None:
+    """An output whose rows are made of other rows of q, or of k."""
+    wrong = [name for name in OUTPUTS if name in result.wrong]
+    if {"dq", "dk", "dv"} & set(wrong):
+        wrong.append(SCRATCH)
+    for name in wrong:
+        seen = dict(zip(MISPLACED, trace.arrays["misplaced"][OUTPUTS.index(name)], strict=True))
+        if not all(seen.values()):
+            continue
+        side = "k" if name in ("dk", "dv") else "q"
+        shown, source = ("lse or delta", "rows") if name == SCRATCH else (name, side)
+        made, of = (_Row.of(case, side, int(seen[key])) for key in ("place", "row"))
+        return Sighting(
+            "STORED-ELSEWHERE",
+            f"{shown} of {made.beside(of)} is made of {source} of {of.beside(made)}",
+            f"seen: the result of {of.whole} is stored to {made.whole}",
+            "what a program reads and what it stores have the same batch, head and rows",
+            int(seen["line"]),
+        )
+    return None
+
+
+def apart(case: Case, trace: Trace) -> Sighting | None:
+    """Rows of one head or tile that meet lse, delta or dout of another."""
+    seen = {name: int(n) for name, n in zip(APART, trace.arrays["apart"], strict=True)}
+    if not seen["row"] or not seen["other_row"]:
+        return None
+    kinds = TAGGED[seen["one"]], TAGGED[seen["other"]]
+    delta = seen["weights"] or "dout" in kinds
+    names = ["delta" if delta else "lse"] if STATISTIC in kinds else []
+    names = [(names[0] if kind == STATISTIC else kind) for kind in kinds]
+    side = "k" if kinds[0] in ("k", "v") else "q"
+    rows = [_Row.of(case, side, seen[key]) for key in ("row", "other_row")]
+    note = ""
+    if side == "q" and seen["kv_plane"]:
+        batch, kv_head = divmod(seen["kv_plane"] - 1, case.num_kv_heads)
+        group = case.num_q_heads // case.num_kv_heads
+        due = [row.batch == batch and row.head // group == kv_head for row in rows]
+        if due == [True, False]:  # what does not belong here is told first
+            names, rows, due = names[::-1], rows[::-1], due[::-1]
+        if due == [False, True]:
+            note = f"; k and v are of kv head {kv_head}{_of_batch(case, batch)}"
+    first, second = rows
+    heads = (first.batch, first.head) != (second.batch, second.head)
+    return Sighting(
+        "HEADS-APART" if heads else "ROWS-APART",
+        f"{names[0]} of {first.beside(second)} meets {names[1]} of {second.beside(first)}",
+        f"seen: {first.whole} of {names[0]} and {second.whole} of {names[1]} in one place{note}",
+        "tensors that meet begin at the same row of the same head and batch, each by strides of"
+        " its own",
+        seen["line"],
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Row:
+    """A row of q or k: its batch, head and place."""
+
+    batch: int
+    head: int
+    row: int
+    what: str
+    whole: str
+
+    @classmethod
+    def of(cls, case: Case, side: str, number: int) -> _Row:
+        """Return the row of a number, which counts from 1 over batch, heads and rows."""
+        heads, length = case.num_q_heads, case.seqlen_q
+        if side == "k":
+            heads, length = case.num_kv_heads, case.seqlen_k
+        plane, row = divmod(number - 1, length)
+        batch, head = divmod(plane, heads)
+        what = "query head" if side == "q" else "kv head"
+        whole = f"row {row} of {what} {head}{_of_batch(case, batch)}"
+        return cls(batch, head, row, what, whole)
+
+    def beside(self, other: _Row) -> str:
+        """Say in what it differs from another row."""
+        if self.batch != other.batch:
+            return f"batch {self.batch}"
+        return f"{self.what} {self.head}" if self.head != other.head else f"row {self.row}"
+
+
+def _of_batch(case: Case, batch: int) -> str:
+    return f" of batch {batch}" if case.batch > 1 else ""
