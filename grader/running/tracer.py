@@ -322,7 +322,7 @@ class Tracer:
             return
         if tuple(tensor.shape) == q.size:
             name, ids = "out", Operand.of("out", tensor).rows(addresses)
-        elif tensor.numel() == self._shape.queries and tensor.is_contiguous():
+        elif tensor.is_contiguous() and self._has_a_number_for_each_query(tensor):
             name, ids = trace.STATISTIC, (addresses.astype(np.int64) - start)
             ids //= tensor.element_size()
             ids[ids >= tensor.numel()] = -1
@@ -333,6 +333,12 @@ class Tracer:
         if axis is not None:
             held = Rows(name, rows)
             result.tags = tuple(held if i == axis else None for i in range(ids.ndim))
+
+    def _has_a_number_for_each_query(self, tensor: Any) -> bool:
+        """Whether a dense tensor is of (batch, heads, rows), rows last; the first may be one."""
+        sizes = [n for n in tensor.shape if n != 1]
+        shape = self._shape
+        return tensor.numel() == shape.queries and sizes[-1:] == [shape.seqlen_q]
 
     def _note_read(
         self, ptrs: Any, addresses: np.ndarray, result: Any, start: int, operand: Operand | None
