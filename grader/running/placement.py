@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 
 from grader.running.lineage import Rows
 from grader.running.operands import Operand
@@ -96,14 +97,16 @@ class Placement:
 
     def write(self, results: dict[str, Any]) -> None:
         """Write what became of the outputs, which are told by where they begin."""
-        for name, tensor in results.items():
-            line, row, place = self._stored.get(tensor.data_ptr(), (0, 0, 0))
+        # Not by their own methods, which may be the submission's.
+        starts = {name: torch.Tensor.data_ptr(tensor) for name, tensor in results.items()}
+        for name, start in starts.items():
+            line, row, place = self._stored.get(start, (0, 0, 0))
             if name in OUTPUTS and (row > 0) == (name in ("out", "lse", "dq")):
                 self._misplaced[OUTPUTS.index(name)] = (line, abs(row), place)
-            product = self._products.get(tensor.data_ptr())
+            product = self._products.get(start)
             if name in PRODUCTS and product is not None and PRODUCTS[product[0]] != name:
                 self._arrays["stored_products"][PRODUCTS.index(name)] = product[0] + 1, product[1]
-        for start in self._scratch - {tensor.data_ptr() for tensor in results.values()}:
+        for start in self._scratch - set(starts.values()):
             line, row, place = self._stored[start]
             self._misplaced[OUTPUTS.index(SCRATCH)] = (line, abs(row), place)
 
