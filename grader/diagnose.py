@@ -220,22 +220,13 @@ def _best_fit(
     """Return how well the best of a mistake's variants agrees with a result, and that variant."""
     best, shown = Fit.CONTRADICTED, variants[0]
     for mistake in variants:
-        wrong = _predict(mistake, case, inputs)
+        wrong = mistake.predict(dict(inputs.all), case.kwargs)
         fit = Fit.SILENT if wrong is None else _fit(wrong, got, expected)
         if fit > best:
             best, shown = fit, mistake
         if best is Fit.EXACTLY:
             break
     return best, shown
-
-
-def _predict(
-    mistake: reference.Mistake, case: Case, inputs: Inputs
-) -> dict[str, torch.Tensor] | None:
-    try:
-        return mistake.fn(dict(inputs.all), case.kwargs)
-    except (ValueError, RuntimeError, IndexError):
-        return None  # this mistake has no meaning on this case
 
 
 def _fit(wrong: dict[str, torch.Tensor], got: dict[str, torch.Tensor], expected: Expected) -> Fit:
@@ -313,7 +304,7 @@ def _blown_up(mistaken: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
 
 def _moves(mistake: reference.Mistake, case: Case, inputs: Inputs, expected: Expected) -> bool:
     """Whether a mistake would have made a result wrong by a wide margin."""
-    wrong = _predict(mistake, case, inputs)
+    wrong = mistake.predict(dict(inputs.all), case.kwargs)
     for name in expected.truth if wrong else ():
         if name in wrong:
             truth, mistaken = expected.truth[name], wrong[name].double()

@@ -21,7 +21,7 @@ from grader.running.protocol import Reply, Status, failed
 from grader.running.session import Session
 from grader.running.trace import PRODUCTS, traceable
 from grader.sightings.look import look
-from grader.sightings.scaled import delta_scaled, rows_scaled, scaled
+from grader.sightings.scaled import of_numbers
 from grader.sightings.sighting import Result
 from grader.trial import Trial
 
@@ -149,13 +149,10 @@ class CaseRun:
             return None
         result = _result(differences, evidence.outputs, expected)
         tiles = None if call else self._look(inputs, names, result)
-        times = scaled(self.case, result.wrong, evidence.outputs, expected)
-        times = times or rows_scaled(result.wrong, evidence.outputs, expected)
-        times = times or delta_scaled(
-            self.problem.id, self.case, inputs, result.wrong, evidence.outputs, expected
-        )
-        if times is not None:
-            casebook.add_seen(place, times)
+        numbers = (inputs, result.wrong, evidence.outputs, expected)
+        found = of_numbers(self.problem.id, self.case, *numbers)
+        if found is not None:
+            casebook.add_seen(place, found)
         return tiles
 
     def _look(self, inputs: Inputs, names: tuple[str, ...], result: Result) -> TileMap | None:

@@ -45,9 +45,8 @@ _RETRIES = 2
 _BASELINE = ROOT / "reference" / "naive.py"
 # Another grading on this device takes minutes. Longer than that nobody measures.
 _LOCK_S = 900.0
-_FILE_BYTES = (
-    2**20
-)  # a file that a measured call writes: more than any log, less than a score matrix
+# The most that a file of a measured call may hold: more than any log, less than a score matrix.
+_FILE_BYTES = 2**20
 
 
 def main() -> None:

@@ -46,6 +46,13 @@ class Mistake:
     fn: Callable
     tile: int | None = None
 
+    def predict(self, inputs, options):
+        """What `fn` returns, or None where the mistake has no meaning on these inputs."""
+        try:
+            return self.fn(inputs, options)
+        except (ValueError, RuntimeError, IndexError):
+            return None
+
 
 def known(id, problems, title, note, help, compute, tile=None):
     """A Mistake from a function of a Case."""

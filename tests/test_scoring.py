@@ -1,4 +1,7 @@
-"""Scoring: points by weight, gates, totals and exit codes, for every verdict there is."""
+"""Scoring: points by weight, gates, totals and exit codes, for every verdict there is.
+
+In one file, as scoring is: a rule is only right beside all the others.
+"""
 
 import itertools
 import math

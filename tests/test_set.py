@@ -1,4 +1,7 @@
-"""The set checks itself: each problem's problem.toml, stub, answer and tests agree."""
+"""The set checks itself: each problem's problem.toml, stub, answer and tests agree.
+
+In one file, for `make check` to run after any change to a problem.
+"""
 
 import ast
 import collections

@@ -118,7 +118,7 @@ def test_how_often_delta_counts(times, told):
     got = {n: without[n] + times * (t - without[n]) for n, t in expected.truth.items()}
     found = delta_scaled("p08", case, inputs, ("dq", "dk"), got, expected)
     assert (found is not None) == told
-    assert found is None or f"{times:.3g} times" in found.title
+    assert found is None or f"{times:.3g} * delta" in found.title
     got["dq"] = got["dq"] + 0.1 * got["dq"].abs().max() * torch.randn_like(got["dq"])
     assert delta_scaled("p08", case, inputs, ("dq", "dk"), got, expected) is None
     assert delta_scaled("p08", case, inputs, ("dv",), got, expected) is None

@@ -21,6 +21,8 @@ from grader.running.trace import ACCESS, DOT, PRODUCTS, PROGRAM, TAGGED, Counter
 from grader.scoring import score_work, work_fraction
 from grader.sightings.look import look
 from grader.sightings.sighting import Result
+from tests.harness import judge, whole_answer
+from tests.mutants.forward import ADVANCE_K
 
 
 def small_case(problem_id: str, **given):
@@ -170,3 +172,12 @@ def test_a_row_or_a_product_that_is_not_there_is_none():
     assert trace.arrays["apart"].tolist() == [0, 0, 0, shape.queries, 0, 1, 0]
     assert trace.arrays["misplaced"][0].tolist() == [LINES, shape.queries, 0]
     assert trace.arrays["stored_products"][:2].tolist() == [[len(PRODUCTS), LINES], [0, 0]]
+
+
+def test_a_value_that_is_none_hides_nothing():
+    source = whole_answer("p04")
+    for old, new in ((ADVANCE_K, "pass\n"), ("return out, lse\n", "return out, None\n")):
+        assert source.count(old) == 1
+        source = source.replace(old, new)
+    judged = judge(source, load_problem("p04"), checks={"plain"})
+    assert judged.named == {"POINTER-STANDS-STILL"}

@@ -1,4 +1,7 @@
-"""Counted work, through the real worker: what earns all, what earns none, and who hides from it."""
+"""Counted work, through the real worker: what earns all, what earns none, and who hides from it.
+
+Long for its kernels, which stand in full beside what they earn.
+"""
 
 from __future__ import annotations
 

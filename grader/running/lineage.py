@@ -20,7 +20,7 @@ from grader.running.trace import STATISTIC
 
 # Scores that far down are masked, by -inf or by a finite number; no product of q and k is.
 _HIDDEN = -1e4
-_MADE = (STATISTIC, "out")  # by the call itself
+MADE = (STATISTIC, "out")  # by the call itself
 _COUNTS = 1e-3  # of the largest weight beside it
 
 
@@ -85,7 +85,7 @@ def merged(handles: list[Any], result: Any) -> tuple | None:
             continue
         for axis, rows in enumerate(own):
             held = tags[axis]
-            if rows is not None and (held is None or held.operand in _MADE):
+            if rows is not None and (held is None or held.operand in MADE):
                 tags[axis], known = rows, True
     return tuple(tags) if known else None
 

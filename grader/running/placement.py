@@ -2,14 +2,41 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
 
-from grader.running.lineage import Rows
+from grader.running.lineage import MADE, Rows, row_axis
 from grader.running.operands import Operand
 from grader.running.trace import OUTPUTS, PRODUCTS, SCRATCH, STATISTIC, TAGGED, TraceShape
+
+
+@dataclasses.dataclass(frozen=True)
+class _Astray:
+    """The first row that was stored where the result of another belongs.
+
+    Attributes:
+        line: that of the store.
+        row: of which row the result is made, numbered from 0.
+        place: where it was stored to.
+        of_queries: whether these are rows of queries, else of keys.
+        scratch: whether the tensor has a number for each row, as lse and delta have.
+    """
+
+    line: int
+    row: int
+    place: int
+    of_queries: bool
+    scratch: bool
+
+    @property
+    def written(self) -> tuple[int, int, int]:
+        """As in trace.MISPLACED, where rows count from 1."""
+        return self.line, self.row + 1, self.place + 1
 
 
 class Placement:
@@ -19,43 +46,64 @@ class Placement:
         self._shape = shape
         self._apart = arrays["apart"]
         self._misplaced = arrays["misplaced"]
-        self._arrays = arrays
-        self._products: dict[int, tuple[int, int] | None] = {}  # by address: which, and its line
-        self._scratch: set[int] = set()
-        self._stored: dict[int, tuple[int, int, int]] = {}  # by address, as in trace.MISPLACED
+        self._stored_products = arrays["stored_products"]
+        # By the address where a tensor starts:
+        self._products: dict[int, tuple[int, int] | None] = {}  # which product, and its line
+        self._astray: dict[int, _Astray] = {}
+
+    def tags_of_made(
+        self, start: int, tensor: Any, size_of_q: tuple[int, ...], places: Any
+    ) -> tuple | None:
+        """Return whose rows a tile holds of what the call made of each query: out, lse or delta.
+
+        Args:
+            start: where the tensor begins.
+            tensor: what was read.
+            size_of_q: that of q, which out has too.
+            places: the tile's addresses, and which of them are active.
+        """
+        addresses, active = places
+        if not tensor.is_floating_point() or not addresses.ndim:
+            return None
+        if tuple(tensor.shape) == size_of_q:
+            name, ids = "out", Operand.of("out", tensor).rows(addresses)
+        elif self._has_a_number_for_each_query(tensor):
+            name, ids = STATISTIC, addresses.astype(np.int64) - start
+            ids //= tensor.element_size()
+            ids[ids >= tensor.numel()] = -1
+        else:
+            return None
+        ids = np.where(active, ids, -1)
+        axis, rows = (0, ids) if ids.ndim == 1 else row_axis(ids, active)
+        if axis is None:
+            return None
+        return tuple(Rows(name, rows) if i == axis else None for i in range(ids.ndim))
+
+    def _has_a_number_for_each_query(self, tensor: Any) -> bool:
+        """Whether a dense tensor is of (batch, heads, rows), rows last; the first may be one."""
+        sizes = [n for n in tensor.shape if n != 1]
+        whole = tensor.is_contiguous() and tensor.numel() == self._shape.queries
+        return whole and sizes[-1:] == [self._shape.seqlen_q]
 
     def meet(self, handles: list[Any], line: int) -> None:
         """Note where tiles are combined that hold other rows at the same places."""
         if self._apart.any():
             return
-        known = [(h, h.tags) for h in handles if getattr(h, "tags", None) is not None]
-        for number, (first, tags) in enumerate(known):
-            for second, others in known[number + 1 :]:
-                if first.data.shape != second.data.shape:
+        known = [handle for handle in handles if getattr(handle, "tags", None) is not None]
+        for first, second in itertools.combinations(known, 2):
+            for one, other, keys in _shared(first, second):
+                where = _differ(one.ids, other.ids)
+                if where is None:
                     continue
-                for axis, (one, other) in enumerate(zip(tags, others, strict=True)):
-                    if one is None or other is None or one.of_queries != other.of_queries:
-                        continue
-                    kinds = {one.operand, other.operand}
-                    if "out" in kinds and "dout" not in kinds:
-                        continue  # it has the shape of out, and may be another
-                    where = _differ(one.ids, other.ids)
-                    if where is not None:
-                        keys = tags[1 - axis] or others[1 - axis] if len(tags) == 2 else None
-                        weights = any(getattr(h, "weights", False) for h in (first, second))
-                        self._write(line, one, other, where, keys, weights)
-                        return
-
-    def _write(
-        self, line: int, one: Rows, other: Rows, where: int, keys: Rows | None, weights: bool
-    ) -> None:
-        plane = -1
-        if keys is not None and not keys.of_queries and keys.ids.max() >= 0:
-            plane = int(keys.ids.max()) // self._shape.seqlen_k
-        self._apart[:] = (
-            *(line, TAGGED.index(one.operand), TAGGED.index(other.operand)),
-            *(int(one.ids[where]) + 1, int(other.ids[where]) + 1, plane + 1, int(weights)),
-        )
+                plane = -1
+                if keys is not None and not keys.of_queries and keys.ids.max() >= 0:
+                    plane = int(keys.ids.max()) // self._shape.seqlen_k
+                weights = any(getattr(handle, "weights", False) for handle in (first, second))
+                self._apart[:] = (
+                    *(line, TAGGED.index(one.operand), TAGGED.index(other.operand)),
+                    *(int(one.ids[where]) + 1, int(other.ids[where]) + 1, plane + 1, int(weights)),
+                )
+                return
 
     def store(self, start: int, tensor: Any, value: Any, places: Any, line: int) -> None:
         """Note which rows of `tensor` a tile of results is stored to.
@@ -71,44 +119,64 @@ class Placement:
         if tensor.dim() == 4 and self._products.setdefault(start, product) != product:
             self._products[start] = None
         tags = getattr(value, "tags", None)
-        if start in self._stored or tags is None or tensor.dim() not in (3, 4):
+        if start in self._astray or tags is None or tensor.dim() not in (3, 4):
             return
-        shape = self._shape
+        whole = tensor if tensor.dim() == 4 else tensor[..., None]
+        addresses, active = places
         for axis, rows in enumerate(tags):
-            if rows is None or rows.operand in (STATISTIC, "out"):
+            if rows is None or rows.operand in MADE or not self._is_of(tensor, rows):
                 continue
-            heads, length = shape.num_q_heads, shape.seqlen_q
-            if not rows.of_queries:
-                heads, length = shape.num_kv_heads, shape.seqlen_k
-            if tuple(tensor.shape[:3]) != (shape.batch, heads, length):
-                continue
-            whole = tensor if tensor.dim() == 4 else tensor[..., None]
-            addresses, active = places
             found = Operand.of("out", whole).rows(addresses)
             others = tuple(other for other in range(found.ndim) if other != axis)
             found = np.where(active, found, -1).max(axis=others)
             where = _differ(rows.ids, found)
             if where is not None:
-                sign = 1 if rows.of_queries else -1
-                row = sign * (int(rows.ids[where]) + 1)
-                self._stored[start] = (line, row, int(found[where]) + 1)
-                if tensor.dim() == 3:
-                    self._scratch.add(start)
+                row, place = int(rows.ids[where]), int(found[where])
+                scratch = tensor.dim() == 3
+                self._astray[start] = _Astray(line, row, place, rows.of_queries, scratch)
+
+    def _is_of(self, tensor: Any, rows: Rows) -> bool:
+        """Whether a tensor has a place for each row of q, or for each of k."""
+        shape = self._shape
+        heads, length = shape.num_q_heads, shape.seqlen_q
+        if not rows.of_queries:
+            heads, length = shape.num_kv_heads, shape.seqlen_k
+        return tuple(tensor.shape[:3]) == (shape.batch, heads, length)
 
     def write(self, results: dict[str, Any]) -> None:
         """Write what became of the outputs, which are told by where they begin."""
-        # Not by their own methods, which may be the submission's.
-        starts = {name: torch.Tensor.data_ptr(tensor) for name, tensor in results.items()}
+        # Not by their own methods, which may be the submission's; and one may be no tensor at all.
+        starts = {
+            name: torch.Tensor.data_ptr(result)
+            for name, result in results.items()
+            if isinstance(result, torch.Tensor)
+        }
         for name, start in starts.items():
-            line, row, place = self._stored.get(start, (0, 0, 0))
-            if name in OUTPUTS and (row > 0) == (name in ("out", "lse", "dq")):
-                self._misplaced[OUTPUTS.index(name)] = (line, abs(row), place)
+            astray = self._astray.get(start)
+            if name in OUTPUTS and astray and astray.of_queries == (name in ("out", "lse", "dq")):
+                self._misplaced[OUTPUTS.index(name)] = astray.written
             product = self._products.get(start)
             if name in PRODUCTS and product is not None and PRODUCTS[product[0]] != name:
-                self._arrays["stored_products"][PRODUCTS.index(name)] = product[0] + 1, product[1]
-        for start in self._scratch - set(starts.values()):
-            line, row, place = self._stored[start]
-            self._misplaced[OUTPUTS.index(SCRATCH)] = (line, abs(row), place)
+                self._stored_products[PRODUCTS.index(name)] = product[0] + 1, product[1]
+        for start, astray in self._astray.items():
+            if astray.scratch and start not in starts.values():
+                self._misplaced[OUTPUTS.index(SCRATCH)] = astray.written
+
+
+def _shared(first: Any, second: Any) -> Iterator[tuple[Rows, Rows, Rows | None]]:
+    """Yield, per axis along which two tiles hold rows that may be compared, both and the keys."""
+    if first.data.shape != second.data.shape:
+        return
+    for axis, (one, other) in enumerate(zip(first.tags, second.tags, strict=True)):
+        if one is None or other is None or one.of_queries != other.of_queries:
+            continue
+        kinds = {one.operand, other.operand}
+        if "out" in kinds and "dout" not in kinds:
+            continue  # it has the shape of out, and may be another
+        across = None
+        if len(first.tags) == 2:
+            across = first.tags[1 - axis] or second.tags[1 - axis]
+        yield one, other, across
 
 
 def _differ(one: np.ndarray, other: np.ndarray) -> int | None:

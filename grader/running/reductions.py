@@ -1,6 +1,6 @@
 """Reductions and scans with a function of the kernel's own, whole tiles at a time.
 
-Triton's interpreter calls that function for one element after the other: 0.1 ms each. A function
+Triton's interpreter calls that function for one element after the other, which is slow. A function
 that may stand in tl.reduce is associative, so neighbours may be combined first, as on a GPU.
 """
 

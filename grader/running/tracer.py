@@ -4,6 +4,9 @@ A tile that was loaded from an input remembers which rows it holds, axis by axis
 is computed from it: the scores know their queries and their keys, and a product of weights with V
 shows which keys took part for which query, whatever the kernel's loops look like. Runs inside the
 worker, during calls that the judge wants traced.
+
+All hooks of the interpreter are in this one file, for their order matters; what they note is kept
+by the rooms beside it.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import torch
 
 from grader.running import trace
 from grader.running.access import AccessMonitor, active_lanes, decoded
@@ -292,7 +296,10 @@ class Tracer:
             return
         self._note_read(ptrs, addresses[active], result, start, operand)
         if operand is None:
-            self._note_made(start, addresses, active, result)
+            tensor, q = self._tensors.get(start), self._inputs[0]
+            if tensor is not None and q.name == "q":
+                places = (addresses, active)
+                result.tags = self._placement.tags_of_made(start, tensor, q.size, places)
             return
         rows, columns = operand.locate(addresses)
         lost = int((active & (rows < 0)).sum())
@@ -312,33 +319,6 @@ class Tracer:
         where = (self._lines.running(), self._kernel)
         itemsize = operand.tensor.element_size()
         self._walking.note(*where, addresses, itemsize, operand, axis, misaligned=misaligned)
-
-    def _note_made(
-        self, start: int, addresses: np.ndarray, active: np.ndarray, result: Any
-    ) -> None:
-        """Let what the call made of each query, out, lse or delta, remember whose it is."""
-        tensor, q = self._tensors.get(start), self._inputs[0]
-        if tensor is None or q.name != "q" or not tensor.is_floating_point() or not addresses.ndim:
-            return
-        if tuple(tensor.shape) == q.size:
-            name, ids = "out", Operand.of("out", tensor).rows(addresses)
-        elif tensor.is_contiguous() and self._has_a_number_for_each_query(tensor):
-            name, ids = trace.STATISTIC, (addresses.astype(np.int64) - start)
-            ids //= tensor.element_size()
-            ids[ids >= tensor.numel()] = -1
-        else:
-            return
-        ids = np.where(active, ids, -1)
-        axis, rows = (0, ids) if ids.ndim == 1 else row_axis(ids, active)
-        if axis is not None:
-            held = Rows(name, rows)
-            result.tags = tuple(held if i == axis else None for i in range(ids.ndim))
-
-    def _has_a_number_for_each_query(self, tensor: Any) -> bool:
-        """Whether a dense tensor is of (batch, heads, rows), rows last; the first may be one."""
-        sizes = [n for n in tensor.shape if n != 1]
-        shape = self._shape
-        return tensor.numel() == shape.queries and sizes[-1:] == [shape.seqlen_q]
 
     def _note_read(
         self, ptrs: Any, addresses: np.ndarray, result: Any, start: int, operand: Operand | None
@@ -469,7 +449,8 @@ class Tracer:
 
     def _finish(self, results: dict[str, Any]) -> None:
         out = results.get("out", results.get("y"))
-        start = out.data_ptr() if out is not None else 0
+        # Not by its own method, which may be the submission's; nor need it be a tensor.
+        start = torch.Tensor.data_ptr(out) if isinstance(out, torch.Tensor) else 0
         self._sums.program_ends()
         counters = self._counters
         counters[Counter.DISTINCT_READ] = self._reads.distinct()

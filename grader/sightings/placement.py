@@ -23,9 +23,9 @@ def misplaced(case: Case, trace: Trace, result: Result) -> Sighting | None:
         made, of = (_Row.of(case, side, int(seen[key])) for key in ("place", "row"))
         return Sighting(
             "STORED-ELSEWHERE",
-            f"{shown} of {made.beside(of)} is made of {source} of {of.beside(made)}",
+            f"{shown} of {made.beside(of)} is computed from {source} of {of.beside(made)}",
             f"seen: the result of {of.whole} is stored to {made.whole}",
-            "what a program reads and what it stores have the same batch, head and rows",
+            "a program stores to the batch, head and rows that it loaded: compare their offsets",
             int(seen["line"]),
         )
     return None
@@ -55,10 +55,10 @@ def apart(case: Case, trace: Trace) -> Sighting | None:
     heads = (first.batch, first.head) != (second.batch, second.head)
     return Sighting(
         "HEADS-APART" if heads else "ROWS-APART",
-        f"{names[0]} of {first.beside(second)} meets {names[1]} of {second.beside(first)}",
-        f"seen: {first.whole} of {names[0]} and {second.whole} of {names[1]} in one place{note}",
-        "tensors that meet begin at the same row of the same head and batch, each by strides of"
-        " its own",
+        f"{names[0]} of {first.beside(second)} is combined with {names[1]} of"
+        f" {second.beside(first)}",
+        f"seen: {first.whole} of {names[0]} with {second.whole} of {names[1]}{note}",
+        "compare their offsets: both need the same batch, head and rows, each by its own strides",
         seen["line"],
     )
 

@@ -29,7 +29,7 @@ def heads(case: Case, trace: Trace, result: Result) -> Sighting | None:
             if wrong_batch != batch:
                 return Sighting(
                     "WRONG-BATCH",
-                    f"queries of batch {batch} meet {operand} of batch {wrong_batch}",
+                    f"queries of batch {batch} are paired with {operand} of batch {wrong_batch}",
                     f"seen: query head {q_head} of batch {batch} took {operand} of batch"
                     f" {wrong_batch}, kv head {wrong_head}",
                     f"the offset of {operand} is batch * stride_{operand}b"
@@ -41,8 +41,8 @@ def heads(case: Case, trace: Trace, result: Result) -> Sighting | None:
                 f"query head {q_head} reads {operand} of kv head {wrong_head},"
                 f" not of kv head {q_head // group}"
                 if "out" in result.wrong  # else a program of kv heads may have read the query head
-                else f"q of query head {q_head} meets {operand} of kv head {wrong_head};"
-                f" that of kv head {q_head // group} is due",
+                else f"query head {q_head} is paired with {operand} of kv head {wrong_head},"
+                f" not of kv head {q_head // group}",
                 f"{case.num_q_heads} query heads share {case.num_kv_heads} kv heads:"
                 f" {group} to a group"
                 if group > 1

@@ -21,6 +21,22 @@ _PLAIN = 0.1  # how far from not at all, or from once, delta counts otherwise
 _LEFT_OVER = 0.02  # of what came out: a small factor hides more than that in the tolerance
 
 
+def of_numbers(
+    problem_id: str,
+    case: Case,
+    inputs: Inputs,
+    wrong: tuple[str, ...],
+    got: dict[str, torch.Tensor],
+    expected: Expected,
+) -> Sighting | None:
+    """Return what the numbers of a wrong result say alone, if they say anything."""
+    return (
+        scaled(case, wrong, got, expected)
+        or rows_scaled(wrong, got, expected)
+        or delta_scaled(problem_id, case, inputs, wrong, got, expected)
+    )
+
+
 def scaled(
     case: Case, wrong: tuple[str, ...], got: dict[str, torch.Tensor], expected: Expected
 ) -> Sighting | None:
@@ -84,7 +100,9 @@ def delta_scaled(
     without = next((m for m in mistakes_for(problem_id) if m.id == "DELTA-MISSING"), None)
     if without is None or not set(wrong) <= {"dq", "dk"}:
         return None
-    predicted = without.fn(dict(inputs.all), case.kwargs)
+    predicted = without.predict(dict(inputs.all), case.kwargs)
+    if predicted is None:
+        return None
     flat = [
         torch.cat([values[name].double().flatten() for name in wrong])
         for values in (predicted, got, expected.truth)
@@ -99,7 +117,7 @@ def delta_scaled(
     are = " and ".join(wrong) + (" are those" if len(wrong) > 1 else " is that")
     return Sighting(
         "DELTA-SCALED",
-        f"delta counts {times:.3g} times in dS",
+        f"dS subtracts {times:.3g} * delta instead of delta",
         f"seen: {are} of dS = P * (dP - {times:.3g} * delta)",
         "delta = sum(dout * out) over head_dim; it is subtracted from dP once",
         traced=False,

@@ -81,7 +81,7 @@ def wrong_product(case: Case, trace: Trace, result: Result) -> Sighting | None:
         factor, due = _FACTORS[product], _FACTORS[name]
         return Sighting(
             "WRONG-PRODUCT",
-            f"{name} is a product with {factor}, and is to be one with {due}",
+            f"{name} is computed with {factor} instead of {due}",
             f"seen: what is stored to {name} is a sum of products with {factor}",
             "dV = P^T dout, dK = dS^T q, dQ = dS k",
             line,

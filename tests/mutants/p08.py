@@ -1,4 +1,7 @@
-"""Mistakes in p08, the backward pass of grouped-query attention."""
+"""Mistakes in p08, the backward pass of grouped-query attention.
+
+As long as they are many: a problem's mistakes are in one file, so that a new one meets its kin.
+"""
 
 from functools import partial
 
