@@ -107,6 +107,8 @@ class Grader:
                 self._grade_performance()
         except KeyboardInterrupt:
             self._interrupt()
+        finally:
+            self._children.close()
         return self.record()
 
     def _interrupt(self) -> None:
@@ -145,6 +147,8 @@ class Grader:
             else:
                 self._done(self._unusable(problem))
         pending.sort(key=_weight, reverse=True)  # what takes longest comes first
+        if pending:
+            self._children.open_server()
         jobs = max(1, self.request.jobs)
         cores = self.request.cores / max(1, sum(map(_weight, pending[:jobs])))
         pool = concurrent.futures.ThreadPoolExecutor(jobs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -9,12 +10,14 @@ import time
 import pytest
 
 from grader.manifest import ROOT, load_problem
-from grader.running import forks, reaper, usage
+from grader.running import forks, processes, reaper, usage
 from grader.running.compiled import Call, compile_calls, unavailable
+from grader.running.processes import Children, Ending
 from grader.running.protocol import Ended, Status
 from grader.running.sandbox import Sandbox, server_environment
 from grader.source import Source
 from tests.harness import model_answer
+from tests.test_processes import PRELUDE
 
 ANSWER = b"""
 import os, sys, torch
@@ -135,3 +138,106 @@ def test_only_a_child_of_the_judge_can_be_adopted():
     for pid in (0, 1, os.getpid(), os.getppid()):
         assert reaper.adopt(lambda pid=pid: pid) is None
         assert pid not in reaper.started()
+
+
+# -- children of the judge that are forked ------------------------------------------------------
+
+WITH_WORKER = r"""
+import os
+from pathlib import Path
+from grader.running import forks, sandbox, usage
+
+secret = asked()
+with sandbox.Sandbox(
+    b"import os, sys\nprint(os.getppid(), sorted(m for m in sys.modules if 'grader' in m))\n"
+    b"def answer(): pass",
+    "answer.py", "answer", device="cpu", interpret=False,
+) as worker:
+    said = worker.ready()
+    memory = Path(f"/proc/{forks._server._process.pid}/mem").open("rb", 0)
+    known = 0
+    for line in Path(f"/proc/{forks._server._process.pid}/maps").read_text().splitlines():
+        first, last = (int(n, 16) for n in line.split()[0].split("-"))
+        if "rw" in line and last - first < 2**26:
+            memory.seek(first)
+            known += memory.read(last - first).count(secret.encode())
+    say(json.dumps({
+        "worker": worker.output(), "pid": os.getpid(), "parent": os.getppid(),
+        "session": os.getsid(0), "forked": isinstance(worker._process, forks.Forked),
+        "child": worker.pid in usage.children(os.getpid()), "known": known, "said": said.status,
+        "name": __name__, "environment": dict(os.environ), "arguments": sys.argv[1:-2],
+    }))
+print("the end")
+sys.exit(7)
+"""
+
+
+@pytest.fixture
+def children(tmp_path, monkeypatch):
+    """Children whose module `child` is forked; its program is PRELUDE and what is written."""
+    monkeypatch.setattr(processes, "_FORKED", ("child",))
+    monkeypatch.setattr(processes, "ROOT", tmp_path)
+    found = Children()
+    found.open_server()
+    yield found
+    found.close()
+
+
+def run(children, tmp_path, text, request=""):
+    (tmp_path / "child.py").write_text(PRELUDE + text)
+    ending = Ending()
+    lines = children.events("child", ["--plain"], request, 30.0, ending)
+    return [line.decode() for line in lines], ending
+
+
+def test_a_forked_child_has_workers_that_know_nothing_of_it(children, tmp_path, monkeypatch):
+    monkeypatch.setenv("HARMLESS", "1")
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    secret = os.urandom(16).hex()
+    lines, ending = run(children, tmp_path, WITH_WORKER, secret)
+    assert (ending.exit_code, ending.last_line) == (7, "the end"), ending.output
+    found = json.loads(lines[0])
+    assert found["parent"] == os.getpid() and found["session"] == found["pid"]
+    assert found["forked"] and found["child"] and found["said"] == Status.OK
+    parent, modules = found["worker"].split(maxsplit=1)
+    assert int(parent) == found["pid"] and "worker" in modules and "manifest" not in modules
+    assert found["known"] == 0  # times that the request is in the memory of what forks workers
+    assert found["name"] == "__main__" and found["arguments"] == ["--plain"]
+    assert found["environment"]["HARMLESS"] == "1"
+    assert "TRITON_INTERPRET" not in found["environment"]
+    assert not alive(children)
+
+
+def alive(children):
+    """Processes below this one, but for the server itself."""
+    assert children._server is not None
+    return set(usage.descendants(os.getpid())) - {children._server._process.pid}
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("pass", 0),
+        ("sys.exit('no')", 1),
+        ("raise ValueError", 1),
+        ("os._exit(3)", 3),
+        ("os.kill(os.getpid(), signal.SIGKILL)", -9),
+        ("import atexit\natexit.register(say, 'at exit')\nsys.exit(2)", 2),
+    ],
+)
+def test_how_a_forked_child_ended_is_seen(children, tmp_path, text, code):
+    lines, ending = run(children, tmp_path, text + "\n")
+    assert ending.exit_code == code and (lines == ["at exit"]) == ("atexit" in text)
+    assert ("ValueError" in ending.output) == ("ValueError" in text)
+    assert not alive(children)
+
+
+@pytest.mark.parametrize("harm", [signal.SIGKILL, signal.SIGSTOP])
+def test_without_a_server_that_answers_children_are_fresh(children, tmp_path, monkeypatch, harm):
+    monkeypatch.setattr(forks, "_ANSWER_S", 0.5)
+    text = "say('forked' if 'grader.running.forks' in sys.modules else 'fresh')\n"
+    assert run(children, tmp_path, text)[0] == ["forked"]
+    os.kill(children._server._process.pid, harm)
+    for _ in range(2):
+        lines, ending = run(children, tmp_path, text)
+        assert lines == ["fresh"] and ending.exit_code == 0

@@ -56,6 +56,8 @@ class Measuring:
     def stop(self):
         pass
 
+    open_server = close = stop
+
 
 def phase(problem, *, submission=False):
     return write_event(Phase(problem=problem, text="speed", submission=submission))

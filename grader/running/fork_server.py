@@ -1,7 +1,9 @@
-"""The process that workers are forked from: `python -I -u grader/running/fork_server.py FD`.
+"""The process that others are forked from: `python -I -u grader/running/fork_server.py FD`.
 
 It has torch imported, and no submission: what forks for one worker has seen nothing of another.
-With TRITON_INTERPRET in its environment it has Triton's interpreter imported too.
+With TRITON_INTERPRET in its environment it has Triton's interpreter imported too. It forks workers,
+and children of a judge (grader/running/processes.py), which are given a server of their own before
+they read what they are asked: what they know is in none of their workers.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import contextlib
 import gc
 import json
 import os
+import runpy
 import socket
 import sys
 import time
@@ -26,12 +29,12 @@ def _main() -> None:
 
     from grader.running import access, allocations, arena, compiling, faults, trace, tracer, worker
 
-    del access, allocations, arena, faults, trace, tracer  # imported once for all workers
+    del access, allocations, arena, faults, trace, tracer  # imported once for all
     if "TRITON_INTERPRET" in os.environ:
         import triton.language
         import triton.runtime.interpreter  # noqa: F401
     torch.set_num_threads(1)
-    worker._confine()
+    worker.end_with_parent()
     gc.freeze()  # what is never looked at by a collector stays shared
     programs = {
         "worker.py": worker._main,
@@ -47,22 +50,25 @@ def _compile(worker: Any, compiling: Any) -> None:
 
 
 def _serve(channel: socket.socket, programs: dict[str, Any]) -> None:
-    """Fork a worker for each request and answer with its process id, until the judge is gone."""
+    """Fork a process for each request and answer with its id, until the judge is gone."""
     while True:
-        packet, fds, _, _ = socket.recv_fds(channel, 65536, 2)
+        packet, fds, _, _ = socket.recv_fds(channel, 65536, 3)
         if not packet:
             return
         reader, writer = os.pipe()
         middle = os.fork()
         if middle == 0:
-            # The judge adopts the worker when this process ends: it is then the judge's child.
+            # The judge adopts the new process when this one ends: it is then the judge's child.
             middle, pid = os.getpid(), os.fork()
             if pid == 0:
                 while os.getppid() == middle:  # else its end would be taken for the judge's
                     time.sleep(0.0005)
                 for fd in (channel.fileno(), reader, writer):
                     os.close(fd)
-                _become(programs, json.loads(packet), *fds)
+                request = json.loads(packet)
+                if "module" in request:
+                    _become_child(programs, request, *fds)
+                _become_worker(programs, request, *fds)
             os.write(writer, pid.to_bytes(8, "little"))
             os._exit(0)
         os.waitpid(middle, 0)
@@ -72,11 +78,47 @@ def _serve(channel: socket.socket, programs: dict[str, Any]) -> None:
         channel.send(answer)
 
 
-def _become(programs: dict[str, Any], request: dict, channel: int, output: int) -> None:
-    """Run a worker's program as a fresh interpreter would: session, folder, environment, output."""
-    import tempfile
+def _become_child(
+    programs: dict[str, Any], request: dict, asked: int, events: int, log: int
+) -> None:
+    """Run a module of the judge's as `python -m` would, with workers of its own to fork."""
+    import atexit
+
+    from grader.running import forks, worker
 
     os.setsid()
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    server = os.fork()
+    if server == 0:
+        worker.end_with_parent()
+        ours.close()
+        for fd in (asked, events, log):
+            os.close(fd)
+        _serve(theirs, programs)
+        os._exit(0)
+    theirs.close()
+    search_path = os.environ["GRADER_SYS_PATH"]
+    _begin(request, log)
+    sys.path[:] = [request["cwd"], *filter(None, search_path.split(os.pathsep))]
+    fds = [f"--request-fd={asked}", f"--events-fd={events}"]
+    sys.argv[:] = [request["module"], *request["arguments"], *fds]
+    forks.inherit_server(server, ours)
+    code: Any = 0
+    try:
+        runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        code = end.code
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    atexit._run_exitfuncs()
+    os._exit(code if isinstance(code, int) else 1 if code else 0)
+
+
+def _begin(request: dict, output: int) -> None:
+    """Take over folder, environment and output."""
+    import tempfile
+
     os.chdir(request["cwd"])
     for target in (1, 2):
         os.dup2(output, target)
@@ -84,6 +126,12 @@ def _become(programs: dict[str, Any], request: dict, channel: int, output: int) 
     os.environ.clear()
     os.environ.update(request["env"])
     tempfile.tempdir = None
+
+
+def _become_worker(programs: dict[str, Any], request: dict, channel: int, output: int) -> None:
+    """Run a worker's program as a fresh interpreter would: session, folder, environment, output."""
+    os.setsid()
+    _begin(request, output)
     name = request["program"]
     sys.argv[:] = [name, str(channel)]
     sys.path[:] = [_ROOT, *filter(None, os.environ["GRADER_SYS_PATH"].split(os.pathsep))]

@@ -1,15 +1,18 @@
-"""Starts workers by forking a process that has imported torch: in 0.1 s rather than 1.2.
+"""Starts processes by forking one that has imported torch: in 0.1 s rather than 1.2.
 
 A worker that is forked is in nothing else different from one that is not: its own session and
 folder, the environment it is told, one descriptor, the judge its parent. Whoever runs submissions
-opens a server; without one, or when it does not answer, workers are fresh interpreters.
+opens a server; without one, or when it does not answer, workers are fresh interpreters. So it is
+with the judge's own children.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -17,6 +20,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from grader.running import reaper
 
@@ -26,11 +30,11 @@ _ANSWER_S = 5.0  # a fork on a busy machine; who stops the server gains no more
 
 
 class Forked:
-    """As much of `subprocess.Popen` as the sandbox needs, for a child that was adopted."""
+    """As much of `subprocess.Popen` as the judge needs, for a child that it did not start."""
 
-    def __init__(self, pid: int, stdout: int) -> None:
+    def __init__(self, pid: int, stdout: int | None = None) -> None:
         self.pid = pid
-        self.stdout = os.fdopen(stdout, "rb", buffering=0)
+        self.stdout = None if stdout is None else os.fdopen(stdout, "rb", buffering=0)
         self.returncode: int | None = None
         self._lock = threading.Lock()
 
@@ -43,28 +47,38 @@ class Forked:
                     self.returncode = os.waitstatus_to_exitcode(status)
         return self.returncode
 
-    def wait(self, timeout: float) -> int | None:
+    def wait(self, timeout: float = math.inf) -> int | None:
         """Wait for the child's end, or raise `subprocess.TimeoutExpired`."""
         end = time.monotonic() + timeout
         while self.poll() is None:
             if time.monotonic() >= end:
-                raise subprocess.TimeoutExpired("worker", timeout)
+                raise subprocess.TimeoutExpired("a forked process", timeout)
             time.sleep(0.001)
         return self.returncode
 
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
 
 class ForkServer:
-    """One process that forks workers; it imports while the judge does other things."""
+    """One process that forks others; it imports while the judge does other things."""
 
-    def __init__(self, environment: dict[str, str]) -> None:
-        """Start it with `environment`, which is that of the workers as far as imports read it."""
+    def __init__(self, process: Any, channel: socket.socket, interprets: str | None = None) -> None:
+        """Be asked through `channel`; `interprets` is what the server has as TRITON_INTERPRET."""
+        self._process = process
+        self._channel: socket.socket | None = channel
+        self._interprets = interprets
         self._lock = threading.Lock()
-        self._interprets = environment.get("TRITON_INTERPRET")
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.settimeout(_FIRST_S)
-        self._channel: socket.socket | None = ours
+        channel.settimeout(_FIRST_S)
         reaper.adopt_orphans()
-        self._process = reaper.start(
+
+    @classmethod
+    def open(cls, environment: dict[str, str]) -> ForkServer:
+        """Start one with `environment`, which is that of the workers as far as imports read it."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        process = reaper.start(
             [
                 *(sys.executable, "-I", "-B", "-u", "-X", "utf8"),
                 *(str(_SERVER), str(theirs.fileno())),
@@ -76,6 +90,19 @@ class ForkServer:
             pass_fds=(theirs.fileno(),),
         )
         theirs.close()
+        return cls(process, ours, environment.get("TRITON_INTERPRET"))
+
+    def start_child(
+        self, module: str, arguments: list[str], cwd: Path, env: dict[str, str], fds: list[int]
+    ) -> Forked | None:
+        """Fork a process that runs a module of the judge's; None where a fresh one has to.
+
+        `fds` are those of its request, of the pipe for its events, and of what it prints.
+        """
+        request = {"module": module, "arguments": arguments, "cwd": str(cwd), "env": env}
+        with self._lock:
+            pid = reaper.adopt(lambda: self._ask(json.dumps(request).encode(), fds))
+        return None if pid is None else Forked(pid)
 
     def start(self, program: str, cwd: Path, env: dict[str, str], channel: int) -> Forked | None:
         """Fork a worker that runs `program`; None where a fresh interpreter has to."""
@@ -132,7 +159,14 @@ def start(program: str, cwd: Path, env: dict[str, str], channel: int) -> Forked 
 def open_server(environment: dict[str, str]) -> None:
     """Let the workers of this process be forked from now on."""
     global _server
-    _server = _server or ForkServer(environment)
+    _server = _server or ForkServer.open(environment)
+
+
+def inherit_server(pid: int, channel: socket.socket) -> None:
+    """Take over a server that this process was given when it was forked itself."""
+    global _server
+    if reaper.adopt(lambda: pid) is not None:
+        _server = ForkServer(Forked(pid), channel)
 
 
 def close_server() -> None:

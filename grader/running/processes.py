@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from grader.manifest import ROOT
-from grader.running import reaper, scratch
+from grader.running import forks, reaper, sandbox, scratch
 
 GRACE_S = 8.0
 # A child sends a sign of life every second. One that was stopped, by whatever can signal it, does
@@ -26,6 +26,7 @@ _LOOK_S = 1.0
 _MAX_LINE_BYTES = 2**20
 _MAX_REST_BYTES = 2**20  # what may lie in a pipe when its writer dies
 _OUTPUT_TAIL_BYTES = 64 * 1024
+_FORKED = ("pytest", "grader.measure")  # modules that import torch first of all
 
 
 @dataclasses.dataclass
@@ -54,9 +55,20 @@ class Children:
     """Starts trusted Python modules and reads the lines they write on a pipe of their own."""
 
     def __init__(self) -> None:
-        self._running: set[subprocess.Popen] = set()
+        self._running: set[Any] = set()
         self._lock = threading.Lock()
+        self._server: forks.ForkServer | None = None
         reaper.adopt_orphans()
+
+    def open_server(self) -> None:
+        """Let children that import torch be forked. The server ends with the calling thread."""
+        self._server = self._server or forks.ForkServer.open(sandbox.server_environment())
+
+    def close(self) -> None:
+        """End the server; the children live on."""
+        server, self._server = self._server, None
+        if server:
+            server.close()
 
     def events(
         self, module: str, arguments: list[str], request: str, deadline_s: float, ending: Ending
@@ -72,19 +84,7 @@ class Children:
                 with os.fdopen(os.dup(asked), "wb") as file:
                     file.write(request.encode())
                 os.lseek(asked, 0, os.SEEK_SET)
-                child = reaper.start(
-                    [
-                        *(sys.executable, "-m", module, *arguments),
-                        *(f"--request-fd={asked}", f"--events-fd={write}"),
-                    ],
-                    cwd=ROOT,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    pass_fds=(asked, write),
-                    start_new_session=True,
-                    env=_trusted_environment(),
-                )
+                child = self._start(module, arguments, asked, write, log.fileno())
             except BaseException:
                 os.close(read)
                 raise
@@ -113,6 +113,28 @@ class Children:
                 ending.output = log.read().decode("utf-8", "replace")
                 ending.exit_code = child.returncode
 
+    def _start(self, module: str, arguments: list[str], asked: int, events: int, log: int) -> Any:
+        env = _trusted_environment()
+        server = self._server
+        if server is not None and module in _FORKED:
+            forked = server.start_child(module, arguments, ROOT, env, [asked, events, log])
+            if forked is not None:
+                return forked
+            reaper.kill_orphans()  # it may have been forked too late
+        return reaper.start(
+            [
+                *(sys.executable, "-m", module, *arguments),
+                *(f"--request-fd={asked}", f"--events-fd={events}"),
+            ],
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            pass_fds=(asked, events),
+            start_new_session=True,
+            env=env,
+        )
+
     def stop(self) -> None:
         """Interrupt every child (a pytest ends its workers), then end what is left."""
         with self._lock:
@@ -126,9 +148,7 @@ class Children:
             _signal_group(child, signal.SIGKILL)
 
 
-def _lines(
-    stream: Any, child: subprocess.Popen, deadline: float, ending: Ending
-) -> Iterator[bytes]:
+def _lines(stream: Any, child: Any, deadline: float, ending: Ending) -> Iterator[bytes]:
     """Yield what the child writes, until it closes its end or is gone, or is to be ended.
 
     Others may hold the pipe open, and write into it: neither is a sign of the child's life.
@@ -166,7 +186,7 @@ def _is_stopped(pid: int) -> bool:
     return False
 
 
-def _signal_group(child: subprocess.Popen, number: int) -> None:
+def _signal_group(child: Any, number: int) -> None:
     if child.poll() is None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, number)

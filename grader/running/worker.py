@@ -345,11 +345,16 @@ def _limit_address_space(extra_bytes: int) -> None:
 
 def _confine() -> None:
     """Leave no large file and no core dump, end with the judge, and go first when memory is out."""
+    end_with_parent()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (_MAX_FILE_BYTES, _MAX_FILE_BYTES))
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")
+
+
+def end_with_parent() -> None:
+    """Be killed when the thread ends that started this process."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _main() -> None:

@@ -11,7 +11,8 @@ _RIGHT = "return honest(q, k, v, **options)"
 _CRASH = ("crash",)
 _ANY = ("error", "crash", "timeout", "fail")
 
-# PARENT is the test process. `pipe` opens its end of the event pipe: a pipe's name is its inode.
+# PARENT is the test process, which the judge has forked. `pipe` opens its end of the event pipe,
+# the only pipe that it writes to.
 HELPERS = """
 PARENT = parent()
 
@@ -31,8 +32,17 @@ def option(pid, name):
     return next(a.partition("=")[2] for a in arguments if a.startswith(name + "="))
 
 
+def found(pid, name, mode):
+    for fd in sorted(map(int, os.listdir(f"/proc/{pid}/fd"))):
+        flags = open(f"/proc/{pid}/fdinfo/{fd}").read().partition("flags:")[2].split()[0]
+        path = f"/proc/{pid}/fd/{fd}"
+        if os.readlink(path).startswith(name) and int(flags, 8) & os.O_ACCMODE == mode:
+            return path
+    raise FileNotFoundError(name)
+
+
 def pipe(mode=os.O_WRONLY):
-    return os.open(f"/proc/{PARENT}/fd/{option(PARENT, '--events-fd')}", mode)
+    return os.open(found(PARENT, "pipe:", os.O_WRONLY), mode)
 
 
 def daemon(work):
@@ -96,8 +106,8 @@ TRICKS = (
     Trick(
         "a list in place of the report",
         _once(
-            "path = option(PARENT, '--json-report-file')\n"
-            f"try:\n    open(own(path), 'w').write('[]')\nexcept OSError: pass\n{_RIGHT}"
+            "path = found(parent_of(PARENT), '/memfd:report', os.O_RDWR)\n"
+            f"open(path, 'w').write('[]')\n{_RIGHT}"
         ),
         ("pass",),
     ),
@@ -120,11 +130,11 @@ STOPPED_AND_GARBAGE = (
 )
 
 _FOLDER = "shutil.rmtree(own(os.path.dirname(os.getcwd())))\n"
-_PIPE_FOR_REPORT = """\
-try:
-    os.mkfifo(own(option(PARENT, "--json-report-file")))
-except OSError:
-    pass
+_STOP_SERVER = """\
+judge = parent_of(PARENT)
+for pid in map(int, open(f"/proc/{judge}/task/{judge}/children").read().split()):
+    if os.getsid(pid) == os.getsid(judge):
+        os.kill(pid, signal.SIGSTOP)
 """
 _STEAL = """\
 def steal():
@@ -149,8 +159,9 @@ daemon(work)
 _MINE = """
 def mine():
     folder = option(parent_of(PARENT), "--submission")
-    problem = next(a for a in arguments_of(PARENT) if "/test_p" in a)[-6:-3]
-    return own(os.path.join(folder, problem, os.path.basename(__file__)))
+    file = os.path.basename(__file__)
+    problem = next(p for p in os.listdir(folder) if file in os.listdir(os.path.join(folder, p)))
+    return own(os.path.join(folder, problem, file))
 """
 
 
@@ -178,7 +189,7 @@ OTHERS = (
     _at_import("kills the test process at import", "os.kill(PARENT, 9)\ntime.sleep(9)\n"),
     _at_import("the judge's folder is gone", _FOLDER),
     _at_import("the judge's folder is gone, and so is the worker", f"{_FOLDER}os._exit(1)\n"),
-    _at_import("a pipe in place of the report", _PIPE_FOR_REPORT),
+    _at_import("stops the process that test processes are forked from", _STOP_SERVER),
     _at_import("reads the judge's events", _STEAL),
     _at_import("a flood in the judge's pipe", _FLOOD),
 )
