@@ -69,6 +69,7 @@ test: $(READY) ## test the grader, the reference, the model answers and the set 
 check: $(READY) ## the set proves itself: stubs, answers, handouts and problem.toml agree
 	@"$(PY)" -m ruff check . && "$(PY)" -m ruff format --check -q .
 	@"$(PY)" -m pytest tests/test_set.py tests/test_handouts.py tests/test_mistakes.py -q
+	@"$(PY)" -m tests.test_mistakes --check
 
 seeds: $(READY) ## judge all wrong and right kernels under twenty seeds each (3 hours on 2 cores)
 	@"$(PY)" -m tests.seeds $(if $(P),--problems $(P)) $(SEEDS)

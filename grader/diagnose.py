@@ -93,9 +93,8 @@ class Casebook:
             self._fits[id][place] = fit
             if fit > Fit.SILENT:
                 self._shown.setdefault(id, variant)
-            fits = list(self._fits[id].values())
-            whole = sum(fit >= Fit.WHOLE for fit in fits)
-            if fits.count(Fit.CONTRADICTED) * _FITS_PER_CONTRADICTION > whole:
+            contradicted, whole = self._for_and_against(id)
+            if contradicted > 1 + whole / 2:  # two at the beginning may stay alone
                 self._possible.discard(id)
 
     def add_right(self, case: Case, recompute: Callable[[], tuple[Inputs, Expected]]) -> None:
@@ -114,17 +113,17 @@ class Casebook:
         """
         causes = [cause for cause in self._known_mistakes() if not self._is_part_of_more(cause)]
         explained = {place for cause in causes for place in cause.cases}
-        told = {self._seen[place].id for place in explained if place in self._seen}
-        left = {p: s for p, s in self._seen.items() if p not in explained and s.id not in told}
+        told = {self._seen[place].kind for place in explained if place in self._seen}
+        left = {p: s for p, s in self._seen.items() if p not in explained and s.kind not in told}
         left = self._without_chance(left, explained)
         plain = [sighting for (check, _), sighting in left.items() if check == "plain"]
-        for id in dict.fromkeys(s.id for s in plain[:1] or left.values()):
-            places = [p for p, s in left.items() if plain or s.id == id]
-            shown = next(s for s in left.values() if s.id == id)
+        for kind in dict.fromkeys(s.kind for s in plain[:1] or left.values()):
+            places = [p for p, s in left.items() if plain or s.kind == kind]
+            shown = next(s for s in left.values() if s.kind == kind)
             if plain:  # every other check departs from the plain case
                 places += [p for p in self._wrong if p not in explained and p not in places]
             diagnosis = Diagnosis(
-                id=f"{self._problem.id.upper()}-{id}",
+                id=f"{self._problem.id.upper()}-{shown.id}",
                 title=shown.title,
                 note=shown.note,
                 help=shown.help,
@@ -177,9 +176,21 @@ class Casebook:
             explained |= places
         return causes
 
+    def _for_and_against(self, id: str) -> tuple[int, int]:
+        """Return how many cases contradict a mistake, and how many are wholly as it has them."""
+        fits = list(self._fits[id].values())
+        return fits.count(Fit.CONTRADICTED), sum(fit >= Fit.WHOLE for fit in fits)
+
     def _candidates(self) -> list[str]:
-        """Mistakes that explain a case and contradict none, those that explain most first."""
-        found = [id for id in self._possible if self._strength(id)[0]]
+        """Mistakes that explain cases and are hardly contradicted, those that explain most first.
+
+        Some stay possible until here that no further case has spoken for.
+        """
+        found = []
+        for id in self._possible:
+            contradicted, whole = self._for_and_against(id)
+            if self._strength(id)[0] and contradicted * _FITS_PER_CONTRADICTION <= whole:
+                found.append(id)
         return sorted(found, key=lambda id: (self._strength(id), id), reverse=True)
 
     def _strength(self, id: str) -> tuple[int, int]:

@@ -19,6 +19,7 @@ def query_rows(case: Case, trace: Trace) -> Sighting | None:
             "the grid has no program",
             "seen: a kernel was launched, and not one program of it ran",
             "the grid needs triton.cdiv(rows, BLOCK_M) programs, not rows // BLOCK_M",
+            of_grid=True,
         )
     if not len(programs) or not stores.any():
         return None
@@ -60,6 +61,7 @@ def query_rows(case: Case, trace: Trace) -> Sighting | None:
             f"seen: out is stored for {_planes(~heads, case)} and not for {_planes(heads, case)}",
             "the grid needs batch * num_q_heads programs on its axis of heads",
             line,
+            of_grid=True,
         )
     if nobody.any():
         partial = length // tile * tile
@@ -71,6 +73,7 @@ def query_rows(case: Case, trace: Trace) -> Sighting | None:
                 f"no program computes the last {length - partial} rows of {out}",
                 f"seen: tiles of {tile} rows are stored up to row {partial - 1} of {length}",
                 "the grid needs triton.cdiv(rows, BLOCK_M) programs, not rows // BLOCK_M",
+                of_grid=True,
             )
         head = int(np.flatnonzero(nobody.any(axis=1))[0])
         one = np.arange(nobody.shape[0]) == head
@@ -82,6 +85,7 @@ def query_rows(case: Case, trace: Trace) -> Sighting | None:
             f" begin at rows {_first(np.unique(firsts))}",
             "which rows does each program_id get, and does the grid have a program for each tile?",
             line,
+            of_grid=True,
         )
     return None
 

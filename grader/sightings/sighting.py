@@ -16,7 +16,8 @@ class Sighting:
 
     `line` is where it shows. Only where that is also where the mistake lies (`located`) is its step
     known: a loop shows what is wrong with limits that were computed elsewhere. `traced`: what the
-    kernels did was seen, not only what came out.
+    kernels did was seen, not only what came out. `of_grid`: programs are too few or too many, which
+    looks different at different sizes.
     """
 
     id: str
@@ -26,6 +27,12 @@ class Sighting:
     line: int = 0
     located: bool = False
     traced: bool = True
+    of_grid: bool = False
+
+    @property
+    def kind(self) -> str:
+        """What sightings of one mistake have in common."""
+        return "grid" if self.of_grid else self.id
 
 
 @dataclasses.dataclass(frozen=True)
