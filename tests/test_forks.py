@@ -35,15 +35,15 @@ def sandbox(source=ANSWER, device="cpu", **options):
 
 @pytest.fixture
 def server():
-    with forks.forking(server_environment()):
-        assert forks._server is not None
-        yield forks._server
+    forks.open_server(server_environment())  # one serves the whole module
+    return forks._server
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _no_child_is_left():
     before = usage.children(os.getpid())
     yield
+    forks.close_server()
     assert usage.children(os.getpid()) == before
 
 
@@ -172,15 +172,21 @@ sys.exit(7)
 """
 
 
-@pytest.fixture
-def children(tmp_path, monkeypatch):
-    """Children whose module `child` is forked; its program is PRELUDE and what is written."""
-    monkeypatch.setattr(processes, "_FORKED", ("child",))
-    monkeypatch.setattr(processes, "ROOT", tmp_path)
+@pytest.fixture(scope="module")
+def serving():
     found = Children()
     found.open_server()
     yield found
     found.close()
+
+
+@pytest.fixture
+def children(serving, tmp_path, monkeypatch):
+    """Children whose module `child` is forked; its program is PRELUDE and what is written."""
+    monkeypatch.setattr(processes, "_FORKED", ("child",))
+    monkeypatch.setattr(processes, "ROOT", tmp_path)
+    serving.open_server()  # it may have been ended
+    return serving
 
 
 def run(children, tmp_path, text, request=""):
@@ -241,3 +247,4 @@ def test_without_a_server_that_answers_children_are_fresh(children, tmp_path, mo
     for _ in range(2):
         lines, ending = run(children, tmp_path, text)
         assert lines == ["fresh"] and ending.exit_code == 0
+    children.close()

@@ -207,3 +207,27 @@ _BY_CAUSE = {
 }
 # The cause that is named by what was seen, by the id of the wrong kernel.
 SEEN = {mutant: cause for cause, mutants in _BY_CAUSE.items() for mutant in mutants}
+# What may be named where all checks are judged: cases that a known mistake leaves as they are show
+# the same in the kernel, and what is seen has a line.
+IN_ALL_CHECKS = {
+    "p02-x_multiplied_in_place": {"HALF-PRODUCTS"},
+    "p03-batch_divided_by_one_head": {"STORED-ELSEWHERE"},
+    "p03-k_and_v_not_advanced": {"POINTER-STANDS-STILL"},
+    "p03-padded_keys_not_masked": {"PADDING-TAKEN"},
+    "p03-padded_scores_of_zero": {"PADDING-TAKEN"},
+    "p06-window_one_smaller": {"VISIBLE-KEYS-MASKED"},
+    "p07-one_sink_fewer": {"VISIBLE-KEYS-MASKED"},
+    "p07-one_sink_more": {"KEYS-BEFORE-THE-WINDOW"},
+    "p07-window_one_larger": {"KEYS-BEFORE-THE-WINDOW"},
+    "p07-window_one_smaller": {"VISIBLE-KEYS-MASKED"},
+    "p09-batch_ignored": {"STORED-ELSEWHERE"},
+    "p09-own_key_hidden": {"VISIBLE-KEYS-MASKED"},
+    "p09-window_ignored": {"WINDOW-IGNORED"},
+    "p09-window_one_smaller_for_dk_and_dv": {"VISIBLE-KEYS-MASKED"},
+}
+# Two loops show one mistake in two ways, in different cases; both are told.
+TWO_NAMES = {
+    "p09-full_queries_end_one_tile_late": {"FOLDED-IN-TWICE", "KEYS-BEFORE-THE-WINDOW"},
+    "p09-full_queries_of_the_last_key": {"FOLDED-IN-TWICE", "KEYS-BEFORE-THE-WINDOW"},
+    "p09-window_one_larger_for_dk_and_dv": {"FOLDED-IN-TWICE", "KEYS-BEFORE-THE-WINDOW"},
+}
