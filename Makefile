@@ -14,7 +14,7 @@ PIP := $(VENV)/bin/python -m pip install -q --disable-pip-version-check
 WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 1); [ $$n -gt 8 ] && n=8; echo $$n)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup grade quiz bench test check seeds hostile planted clean
+.PHONY: help setup grade lint quiz bench test check seeds hostile planted clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +54,9 @@ grade: $(READY) ## grade your answers and print the score report
 	  $(if $(DEVICE),--device "$(DEVICE)") $(if $(SEED),--seed "$(SEED)") \
 	  $(if $(JSON),--json "$(JSON)") $(if $(QUICK),--quick) $(if $(X),--exitfirst) \
 	  $(if $(MAP),--map)
+
+lint: $(READY) ## list what the source policy refuses in your answers; runs nothing
+	@"$(PY)" -m grader lint "$(SUBMISSION)" $(if $(P),--only "$(P)") || [ $$? -eq 1 ]
 
 quiz: $(READY) ## ask you the questions of the course, one by one; never scored
 	@"$(PY)" -m grader quiz $(if $(TOPIC),--topic "$(TOPIC)") $(if $(LEVEL),--level "$(LEVEL)") \

@@ -21,7 +21,8 @@ from grader.model import Environment, GradeRecord
 from grader.progress import Progress
 from grader.quiz import command as quiz_command
 from grader.quiz.questions import LEVELS
-from grader.render import terminal
+from grader.render import lint, terminal
+from grader.source import read_source
 
 EXIT_USAGE = 2
 EXIT_ENVIRONMENT = 4
@@ -88,7 +89,14 @@ def _parser() -> argparse.ArgumentParser:
     grade.add_argument(
         "--jobs", type=int, metavar="N", help="problems tested side by side (default: by cores)"
     )
+    grade.add_argument(
+        "--no-policy", action="store_true", help="leave the source policy out: not for credit"
+    )
     grade.set_defaults(run=_grade)
+    looked = commands.add_parser("lint", help="list what the source policy refuses; runs nothing")
+    looked.add_argument("submission", type=Path, metavar="DIR", help="folder with pNN/<file>.py")
+    looked.add_argument("--only", metavar="p04,p05", help="look at these problems only")
+    looked.set_defaults(run=_lint)
     quiz = commands.add_parser("quiz", help="ask you the questions of the course; never scored")
     quiz.add_argument("--topic", metavar="TOPIC", help="ask about this topic only, such as softmax")
     quiz.add_argument("--level", choices=LEVELS, help="ask this level only (default: both)")
@@ -100,11 +108,7 @@ def _parser() -> argparse.ArgumentParser:
 def _grade(options: argparse.Namespace) -> int:
     request_only = _only(options.only)
     seed = _seed(options.seed)
-    if not options.submission.is_dir():
-        raise UsageError(
-            f"--submission (SUBMISSION= of make): got {options.submission}, which is not a folder;"
-            " expected one with pNN/<file>.py in it"
-        )
+    _expect_folder(options.submission, "--submission (SUBMISSION= of make)")
     if options.jobs is not None and options.jobs < 1:
         raise UsageError(f"--jobs: got {options.jobs}, expected 1 or more")
     if options.json is not None and not options.json.absolute().parent.is_dir():
@@ -113,6 +117,8 @@ def _grade(options: argparse.Namespace) -> int:
         raise UsageError(f"--json: got the folder {options.json}, expected a file's name")
     if options.fail_under is not None and not 0 <= options.fail_under <= 150:
         raise UsageError(f"--fail-under: got {options.fail_under}, expected 0 to 150 points")
+    if options.official and options.no_policy:
+        raise UsageError("--no-policy: got it with --official, expected one of them")
     if options.official:
         raise EnvironmentFault(
             "--official: the sandbox that grading for credit requires is not part of this"
@@ -124,6 +130,9 @@ def _grade(options: argparse.Namespace) -> int:
     if given.exists() and given.resolve() != GIVEN:
         note = f"{given.name}/ in the submission is not used: the judge has its own copy"
         environment = environment.model_copy(update={"notes": (*environment.notes, note)})
+    if options.no_policy:
+        note = "--no-policy: the source policy was left out"
+        environment = environment.model_copy(update={"notes": (*environment.notes, note)})
     request = Request(
         submission=options.submission.absolute(),
         shown_as=str(options.submission),
@@ -134,6 +143,7 @@ def _grade(options: argparse.Namespace) -> int:
         cores=len(os.sched_getaffinity(0)),
         quick=options.quick,
         exit_first=options.exitfirst,
+        policy=not options.no_policy,
     )
     totals = {
         p.id: sum(len(p.cases(c, seed, environment.device)) for c in p.checks)
@@ -150,6 +160,28 @@ def _grade(options: argparse.Namespace) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not lose the report
     _hand_over(options.json, record, maps=options.map)
     return scoring.exit_code(record, options.fail_under, options.exit_zero)
+
+
+def _lint(options: argparse.Namespace) -> int:
+    """Look through a submission's files; return 0 if nothing keeps any from being graded, or 1."""
+    _expect_folder(options.submission, "DIR")
+    problems = [
+        problem
+        for problem in map(load_problem, _only(options.only))
+        if os.path.lexists(options.submission / problem.id / problem.file)
+    ]
+    if not problems:
+        raise UsageError(f"DIR: got {options.submission}, expected a folder with pNN/<file>.py")
+    sources = [read_source(problem, options.submission) for problem in problems]
+    _write(lint.render(sources, width=_report_width(), color=_wants_color()))
+    return scoring.EXIT_POINTS_LOST if any(map(lint.is_refused, sources)) else 0
+
+
+def _expect_folder(path: Path, name: str) -> None:
+    if not path.is_dir():
+        raise UsageError(
+            f"{name}: got {path}, which is not a folder; expected one with pNN/<file>.py in it"
+        )
 
 
 def _quiz(options: argparse.Namespace) -> int:
@@ -265,13 +297,20 @@ def _write_json(path: Path | None, record: GradeRecord) -> None:
 
 
 def _print_report(record: GradeRecord, *, maps: bool) -> None:
-    """Print the report; what the terminal has no letter for becomes a question mark."""
+    """Print the report, where there is a standard output."""
     try:
-        terminal_out = sys.stdout.isatty()
+        sys.stdout.isatty()
     except (AttributeError, ValueError):  # closed before the start
         return
-    width = min(Console().width, 100) if terminal_out else 80
-    text = terminal.render(record, width=width, color=_wants_color(), maps=maps)
+    _write(terminal.render(record, width=_report_width(), color=_wants_color(), maps=maps))
+
+
+def _report_width() -> int:
+    return min(Console().width, 100) if sys.stdout.isatty() else 80
+
+
+def _write(text: str) -> None:
+    """Print text; what the terminal has no letter for becomes a question mark."""
     encoding = sys.stdout.encoding or "ascii"
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.write(text.encode(encoding, "replace").decode(encoding))

@@ -57,7 +57,8 @@ _BROKEN = SEVERITY[: SEVERITY.index(Verdict.SKIPPED)]
 class Request:
     """What to grade and how; `jobs` problems are tested side by side on `cores`.
 
-    `quick` leaves speed and memory out, `exit_first` ends a problem at its first failure.
+    `quick` leaves speed and memory out, `exit_first` ends a problem at its first failure. Without
+    `policy` a file may contain anything.
     """
 
     submission: Path
@@ -69,6 +70,7 @@ class Request:
     cores: int = 1
     quick: bool = False
     exit_first: bool = False
+    policy: bool = True
 
 
 @dataclasses.dataclass
@@ -94,7 +96,9 @@ class Grader:
         self._device = request.environment.device
         self._started = time.monotonic()
         self._problems = [load_problem(p) for p in request.problems]
-        self._sources = {p.id: read_source(p, request.submission) for p in self._problems}
+        self._sources = {
+            p.id: read_source(p, request.submission, policy=request.policy) for p in self._problems
+        }
         self._results: dict[str, ProblemResult] = {}
         self._children = Children()
         self._runs: list[TestRun] = []

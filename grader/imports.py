@@ -25,17 +25,17 @@ def bad_import(problem: Problem, tree: ast.Module) -> BadImport | None:
     """Return the first import from `given` that `problem` cannot have."""
     for node in ast.walk(tree):
         for module, names in _imported(node):
-            if module not in _modules():
+            if module not in given_modules():
                 some = ", ".join(sorted(problem.given)) or "none"
                 headline = f"no module given.{module}: expected one of {some}"
                 return BadImport(node.lineno, headline + _OTHER_RELEASE, Verdict.ERROR)
             if module not in problem.given:
                 return BadImport(node.lineno, _closed(problem, module), Verdict.REJECTED)
-            unknown = [name for name in names if name not in (*_public_names(module), "*")]
+            unknown = [name for name in names if name not in (*public_names(module), "*")]
             if unknown:
                 headline = (
                     f"given.{module} has no {unknown[0]!r}: expected some of"
-                    f" {', '.join(_public_names(module))}"
+                    f" {', '.join(public_names(module))}"
                 )
                 return BadImport(node.lineno, headline + _OTHER_RELEASE, Verdict.ERROR)
     return None
@@ -63,12 +63,12 @@ def _closed(problem: Problem, module: str) -> str:
 
 
 @functools.cache
-def _modules() -> tuple[str, ...]:
+def given_modules() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in GIVEN.glob("[a-z]*.py")))
 
 
 @functools.cache
-def _public_names(module: str) -> tuple[str, ...]:
+def public_names(module: str) -> tuple[str, ...]:
     """Return the functions and constants that a module defines itself."""
     names = []
     for node in ast.parse((GIVEN / f"{module}.py").read_text(encoding="utf-8")).body:

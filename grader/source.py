@@ -20,6 +20,7 @@ from pathlib import Path
 from grader.imports import bad_import
 from grader.manifest import Problem
 from grader.model import Message, Verdict
+from grader.policy.rules import Violation, violations
 
 # Three times the longest model answer. A hostile f-string of this size takes ast.parse one second,
 # one of 400 kB ten: parsing is quadratic there (Python 3.11).
@@ -37,7 +38,8 @@ class Source:
     """The exact bytes that are graded, and what is wrong with them (`verdict` None: nothing).
 
     `next_step` is the first step without code, None when every step has some. In a file of another
-    release, whose markers have other titles, no line lies in a step.
+    release, whose markers have other titles, no line lies in a step. `violations` are all of the
+    source policy; `message` tells the first.
     """
 
     problem_id: str
@@ -46,6 +48,7 @@ class Source:
     message: Message | None = None
     next_step: int | None = None
     other_release: bool = False
+    violations: tuple[Violation, ...] = ()
 
     @property
     def sha256(self) -> str:
@@ -70,11 +73,12 @@ class Source:
         return None
 
 
-def read_source(problem: Problem, submission: Path) -> Source:
+def read_source(problem: Problem, submission: Path, *, policy: bool = True) -> Source:
     """Read `submission`/pNN/<file>, once, and look for what would keep it from being graded.
 
-    A link is refused: what it leads to may change, and may be somebody else's. What nobody thought
-    of is an error of this file alone: the other problems are graded.
+    Without `policy` the source policy is left out. A link is refused: what it leads to may change,
+    and may be somebody else's. What nobody thought of is an error of this file alone: the other
+    problems are graded.
     """
     shown = f"{problem.id}/{problem.file}"
 
@@ -91,17 +95,18 @@ def read_source(problem: Problem, submission: Path) -> Source:
             return bad(f"{shown} is a link, expected a regular file: copy it there")
         return bad(f"cannot read {shown}: {error.strerror}")
     try:
-        return examine(problem, data)
+        return examine(problem, data, policy=policy)
     except Exception as error:
         return bad(f"{shown} cannot be looked through: {type(error).__name__}: {error}", data)
 
 
-def examine(problem: Problem, data: bytes) -> Source:
+def examine(problem: Problem, data: bytes, *, policy: bool = True) -> Source:
     """Look for what would keep these bytes from being graded as the file of `problem`.
 
     Found here: an empty or oversized file, text that is not UTF-8, a syntax error, an import that
-    `given` has not, a missing entry point, a wrong signature, a stub of which no step is done, and
-    an entry point that provably ends in `raise NotImplementedError` before it could return.
+    `given` has not, what the source policy refuses (with `policy`), a missing entry point, a wrong
+    signature, a stub of which no step is done, and an entry point that provably ends in
+    `raise NotImplementedError` before it could return.
     """
     shown = f"{problem.id}/{problem.file}"
 
@@ -133,6 +138,10 @@ def examine(problem: Problem, data: bytes) -> Source:
     wrong = bad_import(problem, tree)
     if wrong is not None:
         return bad(wrong.verdict, wrong.headline, wrong.line, data)
+    broken = violations(problem, tree) if policy else ()
+    if broken:
+        message = _refusal(problem, broken)
+        return Source(problem.id, data, Verdict.REJECTED, message, violations=broken)
     functions = [n for n in tree.body if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
     entry = next((f for f in reversed(functions) if f.name == problem.entry), None)
     titles = {number: step.title for number, step in enumerate(problem.steps, start=1)}
@@ -164,6 +173,20 @@ def examine(problem: Problem, data: bytes) -> Source:
         message = Message(headline=headline, file=shown, line=line, step=step)
         return Source(problem.id, data, Verdict.NOT_IMPLEMENTED, message, step, other)
     return Source(problem.id, data, next_step=step, other_release=other)
+
+
+def _refusal(problem: Problem, broken: tuple[Violation, ...]) -> Message:
+    """Tell the first violation, and of how many it is the first."""
+    first, others = broken[0], len(broken) - 1
+    count = f"{others} more violation{'s' * (others > 1)} of the source policy" if others else None
+    where = f"make lint P={problem.id} lists all, docs/source-policy.md has the rules"
+    return Message(
+        headline=f"source policy ({first.rule}): {first.text}",
+        file=f"{problem.id}/{problem.file}",
+        line=first.line,
+        extent=count,
+        help=f"{first.help}; {where}",
+    )
 
 
 def _read_regular(path: Path) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.hostile import deaths, leftovers, measured, meddling, returned, texts, unearned
+from tests.hostile import deaths, leftovers, measured, meddling, policy, returned, texts, unearned
 from tests.hostile.entry import Hostile, hosts
 
 _CALLS = (*returned.TRICKS, *deaths.TRICKS)
@@ -20,4 +20,5 @@ CATALOGUE: tuple[Hostile, ...] = (
     *unearned.ENTRIES,
     *texts.ENTRIES,
     *measured.ENTRIES,
+    *policy.ENTRIES,
 )

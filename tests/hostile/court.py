@@ -59,12 +59,12 @@ class Run:
 def packed(entries: Iterable[Hostile]) -> list[dict[str, Hostile]]:
     """Share entries among as few runs as possible, one to a problem; an honest answer in each."""
     runs: list[dict[str, Hostile]] = []
-    entries = sorted(entries, key=lambda entry: (entry.problem is None, entry.measured))
+    entries = sorted(entries, key=lambda entry: (entry.problem is None, _kind(entry)))
     for entry in entries:
         wanted = [entry.problem] if entry.problem else list(_ANY)
         for run in runs:
             free = [p for p in wanted if p not in run]
-            alike = all(e.measured == entry.measured for e in run.values())
+            alike = all(_kind(e) == _kind(entry) for e in run.values())
             if free and alike and set(HONEST) - run.keys() - {free[0]}:
                 run[free[0]] = entry
                 break
@@ -73,12 +73,18 @@ def packed(entries: Iterable[Hostile]) -> list[dict[str, Hostile]]:
     return runs
 
 
+def _kind(entry: Hostile) -> tuple[bool, bool]:
+    """What has to be the same for all entries of a run."""
+    return entry.measured, entry.policy
+
+
 def grade(entries: dict[str, Hostile], folder: Path, *, timeout_s: float = 400.0) -> Run:
     """Grade `entries` by problem, in `folder`; look at record, report, neighbours, leftovers."""
     folder = folder.resolve()
     checkout, submission, scratch = folder / "checkout", folder / "submission", folder / "tmp"
     honest = tuple(p for p in HONEST if p not in entries)[:1]
     measured = any(entry.measured for entry in entries.values())
+    policy = any(entry.policy for entry in entries.values())
     _copy_checkout(checkout, entries)
     sent = {id: Hostile("an honest answer", answer(id)) for id in honest} | entries
     hashes = {id: _put(submission, id, entry) for id, entry in sent.items()}
@@ -91,6 +97,7 @@ def grade(entries: dict[str, Hostile], folder: Path, *, timeout_s: float = 400.0
             *(sys.executable, "-m", "grader", "grade", "--submission", str(submission)),
             *("--only", ",".join([*honest, *entries]), "--device", "cpu", "--seed", SEED),
             *("--json", str(record_path), *([] if measured else ["--quick"])),
+            *([] if policy else ["--no-policy"]),
         ],
         cwd=checkout,
         env=os.environ | {"TMPDIR": str(scratch), "PYTHONDONTWRITEBYTECODE": "1"},

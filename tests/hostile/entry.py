@@ -48,7 +48,8 @@ class Hostile:
     `verdicts` are those that the problem may end in, `points` what it may earn at most, `limit_s`
     the seconds in which it has to be graded. `make` puts something else than a regular file into
     the submission. `measured`: speed and memory are measured as well; `slow`: left out of
-    `make test`. `tricks` are judged one by one.
+    `make test`. `tricks` are judged one by one. With `policy` the source policy is in force, which
+    would refuse most of the others before they could try anything.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Hostile:
     make: Callable[[Path], None] | None = None
     measured: bool = False
     slow: bool = False
+    policy: bool = False
     tricks: tuple[Trick, ...] = ()
 
 

@@ -1,0 +1,316 @@
+"""The rules of the source policy, and what in a file breaks them.
+
+Pure: a tree in, violations out. Nothing runs and nothing is guessed about what a student meant; the
+page docs/source-policy.md says each rule with an example, and what no rule can see.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from collections.abc import Iterator
+
+from grader.manifest import Problem
+from grader.policy import tables
+from grader.policy.names import Names, Place, attribute_of
+from grader.policy.reach import Zone, zones
+
+RULES = {
+    "import": "only these modules, and of each only what is open",
+    "dynamic-code": "no text is run, and no name is made of text",
+    "private-name": "no names that begin with an underscore but one's own",
+    "patching": "nothing that was imported is changed",
+    "torch-computes": "from p02 on kernels compute, and PyTorch serves them",
+    "shortcut": "no ready-made attention, softmax or gradients",
+}
+_LONGEST_NAME = 60
+_KERNEL_MAKERS = {"triton.jit", "triton.language.jit"}
+_TESTS = 'what tests your code belongs under `if __name__ == "__main__":`, which is not looked at'
+_LOAD = ast.Load()
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_HELP = {
+    "import": f"import torch, triton, math or given; {_TESTS}",
+    "dynamic-code": f"write the call or the attribute as code; {_TESTS}",
+    "private-name": "use public names, or take the underscore off a name of your own",
+    "patching": "leave it as it is, and write a function or an object of your own",
+    "torch-computes": f"compute it in a kernel; {_TESTS}",
+    "shortcut": f"write it yourself: that is the exercise; {_TESTS}",
+}
+_HELP_FOR = {
+    "os": "the judge sets TRITON_INTERPRET by itself: leave it out, or export it in the shell",
+    "numpy": "use torch for arrays, and math for numbers",
+    "time": 'measure time under `if __name__ == "__main__":`, which is not looked at',
+    "triton.testing": 'measure time under `if __name__ == "__main__":`, which is not looked at',
+    "operator": "write the operator itself",
+}
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Violation:
+    """What breaks a rule: its line, what was found there in a sentence, and what to do instead."""
+
+    line: int
+    rule: str
+    text: str
+    help: str
+
+
+def violations(problem: Problem, tree: ast.Module) -> tuple[Violation, ...]:
+    """Return what breaks the source policy in a submission to `problem`, in order of lines."""
+    return tuple(sorted(set(_Reader(problem, tree).found())))
+
+
+class _Reader:
+    """Looks at every place of a file that runs."""
+
+    def __init__(self, problem: Problem, tree: ast.Module) -> None:
+        self.problem = problem
+        self.modules = tables.open_modules(problem)
+        self.rows = tables.ROWS if problem.gradients else frozenset()
+        self.names = Names(tree, zones(problem, tree), set(self.modules) | {"torch.Tensor"})
+        self.classes = {n.name for n in tree.body if isinstance(n, ast.ClassDef)}
+        self.own = self.classes | {n.name for n in tree.body if isinstance(n, _FUNCTIONS)}
+        self.kernels = set(self._kernels())
+        self.kernel_names = {getattr(node, "name", "") for node in self.kernels}
+
+    def found(self) -> Iterator[Violation]:
+        """Yield every violation, some of them twice."""
+        for place in self.names.places:
+            node = place.node
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                yield from self._import(place, node)
+            elif isinstance(node, ast.Name):
+                yield from self._name(place, node)
+            elif isinstance(node, ast.Call):
+                yield from self._call(place, node)
+            elif isinstance(node, ast.MatchClass):
+                yield from (v for name in node.kwd_attrs for v in self._private(place, node, name))
+            elif isinstance(getattr(node, "op", None), ast.MatMult):
+                yield from self._product(place)
+            attribute = attribute_of(node)
+            if attribute is not None:
+                yield from self._attribute(place, *attribute)
+            yield from self._module_as_value(place)
+        for name, node in self.names.binds:
+            if _is_dunder(name) and name not in tables.DEFINABLE:
+                yield _violation(node, "private-name", f"{_short(name)} is bound")
+
+    # -- imports ----------------------------------------------------------------------------------
+
+    def _import(self, place: Place, node: ast.Import | ast.ImportFrom) -> Iterator[Violation]:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name not in self.modules:
+                    yield _closed(node, alias.name)
+            return
+        module = "." * node.level + (node.module or "")
+        if module not in self.modules:
+            yield _closed(node, module)
+            return
+        for alias in node.names:
+            if alias.name == "*":
+                text = f"{_short(module)} is imported with *, which does not say what it binds"
+                yield _violation(node, "import", text, "name what you import")
+            else:
+                yield from self._member(place, module, alias.name)
+
+    def _member(self, place: Place, module: str, name: str) -> Iterator[Violation]:
+        """Say what is wrong with `name` of an open module, where it is named in `place`."""
+        path, node = f"{module}.{name}", place.node
+        is_torch = module.split(".")[0] == "torch"
+        if is_torch and self._is_shortcut(path, name, place.zone):
+            yield _violation(node, "shortcut", f"{path} does what you are asked to write")
+        elif self._is_open(module, name, place.zone):
+            return
+        elif name.startswith("_"):
+            yield _violation(node, "private-name", f"{_short(path)} is private to {module}")
+        elif module == "torch" and name not in tables.INNER | tables.FILES:
+            text = f"{_short(path)} is not among the functions of torch that serve kernels"
+            yield self._computes(place, text)
+        else:
+            yield _closed(node, path)
+
+    def _is_open(self, module: str, name: str, zone: Zone) -> bool:
+        if tables.is_open(self.modules[module], module, name):
+            return True
+        if module != "torch" or name.startswith("_"):
+            return False
+        closed = tables.INNER | tables.FILES
+        return name in self.rows if zone.serves_kernels else name not in closed
+
+    def _is_shortcut(self, path: str, name: str, zone: Zone) -> bool:
+        softmax = name in tables.SOFTMAX and zone is not Zone.BRIDGE
+        return softmax or name in tables.SHORTCUTS or path in tables.GRADIENTS
+
+    def _module_as_value(self, place: Place) -> Iterator[Violation]:
+        """Find modules that are handed on: what becomes of them there is not seen."""
+        node, parent = place.node, place.parent
+        is_chain = isinstance(node, (ast.Name, ast.Attribute)) or attribute_of(node)
+        if not is_chain or not isinstance(getattr(node, "ctx", _LOAD), ast.Load):
+            return
+        modules = sorted(self.names.paths(node) & self.modules.keys())
+        is_base = isinstance(parent, ast.Attribute) or (
+            isinstance(parent, ast.Call)
+            and isinstance(parent.func, ast.Name)
+            and parent.func.id in ("getattr", "hasattr")
+            and parent.args[:1] == [node]
+        )
+        is_alias = (
+            isinstance(parent, (ast.Assign, ast.AnnAssign, ast.NamedExpr))
+            and parent.value is node
+            and all(isinstance(target, ast.Name) for target in _targets(parent))
+        )
+        if modules and not is_base and not is_alias:
+            text = f"the module {modules[0]} is handed on as a value"
+            yield _violation(node, "import", text, "use its members where you need them")
+
+    # -- names and attributes ---------------------------------------------------------------------
+
+    def _name(self, place: Place, node: ast.Name) -> Iterator[Violation]:
+        if not isinstance(node.ctx, ast.Load):
+            return
+        if node.id in tables.DYNAMIC and not self.names.is_local(node):
+            call = place.parent
+            if not (isinstance(call, ast.Call) and attribute_of(call) and call.func is node):
+                yield _violation(node, "dynamic-code", f"{node.id} {tables.DYNAMIC[node.id]}")
+        elif _is_dunder(node.id) and node.id not in tables.READABLE:
+            yield _violation(node, "private-name", f"{_short(node.id)} is a name of Python's own")
+
+    def _attribute(self, place: Place, base: ast.expr, name: str) -> Iterator[Violation]:
+        node, paths = place.node, self.names.paths(base)
+        if not isinstance(getattr(node, "ctx", _LOAD), ast.Load):
+            yield from self._changed(node, base, name, paths)
+            return
+        modules = sorted(paths & self.modules.keys())
+        if modules:
+            for module in modules:
+                yield from self._member(place, module, name)
+            return
+        yield from self._private(place, base, name)
+        yield from self._method(place, base, name)
+
+    def _changed(
+        self, node: ast.AST, base: ast.expr, name: str, paths: set[str]
+    ) -> Iterator[Violation]:
+        is_type = isinstance(base, ast.Call) and _called(base) == "type"
+        if paths or is_type:
+            what = f"{min(paths)}.{name}" if paths else f"{name} of a type"
+            yield _violation(node, "patching", f"{_short(what)} is changed")
+        elif _is_dunder(name):
+            yield _violation(node, "private-name", f"{_short(name)} is set on an object")
+
+    def _private(self, place: Place, base: ast.AST, name: str) -> Iterator[Violation]:
+        if name in tables.FRAMES:
+            yield _violation(place.node, "private-name", f"{name} leads to the frames of calls")
+        elif _is_dunder(name):
+            if name not in tables.READABLE | tables.DEFINABLE:
+                text = f"{_short(name)} is a name of Python's own"
+                yield _violation(place.node, "private-name", text)
+        elif name.startswith("_") and not (name in tables.UNDERSCORED or self._is_own(place, base)):
+            text = f"{_short(name)} is private to an object that is not this file's"
+            yield _violation(place.node, "private-name", text)
+
+    def _is_own(self, place: Place, base: ast.AST) -> bool:
+        """Whether `base` is a function or class of the file, or a method's first argument."""
+        if not isinstance(base, ast.Name):
+            return False
+        for scope in place.scope.chain():
+            arguments = getattr(scope.node, "args", None)
+            in_class = scope.parent and isinstance(scope.parent.node, ast.ClassDef)
+            if in_class and isinstance(arguments, ast.arguments):
+                first = [*arguments.posonlyargs, *arguments.args][:1]
+                if base.id in [argument.arg for argument in first]:
+                    return True
+        return base.id in self.own
+
+    # -- what computes ----------------------------------------------------------------------------
+
+    def _method(self, place: Place, base: ast.expr, name: str) -> Iterator[Violation]:
+        """Find methods of tensors by their names: what an object is, the text does not say."""
+        called = isinstance(place.parent, ast.Call) and place.parent.func is place.node
+        mentioned = called or self.names.paths(base) == {"torch.Tensor"}
+        is_kernel = self._in_kernel(place)
+        if name == "grad_fn" or (name == "backward" and called and not self._is_class(base)):
+            yield _violation(place.node, "shortcut", f".{name} has autograd compute gradients")
+        elif name in tables.SOFTMAX and place.zone is not Zone.BRIDGE and not is_kernel:
+            yield _violation(place.node, "shortcut", f".{name} does what you are asked to write")
+        elif not place.zone.serves_kernels:
+            return
+        elif name == "fn" and not is_kernel:
+            text = ".fn is the Python function in a kernel"
+            yield _violation(place.node, "torch-computes", text, "launch the kernel")
+        elif name in tables.PRODUCTS:
+            yield self._computes(place, f".{name} computes in PyTorch")
+        elif name in tables.SUMS - self.rows and mentioned and not is_kernel:
+            yield self._computes(place, f".{name}() computes in PyTorch")
+
+    def _computes(self, place: Place, text: str) -> Violation:
+        help = _HELP["torch-computes"]
+        if place.zone is Zone.SHARED and self.problem.bridge is not None:
+            help = f"only what {self.problem.bridge.entry} alone needs may compute in PyTorch,"
+            help += f" and {self.problem.entry} needs this function too: write kernels for it"
+        return _violation(place.node, "torch-computes", text, help)
+
+    def _product(self, place: Place) -> Iterator[Violation]:
+        if place.zone.serves_kernels:
+            text = "@ multiplies matrices outside a kernel"
+            if self._in_kernel(place):
+                text = "@ multiplies matrices, which Triton does with tl.dot"
+            yield self._computes(place, text)
+
+    def _call(self, place: Place, node: ast.Call) -> Iterator[Violation]:
+        name = _called(node)
+        if name == "type" and (len(node.args) != 1 or node.keywords):
+            text = "type makes a class from what it is given"
+            yield _violation(node, "dynamic-code", text, "write the class as code")
+        is_plain = name in self.kernel_names and not self.names.is_local(node.func)
+        if is_plain and place.zone.serves_kernels and not self._in_kernel(place):
+            text = f"{_short(name)} is a kernel and is called as a Python function"
+            yield _violation(node, "torch-computes", text, f"launch it: {_short(name)}[grid](...)")
+
+    def _is_class(self, base: ast.expr) -> bool:
+        return isinstance(base, ast.Name) and base.id in self.classes | {"self", "cls"}
+
+    def _in_kernel(self, place: Place) -> bool:
+        return any(scope.node in self.kernels for scope in place.scope.chain())
+
+    def _kernels(self) -> Iterator[ast.AST]:
+        """Yield the functions that triton.jit makes kernels of, as a decorator or when called."""
+        functions, made = [], set()
+        for place in self.names.places:
+            if isinstance(place.node, _FUNCTIONS):
+                functions.append(place.node)
+            elif isinstance(place.node, ast.Call) and self._makes_kernels(place.node.func):
+                made |= {arg.id for arg in place.node.args if isinstance(arg, ast.Name)}
+        for function in functions:
+            decorated = any(self._makes_kernels(d) for d in function.decorator_list)
+            if decorated or function.name in made:
+                yield function
+
+    def _makes_kernels(self, expression: ast.expr) -> bool:
+        return any(self.names.paths(node) & _KERNEL_MAKERS for node in ast.walk(expression))
+
+
+def _violation(node: ast.AST, rule: str, text: str, help: str | None = None) -> Violation:
+    return Violation(getattr(node, "lineno", 1), rule, text, help or _HELP[rule])
+
+
+def _closed(node: ast.AST, path: str) -> Violation:
+    own = [_HELP_FOR[p] for p in (path, path.split(".")[0]) if p in _HELP_FOR]
+    return _violation(node, "import", f"{_short(path)} is not open to submissions", *own[:1])
+
+
+def _called(node: ast.Call) -> str:
+    return node.func.id if isinstance(node.func, ast.Name) else ""
+
+
+def _targets(node: ast.Assign | ast.AnnAssign | ast.NamedExpr) -> list[ast.expr]:
+    return node.targets if isinstance(node, ast.Assign) else [node.target]
+
+
+def _is_dunder(name: str) -> bool:
+    return len(name) > 4 and name.startswith("__") and name.endswith("__")
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 3] + "..."

@@ -1,0 +1,62 @@
+"""What `grader lint` prints: each violation of the source policy in each file of a submission."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator
+
+from rich.console import Console
+from rich.text import Text
+
+from grader.manifest import load_problem
+from grader.model import Verdict
+from grader.render.text import clean, plural, wrap
+from grader.source import Source
+
+_MOST = 20  # violations of one file
+
+
+def is_refused(source: Source) -> bool:
+    """Whether a file is not graded as it is; one that is still the stub is."""
+    return source.verdict not in (None, Verdict.NOT_IMPLEMENTED)
+
+
+def render(sources: Iterable[Source], *, width: int = 80, color: bool = False) -> str:
+    """Return a line per clean file, and per violation its line, rule, text and help."""
+    console = Console(
+        file=io.StringIO(),
+        width=width,
+        force_terminal=color,
+        color_system="standard" if color else None,
+        legacy_windows=False,
+        emoji=False,
+        highlight=False,
+        markup=False,
+        _environ={},
+    )
+    for source in sources:
+        for text, style in _lines(source, width):
+            console.print(Text(text, style=style), soft_wrap=True)
+    return "".join(line.rstrip() + "\n" for line in console.file.getvalue().splitlines())
+
+
+def _lines(source: Source, width: int) -> Iterator[tuple[str, str]]:
+    file = f"{source.problem_id}/{load_problem(source.problem_id).file}"
+    if not is_refused(source):
+        yield f"{file}: ok", "green"
+        return
+    if not source.violations and source.message is not None:
+        line = f":{source.message.line}" if source.message.line else ""
+        for row in wrap(f"{file}{line}: {clean(source.message.headline)}", width, "", "    "):
+            yield row, "red"
+    helped: set[str] = set()
+    for broken in source.violations[:_MOST]:
+        head = f"{file}:{broken.line}: {broken.rule}: {clean(broken.text)}"
+        for row in wrap(head, width, "", "    "):
+            yield row, "red"
+        if broken.help not in helped:
+            for row in wrap(clean(broken.help), width, "    help: "):
+                yield row, ""
+        helped.add(broken.help)
+    if len(source.violations) > _MOST:
+        yield f"{file}: {plural(len(source.violations) - _MOST, 'more violation')}", "red"
