@@ -26,7 +26,6 @@ RULES = {
 _LONGEST_NAME = 60
 _KERNEL_MAKERS = {"triton.jit", "triton.language.jit"}
 _TESTS = 'what tests your code belongs under `if __name__ == "__main__":`, which is not looked at'
-_LOAD = ast.Load()
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _HELP = {
     "import": f"import torch, triton, math or given; {_TESTS}",
@@ -75,34 +74,32 @@ class _Reader:
 
     def found(self) -> Iterator[Violation]:
         """Yield every violation, some of them twice."""
+        look_at = {
+            ast.Import: self._import,
+            ast.ImportFrom: self._import_from,
+            ast.Name: self._name,
+            ast.Attribute: self._attribute,
+            ast.Call: self._call,
+            ast.MatchClass: self._pattern,
+            ast.BinOp: self._product,
+            ast.AugAssign: self._product,
+        }
         for place in self.names.places:
-            node = place.node
-            if isinstance(node, (ast.Import, ast.ImportFrom)):
-                yield from self._import(place, node)
-            elif isinstance(node, ast.Name):
-                yield from self._name(place, node)
-            elif isinstance(node, ast.Call):
-                yield from self._call(place, node)
-            elif isinstance(node, ast.MatchClass):
-                yield from (v for name in node.kwd_attrs for v in self._private(place, node, name))
-            elif isinstance(getattr(node, "op", None), ast.MatMult):
-                yield from self._product(place)
-            attribute = attribute_of(node)
-            if attribute is not None:
-                yield from self._attribute(place, *attribute)
-            yield from self._module_as_value(place)
+            look = look_at.get(type(place.node))
+            if look is not None:
+                yield from look(place, place.node)
         for name, node in self.names.binds:
             if _is_dunder(name) and name not in tables.DEFINABLE:
                 yield _violation(node, "private-name", f"{_short(name)} is bound")
 
     # -- imports ----------------------------------------------------------------------------------
 
-    def _import(self, place: Place, node: ast.Import | ast.ImportFrom) -> Iterator[Violation]:
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                if alias.name not in self.modules:
-                    yield _closed(node, alias.name)
-            return
+    def _import(self, place: Place, node: ast.Import) -> Iterator[Violation]:
+        for alias in node.names:
+            if alias.name not in self.modules:
+                yield _closed(node, alias.name)
+
+    def _import_from(self, place: Place, node: ast.ImportFrom) -> Iterator[Violation]:
         module = "." * node.level + (node.module or "")
         if module not in self.modules:
             yield _closed(node, module)
@@ -142,13 +139,10 @@ class _Reader:
         softmax = name in tables.SOFTMAX and zone is not Zone.BRIDGE
         return softmax or name in tables.SHORTCUTS or path in tables.GRADIENTS
 
-    def _module_as_value(self, place: Place) -> Iterator[Violation]:
+    def _module_as_value(self, place: Place, paths: set[str]) -> Iterator[Violation]:
         """Find modules that are handed on: what becomes of them there is not seen."""
         node, parent = place.node, place.parent
-        is_chain = isinstance(node, (ast.Name, ast.Attribute)) or attribute_of(node)
-        if not is_chain or not isinstance(getattr(node, "ctx", _LOAD), ast.Load):
-            return
-        modules = sorted(self.names.paths(node) & self.modules.keys())
+        modules = sorted(paths & self.modules.keys())
         is_base = isinstance(parent, ast.Attribute) or (
             isinstance(parent, ast.Call)
             and isinstance(parent.func, ast.Name)
@@ -169,6 +163,7 @@ class _Reader:
     def _name(self, place: Place, node: ast.Name) -> Iterator[Violation]:
         if not isinstance(node.ctx, ast.Load):
             return
+        yield from self._module_as_value(place, self.names.paths(node))
         if node.id in tables.DYNAMIC and not self.names.is_local(node):
             call = place.parent
             if not (isinstance(call, ast.Call) and attribute_of(call) and call.func is node):
@@ -176,11 +171,16 @@ class _Reader:
         elif _is_dunder(node.id) and node.id not in tables.READABLE:
             yield _violation(node, "private-name", f"{_short(node.id)} is a name of Python's own")
 
-    def _attribute(self, place: Place, base: ast.expr, name: str) -> Iterator[Violation]:
-        node, paths = place.node, self.names.paths(base)
-        if not isinstance(getattr(node, "ctx", _LOAD), ast.Load):
-            yield from self._changed(node, base, name, paths)
-            return
+    def _attribute(self, place: Place, node: ast.Attribute) -> Iterator[Violation]:
+        if isinstance(node.ctx, ast.Load):
+            yield from self._read(place, node.value, node.attr)
+        else:
+            yield from self._changed(node)
+
+    def _read(self, place: Place, base: ast.expr, name: str) -> Iterator[Violation]:
+        """Look at `base.name`, or at getattr(base, "name")."""
+        paths = self.names.paths(base)
+        yield from self._module_as_value(place, {f"{path}.{name}" for path in paths})
         modules = sorted(paths & self.modules.keys())
         if modules:
             for module in modules:
@@ -189,15 +189,18 @@ class _Reader:
         yield from self._private(place, base, name)
         yield from self._method(place, base, name)
 
-    def _changed(
-        self, node: ast.AST, base: ast.expr, name: str, paths: set[str]
-    ) -> Iterator[Violation]:
-        is_type = isinstance(base, ast.Call) and _called(base) == "type"
+    def _changed(self, node: ast.Attribute) -> Iterator[Violation]:
+        paths = self.names.paths(node.value)
+        is_type = isinstance(node.value, ast.Call) and _called(node.value) == "type"
         if paths or is_type:
-            what = f"{min(paths)}.{name}" if paths else f"{name} of a type"
+            what = f"{min(paths)}.{node.attr}" if paths else f"{node.attr} of a type"
             yield _violation(node, "patching", f"{_short(what)} is changed")
-        elif _is_dunder(name):
-            yield _violation(node, "private-name", f"{_short(name)} is set on an object")
+        elif _is_dunder(node.attr):
+            yield _violation(node, "private-name", f"{_short(node.attr)} is set on an object")
+
+    def _pattern(self, place: Place, node: ast.MatchClass) -> Iterator[Violation]:
+        for name in node.kwd_attrs:
+            yield from self._private(place, node.cls, name)
 
     def _private(self, place: Place, base: ast.AST, name: str) -> Iterator[Violation]:
         if name in tables.FRAMES:
@@ -251,14 +254,17 @@ class _Reader:
             help += f" and {self.problem.entry} needs this function too: write kernels for it"
         return _violation(place.node, "torch-computes", text, help)
 
-    def _product(self, place: Place) -> Iterator[Violation]:
-        if place.zone.serves_kernels:
+    def _product(self, place: Place, node: ast.BinOp | ast.AugAssign) -> Iterator[Violation]:
+        if place.zone.serves_kernels and isinstance(node.op, ast.MatMult):
             text = "@ multiplies matrices outside a kernel"
             if self._in_kernel(place):
                 text = "@ multiplies matrices, which Triton does with tl.dot"
             yield self._computes(place, text)
 
     def _call(self, place: Place, node: ast.Call) -> Iterator[Violation]:
+        attribute = attribute_of(node)
+        if attribute is not None:
+            yield from self._read(place, *attribute)
         name = _called(node)
         if name == "type" and (len(node.args) != 1 or node.keywords):
             text = "type makes a class from what it is given"

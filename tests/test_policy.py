@@ -1,0 +1,498 @@
+"""The source policy: no false alarm on what is right, no way around it that is listed here."""
+
+import ast
+import re
+import time
+import types
+
+import pytest
+import torch
+import triton.language as tl
+
+from grader import cli
+from grader.manifest import GIVEN, ROOT, load_problem, problem_ids
+from grader.model import Verdict
+from grader.policy import tables
+from grader.policy.rules import RULES, violations
+from grader.render.lint import render
+from grader.source import MAX_SOURCE_BYTES, examine
+from tests.harness import model_answer, whole_answer
+from tests.mutants import MUTANTS
+from tests.records import CPU, write_answers
+from tests.steps import after
+from tests.trials import right_answers
+
+PAGE = ROOT / "docs" / "source-policy.md"
+HEAD = "import torch\nimport triton\nimport triton.language as tl\n"
+PROBLEMS = {id: load_problem(id) for id in problem_ids()}
+
+
+def broken(text, problem_id="p04"):
+    """The rules that a file breaks, in the order of its lines."""
+    return [v.rule for v in violations(PROBLEMS[problem_id], ast.parse(text))]
+
+
+def entry(body, problem_id="p04"):
+    """A file whose entry point does `body`."""
+    lines = "".join(f"    {line}\n" for line in body.splitlines())
+    return f"{HEAD}\n\ndef {PROBLEMS[problem_id].signature}:\n{lines}"
+
+
+# -- no false alarm -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["answers", "unusual"])
+def test_right_answers_break_no_rule(kind):
+    found = {id: broken(text, problem) for id, (problem, text) in right_answers(kind).items()}
+    assert {id: rules for id, rules in found.items() if rules} == {}
+
+
+@pytest.mark.parametrize("id", PROBLEMS)
+def test_the_stub_breaks_no_rule_at_any_step(id):
+    problem = PROBLEMS[id]
+    for step in range(len(problem.steps) + 1):
+        assert broken(after(problem, step), id) == [], f"after step {step}"
+    assert broken(whole_answer(id), id) == []
+
+
+def test_given_breaks_no_rule():
+    modules = {path.stem for path in GIVEN.glob("[a-z]*.py")}
+    for module in sorted(modules):
+        id = next(id for id, problem in PROBLEMS.items() if module in problem.given)
+        problem = PROBLEMS[id].model_copy(update={"given": tuple(modules)})
+        text = (GIVEN / f"{module}.py").read_text("utf-8")
+        assert violations(problem, ast.parse(text)) == ()
+
+
+@pytest.mark.parametrize("id", PROBLEMS)
+def test_honest_mistakes_break_no_rule(id):
+    """All in one file, which has each function as often as there are versions of it."""
+    honest = [m for m in MUTANTS if m.problem == id and m.name != "no kernel"]
+    texts = [m.applied_to(whole_answer(id)) for m in honest]
+    functions = dict.fromkeys(part for text in texts for part in text.split("\n\n\n"))
+    assert len(functions) > len(honest)
+    assert broken("\n\n\n".join(functions), id) == []
+
+
+def test_answers_without_a_kernel_are_refused():
+    refused = [m for m in MUTANTS if m.name == "no kernel"]
+    assert {m.problem for m in refused} == PROBLEMS.keys() - {"p01"}
+    for mutant in refused:
+        rules = broken(mutant.applied_to(whole_answer(mutant.problem)), mutant.problem)
+        assert set(rules) <= {"torch-computes", "shortcut"} and rules
+
+
+HONEST = {
+    "an argument named input": entry("input = q\nreturn (lambda input: input)(input)"),
+    "a helper for tests": HEAD + "def naive(q, k):\n    return torch.softmax(q @ k, -1)\n",
+    "a main block": 'if __name__ == "__main__":\n    import os\n    exec("1")\n',
+    "a kernel called in a kernel": HEAD
+    + "@triton.jit\ndef f(x):\n    return tl.softmax(x).sum()\n\n\n"
+    + "@triton.jit\ndef g(x):\n    return f(x)\n",
+    "a kernel made by a call": HEAD
+    + "def f(x):\n    return x.sum() + tl.exp(x)\n\nk = triton.jit(f)\n",
+    "a kernel made in two steps": HEAD
+    + "jit = triton.jit(do_not_specialize=['n'])\n\n\n@triton.jit(debug=True)\ndef f(x, n):\n"
+    + "    return x.exp()\n",
+    "persistent": HEAD
+    + "n = triton.runtime.driver.active.utils.get_device_properties(0)['multiprocessor_count']\n"
+    + "m = torch.cuda.get_device_properties('cuda').multi_processor_count\n",
+    "libdevice": "from triton.language.extra import libdevice\nf = libdevice.exp2\n"
+    "from triton.language.extra.cuda import libdevice as other\n",
+    "descriptors": "try:\n    from triton.tools.tensor_descriptor import TensorDescriptor\n"
+    "except ImportError:\n    TensorDescriptor = None\n",
+    "standard modules": "import functools, math, itertools\nfrom typing import Any, Optional\n"
+    "from dataclasses import dataclass, field\nfrom collections.abc import Callable\n"
+    "f = functools.partial(functools.reduce, max)\nx = math.exp(1.0) + math.log2(math.e)\n",
+    "autograd": "from torch.autograd import Function\n\n\nclass F(Function):\n"
+    "    @staticmethod\n    def forward(ctx, x):\n        ctx._x = x\n        return x\n\n"
+    "    @staticmethod\n    def backward(ctx, dx):\n        return F.forward(ctx, dx)\n",
+    "an autotuner": HEAD
+    + "@triton.autotune([triton.Config({'B': 16}, pre_hook=lambda a: a['o'].zero_())], key=['n'])\n"
+    + "@triton.heuristics({'EVEN': lambda a: a['n'] % 16 == 0})\n@triton.jit\ndef f(o, n): ...\n",
+    "a cache on a function": HEAD + "def f():\n    return f._kept\n\n\nf._kept = {}\n",
+    "a named tuple": "from collections import namedtuple\nT = namedtuple('T', 'a b')\n"
+    "t = T(1, 2)._replace(a=3)\n",
+    "scaled outside": entry("q = q * 2 - torch.where(q > 0, 1, 0)\nreturn q.to(k.dtype), q.max()"),
+}
+
+
+@pytest.mark.parametrize("name", HONEST)
+def test_honest_ways_break_no_rule(name):
+    assert broken(HONEST[name]) == []
+
+
+def test_every_function_of_tritons_language_is_open():
+    names = [n for n in dir(tl) if n[0] != "_" and not isinstance(getattr(tl, n), types.ModuleType)]
+    assert len(names) > 100
+    assert [n for n in names if broken(f"import triton.language as tl\ntl.{n}")] == []
+
+
+# -- no way around it -----------------------------------------------------------------------------
+
+EVASIONS = [
+    # import
+    ("import", "import os"),
+    ("import", "import ctypes as c"),
+    ("import", "import sys, math"),
+    ("import", "from importlib import import_module"),
+    ("import", "import numpy as np"),
+    ("import", "import operator\noperator.matmul"),
+    ("import", "from operator import matmul"),
+    ("import", "import torch.utils.cpp_extension"),
+    ("import", "from torch.utils.cpp_extension import load_inline"),
+    ("import", "torch.utils.cpp_extension.load_inline"),
+    ("import", "torch.ops.aten.mm.default"),
+    ("import", "torch.os.system('true')"),
+    ("import", "from torch.nn import functional as F"),
+    ("import", "import torch.nn.functional as F"),
+    ("import", "torch.nn.MultiheadAttention"),
+    ("import", "torch.linalg.multi_dot"),
+    ("import", "torch.special.log_softmax"),
+    ("import", "torch.jit.script"),
+    ("import", "torch.library.custom_op"),
+    ("import", "import torch._inductor"),
+    ("import", "from torch.nn.attention.flex_attention import flex_attention"),
+    ("import", "import triton.runtime.interpreter"),
+    ("import", "triton.runtime.interpreter"),
+    ("import", "triton.runtime.driver.active.launcher_cls"),
+    ("import", "triton.compiler.compile"),
+    ("import", "from triton.testing import do_bench"),
+    ("import", "tl.core.inspect.currentframe()"),
+    ("import", "from torch import *"),
+    ("import", "from given.tiles import *"),
+    ("import", "from . import neighbour"),
+    ("import", "import causal_attention"),
+    ("import", "import __main__"),
+    ("import", "import given.tiles\ngiven.walks.causal_walk"),
+    ("import", "import given.tiles\ngiven.tiles.torch.matmul"),
+    ("import", "import warnings\nwarnings.sys"),
+    ("import", "import typing\ntyping.get_type_hints(f)"),
+    ("import", "import functools\nfunctools.singledispatch"),
+    ("import", "print(torch)"),
+    ("import", "for t in (torch,): t.matmul"),
+    ("import", "(torch if tl else tl).matmul"),
+    ("import", "def f(t=torch): return t\nf()"),
+    ("import", "t = torch\nt.ops"),
+    ("import", "try:\n    import flash_attn\nexcept ImportError:\n    flash_attn = None"),
+    # dynamic-code
+    ("dynamic-code", "exec('import os')"),
+    ("dynamic-code", "e = eval"),
+    ("dynamic-code", "__import__('os')"),
+    ("dynamic-code", "getattr(torch, 'mat' + 'mul')"),
+    ("dynamic-code", "getattr(torch, f'{tl}')"),
+    ("dynamic-code", "list(map(getattr, [1], ['x']))"),
+    ("dynamic-code", "getattr.__call__(tl, 'x')"),
+    ("dynamic-code", "globals()['x']"),
+    ("dynamic-code", "vars(tl)['x']"),
+    ("dynamic-code", "setattr(tl, 'x', 1)"),
+    ("dynamic-code", "open('x').read()"),
+    ("dynamic-code", "exec(bytes.fromhex('31').decode())"),
+    ("dynamic-code", "(compile)('1', '', 'eval')"),
+    ("dynamic-code", "def exec(x): return x\nexec('1')"),
+    ("dynamic-code", "class A:\n    x = [eval for _ in ()]"),
+    ("dynamic-code", "type('A', (), {})"),
+    # private-name
+    ("private-name", "().__class__.__bases__"),
+    ("private-name", "__builtins__"),
+    ("private-name", "torch._C"),
+    ("private-name", "from torch import _softmax"),
+    ("private-name", "getattr((), '__class__')"),
+    ("private-name", "f'{print.__self__}'"),
+    ("private-name", "type(1).__matmul__"),
+    ("private-name", "torch.Tensor.__matmul__"),
+    ("private-name", "(x for x in ()).gi_frame.f_builtins"),
+    ("private-name", "__name__ = 'x'"),
+    ("private-name", "for __name__ in ('__main__',): pass"),
+    ("private-name", "import math as __name__"),
+    ("private-name", "def __getattr__(name): return name"),
+    ("private-name", "class A:\n    def __torch_function__(self, *a): pass"),
+    ("private-name", "match 1:\n    case object(__class__=c): pass"),
+    ("private-name", "lambda q: q._make_subclass"),
+    # patching
+    ("patching", "torch.zeros = torch.ones"),
+    ("patching", "torch.Tensor.copy_ = 1"),
+    ("patching", "T = torch.Tensor\nT.copy_ = 1"),
+    ("patching", "tl.exp += 1"),
+    ("patching", "del torch.Tensor.copy_"),
+    ("patching", "from given.tiles import load_tile\nload_tile.arg_names = ()"),
+    ("patching", "for torch.e in (1,): pass"),
+    ("patching", "type(1).x = 2"),
+    # torch-computes
+    ("torch-computes", "torch.matmul"),
+    ("torch-computes", "from torch import bmm as b"),
+    ("torch-computes", "f = torch.einsum"),
+    ("torch-computes", "t = torch\nt.matmul"),
+    ("torch-computes", "global t\nt = torch\nt.matmul"),
+    ("torch-computes", "(t := torch).matmul"),
+    ("torch-computes", "import torch as t\nu = t\nu.matmul"),
+    ("torch-computes", "getattr(torch, 'matmul')"),
+    ("torch-computes", "lambda q: q @ q"),
+    ("torch-computes", "q = 1\nq @= q"),
+    ("torch-computes", "def f(q, mm=torch.mm): return mm\nf(1)"),
+    ("torch-computes", "class A:\n    mm = torch.Tensor.matmul"),
+    ("torch-computes", "[f for f in (torch.mv, torch.dot)]"),
+    ("torch-computes", "{'mm': torch.mm}['mm']"),
+    ("torch-computes", "print(m := torch.mm)"),
+    ("torch-computes", "@torch.vmap\ndef f(q): return q"),
+    ("torch-computes", "lambda q: q.bmm"),
+    ("torch-computes", "lambda q: q.exp()"),
+    ("torch-computes", "lambda x, w: (x * w).sum(1)"),
+    ("torch-computes", "lambda q: getattr(q, 'sum')(1)"),
+    ("torch-computes", "torch.Tensor.sum"),
+    ("torch-computes", "try:\n    pass\nexcept Exception:\n    torch.matmul"),
+    ("torch-computes", "@triton.jit\ndef f(x):\n    return x @ x"),
+    ("torch-computes", "@triton.jit\ndef f(x):\n    return torch.matmul(x, x)"),
+    ("torch-computes", "@triton.jit\ndef f(x):\n    return x.sum()\n\nf(1)"),
+    ("torch-computes", "@triton.jit\ndef f(x):\n    return x.sum()\n\nf.fn(1)"),
+    ("torch-computes", "def f(q):\n    def g():\n        return q @ q\n    return g\nf(1)"),
+    # shortcut
+    ("shortcut", "torch.softmax"),
+    ("shortcut", "lambda q: q.softmax(-1)"),
+    ("shortcut", "torch.compile"),
+    ("shortcut", "@torch.compile(dynamic=True)\ndef f(q): return q"),
+    ("shortcut", "torch.autograd.grad"),
+    ("shortcut", "lambda q: q.backward()"),
+    ("shortcut", "lambda q: q.grad_fn(q)"),
+]
+
+
+@pytest.mark.parametrize(("rule", "line"), EVASIONS)
+def test_ways_around_a_rule_are_refused(rule, line):
+    assert broken(HEAD + line)[:1] == [rule]
+
+
+def test_there_are_many_evasions_of_each_rule():
+    assert len(EVASIONS) >= 60
+    assert {rule for rule, _ in EVASIONS} == set(RULES)
+
+
+P01 = [
+    ("shortcut", "import torch.nn.functional as F\nF.softmax"),
+    ("shortcut", "from torch.nn.functional import scaled_dot_product_attention"),
+    ("shortcut", "from torch import softmax as s"),
+    ("shortcut", "lambda s: s.softmax(-1)"),
+    ("shortcut", "torch.Tensor.softmax"),
+    ("shortcut", "torch.compile"),
+    ("import", "torch.ops.aten.scaled_dot_product_attention"),
+    ("import", "torch.nn.attention.sdpa_kernel"),
+    ("import", "torch.load('x')"),
+    ("private-name", "torch._scaled_dot_product_flash_attention_for_cpu"),
+]
+
+
+@pytest.mark.parametrize(("rule", "line"), P01)
+def test_p01_has_no_shortcuts(rule, line):
+    assert broken(HEAD + line, "p01")[:1] == [rule]
+
+
+@pytest.mark.parametrize("module", [torch, torch.nn.functional, torch.cuda, tl, tl.math])
+def test_no_open_module_leads_to_a_closed_one(module):
+    """Whatever else PyTorch and Triton import at their top, now or in another version."""
+    inside = [n for n in dir(module) if isinstance(getattr(module, n), types.ModuleType)]
+    for id, problem in PROBLEMS.items():
+        opened = tables.open_modules(problem)
+        for name in inside if module.__name__ in opened else ():
+            if f"{module.__name__}.{name}" not in opened:
+                path = f"import {module.__name__}\n{module.__name__}.{name}"
+                assert broken(path, id), path
+
+
+BRIDGE = """
+def attention_gradients(q, k, v, out, lse, dout, *, softmax_scale=None):
+    return _tile(q, k).softmax(-1)
+
+
+def _tile(q, k):
+    return torch.exp(q @ k.mT)
+
+
+def gqa_attention(q, k, v, *, softmax_scale=None):
+    return {result}
+"""
+
+
+def test_a_bridge_in_pytorch_computes_and_nothing_else_does():
+    assert broken(HEAD + BRIDGE.format(result="q"), "p08") == []
+    text = HEAD + BRIDGE.format(result="_tile(q, k)")
+    (found,) = violations(PROBLEMS["p08"], ast.parse(text))
+    assert (found.line, found.rule) == (10, "torch-computes")
+    assert "gqa_attention needs this function too" in found.help
+    text = HEAD + BRIDGE.format(result="torch.autograd.grad(q, k)")
+    assert broken(text, "p08") == ["shortcut"]
+    in_bridge = BRIDGE.replace("_tile(q, k).softmax(-1)", "torch.autograd.grad(out, q, dout)")
+    assert broken(HEAD + in_bridge.format(result="q"), "p08") == ["shortcut"]
+
+
+def test_p03_has_a_bridge_of_triton():
+    text = entry("return q.logsumexp(-1)", "p03").replace("attention(q, k, v, *", "row_logsumexp(q")
+    text = text.replace(", softmax_scale=None", "")
+    assert broken(text, "p03") == ["torch-computes"]
+
+
+UNUSED = "def helper(q):\n    return q @ q\n"
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "x = helper",
+        "def attention(q): return helper(q)",
+        "def attention(q): return other(q)\ndef other(q): return helper(q)",
+        "class A:\n    def f(self, q): return helper(q)",
+        "def attention(q, f=helper): return f(q)",
+        "@helper\ndef f(): pass",
+        "if 1:\n    y = [helper]",
+        'if __name__ == "__main__":\n    pass\nelse:\n    helper(1)',
+        'if __name__ != "__main__":\n    helper(1)',
+    ],
+)
+def test_what_runs_is_looked_at(use):
+    assert broken(HEAD + UNUSED) == []
+    assert broken(f"{HEAD}{UNUSED}{use}") == ["torch-computes"]
+
+
+def test_p08_and_p09_sum_over_rows():
+    line = "lambda s, lse, delta: (torch.exp(s - lse) * delta).sum((0, 2)).sigmoid()"
+    assert [id for id in PROBLEMS if not broken(HEAD + line, id)] == ["p01", "p08", "p09"]
+
+
+# -- time -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "f = (torch.a.b.c.d.e.f.g.h)\n",
+        "torch = torch.nn\n",
+        "class A:\n  def f(self): return self._x @ getattr(self, 'y')\n",
+        "x = [lambda: [y for y in x] for x in (z := 1,)]\n",
+    ],
+)
+def test_a_quarter_of_the_longest_file_takes_little_time(line):
+    tree = ast.parse(HEAD + line * (MAX_SOURCE_BYTES // 4 // len(line)))
+    begin = time.process_time()
+    violations(PROBLEMS["p04"], tree)
+    assert time.process_time() - begin < 1.0
+
+
+def test_chains_of_names_take_little_time():
+    lines = [f"a{n} = a{n + 1}" for n in range(1500)]
+    for order in (lines, lines[::-1]):
+        text = "\n".join([HEAD, *order, "a1500 = torch", *order, "a0.matmul"])
+        begin = time.process_time()
+        assert "torch-computes" in broken(text)
+        assert time.process_time() - begin < 3.0
+
+
+def test_depth_is_no_matter():
+    deep = "q" + ".mT" * 800 + " @ q"
+    assert broken(f"{HEAD}x = {deep}") == ["torch-computes"]
+
+
+# -- the page -------------------------------------------------------------------------------------
+
+EXAMPLE = re.compile(
+    r"^```python\n# (p\d\d): (accepted|refused \(([\w-]+)\))\n(.*?)^```$", re.M | re.S
+)
+
+
+def test_the_page_has_every_rule_with_an_example_that_is_refused():
+    text = PAGE.read_text("utf-8")
+    headings = re.findall(r"^### `([\w-]+)`: (.+)$", text, re.MULTILINE)
+    assert dict(headings) == RULES
+    examples = EXAMPLE.findall(text)
+    assert len(examples) == text.count("```python")
+    assert {rule for _, _, rule, _ in examples if rule} == set(RULES)
+
+
+def test_examples_of_the_page_are_judged_as_it_says():
+    for problem, _, rule, code in EXAMPLE.findall(PAGE.read_text("utf-8")):
+        assert set(broken(code, problem)) == ({rule} if rule else set()), code
+
+
+def test_the_page_names_what_is_open():
+    text = PAGE.read_text("utf-8")
+    for name in tables.DYNAMIC | dict.fromkeys(["softmax", "log_softmax", "MultiheadAttention"]):
+        assert f"`{name}`" in text
+    for link in ("README.md", "docs/grading.md"):
+        assert "source-policy.md" in (ROOT / link).read_text("utf-8")
+
+
+# -- what is told ---------------------------------------------------------------------------------
+
+REFUSED = "import os\n" + model_answer("p02").replace(
+    "    check_matrix_and_vector(x, w)\n", "    check_matrix_and_vector(x, w)\n    x @ w\n"
+)
+
+
+def test_a_refused_file_tells_the_first_violation_and_how_many_there_are():
+    source = examine(PROBLEMS["p02"], REFUSED.encode())
+    assert source.verdict is Verdict.REJECTED and source.data == REFUSED.encode()
+    message = source.message
+    assert message.headline == "source policy (import): os is not open to submissions"
+    assert (message.file, message.line) == ("p02/weighted_row_sum.py", 1)
+    assert message.extent == "1 more violation of the source policy"
+    assert "make lint P=p02" in message.help
+    assert examine(PROBLEMS["p02"], REFUSED.encode(), policy=False).verdict is None
+
+
+def test_names_of_any_length_make_short_messages():
+    (found,) = violations(PROBLEMS["p02"], ast.parse("import " + "x" * 10_000))
+    assert len(found.text) < 120
+
+
+@pytest.fixture
+def lint(capsys):
+    def run(*arguments):
+        code = cli.main(["lint", *map(str, arguments)])
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def test_lint_lists_every_violation_of_every_file(lint, tmp_path):
+    write_answers(tmp_path, {"p02": REFUSED, "p03": model_answer("p03"), "p04": "def f(:\n"})
+    code, out, _ = lint(tmp_path)
+    lines = out.splitlines()
+    assert code == 1 and max(map(len, lines)) <= 80
+    assert lines[0] == "p02/weighted_row_sum.py:1: import: os is not open to submissions"
+    assert lines[1].startswith("    help: the judge sets TRITON_INTERPRET by itself")
+    assert re.search(r"^p02/weighted_row_sum.py:\d+: torch-computes: @ multiplies", out, re.M)
+    assert "p03/noncausal_attention.py: ok" in lines
+    assert lines[-1] == "p04/causal_attention.py:1: syntax error: invalid syntax"
+    assert lint(tmp_path, "--only", "p03")[0] == 0
+
+
+def test_lint_of_what_is_no_submission_is_a_mistake_of_usage(lint, tmp_path):
+    for folder in (tmp_path, tmp_path / "nowhere"):
+        code, out, err = lint(folder)
+        assert (code, out) == (2, "") and err.startswith("grader: DIR: got ")
+
+
+def test_lint_shows_no_letter_that_a_terminal_obeys():
+    data = "import \u202a\n".encode()
+    hostile = [
+        examine(PROBLEMS["p04"], text)
+        for text in (data, b"getattr(q, '\\x1b[31m')\nx.__\xe2\x80\xae__", b"import \xe7\xad\x94\n")
+    ]
+    text = render(hostile)
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", text)
+    quoted = b"getattr(getattr(q, '__\\x1b[31m\\u202e__'), 'x')\n"
+    text = render([examine(PROBLEMS["p04"], quoted)])
+    assert "private-name" in text and "\x1b" not in text and "\u202e" not in text
+
+
+def test_grade_without_the_policy_says_so(tmp_path, capfd, monkeypatch):
+    write_answers(tmp_path, {"p02": "import os\n\n\ndef weighted_row_sum(x):\n    return x\n"})
+    monkeypatch.setattr(cli, "probe", lambda device: CPU)
+    monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
+    options = ["grade", "--submission", str(tmp_path), "--only", "p02", "--device", "cpu"]
+    assert cli.main(options) == 1
+    out, _ = capfd.readouterr()
+    assert "error[P02-REJECTED]: source policy (import): os is not open" in out
+    assert "1 problem: 0 passed, 1 rejected" in out
+    assert cli.main([*options, "--no-policy"]) == 1
+    out, _ = capfd.readouterr()
+    assert "--no-policy: the source policy was left out" in out and "wrong signature" in out
+    assert cli.main([*options, "--no-policy", "--official"]) == 2
