@@ -355,6 +355,42 @@ FAULTS = (
         "source",
         "set",
     ),
+    # -- source policy ------------------------------------------------------------------------
+    fault(
+        "the policy is not asked",
+        "source.py",
+        "broken = violations(problem, tree) if policy else ()",
+        "broken = ()",
+        "policy",
+    ),
+    fault(
+        "policy: other names of modules are not followed",
+        "policy/names.py",
+        "new = (self.paths(value) & self._tracked) - known",
+        "new = set()",
+        "policy",
+    ),
+    fault(
+        "policy: what a function calls is thought never to run",
+        "policy/reach.py",
+        "waiting += [n for n in named_by[name] if n in named_by]",
+        "waiting += []",
+        "policy",
+    ),
+    fault(
+        "policy: the else of a main block is skipped",
+        "policy/names.py",
+        "children = [Place(n, node, place.scope, place.zone) for n in node.orelse]",
+        "children = []",
+        "policy",
+    ),
+    fault(
+        "policy: a bridge lets all compute",
+        "policy/reach.py",
+        "zone = shared if name in bridge else main",
+        "zone = alone if name in bridge else main",
+        "policy",
+    ),
     # -- verdicts, budgets, evidence ----------------------------------------------------------
     fault(
         "time is never used up",

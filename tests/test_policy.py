@@ -8,6 +8,7 @@ import types
 import pytest
 import torch
 import triton.language as tl
+from triton.language.extra import cuda
 
 from grader import cli
 from grader.manifest import GIVEN, ROOT, load_problem, problem_ids
@@ -92,8 +93,7 @@ HONEST = {
     "a kernel made by a call": HEAD
     + "def f(x):\n    return x.sum() + tl.exp(x)\n\nk = triton.jit(f)\n",
     "a kernel made in two steps": HEAD
-    + "jit = triton.jit(do_not_specialize=['n'])\n\n\n@triton.jit(debug=True)\ndef f(x, n):\n"
-    + "    return x.exp()\n",
+    + "jit = triton.jit(do_not_specialize=['n'])\n\n\n@jit\ndef f(x, n):\n    return x.exp()\n",
     "persistent": HEAD
     + "n = triton.runtime.driver.active.utils.get_device_properties(0)['multiprocessor_count']\n"
     + "m = torch.cuda.get_device_properties('cuda').multi_processor_count\n",
@@ -174,6 +174,9 @@ EVASIONS = [
     ("import", "(torch if tl else tl).matmul"),
     ("import", "def f(t=torch): return t\nf()"),
     ("import", "t = torch\nt.ops"),
+    ("import", "class A:\n    t = torch\nA.t.ops"),
+    ("import", "class A:\n    import torch as t\nA.t.ops"),
+    ("import", "class A:\n    from torch import cuda\nA.cuda.os"),
     ("import", "try:\n    import flash_attn\nexcept ImportError:\n    flash_attn = None"),
     # dynamic-code
     ("dynamic-code", "exec('import os')"),
@@ -192,6 +195,10 @@ EVASIONS = [
     ("dynamic-code", "def exec(x): return x\nexec('1')"),
     ("dynamic-code", "class A:\n    x = [eval for _ in ()]"),
     ("dynamic-code", "type('A', (), {})"),
+    ("dynamic-code", "[0 for eval in [eval('1')]]"),
+    ("dynamic-code", "def f(eval):\n    class A:\n        if 0: eval = 1\n        eval('1')\nf(0)"),
+    ("dynamic-code", "def f():\n    global eval\n    eval('1')\nf()"),
+    ("dynamic-code", "def f(eval=eval): eval('1')\nf()"),
     # private-name
     ("private-name", "().__class__.__bases__"),
     ("private-name", "__builtins__"),
@@ -246,6 +253,9 @@ EVASIONS = [
     ("torch-computes", "@triton.jit\ndef f(x):\n    return x.sum()\n\nf(1)"),
     ("torch-computes", "@triton.jit\ndef f(x):\n    return x.sum()\n\nf.fn(1)"),
     ("torch-computes", "def f(q):\n    def g():\n        return q @ q\n    return g\nf(1)"),
+    ("torch-computes", "@triton.jit\ndef attention(x):\n    return x.sum()"),
+    ("torch-computes", "def attention(x):\n    return x.sum()\n\ntriton.jit(attention)"),
+    ("torch-computes", "def f(x):\n    return x.sum()\n\ntriton.jit(f)\nf(1)"),
     # shortcut
     ("shortcut", "torch.softmax"),
     ("shortcut", "lambda q: q.softmax(-1)"),
@@ -286,7 +296,7 @@ def test_p01_has_no_shortcuts(rule, line):
     assert broken(HEAD + line, "p01")[:1] == [rule]
 
 
-@pytest.mark.parametrize("module", [torch, torch.nn.functional, torch.cuda, tl, tl.math])
+@pytest.mark.parametrize("module", [torch, torch.nn.functional, torch.cuda, tl, tl.math, cuda])
 def test_no_open_module_leads_to_a_closed_one(module):
     """Whatever else PyTorch and Triton import at their top, now or in another version."""
     inside = [n for n in dir(module) if isinstance(getattr(module, n), types.ModuleType)]

@@ -97,11 +97,12 @@ class Names:
         return {".".join([path, *reversed(tail)]) for path in self._of_name(node)}
 
     def is_local(self, node: ast.Name) -> bool:
-        """Whether a name is one of a function's own, so that it is never the builtin."""
-        return any(
-            node.id in scope.bound and isinstance(scope.node, (*_FUNCTIONS, *_COMPREHENSIONS))
-            for scope in self._scope_of[node].chain()
-        )
+        """Whether a name is one of a function's own, so that it is never the builtin.
+
+        A class that binds it may have bound it too late, and then it is the builtin.
+        """
+        bound = [s.node for s in self._scope_of[node].chain() if node.id in s.bound]
+        return bool(bound) and isinstance(bound[0], (*_FUNCTIONS, *_COMPREHENSIONS))
 
     def _of_name(self, node: ast.Name) -> set[str]:
         found: set[str] = set()
@@ -132,6 +133,9 @@ class Names:
                         for child in ast.iter_child_nodes(node)
                         if not isinstance(child, _MARKS)
                     ]
+                if isinstance(node, ast.comprehension) and node is place.parent.generators[0]:
+                    # Python evaluates the first iterable outside.
+                    children[1] = children[1]._replace(scope=place.scope.parent or place.scope)
             waiting += reversed(children)
 
     def _inside(self, place: Place, zones: dict[ast.AST, Zone]) -> Iterator[Place]:

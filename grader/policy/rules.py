@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+from collections import Counter
 from collections.abc import Iterator
 
 from grader.manifest import Problem
@@ -24,7 +25,8 @@ RULES = {
     "shortcut": "no ready-made attention, softmax or gradients",
 }
 _LONGEST_NAME = 60
-_KERNEL_MAKERS = {"triton.jit", "triton.language.jit"}
+_KERNEL_MAKERS = {"triton.jit"}
+_FOLLOWED = {"torch.Tensor", *_KERNEL_MAKERS}  # by every name that they are given
 _TESTS = 'what tests your code belongs under `if __name__ == "__main__":`, which is not looked at'
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _HELP = {
@@ -66,7 +68,7 @@ class _Reader:
         self.problem = problem
         self.modules = tables.open_modules(problem)
         self.rows = tables.ROWS if problem.gradients else frozenset()
-        self.names = Names(tree, zones(problem, tree), set(self.modules) | {"torch.Tensor"})
+        self.names = Names(tree, zones(problem, tree), set(self.modules) | _FOLLOWED)
         self.classes = {n.name for n in tree.body if isinstance(n, ast.ClassDef)}
         self.own = self.classes | {n.name for n in tree.body if isinstance(n, _FUNCTIONS)}
         self.kernels = set(self._kernels())
@@ -95,11 +97,18 @@ class _Reader:
     # -- imports ----------------------------------------------------------------------------------
 
     def _import(self, place: Place, node: ast.Import) -> Iterator[Violation]:
+        yield from self._into_class(place)
         for alias in node.names:
             if alias.name not in self.modules:
                 yield _closed(node, alias.name)
 
+    def _into_class(self, place: Place) -> Iterator[Violation]:
+        if isinstance(place.scope.node, ast.ClassDef):
+            text = "an import in a class makes members of it, which are not followed"
+            yield _violation(place.node, "import", text, "import at the top of the file")
+
     def _import_from(self, place: Place, node: ast.ImportFrom) -> Iterator[Violation]:
+        yield from self._into_class(place)
         module = "." * node.level + (node.module or "")
         if module not in self.modules:
             yield _closed(node, module)
@@ -153,6 +162,7 @@ class _Reader:
             isinstance(parent, (ast.Assign, ast.AnnAssign, ast.NamedExpr))
             and parent.value is node
             and all(isinstance(target, ast.Name) for target in _targets(parent))
+            and not isinstance(place.scope.node, ast.ClassDef)
         )
         if modules and not is_base and not is_alias:
             text = f"the module {modules[0]} is handed on as a value"
@@ -281,20 +291,44 @@ class _Reader:
         return any(scope.node in self.kernels for scope in place.scope.chain())
 
     def _kernels(self) -> Iterator[ast.AST]:
-        """Yield the functions that triton.jit makes kernels of, as a decorator or when called."""
-        functions, made = [], set()
+        """Yield the functions that triton.jit makes kernels of, as a decorator or when called.
+
+        No entry point is one, and what is handed to triton.jit is one if nothing else names it.
+        """
+        functions: list[ast.FunctionDef | ast.AsyncFunctionDef] = []
+        makers, made, named = set(), Counter(), Counter()
         for place in self.names.places:
-            if isinstance(place.node, _FUNCTIONS):
-                functions.append(place.node)
-            elif isinstance(place.node, ast.Call) and self._makes_kernels(place.node.func):
-                made |= {arg.id for arg in place.node.args if isinstance(arg, ast.Name)}
+            node = place.node
+            if isinstance(node, _FUNCTIONS):
+                functions.append(node)
+            elif isinstance(node, ast.Assign) and self._is_maker(node.value, makers):
+                makers |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+            elif isinstance(node, ast.Call) and self._makes_kernels(node.func, makers):
+                made.update(arg.id for arg in node.args if isinstance(arg, ast.Name))
+            elif isinstance(node, ast.Name):
+                named[node.id] += 1
+        bridge = self.problem.bridge
+        entries = {self.problem.entry, bridge.entry if bridge else ""}
         for function in functions:
-            decorated = any(self._makes_kernels(d) for d in function.decorator_list)
-            if decorated or function.name in made:
+            decorated = any(self._makes_kernels(d, makers) for d in function.decorator_list)
+            handed = made[function.name] and made[function.name] == named[function.name]
+            if (decorated or handed) and function.name not in entries:
                 yield function
 
-    def _makes_kernels(self, expression: ast.expr) -> bool:
-        return any(self.names.paths(node) & _KERNEL_MAKERS for node in ast.walk(expression))
+    def _is_maker(self, value: ast.expr, makers: set[str]) -> bool:
+        """Whether a value is triton.jit with some of its options, and no function yet."""
+        if not isinstance(value, ast.Call):
+            return False
+        parts = value.args or [value.func]
+        return any(self._makes_kernels(part, makers) for part in parts)
+
+    def _makes_kernels(self, expression: ast.expr, makers: set[str]) -> bool:
+        return any(
+            self.names.paths(node) & _KERNEL_MAKERS
+            or (isinstance(node, ast.Name) and node.id in makers)
+            for node in ast.walk(expression)
+            if isinstance(node, (ast.Name, ast.Attribute))
+        )
 
 
 def _violation(node: ast.AST, rule: str, text: str, help: str | None = None) -> Violation:

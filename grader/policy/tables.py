@@ -11,8 +11,8 @@ from grader.manifest import Problem
 # Members that every problem may use. They allocate, reshape, copy, convert and check; arithmetic
 # that operators do as well cannot be told apart from theirs and is open too.
 _ALLOCATE = """
-    arange as_strided as_tensor empty empty_like empty_strided full full_like linspace ones
-    ones_like scalar_tensor tensor zeros zeros_like
+    arange as_strided as_tensor empty empty_like empty_strided full full_like linspace manual_seed
+    ones ones_like rand randint randn randn_like scalar_tensor tensor zeros zeros_like
 """
 _RESHAPE = """
     adjoint atleast_1d atleast_2d atleast_3d broadcast_shapes broadcast_tensors broadcast_to cat
@@ -30,7 +30,7 @@ _TYPES = """
 _CHECK = """
     all allclose any can_cast equal get_autocast_dtype get_default_device get_default_dtype
     is_autocast_enabled is_complex is_floating_point is_grad_enabled is_tensor isfinite isinf isnan
-    numel promote_types result_type
+    numel promote_types result_type set_printoptions
 """
 _MODES = """
     enable_grad inference_mode no_grad set_default_device set_default_dtype set_grad_enabled
@@ -64,7 +64,7 @@ _TORCH = {
     "torch.autograd.function": "Function FunctionCtx once_differentiable",
     "torch.cuda": "OutOfMemoryError amp current_device current_stream device device_count"
     " device_of get_device_capability get_device_name get_device_properties is_available"
-    " is_bf16_supported synchronize",
+    " is_bf16_supported max_memory_allocated memory_allocated synchronize",
     "torch.cuda.amp": "custom_bwd custom_fwd",
     "torch.version": "cuda hip",
 }
@@ -90,12 +90,12 @@ _FOR_PYTORCH = {"torch.nn": "functional", "torch.nn.functional": "*"}
 # What lies in a module beside its functions, other modules for the most part.
 INNER = frozenset(
     """
-    accelerator ao backends builtins classes compiler core cpp cpu ctypes distributed distributions
-    export fft func functional functools futures fx glob hub importlib inspect jit library linalg
-    masked math monitor mps mtia multiprocessing nested nn np ops optim os overrides package pkgutil
-    platform profiler quantization quasirandom random return_types semantic serialization signal
-    sparse special standard storage sys target_info testing textwrap threading torch torch_version
-    types typing utils warnings windows xpu
+    accelerator ao backends builtins classes compiler core cpp cpu ctypes distributed
+    distributions export fft func functional functools futures fx gdc glob hub importlib inspect
+    jit library linalg masked math monitor mps mtia multiprocessing nested nn np ops optim os
+    overrides package pkgutil platform profiler quantization quasirandom random return_types
+    semantic serialization signal sparse special standard storage sys target_info testing
+    textwrap threading torch torch_version types typing utils warnings windows xpu
     """.split()
 )
 # Functions of torch that read and run files.
@@ -119,7 +119,10 @@ PRODUCTS = frozenset(
     """.split()
 )
 SUMS = frozenset(
-    "cumsum dot exp exp2 exp2_ exp_ expm1 inner mean nansum numpy sigmoid sum vdot".split()
+    """
+    cdist cumprod cumsum dot exp exp2 exp2_ exp_ expm1 ger inner kron matrix_power mean nanmean
+    nansum norm numpy outer prod sigmoid sum vdot
+    """.split()
 )
 
 # Builtins that run text, reach names by text, open files or wait for somebody.
