@@ -256,6 +256,7 @@ EVASIONS = [
     ("torch-computes", "@triton.jit\ndef attention(x):\n    return x.sum()"),
     ("torch-computes", "def attention(x):\n    return x.sum()\n\ntriton.jit(attention)"),
     ("torch-computes", "def f(x):\n    return x.sum()\n\ntriton.jit(f)\nf(1)"),
+    ("torch-computes", 'if __name__ == "__main__":\n    pass\nelse:\n    torch.matmul'),
     # shortcut
     ("shortcut", "torch.softmax"),
     ("shortcut", "lambda q: q.softmax(-1)"),
