@@ -113,6 +113,7 @@ HONEST = {
     "a cache on a function": HEAD + "def f():\n    return f._kept\n\n\nf._kept = {}\n",
     "a named tuple": "from collections import namedtuple\nT = namedtuple('T', 'a b')\n"
     "t = T(1, 2)._replace(a=3)\n",
+    "lse made of a maximum and a sum": entry("return q, k + torch.log(v) + v.log2()"),
     "scaled outside": entry("q = q * 2 - torch.where(q > 0, 1, 0)\nreturn q.to(k.dtype), q.max()"),
 }
 

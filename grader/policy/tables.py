@@ -8,8 +8,9 @@ from __future__ import annotations
 from grader.imports import given_modules, public_names
 from grader.manifest import Problem
 
-# Members that every problem may use. They allocate, reshape, copy, convert and check; arithmetic
-# that operators do as well cannot be told apart from theirs and is open too.
+# Members that every problem may use. They allocate, reshape, copy, convert and check. Arithmetic by
+# elements is open too, because operators do the same and the text does not show which operands are
+# tensors; attention also needs exponentials, sums and products of matrices, and those are closed.
 _ALLOCATE = """
     arange as_strided as_tensor empty empty_like empty_strided full full_like linspace manual_seed
     ones ones_like rand randint randn randn_like scalar_tensor tensor zeros zeros_like
@@ -35,9 +36,13 @@ _CHECK = """
 _MODES = """
     enable_grad inference_mode no_grad set_default_device set_default_dtype set_grad_enabled
 """
-_OPERATORS = "abs add clamp div masked_fill maximum minimum mul neg sub subtract where"
+_OPERATORS = """
+    abs add amax amin ceil clamp div eq floor ge gt le log log2 logical_and logical_not logical_or
+    lt masked_fill max maximum min minimum mul ne neg reciprocal round rsqrt sign sqrt square sub
+    where
+"""
 # p08 and p09 do little sums in PyTorch too: delta, partial results, the gradient of the logits.
-ROWS = frozenset("exp exp2 expm1 log log1p log2 logaddexp logaddexp2 mean sigmoid sum".split())
+ROWS = frozenset("exp exp2 expm1 log1p logaddexp logaddexp2 mean sigmoid sum".split())
 
 # "*" stands for every public name that is no module, "A*" for every one with a capital.
 _STANDARD = {
