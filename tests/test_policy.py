@@ -91,7 +91,8 @@ HONEST = {
     + "@triton.jit\ndef f(x):\n    return tl.softmax(x).sum()\n\n\n"
     + "@triton.jit\ndef g(x):\n    return f(x)\n",
     "a kernel made by a call": HEAD
-    + "def f(x):\n    return x.sum() + tl.exp(x)\n\nk = triton.jit(f)\n",
+    + "def f(x):\n    return x.sum() + tl.exp(x)\n\nk = triton.jit(f)\n"
+    + "def g(x):\n    return x.sum()\n\nl = triton.jit(debug=True)(g)\n",
     "a kernel made in two steps": HEAD
     + "jit = triton.jit(do_not_specialize=['n'])\n\n\n@jit\ndef f(x, n):\n    return x.exp()\n",
     "persistent": HEAD
@@ -398,8 +399,11 @@ def test_chains_of_names_take_little_time():
 
 
 def test_depth_is_no_matter():
-    deep = "q" + ".mT" * 800 + " @ q"
-    assert broken(f"{HEAD}x = {deep}") == ["torch-computes"]
+    for link in (".mT", ".to()", "[0]"):
+        tree = ast.parse(f"{HEAD}x = q{link * 700} @ q")
+        begin = time.process_time()
+        assert [v.rule for v in violations(PROBLEMS["p04"], tree)] == ["torch-computes"]
+        assert time.process_time() - begin < 1.0
 
 
 # -- the page -------------------------------------------------------------------------------------

@@ -303,7 +303,7 @@ class _Reader:
                 functions.append(node)
             elif isinstance(node, ast.Assign) and self._is_maker(node.value, makers):
                 makers |= {target.id for target in node.targets if isinstance(target, ast.Name)}
-            elif isinstance(node, ast.Call) and self._makes_kernels(node.func, makers):
+            elif isinstance(node, ast.Call) and self._names_maker(node.func, makers):
                 made.update(arg.id for arg in node.args if isinstance(arg, ast.Name))
             elif isinstance(node, ast.Name):
                 named[node.id] += 1
@@ -323,12 +323,16 @@ class _Reader:
         return any(self._makes_kernels(part, makers) for part in parts)
 
     def _makes_kernels(self, expression: ast.expr, makers: set[str]) -> bool:
-        return any(
-            self.names.paths(node) & _KERNEL_MAKERS
-            or (isinstance(node, ast.Name) and node.id in makers)
-            for node in ast.walk(expression)
-            if isinstance(node, (ast.Name, ast.Attribute))
-        )
+        return any(self._names_maker(node, makers) for node in ast.walk(expression))
+
+    def _names_maker(self, node: ast.AST, makers: set[str]) -> bool:
+        """Whether a node is triton.jit, by whatever name, or triton.jit with its options."""
+        if isinstance(node, ast.Call):
+            node = node.func
+        if isinstance(node, ast.Name) and node.id in makers:
+            return True
+        is_chain = isinstance(node, (ast.Name, ast.Attribute))
+        return is_chain and bool(self.names.paths(node) & _KERNEL_MAKERS)
 
 
 def _violation(node: ast.AST, rule: str, text: str, help: str | None = None) -> Violation:
