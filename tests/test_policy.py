@@ -17,6 +17,7 @@ from grader.policy import tables
 from grader.policy.rules import RULES, violations
 from grader.render.lint import render
 from grader.source import MAX_SOURCE_BYTES, examine
+from tests.evasions import EVASIONS, P01
 from tests.harness import model_answer, whole_answer
 from tests.mutants import MUTANTS
 from tests.records import CPU, write_answers
@@ -132,143 +133,6 @@ def test_every_function_of_tritons_language_is_open():
 
 # -- no way around it -----------------------------------------------------------------------------
 
-EVASIONS = [
-    # import
-    ("import", "import os"),
-    ("import", "import ctypes as c"),
-    ("import", "import sys, math"),
-    ("import", "from importlib import import_module"),
-    ("import", "import numpy as np"),
-    ("import", "import operator\noperator.matmul"),
-    ("import", "from operator import matmul"),
-    ("import", "import torch.utils.cpp_extension"),
-    ("import", "from torch.utils.cpp_extension import load_inline"),
-    ("import", "torch.utils.cpp_extension.load_inline"),
-    ("import", "torch.ops.aten.mm.default"),
-    ("import", "torch.os.system('true')"),
-    ("import", "from torch.nn import functional as F"),
-    ("import", "import torch.nn.functional as F"),
-    ("import", "torch.nn.MultiheadAttention"),
-    ("import", "torch.linalg.multi_dot"),
-    ("import", "torch.special.log_softmax"),
-    ("import", "torch.jit.script"),
-    ("import", "torch.library.custom_op"),
-    ("import", "import torch._inductor"),
-    ("import", "from torch.nn.attention.flex_attention import flex_attention"),
-    ("import", "import triton.runtime.interpreter"),
-    ("import", "triton.runtime.interpreter"),
-    ("import", "triton.runtime.driver.active.launcher_cls"),
-    ("import", "triton.compiler.compile"),
-    ("import", "from triton.testing import do_bench"),
-    ("import", "tl.core.inspect.currentframe()"),
-    ("import", "from torch import *"),
-    ("import", "from given.tiles import *"),
-    ("import", "from . import neighbour"),
-    ("import", "import causal_attention"),
-    ("import", "import __main__"),
-    ("import", "import given.tiles\ngiven.walks.causal_walk"),
-    ("import", "import given.tiles\ngiven.tiles.torch.matmul"),
-    ("import", "import warnings\nwarnings.sys"),
-    ("import", "import typing\ntyping.get_type_hints(f)"),
-    ("import", "import functools\nfunctools.singledispatch"),
-    ("import", "print(torch)"),
-    ("import", "for t in (torch,): t.matmul"),
-    ("import", "(torch if tl else tl).matmul"),
-    ("import", "def f(t=torch): return t\nf()"),
-    ("import", "t = torch\nt.ops"),
-    ("import", "class A:\n    t = torch\nA.t.ops"),
-    ("import", "class A:\n    import torch as t\nA.t.ops"),
-    ("import", "class A:\n    from torch import cuda\nA.cuda.os"),
-    ("import", "try:\n    import flash_attn\nexcept ImportError:\n    flash_attn = None"),
-    # dynamic-code
-    ("dynamic-code", "exec('import os')"),
-    ("dynamic-code", "e = eval"),
-    ("dynamic-code", "__import__('os')"),
-    ("dynamic-code", "getattr(torch, 'mat' + 'mul')"),
-    ("dynamic-code", "getattr(torch, f'{tl}')"),
-    ("dynamic-code", "list(map(getattr, [1], ['x']))"),
-    ("dynamic-code", "getattr.__call__(tl, 'x')"),
-    ("dynamic-code", "globals()['x']"),
-    ("dynamic-code", "vars(tl)['x']"),
-    ("dynamic-code", "setattr(tl, 'x', 1)"),
-    ("dynamic-code", "open('x').read()"),
-    ("dynamic-code", "exec(bytes.fromhex('31').decode())"),
-    ("dynamic-code", "(compile)('1', '', 'eval')"),
-    ("dynamic-code", "def exec(x): return x\nexec('1')"),
-    ("dynamic-code", "class A:\n    x = [eval for _ in ()]"),
-    ("dynamic-code", "type('A', (), {})"),
-    ("dynamic-code", "[0 for eval in [eval('1')]]"),
-    ("dynamic-code", "def f(eval):\n    class A:\n        if 0: eval = 1\n        eval('1')\nf(0)"),
-    ("dynamic-code", "def f():\n    global eval\n    eval('1')\nf()"),
-    ("dynamic-code", "def f(eval=eval): eval('1')\nf()"),
-    # private-name
-    ("private-name", "().__class__.__bases__"),
-    ("private-name", "__builtins__"),
-    ("private-name", "torch._C"),
-    ("private-name", "from torch import _softmax"),
-    ("private-name", "getattr((), '__class__')"),
-    ("private-name", "f'{print.__self__}'"),
-    ("private-name", "type(1).__matmul__"),
-    ("private-name", "torch.Tensor.__matmul__"),
-    ("private-name", "(x for x in ()).gi_frame.f_builtins"),
-    ("private-name", "__name__ = 'x'"),
-    ("private-name", "for __name__ in ('__main__',): pass"),
-    ("private-name", "import math as __name__"),
-    ("private-name", "def __getattr__(name): return name"),
-    ("private-name", "class A:\n    def __torch_function__(self, *a): pass"),
-    ("private-name", "match 1:\n    case object(__class__=c): pass"),
-    ("private-name", "lambda q: q._make_subclass"),
-    # patching
-    ("patching", "torch.zeros = torch.ones"),
-    ("patching", "torch.Tensor.copy_ = 1"),
-    ("patching", "T = torch.Tensor\nT.copy_ = 1"),
-    ("patching", "tl.exp += 1"),
-    ("patching", "del torch.Tensor.copy_"),
-    ("patching", "from given.tiles import load_tile\nload_tile.arg_names = ()"),
-    ("patching", "for torch.e in (1,): pass"),
-    ("patching", "type(1).x = 2"),
-    # torch-computes
-    ("torch-computes", "torch.matmul"),
-    ("torch-computes", "from torch import bmm as b"),
-    ("torch-computes", "f = torch.einsum"),
-    ("torch-computes", "t = torch\nt.matmul"),
-    ("torch-computes", "global t\nt = torch\nt.matmul"),
-    ("torch-computes", "(t := torch).matmul"),
-    ("torch-computes", "import torch as t\nu = t\nu.matmul"),
-    ("torch-computes", "getattr(torch, 'matmul')"),
-    ("torch-computes", "lambda q: q @ q"),
-    ("torch-computes", "q = 1\nq @= q"),
-    ("torch-computes", "def f(q, mm=torch.mm): return mm\nf(1)"),
-    ("torch-computes", "class A:\n    mm = torch.Tensor.matmul"),
-    ("torch-computes", "[f for f in (torch.mv, torch.dot)]"),
-    ("torch-computes", "{'mm': torch.mm}['mm']"),
-    ("torch-computes", "print(m := torch.mm)"),
-    ("torch-computes", "@torch.vmap\ndef f(q): return q"),
-    ("torch-computes", "lambda q: q.bmm"),
-    ("torch-computes", "lambda q: q.exp()"),
-    ("torch-computes", "lambda x, w: (x * w).sum(1)"),
-    ("torch-computes", "lambda q: getattr(q, 'sum')(1)"),
-    ("torch-computes", "torch.Tensor.sum"),
-    ("torch-computes", "try:\n    pass\nexcept Exception:\n    torch.matmul"),
-    ("torch-computes", "@triton.jit\ndef f(x):\n    return x @ x"),
-    ("torch-computes", "@triton.jit\ndef f(x):\n    return torch.matmul(x, x)"),
-    ("torch-computes", "@triton.jit\ndef f(x):\n    return x.sum()\n\nf(1)"),
-    ("torch-computes", "@triton.jit\ndef f(x):\n    return x.sum()\n\nf.fn(1)"),
-    ("torch-computes", "def f(q):\n    def g():\n        return q @ q\n    return g\nf(1)"),
-    ("torch-computes", "@triton.jit\ndef attention(x):\n    return x.sum()"),
-    ("torch-computes", "def attention(x):\n    return x.sum()\n\ntriton.jit(attention)"),
-    ("torch-computes", "def f(x):\n    return x.sum()\n\ntriton.jit(f)\nf(1)"),
-    ("torch-computes", 'if __name__ == "__main__":\n    pass\nelse:\n    torch.matmul'),
-    # shortcut
-    ("shortcut", "torch.softmax"),
-    ("shortcut", "lambda q: q.softmax(-1)"),
-    ("shortcut", "torch.compile"),
-    ("shortcut", "@torch.compile(dynamic=True)\ndef f(q): return q"),
-    ("shortcut", "torch.autograd.grad"),
-    ("shortcut", "lambda q: q.backward()"),
-    ("shortcut", "lambda q: q.grad_fn(q)"),
-]
-
 
 @pytest.mark.parametrize(("rule", "line"), EVASIONS)
 def test_ways_around_a_rule_are_refused(rule, line):
@@ -278,20 +142,6 @@ def test_ways_around_a_rule_are_refused(rule, line):
 def test_there_are_many_evasions_of_each_rule():
     assert len(EVASIONS) >= 60
     assert {rule for rule, _ in EVASIONS} == set(RULES)
-
-
-P01 = [
-    ("shortcut", "import torch.nn.functional as F\nF.softmax"),
-    ("shortcut", "from torch.nn.functional import scaled_dot_product_attention"),
-    ("shortcut", "from torch import softmax as s"),
-    ("shortcut", "lambda s: s.softmax(-1)"),
-    ("shortcut", "torch.Tensor.softmax"),
-    ("shortcut", "torch.compile"),
-    ("import", "torch.ops.aten.scaled_dot_product_attention"),
-    ("import", "torch.nn.attention.sdpa_kernel"),
-    ("import", "torch.load('x')"),
-    ("private-name", "torch._scaled_dot_product_flash_attention_for_cpu"),
-]
 
 
 @pytest.mark.parametrize(("rule", "line"), P01)

@@ -33,7 +33,6 @@ from tests.harness import model_answer
 from tests.records import H200, graded, small
 
 ENTRY = "    rows, cols = x.shape\n"
-SHAPES = "    (batch, num_q_heads, seqlen_q, head_dim), seqlen_k = "
 SPEED = SpeedFigures(
     speedup=41.23,
     median_ms=0.357,
@@ -119,7 +118,6 @@ ANSWERS = {
     ),
     "against the source policy": {
         "p02": "import os\n" + in_entry("    return torch.einsum('mn,n->m', x, w)\n")["p02"],
-        "p03": edited("p03", (SHAPES, "    scores = q @ k.mT\n" + SHAPES)),
     },
     "outside a tensor": p02("w_ptr + col_ids *", "w_ptr + (rows + col_ids) *"),
     "not implemented": {"p02": unfinished("p02", 1), "p03": unfinished("p03", 1)},
