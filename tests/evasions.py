@@ -47,7 +47,6 @@ EVASIONS = [
     ("import", "class A:\n    t = torch\nA.t.ops"),
     ("import", "class A:\n    import torch as t\nA.t.ops"),
     ("import", "class A:\n    from torch import cuda\nA.cuda.os"),
-    ("import", "try:\n    import flash_attn\nexcept ImportError:\n    flash_attn = None"),
     # dynamic-code
     ("dynamic-code", "exec('import os')"),
     ("dynamic-code", "e = eval"),

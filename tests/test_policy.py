@@ -136,7 +136,43 @@ def test_every_function_of_tritons_language_is_open():
 
 @pytest.mark.parametrize(("rule", "line"), EVASIONS)
 def test_ways_around_a_rule_are_refused(rule, line):
-    assert broken(HEAD + line)[:1] == [rule]
+    assert broken(HEAD + line + uses(line))[:1] == [rule]
+
+
+def uses(text):
+    """Lines that use what the top of a file imports."""
+    imports = [n for n in ast.parse(text).body if isinstance(n, (ast.Import, ast.ImportFrom))]
+    names = [alias.asname or alias.name.partition(".")[0] for n in imports for alias in n.names]
+    return "".join(f"\n{name}.x" for name in names if name != "*")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("import os", "import numpy as np", "import os.path", "import torch.nn.functional as F"),
+        *("from triton.testing import do_bench", "from torch.nn import functional as F"),
+        *("try:\n    import flash_attn\nexcept ImportError:\n    flash_attn = None",),
+        *("import time\ndef f(): return time.time()", "def f():\n    import sys\nf()"),
+        *("import os\nimport math as os_math\nos_math.pi", "from torch import softmax"),
+    ],
+)
+def test_an_import_that_nothing_uses_is_not_looked_at(line):
+    assert broken(HEAD + line) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("import os\nx = os", "import os\nlambda: os.x", "import os\n[os for _ in ()]"),
+        *("def f():\n    global os\n    import os\nf()\nos.x", "import os\nf'{os}'"),
+        *("import os as a\ndef f(x=a): return x\nf()", "from . import a", "from os import *"),
+        "import os\ndel os\nos.x",
+        *("class A:\n    import os", "try:\n    import os\nfinally:\n    os.x"),
+        "import os\n@os.x\ndef f(): pass",
+    ],
+)
+def test_an_import_is_used_wherever_its_name_is_read(line):
+    assert set(broken(HEAD + line)) == {"import"}
 
 
 def test_there_are_many_evasions_of_each_rule():
@@ -146,7 +182,7 @@ def test_there_are_many_evasions_of_each_rule():
 
 @pytest.mark.parametrize(("rule", "line"), P01)
 def test_p01_has_no_shortcuts(rule, line):
-    assert broken(HEAD + line, "p01")[:1] == [rule]
+    assert broken(HEAD + line + uses(line), "p01")[:1] == [rule]
 
 
 @pytest.mark.parametrize("module", [torch, torch.nn.functional, torch.cuda, tl, tl.math, cuda])
@@ -287,7 +323,7 @@ def test_the_page_names_what_is_open():
 
 # -- what is told ---------------------------------------------------------------------------------
 
-REFUSED = "import os\n" + model_answer("p02").replace(
+REFUSED = "import os; os.getpid()\n" + model_answer("p02").replace(
     "    check_matrix_and_vector(x, w)\n", "    check_matrix_and_vector(x, w)\n    x @ w\n"
 )
 
@@ -304,7 +340,7 @@ def test_a_refused_file_tells_the_first_violation_and_how_many_there_are():
 
 
 def test_names_of_any_length_make_short_messages():
-    (found,) = violations(PROBLEMS["p02"], ast.parse("import " + "x" * 10_000))
+    (found,) = violations(PROBLEMS["p02"], ast.parse("import " + "x" * 10_000 + " as y; y"))
     assert len(found.text) < 120
 
 
@@ -350,7 +386,8 @@ def test_lint_shows_no_letter_that_a_terminal_obeys():
 
 
 def test_grade_without_the_policy_says_so(tmp_path, capfd, monkeypatch):
-    write_answers(tmp_path, {"p02": "import os\n\n\ndef weighted_row_sum(x):\n    return x\n"})
+    text = "import os\n\n\ndef weighted_row_sum(x):\n    return os.getpid()\n"
+    write_answers(tmp_path, {"p02": text})
     monkeypatch.setattr(cli, "probe", lambda device: CPU)
     monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
     options = ["grade", "--submission", str(tmp_path), "--only", "p02", "--device", "cpu"]

@@ -96,6 +96,12 @@ class Names:
             return set()
         return {".".join([path, *reversed(tail)]) for path in self._of_name(node)}
 
+    def mentioned(self) -> Iterator[str]:
+        """Yield the names that code which is looked at reads: what was imported, it may use."""
+        for place in self.places:
+            if isinstance(place.node, ast.Name) and isinstance(place.node.ctx, ast.Load):
+                yield place.node.id
+
     def is_local(self, node: ast.Name) -> bool:
         """Whether a name is one of a function's own, so that it is never the builtin.
 

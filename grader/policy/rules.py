@@ -71,6 +71,7 @@ class _Reader:
         self.names = Names(tree, zones(problem, tree), set(self.modules) | _FOLLOWED)
         self.classes = {n.name for n in tree.body if isinstance(n, ast.ClassDef)}
         self.own = self.classes | {n.name for n in tree.body if isinstance(n, _FUNCTIONS)}
+        self.mentioned = set(self.names.mentioned())
         self.kernels = set(self._kernels())
         self.kernel_names = {getattr(node, "name", "") for node in self.kernels}
 
@@ -99,7 +100,8 @@ class _Reader:
     def _import(self, place: Place, node: ast.Import) -> Iterator[Violation]:
         yield from self._into_class(place)
         for alias in node.names:
-            if alias.name not in self.modules:
+            used = (alias.asname or alias.name.partition(".")[0]) in self.mentioned
+            if used and alias.name not in self.modules:
                 yield _closed(node, alias.name)
 
     def _into_class(self, place: Place) -> Iterator[Violation]:
@@ -110,10 +112,12 @@ class _Reader:
     def _import_from(self, place: Place, node: ast.ImportFrom) -> Iterator[Violation]:
         yield from self._into_class(place)
         module = "." * node.level + (node.module or "")
+        names = [a for a in node.names if a.name == "*" or (a.asname or a.name) in self.mentioned]
         if module not in self.modules:
-            yield _closed(node, module)
+            if names or node.level:
+                yield _closed(node, module)
             return
-        for alias in node.names:
+        for alias in names:
             if alias.name == "*":
                 text = f"{_short(module)} is imported with *, which does not say what it binds"
                 yield _violation(node, "import", text, "name what you import")
