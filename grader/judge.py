@@ -10,6 +10,7 @@ import torch
 from grader.cases import Case
 from grader.checks import outcome
 from grader.checks.correctness import Difference, Expected, expect, find_differences, ranges
+from grader.checks.idle import right_without_kernels
 from grader.checks.walk import tile_map, walk_of
 from grader.findings import Finding
 from grader.inputs import Inputs, case_seed, invalidate, make_inputs
@@ -42,7 +43,8 @@ class CaseRun:
     """One case of one check of a trial, on the device of `session`.
 
     The first case of a check is called twice, the second time with other values: what was kept
-    from the first call is no answer to the second.
+    from the first call is no answer to the second. In between, it is called with those values while
+    its kernels do nothing: what is right then, they did not compute.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class CaseRun:
         self.check = check
         self.index = index
         self.case = case
+        self._earlier: Expected | None = None  # of the first call
 
     def judge(self) -> Finding:
         """Call the submission; its outputs must be the oracle's, or the call be refused.
@@ -85,6 +88,9 @@ class CaseRun:
         )
         inputs = self.inputs(call)
         self.trial.called = True
+        idle = None
+        if call and problem.uses_triton:
+            idle = self.session.call(case, inputs, names, idle=True)
         evidence = self.session.call(case, inputs, names)
         failure = outcome.of_call(evidence, problem.signature)
         if failure is not None:
@@ -105,8 +111,27 @@ class CaseRun:
         differences = [d for d in differences if d.name in judged]
         tiles = self._learn(call, inputs, names, evidence, expected, differences)
         if not differences:
-            return None
+            earlier, self._earlier = self._earlier, expected
+            return self._computed_elsewhere(judged, idle, expected, earlier)
         return self._wrong(differences, evidence, tiles, second_call=call > 0)
+
+    def _computed_elsewhere(
+        self,
+        judged: tuple[str, ...],
+        idle: CallEvidence | None,
+        expected: Expected,
+        earlier: Expected | None,
+    ) -> Finding | None:
+        """Say which outputs are right without the kernels."""
+        if idle is None or earlier is None or not idle.outputs:
+            return None
+        names = right_without_kernels(judged, idle.outputs, expected, earlier)
+        if not names:
+            return None
+        headline = f"{_are(list(names))} right though no kernel ran: PyTorch computes what kernels"
+        headline += " are to compute"
+        help = "each call was made once more with kernels that do nothing; docs/source-policy.md"
+        return self._finding(Verdict.ERROR, headline, help=help)
 
     def _look_at_out(
         self,

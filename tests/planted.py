@@ -391,6 +391,20 @@ FAULTS = (
         "zone = alone if name in bridge else main",
         "policy",
     ),
+    fault(
+        "kernels run where they are to do nothing",
+        "running/access.py",
+        "return None if self.idle else launch(this, *args, **kwargs)",
+        "return launch(this, *args, **kwargs)",
+        "idle",
+    ),
+    fault(
+        "what was right before counts as computed elsewhere",
+        "checks/idle.py",
+        "and not is_right(name, earlier.truth[name])",
+        "",
+        "idle",
+    ),
     # -- verdicts, budgets, evidence ----------------------------------------------------------
     fault(
         "time is never used up",

@@ -108,11 +108,18 @@ class Session:
             sandbox.close()
 
     def call(
-        self, case: Case, inputs: Inputs, outputs: tuple[str, ...], *, traced: bool = False
+        self,
+        case: Case,
+        inputs: Inputs,
+        outputs: tuple[str, ...],
+        *,
+        traced: bool = False,
+        idle: bool = False,
     ) -> CallEvidence:
         """Call the entry point on `inputs`, and return what happened to `outputs`.
 
-        With `traced` the interpreter also writes down what the kernels do.
+        With `traced` the interpreter also writes down what the kernels do; with `idle` kernels are
+        launched and do nothing.
         """
         if self.unusable is not None:
             return CallEvidence(not_run=self.unusable)
@@ -123,7 +130,7 @@ class Session:
         evidence = self._import()
         start_s = time.monotonic() - start
         if evidence is None:
-            evidence = self._exchange("call", case, inputs, outputs, traced=traced)
+            evidence = self._exchange("call", case, inputs, outputs, traced=traced, idle=idle)
         reply = evidence.result
         if isinstance(reply, Reply) or reply.started:  # what never started is no call
             seconds, came_back = time.monotonic() - start, isinstance(reply, Reply)
@@ -168,6 +175,7 @@ class Session:
         outputs: tuple[str, ...],
         *,
         traced: bool = False,
+        idle: bool = False,
     ) -> CallEvidence:
         assert self._sandbox is not None
         differentiates = any(name in self.problem.gradients for name in outputs)
@@ -190,6 +198,7 @@ class Session:
                 returns=list(self.problem.returns),
                 gradients=differentiates,
                 exact=case.exact,
+                idle=idle,
             )
             after = arena.snapshot()
             trace = block.snapshot() if block else None

@@ -53,7 +53,7 @@ class Worker:
             request = json.loads(packet)
             handler = getattr(self, "_do_" + request["do"])
             if self.launches:
-                self.launches.count = 0
+                self.launches.count, self.launches.idle = 0, request.get("idle", False)
             self._reply(self._guarded(request["nonce"], handler, request, fds))
             for fd in fds:
                 with contextlib.suppress(OSError):
