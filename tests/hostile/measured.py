@@ -107,7 +107,6 @@ MEMORY = (
         "if is_memory(options):\n    return in_workspace(SPACE, **options)",
         f"{_WORKSPACE}SPACE = torch.ones(4096 * 4096)\n",
         verdicts=_WRONG,
-        slow=False,
     ),
     _measured(
         "resets the mark of its memory",

@@ -178,11 +178,11 @@ LIMITED = (
     _at_import(
         "few descriptors for the test process", _limit("RLIMIT_NOFILE", "12, 12"), slow=True
     ),
-    _at_import("no files for the test process", _limit("RLIMIT_FSIZE")),
+    _at_import("no files for the test process", _limit("RLIMIT_FSIZE"), slow=True),
     _at_import("no memory for the test process", _limit("RLIMIT_AS", "2**20, 2**20")),
     _at_import("no data for the test process", _limit("RLIMIT_DATA", "2**20, 2**20"), slow=True),
     _at_import("no stack for the test process", _limit("RLIMIT_STACK"), slow=True),
-    _at_import("no CPU time for the test process", _limit("RLIMIT_CPU", "1, 1")),
+    _at_import("no CPU time for the test process", _limit("RLIMIT_CPU", "1, 1"), slow=True),
     _at_import("no processes for the test process", _limit("RLIMIT_NPROC"), slow=True),
 )
 OTHERS = (

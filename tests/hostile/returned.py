@@ -68,7 +68,10 @@ KINDS = (
     _returns("the other order", "lse, out"),
     _returns("numpy arrays", "out.numpy(), lse.numpy()"),
     _returns("fp64", "out.double(), lse.double()"),
-    _returns("fp16 for fp32", "out.half(), lse"),
+    _returns(
+        "fp16 for fp32, or fp32 for fp16",
+        "out.float() if out.dtype == torch.half else out.half(), lse",
+    ),
     _returns("complex", "out.to(torch.complex64), lse"),
     _returns("integers", "out.int(), lse"),
     _returns("one dimension more", "out[None], lse"),
