@@ -151,7 +151,7 @@ def _grade(options: argparse.Namespace) -> int:
     }
     with Progress(Console(stderr=True)) as progress:
         progress.start(totals)
-        grader = Grader(request, progress)
+        grader = Grader(request, progress, lambda record: _keep(options.json, record))
         try:
             record = grader.run()
         except BaseException:
@@ -204,6 +204,12 @@ def _quiz(options: argparse.Namespace) -> int:
         _silence_stdout()
         return scoring.EXIT_FULL_MARKS
     return scoring.EXIT_FULL_MARKS if whole else scoring.EXIT_INTERRUPTED
+
+
+def _keep(path: Path | None, record: GradeRecord) -> None:
+    """Write the record of an unfinished run, for the case that nobody comes to its end."""
+    with contextlib.suppress(EnvironmentFault):  # said at the end
+        _write_json(path, record)
 
 
 def _hand_over(path: Path | None, record: GradeRecord, *, maps: bool) -> None:

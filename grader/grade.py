@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from grader import scoring, testrun
@@ -89,9 +89,16 @@ class _Measuring:
 class Grader:
     """One run. `record` may be asked for at any time: what was not reached is said to be so."""
 
-    def __init__(self, request: Request, progress: Progress) -> None:
+    def __init__(
+        self,
+        request: Request,
+        progress: Progress,
+        on_result: Callable[[GradeRecord], None] = lambda record: None,
+    ) -> None:
+        """Grade `request`; after each problem `on_result` gets the record as it is then."""
         self.request = request
         self.progress = progress
+        self._on_result = on_result
         self.interrupted = False
         self._device = request.environment.device
         self._started = time.monotonic()
@@ -121,13 +128,13 @@ class Grader:
             run.interrupted = True
         self._children.stop()
 
-    def record(self) -> GradeRecord:
-        """Return the record of what is known now."""
-        for problem in self._problems:
-            if problem.id not in self._results:
-                empty = Findings(missing=_NOT_REACHED)
-                self._results[problem.id] = self._tested(problem, empty, 0.0)
-        results = tuple(self._results[problem.id] for problem in self._problems)
+    def record(self, *, unfinished: bool = False) -> GradeRecord:
+        """Return the record of what is known now; an `unfinished` run counts as interrupted."""
+        empty = Findings(missing=_NOT_REACHED)
+        results = tuple(
+            self._results.get(problem.id) or self._tested(problem, empty, 0.0)
+            for problem in self._problems
+        )
         totals, bonus = scoring.total(results)
         return GradeRecord(
             mode="local",
@@ -137,7 +144,7 @@ class Grader:
             problems=results,
             totals=totals,
             bonus=bonus,
-            interrupted=self.interrupted,
+            interrupted=self.interrupted or unfinished,
             duration_s=round(time.monotonic() - self._started, 3),
         )
 
@@ -399,6 +406,7 @@ class Grader:
         )
         more = "speed and memory to come" if waits and not self.interrupted else ""
         self.progress.problem_done(result.id, result.verdict, result.points, more=more)
+        self._on_result(self.record(unfinished=True))
 
 
 def _weight(problem: Problem) -> int:

@@ -217,6 +217,31 @@ def test_a_signal_ends_the_run_with_a_record_and_leaves_no_process(
     assert not [pid for pid in started if running(pid)]
 
 
+def test_a_judge_that_is_killed_leaves_the_record_of_what_was_done_and_no_process(tmp_path):
+    path, folder = tmp_path / "record.json", tmp_path / "answers"
+    line = "    check_attention("
+    loop = model_answer("p03").replace(line, f"    while True:\n        pass\n{line}")
+    assert loop != model_answer("p03")
+    write_answers(folder, {"p02": model_answer("p02"), "p03": loop})
+    arguments = command(folder, "--json", path, "--jobs", 2)
+    arguments[arguments.index("p02")] = "p02,p03"
+    process = subprocess.Popen(arguments, cwd=ROOT, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 90.0
+    while not path.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    started = usage.descendants(process.pid)
+    process.kill()
+    process.wait()
+    record = GradeRecord.model_validate_json(path.read_text())
+    first, second = record.problems
+    assert record.interrupted and first.verdict is Verdict.PASS
+    assert {check.verdict for check in second.checks} == {Verdict.SKIPPED}
+    deadline = time.monotonic() + 10.0
+    while any(map(running, started)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert len(started) >= 3 and not [pid for pid in started if running(pid)]
+
+
 def running(pid):
     try:
         return not re.search(r"\) [ZX] ", Path(f"/proc/{pid}/stat").read_text())

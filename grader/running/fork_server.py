@@ -86,6 +86,7 @@ def _become_child(
 
     from grader.running import forks, worker
 
+    worker.end_with_parent()
     os.setsid()
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     server = os.fork()
