@@ -117,7 +117,8 @@ ANSWERS = {
         "    products = (x.float() * w.float()).unbind(1)\n    return sum(products).to(x.dtype)\n"
     ),
     "against the source policy": {
-        "p02": "import os\n" + in_entry("    return torch.einsum('mn,n->m', x, w)\n")["p02"],
+        "p02": "import os; os.getpid()\n"
+        + in_entry("    return torch.einsum('mn,n->m', x, w)\n")["p02"],
     },
     "outside a tensor": p02("w_ptr + col_ids *", "w_ptr + (rows + col_ids) *"),
     "not implemented": {"p02": unfinished("p02", 1), "p03": unfinished("p03", 1)},

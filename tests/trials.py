@@ -54,9 +54,11 @@ def rejection(mutant: Mutant, seed: str) -> Trial:
     start = time.monotonic()
     source = mutant.applied_to(whole_answer(mutant.problem))
     enough = _decided_by_words if mutant.caught_as else _decided_by_numbers
+    # Whether an input was written to, an earlier case has to show.
+    checks = {*mutant.checks, *(["plain"] if "arguments" in mutant.checks else [])}
     with mock.patch.object(harness, "Casebook", NoNames):
         judged = judge(
-            source, load_problem(mutant.problem), checks=mutant.checks, seed=seed, enough=enough
+            source, load_problem(mutant.problem), checks=checks, seed=seed, enough=enough
         )
     margins = [_margin(judged, check) for check in mutant.checks]
     known = [margin for margin in margins if margin is not None]

@@ -95,9 +95,10 @@ _FOR_PYTORCH = {"torch.nn": "functional", "torch.nn.functional": "*"}
 # What lies in a module beside its functions, other modules for the most part.
 INNER = frozenset(
     """
-    accelerator ao backends builtins classes compiler core cpp cpu ctypes distributed
+    accelerator ao backends builtins classes compiler contrib core cpp cpu ctypes distributed
     distributions export fft func functional functools futures fx gdc glob hub importlib inspect
-    jit library linalg masked math monitor mps mtia multiprocessing nested nn np ops optim os
+    jit library linalg masked math monitor mps mtia multiprocessing nativert nested nn np numa onnx
+    ops optim os
     overrides package pkgutil platform profiler quantization quasirandom random return_types
     semantic serialization signal sparse special standard storage sys target_info testing
     textwrap threading torch torch_version types typing utils warnings windows xpu

@@ -26,7 +26,7 @@ from grader.running import reaper
 
 _SERVER = Path(__file__).with_name("fork_server.py")
 _FIRST_S = 30.0  # torch, perhaps from a cold network disk
-_ANSWER_S = 5.0  # a fork on a busy machine; who stops the server gains no more
+_ANSWER_S = 10.0  # a fork on a busy machine; who stops the server gains no more
 
 
 class Forked:

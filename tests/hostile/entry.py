@@ -35,7 +35,7 @@ def parent():
     environment = open(f"/proc/{pid}/environ", "rb").read().split(b"\\0")
     arguments = open(f"/proc/{pid}/cmdline").read().split("\\0")
     ours = any(name.startswith(b"TMPDIR=RUN_FOLDER/tmp") for name in environment)
-    if not ours or not any(a.endswith("fork_server.py") for a in arguments):
+    if not ours or not any(a == "-m" or a.endswith("fork_server.py") for a in arguments):
         raise PermissionError(arguments)
     return pid
 """
