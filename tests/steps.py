@@ -92,11 +92,14 @@ def report(problem: Problem, step: int) -> str:
 
 def reports(problem: Problem) -> str:
     """docs/steps/pNN.md."""
-    parts = [_REPORTS_HEAD.format(problem=problem)]
-    titles = ["The stub", *(f"Step {n}: {s.title}" for n, s in enumerate(problem.steps, start=1))]
-    for step, title in enumerate(titles):
-        parts.append(f"## {title}\n\n```text\n{report(problem, step).strip()}\n```\n")
-    return "\n".join(parts)
+    sections = (section(problem, step) for step in range(len(problem.steps) + 1))
+    return "\n".join([_REPORTS_HEAD.format(problem=problem), *sections])
+
+
+def section(problem: Problem, step: int) -> str:
+    """The part of docs/steps/pNN.md on what the report says after a step; 0 is the stub."""
+    title = f"Step {step}: {problem.steps[step - 1].title}" if step else "The stub"
+    return f"## {title}\n\n```text\n{report(problem, step).strip()}\n```\n"
 
 
 def code_lines(text: str) -> set[int]:

@@ -53,10 +53,11 @@ def test_the_page_is_up_to_date():
     assert steps.PAGE.read_text("utf-8") == steps.page(PAGE)
 
 
-def test_the_reports_are_up_to_date():
+@pytest.mark.parametrize("step", [0, 3])
+def test_the_reports_are_up_to_date(step):
     """Of p02, whose sums are the same on every machine; `python -m tests.steps` makes all."""
     page = (steps.REPORTS / "p02.md").read_text("utf-8")
-    assert page == steps.reports(load_problem("p02"))
+    assert steps.section(load_problem("p02"), step) in page
 
 
 def test_every_step_has_its_report():
