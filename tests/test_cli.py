@@ -254,7 +254,10 @@ def test_the_record_is_written_in_one_step_and_before_the_report(run, wrong, tmp
     monkeypatch.setattr(cli.os, "replace", watch_replace)
     monkeypatch.setattr(cli.terminal, "render", watch_render)
     run("--submission", wrong, "--only", "p02", "--json", path)
-    assert seen == [("old", 2), 2]
+    first, (unfinished, version), rendered = seen
+    assert first == ("old", 2) and (version, rendered) == (2, 2)
+    assert json.loads(unfinished)["interrupted"]  # written when the problem was done
+    assert not json.loads(path.read_text())["interrupted"]
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
     assert [p.name for p in path.parent.iterdir()] == ["record.json"]
 
