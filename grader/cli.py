@@ -1,4 +1,4 @@
-"""The command line: `python -m grader grade`, `quiz`. The only module that prints."""
+"""The command line: `python -m grader grade`, `lint`, `quiz`. The only module that prints."""
 
 from __future__ import annotations
 
@@ -173,7 +173,8 @@ def _lint(options: argparse.Namespace) -> int:
     if not problems:
         raise UsageError(f"DIR: got {options.submission}, expected a folder with pNN/<file>.py")
     sources = [read_source(problem, options.submission) for problem in problems]
-    _write(lint.render(sources, width=_report_width(), color=_wants_color()))
+    if _has_stdout():
+        _write(lint.render(sources, width=_report_width(), color=_wants_color()))
     return scoring.EXIT_POINTS_LOST if any(map(lint.is_refused, sources)) else 0
 
 
@@ -304,11 +305,13 @@ def _write_json(path: Path | None, record: GradeRecord) -> None:
 
 def _print_report(record: GradeRecord, *, maps: bool) -> None:
     """Print the report, where there is a standard output."""
-    try:
-        sys.stdout.isatty()
-    except (AttributeError, ValueError):  # closed before the start
-        return
-    _write(terminal.render(record, width=_report_width(), color=_wants_color(), maps=maps))
+    if _has_stdout():
+        _write(terminal.render(record, width=_report_width(), color=_wants_color(), maps=maps))
+
+
+def _has_stdout() -> bool:
+    """Whether standard output was open when Python started, and still is."""
+    return sys.stdout is not None and not sys.stdout.closed
 
 
 def _report_width() -> int:

@@ -1,4 +1,7 @@
-"""One case of one check: call the submission, judge what came back, say it to the student."""
+"""One case of one check: call the submission, judge what came back, say it to the student.
+
+Over 400 lines: every way in which a case can go wrong is told in this one file.
+"""
 
 from __future__ import annotations
 
@@ -128,9 +131,9 @@ class CaseRun:
         names = right_without_kernels(judged, idle.outputs, expected, earlier)
         if not names:
             return None
-        headline = f"{_are(list(names))} right though no kernel ran: PyTorch computes what kernels"
-        headline += " are to compute"
-        help = "each call was made once more with kernels that do nothing; docs/source-policy.md"
+        headline = f"{_are(list(names))} right though no kernel ran: it does not come from your"
+        headline += " kernels"
+        help = "this call was made with kernels that do nothing; compute and store it in a kernel"
         return self._finding(Verdict.ERROR, headline, help=help)
 
     def _look_at_out(

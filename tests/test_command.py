@@ -47,6 +47,19 @@ def finish(process, timeout=60.0):
     return process.returncode, out, err
 
 
+def test_without_a_standard_output_the_exit_code_tells_what_lint_found(tmp_path):
+    write_answers(tmp_path, {"p02": "import os\nos.abort()\n"})
+    done = subprocess.run(
+        [sys.executable, "-m", "grader", "lint", str(tmp_path)],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        preexec_fn=lambda: os.close(1),
+    )
+    assert (done.returncode, done.stderr) == (1, "")
+
+
 STREAMS = {
     "closed": lambda: os.close(1),
     "closed, and so are errors": lambda: (os.close(1), os.close(2)),

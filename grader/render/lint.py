@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Iterator
 
-from rich.console import Console
 from rich.text import Text
 
 from grader.manifest import load_problem
 from grader.model import Verdict
-from grader.render.text import clean, plural, wrap
+from grader.render.text import clean, plural, text_console, wrap
 from grader.source import Source
 
 _MOST = 20  # violations of one file
@@ -23,17 +21,7 @@ def is_refused(source: Source) -> bool:
 
 def render(sources: Iterable[Source], *, width: int = 80, color: bool = False) -> str:
     """Return a line per clean file, and per violation its line, rule, text and help."""
-    console = Console(
-        file=io.StringIO(),
-        width=width,
-        force_terminal=color,
-        color_system="standard" if color else None,
-        legacy_windows=False,
-        emoji=False,
-        highlight=False,
-        markup=False,
-        _environ={},
-    )
+    console = text_console(width, color=color)
     for source in sources:
         for text, style in _lines(source, width):
             console.print(Text(text, style=style), soft_wrap=True)

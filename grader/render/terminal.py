@@ -5,11 +5,10 @@ The text is ASCII apart from what it quotes, and the words say everything: colou
 
 from __future__ import annotations
 
-import io
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -28,7 +27,16 @@ from grader.model import (
 )
 from grader.render.kernels import kernel_table, kernels_of, spill_lines
 from grader.render.message import ID_LIMIT, NAME_LIMIT, causes, message_lines
-from grader.render.text import byte_size, clean, fit, milliseconds, plural, points, wrap
+from grader.render.text import (
+    byte_size,
+    clean,
+    fit,
+    milliseconds,
+    plural,
+    points,
+    text_console,
+    wrap,
+)
 from grader.render.tiles import tile_lines
 
 MIN_WIDTH = 72
@@ -81,17 +89,7 @@ def render(record: GradeRecord, *, width: int = 80, color: bool = False, maps: b
     There are escape codes in it only with `color`, and with `maps` the tiles that a kernel visits.
     """
     width = max(width, MIN_WIDTH)
-    console = Console(
-        file=io.StringIO(),
-        width=width,
-        force_terminal=color,
-        color_system="standard" if color else None,
-        legacy_windows=False,
-        emoji=False,
-        highlight=False,
-        markup=False,
-        _environ={},
-    )
+    console = text_console(width, color=color)
     blocks: list[list[RenderableType]] = [
         _lines(_heading(record, width)),
         _table(record, width),

@@ -6,11 +6,13 @@ or a million characters. Every string of a record goes through `clean` or `clean
 
 from __future__ import annotations
 
+import io
 import re
 import unicodedata
 from typing import Any
 
 from rich.cells import cell_len, chop_cells
+from rich.console import Console
 
 from grader.model import finite
 
@@ -140,3 +142,18 @@ def byte_size(value: Any) -> str | None:
 def plural(count: int, noun: str) -> str:
     """Return "1 check", "2 checks"."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def text_console(width: int, *, color: bool) -> Console:
+    """Return a console that writes into a `StringIO`, the same whatever terminal there is."""
+    return Console(
+        file=io.StringIO(),
+        width=width,
+        force_terminal=color,
+        color_system="standard" if color else None,
+        legacy_windows=False,
+        emoji=False,
+        highlight=False,
+        markup=False,
+        _environ={},
+    )
