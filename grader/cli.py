@@ -22,6 +22,7 @@ from grader.progress import Progress
 from grader.quiz import command as quiz_command
 from grader.quiz.questions import LEVELS
 from grader.render import lint, terminal
+from grader.running import inspection
 from grader.source import read_source
 
 EXIT_USAGE = 2
@@ -75,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     grade.add_argument("--json", type=Path, metavar="FILE", help="write the grade record as JSON")
     grade.add_argument(
-        "--official", action="store_true", help="for credit: refuse to run without a sandbox"
+        "--official", action="store_true", help="for credit: submissions run in a jail"
     )
     grade.add_argument(
         "--fail-under", type=float, metavar="N", help="exit 0 from N required points on, else 1"
@@ -119,13 +120,13 @@ def _grade(options: argparse.Namespace) -> int:
         raise UsageError(f"--fail-under: got {options.fail_under}, expected 0 to 150 points")
     if options.official and options.no_policy:
         raise UsageError("--no-policy: got it with --official, expected one of them")
-    if options.official:
-        raise EnvironmentFault(
-            "--official: the sandbox that grading for credit requires is not part of this"
-            " version; grade without --official (the record says: not for credit)"
-        )
+    if options.official and (options.quick or options.exitfirst):
+        name = "--quick" if options.quick else "--exitfirst"
+        raise UsageError(f"{name}: got it with --official, which grades everything")
     _heed_interrupts()
     environment = probe(options.device)
+    if options.official:
+        _inspect_jail(environment)
     given = options.submission / GIVEN.name
     if given.exists() and given.resolve() != GIVEN:
         note = f"{given.name}/ in the submission is not used: the judge has its own copy"
@@ -144,6 +145,7 @@ def _grade(options: argparse.Namespace) -> int:
         quick=options.quick,
         exit_first=options.exitfirst,
         policy=not options.no_policy,
+        official=options.official,
     )
     totals = {
         p.id: sum(len(p.cases(c, seed, environment.device)) for c in p.checks)
@@ -160,6 +162,20 @@ def _grade(options: argparse.Namespace) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not lose the report
     _hand_over(options.json, record, maps=options.map)
     return scoring.exit_code(record, options.fail_under, options.exit_zero)
+
+
+def _inspect_jail(environment: Environment) -> None:
+    """See that no submission can break out of its jail on this machine.
+
+    Raises:
+        EnvironmentFault: it could; nothing is graded for credit then.
+    """
+    try:
+        inspection.inspect(cuda=environment.device == "cuda")
+    except inspection.JailFault as fault:
+        raise EnvironmentFault(
+            f"--official: {fault}; without --official the record says: not for credit"
+        ) from None
 
 
 def _lint(options: argparse.Namespace) -> int:

@@ -76,6 +76,7 @@ class TestRequest(Record):
     lost_s: Seconds = 0.0
     compile_workers: int = 1
     token: str = ""  # begins every line of the events: others may write into the pipe
+    official: bool = False  # workers run in a jail
 
 
 class MeasureRequest(Record):
@@ -83,7 +84,8 @@ class MeasureRequest(Record):
 
     sources: tuple[SourceFile, ...]
     device: Literal["cpu", "cuda"]
-    token: str = ""  # as of a TestRequest
+    token: str = ""  # these as of a TestRequest
+    official: bool = False
 
 
 class Evidence(Record):

@@ -59,7 +59,7 @@ class Request:
     """What to grade and how; `jobs` problems are tested side by side on `cores`.
 
     `quick` leaves speed and memory out, `exit_first` ends a problem at its first failure. Without
-    `policy` a file may contain anything.
+    `policy` a file may contain anything. What is `official` runs in a jail.
     """
 
     submission: Path
@@ -72,6 +72,7 @@ class Request:
     quick: bool = False
     exit_first: bool = False
     policy: bool = True
+    official: bool = False
 
 
 @dataclasses.dataclass
@@ -138,7 +139,7 @@ class Grader:
         )
         totals, bonus = scoring.total(results)
         return GradeRecord(
-            mode="local",
+            mode="official" if self.request.official else "local",
             environment=self.request.environment,
             seed=self.request.seed,
             submission=self.request.shown_as,
@@ -192,6 +193,7 @@ class Grader:
             children=self._children,
             compile_workers=compile_workers,
             exit_first=self.request.exit_first,
+            official=self.request.official,
             on_case=lambda check, verdict: self.progress.case_done(problem.id, check, verdict),
         )
         self._runs.append(run)
@@ -281,7 +283,12 @@ class Grader:
         What had run may have brought it about.
         """
         sources = tuple(SourceFile.of(id, self._sources[id].data) for id in problem_ids)
-        request = MeasureRequest(sources=sources, device=self._device, token=secrets.token_hex())
+        request = MeasureRequest(
+            sources=sources,
+            device=self._device,
+            token=secrets.token_hex(),
+            official=self.request.official,
+        )
         run = _Measuring()
         for line in self._children.events(
             "grader.measure", [], request.model_dump_json(), _MEASURE_S, run.ending

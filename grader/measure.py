@@ -34,7 +34,7 @@ from grader.findings import (
 )
 from grader.manifest import ROOT, Problem, load_problem
 from grader.model import MemoryFigures, SpeedFigures, Verdict
-from grader.running import forks, memory, speed
+from grader.running import forks, jail, memory, speed
 from grader.running.pipe import EventPipe, read_request
 from grader.running.protocol import Ended, Reply, Status
 from grader.running.sandbox import Sandbox, server_environment
@@ -61,7 +61,10 @@ def main() -> None:
     def emit(event: Event) -> None:
         pipe.send(write_event(event, request.token))
 
-    with forks.forking(server_environment()):
+    workers = contextlib.nullcontext() if request.official else forks.forking(server_environment())
+    if request.official:
+        jail.require()
+    with workers:
         torch.set_num_threads(len(os.sched_getaffinity(0)))
         reference.make_first_calls()
         measure(request, emit)

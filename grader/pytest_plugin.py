@@ -41,9 +41,12 @@ _FINDING = pytest.StashKey[Finding]()
 def pytest_configure(config: pytest.Config) -> None:
     run = config.stash[_RUN] = Run(config)
     if run.request is not None:
-        from grader.running import forks, sandbox
+        from grader.running import forks, jail, sandbox
 
-        forks.open_server(sandbox.server_environment())  # imports while this process does
+        if run.request.official:
+            jail.require()
+        else:
+            forks.open_server(sandbox.server_environment())  # imports while this process does
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -156,6 +156,8 @@ def _of_end(ended: Ended, what: str) -> Outcome:
     if ended.timeout:
         verdict = Verdict.TIMEOUT
         help = "does every loop come closer to its end in each round?"
+    elif ended.over is not None:
+        help = "a call gets by with one process, and with the memory of its tiles"
     elif ended.signal_name == "SIGKILL":
         help = "Linux kills a process like this when memory runs out"
     elif ended.signal_name is not None:
@@ -168,6 +170,8 @@ def _of_end(ended: Ended, what: str) -> Outcome:
 def _how_ended(ended: Ended, what: str) -> str:
     if ended.timeout:
         return f"no result after {ended.waited_s:.3g} s: the {what} was stopped"
+    if ended.over is not None:
+        return f"the judge ended the {what}: {ended.over}"
     if ended.signal_name:
         return f"the process died with {ended.signal_name} during the {what}"
     if ended.exit_code is not None:

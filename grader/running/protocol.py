@@ -86,7 +86,7 @@ class Ended:
 
     Both are None when it lives but closed its end of the channel. `started` is False as long as
     only the judge's own code had run in it. `line` is where the submission was, 0 if unknown;
-    `recursive`, whether it was there many times over.
+    `recursive`, whether it was there many times over; `over`, of which limit the judge ended it.
     """
 
     timeout: bool = False
@@ -96,6 +96,7 @@ class Ended:
     waited_s: float = 0.0
     started: bool = True
     recursive: bool = False
+    over: str | None = None
 
 
 def failed(result: Reply | Ended) -> bool:

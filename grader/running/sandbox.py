@@ -1,7 +1,8 @@
 """Starts a worker process for one submitted file, talks to it under a deadline, and ends it.
 
 The worker is a fresh interpreter, or is forked from one that has seen nothing but torch
-(grader/running/forks.py), never from the judge. It has a session of its own, a small environment,
+(grader/running/forks.py), never from the judge; in an official run it is a fresh one in a jail
+(grader/running/jail.py). It has a session of its own, a small environment,
 no inherited descriptor but its end of the channel, and a private copy of exactly the bytes that
 were checked. What it prints is read while the judge waits, and only the tail of the
 current request is kept. Processes that it leaves behind come back to the judge and are killed.
@@ -26,8 +27,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from grader.running import forks, reaper, scratch
+from grader.running import forks, jail, reaper, scratch, warden
 from grader.running.protocol import REPLY, STARTED, Ended, Reply
+from grader.running.usage import Tree
 
 _WORKER = Path(__file__).with_name("worker.py")
 _ROOT = _WORKER.parent.parent.parent
@@ -38,6 +40,7 @@ _WARNING = re.compile(r"([^:\n]+):\d+: \w*Warning: ")  # of Python's, its source
 _MANY_TIMES = 5  # one line in the hundred frames of a dump: its function calls itself
 _LIVENESS_S = 0.5
 _DUMP_S = 1.0
+_SIGNALLED = 128  # bubblewrap's exit status for a worker that signal N ended is that plus N
 START_TIMEOUT_S = 120.0  # the interpreter and torch, perhaps from a cold network disk
 IMPORT_TIMEOUT_S = 60.0  # the submitted file
 MEMORY_LIMIT_BYTES = 4 * 2**30  # what a submission may take on the CPU beyond torch itself
@@ -90,17 +93,24 @@ class Sandbox:
         ours.setblocking(False)
         self._channel = ours
         environment = _environment(device, interpret, threads, self._folder)
-        if own_cache:
-            environment["TRITON_CACHE_DIR"] = str(self._folder / "cache")
+        kernels = self._folder / "cache" if own_cache else jail.kernels()
+        if kernels:
+            environment["TRITON_CACHE_DIR"] = str(kernels)
         program = program or _WORKER
+        self._jailed = jail.kernels() is not None
+        self._first = 0  # process 1 of the jail
+        self._warden: warden.Warden | None = None
         forked = None
-        if not fresh:
+        if not fresh and not self._jailed:
             forked = forks.start(program.name, self._folder, environment, theirs.fileno())
+        command = [
+            *(sys.executable, "-I", "-B", "-u", "-X", "utf8"),
+            *(str(program), str(theirs.fileno())),
+        ]
+        if self._jailed:
+            command = jail.enclose(command, self._folder, [path], cuda=device == "cuda")
         self._process = forked or reaper.start(
-            [
-                *(sys.executable, "-I", "-B", "-u", "-X", "utf8"),
-                *(str(program), str(theirs.fileno())),
-            ],
+            command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -111,6 +121,7 @@ class Sandbox:
             start_new_session=True,
         )
         theirs.close()
+        self._pid = self._process.pid
         assert self._process.stdout is not None
         self._stdout = self._process.stdout
         os.set_blocking(self._stdout.fileno(), False)
@@ -132,13 +143,24 @@ class Sandbox:
     @property
     def pid(self) -> int:
         """Process id of the worker."""
-        return self._process.pid
+        return self._pid
+
+    def tree(self) -> Tree:
+        """Return the worker with all that it starts, once it is ready."""
+        if self._jailed:
+            return Tree(self._pid, lambda: {self._pid}, self._first)
+        return Tree(self._pid, reaper.started)
 
     def ready(self) -> Reply | Ended:
         """Wait until the submission is imported."""
         started = self._receive(STARTED, START_TIMEOUT_S)
         if isinstance(started, Ended):
             return dataclasses.replace(started, started=False)
+        if self._jailed and self._warden is None:
+            self._first, self._pid = warden.processes_of(self._process.pid) or (0, 0)
+            if not self._first:  # it died
+                return self._ended(timeout=False, waited_s=0.0)
+            self._warden = warden.Warden(self._first, kernels=jail.kernels())
         return self._receive(self._load_nonce, IMPORT_TIMEOUT_S)
 
     def ask(self, what: str, timeout_s: float, fds: tuple[int, ...] = (), **fields: Any):
@@ -180,7 +202,7 @@ class Sandbox:
     def _ended(self, *, timeout: bool, waited_s: float) -> Ended:
         if timeout:  # the worker's fault handler prints where it is, then it dies
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self._process.pid, signal.SIGABRT)
+                os.kill(self._pid, signal.SIGABRT)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_DUMP_S)
         code = self._process.poll()
@@ -192,9 +214,12 @@ class Sandbox:
             self._tail[:] = self._tail.replace(b"Fatal Python error: Aborted", b"Stopped here:")
             return Ended(timeout=True, line=line, waited_s=waited_s, recursive=recursive)
         name = None
+        if self._jailed and code is not None and code > _SIGNALLED:
+            code = _SIGNALLED - code
         if code is not None and code < 0:
             name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-        return Ended(False, code, name, line, waited_s, recursive=recursive)
+        over = self._warden.over if self._warden else None
+        return Ended(False, code, name, line, waited_s, recursive=recursive, over=over)
 
     def _last_lines(self) -> list[int]:
         """Return the submission's lines in the last dump of a fatal signal, the innermost first."""
@@ -242,6 +267,12 @@ class Sandbox:
 
     def kill(self) -> None:
         """End the worker, every process of its group, and those that left the group."""
+        if self._warden:
+            self._warden.stop()
+        first, self._first = self._first, 0
+        if first:  # with it dies all that is in the jail
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(first, signal.SIGKILL)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -22,6 +22,8 @@ from grader.source import Source
 # did: whoever loops forever in one case does so in many.
 _PATIENCE_S = 2.5
 _PATIENCE_FACTOR = 10.0
+# A worker that does not start this often, one after the other, will not for the next case either.
+_STARTS = 3
 # On a GPU a call may still compile, or autotune, what was not compiled beforehand.
 _COMPILE_FACTOR = 3.0
 
@@ -85,6 +87,7 @@ class Session:
         self.budget = budget
         self.unusable: CallEvidence | None = None
         self._answered = False  # at least one call came back with outputs
+        self._unstarted: list[CallEvidence] = []  # one behind the other
         self._sandbox: Sandbox | None = None
         self._ready = False
 
@@ -126,6 +129,8 @@ class Session:
         why = self.budget.used_up()
         if why is not None:
             return CallEvidence(over_budget=why)
+        if len(self._unstarted) >= _STARTS:
+            return self._unstarted[-1]
         start = time.monotonic()
         evidence = self._import()
         start_s = time.monotonic() - start
@@ -160,11 +165,13 @@ class Session:
         result = self._sandbox.ready()
         if failed(result):
             evidence = self._ended(result, "import")
-            if not (isinstance(result, Ended) and not result.started):
+            if isinstance(result, Ended) and not result.started:
+                self._unstarted.append(evidence)
+            else:
                 self.unusable = evidence
             self.close()
             return evidence
-        self._ready = True
+        self._ready, self._unstarted = True, []
         return None
 
     def _exchange(

@@ -23,7 +23,6 @@ import torch
 from grader.cases import Case
 from grader.inputs import Inputs, make_inputs
 from grader.manifest import Problem
-from grader.running import reaper
 from grader.running.arena import POISON, Arena, Layout
 from grader.running.placing import place
 from grader.running.protocol import Ended, Reply, Status, failed
@@ -121,7 +120,6 @@ class Bench:
 
         A baseline has no entry point yet when it has been imported: each go names one.
         """
-        timed = Timed(worker, Tree(worker.pid, reaper.started), entry, budget)
         start = time.monotonic()
         result = worker.ready()
         if budget is not None:
@@ -129,6 +127,7 @@ class Bench:
         unnamed = isinstance(result, Reply) and result.status == Status.NO_ENTRY
         if failed(result) and not (unnamed and entry is not None):
             raise CallFailed(result)
+        timed = Timed(worker, worker.tree(), entry, budget)
         if self.device == "cuda":
             assert self._cuda is not None
             exported = self._cuda.untyped_storage()._share_cuda_()

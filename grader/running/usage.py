@@ -40,21 +40,27 @@ def descendants(pid: int) -> list[int]:
 
 
 class Tree:
-    """A worker, what it started, and what became the judge's child when its parent died.
+    """A worker, what it started, and its orphans: what became a child of `adopter`.
 
-    `started` returns the children that the judge itself started; all others are orphans. Without
-    it those are taken for the judge's that exist now.
+    That is the judge, unless another process is told. `started` returns the children of it that
+    are no orphans. Without it those are taken for such that exist now.
     """
 
-    def __init__(self, pid: int, started: Callable[[], Collection[int]] | None = None) -> None:
+    def __init__(
+        self,
+        pid: int,
+        started: Callable[[], Collection[int]] | None = None,
+        adopter: int | None = None,
+    ) -> None:
         self.pid = pid
-        before = frozenset(children(os.getpid())) - {pid}
+        self.adopter = adopter or os.getpid()
+        before = frozenset(children(self.adopter)) - {pid}
         self._started = started or (lambda: before)
 
     def pids(self) -> list[int]:
         """Return the processes of the tree that exist now."""
         known = set(self._started())
-        orphans = [pid for pid in children(os.getpid()) if pid not in known]
+        orphans = [pid for pid in children(self.adopter) if pid not in known]
         found = [self.pid, *descendants(self.pid)]
         for orphan in orphans:
             found += [orphan, *descendants(orphan)]
@@ -63,17 +69,21 @@ class Tree:
     def cpu_seconds(self) -> float:
         """Return the CPU time of the tree so far, dead processes included."""
         pids = self.pids()
-        return _reaped_seconds() + sum(_own_seconds(p) + _waited_seconds(p) for p in pids)
+        waited = self.reaped_seconds() + sum(map(_waited_seconds, pids))
+        return waited + sum(map(_own_seconds, pids))
+
+    def reaped_seconds(self) -> float:
+        """Return the CPU time of the orphans that have been waited for, the judge's own included."""
+        return _waited_seconds(self.adopter)
 
     def resident_bytes(self) -> int:
         """Return the resident memory of the tree, shared memory counted once for each process."""
-        return sum(_status_bytes(pid, "VmRSS:") for pid in self.pids())
+        return sum(map(resident_bytes, self.pids()))
 
 
-def _reaped_seconds() -> float:
-    """Return the CPU time of the children that this process has waited for."""
-    reaped = os.times()
-    return reaped.children_user + reaped.children_system
+def resident_bytes(pid: int) -> int:
+    """Return the resident memory of one process, 0 if there is none."""
+    return _status_bytes(pid, "VmRSS:")
 
 
 def _own_seconds(pid: int) -> float:
@@ -180,7 +190,7 @@ class CpuTime(Watch):
         self.seconds = sum(spent[pid] for pid in self._alive) + vanished
 
     def _waited_for(self) -> float:
-        return _reaped_seconds() + sum(map(_waited_seconds, self._tree.pids()))
+        return self._tree.reaped_seconds() + sum(map(_waited_seconds, self._tree.pids()))
 
 
 class PeakMemory(Watch):
@@ -203,7 +213,7 @@ class PeakMemory(Watch):
     def _look(self) -> None:
         pids = self._pids()
         marks = [_status_bytes(pid, "VmHWM:") for pid in pids[:1]]
-        now = [_status_bytes(pid, "VmRSS:") for pid in pids]
+        now = list(map(resident_bytes, pids))
         self.peak_bytes = max(self.peak_bytes, sum(now), *(sum(now[1:]) + mark for mark in marks))
 
     def _end(self) -> None:

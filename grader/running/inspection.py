@@ -1,0 +1,163 @@
+"""Tries out whether the jail holds on this machine; an official run begins with it.
+
+A probe in the jail does what a hostile submission would; what it could do is a hole. A jail that
+cannot be made at all, or has a hole, is a `JailFault`: nothing is graded for credit then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from grader.running import jail, reaper, scratch, usage, warden
+
+_PROBE = Path(__file__).with_name("jail_probe.py")
+_ROOT = _PROBE.parent.parent.parent
+_HIDDEN = ("solutions", "tests", "reference", "problems/p01", "grader/judge.py", ".git")
+_DEVICES = {"null", "zero", "full", "random", "urandom", "tty", "console"}
+_TIMEOUT_S = 30.0
+_GONE_S = 5.0
+_FEW_PROCESSES = 8
+_LITTLE_BYTES = 256 * 2**20
+_HOG = "import os, time; held = [b'x' * 2**20 for _ in range(2048)]; time.sleep(60)"
+_BOMB = "import os, time\nfor _ in range(40): os.fork() or time.sleep(60)\ntime.sleep(60)"
+_NAMESPACES = (
+    "bubblewrap needs unprivileged user namespaces: in a container start it with"
+    " --security-opt seccomp=unconfined --security-opt apparmor=unconfined, on Ubuntu 24.04 allow"
+    " them with sysctl kernel.apparmor_restrict_unprivileged_userns=0"
+)
+
+
+class JailFault(Exception):
+    """The jail cannot be made on this machine, or does not hold; says what to do."""
+
+
+def inspect(*, cuda: bool) -> None:
+    """Let a probe try to break out.
+
+    Raises:
+        JailFault: it could.
+    """
+    if jail.bubblewrap() is None:
+        raise JailFault("bubblewrap is not installed: install the package bubblewrap (bwrap)")
+    reaper.adopt_orphans()
+    folder = Path(tempfile.mkdtemp(prefix="inspection-", dir=scratch.folder()))
+    try:
+        _expect_walls(folder, cuda=cuda)
+        for name, program in (("memory", _HOG), ("processes", _BOMB)):
+            _expect_limit(folder, name, program)
+    finally:
+        scratch.remove_tree(folder)
+
+
+def _expect_walls(folder: Path, *, cuda: bool) -> None:
+    secret = scratch.folder() / "secret"
+    secret.touch()
+    asked = {
+        "hidden": [str(_ROOT / name) for name in _HIDDEN]
+        + [str(secret), str(Path.home() / ".ssh"), f"/proc/{os.getpid()}"],
+        "read_only": ["/", "/dev", "/usr", "/etc", "/proc", str(_PROBE.parent), sys.prefix],
+        "limited": ["/tmp", "/dev/shm", str(folder)],
+        "spare_bytes": jail.FOLDER_BYTES + 2**20,
+        "judge": os.getpid(),
+        "daemon": True,
+    }
+    command = [sys.executable, "-I", "-S", str(_PROBE), json.dumps(asked)]
+    with _jailed(command, folder, cuda=cuda) as child:
+        try:
+            out, _ = child.communicate(timeout=_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            raise JailFault("the jail was not made in time: is the machine busy?") from None
+    text = out.decode("utf-8", "replace").strip()
+    try:
+        found = json.loads(text.splitlines()[-1])
+    except (ValueError, IndexError):
+        said = (text.splitlines() or ["it said nothing"])[-1][:200]
+        raise JailFault(f"the jail cannot be made ({said}); {_NAMESPACES}") from None
+    holes = list(_holes(found, cuda=cuda))
+    if holes:
+        raise JailFault(f"the jail does not hold: {'; '.join(holes)}")
+
+
+def _holes(found: dict[str, Any], *, cuda: bool) -> list[str]:
+    """Say what a probe could do that it must not be able to."""
+    holes = [f"{path} is in view" for path in found["seen"]]
+    holes += [f"{path} can be written to" for path in found["written"]]
+    holes += [f"{path} has no limit" for path in found["unlimited"]]
+    devices = set(found["devices"]) - _DEVICES
+    if cuda:
+        devices = {name for name in devices if not name.startswith("nvidia")}
+    holes += [f"/dev/{name} is in view" for name in sorted(devices)]
+    told = {
+        "other processes are in view": found["processes"] > _FEW_PROCESSES,
+        "the judge can be sent signals": found["signals"],
+        "a network is in reach": found["networks"] or found["reaches"],
+        "further user namespaces can be made": found["users"],
+        "it has capabilities": int(found["capabilities"] or "1", 16) != 0,
+        "it may gain privileges": found["may_gain"],
+        "it is root": found["uid"] == 0,
+    }
+    return holes + [what for what, holds in told.items() if holds]
+
+
+def _expect_limit(folder: Path, name: str, program: str) -> None:
+    """See the warden end what takes too much, and all that it started with it."""
+    with _jailed([sys.executable, "-I", "-S", "-c", program], folder) as child:
+        first = _wait_for(lambda: warden.processes_of(child.pid))
+        if first is None:
+            raise JailFault(f"the jail cannot be watched; {_NAMESPACES}")
+        watch = warden.Warden(first[0], processes=_FEW_PROCESSES, memory_bytes=_LITTLE_BYTES)
+        ended = _wait_for(lambda: child.poll() is not None)
+        watch.stop()
+    if not ended or watch.over is None:
+        raise JailFault(f"the jail does not hold: the limit of {name} is not kept")
+
+
+@contextlib.contextmanager
+def _jailed(command: list[str], folder: Path, *, cuda: bool = False):
+    """Run a command in the jail, end it, and see that nothing of it is left.
+
+    Raises:
+        JailFault: a process outlived it.
+    """
+    before = set(usage.descendants(os.getpid()))
+    child = reaper.start(
+        jail.enclose(command, folder, [], cuda=cuda),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={"PATH": os.environ.get("PATH", os.defpath)},
+        start_new_session=True,
+    )
+    try:
+        yield child
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.communicate()
+    gone = _wait_for(lambda: not _alive(set(usage.descendants(os.getpid())) - before), _GONE_S)
+    reaper.ended(child)
+    if not gone:
+        raise JailFault("the jail does not hold: a process outlived it")
+
+
+def _alive(pids: set[int]) -> list[int]:
+    return [pid for pid in pids if usage.resident_bytes(pid)]
+
+
+def _wait_for(condition: Any, seconds: float = _TIMEOUT_S) -> Any:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.01)
+    return None

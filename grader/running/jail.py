@@ -1,0 +1,120 @@
+"""The walls around the workers of an official run: namespaces of their own, made by bubblewrap.
+
+A worker in the jail sees the system's programs and libraries, this Python, the judge's own worker
+and one submitted file, all read-only; folders of limited size that vanish with it; processes,
+network, IPC and users of its own, of which there are none; and of devices the GPU that is graded on
+and those without contents. What it takes of memory and processes is watched from outside
+(grader/running/warden.py). Whether all this holds here is tried out before anything is graded
+(grader/running/jail_test.py). bubblewrap 0.8 or newer: `man bwrap`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from grader.running import scratch
+
+_RUNNING = Path(__file__).parent
+_ROOT = _RUNNING.parent.parent
+_NOBODY = "65534"
+TMP_BYTES = 64 * 2**20  # of each of /tmp and /dev/shm
+FOLDER_BYTES = 256 * 2**20  # of the folder in which a worker runs
+_SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64")
+_SETTINGS = ("/etc/ld.so.cache", "/etc/alternatives")
+_OWN = (
+    *("grader/__init__.py", "grader/cases.py", "grader/dtypes.py", "grader/running"),
+    "problems/given",
+)
+_GPUS = Path("/proc/driver/nvidia/gpus")
+_DRIVER = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
+
+_kernels: Path | None = None
+
+
+def require() -> None:
+    """Put every worker that this process starts from now on into the jail."""
+    global _kernels
+    if _kernels is None:
+        _kernels = scratch.folder() / "kernels"
+        _kernels.mkdir()
+
+
+def kernels() -> Path | None:
+    """Where jailed workers of this process keep what they compile; None where none is required."""
+    return _kernels
+
+
+def bubblewrap() -> str | None:
+    """Return the path of bubblewrap, None where it is not installed."""
+    return shutil.which("bwrap")
+
+
+def enclose(command: list[str], folder: Path, files: list[Path], *, cuda: bool) -> list[str]:
+    """Return the command that runs `command` in the jail.
+
+    Its working directory is `folder`, an empty one of its own in the place of ours, but for `files`
+    of ours. Open descriptors are passed on, the environment too.
+    """
+    walls = [
+        bubblewrap() or "bwrap",
+        *("--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"),
+        *("--unshare-cgroup-try", "--disable-userns", "--uid", _NOBODY, "--gid", _NOBODY),
+        *("--cap-drop", "ALL", "--new-session", "--die-with-parent", "--hostname", "worker"),
+        *("--size", str(TMP_BYTES), "--tmpfs", "/tmp"),
+        *_read_only(),
+        *("--proc", "/proc", "--dev", "/dev"),
+        *("--size", str(TMP_BYTES), "--tmpfs", "/dev/shm"),
+    ]
+    for device in _devices() if cuda else ():
+        walls += ["--dev-bind", device, device]
+    walls += ["--size", str(FOLDER_BYTES), "--tmpfs", str(folder)]
+    if _kernels is not None:
+        walls += ["--bind", str(_kernels), str(_kernels)]
+    for file in files:
+        walls += ["--ro-bind", str(file), str(file)]
+    walls += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", str(folder)]
+    return [*walls, "--", *command]
+
+
+def _read_only() -> list[str]:
+    """Bind what a worker reads: the system, this Python with its packages, the judge's worker."""
+    arguments = ["--ro-bind", "/usr", "/usr"]
+    for path in _SYSTEM:
+        if os.path.islink(path):
+            arguments += ["--symlink", os.readlink(path), path]
+        elif os.path.isdir(path):
+            arguments += ["--ro-bind", path, path]
+    shown = [Path("/usr")]
+    python = [sys.base_prefix, sys.prefix, *filter(os.path.isdir, sys.path)]
+    libraries = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
+    tools = [os.path.dirname(os.environ.get(n, "")) for n in ("TRITON_LIBCUDA_PATH", "CUDA_HOME")]
+    for name in (*python, *filter(os.path.isdir, [*libraries, *tools])):
+        path = Path(os.path.abspath(name))
+        # A folder above the checkout would show the answers.
+        if path in (_ROOT, *_ROOT.parents) or any(path.is_relative_to(s) for s in shown):
+            continue
+        shown.append(path)
+        arguments += ["--ro-bind", str(path), str(path)]
+    for name in (*_SETTINGS, *(str(_ROOT / name) for name in _OWN)):
+        arguments += ["--ro-bind-try", name, name]
+    return arguments
+
+
+def _devices() -> list[str]:
+    """Return the device nodes of the GPU that CUDA shows first, those of all if it is not known."""
+    import torch
+
+    uuid = f"GPU-{torch.cuda.get_device_properties(0).uuid}"
+    nodes = [path for path in _DRIVER if os.path.exists(path)]
+    for information in _GPUS.glob("*/information"):
+        fields = dict(
+            map(str.strip, line.split(":", 1))
+            for line in information.read_text(encoding="utf-8").splitlines()
+            if ":" in line
+        )
+        if fields.get("GPU UUID") == uuid:
+            return [f"/dev/nvidia{fields['Device Minor']}", *nodes]
+    return [*map(str, sorted(Path("/dev").glob("nvidia[0-9]*"))), *nodes]
