@@ -35,6 +35,7 @@ from grader.findings import (
 from grader.manifest import ROOT, Problem, load_problem
 from grader.model import MemoryFigures, SpeedFigures, Verdict
 from grader.running import forks, jail, memory, speed
+from grader.running.device_memory import DeviceMemoryFault
 from grader.running.pipe import EventPipe, read_request
 from grader.running.protocol import Ended, Reply, Status
 from grader.running.sandbox import Sandbox, server_environment
@@ -73,13 +74,19 @@ def main() -> None:
 def measure(request: MeasureRequest, emit: Callable[[Event], None]) -> None:
     """Measure every file of `request` and emit its evidence."""
     with _device_lock(request.device):
-        bench = Bench(request.device)
+        try:
+            bench = Bench(request.device)
+        except DeviceMemoryFault as fault:  # WSL has none
+            reason = f"not measured: no GPU memory shared between processes ({fault})"
+            for file in request.sources:
+                _tell(emit, file, _both(Verdict.NOT_MEASURED, reason))
+            return
         naive_py = (_BASELINE.read_bytes(), "naive.py", "attention")
         with _worker(*naive_py, bench.device, fresh=bench.device == "cpu") as baseline:
             try:
                 naive = bench.attach(baseline, entry="noncausal_attention")
-            except (CallFailed, RuntimeError) as error:  # WSL has no CUDA IPC, for one
-                why = _reason(error.result) if isinstance(error, CallFailed) else str(error)
+            except CallFailed as error:
+                why = _reason(error.result)
                 reason = f"not measured: no GPU memory shared between processes ({why[:120]})"
                 for file in request.sources:
                     _tell(emit, file, _both(Verdict.NOT_MEASURED, reason))

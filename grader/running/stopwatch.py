@@ -23,6 +23,7 @@ import torch
 from grader.cases import Case
 from grader.inputs import Inputs, make_inputs
 from grader.manifest import Problem
+from grader.running import device_memory
 from grader.running.arena import POISON, Arena, Layout
 from grader.running.placing import place
 from grader.running.protocol import Ended, Reply, Status, failed
@@ -104,11 +105,12 @@ class Bench:
         self.device = device
         self.idle_bytes: int | None = None  # of host memory, a baseline that has done nothing yet
         self._cuda: torch.Tensor | None = None
+        self._cuda_fd = -1
         self._flush = torch.empty(0)
         if device == "cuda":
             total = torch.cuda.get_device_properties(0).total_memory
             self.capacity = min(8 * 2**30, total // 16)
-            self._cuda = torch.empty(self.capacity, dtype=torch.uint8, device="cuda")
+            self._cuda, self._cuda_fd = device_memory.allocate(self.capacity)
             self._flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
         else:
             self.capacity = 2**30
@@ -130,9 +132,7 @@ class Bench:
         timed = Timed(worker, worker.tree(), entry, budget)
         if self.device == "cuda":
             assert self._cuda is not None
-            exported = self._cuda.untyped_storage()._share_cuda_()
-            handle = [{"hex": x.hex()} if isinstance(x, bytes) else x for x in exported]
-            timed.ask("open", handle=handle)
+            timed.ask("open", (self._cuda_fd,), size=self._cuda.numel())
         elif entry is not None:
             self.idle_bytes = timed.tree.resident_bytes()
         return timed

@@ -73,7 +73,7 @@ class Tree:
         return waited + sum(map(_own_seconds, pids))
 
     def reaped_seconds(self) -> float:
-        """Return the CPU time of the orphans that have been waited for, the judge's own included."""
+        """Return the CPU time of the orphans that were waited for, and of what is the judge's."""
         return _waited_seconds(self.adopter)
 
     def resident_bytes(self) -> int:

@@ -210,7 +210,7 @@ class Worker:
 
     def _do_open(self, request: dict, fds: list[int]) -> protocol.Reply:
         """Map the judge's CUDA arena for speed and memory."""
-        self.cuda_arena = _open_cuda(request["handle"])
+        self.cuda_arena = device_memory.attach(fds[0], request["size"])
         return protocol.Reply(request["nonce"], protocol.Status.OK)
 
     def _do_time(self, request: dict, fds: list[int]) -> protocol.Reply:
@@ -306,18 +306,6 @@ def _kind(value: Any) -> str:
     return "None" if value is None else type(value).__name__
 
 
-def _open_cuda(handle: list) -> Any:
-    """Map memory that the judge exported; it goes by CUDA's legacy IPC handle."""
-    device, ipc_handle, size, offset, ref_handle, ref_offset, event_handle, sync = (
-        bytes.fromhex(x["hex"]) if isinstance(x, dict) else x for x in handle
-    )
-    torch.cuda.init()
-    storage = torch.UntypedStorage._new_shared_cuda(
-        device, ipc_handle, size, offset, ref_handle, ref_offset, event_handle, sync
-    )
-    return torch.empty(0, dtype=torch.uint8, device="cuda").set_(storage)
-
-
 def _warm_up(device: str) -> None:
     """Let torch and its libraries take their memory before the submission is there to be charged.
 
@@ -359,7 +347,8 @@ def end_with_parent() -> None:
 
 def _main() -> None:
     # once the search path is set
-    global access, allocations, arena, faults, given, interpreting, protocol, torch, trace, tracer
+    global access, allocations, arena, device_memory, faults, given, interpreting, protocol
+    global torch, trace, tracer
     faulthandler.enable(all_threads=False)
     _confine()
     channel = socket.socket(fileno=int(sys.argv[1]))
@@ -372,6 +361,7 @@ def _main() -> None:
         access,
         allocations,
         arena,
+        device_memory,
         faults,
         given,
         interpreting,
