@@ -90,8 +90,8 @@ def _read_only() -> list[str]:
     shown = [Path("/usr")]
     python = [sys.base_prefix, sys.prefix, *filter(os.path.isdir, sys.path)]
     libraries = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
-    tools = [os.path.dirname(os.environ.get(n, "")) for n in ("TRITON_LIBCUDA_PATH", "CUDA_HOME")]
-    for name in (*python, *filter(os.path.isdir, [*libraries, *tools])):
+    tools = [os.environ.get(name, "") for name in ("TRITON_LIBCUDA_PATH", "CUDA_HOME")]
+    for name in (*python, *filter(os.path.isdir, [*libraries, *tools, _compiler()])):
         path = Path(os.path.abspath(name))
         # A folder above the checkout would show the answers.
         if path in (_ROOT, *_ROOT.parents) or any(path.is_relative_to(s) for s in shown):
@@ -101,6 +101,13 @@ def _read_only() -> list[str]:
     for name in (*_SETTINGS, *(str(_ROOT / name) for name in _OWN)):
         arguments += ["--ro-bind-try", name, name]
     return arguments
+
+
+def _compiler() -> str:
+    """Return where the C compiler that Triton calls is installed, with its libraries."""
+    known = (os.environ.get("CC", ""), "clang", "gcc")
+    found = next(filter(None, map(shutil.which, filter(None, known))), "")
+    return os.path.dirname(os.path.dirname(os.path.realpath(found))) if found else ""
 
 
 def _devices() -> list[str]:
