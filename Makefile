@@ -24,6 +24,7 @@ help: ## list the targets
 	@echo "  MAP=1                show the tiles that your kernels visit"
 	@echo "  SUBMISSION=solutions grade another folder with pNN/<file>.py (default: problems)"
 	@echo "  DEVICE=cpu           do not use the GPU      SEED=hex  repeat a run's inputs"
+	@echo "  OFFICIAL=1           grade for credit, in a jail (needs bubblewrap)"
 	@echo "  JSON=file            write the record        PY=python  skip .venv, use this Python"
 	@echo "  SHAPES=names         shapes to time: growth, or 1,64,8,8192,128,w=128,s=4"
 	@echo "  PLOT=dir             draw plots              BENCH=...  more options of the benchmark"
@@ -53,7 +54,7 @@ grade: $(READY) ## grade your answers and print the score report
 	@"$(PY)" -m grader grade --exit-zero --submission "$(SUBMISSION)" $(if $(P),--only "$(P)") \
 	  $(if $(DEVICE),--device "$(DEVICE)") $(if $(SEED),--seed "$(SEED)") \
 	  $(if $(JSON),--json "$(JSON)") $(if $(QUICK),--quick) $(if $(X),--exitfirst) \
-	  $(if $(MAP),--map)
+	  $(if $(MAP),--map) $(if $(OFFICIAL),--official)
 
 lint: $(READY) ## list what the source policy refuses in your answers; runs nothing
 	@"$(PY)" -m grader lint "$(SUBMISSION)" $(if $(P),--only "$(P)") || [ $$? -eq 1 ]

@@ -76,7 +76,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     grade.add_argument("--json", type=Path, metavar="FILE", help="write the grade record as JSON")
     grade.add_argument(
-        "--official", action="store_true", help="for credit: submissions run in a jail"
+        "--official", action="store_true", help="for credit: grade everything, in a jail"
+    )
+    grade.add_argument(
+        "--jail", action="store_true", help="run the submission where it can reach nothing else"
     )
     grade.add_argument(
         "--fail-under", type=float, metavar="N", help="exit 0 from N required points on, else 1"
@@ -120,12 +123,13 @@ def _grade(options: argparse.Namespace) -> int:
         raise UsageError(f"--fail-under: got {options.fail_under}, expected 0 to 150 points")
     if options.official and options.no_policy:
         raise UsageError("--no-policy: got it with --official, expected one of them")
+    jailed = options.official or options.jail
     if options.official and (options.quick or options.exitfirst):
         name = "--quick" if options.quick else "--exitfirst"
         raise UsageError(f"{name}: got it with --official, which grades everything")
     _heed_interrupts()
     environment = probe(options.device)
-    if options.official:
+    if jailed:
         _inspect_jail(environment)
     given = options.submission / GIVEN.name
     if given.exists() and given.resolve() != GIVEN:
@@ -145,6 +149,7 @@ def _grade(options: argparse.Namespace) -> int:
         quick=options.quick,
         exit_first=options.exitfirst,
         policy=not options.no_policy,
+        jailed=jailed,
         official=options.official,
     )
     totals = {
@@ -174,7 +179,8 @@ def _inspect_jail(environment: Environment) -> None:
         inspection.inspect(cuda=environment.device == "cuda")
     except inspection.JailFault as fault:
         raise EnvironmentFault(
-            f"--official: {fault}; without --official the record says: not for credit"
+            f"no submission can be jailed on this machine: {fault}; without --official or --jail it"
+            " can be graded, not for credit"
         ) from None
 
 

@@ -76,7 +76,7 @@ class TestRequest(Record):
     lost_s: Seconds = 0.0
     compile_workers: int = 1
     token: str = ""  # begins every line of the events: others may write into the pipe
-    official: bool = False  # workers run in a jail
+    jailed: bool = False  # the workers, see grader/running/jail.py
 
 
 class MeasureRequest(Record):
@@ -85,7 +85,7 @@ class MeasureRequest(Record):
     sources: tuple[SourceFile, ...]
     device: Literal["cpu", "cuda"]
     token: str = ""  # these as of a TestRequest
-    official: bool = False
+    jailed: bool = False
 
 
 class Evidence(Record):

@@ -59,7 +59,7 @@ class Request:
     """What to grade and how; `jobs` problems are tested side by side on `cores`.
 
     `quick` leaves speed and memory out, `exit_first` ends a problem at its first failure. Without
-    `policy` a file may contain anything. What is `official` runs in a jail.
+    `policy` a file may contain anything. Only what is `jailed` can be `official`, for credit.
     """
 
     submission: Path
@@ -72,6 +72,7 @@ class Request:
     quick: bool = False
     exit_first: bool = False
     policy: bool = True
+    jailed: bool = False
     official: bool = False
 
 
@@ -193,7 +194,7 @@ class Grader:
             children=self._children,
             compile_workers=compile_workers,
             exit_first=self.request.exit_first,
-            official=self.request.official,
+            jailed=self.request.jailed,
             on_case=lambda check, verdict: self.progress.case_done(problem.id, check, verdict),
         )
         self._runs.append(run)
@@ -287,7 +288,7 @@ class Grader:
             sources=sources,
             device=self._device,
             token=secrets.token_hex(),
-            official=self.request.official,
+            jailed=self.request.jailed,
         )
         run = _Measuring()
         for line in self._children.events(

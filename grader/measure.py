@@ -62,8 +62,8 @@ def main() -> None:
     def emit(event: Event) -> None:
         pipe.send(write_event(event, request.token))
 
-    workers = contextlib.nullcontext() if request.official else forks.forking(server_environment())
-    if request.official:
+    workers = contextlib.nullcontext() if request.jailed else forks.forking(server_environment())
+    if request.jailed:
         jail.require()
     with workers:
         torch.set_num_threads(len(os.sched_getaffinity(0)))

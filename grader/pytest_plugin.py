@@ -43,7 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if run.request is not None:
         from grader.running import forks, jail, sandbox
 
-        if run.request.official:
+        if run.request.jailed:
             jail.require()
         else:
             forks.open_server(sandbox.server_environment())  # imports while this process does

@@ -73,7 +73,7 @@ class TestRun:
         children: Children,
         compile_workers: int = 1,
         exit_first: bool = False,
-        official: bool = False,
+        jailed: bool = False,
         on_case: Callable[[str, Verdict], None] = lambda check, verdict: None,
     ) -> None:
         self.problem = problem
@@ -85,7 +85,7 @@ class TestRun:
         self._children = children
         self._compile_workers = compile_workers
         self._exit_first = exit_first
-        self._official = official
+        self._jailed = jailed
         self._on_case = on_case
         self._spent_s = self._lost_s = 0.0
         self._current: Place | None = None
@@ -177,7 +177,7 @@ class TestRun:
             lost_s=self._lost_s,
             compile_workers=self._compile_workers,
             token=secrets.token_hex(),
-            official=self._official,
+            jailed=self._jailed,
         )
         limits, ending = self.problem.limits, Ending()
         deadline_s = limits.total_s + limits.lost_s + _JUDGE_S

@@ -14,9 +14,10 @@ import pytest
 
 from grader.checks import outcome
 from grader.manifest import ROOT
-from grader.running import protocol, sandbox
+from grader.running import jail, protocol, sandbox, usage
 from grader.running.protocol import REPLY, STARTED, Ended, Reply, Status
 from grader.running.sandbox import Sandbox
+from tests.jailed import require_jail
 
 PRELUDE = f"""
 import json, os, signal, socket, sys, time
@@ -45,10 +46,14 @@ def daemon(path):
 """
 
 
-@pytest.fixture
-def start(tmp_path, monkeypatch):
+@pytest.fixture(params=["plain", "jailed"])
+def start(request, tmp_path, monkeypatch):
     """Start a worker whose program is PRELUDE and `text`."""
     running = []
+    if request.param == "jailed":
+        require_jail()
+        monkeypatch.setattr(jail, "_kernels", tmp_path / "kernels")
+        (tmp_path / "kernels").mkdir()
 
     def start_worker(text, **options):
         path = tmp_path / "worker.py"
@@ -224,7 +229,7 @@ def test_closed_output_costs_the_judge_no_time(start):
 
 @pytest.mark.parametrize("how", ["time.sleep(60)", "os.kill(os.getpid(), signal.SIGKILL)"])
 def test_processes_left_behind_are_killed(start, tmp_path, how):
-    path = tmp_path / "pid"
+    path, before = tmp_path / "pid", set(usage.descendants(os.getpid()))
     worker = start(f"started()\ndaemon({str(path)!r})\n{how}\n")
     worker.ready()
     begin = time.monotonic()
@@ -232,7 +237,9 @@ def test_processes_left_behind_are_killed(start, tmp_path, how):
     assert ended.timeout == ("sleep" in how)
     worker.close()
     assert time.monotonic() - begin < 5.0
-    assert not alive(int(path.read_text()))
+    assert not list(filter(alive, set(usage.descendants(os.getpid())) - before))
+    assert path.exists() == (jail.kernels() is None)  # what a jailed one writes goes with it
+    assert not path.exists() or not alive(int(path.read_text()))
 
 
 def test_a_child_of_the_judges_own_is_left_alone(start):

@@ -1,16 +1,19 @@
 """Time that calls may take, and that a call which ends the worker costs its own case alone."""
 
+import sys
 from types import SimpleNamespace
 
 import pytest
 
 import reference
+from grader.checks import outcome
 from grader.findings import CaseBegins, CaseFailed
 from grader.inputs import make_inputs
 from grader.manifest import Limits, load_problem
 from grader.model import Verdict
 from grader.pytest_plugin import RunningCase
 from grader.pytest_run import ProblemTrial
+from grader.running import sandbox
 from grader.running.protocol import Status
 from grader.running.session import Budget, Session
 from grader.running.trace import Counter
@@ -100,6 +103,30 @@ def test_calls_just_under_the_limit_end_with_what_was_earned():
     assert found.of("plain").cases_passed >= 1
     assert found.of("ragged_rows").verdict is Verdict.TIMEOUT
     assert "all that they may take" in found.of("ragged_rows").message.headline
+
+
+def test_a_worker_that_never_starts_is_not_started_for_each_case(monkeypatch):
+    starts = []
+
+    def start(command, **options):
+        starts.append(command)
+        return reaper_start([sys.executable, "-c", "raise SystemExit(7)"], **options)
+
+    reaper_start = sandbox.reaper.start
+    monkeypatch.setattr(sandbox.reaper, "start", start)
+    monkeypatch.setattr(sandbox.forks, "start", lambda *_: None)
+    source = Source("p02", answer("pass").encode())
+    session = Session(P02, source, device="cpu", interpret=True, budget=Budget(LIMITS))
+    case = next(iter(P02.cases(P02.check("plain"), "5eed", "cpu").values()))
+    found = [session.call(case, make_inputs(P02, case, 0), ("y",)) for _ in range(9)]
+    told = [outcome.of_call(evidence, P02.signature) for evidence in found]
+    assert {(one.verdict, one.headline) for one in told} == {
+        (
+            Verdict.INTERNAL,
+            "the judge's worker did not start: the process exited with code 7 during the start",
+        )
+    }
+    assert len(starts) == 3
 
 
 def test_when_the_time_is_used_up_no_worker_imports_the_submission():

@@ -78,11 +78,10 @@ def _expect_walls(folder: Path, *, cuda: bool) -> None:
             raise JailFault("the jail was not made in time: is the machine busy?") from None
     text = out.decode("utf-8", "replace").strip()
     try:
-        found = json.loads(text.splitlines()[-1])
-    except (ValueError, IndexError):
+        holes = _holes(json.loads(text.splitlines()[-1]), cuda=cuda)
+    except (ValueError, IndexError, KeyError, TypeError):
         said = (text.splitlines() or ["it said nothing"])[-1][:200]
         raise JailFault(f"the jail cannot be made ({said}); {_NAMESPACES}") from None
-    holes = list(_holes(found, cuda=cuda))
     if holes:
         raise JailFault(f"the jail does not hold: {'; '.join(holes)}")
 
@@ -153,8 +152,8 @@ def _alive(pids: set[int]) -> list[int]:
     return [pid for pid in pids if usage.resident_bytes(pid)]
 
 
-def _wait_for(condition: Any, seconds: float = _TIMEOUT_S) -> Any:
-    deadline = time.monotonic() + seconds
+def _wait_for(condition: Any, seconds: float | None = None) -> Any:
+    deadline = time.monotonic() + (_TIMEOUT_S if seconds is None else seconds)
     while time.monotonic() < deadline:
         found = condition()
         if found:

@@ -47,6 +47,13 @@ def kernels() -> Path | None:
     return _kernels
 
 
+def forget_kernels() -> None:
+    """Empty that folder: nobody is to pay for what another call left in it."""
+    if _kernels is not None:
+        scratch.remove_tree(_kernels)
+        _kernels.mkdir(exist_ok=True)
+
+
 def bubblewrap() -> str | None:
     """Return the path of bubblewrap, None where it is not installed."""
     return shutil.which("bwrap")
@@ -93,8 +100,10 @@ def _read_only() -> list[str]:
     tools = [os.environ.get(name, "") for name in ("TRITON_LIBCUDA_PATH", "CUDA_HOME")]
     for name in (*python, *filter(os.path.isdir, [*libraries, *tools, _compiler()])):
         path = Path(os.path.abspath(name))
-        # A folder above the checkout would show the answers.
-        if path in (_ROOT, *_ROOT.parents) or any(path.is_relative_to(s) for s in shown):
+        # A folder above the checkout would show the answers, and so do most that lie in it.
+        above = _ROOT.is_relative_to(path)
+        within = path.is_relative_to(_ROOT) and not path.is_relative_to(sys.prefix)
+        if above or within or any(path.is_relative_to(other) for other in shown):
             continue
         shown.append(path)
         arguments += ["--ro-bind", str(path), str(path)]

@@ -108,7 +108,7 @@ class Sandbox:
             *(str(program), str(theirs.fileno())),
         ]
         if self._jailed:
-            command = jail.enclose(command, self._folder, [path], cuda=device == "cuda")
+            command = jail.enclose(command, self._folder, [path, program], cuda=device == "cuda")
         self._process = forked or reaper.start(
             command,
             stdin=subprocess.DEVNULL,
@@ -219,6 +219,8 @@ class Sandbox:
         if code is not None and code < 0:
             name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
         over = self._warden.over if self._warden else None
+        if over is not None:
+            jail.forget_kernels()
         return Ended(False, code, name, line, waited_s, recursive=recursive, over=over)
 
     def _last_lines(self) -> list[int]:

@@ -116,6 +116,16 @@ def _status_bytes(pid: int, name: str) -> int:
     return 0
 
 
+def proportional_bytes(pid: int) -> int:
+    """Return the memory of one process, what it shares with others divided among them (PSS)."""
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        with open(f"/proc/{pid}/smaps_rollup", encoding="ascii", errors="replace") as file:
+            for line in file:
+                if line.startswith("Pss:"):
+                    return 1024 * int(line.split()[1])
+    return 0
+
+
 class Watch:
     """Looks at a tree again and again while the context is open."""
 

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from tests.hostile import deaths, leftovers, measured, meddling, policy, returned, texts, unearned
+from tests.hostile import (
+    deaths,
+    leftovers,
+    measured,
+    meddling,
+    policy,
+    returned,
+    texts,
+    unearned,
+    walls,
+)
 from tests.hostile.entry import Hostile, hosts
 
 _CALLS = (*returned.TRICKS, *deaths.TRICKS)
@@ -21,4 +31,5 @@ CATALOGUE: tuple[Hostile, ...] = (
     *texts.ENTRIES,
     *measured.ENTRIES,
     *policy.ENTRIES,
+    *hosts(walls.TRICKS, jailed=True),
 )

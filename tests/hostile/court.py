@@ -73,9 +73,9 @@ def packed(entries: Iterable[Hostile]) -> list[dict[str, Hostile]]:
     return runs
 
 
-def _kind(entry: Hostile) -> tuple[bool, bool]:
+def _kind(entry: Hostile) -> tuple[bool, bool, bool]:
     """What has to be the same for all entries of a run."""
-    return entry.measured, entry.policy
+    return entry.measured, entry.policy, entry.jailed
 
 
 def grade(entries: dict[str, Hostile], folder: Path, *, timeout_s: float = 400.0) -> Run:
@@ -85,6 +85,7 @@ def grade(entries: dict[str, Hostile], folder: Path, *, timeout_s: float = 400.0
     honest = tuple(p for p in HONEST if p not in entries)[:1]
     measured = any(entry.measured for entry in entries.values())
     policy = any(entry.policy for entry in entries.values())
+    jailed = any(entry.jailed for entry in entries.values())
     _copy_checkout(checkout, entries)
     sent = {id: Hostile("an honest answer", answer(id)) for id in honest} | entries
     hashes = {id: _put(submission, id, entry) for id, entry in sent.items()}
@@ -98,6 +99,7 @@ def grade(entries: dict[str, Hostile], folder: Path, *, timeout_s: float = 400.0
             *("--only", ",".join([*honest, *entries]), "--device", "cpu", "--seed", SEED),
             *("--json", str(record_path), *([] if measured else ["--quick"])),
             *([] if policy else ["--no-policy"]),
+            *(["--jail"] if jailed else []),
         ],
         cwd=checkout,
         env=os.environ | {"TMPDIR": str(scratch), "PYTHONDONTWRITEBYTECODE": "1"},

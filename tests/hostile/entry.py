@@ -49,7 +49,7 @@ class Hostile:
     the seconds in which it has to be graded. `make` puts something else than a regular file into
     the submission. `measured`: speed and memory are measured as well; `slow`: left out of
     `make test`. `tricks` are judged one by one. With `policy` the source policy is in force, which
-    would refuse most of the others before they could try anything.
+    would refuse most of the others before they could try anything. `jailed`: as in an official run.
     """
 
     name: str
@@ -62,6 +62,7 @@ class Hostile:
     measured: bool = False
     slow: bool = False
     policy: bool = False
+    jailed: bool = False
     tricks: tuple[Trick, ...] = ()
 
 

