@@ -258,15 +258,16 @@ class Grader:
             group = groups.pop(0)
             run = self._run_measuring(group)
             again = []
+            jailed = self.request.jailed  # out of a jail nothing can harm the process
             for id in (id for id in group if id not in run.measured):
-                if id == run.running:
+                if id == run.running and not jailed:
                     # Only the submission ran beside the judge's process when that came to its end.
                     how = "was stopped" if run.ending.timed_out or run.ending.silent else "died"
                     reason = f"the judge's measuring process {how} while your code ran"
                     self._measured_nothing(id, Verdict.CRASH, reason)
                 elif id not in tried or run.ran - {id}:
                     again.append(id)
-                elif id in run.ran:
+                elif id in run.ran and not jailed:
                     reason = "your code did something to the judge's measuring process"
                     self._measured_nothing(id, Verdict.CRASH, reason)
                 else:

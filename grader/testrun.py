@@ -101,7 +101,8 @@ class TestRun:
         for _ in range(_MAX_RUNS):
             begun, started = self._begun, time.monotonic()
             ending = self._run_pytest()
-            died_in = None if self.interrupted else self._current
+            # What runs in a jail cannot have ended it.
+            died_in = None if self.interrupted or self._jailed else self._current
             if died_in is not None:
                 # One that comes to its end in its first case was started for nothing.
                 self._lost_s += time.monotonic() - (self._begun_at if self._heard else started)
@@ -122,7 +123,8 @@ class TestRun:
             if not left:
                 if self.findings.work is None and not self._came_to_its_end(ending):
                     reason = "the test process died before work was counted"
-                    self.findings.work = Evidence(verdict=Verdict.CRASH, reason=reason)
+                    verdict = Verdict.INTERNAL if self._jailed else Verdict.CRASH
+                    self.findings.work = Evidence(verdict=verdict, reason=reason)
                 if retried or not self._faults():
                     return self._without_provoked_faults()
                 retried = True
@@ -141,8 +143,11 @@ class TestRun:
         return [p for p, f in self.findings.cases.items() if f.verdict is Verdict.INTERNAL]
 
     def _without_provoked_faults(self) -> Findings:
-        """A fault that only comes after the submission's code has run, twice, is its doing."""
-        for place in self._faults():
+        """A fault that only comes after the submission's code has run, twice, is its doing.
+
+        Not so in a jail, out of which it reaches nothing of the judge's.
+        """
+        for place in self._faults() if not self._jailed else ():
             finding = self.findings.cases[place]
             if finding.after_calls and finding.message is not None:
                 help = "your code, or a process it started, did something to the judge's process"
@@ -235,16 +240,17 @@ class TestRun:
         A pytest that dies twice between two cases of a submission that had run was killed by what
         that had left behind; one that dies before anything ran has a fault of its own. What pytest
         says it ran, and nothing was heard of, was taken out of the judge's pipe or spoilt in it.
+        Out of a jail nothing of that can be done.
         """
         why = "was stopped" if ending.timed_out or ending.silent else "died"
-        verdict = Verdict.CRASH
-        if self._came_to_its_end(ending) and (self._reported or 0) > self._heard:
-            headline = "the result did not arrive: your code did something to the judge's pipe"
-        elif ran and not self._came_to_its_end(ending):
-            headline = f"not run: the test process {why} after your code had run in another"
-        else:
+        verdict, ended = Verdict.CRASH, self._came_to_its_end(ending)
+        if self._jailed or not (ran or ended) or (ended and (self._reported or 0) <= self._heard):
             headline = f"the test run {why}: {ending.last_line}"
             verdict = Verdict.INTERNAL
+        elif ended:
+            headline = "the result did not arrive: your code did something to the judge's pipe"
+        else:
+            headline = f"not run: the test process {why} after your code had run in another"
         for place in sorted(left):
             self._end_case(place, Finding(verdict=verdict, message=Message(headline=headline)))
 

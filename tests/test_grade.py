@@ -75,7 +75,7 @@ def whole(*problems):
 def run(tmp_path, monkeypatch):
     """Grade three answers on a GPU that there is not; measurements are scripted."""
 
-    def start(*scripts, answers=None, quick=False, progress=Progress, work=None):
+    def start(*scripts, answers=None, quick=False, progress=Progress, work=None, jailed=False):
         write_answers(tmp_path, answers or {p: model_answer(p) for p in PROBLEMS})
         request = Request(
             submission=tmp_path,
@@ -85,6 +85,7 @@ def run(tmp_path, monkeypatch):
             seed=SEED,
             jobs=1,
             quick=quick,
+            jailed=jailed,
         )
         with in_this_process(work=work):
             children = Measuring(*scripts)
@@ -133,6 +134,18 @@ def test_a_measurement_that_ends_in_a_submission_costs_that_one_alone(run, endin
     assert found["p03"].points.earned == points.correctness + points.work
     for other in ("p02", "p04"):
         assert found[other].points.earned == found[other].points.available
+
+
+def test_a_measurement_that_ends_in_a_jailed_submission_is_a_fault_of_the_judge(run):
+    first = [*whole("p02"), phase("p03"), phase("p03", submission=True)]
+    again = [phase("p03"), phase("p03", submission=True)]
+    scripts = ((first, DIED), (whole("p04"), DONE), (again, DIED))
+    found, children, _ = run(*scripts, jailed=True)
+    assert verdicts(found["p03"]) == (Verdict.INTERNAL, Verdict.INTERNAL)
+    assert found["p03"].points.earned == found["p03"].points.available
+    assert {request.jailed for request in children.requests} == {True}
+    found, *_ = run((first, DIED), (whole("p04"), DONE), (whole("p03"), DONE), jailed=True)
+    assert {problem.verdict for problem in found.values()} == {Verdict.PASS}
 
 
 def test_a_measurement_that_ends_by_itself_is_tried_once_more(run):

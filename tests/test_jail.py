@@ -1,10 +1,13 @@
 """The jail of an official run: it holds, and what would not is found before anything is graded."""
 
+import itertools
 import os
+import signal
 import socket
 import stat
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -164,9 +167,43 @@ def test_an_official_record_says_so(tmp_path):
     assert "mode official   seed" in run.stdout and "not for credit" not in run.stdout
 
 
+@pytest.mark.parametrize("often", [False, True], ids=["once", "always"])
+def test_a_judge_whose_processes_are_killed_blames_no_jailed_submission(tmp_path, often):
+    require_jail()
+    path = tmp_path / "record.json"
+    command = [sys.executable, "-m", "grader", "grade", "--jail", "--submission", "solutions"]
+    options = ["--only", "p02", "--device", "cpu", "--quick", "--json", str(path)]
+    run = subprocess.Popen([*command, *options], cwd=ROOT, stdout=subprocess.DEVNULL)
+    killed = set()
+    while run.poll() is None:
+        # What makes jails is a test process: its children are bubblewrap's.
+        for pid in usage.descendants(run.pid):
+            jails = [child for child in usage.children(pid) if command_of(child) == "bwrap"]
+            if jails and command_of(pid) != "bwrap" and (often or not killed) and pid not in killed:
+                time.sleep(2.0)  # until a case runs
+                os.kill(pid, signal.SIGKILL)
+                killed.add(pid)
+        time.sleep(0.02)
+    (problem,) = GradeRecord.model_validate_json(path.read_bytes()).problems
+    verdicts = {check.verdict for check in problem.checks}
+    if often:
+        assert run.returncode == 3 and verdicts == {"internal"} and len(killed) > 1
+    else:
+        assert run.returncode == 0 and verdicts <= {"pass", "not-measured"}
+    assert problem.points.earned == problem.points.available
+
+
+def command_of(pid):
+    try:
+        with open(f"/proc/{pid}/comm") as file:
+            return file.read().strip()
+    except OSError:
+        return None
+
+
 def test_neither_answers_nor_stubs_are_in_view_whatever_python_is_told_to_search(monkeypatch):
     monkeypatch.setattr(sys, "path", [str(ROOT), str(ROOT / "problems"), "/", *sys.path])
     shown = jail._read_only()
-    folders = [path for option, path in zip(shown, shown[1:], strict=False) if "bind" in option]
+    folders = [path for option, path in itertools.pairwise(shown) if "bind" in option]
     assert str(ROOT) not in folders and str(ROOT / "problems") not in folders
     assert "/" not in folders

@@ -184,6 +184,35 @@ def test_a_pytest_that_ends_in_a_case_costs_that_case(run, ending, how):
     assert told.count(("plain", Verdict.CRASH)) == 1 and len(told) == len(PLACES)
 
 
+@pytest.mark.parametrize("ending", [died(), died(silent=True), died(timed_out=True)])
+def test_a_pytest_that_ends_in_a_case_of_a_jailed_submission_is_started_again(run, ending):
+    first = [*cases(PLACES[:1]), begins(PLACES[1])]
+    found, pytests, _ = run(Script(first, ending, None), Script(cases(PLACES[1:])), jailed=True)
+    assert verdicts(found) == all_pass()
+    assert [(r.jailed, r.lost_s) for r in pytests.requests] == [(True, 0.0)] * 2
+
+
+def test_one_that_ends_twice_in_cases_of_it_is_a_fault_of_the_judge(run):
+    first = [*cases(PLACES[:1]), begins(PLACES[1])]
+    again = [*cases(PLACES[1:2]), begins(PLACES[2])]
+    found, *_ = run(Script(first, died(), None), Script(again, died(), None), jailed=True)
+    assert verdicts(found) == {
+        place: Verdict.PASS if place in PLACES[:2] else Verdict.INTERNAL for place in PLACES
+    }
+    assert found[PLACES[2]].message.headline.startswith("the test run died: ")
+
+
+def test_no_fault_of_the_judge_is_laid_to_a_jailed_submission(run):
+    scripts = [Script(cases(PLACES[:-1]) + case(PLACES[-1], PROVOKED))] + [
+        Script(case(PLACES[-1], PROVOKED))
+    ]
+    found, *_ = run(*scripts, jailed=True)
+    assert found[PLACES[-1]].verdict is Verdict.INTERNAL
+    died_between = [Script(cases(PLACES[:2]), died(), None), Script([], died(), None)]
+    found, *_ = run(*died_between, jailed=True)
+    assert found[PLACES[-1]].verdict is Verdict.INTERNAL
+
+
 def test_every_case_may_end_its_pytest(run):
     found, pytests, _ = run(*(Script([begins(place)], died(), None) for place in PLACES))
     assert verdicts(found) == dict.fromkeys(PLACES, Verdict.CRASH)
