@@ -1,19 +1,23 @@
-"""The command line: `python -m grader grade`, `lint`, `quiz`. The only module that prints."""
+"""The command line: `python -m grader` with its commands. The only module that prints."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import os
 import re
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.console import Console
 
 from grader import __version__, scoring
+from grader.calibration import command as calibrate
+from grader.calibration.file import changed_versions
+from grader.calibration.file import find as find_calibration
 from grader.environment import EnvironmentFault, probe
 from grader.grade import Grader, Request
 from grader.manifest import GIVEN, PROBLEMS, ManifestError, load_problem, problem_ids
@@ -24,6 +28,8 @@ from grader.quiz.questions import LEVELS
 from grader.render import lint, terminal
 from grader.running import inspection
 from grader.source import read_source
+from grader.stability import command as stability
+from grader.whole_file import write_whole
 
 EXIT_USAGE = 2
 EXIT_ENVIRONMENT = 4
@@ -60,17 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"grader {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     grade = commands.add_parser("grade", help="grade one submission and print the score report")
-    grade.add_argument(
-        "--submission",
-        type=Path,
-        default=Path(os.path.relpath(PROBLEMS)),
-        metavar="DIR",
-        help="folder with pNN/<file>.py (default: problems, your own stubs)",
-    )
-    grade.add_argument(
-        "--only", metavar="p04,p05", help="grade these problems only (default: all nine)"
-    )
-    grade.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    _add_what_to_grade(grade)
     grade.add_argument(
         "--seed", metavar="HEX", help="repeat a run's inputs (default: fresh and secret)"
     )
@@ -94,6 +90,17 @@ def _parser() -> argparse.ArgumentParser:
         "--no-policy", action="store_true", help="leave the source policy out: not for credit"
     )
     grade.set_defaults(run=_grade)
+    repeated = commands.add_parser(
+        "stability", help="grade a submission N times and show how the points vary"
+    )
+    stability.add_options(repeated)
+    _add_what_to_grade(repeated)
+    repeated.set_defaults(run=_stability)
+    calibrated = commands.add_parser(
+        "calibrate", help="measure the model answers here and write this GPU's speed targets"
+    )
+    calibrate.add_options(calibrated)
+    calibrated.set_defaults(run=_calibrate)
     looked = commands.add_parser("lint", help="list what the source policy refuses; runs nothing")
     looked.add_argument("submission", type=Path, metavar="DIR", help="folder with pNN/<file>.py")
     looked.add_argument("--only", metavar="p04,p05", help="look at these problems only")
@@ -106,16 +113,33 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_what_to_grade(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--submission",
+        type=Path,
+        default=Path(os.path.relpath(PROBLEMS)),
+        metavar="DIR",
+        help="folder with pNN/<file>.py (default: problems, your own stubs)",
+    )
+    parser.add_argument(
+        "--only", metavar="p04,p05", help="grade these problems only (default: all nine)"
+    )
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument(
+        "--calibration",
+        type=Path,
+        metavar="FILE",
+        help="speed targets that `calibrate` wrote (default: those of this GPU, if there are any)",
+    )
+
+
 def _grade(options: argparse.Namespace) -> int:
     request_only = _only(options.only)
     seed = _seed(options.seed)
     _expect_folder(options.submission, "--submission (SUBMISSION= of make)")
     if options.jobs is not None and options.jobs < 1:
         raise UsageError(f"--jobs: got {options.jobs}, expected 1 or more")
-    if options.json is not None and not options.json.absolute().parent.is_dir():
-        raise UsageError(f"--json: no such folder: {options.json.absolute().parent}")
-    if options.json is not None and options.json.is_dir():
-        raise UsageError(f"--json: got the folder {options.json}, expected a file's name")
+    _expect_place(options.json)
     if options.fail_under is not None and not 0 <= options.fail_under <= 150:
         raise UsageError(f"--fail-under: got {options.fail_under}, expected 0 to 150 points")
     if options.official and options.no_policy:
@@ -125,6 +149,10 @@ def _grade(options: argparse.Namespace) -> int:
         raise UsageError(f"{name}: got it with --official, which grades everything")
     _heed_interrupts()
     environment = probe(options.device)
+    calibration = find_calibration(options.calibration, environment)
+    if calibration:
+        notes = (*environment.notes, *changed_versions(calibration, environment))
+        environment = environment.model_copy(update={"notes": notes})
     if options.official:
         _inspect_jail(environment)
     given = options.submission / GIVEN.name
@@ -146,13 +174,10 @@ def _grade(options: argparse.Namespace) -> int:
         exit_first=options.exitfirst,
         policy=not options.no_policy,
         official=options.official,
+        calibration=calibration,
     )
-    totals = {
-        p.id: sum(len(p.cases(c, seed, environment.device)) for c in p.checks)
-        for p in map(load_problem, request_only)
-    }
     with Progress(Console(stderr=True)) as progress:
-        progress.start(totals)
+        progress.start(_totals(request))
         grader = Grader(request, progress, lambda record: _keep(options.json, record))
         try:
             record = grader.run()
@@ -178,6 +203,50 @@ def _inspect_jail(environment: Environment) -> None:
         ) from None
 
 
+def _totals(request: Request) -> dict[str, int]:
+    """Return the number of cases of each problem."""
+    device, seed = request.environment.device, request.seed
+    return {
+        p.id: sum(len(p.cases(check, seed, device)) for check in p.checks)
+        for p in map(load_problem, request.problems)
+    }
+
+
+def _stability(options: argparse.Namespace) -> int:
+    """Grade N times; return 0 if no problem's points differ by more than one, else 1."""
+    if options.count < 2:
+        raise UsageError(f"N: got {options.count}, expected 2 or more gradings")
+    only = _only(options.only)
+    _expect_folder(options.submission, "--submission")
+    _expect_place(options.json)
+    _heed_interrupts()
+    environment = probe(options.device)
+    request = Request(
+        submission=options.submission.absolute(),
+        shown_as=str(options.submission),
+        problems=only,
+        environment=environment,
+        seed="",
+        jobs=_jobs(environment),
+        cores=len(os.sched_getaffinity(0)),
+        calibration=find_calibration(options.calibration, environment),
+    )
+    return stability.run(request, options, _totals(request), Console(stderr=True), _show)
+
+
+def _calibrate(options: argparse.Namespace) -> int:
+    """Measure the model answers and write targets; return 0 if all problems have some, else 1."""
+    _expect_folder(options.submission, "--submission")
+    _heed_interrupts()
+    return calibrate.run(options, probe(options.device), Console(stderr=True), _show)
+
+
+def _show(render: Callable[..., str]) -> None:
+    """Print what `render` returns for this width and colour, where there is a standard output."""
+    if _has_stdout():
+        _write(render(width=_report_width(), color=_wants_color()))
+
+
 def _lint(options: argparse.Namespace) -> int:
     """Look through a submission's files; return 0 if nothing keeps any from being graded, or 1."""
     _expect_folder(options.submission, "DIR")
@@ -189,8 +258,7 @@ def _lint(options: argparse.Namespace) -> int:
     if not problems:
         raise UsageError(f"DIR: got {options.submission}, expected a folder with pNN/<file>.py")
     sources = [read_source(problem, options.submission) for problem in problems]
-    if _has_stdout():
-        _write(lint.render(sources, width=_report_width(), color=_wants_color()))
+    _show(functools.partial(lint.render, sources))
     return scoring.EXIT_POINTS_LOST if any(map(lint.is_refused, sources)) else 0
 
 
@@ -199,6 +267,14 @@ def _expect_folder(path: Path, name: str) -> None:
         raise UsageError(
             f"{name}: got {path}, which is not a folder; expected one with pNN/<file>.py in it"
         )
+
+
+def _expect_place(path: Path | None) -> None:
+    """Refuse a --json that cannot be written, before anything was graded."""
+    if path is not None and not path.absolute().parent.is_dir():
+        raise UsageError(f"--json: no such folder: {path.absolute().parent}")
+    if path is not None and path.is_dir():
+        raise UsageError(f"--json: got the folder {path}, expected a file's name")
 
 
 def _quiz(options: argparse.Namespace) -> int:
@@ -310,19 +386,15 @@ def _write_json(path: Path | None, record: GradeRecord) -> None:
     """
     if path is None:
         return
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        partial.write_text(record.to_json(), encoding="utf-8")
-        os.replace(partial, path)
+        write_whole(path, record.to_json())
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise EnvironmentFault(f"--json: cannot write {path}: {error.strerror}") from None
 
 
 def _print_report(record: GradeRecord, *, maps: bool) -> None:
     """Print the report, where there is a standard output."""
-    if _has_stdout():
-        _write(terminal.render(record, width=_report_width(), color=_wants_color(), maps=maps))
+    _show(functools.partial(terminal.render, record, maps=maps))
 
 
 def _has_stdout() -> bool:
