@@ -251,7 +251,7 @@ class SpeedFigures(Record):
     `clock` is what was read: `wall` time on a GPU; on the CPU the `cpu` time of all processes of
     the submission, which a busy machine changes least. `naive_drift_percent` is by how much the
     blocks of the baseline differ, `worst_error_over_allowed` that of all timed outputs. `targets`
-    says where `floor` and `full` are from, `note` that the machine is not what it was.
+    says where `floor` and `full` are from, `note` what is odd about them or about the machine.
     """
 
     kind: Literal["speed"] = "speed"

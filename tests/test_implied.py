@@ -3,6 +3,8 @@
 Of these GPUs the H200 and the H100 were measured. Of the others only the rates are known: clocks
 and memory as their drivers report them, and the rates in NVIDIA's data sheets they should come to.
 The model answers never ran there, so that no test can say whether they earn all points.
+
+`python -m tests.test_implied` writes the table in docs/grading.md anew after the rule has changed.
 """
 
 import dataclasses
@@ -157,12 +159,12 @@ def test_what_the_rule_gives():
     """The targets as they are, for whoever changes the rule."""
     found = {name: [gpu.targets(id).full for id in TRITON] for name, gpu in GPUS.items()}
     assert found == {
-        "H200": [1.7, 5.2, 12.0, 6.0, 48.0, 46.0, 3.1, 8.2],
-        "H100": [1.7, 7.5, 18.0, 8.6, 34.0, 33.0, 4.4, 11.0],
-        "A100": [1.7, 4.9, 12.0, 5.1, 21.0, 20.0, 2.5, 6.7],
-        "T4": [1.7, 0.31, 0.79, 0.56, 4.7, 4.5, 0.25, 0.72],
-        "L4": [1.7, 8.0, 20.0, 12.0, 60.0, 60.0, 6.0, 12.0],
-        "RTX 4090": [1.7, 6.9, 16.0, 6.4, 60.0, 60.0, 3.0, 7.0],
+        "H200": [1.7, 4.4, 10.0, 5.1, 41.0, 39.0, 2.6, 6.9],
+        "H100": [1.7, 6.3, 15.0, 7.3, 29.0, 28.0, 3.7, 9.7],
+        "A100": [1.7, 4.1, 10.0, 4.3, 18.0, 17.0, 2.1, 5.7],
+        "T4": [1.7, 0.26, 0.66, 0.46, 3.9, 3.7, 0.21, 0.6],
+        "L4": [1.7, 8.0, 20.0, 11.0, 60.0, 60.0, 5.5, 11.0],
+        "RTX 4090": [1.7, 5.8, 14.0, 5.4, 60.0, 60.0, 2.5, 6.0],
     }
 
 
@@ -224,8 +226,39 @@ def test_a_record_that_is_damaged_is_named(monkeypatch, tmp_path, text):
     try:
         with pytest.raises(ManifestError, match=r"record\.json: got \w+: .*git checkout"):
             GPUS["A100"].targets("p02")
+        # A grading goes on with what is stated, and says why.
+        gpu, p02 = GPUS["A100"], load_problem("p02")
+        figures = SpeedFigures(speedup=2.0, shape=str(gpu.shape(p02)))
+        found = aimed(p02, figures, environment(gpu), None)
+        assert (found.full, found.targets) == (3.0, STATED) and "record.json" in found.note
     finally:
         rule._record.cache_clear()
+
+
+# -- the page -----------------------------------------------------------------------------------
+
+PAGE = ROOT / "docs" / "grading.md"
+BEGIN, END = "<!-- table of implied targets -->\n", "<!-- end of table -->"
+
+
+def page_with_table():
+    lines = ["| `full` | " + " | ".join(TRITON) + " |", "|---" * (len(TRITON) + 1) + "|"]
+    for name, gpu in GPUS.items():
+        if gpu.name not in load_problem("p02").speed.devices:
+            cells = [f"{gpu.targets(id).full:g}x" for id in TRITON]
+            lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
+    return before + BEGIN + "\n".join(lines) + "\n" + rest[rest.index(END) :]
+
+
+def test_the_table_in_the_page_is_what_the_rule_gives():
+    assert PAGE.read_text(encoding="utf-8") == page_with_table()
+
+
+def test_the_page_says_how_easy_the_targets_of_an_h100_are():
+    ratios = [H100[id] / GPUS["H100"].targets(id).full for id in TRITON]
+    told = f"they came to {min(ratios):.1f} to {max(ratios):.1f} times the target"
+    assert told in " ".join(PAGE.read_text(encoding="utf-8").split())
 
 
 # -- spacing, and which targets count --------------------------------------------------------------
@@ -263,8 +296,8 @@ def test_without_a_calibration_problem_toml_comes_before_the_rates():
     h200, h100 = GPUS["H200"], GPUS["H100"]
     assert source(p06, h200, large) == (2.0, 120.0, STATED)
     # Its targets are those of the largest shape: in another one the answer comes to less.
-    assert source(p06, h200, middle) == (2.0, 24.0, IMPLIED)
-    assert source(p06, h100, middle) == (2.0, 34.0, IMPLIED)
+    assert source(p06, h200, middle) == (2.0, 21.0, IMPLIED)
+    assert source(p06, h100, middle) == (2.0, 29.0, IMPLIED)
     # What is not known leaves what is stated.
     assert source(p06, h200, middle, chip=None) == (2.0, 120.0, STATED)
     assert source(p06, h100, middle, chip=None) == (2.0, 60.0, STATED)
@@ -278,3 +311,7 @@ def test_a_cpu_has_the_targets_that_are_stated_for_it():
     cpu = Environment(device="cpu", device_name="x86_64")
     found = aimed(p01, SpeedFigures(speedup=2.0, shape=shape), cpu, None)
     assert (found.floor, found.full, found.targets) == (1.0, 2.6, STATED)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page_with_table(), encoding="utf-8")
