@@ -29,7 +29,7 @@ def render(
     if outcome.problems:
         console.print(_table(outcome))
     lines = []
-    for id, reason in outcome.missing.items():
+    for id, reason in outcome.missing.items() if outcome.runs else ():
         lines += wrap(clean(reason), width, f"{clean(id, ID_LIMIT)} not calibrated: ", "    ")
     count, wanted = len(outcome.runs), outcome.wanted
     done = plural(count, "run") if count == wanted else f"{count} of {plural(wanted, 'run')}"

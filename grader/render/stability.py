@@ -64,6 +64,8 @@ def _closing(rows: Sequence[Spread], records: Sequence[GradeRecord], wanted: int
     ]
     if done < wanted:
         lines.insert(0, f"interrupted: {done} of {plural(wanted, 'grading')} were done")
+    if done < 2:
+        return lines
     unstable = [clean(row.id, ID_LIMIT) for row in rows if not row.is_stable]
     limit = f"{points(STABLE_POINTS)} point"
     if unstable:
