@@ -1,29 +1,35 @@
-"""The command line: `python -m grader grade`, `lint`, `quiz`. The only module that prints."""
+"""The command line: `python -m grader` with its commands. The only module that prints."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import os
 import re
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.console import Console
 
-from grader import __version__, scoring
+from grader import scoring
+from grader.calibration import command as calibrate
+from grader.calibration.file import changed_versions
+from grader.calibration.file import find as find_calibration
 from grader.environment import EnvironmentFault, probe
 from grader.grade import Grader, Request
-from grader.manifest import GIVEN, PROBLEMS, ManifestError, load_problem, problem_ids
+from grader.manifest import GIVEN, ManifestError, load_problem, problem_ids
 from grader.model import Environment, GradeRecord
+from grader.options import parser_of
 from grader.progress import Progress
 from grader.quiz import command as quiz_command
-from grader.quiz.questions import LEVELS
 from grader.render import lint, terminal
 from grader.running import inspection
 from grader.source import read_source
+from grader.stability import command as stability
+from grader.whole_file import write_whole
 
 EXIT_USAGE = 2
 EXIT_ENVIRONMENT = 4
@@ -35,8 +41,14 @@ class UsageError(Exception):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code (0 full marks, 1 points lost, 2, 3, 4: see --help)."""
-    parser = _parser()
-    options = parser.parse_args(arguments)
+    runs = {
+        "grade": _grade,
+        "stability": _stability,
+        "calibrate": _calibrate,
+        "lint": _lint,
+        "quiz": _quiz,
+    }
+    options = parser_of(runs).parse_args(arguments)
     try:
         return options.run(options)
     except (UsageError, ManifestError) as error:
@@ -50,75 +62,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return scoring.EXIT_INTERRUPTED
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="grader",
-        description="Judge of the flash-attention assignment.",
-        epilog="exit codes: 0 full marks of what could be measured, 1 points lost, 2 usage,"
-        " 3 fault of the judge, 4 environment, 130 interrupted",
-    )
-    parser.add_argument("--version", action="version", version=f"grader {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    grade = commands.add_parser("grade", help="grade one submission and print the score report")
-    grade.add_argument(
-        "--submission",
-        type=Path,
-        default=Path(os.path.relpath(PROBLEMS)),
-        metavar="DIR",
-        help="folder with pNN/<file>.py (default: problems, your own stubs)",
-    )
-    grade.add_argument(
-        "--only", metavar="p04,p05", help="grade these problems only (default: all nine)"
-    )
-    grade.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    grade.add_argument(
-        "--seed", metavar="HEX", help="repeat a run's inputs (default: fresh and secret)"
-    )
-    grade.add_argument("--json", type=Path, metavar="FILE", help="write the grade record as JSON")
-    grade.add_argument(
-        "--official", action="store_true", help="for credit: grade everything, in a jail"
-    )
-    grade.add_argument(
-        "--jail", action="store_true", help="run the submission where it can reach nothing else"
-    )
-    grade.add_argument(
-        "--fail-under", type=float, metavar="N", help="exit 0 from N required points on, else 1"
-    )
-    grade.add_argument("--exit-zero", action="store_true", help="exit 0 even when points were lost")
-    grade.add_argument("--quick", action="store_true", help="leave speed and memory out")
-    grade.add_argument("--map", action="store_true", help="show the tiles that the kernels visit")
-    grade.add_argument(
-        "-x", "--exitfirst", action="store_true", help="end a problem at its first failure"
-    )
-    grade.add_argument(
-        "--jobs", type=int, metavar="N", help="problems tested side by side (default: by cores)"
-    )
-    grade.add_argument(
-        "--no-policy", action="store_true", help="leave the source policy out: not for credit"
-    )
-    grade.set_defaults(run=_grade)
-    looked = commands.add_parser("lint", help="list what the source policy refuses; runs nothing")
-    looked.add_argument("submission", type=Path, metavar="DIR", help="folder with pNN/<file>.py")
-    looked.add_argument("--only", metavar="p04,p05", help="look at these problems only")
-    looked.set_defaults(run=_lint)
-    quiz = commands.add_parser("quiz", help="ask you the questions of the course; never scored")
-    quiz.add_argument("--topic", metavar="TOPIC", help="ask about this topic only, such as softmax")
-    quiz.add_argument("--level", choices=LEVELS, help="ask this level only (default: both)")
-    quiz.add_argument("--restart", action="store_true", help="forget what was answered before")
-    quiz.set_defaults(run=_quiz)
-    return parser
-
-
 def _grade(options: argparse.Namespace) -> int:
     request_only = _only(options.only)
     seed = _seed(options.seed)
     _expect_folder(options.submission, "--submission (SUBMISSION= of make)")
     if options.jobs is not None and options.jobs < 1:
         raise UsageError(f"--jobs: got {options.jobs}, expected 1 or more")
-    if options.json is not None and not options.json.absolute().parent.is_dir():
-        raise UsageError(f"--json: no such folder: {options.json.absolute().parent}")
-    if options.json is not None and options.json.is_dir():
-        raise UsageError(f"--json: got the folder {options.json}, expected a file's name")
+    _expect_place(options.json)
     if options.fail_under is not None and not 0 <= options.fail_under <= 150:
         raise UsageError(f"--fail-under: got {options.fail_under}, expected 0 to 150 points")
     if options.official and options.no_policy:
@@ -129,6 +79,10 @@ def _grade(options: argparse.Namespace) -> int:
         raise UsageError(f"{name}: got it with --official, which grades everything")
     _heed_interrupts()
     environment = probe(options.device)
+    calibration = find_calibration(options.calibration, environment)
+    if calibration:
+        notes = (*environment.notes, *changed_versions(calibration, environment))
+        environment = environment.model_copy(update={"notes": notes})
     if jailed:
         _inspect_jail(environment)
     given = options.submission / GIVEN.name
@@ -151,13 +105,10 @@ def _grade(options: argparse.Namespace) -> int:
         policy=not options.no_policy,
         jailed=jailed,
         official=options.official,
+        calibration=calibration,
     )
-    totals = {
-        p.id: sum(len(p.cases(c, seed, environment.device)) for c in p.checks)
-        for p in map(load_problem, request_only)
-    }
     with Progress(Console(stderr=True)) as progress:
-        progress.start(totals)
+        progress.start(_totals(request))
         grader = Grader(request, progress, lambda record: _keep(options.json, record))
         try:
             record = grader.run()
@@ -184,6 +135,54 @@ def _inspect_jail(environment: Environment) -> None:
         ) from None
 
 
+def _totals(request: Request) -> dict[str, int]:
+    """Return the number of cases of each problem."""
+    device, seed = request.environment.device, request.seed
+    return {
+        p.id: sum(len(p.cases(check, seed, device)) for check in p.checks)
+        for p in map(load_problem, request.problems)
+    }
+
+
+def _stability(options: argparse.Namespace) -> int:
+    """Grade N times; return 0 if no problem's points differ by more than one, else 1."""
+    if options.count < 2:
+        raise UsageError(f"N: got {options.count}, expected 2 or more gradings")
+    only = _only(options.only)
+    _expect_folder(options.submission, "--submission")
+    _expect_place(options.json)
+    _heed_interrupts()
+    environment = probe(options.device)
+    if options.official:
+        _inspect_jail(environment)
+    request = Request(
+        submission=options.submission.absolute(),
+        shown_as=str(options.submission),
+        problems=only,
+        environment=environment,
+        seed="",
+        jobs=_jobs(environment),
+        cores=len(os.sched_getaffinity(0)),
+        jailed=options.official,
+        official=options.official,
+        calibration=find_calibration(options.calibration, environment),
+    )
+    return stability.run(request, options, _totals(request), Console(stderr=True), _show)
+
+
+def _calibrate(options: argparse.Namespace) -> int:
+    """Measure the model answers and write targets; return 0 if all problems have some, else 1."""
+    _expect_folder(options.submission, "--submission")
+    _heed_interrupts()
+    return calibrate.run(options, probe(options.device), Console(stderr=True), _show)
+
+
+def _show(render: Callable[..., str]) -> None:
+    """Print what `render` returns for this width and colour, where there is a standard output."""
+    if _has_stdout():
+        _write(render(width=_report_width(), color=_wants_color()))
+
+
 def _lint(options: argparse.Namespace) -> int:
     """Look through a submission's files; return 0 if nothing keeps any from being graded, or 1."""
     _expect_folder(options.submission, "DIR")
@@ -195,8 +194,7 @@ def _lint(options: argparse.Namespace) -> int:
     if not problems:
         raise UsageError(f"DIR: got {options.submission}, expected a folder with pNN/<file>.py")
     sources = [read_source(problem, options.submission) for problem in problems]
-    if _has_stdout():
-        _write(lint.render(sources, width=_report_width(), color=_wants_color()))
+    _show(functools.partial(lint.render, sources))
     return scoring.EXIT_POINTS_LOST if any(map(lint.is_refused, sources)) else 0
 
 
@@ -205,6 +203,14 @@ def _expect_folder(path: Path, name: str) -> None:
         raise UsageError(
             f"{name}: got {path}, which is not a folder; expected one with pNN/<file>.py in it"
         )
+
+
+def _expect_place(path: Path | None) -> None:
+    """Refuse a --json that cannot be written, before anything was graded."""
+    if path is not None and not path.absolute().parent.is_dir():
+        raise UsageError(f"--json: no such folder: {path.absolute().parent}")
+    if path is not None and path.is_dir():
+        raise UsageError(f"--json: got the folder {path}, expected a file's name")
 
 
 def _quiz(options: argparse.Namespace) -> int:
@@ -316,19 +322,15 @@ def _write_json(path: Path | None, record: GradeRecord) -> None:
     """
     if path is None:
         return
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        partial.write_text(record.to_json(), encoding="utf-8")
-        os.replace(partial, path)
+        write_whole(path, record.to_json())
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise EnvironmentFault(f"--json: cannot write {path}: {error.strerror}") from None
 
 
 def _print_report(record: GradeRecord, *, maps: bool) -> None:
     """Print the report, where there is a standard output."""
-    if _has_stdout():
-        _write(terminal.render(record, width=_report_width(), color=_wants_color(), maps=maps))
+    _show(functools.partial(terminal.render, record, maps=maps))
 
 
 def _has_stdout() -> bool:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import platform
+import re
 import subprocess
 import sys
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
 from grader.model import Environment
 
+_DRIVER = Path("/proc/driver/nvidia/version")
 OLDEST_TRITON, NEWEST_TRITON = Version("3.6"), Version("3.9")
 _PROBE = """
 import json
@@ -22,7 +26,17 @@ if torch.cuda.is_available():
     found["device"] = "cuda"
     found["device_name"] = torch.cuda.get_device_name()
     found["capability"] = list(torch.cuda.get_device_capability())
-    found["device_bytes"] = torch.cuda.get_device_properties(0).total_memory
+    properties = torch.cuda.get_device_properties(0)
+    found["device_bytes"] = properties.total_memory
+    names = ("clock_rate", "memory_clock_rate", "memory_bus_width")
+    rates = [getattr(properties, name, 0) or 0 for name in names]
+    if all(rates):  # kHz, kHz and bits; a GPU without memory of its own has no such clock
+        found["chip"] = {
+            "multiprocessors": properties.multi_processor_count,
+            "clock_mhz": rates[0] / 1000,
+            "memory_clock_mhz": rates[1] / 1000,
+            "memory_bus_bits": rates[2],
+        }
 print(json.dumps(found))
 """
 
@@ -48,6 +62,8 @@ def probe(wanted: str) -> Environment:
             raise EnvironmentFault(f"{package} is not installed; run `make setup` first") from None
     if wanted != "cpu" and not facts["torch"].endswith("+cpu"):
         facts |= _probe_torch()
+    if facts["device"] == "cuda":
+        facts["driver"] = _driver()
     if wanted == "cuda" and facts["device"] != "cuda":
         raise EnvironmentFault(
             f"--device cuda: got no usable CUDA GPU (torch {facts['torch']}), expected one;"
@@ -90,6 +106,15 @@ def _probe_torch() -> dict[str, Any]:
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]
         raise EnvironmentFault(f"torch cannot be imported: {last}; run `make setup` again")
     return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def _driver() -> str | None:
+    """Return the version of NVIDIA's kernel module, such as 580.159.04."""
+    with contextlib.suppress(OSError):
+        text = _DRIVER.read_text(encoding="utf-8", errors="replace")
+        if found := re.search(r"\bKernel Module\b.*?\s(\d+\.\d+(?:\.\d+)?)\s", text):
+            return found[1]
+    return None
 
 
 def interpreter_works(triton: str | None, numpy: str | None) -> bool:

@@ -16,6 +16,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from grader import scoring, testrun
+from grader.calibration.choice import aimed
+from grader.calibration.file import Calibration
 from grader.findings import (
     Evidence,
     Finding,
@@ -60,6 +62,7 @@ class Request:
 
     `quick` leaves speed and memory out, `exit_first` ends a problem at its first failure. Without
     `policy` a file may contain anything. Only what is `jailed` can be `official`, for credit.
+    `calibration` has speed targets of this machine.
     """
 
     submission: Path
@@ -74,6 +77,7 @@ class Request:
     policy: bool = True
     jailed: bool = False
     official: bool = False
+    calibration: Calibration | None = None
 
 
 @dataclasses.dataclass
@@ -340,11 +344,8 @@ class Grader:
             full = problem.work.full if problem.work else figures.full
             return scoring.score_work(figures.model_copy(update={"full": full}), possible)
         if name == "speed" and isinstance(figures, SpeedFigures):
-            environment = self.request.environment
-            gpu = environment.device == "cuda"
-            targets = problem.targets(environment.device_name if gpu else "cpu")
-            aims = {"floor": targets.floor, "full": targets.full}
-            return scoring.score_speed(figures.model_copy(update=aims), possible)
+            figures = aimed(problem, figures, self.request.environment, self.request.calibration)
+            return scoring.score_speed(figures, possible)
         if name == "memory" and isinstance(figures, MemoryFigures):
             return scoring.score_memory(figures, possible)
         return scoring.internal(possible, f"the judge recorded no figures of {name}")

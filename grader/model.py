@@ -250,7 +250,8 @@ class SpeedFigures(Record):
 
     `clock` is what was read: `wall` time on a GPU; on the CPU the `cpu` time of all processes of
     the submission, which a busy machine changes least. `naive_drift_percent` is by how much the
-    blocks of the baseline differ, `worst_error_over_allowed` that of all timed outputs.
+    blocks of the baseline differ, `worst_error_over_allowed` that of all timed outputs. `targets`
+    says where `floor` and `full` are from, `note` what is odd about them or about the machine.
     """
 
     kind: Literal["speed"] = "speed"
@@ -264,6 +265,8 @@ class SpeedFigures(Record):
     worst_error_over_allowed: float | None = None
     floor: float | None = None
     full: float | None = None
+    targets: str = ""
+    note: str | None = None
     clock: Literal["wall", "cpu"] = "wall"
     shape: str = ""
     device: str = ""
@@ -367,6 +370,15 @@ class ProblemResult(Record):
     duration_s: float = 0.0
 
 
+class Chip(Record):
+    """What bounds a GPU, as its driver reports it: the highest clocks, and the width of memory."""
+
+    multiprocessors: int = Field(ge=1)
+    clock_mhz: float = Field(gt=0, allow_inf_nan=False)
+    memory_clock_mhz: float = Field(gt=0, allow_inf_nan=False)
+    memory_bus_bits: int = Field(ge=1)
+
+
 class Environment(Record):
     """The machine and the versions of a run; what was not found is None."""
 
@@ -374,6 +386,8 @@ class Environment(Record):
     device_name: str
     capability: tuple[int, int] | None = None
     device_bytes: int | None = None
+    chip: Chip | None = None
+    driver: str | None = None
     python: str | None = None
     torch: str | None = None
     triton: str | None = None

@@ -1,10 +1,14 @@
 """grader/environment.py: what a machine can measure, from versions and torch's own word."""
 
+import json
 import subprocess
+import sys
+import types
 
 import pytest
 
 from grader import environment
+from grader.calibration.implied import RECORDED_CHIP
 from grader.cli import _jobs
 from grader.environment import EnvironmentFault, interpreter_works, probe
 from grader.model import Environment
@@ -66,6 +70,50 @@ def test_a_cpu_build_answers_without_importing_torch(versions, monkeypatch):
 
 def test_the_real_probe_runs_here():
     assert "cuda_build" in environment._probe_torch()
+
+
+RATES = {"clock_rate": 1_980_000, "memory_clock_rate": 3_201_000, "memory_bus_width": 6144}
+
+
+@pytest.mark.parametrize("missing", [None, *RATES])
+def test_the_probe_asks_for_the_rates_of_a_gpu(monkeypatch, capsys, missing):
+    rates = {name: rate for name, rate in RATES.items() if name != missing}
+    properties = types.SimpleNamespace(total_memory=8, multi_processor_count=132, **rates)
+    cuda = types.SimpleNamespace(
+        is_available=lambda: True,
+        get_device_name=lambda: "NVIDIA H200",
+        get_device_capability=lambda: (9, 0),
+        get_device_properties=lambda index: properties,
+    )
+    version = types.SimpleNamespace(cuda="13.0")
+    fake = types.SimpleNamespace(cuda=cuda, version=version)
+    monkeypatch.setitem(sys.modules, "torch", fake)
+    exec(environment._PROBE, {})
+    found = Environment(**json.loads(capsys.readouterr().out))
+    assert (found.device_name, found.device_bytes) == ("NVIDIA H200", 8)
+    expected = None if missing else RECORDED_CHIP
+    assert found.chip == expected
+
+
+MODULE = "NVRM version: NVIDIA UNIX {}  580.159.04  Tue Oct  7 2025\nGCC version: gcc 12.2.0\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "driver"),
+    [
+        (MODULE.format("x86_64 Kernel Module"), "580.159.04"),
+        (MODULE.format("Open Kernel Module for x86_64"), "580.159.04"),
+        ("NVRM version: something else\n", None),
+        (None, None),
+    ],
+)
+def test_the_driver_is_that_of_the_kernel_module(versions, monkeypatch, tmp_path, text, driver):
+    path = tmp_path / "version"
+    if text is not None:
+        path.write_text(text)
+    monkeypatch.setattr(environment, "_DRIVER", path)
+    monkeypatch.setattr(environment, "_probe_torch", lambda: dict(H200))
+    assert probe("auto").driver == driver and probe("cpu").driver is None
 
 
 @pytest.mark.parametrize("said", ["ImportError: libcudart.so.12: cannot open", ""])

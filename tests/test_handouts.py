@@ -5,12 +5,13 @@ import importlib
 import re
 import shutil
 import subprocess
+from collections import defaultdict
 
 import pytest
 
 from grader.checks.performance import SLACK_BYTES
-from grader.cli import _parser
 from grader.manifest import PROBLEMS, ROOT, load_problem, problem_ids
+from grader.options import parser_of
 from tests.steps import handout, words
 
 SECTIONS = (
@@ -261,7 +262,11 @@ def test_commands_exist(problem):
 
 
 def test_make_targets_and_grader_commands_exist():
-    (commands,) = [a for a in _parser()._actions if a.choices and a.dest == "==SUPPRESS=="]
+    (commands,) = [
+        a
+        for a in parser_of(defaultdict(lambda: print))._actions
+        if a.choices and a.dest == "==SUPPRESS=="
+    ]
     targets = set()
     for path in documents():
         text = path.read_text(encoding="utf-8")

@@ -5,15 +5,23 @@
 
 import json
 import re
+import shlex
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
 import reference
+from grader.calibration import command as calibrate
+from grader.calibration.choice import IMPLIED, STATED
+from grader.calibration.file import SHARE, USUAL_PERCENT, calibrated, slower
 from grader.manifest import ROOT, load_problem, problem_ids
+from grader.model import SpeedFigures
+from grader.options import parser_of
 from grader.render.text import byte_size, milliseconds
 
 README = ROOT / "README.md"
+DOCS = tuple((ROOT / "docs").glob("*.md"))
 RECORD = ROOT / "docs" / "records" / "nvidia-h200-2026-11-22.json"
 BEGIN = f"<!-- table of {RECORD.relative_to(ROOT)} -->\n"
 END = "<!-- end of table -->"
@@ -99,6 +107,39 @@ def test_make_targets_that_are_named_exist():
         text = (ROOT / path).read_text()
         named = set(re.findall(r"`make ([a-z]+)", text) + re.findall(r"^make ([a-z]+)", text, re.M))
         assert named and named <= targets, (path, named - targets)
+
+
+@pytest.mark.parametrize("path", ["README.md", *sorted(str(p.relative_to(ROOT)) for p in DOCS)])
+def test_commands_of_the_grader_have_the_options_that_are_named(path):
+    text = (ROOT / path).read_text(encoding="utf-8")
+    shown = re.findall(r"^python -m grader (.+)$", text, re.MULTILINE)
+    shown += re.findall(r"`python -m grader ([a-z]+ [^`\n]+)`", text)
+    for command in shown:
+        words = shlex.split(re.sub(r"\bN\b", "3", command), comments=True)
+        options = parser_of(defaultdict(lambda: print)).parse_args(
+            words
+        )  # ends with a usage error where one is unknown
+        assert callable(options.run)
+    if path.endswith("grading.md"):
+        commands = {command.split()[0] for command in shown}
+        assert commands >= {"grade", "lint", "calibrate", "stability"}
+
+
+def test_the_page_on_calibration_says_what_the_judge_does():
+    text = (ROOT / "docs" / "grading.md").read_text(encoding="utf-8")
+    section = text.split("## Calibrating a GPU\n")[1].split("\n## ")[0]
+    section = " ".join(section.split())
+    assert f"`full` is {SHARE:g} of the median" in section
+    assert f"more than twice the spread seen then, and by more than {USUAL_PERCENT:g} %" in section
+    for source in (STATED, IMPLIED):
+        assert f"*{source}*" in section
+    known = calibrated(load_problem("p03"), "cuda", [SpeedFigures(speedup=9, naive_ms=12.1)])
+    assert slower(known, 14.1) in section
+    default = (
+        calibrate.measuring.LEAST_RUNS,
+        parser_of(defaultdict(lambda: print)).parse_args(["calibrate"]).runs,
+    )
+    assert default == (3, 5) and "five times (`--runs N`)" in section
 
 
 if __name__ == "__main__":

@@ -203,10 +203,8 @@ def test_one_that_ends_twice_in_cases_of_it_is_a_fault_of_the_judge(run):
 
 
 def test_no_fault_of_the_judge_is_laid_to_a_jailed_submission(run):
-    scripts = [Script(cases(PLACES[:-1]) + case(PLACES[-1], PROVOKED))] + [
-        Script(case(PLACES[-1], PROVOKED))
-    ]
-    found, *_ = run(*scripts, jailed=True)
+    provoked = case(PLACES[-1], PROVOKED)
+    found, *_ = run(Script(cases(PLACES[:-1]) + provoked), Script(provoked), jailed=True)
     assert found[PLACES[-1]].verdict is Verdict.INTERNAL
     died_between = [Script(cases(PLACES[:2]), died(), None), Script([], died(), None)]
     found, *_ = run(*died_between, jailed=True)

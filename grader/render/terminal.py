@@ -25,6 +25,7 @@ from grader.model import (
     WorkFigures,
     finite,
 )
+from grader.render.calibration import target_lines
 from grader.render.kernels import kernel_table, kernels_of, spill_lines
 from grader.render.message import ID_LIMIT, NAME_LIMIT, causes, message_lines
 from grader.render.text import (
@@ -254,7 +255,7 @@ def _measurements(record: GradeRecord, width: int) -> list[RenderableType]:
             if component is not None and component.verdict not in EXPLAINED and component.reason:
                 lead = f"{clean(problem.id, ID_LIMIT)} {name}: "
                 lost += wrap(_loss(component), width, lead, DETAIL_INDENT)
-    return parts + _lines(lost)
+    return parts + _lines(lost + target_lines(record, width))
 
 
 def _figures(problem: ProblemResult) -> tuple[str, ...]:

@@ -1,0 +1,1 @@
+"""Speed targets: calibrated on a GPU, stated in problem.toml, or implied by a GPU's rates."""

@@ -1,0 +1,95 @@
+"""What the command line takes: the commands and their options."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from grader import __version__
+from grader.calibration import command as calibrate
+from grader.manifest import PROBLEMS
+from grader.quiz.questions import LEVELS
+from grader.stability import command as stability
+
+
+def parser_of(runs: Mapping[str, Callable[[argparse.Namespace], int]]) -> argparse.ArgumentParser:
+    """Return the parser of the command line; a command's options have its function as `run`."""
+    parser = argparse.ArgumentParser(
+        prog="grader",
+        description="Judge of the flash-attention assignment.",
+        epilog="exit codes: 0 full marks of what could be measured, 1 points lost, 2 usage,"
+        " 3 fault of the judge, 4 environment, 130 interrupted",
+    )
+    parser.add_argument("--version", action="version", version=f"grader {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    grade = commands.add_parser("grade", help="grade one submission and print the score report")
+    _add_what_to_grade(grade)
+    grade.add_argument(
+        "--seed", metavar="HEX", help="repeat a run's inputs (default: fresh and secret)"
+    )
+    grade.add_argument("--json", type=Path, metavar="FILE", help="write the grade record as JSON")
+    grade.add_argument(
+        "--jail", action="store_true", help="run the submission where it can reach nothing else"
+    )
+    grade.add_argument(
+        "--fail-under", type=float, metavar="N", help="exit 0 from N required points on, else 1"
+    )
+    grade.add_argument("--exit-zero", action="store_true", help="exit 0 even when points were lost")
+    grade.add_argument("--quick", action="store_true", help="leave speed and memory out")
+    grade.add_argument("--map", action="store_true", help="show the tiles that the kernels visit")
+    grade.add_argument(
+        "-x", "--exitfirst", action="store_true", help="end a problem at its first failure"
+    )
+    grade.add_argument(
+        "--jobs", type=int, metavar="N", help="problems tested side by side (default: by cores)"
+    )
+    grade.add_argument(
+        "--no-policy", action="store_true", help="leave the source policy out: not for credit"
+    )
+    grade.set_defaults(run=runs["grade"])
+    repeated = commands.add_parser(
+        "stability", help="grade a submission N times and show how the points vary"
+    )
+    stability.add_options(repeated)
+    _add_what_to_grade(repeated)
+    repeated.set_defaults(run=runs["stability"])
+    calibrated = commands.add_parser(
+        "calibrate", help="measure the model answers here and write this GPU's speed targets"
+    )
+    calibrate.add_options(calibrated)
+    calibrated.set_defaults(run=runs["calibrate"])
+    looked = commands.add_parser("lint", help="list what the source policy refuses; runs nothing")
+    looked.add_argument("submission", type=Path, metavar="DIR", help="folder with pNN/<file>.py")
+    looked.add_argument("--only", metavar="p04,p05", help="look at these problems only")
+    looked.set_defaults(run=runs["lint"])
+    quiz = commands.add_parser("quiz", help="ask you the questions of the course; never scored")
+    quiz.add_argument("--topic", metavar="TOPIC", help="ask about this topic only, such as softmax")
+    quiz.add_argument("--level", choices=LEVELS, help="ask this level only (default: both)")
+    quiz.add_argument("--restart", action="store_true", help="forget what was answered before")
+    quiz.set_defaults(run=runs["quiz"])
+    return parser
+
+
+def _add_what_to_grade(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--submission",
+        type=Path,
+        default=Path(os.path.relpath(PROBLEMS)),
+        metavar="DIR",
+        help="folder with pNN/<file>.py (default: problems, your own stubs)",
+    )
+    parser.add_argument(
+        "--only", metavar="p04,p05", help="grade these problems only (default: all nine)"
+    )
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument(
+        "--official", action="store_true", help="for credit: grade everything, in a jail"
+    )
+    parser.add_argument(
+        "--calibration",
+        type=Path,
+        metavar="FILE",
+        help="speed targets that `calibrate` wrote (default: those of this GPU, if there are any)",
+    )

@@ -1,0 +1,1 @@
+"""`python -m grader stability`: how points vary when the same files are graded again."""
