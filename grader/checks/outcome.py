@@ -62,6 +62,18 @@ _TRANSLATIONS = (
     ),
     (r"should have at least|all non-batch dimensions", "a side of tl.dot has 16 elements or more"),
     (
+        r"registers per thread",
+        "smaller tiles or more warps (num_warps); maxnreg may keep a program from having enough",
+    ),
+    (
+        r"assembler (?:knows no instruction|refuses '.*', which this chip)",
+        "inline assembly, or an option of this operation, asks for what this chip does not have",
+    ),
+    (
+        r"assembler (?:does not know this GPU|is too old)",
+        "this Triton does not fit its assembler or the GPU: see the versions in requirements.txt",
+    ),
+    (
         r"bytes of shared memory|out of resource: shared memory",
         "smaller tiles or fewer stages: each stage of a loop holds its tiles in shared memory",
     ),

@@ -29,7 +29,6 @@ MAX_KERNELS = 32
 MAX_REFUSALS = 8
 _MAX_AXIS = (2**31 - 1, 65535, 65535)
 _MAX_TEXT = 1000
-_PTXAS_ERROR = re.compile(r"^ptxas .*(?:error|fatal) *: *(.*)", re.MULTILINE)
 
 
 class TooManyKernels(BaseException):
@@ -174,8 +173,6 @@ class Recorder:
             refusal["text"] = (
                 f"needs {error.required} {unit}{error.name}, the chip has {error.limit}"
             )
-        elif match := _PTXAS_ERROR.search(reply.text):
-            refusal["text"] = f"ptxas: {match[1]}"
         elif isinstance(error, RuntimeError) and not hasattr(error, "node"):
             refusal |= self._diagnostic(refused.repeat)
         text = refusal["text"].replace(os.path.dirname(self._path) + os.sep, "")
