@@ -340,15 +340,22 @@ class CaseRun:
             extent=failure.extent,
             help=failure.help,
             elsewhere=failure.elsewhere,
+            looping=failure.looping,
             output=evidence.output,
             not_run=evidence.result is None,
         )
 
-    def _step(self, line: int, *, elsewhere: bool) -> int | None:
-        """Return the step of a line, if the mistake lies there; a bridge is a step of its own."""
+    def _step(self, line: int, *, elsewhere: bool, looping: bool) -> int | None:
+        """Return the step of a line, if the mistake lies there; a bridge is a step of its own.
+
+        A call that does not end was stopped somewhere in its loop: all of that has to be one step.
+        """
         if self.check.bridge and self.trial.problem.bridge is not None:
             return self.trial.problem.bridge.step
-        return self.session.source.step_at(line) if line and not elsewhere else None
+        if not line or elsewhere:
+            return None
+        source = self.session.source
+        return source.step_of_loops_at(line) if looping else source.step_at(line)
 
     def _finding(
         self,
@@ -357,6 +364,7 @@ class CaseRun:
         *,
         line: int = 0,
         elsewhere: bool = False,
+        looping: bool = False,
         output: str = "",
         wrong_outputs: tuple[str, ...] = (),
         margin: float | None = None,
@@ -369,7 +377,7 @@ class CaseRun:
             test=self.check.test_name,
             file=problem.file,
             line=line or None,
-            step=self._step(line, elsewhere=elsewhere),
+            step=self._step(line, elsewhere=elsewhere, looping=looping),
             input=str(self.case),
             output=output or None,
             repeat=f"make grade P={problem.id} SEED={self.trial.seed}",

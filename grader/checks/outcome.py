@@ -96,6 +96,7 @@ class Outcome:
     line: int = 0
     help: str | None = None
     elsewhere: bool = False  # the line shows it, and the mistake need not lie in its step
+    looping: bool = False  # the line is where it was stopped, one of those that repeat
 
 
 def of_call(evidence: CallEvidence, signature: str) -> Outcome | None:
@@ -174,7 +175,8 @@ def _of_end(ended: Ended, what: str) -> Outcome:
         help = "a process dies like this when memory is written that is not its own"
     if ended.recursive:
         help = _RECURSION_HELP
-    return Outcome(verdict, _how_ended(ended, what), line=ended.line, help=help)
+    headline = _how_ended(ended, what)
+    return Outcome(verdict, headline, line=ended.line, help=help, looping=ended.timeout)
 
 
 def _how_ended(ended: Ended, what: str) -> str:
