@@ -213,16 +213,25 @@ class CaseRun:
         *,
         second_call: bool,
     ) -> Finding:
-        """Tell wrong numbers apart: never written, computed as NaN, kept from before, or wrong."""
+        """Tell wrong numbers apart: never written, NaN from other memory, or computed as NaN.
+
+        And kept from the call before, or plainly wrong.
+        """
         shown = differences[0]
         got, unwritten = evidence.outputs[shown.name], evidence.unwritten[shown.name]
+        left_over = evidence.left_over[shown.name]
         help, extent = None, shown.extent
         if bool(unwritten.any()):
             headline = f"{shown.name} was not written everywhere"
             extent = f"{_places(unwritten)} hold what was there before the call; {extent}"
+            help = "which program stores these rows? look at program_id, the grid and the mask"
+        elif bool(left_over.any()):
+            headline = f"{shown.name} was made from memory that nobody wrote (torch.empty)"
+            extent = f"{_places(left_over)} are NaN that lay there before; {extent}"
             help = (
-                "which program stores these rows? look at program_id, the grid and the mask, and at"
-                " what is read from torch.empty: atomic_add needs torch.zeros"
+                "a tensor from torch.empty is read before every element of it was stored: look at"
+                " the grid and the mask of the kernel that stores it; what is added to, as by"
+                " atomic_add, begins as torch.zeros"
             )
         elif bool(got.isnan().any()):
             headline = f"{shown.name} was computed as NaN"
