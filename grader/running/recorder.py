@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from grader.running import absent_gpu, faults, machine_code
+from grader.running import absent_gpu, assembler, faults, machine_code
 from grader.running.chips import MAX_WARPS, Chip
 
 MAX_KERNELS = 32
@@ -277,8 +277,9 @@ def _is_compilers(error: Exception) -> bool:
 
 
 def _cause(error: Exception) -> tuple[type, str]:
-    """What is the same when the same is refused again."""
-    return type(error), str(error)[:1000]
+    """What is the same when the same is refused again; ptxas is given another file each time."""
+    text = str(error)
+    return type(error), assembler.sentence(text) if assembler.is_refusal(text) else text[:1000]
 
 
 def _named(kernel: Any, path: str) -> dict[str, Any]:
