@@ -1,14 +1,47 @@
-"""Plots of a record; needs matplotlib, which is the optional extra `bench`."""
+"""Plots of a record; needs matplotlib, which is the optional extra `bench`.
+
+They have the colours of docs/pictures, and follow a reader's light or dark mode as those do:
+matplotlib draws in the light ones, and `themed` puts a CSS variable in the place of each. Those of
+docs/plots: `python -m benchmarks --from FILE --plot docs/plots` with two of benchmarks/records, the
+one of all shapes and that of growth.
+"""
 
 from __future__ import annotations
 
+import io
+import re
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 from benchmarks.shapes import FORWARD, TARGET_PASSES
+from docs.pictures.palette import PALETTE, variables
 
-_SIZE = (8, 5)
+_SIZE = (8, 5.5)
+_LIGHT = {name: light for name, (light, _) in PALETTE.items()}
+_INKS = ("blue-ink", "orange-ink", "green-ink", "plum-ink", "line")  # one for each problem
+_MARKERS = {"ours": "o", "naive": "s"}  # and of a library
+_LIBRARY = "^"
+# Curves that are nearer than this at most of their points lie on each other, as far as is seen.
+_COINCIDE = 0.12
+_DASH = 3.0  # widths of the line
+_STYLE = {
+    "figure.facecolor": _LIGHT["paper"],
+    "axes.facecolor": _LIGHT["paper"],
+    "legend.facecolor": _LIGHT["paper"],
+    "legend.edgecolor": _LIGHT["faint"],
+    "legend.framealpha": 1.0,
+    "text.color": _LIGHT["ink"],
+    "axes.labelcolor": _LIGHT["ink"],
+    "axes.edgecolor": _LIGHT["line"],
+    "xtick.color": _LIGHT["line"],
+    "ytick.color": _LIGHT["line"],
+    "xtick.labelcolor": _LIGHT["ink"],
+    "ytick.labelcolor": _LIGHT["ink"],
+    "grid.color": _LIGHT["faint"],
+    "grid.linewidth": 0.5,
+    "svg.hashsalt": "benchmarks",  # the same record gives the same file
+}
 _SIZES = (
     "batch", "num_q_heads", "num_kv_heads", "seqlen", "head_dim", "window_size", "is_causal",
     "dtype", "rows", "cols",
@@ -32,8 +65,7 @@ def draw(record: dict[str, Any], folder: Path) -> list[Path]:
         import matplotlib
 
         matplotlib.use("Agg")
-        # The same record gives the same file.
-        matplotlib.rcParams["svg.hashsalt"] = "benchmarks"
+        matplotlib.rcParams.update(_STYLE)
         from matplotlib import pyplot
     except ImportError as error:
         raise NoMatplotlib("matplotlib is not installed: pip install -e '.[bench]'") from error
@@ -66,21 +98,78 @@ def growth_curves(record: dict[str, Any]) -> dict[str, list[tuple[int, dict[str,
     return {name: points for name, points in ordered.items() if len(points) > 1}
 
 
+def themed(svg: str, title: str) -> str:
+    """Let a drawing in the light colours of the palette follow the reader's mode."""
+    names = {light: name for name, light in _LIGHT.items()}
+
+    def variable(match: re.Match[str]) -> str:
+        return f"var(--{names[match[0]]})" if match[0] in names else match[0]
+
+    light, dark = variables()
+    schemes = f"svg{{{light}}}\n@media (prefers-color-scheme: dark){{svg{{{dark}}}}}\n"
+    svg = re.sub(r"#[0-9a-f]{6}\b", variable, svg)
+    svg = svg.replace('<style type="text/css">', f'<style type="text/css">\n{schemes}', 1)
+    return re.sub(r"(<svg [^>]*>)", rf"\1\n <title>{title}</title>", svg, count=1)
+
+
+def coinciding(curves: dict[str, dict[int, float]]) -> dict[str, tuple[int, int]]:
+    """Return, for each curve of values by length, its place among those on one line, and their
+    number; (0, 1) for one that has a line of its own."""
+    groups: list[list[str]] = []
+    for name in curves:
+        near = [g for g in groups if any(_coincide(curves[name], curves[other]) for other in g)]
+        groups = [g for g in groups if g not in near]
+        groups.append([*(other for g in near for other in g), name])
+    order = list(curves)
+    return {
+        name: (place, len(group))
+        for group in groups
+        for place, name in enumerate(sorted(group, key=order.index))
+    }
+
+
+def _coincide(one: dict[int, float], other: dict[int, float]) -> bool:
+    shared = one.keys() & other.keys()
+    near = [n for n in shared if abs(one[n] - other[n]) <= _COINCIDE * max(one[n], other[n])]
+    return len(near) > 1 and 2 * len(near) >= len(shared)
+
+
 def _growth(pyplot: Any, curves: dict, key: str, title: str, path: Path) -> Path:
     figure, axes = pyplot.subplots(figsize=_SIZE, layout="constrained")
-    for name, points in curves.items():
-        values = [(n, row[key]) for n, row in points if row.get(key)]
-        if values:
-            axes.plot(*zip(*values, strict=True), marker="o", label=name)
+    shown = {
+        name: {n: row[key] for n, row in points if row.get(key)} for name, points in curves.items()
+    }
+    shown = {name: values for name, values in shown.items() if values}
+    problems = sorted({name.split()[0] for name in curves})
+    places = coinciding(shown)
+    for name, values in shown.items():
+        place, of = places[name]
+        problem, contender, *_ = name.split()
+        # Those on one line take turns: dashes one after the other, markers one around the other.
+        dashes = (place * _DASH, (_DASH, (of - 1) * _DASH)) if of > 1 else "solid"
+        axes.plot(
+            *zip(*values.items(), strict=True),
+            color=_LIGHT[_INKS[problems.index(problem) % len(_INKS)]],
+            linestyle=dashes,
+            linewidth=2.0,
+            marker=_MARKERS.get(contender, _LIBRARY),
+            markersize=5.0 + 3.0 * (of - 1 - place),
+            markerfacecolor="none" if place < of - 1 else None,
+            label=name,
+        )
+    nothing = [
+        name for name, points in curves.items() if {row.get(key) for _, row in points} == {0}
+    ]
+    if nothing:  # no place on a logarithmic axis
+        axes.plot([], [], " ", label=f"0: {', '.join(nothing)}")
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xlabel("sequence length")
     axes.set_ylabel(title)
-    axes.grid(True, which="major", alpha=0.3)
-    axes.legend(fontsize="small")
-    figure.savefig(path, metadata={"Date": None})
-    pyplot.close(figure)
-    return path
+    axes.grid(True, which="major")
+    below = {"loc": "outside lower center", "ncols": 3}
+    figure.legend(**below, fontsize="small", handlelength=4.0, markerscale=0.7)
+    return _save(pyplot, figure, path, f"{title} against sequence length")
 
 
 def ratio_results(record: dict[str, Any]) -> list[dict[str, Any]]:
@@ -102,11 +191,17 @@ def _ratios(pyplot: Any, record: dict[str, Any], path: Path) -> Path:
     names = [f"{r['problem']} {r['shape']['label']} {r['pass']}" for r in results]
     height = max(_SIZE[1], 0.25 * len(results))
     figure, axes = pyplot.subplots(figsize=(_SIZE[0], height), layout="constrained")
-    axes.barh(names, [r["ratio"] for r in results])
-    axes.axvline(1.0, color="black", linewidth=1)
+    axes.barh(names, [r["ratio"] for r in results], color=_LIGHT["blue-ink"])
+    axes.axvline(1.0, color=_LIGHT["ink"], linewidth=1)
     axes.invert_yaxis()
     axes.set_xlabel("best library kernel's time / ours (more than 1: ours is faster)")
     axes.tick_params(axis="y", labelsize="small")
-    figure.savefig(path, metadata={"Date": None})
+    return _save(pyplot, figure, path, "time of the best library kernel over ours")
+
+
+def _save(pyplot: Any, figure: Any, path: Path, title: str) -> Path:
+    text = io.StringIO()
+    figure.savefig(text, format="svg", metadata={"Date": None})
     pyplot.close(figure)
+    path.write_text(themed(text.getvalue(), title), encoding="utf-8")
     return path

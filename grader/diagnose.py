@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 
@@ -112,6 +112,7 @@ class Casebook:
         the step of the stub that a line lies in.
         """
         causes = [cause for cause in self._known_mistakes() if not self._is_part_of_more(cause)]
+        causes = self._as_seen(causes)
         explained = {place for cause in causes for place in cause.cases}
         told = {self._seen[place].kind for place in explained if place in self._seen}
         left = {p: s for p, s in self._seen.items() if p not in explained and s.kind not in told}
@@ -122,15 +123,31 @@ class Casebook:
             shown = next(s for s in left.values() if s.kind == kind)
             if plain:  # every other check departs from the plain case
                 places += [p for p in self._wrong if p not in explained and p not in places]
-            diagnosis = Diagnosis(
-                id=f"{self._problem.id.upper()}-{shown.id}",
-                title=shown.title,
-                note=shown.note,
-                help=shown.help,
-            )
             step = step_at(shown.line) if shown.located else None
-            causes.append(Cause(diagnosis, step, tuple(sorted(places)), shown.line or None))
+            causes.append(self._cause(shown, places, step))
         return causes
+
+    def _cause(self, shown: Sighting, places: Iterable[Place], step: int | None) -> Cause:
+        diagnosis = Diagnosis(
+            id=f"{self._problem.id.upper()}-{shown.id}",
+            title=shown.title,
+            note=shown.note,
+            help=shown.help,
+        )
+        return Cause(diagnosis, step, tuple(sorted(places)), shown.line or None)
+
+    def _as_seen(self, causes: list[Cause]) -> list[Cause]:
+        """Tell what was seen instead of known mistakes that have the same numbers by it."""
+        kept, told = [], {}
+        for cause in causes:
+            seen = (self._seen[place] for place in cause.cases if place in self._seen)
+            shown = next((sighting for sighting in seen if sighting.outright), None)
+            if shown is None:
+                kept.append(cause)
+                continue
+            same = {place for place, s in self._seen.items() if s.id == shown.id}
+            told.setdefault(shown.id, (shown, set()))[1].update(same, cause.cases)
+        return [*kept, *(self._cause(shown, places, None) for shown, places in told.values())]
 
     def _without_chance(
         self, left: dict[Place, Sighting], explained: set[Place]

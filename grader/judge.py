@@ -213,16 +213,25 @@ class CaseRun:
         *,
         second_call: bool,
     ) -> Finding:
-        """Tell wrong numbers apart: never written, computed as NaN, kept from before, or wrong."""
+        """Tell wrong numbers apart: never written, NaN from other memory, or computed as NaN.
+
+        And kept from the call before, or plainly wrong.
+        """
         shown = differences[0]
         got, unwritten = evidence.outputs[shown.name], evidence.unwritten[shown.name]
+        left_over = evidence.left_over[shown.name]
         help, extent = None, shown.extent
         if bool(unwritten.any()):
             headline = f"{shown.name} was not written everywhere"
             extent = f"{_places(unwritten)} hold what was there before the call; {extent}"
+            help = "which program stores these rows? look at program_id, the grid and the mask"
+        elif bool(left_over.any()):
+            headline = f"{shown.name} was made from memory that nobody wrote (torch.empty)"
+            extent = f"{_places(left_over)} are NaN that lay there before; {extent}"
             help = (
-                "which program stores these rows? look at program_id, the grid and the mask, and at"
-                " what is read from torch.empty: atomic_add needs torch.zeros"
+                "a tensor from torch.empty is read before every element of it was stored: look at"
+                " the grid and the mask of the kernel that stores it; what is added to, as by"
+                " atomic_add, begins as torch.zeros"
             )
         elif bool(got.isnan().any()):
             headline = f"{shown.name} was computed as NaN"
@@ -340,15 +349,22 @@ class CaseRun:
             extent=failure.extent,
             help=failure.help,
             elsewhere=failure.elsewhere,
+            looping=failure.looping,
             output=evidence.output,
             not_run=evidence.result is None,
         )
 
-    def _step(self, line: int, *, elsewhere: bool) -> int | None:
-        """Return the step of a line, if the mistake lies there; a bridge is a step of its own."""
+    def _step(self, line: int, *, elsewhere: bool, looping: bool) -> int | None:
+        """Return the step of a line, if the mistake lies there; a bridge is a step of its own.
+
+        A call that does not end was stopped somewhere in its loop: all of that has to be one step.
+        """
         if self.check.bridge and self.trial.problem.bridge is not None:
             return self.trial.problem.bridge.step
-        return self.session.source.step_at(line) if line and not elsewhere else None
+        if not line or elsewhere:
+            return None
+        source = self.session.source
+        return source.step_of_loops_at(line) if looping else source.step_at(line)
 
     def _finding(
         self,
@@ -357,6 +373,7 @@ class CaseRun:
         *,
         line: int = 0,
         elsewhere: bool = False,
+        looping: bool = False,
         output: str = "",
         wrong_outputs: tuple[str, ...] = (),
         margin: float | None = None,
@@ -369,7 +386,7 @@ class CaseRun:
             test=self.check.test_name,
             file=problem.file,
             line=line or None,
-            step=self._step(line, elsewhere=elsewhere),
+            step=self._step(line, elsewhere=elsewhere, looping=looping),
             input=str(self.case),
             output=output or None,
             repeat=f"make grade P={problem.id} SEED={self.trial.seed}",

@@ -18,6 +18,7 @@ import warnings
 from pathlib import Path
 
 from grader.imports import bad_import
+from grader.loops import loops_around
 from grader.manifest import Problem
 from grader.model import Message, Verdict
 from grader.policy.rules import Violation, violations
@@ -66,9 +67,22 @@ class Source:
 
     def step_at(self, line: int) -> int | None:
         """Return the step whose markers enclose `line`, None where none does."""
+        return self._step_of(range(line, line + 1))
+
+    def step_of_loops_at(self, line: int) -> int | None:
+        """Return the step in which all loops around `line` lie whole; None where there is none."""
+        try:
+            with warnings.catch_warnings(action="ignore"):
+                loops = loops_around(ast.parse(self._text), line)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return None
+        steps = {self._step_of(loop) for loop in loops}
+        return steps.pop() if len(steps) == 1 else None
+
+    def _step_of(self, lines: range) -> int | None:
         text = "" if self.other_release else self._text
         for step, (first, last) in step_regions(text).items():
-            if first <= line <= last:
+            if first <= lines[0] and lines[-1] <= last:
                 return step
         return None
 

@@ -3,6 +3,7 @@
 import copy
 import json
 import random
+import re
 import subprocess
 import sys
 import types
@@ -18,6 +19,7 @@ from benchmarks.contenders import OURS, Missing, build, is_fatal
 from benchmarks.inputs import CheckFailed, check, load_solution, make_inputs, oracle
 from benchmarks.run import Runner, Settings, _result, measure
 from benchmarks.timing import Clock, Entrant, interleave, spread
+from docs.pictures.palette import PALETTE
 from grader.manifest import ROOT
 
 RULES = [
@@ -239,6 +241,37 @@ def test_growth_curves_join_the_lengths_of_a_contender():
     results = [_fake_result("p06", f"growth-{n}", sh.FORWARD) for n in (2048, 1024)]
     curves = plots.growth_curves({"results": results})
     assert [n for n, _ in curves["p06 ours"]] == [1024, 2048]
+
+
+def test_curves_on_one_line_take_turns():
+    line = {1024: 100.0, 2048: 400.0}
+    near, far = {1024: 95.0, 2048: 410.0}, {1024: 10.0, 2048: 40.0}
+    curves = {"a": line, "b": far, "c": near, "d": {2048: 400.0}, "e": dict(line)}
+    assert plots.coinciding(curves) == {
+        "a": (0, 3), "c": (1, 3), "e": (2, 3), "b": (0, 1), "d": (0, 1),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["memory", "ratio", "time"])
+def test_plots_follow_the_readers_mode(name):
+    svg = (ROOT / "docs" / "plots" / f"{name}.svg").read_text("utf-8")
+    assert "@media (prefers-color-scheme: dark){svg{--paper:#0d1117" in svg
+    drawn = re.sub(r"<style.*?</style>", "", svg, flags=re.DOTALL)
+    assert set(re.findall(r"var\(--([a-z-]+)\)", drawn)) <= PALETTE.keys()
+    assert not re.findall(r"(?:fill|stroke): (?!none|var)", drawn)  # no colour of its own
+
+
+@pytest.mark.parametrize(
+    ("record_of", "names"), [("", ["ratio.svg"]), ("-growth", ["time.svg", "memory.svg"])]
+)
+def test_plots_are_those_of_the_records(tmp_path, record_of, names):
+    matplotlib = pytest.importorskip("matplotlib")
+    found = record.load(ROOT / "benchmarks" / "records" / f"nvidia-h200-2026-11-21{record_of}.json")
+    assert [path.name for path in plots.draw(found, tmp_path)] == names
+    for name in names:
+        drawn = (ROOT / "docs" / "plots" / name).read_text("utf-8")
+        if f"Matplotlib v{matplotlib.__version__}," in drawn:
+            assert (tmp_path / name).read_text("utf-8") == drawn
 
 
 def test_a_record_is_shown_again_without_measuring(tmp_path, capsys):

@@ -188,7 +188,7 @@ WAYS = {
     19: differentiated,
     20: lambda q, flat, out, n: fill[(1,)](out, n, SIZE=128, num_wraps=4),
     21: lambda q, flat, out, n: fill[(1,)](out, SIZE=128),
-    22: lambda q, flat, out, n: assembly[(1,)](out),
+    22: lambda q, flat, out, n: [assembly[(1,)](out[..., i:]) for i in (0, 1)],
     23: lambda q, flat, out, n: spills[(1,)](out, SIZE=16384),
     24: lambda q, flat, out, n: fill[(1,)](out, n, SIZE=512, num_warps=64),
     25: lambda q, flat, out, n: fill[1](out, n, SIZE=1024),
@@ -327,12 +327,18 @@ def test_what_does_not_fit_the_kernel_is_refused_as_by_a_launch(seen, way, words
     assert result(seen, way).status is Status.EXCEPTION and words in result(seen, way).text
 
 
-def test_the_assemblers_word_is_passed_on_without_paths(seen):
-    assert result(seen, 22).status is Status.COMPILE_FAILED
-    (kernel,) = kernels(seen, "assembly")
-    assert kernel.kernel.refusal.text == "ptxas: Not a name of any known instruction: 'bogus'"
-    assert kernel.kernel.refusal.line == 1 + MANY.splitlines().index(
-        "    22: lambda q, flat, out, n: assembly[(1,)](out),"
+@pytest.mark.parametrize("capability", CHIPS)
+def test_what_the_assembler_refuses_is_a_sentence_with_the_line_of_the_instruction(
+    seen, capability
+):
+    said = "NVIDIA's assembler knows no instruction 'bogus'"
+    reply = result(seen, 22, capability)
+    assert (reply.status, reply.text) == (Status.COMPILE_FAILED, said)
+    (kernel,) = kernels(seen, "assembly", capability)  # for aligned pointers and for others
+    refusal = kernel.kernel.refusal
+    assert (refusal.text, refusal.line) == (said, reply.line)
+    assert refusal.line == 1 + MANY.splitlines().index(
+        '        "bogus.f32 $0, $1;", "=r,r", [x], dtype=tl.float32, is_pure=True, pack=1))'
     )
 
 

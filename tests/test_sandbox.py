@@ -272,6 +272,17 @@ def test_the_temporary_folder_is_not_shown(start):
     assert worker.output() == "answer.py"
 
 
+@pytest.mark.parametrize("rows", [3, 4000], ids=["whole", "its beginning is lost"])
+def test_the_kernel_that_the_assembler_refused_is_not_shown(start, rows):
+    rule = 64 * "="
+    dump = f"\n{rule}\n`ptxas` stderr:\nptxas fatal: x\nRepro command: /a/b\n" + "mov.u32\n" * rows
+    dump += f"\n{rule}\nplease share the reproducer above with Triton project.\n"
+    worker = start(f"started()\nprint('mine'); print({dump!r}); print('last')\ntime.sleep(9)\n")
+    worker.ready()
+    worker.ask("anything", 0.5)
+    assert worker.output().split() == (["mine", "last"] if rows == 3 else ["last"])
+
+
 def test_threads_have_room_beside_the_memory_limit(start):
     text = "print(settings['memory_limit_bytes'])\nstarted()\ntime.sleep(9)\n"
     limits = []

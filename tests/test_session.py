@@ -86,6 +86,30 @@ def test_what_ends_a_worker_costs_its_case_and_not_the_rest(line, verdict):
     assert found.of("plain").verdict is found.of("ragged_cols").verdict is Verdict.PASS
 
 
+WAITS = """while not x.isnan().any():
+        # >>> step 8: what the loop spends its time with
+        x.double().sort()
+        # <<< step 8
+        # >>> step 9: what it waits for
+        x = x + 0
+        # <<< step 9
+"""
+WHOLE = """# >>> step 8: a loop
+    while not x.isnan().any():
+        x.double().sort()
+    # <<< step 8
+"""
+
+
+@pytest.mark.parametrize(("loop", "step"), [(WAITS, None), (WHOLE, 8)])
+def test_a_call_that_was_stopped_has_a_step_where_its_whole_loop_is_one(loop, step):
+    """In which line of a loop it is stopped is no evidence of which is wrong."""
+    found = judge(answer(loop), P02, checks=("plain",), enough=lambda findings: True)
+    message = found.findings.cases["plain", 0].message
+    assert message.headline.startswith("no result after") and message.line
+    assert message.step == step
+
+
 def test_an_endless_loop_in_every_call_costs_one_timeout_and_little_more():
     found = judge(answer("time.sleep(30)"), P02, checks=("plain", "ragged_rows"))
     verdicts = [finding.verdict for finding in found.findings.cases.values()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -9,14 +10,16 @@ from grader.cases import resolve
 from grader.checks.correctness import expect
 from grader.inputs import case_seed, make_inputs
 from grader.manifest import load_problem, problem_ids
+from grader.running.overwrites import Overwrites
 from grader.running.session import Budget, Session
+from grader.running.trace import GRADIENTS, OVERWRITTEN
 from grader.sightings.look import look
 from grader.sightings.scaled import delta_scaled, scaled
 from grader.sightings.sighting import Result
 from grader.source import Source
 from reference import mistakes_for
 from tests.forked import forked_workers
-from tests.harness import SEED
+from tests.harness import SEED, judge, whole_answer
 from tests.trials import right_answers
 
 TRITON = [id for id in problem_ids() if load_problem(id).uses_triton]
@@ -36,7 +39,8 @@ OPTIONS = {
     "p06": SIZES | {"num_kv_heads": 1, "window_size": 40},
     "p07": SIZES | {"num_kv_heads": 1, "window_size": 40, "num_sink_tokens": 9},
     "p08": SIZES | {"num_kv_heads": 1},
-    "p09": SIZES | {"num_kv_heads": 1, "window_size": 40, "num_sink_tokens": 9},
+    "p09": SIZES
+    | {"num_kv_heads": 1, "window_size": 40, "num_sink_tokens": 9, "sink_logits": True},
 }
 
 
@@ -53,7 +57,7 @@ def test_nothing_is_seen_in_a_right_kernel(id: str) -> None:
     budget = Budget(problem.limits)
     data = Source(problem_id, source.encode())
     session = Session(problem, data, device="cpu", interpret=True, budget=budget)
-    names = problem.returns + problem.gradients[:3]
+    names = problem.returns + problem.gradients
     try:
         for dtype in ("fp32", "fp16") if problem_id == "p02" else ("fp32",):
             case = resolve(OPTIONS[problem_id], dtype, "")
@@ -66,6 +70,113 @@ def test_nothing_is_seen_in_a_right_kernel(id: str) -> None:
                     assert look(problem_id, case, trace, result) is None
     finally:
         session.close()
+
+
+SINKS = """
+
+
+@triton.jit
+def _sinks_kernel(logits_ptr, lse_ptr, delta_ptr, dlogits_ptr, seqlen, num_heads):
+    plane = tl.program_id(0)
+    rows = tl.program_id(1) * 64 + tl.arange(0, 64)
+    lse = tl.load(lse_ptr + plane * seqlen + rows, mask=rows < seqlen, other=float("inf"))
+    delta = tl.load(delta_ptr + plane * seqlen + rows, mask=rows < seqlen, other=0.0)
+    share = tl.exp(tl.load(logits_ptr + plane % num_heads) - lse) * delta
+    tl.STORE(dlogits_ptr + plane % num_heads, -tl.sum(share))
+
+
+def _sink_logits_gradient(sink_logits, lse, delta):
+    dsink_logits = torch.zeros_like(sink_logits, dtype=torch.float32)
+    batch, num_heads, seqlen = lse.shape
+    _sinks_kernel[(batch * num_heads, triton.cdiv(seqlen, 64))](
+        sink_logits.float().contiguous(), lse, delta, dsink_logits, seqlen, num_heads
+    )
+    return dsink_logits.to(sink_logits.dtype)
+"""
+WITH_SINKS = whole_answer("p09") + SINKS.replace("STORE", "atomic_add")
+SPLIT_DQ = RIGHT["p08-atomic_dq"][1]
+ALL_IN_ONE = RIGHT["p08-one_kernel"][1]
+
+
+def stored(source: str, *marks: str) -> tuple[str, int]:
+    """Store where a kernel adds atomically, in the lines with these marks; the first of them."""
+    rows = source.split("\n")
+    lines = [n for n, row in enumerate(rows) if any(mark in row for mark in marks)]
+    assert len(lines) == len(marks)
+    for line in lines:
+        rows[line] = rows[line].replace("atomic_add", "store").replace(', sem="relaxed"', "")
+    return "\n".join(rows), lines[0] + 1
+
+
+RACES = {
+    "tiles of keys for dq": (
+        ("p08", "dq", "plain"),
+        stored(SPLIT_DQ, "atomic_add(dq_ptrs"),
+        "programs (0, 0, 0) and (0, 1, 0) both store rows 32-63 of query head 0 of dq",
+    ),
+    "heads of a group for dk and dv": (
+        ("p08", "dv", "plain", "groups"),
+        stored(ALL_IN_ONE, "atomic_add(dk_ptr", "atomic_add(dv_ptr"),
+        "programs (0, 0, 0) and (0, 1, 0) both store rows 0-31 of kv head 0 of dk",
+    ),
+    "tiles of queries for a sink logit": (
+        ("p09", "plain", "dsink_logits"),
+        stored(
+            WITH_SINKS,
+            "tl.atomic_add(dlogits_ptr",
+        ),
+        "programs (0, 0, 0) and (0, 1, 0) both store the element of query head 0 of dsink_logits",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RACES)
+def test_programs_that_store_over_each_other_are_named_with_the_line(name: str) -> None:
+    (problem_id, *checks), (source, line), words = RACES[name]
+    judged = judge(source, load_problem(problem_id), checks=checks)
+    assert judged.wrong and judged.named == {"LAST-STORE-WINS"}
+    (cause,) = judged.findings.causes
+    assert cause.line == line and words in cause.diagnosis.note
+    # Those too that look like a known mistake: the last head of a group, or the last batch.
+    assert {check for check, _ in cause.cases} == {check for check, _ in judged.wrong}
+
+
+def test_atomic_sums_of_the_sink_logits_are_right() -> None:
+    judged = judge(WITH_SINKS, load_problem("p09"), checks=("dsink_logits",))
+    assert judged.wrong == {} and judged.named == set()
+
+
+@pytest.mark.parametrize(
+    ("second", "seen"),
+    [
+        ({"values": 2.0}, True),
+        ({"values": 1.0}, False),  # the same number
+        ({"at": 4}, False),  # the other half of the row
+        ({"launch": True}, False),  # finished by the next launch
+        ({"reads": True}, False),  # added to what it read, under a lock perhaps
+    ],
+)
+def test_two_programs_that_store_are_no_mistake_by_themselves(second, seen) -> None:
+    overwrites, dq = Overwrites(), torch.zeros(1, 1, 2, 8)
+    start = dq.data_ptr()
+
+    def store(program, at=0, values=1.0):
+        overwrites.placed(program, 0, 0)
+        if second.get("reads"):
+            overwrites.loaded(start)
+        elements = np.arange(at, at + 4, dtype=np.uint64)
+        numbers = np.full(4, values, np.float32)
+        overwrites.stored(start, dq, start + 4 * elements, numbers, 7)
+
+    overwrites.launched()
+    store(0)
+    if second.get("launch"):
+        overwrites.launched()
+    store(1, second.get("at", 0), second.get("values", 3.0))
+    table = np.zeros((len(GRADIENTS), len(OVERWRITTEN)), np.int64)
+    overwrites.write({"dq": dq, "dk": None}, table)
+    assert table[0].tolist() == ([7, 0, 0, 0, 1, 0, 0, 1, 1] if seen else [0] * 9)
+    assert not table[1:].any()
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """What is found out from a submission's bytes alone, and that reading them never hangs or runs."""
 
+import ast
 import hashlib
 import os
 import time
@@ -7,6 +8,7 @@ import time
 import pytest
 
 import grader.source
+from grader.loops import loops_around
 from grader.manifest import PROBLEMS, ROOT, load_problem, problem_ids
 from grader.model import Verdict
 from grader.source import MAX_SOURCE_BYTES, Source, examine, read_source, step_regions
@@ -370,6 +372,60 @@ def test_step_regions_are_the_lines_of_the_markers():
 @pytest.mark.parametrize(("line", "step"), [(1, None), (2, 1), (4, 1), (5, 2), (7, 2), (9, None)])
 def test_a_line_is_in_the_step_whose_markers_enclose_it(line, step):
     assert Source("p02", REGIONS.encode()).step_at(line) == step
+
+
+LOOPS = """\
+def entry(x):
+    # >>> step 1: two loops
+    for row in x:  # whole
+        while row < 3:  # inner
+            row += 0  # body
+    # <<< step 1
+    while x < 3:  # mixed
+        # >>> step 2: one row
+        x = x * 1  # multiplied
+        # <<< step 2
+        x += 0  # given
+    # >>> step 3: no loop
+    x.wait()  # straight
+    helper(x)
+    # <<< step 3
+    for row in x:
+        kernel[(1,)](x)
+    return x
+
+def helper(x):
+    # >>> step 4: a loop of a function that no loop calls
+    while x:  # helper
+        pass
+    # <<< step 4
+
+def kernel(x):
+    # >>> step 5: a loop of a function that a given loop launches
+    while x:  # kernel
+        pass
+    # <<< step 5
+"""
+
+
+@pytest.mark.parametrize(
+    ("mark", "step"),
+    [
+        *(("whole", 1), ("inner", 1), ("body", 1), ("mixed", None), ("multiplied", None)),
+        *(("given", None), ("straight", None), ("helper", 4), ("kernel", None)),
+    ],
+)
+def test_where_a_loop_was_stopped_tells_its_step_if_all_of_it_is_one(mark, step):
+    (line,) = (n for n, row in enumerate(LOOPS.splitlines(), 1) if row.endswith(f"# {mark}"))
+    assert Source("p02", LOOPS.encode()).step_of_loops_at(line) == step
+    assert Source("p02", LOOPS.encode(), other_release=True).step_of_loops_at(line) is None
+
+
+def test_a_loop_of_a_function_that_calls_itself_is_found_once():
+    text = "def again(x):\n    while x:\n        again(x)\n"
+    assert loops_around(ast.parse(text), 3) == [range(2, 4), range(2, 4)]
+    assert loops_around(ast.parse("while True:\n    pass\n"), 2) == [range(1, 3)]
+    assert loops_around(ast.parse("def f():\n    pass\n"), 9) == []
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])

@@ -168,7 +168,10 @@ def test_a_row_or_a_product_that_is_not_there_is_none():
     arrays["apart"][:] = [LINES + 1, len(TAGGED), -1, shape.queries, 2**40, 1, 2]
     arrays["misplaced"][0] = [LINES, shape.queries, shape.queries + 1]
     arrays["stored_products"][:2] = [[len(PRODUCTS), LINES], [len(PRODUCTS) + 1, LINES + 1]]
+    arrays["overwritten"][:2] = [[LINES + 1, *[2**31] * 6, 1, 2], [LINES, *[2**31 + 1] * 6, -1, 2]]
     trace = Trace.of(shape, memory)
+    assert trace.arrays["overwritten"][0].tolist() == [0, *[2**31] * 6, 1, 2]
+    assert trace.arrays["overwritten"][1].tolist() == [LINES, *[0] * 6, 0, 2]
     assert trace.arrays["apart"].tolist() == [0, 0, 0, shape.queries, 0, 1, 0]
     assert trace.arrays["misplaced"][0].tolist() == [LINES, shape.queries, 0]
     assert trace.arrays["stored_products"][:2].tolist() == [[len(PRODUCTS), LINES], [0, 0]]

@@ -49,12 +49,39 @@ def kernel(out_ptr, SIZE: tl.constexpr):
 def wrapped(out_ptr, SIZE: tl.constexpr):
     tl.store(out_ptr + tl.arange(0, SIZE), 1.0)
 
+@triton.jit
+def copied(in_ptr, out_ptr, SIZE: tl.constexpr):
+    at = tl.arange(0, SIZE)
+    tl.store(out_ptr + at, 2 * tl.load(in_ptr + at))
+
+@triton.jit
+def added(out_ptr, SIZE: tl.constexpr):
+    tl.atomic_add(out_ptr + tl.arange(0, SIZE), 1.0)
+
+@triton.jit
+def increased(out_ptr, SIZE: tl.constexpr):
+    at = tl.arange(0, SIZE)
+    tl.store(out_ptr + at, tl.load(out_ptr + at) + 1.0)
+
 def partly(out):
     out[..., :4] = 1.0
     return out
 
+def after(launch, out):
+    launch()
+    return out
+
+def late(q):
+    many = [torch.empty(1) for _ in range(40)]
+    return partly(torch.empty_like(q))
+
+def read_later(q, out):
+    kernel[(1,)](out, SIZE=8)
+    copied[(1,)](out, torch.empty_like(q), SIZE=128)
+    return out
+
 def attention(q, k, v, *, softmax_scale=None):
-    out = torch.ones_like(q)
+    out, fresh, other = torch.ones_like(q), torch.empty_like(q), torch.empty_like(q)
     lse = torch.ones(q.shape[:3])
     for _ in range(int(softmax_scale) if softmax_scale > 0 else 0):
         kernel[(3,)](out, SIZE=8)
@@ -75,6 +102,15 @@ def attention(q, k, v, *, softmax_scale=None):
         -12: lambda: partly(torch.empty_like(q)),
         -13: lambda: torch.full_like(q, float("nan")),
         -14: lambda: q.add_(1.0).clone(),
+        -15: lambda: torch.empty_like(q) + q,
+        -16: lambda: torch.empty_like(q).add_(q),
+        -17: lambda: after(lambda: added[(1,)](fresh, SIZE=128), fresh),
+        -18: lambda: after(lambda: copied[(1,)](fresh, out, SIZE=128), out),
+        -19: lambda: after(lambda: copied[(1,)](fresh, other, SIZE=64), other),
+        -20: lambda: after(lambda: increased[(1,)](fresh, SIZE=128), fresh),
+        -21: lambda: partly(torch.empty_like(q)).clone(),
+        -22: lambda: late(q),
+        -23: lambda: read_later(q, fresh),
     }.get(softmax_scale, lambda: (out, lse))()
 """
 
@@ -172,6 +208,28 @@ def test_what_nobody_wrote_is_told_apart_from_what_was_computed_as_nan(call):
     evidence = call(-13, "out")
     assert bool(evidence.outputs["out"].isnan().all())
     assert not bool(evidence.unwritten["out"].any())
+
+
+@pytest.mark.parametrize(
+    ("what", "unwritten", "left_over"),
+    [
+        (-12, 96, 0),  # half of it was never written
+        (-15, 0, 128),  # a sum with what nobody wrote
+        (-16, 0, 128),  # the same in place
+        (-17, 0, 128),  # an atomic sum
+        (-18, 0, 128),  # a kernel's copy, stored everywhere
+        (-19, 64, 64),  # stored to half of what nobody wrote either
+        (-20, 0, 128),  # read, added to and stored
+        (-21, 0, 96),  # a copy of what was half written: it may be either
+        (-22, 0, 96),  # so many allocations that two have one mark
+        (-23, 120, 0),  # read by a later launch
+    ],
+)
+def test_what_was_made_from_memory_that_nobody_wrote_was_written(call, what, unwritten, left_over):
+    evidence = call(what, "out")
+    assert evidence.result.status is Status.OK, evidence.result
+    assert int(evidence.unwritten["out"].sum()) == unwritten
+    assert int(evidence.left_over["out"].sum()) == left_over
 
 
 def test_an_answer_cannot_change_its_inputs_unseen(call):

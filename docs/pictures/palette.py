@@ -28,11 +28,17 @@ SANS = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, s
 MONO = 'ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace'
 
 
-def style_sheet(drawn: str) -> str:
-    """The palette in both modes, and a class for every colour that the elements use."""
+def variables() -> tuple[str, str]:
+    """The colours as CSS variables, in light and in dark mode."""
     light, dark = (
         "".join(f"--{name}:{pair[mode]};" for name, pair in PALETTE.items()) for mode in (0, 1)
     )
+    return light, dark
+
+
+def style_sheet(drawn: str) -> str:
+    """The palette in both modes, and a class for every colour that the elements use."""
+    light, dark = variables()
     used = sorted(set(re.findall(r"\b([fs])-([a-z-]+)", drawn)))
     kinds = {"f": "fill", "s": "stroke"}
     rules = [

@@ -62,6 +62,18 @@ _TRANSLATIONS = (
     ),
     (r"should have at least|all non-batch dimensions", "a side of tl.dot has 16 elements or more"),
     (
+        r"registers per thread",
+        "smaller tiles or more warps (num_warps); maxnreg may keep a program from having enough",
+    ),
+    (
+        r"assembler (?:knows no instruction|refuses '.*', which this chip)",
+        "inline assembly, or an option of this operation, asks for what this chip does not have",
+    ),
+    (
+        r"assembler (?:does not know this GPU|is too old)",
+        "this Triton does not fit its assembler or the GPU: see the versions in requirements.txt",
+    ),
+    (
         r"bytes of shared memory|out of resource: shared memory",
         "smaller tiles or fewer stages: each stage of a loop holds its tiles in shared memory",
     ),
@@ -84,6 +96,7 @@ class Outcome:
     line: int = 0
     help: str | None = None
     elsewhere: bool = False  # the line shows it, and the mistake need not lie in its step
+    looping: bool = False  # the line is where it was stopped, one of those that repeat
 
 
 def of_call(evidence: CallEvidence, signature: str) -> Outcome | None:
@@ -164,7 +177,8 @@ def _of_end(ended: Ended, what: str) -> Outcome:
         help = "a process dies like this when memory is written that is not its own"
     if ended.recursive:
         help = _RECURSION_HELP
-    return Outcome(verdict, _how_ended(ended, what), line=ended.line, help=help)
+    headline = _how_ended(ended, what)
+    return Outcome(verdict, headline, line=ended.line, help=help, looping=ended.timeout)
 
 
 def _how_ended(ended: Ended, what: str) -> str:

@@ -22,6 +22,7 @@ import numpy as np
 from grader.running.lines import running_line
 
 _NUMBER_SHIFT = 48  # user space ends below 2**47
+_READ, _ATOMIC = "read", "atomic update"
 
 
 class OutOfBounds(Exception):
@@ -106,16 +107,23 @@ class DotMonitor:
 
 
 class AccessMonitor:
-    """Patches Triton's interpreter; `violation` holds the first access outside a tensor."""
+    """Patches Triton's interpreter; `violation` holds the first access outside a tensor.
+
+    `updated` are the addresses of arguments that a launch stored to after it had read from them,
+    or changed by an atomic operation.
+    """
 
     def __init__(self) -> None:
         self.violation: str | None = None
+        self.updated: set[int] = set()
+        self._read: set[int] = set()  # numbers of arguments that this launch has read from
         self._starts: list[int] = []
         self._extents: list[tuple[int, int, str]] = []
 
     def reset(self) -> None:
         """Forget what an earlier call did."""
         self.violation = None
+        self.updated.clear()
 
     def install(self) -> None:
         """Hook the interpreter's launches, loads, stores and atomics."""
@@ -140,7 +148,7 @@ class AccessMonitor:
 
         # Descriptor loads and stores pass some of these by keyword.
         def create_masked_load(this: Any, ptrs: Any, mask: Any, *args: Any, **options: Any) -> Any:
-            return load(this, checked("read", ptrs, mask), mask, *args, **options)
+            return load(this, checked(_READ, ptrs, mask), mask, *args, **options)
 
         def create_masked_store(
             this: Any, ptrs: Any, value: Any, mask: Any, *args: Any, **options: Any
@@ -148,10 +156,10 @@ class AccessMonitor:
             return store(this, checked("write", ptrs, mask), value, mask, *args, **options)
 
         def create_atomic_rmw(this: Any, op: Any, ptr: Any, val: Any, mask: Any, *args: Any) -> Any:
-            return atomic(this, op, checked("atomic update", ptr, mask), val, mask, *args)
+            return atomic(this, op, checked(_ATOMIC, ptr, mask), val, mask, *args)
 
         def create_atomic_cas(this: Any, ptr: Any, *args: Any) -> Any:
-            return exchange(this, checked("atomic update", ptr, None), *args)
+            return exchange(this, checked(_ATOMIC, ptr, None), *args)
 
         def call(this: Any, *args: Any, **kwargs: Any) -> Any:
             named = dict(zip(this.arg_names, args, strict=False)) | kwargs
@@ -175,6 +183,7 @@ class AccessMonitor:
                 extents.append(_extent(name, tensor))
         self._extents = sorted(extents)
         self._starts = [start for start, _, _ in self._extents]
+        self._read.clear()
 
     def start_of(self, number: int) -> int:
         """Return the address where the argument of this number starts, 0 where there is none."""
@@ -196,6 +205,11 @@ class AccessMonitor:
         active, numbers = addresses[lanes], numbers[lanes]
         if active.size == 0:
             return
+        number = int(numbers.flat[0])
+        if what == _READ:
+            self._read.add(number)
+        elif what == _ATOMIC or number in self._read:
+            self.updated.add(self.start_of(number))
         itemsize = max(1, ptrs.get_element_ty().primitive_bitwidth // 8)
         low, high = int(active.min()), int(active.max()) + itemsize
         if self._inside(low, high):

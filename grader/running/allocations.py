@@ -2,17 +2,19 @@
 
 `torch.empty` and its relatives return views into larger buffers: NaN where the tensor lies, a
 pattern before and behind it. An element that no kernel writes stays NaN; a write past the end
-changes the pattern. Runs inside the worker; timed calls run without it.
+changes the pattern. The NaN of each allocation has a mark: an output that was computed from another
+is told apart from one that was not written. Runs inside the worker; timed calls run without it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from grader.running.arena import UNWRITTEN
+from grader.running.arena import MARKS, UNWRITTEN, marked
 
 _GUARD_BYTES = 16 * 1024
 _PATTERN = 0xA5
@@ -25,12 +27,21 @@ _EMPTY = {
 }
 
 
+# In place: what these make of a tensor they make of what was in it.
+_UPDATES = {
+    *("add_", "sub_", "mul_", "div_", "addcmul_", "addcdiv_", "addmm_", "addbmm_", "baddbmm_"),
+    *("index_add_", "scatter_add_", "scatter_reduce_", "exp_", "exp2_", "log_", "neg_", "pow_"),
+}
+
+
 class Guarded(TorchDispatchMode):
     """While active, fresh uninitialised tensors are poisoned and stand between guard zones."""
 
     def __init__(self) -> None:
         super().__init__()
         self._buffers: list[tuple[torch.Tensor, int]] = []
+        self._marks: dict[int, int] = {}  # by the address of a buffer
+        self._updated: list[int] = []  # addresses of buffers
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -39,6 +50,8 @@ class Guarded(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
+        if getattr(getattr(func, "overloadpacket", None), "__name__", "") in _UPDATES:
+            self._updated.append(_span(args[0]).start)
         if func in _EMPTY and result.numel() and result.layout == torch.strided:
             return self._guard(result)
         return result
@@ -50,12 +63,30 @@ class Guarded(TorchDispatchMode):
         buffer = torch.full(
             (padded + 2 * _GUARD_BYTES,), 0xFF, dtype=torch.uint8, device=plain.device
         )
-        buffer[_GUARD_BYTES : _GUARD_BYTES + size : plain.element_size()] = UNWRITTEN
+        mark = MARKS[len(self._buffers) % len(MARKS)]
+        buffer[_GUARD_BYTES : _GUARD_BYTES + size : plain.element_size()] = mark
+        self._marks[_span(buffer).start] = mark
         buffer[:_GUARD_BYTES] = _PATTERN
         buffer[_GUARD_BYTES + size :] = _PATTERN
         self._buffers.append((buffer, size))
         values = buffer[_GUARD_BYTES : _GUARD_BYTES + size].view(plain.dtype)
         return values.as_strided(plain.shape, plain.stride())
+
+    def settle(self, result: torch.Tensor, values: torch.Tensor, updated: Iterable[int]) -> None:
+        """Put UNWRITTEN into `values`, a copy of `result`, where it has the mark of its own memory.
+
+        Not so where one of the addresses `updated` lies in that memory: a kernel has stored to it
+        what it made of what was there. Then the mark does not tell what was never stored to; nor
+        does one that several allocations have.
+        """
+        memory = _span(result)
+        mark = self._marks.get(memory.start)
+        if mark is None or not values.numel() or list(self._marks.values()).count(mark) > 1:
+            return
+        if any(address in memory for address in (*updated, *self._updated)):
+            return
+        raw = values.view(-1).view(torch.uint8).view(values.numel(), values.element_size())
+        raw[marked(values, range(mark, mark + 1)).view(-1), 0] = UNWRITTEN[0]
 
     def broken(self) -> str:
         """Return what was written outside an allocation, or an empty string."""
@@ -67,3 +98,9 @@ class Guarded(TorchDispatchMode):
                 if changed:
                     return f"{changed} bytes written {place} of a tensor of {size} bytes"
         return ""
+
+
+def _span(tensor: torch.Tensor) -> range:
+    """Return the addresses of the memory that a tensor lies in."""
+    storage = torch.Tensor.untyped_storage(tensor)
+    return range(storage.data_ptr(), storage.data_ptr() + storage.nbytes())

@@ -21,8 +21,11 @@ from grader.dtypes import TORCH_DTYPES
 GUARD_BYTES = 64 * 1024
 POISON = 0xFF
 # The lowest byte of each element that a submission allocates and nobody has written yet: NaN too,
-# and not the NaN that comes out of arithmetic with what was read beside an input's elements.
-UNWRITTEN = 0xE5
+# and not the NaN that comes out of arithmetic with what was read beside an input's elements. Each
+# allocation has a mark of its own, which arithmetic in one dtype keeps (quiet NaN in bf16 too).
+MARKS = range(0xC1, 0xE5)
+# What the worker puts in their place where an output has the mark of its own memory.
+UNWRITTEN = range(0xE5, 0xE6)
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
@@ -74,6 +77,14 @@ class Layout:
         return Layout(
             views(data["inputs"]), views(data["outputs"]), data["inputs_end"], data["total_bytes"]
         )
+
+
+def marked(values: torch.Tensor, marks: range) -> torch.Tensor:
+    """Return where a tensor holds the NaN of memory that nobody wrote, with one of these marks."""
+    raw = values.contiguous().view(-1).view(torch.uint8)
+    raw = raw.view(values.numel(), values.element_size())
+    found = (raw[:, 0] >= marks[0]) & (raw[:, 0] <= marks[-1]) & (raw[:, 1:] == POISON).all(1)
+    return found.view(values.shape)
 
 
 class LayoutBuilder:

@@ -19,7 +19,8 @@ class CallEvidence:
     or because the problem's time is used up (`over_budget`).
 
     Of a call that came back `outputs` holds private copies; `unwritten`, where they still have the
-    bytes that the judge had put there; `overwritten`, the first input that was written to;
+    bytes that the judge had put there; `left_over`, where they have those of other memory that
+    nobody wrote, or what was made of those; `overwritten`, the first input that was written to;
     `changed`, what was written outside of all tensors; `trace`, what its kernels did, where that
     was asked for and could be seen.
     """
@@ -28,6 +29,7 @@ class CallEvidence:
     what: str = "call"
     outputs: dict[str, torch.Tensor] = dataclasses.field(default_factory=dict)
     unwritten: dict[str, torch.Tensor] = dataclasses.field(default_factory=dict)
+    left_over: dict[str, torch.Tensor] = dataclasses.field(default_factory=dict)
     overwritten: str | None = None
     changed: str | None = None
     trace: Trace | None = None

@@ -11,6 +11,7 @@ import sys
 import traceback
 from typing import Any
 
+from grader.running import assembler
 from grader.running.protocol import Reply, Status
 
 _OUTPUT_LIMIT = 2000
@@ -44,7 +45,11 @@ def explain(nonce: int, error: BaseException, path: str, *, importing: bool) -> 
             status = Status.NOT_IMPLEMENTED  # a step of a stub, which Triton cannot compile
     elif status is Status.EXITED:
         text = f"{_name(error)} raised with {_text(error) or 'no argument'}"
-    _print_traceback(chain, shown, text, path)
+    raw = text
+    if assembler.is_refusal(text):
+        raw, line = assembler.detail(text), assembler.line_of(text, path) or line
+        text = assembler.sentence(text)
+    _print_traceback(chain, shown, raw, path)
     return Reply(nonce, status, line, error_type=_name(shown), text=text)
 
 

@@ -22,14 +22,13 @@ from typing import Any
 
 import torch
 
-from grader.running import absent_gpu, faults, machine_code
+from grader.running import absent_gpu, assembler, faults, machine_code
 from grader.running.chips import MAX_WARPS, Chip
 
 MAX_KERNELS = 32
 MAX_REFUSALS = 8
 _MAX_AXIS = (2**31 - 1, 65535, 65535)
 _MAX_TEXT = 1000
-_PTXAS_ERROR = re.compile(r"^ptxas .*(?:error|fatal) *: *(.*)", re.MULTILINE)
 
 
 class TooManyKernels(BaseException):
@@ -174,8 +173,6 @@ class Recorder:
             refusal["text"] = (
                 f"needs {error.required} {unit}{error.name}, the chip has {error.limit}"
             )
-        elif match := _PTXAS_ERROR.search(reply.text):
-            refusal["text"] = f"ptxas: {match[1]}"
         elif isinstance(error, RuntimeError) and not hasattr(error, "node"):
             refusal |= self._diagnostic(refused.repeat)
         text = refusal["text"].replace(os.path.dirname(self._path) + os.sep, "")
@@ -280,8 +277,9 @@ def _is_compilers(error: Exception) -> bool:
 
 
 def _cause(error: Exception) -> tuple[type, str]:
-    """What is the same when the same is refused again."""
-    return type(error), str(error)[:1000]
+    """What is the same when the same is refused again; ptxas is given another file each time."""
+    text = str(error)
+    return type(error), assembler.sentence(text) if assembler.is_refusal(text) else text[:1000]
 
 
 def _named(kernel: Any, path: str) -> dict[str, Any]:

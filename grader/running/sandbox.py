@@ -37,6 +37,9 @@ _OUTPUT_TAIL_BYTES = 16 * 1024
 _FRAME = re.compile(r'  File "([^"\n]*)", line \d+,? in ')  # of faulthandler, of a traceback
 _BELOW_FRAME = ("    ", "  [Previous line repeated")
 _WARNING = re.compile(r"([^:\n]+):\d+: \w*Warning: ")  # of Python's, its source line below
+# Around the whole kernel in PTX, which Triton prints when the assembler refuses it.
+_DUMP_RULE = "\n" + 64 * "=" + "\n"
+_DUMP_END = "\nplease share the reproducer above with Triton project.\n"
 _MANY_TIMES = 5  # one line in the hundred frames of a dump: its function calls itself
 _LIVENESS_S = 0.5
 _DUMP_S = 1.0
@@ -264,7 +267,11 @@ class Sandbox:
                 yield line
 
     def _shown(self, text: str) -> str:
-        """Return `text` without the temporary folder, which means nothing to a student."""
+        """Return `text` without what means nothing to a student: temporary folder, PTX."""
+        before, end, after = text.rpartition(_DUMP_END)
+        if end:  # where its beginning has left the tail, all before the end is of it
+            head, _, dump = before.removesuffix(_DUMP_RULE[:-1]).partition(_DUMP_RULE)
+            text = (head + "\n" if dump else "") + after
         return text.replace(str(self._folder) + os.sep, "")
 
     def kill(self) -> None:

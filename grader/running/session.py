@@ -10,7 +10,7 @@ import torch
 from grader.cases import Case
 from grader.inputs import Inputs
 from grader.manifest import Limits, Problem
-from grader.running.arena import POISON, UNWRITTEN, Arena, Layout
+from grader.running.arena import MARKS, UNWRITTEN, Arena, Layout, marked
 from grader.running.evidence import CallEvidence
 from grader.running.placing import place
 from grader.running.protocol import Ended, Reply, Status, failed
@@ -215,10 +215,12 @@ class Session:
                 block.close()
         if not isinstance(result, Reply) or result.status != Status.OK or what == "compile":
             return self._ended(result, "call")
+        outputs = {view.name: view.of(after) for view in layout.outputs}
         return CallEvidence(
             result=result,
-            outputs={view.name: view.of(after) for view in layout.outputs},
-            unwritten={view.name: _still_poisoned(view.of(after)) for view in layout.outputs},
+            outputs=outputs,
+            unwritten={name: marked(values, UNWRITTEN) for name, values in outputs.items()},
+            left_over={name: marked(values, MARKS) for name, values in outputs.items()},
             trace=trace,
             **_changed(before, after, layout),
             output=self._sandbox.output(),
@@ -252,14 +254,6 @@ def _write_inputs(arena: Arena, layout: Layout, inputs: Inputs) -> None:
             source = source[:, :, :1]
             view = dataclasses.replace(view, size=tuple(source.shape))
         view.of(arena.memory).copy_(source)
-
-
-def _still_poisoned(values: torch.Tensor) -> torch.Tensor:
-    """Return where an output still holds the bytes that its memory was filled with."""
-    poison = torch.full((values.element_size(),), POISON, dtype=torch.uint8)
-    poison[0] = UNWRITTEN
-    raw = values.contiguous().view(-1).view(torch.uint8)
-    return (raw.view(values.numel(), -1) == poison).all(1).view(values.shape)
 
 
 def _changed(before: torch.Tensor, after: torch.Tensor, layout: Layout) -> dict[str, str]:

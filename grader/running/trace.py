@@ -75,12 +75,15 @@ ACCESS = (
 # Rows that met though they are not the same: of what, and their numbers from 1; 0 is none.
 APART = ("line", "one", "other", "row", "other_row", "kv_plane", "weights")
 MISPLACED = ("line", "row", "place")  # a row of q or k, and the row of an output made of it
+# Two programs of one launch that stored to one element, and the rows that both did, from 1.
+OVERWRITTEN = ("line", "x", "y", "z", "other_x", "other_y", "other_z", "first", "last")
 PROGRAM = ("kernel", "x", "y", "z", "batch_head", "first", "last", "line")
 # Operands of a call in the order of their numbers in `ACCESS`, from 1.
 OPERANDS = ("q", "k", "v", "dout", "x", "w")
 MIXED = (("q", "v"), ("dout", "k"))
 SCRATCH = "scratch"  # lse or delta, where that is no output
 OUTPUTS = ("out", "lse", "dq", "dk", "dv", SCRATCH)
+GRADIENTS = ("dq", "dk", "dv", "dsink_logits")
 STATISTIC = "statistic"  # one number for each row of queries, which the call made: lse, delta
 TAGGED = ("q", "k", "v", "dout", STATISTIC, "out")  # what rows of a tile are told by
 SCORES = len(PRODUCTS)  # products of a query and a key: scores, and dout with v
@@ -145,6 +148,12 @@ class TraceShape:
         line, *rows = self.rows_limits.tolist()
         return np.array([line, kinds, kinds, *rows, self.batch * self.num_kv_heads, 1])
 
+    @property
+    def overwritten_limits(self) -> np.ndarray:
+        """The largest numbers of `OVERWRITTEN`."""
+        line, rows, _ = self.rows_limits.tolist()
+        return np.array([line, *[2**31] * 6, rows, rows])
+
     def _fields(self) -> dict[str, tuple[Any, tuple[int, ...]]]:
         heads = self.batch * self.num_q_heads, self.batch * self.num_kv_heads
         pairs = (self.queries, self.seqlen_k)
@@ -169,6 +178,7 @@ class TraceShape:
             "apart": (np.int64, (len(APART),)),
             "misplaced": (np.int64, (len(OUTPUTS), len(MISPLACED))),
             "stored_products": (np.int64, (len(PRODUCTS), 2)),
+            "overwritten": (np.int64, (len(GRADIENTS), len(OVERWRITTEN))),
         }
 
     @property
@@ -206,7 +216,8 @@ class Trace:
     of the loop in which a pair was taken, the first time and after it; of a pair that masks of
     several lines met, `masked_at` is SEVERAL_LINES.
     `discarded` is, per product, a line whose results nothing took up, 0 if none; `stored_products`
-    the product, from 1, that was stored where this one belongs, and its line.
+    the product, from 1, that was stored where this one belongs, and its line; `overwritten`, per
+    gradient, the first two programs that stored different numbers to one element.
     """
 
     shape: TraceShape
@@ -223,6 +234,7 @@ class Trace:
             arrays[name] = table[table.any(axis=1) & whole.all(axis=1)]
         most = np.array([shape.lines if c.is_line else _MOST for c in Counter])
         limits = {"counters": most, "apart": shape.apart_limits, "misplaced": shape.rows_limits}
+        limits["overwritten"] = shape.overwritten_limits
         limits["stored_products"] = np.array([len(PRODUCTS), shape.lines])
         limits |= dict.fromkeys(("lines", "mask_lines", "discarded"), shape.lines)
         for name, largest in limits.items():

@@ -36,6 +36,7 @@ from grader.running.lineage import (
 from grader.running.lines import Lines
 from grader.running.nans import Nans
 from grader.running.operands import Operand, find_operand
+from grader.running.overwrites import Overwrites
 from grader.running.pairs import Pairs, add_saturating
 from grader.running.placement import Placement
 from grader.running.reads import Reads
@@ -76,6 +77,7 @@ class Tracer:
         self._kernel = 0
         self._launches = 0  # that run, one in another
         self._stores = Stores()
+        self._overwrites = Overwrites()
         self._operands: dict[int, Operand | None] = {}  # by the address where it starts
         self._tensors: dict[int, Any] = {}  # those that a launch was given
         self._made: set[int] = set()  # where those start that kernels have stored to
@@ -162,6 +164,7 @@ class Tracer:
         self._kernel = min(self._kernels.index(name), trace.KERNELS - 1)
         self._counters[Counter.LAUNCHES] += 1
         self._stores.launched(self._kernel)
+        self._overwrites.launched()
         self._walking.program_begins()
         self._pairs.launched()
         for value in arguments:
@@ -186,6 +189,7 @@ class Tracer:
 
     def _note_program(self, x: int, y: int, z: int) -> None:
         self._stores.placed(x, y, z)
+        self._overwrites.placed(x, y, z)
         self._sums.program_ends()
         self._counters[Counter.PROGRAMS] += 1
         self._counters[Counter.UNSEEN_PROGRAMS] += not self._launches
@@ -294,6 +298,7 @@ class Tracer:
         if not active.any():
             result.tags = padding(addresses, operand)
             return
+        self._overwrites.loaded(start)
         self._note_read(ptrs, addresses[active], result, start, operand)
         if operand is None:
             tensor, q = self._tensors.get(start), self._inputs[0]
@@ -378,6 +383,8 @@ class Tracer:
         addresses, line = decoded(ptrs)[0], self._lines.running()
         if tensor.dim() == self._output_dims:
             self._stores.note(start, tensor, addresses[active], line)
+        numbers = np.broadcast_to(np.asarray(value.data), addresses.shape)[active]
+        self._overwrites.stored(start, tensor, addresses[active], numbers, line)
         self._placement.store(start, tensor, value, (addresses, active), line)
 
     # -- products -----------------------------------------------------------------------------
@@ -461,6 +468,7 @@ class Tracer:
             counters[Counter.UNKNOWN_DOTS] += 1
         self._walking.write(self._arrays["accesses"])
         self._placement.write(results)
+        self._overwrites.write(results, self._arrays["overwritten"])
         if start:
             self._stores.write(start, self._shape.queries, self._arrays)
 

@@ -121,7 +121,10 @@ class Worker:
             self._refuse_violation()
             self._check_results(results, layout, request)
             for view in layout.outputs:
-                view.of(shared.memory).copy_(results[view.name].detach())
+                values = view.of(shared.memory).copy_(results[view.name].detach())
+                guarded.settle(
+                    results[view.name], values, self.monitor.updated if self.monitor else ()
+                )
             shared.memory[: layout.inputs_end].copy_(memory)
             if watch:
                 watch.finish(results)

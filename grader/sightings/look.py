@@ -50,6 +50,7 @@ def _before(case: Case, trace: Trace, result: Result) -> Iterator[Sighting | Non
     yield rows.query_rows(case, trace)
     yield pointers.strides(case, trace)
     yield placement.misplaced(case, trace, result)
+    yield placement.overwritten(case, trace, result)
     yield placement.apart(case, trace)
     yield pointers.heads(case, trace, result)
     yield pointers.astray(case, trace)

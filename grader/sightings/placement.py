@@ -5,7 +5,17 @@ from __future__ import annotations
 import dataclasses
 
 from grader.cases import Case
-from grader.running.trace import APART, MISPLACED, OUTPUTS, SCRATCH, STATISTIC, TAGGED, Trace
+from grader.running.trace import (
+    APART,
+    GRADIENTS,
+    MISPLACED,
+    OUTPUTS,
+    OVERWRITTEN,
+    SCRATCH,
+    STATISTIC,
+    TAGGED,
+    Trace,
+)
 from grader.sightings.sighting import Result, Sighting
 
 
@@ -27,6 +37,32 @@ def misplaced(case: Case, trace: Trace, result: Result) -> Sighting | None:
             f"seen: the result of {of.whole} is stored to {made.whole}",
             "a program stores to the batch, head and rows that it loaded: compare their offsets",
             int(seen["line"]),
+        )
+    return None
+
+
+def overwritten(case: Case, trace: Trace, result: Result) -> Sighting | None:
+    """A gradient to whose rows several programs of one launch store."""
+    for name, row in zip(GRADIENTS, trace.arrays["overwritten"].tolist(), strict=True):
+        seen = dict(zip(OVERWRITTEN, row, strict=True))
+        if name not in result.wrong or not seen["line"] or not seen["first"]:
+            continue
+        if name == "dsink_logits":
+            where = f"the element of query head {seen['first'] - 1}"
+        else:
+            side = "q" if name == "dq" else "k"
+            where = _Row.of(case, side, seen["first"]).up_to(seen["last"] - seen["first"])
+        one, other = (tuple(seen[f"{of}{axis}"] for axis in "xyz") for of in ("", "other_"))
+        of_group = name in ("dk", "dv") and case.num_q_heads > case.num_kv_heads
+        whole = "loops over the query heads of a group" if of_group else "computes the whole sum"
+        return Sighting(
+            "LAST-STORE-WINS",
+            f"several programs store to the same elements of {name}, and the last one wins",
+            f"seen: programs {one} and {other} both store {where} of {name} in this line",
+            f"stores do not add up: one program {whole}, or each adds its share by tl.atomic_add to"
+            " torch.zeros",
+            seen["line"],
+            outright=True,
         )
     return None
 
@@ -84,6 +120,11 @@ class _Row:
         what = "query head" if side == "q" else "kv head"
         whole = f"row {row} of {what} {head}{_of_batch(case, batch)}"
         return cls(batch, head, row, what, whole)
+
+    def up_to(self, more: int) -> str:
+        """Say which rows these are, with so many after it."""
+        rows = f"rows {self.row}-{self.row + more}" if more > 0 else f"row {self.row}"
+        return rows + self.whole.removeprefix(f"row {self.row}")
 
     def beside(self, other: _Row) -> str:
         """Say in what it differs from another row."""

@@ -17,7 +17,8 @@ class Sighting:
     `line` is where it shows. Only where that is also where the mistake lies (`located`) is its step
     known: a loop shows what is wrong with limits that were computed elsewhere. `traced`: what the
     kernels did was seen, not only what came out. `of_grid`: programs are too few or too many, which
-    looks different at different sizes.
+    looks different at different sizes. `outright`: it says more than a known mistake of the same
+    numbers.
     """
 
     id: str
@@ -28,6 +29,7 @@ class Sighting:
     located: bool = False
     traced: bool = True
     of_grid: bool = False
+    outright: bool = False
 
     @property
     def kind(self) -> str:

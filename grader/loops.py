@@ -1,0 +1,44 @@
+"""Which lines of a source repeat: loops around a line, in its function and where that is called.
+
+A program that does not end is found in some line of a loop. What the loop waits for may be made in
+any of its lines, and in those of every loop around it.
+"""
+
+from __future__ import annotations
+
+import ast
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+
+
+def loops_around(tree: ast.Module, line: int) -> list[range]:
+    """Return the lines of each loop around `line`, its header among them.
+
+    Also of those around what calls the line's function by its name, around what calls that, and so
+    on.
+    """
+    loops: list[range] = []
+    known: set[str] = set()
+    lines = [line]
+    while lines:
+        line = lines.pop()
+        functions = [n for n in ast.walk(tree) if isinstance(n, _FUNCTIONS) and line in _lines(n)]
+        inner = max(functions, key=lambda n: n.lineno, default=None)
+        around = (_lines(n) for n in ast.walk(inner or tree) if isinstance(n, _LOOPS))
+        loops += [loop for loop in around if line in loop]
+        if inner is not None and inner.name not in known:
+            known.add(inner.name)
+            lines += _named(tree, inner.name)
+    return loops
+
+
+def _lines(node: ast.AST) -> range:
+    first = getattr(node, "lineno", 0)
+    return range(first, (getattr(node, "end_lineno", None) or first - 1) + 1)
+
+
+def _named(tree: ast.Module, name: str) -> list[int]:
+    """Return the lines that name a function: they call it, launch it or pass it on."""
+    nodes = (n for n in ast.walk(tree) if name in (getattr(n, "id", ""), getattr(n, "attr", "")))
+    return [n.lineno for n in nodes]

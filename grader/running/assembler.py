@@ -1,0 +1,145 @@
+"""Says in one sentence what NVIDIA's assembler (ptxas) refused, and in which line. In the worker.
+
+Triton raises all that ptxas printed, and how to run it again. The assembler speaks of lines of PTX,
+in which `.loc` tells the line of the source that each instruction comes from.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+
+WHO = "NVIDIA's assembler"
+_MAX_PTX_BYTES = 64 * 2**20
+_MAX_TEXT = 200
+_ERROR = re.compile(r"^ptxas (?:(.*\.ptx), line (\d+); *)?(?:error|fatal) *: *(.*)", re.MULTILINE)
+_NO_CAUSE = "Ptx assembly aborted"
+_ENDED = (
+    (r"raised SIGSEGV", "died with SIGSEGV on the kernel"),
+    (r"failed with error code (-?\d+)", "failed on the kernel with error code {0}"),
+)
+_NUMBER = r"(0x[0-9a-fA-F]+|\d+)"
+# What ptxas of CUDA 12 and 13 says, and what follows on "NVIDIA's assembler ".
+_SENTENCES = (
+    (
+        rf"uses too much (\w+) data \({_NUMBER} bytes.*?, {_NUMBER} max",
+        "refuses the kernel: it needs {1} bytes of {0} memory, the chip has {2}",
+    ),
+    (
+        rf"uses too much parameter space \({_NUMBER} bytes, {_NUMBER} max",
+        "refuses the kernel: its arguments take {0} bytes, a launch passes {1} at most",
+    ),
+    (
+        r"Register allocation failed with register count of '(\d+)'",
+        "refuses the kernel: {0} registers per thread are not enough for it",
+    ),
+    (
+        r"Insufficient registers \((\d+)\).*register target of (\d+)",
+        "refuses the kernel: {0} registers per thread are not enough, it needs {1}",
+    ),
+    (
+        r"max regcount of (\d+) calls function '.*?' with regcount of (\d+)",
+        "refuses the kernel: it calls a function of {1} registers per thread and may have {0}",
+    ),
+    (
+        r"cannot be compiled with specified register target",
+        "refuses the kernel: it may not have as many registers per thread as it needs",
+    ),
+    (r"Not a name of any known instruction: '(.*?)'", "knows no instruction '{0}'"),
+    (
+        r"(?:Modifier|Feature|Instruction) '(.*?)'(?: on '.*?')? requires \.target (\w+) or higher",
+        "refuses '{0}', which this chip lacks: it needs {1} or higher",
+    ),
+    (
+        r"(?:Feature|Instruction) '(.*?)' not supported on \.target '(.*?)'",
+        "refuses '{0}', which this chip ({1}) lacks",
+    ),
+    (r"Instruction '(.*?)' cannot be compiled for architecture '(.*?)'",
+     "refuses '{0}', which this chip ({1}) lacks"),
+    (r"Value '(.*?)' is not defined for option 'gpu-name'", "does not know this GPU ({0})"),
+    (
+        r"Unsupported \.version (\S+); current version is '(.*?)'",
+        "is too old for this Triton: it reads PTX {1}, the kernel is PTX {0}",
+    ),
+)  # fmt: skip
+
+
+def is_refusal(text: str) -> bool:
+    """Whether a text is what Triton raises when the assembler fails, or holds it."""
+    return "PTXAS error: " in text or "`ptxas` stderr:" in text
+
+
+def sentence(text: str) -> str:
+    """Return what was refused, in words that need no assembler to be understood."""
+    errors = [match[3].strip() for match in _ERROR.finditer(text)]
+    causes = [error for error in errors if not error.startswith(_NO_CAUSE)]
+    for cause in causes:
+        said = _translated(cause, _SENTENCES)
+        if said is not None:
+            return f"{WHO} {said}"
+    if causes:
+        return f"{WHO} refuses the kernel: {_without_folders(causes[0])[:_MAX_TEXT]}"
+    return f"{WHO} {_translated(text, _ENDED) or 'refuses the kernel and does not say why'}"
+
+
+def detail(text: str) -> str:
+    """Return the assembler's own words, without the command that would run it again."""
+    own = text.partition("`ptxas` stderr:")[2] or text
+    lines = own.partition("Repro command:")[0].strip().splitlines()
+    return "\n".join(_without_folders(line) for line in lines if line.strip())
+
+
+def line_of(text: str, path: str) -> int:
+    """Return the line of the file at `path` that the refused instruction comes from, 0 if unknown.
+
+    Triton leaves the PTX that could not be assembled where the message says.
+    """
+    for match in _ERROR.finditer(text):
+        if match[1] is not None and not match[3].startswith(_NO_CAUSE):
+            return _source_line(_read(match[1]), int(match[2]), path)
+    return 0
+
+
+def _translated(text: str, sentences: tuple[tuple[str, str], ...]) -> str | None:
+    for pattern, said in sentences:
+        match = re.search(pattern, text, re.DOTALL)
+        if match:
+            return said.format(*map(_decimal, match.groups()))[:_MAX_TEXT]
+    return None
+
+
+def _decimal(number: str) -> str:
+    return str(int(number, 16)) if re.fullmatch(r"0x[0-9a-fA-F]+", number) else number
+
+
+def _without_folders(text: str) -> str:
+    return re.sub(r"(?<![\w.])/(?:[^\s/,;'\"]+/)+", "", text)
+
+
+def _read(ptx: str) -> list[str]:
+    try:
+        descriptor = os.open(ptx, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return []
+            return file.read(_MAX_PTX_BYTES).decode("utf-8", "replace").split("\n")
+    except (OSError, ValueError):
+        return []
+
+
+def _source_line(rows: list[str], number: int, path: str) -> int:
+    """Return the line that the last `.loc` at or before line `number` of the PTX is of.
+
+    Of a function that was inlined `inlined_at` names the caller; only the innermost is told.
+    """
+    files = {}
+    for row in rows:
+        if match := re.match(r'\s*\.file\s+(\d+)\s+"(.*?)"', row):
+            files[match[1]] = match[2]
+    for row in reversed(rows[: max(number, 0)]):
+        if match := re.match(r"\s*\.loc\s+(\d+)\s+(\d+)", row):
+            return int(match[2]) if files.get(match[1]) == path else 0
+        if row.lstrip().startswith((".entry", ".visible", ".func")):
+            break  # of the function before
+    return 0
