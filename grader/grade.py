@@ -199,6 +199,7 @@ class Grader:
             compile_workers=compile_workers,
             exit_first=self.request.exit_first,
             jailed=self.request.jailed,
+            policy=self.request.policy,
             on_case=lambda check, verdict: self.progress.case_done(problem.id, check, verdict),
         )
         self._runs.append(run)

@@ -62,7 +62,7 @@ class Run:
     def source(self, problem: Problem) -> Source:
         """Return the submission's file, as the judge read it."""
         if self.request is not None:
-            return Source(problem.id, self.request.source.data)
+            return Source(problem.id, self.request.source.data, policy=self.request.policy)
         return read_source(problem, self.submission)
 
     def trial(self, problem: Problem) -> ProblemTrial:

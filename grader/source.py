@@ -40,7 +40,8 @@ class Source:
 
     `next_step` is the first step without code, None when every step has some. In a file of another
     release, whose markers have other titles, no line lies in a step. `violations` are all of the
-    source policy; `message` tells the first.
+    source policy; `message` tells the first. `policy` says whether that policy is in force: then
+    calls are looked at too.
     """
 
     problem_id: str
@@ -50,6 +51,7 @@ class Source:
     next_step: int | None = None
     other_release: bool = False
     violations: tuple[Violation, ...] = ()
+    policy: bool = True
 
     @property
     def sha256(self) -> str:

@@ -74,6 +74,7 @@ class TestRun:
         compile_workers: int = 1,
         exit_first: bool = False,
         jailed: bool = False,
+        policy: bool = True,
         on_case: Callable[[str, Verdict], None] = lambda check, verdict: None,
     ) -> None:
         self.problem = problem
@@ -86,6 +87,7 @@ class TestRun:
         self._compile_workers = compile_workers
         self._exit_first = exit_first
         self._jailed = jailed
+        self._policy = policy
         self._on_case = on_case
         self._spent_s = self._lost_s = 0.0
         self._current: Place | None = None
@@ -181,6 +183,7 @@ class TestRun:
             spent_s=self._spent_s,
             lost_s=self._lost_s,
             compile_workers=self._compile_workers,
+            policy=self._policy,
             token=secrets.token_hex(),
             jailed=self._jailed,
         )

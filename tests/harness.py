@@ -105,17 +105,19 @@ def judge(
     checks: Iterable[str] | None = None,
     seed: str = SEED,
     device: str = "cpu",
+    policy: bool = True,
     enough: Callable[[dict[tuple[str, int], Finding]], bool] = lambda findings: False,
 ) -> Judged:
     """Judge `source` in the cases of `checks`, until `enough` findings are in.
 
     By default those of all checks but of the one that compiles, which counts as passed.
 
-    On the CPU kernels run in Triton's interpreter; on cuda all cases run on the GPU.
+    On the CPU kernels run in Triton's interpreter; on cuda all cases run on the GPU. The text of
+    `source` is not looked at; with `policy` what its calls have PyTorch do is.
     """
     torch.set_num_threads(1)
     budget = Budget(problem.limits)
-    data = Source(problem.id, source.encode())
+    data = Source(problem.id, source.encode(), policy=policy)
     sessions: dict[str, Session] = {}
 
     def session_of(view: Problem) -> Session:

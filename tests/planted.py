@@ -490,6 +490,49 @@ FAULTS = (
         "",
         "idle",
     ),
+    fault(
+        "no worker is told to look at operators",
+        "running/session.py",
+        "operators=opened(self.problem) if self.source.policy else None",
+        "operators=None",
+        "elsewhere",
+    ),
+    fault(
+        "operators are looked at though the policy is left out",
+        "pytest_run.py",
+        "self.request.source.data, policy=self.request.policy)",
+        "self.request.source.data)",
+        "elsewhere",
+    ),
+    fault(
+        "threads are not looked at",
+        "running/operators.py",
+        "setattr(module, name, self._following(getattr(module, name)))",
+        "pass",
+        "elsewhere",
+    ),
+    fault(
+        "a class of the submission's own computes unseen",
+        "running/operators.py",
+        "        if any(kind not in _PLAIN for kind in types):\n",
+        "        if False:\n",
+        "operators",
+    ),
+    fault(
+        "functions are not looked at in a backward pass",
+        "running/operators.py",
+        "setattr(torch.autograd, _ENGINE, self._differentiating(engine))",
+        "pass",
+        "elsewhere",
+    ),
+    fault(
+        "all that runs in a launch is Triton's",
+        "running/operators.py",
+        "            if not in_library:\n                return True\n",
+        "            if not in_library:\n"
+        '                return not getattr(self._launching, "depth", 0)\n',
+        "elsewhere",
+    ),
     # -- verdicts, budgets, evidence ----------------------------------------------------------
     fault(
         "time is never used up",

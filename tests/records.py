@@ -102,8 +102,9 @@ class _InThisProcess:
 
 
 def count_work(source: str, problem: Problem, seed: str = SEED) -> Evidence:
-    """Count the work of a source, in a worker of its own."""
-    budget, data = Budget(problem.limits), Source(problem.id, source.encode())
+    """Count the work of a source, in a worker of its own, whatever PyTorch does in it."""
+    budget = Budget(problem.limits)
+    data = Source(problem.id, source.encode(), policy=False)
     session = Session(problem, data, device="cpu", interpret=True, budget=budget)
     try:
         return WorkRun(Trial(problem, seed, Casebook(problem)), session).judge()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 
@@ -13,6 +15,9 @@ from grader.manifest import load_problem
 from grader.model import Verdict
 from tests.forked import forked_workers
 from tests.harness import SEED, judge, model_answer
+
+# As with --no-policy: what PyTorch is had to do is not looked at.
+unlooked = functools.partial(judge, policy=False)
 
 DECOY = """
 
@@ -55,7 +60,7 @@ def decoy(problem_id: str, body: str) -> str:
 def test_a_kernel_beside_the_work_earns_nothing(problem_id):
     problem = load_problem(problem_id)
     checks = {"plain", "half"}
-    judged = judge(decoy(problem_id, BODIES[problem_id]), problem, checks=checks)
+    judged = unlooked(decoy(problem_id, BODIES[problem_id]), problem, checks=checks)
     found = {judged.of(check).verdict for check in checks}
     assert found == {Verdict.ERROR} and judged.correctness.points.earned == 0.0
     headlines = {f.message.headline for f in judged.wrong.values() if f.message}
@@ -64,7 +69,7 @@ def test_a_kernel_beside_the_work_earns_nothing(problem_id):
 
 def test_one_output_that_pytorch_computes_is_enough():
     body = BODIES["p04"].rpartition("return")[0] + "return returned[0], lse"
-    judged = judge(decoy("p04", body), load_problem("p04"), checks={"plain", "lse"})
+    judged = unlooked(decoy("p04", body), load_problem("p04"), checks={"plain", "lse"})
     headline = "lse is right though no kernel ran: it does not come from your kernels"
     assert judged.of("lse").message.headline == headline
     assert judged.of("plain").verdict is Verdict.PASS  # it judges `out` alone
@@ -76,7 +81,7 @@ LOOKS = ("", "returned[0].sum().item()", "assert not returned[1].isnan().any()")
 @pytest.mark.parametrize("look", LOOKS)
 def test_a_right_answer_may_look_at_its_results(look):
     body = f"{look}\n    return returned"
-    judged = judge(decoy("p04", body), load_problem("p04"), checks={"plain", "lse", "half"})
+    judged = unlooked(decoy("p04", body), load_problem("p04"), checks={"plain", "lse", "half"})
     assert judged.wrong == {}
 
 

@@ -70,7 +70,7 @@ def test_given_breaks_no_rule():
 @pytest.mark.parametrize("id", PROBLEMS)
 def test_honest_mistakes_break_no_rule(id):
     """All in one file, which has each function as often as there are versions of it."""
-    honest = [m for m in MUTANTS if m.problem == id and m.name != "no kernel"]
+    honest = [m for m in MUTANTS if m.problem == id and m.keeps_policy]
     texts = [m.applied_to(whole_answer(id)) for m in honest]
     functions = dict.fromkeys(part for text in texts for part in text.split("\n\n\n"))
     assert len(functions) > len(honest)
@@ -78,7 +78,7 @@ def test_honest_mistakes_break_no_rule(id):
 
 
 def test_answers_without_a_kernel_are_refused():
-    refused = [m for m in MUTANTS if m.name == "no kernel"]
+    refused = [m for m in MUTANTS if not m.keeps_policy]
     assert {m.problem for m in refused} == PROBLEMS.keys() - {"p01"}
     for mutant in refused:
         rules = broken(mutant.applied_to(whole_answer(mutant.problem)), mutant.problem)

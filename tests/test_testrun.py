@@ -140,6 +140,7 @@ def test_one_pytest_runs_all_cases(run):
     found, pytests, told = run(Script([write_event(Alive()), *cases(PLACES)]))
     assert verdicts(found) == all_pass()
     (request,) = pytests.requests
+    assert request.policy
     assert request.source.data == b"# answer\n" and request.source.problem == "p04"
     assert (request.seed, request.device, request.done) == (SEED, "cpu", ())
     assert told == [(check, Verdict.PASS) for check, _ in PLACES]

@@ -58,7 +58,12 @@ def rejection(mutant: Mutant, seed: str) -> Trial:
     checks = {*mutant.checks, *(["plain"] if "arguments" in mutant.checks else [])}
     with mock.patch.object(harness, "Casebook", NoNames):
         judged = judge(
-            source, load_problem(mutant.problem), checks=checks, seed=seed, enough=enough
+            source,
+            load_problem(mutant.problem),
+            checks=checks,
+            seed=seed,
+            policy=mutant.keeps_policy,
+            enough=enough,
         )
     margins = [_margin(judged, check) for check in mutant.checks]
     known = [margin for margin in margins if margin is not None]
@@ -82,7 +87,9 @@ def naming(mutant: Mutant, seed: str, *, all_checks: bool = True) -> Trial:
     source = whole_answer(mutant.problem)
     problem = load_problem(mutant.problem)
     checks = None if all_checks else {"plain", *mutant.checks}
-    judged = judge(mutant.applied_to(source), problem, checks=checks, seed=seed)
+    judged = judge(
+        mutant.applied_to(source), problem, checks=checks, seed=seed, policy=mutant.keeps_policy
+    )
     complaints = _not_rejected(mutant, judged)
     names = set(mutant.names)
     if all_checks:
@@ -105,7 +112,7 @@ def points_left(mutant: Mutant, seed: str) -> Trial:
     start = time.monotonic()
     source = mutant.applied_to(whole_answer(mutant.problem))
     with mock.patch.object(harness, "Casebook", NoNames):
-        judged = judge(source, load_problem(mutant.problem), seed=seed)
+        judged = judge(source, load_problem(mutant.problem), seed=seed, policy=mutant.keeps_policy)
     points = judged.correctness.points
     share = points.earned / points.possible
     complaints = []

@@ -20,6 +20,7 @@ _STATUS_VERDICT = {
     Status.GUARD_CHANGED: Verdict.FAIL,
     Status.OUT_OF_BOUNDS: Verdict.FAIL,
     Status.TF32_DOT: Verdict.FAIL,
+    Status.FORBIDDEN_OPERATOR: Verdict.REJECTED,
 }
 _BOUNDS_HELP = (
     "positions past the end need a mask; where none is past the end, look at where the pointer"
@@ -37,6 +38,12 @@ _STATUS_HELP = {
     Status.TF32_DOT: 'TF32 keeps 10 of 23 mantissa bits; input_precision="ieee" keeps all',
     Status.NO_ENTRY: "copy the function's first line from the stub",
     Status.EXITED: "return the result; the judge ends the process",
+}
+_POLICY = "docs/source-policy.md says what PyTorch may do"
+_OPERATOR_HELP = {
+    "computes": f"compute it in a kernel; {_POLICY}",
+    "reads": f"leave values in tensors, and compute with them in a kernel; {_POLICY}",
+    "shortcut": f"write it yourself: that is the exercise; {_POLICY}",
 }
 _EMPTY = r"to have non-zero size|numel\(\) == 0"  # of a tensor without elements
 # What Triton says of these means nothing to somebody who sees it for the first time.
@@ -137,10 +144,12 @@ def _of_reply(reply: Reply, signature: str) -> Outcome:
         Status.TF32_DOT: "on a GPU this tl.dot rounds its fp32 operands to TF32",
         Status.EXITED: f"the submission called exit: {reply.text}",
     }.get(reply.status, named)
-    if reply.status == Status.OUT_OF_BOUNDS:
+    if reply.status in (Status.OUT_OF_BOUNDS, Status.FORBIDDEN_OPERATOR):
         # The same headline however far it reaches: it is one cause.
         headline, _, extent = reply.text.partition("; ")
     help = _STATUS_HELP.get(reply.status)
+    if reply.status == Status.FORBIDDEN_OPERATOR:
+        help = _OPERATOR_HELP.get(reply.error_type)
     elsewhere = re.search(_EMPTY, named) is not None
     if reply.status == Status.OUT_OF_BOUNDS:
         masked, before = extent.endswith("under a mask"), "before the start" in headline

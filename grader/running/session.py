@@ -10,6 +10,7 @@ import torch
 from grader.cases import Case
 from grader.inputs import Inputs
 from grader.manifest import Limits, Problem
+from grader.policy.operators import opened
 from grader.running.arena import MARKS, UNWRITTEN, Arena, Layout, marked
 from grader.running.evidence import CallEvidence
 from grader.running.placing import place
@@ -102,6 +103,7 @@ class Session:
                 device=self.device,
                 interpret=self.interpret,
                 count_launches=self.problem.uses_triton,
+                operators=opened(self.problem) if self.source.policy else None,
             )
 
     def close(self) -> None:

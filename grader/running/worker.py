@@ -39,6 +39,7 @@ class Worker:
         self.monitor: access.AccessMonitor | None = None
         self.dots: access.DotMonitor | None = None
         self.launches: access.LaunchCounter | None = None
+        self.record: operators.Record | None = None
         self.cuda_arena: Any = None
         self.inputs = torch.empty(0, dtype=torch.uint8, device="cpu")
 
@@ -77,6 +78,10 @@ class Worker:
         if self.settings["count_launches"]:
             self.launches = access.LaunchCounter(interpret=self.settings["interpret"])
             self.launches.install()
+        if self.settings.get("operators"):
+            self.record = operators.Record(self.settings["operators"], self.path)
+            triton, interpret = self.settings["count_launches"], self.settings["interpret"]
+            self.record.install(triton=triton, interpret=interpret)
         if self.device == "cpu":
             _limit_address_space(self.settings["memory_limit_bytes"])
         if "file_limit_bytes" in self.settings:
@@ -112,23 +117,27 @@ class Worker:
             self.monitor.reset()
             self.dots.reset()
         watching = watch.watching(tensors) if watch else contextlib.nullcontext()
+        noting = self.record.noting(layout, request) if self.record else contextlib.nullcontext()
         # Whatever is asked of a result may be the submission's code, and launch kernels: a tensor
         # may be of a class of its own, or have methods of its own.
         with allocations.Guarded() as guarded, watching:
-            results = self._evaluate(tensors, request)
-            if self.device != "cpu":
-                torch.cuda.synchronize()
-            self._refuse_violation()
-            self._check_results(results, layout, request)
+            with noting:
+                results = self._evaluate(tensors, request)
+                if self.device != "cpu":
+                    torch.cuda.synchronize()
+                self._refuse_violation()
+                self._check_results(results, layout, request)
+                for view in layout.outputs:
+                    view.of(shared.memory).copy_(results[view.name].detach())
+            updated = self.monitor.updated if self.monitor else ()
             for view in layout.outputs:
-                values = view.of(shared.memory).copy_(results[view.name].detach())
-                guarded.settle(
-                    results[view.name], values, self.monitor.updated if self.monitor else ()
-                )
+                guarded.settle(results[view.name], view.of(shared.memory), updated)
             shared.memory[: layout.inputs_end].copy_(memory)
             if watch:
                 watch.finish(results)
         self._refuse_violation()
+        if self.record and self.record.found:
+            return self.record.refusal(request["nonce"])
         broken = guarded.broken()
         if broken:
             return protocol.Reply(request["nonce"], protocol.Status.GUARD_CHANGED, text=broken)
@@ -350,8 +359,8 @@ def end_with_parent() -> None:
 
 def _main() -> None:
     # once the search path is set
-    global access, allocations, arena, device_memory, faults, given, interpreting, protocol
-    global torch, trace, tracer
+    global access, allocations, arena, device_memory, faults, given, interpreting, operators
+    global protocol, torch, trace, tracer
     faulthandler.enable(all_threads=False)
     _confine()
     channel = socket.socket(fileno=int(sys.argv[1]))
@@ -368,6 +377,7 @@ def _main() -> None:
         faults,
         given,
         interpreting,
+        operators,
         protocol,
         trace,
         tracer,

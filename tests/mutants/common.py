@@ -74,6 +74,11 @@ class Mutant:
         return source
 
     @property
+    def keeps_policy(self) -> bool:
+        """Whether the source policy is in force for it; it refuses answers without a kernel."""
+        return self.caught_as != NO_KERNEL
+
+    @property
     def names(self) -> set[str]:
         """The causes of which the judge must name one, and no other."""
         return {name for name in (self.expected_id, SEEN.get(self.id)) if name is not None}

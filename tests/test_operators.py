@@ -1,0 +1,258 @@
+"""What a record of operators finds, one operator or function after the other, in this process.
+
+tests/test_elsewhere.py has submissions that try it in a worker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from grader.manifest import ROOT, load_problem
+from grader.policy import tables
+from grader.policy.operators import MOST_ELEMENTS, MOST_READ, opened
+from grader.running import operators
+
+Q = torch.arange(2 * 2 * 8 * 4, dtype=torch.float32).reshape(2, 2, 8, 4)
+LAYOUT = SimpleNamespace(inputs=[SimpleNamespace(size=tuple(Q.shape))])
+
+
+def found(compute, problem="p04", *, gradients=False, idle=False):
+    """What is found when `compute` runs in a call of a problem, as kind and headline."""
+    view = load_problem(problem)
+    record = operators.Record(opened(view), __file__)
+    with record.noting(LAYOUT, {"gradients": gradients, "idle": idle}):
+        compute()
+    use = record.found
+    return use and (use.kind, use.text.partition("; ")[0])
+
+
+M, I = torch.arange(16.0).reshape(4, 4), torch.tensor([0, 1])  # noqa: E741
+INDEX = torch.zeros(4, 4, dtype=torch.int64)
+MASK = M > 3
+ARGUMENTS = [
+    *((), (M,), (M, M), (M, 0), (M, 2, 0), (M, 1, 0, 1), (M, (4, 4)), (M, 0, I), (M, MASK, 1.0)),
+    *((MASK,), (MASK, MASK), (MASK, M, M), ([M, M],), (M, I), (M, 0, INDEX), ((4, 4),)),
+    *(((4, 4), 1.0), (0, 4, (4, 4)), (0, 4, 5), (4,), (M, (4, 4), (4, 1)), ((4, 4), (4, 1))),
+    *((M, 0, 1), (M, 1, (2, 2)), (M, (0, 1)), (M, INDEX, 0), (torch.ones(3, 2),), (M, 1.0)),
+    *((torch.ones(3, dtype=torch.complex64),), (torch.float32, torch.float16), ("cpu",)),
+]
+
+
+@pytest.mark.parametrize("group", ["_ALLOCATE", "_RESHAPE", "_CHECK", "_OPERATORS", "ROWS"])
+def test_what_the_source_policy_opens_may_run(group):
+    names = getattr(tables, group)
+    problem = "p08" if group == "ROWS" else "p04"
+    names = names.split() if isinstance(names, str) else names
+    for name in sorted({*names} - {"get_autocast_dtype", "manual_seed", "set_printoptions"}):
+        function, results = getattr(torch, name), []
+        for inference in (False, True):
+            for arguments in ARGUMENTS:
+                with warnings.catch_warnings(action="ignore"), torch.inference_mode(inference):
+                    with contextlib.suppress(Exception):  # of another number or kind
+                        results.append(found(partial(function, *arguments), problem))
+        assert set(results) == {None}, f"torch.{name}"
+
+
+HONEST = {
+    "casts": lambda: Q.half().to(torch.float64).float().contiguous().clone(),
+    "views": lambda: Q.mT.unsqueeze(0).expand(3, -1, -1, -1, -1).flatten(0, 1)[:, ::2].chunk(2),
+    "a scale": lambda: Q * 2 - torch.where(Q > 0, 1, 0),
+    "checks of all inputs": lambda: [bool(torch.isfinite(Q).all()) for _ in range(3)],
+    "a table": lambda: torch.tensor([[0, 1], [2, 3]], dtype=torch.int32),
+    "put in places": lambda: torch.zeros(4).index_put_((INDEX[0],), M[0]).scatter_(0, I, 1.0),
+    "written to": lambda: Q.clone().zero_().fill_(1.0)[:, 0].copy_(Q[:, 1]).index_fill_(0, I, 0.0),
+    "printed": lambda: print(Q, f"{Q}", repr(Q)),
+    "repeated heads": lambda: Q.repeat_interleave(2, 1).add_(1.0),
+    "lse of a maximum and a sum": lambda: Q.amax(-1) + Q.clamp(min=1.0).amax(-1).log2(),
+    "a schedule": lambda: torch.arange(64).sort(descending=True).values.flip(0),
+}
+
+
+@pytest.mark.parametrize("name", HONEST)
+def test_what_serves_kernels_may_run(name):
+    assert found(HONEST[name]) is None
+
+
+def test_sums_over_rows_may_run_in_a_backward_pass():
+    logits, lse = torch.zeros(2), Q.amax(-1)
+
+    def delta():
+        rows = (Q.half().float() * Q).sum(-1)
+        return -(torch.exp(logits[:, None] - lse) * rows).sum((0, 2)), rows.mean(), rows.sigmoid()
+
+    assert found(delta, "p08") is found(delta, "p09", gradients=True) is None
+    assert found(delta, "p07") == ("computes", "PyTorch computes here: aten::sum")
+
+
+class Lazy(torch.Tensor):
+    """Computes when it is looked at."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        return torch.mm(M, M)
+
+
+class Reading(torch.Tensor):
+    """Reads when it is looked at."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        return torch.tensor(Q.tolist())
+
+
+class Plain(torch.Tensor):
+    """Does what a tensor does."""
+
+
+class Wrapped(torch.Tensor):
+    """Computes where its operators arrive."""
+
+    @staticmethod
+    def __new__(cls, held):
+        made = torch.Tensor._make_wrapper_subclass(cls, held.shape, dtype=held.dtype)
+        made.held = held
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        return args[0].held @ args[0].held.mT
+
+
+def library(name):
+    """An operator of a library, written in Python."""
+    made = torch.library.Library(name, "FRAGMENT")
+    made.define("product(Tensor a) -> Tensor")
+    made.impl("product", lambda a: a @ a.mT, "CPU")
+    LIBRARIES.append(made)
+    return getattr(torch.ops, name).product
+
+
+LIBRARIES = []
+PRODUCT = library("grader_tests")
+COMPUTES = {
+    "an operator": (lambda: Q @ Q.mT, "aten::bmm"),
+    "out=": (lambda: torch.mm(M, M, out=torch.empty(4, 4)), "aten::mm"),
+    "on a view, in place": (lambda: M.clone()[:2].mul_(2.0).exp_(), "aten::exp_"),
+    "by its namespace": (lambda: torch.ops.aten.mm.default(M, M), "aten::mm"),
+    "an overload with out": (lambda: torch.ops.aten.exp.out(M, out=M.clone()), "aten::exp"),
+    "einsum": (lambda: torch.einsum("bhik,bhjk->bhij", Q, Q), "aten::bmm"),
+    "a library": (lambda: PRODUCT(Q), "grader_tests::product"),
+    "a convolution": (lambda: torch.conv2d(Q, Q), "aten::convolution"),
+    "sums by an index": (lambda: torch.zeros(4).index_add_(0, INDEX[0], M[0]), "aten::index_add_"),
+    "sums by places": (
+        lambda: torch.zeros(4).index_put_((INDEX[0],), M[0], accumulate=True),
+        "aten::index_put_",
+    ),
+    "sums by a scatter": (
+        lambda: torch.zeros(4).scatter_(0, INDEX[0], M[0], reduce="add"),
+        "aten::scatter_",
+    ),
+    "a power is an exponential": (lambda: 2.0**Q, "aten::pow"),
+    "in inference mode": (torch.inference_mode()(lambda: torch.matmul(Q, Q.mT)), "aten::bmm"),
+    "a class of its own": (lambda: Q.as_subclass(Plain) @ M, "aten::mm"),
+    "a class that computes": (lambda: Q.as_subclass(Lazy) + 1, "aten::mm"),
+    "a class below autograd": (lambda: Wrapped(Q) + 1, "aten::bmm"),
+}
+
+
+@pytest.mark.parametrize("name", COMPUTES)
+def test_what_computes_is_found(name):
+    compute, operator = COMPUTES[name]
+    assert found(compute) == ("computes", f"PyTorch computes here: {operator}")
+
+
+READS = {
+    "tolist": lambda: Q.tolist(),
+    "tolist of a base class": lambda: torch._C.TensorBase.tolist(Q),
+    "numpy": lambda: Q.numpy(),
+    "an array": lambda: __import__("numpy").asarray(Q),
+    "dlpack": lambda: __import__("numpy").from_dlpack(Q),
+    "its storage": lambda: Q.untyped_storage().tolist(),
+    "item": lambda: [x.item() for x in Q.flatten()],
+    "float": lambda: [float(x) for x in Q.flatten()],
+    "a comparison": lambda: max(Q.flatten()),
+    "a callback": lambda: Q.clone().apply_(lambda x: 2.0 * x),
+    "a class that reads": lambda: Q.as_subclass(Reading) + 1,
+    "of a class": lambda: Q.as_subclass(Plain).tolist(),
+}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_reading_many_values_is_found(name):
+    kind, text = found(READS[name])
+    assert kind == "reads" and text.startswith("values of tensors are read into Python here, with ")
+
+
+def test_a_few_values_may_be_read():
+    few = Q.flatten()[:MOST_READ]
+    assert found(lambda: few.tolist()) is found(lambda: [float(x) for x in few]) is None
+    assert found(lambda: [few.tolist(), few[0].item()])[0] == "reads"
+    assert found(lambda: Q.tolist(), "p01") is None
+
+
+def test_arithmetic_by_elements_has_a_limit():
+    def times(count):
+        return lambda: [Q + 1.0 for _ in range(count)]
+
+    assert found(times(MOST_ELEMENTS)) is None
+    text = "PyTorch computes here, element by element: aten::add"
+    assert found(times(MOST_ELEMENTS + 1)) == ("computes", text)
+    heads = torch.ones(1, 1, 64, 16)
+
+    def by_broadcasting():
+        return (heads[:, :, :, None] * heads[:, :, None]).sum(-1)
+
+    text = text.replace("add", "mul")
+    assert found(by_broadcasting, "p08") == found(by_broadcasting, "p04") == ("computes", text)
+
+
+def test_gradients_and_ready_made_attention_are_shortcuts():
+    attention = torch.nn.functional.scaled_dot_product_attention
+    x = Q.clone().requires_grad_()
+
+    def differentiate():
+        with torch.enable_grad():
+            torch.autograd.grad((x * x).amax(), x)
+
+    for compute in (lambda: attention(Q, Q, Q), lambda: Q.softmax(-1), differentiate):
+        assert found(compute, "p01")[0] == "shortcut"
+    assert found(torch.inference_mode()(lambda: attention(Q, Q, Q)), "p01")[0] == "shortcut"
+    assert found(differentiate, "p08")[0] == "shortcut"
+    assert found(differentiate, "p08", gradients=True) is None
+    assert found(lambda: (Q @ Q.mT).exp().logsumexp(-1), "p01") is None
+
+
+def test_idle_calls_and_what_runs_between_calls_are_not_noted():
+    record = operators.Record(opened(load_problem("p04")), __file__)
+    with record.noting(LAYOUT, {"gradients": False, "idle": True}):
+        Q @ Q.mT
+    Q @ Q.mT
+    assert record.found is None
+
+
+def test_what_is_not_seen_is_said():
+    """PyTorch's private switches; docs/source-policy.md and the module name the others."""
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    def hidden():
+        with _disable_current_modes():
+            return Q @ Q.mT
+
+    assert found(hidden) is None
+    assert found(lambda: [float(w) for w in str(Q[0, 0].flatten()).strip("tensor([])").split(",")
+                          if w.strip()]) is None  # fmt: skip
+    page = (ROOT / "docs" / "source-policy.md").read_text("utf-8")
+    assert "private switches" in page and "text of a printed" in page
+    assert "private functions" in operators.__doc__ and "text of a printed" in operators.__doc__
+
+
+def test_the_page_says_how_much_is_open():
+    page = (ROOT / "docs" / "source-policy.md").read_text("utf-8")
+    assert f"make {MOST_ELEMENTS} elements for each element of the inputs" in page
+    assert f"- {MOST_READ} elements of tensors in a call" in page
