@@ -81,11 +81,12 @@ class TestRequest(Record):
 
 
 class MeasureRequest(Record):
-    """Measure speed and memory of these files."""
+    """Measure speed and memory of these files; all else as of a `TestRequest`."""
 
     sources: tuple[SourceFile, ...]
     device: Literal["cpu", "cuda"]
-    token: str = ""  # these as of a TestRequest
+    policy: bool = True
+    token: str = ""
     jailed: bool = False
 
 

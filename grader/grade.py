@@ -295,6 +295,7 @@ class Grader:
             device=self._device,
             token=secrets.token_hex(),
             jailed=self.request.jailed,
+            policy=self.request.policy,
         )
         run = _Measuring()
         for line in self._children.events(

@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -34,6 +35,7 @@ from grader.findings import (
 )
 from grader.manifest import ROOT, Problem, load_problem
 from grader.model import MemoryFigures, SpeedFigures, Verdict
+from grader.policy.operators import opened
 from grader.running import forks, jail, memory, speed
 from grader.running.device_memory import DeviceMemoryFault
 from grader.running.pipe import EventPipe, read_request
@@ -93,7 +95,7 @@ def measure(request: MeasureRequest, emit: Callable[[Event], None]) -> None:
                 return
             for file in request.sources:
                 try:
-                    found = Measurement(bench, naive, file, emit).run()
+                    found = Measurement(bench, naive, file, emit, policy=request.policy).run()
                 except Exception as error:  # the judge's own: the next problem has its chance
                     reason = f"the judge failed: {type(error).__name__}: {error}"
                     found = _both(Verdict.INTERNAL, reason[:300])
@@ -110,13 +112,20 @@ class Measurement:
     """Speed and memory of one problem."""
 
     def __init__(
-        self, bench: Bench, naive: Timed, file: SourceFile, emit: Callable[[Event], None]
+        self,
+        bench: Bench,
+        naive: Timed,
+        file: SourceFile,
+        emit: Callable[[Event], None],
+        *,
+        policy: bool = True,
     ) -> None:
         self.bench = bench
         self.problem: Problem = load_problem(file.problem)
         self.naive = Timed(naive.worker, naive.tree, self.problem.oracle)
         self.source = file.data
         self.emit = emit
+        self._rules = opened(self.problem) if policy else None
         self._budget = Budget(self.problem.limits)
         self._memory: Evidence | None = None
 
@@ -278,8 +287,9 @@ class Measurement:
 
     def _submission(self, *, fresh: bool = False) -> Sandbox:
         """Start a worker with the submission and return at once."""
-        problem = self.problem
-        return _worker(self.source, problem.file, problem.entry, self.bench.device, fresh=fresh)
+        problem, device = self.problem, self.bench.device
+        options = {"fresh": fresh, "operators": self._rules}
+        return _worker(self.source, problem.file, problem.entry, device, **options)
 
     def _attach(self, worker: Sandbox) -> Timed:
         return self.bench.attach(worker, budget=self._budget)
@@ -309,10 +319,10 @@ def memory_evidence(figures: MemoryFigures, margin: float) -> Evidence:
     return Evidence(figures=figures)
 
 
-def _worker(source: bytes, file: str, entry: str, device: str, *, fresh: bool = False) -> Sandbox:
+def _worker(source: bytes, file: str, entry: str, device: str, **settings: Any) -> Sandbox:
     """Start a worker; where host memory is measured a fresh one, since a fork has less resident."""
     # One thread: with more, a ratio on the CPU follows whatever else the machine is doing.
-    options = {"device": device, "interpret": False, "threads": 1, "fresh": fresh}
+    options = {"device": device, "interpret": False, "threads": 1} | settings
     if device == "cpu":  # a file that nobody maps is memory too, and in no process's
         options["file_limit_bytes"] = _FILE_BYTES
     return Sandbox(source, file, entry, **options)

@@ -41,6 +41,68 @@ def fault(name: str, file: str, old: str, new: str, *tests: str) -> Fault:
 
 CORRECTNESS, PERFORMANCE = "checks/correctness.py", "checks/performance.py"
 FAULTS = (
+    # -- the jail -----------------------------------------------------------------------------
+    fault("a jail has a network", "running/jail.py", '"--unshare-net", ', "", "jail"),
+    fault("a jail shows folders of the checkout", "running/jail.py", "or within or", "or", "jail"),
+    fault(
+        "a jail's folders have no limit",
+        "running/jail.py",
+        'walls += ["--size", str(FOLDER_BYTES), "--tmpfs", str(folder)]',
+        'walls += ["--tmpfs", str(folder)]',
+        "jail",
+    ),
+    fault(
+        "nobody counts a jail's memory",
+        "running/warden.py",
+        "        memory = _memory_bytes(pids)\n",
+        "        memory = 0\n",
+        "jail",
+    ),
+    fault(
+        "a jail with holes is good enough",
+        "running/inspection.py",
+        "    if holes:\n",
+        "    if not holes:\n",
+        "jail",
+    ),
+    fault(
+        "official mode looks at no jail",
+        "cli.py",
+        "    if jailed:\n        _inspect_jail(environment)\n",
+        "",
+        "jail",
+    ),
+    fault(
+        "the test process jails nobody",
+        "pytest_plugin.py",
+        "        if run.request.jailed:\n",
+        "        if not run.request:\n",
+        "hostile",
+        "jail",
+    ),
+    fault(
+        "a jailed submission is blamed for the judge's end",
+        "testrun.py",
+        "None if self.interrupted or self._jailed else",
+        "None if self.interrupted else",
+        "testrun",
+    ),
+    fault(
+        "every record is official",
+        "grade.py",
+        '"official" if self.request.official else "local"',
+        '"official"',
+        "cli",
+        "render_terminal",
+        "jail",
+    ),
+    fault(
+        "no timed call is looked at",
+        "running/speed.py",
+        "secrets.randbelow(goes)",
+        "-1",
+        "measure",
+    ),
     # -- tolerances ---------------------------------------------------------------------------
     fault(
         "the norm per head is not compared",
@@ -347,7 +409,7 @@ FAULTS = (
     fault(
         "a daemon's time and memory are not counted",
         "running/usage.py",
-        "orphans = [pid for pid in children(os.getpid()) if pid not in known]",
+        "orphans = [pid for pid in children(self.adopter) if pid not in known]",
         "orphans: list[int] = []",
         "usage",
     ),

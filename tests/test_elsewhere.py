@@ -25,7 +25,8 @@ def _quick():
         yield
 
 
-def judged_decoy(problem_id, body, *, policy=True, checks=("plain",)) -> Judged:
+def judged_decoy(problem_id, body, *, policy=True, checks=None) -> Judged:
+    checks = checks or {"one_program" if problem_id == "p02" else "plain"}
     return judge(decoy(problem_id, body), load_problem(problem_id), checks=checks, policy=policy)
 
 

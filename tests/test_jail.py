@@ -51,7 +51,13 @@ def without(*names):
 
 
 def also(*more):
-    return lambda arguments: [*arguments[:1], *more, *arguments[1:]]
+    """Put options before the file system's root becomes read-only."""
+
+    def alter(arguments):
+        at = arguments.index("--remount-ro")
+        return [*arguments[:at], *more, *arguments[at:]]
+
+    return alter
 
 
 def in_place(old, new):
@@ -187,7 +193,8 @@ def test_a_judge_whose_processes_are_killed_blames_no_jailed_submission(tmp_path
     (problem,) = GradeRecord.model_validate_json(path.read_bytes()).problems
     verdicts = {check.verdict for check in problem.checks}
     if often:
-        assert run.returncode == 3 and verdicts == {"internal"} and len(killed) > 1
+        assert run.returncode == 3 and len(killed) > 1
+        assert "internal" in verdicts and verdicts <= {"internal", "pass", "not-measured"}
     else:
         assert run.returncode == 0 and verdicts <= {"pass", "not-measured"}
     assert problem.points.earned == problem.points.available

@@ -14,6 +14,7 @@ from grader.findings import Evidence, Measured, MeasureRequest, Phase, SourceFil
 from grader.manifest import BenchmarkTable, load_problem
 from grader.model import Verdict
 from grader.running import session, speed
+from grader.running.device_memory import DeviceMemoryFault
 from grader.running.protocol import Ended, Reply, Status
 from grader.running.speed import Block
 from grader.running.stopwatch import Bench, CallFailed, Timed
@@ -43,6 +44,7 @@ ANSWERS = {
     "naive for memory": (RIGHT, "_naive(q, k, v)"),
     "crash": ("os._exit(3)", "os._exit(3)"),
     "exception": ("{}[seqlen]", "{}[seqlen]"),
+    "naive where it is timed": ("_naive(q, k, v)", RIGHT),
 }
 
 
@@ -72,6 +74,12 @@ def found():
         patch.setattr(measure.performance, "MAX_DRIFT_PERCENT", 1000.0)
         phases, evidence = measured(*sources)
     return phases, dict(zip(ANSWERS, evidence, strict=True))
+
+
+def test_a_timed_call_in_which_pytorch_does_the_exercise_is_refused(found):
+    speed = found[1]["naive where it is timed"].speed
+    assert speed.verdict is Verdict.REJECTED
+    assert "PyTorch does here what you are asked to write: aten::_softmax" in speed.reason
 
 
 def test_a_right_answer_has_figures_of_verified_calls(found):
@@ -245,15 +253,15 @@ def test_host_memory_is_measured_in_workers_that_are_not_forked(monkeypatch):
 
 
 def test_without_shared_gpu_memory_nothing_is_measured_and_nothing_lost(no_worker, monkeypatch):
-    def refuse(*_, **__):
-        raise RuntimeError("CUDA error: operation not supported")
+    def refuse(device):
+        raise DeviceMemoryFault("cuMemCreate: CUDA_ERROR_NOT_SUPPORTED")
 
-    monkeypatch.setattr(Bench, "attach", refuse)
+    monkeypatch.setattr(measure, "Bench", refuse)
     _, evidence = measured(SourceFile.of("p03", b""), SourceFile.of("p04", b""))
     assert [event.problem for event in evidence] == ["p03", "p04"]
     for found in (found for event in evidence for found in (event.speed, event.memory)):
         assert found.verdict is Verdict.NOT_MEASURED
-        assert "operation not supported" in found.reason
+        assert "(cuMemCreate: CUDA_ERROR_NOT_SUPPORTED)" in found.reason
 
 
 def test_a_problem_without_a_shape_for_the_device_is_not_measured(no_worker):

@@ -46,11 +46,14 @@ def daemon(path):
 """
 
 
-@pytest.fixture(params=["plain", "jailed"])
+@pytest.fixture
 def start(request, tmp_path, monkeypatch):
-    """Start a worker whose program is PRELUDE and `text`."""
+    """Start a worker whose program is PRELUDE and `text`, in a jail if a test's parameter says so.
+
+    `in_and_out_of_jail` has a test run both ways.
+    """
     running = []
-    if request.param == "jailed":
+    if getattr(request, "param", None) == "jailed":
         require_jail()
         monkeypatch.setattr(jail, "_kernels", tmp_path / "kernels")
         (tmp_path / "kernels").mkdir()
@@ -68,6 +71,9 @@ def start(request, tmp_path, monkeypatch):
         worker.close()
 
 
+in_and_out_of_jail = pytest.mark.parametrize("start", ["plain", "jailed"], indirect=True)
+
+
 def alive(pid):
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -76,6 +82,7 @@ def alive(pid):
     return state not in "ZX"
 
 
+@in_and_out_of_jail
 def test_a_reply_comes_back(start):
     worker = start(
         "r = started()\nsend(r['nonce'], Status.EXCEPTION, line=7, launches=3, text='no')\n"
@@ -86,6 +93,7 @@ def test_a_reply_comes_back(start):
     assert reply.launches == 3
 
 
+@in_and_out_of_jail
 def test_no_reply_in_time(start):
     worker = start("started()\nprint('busy')\ntime.sleep(60)\n")
     worker.ready()
@@ -98,6 +106,7 @@ def test_no_reply_in_time(start):
     assert worker.output() == "busy"
 
 
+@in_and_out_of_jail
 def test_a_worker_that_ignores_signals_is_ended_all_the_same(start):
     worker = start(
         "for n in (signal.SIGABRT, signal.SIGTERM, signal.SIGINT):\n"
@@ -109,6 +118,7 @@ def test_a_worker_that_ignores_signals_is_ended_all_the_same(start):
     assert not alive(worker.pid)
 
 
+@in_and_out_of_jail
 @pytest.mark.parametrize(
     ("text", "code", "name"),
     [
@@ -132,6 +142,7 @@ def test_a_death_says_how(start, text, code, name):
     assert not alive(worker.pid)
 
 
+@in_and_out_of_jail
 def test_a_worker_that_never_started_is_not_the_submissions_fault(start, monkeypatch):
     assert start("os._exit(1)\n").ready().started is False
     monkeypatch.setattr(sandbox, "START_TIMEOUT_S", 0.3)
@@ -195,6 +206,7 @@ def test_output_without_end_neither_blocks_nor_fills_memory(start):
     assert len(worker.output()) <= 16 * 1024
 
 
+@in_and_out_of_jail
 def test_a_gigabyte_of_output_before_the_answer(start):
     worker = start(
         "r = started()\nfor _ in range(1000):\n    os.write(2, b'x' * 999_999 + b'\\n')\n"
@@ -227,6 +239,7 @@ def test_closed_output_costs_the_judge_no_time(start):
     assert time.process_time() - before < 0.3
 
 
+@in_and_out_of_jail
 @pytest.mark.parametrize("how", ["time.sleep(60)", "os.kill(os.getpid(), signal.SIGKILL)"])
 def test_processes_left_behind_are_killed(start, tmp_path, how):
     path, before = tmp_path / "pid", set(usage.descendants(os.getpid()))
@@ -253,6 +266,7 @@ def test_a_child_of_the_judges_own_is_left_alone(start):
     os.waitpid(child, 0)
 
 
+@in_and_out_of_jail
 def test_closing_ends_the_worker_and_removes_its_folder(start):
     worker = start("started()\nprint(os.getcwd())\ntime.sleep(60)\n")
     worker.ready()
@@ -283,6 +297,7 @@ def test_the_kernel_that_the_assembler_refused_is_not_shown(start, rows):
     assert worker.output().split() == (["mine", "last"] if rows == 3 else ["last"])
 
 
+@in_and_out_of_jail
 def test_threads_have_room_beside_the_memory_limit(start):
     text = "print(settings['memory_limit_bytes'])\nstarted()\ntime.sleep(9)\n"
     limits = []
@@ -312,6 +327,7 @@ def crash(start, line):
     return worker, worker.ask("anything", 10.0)
 
 
+@in_and_out_of_jail
 def test_a_fatal_dump_tells_the_line_of_the_submission_and_shows_no_other_frame(start):
     worker, ended = crash(start, "71")
     assert (ended.signal_name, ended.line) == ("SIGSEGV", 71)

@@ -68,6 +68,7 @@ def opened(problem: Problem) -> dict[str, Any]:
 
     `open` are the operators that may run, None for all of PyTorch but for what `closed` begins
     with; `counted` are those among them that may make `most_elements` for each of the inputs'.
+    `triton`: kernels are launched, and what Triton does for that is not looked at.
     """
     if problem.uses_triton:
         rows = _ROWS if problem.gradients else ""
@@ -78,7 +79,8 @@ def opened(problem: Problem) -> dict[str, Any]:
             "closed": f"{_ATTENTION} {_SOFTMAX}".split(),
             "most_elements": MOST_ELEMENTS,
             "most_read": MOST_READ,
+            "triton": True,
         }
     is_bridge = problem.bridge is not None and problem.entry == problem.bridge.entry
     closed = _ATTENTION if is_bridge else f"{_ATTENTION} {_SOFTMAX}"
-    return {"open": None, "counted": [], "closed": closed.split()}
+    return {"open": None, "counted": [], "closed": closed.split(), "triton": False}

@@ -77,15 +77,17 @@ class Record:
         self._closed = tuple(rules["closed"])
         self._most_elements = rules.get("most_elements")
         self._most_read = rules.get("most_read")
+        self._launches = rules["triton"]
         self._path = path
         self._triton = ""  # Triton's folder
         self._kinds: dict[Any, str] = {}
         self._active = False
         self._differentiates = False
         self._size = self._elements = self._read = 0
+        self._calls = 1  # of the entry point, in what is noted
         self._launching = threading.local()
 
-    def install(self, *, triton: bool, interpret: bool) -> None:
+    def install(self, *, interpret: bool) -> None:
         """Follow new threads, and know Triton's launches from now on."""
         for module in (_thread, threading):
             for name in _THREAD_STARTERS & vars(module).keys():
@@ -93,14 +95,14 @@ class Record:
         engine = getattr(torch.autograd, _ENGINE, None)
         if engine is not None:
             setattr(torch.autograd, _ENGINE, self._differentiating(engine))
-        if triton:
+        if self._launches:
             from triton.runtime import autotuner, jit
 
             self._triton = os.path.dirname(os.path.dirname(os.path.abspath(jit.__file__))) + os.sep
             self._know(jit.JITFunction, "run")
             self._know(autotuner.Autotuner, "run")
             self._know(autotuner.Heuristics, "run")
-        if triton and interpret:
+        if self._launches and interpret:
             from triton.runtime import interpreter
 
             self._know(interpreter.GridExecutor, "__call__")
@@ -109,9 +111,10 @@ class Record:
     def noting(self, layout: Layout, request: dict[str, Any]) -> Iterator[None]:
         """Note a requested call, unless its kernels do nothing: then its results are not used."""
         self.found, self._elements, self._read = None, 0, 0
-        self._size = max(1, sum(math.prod(view.size) for view in layout.inputs))
+        self._calls = request.get("sets", 1)
+        self._size = self._calls * max(1, sum(math.prod(view.size) for view in layout.inputs))
         self._differentiates = request["gradients"]
-        self._active = not request["idle"]
+        self._active = not request.get("idle", False)
         try:
             with _Dispatched(self), self._functions():
                 yield
@@ -206,7 +209,7 @@ class Record:
         if not self._is_submissions():
             return
         self._read += elements
-        if self._read > self._most_read:
+        if self._read > self._most_read * self._calls:
             self._refuse(
                 READS,
                 f"values of tensors are read into Python here, with {how}"

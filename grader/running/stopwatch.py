@@ -151,8 +151,12 @@ class Bench:
         *,
         sets: int = 1,
         null: bool = False,
+        watched: bool = False,
     ) -> tuple[float, list[Result]]:
-        """Run one timed go; return its seconds, and inputs and outputs of every set."""
+        """Run one timed go; return its seconds, and inputs and outputs of every set.
+
+        In one that is `watched` the worker looks at what PyTorch does; its seconds mean nothing.
+        """
         private = [
             make_inputs(problem, case, secrets.randbits(63), self.device) for _ in range(sets)
         ]
@@ -171,6 +175,7 @@ class Bench:
                 "returns": list(problem.returns),
                 "gradients": bool(problem.gradients),
                 "null": null,
+                "watched": watched,
                 "entry": timed.entry,
             }
             self._synchronize()

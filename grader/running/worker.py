@@ -80,8 +80,7 @@ class Worker:
             self.launches.install()
         if self.settings.get("operators"):
             self.record = operators.Record(self.settings["operators"], self.path)
-            triton, interpret = self.settings["count_launches"], self.settings["interpret"]
-            self.record.install(triton=triton, interpret=interpret)
+            self.record.install(interpret=self.settings["interpret"])
         if self.device == "cpu":
             _limit_address_space(self.settings["memory_limit_bytes"])
         if "file_limit_bytes" in self.settings:
@@ -228,8 +227,16 @@ class Worker:
     def _do_time(self, request: dict, fds: list[int]) -> protocol.Reply:
         """Run the entry point once on each of `sets` inputs; the judge holds the clock.
 
-        With `null` nothing is computed and the outputs are written all the same: the overhead.
+        With `null` nothing is computed and the outputs are written all the same: the overhead. One
+        that is `watched` is looked at as a call in a test is, and does not count.
         """
+        if request["watched"] and self.record:
+            with self.record.noting(arena.Layout.from_json(request["layout"]), request):
+                reply = self._time(request, fds)
+            return self.record.refusal(request["nonce"]) if self.record.found else reply
+        return self._time(request, fds)
+
+    def _time(self, request: dict, fds: list[int]) -> protocol.Reply:
         layout = arena.Layout.from_json(request["layout"])
         if self.device == "cpu":
             shared = arena.Arena(layout.total_bytes * request["sets"], os.dup(fds[0]))

@@ -31,5 +31,6 @@ CATALOGUE: tuple[Hostile, ...] = (
     *texts.ENTRIES,
     *measured.ENTRIES,
     *policy.ENTRIES,
-    *hosts(walls.TRICKS, jailed=True),
+    *hosts(walls.REACHING[:15], jailed=True),
+    *hosts((*walls.REACHING[15:], *walls.TAKING), jailed=True, slow=True),
 )

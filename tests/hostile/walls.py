@@ -30,7 +30,7 @@ def _takes(name: str, lines: str, *verdicts: str) -> Trick:
     return Trick(name, f"{lines}{_RIGHT}", verdicts or _ENDED)
 
 
-TRICKS = (
+REACHING = (
     _reads("a model answer", "RUN_FOLDER/checkout/solutions/p02/weighted_row_sum.py"),
     _reads("the oracle", "RUN_FOLDER/checkout/reference/naive.py"),
     _reads("the judge's code", "RUN_FOLDER/checkout/grader/judge.py"),
@@ -67,6 +67,9 @@ TRICKS = (
     _calls("traces its parent", "libc.ptrace(16, os.getppid(), None, None)"),
     _calls("lifts its limit of memory", "resource.setrlimit(resource.RLIMIT_AS, (-1, -1)) or 0"),
     _calls("becomes root", "libc.setuid(0)"),
+)
+
+TAKING = (
     _takes("fills /tmp", "open('/tmp/x', 'wb').write(bytes(512 * 2**20))\n", "error"),
     _takes("fills its folder", "open('x', 'wb').write(bytes(512 * 2**20))\n", "error"),
     _takes(

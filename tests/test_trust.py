@@ -1,0 +1,58 @@
+"""docs/trust.md says what holds: its counts, its limits, and tests that there are."""
+
+import re
+
+import pytest
+
+from grader.manifest import ROOT
+from grader.running import inspection, jail, warden
+from tests.evasions import EVASIONS
+from tests.hostile.catalogue import CATALOGUE
+
+TEXT = (ROOT / "docs" / "trust.md").read_text(encoding="utf-8")
+WORDS = " ".join(TEXT.split())
+MIB, GIB = 2**20, 2**30
+
+
+def test_the_corpus_has_as_many_as_the_page_says():
+    files = [entry for entry in CATALOGUE if not entry.tricks]
+    tricks = [trick for entry in CATALOGUE for trick in entry.tricks]
+    walls = [trick for entry in CATALOGUE if entry.jailed for trick in entry.tricks]
+    told = f"{len(files)} hostile submissions, and {len(tricks)} tricks in otherwise right answers"
+    assert f"{told}, {len(walls)} of which reach for what is outside" in WORDS
+    assert len(EVASIONS) >= 120 and "120 and more ways around the policy" in WORDS
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        f"its own folder ({jail.FOLDER_BYTES // MIB} MiB)",
+        f"`/tmp` and `/dev/shm` ({jail.TMP_BYTES // MIB} MiB each)",
+        f"compiled kernels ({warden.MOST_KERNEL_BYTES // GIB} GiB)",
+        f"{warden.MOST_MEMORY_BYTES // GIB} GiB beyond PyTorch, {warden.MOST_PROCESSES} processes",
+        f"the judge looks every {1000 * warden._LOOK_S:.0f} ms",
+        "bubblewrap](https://github.com/containers/bubblewrap) 0.8",
+    ],
+)
+def test_its_limits_are_those_of_the_jail(told):
+    assert told in WORDS
+
+
+def test_a_probe_tries_to_write_to_so_many_places(monkeypatch):
+    asked = []
+
+    def jailed(command, folder, **options):
+        asked.append(inspection.json.loads(command[-1]))
+        raise inspection.JailFault("seen enough")
+
+    monkeypatch.setattr(inspection, "_jailed", jailed)
+    monkeypatch.setattr(jail, "bubblewrap", lambda: "bwrap")
+    with pytest.raises(inspection.JailFault, match="seen enough"):
+        inspection.inspect(cuda=False)
+    assert len(asked[0]["read_only"]) == 7 and "write to seven places" in WORDS
+
+
+def test_every_file_that_it_names_is_there():
+    named = set(re.findall(r"`((?:tests|grader)/[\w/]+\.py)`", TEXT))
+    assert len(named) > 15
+    assert not [name for name in named if not (ROOT / name).is_file()]
