@@ -20,6 +20,7 @@ def test_the_corpus_has_as_many_as_the_page_says():
     walls = [trick for entry in CATALOGUE if entry.jailed for trick in entry.tricks]
     told = f"{len(files)} hostile submissions, and {len(tricks)} tricks in otherwise right answers"
     assert f"{told}, {len(walls)} of which reach for what is outside" in WORDS
+    assert f"all but the {sum(entry.gpu for entry in CATALOGUE)} that need a GPU" in WORDS
     assert len(EVASIONS) >= 120 and "120 and more ways around the policy" in WORDS
 
 

@@ -1,4 +1,4 @@
-"""`python -m tests.hostile [--slow] [WORD]`: grade hostile submissions, print what came of each."""
+"""`python -m tests.hostile [--slow] [--gpu] [WORD]`: grade hostile submissions, print verdicts."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.hostile", description=__doc__)
     parser.add_argument("word", nargs="?", default="", help="only entries with this in their name")
     parser.add_argument("--slow", action="store_true", help="the slow ones as well")
+    parser.add_argument("--gpu", action="store_true", help="those that need a GPU, and no others")
     options = parser.parse_args()
     entries = [
         entry
         for entry in CATALOGUE
-        if (options.slow or not entry.slow)
+        if entry.gpu == options.gpu
+        and (options.slow or not entry.slow)
         and any(options.word in name for name in (entry.name, *(t.name for t in entry.tricks)))
     ]
     faults = 0

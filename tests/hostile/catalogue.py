@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.hostile import (
     deaths,
+    gpu,
     leftovers,
     measured,
     meddling,
@@ -31,6 +32,7 @@ CATALOGUE: tuple[Hostile, ...] = (
     *texts.ENTRIES,
     *measured.ENTRIES,
     *policy.ENTRIES,
+    *gpu.ENTRIES,
     *hosts(walls.REACHING[:15], jailed=True),
     *hosts((*walls.REACHING[15:], *walls.TAKING), jailed=True, slow=True),
 )

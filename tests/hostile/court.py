@@ -31,6 +31,7 @@ _PARTS = ("grader", "reference", "problems", "solutions")
 _LIMITS = {"call_s": 4, "lost_s": 8, "total_s": 20}
 _TRICK_LIMITS = {"call_s": 3, "lost_s": 90, "total_s": 180}
 _HONEST_S = 15.0  # an honest answer beside a hostile one, on two idle cores
+_GPU_NOISE_BYTES = 64 * 2**20
 _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -73,9 +74,9 @@ def packed(entries: Iterable[Hostile]) -> list[dict[str, Hostile]]:
     return runs
 
 
-def _kind(entry: Hostile) -> tuple[bool, bool, bool]:
+def _kind(entry: Hostile) -> tuple[bool, bool, bool, bool]:
     """What has to be the same for all entries of a run."""
-    return entry.measured, entry.policy, entry.jailed
+    return entry.measured, entry.policy, entry.jailed, entry.gpu
 
 
 def grade(entries: dict[str, Hostile], folder: Path, *, timeout_s: float = 400.0) -> Run:
@@ -86,17 +87,19 @@ def grade(entries: dict[str, Hostile], folder: Path, *, timeout_s: float = 400.0
     measured = any(entry.measured for entry in entries.values())
     policy = any(entry.policy for entry in entries.values())
     jailed = any(entry.jailed for entry in entries.values())
+    gpu = any(entry.gpu for entry in entries.values())
     _copy_checkout(checkout, entries)
     sent = {id: Hostile("an honest answer", answer(id)) for id in honest} | entries
     hashes = {id: _put(submission, id, entry) for id, entry in sent.items()}
     scratch.mkdir()
-    before = _files(checkout)
+    before, free_bytes = _files(checkout), _free_bytes() if gpu else 0
     record_path = folder / "record.json"
     start = time.monotonic()
     code, out, err = _run(
         [
             *(sys.executable, "-m", "grader", "grade", "--submission", str(submission)),
-            *("--only", ",".join([*honest, *entries]), "--device", "cpu", "--seed", SEED),
+            *("--only", ",".join([*honest, *entries]), "--seed", SEED),
+            *("--device", "cuda" if gpu else "cpu"),
             *("--json", str(record_path), *([] if measured else ["--quick"])),
             *([] if policy else ["--no-policy"]),
             *(["--jail"] if jailed else []),
@@ -107,6 +110,8 @@ def grade(entries: dict[str, Hostile], folder: Path, *, timeout_s: float = 400.0
     )
     run = Run(entries, honest, None, time.monotonic() - start, [])
     run.faults += _left_behind(folder, scratch)
+    if gpu and _free_bytes() < free_bytes - _GPU_NOISE_BYTES:
+        run.faults.append(f"{free_bytes - _free_bytes()} bytes of GPU memory were not given back")
     run.faults += [f"{path} was left in the checkout" for path in sorted(_files(checkout) ^ before)]
     try:
         run.record = GradeRecord.model_validate_json(record_path.read_bytes())
@@ -241,6 +246,12 @@ def _headlines(result: ProblemResult, verdict: str) -> list[str]:
     texts = [message.headline for message in messages if message]
     texts += [c.reason for c in result.components.values() if c.verdict == verdict and c.reason]
     return texts[:3]
+
+
+def _free_bytes() -> int:
+    import torch
+
+    return torch.cuda.mem_get_info()[0]
 
 
 def _files(checkout: Path) -> set[str]:

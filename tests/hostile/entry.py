@@ -50,6 +50,7 @@ class Hostile:
     the submission. `measured`: speed and memory are measured as well; `slow`: left out of
     `make test`. `tricks` are judged one by one. With `policy` the source policy is in force, which
     would refuse most of the others before they could try anything. `jailed`: as in an official run.
+    `gpu`: needs one.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Hostile:
     slow: bool = False
     policy: bool = False
     jailed: bool = False
+    gpu: bool = False
     tricks: tuple[Trick, ...] = ()
 
 
