@@ -58,7 +58,7 @@ ENTRIES = (
         "side = torch.cuda.Stream()\nside.wait_stream(torch.cuda.current_stream())\n"
         "with torch.cuda.stream(side):\n    return honest(*args, **options)",
         points=_without("p02"),
-        verdicts=("pass",),
+        verdicts=("pass", "fail"),  # wrong where its result is copied before it is there
     ),
     _on_gpu(
         "p03",
