@@ -70,13 +70,13 @@ ENTRIES = (
     ),
     _on_gpu(
         "p04",
-        "zeros where time is measured",
+        "zeros where time is measured on a GPU",
         f"{_TIMED}    out, lse = honest(*args, **options)\n    return out.zero_(), lse",
         points=_without("p04", "speed"),
     ),
     _on_gpu(
         "p05",
-        "the last result where time is measured",
+        "the last result where time is measured on a GPU",
         f"{_TIMED}    if LAST: return LAST[0]\n    LAST.append(honest(*args, **options))",
         "LAST = []\n",
         points=_without("p05", "speed"),
