@@ -78,7 +78,7 @@ HOLES = [
     ("root", without("--remount-ro"), "/ can be written to; /dev can be written to"),
     ("uid", in_place("65534", "0"), "it is root"),
     ("size", without("--size"), "/tmp has no limit"),
-    ("caps", in_place("ALL", "CAP_NET_RAW"), "it has capabilities"),
+    ("caps", in_place("--cap-drop", "--cap-add"), "it has capabilities"),
     (
         "answers",
         also("--ro-bind", f"{ROOT}/solutions", f"{ROOT}/solutions"),

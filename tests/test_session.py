@@ -110,6 +110,20 @@ def test_a_call_that_was_stopped_has_a_step_where_its_whole_loop_is_one(loop, st
     assert message.step == step
 
 
+def test_memory_that_a_call_keeps_costs_the_next_case_at_most():
+    """Until there is no room for the next call's tensors; a new worker has it again."""
+    head = "import mmap\nHELD = []\n"
+    line = "HELD.append(mmap.mmap(-1, 2**31 + 2**30, mmap.MAP_PRIVATE))"
+    source = head + model_answer("p02").replace(CALL, f"    {line}\n{CALL}")
+    found = judge(source, P02, checks=("ragged_rows",))
+    verdicts = [f.verdict for f in found.findings.cases.values()]
+    assert Verdict.OUT_OF_MEMORY in verdicts and set(verdicts) <= {
+        Verdict.OUT_OF_MEMORY,
+        Verdict.PASS,
+    }
+    assert all(Verdict.PASS in pair for pair in zip(verdicts, verdicts[1:], strict=False))
+
+
 def test_an_endless_loop_in_every_call_costs_one_timeout_and_little_more():
     found = judge(answer("time.sleep(30)"), P02, checks=("plain", "ragged_rows"))
     verdicts = [finding.verdict for finding in found.findings.cases.values()]

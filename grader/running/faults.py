@@ -6,6 +6,7 @@ Runs inside the worker; also prints the part of the traceback that lies in the s
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import sys
 import traceback
@@ -70,6 +71,8 @@ def _status(
     if isinstance(error, (SystemExit, KeyboardInterrupt)):
         return Status.EXITED
     if any(isinstance(e, MemoryError) for e in chain) or "OutOfMemoryError" in names:
+        return Status.OUT_OF_MEMORY
+    if any(isinstance(e, OSError) and e.errno == errno.ENOMEM for e in chain):
         return Status.OUT_OF_MEMORY
     if "can't allocate memory" in text or "bad_alloc" in text:
         return Status.OUT_OF_MEMORY

@@ -23,6 +23,8 @@ from grader.source import Source
 # did: whoever loops forever in one case does so in many.
 _PATIENCE_S = 2.5
 _PATIENCE_FACTOR = 10.0
+# What runs at exit may do harm, a CUDA context is lost, and memory that is full stays so.
+_SPENT = (Status.EXITED, Status.DEVICE_FAULT, Status.OUT_OF_MEMORY)
 # A worker that does not start this often, one after the other, will not for the next case either.
 _STARTS = 3
 # On a GPU a call may still compile, or autotune, what was not compiled beforehand.
@@ -147,8 +149,8 @@ class Session:
             self._answered |= reply.status == Status.OK
             if unfinished:
                 self.unusable = evidence
-            if reply.status in (Status.EXITED, Status.DEVICE_FAULT):
-                self.close()  # what runs at exit may do harm; a CUDA context is lost
+            if reply.status in _SPENT:
+                self.close()
         return evidence
 
     def compile(self, case: Case, inputs: Inputs, outputs: tuple[str, ...]) -> None:

@@ -33,6 +33,6 @@ CATALOGUE: tuple[Hostile, ...] = (
     *measured.ENTRIES,
     *policy.ENTRIES,
     *gpu.ENTRIES,
-    *hosts(walls.REACHING[:15], jailed=True),
-    *hosts((*walls.REACHING[15:], *walls.TAKING), jailed=True, slow=True),
+    *hosts(walls.REACHING[:13], jailed=True),
+    *hosts((*walls.REACHING[13:], *walls.TAKING), jailed=True, slow=True),
 )

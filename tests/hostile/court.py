@@ -93,6 +93,7 @@ def grade(entries: dict[str, Hostile], folder: Path, *, timeout_s: float = 400.0
     hashes = {id: _put(submission, id, entry) for id, entry in sent.items()}
     scratch.mkdir()
     before, free_bytes = _files(checkout), _free_bytes() if gpu else 0
+    shared = set(os.listdir("/dev/shm"))
     record_path = folder / "record.json"
     start = time.monotonic()
     code, out, err = _run(
@@ -110,6 +111,8 @@ def grade(entries: dict[str, Hostile], folder: Path, *, timeout_s: float = 400.0
     )
     run = Run(entries, honest, None, time.monotonic() - start, [])
     run.faults += _left_behind(folder, scratch)
+    left = sorted(set(os.listdir("/dev/shm")) - shared)
+    run.faults += [f"{name} was left in /dev/shm" for name in left if not name.startswith("sem.")]
     if gpu and _free_bytes() < free_bytes - _GPU_NOISE_BYTES:
         run.faults.append(f"{free_bytes - _free_bytes()} bytes of GPU memory were not given back")
     run.faults += [f"{path} was left in the checkout" for path in sorted(_files(checkout) ^ before)]

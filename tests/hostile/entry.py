@@ -162,7 +162,7 @@ def _host(tricks: tuple[Trick, ...], **fields: object) -> Hostile:
 def trick_keys() -> dict[str, str]:
     """By check the key of a case that no other check has, as the submission sees it.
 
-    Checks of lse judge nothing else, and without the plain one arguments are not judged.
+    Checks of lse do not look at out, and without the plain one arguments are not judged.
     """
     problem = load_problem("p01")
     keys = {
@@ -173,7 +173,8 @@ def trick_keys() -> dict[str, str]:
     for check_id, own in keys.items():
         others = {key for other, found in keys.items() if other != check_id for key in found}
         free = [key for key in own if key not in others]
-        if free and check_id not in ("plain", "lse", "half_lse", "arguments"):
+        looked_at = check_id != "arguments" and "out" in problem.judged(problem.check(check_id))
+        if free and looked_at and check_id != "plain":
             found[check_id] = free[0]
     return found
 
