@@ -1,5 +1,6 @@
 """Time that calls may take, and that a call which ends the worker costs its own case alone."""
 
+import itertools
 import sys
 from types import SimpleNamespace
 
@@ -121,7 +122,7 @@ def test_memory_that_a_call_keeps_costs_the_next_case_at_most():
         Verdict.OUT_OF_MEMORY,
         Verdict.PASS,
     }
-    assert all(Verdict.PASS in pair for pair in zip(verdicts, verdicts[1:], strict=False))
+    assert all(Verdict.PASS in pair for pair in itertools.pairwise(verdicts))
 
 
 def test_an_endless_loop_in_every_call_costs_one_timeout_and_little_more():
