@@ -43,7 +43,8 @@ def test_every_problem_has_a_row_and_what_went_wrong_is_told(name):
     for problem in graded.problems:
         assert len(re.findall(rf"^\| {problem.id} ", text, re.MULTILINE)) == 1
         if problem.verdict in ("fail", "error", "rejected", "internal"):
-            assert f"{problem.id.upper()}-" in text or f"\n- {problem.id} speed: " in text
+            lost = rf"{problem.id.upper()}-|\n- {problem.id} (speed|memory): "
+            assert re.search(lost, text)
     assert ("fault of the judge" in text) is any(p.verdict == "internal" for p in graded.problems)
     assert ("interrupted" in text) is graded.interrupted
     assert f"mode {graded.mode}" in text

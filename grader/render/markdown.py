@@ -38,7 +38,7 @@ _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 # What makes emphasis, code, links, images, tables, mathematics, mentions and addresses.
 _MARKUP = re.compile(r"[\\`*_{}\[\]#+!|~^$@]|:(?=\S)|(?<=www)\.")
 # A marker of a list, a rule or an underlined heading at the start of a line.
-_MARKER = re.compile(r"^(\d*)([-=.])")
+_MARKER = re.compile(r"^(?:(?=[-=])|\d+(?=[.)](?: |$)))")
 
 
 def render(record: GradeRecord) -> str:
@@ -58,7 +58,7 @@ def render(record: GradeRecord) -> str:
 def escape(text: str, limit: int = 300) -> str:
     """Return `text` as one line that Markdown shows as it is."""
     shown = _MARKUP.sub(lambda match: "\\" + match[0], clean(text, limit))
-    shown = _MARKER.sub(r"\1\\\2", shown)
+    shown = _MARKER.sub(r"\g<0>\\", shown)
     return "".join(_ENTITIES.get(char, char) for char in shown)
 
 
