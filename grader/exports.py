@@ -7,7 +7,7 @@ from pathlib import Path
 
 from grader.environment import EnvironmentFault
 from grader.model import GradeRecord
-from grader.render import junit, markdown
+from grader.render import gradescope, junit, markdown
 from grader.whole_file import write_whole
 
 # In the order in which they are written: the record first, for all others are made of it.
@@ -15,11 +15,13 @@ FORMATS: Mapping[str, Callable[[GradeRecord], str]] = {
     "json": GradeRecord.to_json,
     "markdown": markdown.render,
     "junit": junit.render,
+    "gradescope": gradescope.render,
 }
 HELP: Mapping[str, str] = {
     "json": "write the grade record as JSON",
     "markdown": "write a summary for a CI's page, such as $GITHUB_STEP_SUMMARY",
     "junit": "write the checks as JUnit XML, for Jenkins, GitLab and others",
+    "gradescope": "write the scores as Gradescope's results.json",
 }
 
 
