@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -25,7 +26,7 @@ from grader.model import Environment, GradeRecord
 from grader.options import parser_of
 from grader.progress import Progress
 from grader.quiz import command as quiz_command
-from grader.render import lint, terminal
+from grader.render import annotations, lint, terminal
 from grader.running import inspection
 from grader.source import read_source
 from grader.stability import command as stability
@@ -112,10 +113,10 @@ def _grade(options: argparse.Namespace) -> int:
         try:
             record = grader.run()
         except BaseException:
-            _hand_over(files, grader.record(), maps=options.map)
+            _hand_over(files, grader.record(), options)
             raise
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not lose the report
-    _hand_over(files, record, maps=options.map)
+    _hand_over(files, record, options)
     return scoring.exit_code(record, options.fail_under, options.exit_zero)
 
 
@@ -252,12 +253,12 @@ def _keep(files: Mapping[str, Path], record: GradeRecord) -> None:
         exports.write_all(files, record)
 
 
-def _hand_over(files: Mapping[str, Path], record: GradeRecord, *, maps: bool) -> None:
+def _hand_over(files: Mapping[str, Path], record: GradeRecord, options: argparse.Namespace) -> None:
     """Write the files, then print the report: a standard output that is gone loses neither."""
     try:
         exports.write_all(files, record)
     finally:
-        _print_report(record, maps=maps)
+        _print_report(record, options)
 
 
 def _heed_interrupts() -> None:
@@ -321,9 +322,18 @@ def _seed(text: str | None) -> str:
     return text.lower()
 
 
-def _print_report(record: GradeRecord, *, maps: bool) -> None:
-    """Print the report, where there is a standard output."""
-    _show(functools.partial(terminal.render, record, maps=maps))
+def _print_report(record: GradeRecord, options: argparse.Namespace) -> None:
+    """Print the report, where there is a standard output, and the annotations that are wanted."""
+
+    def whole(**looks: Any) -> str:
+        report = terminal.render(record, maps=options.map, **looks)
+        if not options.annotations:
+            return report
+        folder = os.path.relpath(options.submission)
+        quiet = annotations.without_commands(report, os.urandom(16).hex())
+        return quiet + annotations.render(record, folder)
+
+    _show(whole)
 
 
 def _has_stdout() -> bool:

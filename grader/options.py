@@ -32,6 +32,9 @@ def parser_of(runs: Mapping[str, Callable[[argparse.Namespace], int]]) -> argpar
     for name, what in exports.HELP.items():
         grade.add_argument(f"--{name}", type=Path, metavar="FILE", help=what)
     grade.add_argument(
+        "--annotations", action="store_true", help="print GitHub's annotations after the report"
+    )
+    grade.add_argument(
         "--jail", action="store_true", help="run the submission where it can reach nothing else"
     )
     grade.add_argument(

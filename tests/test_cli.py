@@ -301,6 +301,26 @@ def test_every_file_that_can_be_written_is_written_after_each_problem(
         assert f"--{name}" not in err
 
 
+def test_annotations_follow_the_report_in_which_nothing_is_a_command(
+    run, wrong, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "wrong"
+    _, plain, _ = run("--submission", folder, "--only", "p02", "--seed", "1")
+    tokens = set()
+    for _ in range(2):
+        options = ("--only", "p02", "--seed", "1", "--annotations")
+        code, out, _ = run("--submission", folder, *options)
+        lines = out.splitlines()
+        token = re.fullmatch(r"::stop-commands::([0-9a-f]{32})", lines[0])[1]
+        end = lines.index(f"::{token}::")
+        assert code == 1 and lines[1:end] == plain.splitlines()
+        (command,) = lines[end + 1 :]
+        assert command.startswith("::error file=wrong/p02/weighted_row_sum.py,line=1,title=p02")
+        tokens.add(token)
+    assert len(tokens) == 2
+
+
 def test_a_view_that_cannot_be_made_costs_neither_the_record_nor_the_report(
     run, wrong, tmp_path, monkeypatch, capfd
 ):

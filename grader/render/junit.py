@@ -10,7 +10,15 @@ import re
 from collections import Counter
 from xml.etree import ElementTree
 
-from grader.model import COMPONENTS, CheckResult, ComponentResult, GradeRecord, ProblemResult, Verdict, finite
+from grader.model import (
+    COMPONENTS,
+    CheckResult,
+    ComponentResult,
+    GradeRecord,
+    ProblemResult,
+    Verdict,
+    finite,
+)
 from grader.render.message import (
     HEADLINE_LIMIT,
     ID_LIMIT,
