@@ -90,7 +90,7 @@ def test_a_suite_is_red_where_an_answer_is_wrong_and_only_there(name):
         assert len(set(names)) == len(names)
         assert set(names) >= {check.id for check in problem.checks}
         red = int(suite.get("failures")) + int(suite.get("errors"))
-        assert bool(red) is (OUTCOMES[problem.verdict] in ("failure", "error"))
+        assert bool(red) is (problem.verdict not in ("pass", "skipped", "not-measured"))
         faults = suite.findall("testcase/error[@type='internal']")
         assert bool(faults) is (problem.verdict is Verdict.INTERNAL)
 
@@ -103,6 +103,15 @@ def test_a_component_that_is_missing_is_a_fault_of_the_judge():
         problems = (problem.model_copy(update={"components": parts}),)
         root = parsed(render(whole.model_copy(update={"problems": problems})))
         assert [case.get("name") for case in root.iterfind(".//error/..")] == [name]
+
+
+def test_an_unfinished_grading_says_so():
+    for name in ("interrupted", "mixed"):
+        said = {
+            p.get("value")
+            for p in parsed(render(record(name))).iterfind(".//*[@name='interrupted']")
+        }
+        assert said == {str(name == "interrupted").lower()}
 
 
 def test_every_verdict_has_an_outcome():

@@ -76,6 +76,7 @@ def _suite(record: GradeRecord, problem: ProblemResult) -> tuple[ElementTree.Ele
         ("points.available", points(problem.points.available)),
         ("points.possible", points(problem.points.possible)),
         ("mode", record.mode),
+        ("interrupted", str(record.interrupted).lower()),
         ("seed", clean(record.seed, NAME_LIMIT)),
     ):
         ElementTree.SubElement(properties, "property", name=name, value=_legal(value))
