@@ -9,12 +9,13 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
-from grader import scoring
+from grader import exports, scoring
 from grader.calibration import command as calibrate
 from grader.calibration.file import changed_versions
 from grader.calibration.file import find as find_calibration
@@ -25,11 +26,10 @@ from grader.model import Environment, GradeRecord
 from grader.options import parser_of
 from grader.progress import Progress
 from grader.quiz import command as quiz_command
-from grader.render import lint, terminal
+from grader.render import annotations, lint, terminal
 from grader.running import inspection
 from grader.source import read_source
 from grader.stability import command as stability
-from grader.whole_file import write_whole
 
 EXIT_USAGE = 2
 EXIT_ENVIRONMENT = 4
@@ -68,7 +68,7 @@ def _grade(options: argparse.Namespace) -> int:
     _expect_folder(options.submission, "--submission (SUBMISSION= of make)")
     if options.jobs is not None and options.jobs < 1:
         raise UsageError(f"--jobs: got {options.jobs}, expected 1 or more")
-    _expect_place(options.json)
+    files = _wanted_files(options)
     if options.fail_under is not None and not 0 <= options.fail_under <= 150:
         raise UsageError(f"--fail-under: got {options.fail_under}, expected 0 to 150 points")
     if options.official and options.no_policy:
@@ -109,14 +109,14 @@ def _grade(options: argparse.Namespace) -> int:
     )
     with Progress(Console(stderr=True)) as progress:
         progress.start(_totals(request))
-        grader = Grader(request, progress, lambda record: _keep(options.json, record))
+        grader = Grader(request, progress, functools.partial(_keep, files))
         try:
             record = grader.run()
         except BaseException:
-            _hand_over(options.json, grader.record(), maps=options.map)
+            _hand_over(files, grader.record(), options)
             raise
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not lose the report
-    _hand_over(options.json, record, maps=options.map)
+    _hand_over(files, record, options)
     return scoring.exit_code(record, options.fail_under, options.exit_zero)
 
 
@@ -150,7 +150,7 @@ def _stability(options: argparse.Namespace) -> int:
         raise UsageError(f"N: got {options.count}, expected 2 or more gradings")
     only = _only(options.only)
     _expect_folder(options.submission, "--submission")
-    _expect_place(options.json)
+    _expect_place(options.json, "--json")
     _heed_interrupts()
     environment = probe(options.device)
     if options.official:
@@ -205,12 +205,24 @@ def _expect_folder(path: Path, name: str) -> None:
         )
 
 
-def _expect_place(path: Path | None) -> None:
-    """Refuse a --json that cannot be written, before anything was graded."""
+def _wanted_files(options: argparse.Namespace) -> dict[str, Path]:
+    """Return the files to write by format; refuse what cannot be, before anything was graded."""
+    files = {name: path for name in exports.FORMATS if (path := getattr(options, name)) is not None}
+    taken: dict[str, str] = {}
+    for name, path in files.items():
+        _expect_place(path, f"--{name}")
+        other = taken.setdefault(os.path.realpath(path), name)
+        if other != name:
+            raise UsageError(f"--{name}: got {path}, the file of --{other}; expected another")
+    return files
+
+
+def _expect_place(path: Path | None, name: str) -> None:
+    """Refuse a file that cannot be written."""
     if path is not None and not path.absolute().parent.is_dir():
-        raise UsageError(f"--json: no such folder: {path.absolute().parent}")
+        raise UsageError(f"{name}: no such folder: {path.absolute().parent}")
     if path is not None and path.is_dir():
-        raise UsageError(f"--json: got the folder {path}, expected a file's name")
+        raise UsageError(f"{name}: got the folder {path}, expected a file's name")
 
 
 def _quiz(options: argparse.Namespace) -> int:
@@ -235,22 +247,18 @@ def _quiz(options: argparse.Namespace) -> int:
     return scoring.EXIT_FULL_MARKS if whole else scoring.EXIT_INTERRUPTED
 
 
-def _keep(path: Path | None, record: GradeRecord) -> None:
-    """Write the record of an unfinished run, for the case that nobody comes to its end."""
-    with contextlib.suppress(EnvironmentFault):  # said at the end
-        _write_json(path, record)
+def _keep(files: Mapping[str, Path], record: GradeRecord) -> None:
+    """Write the files of an unfinished run, for the case that nobody comes to its end."""
+    with contextlib.suppress(Exception):  # what fails now fails at the end too, and is said then
+        exports.write_all(files, record)
 
 
-def _hand_over(path: Path | None, record: GradeRecord, *, maps: bool) -> None:
-    """Write the record, then print the report: a standard output that is gone loses neither."""
-    fault = None
+def _hand_over(files: Mapping[str, Path], record: GradeRecord, options: argparse.Namespace) -> None:
+    """Write the files, then print the report: a standard output that is gone loses neither."""
     try:
-        _write_json(path, record)
-    except EnvironmentFault as error:
-        fault = error
-    _print_report(record, maps=maps)
-    if fault:
-        raise fault
+        exports.write_all(files, record)
+    finally:
+        _print_report(record, options)
 
 
 def _heed_interrupts() -> None:
@@ -314,23 +322,18 @@ def _seed(text: str | None) -> str:
     return text.lower()
 
 
-def _write_json(path: Path | None, record: GradeRecord) -> None:
-    """Write the record in one step, so that a reader never sees half of it.
+def _print_report(record: GradeRecord, options: argparse.Namespace) -> None:
+    """Print the report, where there is a standard output, and the annotations that are wanted."""
 
-    Raises:
-        EnvironmentFault: the file cannot be written.
-    """
-    if path is None:
-        return
-    try:
-        write_whole(path, record.to_json())
-    except OSError as error:
-        raise EnvironmentFault(f"--json: cannot write {path}: {error.strerror}") from None
+    def whole(**looks: Any) -> str:
+        report = terminal.render(record, maps=options.map, **looks)
+        if not options.annotations:
+            return report
+        folder = os.path.relpath(options.submission)
+        quiet = annotations.without_commands(report, os.urandom(16).hex())
+        return quiet + annotations.render(record, folder)
 
-
-def _print_report(record: GradeRecord, *, maps: bool) -> None:
-    """Print the report, where there is a standard output."""
-    _show(functools.partial(terminal.render, record, maps=maps))
+    _show(whole)
 
 
 def _has_stdout() -> bool:

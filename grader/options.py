@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from grader import __version__
+from grader import __version__, exports
 from grader.calibration import command as calibrate
 from grader.manifest import PROBLEMS
 from grader.quiz.questions import LEVELS
@@ -29,7 +29,11 @@ def parser_of(runs: Mapping[str, Callable[[argparse.Namespace], int]]) -> argpar
     grade.add_argument(
         "--seed", metavar="HEX", help="repeat a run's inputs (default: fresh and secret)"
     )
-    grade.add_argument("--json", type=Path, metavar="FILE", help="write the grade record as JSON")
+    for name, what in exports.HELP.items():
+        grade.add_argument(f"--{name}", type=Path, metavar="FILE", help=what)
+    grade.add_argument(
+        "--annotations", action="store_true", help="print GitHub's annotations after the report"
+    )
     grade.add_argument(
         "--jail", action="store_true", help="run the submission where it can reach nothing else"
     )

@@ -671,9 +671,81 @@ FAULTS = (
     fault(
         "the report is printed before the record is written",
         "cli.py",
-        "    fault = None\n    try:\n",
-        "    fault = None\n    _print_report(record)\n    try:\n",
+        "    try:\n        exports.write_all(files, record)\n    finally:\n",
+        "    try:\n        _print_report(record, options)\n    finally:\n"
+        "        exports.write_all(files, record)\n",
         "cli",
+    ),
+    # -- files for other tools ----------------------------------------------------------------
+    fault(
+        "a file that cannot be written keeps the others from being written",
+        "exports.py",
+        "                failed.append(",
+        "                raise EnvironmentFault(",
+        "cli",
+    ),
+    fault(
+        "two options may have one file",
+        "cli.py",
+        "        if other != name:\n",
+        "        if other is None:\n",
+        "cli",
+    ),
+    fault(
+        "the report may hold commands of GitHub's",
+        "cli.py",
+        "annotations.without_commands(report, os.urandom(16).hex())",
+        "report",
+        "cli",
+    ),
+    fault(
+        "the token that ends the report is known",
+        "cli.py",
+        "annotations.without_commands(report, os.urandom(16).hex())",
+        'annotations.without_commands(report, "0" * 32)',
+        "cli",
+    ),
+    fault(
+        "a comma ends the title of an annotation",
+        "render/annotations.py",
+        '{":": "%3A", ",": "%2C"}',
+        '{":": "%3A"}',
+        "render_annotations",
+    ),
+    fault(
+        "a fence has three backticks, whatever is in it",
+        "render/markdown.py",
+        "max(3, *(_longest_run(line) + 1 for line in lines))",
+        "3",
+        "render_markdown",
+    ),
+    fault(
+        "HTML in a summary is HTML",
+        "render/markdown.py",
+        "_ENTITIES.get(char, char)",
+        "char",
+        "render_markdown",
+    ),
+    fault(
+        "a rejected file is green in JUnit",
+        "render/junit.py",
+        '    Verdict.REJECTED: "failure",',
+        '    Verdict.REJECTED: "skipped",',
+        "render_junit",
+    ),
+    fault(
+        "Gradescope gets no bonus points",
+        "render/gradescope.py",
+        "score = record.totals + record.bonus",
+        "score = record.totals",
+        "render_gradescope",
+    ),
+    fault(
+        "students see what a fault of the judge says to instructors",
+        "render/gradescope.py",
+        '"visibility": "hidden",\n    }',
+        '"visibility": "visible",\n    }',
+        "render_gradescope",
     ),
     # -- the quiz -----------------------------------------------------------------------------
     fault(

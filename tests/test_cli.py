@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from grader import cli, grade
+from grader import cli, exports, grade
 from grader.findings import Evidence
 from grader.grade import Grader
 from grader.inputs import case_seed, make_inputs
@@ -70,6 +70,15 @@ USAGE = {
     "device": (["--device", "tpu"], "--device: invalid choice: 'tpu'"),
     "folder of the record": (["--json", "/no/such/file.json"], "--json: no such folder: /no/such"),
     "record that is a folder": (["--json", str(ROOT)], f"--json: got the folder {ROOT}, expected"),
+    "folder of a summary": (
+        ["--markdown", "/no/such/a.md"],
+        "--markdown: no such folder: /no/such",
+    ),
+    "summary that is a folder": (["--markdown", str(ROOT)], f"--markdown: got the folder {ROOT}"),
+    "one file for two": (
+        ["--markdown", "tests/../a", "--json", "a"],
+        "--markdown: got tests/../a, the file of --json; expected another",
+    ),
     "threshold": (["--fail-under", "many"], "--fail-under: invalid float value: 'many'"),
     "negative threshold": (["--fail-under", "-1"], "--fail-under: got -1.0, expected 0 to 150"),
     "no threshold": (["--fail-under", "nan"], "--fail-under: got nan, expected 0 to 150 points"),
@@ -267,6 +276,63 @@ def test_a_record_that_cannot_be_written_does_not_cost_the_report(
     assert f"--json: cannot write {path}: No space left on device" in err
     assert "wrong signature" in out and "Traceback" not in err
     assert not [p for p in tmp_path.iterdir() if "record" in p.name]
+
+
+def test_every_file_that_can_be_written_is_written_after_each_problem(
+    run, wrong, tmp_path, monkeypatch
+):
+    paths = {name: tmp_path / f"{name}.txt" for name in exports.FORMATS}
+    seen = []
+
+    def failing(path, text):
+        seen.append(path.stem)
+        if path.stem == "json":
+            raise OSError(28, "No space left on device")
+        path.write_text(text)
+
+    monkeypatch.setattr(exports, "write_whole", failing)
+    options = [word for name, path in paths.items() for word in (f"--{name}", path)]
+    code, out, err = run("--submission", wrong, "--only", "p02", *options)
+    assert code == 4 and "wrong signature" in out
+    assert f"--json: cannot write {paths['json']}: No space left on device" in err
+    assert seen == 2 * list(exports.FORMATS)  # after the problem, and at the end
+    for name in set(paths) - {"json"}:
+        assert "P02-ERROR" in paths[name].read_text(), name
+        assert f"--{name}" not in err
+
+
+def test_annotations_follow_the_report_in_which_nothing_is_a_command(
+    run, wrong, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "wrong"
+    _, plain, _ = run("--submission", folder, "--only", "p02", "--seed", "1")
+    tokens = set()
+    for _ in range(2):
+        options = ("--only", "p02", "--seed", "1", "--annotations")
+        code, out, _ = run("--submission", folder, *options)
+        lines = out.splitlines()
+        token = re.fullmatch(r"::stop-commands::([0-9a-f]{32})", lines[0])[1]
+        end = lines.index(f"::{token}::")
+        assert code == 1 and lines[1:end] == plain.splitlines()
+        (command,) = lines[end + 1 :]
+        assert command.startswith("::error file=wrong/p02/weighted_row_sum.py,line=1,title=p02")
+        tokens.add(token)
+    assert len(tokens) == 2
+
+
+def test_a_view_that_cannot_be_made_costs_neither_the_record_nor_the_report(
+    run, wrong, tmp_path, monkeypatch, capfd
+):
+    def broken(record):
+        raise RuntimeError("the judge's own")
+
+    monkeypatch.setitem(exports.FORMATS, "markdown", broken)
+    options = ("--json", tmp_path / "record.json", "--markdown", tmp_path / "a.md")
+    with pytest.raises(RuntimeError, match="the judge's own"):
+        run("--submission", wrong, "--only", "p02", *options)
+    assert "wrong signature" in capfd.readouterr().out
+    assert not GradeRecord.model_validate_json(options[1].read_text()).interrupted
 
 
 @pytest.mark.parametrize("fault", [KeyboardInterrupt, RuntimeError("the judge's own")])

@@ -94,7 +94,7 @@ def test_sample_messages_are_those_of_the_judge():
     assert f"next: p01 step 1 ({first}), problems/p01/README.md; make grade P=p01" in text
 
 
-@pytest.mark.parametrize("path", ["README.md", "docs/grading.md"])
+@pytest.mark.parametrize("path", ["README.md", "docs/grading.md", "docs/ci.md"])
 def test_relative_links_lead_somewhere(path):
     text = (ROOT / path).read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#:]+)\)", text):

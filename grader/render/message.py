@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from grader.findings import CauseFound, Finding
 from grader.model import CheckResult, Diagnosis, Message, ProblemResult, Verdict
@@ -39,6 +39,12 @@ class Cause:
     not_run: tuple[CheckResult, ...] = ()
     hint: str | None = None
 
+    @property
+    def label(self) -> str:
+        """What the message begins with: "error P04-DIAGONAL", or "internal" and an id."""
+        kind = "internal" if self.verdict is Verdict.INTERNAL else "error"
+        return f"{kind} {clean(self.id, 60)}"
+
 
 def causes(problem: ProblemResult) -> list[Cause]:
     """Return the causes of a problem's failures: its own message, then its checks merged by cause.
@@ -62,28 +68,35 @@ def causes(problem: ProblemResult) -> list[Cause]:
         if check.verdict not in NOT_REPORTED and not (told and check.message is None):
             merged.setdefault(_merge_key(check, problem), []).append(check)
     for checks in merged.values():
-        first = checks[0]
-        if first.diagnosis is not None:
-            identity, title = first.diagnosis.id, first.diagnosis.title
-        else:
-            identity, title = _error_id(problem.id, _kind(first.verdict, first.id)), first.title
-        message = first.message or Message(headline=title)
-        hint = _what_is_right(problem, first)
-        found.append(
-            Cause(
-                identity,
-                first.verdict,
-                title,
-                message,
-                first.step,
-                first.diagnosis,
-                tuple(checks),
-                hint=hint,
-            )
-        )
+        found.append(cause_of(problem, checks))
     if not_run and found:
         found[0] = dataclasses.replace(found[0], not_run=tuple(not_run))
     return found
+
+
+def cause_of(problem: ProblemResult, checks: Sequence[CheckResult]) -> Cause:
+    """Return the cause that `checks` show, told as the first of them tells it."""
+    first = checks[0]
+    if first.diagnosis is not None:
+        identity, title = first.diagnosis.id, first.diagnosis.title
+    else:
+        identity, title = _error_id(problem.id, _kind(first.verdict, first.id)), first.title
+    return Cause(
+        identity,
+        first.verdict,
+        title,
+        first.message or Message(headline=title),
+        first.step,
+        first.diagnosis,
+        tuple(checks),
+        hint=_what_is_right(problem, first),
+    )
+
+
+def headline_of(cause: Cause) -> str:
+    """Return what a message says in its first line: the name of the cause where it is known."""
+    told = cause.diagnosis.title if cause.diagnosis else cause.message.headline
+    return clean(told, HEADLINE_LIMIT) or clean(cause.title, HEADLINE_LIMIT)
 
 
 def _what_is_right(problem: ProblemResult, check: CheckResult) -> str | None:
@@ -140,9 +153,9 @@ def message_lines(problem_id: str, cause: Cause, width: int) -> list[str]:
     """Return one cause as lines no wider than `width` cells."""
     message, diagnosis = cause.message, cause.diagnosis
     found = clean(message.headline, HEADLINE_LIMIT)
-    headline = clean(diagnosis.title, HEADLINE_LIMIT) if diagnosis else found
+    headline = headline_of(cause)
     kind = "internal" if cause.verdict is Verdict.INTERNAL else "error"
-    head = f"{kind}[{clean(cause.id, 60)}]: {headline or clean(cause.title, HEADLINE_LIMIT)}"
+    head = f"{kind}[{clean(cause.id, 60)}]: {headline}"
     rows = wrap(head, width, "", "    ")
     for label, value in (
         ("where", _where(problem_id, cause)),

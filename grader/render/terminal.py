@@ -27,14 +27,26 @@ from grader.model import (
 )
 from grader.render.calibration import target_lines
 from grader.render.kernels import kernel_table, kernels_of, spill_lines
-from grader.render.message import ID_LIMIT, NAME_LIMIT, causes, message_lines
+from grader.render.message import ID_LIMIT, NAME_LIMIT, message_lines
+from grader.render.score import (
+    EXPLAINED,
+    FAULT,
+    INTERRUPTED,
+    component_cell,
+    fraction,
+    losses,
+    machine,
+    mode,
+    reasons_of_gaps,
+    sum_line,
+    told_causes,
+)
 from grader.render.text import (
     byte_size,
     clean,
     fit,
     milliseconds,
     plural,
-    points,
     text_console,
     wrap,
 )
@@ -42,16 +54,8 @@ from grader.render.tiles import tile_lines
 
 MIN_WIDTH = 72
 MAX_REASONS = 4
-MAX_CAUSES = 3
 DETAIL_INDENT = "    "
 MEASURED = "measured", "work", "speed-up", "time", "naive", "spread", "extra memory", "naive"
-# Components whose loss the table, its legend or a message of the problem explains.
-EXPLAINED = (
-    Verdict.SKIPPED,
-    Verdict.NOT_MEASURED,
-    Verdict.REJECTED,
-    Verdict.NOT_IMPLEMENTED,
-)
 VERDICT_WORDS = {
     Verdict.PASS: "passed",
     Verdict.FAIL: "failed",
@@ -122,15 +126,9 @@ def _lines(rows: Iterable[str]) -> list[RenderableType]:
 
 
 def _heading(record: GradeRecord, width: int) -> list[str]:
-    credit = ": not for credit" if record.mode != "official" else ""
-    first = [f"mode {record.mode}{credit}", f"seed {clean(record.seed, NAME_LIMIT)}"]
+    first = [mode(record), f"seed {clean(record.seed, NAME_LIMIT)}"]
     first.append(f"submission {clean(record.submission, 60)}")
-    environment = record.environment
-    name = clean(environment.device_name, 60)
-    second = ["device " + environment.device + (f" ({name})" if environment.device != name else "")]
-    for tool in ("torch", "triton", "python"):
-        version = clean(getattr(environment, tool), 30)
-        second.append(f"{tool} {version}" if version else f"{tool} not found")
+    environment, second = record.environment, machine(record.environment)
     lines = wrap("   ".join(first), width) + wrap("   ".join(second), width)
     for note in environment.notes:
         lines += wrap(clean(note), width, "", "    ")
@@ -171,32 +169,12 @@ def _table(record: GradeRecord, width: int) -> list[RenderableType]:
 
 
 def _cells(problem: ProblemResult) -> list[str]:
-    parts = [_component_cell(problem.components.get(name)) for name in COMPONENTS]
-    return [str(problem.verdict), *parts, _fraction(problem.points)]
-
-
-def _component_cell(component: ComponentResult | None) -> str:
-    """Return earned/available, "-" not measured, "!" lost to the judge, blank if nothing is due."""
-    if component is None:
-        return "!"
-    if component.verdict is Verdict.INTERNAL and not component.points.available:
-        return "!"
-    if not component.points.possible:
-        return ""
-    return _fraction(component.points)
-
-
-def _fraction(part: Points) -> str:
-    if not part.available and part.possible:
-        return "-"
-    return f"{points(part.earned)}/{points(part.available)}"
+    parts = [component_cell(problem.components.get(name)) for name in COMPONENTS]
+    return [str(problem.verdict), *parts, fraction(problem.points)]
 
 
 def _sum(label: str, part: Points, width: int) -> Text:
-    earned, available = points(part.earned), points(part.available)
-    line = f"{label} {earned} / {available}"
-    if part.available != part.possible:
-        line += f" available here ({points(part.possible)} in all)"
+    line = sum_line(label, part)
     text = Text(line.rjust(width))
     text.stylize("bold", width - len(line), width)
     return text
@@ -204,19 +182,12 @@ def _sum(label: str, part: Points, width: int) -> Text:
 
 def _legend(record: GradeRecord, width: int) -> list[str]:
     """Explain "-" and "!", one line a reason, and say what a pass here could not see."""
-    reasons: dict[str, list[str]] = {}
+    reasons = reasons_of_gaps(record)
     unseen: dict[str, list[str]] = {}
     faults = False
     for problem in record.problems:
-        for name in COMPONENTS:
-            component = problem.components.get(name)
-            cell = _component_cell(component)
-            faults = faults or cell == "!"
-            if cell == "-" and component is not None:
-                reason = clean(component.reason or "no reason was recorded")
-                names = reasons.setdefault(reason.removeprefix("not measured: "), [])
-                if name not in names:
-                    names.append(name)
+        cells = [component_cell(problem.components.get(name)) for name in COMPONENTS]
+        faults = faults or "!" in cells
         if problem.unseen:
             unseen.setdefault(clean(problem.unseen), []).append(clean(problem.id, ID_LIMIT))
     lines: list[str] = []
@@ -225,7 +196,7 @@ def _legend(record: GradeRecord, width: int) -> list[str]:
     if len(reasons) > MAX_REASONS:
         lines.append(f"-  and {len(reasons) - MAX_REASONS} more reasons, see JSON=file")
     if faults:
-        lines.append("!  fault of the judge: costs no points")
+        lines.append(f"!  {FAULT}")
     for text, ids in unseen.items():
         lines += wrap(f"{', '.join(ids)}: {text}", width, "", "   ")
     return lines
@@ -250,11 +221,8 @@ def _measurements(record: GradeRecord, width: int) -> list[RenderableType]:
         parts.append(table)
     lost: list[str] = []
     for problem in record.problems:
-        for name in ("work", "speed", "memory"):
-            component = problem.components.get(name)
-            if component is not None and component.verdict not in EXPLAINED and component.reason:
-                lead = f"{clean(problem.id, ID_LIMIT)} {name}: "
-                lost += wrap(_loss(component), width, lead, DETAIL_INDENT)
+        for name, reason in losses(problem).items():
+            lost += wrap(reason, width, f"{clean(problem.id, ID_LIMIT)} {name}: ", DETAIL_INDENT)
     return parts + _lines(lost + target_lines(record, width))
 
 
@@ -316,26 +284,14 @@ def _shown_figures(component: ComponentResult | None) -> object:
     return component.figures
 
 
-def _loss(component: ComponentResult) -> str:
-    share = f"{points(component.points.earned)} of {points(component.points.available)}: "
-    limit = ""
-    if isinstance(component.figures, MemoryFigures) and component.verdict is Verdict.FAIL:
-        pairs = zip(component.figures.extra_bytes, component.figures.allowed_bytes, strict=False)
-        got, allowed = next(((e, a) for e, a in pairs if e > a), (None, None))
-        if got is not None:
-            limit = f" (got {byte_size(got)}, allowed {byte_size(allowed)})"
-    return (share if component.points.available else "") + clean(component.reason) + limit
-
-
 def _messages(record: GradeRecord, width: int) -> list[list[str]]:
     """Return the messages of all problems, each a list of lines no wider than `width` cells."""
     found = []
     for problem in record.problems:
-        all_causes = causes(problem)
-        found += [message_lines(problem.id, cause, width) for cause in all_causes[:MAX_CAUSES]]
-        rest = [check for cause in all_causes[MAX_CAUSES:] for check in cause.checks]
+        told, rest = told_causes(problem)
+        found += [message_lines(problem.id, cause, width) for cause in told]
         if rest:
-            names = ", ".join(clean(check.id, NAME_LIMIT) for check in rest)
+            names = ", ".join(clean(check, NAME_LIMIT) for check in rest)
             counted = plural(len(rest), "more check")
             id = clean(problem.id, ID_LIMIT)
             line = f"{id}: and {counted}: {names}; see pytest problems/{id}"
@@ -349,7 +305,7 @@ def _messages(record: GradeRecord, width: int) -> list[list[str]]:
 def _closing(record: GradeRecord, width: int) -> list[str]:
     lines: list[str] = []
     if record.interrupted:
-        lines.append("interrupted: what was not run has the verdict skipped")
+        lines.append(INTERRUPTED)
     following = _next_step(record.problems)
     if following:
         lines += wrap(following, width, "next: ")

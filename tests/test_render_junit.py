@@ -1,0 +1,126 @@
+"""JUnit XML: a golden, the structure that readers need, points, and hostile text.
+
+There is no validator of XML schemas among what the project installs. What junit-10.xsd demands is
+stated here instead: elements, their attributes, and the form of a time.
+"""
+
+import re
+from xml.etree import ElementTree
+
+import pytest
+
+from grader.model import Verdict
+from grader.render.junit import OUTCOMES, render
+from tests.exports import NAMES, evil, record
+
+CHILDREN = {
+    "testsuites": {"testsuite"},
+    "testsuite": {"properties", "testcase"},
+    "properties": {"property"},
+    "property": set(),
+    "testcase": {"failure", "error", "skipped"},
+    "failure": set(),
+    "error": set(),
+    "skipped": set(),
+}
+REQUIRED = {
+    "testsuites": set(),
+    "testsuite": {"name", "tests", "failures", "errors"},
+    "properties": set(),
+    "property": {"name", "value"},
+    "testcase": {"name"},
+}
+ALLOWED = {
+    "testsuites": {"name", "time", "tests", "failures", "errors"},
+    "testsuite": {"name", "tests", "failures", "errors", "skipped", "time"},
+    "testcase": {"name", "classname", "time"},
+    "failure": {"type", "message"},
+    "error": {"type", "message"},
+    "skipped": {"type", "message"},
+}
+
+
+def parsed(text):
+    """The tree of a text, after it was compared with what the schema demands."""
+    root = ElementTree.fromstring(text)
+    assert root.tag == "testsuites"
+    for element in root.iter():
+        tags = {child.tag for child in element}
+        assert tags <= CHILDREN[element.tag]
+        given = set(element.attrib)
+        assert REQUIRED.get(element.tag, set()) <= given
+        assert given <= ALLOWED.get(element.tag, REQUIRED.get(element.tag))
+        if "time" in given:
+            assert re.fullmatch(r"[0-9]+\.[0-9]{3}", element.get("time"))
+    for suite in root:
+        cases = suite.findall("testcase")
+        assert int(suite.get("tests")) == len(cases)
+        for name, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+            assert int(suite.get(name)) == len(suite.findall(f"testcase/{tag}"))
+        assert all(len(case) <= 1 for case in cases)
+    for name in ("tests", "failures", "errors"):
+        assert int(root.get(name)) == sum(int(suite.get(name)) for suite in root)
+    return root
+
+
+def settled(text):
+    return re.sub(r'time="\d+\.\d+"', 'time="N"', text)
+
+
+def test_the_file_is_as_it_was_read_and_approved(snapshot):
+    assert settled(render(record("mixed"))) == snapshot
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_points_of_the_suites_add_up_to_the_totals(name):
+    graded, root = record(name), parsed(render(record(name)))
+    for part, bonus in ((graded.totals, "false"), (graded.bonus, "true")):
+        for kind in ("earned", "available", "possible"):
+            values = [{p.get("name"): p.get("value") for p in suite[0]} for suite in root]
+            points = [float(v[f"points.{kind}"]) for v in values if v["bonus"] == bonus]
+            assert sum(points) == pytest.approx(getattr(part, kind))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_suite_is_red_where_an_answer_is_wrong_and_only_there(name):
+    graded, root = record(name), parsed(render(record(name)))
+    assert [suite.get("name") for suite in root] == [problem.id for problem in graded.problems]
+    for suite, problem in zip(root, graded.problems, strict=True):
+        names = [case.get("name") for case in suite.findall("testcase")]
+        assert len(set(names)) == len(names)
+        assert set(names) >= {check.id for check in problem.checks}
+        red = int(suite.get("failures")) + int(suite.get("errors"))
+        assert bool(red) is (problem.verdict not in ("pass", "skipped", "not-measured"))
+        faults = suite.findall("testcase/error[@type='internal']")
+        assert bool(faults) is (problem.verdict is Verdict.INTERNAL)
+
+
+def test_a_component_that_is_missing_is_a_fault_of_the_judge():
+    whole = record("measured on a GPU")
+    (problem,) = (p for p in whole.problems if p.id == "p03")
+    for name in problem.components:
+        parts = {other: part for other, part in problem.components.items() if other != name}
+        problems = (problem.model_copy(update={"components": parts}),)
+        root = parsed(render(whole.model_copy(update={"problems": problems})))
+        assert [case.get("name") for case in root.iterfind(".//error/..")] == [name]
+
+
+def test_an_unfinished_grading_says_so():
+    for name in ("interrupted", "mixed"):
+        said = {
+            p.get("value")
+            for p in parsed(render(record(name))).iterfind(".//*[@name='interrupted']")
+        }
+        assert said == {str(name == "interrupted").lower()}
+
+
+def test_every_verdict_has_an_outcome():
+    assert set(OUTCOMES) == set(Verdict)
+
+
+def test_text_of_a_submission_stays_text(monkeypatch):
+    text = render(evil(monkeypatch))
+    root = parsed(text)
+    assert len(root) == 1 and len(root[0].findall("testcase")) == 8
+    assert "<script>" not in text and "&lt;script&gt;" in text
+    assert not re.search(r"[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", text)
