@@ -80,6 +80,9 @@ class TestRequest(Record):
     jailed: bool = False  # the workers, see grader/running/jail.py
 
 
+MEASURE_S = 1800.0  # the most that a measuring process may take
+
+
 class MeasureRequest(Record):
     """Measure speed and memory of these files; all else as of a `TestRequest`."""
 

@@ -19,6 +19,7 @@ from grader import scoring, testrun
 from grader.calibration.choice import aimed
 from grader.calibration.file import Calibration
 from grader.findings import (
+    MEASURE_S,
     Evidence,
     Finding,
     Measured,
@@ -52,7 +53,6 @@ _NOT_REACHED = "not run: interrupted"
 _UNSEEN_WITHOUT_A_GPU = (
     "passes as far as a CPU can see; a GPU also shows bf16 and what runs there alone"
 )
-_MEASURE_S = 1800.0
 _BROKEN = SEVERITY[: SEVERITY.index(Verdict.SKIPPED)]
 
 
@@ -299,7 +299,7 @@ class Grader:
         )
         run = _Measuring()
         for line in self._children.events(
-            "grader.measure", [], request.model_dump_json(), _MEASURE_S, run.ending
+            "grader.measure", [], request.model_dump_json(), MEASURE_S, run.ending
         ):
             event = read_event(line, request.token)
             if isinstance(event, Phase) and event.problem in problem_ids:

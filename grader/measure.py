@@ -36,11 +36,11 @@ from grader.findings import (
 from grader.manifest import ROOT, Problem, load_problem
 from grader.model import MemoryFigures, SpeedFigures, Verdict
 from grader.policy.operators import opened
-from grader.running import forks, jail, memory, speed
+from grader.running import forks, memory, speed
 from grader.running.device_memory import DeviceMemoryFault
 from grader.running.pipe import EventPipe, read_request
 from grader.running.protocol import Ended, Reply, Status
-from grader.running.sandbox import Sandbox, server_environment
+from grader.running.sandbox import Sandbox, prepare
 from grader.running.session import Budget
 from grader.running.stopwatch import Bench, CallFailed, Result, Timed
 
@@ -50,6 +50,10 @@ _BASELINE = ROOT / "reference" / "naive.py"
 _LOCK_S = 900.0
 # The most that a file of a measured call may hold: more than any log, less than a score matrix.
 _FILE_BYTES = 2**20
+
+
+class _NoSharedMemory(Exception):
+    """Judge and worker cannot share memory of the GPU; says why."""
 
 
 def main() -> None:
@@ -64,42 +68,49 @@ def main() -> None:
     def emit(event: Event) -> None:
         pipe.send(write_event(event, request.token))
 
-    workers = contextlib.nullcontext() if request.jailed else forks.forking(server_environment())
-    if request.jailed:
-        jail.require()
-    with workers:
+    prepare(jailed=request.jailed)
+    try:
         torch.set_num_threads(len(os.sched_getaffinity(0)))
         reference.make_first_calls()
         measure(request, emit)
+    finally:
+        forks.close_server()
 
 
 def measure(request: MeasureRequest, emit: Callable[[Event], None]) -> None:
     """Measure every file of `request` and emit its evidence."""
-    with _device_lock(request.device):
+    try:
+        with _device_lock(request.device):
+            _measure_all(request, emit)
+    except _NoSharedMemory as error:  # WSL has none, for one
+        reason = f"not measured: no GPU memory shared between processes ({str(error)[:120]})"
+        for file in request.sources:
+            _tell(emit, file, _both(Verdict.NOT_MEASURED, reason))
+
+
+def _measure_all(request: MeasureRequest, emit: Callable[[Event], None]) -> None:
+    """Measure with one baseline.
+
+    Raises:
+        _NoSharedMemory: before the first file.
+    """
+    try:
+        bench = Bench(request.device)
+    except DeviceMemoryFault as fault:
+        raise _NoSharedMemory(fault) from None
+    naive_py = (_BASELINE.read_bytes(), "naive.py", "attention")
+    with _worker(*naive_py, bench.device, fresh=bench.device == "cpu") as baseline:
         try:
-            bench = Bench(request.device)
-        except DeviceMemoryFault as fault:  # WSL has none
-            reason = f"not measured: no GPU memory shared between processes ({fault})"
-            for file in request.sources:
-                _tell(emit, file, _both(Verdict.NOT_MEASURED, reason))
-            return
-        naive_py = (_BASELINE.read_bytes(), "naive.py", "attention")
-        with _worker(*naive_py, bench.device, fresh=bench.device == "cpu") as baseline:
+            naive = bench.attach(baseline, entry="noncausal_attention")
+        except CallFailed as error:
+            raise _NoSharedMemory(_reason(error.result)) from None
+        for file in request.sources:
             try:
-                naive = bench.attach(baseline, entry="noncausal_attention")
-            except CallFailed as error:
-                why = _reason(error.result)
-                reason = f"not measured: no GPU memory shared between processes ({why[:120]})"
-                for file in request.sources:
-                    _tell(emit, file, _both(Verdict.NOT_MEASURED, reason))
-                return
-            for file in request.sources:
-                try:
-                    found = Measurement(bench, naive, file, emit, policy=request.policy).run()
-                except Exception as error:  # the judge's own: the next problem has its chance
-                    reason = f"the judge failed: {type(error).__name__}: {error}"
-                    found = _both(Verdict.INTERNAL, reason[:300])
-                _tell(emit, file, found)
+                found = Measurement(bench, naive, file, emit, policy=request.policy).run()
+            except Exception as error:  # the judge's own: the next problem has its chance
+                reason = f"the judge failed: {type(error).__name__}: {error}"
+                found = _both(Verdict.INTERNAL, reason[:300])
+            _tell(emit, file, found)
 
 
 def _tell(

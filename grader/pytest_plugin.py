@@ -41,12 +41,9 @@ _FINDING = pytest.StashKey[Finding]()
 def pytest_configure(config: pytest.Config) -> None:
     run = config.stash[_RUN] = Run(config)
     if run.request is not None:
-        from grader.running import forks, jail, sandbox
+        from grader.running import sandbox
 
-        if run.request.jailed:
-            jail.require()
-        else:
-            forks.open_server(sandbox.server_environment())  # imports while this process does
+        sandbox.prepare(jailed=run.request.jailed)
 
 
 def pytest_report_header(config: pytest.Config) -> str:

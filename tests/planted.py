@@ -75,8 +75,8 @@ FAULTS = (
     fault(
         "the test process jails nobody",
         "pytest_plugin.py",
-        "        if run.request.jailed:\n",
-        "        if not run.request:\n",
+        "sandbox.prepare(jailed=run.request.jailed)",
+        "sandbox.prepare(jailed=False)",
         "hostile",
         "jail",
     ),

@@ -10,13 +10,20 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from grader.calibration.file import CalibratedProblem, CalibrationError, calibrated
-from grader.findings import Evidence, Measured, MeasureRequest, Phase, SourceFile, read_event
+from grader.findings import (
+    MEASURE_S,
+    Evidence,
+    Measured,
+    MeasureRequest,
+    Phase,
+    SourceFile,
+    read_event,
+)
 from grader.manifest import Problem, load_problem, problem_ids
 from grader.model import SpeedFigures, Verdict
 from grader.running.processes import Children, Ending
 from grader.source import read_source
 
-_MEASURE_S = 1800.0
 LEAST_RUNS = 3  # fewer say nothing about a spread
 
 
@@ -107,9 +114,7 @@ def _measured(
 ) -> Run:
     start, ending, found = time.monotonic(), Ending(), dict[str, Evidence]()
     request = MeasureRequest(sources=tuple(files), device=device, token=secrets.token_hex())
-    for line in children.events(
-        "grader.measure", [], request.model_dump_json(), _MEASURE_S, ending
-    ):
+    for line in children.events("grader.measure", [], request.model_dump_json(), MEASURE_S, ending):
         event = read_event(line, request.token)
         if isinstance(event, Phase):
             on_phase(event.problem, event.text)

@@ -179,7 +179,7 @@ def _of_end(ended: Ended, what: str) -> Outcome:
         verdict = Verdict.TIMEOUT
         help = "does every loop come closer to its end in each round?"
     elif ended.over is not None:
-        help = "a call gets by with one process, and with the memory of its tiles"
+        help = "a call needs one process, and memory for its tiles and results"
     elif ended.signal_name == "SIGKILL":
         help = "Linux kills a process like this when memory runs out"
     elif ended.signal_name is not None:

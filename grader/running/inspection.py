@@ -12,8 +12,10 @@ import os
 import signal
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,8 @@ _FEW_PROCESSES = 8
 _LITTLE_BYTES = 256 * 2**20
 _HOG = "import os, time; held = [b'x' * 2**20 for _ in range(2048)]; time.sleep(60)"
 _BOMB = "import os, time\nfor _ in range(40): os.fork() or time.sleep(60)\ntime.sleep(60)"
-_NAMESPACES = (
+_NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
+_REMEDY = (
     "bubblewrap needs unprivileged user namespaces: in a container start it with"
     " --security-opt seccomp=unconfined --security-opt apparmor=unconfined, on Ubuntu 24.04 allow"
     " them with sysctl kernel.apparmor_restrict_unprivileged_userns=0"
@@ -52,6 +55,8 @@ def inspect(*, cuda: bool) -> None:
     folder = Path(tempfile.mkdtemp(prefix="inspection-", dir=scratch.folder()))
     try:
         _expect_walls(folder, cuda=cuda)
+        if cuda:
+            _expect_compiler(folder)
         for name, program in (("memory", _HOG), ("processes", _BOMB)):
             _expect_limit(folder, name, program)
     finally:
@@ -68,7 +73,7 @@ def _expect_walls(folder: Path, *, cuda: bool) -> None:
         "limited": ["/tmp", "/dev/shm", str(folder)],
         "spare_bytes": jail.FOLDER_BYTES + 2**20,
         "judge": os.getpid(),
-        "daemon": True,
+        "namespaces": _NAMESPACES,
     }
     command = [sys.executable, "-I", "-S", str(_PROBE), json.dumps(asked)]
     with _jailed(command, folder, cuda=cuda) as child:
@@ -81,7 +86,7 @@ def _expect_walls(folder: Path, *, cuda: bool) -> None:
         holes = _holes(json.loads(text.splitlines()[-1]), cuda=cuda)
     except (ValueError, IndexError, KeyError, TypeError):
         said = (text.splitlines() or ["it said nothing"])[-1][:200]
-        raise JailFault(f"the jail cannot be made ({said}); {_NAMESPACES}") from None
+        raise JailFault(f"the jail cannot be made ({said}); {_REMEDY}") from None
     if holes:
         raise JailFault(f"the jail does not hold: {'; '.join(holes)}")
 
@@ -95,6 +100,9 @@ def _holes(found: dict[str, Any], *, cuda: bool) -> list[str]:
     if cuda:
         devices = {name for name in devices if not name.startswith("nvidia")}
     holes += [f"/dev/{name} is in view" for name in sorted(devices)]
+    ours = {name: os.readlink(f"/proc/self/ns/{name}") for name in _NAMESPACES}
+    shared = [name for name, id in found["namespaces"].items() if id == ours[name]]
+    holes += [f"its {name} namespace is the judge's" for name in shared]
     told = {
         "other processes are in view": found["processes"] > _FEW_PROCESSES,
         "the judge can be sent signals": found["signals"],
@@ -107,12 +115,30 @@ def _holes(found: dict[str, Any], *, cuda: bool) -> list[str]:
     return holes + [what for what, holds in told.items() if holds]
 
 
+def _expect_compiler(folder: Path) -> None:
+    """See that Triton can compile what launches a kernel: a missing file is no student's fault."""
+    compiler = jail.compiler()
+    if compiler is None:
+        raise JailFault("Triton needs a C compiler on a GPU: install gcc, or set CC")
+    scheme = "posix_prefix"  # Triton's too: a distribution's own scheme may have no headers
+    headers = sysconfig.get_paths(scheme=scheme)["include"]
+    program = "#include <Python.h>\nint launch(void) { return Py_IsInitialized(); }"
+    (folder / "launch.c").write_text(program)
+    options = ["-shared", "-fPIC", "-I", headers, "-o", "launch.so"]
+    command = [compiler, str(folder / "launch.c"), *options]
+    with _jailed(command, folder, [folder / "launch.c"]) as child:
+        out, _ = child.communicate(timeout=_TIMEOUT_S)
+    if child.returncode != 0:
+        said = (out.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"])[0]
+        raise JailFault(f"{compiler} does not work in the jail, and Triton needs it: {said[:200]}")
+
+
 def _expect_limit(folder: Path, name: str, program: str) -> None:
     """See the warden end what takes too much, and all that it started with it."""
     with _jailed([sys.executable, "-I", "-S", "-c", program], folder) as child:
         first = _wait_for(lambda: warden.processes_of(child.pid))
         if first is None:
-            raise JailFault(f"the jail cannot be watched; {_NAMESPACES}")
+            raise JailFault(f"the jail cannot be watched; {_REMEDY}")
         watch = warden.Warden(first[0], processes=_FEW_PROCESSES, memory_bytes=_LITTLE_BYTES)
         ended = _wait_for(lambda: child.poll() is not None)
         watch.stop()
@@ -121,7 +147,9 @@ def _expect_limit(folder: Path, name: str, program: str) -> None:
 
 
 @contextlib.contextmanager
-def _jailed(command: list[str], folder: Path, *, cuda: bool = False):
+def _jailed(
+    command: list[str], folder: Path, files: Sequence[Path] = (), *, cuda: bool = False
+) -> Iterator[subprocess.Popen]:
     """Run a command in the jail, end it, and see that nothing of it is left.
 
     Raises:
@@ -129,7 +157,7 @@ def _jailed(command: list[str], folder: Path, *, cuda: bool = False):
     """
     before = set(usage.descendants(os.getpid()))
     child = reaper.start(
-        jail.enclose(command, folder, [], cuda=cuda),
+        jail.enclose(command, folder, files, cuda=cuda),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

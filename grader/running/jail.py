@@ -10,9 +10,11 @@ and those without contents. What it takes of memory and processes is watched fro
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from grader.running import scratch
@@ -59,7 +61,7 @@ def bubblewrap() -> str | None:
     return shutil.which("bwrap")
 
 
-def enclose(command: list[str], folder: Path, files: list[Path], *, cuda: bool) -> list[str]:
+def enclose(command: list[str], folder: Path, files: Sequence[Path], *, cuda: bool) -> list[str]:
     """Return the command that runs `command` in the jail.
 
     Its working directory is `folder`, an empty one of its own in the place of ours, but for `files`
@@ -98,7 +100,9 @@ def _read_only() -> list[str]:
     python = [sys.base_prefix, sys.prefix, *filter(os.path.isdir, sys.path)]
     libraries = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
     tools = [os.environ.get(name, "") for name in ("TRITON_LIBCUDA_PATH", "CUDA_HOME")]
-    for name in (*python, *filter(os.path.isdir, [*libraries, *tools, _compiler()])):
+    if found := compiler():  # with its libraries: its folder's parent
+        tools.append(os.path.dirname(os.path.dirname(os.path.realpath(found))))
+    for name in (*python, *filter(os.path.isdir, [*libraries, *tools])):
         path = Path(os.path.abspath(name))
         # A folder above the checkout would show the answers, and so do most that lie in it.
         above = _ROOT.is_relative_to(path)
@@ -112,13 +116,13 @@ def _read_only() -> list[str]:
     return arguments
 
 
-def _compiler() -> str:
-    """Return where the C compiler that Triton calls is installed, with its libraries."""
-    known = (os.environ.get("CC", ""), "clang", "gcc")
-    found = next(filter(None, map(shutil.which, filter(None, known))), "")
-    return os.path.dirname(os.path.dirname(os.path.realpath(found))) if found else ""
+def compiler() -> str | None:
+    """Return the path of the C compiler that Triton calls, None where there is none."""
+    known = (os.environ.get("CC"), "clang", "gcc")
+    return next(filter(None, map(shutil.which, filter(None, known))), None)
 
 
+@functools.cache
 def _devices() -> list[str]:
     """Return the device nodes of the GPU that CUDA shows first, those of all if it is not known."""
     import torch

@@ -1,8 +1,9 @@
 """What a worker could do: runs in the jail, tries it, and prints what it found, as JSON.
 
 `python -I -S jail_probe.py JSON`, which has `hidden` (paths that must not be there), `read_only`
-(folders that must not be written to), `judge` (a process that must not be seen), `spare_bytes`
-(more than any folder may hold). It uses the standard library alone.
+(folders that must not be written to), `judge` (a process that must not be seen), `namespaces`
+(kinds of them), `limited` (folders that must not hold `spare_bytes`). It uses the standard library
+alone.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ def _main() -> None:
                 "processes": sum(name.isdigit() for name in os.listdir("/proc")),
                 "signals": _can_signal(asked["judge"]),
                 "networks": _networks(),
+                "namespaces": {n: os.readlink(f"/proc/self/ns/{n}") for n in asked["namespaces"]},
                 "reaches": _can_connect(),
                 "users": ctypes.CDLL(None).unshare(_CLONE_NEWUSER) == 0,
                 "capabilities": _status("CapEff"),
@@ -44,8 +46,7 @@ def _main() -> None:
         ),
         flush=True,
     )
-    if asked["daemon"]:
-        _leave_a_daemon()
+    _leave_a_daemon()
 
 
 def _can_write(folder: str) -> bool:

@@ -302,6 +302,17 @@ class Sandbox:
         self.close()
 
 
+def prepare(*, jailed: bool) -> None:
+    """Say how the workers of this process start from now on: in a jail, or forked from a server.
+
+    The server imports while this process does other things; `forks.close_server` ends it.
+    """
+    if jailed:
+        jail.require()
+    else:
+        forks.open_server(server_environment())
+
+
 def server_environment(*, interpret: bool = False) -> dict[str, str]:
     """Return the environment of a process that workers are forked from; it sees no GPU."""
     return _environment("cpu", interpret, 1, scratch.folder())

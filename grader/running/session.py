@@ -23,8 +23,10 @@ from grader.source import Source
 # did: whoever loops forever in one case does so in many.
 _PATIENCE_S = 2.5
 _PATIENCE_FACTOR = 10.0
-# What runs at exit may do harm, a CUDA context is lost, and memory that is full stays so.
-_SPENT = (Status.EXITED, Status.DEVICE_FAULT, Status.OUT_OF_MEMORY)
+# What runs at exit may do harm, a CUDA context is lost, and host memory that is full stays so. That
+# of a GPU does not, and a worker there takes seconds to start.
+_SPENT = {"cuda": {Status.EXITED, Status.DEVICE_FAULT}}
+_SPENT["cpu"] = {*_SPENT["cuda"], Status.OUT_OF_MEMORY}
 # A worker that does not start this often, one after the other, will not for the next case either.
 _STARTS = 3
 # On a GPU a call may still compile, or autotune, what was not compiled beforehand.
@@ -149,7 +151,7 @@ class Session:
             self._answered |= reply.status == Status.OK
             if unfinished:
                 self.unusable = evidence
-            if reply.status in _SPENT:
+            if reply.status in _SPENT[self.device]:
                 self.close()
         return evidence
 

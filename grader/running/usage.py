@@ -107,9 +107,9 @@ def _ticks(pid: int, field: int) -> float:
     return 0.0
 
 
-def _status_bytes(pid: int, name: str) -> int:
+def _status_bytes(pid: int, name: str, file_name: str = "status") -> int:
     with contextlib.suppress(OSError, IndexError, ValueError):
-        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
+        with open(f"/proc/{pid}/{file_name}", encoding="ascii", errors="replace") as file:
             for line in file:
                 if line.startswith(name):
                     return 1024 * int(line.split()[1])
@@ -118,12 +118,7 @@ def _status_bytes(pid: int, name: str) -> int:
 
 def proportional_bytes(pid: int) -> int:
     """Return the memory of one process, what it shares with others divided among them (PSS)."""
-    with contextlib.suppress(OSError, IndexError, ValueError):
-        with open(f"/proc/{pid}/smaps_rollup", encoding="ascii", errors="replace") as file:
-            for line in file:
-                if line.startswith("Pss:"):
-                    return 1024 * int(line.split()[1])
-    return 0
+    return _status_bytes(pid, "Pss:", "smaps_rollup")
 
 
 class Watch:
