@@ -17,7 +17,7 @@ from rich.console import Console
 
 from grader import exports, scoring
 from grader.calibration import command as calibrate
-from grader.calibration.file import changed_versions
+from grader.calibration.file import Calibration, changed_versions
 from grader.calibration.file import find as find_calibration
 from grader.environment import EnvironmentFault, probe
 from grader.grade import Grader, Request
@@ -78,13 +78,7 @@ def _grade(options: argparse.Namespace) -> int:
         name = "--quick" if options.quick else "--exitfirst"
         raise UsageError(f"{name}: got it with --official, which grades everything")
     _heed_interrupts()
-    environment = probe(options.device)
-    calibration = find_calibration(options.calibration, environment)
-    if calibration:
-        notes = (*environment.notes, *changed_versions(calibration, environment))
-        environment = environment.model_copy(update={"notes": notes})
-    if jailed:
-        _inspect_jail(environment)
+    environment, calibration = _surroundings(options, jailed=jailed)
     given = options.submission / GIVEN.name
     if given.exists() and given.resolve() != GIVEN:
         note = f"{given.name}/ in the submission is not used: the judge has its own copy"
@@ -120,19 +114,28 @@ def _grade(options: argparse.Namespace) -> int:
     return scoring.exit_code(record, options.fail_under, options.exit_zero)
 
 
-def _inspect_jail(environment: Environment) -> None:
-    """See that no submission can break out of its jail on this machine.
+def _surroundings(
+    options: argparse.Namespace, *, jailed: bool
+) -> tuple[Environment, Calibration | None]:
+    """Look at this machine, find its speed targets, and see that no submission can break out.
 
     Raises:
         EnvironmentFault: it could; nothing is graded for credit then.
     """
+    environment = probe(options.device)
+    calibration = find_calibration(options.calibration, environment)
+    if calibration:
+        notes = (*environment.notes, *changed_versions(calibration, environment))
+        environment = environment.model_copy(update={"notes": notes})
     try:
-        inspection.inspect(cuda=environment.device == "cuda")
+        if jailed:
+            inspection.inspect(gpu=environment.device_uuid)
     except inspection.JailFault as fault:
         raise EnvironmentFault(
             f"no submission can be jailed on this machine: {fault}; without --official or --jail it"
             " can be graded, not for credit"
         ) from None
+    return environment, calibration
 
 
 def _totals(request: Request) -> dict[str, int]:
@@ -152,9 +155,7 @@ def _stability(options: argparse.Namespace) -> int:
     _expect_folder(options.submission, "--submission")
     _expect_place(options.json, "--json")
     _heed_interrupts()
-    environment = probe(options.device)
-    if options.official:
-        _inspect_jail(environment)
+    environment, calibration = _surroundings(options, jailed=options.official)
     request = Request(
         submission=options.submission.absolute(),
         shown_as=str(options.submission),
@@ -165,7 +166,7 @@ def _stability(options: argparse.Namespace) -> int:
         cores=len(os.sched_getaffinity(0)),
         jailed=options.official,
         official=options.official,
-        calibration=find_calibration(options.calibration, environment),
+        calibration=calibration,
     )
     return stability.run(request, options, _totals(request), Console(stderr=True), _show)
 

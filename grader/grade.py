@@ -199,6 +199,7 @@ class Grader:
             compile_workers=compile_workers,
             exit_first=self.request.exit_first,
             jailed=self.request.jailed,
+            device_uuid=self.request.environment.device_uuid,
             policy=self.request.policy,
             on_case=lambda check, verdict: self.progress.case_done(problem.id, check, verdict),
         )
@@ -295,6 +296,8 @@ class Grader:
             device=self._device,
             token=secrets.token_hex(),
             jailed=self.request.jailed,
+            official=self.request.official,
+            device_uuid=self.request.environment.device_uuid,
             policy=self.request.policy,
         )
         run = _Measuring()
