@@ -34,6 +34,7 @@ CREATE TABLE results (
   problem TEXT, sha256 TEXT, version TEXT, record TEXT NOT NULL,
   PRIMARY KEY (problem, sha256, version)
 );
+CREATE TABLE versions (problem TEXT PRIMARY KEY, version TEXT NOT NULL);
 CREATE TABLE faults (number INTEGER PRIMARY KEY, record TEXT NOT NULL);
 CREATE TABLE overrides (number INTEGER PRIMARY KEY, student TEXT NOT NULL, record TEXT NOT NULL);
 CREATE TABLE extensions (number INTEGER PRIMARY KEY, student TEXT NOT NULL, record TEXT NOT NULL);
@@ -180,6 +181,21 @@ class Store:
         row = (key.problem, key.sha256, key.version)
         rows = self._all(f"SELECT record FROM results WHERE {where}", *row)
         return Result.model_validate_json(rows[0][0]) if rows else None
+
+    def set_versions(self, versions: Mapping[str, str]) -> None:
+        """Say, by problem, at which version results count from now on; other problems keep theirs.
+
+        These are the versions of the last grading: what reads results elsewhere cannot know the
+        device and the packages of the machine that graded.
+        """
+        with self._explained(), self._transaction():
+            self._connection.executemany(
+                "INSERT OR REPLACE INTO versions VALUES (?, ?)", versions.items()
+            )
+
+    def versions(self) -> dict[str, str]:
+        """Return, by problem, the version at which results count."""
+        return dict(self._all("SELECT problem, version FROM versions ORDER BY problem"))
 
     def save_fault(self, fault: Fault) -> None:
         """Keep a fault of the infrastructure."""
