@@ -11,7 +11,7 @@ from grader.course.layouts import Found, find
 from grader.course.matching import Matching
 from grader.course.records import HandIn, Student
 from grader.course.store import Store
-from grader.course.unpacking import unpacked
+from grader.course.unpacking import own_folder, unpacked
 from grader.intake import archives
 from grader.intake.entries import shown
 from grader.render.text import clean
@@ -23,8 +23,7 @@ _MAX_NOTES = 20
 class Collected:
     """What a source holds: a hand-in with its files by problem for everyone who is in it.
 
-    `unknown` are those of them whom the roster has not; `missing` is who is on the roster and has
-    handed in nothing, now or before; `notes` what was left out.
+    `unknown` are those of them whom the roster has not, `notes` what was left out.
     """
 
     hand_ins: tuple[tuple[HandIn, Mapping[str, bytes]], ...]
@@ -53,15 +52,15 @@ def collect(
     Raises:
         SourceError: it is no folder and no archive of submissions.
     """
-    with unpacked(source) as (folder, notes):
+    with unpacked(source) as (folder, notes), own_folder() as work:
         matching = Matching(students)
-        found, left_out = find(folder, matching)
+        found, left_out = find(folder, matching, work)
         by_student: dict[str, list[Found]] = {}
         for one in found:
             by_student.setdefault(one.student, []).append(one)
         known_times = _by_student(times or {}, matching)
         hand_ins = tuple(
-            _last_of(student, ones, known_times.get(student), folder)
+            _last_of(student, ones, known_times.get(student))
             for student, ones in sorted(by_student.items())
         )
     known = {student.id for student in students}
@@ -74,7 +73,7 @@ def _by_student(times: Mapping[str, str], matching: Matching) -> dict[str, str]:
 
 
 def _last_of(
-    student: str, ones: Iterable[Found], time: str | None, folder: Path
+    student: str, ones: Iterable[Found], time: str | None
 ) -> tuple[HandIn, Mapping[str, bytes]]:
     """Read the last submission of a student that can be read; the others are noted."""
     ordered = sorted(ones, key=lambda one: one.order, reverse=True)

@@ -18,7 +18,6 @@ from grader.course.matching import Matching
 from grader.course.unpacking import SourceError, copy_regular, is_archive, without_suffix
 from grader.intake.entries import IGNORED, shown
 from grader.manifest import load_problem, problem_ids
-from grader.running import scratch
 
 _CANVAS = re.compile(r"([^_]+)_(LATE_)?(\d+)_(\d+)_(.+)", re.DOTALL)
 _MOODLE = re.compile(r"(.*)_(\d+)_assignsubmission_(file|onlinetext)_?", re.DOTALL)
@@ -43,8 +42,10 @@ class Found:
         return self.submitted_at or "", self.number, _written(self.path), self.shown_as
 
 
-def find(folder: Path, matching: Matching) -> tuple[list[Found], list[str]]:
+def find(folder: Path, matching: Matching, work: Path) -> tuple[list[Found], list[str]]:
     """Return the submissions below `folder`, and notes of what is none.
+
+    What lies in several files is put together in `work`.
 
     Raises:
         SourceError: the folder is empty, or one submission and not those of a class.
@@ -63,7 +64,7 @@ def find(folder: Path, matching: Matching) -> tuple[list[Found], list[str]]:
         return _of_moodle(entries, matching)
     if any(entry.is_file(follow_symlinks=False) and _CANVAS.fullmatch(entry.name)
            for entry in entries):  # fmt: skip
-        return _of_canvas(entries, matching)
+        return _of_canvas(entries, matching, work)
     return _by_name(entries, matching)
 
 
@@ -137,7 +138,9 @@ def _of_moodle(entries: list[os.DirEntry], matching: Matching) -> tuple[list[Fou
     return found, notes[:_MAX_NOTES]
 
 
-def _of_canvas(entries: list[os.DirEntry], matching: Matching) -> tuple[list[Found], list[str]]:
+def _of_canvas(
+    entries: list[os.DirEntry], matching: Matching, work: Path
+) -> tuple[list[Found], list[str]]:
     files: dict[tuple[str, str], list[tuple[int, str, os.DirEntry]]] = {}
     late: set[str] = set()
     notes = []
@@ -156,16 +159,16 @@ def _of_canvas(entries: list[os.DirEntry], matching: Matching) -> tuple[list[Fou
         for number, _, entry in archives:
             found.append(Found(student, Path(entry.path), entry.name, None, number, said))
         if not archives:
-            folder = _gathered([(inner, Path(entry.path)) for _, inner, entry in sorted(
-                parts, key=lambda part: part[0])])  # fmt: skip
+            in_order = sorted(parts, key=lambda part: part[0])
+            folder = _gathered([(inner, Path(e.path)) for _, inner, e in in_order], work)
             number = max(number for number, _, _ in parts)
             found.append(Found(student, folder, parts[0][2].name, None, number, said))
     return found, notes[:_MAX_NOTES]
 
 
-def _gathered(files: list[tuple[str, Path]]) -> Path:
+def _gathered(files: list[tuple[str, Path]], work: Path) -> Path:
     """Return a folder with files under the names that the student gave them; the last stays."""
-    folder = Path(tempfile.mkdtemp(dir=scratch.folder()))
+    folder = Path(tempfile.mkdtemp(dir=work))
     for name, path in files:
         target = folder / name
         with contextlib.suppress(OSError):  # reading the submission says what is missing

@@ -53,9 +53,16 @@ def unpacked(source: Path) -> Iterator[tuple[Path, list[str]]]:
         return
     if not source.is_file():
         raise SourceError(f"{source}: no such folder or archive")
+    with own_folder() as folder:
+        yield folder, _Unpacking(source, folder).run()
+
+
+@contextlib.contextmanager
+def own_folder() -> Iterator[Path]:
+    """Give a folder that is removed afterwards."""
     folder = Path(tempfile.mkdtemp(dir=scratch.folder()))
     try:
-        yield folder, _Unpacking(source, folder).run()
+        yield folder
     finally:
         scratch.remove_tree(folder)
 
