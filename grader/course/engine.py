@@ -37,7 +37,6 @@ from grader.running import reaper, scratch, usage
 _T = TypeVar("_T")
 # Measured on two cores: grading p02 and p04 takes 1.4 GiB at its peak.
 BYTES_PER_WORKER = 2 * 2**30
-CORES_PER_WORKER = 2
 # A worker's death is noticed after the first, that of this process or of a node after the second.
 _HEARTBEAT_S, _LOST_S = 3, 20
 _END_S = 30.0
@@ -157,11 +156,12 @@ def _start_by_module(executor: HighThroughputExecutor) -> None:
 def local_config(jobs: int | None, device: str, environment: Mapping[str, str]) -> Config:
     """Return the configuration for this machine: as many workers as it carries, or `jobs`.
 
-    A worker has two cores and 2 GiB; with GPUs there is one worker for each, which sees no other.
+    A worker has a core, which a grading mostly uses no more than, and 2 GiB. With GPUs there is
+    one worker for each, which sees no other.
     """
     cores = len(os.sched_getaffinity(0))
     gpus = _gpus(device, environment)
-    fitting = min(cores // CORES_PER_WORKER, psutil.virtual_memory().available // BYTES_PER_WORKER)
+    fitting = min(cores, psutil.virtual_memory().available // BYTES_PER_WORKER)
     workers = jobs or max(1, min(fitting, len(gpus)) if gpus else fitting)
     pinned = [gpus[number % len(gpus)] for number in range(workers)] if gpus else []
     executor = HighThroughputExecutor(

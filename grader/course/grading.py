@@ -21,7 +21,7 @@ from pathlib import Path
 from grader.environment import EnvironmentFault, probe
 from grader.manifest import ROOT, load_problem
 from grader.model import Environment
-from grader.running import reaper, scratch
+from grader.running import inspection, reaper, scratch
 
 MAX_RECORD_BYTES = 32 * 2**20
 # The judge's own limits end a grading long before: total_s of problem.toml is 180 s, and a problem
@@ -68,9 +68,14 @@ class Outcome:
 def look(settings: Settings) -> Environment | str:
     """Return what machine this is, or why nothing can be graded on it."""
     try:
-        return probe(settings.device)
+        machine = probe(settings.device)
+        if settings.official:
+            inspection.inspect(cuda=machine.device == "cuda")
     except EnvironmentFault as fault:
         return str(fault)
+    except inspection.JailFault as fault:
+        return f"no submission can be jailed on this machine: {fault}"
+    return machine
 
 
 def grade(task: Task) -> Outcome:
