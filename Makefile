@@ -14,7 +14,7 @@ PIP := $(VENV)/bin/python -m pip install -q --disable-pip-version-check
 WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 1); [ $$n -gt 8 ] && n=8; echo $$n)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup grade lint quiz bench test check seeds hostile planted clean
+.PHONY: help setup grade lint quiz submit bench test check seeds hostile planted clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +62,10 @@ lint: $(READY) ## list what the source policy refuses in your answers; runs noth
 quiz: $(READY) ## ask you the questions of the course, one by one; never scored
 	@"$(PY)" -m grader quiz $(if $(TOPIC),--topic "$(TOPIC)") $(if $(LEVEL),--level "$(LEVEL)") \
 	  $(if $(RESTART),--restart)
+
+submit: $(READY) ## pack your answers into submission.zip, which you upload
+	@"$(PY)" -m grader submit --submission "$(SUBMISSION)" $(if $(OUTPUT),--output "$(OUTPUT)") \
+	  || [ $$? -eq 1 ]
 
 bench: $(READY) ## time the model answers beside library kernels (needs a CUDA GPU)
 	@"$(PY)" -m benchmarks $(if $(P),--problems $(P)) $(if $(SHAPES),--shapes "$(SHAPES)") \

@@ -27,9 +27,11 @@ from grader.options import parser_of
 from grader.progress import Progress
 from grader.quiz import command as quiz_command
 from grader.render import annotations, lint, terminal
+from grader.render import submit as submit_report
 from grader.running import inspection
 from grader.source import read_source
 from grader.stability import command as stability
+from grader.submit import command as submit
 
 EXIT_USAGE = 2
 EXIT_ENVIRONMENT = 4
@@ -47,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "calibrate": _calibrate,
         "lint": _lint,
         "quiz": _quiz,
+        "submit": _submit,
     }
     options = parser_of(runs).parse_args(arguments)
     try:
@@ -196,6 +199,11 @@ def _lint(options: argparse.Namespace) -> int:
     sources = [read_source(problem, options.submission) for problem in problems]
     _show(functools.partial(lint.render, sources))
     return scoring.EXIT_POINTS_LOST if any(map(lint.is_refused, sources)) else 0
+
+
+def _submit(options: argparse.Namespace) -> int:
+    """Pack the answers into one archive; return 0 if all are accepted, else 1."""
+    return submit.run(options, _show, submit_report.render)
 
 
 def _expect_folder(path: Path, name: str) -> None:

@@ -12,6 +12,7 @@ from grader.calibration import command as calibrate
 from grader.manifest import PROBLEMS
 from grader.quiz.questions import LEVELS
 from grader.stability import command as stability
+from grader.submit import command as submit
 
 
 def parser_of(runs: Mapping[str, Callable[[argparse.Namespace], int]]) -> argparse.ArgumentParser:
@@ -73,6 +74,9 @@ def parser_of(runs: Mapping[str, Callable[[argparse.Namespace], int]]) -> argpar
     quiz.add_argument("--level", choices=LEVELS, help="ask this level only (default: both)")
     quiz.add_argument("--restart", action="store_true", help="forget what was answered before")
     quiz.set_defaults(run=runs["quiz"])
+    submitted = commands.add_parser("submit", help="pack your answers into the archive to upload")
+    submit.add_options(submitted)
+    submitted.set_defaults(run=runs["submit"])
     return parser
 
 
