@@ -26,7 +26,9 @@ from grader.model import Environment, GradeRecord
 from grader.options import parser_of
 from grader.progress import Progress
 from grader.quiz import command as quiz_command
+from grader.release import command as release
 from grader.render import annotations, lint, terminal
+from grader.render import release as release_report
 from grader.render import submit as submit_report
 from grader.running import inspection
 from grader.source import read_source
@@ -50,6 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "lint": _lint,
         "quiz": _quiz,
         "submit": _submit,
+        "release": _release,
     }
     options = parser_of(runs).parse_args(arguments)
     try:
@@ -206,6 +209,13 @@ def _submit(options: argparse.Namespace) -> int:
     return submit.run(options, _show, submit_report.render)
 
 
+def _release(options: argparse.Namespace) -> int:
+    """Make the students' repository, or bring it up to date; return 0."""
+    wanted = options.problems
+    problems = None if wanted is None else _only(wanted, "--problems (P= of make)")
+    return release.run(options, problems, _show, release_report.render)
+
+
 def _expect_folder(path: Path, name: str) -> None:
     if not path.is_dir():
         raise UsageError(
@@ -302,7 +312,7 @@ def _available_memory_bytes() -> int:
     return 2**33
 
 
-def _only(text: str | None) -> tuple[str, ...]:
+def _only(text: str | None, option: str = "--only (P= of make)") -> tuple[str, ...]:
     """Read a list of problems; p4, P04 and 4 are p04, and blanks serve as well as commas."""
     known = problem_ids()
     if text is None:
@@ -314,8 +324,7 @@ def _only(text: str | None) -> tuple[str, ...]:
     unknown = [part for part in wanted if part not in known]
     if unknown or not wanted:
         raise UsageError(
-            f"--only (P= of make): got {', '.join(unknown) or 'nothing'},"
-            f" expected some of {', '.join(known)}"
+            f"{option}: got {', '.join(unknown) or 'nothing'}, expected some of {', '.join(known)}"
         )
     return tuple(p for p in known if p in wanted)
 

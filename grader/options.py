@@ -11,6 +11,7 @@ from grader import __version__, exports
 from grader.calibration import command as calibrate
 from grader.manifest import PROBLEMS
 from grader.quiz.questions import LEVELS
+from grader.release import command as release
 from grader.stability import command as stability
 from grader.submit import command as submit
 
@@ -77,6 +78,9 @@ def parser_of(runs: Mapping[str, Callable[[argparse.Namespace], int]]) -> argpar
     submitted = commands.add_parser("submit", help="pack your answers into the archive to upload")
     submit.add_options(submitted)
     submitted.set_defaults(run=runs["submit"])
+    released = commands.add_parser("release", help="make the students' repository, or update it")
+    release.add_options(released)
+    released.set_defaults(run=runs["release"])
     return parser
 
 
