@@ -28,7 +28,9 @@ _MAKE_STUDENTS = re.compile(r"^#students: ?(.*\n)", re.MULTILINE)
 _PHONY = re.compile(r"^\.PHONY: (.*)$", re.MULTILINE)
 _TARGET = re.compile(r"^([a-z]+):", re.MULTILINE)
 # Commands, in a line of their own or between backquotes: `make grade P=p04`, `pytest problems/p04`.
-_COMMAND = re.compile(r"^(?:make|pytest|python) .*$|`(?:make|pytest|python) [^`]*`", re.MULTILINE)
+_COMMAND = re.compile(
+    r"^(?:make|pytest|python) .*$|(?<!`)`(?:make|pytest|python) [^`]*`", re.MULTILINE
+)
 _NAMED = re.compile(r"(P=|problems/|--only )(p\d\d(?:,p\d\d)*)")
 _ROW = re.compile(r"^\| \[(p\d\d)\]\(.*\n", re.MULTILINE)
 _PROBLEM = re.compile(r"problems/(p\d\d)/")
