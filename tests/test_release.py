@@ -569,6 +569,20 @@ def test_a_ledger_that_is_none(tmp_path, data):
     assert "is not one that this version" in refused(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "path", ["../thesis.txt", "/etc/hostname", "a/../../thesis.txt", "./x", ""]
+)
+def test_a_ledger_that_names_files_outside(tmp_path, path):
+    folder, thesis = tmp_path / "c", tmp_path / "thesis.txt"
+    made(folder, "--problems", "p02")
+    thesis.write_text("years of work")
+    record = json.loads((folder / ledger.NAME).read_text())
+    record["files"][path] = ledger.digest(thesis.read_bytes())
+    (folder / ledger.NAME).write_text(json.dumps(record))
+    assert "is not one that this version" in refused(folder)
+    assert thesis.exists()
+
+
 def test_a_folder_with_git_alone_is_empty(tmp_path):
     (tmp_path / ".git").mkdir()
     made(tmp_path, "--problems", "p02")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from packaging.version import InvalidVersion, Version
-from pydantic import AwareDatetime, Field, ValidationError
+from pydantic import AfterValidator, AwareDatetime, Field, ValidationError
 
 from grader.model import Record
 from grader.release.contents import ReleaseError
@@ -16,6 +16,16 @@ from grader.whole_file import write_whole
 
 NAME = ".release.json"
 _Id = Annotated[str, Field(pattern=r"^p\d\d$")]
+
+
+def _inside(path: str) -> str:
+    """Refuse a path that leads out of the folder: whoever has the folder can edit this file."""
+    if path.startswith("/") or not {"", ".", ".."}.isdisjoint(path.split("/")):
+        raise ValueError("expected a path inside of the release")
+    return path
+
+
+_Files = dict[Annotated[str, AfterValidator(_inside)], str]
 
 
 class Ledger(Record):
@@ -32,8 +42,8 @@ class Ledger(Record):
     problems: tuple[_Id, ...]
     answers_after: dict[_Id, AwareDatetime] = Field(default_factory=dict)
     answers: tuple[_Id, ...] = ()
-    files: dict[str, str] = Field(default_factory=dict)
-    pending: dict[str, str] = Field(default_factory=dict)
+    files: _Files = Field(default_factory=dict)
+    pending: _Files = Field(default_factory=dict)
 
     def is_own(self, path: str, sha256: str) -> bool:
         """Whether a release wrote just these bytes there."""
