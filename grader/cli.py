@@ -26,7 +26,7 @@ from grader.model import Environment, GradeRecord
 from grader.options import parser_of
 from grader.progress import Progress
 from grader.quiz import command as quiz_command
-from grader.render import annotations, lint, terminal
+from grader.render import annotations, classroom50, lint, terminal
 from grader.running import inspection
 from grader.source import read_source
 from grader.stability import command as stability
@@ -207,13 +207,19 @@ def _expect_folder(path: Path, name: str) -> None:
 
 def _wanted_files(options: argparse.Namespace) -> dict[str, Path]:
     """Return the files to write by format; refuse what cannot be, before anything was graded."""
-    files = {name: path for name in exports.FORMATS if (path := getattr(options, name)) is not None}
+    files = {name: path for name in exports.HELP if (path := getattr(options, name)) is not None}
     taken: dict[str, str] = {}
     for name, path in files.items():
         _expect_place(path, f"--{name}")
         other = taken.setdefault(os.path.realpath(path), name)
         if other != name:
             raise UsageError(f"--{name}: got {path}, the file of --{other}; expected another")
+    unset = classroom50.missing(os.environ) if "classroom50" in files else []
+    if unset:
+        raise UsageError(
+            f"--classroom50: got no {', '.join(unset)} in the environment, expected what Classroom"
+            " 50's runner sets"
+        )
     return files
 
 
@@ -250,13 +256,13 @@ def _quiz(options: argparse.Namespace) -> int:
 def _keep(files: Mapping[str, Path], record: GradeRecord) -> None:
     """Write the files of an unfinished run, for the case that nobody comes to its end."""
     with contextlib.suppress(Exception):  # what fails now fails at the end too, and is said then
-        exports.write_all(files, record)
+        exports.write_all(files, record, os.environ)
 
 
 def _hand_over(files: Mapping[str, Path], record: GradeRecord, options: argparse.Namespace) -> None:
     """Write the files, then print the report: a standard output that is gone loses neither."""
     try:
-        exports.write_all(files, record)
+        exports.write_all(files, record, os.environ)
     finally:
         _print_report(record, options)
 
