@@ -24,10 +24,11 @@ from grader.grade import Grader, Request
 from grader.manifest import GIVEN, ManifestError, load_problem, problem_ids
 from grader.model import Environment, GradeRecord
 from grader.options import parser_of
+from grader.package import command as package
 from grader.progress import Progress
 from grader.quiz import command as quiz_command
 from grader.render import annotations, classroom50, lint, terminal
-from grader.running import inspection
+from grader.running import capacity, inspection
 from grader.source import read_source
 from grader.stability import command as stability
 
@@ -45,6 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "grade": _grade,
         "stability": _stability,
         "calibrate": _calibrate,
+        "package": _package,
         "lint": _lint,
         "quiz": _quiz,
     }
@@ -99,7 +101,7 @@ def _grade(options: argparse.Namespace) -> int:
         environment=environment,
         seed=seed,
         jobs=options.jobs or _jobs(environment),
-        cores=len(os.sched_getaffinity(0)),
+        cores=max(1, int(capacity.cores())),
         quick=options.quick,
         exit_first=options.exitfirst,
         policy=not options.no_policy,
@@ -162,7 +164,7 @@ def _stability(options: argparse.Namespace) -> int:
         environment=environment,
         seed="",
         jobs=_jobs(environment),
-        cores=len(os.sched_getaffinity(0)),
+        cores=max(1, int(capacity.cores())),
         jailed=options.official,
         official=options.official,
         calibration=find_calibration(options.calibration, environment),
@@ -175,6 +177,11 @@ def _calibrate(options: argparse.Namespace) -> int:
     _expect_folder(options.submission, "--submission")
     _heed_interrupts()
     return calibrate.run(options, probe(options.device), Console(stderr=True), _show)
+
+
+def _package(options: argparse.Namespace) -> int:
+    """Write the files of a course platform."""
+    return package.run(options, _only, _write)
 
 
 def _show(render: Callable[..., str]) -> None:
@@ -285,19 +292,11 @@ def _jobs(environment: Environment) -> int:
 
     Host memory: a pytest and its workers. GPU memory: a CUDA context and small tensors.
     """
-    cores = len(os.sched_getaffinity(0))
-    free = _available_memory_bytes()
+    cores, free = int(capacity.cores()), capacity.free_bytes()
     if environment.device == "cpu":
         return max(1, min(cores, 4, free // 2**30))
     device_bytes = environment.device_bytes or 2**31
     return max(1, min(cores, 9, free // (3 * 2**30), device_bytes // (2 * 2**30)))
-
-
-def _available_memory_bytes() -> int:
-    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-        if line.startswith("MemAvailable:"):
-            return 1024 * int(line.split()[1])
-    return 2**33
 
 
 def _only(text: str | None) -> tuple[str, ...]:

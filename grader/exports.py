@@ -34,9 +34,7 @@ HELP: Mapping[str, str] = {
 }
 
 
-def write_all(
-    files: Mapping[str, Path], record: GradeRecord, variables: Mapping[str, str]
-) -> None:
+def write_all(files: Mapping[str, Path], record: GradeRecord, variables: Mapping[str, str]) -> None:
     """Write `record` in the format of each name, each file in one step: all that can be written.
 
     `variables` are those of the environment.

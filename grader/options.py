@@ -10,6 +10,7 @@ from pathlib import Path
 from grader import __version__, exports
 from grader.calibration import command as calibrate
 from grader.manifest import PROBLEMS
+from grader.package import command as package
 from grader.quiz.questions import LEVELS
 from grader.stability import command as stability
 
@@ -64,6 +65,9 @@ def parser_of(runs: Mapping[str, Callable[[argparse.Namespace], int]]) -> argpar
     )
     calibrate.add_options(calibrated)
     calibrated.set_defaults(run=runs["calibrate"])
+    packaged = commands.add_parser("package", help="write what a course platform needs to grade")
+    package.add_options(packaged)
+    packaged.set_defaults(run=runs["package"])
     looked = commands.add_parser("lint", help="list what the source policy refuses; runs nothing")
     looked.add_argument("submission", type=Path, metavar="DIR", help="folder with pNN/<file>.py")
     looked.add_argument("--only", metavar="p04,p05", help="look at these problems only")

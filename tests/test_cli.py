@@ -16,6 +16,7 @@ from grader.grade import Grader
 from grader.inputs import case_seed, make_inputs
 from grader.manifest import ROOT, ManifestError, load_problem, problem_ids
 from grader.model import GradeRecord, SpeedFigures, Verdict
+from grader.render import classroom50
 from tests.harness import model_answer
 from tests.records import CPU, H200, in_this_process, write_answers
 
@@ -57,6 +58,11 @@ def right(tmp_path):
 
 
 USAGE = {
+    "a result for Classroom 50 of no job": (
+        ["--classroom50", "result.json"],
+        "--classroom50: got no CLASSROOM, ASSIGNMENT, OWNER, ASSIGNMENT_TYPE, SUBMISSION_TAG,"
+        " COMMIT_URL, RELEASE_URL, REVIEW_URL in the environment",
+    ),
     "no such folder": (["--submission", "/no/such"], "got /no/such, which is not a folder"),
     "a file": (["--submission", __file__], "is not a folder; expected one with pNN/<file>.py"),
     "unknown problem": (["--only", "p99"], f"got p99, expected some of {KNOWN}"),

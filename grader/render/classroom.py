@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 
-from grader.model import GradeRecord, ProblemResult, Verdict
+from grader.model import GradeRecord, ProblemResult
 from grader.render.message import ID_LIMIT, headline_of
 from grader.render.score import (
     FAULT,

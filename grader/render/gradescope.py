@@ -108,6 +108,8 @@ def _output(record: GradeRecord) -> list[str]:
         lines.append(f"{lost}: {FAULT}, but their points are missing here: grade again")
     for reason, names in reasons_of_gaps(record).items():
         lines.append(f"not measured: {reason} ({', '.join(names)})")
+    if record.mode != "official":
+        lines.append("graded without a jail: the submission ran beside the judge, as its user")
     lines += ["", mode(record), f"seed {clean(record.seed, NAME_LIMIT)}"]
     return [*lines, ", ".join(machine(record.environment)), *map(clean, record.environment.notes)]
 

@@ -19,25 +19,22 @@ def rounded(points: float) -> int:
 def wholes(parts: Sequence[Points]) -> list[tuple[int, int]]:
     """Return earned and available points of each part, which add up to the rounded totals.
 
-    What is earned is never more than what is available, and is all of it where that is so.
+    No part earns more than is available in it. Parts that earned everything come first when points
+    are handed out, then those that lost most by being rounded down.
     """
-    available = _spread([part.available for part in parts], [math.inf] * len(parts))
-    shares = [part.earned for part in parts]
+    possible = [part.available for part in parts]
+    ceilings = [math.ceil(round(points, 6)) for points in possible]
+    available = _spread(possible, ceilings, [False] * len(parts))
     complete = [part.earned >= part.available for part in parts]
-    return list(zip(_spread(shares, available, complete), available, strict=True))
+    earned = _spread([part.earned for part in parts], available, complete)
+    return list(zip(earned, available, strict=True))
 
 
-def _spread(
-    shares: Sequence[float], limits: Sequence[float], first: Sequence[bool] | None = None
-) -> list[int]:
-    """Round down, then give what is missing to those of `first`, then to the largest remainders."""
-    whole = [min(math.floor(round(share, 6)), limit) for share, limit in zip(shares, limits)]
-    whole = [int(number) for number in whole]
-    preferred = first or [False] * len(shares)
-    order = sorted(
-        range(len(shares)), key=lambda i: (not preferred[i], whole[i] - round(shares[i], 6), i)
-    )
-    missing = rounded(sum(shares)) - sum(whole)
+def _spread(shares: Sequence[float], limits: Sequence[int], first: Sequence[bool]) -> list[int]:
+    exact = [round(share, 6) for share in shares]
+    whole = [min(math.floor(x), limit) for x, limit in zip(exact, limits, strict=True)]
+    order = sorted(range(len(whole)), key=lambda i: (not first[i], whole[i] - exact[i], i))
+    missing = rounded(sum(exact)) - sum(whole)
     while missing > 0:
         for i in order:
             if missing > 0 and whole[i] < limits[i]:

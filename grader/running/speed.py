@@ -11,6 +11,7 @@ import torch
 
 from grader.cases import Case
 from grader.manifest import Problem
+from grader.running import capacity
 from grader.running.stopwatch import Bench, Result, Timed
 
 # Goes of a block: the median of seven is off by a third of their spread. A CPU has more blocks, of
@@ -27,6 +28,10 @@ STUDENT_BLOCKS = {"cuda": 1, "cpu": 3}
 # Measured as reserved memory on an H200, 2026-11-21 (docs/records): 12.0 (p04) and 19.8 (p08).
 _NAIVE_BYTES_PER_SCORE = {False: 14, True: 20}
 _NAIVE_BYTES_PER_ELEMENT = 12  # of x: its fp32 copy, the products, and the input itself
+# On the CPU naive takes 12 bytes per score and the judge's oracle about 8 (p01, in a container of
+# 1280 MiB, 2026-11-23); each further worker takes PyTorch and what it works with.
+_HOST_BYTES_PER_SCORE = 20
+_WORKER_BYTES = 200 * 2**20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +56,8 @@ def fitting_shapes(problem: Problem, device: str) -> Iterator[Case]:
             torch.cuda.empty_cache()  # what the oracle of an earlier problem left behind
             if naive_bytes(problem, case) > 0.95 * torch.cuda.mem_get_info()[0]:
                 continue
+        elif host_bytes(case, workers=1) > capacity.free_bytes():
+            continue
         yield case
 
 
@@ -60,6 +67,12 @@ def naive_bytes(problem: Problem, case: Case) -> int:
         return _NAIVE_BYTES_PER_ELEMENT * case.rows * case.cols
     scores = case.batch * case.num_q_heads * case.seqlen_q * case.seqlen_k
     return _NAIVE_BYTES_PER_SCORE[bool(problem.gradients)] * scores
+
+
+def host_bytes(case: Case, *, workers: int) -> int:
+    """Estimate what a measurement on the CPU takes beyond the judge and the baseline's worker."""
+    scores = case.batch * case.num_q_heads * case.seqlen_q * case.seqlen_k
+    return _HOST_BYTES_PER_SCORE * scores + workers * _WORKER_BYTES
 
 
 def run_block(
