@@ -262,6 +262,18 @@ def test_memory_is_not_measured_where_two_workers_do_not_fit(monkeypatch):
     assert (found.verdict, found.reason) == (Verdict.NOT_MEASURED, measure._NO_ROOM)
 
 
+def test_a_worker_keeps_the_memory_of_no_call():
+    problem, bench = load_problem("p01"), Bench("cpu")
+    case = problem.memory_cases("cpu")[0]
+    file = (model_answer("p01").encode(), problem.file, problem.entry)
+    with forked_workers(), measure._worker(*file, "cpu") as worker:
+        timed, layout = bench.attach(worker), bench.layout(problem, case)
+        for _ in range(3):
+            bench.go(timed, problem, case, layout)
+        opened = [os.readlink(entry) for entry in os.scandir(f"/proc/{timed.tree.pid}/fd")]
+        assert len(opened) > 3 and not [name for name in opened if "arena" in name]
+
+
 @pytest.fixture
 def no_worker(monkeypatch):
     monkeypatch.setattr(measure, "_worker", lambda *_, **__: contextlib.nullcontext())
