@@ -28,9 +28,9 @@ STUDENT_BLOCKS = {"cuda": 1, "cpu": 3}
 # Measured as reserved memory on an H200, 2026-11-21 (docs/records): 12.0 (p04) and 19.8 (p08).
 _NAIVE_BYTES_PER_SCORE = {False: 14, True: 20}
 _NAIVE_BYTES_PER_ELEMENT = 12  # of x: its fp32 copy, the products, and the input itself
-# On the CPU naive takes 12 bytes per score and the judge's oracle about 8 (p01, in a container of
-# 1280 MiB, 2026-11-23); each further worker takes PyTorch and what it works with.
-_HOST_BYTES_PER_SCORE = 20
+# On the CPU naive takes 11.5 bytes per score (p01, 2026-11-23), and each further worker 150 MiB for
+# PyTorch, and what it works with.
+_HOST_BYTES_PER_SCORE = 12
 _WORKER_BYTES = 200 * 2**20
 
 
