@@ -17,20 +17,25 @@ from rich.console import Console
 
 from grader import exports, scoring
 from grader.calibration import command as calibrate
-from grader.calibration.file import changed_versions
+from grader.calibration.file import Calibration, changed_versions
 from grader.calibration.file import find as find_calibration
+from grader.course import command as class_command
 from grader.environment import EnvironmentFault, probe
 from grader.grade import Grader, Request
-from grader.manifest import GIVEN, ManifestError, load_problem, problem_ids
+from grader.manifest import GIVEN, ManifestError, load_problem, problems_named
 from grader.model import Environment, GradeRecord
 from grader.options import parser_of
 from grader.package import command as package
 from grader.progress import Progress
 from grader.quiz import command as quiz_command
+from grader.release import command as release
 from grader.render import annotations, classroom50, lint, terminal
+from grader.render import release as release_report
+from grader.render import submit as submit_report
 from grader.running import capacity, inspection
 from grader.source import read_source
 from grader.stability import command as stability
+from grader.submit import command as submit
 
 EXIT_USAGE = 2
 EXIT_ENVIRONMENT = 4
@@ -49,6 +54,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "package": _package,
         "lint": _lint,
         "quiz": _quiz,
+        "submit": _submit,
+        "release": _release,
+        "class": _class,
     }
     options = parser_of(runs).parse_args(arguments)
     try:
@@ -65,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _grade(options: argparse.Namespace) -> int:
-    request_only = _only(options.only)
+    request_only = problems_named(options.only)
     seed = _seed(options.seed)
     _expect_folder(options.submission, "--submission (SUBMISSION= of make)")
     if options.jobs is not None and options.jobs < 1:
@@ -80,13 +88,7 @@ def _grade(options: argparse.Namespace) -> int:
         name = "--quick" if options.quick else "--exitfirst"
         raise UsageError(f"{name}: got it with --official, which grades everything")
     _heed_interrupts()
-    environment = probe(options.device)
-    calibration = find_calibration(options.calibration, environment)
-    if calibration:
-        notes = (*environment.notes, *changed_versions(calibration, environment))
-        environment = environment.model_copy(update={"notes": notes})
-    if jailed:
-        _inspect_jail(environment)
+    environment, calibration = _surroundings(options, jailed=jailed)
     given = options.submission / GIVEN.name
     if given.exists() and given.resolve() != GIVEN:
         note = f"{given.name}/ in the submission is not used: the judge has its own copy"
@@ -122,19 +124,28 @@ def _grade(options: argparse.Namespace) -> int:
     return scoring.exit_code(record, options.fail_under, options.exit_zero)
 
 
-def _inspect_jail(environment: Environment) -> None:
-    """See that no submission can break out of its jail on this machine.
+def _surroundings(
+    options: argparse.Namespace, *, jailed: bool
+) -> tuple[Environment, Calibration | None]:
+    """Look at this machine, find its speed targets, and see that no submission can break out.
 
     Raises:
         EnvironmentFault: it could; nothing is graded for credit then.
     """
+    environment = probe(options.device)
+    calibration = find_calibration(options.calibration, environment)
+    if calibration:
+        notes = (*environment.notes, *changed_versions(calibration, environment))
+        environment = environment.model_copy(update={"notes": notes})
     try:
-        inspection.inspect(cuda=environment.device == "cuda")
+        if jailed:
+            inspection.inspect(gpu=environment.device_uuid)
     except inspection.JailFault as fault:
         raise EnvironmentFault(
             f"no submission can be jailed on this machine: {fault}; without --official or --jail it"
             " can be graded, not for credit"
         ) from None
+    return environment, calibration
 
 
 def _totals(request: Request) -> dict[str, int]:
@@ -150,13 +161,11 @@ def _stability(options: argparse.Namespace) -> int:
     """Grade N times; return 0 if no problem's points differ by more than one, else 1."""
     if options.count < 2:
         raise UsageError(f"N: got {options.count}, expected 2 or more gradings")
-    only = _only(options.only)
+    only = problems_named(options.only)
     _expect_folder(options.submission, "--submission")
     _expect_place(options.json, "--json")
     _heed_interrupts()
-    environment = probe(options.device)
-    if options.official:
-        _inspect_jail(environment)
+    environment, calibration = _surroundings(options, jailed=options.official)
     request = Request(
         submission=options.submission.absolute(),
         shown_as=str(options.submission),
@@ -167,7 +176,7 @@ def _stability(options: argparse.Namespace) -> int:
         cores=max(1, int(capacity.cores())),
         jailed=options.official,
         official=options.official,
-        calibration=find_calibration(options.calibration, environment),
+        calibration=calibration,
     )
     return stability.run(request, options, _totals(request), Console(stderr=True), _show)
 
@@ -181,7 +190,13 @@ def _calibrate(options: argparse.Namespace) -> int:
 
 def _package(options: argparse.Namespace) -> int:
     """Write the files of a course platform."""
-    return package.run(options, _only, _write)
+    return package.run(options, _write)
+
+
+def _class(options: argparse.Namespace) -> int:
+    """Run a command for a class; return its exit code."""
+    _heed_interrupts()
+    return class_command.run(options, _show)
 
 
 def _show(render: Callable[..., str]) -> None:
@@ -195,7 +210,7 @@ def _lint(options: argparse.Namespace) -> int:
     _expect_folder(options.submission, "DIR")
     problems = [
         problem
-        for problem in map(load_problem, _only(options.only))
+        for problem in map(load_problem, problems_named(options.only))
         if os.path.lexists(options.submission / problem.id / problem.file)
     ]
     if not problems:
@@ -203,6 +218,18 @@ def _lint(options: argparse.Namespace) -> int:
     sources = [read_source(problem, options.submission) for problem in problems]
     _show(functools.partial(lint.render, sources))
     return scoring.EXIT_POINTS_LOST if any(map(lint.is_refused, sources)) else 0
+
+
+def _submit(options: argparse.Namespace) -> int:
+    """Pack the answers into one archive; return 0 if all are accepted, else 1."""
+    return submit.run(options, _show, submit_report.render)
+
+
+def _release(options: argparse.Namespace) -> int:
+    """Make the students' repository, or bring it up to date; return 0."""
+    wanted = options.problems
+    problems = None if wanted is None else problems_named(wanted, "--problems (P= of make)")
+    return release.run(options, problems, _show, release_report.render)
 
 
 def _expect_folder(path: Path, name: str) -> None:
@@ -297,24 +324,6 @@ def _jobs(environment: Environment) -> int:
         return max(1, min(cores, 4, free // 2**30))
     device_bytes = environment.device_bytes or 2**31
     return max(1, min(cores, 9, free // (3 * 2**30), device_bytes // (2 * 2**30)))
-
-
-def _only(text: str | None) -> tuple[str, ...]:
-    """Read a list of problems; p4, P04 and 4 are p04, and blanks serve as well as commas."""
-    known = problem_ids()
-    if text is None:
-        return known
-    wanted = []
-    for part in text.replace(",", " ").split():
-        number = re.fullmatch(r"[pP]?0*(\d)", part)
-        wanted.append(f"p0{number[1]}" if number else part)
-    unknown = [part for part in wanted if part not in known]
-    if unknown or not wanted:
-        raise UsageError(
-            f"--only (P= of make): got {', '.join(unknown) or 'nothing'},"
-            f" expected some of {', '.join(known)}"
-        )
-    return tuple(p for p in known if p in wanted)
 
 
 def _seed(text: str | None) -> str:

@@ -28,6 +28,7 @@ if torch.cuda.is_available():
     found["capability"] = list(torch.cuda.get_device_capability())
     properties = torch.cuda.get_device_properties(0)
     found["device_bytes"] = properties.total_memory
+    found["device_uuid"] = str(properties.uuid)
     names = ("clock_rate", "memory_clock_rate", "memory_bus_width")
     rates = [getattr(properties, name, 0) or 0 for name in names]
     if all(rates):  # kHz, kHz and bits; a GPU without memory of its own has no such clock

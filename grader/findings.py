@@ -78,6 +78,7 @@ class TestRequest(Record):
     policy: bool = True  # the source policy is in force
     token: str = ""  # begins every line of the events: others may write into the pipe
     jailed: bool = False  # the workers, see grader/running/jail.py
+    device_uuid: str | None = None  # of the GPU, where there is one
 
 
 MEASURE_S = 1800.0  # the most that a measuring process may take
@@ -91,6 +92,8 @@ class MeasureRequest(Record):
     policy: bool = True
     token: str = ""
     jailed: bool = False
+    official: bool = False
+    device_uuid: str | None = None
 
 
 class Evidence(Record):

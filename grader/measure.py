@@ -8,14 +8,7 @@ if the two disagree the machine was busy and nothing is scored.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import errno
-import fcntl
-import os
-import tempfile
-import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -36,7 +29,7 @@ from grader.findings import (
 from grader.manifest import ROOT, Problem, load_problem
 from grader.model import MemoryFigures, SpeedFigures, Verdict
 from grader.policy.operators import opened
-from grader.running import capacity, forks, memory, speed
+from grader.running import capacity, device_lock, forks, memory, speed
 from grader.running.device_memory import DeviceMemoryFault
 from grader.running.pipe import EventPipe, read_request
 from grader.running.protocol import Ended, Reply, Status
@@ -47,8 +40,6 @@ from grader.running.stopwatch import Bench, CallFailed, Result, Timed
 _RETRIES = 2
 _NO_ROOM = "not measured: naive PyTorch does not fit this device's free memory"
 _BASELINE = ROOT / "reference" / "naive.py"
-# Another grading on this device takes minutes. Longer than that nobody measures.
-_LOCK_S = 900.0
 # The most that a file of a measured call may hold: more than any log, less than a score matrix.
 _FILE_BYTES = 2**20
 
@@ -69,7 +60,7 @@ def main() -> None:
     def emit(event: Event) -> None:
         pipe.send(write_event(event, request.token))
 
-    prepare(jailed=request.jailed)
+    prepare(jailed=request.jailed, gpu=request.device_uuid)
     try:
         torch.set_num_threads(max(1, int(capacity.cores())))
         reference.make_first_calls()
@@ -81,7 +72,8 @@ def main() -> None:
 def measure(request: MeasureRequest, emit: Callable[[Event], None]) -> None:
     """Measure every file of `request` and emit its evidence."""
     try:
-        with _device_lock(request.device):
+        # From the first context on: what a GPU has in use is read from its driver, whoever took it.
+        with device_lock.held(request.device_uuid or request.device, alone=True):
             _measure_all(request, emit)
     except _NoSharedMemory as error:  # WSL has none, for one
         reason = f"not measured: no GPU memory shared between processes ({str(error)[:120]})"
@@ -107,7 +99,7 @@ def _measure_all(request: MeasureRequest, emit: Callable[[Event], None]) -> None
             raise _NoSharedMemory(_reason(error.result)) from None
         for file in request.sources:
             try:
-                found = Measurement(bench, naive, file, emit, policy=request.policy).run()
+                found = Measurement(bench, naive, file, emit, request).run()
             except Exception as error:  # the judge's own: the next problem has its chance
                 reason = f"the judge failed: {type(error).__name__}: {error}"
                 found = _both(Verdict.INTERNAL, reason[:300])
@@ -129,15 +121,15 @@ class Measurement:
         naive: Timed,
         file: SourceFile,
         emit: Callable[[Event], None],
-        *,
-        policy: bool = True,
+        request: MeasureRequest,
     ) -> None:
         self.bench = bench
         self.problem: Problem = load_problem(file.problem)
         self.naive = Timed(naive.worker, naive.tree, self.problem.oracle)
         self.source = file.data
         self.emit = emit
-        self._rules = opened(self.problem) if policy else None
+        self._rules = opened(self.problem) if request.policy else None
+        self._blocks = speed.student_blocks(bench.device, official=request.official)
         self._budget = Budget(self.problem.limits)
         self._memory: Evidence | None = None
 
@@ -179,7 +171,7 @@ class Measurement:
         self._phase("speed of naive PyTorch")
         naive = [self._naive_block(case, overheads[1])]
         student: list[speed.Block] = []
-        for _ in range(speed.STUDENT_BLOCKS[bench.device]):
+        for _ in range(self._blocks):
             self._phase("speed of your answer", submission=True)
             try:
                 with self._submission() as worker:
@@ -363,36 +355,6 @@ def _failure(what: str, error: CallFailed) -> Evidence:
 def _both(verdict: Verdict, reason: str) -> tuple[Evidence, Evidence]:
     evidence = Evidence(verdict=verdict, reason=reason)
     return evidence, evidence
-
-
-@contextlib.contextmanager
-def _device_lock(device: str) -> Iterator[None]:
-    """One measurement at a time on a GPU, whoever runs it; on the CPU one a machine.
-
-    Something else in the lock's place, or a lock that is never given back, costs the order of
-    measurements and not the measurement.
-    """
-    uuid = torch.cuda.get_device_properties(0).uuid if device == "cuda" else "cpu"
-    path = Path(tempfile.gettempdir()) / f"grader-{os.getuid()}-{uuid}.lock"
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    try:
-        fd = os.open(path, flags, 0o600)
-    except OSError:
-        yield
-        return
-    try:
-        deadline = time.monotonic() + _LOCK_S
-        while time.monotonic() < deadline:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError as error:
-                if error.errno not in (errno.EAGAIN, errno.EACCES, errno.EINTR):
-                    break
-                time.sleep(0.1)
-        yield
-    finally:
-        os.close(fd)
 
 
 if __name__ == "__main__":

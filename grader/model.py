@@ -386,6 +386,7 @@ class Environment(Record):
     device_name: str
     capability: tuple[int, int] | None = None
     device_bytes: int | None = None
+    device_uuid: str | None = None
     chip: Chip | None = None
     driver: str | None = None
     python: str | None = None

@@ -43,7 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if run.request is not None:
         from grader.running import sandbox
 
-        sandbox.prepare(jailed=run.request.jailed)
+        sandbox.prepare(jailed=run.request.jailed, gpu=run.request.device_uuid)
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -308,9 +308,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     run = config.stash.get(_RUN, None)
-    for trial in run.trials.values() if run else ():
-        with contextlib.suppress(OSError):
-            trial.close()
+    if run is not None:
+        run.close()
     if run is not None and run.request is not None:
         from grader.running import forks
 

@@ -5,6 +5,7 @@ torch and the judge's rooms are imported when a case needs them: pytest also run
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,8 @@ class Run:
         self._wanted = config.getoption("--device")
         self.submission = Path(config.getoption("--submission"))
         self.trials: dict[str, ProblemTrial] = {}
+        self._gpu = contextlib.ExitStack()
+        self._has_gpu = False
         request_fd = config.getoption("--request-fd")
         if request_fd is not None:
             self.request = TestRequest.model_validate_json(read_request(request_fd))
@@ -53,6 +56,27 @@ class Run:
 
             self._wanted = "cuda" if torch.cuda.is_available() else "cpu"
         return self._wanted
+
+    def have_gpu(self, wait_s: float) -> bool:
+        """Keep measurements of other gradings off the GPU from now on; return whether they are.
+
+        Before that, no worker of this process starts there.
+        """
+        from grader.running import device_lock
+
+        uuid = self.request.device_uuid if self.request else None
+        if not self._has_gpu and uuid is not None:
+            lock = device_lock.held(uuid, alone=False, wait_s=wait_s)
+            self._has_gpu = self._gpu.enter_context(lock)
+        return self._has_gpu or uuid is None
+
+    def close(self) -> None:
+        """End all workers and leave the GPU to others."""
+        for trial in self.trials.values():
+            with contextlib.suppress(OSError):
+                trial.close()
+        self._gpu.close()
+        self._has_gpu = False
 
     def send(self, event: Any) -> None:
         """Tell the judge, if it listens."""
@@ -93,16 +117,21 @@ class ProblemTrial:
         self.failures = 0
         self.passed: dict[tuple[str, int], Finding] = {}
         self._sessions: dict[tuple[str, bool], Any] = {}  # by entry point, and whether on a GPU
+        self._to_compile: list[tuple[Check, Case]] = []
         self._compilers: Any = None
 
     def session(self, check: Check, case: Case) -> Any:
         """Return the session that runs `case`: on the GPU where it should be and can be."""
+        from grader.running import device_lock
         from grader.running.session import Session
 
         problem = self.problem.of(check)
         triton = problem.uses_triton
         on_gpu = self.run.device == "cuda" and (case.gpu or not triton or not _interprets())
         key = (problem.entry, on_gpu)
+        if on_gpu:
+            self.run.have_gpu(device_lock.WAIT_S)
+            self._begin_to_compile()
         if key not in self._sessions:
             self._sessions[key] = Session(
                 problem,
@@ -117,7 +146,13 @@ class ProblemTrial:
         return self._sessions[key]
 
     def compile_ahead(self, cases: list[tuple[Check, Case]]) -> None:
-        """Begin to compile, on several cores, what the cases on the GPU need."""
+        """Compile what the cases on the GPU need, on several cores: when the GPU is had."""
+        self._to_compile = cases
+        if self.run.have_gpu(wait_s=0.0):
+            self._begin_to_compile()
+
+    def _begin_to_compile(self) -> None:
+        cases, self._to_compile = self._to_compile, []
         if not cases or not self.problem.uses_triton or self.source.verdict is not None:
             return
         if self.budget.used_up() is not None:

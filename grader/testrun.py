@@ -74,6 +74,7 @@ class TestRun:
         compile_workers: int = 1,
         exit_first: bool = False,
         jailed: bool = False,
+        device_uuid: str | None = None,
         policy: bool = True,
         on_case: Callable[[str, Verdict], None] = lambda check, verdict: None,
     ) -> None:
@@ -87,6 +88,7 @@ class TestRun:
         self._compile_workers = compile_workers
         self._exit_first = exit_first
         self._jailed = jailed
+        self._device_uuid = device_uuid
         self._policy = policy
         self._on_case = on_case
         self._spent_s = self._lost_s = 0.0
@@ -186,6 +188,7 @@ class TestRun:
             policy=self._policy,
             token=secrets.token_hex(),
             jailed=self._jailed,
+            device_uuid=self._device_uuid,
         )
         limits, ending = self.problem.limits, Ending()
         deadline_s = limits.total_s + limits.lost_s + _JUDGE_S

@@ -15,7 +15,7 @@ from grader.running import inspection
 @functools.cache
 def _fault() -> str | None:
     try:
-        inspection.inspect(cuda=False)
+        inspection.inspect(gpu=None)
     except inspection.JailFault as fault:
         return str(fault)
     return None

@@ -68,15 +68,15 @@ FAULTS = (
     fault(
         "official mode looks at no jail",
         "cli.py",
-        "    if jailed:\n        _inspect_jail(environment)\n",
-        "",
+        "            inspection.inspect(gpu=environment.device_uuid)",
+        "            pass",
         "jail",
     ),
     fault(
         "the test process jails nobody",
         "pytest_plugin.py",
-        "sandbox.prepare(jailed=run.request.jailed)",
-        "sandbox.prepare(jailed=False)",
+        "jailed=run.request.jailed, gpu",
+        "jailed=False, gpu",
         "hostile",
         "jail",
     ),
@@ -699,10 +699,10 @@ FAULTS = (
         "render_classroom",
     ),
     fault(
-        "a link in an upload to Gradescope is followed",
+        "an archive that is an upload is not looked into",
         "package/upload.py",
-        "if stat.S_ISREG((Path(folder) / name).lstat().st_mode):",
-        "if stat.S_ISREG((Path(folder) / name).stat().st_mode):",
+        "contents = archives.read(_inner(upload))",
+        "contents = archives.read(upload)",
         "package",
     ),
     fault(

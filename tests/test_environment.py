@@ -72,13 +72,14 @@ def test_the_real_probe_runs_here():
     assert "cuda_build" in environment._probe_torch()
 
 
-RATES = {"clock_rate": 1_980_000, "memory_clock_rate": 3_201_000, "memory_bus_width": 6144}
+RATES = {"clock_rate": 1_980_000, "memory_clock_rate": 3_201_000, "memory_bus_width": 6016}
 
 
 @pytest.mark.parametrize("missing", [None, *RATES])
 def test_the_probe_asks_for_the_rates_of_a_gpu(monkeypatch, capsys, missing):
     rates = {name: rate for name, rate in RATES.items() if name != missing}
-    properties = types.SimpleNamespace(total_memory=8, multi_processor_count=132, **rates)
+    known = {"total_memory": 8, "uuid": "8f6d", "multi_processor_count": 132}
+    properties = types.SimpleNamespace(**known, **rates)
     cuda = types.SimpleNamespace(
         is_available=lambda: True,
         get_device_name=lambda: "NVIDIA H200",
@@ -91,6 +92,7 @@ def test_the_probe_asks_for_the_rates_of_a_gpu(monkeypatch, capsys, missing):
     exec(environment._PROBE, {})
     found = Environment(**json.loads(capsys.readouterr().out))
     assert (found.device_name, found.device_bytes) == ("NVIDIA H200", 8)
+    assert found.device_uuid == "8f6d"
     expected = None if missing else RECORDED_CHIP
     assert found.chip == expected
 

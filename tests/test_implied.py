@@ -66,7 +66,7 @@ def chip(multiprocessors, clock_mhz, memory_clock_mhz, memory_bus_bits):
 
 GPUS = {
     # NVIDIA, H200 Tensor Core GPU data sheet; read from the device 2026-11-22.
-    "H200": Gpu("NVIDIA H200", (9, 0), chip(132, 1980, 3201, 6144), 139.8, 4800, 989),
+    "H200": Gpu("NVIDIA H200", (9, 0), chip(132, 1980, 3201, 6016), 139.8, 4800, 989),
     # NVIDIA, H100 Tensor Core GPU data sheet, SXM5.
     "H100": Gpu("NVIDIA H100 80GB HBM3", (9, 0), chip(132, 1980, 2619, 5120), 79.2, 3350, 989),
     # NVIDIA, A100 Tensor Core GPU data sheet, SXM4 80 GB.
@@ -159,11 +159,11 @@ def test_what_the_rule_gives():
     """The targets as they are, for whoever changes the rule."""
     found = {name: [gpu.targets(id).full for id in TRITON] for name, gpu in GPUS.items()}
     assert found == {
-        "H200": [1.7, 4.4, 10.0, 5.1, 41.0, 39.0, 2.6, 6.9],
+        "H200": [1.7, 4.4, 11.0, 5.2, 41.0, 40.0, 2.6, 7.1],
         "H100": [1.7, 6.3, 15.0, 7.3, 29.0, 28.0, 3.7, 9.7],
         "A100": [1.7, 4.1, 10.0, 4.3, 18.0, 17.0, 2.1, 5.7],
-        "T4": [1.7, 0.26, 0.66, 0.46, 3.9, 3.7, 0.21, 0.6],
-        "L4": [1.7, 8.0, 20.0, 11.0, 60.0, 60.0, 5.5, 11.0],
+        "T4": [1.7, 0.26, 0.66, 0.47, 3.9, 3.7, 0.21, 0.6],
+        "L4": [1.7, 8.0, 20.0, 11.0, 60.0, 60.0, 5.6, 11.0],
         "RTX 4090": [1.7, 5.8, 14.0, 5.4, 60.0, 60.0, 2.5, 6.0],
     }
 

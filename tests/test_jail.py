@@ -25,8 +25,8 @@ def walls(monkeypatch):
     whole = jail.enclose
 
     def change(alter):
-        def enclose(command, folder, files, *, cuda):
-            made = whole(command, folder, files, cuda=cuda)
+        def enclose(command, folder, files, *, gpu):
+            made = whole(command, folder, files, gpu=gpu)
             at = made.index("--")
             return [*alter(made[:at]), *made[at:]]
 
@@ -68,7 +68,7 @@ def in_place(old, new):
 def test_the_jail_holds():
     require_jail()
     before = set(usage.descendants(os.getpid()))
-    inspection.inspect(cuda=False)
+    inspection.inspect(gpu=None)
     assert set(usage.descendants(os.getpid())) <= before
 
 
@@ -84,6 +84,9 @@ HOLES = [
         also("--ro-bind", f"{ROOT}/solutions", f"{ROOT}/solutions"),
         "solutions is in view",
     ),
+    ("ipc", without("--unshare-ipc"), "its ipc namespace is the judge's"),
+    ("uts", without("--unshare-uts", "--hostname"), "its uts namespace is the judge's"),
+    ("cgroup", without("--unshare-cgroup-try"), "its cgroup namespace is the judge's"),
     ("proc", in_place("--proc", "--ro-bind=/proc"), "other processes are in view"),
     ("dev", in_place("--dev", "--dev-bind=/dev"), "is in view"),
 ]
@@ -99,7 +102,7 @@ def test_a_hole_is_found(walls, alter, told):
                 pytest.skip("there is no network to be reached")
     walls(alter)
     with pytest.raises(inspection.JailFault, match="the jail does not hold") as fault:
-        inspection.inspect(cuda=False)
+        inspection.inspect(gpu=None)
     assert told in str(fault.value)
 
 
@@ -117,14 +120,27 @@ def test_a_limit_that_nobody_keeps_is_found(monkeypatch, limit, begins):
     monkeypatch.setattr(warden.Warden, "_excess", blind)
     monkeypatch.setattr(inspection, "_TIMEOUT_S", 2.0)
     with pytest.raises(inspection.JailFault, match=f"the limit of {limit} is not kept"):
-        inspection.inspect(cuda=False)
+        inspection.inspect(gpu=None)
+
+
+def test_a_compiler_that_does_not_work_in_the_jail_is_found(tmp_path, monkeypatch):
+    require_jail()
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    inspection._expect_compiler(folder)
+    monkeypatch.setattr(jail, "compiler", lambda: "/usr/bin/false")
+    with pytest.raises(inspection.JailFault, match="false does not work in the jail, and Triton"):
+        inspection._expect_compiler(folder)
+    monkeypatch.setattr(jail, "compiler", lambda: None)
+    with pytest.raises(inspection.JailFault, match="install gcc, or set CC"):
+        inspection._expect_compiler(folder)
 
 
 def test_a_process_that_outlives_the_jail_is_found(walls, monkeypatch):
     monkeypatch.setattr(inspection, "_GONE_S", 0.5)
     walls(without("--unshare-pid", "--disable-userns", "--die-with-parent"))
     with pytest.raises(inspection.JailFault, match="a process outlived it"):
-        inspection.inspect(cuda=False)
+        inspection.inspect(gpu=None)
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,7 @@
 """Speed and memory of complete problems: what is evidence, and what becomes of all that fails."""
 
 import contextlib
-import fcntl
 import os
-import threading
-import time
 
 import pytest
 import torch
@@ -13,13 +10,15 @@ from grader import measure
 from grader.findings import Evidence, Measured, MeasureRequest, Phase, SourceFile
 from grader.manifest import BenchmarkTable, load_problem
 from grader.model import Verdict
-from grader.running import capacity, session, speed
+from grader.running import capacity, device_lock, session, speed
 from grader.running.device_memory import DeviceMemoryFault
 from grader.running.protocol import Ended, Reply, Status
 from grader.running.speed import Block
 from grader.running.stopwatch import Bench, CallFailed, Timed
 from tests.forked import forked_workers
 from tests.harness import model_answer
+
+REQUEST = MeasureRequest(sources=(), device="cpu")
 
 TELLTALE = """
 
@@ -69,7 +68,7 @@ def found():
     with forked_workers(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(measure, "Sandbox", session.Sandbox)
         patch.setattr(measure, "load_problem", lambda problem_id: problem)
-        patch.setattr(speed, "STUDENT_BLOCKS", {"cpu": 1})
+        patch.setattr(speed, "_STUDENT_BLOCKS", {"cpu": 1})
         # Neighbours may be busy: that is the subject of another test.
         patch.setattr(measure.performance, "MAX_DRIFT_PERCENT", 1000.0)
         phases, evidence = measured(*sources)
@@ -165,7 +164,7 @@ def measurement(monkeypatch):
     """A measurement of p01 whose blocks take what `milliseconds` says, one after the other."""
     events = []
     file = SourceFile.of("p01", b"")
-    run = measure.Measurement(Bench("cpu"), Timed(None, None, "x"), file, events.append)
+    run = measure.Measurement(Bench("cpu"), Timed(None, None, "x"), file, events.append, REQUEST)
     monkeypatch.setattr(run, "_submission", contextlib.nullcontext)
     monkeypatch.setattr(run, "_attach", lambda worker: worker)
     monkeypatch.setattr(speed, "overhead", lambda *_: 0.0)
@@ -288,7 +287,7 @@ def test_host_memory_is_measured_in_workers_that_are_not_forked(monkeypatch):
         return contextlib.nullcontext()
 
     file, baseline = SourceFile.of("p01", b""), Timed(None, None, "x")
-    run = measure.Measurement(Bench("cpu"), baseline, file, lambda event: None)
+    run = measure.Measurement(Bench("cpu"), baseline, file, lambda event: None, REQUEST)
     monkeypatch.setattr(measure, "Sandbox", start)
     monkeypatch.setattr(run, "_attach", lambda worker: worker)
     monkeypatch.setattr(run, "_naive_memory", list)
@@ -329,61 +328,52 @@ def test_a_fault_of_the_judge_stays_with_its_problem(no_worker, monkeypatch):
     assert evidence[1].speed == right
 
 
-@pytest.fixture
-def lock(tmp_path, monkeypatch):
-    monkeypatch.setattr(measure.tempfile, "gettempdir", lambda: str(tmp_path))
-    monkeypatch.setattr(measure, "_LOCK_S", 0.3)
-    return tmp_path / f"grader-{os.getuid()}-cpu.lock"
+@pytest.mark.parametrize(
+    ("device", "official", "blocks"),
+    [("cpu", False, 3), ("cpu", True, 3), ("cuda", False, 1), ("cuda", True, 3)],
+)
+def test_where_points_count_a_gpu_has_as_many_blocks_as_a_cpu(device, official, blocks):
+    assert speed.student_blocks(device, official=official) == blocks
 
 
-@pytest.mark.parametrize("kind", ["folder", "pipe", "link", "dangling link", "no rights", "device"])
-def test_something_else_in_the_place_of_the_lock_costs_nothing(lock, tmp_path, kind):
-    precious = tmp_path / "precious"
-    precious.write_text("kept")
-    if kind == "folder":
-        lock.mkdir()
-    elif kind == "pipe":
-        os.mkfifo(lock)
-    elif kind == "no rights":
-        lock.touch(0)
-    else:
-        targets = {"link": precious, "dangling link": tmp_path / "none", "device": "/dev/full"}
-        lock.symlink_to(targets[kind])
-    begin = time.monotonic()
-    with measure._device_lock("cpu"):
-        pass
-    assert time.monotonic() - begin < 2.0
-    assert precious.read_text() == "kept" and not (tmp_path / "none").exists()
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_on_a_gpu_an_empty_go_comes_before_each(device):
+    class Recorded:
+        """A bench that notes which goes are empty."""
+
+        capacity = 2**30
+
+        def __init__(self):
+            self.device, self.empty = device, []
+
+        def layout(self, problem, case):
+            return Recorded.Size()
+
+        class Size:
+            total_bytes = 2**20
+
+        def go(self, *_, sets=1, null=False, watched=False):
+            self.empty.append(null)
+            return 0.02, []
+
+    bench, timed, problem = Recorded(), Timed(None, None, "x"), load_problem("p01")
+    case = problem.benchmarks_on("cpu")[0]
+    block = speed.run_block(
+        bench, timed, problem, case, overhead_s=0.0, margin_of=lambda result: 0.0
+    )
+    real = len(block.seconds) + 2
+    assert bench.empty == ([True, False] * real if device == "cuda" else [False] * real)
 
 
-def test_one_measures_at_a_time_and_the_next_when_the_first_is_done(lock, monkeypatch):
-    monkeypatch.setattr(measure, "_LOCK_S", 20.0)
-    order = []
+def test_nobody_else_has_the_device_while_it_is_measured(monkeypatch):
+    seen = []
 
-    def second():
-        with measure._device_lock("cpu"):
-            order.append("second")
+    def look(request, emit):
+        with device_lock.held("uuid-of-a-test", alone=False, wait_s=0.0) as had:
+            seen.append(had)
 
-    thread = threading.Thread(target=second)
-    with measure._device_lock("cpu"):
-        thread.start()
-        time.sleep(0.3)
-        order.append("first")
-    thread.join(5.0)
-    assert order == ["first", "second"]
-
-
-def test_a_lock_that_is_never_given_back_costs_the_order_alone(lock):
-    with open(lock, "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        begin = time.monotonic()
-        with measure._device_lock("cpu"):
-            assert 0.2 < time.monotonic() - begin < 3.0
-
-
-def test_the_lock_is_given_back_whatever_happens(lock):
-    with pytest.raises(ZeroDivisionError), measure._device_lock("cpu"):
-        raise ZeroDivisionError
-    begin = time.monotonic()
-    with measure._device_lock("cpu"):
-        assert time.monotonic() - begin < 0.2
+    monkeypatch.setattr(measure, "_measure_all", look)
+    request = MeasureRequest(sources=(), device="cuda", device_uuid="uuid-of-a-test")
+    measure.measure(request, lambda event: None)
+    look(None, None)
+    assert seen == [False, True]

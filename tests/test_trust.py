@@ -49,7 +49,7 @@ def test_a_probe_tries_to_write_to_so_many_places(monkeypatch):
     monkeypatch.setattr(inspection, "_jailed", jailed)
     monkeypatch.setattr(jail, "bubblewrap", lambda: "bwrap")
     with pytest.raises(inspection.JailFault, match="seen enough"):
-        inspection.inspect(cuda=False)
+        inspection.inspect(gpu=None)
     assert len(asked[0]["read_only"]) == 7 and "write to seven places" in WORDS
 
 

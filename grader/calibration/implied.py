@@ -41,10 +41,10 @@ from grader.manifest import ROOT, ManifestError, Problem, Targets
 from grader.model import Chip
 
 RECORD = ROOT / "docs" / "records" / "nvidia-h200-2026-11-22.json"
-# The GPU of the record: benchmarks/records has its clocks, docs/pictures/hardware.py the rest.
+# The GPU of the record, as its driver reports it (2026-11-23).
 RECORDED_NAME, RECORDED_CAPABILITY = "NVIDIA H200", (9, 0)
 RECORDED_CHIP = Chip(
-    multiprocessors=132, clock_mhz=1980, memory_clock_mhz=3201, memory_bus_bits=6144
+    multiprocessors=132, clock_mhz=1980, memory_clock_mhz=3201, memory_bus_bits=6016
 )
 
 # Operations (two per multiply-add) of 16-bit dots with fp32 sums, per multiprocessor and clock,

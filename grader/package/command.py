@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from grader.environment import EnvironmentFault
-from grader.manifest import ManifestError, problem_ids
+from grader.manifest import ManifestError, problem_ids, problems_named
 from grader.package import github, gradescope
 
 
@@ -43,19 +43,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     flow.add_argument("--ref", default="main", help="its branch, tag or commit (default: main)")
 
 
-def run(
-    options: argparse.Namespace,
-    only: Callable[[str | None], tuple[str, ...]],
-    say: Callable[[str], None],
-) -> int:
-    """Write the files of a platform and `say` where they are; `only` reads a list of problems.
+def run(options: argparse.Namespace, say: Callable[[str], None]) -> int:
+    """Write the files of a platform and `say` where they are; return the exit code.
 
     Raises:
         PackageError: an option cannot be used.
         EnvironmentFault: a file cannot be written.
     """
     if options.platform == "gradescope":
-        path, data = options.output, _gradescope(options, only(options.only))
+        path, data = options.output, _gradescope(options)
         if not path.absolute().parent.is_dir():
             raise PackageError(f"--output: no such folder: {path.absolute().parent}")
         if path.is_dir():
@@ -73,7 +69,8 @@ def run(
     return 0
 
 
-def _gradescope(options: argparse.Namespace, wanted: tuple[str, ...]) -> bytes:
+def _gradescope(options: argparse.Namespace) -> bytes:
+    wanted = problems_named(options.only)
     if not 2 <= options.minutes <= gradescope.MAX_MINUTES:
         raise PackageError(
             f"--minutes: got {options.minutes}, expected 2 to {gradescope.MAX_MINUTES}"

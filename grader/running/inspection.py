@@ -45,7 +45,7 @@ class JailFault(Exception):
     """The jail cannot be made on this machine, or does not hold; says what to do."""
 
 
-def inspect(*, cuda: bool) -> None:
+def inspect(*, gpu: str | None) -> None:
     """Let a probe try to break out.
 
     Raises:
@@ -56,8 +56,8 @@ def inspect(*, cuda: bool) -> None:
     reaper.adopt_orphans()
     folder = Path(tempfile.mkdtemp(prefix="inspection-", dir=scratch.folder()))
     try:
-        _expect_walls(folder, cuda=cuda)
-        if cuda:
+        _expect_walls(folder, gpu=gpu)
+        if gpu is not None:
             _expect_compiler(folder)
         for name, program in (("memory", _HOG), ("processes", _BOMB)):
             _expect_limit(folder, name, program)
@@ -65,7 +65,7 @@ def inspect(*, cuda: bool) -> None:
         scratch.remove_tree(folder)
 
 
-def _expect_walls(folder: Path, *, cuda: bool) -> None:
+def _expect_walls(folder: Path, *, gpu: str | None) -> None:
     secret = scratch.folder() / "secret"
     secret.touch()
     asked = {
@@ -78,14 +78,14 @@ def _expect_walls(folder: Path, *, cuda: bool) -> None:
         "namespaces": _NAMESPACES,
     }
     command = [sys.executable, "-I", "-S", str(_PROBE), json.dumps(asked)]
-    with _jailed(command, folder, cuda=cuda) as child:
+    with _jailed(command, folder, gpu=gpu) as child:
         try:
             out, _ = child.communicate(timeout=_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             raise JailFault("the jail was not made in time: is the machine busy?") from None
     text = out.decode("utf-8", "replace").strip()
     try:
-        holes = _holes(json.loads(text.splitlines()[-1]), cuda=cuda)
+        holes = _holes(json.loads(text.splitlines()[-1]), gpu=gpu)
     except (ValueError, IndexError, KeyError, TypeError):
         said = (text.splitlines() or ["it said nothing"])[-1][:200]
         raise JailFault(f"the jail cannot be made ({said}); {_REMEDY}") from None
@@ -93,13 +93,13 @@ def _expect_walls(folder: Path, *, cuda: bool) -> None:
         raise JailFault(f"the jail does not hold: {'; '.join(holes)}")
 
 
-def _holes(found: dict[str, Any], *, cuda: bool) -> list[str]:
+def _holes(found: dict[str, Any], *, gpu: str | None) -> list[str]:
     """Say what a probe could do that it must not be able to."""
     holes = [f"{path} is in view" for path in found["seen"]]
     holes += [f"{path} can be written to" for path in found["written"]]
     holes += [f"{path} has no limit" for path in found["unlimited"]]
     devices = set(found["devices"]) - _DEVICES
-    if cuda:
+    if gpu is not None:
         devices = {name for name in devices if not name.startswith("nvidia")}
     holes += [f"/dev/{name} is in view" for name in sorted(devices)]
     ours = {name: os.readlink(f"/proc/self/ns/{name}") for name in _NAMESPACES}
@@ -150,7 +150,7 @@ def _expect_limit(folder: Path, name: str, program: str) -> None:
 
 @contextlib.contextmanager
 def _jailed(
-    command: list[str], folder: Path, files: Sequence[Path] = (), *, cuda: bool = False
+    command: list[str], folder: Path, files: Sequence[Path] = (), *, gpu: str | None = None
 ) -> Iterator[subprocess.Popen]:
     """Run a command in the jail, end it, and see that nothing of it is left.
 
@@ -159,7 +159,7 @@ def _jailed(
     """
     before = set(usage.descendants(os.getpid()))
     child = reaper.start(
-        jail.enclose(command, folder, files, cuda=cuda),
+        jail.enclose(command, folder, files, gpu=gpu),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -5,7 +5,7 @@ and one submitted file, all read-only; folders of limited size that vanish with 
 network, IPC and users of its own, of which there are none; and of devices the GPU that is graded on
 and those without contents. What it takes of memory and processes is watched from outside
 (grader/running/warden.py). Whether all this holds here is tried out before anything is graded
-(grader/running/jail_test.py). bubblewrap 0.8 or newer: `man bwrap`.
+(grader/running/inspection.py). bubblewrap 0.8 or newer: `man bwrap`.
 """
 
 from __future__ import annotations
@@ -34,14 +34,21 @@ _GPUS = Path("/proc/driver/nvidia/gpus")
 _DRIVER = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
 
 _kernels: Path | None = None
+_gpu: str | None = None
 
 
-def require() -> None:
-    """Put every worker that this process starts from now on into the jail."""
-    global _kernels
+def require(gpu: str | None) -> None:
+    """Put every worker that this process starts from now on into the jail, with this GPU (UUID)."""
+    global _kernels, _gpu
+    _gpu = gpu
     if _kernels is None:
         _kernels = scratch.folder() / "kernels"
         _kernels.mkdir()
+
+
+def gpu() -> str | None:
+    """Return the UUID of the GPU that jailed workers of this process may use."""
+    return _gpu
 
 
 def kernels() -> Path | None:
@@ -61,8 +68,10 @@ def bubblewrap() -> str | None:
     return shutil.which("bwrap")
 
 
-def enclose(command: list[str], folder: Path, files: Sequence[Path], *, cuda: bool) -> list[str]:
-    """Return the command that runs `command` in the jail.
+def enclose(
+    command: list[str], folder: Path, files: Sequence[Path], *, gpu: str | None
+) -> list[str]:
+    """Return the command that runs `command` in the jail, with the GPU of this UUID or with none.
 
     Its working directory is `folder`, an empty one of its own in the place of ours, but for `files`
     of ours. Open descriptors are passed on, the environment too.
@@ -77,7 +86,7 @@ def enclose(command: list[str], folder: Path, files: Sequence[Path], *, cuda: bo
         *("--proc", "/proc", "--dev", "/dev"),
         *("--size", str(TMP_BYTES), "--tmpfs", "/dev/shm"),
     ]
-    for device in _devices() if cuda else ():
+    for device in _devices(gpu) if gpu is not None else ():
         walls += ["--dev-bind", device, device]
     walls += ["--size", str(FOLDER_BYTES), "--tmpfs", str(folder)]
     if _kernels is not None:
@@ -123,11 +132,8 @@ def compiler() -> str | None:
 
 
 @functools.cache
-def _devices() -> list[str]:
-    """Return the device nodes of the GPU that CUDA shows first, those of all if it is not known."""
-    import torch
-
-    uuid = f"GPU-{torch.cuda.get_device_properties(0).uuid}"
+def _devices(uuid: str) -> list[str]:
+    """Return the device nodes of one GPU, those of all where the driver does not know it."""
     nodes = [path for path in _DRIVER if os.path.exists(path)]
     for information in _GPUS.glob("*/information"):
         fields = dict(
@@ -135,6 +141,6 @@ def _devices() -> list[str]:
             for line in information.read_text(encoding="utf-8").splitlines()
             if ":" in line
         )
-        if fields.get("GPU UUID") == uuid:
+        if fields.get("GPU UUID") == f"GPU-{uuid}":
             return [f"/dev/nvidia{fields['Device Minor']}", *nodes]
     return [*map(str, sorted(Path("/dev").glob("nvidia[0-9]*"))), *nodes]

@@ -3,8 +3,8 @@
 A dispatch mode sees every aten operator of a thread, forward and in autograd's backward pass, which
 takes the modes of its caller along to threads of its own; threads that Python starts get a mode
 each. A function mode sees what becomes Python's numbers without an operator (.tolist(), .numpy()).
-What Triton does in a launch and what the judge does are not the submission's. Timed calls run
-without it.
+What Triton does in a launch and what the judge does are not the submission's. Of the timed calls
+one is looked at, whose time does not count.
 
 Not seen: other processes, compiled libraries that are handed a pointer, the text of a printed
 tensor, and what takes the modes off their stack by PyTorch's private functions, since it runs in

@@ -111,7 +111,8 @@ class Sandbox:
             *(str(program), str(theirs.fileno())),
         ]
         if self._jailed:
-            command = jail.enclose(command, self._folder, [path, program], cuda=device == "cuda")
+            gpu = jail.gpu() if device == "cuda" else None
+            command = jail.enclose(command, self._folder, [path, program], gpu=gpu)
         self._process = forked or reaper.start(
             command,
             stdin=subprocess.DEVNULL,
@@ -302,13 +303,13 @@ class Sandbox:
         self.close()
 
 
-def prepare(*, jailed: bool) -> None:
+def prepare(*, jailed: bool, gpu: str | None) -> None:
     """Say how the workers of this process start from now on: in a jail, or forked from a server.
 
     The server imports while this process does other things; `forks.close_server` ends it.
     """
     if jailed:
-        jail.require()
+        jail.require(gpu)
     else:
         forks.open_server(server_environment())
 

@@ -22,8 +22,11 @@ _GOES_SHORT = 21
 _GO_S = 0.010  # a go should be this long: 50 times what one hand-over to the worker varies by
 _NULL_GOES = 12  # their lowest quarter is what a go costs at least
 _MAX_SETS = 32
-# Blocks of the submission, each in a worker of its own and between two of the baseline.
-STUDENT_BLOCKS = {"cuda": 1, "cpu": 3}
+# Blocks of the submission, each in a worker of its own and between two of the baseline. Where
+# points count a GPU has three too: the same answer came out up to 10 % apart from worker to worker,
+# p01, whose time is that of launching, up to 55 % (H200, 2026-11-23).
+_STUDENT_BLOCKS = {"cuda": 1, "cpu": 3}
+_OFFICIAL_BLOCKS = 3
 # Peak bytes of naive per score, forward and backward, with what torch's allocator cannot reuse.
 # Measured as reserved memory on an H200, 2026-11-21 (docs/records): 12.0 (p04) and 19.8 (p08).
 _NAIVE_BYTES_PER_SCORE = {False: 14, True: 20}
@@ -45,6 +48,11 @@ class Block:
     def per_call_ms(self, overhead_s: float) -> list[float]:
         """Milliseconds per call of every go, the overhead of a go subtracted."""
         return [1000.0 * (s - overhead_s) / self.sets for s in self.seconds]
+
+
+def student_blocks(device: str, *, official: bool) -> int:
+    """Return how many blocks of the submission are timed."""
+    return max(_STUDENT_BLOCKS[device], _OFFICIAL_BLOCKS if official else 1)
 
 
 def fitting_shapes(problem: Problem, device: str) -> Iterator[Case]:
@@ -86,12 +94,16 @@ def run_block(
 ) -> Block:
     """Time a block of goes; `margin_of` returns error / allowed of the outputs of one call.
 
-    A first go, not counted, compiles and autotunes; a second says how many calls make a go.
+    A first go, not counted, compiles and autotunes; a second says how many calls make a go. On a
+    GPU an empty one comes before each: without it a go took a submission 0.2 ms longer than the
+    baseline, whose worker had not slept while an output was verified (H200, 2026-11-23).
     """
     layout = bench.layout(problem, case)
     margins = [0.0]
 
     def go(sets: int, *, watched: bool = False) -> float:
+        if bench.device == "cuda":
+            bench.go(timed, problem, case, layout, null=True)
         seconds, results = bench.go(timed, problem, case, layout, sets=sets, watched=watched)
         margins.extend(map(margin_of, results))
         return seconds

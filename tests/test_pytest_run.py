@@ -1,0 +1,59 @@
+"""What a test process shares with others: the GPU, on which a measurement wants to be alone."""
+
+import dataclasses
+import os
+from types import SimpleNamespace
+
+from grader import pytest_run
+from grader.findings import SourceFile, TestRequest
+from grader.manifest import load_problem
+from grader.running import compilers, device_lock
+from tests.harness import model_answer
+
+UUID = "uuid-of-a-test-process"
+
+
+class Compiling:
+    """Stands for workers that compile."""
+
+    def wait(self, seconds=None):
+        pass
+
+
+def had_alone():
+    with device_lock.held(UUID, alone=True, wait_s=0.0) as had:
+        return had
+
+
+def test_a_test_process_starts_nothing_on_a_gpu_that_is_measured(monkeypatch):
+    source = SourceFile.of("p04", model_answer("p04").encode())
+    request = TestRequest(source=source, device="cuda", seed="5eed", device_uuid=UUID)
+    monkeypatch.setattr(pytest_run, "read_request", lambda fd: request.model_dump_json().encode())
+    events = os.open(os.devnull, os.O_WRONLY)
+    options = {"--request-fd": 0, "--events-fd": events}
+    config = SimpleNamespace(getoption=lambda name: options.get(name, "."))
+    began = []
+    monkeypatch.setattr(compilers, "Compilers", lambda *_: began.append(1) or Compiling())
+    problem = load_problem("p04")
+    check = problem.check("plain")
+    case = dataclasses.replace(problem.cases(check, "5eed", "cuda")[0], gpu=True)
+    run = pytest_run.Run(config)
+    with device_lock.held(UUID, alone=True):
+        run.trial(problem).compile_ahead([(check, case)])
+        assert not began and not run.have_gpu(0.0)
+    run.trial(problem).session(check, case)
+    assert began == [1] and not had_alone()
+    run.close()
+    assert had_alone()
+
+
+def test_a_free_gpu_is_had_at_once(monkeypatch):
+    request = TestRequest(
+        source=SourceFile.of("p04", b""), device="cuda", seed="5eed", device_uuid=UUID
+    )
+    monkeypatch.setattr(pytest_run, "read_request", lambda fd: request.model_dump_json().encode())
+    options = {"--request-fd": 0, "--events-fd": os.open(os.devnull, os.O_WRONLY)}
+    run = pytest_run.Run(SimpleNamespace(getoption=lambda name: options.get(name, ".")))
+    assert run.have_gpu(0.0) and not had_alone()
+    run.close()
+    assert had_alone()
