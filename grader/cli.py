@@ -39,6 +39,8 @@ from grader.submit import command as submit
 
 EXIT_USAGE = 2
 EXIT_ENVIRONMENT = 4
+# What one problem takes, without and with a jail: right answers passed in containers of this size.
+_LEAST_BYTES = {False: 600 * 2**20, True: 960 * 2**20}
 
 
 class UsageError(Exception):
@@ -130,9 +132,10 @@ def _surroundings(
     """Look at this machine, find its speed targets, and see that no submission can break out.
 
     Raises:
-        EnvironmentFault: it could; nothing is graded for credit then.
+        EnvironmentFault: it could, or memory is short; nothing is graded for credit then.
     """
     environment = probe(options.device)
+    _expect_memory(jailed=jailed)
     calibration = find_calibration(options.calibration, environment)
     if calibration:
         notes = (*environment.notes, *changed_versions(calibration, environment))
@@ -146,6 +149,20 @@ def _surroundings(
             " can be graded, not for credit"
         ) from None
     return environment, calibration
+
+
+def _expect_memory(*, jailed: bool) -> None:
+    """Refuse a machine on which the kernel would end right answers for want of memory.
+
+    Raises:
+        EnvironmentFault: less is free than one problem takes.
+    """
+    free, least = capacity.free_bytes(), _LEAST_BYTES[jailed]
+    if free < least:
+        what = " for workers in a jail" if jailed else ""
+        raise EnvironmentFault(
+            f"got {free >> 20} MiB of free memory, expected {least >> 20} MiB or more{what}"
+        )
 
 
 def _totals(request: Request) -> dict[str, int]:

@@ -17,6 +17,7 @@ from grader.inputs import case_seed, make_inputs
 from grader.manifest import ROOT, ManifestError, load_problem, problem_ids
 from grader.model import GradeRecord, SpeedFigures, Verdict
 from grader.render import classroom50
+from grader.running import capacity
 from tests.harness import model_answer
 from tests.records import CPU, H200, in_this_process, write_answers
 
@@ -421,3 +422,14 @@ def test_colour_is_for_terminals_that_want_it(run, wrong, monkeypatch, variables
     run("--submission", wrong, "--only", "p02")
     assert ("\x1b[" in stream.getvalue()) is colour
     assert "wrong signature" in stream.getvalue()
+
+
+@pytest.mark.parametrize("options", [[], ["--jail"]])
+def test_a_machine_without_the_memory_for_one_problem_is_refused(run, wrong, monkeypatch, options):
+    least = cli._LEAST_BYTES[bool(options)]
+    monkeypatch.setattr(cli.inspection, "inspect", lambda gpu: None)
+    for free, codes in ((least - 1, {4}), (least, {1})):
+        monkeypatch.setattr(capacity, "free_bytes", lambda free=free: free)
+        code, _, err = run("--submission", wrong, "--only", "p02", *options)
+        assert code in codes
+        assert (f"got {free >> 20} MiB of free memory, expected" in err) is (code == 4)
