@@ -15,7 +15,7 @@ import yaml
 from grader import cli, exports
 from grader.manifest import ROOT, load_problem, problem_ids
 from grader.options import parser_of
-from grader.package import github
+from grader.package import github, gradescope
 from grader.render import junit
 from tests.records import write_answers
 from tests.test_render_classroom import JOB, result50_of
@@ -39,8 +39,20 @@ def test_commands_have_the_options_that_are_named():
     assert (github.platform, github.judge, github.ref) == ("github", "OWNER/REPO", "main")
     assert classroom.classroom and classroom.markdown and classroom.exit_zero
     assert jenkins.junit and jenkins.exit_zero
-    assert (zipped.platform, zipped.minutes, zipped.only) == ("gradescope", 10, None)
-    assert (some.minutes, some.only, some.official) == (20, "p01,p02", False)
+    assert (zipped.platform, zipped.minutes, zipped.only) == ("gradescope", 40, None)
+    assert (some.minutes, some.only, some.official) == (10, "p01,p02", False)
+    assert "after 10 minutes, or up to 40" in PAGE
+    assert (gradescope.DEFAULT_MINUTES, gradescope.MAX_MINUTES) == (10, 40)
+
+
+def test_what_the_page_says_of_memory_and_hanging_calls_is_so():
+    text = " ".join(PAGE.split())
+    local, jailed = (cli._LEAST_BYTES[jailed] >> 20 for jailed in (False, True))
+    assert f"Without {local} MiB of free memory, or {jailed} MiB in a jail" in text
+    limits = [load_problem(id).limits for id in problem_ids()]
+    assert "calls that hang take up to 35 s, slow ones 5 minutes" in text
+    assert max(limit.lost_s for limit in limits) == 35
+    assert max(limit.total_s for limit in limits) == 5 * 60
 
 
 def test_commands_that_package_do_so(tmp_path, monkeypatch):
@@ -130,7 +142,7 @@ def test_points_without_a_gpu_are_those_of_the_problems():
             if part in ("correctness", "work") or p.benchmarks_on("cpu")
         )
         assert available == points
-    assert "77 for p01 to p07 and 35 for p08 and p09" in PAGE
+    assert "77 for p01 to p07, 35 for p08 and p09" in PAGE
 
 
 def test_what_github_is_told_is_in_the_workflow():
