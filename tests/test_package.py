@@ -175,6 +175,12 @@ def test_what_cannot_be_packaged_is_refused(capfd, options, message):
     assert code == 2 and message in capfd.readouterr().err
 
 
+def test_a_release_for_students_packages_nothing(tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr(gradescope, "TEMPLATES", tmp_path / "templates")
+    assert package("gradescope", "--output", tmp_path / "a.zip") == 2
+    assert "got the students' release, expected the course's checkout" in capfd.readouterr().err
+
+
 def test_a_zip_that_cannot_be_written_is_said(tmp_path, capfd, monkeypatch):
     def full(self, data):
         raise OSError(28, "No space left on device")

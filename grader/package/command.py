@@ -50,6 +50,8 @@ def run(options: argparse.Namespace, say: Callable[[str], None]) -> int:
         PackageError: an option cannot be used.
         EnvironmentFault: a file cannot be written.
     """
+    if not gradescope.TEMPLATES.is_dir():
+        raise PackageError("package: got the students' release, expected the course's checkout")
     if options.platform == "gradescope":
         path, data = options.output, _gradescope(options)
         if not path.absolute().parent.is_dir():
