@@ -37,6 +37,7 @@ from grader.running import reaper, scratch, usage
 _T = TypeVar("_T")
 # Measured on two cores: grading p02 and p04 takes 1.4 GiB at its peak.
 BYTES_PER_WORKER = 2 * 2**30
+_PER_GPU = 2
 # A worker's death is noticed after the first, that of this process or of a node after the second.
 _HEARTBEAT_S, _LOST_S = 3, 20
 _END_S = 30.0
@@ -44,7 +45,7 @@ _LEASH = Path(__file__).with_name("leash.py")
 _POOL = "parsl.executors.high_throughput.process_worker_pool"
 _INTERCHANGE = "parsl.executors.high_throughput.interchange"
 # Workers belong to no session that would end with this process: they look whether it is there.
-_WORKER_INIT = """export PYTHONPATH={root}
+_WORKER_INIT = """export PYTHONPATH={root}${{PYTHONPATH:+:$PYTHONPATH}}
 ( while kill -0 {pid} 2>/dev/null; do sleep 1; done; kill 0 ) &"""
 _COUNT_GPUS = "import torch; print(torch.cuda.device_count())"
 
@@ -159,13 +160,13 @@ def _start_by_module(executor: HighThroughputExecutor) -> None:
 def local_config(jobs: int | None, device: str, environment: Mapping[str, str]) -> Config:
     """Return the configuration for this machine: as many workers as it carries, or `jobs`.
 
-    A worker has a core, which a grading mostly uses no more than, and 2 GiB. With GPUs there is
-    one worker for each, which sees no other.
+    A worker has a core, which a grading mostly uses no more than, and 2 GiB. With GPUs there are
+    two for each, which see no other: while one measures, the tests of the other run on the CPU.
     """
     cores = len(os.sched_getaffinity(0))
     gpus = _gpus(device, environment)
     fitting = min(cores, psutil.virtual_memory().available // BYTES_PER_WORKER)
-    workers = jobs or max(1, min(fitting, len(gpus)) if gpus else fitting)
+    workers = jobs or max(1, min(fitting, _PER_GPU * len(gpus)) if gpus else fitting)
     pinned = [gpus[number % len(gpus)] for number in range(workers)] if gpus else []
     executor = HighThroughputExecutor(
         label="here",
