@@ -25,19 +25,22 @@ from grader.grade import Grader, Request
 from grader.manifest import GIVEN, ManifestError, load_problem, problems_named
 from grader.model import Environment, GradeRecord
 from grader.options import parser_of
+from grader.package import command as package
 from grader.progress import Progress
 from grader.quiz import command as quiz_command
 from grader.release import command as release
-from grader.render import annotations, lint, terminal
+from grader.render import annotations, classroom50, lint, terminal
 from grader.render import release as release_report
 from grader.render import submit as submit_report
-from grader.running import inspection
+from grader.running import capacity, inspection
 from grader.source import read_source
 from grader.stability import command as stability
 from grader.submit import command as submit
 
 EXIT_USAGE = 2
 EXIT_ENVIRONMENT = 4
+# What one problem takes, without and with a jail: right answers passed in containers of this size.
+_LEAST_BYTES = {False: 600 * 2**20, True: 960 * 2**20}
 
 
 class UsageError(Exception):
@@ -50,6 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "grade": _grade,
         "stability": _stability,
         "calibrate": _calibrate,
+        "package": _package,
         "lint": _lint,
         "quiz": _quiz,
         "submit": _submit,
@@ -101,7 +105,7 @@ def _grade(options: argparse.Namespace) -> int:
         environment=environment,
         seed=seed,
         jobs=options.jobs or _jobs(environment),
-        cores=len(os.sched_getaffinity(0)),
+        cores=max(1, int(capacity.cores())),
         quick=options.quick,
         exit_first=options.exitfirst,
         policy=not options.no_policy,
@@ -128,9 +132,10 @@ def _surroundings(
     """Look at this machine, find its speed targets, and see that no submission can break out.
 
     Raises:
-        EnvironmentFault: it could; nothing is graded for credit then.
+        EnvironmentFault: it could, or memory is short; nothing is graded for credit then.
     """
     environment = probe(options.device)
+    _expect_memory(jailed=jailed)
     calibration = find_calibration(options.calibration, environment)
     if calibration:
         notes = (*environment.notes, *changed_versions(calibration, environment))
@@ -144,6 +149,20 @@ def _surroundings(
             " can be graded, not for credit"
         ) from None
     return environment, calibration
+
+
+def _expect_memory(*, jailed: bool) -> None:
+    """Refuse a machine on which the kernel would end right answers for want of memory.
+
+    Raises:
+        EnvironmentFault: less is free than one problem takes.
+    """
+    free, least = capacity.free_bytes(), _LEAST_BYTES[jailed]
+    if free < least:
+        what = " for workers in a jail" if jailed else ""
+        raise EnvironmentFault(
+            f"got {free >> 20} MiB of free memory, expected {least >> 20} MiB or more{what}"
+        )
 
 
 def _totals(request: Request) -> dict[str, int]:
@@ -171,7 +190,7 @@ def _stability(options: argparse.Namespace) -> int:
         environment=environment,
         seed="",
         jobs=_jobs(environment),
-        cores=len(os.sched_getaffinity(0)),
+        cores=max(1, int(capacity.cores())),
         jailed=options.official,
         official=options.official,
         calibration=calibration,
@@ -184,6 +203,11 @@ def _calibrate(options: argparse.Namespace) -> int:
     _expect_folder(options.submission, "--submission")
     _heed_interrupts()
     return calibrate.run(options, probe(options.device), Console(stderr=True), _show)
+
+
+def _package(options: argparse.Namespace) -> int:
+    """Write the files of a course platform."""
+    return package.run(options, _write)
 
 
 def _class(options: argparse.Namespace) -> int:
@@ -234,13 +258,19 @@ def _expect_folder(path: Path, name: str) -> None:
 
 def _wanted_files(options: argparse.Namespace) -> dict[str, Path]:
     """Return the files to write by format; refuse what cannot be, before anything was graded."""
-    files = {name: path for name in exports.FORMATS if (path := getattr(options, name)) is not None}
+    files = {name: path for name in exports.HELP if (path := getattr(options, name)) is not None}
     taken: dict[str, str] = {}
     for name, path in files.items():
         _expect_place(path, f"--{name}")
         other = taken.setdefault(os.path.realpath(path), name)
         if other != name:
             raise UsageError(f"--{name}: got {path}, the file of --{other}; expected another")
+    unset = classroom50.missing(os.environ) if "classroom50" in files else []
+    if unset:
+        raise UsageError(
+            f"--classroom50: got no {', '.join(unset)} in the environment, expected what Classroom"
+            " 50's runner sets"
+        )
     return files
 
 
@@ -277,13 +307,13 @@ def _quiz(options: argparse.Namespace) -> int:
 def _keep(files: Mapping[str, Path], record: GradeRecord) -> None:
     """Write the files of an unfinished run, for the case that nobody comes to its end."""
     with contextlib.suppress(Exception):  # what fails now fails at the end too, and is said then
-        exports.write_all(files, record)
+        exports.write_all(files, record, os.environ)
 
 
 def _hand_over(files: Mapping[str, Path], record: GradeRecord, options: argparse.Namespace) -> None:
     """Write the files, then print the report: a standard output that is gone loses neither."""
     try:
-        exports.write_all(files, record)
+        exports.write_all(files, record, os.environ)
     finally:
         _print_report(record, options)
 
@@ -306,19 +336,11 @@ def _jobs(environment: Environment) -> int:
 
     Host memory: a pytest and its workers. GPU memory: a CUDA context and small tensors.
     """
-    cores = len(os.sched_getaffinity(0))
-    free = _available_memory_bytes()
+    cores, free = int(capacity.cores()), capacity.free_bytes()
     if environment.device == "cpu":
         return max(1, min(cores, 4, free // 2**30))
     device_bytes = environment.device_bytes or 2**31
     return max(1, min(cores, 9, free // (3 * 2**30), device_bytes // (2 * 2**30)))
-
-
-def _available_memory_bytes() -> int:
-    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-        if line.startswith("MemAvailable:"):
-            return 1024 * int(line.split()[1])
-    return 2**33
 
 
 def _seed(text: str | None) -> str:

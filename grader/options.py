@@ -11,6 +11,7 @@ from grader import __version__, exports
 from grader.calibration import command as calibrate
 from grader.course import command as course
 from grader.manifest import PROBLEMS
+from grader.package import command as package
 from grader.quiz.questions import LEVELS
 from grader.release import command as release
 from grader.stability import command as stability
@@ -67,6 +68,9 @@ def parser_of(runs: Mapping[str, Callable[[argparse.Namespace], int]]) -> argpar
     )
     calibrate.add_options(calibrated)
     calibrated.set_defaults(run=runs["calibrate"])
+    packaged = commands.add_parser("package", help="write what a course platform needs to grade")
+    package.add_options(packaged)
+    packaged.set_defaults(run=runs["package"])
     looked = commands.add_parser("lint", help="list what the source policy refuses; runs nothing")
     looked.add_argument("submission", type=Path, metavar="DIR", help="folder with pNN/<file>.py")
     looked.add_argument("--only", metavar="p04,p05", help="look at these problems only")
