@@ -12,6 +12,7 @@ from grader.course.store import Store
 from grader.manifest import ROOT, load_problem
 from grader.model import (
     CheckResult,
+    ComponentResult,
     Diagnosis,
     GradeRecord,
     Message,
@@ -65,16 +66,7 @@ def wrong(result: ProblemResult, failing: Sequence[str], cause: str | None = Non
     checks = tuple(judged(check) for check in result.checks)
     earned = round(sum(c.points.earned for c in checks), 1)
     right = result.components["correctness"]
-    lost = {
-        name: part.model_copy(
-            update={
-                "verdict": Verdict.SKIPPED,
-                "points": part.points.model_copy(update={"earned": 0.0}),
-                "figures": None,
-            }
-        )
-        for name, part in result.components.items()
-    }
+    lost = _without(result, Verdict.SKIPPED)
     lost["correctness"] = right.model_copy(
         update={
             "verdict": Verdict.FAIL,
@@ -97,7 +89,18 @@ def stub(result: ProblemResult, step: int = 1) -> ProblemResult:
     )
     message = Message(headline=f"{result.id} step {step}", step=step)
     update = {"verdict": Verdict.NOT_IMPLEMENTED, "points": points, "checks": checks}
-    return result.model_copy(update=update | {"message": message, "components": {}})
+    lost = _without(result, Verdict.NOT_IMPLEMENTED)
+    return result.model_copy(update=update | {"message": message, "components": lost})
+
+
+def _without(result: ProblemResult, verdict: Verdict) -> dict[str, ComponentResult]:
+    """Return the components of a result with nothing earned."""
+    return {
+        name: ComponentResult(
+            verdict=verdict, points=part.points.model_copy(update={"earned": 0.0})
+        )
+        for name, part in result.components.items()
+    }
 
 
 def stored(result: ProblemResult, data: bytes, version: str = "v1", **fields: object) -> Result:

@@ -46,6 +46,11 @@ class Changes:
     changes: tuple[Change, ...]
     same: int
 
+    @property
+    def is_any(self) -> bool:
+        """Whether a new publication would say anything else than the last."""
+        return any(change.kind is not Kind.UNDECIDED for change in self.changes)
+
     def of(self, kind: Kind) -> tuple[Change, ...]:
         """Return the changes of one kind."""
         return tuple(change for change in self.changes if change.kind is kind)

@@ -13,7 +13,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from grader.render.text import clean, clean_lines, plural, points
+from grader.render.text import clean, clean_lines, milliseconds, plural, points
 
 _LINE_LIMIT = 160
 
@@ -33,7 +33,13 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"points": points, "lines": _lines, "width": _width}
+    environment.filters |= {
+        "points": points,
+        "milliseconds": lambda value: milliseconds(value) or "",
+        "lines": _lines,
+        "verbatim": _verbatim,
+        "width": _width,
+    }
     environment.globals |= {"plural": plural}
     return environment
 
@@ -43,9 +49,13 @@ def _cleaned(value: Any) -> Any:
 
 
 def _lines(rows: Sequence[str]) -> Markup:
-    """Return rows for a <pre>: each one line, with its indentation."""
-    shown = ("".join(clean_lines(row, 1, _LINE_LIMIT)) for row in rows)
-    return Markup("\n").join(escape(row) for row in shown)
+    """Return rows for a <pre>."""
+    return Markup("\n").join(_verbatim(row) for row in rows)
+
+
+def _verbatim(row: str) -> Markup:
+    """Return one line for a <pre>, with its indentation."""
+    return escape("".join(clean_lines(row, 1, _LINE_LIMIT)))
 
 
 def _width(count: float, of: float) -> str:
