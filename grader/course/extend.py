@@ -8,7 +8,7 @@ import functools
 from grader.course.folder import known_student, made, need, open_class
 from grader.course.records import Extension, now
 from grader.course.showing import Show
-from grader.render.class_decisions import render_extensions
+from grader.render.class_replies import render_extensions
 
 HELP = "move the deadline of one student"
 

@@ -9,7 +9,7 @@ from grader.course.folder import CourseError, known_student, made, need, one_of,
 from grader.course.records import Override, now
 from grader.course.showing import Show
 from grader.manifest import load_problem, problem_ids
-from grader.render.class_decisions import render_overrides
+from grader.render.class_replies import render_overrides
 
 HELP = "give a student other points than the judge did, with a reason"
 

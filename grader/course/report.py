@@ -18,7 +18,7 @@ from grader.manifest import load_problem
 from grader.render import class_report, student_report
 from grader.render import leaderboard as leaderboard_page
 from grader.render import similar as similar_page
-from grader.render.class_decisions import render_written
+from grader.render.class_replies import render_written
 from grader.render.student_report import Graded
 
 HELP = "write class.html, a report per student, and similar.html"
