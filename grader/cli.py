@@ -19,9 +19,10 @@ from grader import exports, scoring
 from grader.calibration import command as calibrate
 from grader.calibration.file import changed_versions
 from grader.calibration.file import find as find_calibration
+from grader.course import command as class_command
 from grader.environment import EnvironmentFault, probe
 from grader.grade import Grader, Request
-from grader.manifest import GIVEN, ManifestError, load_problem, problem_ids
+from grader.manifest import GIVEN, ManifestError, load_problem, problems_named
 from grader.model import Environment, GradeRecord
 from grader.options import parser_of
 from grader.progress import Progress
@@ -47,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "calibrate": _calibrate,
         "lint": _lint,
         "quiz": _quiz,
+        "class": _class,
     }
     options = parser_of(runs).parse_args(arguments)
     try:
@@ -63,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _grade(options: argparse.Namespace) -> int:
-    request_only = _only(options.only)
+    request_only = problems_named(options.only)
     seed = _seed(options.seed)
     _expect_folder(options.submission, "--submission (SUBMISSION= of make)")
     if options.jobs is not None and options.jobs < 1:
@@ -148,7 +150,7 @@ def _stability(options: argparse.Namespace) -> int:
     """Grade N times; return 0 if no problem's points differ by more than one, else 1."""
     if options.count < 2:
         raise UsageError(f"N: got {options.count}, expected 2 or more gradings")
-    only = _only(options.only)
+    only = problems_named(options.only)
     _expect_folder(options.submission, "--submission")
     _expect_place(options.json, "--json")
     _heed_interrupts()
@@ -177,6 +179,12 @@ def _calibrate(options: argparse.Namespace) -> int:
     return calibrate.run(options, probe(options.device), Console(stderr=True), _show)
 
 
+def _class(options: argparse.Namespace) -> int:
+    """Run a command for a class; return its exit code."""
+    _heed_interrupts()
+    return class_command.run(options, _show)
+
+
 def _show(render: Callable[..., str]) -> None:
     """Print what `render` returns for this width and colour, where there is a standard output."""
     if _has_stdout():
@@ -188,7 +196,7 @@ def _lint(options: argparse.Namespace) -> int:
     _expect_folder(options.submission, "DIR")
     problems = [
         problem
-        for problem in map(load_problem, _only(options.only))
+        for problem in map(load_problem, problems_named(options.only))
         if os.path.lexists(options.submission / problem.id / problem.file)
     ]
     if not problems:
@@ -292,24 +300,6 @@ def _available_memory_bytes() -> int:
         if line.startswith("MemAvailable:"):
             return 1024 * int(line.split()[1])
     return 2**33
-
-
-def _only(text: str | None) -> tuple[str, ...]:
-    """Read a list of problems; p4, P04 and 4 are p04, and blanks serve as well as commas."""
-    known = problem_ids()
-    if text is None:
-        return known
-    wanted = []
-    for part in text.replace(",", " ").split():
-        number = re.fullmatch(r"[pP]?0*(\d)", part)
-        wanted.append(f"p0{number[1]}" if number else part)
-    unknown = [part for part in wanted if part not in known]
-    if unknown or not wanted:
-        raise UsageError(
-            f"--only (P= of make): got {', '.join(unknown) or 'nothing'},"
-            f" expected some of {', '.join(known)}"
-        )
-    return tuple(p for p in known if p in wanted)
 
 
 def _seed(text: str | None) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from grader import __version__, exports
 from grader.calibration import command as calibrate
+from grader.course import command as course
 from grader.manifest import PROBLEMS
 from grader.quiz.questions import LEVELS
 from grader.stability import command as stability
@@ -73,6 +74,9 @@ def parser_of(runs: Mapping[str, Callable[[argparse.Namespace], int]]) -> argpar
     quiz.add_argument("--level", choices=LEVELS, help="ask this level only (default: both)")
     quiz.add_argument("--restart", action="store_true", help="forget what was answered before")
     quiz.set_defaults(run=runs["quiz"])
+    of_class = commands.add_parser("class", help="collect and grade the submissions of a class")
+    course.add_options(of_class)
+    of_class.set_defaults(run=runs["class"])
     return parser
 
 

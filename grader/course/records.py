@@ -35,12 +35,16 @@ Name = Annotated[Text, Field(min_length=1, max_length=200)]
 
 
 class Student(Record):
-    """One row of the roster; `id` is what the course's own system calls this student."""
+    """One row of the roster; `id` is what the course's own system calls this student.
+
+    `login` is a second name, as that of an account on GitHub.
+    """
 
     id: Name
     name: Text = ""
     email: Text = ""
     section: Text = ""
+    login: Text = ""
 
 
 class HandIn(Record):

@@ -23,6 +23,7 @@ from grader.course.records import (
     Result,
     Student,
 )
+from grader.environment import EnvironmentFault
 
 SCHEMA_VERSION = 1
 _APPLICATION_ID = 0x464C4153  # what SQLite keeps in the file's header, to know it by
@@ -46,7 +47,7 @@ CREATE TABLE grades (
 """
 
 
-class StoreError(Exception):
+class StoreError(EnvironmentFault):
     """The database cannot be read or written; says what, got, expected and what to do."""
 
 
