@@ -31,6 +31,11 @@ def record() -> GradeRecord:
     return GradeRecord.model_validate_json(RECORD.read_text(encoding="utf-8"))
 
 
+@functools.cache
+def _mistakes(problem: str) -> dict:
+    return {mistake.id: mistake for mistake in reference.mistakes_for(problem)}
+
+
 def full(problem: str) -> ProblemResult:
     """Return a result of full marks."""
     return next(p for p in record().problems if p.id == problem)
@@ -47,7 +52,7 @@ def sped(result: ProblemResult, factor: float) -> ProblemResult:
 def wrong(result: ProblemResult, failing: Sequence[str], cause: str | None = None, **message):
     """Return a result in which checks fail, for a known mistake or for none."""
     problem = load_problem(result.id)
-    known = {m.id: m for m in reference.mistakes_for(result.id)}
+    known = _mistakes(result.id)
     diagnosis, step = None, None
     if cause is not None:
         mistake = known[cause]
@@ -113,6 +118,7 @@ def stored(result: ProblemResult, data: bytes, version: str = "v1", **fields: ob
 def fill(store: Store, count: int, seed: int = 1) -> None:
     """Put `count` students with all sorts of results into a store."""
     rng = random.Random(seed)
+    store._connection.execute("PRAGMA synchronous = OFF")  # 500 commits; nothing is to last
     problems = [p.id for p in record().problems]
     store.set_students(
         Student(id=f"s{n:04d}", name=f"Student {n}", email=f"s{n}@uni.example", section="A")
@@ -147,7 +153,6 @@ def _drawn(rng: random.Random, problem: str, skill: float, draw: float) -> Probl
     checks = [c.id for c in result.checks]
     failing = rng.sample(checks, rng.randint(1, len(checks) - 1))
     causes = [c for s in load_problem(problem).steps for c in s.causes]
-    known = {m.id for m in reference.mistakes_for(problem)}
-    causes = [c for c in causes if c in known]
+    causes = [c for c in causes if c in _mistakes(problem)]
     cause = rng.choice(causes) if causes and rng.random() < 0.7 else None
     return wrong(result, failing, cause)

@@ -79,7 +79,9 @@ def to_publish(standing: Standing, last: Publication | None) -> list[PublishedGr
     return [
         grade
         for (student, problem), present in standing.grades.items()
-        if (grade := known.get((student, problem)) if present.points is None else published(present))
+        if (
+            grade := known.get((student, problem)) if present.points is None else published(present)
+        )
     ]
 
 

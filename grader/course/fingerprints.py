@@ -58,7 +58,10 @@ class Fingerprints:
     """The runs of a file's tokens that are not among those `known`; `size` tokens are in one."""
 
     def __init__(
-        self, tokens: Sequence[tuple[str, int]], codes: dict[str, int], known: Set[int] = frozenset()
+        self,
+        tokens: Sequence[tuple[str, int]],
+        codes: dict[str, int],
+        known: Set[int] = frozenset(),
     ) -> None:
         # Imported here: it loads matplotlib, which no other command of the grader needs.
         from copydetect.utils import get_document_fingerprints

@@ -9,12 +9,12 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
+from grader.course.collecting import DATABASE
 from grader.course.grades import people
 from grader.course.store import Store
 from grader.manifest import ManifestError, explained
 from grader.model import Record
 
-DATABASE = "class.db"
 _Record = TypeVar("_Record", bound=Record)
 
 

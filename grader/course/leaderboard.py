@@ -8,9 +8,9 @@ import io
 import unicodedata
 from pathlib import Path
 
+from grader.course.figures import full_speedup
 from grader.course.folder import CourseError, one_of
 from grader.course.standing import Standing
-from grader.course.figures import full_speedup
 from grader.manifest import load_problem
 from grader.model import SpeedFigures
 from grader.render.text import clean

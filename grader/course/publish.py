@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import argparse
 import functools
+from pathlib import Path
 
+from grader.course import gradebook
 from grader.course.changes import Changes, Kind, changes_since, to_publish
 from grader.course.folder import CourseError, made, need, open_class
+from grader.course.lock import locked
 from grader.course.records import Publication, now
 from grader.course.showing import Show
 from grader.course.standing import read_standing
@@ -33,13 +36,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, show: Show) -> int:
-    """Show the changes, publish if nothing speaks against it; return 0, or 1 where it was refused.
+    """Show the changes, publish and write the gradebooks; return 0, or 1 where it was refused.
 
     Raises:
         CourseError: no author, or no grade to publish.
     """
     need(options, ("author",))
-    with open_class(options.course) as store:
+    written: tuple[Path, ...] = ()
+    with open_class(options.course) as store, locked(options.course):
         standing = read_standing(store, options.course)
         last = store.last_publication()
         changes = changes_since(last, standing)
@@ -51,7 +55,10 @@ def run(options: argparse.Namespace, show: Show) -> int:
         number = None
         if not refused and (changes.is_any or last is None):
             number = store.publish(new.author, new.at, new.grades)
-    show(functools.partial(render, changes, refused=refused, published=number))
+        if not refused:
+            written = gradebook.write(options.course, store, list(standing.grades.values()))
+    files = [str(path) for path in written]
+    show(functools.partial(render, changes, refused=refused, published=number, written=files))
     return int(bool(refused))
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from grader.course import leaderboard, outputs, similar
+from grader.course.changes import changes_since
 from grader.course.figures import summarize
 from grader.course.folder import open_class
 from grader.course.showing import Show
@@ -47,6 +48,8 @@ def run(options: argparse.Namespace, show: Show) -> int:
         chosen = options.leaderboard
         pseudonyms = leaderboard.read_optins(chosen, standing) if chosen else None
         found = list(_similar(store, standing))
+        last = store.last_publication()
+        differing = len(changes_since(last, standing).changes) if last else None
     outputs.put(course / outputs.CLASS_PAGE, class_report.render(summarize(standing)))
     count = _students(course, standing)
     names = {student.id: student.name for student in standing.students}
@@ -61,7 +64,7 @@ def run(options: argparse.Namespace, show: Show) -> int:
         boards = leaderboard.boards(standing, pseudonyms)
         outputs.put(course / outputs.LEADERBOARD_PAGE, leaderboard_page.render(boards))
         written.append(f"{outputs.LEADERBOARD_PAGE}: {len(pseudonyms)} pseudonyms")
-    show(functools.partial(render_written, course, written))
+    show(functools.partial(render_written, course, written, differing))
     return 0
 
 

@@ -1,16 +1,17 @@
-"""Near-identical submissions, listed for a person to look at; nothing follows from a list by itself.
+"""Near-identical submissions, listed for a person to look at: no points depend on the list.
 
 Code is compared by runs of tokens (Schleimer, Wilkerson, Aiken: Winnowing, SIGMOD 2003), found with
-copydetect. Comments, layout, and every run that the stub or `given` has are left out. Measured on
-the wrong kernels of tests/mutants, which are copies of a model answer with one edit or a few, and on
-right answers that were written apart (tests/unusual, tests/written_apart.py):
+copydetect. Left out are comments, layout, and every run that is in the stub or in what it may import
+of `given`. Measured on the wrong kernels of tests/mutants, which are copies of a model answer with
+one edit or a few, and on right answers that were written apart from each other (tests/unusual,
+tests/written_apart.py):
 
 - NEAR_SHARE of either file's own tokens are in the other: so are 84 % (p05) to 100 % of the copies
-  with edits. Of answers written apart none share more than 0.61, p02's aside.
+  with edits. Of answers written apart none share more than 0.49, p02's aside.
 - RENAMED_SHARE is that of files in which other names count as the same. A copy with nothing but
-  names changed shares all; of answers written apart none share more than 0.83.
+  names changed shares all; of answers written apart none share more than 0.84.
 - MIN_LINES: where there is less to write, identical files alone are looked for. Answers to p02 (8
-  lines) that were written apart share up to 0.83: names and order are those of the stub.
+  lines) that were written apart share up to 0.84: names and order are those of the stub.
 """
 
 from __future__ import annotations
@@ -137,7 +138,7 @@ def _with_model(problem: Problem, copies: list[Copy]) -> list[Copy]:
 
 def _read(problem: Problem, copies: Sequence[Copy]) -> list[_Read]:
     """Return the files that are Python, without the runs that the stub and `given` have."""
-    given = [problem.folder / problem.file, *sorted(GIVEN.glob("*.py"))]
+    given = [problem.folder / problem.file, *(GIVEN / f"{name}.py" for name in problem.given)]
     known = [tokens_of(path.read_bytes()) or [] for path in given]
     tokens = {copy.sha256: tokens_of(copy.data) for copy in copies}
     codes: dict[str, int] = {}
@@ -147,7 +148,11 @@ def _read(problem: Problem, copies: Sequence[Copy]) -> list[_Read]:
         for text in known:
             everyone |= Fingerprints(form(text), codes).runs
         views.append(
-            {sha: Fingerprints(form(t), codes, everyone) for sha, t in tokens.items() if t is not None}
+            {
+                sha: Fingerprints(form(t), codes, everyone)
+                for sha, t in tokens.items()
+                if t is not None
+            }
         )
     named, unnamed = views
     return [

@@ -40,12 +40,12 @@ def read_standing(store: Store, course: Path) -> Standing:
     """
     versions = store.versions()
     problems = tuple(p for p in problem_ids() if p in versions) or problem_ids()
-    found = grades(store, problems, versions, read_policy(course))
-    results = {key: store.result(key) for key in {g.key for g in found if g.key}}
+    results: dict[Key, Result] = {}
+    found = grades(store, problems, versions, read_policy(course), results)
     return Standing(
         students=people(store),
         problems=problems,
         hand_ins=store.hand_ins(),
         grades={(g.student, g.problem): g for g in found},
-        results={key: result for key, result in results.items() if result},
+        results=results,
     )

@@ -27,6 +27,7 @@ def render(
     *,
     refused: Sequence[str] = (),
     published: int | None = None,
+    written: Sequence[str] = (),
     width: int = 80,
     color: bool = False,
 ) -> str:
@@ -34,6 +35,8 @@ def render(
     console = text_console(width, color=color)
     for kind in Kind:
         found = changes.of(kind)
+        if kind is Kind.NEW and not changes.since:
+            continue  # all of the class: the count below says it
         if found:
             head = f"{_HEADS[kind]}: {plural(len(found), 'grade')}"
             students = len({change.student for change in found})
@@ -48,6 +51,7 @@ def render(
         lines += wrap(clean(reason, _NAMES_LIMIT), width, "not published: ", "    ")
     if published is not None:
         lines.append(f"published as number {published}")
+    lines += [f"written: {clean(path, 200)}" for path in written]
     for line in lines:
         console.print(Text(line), soft_wrap=True)
     return "".join(line.rstrip() + "\n" for line in console.file.getvalue().splitlines())

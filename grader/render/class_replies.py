@@ -10,9 +10,7 @@ from grader.render.message import ID_LIMIT
 from grader.render.text import clean, plural, points, wrap
 
 
-def render_overrides(
-    overrides: Sequence[Override], *, width: int = 80, color: bool = False
-) -> str:
+def render_overrides(overrides: Sequence[Override], *, width: int = 80, color: bool = False) -> str:
     """Return a paragraph per override, the oldest first."""
     rows = [
         f"{clean(o.student, 60)}  {clean(o.problem, ID_LIMIT)}  {points(o.points)} points"
@@ -62,10 +60,23 @@ def render_forgotten(
 
 
 def render_written(
-    course: Path, written: Sequence[str], *, width: int = 80, color: bool = False
+    course: Path,
+    written: Sequence[str],
+    differing: int | None,
+    *,
+    width: int = 80,
+    color: bool = False,
 ) -> str:
-    """Return what was written into the folder of a course."""
+    """Return what was written into the folder of a course, and whether its grades are published.
+
+    `differing` grades are not those of the last publication; None says that there was none.
+    """
     rows = [f"written to {clean(course, 200)}:", *(f"  {clean(text)}" for text in written)]
+    if differing is None:
+        rows.append("note: these grades are not published; grader class publish does it")
+    elif differing:
+        are = "is not as it was" if differing == 1 else "are not as they were"
+        rows.append(f"note: {plural(differing, 'grade')} {are} published; see grader class diff")
     return _paragraphs(rows, width)
 
 

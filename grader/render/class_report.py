@@ -19,6 +19,4 @@ _WORDS = {
 
 def render(summary: ClassSummary) -> str:
     """Return the page as HTML."""
-    return page(
-        "class.html", summary=summary, most=_MOST, refused=Status.REFUSED, statuses=_WORDS
-    )
+    return page("class.html", summary=summary, most=_MOST, refused=Status.REFUSED, statuses=_WORDS)
