@@ -27,10 +27,14 @@ from grader.model import Environment, GradeRecord
 from grader.options import parser_of
 from grader.progress import Progress
 from grader.quiz import command as quiz_command
+from grader.release import command as release
 from grader.render import annotations, lint, terminal
+from grader.render import release as release_report
+from grader.render import submit as submit_report
 from grader.running import inspection
 from grader.source import read_source
 from grader.stability import command as stability
+from grader.submit import command as submit
 
 EXIT_USAGE = 2
 EXIT_ENVIRONMENT = 4
@@ -48,6 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "calibrate": _calibrate,
         "lint": _lint,
         "quiz": _quiz,
+        "submit": _submit,
+        "release": _release,
         "class": _class,
     }
     options = parser_of(runs).parse_args(arguments)
@@ -204,6 +210,18 @@ def _lint(options: argparse.Namespace) -> int:
     sources = [read_source(problem, options.submission) for problem in problems]
     _show(functools.partial(lint.render, sources))
     return scoring.EXIT_POINTS_LOST if any(map(lint.is_refused, sources)) else 0
+
+
+def _submit(options: argparse.Namespace) -> int:
+    """Pack the answers into one archive; return 0 if all are accepted, else 1."""
+    return submit.run(options, _show, submit_report.render)
+
+
+def _release(options: argparse.Namespace) -> int:
+    """Make the students' repository, or bring it up to date; return 0."""
+    wanted = options.problems
+    problems = None if wanted is None else problems_named(wanted, "--problems (P= of make)")
+    return release.run(options, problems, _show, release_report.render)
 
 
 def _expect_folder(path: Path, name: str) -> None:

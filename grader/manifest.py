@@ -366,8 +366,8 @@ def problem_ids() -> tuple[str, ...]:
     return tuple(sorted(p.parent.name for p in PROBLEMS.glob("p[0-9][0-9]/problem.toml")))
 
 
-def problems_named(text: str | None) -> tuple[str, ...]:
-    """Read --only, a list of problems; p4, P04 and 4 are p04, and blanks serve as well as commas.
+def problems_named(text: str | None, option: str = "--only (P= of make)") -> tuple[str, ...]:
+    """Read a list of problems; p4, P04 and 4 are p04, and blanks serve as well as commas.
 
     Raises:
         ManifestError: it names none, or one that there is not.
@@ -382,8 +382,7 @@ def problems_named(text: str | None) -> tuple[str, ...]:
     unknown = [part for part in wanted if part not in known]
     if unknown or not wanted:
         raise ManifestError(
-            f"--only (P= of make): got {', '.join(unknown) or 'nothing'},"
-            f" expected some of {', '.join(known)}"
+            f"{option}: got {', '.join(unknown) or 'nothing'}, expected some of {', '.join(known)}"
         )
     return tuple(p for p in known if p in wanted)
 

@@ -12,7 +12,9 @@ from grader.calibration import command as calibrate
 from grader.course import command as course
 from grader.manifest import PROBLEMS
 from grader.quiz.questions import LEVELS
+from grader.release import command as release
 from grader.stability import command as stability
+from grader.submit import command as submit
 
 
 def parser_of(runs: Mapping[str, Callable[[argparse.Namespace], int]]) -> argparse.ArgumentParser:
@@ -74,6 +76,12 @@ def parser_of(runs: Mapping[str, Callable[[argparse.Namespace], int]]) -> argpar
     quiz.add_argument("--level", choices=LEVELS, help="ask this level only (default: both)")
     quiz.add_argument("--restart", action="store_true", help="forget what was answered before")
     quiz.set_defaults(run=runs["quiz"])
+    submitted = commands.add_parser("submit", help="pack your answers into the archive to upload")
+    submit.add_options(submitted)
+    submitted.set_defaults(run=runs["submit"])
+    released = commands.add_parser("release", help="make the students' repository, or update it")
+    release.add_options(released)
+    released.set_defaults(run=runs["release"])
     of_class = commands.add_parser("class", help="collect and grade the submissions of a class")
     course.add_options(of_class)
     of_class.set_defaults(run=runs["class"])

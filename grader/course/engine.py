@@ -43,6 +43,9 @@ _END_S = 30.0
 _LEASH = Path(__file__).with_name("leash.py")
 _POOL = "parsl.executors.high_throughput.process_worker_pool"
 _INTERCHANGE = "parsl.executors.high_throughput.interchange"
+# Workers belong to no session that would end with this process: they look whether it is there.
+_WORKER_INIT = """export PYTHONPATH={root}
+( while kill -0 {pid} 2>/dev/null; do sleep 1; done; kill 0 ) &"""
 _COUNT_GPUS = "import torch; print(torch.cuda.device_count())"
 
 
@@ -177,7 +180,7 @@ def local_config(jobs: int | None, device: str, environment: Mapping[str, str]) 
             init_blocks=1,
             min_blocks=1,
             max_blocks=1,
-            worker_init=f"export PYTHONPATH={shlex.quote(str(ROOT))}",
+            worker_init=_WORKER_INIT.format(root=shlex.quote(str(ROOT)), pid=os.getpid()),
         ),
     )
     return Config(executors=[executor], strategy_period=_HEARTBEAT_S, usage_tracking=0)

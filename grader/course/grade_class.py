@@ -15,10 +15,10 @@ from rich.console import Console
 
 from grader import scoring
 from grader.calibration.file import find as find_calibration
-from grader.course import gradebook
+from grader.course import gradebook, grading
 from grader.course.collecting import DATABASE, add_lists, into
 from grader.course.grades import grades
-from grader.course.grading import LIMIT_S, Settings, look
+from grader.course.grading import LIMIT_S, Settings
 from grader.course.late import read_policy
 from grader.course.lock import locked
 from grader.course.plan import Plan, plan
@@ -157,16 +157,16 @@ class _Grading:
         from grader.course.running import Running
 
         with view:
-            Running(self._store, engine, todo, self._settings, machine, view).run()
+            Running(self._store, engine, todo, self._settings, machine, view, grading.grade).run()
 
     def _look(self, engine: Engine | None) -> Environment:
         """Ask the machine that will grade what it is: with --engine that is another one."""
         if engine is None:
-            found = look(self._settings)
+            found = grading.look(self._settings)
         else:
             with Console(stderr=True).status("waiting for a worker"):
                 try:
-                    found = engine.submit(look, self._settings).result()
+                    found = engine.submit(grading.look, self._settings).result()
                 except Exception as error:
                     raise EnvironmentFault(f"the engine runs nothing: {error}") from None
         if isinstance(found, str):

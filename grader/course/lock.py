@@ -32,7 +32,7 @@ def locked(course: Path) -> Iterator[None]:
     """
     path = course / FILE
     try:
-        course.mkdir(parents=True, exist_ok=True)
+        course.mkdir(mode=0o700, parents=True, exist_ok=True)  # it holds names and grades
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise EnvironmentFault(f"--course: cannot write in {course}: {error.strerror}") from None

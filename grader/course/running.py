@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from typing import Protocol
 
 from grader.course.engine import Engine, EngineFault, is_broken
-from grader.course.grading import Outcome, Settings, Task, grade
+from grader.course.grading import Outcome, Settings, Task
 from grader.course.outcomes import Judged, all_faults, judged
 from grader.course.plan import Job, Plan
 from grader.course.records import Fault, now
@@ -45,9 +45,9 @@ class Running:
         settings: Settings,
         machine: Environment,
         watcher: Watcher,
-        grading: Callable[[Task], Outcome] = grade,
+        grading: Callable[[Task], Outcome],
     ) -> None:
-        """Grade the jobs of `plan` on machines like `machine`."""
+        """Grade the jobs of `plan` on machines like `machine`, with the function `grading`."""
         self._store = store
         self._engine = engine
         self._waiting = collections.deque(plan.jobs)

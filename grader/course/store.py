@@ -63,9 +63,13 @@ class Store:
         self.path = path
         with self._explained():
             self._connection = sqlite3.connect(path, timeout=5.0, isolation_level=None)
-            self._connection.execute("PRAGMA foreign_keys = ON")
-            self._connection.execute("PRAGMA secure_delete = ON")  # who is forgotten is gone
-            self._prepare()
+            try:
+                self._connection.execute("PRAGMA foreign_keys = ON")
+                self._connection.execute("PRAGMA secure_delete = ON")  # who is forgotten is gone
+                self._prepare()
+            except BaseException:
+                self._connection.close()
+                raise
 
     def _prepare(self) -> None:
         known = self._pragma("application_id"), self._pragma("user_version")
