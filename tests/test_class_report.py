@@ -1,13 +1,12 @@
 """What `class report` writes: pages for the class and for each student, and the leaderboard."""
 
-import argparse
 import re
 import time
 from pathlib import Path
 
 import pytest
 
-from grader.course import command, outputs, report
+from grader.course import outputs, report
 from grader.course.figures import Bar, histogram, spread, summarize
 from grader.course.folder import CourseError
 from grader.course.records import Fault, Override, Student
@@ -17,6 +16,7 @@ from grader.environment import EnvironmentFault
 from grader.manifest import load_problem
 from grader.model import Message, Verdict
 from grader.render import class_report
+from tests.class_commands import give, run, students
 from tests.classes import AT, hand_in, key_of
 from tests.exports import EVIL as _EVIL
 from tests.pages import checked
@@ -47,29 +47,6 @@ def store(course):
     with Store(course / "class.db") as store:
         store._connection.execute("PRAGMA synchronous = OFF")  # nothing is to last
         yield store
-
-
-def run(course, *arguments):
-    """Run a command of a class; return its exit code and what it shows at 80 columns."""
-    parser = argparse.ArgumentParser()
-    command.add_options(parser)
-    name, *rest = arguments
-    options = parser.parse_args([name, "--course", str(course), *rest])
-    shown = []
-    code = command.run(options, lambda render: shown.append(render(width=80, color=False)))
-    return code, "".join(shown)
-
-
-def students(store, *ids):
-    store.set_students(Student(id=id, name=id.title(), email=f"{id}@uni.example") for id in ids)
-
-
-def give(store, student, *results):
-    """Hand in files with these results."""
-    files = {r.id: f"# {student} {r.id} {n}\n".encode() for n, r in enumerate(results)}
-    hand_in(store, student, files)
-    store.set_versions(dict.fromkeys([p.id for p in record().problems], "v1"))
-    store.save_results([stored(r, files[r.id]) for r in results])
 
 
 def class_page(store, course):

@@ -1,4 +1,4 @@
-"""Near-identical submissions: what is listed, what is not, and the figures that the module states."""
+"""Near-identical submissions: what is listed, what is not, and the figures that are stated."""
 
 import hashlib
 import itertools

@@ -145,7 +145,8 @@ def _reasons(old: PublishedGrade, new: PublishedGrade) -> Sequence[str]:
     elif old.version != new.version and old.version and new.version:
         reasons.append("another version")
     if old.days_late != new.days_late:
-        reasons.append(f"{new.days_late} days late, not {old.days_late}")
+        days = "day" if new.days_late == 1 else "days"
+        reasons.append(f"{new.days_late} {days} late, not {old.days_late}")
     if old.status != new.status and new.status != str(Status.GRADED):
         reasons.append(_with_reason(new.status, new.reason))
     return reasons or [f"another policy for late days: {new.reason or 'no penalty'}"]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from grader.course.grades import Status
 from grader.course.figures import ClassSummary
+from grader.course.grades import Status
 from grader.render.pages import page
 
 _MOST = 8  # rows of a table; a screen's worth
