@@ -2,9 +2,9 @@
 
 Code is compared by runs of tokens, found with copydetect (Schleimer, Wilkerson, Aiken: Winnowing,
 SIGMOD 2003). Left out are comments, layout, and every run that is in the stub or in what it may
-import of `given`. Measured on the wrong kernels of tests/mutants, which are copies of a model answer
-with one edit or a few, and on right answers that were written apart from each other (tests/unusual,
-tests/written_apart.py):
+import of `given`. Measured on the wrong kernels of tests/mutants, which are copies of a model
+answer with one edit or a few, and on right answers that were written apart from each other
+(tests/unusual, tests/written_apart.py):
 
 - NEAR_SHARE of either file's own tokens are in the other: so are 84 % (p05) to 100 % of the copies
   with edits. Of answers written apart none share more than 0.49, p02's aside.
