@@ -46,14 +46,14 @@ def grader(words):
 def course(tmp_path, monkeypatch):
     """A class as on the page, where the commands of the page find it."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "class").mkdir()
-    with Store(tmp_path / "class" / "class.db") as store:
+    (tmp_path / "fall").mkdir()
+    with Store(tmp_path / "fall" / "class.db") as store:
         students(store, "s1042", "s1043")
         give(store, "s1042", full("p04"))
         give(store, "s1043", full("p04"))
     (csv,) = (block for block in blocks("Read the results") if block.startswith("id,pseudonym"))
     (tmp_path / "optins.csv").write_text(csv)
-    return tmp_path / "class"
+    return tmp_path / "fall"
 
 
 @pytest.mark.parametrize("title", TITLES)
@@ -64,7 +64,7 @@ def test_the_commands_run(course, title):
 
 
 def test_the_files_are_those_that_are_written(course):
-    grader(["class", "report", "--course", "class", "--leaderboard", "optins.csv"])
+    grader(["class", "report", "--course", "fall", "--leaderboard", "optins.csv"])
     listed = re.findall(r"^\| `([^`]+)` \|", section("Read the results"), re.MULTILINE)
     for name in listed:
         assert (course / name.replace("ID", "s1042")).is_file(), name
@@ -100,8 +100,8 @@ def test_the_policy_for_late_days_is_one(tmp_path):
 
 
 def test_forget_does_what_is_said(course):
-    grader(["class", "report", "--course", "class"])
-    grader(["class", "publish", "--course", "class", "--author", "kim"])
+    grader(["class", "report", "--course", "fall"])
+    grader(["class", "publish", "--course", "fall", "--author", "kim"])
     lines = re.findall(r"^python -m grader (.+ forget .+)$", PAGE, re.MULTILINE)
     _, would = grader(shlex.split(lines[0]))
     _, done = grader(shlex.split(lines[1]))
