@@ -132,7 +132,9 @@ def test_speeds_are_of_right_answers_and_by_device(store, course):
     p04 = full("p04")
     give(store, "a", p04)
     give(store, "b", sped(p04, 0.5))
-    give(store, "c", wrong(p04, ["plain"]))
+    slipped = wrong(p04, ["plain"])  # timed all the same
+    parts = slipped.components | {"speed": p04.components["speed"]}
+    give(store, "c", slipped.model_copy(update={"components": parts}))
     hand_in(store, "d", {"p04": b"d"})
     other = record().environment.model_copy(update={"device_name": "NVIDIA H100"})
     store.save_results([stored(sped(p04, 2), b"d", environment=other)])
@@ -355,7 +357,9 @@ def test_the_leaderboard_ranks_right_answers_of_those_who_asked(store, course):
     give(store, "ada", sped(p04, 1.0))
     give(store, "bob", sped(p04, 2.0))
     give(store, "cyd", sped(p04, 3.0))
-    give(store, "dan", wrong(p04, ["plain"]))
+    slipped = wrong(p04, ["plain"])  # timed all the same
+    parts = slipped.components | {"speed": p04.components["speed"]}
+    give(store, "dan", slipped.model_copy(update={"components": parts}))
     give(store, "eve", sped(p04, 2.0))
     page = board(
         store, course, "\ufeffID,Pseudonym\nada,Turbo\nbob,<i>Zed</i>\ndan,Dud\neve,Wall-E\n"

@@ -8,7 +8,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from grader.course.grades import UNDECIDED, Status
+from grader.course.grades import Status
 from grader.course.records import Result
 from grader.course.standing import Standing
 from grader.manifest import Problem, load_problem
@@ -190,7 +190,7 @@ def _total(
 
 def _of_problem(standing: Standing, problem: Problem) -> ProblemSummary:
     grades = [standing.grades[student.id, problem.id] for student in standing.students]
-    decided = [g.points for g in grades if g.status not in UNDECIDED and g.points is not None]
+    decided = [g.points for g in grades if g.points is not None]
     possible = max((g.possible for g in grades), default=float(problem.total_points))
     results = [r for g in grades if (r := standing.result(g.student, problem.id))]
     started = [r.result for r in results if not _is_stub(r.result)]

@@ -19,6 +19,7 @@ _LEFT_OUT = (
     tokenize.DEDENT,
     tokenize.ENDMARKER,
 )
+_ENOUGH = 0.4  # of 80 % of the tokens as many runs are common, but for an edit every 27 tokens
 _MASK = (1 << RUN) - 1
 
 
@@ -89,9 +90,13 @@ class Fingerprints:
         return bits
 
     def shares(self, other: Fingerprints) -> tuple[float, float]:
-        """Return the share of each file's own tokens that are in runs of the other."""
+        """Return the share of each file's own tokens that are in runs of the other.
+
+        Files that have less than `_ENOUGH` of their runs in common share nothing: that is most
+        pairs of a class, and soon found out.
+        """
         common = self.runs & other.runs
-        if not common:
+        if not common or len(common) < _ENOUGH * max(len(self.runs), len(other.runs)):
             return 0.0, 0.0
         mine, theirs = self._union(common), other._union(common)
         return mine.bit_count() / self.size, theirs.bit_count() / other.size
