@@ -154,6 +154,16 @@ def test_an_engine_that_broke_ends_the_run_and_blames_no_file(store):
     assert not store.faults() and plan(store, ("p02",), VERSIONS).cached == 1
 
 
+def test_what_is_there_when_ctrl_c_comes_is_kept(store):
+    for name in "abcd":
+        hand_in(store, name, {"p02": b"%d" % ord(name)})
+    engine = FakeEngine()
+    engine.stop_after = 3
+    with pytest.raises(KeyboardInterrupt):
+        run(store, engine)
+    assert plan(store, ("p02",), VERSIONS).cached == 3
+
+
 def test_a_full_disk_ends_the_run_and_what_was_stored_stays(store):
     for n in range(40):
         hand_in(store, f"s{n:02}", {"p02": f"{n}".encode()})
@@ -393,6 +403,14 @@ def test_a_machine_that_cannot_grade_says_why_and_starts_nothing(command, class_
     monkeypatch.setattr(grade_class.grading, "look", lambda settings: "torch is not installed")
     code, _, err = command("grade", source, "--roster", roster)
     assert code == 4 and "torch is not installed" in err and command.engine.closed == 0
+
+
+def test_an_engine_that_broke_leaves_its_logs_and_what_was_graded(command, class_of):
+    source, roster = class_of({"ada": "7", "bob": "broken"})
+    code, out, err = command("grade", source, "--roster", roster, "--only", "p02")
+    assert (code, out) == (4, "") and command.engine.kept_logs
+    assert re.search(r"runs nothing any more: .* its logs are in \S+/course/\.parsl$", err)
+    assert "files         1 graded, 1 not graded yet" in command("status")[1]
 
 
 def test_without_parsl_the_message_says_what_to_install(monkeypatch):

@@ -63,7 +63,7 @@ class Engine(Protocol):
     def submit(self, function: Callable[[Any], _T], argument: Any) -> Future[_T]:
         """Run `function(argument)` when there is room; an exception of the future is a fault."""
 
-    def close(self) -> None:
+    def close(self, *, keep_logs: bool = False) -> None:
         """End everything that runs, and wait until it has."""
 
 
@@ -98,15 +98,16 @@ class ParslEngine:
         """See `Engine`."""
         return parsl.python_app(function, data_flow_kernel=self._kernel)(argument)
 
-    def close(self) -> None:
-        """See `Engine`; nothing of the engine is left, neither processes nor files."""
+    def close(self, *, keep_logs: bool = False) -> None:
+        """See `Engine`; nothing of the engine is left, but for its logs if they are to be kept."""
         kernel, self._kernel = self._kernel, None
         with contextlib.suppress(Exception):  # what it could not end is ended below
             if kernel is not None:
                 kernel.cleanup()
         parsl.clear()
         self._end_processes()
-        scratch.remove_tree(self._folder)
+        if not keep_logs:
+            scratch.remove_tree(self._folder)
         scratch.sweep()
 
     def _end_processes(self) -> None:
