@@ -72,7 +72,7 @@ class Running:
                 done, _ = concurrent.futures.wait(
                     self._under_way, _TICK_S, concurrent.futures.FIRST_COMPLETED
                 )
-                for future in done:
+                for future in [f for f in self._under_way if f in done]:  # in their order
                     self._end(self._under_way.pop(future), future)
                 self._watcher.tick()
         except (KeyboardInterrupt, EngineFault):
