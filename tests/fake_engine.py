@@ -35,8 +35,9 @@ class FakeEngine:
             future.set_exception(error)
         return future
 
-    def close(self):
+    def close(self, *, keep_logs=False):
         self.closed += 1
+        self.kept_logs = keep_logs
 
     @property
     def times_graded(self) -> collections.Counter:

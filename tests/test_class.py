@@ -154,6 +154,16 @@ def test_an_engine_that_broke_ends_the_run_and_blames_no_file(store):
     assert not store.faults() and plan(store, ("p02",), VERSIONS).cached == 1
 
 
+def test_what_is_there_when_ctrl_c_comes_is_kept(store):
+    for name in "abcd":
+        hand_in(store, name, {"p02": b"%d" % ord(name)})
+    engine = FakeEngine()
+    engine.stop_after = 3
+    with pytest.raises(KeyboardInterrupt):
+        run(store, engine)
+    assert plan(store, ("p02",), VERSIONS).cached == 3
+
+
 def test_a_full_disk_ends_the_run_and_what_was_stored_stays(store):
     for n in range(40):
         hand_in(store, f"s{n:02}", {"p02": f"{n}".encode()})
@@ -178,7 +188,9 @@ def test_elsewhere_than_on_a_terminal_every_student_is_a_line(store):
     hand_in(store, "a\x1b[31m\nb", {"p02": b"7"})
     hand_in(store, "bob", {"p02": b"lost"})
     text = run(store, FakeEngine()).text
-    assert text.splitlines()[0] == "a b  p02 pass 7/7  1 of 2 files, 0 from before, about 0 s left"
+    first = text.splitlines()[0]
+    assert first.startswith("a b  p02 pass 7/7  1 of 2 files, 0 from before, about ")
+    assert re.search(r"about \d+ s left$", first)
     assert "bob  p02 fault: RuntimeError: worker lost  (1 file again)" in text
     assert text.splitlines()[-1].endswith("2 of 2 files, 0 from before, 1 fault")
     assert "\x1b" not in text
@@ -393,6 +405,14 @@ def test_a_machine_that_cannot_grade_says_why_and_starts_nothing(command, class_
     monkeypatch.setattr(grade_class.grading, "look", lambda settings: "torch is not installed")
     code, _, err = command("grade", source, "--roster", roster)
     assert code == 4 and "torch is not installed" in err and command.engine.closed == 0
+
+
+def test_an_engine_that_broke_leaves_its_logs_and_what_was_graded(command, class_of):
+    source, roster = class_of({"ada": "7", "bob": "broken"})
+    code, out, err = command("grade", source, "--roster", roster, "--only", "p02")
+    assert (code, out) == (4, "") and command.engine.kept_logs
+    assert re.search(r"runs nothing any more: .* its logs are in \S+/course/\.parsl$", err)
+    assert "files         1 graded, 1 not graded yet" in command("status")[1]
 
 
 def test_without_parsl_the_message_says_what_to_install(monkeypatch):

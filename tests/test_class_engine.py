@@ -174,6 +174,25 @@ def test_an_engine_that_does_not_start_leaves_nothing(tmp_path):
     assert not (tmp_path / ".parsl").exists()
 
 
+def test_nodes_that_do_not_come_up_end_the_run_with_what_to_look_at(file, tmp_path):
+    text = """
+[executor]
+[executor.provider]
+type = "LocalProvider"
+worker_init = "echo no such module >&2; exit 1"
+"""
+    path = tmp_path / "class" / "ada" / "p02" / load_problem("p02").file
+    path.parent.mkdir(parents=True)
+    path.write_text("def (")
+    command = [sys.executable, "-m", "grader", "class", "grade", tmp_path / "class"]
+    command += ["--course", tmp_path / "course", "--engine", file(text), "--device", "cpu"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 4 and len(done.stderr.splitlines()) == 1
+    assert "the engine runs nothing: Executor engine failed" in done.stderr
+    (log,) = (tmp_path / "course" / ".parsl" / "000" / "submit_scripts").glob("*block-0*.err")
+    assert log.read_text() == "no such module\n"
+
+
 class Class:
     """A class in a folder, and runs over it in processes that can be told by a mark."""
 

@@ -5,11 +5,14 @@ import io
 import re
 import shlex
 import shutil
+import subprocess
+from collections import defaultdict
 
 from grader import cli
 from grader.intake import entries
 from grader.intake.archives import read
 from grader.manifest import ROOT
+from grader.options import parser_of
 from grader.release import command
 from tests.harness import model_answer
 from tests.records import write_answers
@@ -45,6 +48,21 @@ def test_the_commands_of_hand_out_run(tmp_path):
         stages.append(sorted(p.name for p in (folder / "problems").glob("p*")))
     assert stages == [["p01", "p02"], *[["p01", "p02", "p03", "p04"]] * 2]
     assert not (folder / "solutions").exists()
+
+
+def test_the_command_of_make_is_that_of_the_grader():
+    (line,) = re.findall(r"^make .+$", section("Hand out"), re.MULTILINE)
+    done = subprocess.run(
+        [*shlex.split(line), "-n", "PY=python3"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    words = shlex.split(done.stdout.replace("\\\n", " "))
+    options = parser_of(defaultdict(lambda: print)).parse_args(words[words.index("release") :])
+    assert (str(options.folder), options.problems) == ("../course", "p05")
+    assert options.answers_after == "2027-03-07"
 
 
 def test_what_is_left_out_is_left_out(tmp_path):

@@ -60,6 +60,10 @@ def test_the_archive_holds_the_answers_and_their_receipt(submit, answers, tmp_pa
     }
     with zipfile.ZipFile(archive) as packed:
         assert packed.namelist() == [P02, P04, "receipt.json"]
+        for info in packed.infolist():
+            assert info.date_time == (1980, 1, 1, 0, 0, 0)
+            assert (info.create_system, info.external_attr >> 16) == (3, 0o100644)
+            assert info.compress_type == zipfile.ZIP_STORED  # zlib's versions differ
         made = receipt.read_receipt(packed.read("receipt.json"))
     assert made.version == __version__
     assert made.code == receipt.code(found.files)

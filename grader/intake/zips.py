@@ -56,7 +56,8 @@ def opened(file: BinaryIO, what: str) -> Iterator[list[Entry]]:
         yield [
             Entry(info.orig_filename, kind, _reader(archive, info))
             for info in infos
-            if (kind := kind_of(info.external_attr >> 16)) and not info.is_dir()
+            if (kind := kind_of(info.external_attr >> 16))
+            and not info.orig_filename.endswith(("/", "\\"))
         ]
 
 

@@ -49,7 +49,7 @@ def build(
     Raises:
         ReleaseError: a stub of the checkout is solved, or a page's marks do not fit together.
     """
-    tracked = [path for path in list_files(checkout) if not (checkout / path).is_symlink()]
+    tracked = list_files(checkout)
     manifests = {id: read_problem(checkout / "problems" / id / "problem.toml") for id in problems}
     wanted = {path for path in tracked if path in _TOP | _DOCS or _WHOLE.fullmatch(path)}
     wanted = {path for path in wanted if not path.startswith(_STUDENT)}
