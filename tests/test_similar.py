@@ -116,6 +116,13 @@ def test_a_copy_under_other_names_is_listed():
     assert pair.likeness is Likeness.RENAMED and min(pair.shares) >= RENAMED_SHARE
 
 
+def test_a_file_that_holds_another_as_a_part_is_not_listed():
+    first = written_apart("p04")[0]
+    for count in (60, 400):
+        added = "".join(f"x{n} = tl.exp({n}) + y{n}[{n}]\n" for n in range(count // 12))
+        assert not found("p04", first, first + added * 2).pairs, count
+
+
 def test_identical_files_come_first_and_count_as_one():
     first, other = written_apart("p04")[:2]
     result = found("p04", first, other, first, first + "\n# end\n")
