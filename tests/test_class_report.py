@@ -177,7 +177,7 @@ def test_a_class_of_five_hundred_takes_seconds(store, course):
     fill(store, 500)
     begin = time.process_time()
     checked(class_report.render(summarize(read_standing(store, course))))
-    assert time.process_time() - begin < 5
+    assert time.process_time() - begin < 10  # 2 s on an idle core, checking the page included
 
 
 # Reports of students.

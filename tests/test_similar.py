@@ -172,4 +172,10 @@ def test_three_hundred_files_take_seconds():
     begin = time.process_time()
     result = found("p04", *texts)
     assert result.compared == 300 and len(result.pairs) == 4 * 75 * 74 // 2
-    assert time.process_time() - begin < 20  # 4 s on one core; many pairs are the slow case
+    assert time.process_time() - begin < 40  # 4 s on an idle core; many pairs are the slow case
+
+
+def test_names_are_left_out_but_for_keywords_and_attributes():
+    tokens = fingerprints.tokens_of(b"for key in a.b: k = tl.load(k, 'x')  # c\n")
+    left = " ".join(text for text, _ in fingerprints.without_names(tokens))
+    assert left == 'for name in name . b : name = name . load ( name , "" )'
