@@ -137,6 +137,12 @@ def test_gradescope_says_when_and_whose_in_a_group(tmp_path):
     assert {h.student: h.submitted_at for h, _ in found.hand_ins} == dict.fromkeys(
         ("s1", "s2"), "2026-11-20T18:00:00Z"
     )
+    of_ruby = collect(write(tmp_path / "ruby", LAYOUTS["Gradescope"]), ROSTER)
+    assert [h.submitted_at for h, _ in of_ruby.hand_ins] == [
+        "2026-11-20T10:00:00Z",
+        "2026-11-20T11:00:00Z",
+        None,
+    ]
 
 
 def test_the_last_submission_of_a_student_counts_and_the_other_is_noted(tmp_path):
