@@ -358,8 +358,13 @@ def test_the_late_policy_counts_in_the_gradebook(command, class_of, tmp_path):
 
 def test_collect_grades_nothing(command, class_of):
     source, roster = class_of({"ada": "7"})
+    (source / "bob.zip").write_bytes(b"PK")
+    (source / "stranger.zip").write_bytes(b"PK")
     code, out, err = command("collect", source, "--roster", roster)
-    assert code == 0 and "collected     1 new\n" in out and err == ""
+    assert code == 0 and err == ""
+    assert "collected     1 new, 2 cannot be read\n" in out
+    assert "refused       bob: bob.zip: got something else" in out
+    assert "refused       stranger" not in out
     assert "files         1 not graded yet\n" in out and not command.engine.submitted
 
 
