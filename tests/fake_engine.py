@@ -19,6 +19,8 @@ from tests.records import CPU
 class FakeEngine:
     """Runs what is submitted at once, in this process; counts."""
 
+    workers = 2
+
     def __init__(self) -> None:
         self.submitted: list[Task] = []
         self.closed = 0

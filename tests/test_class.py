@@ -204,11 +204,12 @@ def test_on_a_terminal_there_is_one_bar_that_goes_away(store):
     with View(console, todo) as view:
         for job in todo.jobs:
             view.started(job)
-        view.tick()
-        view._bar.refresh()
+        for view.workers in (None, 5):
+            view.tick()
+            view._bar.refresh()
     text = console.file.getvalue()
-    assert "0/6" in text and "now: a, b, c, d and 2 more" in text
-    assert text.endswith("\x1b[?25h\r\x1b[1A\x1b[2K") or "\x1b[?25h" in text
+    assert "0/6" in text and "6 handed out" in text and "now: a, b, c, d and 1 more" in text
+    assert "\x1b[?25h" in text  # the cursor is back
 
 
 def test_the_time_left_is_the_rate_so_far():
@@ -357,8 +358,13 @@ def test_the_late_policy_counts_in_the_gradebook(command, class_of, tmp_path):
 
 def test_collect_grades_nothing(command, class_of):
     source, roster = class_of({"ada": "7"})
+    (source / "bob.zip").write_bytes(b"PK")
+    (source / "stranger.zip").write_bytes(b"PK")
     code, out, err = command("collect", source, "--roster", roster)
-    assert code == 0 and "collected     1 new\n" in out and err == ""
+    assert code == 0 and err == ""
+    assert "collected     1 new, 2 cannot be read\n" in out
+    assert "refused       bob: bob.zip: got something else" in out
+    assert "refused       stranger" not in out
     assert "files         1 not graded yet\n" in out and not command.engine.submitted
 
 
@@ -371,6 +377,7 @@ def test_collect_grades_nothing(command, class_of):
         (("grade", "--only", "p99"), 2, "--only (P= of make): got p99"),
         (("grade", "--jobs", "2", "--engine", "x.toml"), 2, "--jobs: got it with --engine"),
         (("grade",), 2, "SOURCE: got nothing, expected submissions"),
+        (("grade", "--times", "t.csv"), 2, "--times: got it without SOURCE"),
         (("grade", "/no/such"), 2, "/no/such: no such folder or archive"),
         (("collect", "/no/such", "--roster", "/no.csv"), 2, "/no.csv: cannot be read"),
         (("status",), 2, "which has no class.db; expected the folder that grader class collect"),

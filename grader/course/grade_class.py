@@ -157,6 +157,7 @@ class _Grading:
     def _grade(self, engine: Engine, todo: Plan, machine: Environment, view: View) -> None:
         from grader.course.running import Running
 
+        view.workers = engine.workers
         with view:
             Running(self._store, engine, todo, self._settings, machine, view, grading.grade).run()
 
