@@ -9,7 +9,7 @@ answer with one edit or a few, and on right answers that were written apart from
 - NEAR_SHARE of either file's own tokens are in the other: so are 84 % (p05) to 100 % of the copies
   with edits. Of answers written apart none share more than 0.49, p02's aside.
 - RENAMED_SHARE is that of files in which other names count as the same. A copy with nothing but
-  names changed shares all; of answers written apart none share more than 0.84.
+  names changed shares all; of answers written apart none share more than 0.84, p02's aside.
 - MIN_LINES: where there is less to write, identical files alone are looked for. Answers to p02 (8
   lines) that were written apart share up to 0.84: names and order are those of the stub.
 """
