@@ -19,6 +19,8 @@ from tests.records import CPU
 class FakeEngine:
     """Runs what is submitted at once, in this process; counts."""
 
+    workers = 2
+
     def __init__(self) -> None:
         self.submitted: list[Task] = []
         self.closed = 0
@@ -35,8 +37,9 @@ class FakeEngine:
             future.set_exception(error)
         return future
 
-    def close(self):
+    def close(self, *, keep_logs=False):
         self.closed += 1
+        self.kept_logs = keep_logs
 
     @property
     def times_graded(self) -> collections.Counter:

@@ -154,6 +154,16 @@ def test_an_engine_that_broke_ends_the_run_and_blames_no_file(store):
     assert not store.faults() and plan(store, ("p02",), VERSIONS).cached == 1
 
 
+def test_what_is_there_when_ctrl_c_comes_is_kept(store):
+    for name in "abcd":
+        hand_in(store, name, {"p02": b"%d" % ord(name)})
+    engine = FakeEngine()
+    engine.stop_after = 3
+    with pytest.raises(KeyboardInterrupt):
+        run(store, engine)
+    assert plan(store, ("p02",), VERSIONS).cached == 3
+
+
 def test_a_full_disk_ends_the_run_and_what_was_stored_stays(store):
     for n in range(40):
         hand_in(store, f"s{n:02}", {"p02": f"{n}".encode()})
@@ -178,7 +188,9 @@ def test_elsewhere_than_on_a_terminal_every_student_is_a_line(store):
     hand_in(store, "a\x1b[31m\nb", {"p02": b"7"})
     hand_in(store, "bob", {"p02": b"lost"})
     text = run(store, FakeEngine()).text
-    assert text.splitlines()[0] == "a b  p02 pass 7/7  1 of 2 files, 0 from before, about 0 s left"
+    first = text.splitlines()[0]
+    assert first.startswith("a b  p02 pass 7/7  1 of 2 files, 0 from before, about ")
+    assert re.search(r"about \d+ s left$", first)
     assert "bob  p02 fault: RuntimeError: worker lost  (1 file again)" in text
     assert text.splitlines()[-1].endswith("2 of 2 files, 0 from before, 1 fault")
     assert "\x1b" not in text
@@ -192,11 +204,12 @@ def test_on_a_terminal_there_is_one_bar_that_goes_away(store):
     with View(console, todo) as view:
         for job in todo.jobs:
             view.started(job)
-        view.tick()
-        view._bar.refresh()
+        for view.workers in (None, 5):
+            view.tick()
+            view._bar.refresh()
     text = console.file.getvalue()
-    assert "0/6" in text and "now: a, b, c, d and 2 more" in text
-    assert text.endswith("\x1b[?25h\r\x1b[1A\x1b[2K") or "\x1b[?25h" in text
+    assert "0/6" in text and "6 handed out" in text and "now: a, b, c, d and 1 more" in text
+    assert "\x1b[?25h" in text  # the cursor is back
 
 
 def test_the_time_left_is_the_rate_so_far():
@@ -345,8 +358,13 @@ def test_the_late_policy_counts_in_the_gradebook(command, class_of, tmp_path):
 
 def test_collect_grades_nothing(command, class_of):
     source, roster = class_of({"ada": "7"})
+    (source / "bob.zip").write_bytes(b"PK")
+    (source / "stranger.zip").write_bytes(b"PK")
     code, out, err = command("collect", source, "--roster", roster)
-    assert code == 0 and "collected     1 new\n" in out and err == ""
+    assert code == 0 and err == ""
+    assert "collected     1 new, 2 cannot be read\n" in out
+    assert "refused       bob: bob.zip: got something else" in out
+    assert "refused       stranger" not in out
     assert "files         1 not graded yet\n" in out and not command.engine.submitted
 
 
@@ -359,6 +377,7 @@ def test_collect_grades_nothing(command, class_of):
         (("grade", "--only", "p99"), 2, "--only (P= of make): got p99"),
         (("grade", "--jobs", "2", "--engine", "x.toml"), 2, "--jobs: got it with --engine"),
         (("grade",), 2, "SOURCE: got nothing, expected submissions"),
+        (("grade", "--times", "t.csv"), 2, "--times: got it without SOURCE"),
         (("grade", "/no/such"), 2, "/no/such: no such folder or archive"),
         (("collect", "/no/such", "--roster", "/no.csv"), 2, "/no.csv: cannot be read"),
         (("status",), 2, "which has no class.db; expected the folder that grader class collect"),
@@ -393,6 +412,14 @@ def test_a_machine_that_cannot_grade_says_why_and_starts_nothing(command, class_
     monkeypatch.setattr(grade_class.grading, "look", lambda settings: "torch is not installed")
     code, _, err = command("grade", source, "--roster", roster)
     assert code == 4 and "torch is not installed" in err and command.engine.closed == 0
+
+
+def test_an_engine_that_broke_leaves_its_logs_and_what_was_graded(command, class_of):
+    source, roster = class_of({"ada": "7", "bob": "broken"})
+    code, out, err = command("grade", source, "--roster", roster, "--only", "p02")
+    assert (code, out) == (4, "") and command.engine.kept_logs
+    assert re.search(r"runs nothing any more: .* its logs are in \S+/course/\.parsl$", err)
+    assert "files         1 graded, 1 not graded yet" in command("status")[1]
 
 
 def test_without_parsl_the_message_says_what_to_install(monkeypatch):

@@ -1,6 +1,6 @@
 """Parsl as the engine of a class: configurations, a worker that dies, a run that is killed.
 
-The last test grades three submissions for real, kills the run and goes on: about 30 s.
+Three tests start engines and grade small submissions for real: together about 40 s.
 """
 
 import os
@@ -14,6 +14,7 @@ from pathlib import Path
 import parsl
 import pytest
 from parsl.executors import HighThroughputExecutor
+from parsl.jobs.error_handlers import windowed_error_handler
 
 from grader.course import engine
 from grader.course.engine import EngineError, EngineFault, ParslEngine, local_config, read_config
@@ -129,6 +130,8 @@ def test_parsls_own_processes_start_without_its_scripts_on_the_path(file):
     engine._start_by_module(executor)
     assert executor.launch_cmd.startswith(f"{sys.executable} -P -m parsl.")
     assert executor.interchange_launch_cmd[-3:-1] == ["-P", "-m"]
+    assert engine._workers(local_config(3, "cpu", {})) == 3
+    assert engine._workers(read_config(file(SLURM))) is None
     (executor,) = read_config(file(SLURM)).executors
     engine._start_by_module(executor)
     assert executor.launch_cmd.startswith("process_worker_pool.py")  # of the cluster's Python
@@ -155,13 +158,14 @@ def test_a_worker_that_dies_is_a_fault_of_its_task_alone(tmp_path, monkeypatch):
         lost = running.submit(die, -1)
         with pytest.raises(Exception, match="Task failure due to loss of worker"):
             lost.result(60)
+        # Parsl's default would end everything when the only node is lost.
+        assert config.executors[0].block_error_handler is windowed_error_handler
         number, gpu, pid = running.submit(die, 1).result(60)
         assert (number, gpu) == (1, "6")
         assert Path(f"/proc/{pid}").exists()
     finally:
         running.close()
     assert not Path(f"/proc/{pid}").exists() and not (tmp_path / ".parsl").exists()
-    assert parsl.dfk.__module__  # nothing is loaded any more: another one may start
     with pytest.raises(parsl.errors.NoDataFlowKernelError):
         parsl.dfk()
 
@@ -172,6 +176,27 @@ def test_an_engine_that_does_not_start_leaves_nothing(tmp_path):
     with pytest.raises(EngineFault, match="the engine does not start"):
         ParslEngine(config, tmp_path / ".parsl")
     assert not (tmp_path / ".parsl").exists()
+
+
+def test_nodes_that_do_not_come_up_end_the_run_with_what_to_look_at(file, tmp_path):
+    text = """
+[executor]
+[executor.provider]
+type = "LocalProvider"
+init_blocks = 3
+max_blocks = 3
+worker_init = "echo no such module >&2; exit 1"
+"""
+    path = tmp_path / "class" / "ada" / "p02" / load_problem("p02").file
+    path.parent.mkdir(parents=True)
+    path.write_text("def (")
+    command = [sys.executable, "-m", "grader", "class", "grade", tmp_path / "class"]
+    command += ["--course", tmp_path / "course", "--engine", file(text), "--device", "cpu"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 4 and len(done.stderr.splitlines()) == 1
+    assert "the engine runs nothing: Executor engine failed" in done.stderr
+    (log,) = (tmp_path / "course" / ".parsl" / "000" / "submit_scripts").glob("*block-0*.err")
+    assert log.read_text() == "no such module\n"
 
 
 class Class:

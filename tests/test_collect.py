@@ -137,6 +137,12 @@ def test_gradescope_says_when_and_whose_in_a_group(tmp_path):
     assert {h.student: h.submitted_at for h, _ in found.hand_ins} == dict.fromkeys(
         ("s1", "s2"), "2026-11-20T18:00:00Z"
     )
+    of_ruby = collect(write(tmp_path / "ruby", LAYOUTS["Gradescope"]), ROSTER)
+    assert [h.submitted_at for h, _ in of_ruby.hand_ins] == [
+        "2026-11-20T10:00:00Z",
+        "2026-11-20T11:00:00Z",
+        None,
+    ]
 
 
 def test_the_last_submission_of_a_student_counts_and_the_other_is_noted(tmp_path):
@@ -161,6 +167,8 @@ def test_the_last_attempt_of_canvas_counts_and_the_newest_file_elsewhere(tmp_pat
     canvas = {f"a_101_{n}_a.zip": packed({P02: str(n)}) for n in (9, 10)}
     found = collect(write(tmp_path / "canvas", canvas), CANVAS_ROSTER)
     assert by_student(found) == {"101": {"p02": b"10"}}
+    late = write(tmp_path / "late", {"a_LATE_101_9_weighted_row_sum.py": "x"})
+    assert "Canvas says that it is late" in notes_of(collect(late, CANVAS_ROSTER), "101")
     plain = {f"s1/{P02}": "old", "s1.zip": packed({P02: "new"})}
     source = write(tmp_path / "plain", plain)
     os.utime(source / "s1", (1, 1))
@@ -197,6 +205,8 @@ def test_a_name_of_two_students_means_neither(tmp_path):
     twins = (Student(id="1", name="Ada L"), Student(id="2", name="Ada L"))
     source = write(tmp_path, {f"Ada L_9_assignsubmission_file/{P02}": "x"})
     assert collect(source, twins).unknown == ("9",)
+    named = (Student(id="x1", name="77"), Student(id="77"))
+    assert set(by_student(collect(write(tmp_path / "id", {f"77/{P02}": "x"}), named))) == {"77"}
     other = (Student(id="ada", email="x@x.edu"), Student(id="b", email="ada@x.edu"))
     source = write(tmp_path / "more", {f"ada/{P02}": "x"})
     assert set(by_student(collect(source, other))) == {"ada"}
@@ -306,6 +316,14 @@ def test_an_archive_of_a_class_has_limits(tmp_path, monkeypatch, limit, value):
 def test_a_source_that_is_none_says_why(tmp_path, files, words):
     with pytest.raises(SourceError, match=words):
         collect(write(tmp_path, files))
+
+
+def test_a_member_is_not_unpacked_beyond_what_a_submission_may_have(tmp_path, monkeypatch):
+    path = tmp_path / "class.zip"
+    path.write_bytes(packed({f"s1/{P02}": b"fine", "s1/bomb": b"0" * 20_000_000}))
+    monkeypatch.setattr(unpacking, "MAX_ARCHIVE_BYTES", 1000)
+    monkeypatch.setattr(unpacking, "MAX_TOTAL_BYTES", 3_000_000)
+    assert by_student(collect(path)) == {"s1": {"p02": b"fine"}}
 
 
 def test_a_source_that_is_not_there_or_damaged(tmp_path):

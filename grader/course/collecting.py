@@ -9,7 +9,7 @@ from pathlib import Path
 from grader.course.collect import Collected, Kept, collect, keep
 from grader.course.grades import grades
 from grader.course.lock import locked
-from grader.course.roster import read_roster, read_times
+from grader.course.roster import RosterError, read_roster, read_times
 from grader.course.showing import Show
 from grader.course.store import Store
 from grader.course.summary import summed_up
@@ -56,6 +56,8 @@ def into(
         RosterError: the roster or the times cannot be used.
         SourceError: the submissions cannot.
     """
+    if times and not source:
+        raise RosterError("--times: got it without SOURCE, expected the submissions that it is of")
     students = read_roster(roster) if roster else store.students()
     known_times = read_times(times) if times else {}
     collected = collect(source, students, known_times) if source else Collected(())

@@ -10,13 +10,29 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
-from grader.course import collecting, grade_class, status
+from grader.course import (
+    collecting,
+    diff,
+    extend,
+    forget,
+    grade_class,
+    override,
+    publish,
+    report,
+    status,
+)
 from grader.course.showing import Show
 
 COMMANDS: Mapping[str, ModuleType] = {
     "collect": collecting,
     "grade": grade_class,
     "status": status,
+    "report": report,
+    "diff": diff,
+    "publish": publish,
+    "override": override,
+    "extend": extend,
+    "forget": forget,
 }
 
 

@@ -6,6 +6,7 @@ Source: Parsl 2026.10.26, https://parsl.readthedocs.io (HighThroughputExecutor, 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shlex
 import signal
@@ -29,13 +30,14 @@ from parsl.executors.high_throughput.executor import (
     DEFAULT_INTERCHANGE_LAUNCH_CMD,
     DEFAULT_LAUNCH_CMD,
 )
+from parsl.jobs.error_handlers import simple_error_handler, windowed_error_handler
 
 from grader.environment import EnvironmentFault
 from grader.manifest import ROOT, ManifestError
 from grader.running import reaper, scratch, usage
 
 _T = TypeVar("_T")
-# Measured on two cores: grading p02 and p04 takes 1.4 GiB at its peak.
+# Grading the nine model answers on one core takes 0.8 GiB at its peak; wrong ones take more.
 BYTES_PER_WORKER = 2 * 2**30
 _PER_GPU = 2
 # A worker's death is noticed after the first, that of this process or of a node after the second.
@@ -59,12 +61,18 @@ class EngineFault(EnvironmentFault):
 
 
 class Engine(Protocol):
-    """Runs functions elsewhere; what a function and its argument need travels with them."""
+    """Runs functions elsewhere; what a function and its argument need travels with them.
+
+    `workers` is how many run at a time, in the order in which they were handed in; None where that
+    is not known here.
+    """
+
+    workers: int | None
 
     def submit(self, function: Callable[[Any], _T], argument: Any) -> Future[_T]:
         """Run `function(argument)` when there is room; an exception of the future is a fault."""
 
-    def close(self) -> None:
+    def close(self, *, keep_logs: bool = False) -> None:
         """End everything that runs, and wait until it has."""
 
 
@@ -78,12 +86,16 @@ class ParslEngine:
             EngineFault: it does not start.
         """
         self._folder = folder
+        self.workers = _workers(config)
         self._before = {process.pid for process in psutil.Process().children(recursive=True)}
         config.run_dir = str(folder)
         config.initialize_logging = False
         for executor in config.executors:
             if isinstance(executor, HighThroughputExecutor):
                 _start_by_module(executor)
+                if executor.block_error_handler is simple_error_handler:  # Parsl's default
+                    # That one ends all when the first node is lost, also after hours of work.
+                    executor.block_error_handler = windowed_error_handler
         reaper.adopt_orphans()  # to find what the engine leaves behind
         self._kernel: Any = None
         try:
@@ -99,15 +111,16 @@ class ParslEngine:
         """See `Engine`."""
         return parsl.python_app(function, data_flow_kernel=self._kernel)(argument)
 
-    def close(self) -> None:
-        """See `Engine`; nothing of the engine is left, neither processes nor files."""
+    def close(self, *, keep_logs: bool = False) -> None:
+        """See `Engine`; nothing of the engine is left, but for its logs if they are to be kept."""
         kernel, self._kernel = self._kernel, None
         with contextlib.suppress(Exception):  # what it could not end is ended below
             if kernel is not None:
                 kernel.cleanup()
         parsl.clear()
         self._end_processes()
-        scratch.remove_tree(self._folder)
+        if not keep_logs:
+            scratch.remove_tree(self._folder)
         scratch.sweep()
 
     def _end_processes(self) -> None:
@@ -123,6 +136,17 @@ class ParslEngine:
                 with contextlib.suppress(OSError):
                     os.kill(pid, signal.SIGKILL if late else signal.SIGTERM)
             time.sleep(0.3)
+
+
+def _workers(config: Config) -> int | None:
+    """Return how many workers there are on this machine, None if there may be some elsewhere."""
+    counts = []
+    for executor in config.executors:
+        provider = getattr(executor, "provider", None)
+        if not isinstance(provider, parsl.providers.LocalProvider):
+            return None
+        counts.append(executor.max_workers_per_node)
+    return sum(counts) if math.isfinite(sum(counts)) else None
 
 
 def _reap(pids: list[int]) -> None:

@@ -31,6 +31,7 @@ from grader.environment import EnvironmentFault
 from grader.manifest import ManifestError, problems_named
 from grader.model import Environment
 from grader.render.class_summary import render
+from grader.render.text import clean
 
 if TYPE_CHECKING:
     from grader.course.engine import Engine
@@ -156,6 +157,7 @@ class _Grading:
     def _grade(self, engine: Engine, todo: Plan, machine: Environment, view: View) -> None:
         from grader.course.running import Running
 
+        view.workers = engine.workers
         with view:
             Running(self._store, engine, todo, self._settings, machine, view, grading.grade).run()
 
@@ -168,7 +170,9 @@ class _Grading:
                 try:
                     found = engine.submit(grading.look, self._settings).result()
                 except Exception as error:
-                    raise EnvironmentFault(f"the engine runs nothing: {error}") from None
+                    from grader.course.engine import EngineFault
+
+                    raise EngineFault(f"the engine runs nothing: {error}") from None
         if isinstance(found, str):
             raise EnvironmentFault(found)
         return found
@@ -189,11 +193,20 @@ class _Grading:
     @contextlib.contextmanager
     def _engine(self) -> Iterator[Engine]:
         engine = make_engine(self._options)
+        keeps_logs = False
         try:
             yield engine
+        except EnvironmentFault as fault:
+            from grader.course.engine import EngineFault
+
+            keeps_logs = isinstance(fault, EngineFault)
+            if not keeps_logs:
+                raise
+            logs = self._options.course / _RUNDIR
+            raise EngineFault(f"{clean(str(fault))}; its logs are in {logs}") from None
         finally:
             with _deaf():  # a second Ctrl-C must leave nothing behind either
-                engine.close()
+                engine.close(keep_logs=keeps_logs)
 
 
 def make_engine(options: argparse.Namespace) -> Engine:

@@ -56,14 +56,15 @@ def grades(
     problems: Sequence[str],
     versions: Mapping[str, str],
     policy: Policy | None = None,
+    results: dict[Key, Result] | None = None,
 ) -> list[Grade]:
     """Return the points of every student for each of `problems`, in the order of the roster.
 
     `versions` says by problem which results count: `store.versions()`, those of the last grading,
     is what commands other than `grade` use. `possible` is what could be measured where it was
-    graded, the face value where nothing was.
+    graded, the face value where nothing was. `results` takes up those that were read.
     """
-    deciding = _Deciding(store, versions, policy or Policy())
+    deciding = _Deciding(store, versions, policy or Policy(), {} if results is None else results)
     students, hand_ins = people(store), store.hand_ins()
     for problem in problems:
         files = (h.files.get(problem) for h in hand_ins.values())
@@ -76,7 +77,13 @@ def grades(
 
 
 class _Deciding:
-    def __init__(self, store: Store, versions: Mapping[str, str], policy: Policy) -> None:
+    def __init__(
+        self,
+        store: Store,
+        versions: Mapping[str, str],
+        policy: Policy,
+        results: dict[Key, Result],
+    ) -> None:
         self._store = store
         self._versions = versions
         self._policy = policy
@@ -85,7 +92,7 @@ class _Deciding:
         self._overrides: dict[tuple[str, str], Override] = {
             (override.student, override.problem): override for override in store.overrides()
         }
-        self._results: dict[Key, Result] = {}
+        self._results = results
         self._possible: dict[str, float] = {}
 
     def look_up(self, problem: str, hashes: Iterable[str]) -> None:

@@ -111,12 +111,17 @@ class Extension(Record):
 
 
 class PublishedGrade(Record):
-    """The points of one problem that one student was told."""
+    """The points of one problem that one student was told, and what they came from."""
 
     student: Name
     problem: str
     points: float
     possible: float
+    status: str = ""
+    reason: Text = ""
+    days_late: int = 0
+    sha256: str | None = None
+    version: str | None = None
 
 
 class Publication(Record):

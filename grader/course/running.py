@@ -65,15 +65,21 @@ class Running:
             EngineFault: the engine runs nothing any more.
             StoreError: results cannot be stored any more.
         """
-        while self._waiting or self._under_way:
-            while self._waiting and len(self._under_way) < _UNDER_WAY:
-                self._start(self._waiting.popleft())
-            done, _ = concurrent.futures.wait(
-                self._under_way, _TICK_S, concurrent.futures.FIRST_COMPLETED
-            )
-            for future in done:
-                self._end(self._under_way.pop(future), future)
-            self._watcher.tick()
+        try:
+            while self._waiting or self._under_way:
+                while self._waiting and len(self._under_way) < _UNDER_WAY:
+                    self._start(self._waiting.popleft())
+                done, _ = concurrent.futures.wait(
+                    self._under_way, _TICK_S, concurrent.futures.FIRST_COMPLETED
+                )
+                for future in [f for f in self._under_way if f in done]:  # in their order
+                    self._end(self._under_way.pop(future), future)
+                self._watcher.tick()
+        except (KeyboardInterrupt, EngineFault):
+            for future, job in self._under_way.items():  # what is there already is not lost
+                if future.done() and not future.exception():
+                    self._end(job, future)
+            raise
 
     def _start(self, job: Job) -> None:
         files = {problem: self._store.data(key.sha256) for problem, key in job.keys.items()}

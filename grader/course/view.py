@@ -35,6 +35,7 @@ class View:
         self._done = 0
         self.graded = 0
         self.faults = 0
+        self.workers: int | None = None  # how many of the jobs run, where that is known
         self._under_way: list[Job] = []
         self._began = clock()
         self._bar: progress.Progress | None = None
@@ -88,11 +89,17 @@ class View:
     def tick(self) -> None:
         """Show the present state."""
         if self._bar is not None:
-            names = [clean(job.student, _ID_LIMIT) for job in self._under_way[:_NAMED]]
-            more = len(self._under_way) - len(names)
-            now = ", ".join(names) + (f" and {more} more" if more else "")
-            text = f"{self.summary()}  now: {now}" if names else self.summary()
+            text = f"{self.summary()}{self._now()}"
             self._bar.update(self._bar.task_ids[0], completed=self._done, text=text)
+
+    def _now(self) -> str:
+        """Say whose files are graded now, or how many were handed out."""
+        if self.workers is None or not self._under_way:
+            return f"  {len(self._under_way)} handed out" if self._under_way else ""
+        running = self._under_way[: self.workers]
+        names = [clean(job.student, _ID_LIMIT) for job in running[:_NAMED]]
+        more = len(running) - len(names)
+        return f"  now: {', '.join(names)}" + (f" and {more} more" if more else "")
 
     def summary(self) -> str:
         """Return what is done, and how long the rest will take at the rate so far."""
