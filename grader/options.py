@@ -9,6 +9,7 @@ from pathlib import Path
 
 from grader import __version__, exports
 from grader.calibration import command as calibrate
+from grader.desk import doctor_command, explain_command, hint_command
 from grader.manifest import PROBLEMS
 from grader.quiz.questions import LEVELS
 from grader.stability import command as stability
@@ -73,10 +74,19 @@ def parser_of(runs: Mapping[str, Callable[[argparse.Namespace], int]]) -> argpar
     quiz.add_argument("--level", choices=LEVELS, help="ask this level only (default: both)")
     quiz.add_argument("--restart", action="store_true", help="forget what was answered before")
     quiz.set_defaults(run=runs["quiz"])
+    hint = commands.add_parser("hint", help="give the next hint of the first unsolved step")
+    hint_command.add_options(hint)
+    _add_submission(hint)
+    hint.set_defaults(run=runs["hint"])
+    explained = commands.add_parser("explain", help="explain a cause that the report names")
+    explain_command.add_options(explained)
+    explained.set_defaults(run=runs["explain"])
+    examined = commands.add_parser("doctor", help=doctor_command.HELP)
+    examined.set_defaults(run=runs["doctor"])
     return parser
 
 
-def _add_what_to_grade(parser: argparse.ArgumentParser) -> None:
+def _add_submission(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--submission",
         type=Path,
@@ -84,6 +94,10 @@ def _add_what_to_grade(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder with pNN/<file>.py (default: problems, your own stubs)",
     )
+
+
+def _add_what_to_grade(parser: argparse.ArgumentParser) -> None:
+    _add_submission(parser)
     parser.add_argument(
         "--only", metavar="p04,p05", help="grade these problems only (default: all nine)"
     )
