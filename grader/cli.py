@@ -300,7 +300,9 @@ def _first_failure(submission: Path, problem_id: str) -> ProblemResult:
 
 def _explain(options: argparse.Namespace) -> int:
     """Show the page of a cause, or list them all; return 0."""
-    _show(functools.partial(explain_page.render, explain_command.look_up(options.id)))
+    problems = None if options.only is None else _only(options.only)
+    page = explain_command.look_up(options.id or None, problems)
+    _show(functools.partial(explain_page.render, page))
     return scoring.EXIT_FULL_MARKS
 
 

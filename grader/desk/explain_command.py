@@ -35,6 +35,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "id", nargs="?", metavar="ID", help="such as P06-WINDOW-SHIFTED (default: list all)"
     )
+    parser.add_argument("--only", metavar="p04,p05", help="list the causes of these problems only")
 
 
 def page_ids(folder: Path = FOLDER) -> tuple[str, ...]:
@@ -42,8 +43,12 @@ def page_ids(folder: Path = FOLDER) -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in folder.glob("*.md") if path.stem != INDEX))
 
 
-def look_up(asked: str | None, folder: Path = FOLDER) -> Explanation:
+def look_up(
+    asked: str | None, problems: tuple[str, ...] | None = None, folder: Path = FOLDER
+) -> Explanation:
     """Return the page of an id in any letter case, with or without its problem; None: the list.
+
+    `problems` are those whose causes are listed, all for None.
 
     The id of a check without a named cause leads to the page on such failures.
 
@@ -54,7 +59,7 @@ def look_up(asked: str | None, folder: Path = FOLDER) -> Explanation:
     if not known:
         raise ExplainError(f"{folder}: got no pages, expected one per cause; take the folder anew")
     if asked is None:
-        return Explanation(_read(folder / f"{INDEX}.md"))
+        return Explanation(_listed(_read(folder / f"{INDEX}.md"), problems))
     wanted = asked.strip().upper().replace("_", "-")
     match = _PREFIX.fullmatch(wanted)
     problem, name = (match[1].lower(), match[2]) if match else (None, wanted)
@@ -64,11 +69,21 @@ def look_up(asked: str | None, folder: Path = FOLDER) -> Explanation:
         checks = {c.id.upper().replace("_", "-"): c.id for c in load_problem(problem).checks}
         if name in checks:
             return Explanation(_read(folder / f"{UNNAMED}.md"), problem, checks[name])
-    alike = difflib.get_close_matches(name, known, n=_ALIKE, cutoff=0.5)
-    alike += [id for id in known if name and name in id and id not in alike][:_ALIKE]
+    alike = [id for id in known if name and id.startswith(name)]
+    alike += difflib.get_close_matches(name, known, n=_ALIKE, cutoff=0.5)
+    alike += [id for id in known if name and name in id]
+    alike = list(dict.fromkeys(alike))
     did = f"; like it are {', '.join(alike[:_ALIKE])}" if alike else ""
     shown = asked if len(asked) <= 60 else f"{asked[:60]}..."
     raise ExplainError(f"ID: got {shown!r}, expected one that `make explain` lists{did}")
+
+
+def _listed(index: str, problems: tuple[str, ...] | None) -> str:
+    """Return the list of the causes of some problems, that of all with what stands before it."""
+    if problems is None:
+        return index
+    sections = re.split(r"^(?=## )", index, flags=re.MULTILINE)
+    return "".join(part for part in sections if part[3:6] in problems)
 
 
 def _read(path: Path) -> str:
