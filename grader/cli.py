@@ -26,7 +26,7 @@ from grader.environment import EnvironmentFault, probe
 from grader.grade import Grader, Request
 from grader.manifest import GIVEN, ROOT, ManifestError, load_problem, problem_ids
 from grader.model import Environment, GradeRecord, ProblemResult
-from grader.options import parser_of
+from grader.options import in_words_of_make, parser_of
 from grader.progress import Progress
 from grader.quiz import command as quiz_command
 from grader.render import annotations, lint, terminal
@@ -61,10 +61,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return options.run(options)
     except (UsageError, ManifestError) as error:
-        print(f"grader: {error}", file=sys.stderr)
+        print(f"grader: {in_words_of_make(str(error))}", file=sys.stderr)
         return EXIT_USAGE
     except EnvironmentFault as error:
-        print(f"grader: {error}", file=sys.stderr)
+        print(f"grader: {in_words_of_make(str(error))}", file=sys.stderr)
         return EXIT_ENVIRONMENT
     except KeyboardInterrupt:
         print("grader: interrupted before anything was graded", file=sys.stderr)

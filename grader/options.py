@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NoReturn
 
 from grader import __version__, exports
 from grader.calibration import command as calibrate
@@ -14,10 +16,41 @@ from grader.manifest import PROBLEMS
 from grader.quiz.questions import LEVELS
 from grader.stability import command as stability
 
+# What a target of the Makefile calls an option.
+_OF_MAKE = {
+    "submission": "SUBMISSION",
+    "only": "P",
+    "device": "DEVICE",
+    "seed": "SEED",
+    "json": "JSON",
+    "quick": "QUICK",
+    "exitfirst": "X",
+    "map": "MAP",
+    "official": "OFFICIAL",
+    "topic": "TOPIC",
+    "level": "LEVEL",
+    "restart": "RESTART",
+}
+_ABOUT = re.compile(rf"^((?:argument )?(?:-x/)?--({'|'.join(_OF_MAKE)})( \S+)?)(?=: )")
+
+
+def in_words_of_make(message: str) -> str:
+    """Return a message about an option with what `make` calls it, for whoever typed that."""
+
+    def named(match: re.Match[str]) -> str:
+        return f"{match[1]} ({_OF_MAKE[match[2]]}={(match[3] or '').strip()} of make)"
+
+    return _ABOUT.sub(named, re.sub(r"^DIR: ", "DIR (SUBMISSION= of make): ", message))
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        super().error(in_words_of_make(message))
+
 
 def parser_of(runs: Mapping[str, Callable[[argparse.Namespace], int]]) -> argparse.ArgumentParser:
     """Return the parser of the command line; a command's options have its function as `run`."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="grader",
         description="Judge of the flash-attention assignment.",
         epilog="exit codes: 0 full marks of what could be measured, 1 points lost, 2 usage,"
