@@ -16,7 +16,8 @@ WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 1); [ $$n -gt 8 ] && n=8; echo
 # end of course
 
 .DEFAULT_GOAL := help
-.PHONY: help setup grade lint quiz submit bench release test check seeds hostile planted clean
+.PHONY: help setup grade hint explain lint quiz doctor submit bench release test check seeds hostile \
+  planted clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,7 +34,9 @@ help: ## list the targets
 	@echo "  SHAPES=names         shapes to time: growth, or 1,64,8,8192,128,w=128,s=4"
 	@echo "  PLOT=dir             draw plots              BENCH=...  more options of the benchmark"
 # end of course
-	@echo "  TOPIC=softmax        quiz: one topic         LEVEL=hard  one level   RESTART=1  anew"
+	@echo "  ID=P06-WINDOW-SHIFTED  the cause to explain (none: list them all, or those of P=)"
+	@echo "  TOPIC=softmax        quiz: one topic         LEVEL=hard  one level"
+	@echo "  RESTART=1            quiz, hint: begin anew"
 
 setup: $(READY) ## make .venv with everything that is needed (the other targets do it themselves)
 
@@ -61,12 +64,25 @@ grade: $(READY) ## grade your answers and print the score report
 	  $(if $(JSON),--json "$(JSON)") $(if $(QUICK),--quick) $(if $(X),--exitfirst) \
 	  $(if $(MAP),--map) $(if $(OFFICIAL),--official)
 
+hint: $(READY) ## give the next hint of the first step that is not solved; never counted against you
+	@"$(PY)" -m grader hint --submission "$(SUBMISSION)" $(if $(P),--only "$(P)") \
+	  $(if $(RESTART),--restart)
+
+explain: $(READY) ## explain a cause that the report names: ID=P06-WINDOW-SHIFTED
+	@"$(PY)" -m grader explain $(if $(ID),"$(ID)") $(if $(P),--only "$(P)")
+
 lint: $(READY) ## list what the source policy refuses in your answers; runs nothing
 	@"$(PY)" -m grader lint "$(SUBMISSION)" $(if $(P),--only "$(P)") || [ $$? -eq 1 ]
 
 quiz: $(READY) ## ask you the questions of the course, one by one; never scored
 	@"$(PY)" -m grader quiz $(if $(TOPIC),--topic "$(TOPIC)") $(if $(LEVEL),--level "$(LEVEL)") \
 	  $(if $(RESTART),--restart)
+
+doctor: ## look at this machine, and say what to type where something is amiss
+	@p="$(PY)"; command -v "$$p" >/dev/null 2>&1 || p="$(PYTHON)"; \
+	  command -v "$$p" >/dev/null 2>&1 || { echo "make: got no $$p, expected Python 3.11 or newer;" \
+	    "install one and say for example: make doctor PYTHON=python3.12" >&2; exit 4; }; \
+	  "$$p" -m grader doctor
 
 submit: $(READY) ## pack your answers into submission.zip, which you upload
 	@"$(PY)" -m grader submit --submission "$(SUBMISSION)" $(if $(OUTPUT),--output "$(OUTPUT)") \

@@ -20,21 +20,27 @@ from grader.calibration import command as calibrate
 from grader.calibration.file import Calibration, changed_versions
 from grader.calibration.file import find as find_calibration
 from grader.course import command as class_command
+from grader.desk import doctor_command, explain_command, hint_command
+from grader.desk import shown as shown_hints
+from grader.desk.machine import Machine
 from grader.environment import EnvironmentFault, probe
 from grader.grade import Grader, Request
-from grader.manifest import GIVEN, ManifestError, load_problem, problems_named
-from grader.model import Environment, GradeRecord
-from grader.options import parser_of
+from grader.manifest import GIVEN, ROOT, ManifestError, load_problem, problems_named
+from grader.model import Environment, GradeRecord, ProblemResult
+from grader.options import in_words_of_make, parser_of
 from grader.package import command as package
 from grader.progress import Progress
 from grader.quiz import command as quiz_command
 from grader.release import command as release
 from grader.render import annotations, classroom50, lint, terminal
+from grader.render import explain as explain_page
+from grader.render import hint as hint_page
 from grader.render import release as release_report
 from grader.render import submit as submit_report
 from grader.running import capacity, inspection
 from grader.source import read_source
 from grader.stability import command as stability
+from grader.state_file import state_path
 from grader.submit import command as submit
 
 EXIT_USAGE = 2
@@ -59,15 +65,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "submit": _submit,
         "release": _release,
         "class": _class,
+        "hint": _hint,
+        "explain": _explain,
+        "doctor": _doctor,
     }
     options = parser_of(runs).parse_args(arguments)
     try:
         return options.run(options)
     except (UsageError, ManifestError) as error:
-        print(f"grader: {error}", file=sys.stderr)
+        print(f"grader: {in_words_of_make(str(error))}", file=sys.stderr)
         return EXIT_USAGE
     except EnvironmentFault as error:
-        print(f"grader: {error}", file=sys.stderr)
+        print(f"grader: {in_words_of_make(str(error))}", file=sys.stderr)
         return EXIT_ENVIRONMENT
     except KeyboardInterrupt:
         print("grader: interrupted before anything was graded", file=sys.stderr)
@@ -302,6 +311,62 @@ def _quiz(options: argparse.Namespace) -> int:
         _silence_stdout()
         return scoring.EXIT_FULL_MARKS
     return scoring.EXIT_FULL_MARKS if whole else scoring.EXIT_INTERRUPTED
+
+
+def _hint(options: argparse.Namespace) -> int:
+    """Show the next hint of the first step that is not solved; return 0."""
+    ids = problems_named(options.only)
+    if options.only is not None and len(ids) > 1:
+        raise UsageError(f"--only (P= of make): got {', '.join(ids)}, expected one problem")
+    _expect_folder(options.submission, "--submission (SUBMISSION= of make)")
+    _heed_interrupts()
+    shown = shown_hints.Shown(state_path(os.environ, shown_hints.FILE))
+    hint = hint_command.run(
+        ids,
+        options.submission,
+        shown,
+        functools.partial(_first_failure, options.submission),
+        restart=options.restart,
+    )
+    _show(functools.partial(hint_page.render, hint, shown.notices))
+    return scoring.EXIT_FULL_MARKS
+
+
+def _first_failure(submission: Path, problem_id: str) -> ProblemResult:
+    """Grade one problem on the CPU up to its first failure, which takes seconds."""
+    environment = probe("cpu")
+    request = Request(
+        submission=submission.absolute(),
+        shown_as=str(submission),
+        problems=(problem_id,),
+        environment=environment,
+        seed=_seed(None),
+        jobs=1,
+        cores=len(os.sched_getaffinity(0)),
+        quick=True,
+        exit_first=True,
+    )
+    with Progress(Console(stderr=True)) as progress:
+        progress.start(_totals(request))
+        record = Grader(request, progress).run()
+    if record.interrupted:
+        raise KeyboardInterrupt
+    return record.problems[0]
+
+
+def _explain(options: argparse.Namespace) -> int:
+    """Show the page of a cause, or list them all; return 0."""
+    problems = None if options.only is None else problems_named(options.only)
+    page = explain_command.look_up(options.id or None, problems)
+    _show(functools.partial(explain_page.render, page))
+    return scoring.EXIT_FULL_MARKS
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    """Look at this machine; return 0, or 4 where something must be mended."""
+    encoding = (sys.stdout.encoding if _has_stdout() else None) or "ascii"
+    write = _write if _has_stdout() else lambda text: None
+    return doctor_command.run(Machine(ROOT, encoding=encoding), write, color=_wants_color())
 
 
 def _keep(files: Mapping[str, Path], record: GradeRecord) -> None:

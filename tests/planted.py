@@ -820,7 +820,7 @@ FAULTS = (
     ),
     fault(
         "a damaged state of the quiz is overwritten",
-        "quiz/progress.py",
+        "state_file.py",
         "            os.replace(path, damaged)\n",
         "            pass\n",
         "quiz",
@@ -838,6 +838,49 @@ FAULTS = (
         "            whole = False\n",
         "            pass\n",
         "quiz",
+    ),
+    # -- the desk: doctor, hint, explain ------------------------------------------------------
+    fault(
+        "a warning of doctor is an error",
+        "desk/doctor_command.py",
+        "line.level == ERROR for",
+        "line.level != 'ok' for",
+        "doctor",
+    ),
+    fault(
+        "doctor ends with what goes wrong while it looks",
+        "desk/doctor.py",
+        "        except Exception as error:\n",
+        "        except ZeroDivisionError as error:\n",
+        "doctor",
+    ),
+    fault(
+        "a hint is shown again and again",
+        "desk/hint_command.py",
+        "        shown.add(problem.id, step)\n",
+        "",
+        "hint",
+    ),
+    fault(
+        "a file that cannot be read costs a hint",
+        "desk/hint_command.py",
+        "    if where.step is None:\n",
+        "    if False:\n",
+        "hint",
+    ),
+    fault(
+        "explain reads any file",
+        "desk/explain_command.py",
+        "    if name in known:\n",
+        '    if (folder / f"{name}.md").exists():\n',
+        "errors",
+    ),
+    fault(
+        "messages speak of options that nobody typed",
+        "options.py",
+        "        super().error(in_words_of_make(message))\n",
+        "        super().error(message)\n",
+        "forgiving",
     ),
 )
 

@@ -74,9 +74,15 @@ USAGE = {
     "long seed": (["--seed", "0" * 33], "got '000"),
     "jobs": (["--jobs", "0"], "--jobs: got 0, expected 1 or more"),
     "jobs in words": (["--jobs", "two"], "--jobs: invalid int value: 'two'"),
-    "device": (["--device", "tpu"], "--device: invalid choice: 'tpu'"),
-    "folder of the record": (["--json", "/no/such/file.json"], "--json: no such folder: /no/such"),
-    "record that is a folder": (["--json", str(ROOT)], f"--json: got the folder {ROOT}, expected"),
+    "device": (["--device", "tpu"], "--device (DEVICE= of make): invalid choice: 'tpu'"),
+    "folder of the record": (
+        ["--json", "/no/such/file.json"],
+        "--json (JSON= of make): no such folder: /no/such",
+    ),
+    "record that is a folder": (
+        ["--json", str(ROOT)],
+        f"--json (JSON= of make): got the folder {ROOT}, expected",
+    ),
     "folder of a summary": (
         ["--markdown", "/no/such/a.md"],
         "--markdown: no such folder: /no/such",
@@ -125,7 +131,7 @@ def test_a_gpu_that_is_not_there_is_the_environments_fault(monkeypatch, capfd):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
     assert cli.main(["grade", "--device", "cuda"]) == 4
-    assert "--device cuda: got no usable CUDA GPU" in capfd.readouterr().err
+    assert "--device cuda (DEVICE=cuda of make): got no usable CUDA GPU" in capfd.readouterr().err
 
 
 def test_a_problem_toml_that_cannot_be_used_is_a_usage_error(run, wrong, monkeypatch):
@@ -280,7 +286,7 @@ def test_a_record_that_cannot_be_written_does_not_cost_the_report(
     path = tmp_path / "record.json"
     code, out, err = run("--submission", wrong, "--only", "p02", "--json", path)
     assert code == 4
-    assert f"--json: cannot write {path}: No space left on device" in err
+    assert f"--json (JSON= of make): cannot write {path}: No space left on device" in err
     assert "wrong signature" in out and "Traceback" not in err
     assert not [p for p in tmp_path.iterdir() if "record" in p.name]
 
@@ -303,7 +309,7 @@ def test_every_file_that_can_be_written_is_written_after_each_problem(
     options = [word for name, path in paths.items() for word in (f"--{name}", path)]
     code, out, err = run("--submission", wrong, "--only", "p02", *options)
     assert code == 4 and "wrong signature" in out
-    assert f"--json: cannot write {paths['json']}: No space left on device" in err
+    assert f"--json (JSON= of make): cannot write {paths['json']}: No space left on device" in err
     assert seen == 2 * list(exports.HELP)  # after the problem, and at the end
     for name in set(paths) - {"json"}:
         told = "p02 Weighted row sum" if name == "classroom50" else "P02-ERROR"
