@@ -1,4 +1,4 @@
-"""The command line: `python -m grader` with its commands. The only module that prints."""
+"""The command line: `python -m grader` with its commands. What it shows goes through `stdout`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from grader import exports, scoring
+from grader import exports, scoring, stdout
 from grader.calibration import command as calibrate
 from grader.calibration.file import Calibration, changed_versions
 from grader.calibration.file import find as find_calibration
@@ -204,31 +204,25 @@ def _stability(options: argparse.Namespace) -> int:
         official=options.official,
         calibration=calibration,
     )
-    return stability.run(request, options, _totals(request), Console(stderr=True), _show)
+    return stability.run(request, options, _totals(request), Console(stderr=True), stdout.show)
 
 
 def _calibrate(options: argparse.Namespace) -> int:
     """Measure the model answers and write targets; return 0 if all problems have some, else 1."""
     _expect_folder(options.submission, "--submission")
     _heed_interrupts()
-    return calibrate.run(options, probe(options.device), Console(stderr=True), _show)
+    return calibrate.run(options, probe(options.device), Console(stderr=True), stdout.show)
 
 
 def _package(options: argparse.Namespace) -> int:
     """Write the files of a course platform."""
-    return package.run(options, _write)
+    return package.run(options, stdout.write)
 
 
 def _class(options: argparse.Namespace) -> int:
     """Run a command for a class; return its exit code."""
     _heed_interrupts()
-    return class_command.run(options, _show)
-
-
-def _show(render: Callable[..., str]) -> None:
-    """Print what `render` returns for this width and colour, where there is a standard output."""
-    if _has_stdout():
-        _write(render(width=_report_width(), color=_wants_color()))
+    return class_command.run(options, stdout.show)
 
 
 def _lint(options: argparse.Namespace) -> int:
@@ -242,20 +236,20 @@ def _lint(options: argparse.Namespace) -> int:
     if not problems:
         raise UsageError(f"DIR: got {options.submission}, expected a folder with pNN/<file>.py")
     sources = [read_source(problem, options.submission) for problem in problems]
-    _show(functools.partial(lint.render, sources))
+    stdout.show(functools.partial(lint.render, sources))
     return scoring.EXIT_POINTS_LOST if any(map(lint.is_refused, sources)) else 0
 
 
 def _submit(options: argparse.Namespace) -> int:
     """Pack the answers into one archive; return 0 if all are accepted, else 1."""
-    return submit.run(options, _show, submit_report.render)
+    return submit.run(options, stdout.show, submit_report.render)
 
 
 def _release(options: argparse.Namespace) -> int:
     """Make the students' repository, or bring it up to date; return 0."""
     wanted = options.problems
     problems = None if wanted is None else problems_named(wanted, "--problems (P= of make)")
-    return release.run(options, problems, _show, release_report.render)
+    return release.run(options, problems, stdout.show, release_report.render)
 
 
 def _expect_folder(path: Path, name: str) -> None:
@@ -305,10 +299,10 @@ def _quiz(options: argparse.Namespace) -> int:
             stdout=sys.stdout,
             environment=os.environ,
             width=max(min(Console().width, 80), 40) if sys.stdout.isatty() else 80,
-            color=_wants_color(),
+            color=stdout.wants_color(),
         )
     except OSError:
-        _silence_stdout()
+        stdout.silence()
         return scoring.EXIT_FULL_MARKS
     return scoring.EXIT_FULL_MARKS if whole else scoring.EXIT_INTERRUPTED
 
@@ -328,7 +322,7 @@ def _hint(options: argparse.Namespace) -> int:
         functools.partial(_first_failure, options.submission),
         restart=options.restart,
     )
-    _show(functools.partial(hint_page.render, hint, shown.notices))
+    stdout.show(functools.partial(hint_page.render, hint, shown.notices))
     return scoring.EXIT_FULL_MARKS
 
 
@@ -358,15 +352,15 @@ def _explain(options: argparse.Namespace) -> int:
     """Show the page of a cause, or list them all; return 0."""
     problems = None if options.only is None else problems_named(options.only)
     page = explain_command.look_up(options.id or None, problems)
-    _show(functools.partial(explain_page.render, page))
+    stdout.show(functools.partial(explain_page.render, page))
     return scoring.EXIT_FULL_MARKS
 
 
 def _doctor(options: argparse.Namespace) -> int:
     """Look at this machine; return 0, or 4 where something must be mended."""
-    encoding = (sys.stdout.encoding if _has_stdout() else None) or "ascii"
-    write = _write if _has_stdout() else lambda text: None
-    return doctor_command.run(Machine(ROOT, encoding=encoding), write, color=_wants_color())
+    encoding = (sys.stdout.encoding if stdout.is_open() else None) or "ascii"
+    write = stdout.write if stdout.is_open() else lambda text: None
+    return doctor_command.run(Machine(ROOT, encoding=encoding), write, color=stdout.wants_color())
 
 
 def _keep(files: Mapping[str, Path], record: GradeRecord) -> None:
@@ -429,35 +423,4 @@ def _print_report(record: GradeRecord, options: argparse.Namespace) -> None:
         quiet = annotations.without_commands(report, os.urandom(16).hex())
         return quiet + annotations.render(record, folder)
 
-    _show(whole)
-
-
-def _has_stdout() -> bool:
-    """Whether standard output was open when Python started, and still is."""
-    return sys.stdout is not None and not sys.stdout.closed
-
-
-def _report_width() -> int:
-    return min(Console().width, 100) if sys.stdout.isatty() else 80
-
-
-def _write(text: str) -> None:
-    """Print text; what the terminal has no letter for becomes a question mark."""
-    encoding = sys.stdout.encoding or "ascii"
-    with contextlib.suppress(OSError, ValueError):
-        sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
-        sys.stdout.flush()
-        return
-    _silence_stdout()
-
-
-def _wants_color() -> bool:
-    """Whether standard output is a terminal whose user has not asked for plain text."""
-    plain = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
-    return sys.stdout.isatty() and not plain
-
-
-def _silence_stdout() -> None:
-    """Nobody reads any more: keep Python from failing once more when it flushes at exit."""
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    stdout.show(whole)
