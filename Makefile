@@ -16,8 +16,8 @@ WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 1); [ $$n -gt 8 ] && n=8; echo
 # end of course
 
 .DEFAULT_GOAL := help
-.PHONY: help setup grade hint explain lint quiz doctor submit bench release test check seeds hostile \
-  planted clean
+.PHONY: help setup grade hint explain lint quiz doctor submit
+.PHONY: bench release test check seeds hostile planted clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

@@ -373,7 +373,7 @@ def test_collect_grades_nothing(command, class_of):
     [
         (("grade", "--jobs", "0"), 2, "--jobs: got 0, expected 1 or more"),
         (("grade", "--limit", "nan"), 2, "--limit: got nan, expected 1 to 1000000"),
-        (("grade", "--official", "--quick"), 2, "--quick: got it with --official"),
+        (("grade", "--official", "--quick"), 2, "--quick (QUICK= of make): got it with --official"),
         (("grade", "--only", "p99"), 2, "--only (P= of make): got p99"),
         (("grade", "--jobs", "2", "--engine", "x.toml"), 2, "--jobs: got it with --engine"),
         (("grade",), 2, "SOURCE: got nothing, expected submissions"),

@@ -10,7 +10,7 @@ from grader.manifest import GIVEN, PROBLEMS, ROOT
 
 _PACKAGES = (ROOT / "grader", ROOT / "reference", GIVEN)
 _SINGLE = ("LICENSE", "pyproject.toml")
-_FIRST_COMMENT = "# What checks the set itself."
+_COURSE = "# course"  # from here on: what checks the set itself, and what grades a class
 
 
 def judge_files(problem_ids: Sequence[str]) -> dict[str, bytes]:
@@ -30,7 +30,7 @@ def judge_files(problem_ids: Sequence[str]) -> dict[str, bytes]:
 def requirements() -> dict[str, bytes]:
     """Return requirements.txt without what checks the set itself, and all pins as constraints."""
     text = (ROOT / "requirements.txt").read_text(encoding="utf-8")
-    needed = text.partition(_FIRST_COMMENT)[0].rstrip() + "\n"
+    needed = text.partition(_COURSE)[0].rstrip() + "\n"
     pins = "".join(f"{line}\n" for line in text.splitlines() if re.match(r"[\w.-]+==", line))
     return {"requirements.txt": needed.encode(), "constraints.txt": pins.encode()}
 

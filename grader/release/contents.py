@@ -20,14 +20,16 @@ from grader.source import step_regions, steps_begun
 
 _TOP = {
     "LICENSE", "CHANGELOG.md", "README.md", "Makefile", "pyproject.toml", "requirements.txt",
-    "conftest.py", ".gitignore",
+    "conftest.py", ".gitignore", "problems/one.mk",
 }  # fmt: skip
 _DOCS = {
     "docs/grading.md", "docs/glossary.md", "docs/making-it-fast.md", "docs/source-policy.md",
     "docs/record.schema.json",
 }  # fmt: skip
-_WHOLE = re.compile(r"(grader|reference)/[\w/]+\.py|docs/quiz/[\w-]+\.(md|toml)")
-_OF_PROBLEM = ("README.md", "HINTS.md", "ANSWERS.md", "problem.toml")
+_WHOLE = re.compile(
+    r"(grader|reference)/[\w/]+\.(py|html)|docs/quiz/[\w-]+\.(md|toml)|docs/errors/[\w-]+\.md"
+)
+_OF_PROBLEM = ("README.md", "HINTS.md", "ANSWERS.md", "problem.toml", "Makefile")
 _STUDENT = "grader/release/student/"  # written for the release, each with its place there
 _PLACES = {"grade.yml": ".github/workflows/grade.yml", "selfcheck.py": "tests/test_release.py"}
 _TELLING_LINES = 3
@@ -63,6 +65,7 @@ def build(
     for name, place in _PLACES.items():
         files[place] = _read(checkout, _STUDENT + name)
     files["Makefile"] = pages.makefile_for_students(files["Makefile"].decode()).encode()
+    files["requirements.txt"] = pages.without_course(files["requirements.txt"].decode()).encode()
     _expect_no_answers(checkout, files, manifests)
     files |= _answers(checkout, manifests, answers)
     _make_pages(checkout, files, problems, answers, known)

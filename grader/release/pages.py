@@ -23,7 +23,7 @@ _STUDENTS = re.compile(r"^<!-- students:\n(.*?)^-->\n", re.MULTILINE | re.DOTALL
 _LEFT_OVER = re.compile(r"<!-- (?:end of )?course -->|<!-- students:")
 _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
-_MAKE_COURSE = re.compile(r"^# course\n.*?^# end of course\n", re.MULTILINE | re.DOTALL)
+_COURSE_LINES = re.compile(r"^# course\n.*?^# end of course\n", re.MULTILINE | re.DOTALL)
 _MAKE_STUDENTS = re.compile(r"^#students: ?(.*\n)", re.MULTILINE)
 _PHONY = re.compile(r"^\.PHONY: (.*)$", re.MULTILINE)
 _TARGET = re.compile(r"^([a-z]+):", re.MULTILINE)
@@ -52,9 +52,14 @@ def for_students(text: str, path: str) -> str:
     return text.rstrip("\n") + "\n"
 
 
+def without_course(text: str) -> str:
+    """Return a Makefile or a list of packages without the parts that are not for students."""
+    return _COURSE_LINES.sub("", text)
+
+
 def makefile_for_students(text: str) -> str:
     """Return the Makefile with the students' targets alone."""
-    text = _MAKE_STUDENTS.sub(r"\1", _MAKE_COURSE.sub("", text))
+    text = _MAKE_STUDENTS.sub(r"\1", without_course(text))
     targets = set(_TARGET.findall(text))
 
     def kept(found: re.Match[str]) -> str:
