@@ -69,8 +69,9 @@ def _grade(options: argparse.Namespace) -> int:
     if options.jobs is not None and options.jobs < 1:
         raise UsageError(f"--jobs: got {options.jobs}, expected 1 or more")
     files = _wanted_files(options)
-    if options.fail_under is not None and not 0 <= options.fail_under <= 150:
-        raise UsageError(f"--fail-under: got {options.fail_under}, expected 0 to 150 points")
+    most = sum(load_problem(id).total_points for id in problem_ids())
+    if options.fail_under is not None and not 0 <= options.fail_under <= most:
+        raise UsageError(f"--fail-under: got {options.fail_under}, expected 0 to {most} points")
     if options.official and options.no_policy:
         raise UsageError("--no-policy: got it with --official, expected one of them")
     jailed = options.official or options.jail
@@ -285,7 +286,8 @@ def _jobs(environment: Environment) -> int:
     if environment.device == "cpu":
         return max(1, min(cores, 4, free // 2**30))
     device_bytes = environment.device_bytes or 2**31
-    return max(1, min(cores, 9, free // (3 * 2**30), device_bytes // (2 * 2**30)))
+    problems = len(problem_ids())
+    return max(1, min(cores, problems, free // (3 * 2**30), device_bytes // (2 * 2**30)))
 
 
 def _available_memory_bytes() -> int:
@@ -302,8 +304,8 @@ def _only(text: str | None) -> tuple[str, ...]:
         return known
     wanted = []
     for part in text.replace(",", " ").split():
-        number = re.fullmatch(r"[pP]?0*(\d)", part)
-        wanted.append(f"p0{number[1]}" if number else part)
+        number = re.fullmatch(r"[pP]?0*(\d{1,2})", part)
+        wanted.append(f"p{number[1]:0>2}" if number else part)
     unknown = [part for part in wanted if part not in known]
     if unknown or not wanted:
         raise UsageError(

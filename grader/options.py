@@ -85,7 +85,7 @@ def _add_what_to_grade(parser: argparse.ArgumentParser) -> None:
         help="folder with pNN/<file>.py (default: problems, your own stubs)",
     )
     parser.add_argument(
-        "--only", metavar="p04,p05", help="grade these problems only (default: all nine)"
+        "--only", metavar="p04,p05", help="grade these problems only (default: all)"
     )
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument(
