@@ -11,7 +11,6 @@ import torch
 from .naive import visible_keys
 from .rules import rules
 
-
 # Of the problems on rows, that of p03 its first step: what is summed up, from the inputs in fp64.
 _OF_ROWS = {
     "p02": lambda x, w: {"y": (x * w).abs().sum(1)},
@@ -24,7 +23,8 @@ def magnitudes(problem_id, inputs, dout=None, **options):
 
     Args:
         problem_id: "p01" and so on.
-        inputs: q, k, v (and sink_logits), or x and what else a problem on rows has; any dtype and strides.
+        inputs: q, k, v (and sink_logits), or x and what else a problem on rows takes; any dtype
+            and strides.
         dout: upstream gradient; without it (and without inputs["dout"]) the forward outputs only.
         options: the entry's options.
     Returns: dict name -> fp64 tensor in the shape of that output: y; or out, lse and, with dout,
