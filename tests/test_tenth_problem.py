@@ -192,8 +192,8 @@ def test_ten_steps_add_a_problem(tmp_path):
     assert "problems/p10/test_p10.py: no such file; expected a test for each check" in said
 
     copy.follow(3)
-    said = copy.run(*commands_of(3))
-    assert "test_p10.py::test_ragged_cols[" in said and "20 tests collected" in said
+    said = copy.run(*commands_of(3), "--device=cpu")
+    assert re.search(r"^p10 Root mean .* 0/6 +0/1 +- +0/7$", said, re.M), said
 
     copy.follow(4)
     files = tmp_path / "exports"
@@ -240,7 +240,7 @@ def test_ten_steps_add_a_problem(tmp_path):
     assert commands_of(10)[1:] == ["make check", "make test"]
     said = copy.run(pages)
     assert "p10 step 1: plain, half, ragged_rows, strides, arguments" in said
-    checked = ["tests/test_mistakes.py", "tests/test_steps.py", "tests/test_given.py"]
+    checked = ["tests/test_mistakes.py", "tests/test_given.py"]
     options = [shlex.split(line) for step in (7, 8, 9) for line in commands_of(step)]
     chosen = {name for words in options for name in words if name.startswith("tests/")}
     expected = " or ".join(words[words.index("-k") + 1] for words in options)
