@@ -197,6 +197,15 @@ def test_p01_keeps_the_targets_of_problem_toml():
     assert implied(problem, gpu.shape(problem), gpu.name, gpu.capability, gpu.chip) is None
 
 
+def test_a_problem_that_is_newer_than_the_record_keeps_the_targets_of_problem_toml():
+    gpu = GPUS["A100"]
+    problem = load_problem("p02").model_copy(update={"id": "p10"})
+    assert implied(problem, gpu.shape(problem), gpu.name, gpu.capability, gpu.chip) is None
+    figures = SpeedFigures(speedup=2.0, shape=str(gpu.shape(problem)))
+    found = aimed(problem, figures, environment(gpu), None)
+    assert (found.full, found.targets, found.note) == (3.0, STATED, None)
+
+
 @pytest.mark.parametrize("problem_id", [id for id in TRITON if id != "p02"])
 def test_visible_pairs_are_those_of_the_reference(problem_id):
     problem = load_problem(problem_id)

@@ -212,6 +212,13 @@ def test_weighted_row_sum():
     torch.testing.assert_close(scale, (x.abs() @ w.abs()), **FP64)
 
 
+def test_no_rule_is_made_up_for_a_problem_that_has_none():
+    with pytest.raises(KeyError, match="p99"):
+        reference.rules("p99")
+    with pytest.raises(KeyError, match="p99"):
+        reference.magnitudes("p99", {"x": torch.ones(2, 3)})
+
+
 def test_naive_is_self_contained():
     path = Path(reference.__file__).parent / "naive.py"
     spec = importlib.util.spec_from_file_location("naive_alone", path)

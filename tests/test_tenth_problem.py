@@ -192,6 +192,11 @@ def test_ten_steps_add_a_problem(tmp_path):
     assert "problems/p10/test_p10.py: no such file; expected a test for each check" in said
 
     copy.follow(3)
+    checks = copy.root / "problems" / "p10" / "test_p10.py"
+    checks.write_text("def test_plain(case:\n", "utf-8")
+    said = copy.run("python -m grader grade --only p10 --device cpu", code=2)
+    assert "problems/p10/test_p10.py: not valid Python: " in said
+    copy.follow(3)
     said = copy.run(*commands_of(3), "--device=cpu")
     assert re.search(r"^p10 Root mean .* 0/6 +0/1 +- +0/7$", said, re.M), said
 
