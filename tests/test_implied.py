@@ -24,7 +24,7 @@ from grader.manifest import ROOT, ManifestError, load_problem, problem_ids
 from grader.model import Chip, Environment, SpeedFigures
 from grader.running.speed import naive_bytes as peak_bytes
 
-TRITON = problem_ids()[1:]
+TRITON = [id for id in problem_ids() if id in rule._record() and load_problem(id).uses_triton]
 GIB = 2**30
 
 
