@@ -25,7 +25,7 @@ from grader.desk import shown as shown_hints
 from grader.desk.machine import Machine
 from grader.environment import EnvironmentFault, probe
 from grader.grade import Grader, Request
-from grader.manifest import GIVEN, ROOT, ManifestError, load_problem, problems_named
+from grader.manifest import GIVEN, ROOT, ManifestError, load_problem, problem_ids, problems_named
 from grader.model import Environment, GradeRecord, ProblemResult
 from grader.options import in_words_of_make, parser_of
 from grader.package import command as package
@@ -90,8 +90,9 @@ def _grade(options: argparse.Namespace) -> int:
     if options.jobs is not None and options.jobs < 1:
         raise UsageError(f"--jobs: got {options.jobs}, expected 1 or more")
     files = _wanted_files(options)
-    if options.fail_under is not None and not 0 <= options.fail_under <= 150:
-        raise UsageError(f"--fail-under: got {options.fail_under}, expected 0 to 150 points")
+    most = sum(load_problem(id).total_points for id in problem_ids())
+    if options.fail_under is not None and not 0 <= options.fail_under <= most:
+        raise UsageError(f"--fail-under: got {options.fail_under}, expected 0 to {most} points")
     if options.official and options.no_policy:
         raise UsageError("--no-policy: got it with --official, expected one of them")
     jailed = options.official or options.jail
@@ -399,7 +400,8 @@ def _jobs(environment: Environment) -> int:
     if environment.device == "cpu":
         return max(1, min(cores, 4, free // 2**30))
     device_bytes = environment.device_bytes or 2**31
-    return max(1, min(cores, 9, free // (3 * 2**30), device_bytes // (2 * 2**30)))
+    problems = len(problem_ids())
+    return max(1, min(cores, problems, free // (3 * 2**30), device_bytes // (2 * 2**30)))
 
 
 def _seed(text: str | None) -> str:

@@ -377,8 +377,8 @@ def problems_named(text: str | None, option: str = "--only (P= of make)") -> tup
         return known
     wanted = []
     for part in text.replace(",", " ").split():
-        number = re.fullmatch(r"[pP]?0*(\d)", part)
-        wanted.append(f"p0{number[1]}" if number else part)
+        number = re.fullmatch(r"[pP]?0*(\d{1,2})", part)
+        wanted.append(f"p{number[1]:0>2}" if number else part)
     unknown = [part for part in wanted if part not in known]
     if unknown or not wanted:
         raise ManifestError(

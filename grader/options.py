@@ -148,7 +148,7 @@ def _add_submission(parser: argparse.ArgumentParser) -> None:
 def _add_what_to_grade(parser: argparse.ArgumentParser) -> None:
     _add_submission(parser)
     parser.add_argument(
-        "--only", metavar="p04,p05", help="grade these problems only (default: all nine)"
+        "--only", metavar="p04,p05", help="grade these problems only (default: all)"
     )
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument(

@@ -1,7 +1,8 @@
 """docs/mistakes.md: which checks each known mistake loses, and the correctness points it keeps.
 
-`python -m tests.test_mistakes` writes the table anew after cases, weights or mistakes have changed;
-with `--check` (`make check`) it compares every line. The tests here compare one line in `EVERY`.
+`python -m tests.test_mistakes` writes the tables anew after cases, weights or mistakes have
+changed, `python -m tests.test_mistakes p04 p05` those of these problems alone; with `--check`
+(`make check`) it compares every line. The tests here compare one line in `EVERY`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import functools
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import pytest
 import torch
@@ -156,8 +157,12 @@ def _head(problem: Problem) -> str:
     return f"\n## {problem.id}, {problem.title}\n\n| mistake | keeps | fails |\n|---|---|---|\n"
 
 
-def page() -> str:
-    tables = (_head(p) + "\n".join(rows(p)) + "\n" for p in map(load_problem, problem_ids()))
+def page(anew: Collection[str] = problem_ids()) -> str:
+    """The page, with the tables of the problems `anew` made, and the others as they stand there."""
+    tables = (
+        _head(p) + ("\n".join(rows(p)) if p.id in anew else table(p.id)) + "\n"
+        for p in map(load_problem, problem_ids())
+    )
     return INTRODUCTION + "".join(tables)
 
 
@@ -167,7 +172,7 @@ def table(problem_id: str) -> str:
     text = PAGE.read_text(encoding="utf-8")
     _, found, after = text.partition(_head(load_problem(problem_id)))
     assert found
-    return after.partition("\n\n")[0]
+    return after.partition("\n\n")[0].rstrip("\n")
 
 
 @pytest.mark.parametrize("problem_id", problem_ids())
@@ -199,4 +204,4 @@ if __name__ == "__main__":
         if page() != PAGE.read_text(encoding="utf-8"):
             sys.exit("docs/mistakes.md is not what the known mistakes cost; write it anew")
     else:
-        PAGE.write_text(page(), encoding="utf-8")
+        PAGE.write_text(page(sys.argv[1:] or problem_ids()), encoding="utf-8")
