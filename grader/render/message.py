@@ -166,7 +166,7 @@ def message_lines(problem_id: str, cause: Cause, width: int) -> list[str]:
 
 
 def head_line(cause: Cause) -> str:
-    """Return the line that stands alone: "error[P04-DIAGONAL]: queries do not see their own key"."""
+    """Return the line that stands alone: "error[P04-DIAGONAL]: own key hidden"."""
     kind = "internal" if cause.verdict is Verdict.INTERNAL else "error"
     return f"{kind}[{clean(cause.id, 60)}]: {headline_of(cause)}"
 
