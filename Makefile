@@ -6,6 +6,7 @@ VENV := .venv
 PY ?= $(VENV)/bin/python
 SUBMISSION ?= problems
 P ?= $(p)
+REPORT ?= yes
 READY := $(if $(filter $(VENV)/bin/python,$(PY)),$(VENV)/.ready)
 TORCH := $(shell sed -n 's/^torch==//p' requirements.txt)
 CPU_INDEX := https://download.pytorch.org/whl/cpu
@@ -26,6 +27,7 @@ help: ## list the targets
 	@echo "  DEVICE=cpu           do not use the GPU      SEED=hex  repeat a run's inputs"
 	@echo "  OFFICIAL=1           grade for credit, in a jail (needs bubblewrap)"
 	@echo "  JSON=file            write the record        PY=python  skip .venv, use this Python"
+	@echo "  REPORT=no            write no report.html"
 	@echo "  SHAPES=names         shapes to time: growth, or 1,64,8,8192,128,w=128,s=4"
 	@echo "  PLOT=dir             draw plots              BENCH=...  more options of the benchmark"
 	@echo "  TOPIC=softmax        quiz: one topic         LEVEL=hard  one level   RESTART=1  anew"
@@ -54,7 +56,7 @@ grade: $(READY) ## grade your answers and print the score report
 	@"$(PY)" -m grader grade --exit-zero --submission "$(SUBMISSION)" $(if $(P),--only "$(P)") \
 	  $(if $(DEVICE),--device "$(DEVICE)") $(if $(SEED),--seed "$(SEED)") \
 	  $(if $(JSON),--json "$(JSON)") $(if $(QUICK),--quick) $(if $(X),--exitfirst) \
-	  $(if $(MAP),--map) $(if $(OFFICIAL),--official)
+	  $(if $(MAP),--map) $(if $(OFFICIAL),--official) $(if $(filter-out no,$(REPORT)),--report)
 
 lint: $(READY) ## list what the source policy refuses in your answers; runs nothing
 	@"$(PY)" -m grader lint "$(SUBMISSION)" $(if $(P),--only "$(P)") || [ $$? -eq 1 ]
@@ -85,4 +87,4 @@ planted: $(READY) ## plant faults in the judge, one at a time; a test must catch
 	@"$(PY)" -m tests.planted $(PLANTED)
 
 clean: ## remove .venv and caches
-	rm -rf $(VENV) .cache .pytest_cache .ruff_cache *.egg-info
+	rm -rf report.html $(VENV) .cache .pytest_cache .ruff_cache *.egg-info

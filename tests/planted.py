@@ -671,9 +671,9 @@ FAULTS = (
     fault(
         "the report is printed before the record is written",
         "cli.py",
-        "    try:\n        exports.write_all(files, record)\n    finally:\n",
-        "    try:\n        _print_report(record, options)\n    finally:\n"
-        "        exports.write_all(files, record)\n",
+        "        exports.write_all(files, record, sources)\n    finally:\n",
+        "        _print_report(record, options)\n    finally:\n"
+        "        exports.write_all(files, record, sources)\n",
         "cli",
     ),
     # -- files for other tools ----------------------------------------------------------------

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -89,10 +90,18 @@ LEAD_STYLES = {
 }
 
 
-def render(record: GradeRecord, *, width: int = 80, color: bool = False, maps: bool = False) -> str:
+def render(
+    record: GradeRecord,
+    *,
+    width: int = 80,
+    color: bool = False,
+    maps: bool = False,
+    page: Path | None = None,
+) -> str:
     """Return the report as text no wider than `width` cells, which is at least 72.
 
     There are escape codes in it only with `color`, and with `maps` the tiles that a kernel visits.
+    The last line names `page`, the report for a browser, where there is one.
     """
     width = max(width, MIN_WIDTH)
     console = text_console(width, color=color)
@@ -104,7 +113,7 @@ def render(record: GradeRecord, *, width: int = 80, color: bool = False, maps: b
         _kernels(record),
         *(_lines(rows) for rows in (_maps(record, width) if maps else [])),
         *(_lines(rows) for rows in _messages(record, width)),
-        _lines(_closing(record, width)),
+        _lines([*_closing(record, width), *([f"report {page}"] if page else [])]),
     ]
     for number, block in enumerate(block for block in blocks if block):
         if number:

@@ -86,9 +86,12 @@ def dots(measures: Sequence[Measure], written: Callable[[float], str]) -> Dots |
         span = (min(low, high), max(low, high)) if low is not None and high is not None else None
         y = _TOP + (number + 0.5) * _ROW
         rows.append(Row(m.label, m.shown, y, at(m.value), at(m.base), span))
-    decades = range(math.ceil(first), math.floor(last) + 1)
+    decades = range(math.floor(first), math.floor(last) + 1)
+    factors = (1, 2, 5) if last - first <= 1.5 else (1,)
     every = max(1, -(-len(decades) // _MOST_TICKS))
-    ticks = [Tick(at(10.0**d), written(10.0**d)) for d in decades if d % every == 0]
+    places = [f * 10.0**d for d in decades if d % every == 0 for f in factors]
+    inside = [n for n in places if first <= math.log10(n) <= last]
+    ticks = [Tick(at(n), written(n)) for n in inside]
     return Dots(_TOP + len(rows) * _ROW + _BOTTOM, tuple(rows), tuple(ticks))
 
 

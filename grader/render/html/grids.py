@@ -20,6 +20,7 @@ _LEFT, _TOP = 46, 18
 _LARGEST, _SMALLEST = 22, 3
 _LABEL_EVERY = 14, 40  # pixels between labels: down, across
 _LETTERS_FROM = 12  # pixels: a smaller cell has no room for its letter
+_RULES_FROM = 6  # pixels: smaller cells stand without lines between them
 _MOST_CELLS = 96  # along a side; what is beyond is not drawn, and said not to be
 _PALETTE = {
     TileMap.FULL: "full",
@@ -65,6 +66,7 @@ class Grid:
     layers: tuple[Layer, ...]
     labels: tuple[Label, ...]
     letters: tuple[Label, ...]
+    rules: str
     text: str
     data: str
 
@@ -184,6 +186,7 @@ def _grid(
         layers=layers,
         labels=(*_side_labels(down, len(rows), cell), *_top_labels(across, columns, cell, left)),
         letters=letters,
+        rules=_rules(len(rows), columns, cell, left) if cell >= _RULES_FROM else "",
         text=text,
         data=json.dumps(data),
     )
@@ -202,6 +205,13 @@ def _path(rows: Sequence[str], letter: str, cell: int, left: int) -> str:
             parts.append(f"M{x} {y}h{length}v{cell}h-{length}z")
             c = row.find(letter, end)
     return "".join(parts)
+
+
+def _rules(rows: int, columns: int, cell: int, left: int) -> str:
+    """Return the lines between the cells."""
+    across = "".join(f"M{left} {_TOP + r * cell}h{columns * cell}" for r in range(1, rows))
+    down = "".join(f"M{left + c * cell} {_TOP}v{rows * cell}" for c in range(1, columns))
+    return across + down
 
 
 def _side_labels(axis: tuple[str, int, int], count: int, cell: int) -> list[Label]:

@@ -15,9 +15,19 @@ from grader.model import (
 )
 from grader.render.html import grids
 from grader.render.html.charts import Dots, Measure, dots
+from grader.render.kernels import kernel_cells, kernels_of
 from grader.render.message import ID_LIMIT
 from grader.render.score import shown_figures
 from grader.render.text import byte_size, clean, milliseconds, times
+
+_KERNEL_NAME = 60
+_KERNEL_ROWS = (
+    "registers per thread",
+    "spills",
+    "shared memory",
+    "programs per multiprocessor",
+    "tensor cores",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,8 +124,8 @@ def _works(record: GradeRecord) -> list[Measure]:
 
 
 def tables(problem: ProblemResult) -> list[Table]:
-    """Return what was measured of one problem: speed, memory, work and traffic."""
-    made = []
+    """Return what was measured of one problem: its kernels, speed, memory, work and traffic."""
+    made = _kernel_tables(problem)
     speed = shown_figures(problem.components.get("speed"))
     if isinstance(speed, SpeedFigures):
         made.append(_speed_table(speed))
@@ -125,6 +135,23 @@ def tables(problem: ProblemResult) -> list[Table]:
     work = shown_figures(problem.components.get("work"))
     if isinstance(work, WorkFigures) and work.amounts:
         made.append(_work_table(work))
+    return made
+
+
+def _kernel_tables(problem: ProblemResult) -> list[Table]:
+    """Return a table per kernel, with a column per compute capability."""
+    by_name: dict[str, list[tuple[str, ...]]] = {}
+    refused = {}
+    for compiled in kernels_of(problem):
+        name, *cells = kernel_cells(compiled, _KERNEL_NAME)
+        by_name.setdefault(name, []).append(tuple(cells))
+        if compiled.kernel.refusal is not None:
+            refused[name] = f"refused: {clean(compiled.kernel.refusal.text)}"
+    made = []
+    for name, columns in by_name.items():
+        rows = list(zip(_KERNEL_ROWS, *(cells[1:] for cells in columns), strict=True))
+        chips = [f"for {cells[0]}" for cells in columns]
+        made.append(Table("Compiled", name, ("", *chips), rows, refused.get(name, "")))
     return made
 
 

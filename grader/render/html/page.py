@@ -16,6 +16,7 @@ import dataclasses
 import functools
 import hashlib
 import re
+import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -32,7 +33,7 @@ from grader.model import (
 )
 from grader.render.html import grids, measured, source
 from grader.render.html.charts import Steps, steps
-from grader.render.kernels import COLUMNS, kernel_cells, kernels_of
+from grader.render.kernels import kernels_of
 from grader.render.message import (
     HEADLINE_LIMIT,
     ID_LIMIT,
@@ -60,7 +61,7 @@ from grader.render.score import (
 from grader.render.text import clean, clean_lines, plural, points
 from grader.render.tiles import is_as_due
 
-_KERNEL_NAME = 60
+_NONE: Mapping[str, bytes] = types.MappingProxyType({})
 _MOST_RUNS = 20  # in the table of the history; the chart has all
 _QUIET = (Verdict.PASS, Verdict.SKIPPED, Verdict.NOT_MEASURED)
 
@@ -96,7 +97,6 @@ class ProblemView:
     rest: str
     checks: list[tuple[str, ...]]
     checks_passed: str
-    kernels: list[tuple[str, ...]]
     figures: list[measured.Table]
     map: grids.Grid | None
     source: source.SourceView | None
@@ -115,14 +115,14 @@ class RunView:
 
 
 def render(
-    record: GradeRecord, *, sources: Mapping[str, bytes] | None = None, history: Sequence[Run] = ()
+    record: GradeRecord, *, sources: Mapping[str, bytes] = _NONE, history: Sequence[Run] = ()
 ) -> str:
     """Return the page.
 
     Args:
         record: what is told.
-        sources: the bytes that were graded, by problem id. Shown are those with the hash of the
-            record.
+        sources: the bytes that were graded, by path in the submission ("p04/causal_attention.py").
+            Shown are those that have the hash of the record.
         history: earlier runs and this one, oldest first.
     """
     environment = _environment()
@@ -142,7 +142,7 @@ def render(
         interrupted=INTERRUPTED if record.interrupted else "",
         next=next_step(record.problems) or "",
         parts=COMPONENTS,
-        problems=[_problem(p, (sources or {}).get(p.id)) for p in record.problems],
+        problems=[_problem(p, sources) for p in record.problems],
         gaps=[
             f"not measured: {reason} ({', '.join(names)})"
             for reason, names in reasons_of_gaps(record).items()
@@ -153,7 +153,6 @@ def render(
         markup=Markup.escape,
         block=_block,
         charts=measured.charts(record),
-        kernel_columns=COLUMNS,
         runs=runs,
         older=max(0, len(history) - _MOST_RUNS),
         run_chart=chart,
@@ -206,12 +205,14 @@ def _hash(text: str) -> Markup:
     return Markup(f"'sha256-{base64.b64encode(digest).decode()}'")
 
 
-def _problem(problem: ProblemResult, data: bytes | None) -> ProblemView:
+def _problem(problem: ProblemResult, sources: Mapping[str, bytes]) -> ProblemView:
     told, rest = told_causes(problem)
     id = clean(problem.id, ID_LIMIT)
     available = problem.points.available
     passed = sum(check.verdict is Verdict.PASS for check in problem.checks)
-    same = data is not None and hashlib.sha256(data).hexdigest() == problem.source_sha256
+    file = next((path for path in sources if path.split("/")[0] == problem.id), None)
+    data = sources[file] if file is not None else b""
+    same = hashlib.sha256(data).hexdigest() == problem.source_sha256
     maps = 0
     views = []
     for cause in told:  # the first cause has its map of errors, the others repeat it
@@ -232,11 +233,10 @@ def _problem(problem: ProblemResult, data: bytes | None) -> ProblemView:
         rest=f"and {plural(len(rest), 'more check')}: {', '.join(rest)}" if rest else "",
         checks=[_check(check) for check in problem.checks],
         checks_passed=f"{passed} of {plural(len(problem.checks), 'check')} passed",
-        kernels=[kernel_cells(kernel, _KERNEL_NAME) for kernel in kernels_of(problem)],
         figures=measured.tables(problem),
         map=measured.work_map(problem),
-        source=_source(problem, told, data) if same and data is not None else None,
-        file=next((c.message.file for c in told if c.message.file), "") or "the file",
+        source=_source(problem, told, data) if file is not None and same else None,
+        file=file or "",
     )
 
 

@@ -52,7 +52,7 @@ class SourceView:
 def view(data: bytes, notes: Mapping[int, Sequence[str]], steps: Sequence[int] = ()) -> SourceView:
     """Return the file `data`, with `notes` by line number; `steps` are shown whole.
 
-    What is far from both is folded. Of a file that is too long the lines around the marks are kept first.
+    What is far from both is folded. Of a file that is too long, lines around notes are kept first.
     """
     text = data.decode("utf-8-sig", "replace")
     raw = [_visible(line) for line in _NEWLINE.split(text)]
