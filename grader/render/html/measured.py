@@ -186,20 +186,16 @@ def _memory_table(f: MemoryFigures) -> Table:
 
 
 def _work_table(f: WorkFigures) -> Table:
+    counted = list(f.amounts.values())
     rows = [
-        (
-            name,
-            f"{amount.done:,}",
-            f"{amount.needed:,}",
-            f"{amount.naive:,}",
-            times(amount.ratio, 2),
-        )
-        for name, amount in f.amounts.items()
+        ("done", *(f"{amount.done:,}" for amount in counted)),
+        ("needed", *(f"{amount.needed:,}" for amount in counted)),
+        ("naive", *(f"{amount.naive:,}" for amount in counted)),
+        ("done / needed", *(times(amount.ratio, 2) for amount in counted)),
     ]
     tiles = f"tiles of {f.tile_q} x {f.tile_k}, " if f.tile_q and f.tile_k else ""
     remark = f"all points up to {f.full:g}x what is needed; {tiles}{f.programs} programs"
-    columns = ("", "done", "needed", "naive", "done / needed")
-    return Table("Work and traffic", f.shape, columns, rows, remark)
+    return Table("Work and traffic", f.shape, ("", *f.amounts), rows, remark)
 
 
 def work_map(problem: ProblemResult) -> grids.Grid | None:

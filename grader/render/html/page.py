@@ -73,7 +73,7 @@ class CauseView:
     head: str
     internal: bool
     facts: list[tuple[str, str]]
-    output: list[str]
+    output: str
     remarks: list[tuple[str, str]]
     repeat: str
     walk: str
@@ -292,7 +292,7 @@ def _cause(problem: ProblemResult, cause: Cause, *, errors: bool) -> CauseView:
         head=head_line(cause),
         internal=cause.verdict is Verdict.INTERNAL,
         facts=[(label, value) for label, value in known if label != "repeat"],
-        output=clean_lines(message.output) if message.output else [],
+        output="\n".join(clean_lines(message.output)) if message.output else "",
         remarks=remarks(problem.id, cause),
         repeat=clean(message.repeat),
         walk=walk,
