@@ -27,7 +27,8 @@ def installed() -> str | None:
 
 
 class Browser:
-    """One page of one browser. `errors` and `requests` are those since the last `show`."""
+    """One page of one browser. `errors` are those since the last `show`, and `requests` what was
+    loaded, without what the page's policy forbade."""
 
     def __init__(self, program: str) -> None:
         self._folder = tempfile.TemporaryDirectory()
@@ -47,7 +48,7 @@ class Browser:
         os.close(theirs_out)
         self._rest, self._number = b"", 0
         self.errors: list[str] = []
-        self.requests: list[str] = []
+        self.requests: dict[str, str] = {}
         pages = self._send("Target.getTargets")["targetInfos"]
         page = next(p["targetId"] for p in pages if p["type"] == "page")
         attached = self._send("Target.attachToTarget", targetId=page, flatten=True)
@@ -73,7 +74,7 @@ class Browser:
         )  # fmt: skip
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.send("Emulation.setEmulatedMedia", media=media, features=[scheme])
-        self.errors, self.requests = [], []
+        self.errors, self.requests = [], {}
         self.send("Page.navigate", url=page.absolute().as_uri())
         while self.run("document.readyState") != "complete" or self.run("location.href") == (
             "about:blank"
@@ -131,7 +132,9 @@ class Browser:
     def _note(self, event: dict[str, Any]) -> None:
         method, given = event.get("method"), event.get("params", {})
         if method == "Network.requestWillBeSent":
-            self.requests.append(given["request"]["url"])
+            self.requests[given["requestId"]] = given["request"]["url"]
+        elif method == "Network.loadingFailed" and given.get("blockedReason"):
+            self.requests.pop(given["requestId"], None)
         elif method == "Runtime.exceptionThrown":
             self.errors.append(str(given["exceptionDetails"]))
         elif method == "Log.entryAdded" and given["entry"]["level"] in ("error", "warning"):

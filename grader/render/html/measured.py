@@ -188,14 +188,21 @@ def _memory_table(f: MemoryFigures) -> Table:
 def _work_table(f: WorkFigures) -> Table:
     counted = list(f.amounts.values())
     rows = [
-        ("done", *(f"{amount.done:,}" for amount in counted)),
-        ("needed", *(f"{amount.needed:,}" for amount in counted)),
-        ("naive", *(f"{amount.naive:,}" for amount in counted)),
+        ("done", *(_count(amount.done) for amount in counted)),
+        ("needed", *(_count(amount.needed) for amount in counted)),
+        ("naive", *(_count(amount.naive) for amount in counted)),
         ("done / needed", *(times(amount.ratio, 2) for amount in counted)),
     ]
     tiles = f"tiles of {f.tile_q} x {f.tile_k}, " if f.tile_q and f.tile_k else ""
     remark = f"all points up to {f.full:g}x what is needed; {tiles}{f.programs} programs"
     return Table("Work and traffic", f.shape, ("", *f.amounts), rows, remark)
+
+
+def _count(number: int) -> str:
+    if abs(number) < 10**15:
+        return f"{number:,}"
+    rounded = finite(number)
+    return "?" if rounded is None else f"{rounded:.3g}"
 
 
 def work_map(problem: ProblemResult) -> grids.Grid | None:
