@@ -15,17 +15,17 @@ from grader.whole_file import write_whole
 # In the order in which they are written: the record first, for all others are made of it.
 FORMATS: Mapping[str, Callable[[GradeRecord], str]] = {
     "json": GradeRecord.to_json,
-    "html": page.render,
     "markdown": markdown.render,
     "junit": junit.render,
     "gradescope": gradescope.render,
+    "html": page.render,
 }
 HELP: Mapping[str, str] = {
     "json": "write the grade record as JSON",
-    "html": "write the report as one page for a browser",
     "markdown": "write a summary for a CI's page, such as $GITHUB_STEP_SUMMARY",
     "junit": "write the checks as JUnit XML, for Jenkins, GitLab and others",
     "gradescope": "write the scores as Gradescope's results.json",
+    "html": "write the report as one page for a browser",
 }
 
 

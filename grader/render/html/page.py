@@ -18,9 +18,8 @@ import hashlib
 import re
 import types
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from grader.history import Run
@@ -60,6 +59,9 @@ from grader.render.score import (
 )
 from grader.render.text import clean, clean_lines, plural, points
 from grader.render.tiles import is_as_due
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 _NONE: Mapping[str, bytes] = types.MappingProxyType({})
 _MOST_RUNS = 20  # in the table of the history; the chart has all
@@ -161,6 +163,9 @@ def render(
 
 @functools.cache
 def _environment() -> Environment:
+    # Imported here, for most commands make no page.
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
     return Environment(
         loader=PackageLoader("grader.render.html"),
         autoescape=True,
