@@ -7,10 +7,12 @@ with `--remote-debugging-pipe`: JSON messages that end with a zero byte, on desc
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import select
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -31,7 +33,7 @@ class Browser:
     loaded, without what the page's policy forbade."""
 
     def __init__(self, program: str) -> None:
-        self._folder = tempfile.TemporaryDirectory()
+        self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         theirs_in, self._to = os.pipe()
         self._from, theirs_out = os.pipe()
         command = [
@@ -43,6 +45,7 @@ class Browser:
             ["bash", "-c", shell, *command],
             pass_fds=(theirs_in, theirs_out),
             stderr=subprocess.DEVNULL,
+            start_new_session=True,
         )
         os.close(theirs_in)
         os.close(theirs_out)
@@ -58,8 +61,13 @@ class Browser:
 
     def close(self) -> None:
         """End the browser."""
-        self._process.terminate()
-        self._process.wait(10)
+        with contextlib.suppress(AssertionError, OSError):
+            self._send("Browser.close")
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
         os.close(self._to)
         os.close(self._from)
         self._folder.cleanup()

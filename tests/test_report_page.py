@@ -16,6 +16,7 @@ from tests import browser
 from tests.exports import evil, record
 from tests.harness import model_answer
 from tests.records import graded as graded_answers
+from tests.test_render_html import on_an_h200
 from tests.test_render_terminal import ANSWERS
 
 # The elements that stick out of the window or of the box around them, or whose text is cut off.
@@ -50,7 +51,14 @@ OVERLAPPING = """
 })()
 """
 FOCUSABLE = "[...document.querySelectorAll('a[href], button, summary, [tabindex]')]"
-NAMES = ("full marks on the CPU", "tiles visited twice", "not implemented", "mixed", "evil")
+NAMES = (
+    "full marks on the CPU",
+    "tiles visited twice",
+    "not implemented",
+    "mixed",
+    "an H200",
+    "evil",
+)
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +90,8 @@ def text_of(name):
     if name == "evil":
         with pytest.MonkeyPatch.context() as patch:
             return render(evil(patch))
+    if name == "an H200":
+        return render(on_an_h200())
     graded = record(name) if name != "tiles visited twice" else twice()
     sources = {
         f"{p.id}/answer.py": ANSWERS.get(name, {}).get(p.id, model_answer(p.id)).encode()

@@ -32,6 +32,7 @@ from grader.model import (
 )
 from grader.render.html import grids, measured, source
 from grader.render.html.charts import Steps, steps
+from grader.render.html.roofline import roofline
 from grader.render.kernels import kernels_of
 from grader.render.message import (
     HEADLINE_LIMIT,
@@ -155,6 +156,7 @@ def render(
         markup=Markup.escape,
         block=_block,
         charts=measured.charts(record),
+        roof=roofline(record),
         runs=runs,
         older=max(0, len(history) - _MOST_RUNS),
         run_chart=chart,
