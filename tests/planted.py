@@ -763,7 +763,7 @@ FAULTS = (
     ),
     fault(
         "the page shows another source than the one that was graded",
-        "render/html/page.py",
+        "render/html/problem.py",
         "hashlib.sha256(data).hexdigest() == problem.source_sha256",
         "True",
         "render_html",
