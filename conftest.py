@@ -7,13 +7,16 @@ _ROOT = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, _ROOT)
 
 try:
+    import numpy  # noqa: F401
     import pydantic  # noqa: F401
+    import rich  # noqa: F401
     import torch  # noqa: F401
     import triton  # noqa: F401
 except ImportError as error:
     sys.exit(
         f"{error.name} is not installed for {sys.executable}; what is needed is in .venv:\n"
-        f"  make -C '{_ROOT}' setup && '{_ROOT}/.venv/bin/pytest' '{_ROOT}/problems/p01'"
+        f"  make -C '{_ROOT}' setup && '{_ROOT}/.venv/bin/pytest' '{_ROOT}/problems/p01'\n"
+        f"  make -C '{_ROOT}' doctor   tells more"
     )
 
 pytest_plugins = ["grader.pytest_plugin"]

@@ -8,6 +8,29 @@ import sys
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path[:] = [_HERE, *(p for p in sys.path if p not in ("", os.getcwd(), _HERE))]
 
-from grader.cli import main  # noqa: E402
 
-sys.exit(main())
+def _main() -> int:
+    """Run the command; say in a line what is not installed. `doctor` needs no package."""
+    if sys.argv[1:2] == ["doctor"]:
+        from grader.desk.doctor_command import main as doctor
+
+        return doctor(sys.argv[2:])
+    if sys.version_info < (3, 11):  # noqa: UP036 - whoever has an older one is to read why
+        got = ".".join(map(str, sys.version_info[:3]))
+        sys.stderr.write(f"grader: got Python {got}, expected 3.11 or newer; run `make doctor`\n")
+        return 4
+    try:
+        from grader.cli import main
+    except ModuleNotFoundError as error:
+        if (error.name or "grader").partition(".")[0] in ("grader", "given", "reference"):
+            raise
+        sys.stderr.write(
+            f"grader: {error.name} is not installed for {sys.executable}; run `make setup`, then"
+            f" '{_HERE}/.venv/bin/python' -m grader; `make doctor` tells more\n"
+        )
+        return 4
+    return main()
+
+
+if __name__ == "__main__":
+    sys.exit(_main())

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import datetime
 import functools
+import types
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from grader.environment import EnvironmentFault
 from grader.model import GradeRecord
-from grader.render import gradescope, junit, markdown
+from grader.render import classroom, classroom50, gradescope, junit, markdown
 from grader.render.html import page
 from grader.whole_file import write_whole
 
@@ -18,32 +20,47 @@ FORMATS: Mapping[str, Callable[[GradeRecord], str]] = {
     "markdown": markdown.render,
     "junit": junit.render,
     "gradescope": gradescope.render,
-    "html": page.render,
+    "classroom": classroom.render,
+}
+# These also say which job the record is from, as the job's environment has it.
+OF_A_JOB: Mapping[str, Callable[[GradeRecord, Mapping[str, str], datetime.datetime], str]] = {
+    "classroom50": classroom50.render,
 }
 HELP: Mapping[str, str] = {
     "json": "write the grade record as JSON",
     "markdown": "write a summary for a CI's page, such as $GITHUB_STEP_SUMMARY",
     "junit": "write the checks as JUnit XML, for Jenkins, GitLab and others",
     "gradescope": "write the scores as Gradescope's results.json",
+    "classroom": "write the scores for GitHub Classroom's reporter",
+    "classroom50": "write the scores as Classroom 50's result.json",
     "html": "write the report as one page for a browser",
 }
+_NONE: Mapping[str, bytes] = types.MappingProxyType({})
 
 
 def write_all(
-    files: Mapping[str, Path], record: GradeRecord, sources: Mapping[str, bytes] | None = None
+    files: Mapping[str, Path],
+    record: GradeRecord,
+    variables: Mapping[str, str],
+    sources: Mapping[str, bytes] = _NONE,
 ) -> None:
     """Write `record` in the format of each name, each file in one step: all that can be written.
 
-    `sources` are the bytes that were graded, by path in the submission: the page shows them.
+    `variables` are those of the environment, `sources` the bytes that were graded, by their path in
+    the submission: the page shows them, and comes last, for it is the largest.
 
     Raises:
         EnvironmentFault: some file cannot be written.
     """
     failed = []
-    for name, render in FORMATS.items():
+    now = datetime.datetime.now(datetime.UTC)
+    of_a_job = {
+        name: functools.partial(render, variables=variables, now=now)
+        for name, render in OF_A_JOB.items()
+    }
+    of_sources = {"html": functools.partial(page.render, sources=sources)}
+    for name, render in {**FORMATS, **of_a_job, **of_sources}.items():
         if name in files:
-            if name == "html" and sources:
-                render = functools.partial(render, sources=sources)
             try:
                 write_whole(files[name], render(record))
             except OSError as error:

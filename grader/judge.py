@@ -14,6 +14,7 @@ from grader.cases import Case
 from grader.checks import outcome
 from grader.checks.correctness import Difference, Expected, expect, find_differences, ranges
 from grader.checks.idle import right_without_kernels
+from grader.checks.translations import translation
 from grader.checks.walk import tile_map, walk_of
 from grader.findings import Finding
 from grader.inputs import Inputs, case_seed, invalidate, make_inputs
@@ -297,7 +298,7 @@ class CaseRun:
                 refusal = kernel.kernel.refusal
                 assert refusal is not None
                 headline = f"{name}: {refusal.text}"
-                help = outcome.translation(f"{refusal.error_type}: {refusal.text}")
+                help = translation(f"{refusal.error_type}: {refusal.text}")
                 return self._finding(Verdict.FAIL, headline, line=refusal.line, help=help)
             for result in chip.results:
                 failure = outcome.of_result(result, self.problem.signature, "compilation")

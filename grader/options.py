@@ -4,19 +4,57 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NoReturn
 
 from grader import __version__, exports, report
 from grader.calibration import command as calibrate
+from grader.course import command as course
+from grader.desk import doctor_command, explain_command, hint_command
 from grader.manifest import PROBLEMS
+from grader.package import command as package
 from grader.quiz.questions import LEVELS
+from grader.release import command as release
 from grader.stability import command as stability
+from grader.submit import command as submit
+
+# What a target of the Makefile calls an option.
+_OF_MAKE = {
+    "submission": "SUBMISSION",
+    "only": "P",
+    "device": "DEVICE",
+    "seed": "SEED",
+    "json": "JSON",
+    "quick": "QUICK",
+    "exitfirst": "X",
+    "map": "MAP",
+    "official": "OFFICIAL",
+    "topic": "TOPIC",
+    "level": "LEVEL",
+    "restart": "RESTART",
+}
+_ABOUT = re.compile(rf"^((?:argument )?(?:-x/)?--({'|'.join(_OF_MAKE)})( \S+)?)(?=: )")
+
+
+def in_words_of_make(message: str) -> str:
+    """Return a message about an option with what `make` calls it, for whoever typed that."""
+
+    def named(match: re.Match[str]) -> str:
+        return f"{match[1]} ({_OF_MAKE[match[2]]}={(match[3] or '').strip()} of make)"
+
+    return _ABOUT.sub(named, re.sub(r"^DIR: ", "DIR (SUBMISSION= of make): ", message))
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        super().error(in_words_of_make(message))
 
 
 def parser_of(runs: Mapping[str, Callable[[argparse.Namespace], int]]) -> argparse.ArgumentParser:
     """Return the parser of the command line; a command's options have its function as `run`."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="grader",
         description="Judge of the flash-attention assignment.",
         epilog="exit codes: 0 full marks of what could be measured, 1 points lost, 2 usage,"
@@ -70,6 +108,9 @@ def parser_of(runs: Mapping[str, Callable[[argparse.Namespace], int]]) -> argpar
     )
     calibrate.add_options(calibrated)
     calibrated.set_defaults(run=runs["calibrate"])
+    packaged = commands.add_parser("package", help="write what a course platform needs to grade")
+    package.add_options(packaged)
+    packaged.set_defaults(run=runs["package"])
     looked = commands.add_parser("lint", help="list what the source policy refuses; runs nothing")
     looked.add_argument("submission", type=Path, metavar="DIR", help="folder with pNN/<file>.py")
     looked.add_argument("--only", metavar="p04,p05", help="look at these problems only")
@@ -79,10 +120,28 @@ def parser_of(runs: Mapping[str, Callable[[argparse.Namespace], int]]) -> argpar
     quiz.add_argument("--level", choices=LEVELS, help="ask this level only (default: both)")
     quiz.add_argument("--restart", action="store_true", help="forget what was answered before")
     quiz.set_defaults(run=runs["quiz"])
+    submitted = commands.add_parser("submit", help="pack your answers into the archive to upload")
+    submit.add_options(submitted)
+    submitted.set_defaults(run=runs["submit"])
+    released = commands.add_parser("release", help="make the students' repository, or update it")
+    release.add_options(released)
+    released.set_defaults(run=runs["release"])
+    of_class = commands.add_parser("class", help="collect and grade the submissions of a class")
+    course.add_options(of_class)
+    of_class.set_defaults(run=runs["class"])
+    hint = commands.add_parser("hint", help="give the next hint of the first unsolved step")
+    hint_command.add_options(hint)
+    _add_submission(hint)
+    hint.set_defaults(run=runs["hint"])
+    explained = commands.add_parser("explain", help="explain a cause that the report names")
+    explain_command.add_options(explained)
+    explained.set_defaults(run=runs["explain"])
+    examined = commands.add_parser("doctor", help=doctor_command.HELP)
+    examined.set_defaults(run=runs["doctor"])
     return parser
 
 
-def _add_what_to_grade(parser: argparse.ArgumentParser) -> None:
+def _add_submission(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--submission",
         type=Path,
@@ -90,6 +149,10 @@ def _add_what_to_grade(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder with pNN/<file>.py (default: problems, your own stubs)",
     )
+
+
+def _add_what_to_grade(parser: argparse.ArgumentParser) -> None:
+    _add_submission(parser)
     parser.add_argument(
         "--only", metavar="p04,p05", help="grade these problems only (default: all nine)"
     )

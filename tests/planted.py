@@ -671,9 +671,9 @@ FAULTS = (
     fault(
         "the report is printed before the record is written",
         "cli.py",
-        "        exports.write_all(files, record, sources)\n    finally:\n",
+        "        exports.write_all(files, record, os.environ, sources)\n    finally:\n",
         "        _print_report(record, options)\n    finally:\n"
-        "        exports.write_all(files, record, sources)\n",
+        "        exports.write_all(files, record, os.environ, sources)\n",
         "cli",
     ),
     # -- files for other tools ----------------------------------------------------------------
@@ -683,6 +683,62 @@ FAULTS = (
         "                failed.append(",
         "                raise EnvironmentFault(",
         "cli",
+    ),
+    fault(
+        "a rounded part may be more than is available in it",
+        "render/wholes.py",
+        "if missing > 0 and whole[i] < limits[i]:",
+        "if missing > 0:",
+        "render_classroom",
+    ),
+    fault(
+        "a line of a log is a command of GitHub's",
+        "render/classroom.py",
+        '    return _COMMAND.sub(lambda found: (found[1] or "") + found[0].strip() + " ", text)',
+        "    return text",
+        "render_classroom",
+    ),
+    fault(
+        "an archive that is an upload is not looked into",
+        "package/upload.py",
+        "contents = archives.read(_inner(upload))",
+        "contents = archives.read(upload)",
+        "package",
+    ),
+    fault(
+        "Gradescope shows nothing before the first problem is graded",
+        "package/templates/run_autograder",
+        'tell "The autograder did not come to its first result. $again"\n',
+        "",
+        "package",
+    ),
+    fault(
+        "the judge is not told to stop before Gradescope stops it",
+        "package/templates/run_autograder",
+        'timeout --foreground --signal=TERM --kill-after=30 "$((minutes * 60 - 60))" \\\n',
+        "",
+        "package",
+    ),
+    fault(
+        "the limits of a container are not seen",
+        "running/capacity.py",
+        "    return min(found)\n\n\ndef _number",
+        "    return max(found)\n\n\ndef _number",
+        "capacity",
+    ),
+    fault(
+        "memory that a container has not got is measured in",
+        "measure.py",
+        "            if needed > capacity.free_bytes():\n",
+        "            if needed < 0:\n",
+        "measure",
+    ),
+    fault(
+        "a measured worker keeps the memory of every call",
+        "running/worker.py",
+        "            shared.close()  #",
+        "            #",
+        "measure",
     ),
     fault(
         "two options may have one file",
@@ -814,7 +870,7 @@ FAULTS = (
     ),
     fault(
         "a damaged state of the quiz is overwritten",
-        "quiz/progress.py",
+        "state_file.py",
         "            os.replace(path, damaged)\n",
         "            pass\n",
         "quiz",
@@ -832,6 +888,49 @@ FAULTS = (
         "            whole = False\n",
         "            pass\n",
         "quiz",
+    ),
+    # -- the desk: doctor, hint, explain ------------------------------------------------------
+    fault(
+        "a warning of doctor is an error",
+        "desk/doctor_command.py",
+        "line.level == ERROR for",
+        "line.level != 'ok' for",
+        "doctor",
+    ),
+    fault(
+        "doctor ends with what goes wrong while it looks",
+        "desk/doctor.py",
+        "        except Exception as error:\n",
+        "        except ZeroDivisionError as error:\n",
+        "doctor",
+    ),
+    fault(
+        "a hint is shown again and again",
+        "desk/hint_command.py",
+        "        shown.add(problem.id, step)\n",
+        "",
+        "hint",
+    ),
+    fault(
+        "a file that cannot be read costs a hint",
+        "desk/hint_command.py",
+        "    if where.step is None:\n",
+        "    if False:\n",
+        "hint",
+    ),
+    fault(
+        "explain reads any file",
+        "desk/explain_command.py",
+        "    if name in known:\n",
+        '    if (folder / f"{name}.md").exists():\n',
+        "errors",
+    ),
+    fault(
+        "messages speak of options that nobody typed",
+        "options.py",
+        "        super().error(in_words_of_make(message))\n",
+        "        super().error(message)\n",
+        "forgiving",
     ),
 )
 

@@ -16,6 +16,8 @@ from grader.grade import Grader
 from grader.inputs import case_seed, make_inputs
 from grader.manifest import ROOT, ManifestError, load_problem, problem_ids
 from grader.model import GradeRecord, SpeedFigures, Verdict
+from grader.render import classroom50
+from grader.running import capacity
 from tests.harness import model_answer
 from tests.records import CPU, H200, in_this_process, write_answers
 
@@ -57,6 +59,11 @@ def right(tmp_path):
 
 
 USAGE = {
+    "a result for Classroom 50 of no job": (
+        ["--classroom50", "result.json"],
+        "--classroom50: got no CLASSROOM, ASSIGNMENT, OWNER, ASSIGNMENT_TYPE, SUBMISSION_TAG,"
+        " COMMIT_URL, RELEASE_URL, REVIEW_URL in the environment",
+    ),
     "no such folder": (["--submission", "/no/such"], "got /no/such, which is not a folder"),
     "a file": (["--submission", __file__], "is not a folder; expected one with pNN/<file>.py"),
     "unknown problem": (["--only", "p99"], f"got p99, expected some of {KNOWN}"),
@@ -67,9 +74,15 @@ USAGE = {
     "long seed": (["--seed", "0" * 33], "got '000"),
     "jobs": (["--jobs", "0"], "--jobs: got 0, expected 1 or more"),
     "jobs in words": (["--jobs", "two"], "--jobs: invalid int value: 'two'"),
-    "device": (["--device", "tpu"], "--device: invalid choice: 'tpu'"),
-    "folder of the record": (["--json", "/no/such/file.json"], "--json: no such folder: /no/such"),
-    "record that is a folder": (["--json", str(ROOT)], f"--json: got the folder {ROOT}, expected"),
+    "device": (["--device", "tpu"], "--device (DEVICE= of make): invalid choice: 'tpu'"),
+    "folder of the record": (
+        ["--json", "/no/such/file.json"],
+        "--json (JSON= of make): no such folder: /no/such",
+    ),
+    "record that is a folder": (
+        ["--json", str(ROOT)],
+        f"--json (JSON= of make): got the folder {ROOT}, expected",
+    ),
     "folder of a summary": (
         ["--markdown", "/no/such/a.md"],
         "--markdown: no such folder: /no/such",
@@ -118,7 +131,7 @@ def test_a_gpu_that_is_not_there_is_the_environments_fault(monkeypatch, capfd):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
     assert cli.main(["grade", "--device", "cuda"]) == 4
-    assert "--device cuda: got no usable CUDA GPU" in capfd.readouterr().err
+    assert "--device cuda (DEVICE=cuda of make): got no usable CUDA GPU" in capfd.readouterr().err
 
 
 def test_a_problem_toml_that_cannot_be_used_is_a_usage_error(run, wrong, monkeypatch):
@@ -273,7 +286,7 @@ def test_a_record_that_cannot_be_written_does_not_cost_the_report(
     path = tmp_path / "record.json"
     code, out, err = run("--submission", wrong, "--only", "p02", "--json", path)
     assert code == 4
-    assert f"--json: cannot write {path}: No space left on device" in err
+    assert f"--json (JSON= of make): cannot write {path}: No space left on device" in err
     assert "wrong signature" in out and "Traceback" not in err
     assert not [p for p in tmp_path.iterdir() if "record" in p.name]
 
@@ -281,8 +294,10 @@ def test_a_record_that_cannot_be_written_does_not_cost_the_report(
 def test_every_file_that_can_be_written_is_written_after_each_problem(
     run, wrong, tmp_path, monkeypatch
 ):
-    paths = {name: tmp_path / f"{name}.txt" for name in exports.FORMATS}
+    paths = {name: tmp_path / f"{name}.txt" for name in exports.HELP}
     seen = []
+    for name in classroom50.REQUIRED.values():
+        monkeypatch.setenv(name, "x")
 
     def failing(path, text):
         seen.append(path.stem)
@@ -294,10 +309,11 @@ def test_every_file_that_can_be_written_is_written_after_each_problem(
     options = [word for name, path in paths.items() for word in (f"--{name}", path)]
     code, out, err = run("--submission", wrong, "--only", "p02", *options)
     assert code == 4 and "wrong signature" in out
-    assert f"--json: cannot write {paths['json']}: No space left on device" in err
-    assert seen == 2 * list(exports.FORMATS)  # after the problem, and at the end
+    assert f"--json (JSON= of make): cannot write {paths['json']}: No space left on device" in err
+    assert seen == 2 * list(exports.HELP)  # after the problem, and at the end
     for name in set(paths) - {"json"}:
-        assert "P02-ERROR" in paths[name].read_text(), name
+        told = "p02 Weighted row sum" if name == "classroom50" else "P02-ERROR"
+        assert told in paths[name].read_text(), name
         assert f"--{name}" not in err
 
 
@@ -412,3 +428,14 @@ def test_colour_is_for_terminals_that_want_it(run, wrong, monkeypatch, variables
     run("--submission", wrong, "--only", "p02")
     assert ("\x1b[" in stream.getvalue()) is colour
     assert "wrong signature" in stream.getvalue()
+
+
+@pytest.mark.parametrize("options", [[], ["--jail"]])
+def test_a_machine_without_the_memory_for_one_problem_is_refused(run, wrong, monkeypatch, options):
+    least = cli._LEAST_BYTES[bool(options)]
+    monkeypatch.setattr(cli.inspection, "inspect", lambda gpu: None)
+    for free, codes in ((least - 1, {4}), (least, {1})):
+        monkeypatch.setattr(capacity, "free_bytes", lambda free=free: free)
+        code, _, err = run("--submission", wrong, "--only", "p02", *options)
+        assert code in codes
+        assert (f"got {free >> 20} MiB of free memory, expected" in err) is (code == 4)

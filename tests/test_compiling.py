@@ -14,7 +14,7 @@ import pytest
 
 from grader.cases import resolve
 from grader.manifest import load_problem, problem_ids
-from grader.running import compiled
+from grader.running import capacity, compiled
 from grader.running.chips import CHIPS, resident_programs
 from grader.running.compiled import Call, Compiled, compile_calls
 from grader.running.protocol import Ended, Status
@@ -503,3 +503,24 @@ def test_a_report_without_end_is_cut():
 def test_programs_that_share_a_multiprocessor(chip, num_warps, registers, shared_bytes, expected):
     usage = {"num_warps": num_warps, "registers": registers, "shared_bytes": shared_bytes}
     assert resident_programs(chip, **usage) == expected
+
+
+@pytest.mark.parametrize(
+    ("cores", "timeout_s", "at_a_time"), [(0.5, 120.0, 1), (1.0, 60.0, 1), (2.0, 60.0, 2)]
+)
+def test_where_a_container_has_less_than_a_core_it_takes_longer(
+    monkeypatch, cores, timeout_s, at_a_time
+):
+    started, most, waits = [], [], []
+
+    def compile_one_chip(source, problem, calls, capability, seconds):
+        started.append(capability)
+        most.append(len(started))
+        waits.append(seconds)
+        time.sleep(0.05)
+        started.remove(capability)
+
+    monkeypatch.setattr(capacity, "cores", lambda: cores)
+    monkeypatch.setattr(compiled, "_compile", compile_one_chip)
+    compiled.compile_calls(None, None, [])
+    assert set(waits) == {timeout_s} and max(most) == at_a_time

@@ -60,7 +60,8 @@ Each line is one mistake alone: the checks that it fails, and the share of the c
 that it keeps. A check departs from one plain case in its own subject alone, so that a mistake costs
 the checks of its subject. Mistakes marked *core* change the plain case itself. Where a backward
 check judges several gradients, the part that stays right is in brackets. The judge names these
-mistakes; it finds others too. `python -m tests.test_mistakes` makes this page.
+mistakes; it finds others too.<!-- course -->
+`python -m tests.test_mistakes` makes this page.<!-- end of course -->
 """
 
 

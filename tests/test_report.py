@@ -3,11 +3,13 @@
 import datetime
 import json
 import subprocess
+import types
 
 import pytest
 
 from grader import cli, history, report
 from grader.manifest import ROOT
+from grader.release import contents
 from tests.exports import record
 from tests.records import CPU, write_answers
 
@@ -51,7 +53,8 @@ def test_the_points_of_earlier_runs_are_in_the_report_whatever_the_clock_says(
         def now(cls, zone):
             return cls(next(cls.years), 1, 2, 3, 4, tzinfo=zone)
 
-    monkeypatch.setattr(report.datetime, "datetime", Clock)
+    clock = types.SimpleNamespace(datetime=Clock, UTC=datetime.UTC)
+    monkeypatch.setattr(report, "datetime", clock)
     for _ in range(3):
         run("--report")
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
@@ -135,3 +138,10 @@ def test_make_grade_asks_for_the_report(given, wanted):
     command = ["make", "-n", "-C", str(ROOT), "grade", "PY=python3", *given]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert ("--report" in shown.split()) is wanted
+
+
+def test_a_release_for_students_has_what_the_report_is_made_with(tmp_path):
+    needed = {p.relative_to(ROOT).as_posix() for p in ROOT.glob("grader/render/html/**/*.*")}
+    needed = {path for path in needed if "__pycache__" not in path}
+    assert {"page.html.j2", "style.css", "script.js"} <= {path.split("/")[-1] for path in needed}
+    assert needed <= contents.build(ROOT, ["p01"]).keys()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 
+from grader.checks.translations import EMPTY, RECURSION_HELP, translation
 from grader.model import Verdict
 from grader.running.evidence import CallEvidence
 from grader.running.protocol import Ended, Reply, Status
@@ -31,7 +32,6 @@ _MASKED_HELP = (
     " the pointer starts, by the tensor's own strides, and how far it moves"
 )
 _BEFORE_HELP = "is a first row or key negative, or does the pointer start before its tensor?"
-_RECURSION_HELP = "a function calls itself without end"
 _STATUS_HELP = {
     Status.OUT_OF_BOUNDS: _BOUNDS_HELP,
     Status.GUARD_CHANGED: _BOUNDS_HELP,
@@ -45,52 +45,6 @@ _OPERATOR_HELP = {
     "reads": f"leave values in tensors, and compute with them in a kernel; {_POLICY}",
     "shortcut": f"write it yourself: that is the exercise; {_POLICY}",
 }
-_EMPTY = r"to have non-zero size|numel\(\) == 0"  # of a tensor without elements
-# What Triton says of these means nothing to somebody who sees it for the first time.
-_TRANSLATIONS = (
-    (
-        r"make_shape_compatible|[Cc]annot broadcast|incompatible dimensions",
-        "two tiles of different shapes meet here: rows are [:, None], columns are [None, :]",
-    ),
-    (r"object of type 'int' has no len", "a grid is a tuple: kernel[(number_of_programs,)](...)"),
-    (
-        r"^GridTooLarge",
-        "one program per tile, not per element: triton.cdiv(length, BLOCK) for each length",
-    ),
-    (r"^RecursionError", _RECURSION_HELP),
-    (r"0 active drivers", "pass CPU tensors to the kernel only where TRITON_INTERPRET=1 is set"),
-    (
-        r"must have same dtype|Both operands must be same dtype|same dtype",
-        "tl.dot wants both operands in one dtype: convert one of them with .to(...)",
-    ),
-    (
-        r"AST node type: (Break|Continue)",
-        "a kernel cannot leave a loop early: put the condition into the loop's range",
-    ),
-    (r"should have at least|all non-batch dimensions", "a side of tl.dot has 16 elements or more"),
-    (
-        r"registers per thread",
-        "smaller tiles or more warps (num_warps); maxnreg may keep a program from having enough",
-    ),
-    (
-        r"assembler (?:knows no instruction|refuses '.*', which this chip)",
-        "inline assembly, or an option of this operation, asks for what this chip does not have",
-    ),
-    (
-        r"assembler (?:does not know this GPU|is too old)",
-        "this Triton does not fit its assembler or the GPU: see the versions in requirements.txt",
-    ),
-    (
-        r"bytes of shared memory|out of resource: shared memory",
-        "smaller tiles or fewer stages: each stage of a loop holds its tiles in shared memory",
-    ),
-    (_EMPTY, "a tile is empty here: does a loop begin or end in the wrong place?"),
-    (r"arange's range must be a power of 2", "a tile's size is a power of two"),
-    (
-        r"make_block_ptr",
-        "Triton 3.9 has no block pointers: use pointers and masks, or tensor descriptors",
-    ),
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,7 +104,7 @@ def _of_reply(reply: Reply, signature: str) -> Outcome:
     help = _STATUS_HELP.get(reply.status)
     if reply.status == Status.FORBIDDEN_OPERATOR:
         help = _OPERATOR_HELP.get(reply.error_type)
-    elsewhere = re.search(_EMPTY, named) is not None
+    elsewhere = re.search(EMPTY, named) is not None
     if reply.status == Status.OUT_OF_BOUNDS:
         masked, before = extent.endswith("under a mask"), "before the start" in headline
         help = _BEFORE_HELP if before else _MASKED_HELP if masked else help
@@ -159,14 +113,6 @@ def _of_reply(reply: Reply, signature: str) -> Outcome:
         help = translation(named)
     verdict = _STATUS_VERDICT.get(reply.status, Verdict.ERROR)
     return Outcome(verdict, headline, extent or None, reply.line, help, elsewhere)
-
-
-def translation(text: str) -> str | None:
-    """Say in a sentence what a message of Triton's means, None where it says so itself."""
-    for pattern, help in _TRANSLATIONS:
-        if re.search(pattern, text):
-            return help
-    return None
 
 
 def _of_end(ended: Ended, what: str) -> Outcome:
@@ -185,7 +131,7 @@ def _of_end(ended: Ended, what: str) -> Outcome:
     elif ended.signal_name is not None:
         help = "a process dies like this when memory is written that is not its own"
     if ended.recursive:
-        help = _RECURSION_HELP
+        help = RECURSION_HELP
     headline = _how_ended(ended, what)
     return Outcome(verdict, headline, line=ended.line, help=help, looping=ended.timeout)
 

@@ -23,6 +23,7 @@ from grader.dtypes import TORCH_DTYPES
 from grader.inputs import Inputs
 from grader.manifest import Problem
 from grader.model import Compilation, KernelReport
+from grader.running import capacity
 from grader.running.arena import Layout
 from grader.running.chips import CHIPS, resident_programs
 from grader.running.placing import place
@@ -98,9 +99,11 @@ def compile_calls(
     """Compile what `calls` launch, for each of `capabilities`.
 
     Args:
-        timeout_s: seconds for all calls for one chip, the start of the worker apart.
-        workers: chips that are compiled for at a time.
+        timeout_s: seconds of one core for all calls for one chip, the start of the worker apart.
+        workers: chips that are compiled for at a time, where there are as many cores.
     """
+    cores = capacity.cores()
+    workers, timeout_s = max(1, min(workers, int(cores))), timeout_s / min(1.0, cores)
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
         # A worker dies with the thread that started it: each starts and ends its own.
         jobs = [pool.submit(_compile, source, problem, calls, c, timeout_s) for c in capabilities]

@@ -1,0 +1,147 @@
+"""What raw messages of Triton mean, in a sentence for somebody who sees them for the first time.
+
+Of Triton 3.6 to 3.9; tests/raw_messages.py makes most of them with the Triton that is installed.
+"""
+
+from __future__ import annotations
+
+import re
+
+RECURSION_HELP = "a function calls itself without end"
+EMPTY = r"to have non-zero size|numel\(\) == 0"  # of a tensor without elements
+# What Triton says of these means nothing to somebody who sees it for the first time.
+_TRANSLATIONS: tuple[tuple[str, str], ...] = (
+    (
+        r"make_shape_compatible|[Cc]annot broadcast|incompatible dimensions",
+        "two tiles of different shapes meet here: rows are [:, None], columns are [None, :]",
+    ),
+    (r"object of type 'int' has no len", "a grid is a tuple: kernel[(number_of_programs,)](...)"),
+    (
+        r"^GridTooLarge",
+        "one program per tile, not per element: triton.cdiv(length, BLOCK) for each length",
+    ),
+    (r"^RecursionError", RECURSION_HELP),
+    (r"0 active drivers", "pass CPU tensors to the kernel only where TRITON_INTERPRET=1 is set"),
+    (
+        r"must have same dtype|Both operands must be same dtype|same dtype",
+        "tl.dot wants both operands in one dtype: convert one of them with .to(...)",
+    ),
+    (
+        r"AST node type: (Break|Continue)",
+        "a kernel cannot leave a loop early: put the condition into the loop's range",
+    ),
+    (
+        r"should have at least|all non-batch dimensions|Input shapes should have M >=",
+        "a side of tl.dot has 16 elements or more",
+    ),
+    (
+        r"registers per thread",
+        "smaller tiles or more warps (num_warps); maxnreg may keep a program from having enough",
+    ),
+    (
+        r"assembler (?:knows no instruction|refuses '.*', which this chip)",
+        "inline assembly, or an option of this operation, asks for what this chip does not have",
+    ),
+    (
+        r"assembler (?:does not know this GPU|is too old)",
+        "this Triton does not fit its assembler or the GPU: see the versions in requirements.txt",
+    ),
+    (
+        r"bytes of shared memory|out of resource: shared memory",
+        "smaller tiles or fewer stages: each stage of a loop holds its tiles in shared memory",
+    ),
+    (EMPTY, "a tile is empty here: does a loop begin or end in the wrong place?"),
+    (r"arange's range must be a power of 2", "a tile's size is a power of two"),
+    (
+        r"make_block_ptr",
+        "Triton 3.9 has no block pointers: use pointers and masks, or tensor descriptors",
+    ),
+    (
+        r"equal reduction dimensions",
+        "tl.dot(a, b) sums over the columns of a and the rows of b: does one need tl.trans?",
+    ),
+    (
+        r"Cannot bitcast",
+        "bitcast keeps the bits, so both types have one size; to convert the values leave it out",
+    ),
+    (
+        r"arange's arguments must be|Shape element \d+ must have type",
+        "the size of a tile is known when the kernel is compiled: a parameter marked tl.constexpr",
+    ),
+    (
+        r"Loop-carried variable",
+        "a variable keeps its type and shape through a loop: begin with what it becomes, such as"
+        " 0.0 or tl.zeros(..., tl.float32)",
+    ),
+    (
+        r"module 'triton\.language' has no attribute",
+        "Triton has no function of this name: a kernel computes with what tl has",
+    ),
+    (
+        r"Cannot access global variable",
+        "a kernel sees its parameters alone: pass the value as one, or make the global a"
+        " tl.constexpr(...)",
+    ),
+    (
+        r"NameError\('\w+ is not defined'\)",
+        "a name in a kernel is a parameter, or assigned on every way to this line: what an `if`"
+        " alone assigns is unknown after it",
+    ),
+    (
+        r"Unsupported function referenced|[Dd]id you forget to add @triton\.jit",
+        "a function that a kernel calls, or that calls functions of tl, needs @triton.jit",
+    ),
+    (
+        r"outside of the scope of a kernel"
+        r"|'builtin_function_or_method' object has no attribute '(scalar|is_ptr)'",
+        "functions of tl work in a kernel that is launched with its grid: kernel[grid](...)",
+    ),
+    (r"multiple comparison", "two comparisons are joined with &: (a < b) & (b < c)"),
+    (
+        r"UnsupportedLanguageConstruct: Boolean value of Tensor",
+        "an `if` in a kernel takes one number: for a tile use tl.where, or the mask of a load",
+    ),
+    (
+        r"unsupported tensor index",
+        "a tile has no elements to pick: [:, None] and [None, :] are all there is; load what you"
+        " need, or reduce the tile",
+    ),
+    (
+        r"Cannot have `return` statements inside",
+        "a kernel cannot return from a loop: put the condition into the loop's range",
+    ),
+    (r"only tuple comprehensions", "a kernel has no lists: use a loop, or one more axis of a tile"),
+    (
+        r"Unsupported ptr type",
+        "this is a number where a pointer belongs: do the arguments stand in the kernel's order?",
+    ),
+    (
+        r"(Value|Mask) argument cannot be block type",
+        "a tile is stored through as many pointers: add tl.arange(...) to the pointer",
+    ),
+    (
+        r"Expected dtype \['fp32', 'fp64'\]",
+        "this function wants fp32: convert with .to(tl.float32)",
+    ),
+    (
+        r"For loop bounds and step must all be ints",
+        "the bounds of a loop are integers: // or tl.cdiv instead of /",
+    ),
+    (r"unexpected keyword argument 'dim'", "Triton calls it axis: tl.max(tile, axis=1)"),
+    (
+        r"cannot be accessed from Triton \(cpu tensor\?\)",
+        "this tensor lies in the CPU's memory: make it with device=q.device",
+    ),
+    (
+        r"'NoneType' object has no attribute",
+        "something here is None: a function without a return, or an argument left out",
+    ),
+)
+
+
+def translation(text: str) -> str | None:
+    """Say in a sentence what a message of Triton's means, None where it says so itself."""
+    for pattern, help in _TRANSLATIONS:
+        if re.search(pattern, text):
+            return help
+    return None

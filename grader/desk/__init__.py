@@ -1,0 +1,1 @@
+"""What helps a student beside the grade: a look at the machine, hints, explanations of causes."""

@@ -1,0 +1,135 @@
+"""What `doctor` may ask of a machine; a test hands in a made-up one.
+
+Nothing here needs more than the standard library, and an old Python can read it: this runs where
+the set-up has failed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Mapping  # noqa: UP035 - an old Python is to get to the line that says so
+
+_IMPORT_S = 300
+_LOOP_TURNS = 100_000  # some milliseconds
+# One package after another, so that what follows a broken one is looked at as well.
+_IMPORTS = """
+import json, sys
+found = {}
+try:
+    import torch
+    found["torch"] = torch.__version__
+    found["cuda_build"] = torch.version.cuda
+    found["hip_build"] = getattr(torch.version, "hip", None)
+    if torch.version.cuda and torch.cuda.is_available():
+        found["gpu"] = torch.cuda.get_device_name()
+        found["capability"] = list(torch.cuda.get_device_capability())
+        found["gpu_bytes"] = torch.cuda.get_device_properties(0).total_memory
+except Exception as error:
+    found["torch_error"] = f"{type(error).__name__}: {error}"
+try:
+    import triton
+    import triton.language
+    found["triton"] = triton.__version__
+except Exception as error:
+    found["triton_error"] = f"{type(error).__name__}: {error}"
+sys.stdout.write("\\n" + json.dumps(found))
+"""
+
+
+@dataclasses.dataclass
+class Machine:
+    """This machine. Every question that may fail has an answer for that: None, or a text."""
+
+    root: Path
+    python: tuple[int, ...] = tuple(sys.version_info[:3])
+    executable: str = sys.executable
+    system: str = sys.platform
+    environment: Mapping[str, str] = dataclasses.field(default_factory=lambda: dict(os.environ))
+    encoding: str = "utf-8"
+
+    def read(self, path: str) -> str | None:
+        """Return the text of a file, None where it cannot be read."""
+        try:
+            return Path(path).read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return None
+
+    def exists(self, path: str) -> bool:
+        """Whether there is such a file, folder or device."""
+        return os.path.lexists(path)
+
+    def is_older(self, path: str, other: str) -> bool:
+        """Whether a file was changed before another one was."""
+        return os.stat(path).st_mtime < os.stat(other).st_mtime
+
+    def writable(self, path: str) -> bool:
+        """Whether files can be made in a folder, or in the one that it would be made in."""
+        folder = Path(path)
+        while not folder.exists() and folder != folder.parent:
+            folder = folder.parent
+        return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
+
+    def which(self, program: str) -> str | None:
+        """Return the path of a program, None where it is not installed."""
+        return shutil.which(program, path=self.environment.get("PATH"))
+
+    def free_bytes(self, path: str) -> int:
+        """Return how much room is left where a folder lies."""
+        return shutil.disk_usage(path).free
+
+    def installed(self, package: str) -> str | None:
+        """Return the version of a package, None where it is not installed."""
+        try:
+            return metadata.version(package)
+        except metadata.PackageNotFoundError:
+            return None
+
+    def imports(self) -> dict[str, Any]:
+        """Import torch and Triton in a process of their own; return what they say of themselves.
+
+        `torch`, `triton` are versions, `torch_error`, `triton_error` say why there is none; `gpu`,
+        `capability`, `gpu_bytes` are there where torch can use a GPU.
+        """
+        try:
+            done = subprocess.run(
+                [self.executable, "-c", _IMPORTS],
+                cwd="/",
+                env=dict(self.environment),
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_IMPORT_S,
+                check=False,
+            )
+            return json.loads((done.stdout.splitlines() or [""])[-1])
+        except subprocess.TimeoutExpired:
+            return {"torch_error": f"no end of `import torch` after {_IMPORT_S} s"}
+        except ValueError:
+            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+            how = (
+                f"the process died with signal {-done.returncode}: " if done.returncode < 0 else ""
+            )
+            return {"torch_error": how + last}
+
+    def python_headers(self) -> str:
+        """Return where Python.h must lie for a compiler to find it."""
+        return os.path.join(sysconfig.get_paths()["include"], "Python.h")
+
+    def loop_ms(self, repeats: int) -> list[float]:
+        """Time a loop that takes some milliseconds, again and again."""
+        times = []
+        for _ in range(repeats):
+            start = time.perf_counter()
+            for _ in range(_LOOP_TURNS):
+                pass
+            times.append(1000 * (time.perf_counter() - start))
+        return times

@@ -1,0 +1,101 @@
+"""A small JSON file of a user's own state, outside of any checkout: quiz answers, hints shown.
+
+Nothing that goes wrong with the file ends a command: it is told once, and the command goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+SCHEMA_VERSION = 1
+FOLDER = "flash-attention-problems"
+
+
+def state_path(environment: Mapping[str, str], file: str) -> Path | None:
+    """Return where the state belongs: under XDG_STATE_HOME, else ~/.local/state; None if nowhere.
+
+    A relative XDG_STATE_HOME is to be ignored, as the XDG base directory specification asks.
+    """
+    state = Path(environment.get("XDG_STATE_HOME", ""))
+    if not state.is_absolute():
+        home = Path(environment.get("HOME", ""))
+        if not home.is_absolute():
+            return None
+        state = home / ".local" / "state"
+    return state / FOLDER / file
+
+
+class StateFile:
+    """The file `path`; None keeps nothing. `what` is what a notice says is not kept.
+
+    `notices` holds what is to be told to the reader and is emptied by whoever tells it.
+    """
+
+    def __init__(self, path: Path | None, what: str) -> None:
+        self._path = path
+        self._what = what
+        self.notices: list[str] = []
+        if path is None:
+            self.notices.append(f"there is no home folder: {what} is not kept")
+
+    @property
+    def kept(self) -> bool:
+        """Whether what is written outlasts this run."""
+        return self._path is not None
+
+    def read(self, reader: Callable[[dict[str, Any]], Any]) -> Any:
+        """Return what `reader` makes of the state, None where there is none.
+
+        A file that is no state of this version, or for which `reader` raises ValueError, is set
+        aside.
+        """
+        if self._path is None:
+            return None
+        try:
+            state = json.loads(self._path.read_text(encoding="utf-8"))
+            if not isinstance(state, dict) or state.get("schema_version") != SCHEMA_VERSION:
+                raise ValueError("not a state of this version")
+            return reader(state)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            self._give_up(f"cannot read {self._path}: {error.strerror}")
+        except (ValueError, RecursionError):
+            self._set_aside(self._path)
+        return None
+
+    def write(self, state: Mapping[str, Any]) -> None:
+        """Write the file in one step, so that an interrupt leaves the old one or the new one."""
+        if self._path is None:
+            return
+        partial = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        whole = {"schema_version": SCHEMA_VERSION, **state}
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            partial.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
+            os.replace(partial, self._path)
+        except OSError as error:
+            self._give_up(f"cannot write {self._path}: {error.strerror}")
+        finally:
+            with contextlib.suppress(OSError):
+                partial.unlink(missing_ok=True)
+
+    def _set_aside(self, path: Path) -> None:
+        damaged = path.with_name(path.name + ".damaged")
+        try:
+            os.replace(path, damaged)
+        except OSError as error:
+            self._give_up(f"{path} is damaged and cannot be moved: {error.strerror}")
+        else:
+            self.notices.append(
+                f"{path} is damaged and set aside as {damaged.name}; you begin anew"
+            )
+
+    def _give_up(self, reason: str) -> None:
+        self._path = None
+        self.notices.append(f"{reason}; {self._what} is not kept")

@@ -1,0 +1,147 @@
+"""Raw messages of the Triton that is installed, and the sentence that goes with each."""
+
+import functools
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from grader.checks import translations
+from grader.checks.translations import translation
+from grader.manifest import ROOT
+
+# What the sentence says, by the case of tests/raw_messages.py.
+COMPILED = {
+    "bitcast": "bitcast keeps the bits",
+    "shapes": "tiles of different shapes",
+    "not_a_power": "power of two",
+    "size_at_run_time": "tl.constexpr",
+    "shape_at_run_time": "tl.constexpr",
+    "type_changes": "keeps its type and shape through a loop",
+    "shape_changes": "keeps its type and shape through a loop",
+    "small_dot": "16 elements or more",
+    "dot_not_transposed": "tl.trans",
+    "dot_of_two_types": "both operands in one dtype",
+    "no_such_function": "Triton has no function of this name",
+    "global_value": "pass the value as one",
+    "undefined": "a name in a kernel is a parameter",
+    "assigned_in_an_if": "what an `if` alone assigns",
+    "helper_without_jit": "needs @triton.jit",
+    "chained": "joined with &",
+    "if_of_a_tile": "tl.where",
+    "index": "no elements to pick",
+    "slice_of_a_tile": "no elements to pick",
+    "break_in_a_loop": "cannot leave a loop early",
+    "return_from_a_loop": "cannot return from a loop",
+    "list_of_tiles": "no lists",
+    "load_of_a_number": "a number where a pointer belongs",
+    "tile_to_one_pointer": "as many pointers",
+    "exponential_of_an_integer": ".to(tl.float32)",
+    "bounds_of_fractions": "bounds of a loop are integers",
+    "dim_for_axis": "Triton calls it axis",
+}
+# The interpreter accepts the other mistakes, or Python's own message says it.
+INTERPRETED = {
+    "bitcast": "bitcast keeps the bits",
+    "shapes": "tiles of different shapes",
+    "not_a_power": "power of two",
+    "size_at_run_time": "tl.constexpr",
+    "shape_at_run_time": "tl.constexpr",
+    "shape_changes": "tiles of different shapes",
+    "dot_not_transposed": "tl.trans",
+    "dot_of_two_types": "both operands in one dtype",
+    "no_such_function": "Triton has no function of this name",
+    "slice_of_a_tile": "no elements to pick",
+    "load_of_a_number": "a number where a pointer belongs",
+    "tile_to_one_pointer": "as many pointers",
+    "exponential_of_an_integer": ".to(tl.float32)",
+    "dim_for_axis": "Triton calls it axis",
+    "launch_without_a_grid": "launched with its grid",
+    "grid_of_a_number": "a grid is a tuple",
+    "function_of_tl_outside": "launched with its grid",
+    "argument_left_out": "something here is None",
+}
+
+
+@functools.cache
+def told(interpreted):
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "tests.raw_messages"],
+        cwd=ROOT,
+        env=os.environ | {"TRITON_INTERPRET": "1" if interpreted else "0"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("case", COMPILED)
+def test_what_the_compiler_says_is_translated(case):
+    message, help = told(False)[case]
+    assert help is not None and COMPILED[case] in help, message
+
+
+@pytest.mark.parametrize("case", INTERPRETED)
+def test_what_the_interpreter_says_is_translated(case):
+    message, help = told(True)[case]
+    assert help is not None and INTERPRETED[case] in help, message
+
+
+def test_each_case_is_looked_at():
+    assert set(told(False)) == set(COMPILED)
+    refused = {case for case, found in told(True).items() if found is not None}
+    assert set(INTERPRETED) <= refused
+    assert {case for case in refused - set(INTERPRETED) if told(True)[case][1]} == set()
+
+
+# Of a GPU, of other versions, or of an assembler.
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        (
+            "ValueError: Pointer argument (at 0) cannot be accessed from Triton (cpu tensor?)",
+            "device=q.device",
+        ),
+        (
+            "RuntimeError: Cannot call @triton.jit'd outside of the scope of a kernel",
+            "launched with its grid",
+        ),
+        (
+            "ValueError: Did you forget to add @triton.jit ? (`_semantic` argument must be provided"
+            " outside of JIT functions.)",
+            "needs @triton.jit",
+        ),
+        (
+            "OutOfResources: out of resource: shared memory, Required: 1, Hardware limit: 0",
+            "smaller",
+        ),
+        ("RuntimeError: 0 active drivers ([]). There should only be one.", "TRITON_INTERPRET=1"),
+        ("CompilationError: Mask argument cannot be block type if ...", "as many pointers"),
+    ],
+)
+def test_messages_that_this_machine_cannot_make(message, words):
+    assert words in translation(message)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "ZeroDivisionError: division by zero",
+        "NameError: name 'scale' is not defined",
+        "AttributeError: 'builtin_function_or_method' object has no attribute 'item'",
+        "RuntimeError: Boolean value of Tensor with more than one value is ambiguous",
+        "",
+    ],
+)
+def test_what_says_it_by_itself_is_left_alone(message):
+    assert translation(message) is None
+
+
+def test_a_sentence_is_short_and_no_pattern_hides_another():
+    for pattern, help in translations._TRANSLATIONS:
+        assert 20 < len(help) < 150 and not help.endswith(".")
+        assert re.compile(pattern).search("") is None
