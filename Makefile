@@ -6,6 +6,7 @@ VENV := .venv
 PY ?= $(VENV)/bin/python
 SUBMISSION ?= problems
 P ?= $(p)
+REPORT ?= yes
 READY := $(if $(filter $(VENV)/bin/python,$(PY)),$(VENV)/.ready)
 TORCH := $(shell sed -n 's/^torch==//p' requirements.txt)
 CPU_INDEX := https://download.pytorch.org/whl/cpu
@@ -30,6 +31,7 @@ help: ## list the targets
 	@echo "  OFFICIAL=1           grade for credit, in a jail (needs bubblewrap)"
 	@echo "  OUTPUT=file          the archive that submit writes (default: submission.zip)"
 	@echo "  JSON=file            write the record        PY=python  skip .venv, use this Python"
+	@echo "  REPORT=no            write no report.html"
 # course
 	@echo "  SHAPES=names         shapes to time: growth, or 1,64,8,8192,128,w=128,s=4"
 	@echo "  PLOT=dir             draw plots              BENCH=...  more options of the benchmark"
@@ -62,7 +64,7 @@ grade: $(READY) ## grade your answers and print the score report
 	@"$(PY)" -m grader grade --exit-zero --submission "$(SUBMISSION)" $(if $(P),--only "$(P)") \
 	  $(if $(DEVICE),--device "$(DEVICE)") $(if $(SEED),--seed "$(SEED)") \
 	  $(if $(JSON),--json "$(JSON)") $(if $(QUICK),--quick) $(if $(X),--exitfirst) \
-	  $(if $(MAP),--map) $(if $(OFFICIAL),--official)
+	  $(if $(MAP),--map) $(if $(OFFICIAL),--official) $(if $(filter-out no,$(REPORT)),--report)
 
 hint: $(READY) ## give the next hint of the first step that is not solved; never counted against you
 	@"$(PY)" -m grader hint --submission "$(SUBMISSION)" $(if $(P),--only "$(P)") \
@@ -118,4 +120,4 @@ planted: $(READY) ## plant faults in the judge, one at a time; a test must catch
 #students: 	@"$(PY)" -m pytest tests -q
 
 clean: ## remove .venv and caches
-	rm -rf $(VENV) .cache .pytest_cache .ruff_cache *.egg-info
+	rm -rf report.html $(VENV) .cache .pytest_cache .ruff_cache *.egg-info

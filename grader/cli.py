@@ -15,7 +15,7 @@ from typing import Any
 
 from rich.console import Console
 
-from grader import exports, scoring, stdout
+from grader import exports, report, scoring, stdout
 from grader.calibration import command as calibrate
 from grader.calibration.file import Calibration, changed_versions
 from grader.calibration.file import find as find_calibration
@@ -125,14 +125,14 @@ def _grade(options: argparse.Namespace) -> int:
     )
     with Progress(Console(stderr=True)) as progress:
         progress.start(_totals(request))
-        grader = Grader(request, progress, functools.partial(_keep, files))
+        grader = Grader(request, progress, lambda record: _keep(files, record, grader.sources))
         try:
             record = grader.run()
         except BaseException:
-            _hand_over(files, grader.record(), options)
+            _hand_over(files, grader.record(), grader.sources, options)
             raise
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not lose the report
-    _hand_over(files, record, options)
+    _hand_over(files, record, grader.sources, options)
     return scoring.exit_code(record, options.fail_under, options.exit_zero)
 
 
@@ -263,7 +263,7 @@ def _expect_folder(path: Path, name: str) -> None:
 def _wanted_files(options: argparse.Namespace) -> dict[str, Path]:
     """Return the files to write by format; refuse what cannot be, before anything was graded."""
     files = {name: path for name in exports.HELP if (path := getattr(options, name)) is not None}
-    taken: dict[str, str] = {}
+    taken = {os.path.realpath(report.FILE): "report"} if options.report else {}
     for name, path in files.items():
         _expect_place(path, f"--{name}")
         other = taken.setdefault(os.path.realpath(path), name)
@@ -364,18 +364,28 @@ def _doctor(options: argparse.Namespace) -> int:
     return doctor_command.run(Machine(ROOT, encoding=encoding), write, color=stdout.wants_color())
 
 
-def _keep(files: Mapping[str, Path], record: GradeRecord) -> None:
+def _keep(files: Mapping[str, Path], record: GradeRecord, sources: Mapping[str, bytes]) -> None:
     """Write the files of an unfinished run, for the case that nobody comes to its end."""
     with contextlib.suppress(Exception):  # what fails now fails at the end too, and is said then
-        exports.write_all(files, record, os.environ)
+        exports.write_all(files, record, os.environ, sources)
 
 
-def _hand_over(files: Mapping[str, Path], record: GradeRecord, options: argparse.Namespace) -> None:
+def _hand_over(
+    files: Mapping[str, Path],
+    record: GradeRecord,
+    sources: Mapping[str, bytes],
+    options: argparse.Namespace,
+) -> None:
     """Write the files, then print the report: a standard output that is gone loses neither."""
+    written = None
     try:
-        exports.write_all(files, record, os.environ)
+        if options.report:
+            written, notes = report.write(record, sources)
+            for note in notes:
+                print(f"grader: {note}", file=sys.stderr)
+        exports.write_all(files, record, os.environ, sources)
     finally:
-        _print_report(record, options)
+        _print_report(record, options, written)
 
 
 def _heed_interrupts() -> None:
@@ -414,15 +424,17 @@ def _seed(text: str | None) -> str:
     return text.lower()
 
 
-def _print_report(record: GradeRecord, options: argparse.Namespace) -> None:
+def _print_report(
+    record: GradeRecord, options: argparse.Namespace, written: Path | None = None
+) -> None:
     """Print the report, where there is a standard output, and the annotations that are wanted."""
 
     def whole(**looks: Any) -> str:
-        report = terminal.render(record, maps=options.map, **looks)
+        text = terminal.render(record, maps=options.map, page=written, **looks)
         if not options.annotations:
-            return report
+            return text
         folder = os.path.relpath(options.submission)
-        quiet = annotations.without_commands(report, os.urandom(16).hex())
+        quiet = annotations.without_commands(text, os.urandom(16).hex())
         return quiet + annotations.render(record, folder)
 
     stdout.show(whole)

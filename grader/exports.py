@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import datetime
 import functools
+import types
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from grader.environment import EnvironmentFault
 from grader.model import GradeRecord
 from grader.render import classroom, classroom50, gradescope, junit, markdown
+from grader.render.html import page
 from grader.whole_file import write_whole
 
 # In the order in which they are written: the record first, for all others are made of it.
@@ -31,13 +33,21 @@ HELP: Mapping[str, str] = {
     "gradescope": "write the scores as Gradescope's results.json",
     "classroom": "write the scores for GitHub Classroom's reporter",
     "classroom50": "write the scores as Classroom 50's result.json",
+    "html": "write the report as one page for a browser",
 }
+_NONE: Mapping[str, bytes] = types.MappingProxyType({})
 
 
-def write_all(files: Mapping[str, Path], record: GradeRecord, variables: Mapping[str, str]) -> None:
+def write_all(
+    files: Mapping[str, Path],
+    record: GradeRecord,
+    variables: Mapping[str, str],
+    sources: Mapping[str, bytes] = _NONE,
+) -> None:
     """Write `record` in the format of each name, each file in one step: all that can be written.
 
-    `variables` are those of the environment.
+    `variables` are those of the environment, `sources` the bytes that were graded, by their path in
+    the submission: the page shows them, and comes last, for it is the largest.
 
     Raises:
         EnvironmentFault: some file cannot be written.
@@ -48,7 +58,8 @@ def write_all(files: Mapping[str, Path], record: GradeRecord, variables: Mapping
         name: functools.partial(render, variables=variables, now=now)
         for name, render in OF_A_JOB.items()
     }
-    for name, render in {**FORMATS, **of_a_job}.items():
+    of_sources = {"html": functools.partial(page.render, sources=sources)}
+    for name, render in {**FORMATS, **of_a_job, **of_sources}.items():
         if name in files:
             try:
                 write_whole(files[name], render(record))

@@ -117,6 +117,11 @@ class Grader:
         self._children = Children()
         self._runs: list[TestRun] = []
 
+    @property
+    def sources(self) -> dict[str, bytes]:
+        """The bytes that are graded, by their path in the submission."""
+        return {f"{p.id}/{p.file}": self._sources[p.id].data for p in self._problems}
+
     def run(self) -> GradeRecord:
         """Grade everything; Ctrl-C ends the run early and keeps what was earned."""
         try:

@@ -259,6 +259,7 @@ class CaseRun:
             extent=extent,
             help=help,
             tiles=tiles,
+            errors=shown.errors,
             wrong_outputs=tuple(d.name for d in differences),
             margin=max(d.margin for d in differences),
         )

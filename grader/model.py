@@ -187,6 +187,31 @@ class TileMap(Record):
     rows: tuple[str, ...]
 
 
+class ErrorMap(Record):
+    """How far wrong one head of an output is: the worst error / allowed of each cell, a letter.
+
+    `OK` is within the tolerance, `NOT_FINITE` holds NaN or infinity where none belongs. Of the
+    digits `k` begins at 10 ** ((k - 1) / 2) times what is allowed, and `9` has no end. Rows are
+    queries or keys, columns the elements of a row; a cell has `cell_rows` of `num_rows` by
+    `cell_columns` of `num_columns`. Batch and head are None where an output has none.
+    """
+
+    OK: ClassVar[str] = "."
+    NOT_FINITE: ClassVar[str] = "N"
+    MOST_CELLS: ClassVar[int] = 32  # along a side
+
+    output: _Name
+    batch: int | None = Field(None, ge=0)
+    head: int | None = Field(None, ge=0)
+    num_rows: int = Field(ge=1)
+    num_columns: int = Field(ge=1)
+    cell_rows: int = Field(ge=1)
+    cell_columns: int = Field(ge=1)
+    rows: tuple[Annotated[str, Field(pattern=r"^[.1-9N]{1,32}$")], ...] = Field(
+        min_length=1, max_length=32
+    )
+
+
 class Message(Record):
     """What a student reads about one failure; a field that does not apply is None.
 
@@ -194,8 +219,8 @@ class Message(Record):
     case; `first` and `worst` the first and the worst wrong element (got, expected, allowed);
     `extent` how far the error reaches; `output` the tail of what the submission printed; `help`
     what to do where the headline does not say it; `repeat` the command that repeats the case.
-    `tiles` shows which tiles the kernel visited. `not_run` says that there was no call, for a
-    reason that lies in another case.
+    `tiles` shows which tiles the kernel visited, `errors` where the numbers are wrong. `not_run`
+    says that there was no call, for a reason that lies in another case.
     """
 
     headline: Text
@@ -211,6 +236,7 @@ class Message(Record):
     help: str | None = None
     repeat: str | None = None
     tiles: TileMap | None = None
+    errors: ErrorMap | None = None
     not_run: bool = False
 
 

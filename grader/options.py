@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NoReturn
 
-from grader import __version__, exports
+from grader import __version__, exports, report
 from grader.calibration import command as calibrate
 from grader.course import command as course
 from grader.desk import doctor_command, explain_command, hint_command
@@ -69,6 +69,12 @@ def parser_of(runs: Mapping[str, Callable[[argparse.Namespace], int]]) -> argpar
     )
     for name, what in exports.HELP.items():
         grade.add_argument(f"--{name}", type=Path, metavar="FILE", help=what)
+    grade.add_argument(
+        "--report",
+        action="store_true",
+        help=f"write {report.FILE} here, with the points of earlier runs; what keeps it from being"
+        " written is said and costs nothing",
+    )
     grade.add_argument(
         "--annotations", action="store_true", help="print GitHub's annotations after the report"
     )

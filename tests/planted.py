@@ -671,9 +671,9 @@ FAULTS = (
     fault(
         "the report is printed before the record is written",
         "cli.py",
-        "    try:\n        exports.write_all(files, record, os.environ)\n    finally:\n",
-        "    try:\n        _print_report(record, options)\n    finally:\n"
-        "        exports.write_all(files, record, os.environ)\n",
+        "        exports.write_all(files, record, os.environ, sources)\n    finally:\n",
+        "        _print_report(record, options)\n    finally:\n"
+        "        exports.write_all(files, record, os.environ, sources)\n",
         "cli",
     ),
     # -- files for other tools ----------------------------------------------------------------
@@ -750,15 +750,15 @@ FAULTS = (
     fault(
         "the report may hold commands of GitHub's",
         "cli.py",
-        "annotations.without_commands(report, os.urandom(16).hex())",
-        "report",
+        "annotations.without_commands(text, os.urandom(16).hex())",
+        "text",
         "cli",
     ),
     fault(
         "the token that ends the report is known",
         "cli.py",
-        "annotations.without_commands(report, os.urandom(16).hex())",
-        'annotations.without_commands(report, "0" * 32)',
+        "annotations.without_commands(text, os.urandom(16).hex())",
+        'annotations.without_commands(text, "0" * 32)',
         "cli",
     ),
     fault(
@@ -802,6 +802,56 @@ FAULTS = (
         '"visibility": "hidden",\n    }',
         '"visibility": "visible",\n    }',
         "render_gradescope",
+    ),
+    fault(
+        "what a submission says is markup on the page",
+        "render/html/page.py",
+        "autoescape=True",
+        "autoescape=False",
+        "render_html",
+    ),
+    fault(
+        "text that turns other text around gets into the page",
+        "render/html/page.py",
+        "        finalize=_plain,\n",
+        "",
+        "render_html",
+    ),
+    fault(
+        "the page shows another source than the one that was graded",
+        "render/html/problem.py",
+        "hashlib.sha256(data).hexdigest() == problem.source_sha256",
+        "True",
+        "render_html",
+    ),
+    fault(
+        "a huge source fills the page",
+        "render/html/source.py",
+        "        if room < 0:\n",
+        "        if room is None:\n",
+        "render_html",
+    ),
+    fault(
+        "the history is sorted by the clock",
+        "history.py",
+        "    return tuple(run for run in runs if",
+        "    runs = sorted(filter(None, runs), key=lambda run: run.time)\n"
+        "    return tuple(run for run in runs if",
+        "history",
+    ),
+    fault(
+        "a report that cannot be written ends the grading",
+        "report.py",
+        "    except Exception as error:  # whatever",
+        "    except ZeroDivisionError as error:  # whatever",
+        "report",
+    ),
+    fault(
+        "the map of errors is of another head",
+        "checks/correctness.py",
+        "    head = by_element[heads]\n",
+        "    head = by_element[tuple(0 for _ in heads)]\n",
+        "correctness",
     ),
     # -- the quiz -----------------------------------------------------------------------------
     fault(

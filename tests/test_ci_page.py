@@ -154,7 +154,7 @@ def test_what_github_is_told_is_in_the_workflow():
 def test_every_format_is_listed():
     listed = re.findall(r"^\| `--([a-z0-9]+)(?: FILE)?` \|", PAGE, re.MULTILINE)
     assert listed == [*exports.HELP, "annotations"]
-    assert set(exports.HELP) == {*exports.FORMATS, *exports.OF_A_JOB}
+    assert set(exports.HELP) == {*exports.FORMATS, *exports.OF_A_JOB, "html"}
     for name in exports.HELP:
         grading = (ROOT / "docs" / "grading.md").read_text(encoding="utf-8")
         assert f"`--{name}" in grading or name == "json"

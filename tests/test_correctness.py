@@ -288,3 +288,52 @@ def test_only_what_was_asked_for_is_expected():
     assert set(expected.truth) == {"lse"}
     _, _, expected = example(P08, PLAIN, names=("out", "dk"))
     assert set(expected.truth) == {"out", "dk"}
+
+
+def test_the_map_of_errors_is_of_the_worst_head_and_says_how_far_each_cell_is_off():
+    _, _, expected = example(P03, PLAIN)
+    allowed = allowed_errors("out", expected)
+    got = {n: t.clone() for n, t in expected.truth.items()}
+    for place, times in {
+        (0, 1, 0, 0): 1.5,  # another head: not shown
+        (1, 0, 0, 5): 0.9,
+        (1, 0, 6, 5): 2.0,
+        (1, 0, 7, 5): 500.0,
+        (1, 0, 17, 2): 1e9,
+    }.items():
+        got["out"][place] += times * allowed[place]
+    errors = find_differences(got, expected)[0].errors
+    assert (errors.output, errors.batch, errors.head) == ("out", 1, 0)
+    rows, columns = expected.truth["out"].shape[2:]
+    assert (errors.num_rows, errors.num_columns) == (rows, columns)
+    assert errors.cell_rows == -(-rows // 32) and errors.cell_columns == -(-columns // 32)
+    assert len(errors.rows) == -(-rows // errors.cell_rows) <= 32
+    assert {len(row) for row in errors.rows} == {-(-columns // errors.cell_columns)}
+    wrong = {
+        (r, c): letter
+        for r, row in enumerate(errors.rows)
+        for c, letter in enumerate(row)
+        if letter != "."
+    }
+    sides = errors.cell_rows, errors.cell_columns
+    cells = {place: (place[0] // sides[0], place[1] // sides[1]) for place in ((7, 5), (17, 2))}
+    assert wrong[cells[7, 5]] == "6" and wrong[cells[17, 2]] == "9"
+    inside = (6 // sides[0], 5 // sides[1])
+    assert wrong[inside] == ("6" if inside == cells[7, 5] else "1")
+    assert set(wrong) == {*cells.values(), inside}
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_the_map_of_errors_tells_what_is_not_finite(value):
+    difference = changed([(1, 1, 3)], value, name="lse")
+    errors = difference.errors
+    assert errors.num_columns == 1 and (errors.batch, errors.head) == (1, 1)
+    assert [row for row in errors.rows if row != "."] == ["N"]
+    assert errors.rows[3 // errors.cell_rows] == "N"
+
+
+def test_there_is_no_map_of_errors_that_are_large_only_as_a_whole():
+    _, _, expected = example(P03, PLAIN)
+    got = expected.truth["out"] + 0.97 * allowed_errors("out", expected)
+    (difference,) = find_differences(expected.truth | {"out": got}, expected)
+    assert difference.errors is None

@@ -79,9 +79,9 @@ def test_every_verdict_column_and_letter_has_an_entry():
         assert verdict in known or terminal.VERDICT_WORDS[verdict] in known, verdict
     assert {"work", "spread", "naive"} <= known & set(terminal.MEASURED)
     assert {"compiled", "programs", "dout_layout"} <= known
-    for letter, word in tiles._WORDS.items():
+    for letter, word in tiles.WORDS.items():
         assert f"`{letter}`" in REPORTS, word
-    assert set(tiles._WORDS) == set("#/ox!2") and TileMap.WASTED == "o"
+    assert set(tiles.WORDS) == set("#/ox!2") and TileMap.WASTED == "o"
 
 
 def test_every_label_of_a_message_has_an_entry():

@@ -19,6 +19,7 @@ from grader.model import (
     CorrectnessFigures,
     Diagnosis,
     Environment,
+    ErrorMap,
     GradeRecord,
     MemoryFigures,
     Message,
@@ -44,6 +45,10 @@ def schema_text():
 def make_record(**fields):
     """A record in which every field of every part is filled in."""
     tiles = TileMap(product="dk", batch=1, head=2, tile_q=64, tile_k=32, rows=("#/", "x!"))
+    errors = ErrorMap(
+        output="out", batch=0, head=1, num_rows=3, num_columns=4, cell_rows=2, cell_columns=2,
+        rows=(".1", "N9"),
+    )  # fmt: skip
     message = Message(
         headline="out is wrong",
         test="test_plain",
@@ -58,6 +63,7 @@ def make_record(**fields):
         help="look at the mask",
         repeat="make grade P=p04 SEED=1f",
         tiles=tiles,
+        errors=errors,
         not_run=True,
     )
     diagnosis = Diagnosis(id="P04-DIAGONAL", title="own key", note="equals <", help="use <=")

@@ -31,6 +31,7 @@ p01 is PyTorch on both sides and waits for launches: its targets are those of pr
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import math
@@ -124,16 +125,34 @@ def answer_parts_s(
 
     At the full rates of the GPU; a real kernel overlaps some of it and wastes more.
     """
+    counts = answer_counts(problem, case)
+    dots = counts.operations / dot_rate(name, capability, chip)
+    exps = counts.exponentials / (_EXPS * chip.multiprocessors * chip.clock_mhz * 1e6)
+    return dots + exps, counts.bytes / bandwidth(chip)
+
+
+@dataclasses.dataclass(frozen=True)
+class Counts:
+    """What an answer computes and moves: operations of dots, two per multiply-add, and bytes."""
+
+    operations: int
+    exponentials: int
+    bytes: int
+
+
+def answer_counts(problem: Problem, case: Case) -> Counts:
+    """Return what an answer has to do for a call, with 16-bit inputs (the row sum: fp32)."""
     if case.rows is not None and case.cols is not None:
-        return 0.0, 4 * case.rows * case.cols / bandwidth(chip)
+        return Counts(0, 0, 4 * case.rows * case.cols)
     both = bool(problem.gradients)
     pairs = case.batch * case.num_q_heads * visible_pairs(problem, case)
-    dots = _DOTS_PER_PAIR[both] * case.head_dim * pairs / dot_rate(name, capability, chip)
-    exps = _EXPS_PER_PAIR[both] * pairs / (_EXPS * chip.multiprocessors * chip.clock_mhz * 1e6)
     of_q = _PASSES_Q[both] * case.num_q_heads * case.seqlen_q
     of_k = _PASSES_K[both] * case.num_kv_heads * case.seqlen_k
-    moved = 2 * case.batch * (of_q + of_k) * case.head_dim
-    return dots + exps, moved / bandwidth(chip)
+    return Counts(
+        operations=_DOTS_PER_PAIR[both] * case.head_dim * pairs,
+        exponentials=_EXPS_PER_PAIR[both] * pairs,
+        bytes=2 * case.batch * (of_q + of_k) * case.head_dim,
+    )
 
 
 def naive_bytes(problem: Problem, case: Case) -> int:

@@ -23,6 +23,7 @@ from grader.cases import Case
 from grader.dtypes import UNIT_ROUNDOFF, as_tf32
 from grader.inputs import Inputs
 from grader.manifest import Problem
+from grader.model import ErrorMap
 
 # In units of the unit roundoff. P, the output, and backward delta and dS are rounded once each (4,
 # worst case; the norm averages, so 2). fp32: exp2 is good to 2**-22 and the scaled logit is rounded
@@ -63,6 +64,7 @@ class Difference:
     worst: str | None
     extent: str
     wrong: torch.Tensor
+    errors: ErrorMap | None
 
 
 def expect(problem: Problem, case: Case, inputs: Inputs, names: tuple[str, ...]) -> Expected:
@@ -178,7 +180,41 @@ def _difference(name: str, got: torch.Tensor, expected: Expected) -> Difference 
         worst=None if worst == first else shown(worst),
         extent=_extent(name, got, wrong),
         wrong=wrong,
+        errors=_error_map(name, by_element, worst),
     )
+
+
+def _error_map(name: str, by_element: torch.Tensor, worst: tuple[int, ...]) -> ErrorMap | None:
+    """Return error / allowed of the head in which the element `worst` is, a letter per cell.
+
+    None where each element is within its tolerance, and only the head as a whole is not.
+    """
+    heads = worst[: min(2, by_element.dim() - 1)]
+    head = by_element[heads]
+    if bool((head <= 1.0).all()):
+        return None
+    head = head.reshape(head.shape[0], -1)
+    sides = [math.ceil(length / ErrorMap.MOST_CELLS) for length in head.shape]
+    # A cell at the lower or right edge may be cut: what is missing of it is right.
+    missing = [-length % side for length, side in zip(head.shape, sides, strict=True)]
+    padded = torch.nn.functional.pad(head, (0, missing[1], 0, missing[0]))
+    cells = padded.unflatten(1, (-1, sides[1])).unflatten(0, (-1, sides[0])).amax((1, 3))
+    return ErrorMap(
+        output=name,
+        batch=heads[0] if heads else None,
+        head=heads[1] if len(heads) > 1 else None,
+        num_rows=head.shape[0],
+        num_columns=head.shape[1],
+        cell_rows=sides[0],
+        cell_columns=sides[1],
+        rows=tuple("".join(map(_letter, row)) for row in cells.tolist()),
+    )
+
+
+def _letter(ratio: float) -> str:
+    if not math.isfinite(ratio):
+        return ErrorMap.NOT_FINITE
+    return ErrorMap.OK if ratio <= 1.0 else str(min(9, 1 + int(2.0 * math.log10(ratio))))
 
 
 def _element(

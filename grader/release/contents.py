@@ -26,7 +26,10 @@ _DOCS = {
     "docs/grading.md", "docs/glossary.md", "docs/making-it-fast.md", "docs/source-policy.md",
     "docs/record.schema.json",
 }  # fmt: skip
-_WHOLE = re.compile(r"(grader|reference)/[\w/]+\.(py|html)|docs/quiz/[\w-]+\.(md|toml)")
+_WHOLE = re.compile(
+    r"(grader|reference)/[\w/]+\.(py|html)|docs/quiz/[\w-]+\.(md|toml)"
+    r"|grader/render/html/templates/[\w.]+"
+)
 _OF_PROBLEM = ("README.md", "HINTS.md", "ANSWERS.md", "problem.toml", "Makefile")
 _STUDENT = "grader/release/student/"  # written for the release, each with its place there
 _PLACES = {"grade.yml": ".github/workflows/grade.yml", "selfcheck.py": "tests/test_release.py"}

@@ -9,6 +9,7 @@ from rich.table import Table
 from grader.model import Compilation, GradeRecord, ProblemResult
 from grader.render.text import byte_size, clean
 
+COLUMNS = ("compiled", "for", "regs", "spills", "shared", "programs", "tensor cores")
 _NAME_LIMIT = 20
 _TENSOR_CORES = ("mma", "wgmma")
 
@@ -24,25 +25,29 @@ def kernel_table(kernels: Iterable[Compilation]) -> Table:
     Programs are those that run on a multiprocessor at a time, with what allows no more.
     """
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    for name in ("compiled", "for", "regs", "spills", "shared", "programs", "tensor cores"):
+    for name in COLUMNS:
         side = "left" if name in ("compiled", "programs", "tensor cores") else "right"
         table.add_column(name, justify=side, no_wrap=True, header_style="")
     for compiled in kernels:
-        kernel = compiled.kernel
-        name, chip = clean(kernel.kernel, _NAME_LIMIT), f"{compiled.capability / 10:.1f}"
-        if kernel.refusal is not None:
-            table.add_row(name, chip, "refused")
-            continue
-        table.add_row(
-            name,
-            chip,
-            "" if kernel.registers is None else str(kernel.registers),
-            "" if kernel.stack_bytes is None else _spills(kernel.stack_bytes),
-            byte_size(kernel.shared_bytes) or "" if kernel.shared_bytes is not None else "",
-            "" if compiled.programs is None else f"{compiled.programs} ({compiled.limit})",
-            _tensor_cores(compiled),
-        )
+        table.add_row(*kernel_cells(compiled))
     return table
+
+
+def kernel_cells(compiled: Compilation, name_limit: int = _NAME_LIMIT) -> tuple[str, ...]:
+    """Return the texts of one row of the table; those after a refusal are blank."""
+    kernel = compiled.kernel
+    name, chip = clean(kernel.kernel, name_limit), f"{compiled.capability / 10:.1f}"
+    if kernel.refusal is not None:
+        return name, chip, "refused", "", "", "", ""
+    return (
+        name,
+        chip,
+        "" if kernel.registers is None else str(kernel.registers),
+        "" if kernel.stack_bytes is None else _spills(kernel.stack_bytes),
+        byte_size(kernel.shared_bytes) or "" if kernel.shared_bytes is not None else "",
+        "" if compiled.programs is None else f"{compiled.programs} ({compiled.limit})",
+        _tensor_cores(compiled),
+    )
 
 
 def spill_lines(record: GradeRecord) -> list[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from grader.findings import CauseFound, Finding
 from grader.model import CheckResult, Diagnosis, Message, ProblemResult, Verdict
@@ -17,6 +17,10 @@ from grader.render.tiles import is_as_due, tile_lines
 ID_LIMIT = 12
 NAME_LIMIT = 40
 HEADLINE_LIMIT = 200
+WALK_AS_DUE = (
+    "every visible key took part once, and no other: look at the arithmetic, and at where the"
+    " result is stored"
+)
 # Checks without a message: they have nothing to report, or the table and the next step say it.
 NOT_REPORTED = (Verdict.PASS, Verdict.SKIPPED, Verdict.NOT_MEASURED, Verdict.NOT_IMPLEMENTED)
 
@@ -151,15 +155,29 @@ def _kind(verdict: Verdict, check_id: str) -> str:
 
 def message_lines(problem_id: str, cause: Cause, width: int) -> list[str]:
     """Return one cause as lines no wider than `width` cells."""
-    message, diagnosis = cause.message, cause.diagnosis
-    found = clean(message.headline, HEADLINE_LIMIT)
-    headline = headline_of(cause)
+    rows = wrap(head_line(cause), width, "", "    ")
+    for label, value in facts(problem_id, cause):
+        rows += wrap(value, width, f"  {label:<6}  ")
+    rows += _tiles(cause.message, width, named=cause.diagnosis is not None)
+    rows += _output(cause.message, width)
+    for label, value in remarks(problem_id, cause):
+        rows += wrap(value, width, f"{label}: ")
+    return rows
+
+
+def head_line(cause: Cause) -> str:
+    """Return the line that stands alone: "error[P04-DIAGONAL]: own key hidden"."""
     kind = "internal" if cause.verdict is Verdict.INTERNAL else "error"
-    head = f"{kind}[{clean(cause.id, 60)}]: {headline}"
-    rows = wrap(head, width, "", "    ")
-    for label, value in (
+    return f"{kind}[{clean(cause.id, 60)}]: {headline_of(cause)}"
+
+
+def facts(problem_id: str, cause: Cause) -> list[tuple[str, str]]:
+    """Return what is known of a cause: where, the case, the wrong elements, how to repeat it."""
+    message = cause.message
+    found = clean(message.headline, HEADLINE_LIMIT)
+    told = (
         ("where", _where(problem_id, cause)),
-        ("result", found if found != headline else ""),
+        ("result", found if found != headline_of(cause) else ""),
         ("input", clean(message.input)),
         ("first", clean(message.first)),
         ("worst", clean(message.worst)),
@@ -167,20 +185,24 @@ def message_lines(problem_id: str, cause: Cause, width: int) -> list[str]:
         ("also", clean(", ".join(clean(check.id, NAME_LIMIT) for check in cause.checks[1:]))),
         ("rest", _not_run(cause)),
         ("repeat", clean(message.repeat)),
-    ):
-        if value:
-            rows += wrap(value, width, f"  {label:<6}  ")
-    rows += _tiles(message, width, named=diagnosis is not None)
-    rows += _output(message, width)
+    )
+    return [(label, value) for label, value in told if value]
+
+
+def remarks(problem_id: str, cause: Cause) -> list[tuple[str, str]]:
+    """Return what else is to be said of a cause: notes, and what to do."""
+    message, diagnosis = cause.message, cause.diagnosis
+    internal = cause.verdict is Verdict.INTERNAL
+    said = []
     if diagnosis is not None:
-        rows += _remark("note: ", diagnosis.note, width) + _remark("help: ", diagnosis.help, width)
+        said = [("note", diagnosis.note), ("help", diagnosis.help)]
     elif message.help:
-        rows += _remark("help: ", message.help, width)
-    elif kind == "error" and message.test:
-        rows += _remark("help: ", cause.hint or _look_closer(problem_id, message), width)
-    if kind == "internal":
-        rows += _remark("note: ", "this is a fault of the judge: it costs no points", width)
-    return rows
+        said = [("help", message.help)]
+    elif not internal and message.test:
+        said = [("help", cause.hint or _look_closer(problem_id, message))]
+    if internal:
+        said.append(("note", "this is a fault of the judge: it costs no points"))
+    return [(label, shown) for label, text in said if (shown := clean(text))]
 
 
 def _where(problem_id: str, cause: Cause) -> str:
@@ -228,18 +250,9 @@ def _tiles(message: Message, width: int, *, named: bool) -> list[str]:
     if tiles is None or (named and is_as_due(tiles)):
         return []
     if is_as_due(tiles):
-        text = (
-            "every visible key took part once, and no other: look at the arithmetic,"
-            " and at where the result is stored"
-        )
-        return wrap(text, width, "  walk    ")
+        return wrap(WALK_AS_DUE, width, "  walk    ")
     lines = tile_lines(tiles)
     return [*wrap(lines[0], width, "  tiles   "), *(f"        {line}" for line in lines[1:])]
-
-
-def _remark(lead: str, text: str, width: int) -> Iterable[str]:
-    shown = clean(text)
-    return wrap(shown, width, lead) if shown else []
 
 
 def failure_text(

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from grader.model import (
     COMPONENTS,
     ComponentResult,
     Environment,
+    Figures,
     GradeRecord,
     MemoryFigures,
     Points,
     ProblemResult,
     Verdict,
 )
-from grader.render.message import Cause, causes
+from grader.render.message import ID_LIMIT, NAME_LIMIT, Cause, causes
 from grader.render.text import byte_size, clean, points
 
 MAX_CAUSES = 3
@@ -65,6 +68,13 @@ def reasons_of_gaps(record: GradeRecord) -> dict[str, list[str]]:
                 if name not in names:
                     names.append(name)
     return reasons
+
+
+def shown_figures(component: ComponentResult | None) -> Figures | None:
+    """Return the figures of a component that counts: a wrong kernel has no speed to show."""
+    if component is None or component.verdict in EXPLAINED:
+        return None
+    return component.figures
 
 
 def losses(problem: ProblemResult) -> dict[str, str]:
@@ -121,6 +131,22 @@ def is_full(problem: ProblemResult) -> bool:
 def mode(record: GradeRecord) -> str:
     """Return the mode and what it means: "mode local: not for credit"."""
     return f"mode {record.mode}" + (": not for credit" if record.mode != "official" else "")
+
+
+def run_words(record: GradeRecord) -> list[str]:
+    """Return what a report begins with: mode, seed and submission."""
+    seed, submission = clean(record.seed, NAME_LIMIT), clean(record.submission, 60)
+    return [mode(record), f"seed {seed}", f"submission {submission}"]
+
+
+def next_step(problems: Iterable[ProblemResult]) -> str | None:
+    """Return the next step of the first problem that the student can still gain points on."""
+    for problem in problems:
+        done = problem.verdict in (Verdict.PASS, Verdict.NOT_MEASURED)
+        if done and problem.points.earned >= problem.points.available:
+            continue
+        return clean(problem.next_step) or f"make grade P={clean(problem.id, ID_LIMIT)}"
+    return None
 
 
 def machine(environment: Environment) -> list[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -15,7 +16,6 @@ from rich.text import Text
 from grader.model import (
     COMPONENTS,
     SEVERITY,
-    ComponentResult,
     GradeRecord,
     MemoryFigures,
     Points,
@@ -29,15 +29,16 @@ from grader.render.calibration import target_lines
 from grader.render.kernels import kernel_table, kernels_of, spill_lines
 from grader.render.message import ID_LIMIT, NAME_LIMIT, message_lines
 from grader.render.score import (
-    EXPLAINED,
     FAULT,
     INTERRUPTED,
     component_cell,
     fraction,
     losses,
     machine,
-    mode,
+    next_step,
     reasons_of_gaps,
+    run_words,
+    shown_figures,
     sum_line,
     told_causes,
 )
@@ -48,6 +49,7 @@ from grader.render.text import (
     milliseconds,
     plural,
     text_console,
+    times,
     wrap,
 )
 from grader.render.tiles import tile_lines
@@ -88,10 +90,18 @@ LEAD_STYLES = {
 }
 
 
-def render(record: GradeRecord, *, width: int = 80, color: bool = False, maps: bool = False) -> str:
+def render(
+    record: GradeRecord,
+    *,
+    width: int = 80,
+    color: bool = False,
+    maps: bool = False,
+    page: Path | None = None,
+) -> str:
     """Return the report as text no wider than `width` cells, which is at least 72.
 
     There are escape codes in it only with `color`, and with `maps` the tiles that a kernel visits.
+    The last line names `page`, the report for a browser, where there is one.
     """
     width = max(width, MIN_WIDTH)
     console = text_console(width, color=color)
@@ -103,7 +113,7 @@ def render(record: GradeRecord, *, width: int = 80, color: bool = False, maps: b
         _kernels(record),
         *(_lines(rows) for rows in (_maps(record, width) if maps else [])),
         *(_lines(rows) for rows in _messages(record, width)),
-        _lines(_closing(record, width)),
+        _lines([*_closing(record, width), *([f"report {page}"] if page else [])]),
     ]
     for number, block in enumerate(block for block in blocks if block):
         if number:
@@ -126,10 +136,8 @@ def _lines(rows: Iterable[str]) -> list[RenderableType]:
 
 
 def _heading(record: GradeRecord, width: int) -> list[str]:
-    first = [mode(record), f"seed {clean(record.seed, NAME_LIMIT)}"]
-    first.append(f"submission {clean(record.submission, 60)}")
     environment, second = record.environment, machine(record.environment)
-    lines = wrap("   ".join(first), width) + wrap("   ".join(second), width)
+    lines = wrap("   ".join(run_words(record)), width) + wrap("   ".join(second), width)
     for note in environment.notes:
         lines += wrap(clean(note), width, "", "    ")
     return lines
@@ -231,28 +239,22 @@ def _figures(problem: ProblemResult) -> tuple[str, ...]:
 
     Work is what was done over what is needed, of the kind in which that is most.
     """
-    speed, memory = (_shown_figures(problem.components.get(name)) for name in ("speed", "memory"))
-    work = _shown_figures(problem.components.get("work"))
+    speed, memory = (shown_figures(problem.components.get(name)) for name in ("speed", "memory"))
+    work = shown_figures(problem.components.get("work"))
     ratios = [a.ratio for a in work.amounts.values()] if isinstance(work, WorkFigures) else []
     speed = speed if isinstance(speed, SpeedFigures) else SpeedFigures()
     memory = memory if isinstance(memory, MemoryFigures) else MemoryFigures()
     ratio, spread = finite(speed.speedup), finite(speed.spread_percent)
     return (
         clean(problem.id, ID_LIMIT),
-        _times(max(ratios, default=None), 2),
-        _times(ratio, 1),
+        times(max(ratios, default=None), 2),
+        times(ratio, 1),
         milliseconds(speed.median_ms) or "",
         milliseconds(speed.naive_ms) or "",
         "" if spread is None else f"{spread:.2g} %",
         byte_size(memory.extra_bytes[-1]) or "" if memory.extra_bytes else "",
         byte_size(memory.naive_extra_bytes[-1]) or "" if memory.naive_extra_bytes else "",
     )
-
-
-def _times(ratio: float | None, digits: int) -> str:
-    if ratio is None:
-        return ""
-    return f"{ratio:.{digits}f}x" if abs(ratio) < 1e6 else f"{ratio:.1e}x"
 
 
 def _kernels(record: GradeRecord) -> list[RenderableType]:
@@ -277,13 +279,6 @@ def _maps(record: GradeRecord, width: int) -> list[list[str]]:
     return found
 
 
-def _shown_figures(component: ComponentResult | None) -> object:
-    """Return the figures of a component that counts: a wrong kernel has no speed to show."""
-    if component is None or component.verdict in EXPLAINED:
-        return None
-    return component.figures
-
-
 def _messages(record: GradeRecord, width: int) -> list[list[str]]:
     """Return the messages of all problems, each a list of lines no wider than `width` cells."""
     found = []
@@ -306,7 +301,7 @@ def _closing(record: GradeRecord, width: int) -> list[str]:
     lines: list[str] = []
     if record.interrupted:
         lines.append(INTERRUPTED)
-    following = _next_step(record.problems)
+    following = next_step(record.problems)
     if following:
         lines += wrap(following, width, "next: ")
     return [*lines, _count(record.problems, width)]
@@ -323,13 +318,3 @@ def _count(problems: Sequence[ProblemResult], width: int) -> str:
         if len(line) <= width or len(shown) == 1:
             return line
         other += counts[shown.pop()]
-
-
-def _next_step(problems: Iterable[ProblemResult]) -> str | None:
-    """Return the next step of the first problem that the student can still gain points on."""
-    for problem in problems:
-        done = problem.verdict in (Verdict.PASS, Verdict.NOT_MEASURED)
-        if done and problem.points.earned >= problem.points.available:
-            continue
-        return clean(problem.next_step) or f"make grade P={clean(problem.id, ID_LIMIT)}"
-    return None

@@ -122,6 +122,13 @@ def milliseconds(value: Any) -> str | None:
     return f"{number / 1000:.3g} s" if abs(number) >= 1000 else f"{number:.3g} ms"
 
 
+def times(ratio: float | None, digits: int) -> str:
+    """Return a ratio as a factor, 41.2x; blank for None."""
+    if ratio is None:
+        return ""
+    return f"{ratio:.{digits}f}x" if abs(ratio) < 1e6 else f"{ratio:.1e}x"
+
+
 def byte_size(value: Any) -> str | None:
     """Return a number of bytes in binary units; None for what is not a number."""
     number = finite(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from grader.model import TileMap
 
-_WORDS = {
+WORDS = {
     TileMap.FULL: "taken whole",
     TileMap.MASKED: "taken in part",
     TileMap.WASTED: "visited, not needed",
@@ -17,9 +17,9 @@ _WORDS = {
 def tile_lines(tiles: TileMap) -> list[str]:
     """Return a map as lines: queries go down, keys across, each row with its first query."""
     letters = "".join(tiles.rows)
-    legend = [f"{letter} {word}" for letter, word in _WORDS.items() if letter in letters]
+    legend = [f"{letter} {word}" for letter, word in WORDS.items() if letter in letters]
     head = (
-        f"{_subject(tiles)}: queries down, keys across, {tiles.tile_q} x {tiles.tile_k} to a letter"
+        f"{subject(tiles)}: queries down, keys across, {tiles.tile_q} x {tiles.tile_k} to a letter"
     )
     spaced = " " if 2 * len(tiles.rows[0]) <= 56 else ""
     rows = [
@@ -34,7 +34,8 @@ def is_as_due(tiles: TileMap) -> bool:
     return not wrong & set("".join(tiles.rows))
 
 
-def _subject(tiles: TileMap) -> str:
+def subject(tiles: TileMap) -> str:
+    """Say whose tiles they are: "head 2 for dk"."""
     batch = f"batch {tiles.batch} " if tiles.batch else ""
     product = "" if tiles.product == "out" else f" for {tiles.product}"
     return f"{batch}head {tiles.head}{product}"

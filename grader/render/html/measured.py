@@ -1,0 +1,213 @@
+"""What was measured of work, speed and memory: tables per problem, and a chart of each kind."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+from grader.model import (
+    GradeRecord,
+    MemoryFigures,
+    ProblemResult,
+    SpeedFigures,
+    WorkFigures,
+    finite,
+)
+from grader.render.html import grids
+from grader.render.html.charts import Dots, Measure, dots
+from grader.render.kernels import kernel_cells, kernels_of
+from grader.render.message import ID_LIMIT
+from grader.render.score import shown_figures
+from grader.render.text import byte_size, clean, milliseconds, times
+
+_KERNEL_NAME = 60
+_KERNEL_ROWS = (
+    "registers per thread",
+    "spills",
+    "shared memory",
+    "programs per multiprocessor",
+    "tensor cores",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """A small table: its title, the case it is of, its columns and rows, and a remark."""
+
+    title: str
+    shape: str
+    columns: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    remark: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Chart:
+    """A chart with its title, and what its marks are."""
+
+    title: str
+    dots: Dots
+    value: str
+    base: str
+    span: str
+
+
+def charts(record: GradeRecord) -> list[Chart]:
+    """Return the charts of speed, memory and work of all problems that have any."""
+    made = []
+    for title, measures, written, words in (
+        (
+            "Speed-up over naive PyTorch",
+            _speeds(record),
+            lambda n: f"{n:g}x",
+            ("this run", "naive", "targets, from no points to all"),
+        ),
+        (
+            "Extra memory",
+            _memories(record),
+            _bytes_of_axis,
+            ("this run", "naive", "the most that is allowed"),
+        ),
+        (
+            "Work, over what is needed",
+            _works(record),
+            lambda n: f"{n:g}x",
+            ("this run", "naive", "from all points to none"),
+        ),
+    ):
+        chart = dots(measures, written)
+        if chart is not None:
+            made.append(Chart(title, chart, *words))
+    return made
+
+
+def _bytes_of_axis(number: float) -> str:
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if number >= size:
+            return f"{number / size:g} {unit}"
+    return f"{number:g} B"
+
+
+def _figures(record: GradeRecord, name: str) -> Iterable[tuple[str, object]]:
+    for problem in record.problems:
+        yield clean(problem.id, ID_LIMIT), shown_figures(problem.components.get(name))
+
+
+def _speeds(record: GradeRecord) -> list[Measure]:
+    return [
+        Measure(id, f.speedup, times(finite(f.speedup), 1), 1.0, f.floor, f.full)
+        for id, f in _figures(record, "speed")
+        if isinstance(f, SpeedFigures) and finite(f.speedup) is not None
+    ]
+
+
+def _memories(record: GradeRecord) -> list[Measure]:
+    made = []
+    for id, f in _figures(record, "memory"):
+        if isinstance(f, MemoryFigures) and f.extra_bytes:
+            extra, naive = f.extra_bytes[-1], f.naive_extra_bytes[-1:]
+            allowed = f.allowed_bytes[-1] if f.allowed_bytes else None
+            shown = byte_size(extra) or ""
+            base = naive[0] if naive else None
+            made.append(Measure(id, max(extra, 1024), shown, base, allowed, allowed))
+    return made
+
+
+def _works(record: GradeRecord) -> list[Measure]:
+    made = []
+    for id, f in _figures(record, "work"):
+        if isinstance(f, WorkFigures) and f.amounts:
+            worst = max(f.amounts.values(), key=lambda amount: amount.ratio)
+            naive = worst.naive_ratio
+            made.append(Measure(id, worst.ratio, times(worst.ratio, 2), naive, f.full, naive))
+    return made
+
+
+def tables(problem: ProblemResult) -> list[Table]:
+    """Return what was measured of one problem: its kernels, speed, memory, work and traffic."""
+    made = _kernel_tables(problem)
+    speed = shown_figures(problem.components.get("speed"))
+    if isinstance(speed, SpeedFigures):
+        made.append(_speed_table(speed))
+    memory = shown_figures(problem.components.get("memory"))
+    if isinstance(memory, MemoryFigures) and memory.lengths:
+        made.append(_memory_table(memory))
+    work = shown_figures(problem.components.get("work"))
+    if isinstance(work, WorkFigures) and work.amounts:
+        made.append(_work_table(work))
+    return made
+
+
+def _kernel_tables(problem: ProblemResult) -> list[Table]:
+    """Return a table per kernel, with a column per compute capability."""
+    by_name: dict[str, list[tuple[str, ...]]] = {}
+    refused = {}
+    for compiled in kernels_of(problem):
+        name, *cells = kernel_cells(compiled, _KERNEL_NAME)
+        by_name.setdefault(name, []).append(tuple(cells))
+        if compiled.kernel.refusal is not None:
+            refused[name] = f"refused: {clean(compiled.kernel.refusal.text)}"
+    made = []
+    for name, columns in by_name.items():
+        rows = list(zip(_KERNEL_ROWS, *(cells[1:] for cells in columns), strict=True))
+        chips = [f"for {cells[0]}" for cells in columns]
+        made.append(Table("Compiled", name, ("", *chips), rows, refused.get(name, "")))
+    return made
+
+
+def _speed_table(f: SpeedFigures) -> Table:
+    spread, drift = finite(f.spread_percent), finite(f.naive_drift_percent)
+    rows = [
+        ("time of a call", milliseconds(f.median_ms) or "", milliseconds(f.naive_ms) or ""),
+        ("speed-up", times(finite(f.speedup), 1), "1.0x"),
+        ("spread", _percent(spread), _percent(drift)),
+    ]
+    low, high = finite(f.floor), finite(f.full)
+    targets = ""
+    if low is not None and high is not None:
+        targets = f"no points up to {low:g}x, all from {high:g}x on"
+        targets += f" ({f.targets})" if f.targets else ""
+    notes = "; ".join(filter(None, (targets, f.note)))
+    return Table("Speed", f.shape, ("", "yours", "naive"), rows, notes)
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{value:.2g} %"
+
+
+def _memory_table(f: MemoryFigures) -> Table:
+    columns = ("seqlen", "yours", "allowed", "naive")
+    rows = []
+    for number, length in enumerate(f.lengths):
+        parts = (f.extra_bytes, f.allowed_bytes, f.naive_extra_bytes)
+        cells = (byte_size(part[number]) or "" if number < len(part) else "" for part in parts)
+        rows.append((str(length), *cells))
+    return Table("Memory beyond inputs and outputs", f.shape, columns, rows)
+
+
+def _work_table(f: WorkFigures) -> Table:
+    counted = list(f.amounts.values())
+    rows = [
+        ("done", *(_count(amount.done) for amount in counted)),
+        ("needed", *(_count(amount.needed) for amount in counted)),
+        ("naive", *(_count(amount.naive) for amount in counted)),
+        ("done / needed", *(times(amount.ratio, 2) for amount in counted)),
+    ]
+    tiles = f"tiles of {f.tile_q} x {f.tile_k}, " if f.tile_q and f.tile_k else ""
+    remark = f"all points up to {f.full:g}x what is needed; {tiles}{f.programs} programs"
+    return Table("Work and traffic", f.shape, ("", *f.amounts), rows, remark)
+
+
+def _count(number: int) -> str:
+    if abs(number) < 10**15:
+        return f"{number:,}"
+    rounded = finite(number)
+    return "?" if rounded is None else f"{rounded:.3g}"
+
+
+def work_map(problem: ProblemResult) -> grids.Grid | None:
+    """Return the tiles that the kernel visited where its work was counted."""
+    work = shown_figures(problem.components.get("work"))
+    if isinstance(work, WorkFigures) and work.tiles is not None and work.tiles.rows:
+        return grids.tile_grid(work.tiles)
+    return None
