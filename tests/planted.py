@@ -767,7 +767,8 @@ FAULTS = (
         "state_file.py",
         "            os.replace(path, damaged)\n",
         "            pass\n",
-        "quiz",
+        "quiz_asking",
+        "hint",
     ),
     fault(
         "the quiz repeats whatever was typed, however long",
@@ -816,7 +817,7 @@ FAULTS = (
         "explain reads any file",
         "desk/explain_command.py",
         "    if name in known:\n",
-        "    if (folder / f\"{name}.md\").exists():\n",
+        '    if (folder / f"{name}.md").exists():\n',
         "errors",
     ),
     fault(

@@ -68,8 +68,14 @@ USAGE = {
     "jobs": (["--jobs", "0"], "--jobs: got 0, expected 1 or more"),
     "jobs in words": (["--jobs", "two"], "--jobs: invalid int value: 'two'"),
     "device": (["--device", "tpu"], "--device (DEVICE= of make): invalid choice: 'tpu'"),
-    "folder of the record": (["--json", "/no/such/file.json"], "--json (JSON= of make): no such folder: /no/such"),
-    "record that is a folder": (["--json", str(ROOT)], f"--json (JSON= of make): got the folder {ROOT}, expected"),
+    "folder of the record": (
+        ["--json", "/no/such/file.json"],
+        "--json (JSON= of make): no such folder: /no/such",
+    ),
+    "record that is a folder": (
+        ["--json", str(ROOT)],
+        f"--json (JSON= of make): got the folder {ROOT}, expected",
+    ),
     "folder of a summary": (
         ["--markdown", "/no/such/a.md"],
         "--markdown: no such folder: /no/such",
