@@ -189,6 +189,7 @@ def test_the_command(run):
     assert run("")[1] == out
     code, out, _ = run("--only", "2")
     assert "HALF-PRODUCTS" in out and "WINDOW-SHIFTED" not in out
+    assert run("P02")[1] == out
     code, out, err = run("P01-NOPE")
     assert (code, out) == (2, "") and err.startswith("grader: ID: got 'P01-NOPE'")
     assert run("--only", "p77")[0] == 2
