@@ -10,11 +10,14 @@ READY := $(if $(filter $(VENV)/bin/python,$(PY)),$(VENV)/.ready)
 TORCH := $(shell sed -n 's/^torch==//p' requirements.txt)
 CPU_INDEX := https://download.pytorch.org/whl/cpu
 PIP := $(VENV)/bin/python -m pip install -q --disable-pip-version-check
+# course
 # As many test workers as cores, eight at the most: each has a torch of its own in memory.
 WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 1); [ $$n -gt 8 ] && n=8; echo $$n)
+# end of course
 
 .DEFAULT_GOAL := help
-.PHONY: help setup grade hint explain lint quiz doctor bench test check seeds hostile planted clean
+.PHONY: help setup grade hint explain lint quiz doctor submit
+.PHONY: bench release test check seeds hostile planted clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,14 +25,18 @@ help: ## list the targets
 	@echo "  P=p04,p05            grade these problems only"
 	@echo "  QUICK=1              leave speed and memory out    X=1  stop at the first failure"
 	@echo "  MAP=1                show the tiles that your kernels visit"
-	@echo "  SUBMISSION=solutions grade another folder with pNN/<file>.py (default: problems)"
+	@echo "  SUBMISSION=dir       grade another folder with pNN/<file>.py (default: problems)"
 	@echo "  DEVICE=cpu           do not use the GPU      SEED=hex  repeat a run's inputs"
 	@echo "  OFFICIAL=1           grade for credit, in a jail (needs bubblewrap)"
+	@echo "  OUTPUT=file          the archive that submit writes (default: submission.zip)"
 	@echo "  JSON=file            write the record        PY=python  skip .venv, use this Python"
+# course
 	@echo "  SHAPES=names         shapes to time: growth, or 1,64,8,8192,128,w=128,s=4"
 	@echo "  PLOT=dir             draw plots              BENCH=...  more options of the benchmark"
+# end of course
 	@echo "  ID=P06-WINDOW-SHIFTED  the cause to explain (none: list them all, or those of P=)"
-	@echo "  TOPIC=softmax        quiz: one topic         LEVEL=hard  one level   RESTART=1  anew (hint too)"
+	@echo "  TOPIC=softmax        quiz: one topic         LEVEL=hard  one level"
+	@echo "  RESTART=1            quiz, hint: begin anew"
 
 setup: $(READY) ## make .venv with everything that is needed (the other targets do it themselves)
 
@@ -77,9 +84,18 @@ doctor: ## look at this machine, and say what to type where something is amiss
 	    "install one and say for example: make doctor PYTHON=python3.12" >&2; exit 4; }; \
 	  "$$p" -m grader doctor
 
+submit: $(READY) ## pack your answers into submission.zip, which you upload
+	@"$(PY)" -m grader submit --submission "$(SUBMISSION)" $(if $(OUTPUT),--output "$(OUTPUT)") \
+	  || [ $$? -eq 1 ]
+
+# course
 bench: $(READY) ## time the model answers beside library kernels (needs a CUDA GPU)
 	@"$(PY)" -m benchmarks $(if $(P),--problems $(P)) $(if $(SHAPES),--shapes "$(SHAPES)") \
 	  $(if $(JSON),--json "$(JSON)") $(if $(PLOT),--plot "$(PLOT)") $(BENCH)
+
+release: $(READY) ## make the students' repository: DIR=../course P=p01,p02 ANSWERS_AFTER=date
+	@"$(PY)" -m grader release "$(DIR)" $(if $(P),--problems "$(P)") \
+	  $(if $(ANSWERS_AFTER),--answers-after "$(ANSWERS_AFTER)")
 
 test: $(READY) ## test the grader, the reference, the model answers and the set itself
 	@"$(PY)" -m pytest tests -q -n $(WORKERS) --dist worksteal
@@ -97,6 +113,9 @@ hostile: $(READY) ## grade the submissions that attack the judge, the slow ones 
 
 planted: $(READY) ## plant faults in the judge, one at a time; a test must catch each (15 minutes)
 	@"$(PY)" -m tests.planted $(PLANTED)
+# end of course
+#students: test: $(READY) ## check that this repository is whole and that the judge runs
+#students: 	@"$(PY)" -m pytest tests -q
 
 clean: ## remove .venv and caches
 	rm -rf $(VENV) .cache .pytest_cache .ruff_cache *.egg-info

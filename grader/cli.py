@@ -1,4 +1,4 @@
-"""The command line: `python -m grader` with its commands. The only module that prints."""
+"""The command line: `python -m grader` with its commands. What it shows goes through `stdout`."""
 
 from __future__ import annotations
 
@@ -9,37 +9,45 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from grader import exports, scoring
+from grader import exports, scoring, stdout
 from grader.calibration import command as calibrate
 from grader.calibration.file import Calibration, changed_versions
 from grader.calibration.file import find as find_calibration
+from grader.course import command as class_command
 from grader.desk import doctor_command, explain_command, hint_command
 from grader.desk import shown as shown_hints
 from grader.desk.first_failure import first_failure
 from grader.desk.machine import Machine
 from grader.environment import EnvironmentFault, probe
 from grader.grade import Grader, Request
-from grader.manifest import GIVEN, ROOT, ManifestError, load_problem, problem_ids
+from grader.manifest import GIVEN, ROOT, ManifestError, load_problem, problem_ids, problems_named
 from grader.model import Environment, GradeRecord
 from grader.options import in_words_of_make, parser_of
+from grader.package import command as package
 from grader.progress import Progress
 from grader.quiz import command as quiz_command
-from grader.render import annotations, lint, terminal
+from grader.release import command as release
+from grader.render import annotations, classroom50, lint, terminal
 from grader.render import explain as explain_page
 from grader.render import hint as hint_page
-from grader.running import inspection
+from grader.render import release as release_report
+from grader.render import submit as submit_report
+from grader.running import capacity, inspection
 from grader.source import read_source
 from grader.stability import command as stability
 from grader.state_file import state_path
+from grader.submit import command as submit
 
 EXIT_USAGE = 2
 EXIT_ENVIRONMENT = 4
+# What one problem takes, without and with a jail: right answers passed in containers of this size.
+_LEAST_BYTES = {False: 600 * 2**20, True: 960 * 2**20}
 
 
 class UsageError(Exception):
@@ -52,8 +60,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "grade": _grade,
         "stability": _stability,
         "calibrate": _calibrate,
+        "package": _package,
         "lint": _lint,
         "quiz": _quiz,
+        "submit": _submit,
+        "release": _release,
+        "class": _class,
         "hint": _hint,
         "explain": _explain,
         "doctor": _doctor,
@@ -73,14 +85,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _grade(options: argparse.Namespace) -> int:
-    request_only = _only(options.only)
+    request_only = problems_named(options.only)
     seed = _seed(options.seed)
     _expect_folder(options.submission, "--submission (SUBMISSION= of make)")
     if options.jobs is not None and options.jobs < 1:
         raise UsageError(f"--jobs: got {options.jobs}, expected 1 or more")
     files = _wanted_files(options)
-    if options.fail_under is not None and not 0 <= options.fail_under <= 150:
-        raise UsageError(f"--fail-under: got {options.fail_under}, expected 0 to 150 points")
+    most = sum(load_problem(id).total_points for id in problem_ids())
+    if options.fail_under is not None and not 0 <= options.fail_under <= most:
+        raise UsageError(f"--fail-under: got {options.fail_under}, expected 0 to {most} points")
     if options.official and options.no_policy:
         raise UsageError("--no-policy: got it with --official, expected one of them")
     jailed = options.official or options.jail
@@ -103,7 +116,7 @@ def _grade(options: argparse.Namespace) -> int:
         environment=environment,
         seed=seed,
         jobs=options.jobs or _jobs(environment),
-        cores=len(os.sched_getaffinity(0)),
+        cores=max(1, int(capacity.cores())),
         quick=options.quick,
         exit_first=options.exitfirst,
         policy=not options.no_policy,
@@ -130,9 +143,10 @@ def _surroundings(
     """Look at this machine, find its speed targets, and see that no submission can break out.
 
     Raises:
-        EnvironmentFault: it could; nothing is graded for credit then.
+        EnvironmentFault: it could, or memory is short; nothing is graded for credit then.
     """
     environment = probe(options.device)
+    _expect_memory(jailed=jailed)
     calibration = find_calibration(options.calibration, environment)
     if calibration:
         notes = (*environment.notes, *changed_versions(calibration, environment))
@@ -148,6 +162,20 @@ def _surroundings(
     return environment, calibration
 
 
+def _expect_memory(*, jailed: bool) -> None:
+    """Refuse a machine on which the kernel would end right answers for want of memory.
+
+    Raises:
+        EnvironmentFault: less is free than one problem takes.
+    """
+    free, least = capacity.free_bytes(), _LEAST_BYTES[jailed]
+    if free < least:
+        what = " for workers in a jail" if jailed else ""
+        raise EnvironmentFault(
+            f"got {free >> 20} MiB of free memory, expected {least >> 20} MiB or more{what}"
+        )
+
+
 def _totals(request: Request) -> dict[str, int]:
     """Return the number of cases of each problem."""
     device, seed = request.environment.device, request.seed
@@ -161,7 +189,7 @@ def _stability(options: argparse.Namespace) -> int:
     """Grade N times; return 0 if no problem's points differ by more than one, else 1."""
     if options.count < 2:
         raise UsageError(f"N: got {options.count}, expected 2 or more gradings")
-    only = _only(options.only)
+    only = problems_named(options.only)
     _expect_folder(options.submission, "--submission")
     _expect_place(options.json, "--json")
     _heed_interrupts()
@@ -173,25 +201,30 @@ def _stability(options: argparse.Namespace) -> int:
         environment=environment,
         seed="",
         jobs=_jobs(environment),
-        cores=len(os.sched_getaffinity(0)),
+        cores=max(1, int(capacity.cores())),
         jailed=options.official,
         official=options.official,
         calibration=calibration,
     )
-    return stability.run(request, options, _totals(request), Console(stderr=True), _show)
+    return stability.run(request, options, _totals(request), Console(stderr=True), stdout.show)
 
 
 def _calibrate(options: argparse.Namespace) -> int:
     """Measure the model answers and write targets; return 0 if all problems have some, else 1."""
     _expect_folder(options.submission, "--submission")
     _heed_interrupts()
-    return calibrate.run(options, probe(options.device), Console(stderr=True), _show)
+    return calibrate.run(options, probe(options.device), Console(stderr=True), stdout.show)
 
 
-def _show(render: Callable[..., str]) -> None:
-    """Print what `render` returns for this width and colour, where there is a standard output."""
-    if _has_stdout():
-        _write(render(width=_report_width(), color=_wants_color()))
+def _package(options: argparse.Namespace) -> int:
+    """Write the files of a course platform."""
+    return package.run(options, stdout.write)
+
+
+def _class(options: argparse.Namespace) -> int:
+    """Run a command for a class; return its exit code."""
+    _heed_interrupts()
+    return class_command.run(options, stdout.show)
 
 
 def _lint(options: argparse.Namespace) -> int:
@@ -199,14 +232,26 @@ def _lint(options: argparse.Namespace) -> int:
     _expect_folder(options.submission, "DIR")
     problems = [
         problem
-        for problem in map(load_problem, _only(options.only))
+        for problem in map(load_problem, problems_named(options.only))
         if os.path.lexists(options.submission / problem.id / problem.file)
     ]
     if not problems:
         raise UsageError(f"DIR: got {options.submission}, expected a folder with pNN/<file>.py")
     sources = [read_source(problem, options.submission) for problem in problems]
-    _show(functools.partial(lint.render, sources))
+    stdout.show(functools.partial(lint.render, sources))
     return scoring.EXIT_POINTS_LOST if any(map(lint.is_refused, sources)) else 0
+
+
+def _submit(options: argparse.Namespace) -> int:
+    """Pack the answers into one archive; return 0 if all are accepted, else 1."""
+    return submit.run(options, stdout.show, submit_report.render)
+
+
+def _release(options: argparse.Namespace) -> int:
+    """Make the students' repository, or bring it up to date; return 0."""
+    wanted = options.problems
+    problems = None if wanted is None else problems_named(wanted, "--problems (P= of make)")
+    return release.run(options, problems, stdout.show, release_report.render)
 
 
 def _expect_folder(path: Path, name: str) -> None:
@@ -218,13 +263,19 @@ def _expect_folder(path: Path, name: str) -> None:
 
 def _wanted_files(options: argparse.Namespace) -> dict[str, Path]:
     """Return the files to write by format; refuse what cannot be, before anything was graded."""
-    files = {name: path for name in exports.FORMATS if (path := getattr(options, name)) is not None}
+    files = {name: path for name in exports.HELP if (path := getattr(options, name)) is not None}
     taken: dict[str, str] = {}
     for name, path in files.items():
         _expect_place(path, f"--{name}")
         other = taken.setdefault(os.path.realpath(path), name)
         if other != name:
             raise UsageError(f"--{name}: got {path}, the file of --{other}; expected another")
+    unset = classroom50.missing(os.environ) if "classroom50" in files else []
+    if unset:
+        raise UsageError(
+            f"--classroom50: got no {', '.join(unset)} in the environment, expected what Classroom"
+            " 50's runner sets"
+        )
     return files
 
 
@@ -250,17 +301,17 @@ def _quiz(options: argparse.Namespace) -> int:
             stdout=sys.stdout,
             environment=os.environ,
             width=max(min(Console().width, 80), 40) if sys.stdout.isatty() else 80,
-            color=_wants_color(),
+            color=stdout.wants_color(),
         )
     except OSError:
-        _silence_stdout()
+        stdout.silence()
         return scoring.EXIT_FULL_MARKS
     return scoring.EXIT_FULL_MARKS if whole else scoring.EXIT_INTERRUPTED
 
 
 def _hint(options: argparse.Namespace) -> int:
     """Show the next hint of the first step that is not solved; return 0."""
-    ids = _only(options.only)
+    ids = problems_named(options.only)
     if options.only is not None and len(ids) > 1:
         raise UsageError(f"--only (P= of make): got {', '.join(ids)}, expected one problem")
     _expect_folder(options.submission, "--submission (SUBMISSION= of make)")
@@ -273,35 +324,35 @@ def _hint(options: argparse.Namespace) -> int:
         functools.partial(first_failure, options.submission),
         restart=options.restart,
     )
-    _show(functools.partial(hint_page.render, hint, shown.notices))
+    stdout.show(functools.partial(hint_page.render, hint, shown.notices))
     return scoring.EXIT_FULL_MARKS
 
 
 def _explain(options: argparse.Namespace) -> int:
     """Show the page of a cause, or list them all; return 0."""
-    problems = None if options.only is None else _only(options.only)
+    problems = None if options.only is None else problems_named(options.only)
     page = explain_command.look_up(options.id or None, problems)
-    _show(functools.partial(explain_page.render, page))
+    stdout.show(functools.partial(explain_page.render, page))
     return scoring.EXIT_FULL_MARKS
 
 
 def _doctor(options: argparse.Namespace) -> int:
     """Look at this machine; return 0, or 4 where something must be mended."""
-    encoding = (sys.stdout.encoding if _has_stdout() else None) or "ascii"
-    write = _write if _has_stdout() else lambda text: None
-    return doctor_command.run(Machine(ROOT, encoding=encoding), write, color=_wants_color())
+    encoding = (sys.stdout.encoding if stdout.is_open() else None) or "ascii"
+    write = stdout.write if stdout.is_open() else lambda text: None
+    return doctor_command.run(Machine(ROOT, encoding=encoding), write, color=stdout.wants_color())
 
 
 def _keep(files: Mapping[str, Path], record: GradeRecord) -> None:
     """Write the files of an unfinished run, for the case that nobody comes to its end."""
     with contextlib.suppress(Exception):  # what fails now fails at the end too, and is said then
-        exports.write_all(files, record)
+        exports.write_all(files, record, os.environ)
 
 
 def _hand_over(files: Mapping[str, Path], record: GradeRecord, options: argparse.Namespace) -> None:
     """Write the files, then print the report: a standard output that is gone loses neither."""
     try:
-        exports.write_all(files, record)
+        exports.write_all(files, record, os.environ)
     finally:
         _print_report(record, options)
 
@@ -324,37 +375,12 @@ def _jobs(environment: Environment) -> int:
 
     Host memory: a pytest and its workers. GPU memory: a CUDA context and small tensors.
     """
-    cores = len(os.sched_getaffinity(0))
-    free = _available_memory_bytes()
+    cores, free = int(capacity.cores()), capacity.free_bytes()
     if environment.device == "cpu":
         return max(1, min(cores, 4, free // 2**30))
     device_bytes = environment.device_bytes or 2**31
-    return max(1, min(cores, 9, free // (3 * 2**30), device_bytes // (2 * 2**30)))
-
-
-def _available_memory_bytes() -> int:
-    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-        if line.startswith("MemAvailable:"):
-            return 1024 * int(line.split()[1])
-    return 2**33
-
-
-def _only(text: str | None) -> tuple[str, ...]:
-    """Read a list of problems; p4, P04 and 4 are p04, and blanks serve as well as commas."""
-    known = problem_ids()
-    if text is None:
-        return known
-    wanted = []
-    for part in text.replace(",", " ").split():
-        number = re.fullmatch(r"[pP]?0*(\d)", part)
-        wanted.append(f"p0{number[1]}" if number else part)
-    unknown = [part for part in wanted if part not in known]
-    if unknown or not wanted:
-        raise UsageError(
-            f"--only (P= of make): got {', '.join(unknown) or 'nothing'},"
-            f" expected some of {', '.join(known)}"
-        )
-    return tuple(p for p in known if p in wanted)
+    problems = len(problem_ids())
+    return max(1, min(cores, problems, free // (3 * 2**30), device_bytes // (2 * 2**30)))
 
 
 def _seed(text: str | None) -> str:
@@ -378,35 +404,4 @@ def _print_report(record: GradeRecord, options: argparse.Namespace) -> None:
         quiet = annotations.without_commands(report, os.urandom(16).hex())
         return quiet + annotations.render(record, folder)
 
-    _show(whole)
-
-
-def _has_stdout() -> bool:
-    """Whether standard output was open when Python started, and still is."""
-    return sys.stdout is not None and not sys.stdout.closed
-
-
-def _report_width() -> int:
-    return min(Console().width, 100) if sys.stdout.isatty() else 80
-
-
-def _write(text: str) -> None:
-    """Print text; what the terminal has no letter for becomes a question mark."""
-    encoding = sys.stdout.encoding or "ascii"
-    with contextlib.suppress(OSError, ValueError):
-        sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
-        sys.stdout.flush()
-        return
-    _silence_stdout()
-
-
-def _wants_color() -> bool:
-    """Whether standard output is a terminal whose user has not asked for plain text."""
-    plain = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
-    return sys.stdout.isatty() and not plain
-
-
-def _silence_stdout() -> None:
-    """Nobody reads any more: keep Python from failing once more when it flushes at exit."""
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    stdout.show(whole)

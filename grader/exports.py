@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
+import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from grader.environment import EnvironmentFault
 from grader.model import GradeRecord
-from grader.render import gradescope, junit, markdown
+from grader.render import classroom, classroom50, gradescope, junit, markdown
 from grader.whole_file import write_whole
 
 # In the order in which they are written: the record first, for all others are made of it.
@@ -16,23 +18,37 @@ FORMATS: Mapping[str, Callable[[GradeRecord], str]] = {
     "markdown": markdown.render,
     "junit": junit.render,
     "gradescope": gradescope.render,
+    "classroom": classroom.render,
+}
+# These also say which job the record is from, as the job's environment has it.
+OF_A_JOB: Mapping[str, Callable[[GradeRecord, Mapping[str, str], datetime.datetime], str]] = {
+    "classroom50": classroom50.render,
 }
 HELP: Mapping[str, str] = {
     "json": "write the grade record as JSON",
     "markdown": "write a summary for a CI's page, such as $GITHUB_STEP_SUMMARY",
     "junit": "write the checks as JUnit XML, for Jenkins, GitLab and others",
     "gradescope": "write the scores as Gradescope's results.json",
+    "classroom": "write the scores for GitHub Classroom's reporter",
+    "classroom50": "write the scores as Classroom 50's result.json",
 }
 
 
-def write_all(files: Mapping[str, Path], record: GradeRecord) -> None:
+def write_all(files: Mapping[str, Path], record: GradeRecord, variables: Mapping[str, str]) -> None:
     """Write `record` in the format of each name, each file in one step: all that can be written.
+
+    `variables` are those of the environment.
 
     Raises:
         EnvironmentFault: some file cannot be written.
     """
     failed = []
-    for name, render in FORMATS.items():
+    now = datetime.datetime.now(datetime.UTC)
+    of_a_job = {
+        name: functools.partial(render, variables=variables, now=now)
+        for name, render in OF_A_JOB.items()
+    }
+    for name, render in {**FORMATS, **of_a_job}.items():
         if name in files:
             try:
                 write_whole(files[name], render(record))

@@ -49,7 +49,7 @@ from grader.testrun import Findings, TestRun
 
 _NO_GPU = "not measured: needs a CUDA GPU"
 _QUICK = "not measured: QUICK=1"
-_NOT_REACHED = "not run: interrupted"
+NOT_REACHED = "not run: interrupted"
 _UNSEEN_WITHOUT_A_GPU = (
     "passes as far as a CPU can see; a GPU also shows bf16 and what runs there alone"
 )
@@ -137,7 +137,7 @@ class Grader:
 
     def record(self, *, unfinished: bool = False) -> GradeRecord:
         """Return the record of what is known now; an `unfinished` run counts as interrupted."""
-        empty = Findings(missing=_NOT_REACHED)
+        empty = Findings(missing=NOT_REACHED)
         results = tuple(
             self._results.get(problem.id) or self._tested(problem, empty, 0.0)
             for problem in self._problems
@@ -210,7 +210,7 @@ class Grader:
         except Exception as error:  # the judge's own: it stays with this problem
             findings = self._all_internal(problem, f"{type(error).__name__}: {error}")
         if self.interrupted:
-            findings.missing = _NOT_REACHED
+            findings.missing = NOT_REACHED
         return self._tested(problem, findings, time.monotonic() - start)
 
     def _all_internal(self, problem: Problem, text: str) -> Findings:
@@ -383,7 +383,7 @@ class Grader:
             if possible and measurable and self.request.quick:
                 components[name] = scoring.not_measured(possible, _QUICK)
             elif possible and measurable:
-                pending = scoring.withheld(Verdict.SKIPPED, possible, _NOT_REACHED)
+                pending = scoring.withheld(Verdict.SKIPPED, possible, NOT_REACHED)
                 components[name] = scoring.gate(pending, of_entry)
             elif possible:
                 components[name] = scoring.not_measured(possible, reason)
@@ -417,7 +417,7 @@ class Grader:
     def _done(self, result: ProblemResult) -> None:
         self._results[result.id] = result
         waits = any(
-            component.verdict is Verdict.SKIPPED and component.reason == _NOT_REACHED
+            component.verdict is Verdict.SKIPPED and component.reason == NOT_REACHED
             for component in result.components.values()
         )
         more = "speed and memory to come" if waits and not self.interrupted else ""

@@ -366,6 +366,27 @@ def problem_ids() -> tuple[str, ...]:
     return tuple(sorted(p.parent.name for p in PROBLEMS.glob("p[0-9][0-9]/problem.toml")))
 
 
+def problems_named(text: str | None, option: str = "--only (P= of make)") -> tuple[str, ...]:
+    """Read a list of problems; p4, P04 and 4 are p04, and blanks serve as well as commas.
+
+    Raises:
+        ManifestError: it names none, or one that there is not.
+    """
+    known = problem_ids()
+    if text is None:
+        return known
+    wanted = []
+    for part in text.replace(",", " ").split():
+        number = re.fullmatch(r"[pP]?0*(\d{1,2})", part)
+        wanted.append(f"p{number[1]:0>2}" if number else part)
+    unknown = [part for part in wanted if part not in known]
+    if unknown or not wanted:
+        raise ManifestError(
+            f"{option}: got {', '.join(unknown) or 'nothing'}, expected some of {', '.join(known)}"
+        )
+    return tuple(p for p in known if p in wanted)
+
+
 @functools.cache
 def load_problem(problem_id: str) -> Problem:
     """Read problems/<problem_id>/problem.toml.

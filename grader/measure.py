@@ -8,7 +8,6 @@ if the two disagree the machine was busy and nothing is scored.
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -30,7 +29,7 @@ from grader.findings import (
 from grader.manifest import ROOT, Problem, load_problem
 from grader.model import MemoryFigures, SpeedFigures, Verdict
 from grader.policy.operators import opened
-from grader.running import device_lock, forks, memory, speed
+from grader.running import capacity, device_lock, forks, memory, speed
 from grader.running.device_memory import DeviceMemoryFault
 from grader.running.pipe import EventPipe, read_request
 from grader.running.protocol import Ended, Reply, Status
@@ -39,6 +38,7 @@ from grader.running.session import Budget
 from grader.running.stopwatch import Bench, CallFailed, Result, Timed
 
 _RETRIES = 2
+_NO_ROOM = "not measured: naive PyTorch does not fit this device's free memory"
 _BASELINE = ROOT / "reference" / "naive.py"
 # The most that a file of a measured call may hold: more than any log, less than a score matrix.
 _FILE_BYTES = 2**20
@@ -62,7 +62,7 @@ def main() -> None:
 
     prepare(jailed=request.jailed, gpu=request.device_uuid)
     try:
-        torch.set_num_threads(len(os.sched_getaffinity(0)))
+        torch.set_num_threads(max(1, int(capacity.cores())))
         reference.make_first_calls()
         measure(request, emit)
     finally:
@@ -162,8 +162,7 @@ class Measurement:
                 if isinstance(result, Ended) or result.status != Status.OUT_OF_MEMORY:
                     reason = f"the baseline failed: {_reason(result)}"
                     return Evidence(verdict=Verdict.INTERNAL, reason=reason)
-        reason = "not measured: naive PyTorch does not fit this device's memory"
-        return Evidence(verdict=Verdict.NOT_MEASURED, reason=reason)
+        return Evidence(verdict=Verdict.NOT_MEASURED, reason=_NO_ROOM)
 
     def _measure_speed(self, case: Case) -> Evidence:
         bench, problem = self.bench, self.problem
@@ -227,8 +226,14 @@ class Measurement:
 
     def _measure_memory(self) -> Evidence:
         """Measure in a fresh worker for each length, where speed has not done so already."""
-        if self.problem.memory_cases(self.bench.device) is None:
+        cases = self.problem.memory_cases(self.bench.device)
+        if cases is None:
             return Evidence(verdict=Verdict.NOT_MEASURED, reason="not measured on this device")
+        if self.bench.device == "cpu":
+            # The kernel would end a worker, and that would look like the submission's doing.
+            needed = max(speed.host_bytes(case, workers=len(cases)) for case in cases)
+            if needed > capacity.free_bytes():
+                return Evidence(verdict=Verdict.NOT_MEASURED, reason=_NO_ROOM)
         naive_extra = self._naive_memory()
         self._phase("memory of your answer", submission=True)
         try:

@@ -11,10 +11,14 @@ from typing import NoReturn
 
 from grader import __version__, exports
 from grader.calibration import command as calibrate
+from grader.course import command as course
 from grader.desk import doctor_command, explain_command, hint_command
 from grader.manifest import PROBLEMS
+from grader.package import command as package
 from grader.quiz.questions import LEVELS
+from grader.release import command as release
 from grader.stability import command as stability
+from grader.submit import command as submit
 
 # What a target of the Makefile calls an option.
 _OF_MAKE = {
@@ -98,6 +102,9 @@ def parser_of(runs: Mapping[str, Callable[[argparse.Namespace], int]]) -> argpar
     )
     calibrate.add_options(calibrated)
     calibrated.set_defaults(run=runs["calibrate"])
+    packaged = commands.add_parser("package", help="write what a course platform needs to grade")
+    package.add_options(packaged)
+    packaged.set_defaults(run=runs["package"])
     looked = commands.add_parser("lint", help="list what the source policy refuses; runs nothing")
     looked.add_argument("submission", type=Path, metavar="DIR", help="folder with pNN/<file>.py")
     looked.add_argument("--only", metavar="p04,p05", help="look at these problems only")
@@ -107,6 +114,15 @@ def parser_of(runs: Mapping[str, Callable[[argparse.Namespace], int]]) -> argpar
     quiz.add_argument("--level", choices=LEVELS, help="ask this level only (default: both)")
     quiz.add_argument("--restart", action="store_true", help="forget what was answered before")
     quiz.set_defaults(run=runs["quiz"])
+    submitted = commands.add_parser("submit", help="pack your answers into the archive to upload")
+    submit.add_options(submitted)
+    submitted.set_defaults(run=runs["submit"])
+    released = commands.add_parser("release", help="make the students' repository, or update it")
+    release.add_options(released)
+    released.set_defaults(run=runs["release"])
+    of_class = commands.add_parser("class", help="collect and grade the submissions of a class")
+    course.add_options(of_class)
+    of_class.set_defaults(run=runs["class"])
     hint = commands.add_parser("hint", help="give the next hint of the first unsolved step")
     hint_command.add_options(hint)
     _add_submission(hint)
@@ -132,7 +148,7 @@ def _add_submission(parser: argparse.ArgumentParser) -> None:
 def _add_what_to_grade(parser: argparse.ArgumentParser) -> None:
     _add_submission(parser)
     parser.add_argument(
-        "--only", metavar="p04,p05", help="grade these problems only (default: all nine)"
+        "--only", metavar="p04,p05", help="grade these problems only (default: all)"
     )
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument(

@@ -330,6 +330,12 @@ def step_regions(text: str) -> dict[int, tuple[int, int]]:
     return regions
 
 
+def steps_begun(text: str) -> tuple[int, ...]:
+    """Return the marked steps that hold code of their own, which no step of a stub does."""
+    code = _code_of_steps(text)
+    return tuple(n for n, lines in code.items() if lines and not lines[0][1].startswith(_RAISE))
+
+
 def _first_empty_step(text: str) -> int | None:
     """Return the first step whose region holds no code but a NotImplementedError, if any."""
     for step, code in _code_of_steps(text).items():

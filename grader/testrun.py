@@ -30,7 +30,7 @@ from grader.findings import (
     WorkCounted,
     read_event,
 )
-from grader.manifest import ROOT, WORK, Check, Problem
+from grader.manifest import ROOT, WORK, Check, ManifestError, Problem
 from grader.model import CheckResult, Message, Verdict, worst
 from grader.running.processes import Children, Ending
 
@@ -366,7 +366,13 @@ def title(problem: Problem, check: Check) -> str:
 
 @functools.cache
 def _docstrings(path: Path) -> dict[str, str]:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        where = path.relative_to(ROOT)
+        raise ManifestError(f"{where}: no such file; expected a test for each check") from None
+    except (SyntaxError, ValueError) as error:
+        raise ManifestError(f"{path.relative_to(ROOT)}: not valid Python: {error}") from None
     return {
         node.name: " ".join((ast.get_docstring(node) or node.name).split())
         for node in tree.body

@@ -12,9 +12,18 @@ def write_whole(path: Path, text: str) -> None:
     Raises:
         OSError: it cannot be written.
     """
+    write_whole_bytes(path, text.encode("utf-8"))
+
+
+def write_whole_bytes(path: Path, data: bytes) -> None:
+    """Write `data` as `write_whole` writes text.
+
+    Raises:
+        OSError: it cannot be written.
+    """
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        partial.write_text(text, encoding="utf-8")
+        partial.write_bytes(data)
         os.replace(partial, path)
     except OSError:
         partial.unlink(missing_ok=True)

@@ -40,7 +40,7 @@ class WorkRun:
                 return Evidence(verdict=Verdict.FAIL, reason=f"the result is wrong ({case})")
             if evidence.trace is None:
                 return Evidence(verdict=Verdict.NOT_MEASURED, reason="nothing was seen")
-            reason = disbelieved(case, evidence.trace)
+            reason = disbelieved(problem, case, evidence.trace)
             if reason is not None:
                 return Evidence(verdict=Verdict.FAIL, reason=reason)
             counted.append(count_work(problem, case, evidence.trace))

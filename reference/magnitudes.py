@@ -11,22 +11,27 @@ import torch
 from .naive import visible_keys
 from .rules import rules
 
+# Of the problems on rows, that of p03 its first step: what is summed up, from the inputs in fp64.
+_OF_ROWS = {
+    "p02": lambda x, w: {"y": (x * w).abs().sum(1)},
+    "p03": lambda x: {"lse": 1.0 + x.logsumexp(1).abs()},
+}
+
 
 def magnitudes(problem_id, inputs, dout=None, **options):
     """Sum of the absolute values of the terms of every output, in fp64.
 
     Args:
-        problem_id: "p01" to "p09".
-        inputs: q, k, v (and sink_logits), or x, w for p02; any dtype and strides.
+        problem_id: "p01" and so on.
+        inputs: q, k, v (and sink_logits), or x and what else a problem on rows takes; any dtype
+            and strides.
         dout: upstream gradient; without it (and without inputs["dout"]) the forward outputs only.
         options: the entry's options.
     Returns: dict name -> fp64 tensor in the shape of that output: y; or out, lse and, with dout,
         dq, dk, dv, dsink_logits. For lse it is 1 + |lse|.
     """
-    if "x" in inputs and "w" not in inputs:  # the log-sum-exp of each row of x
-        return {"lse": 1.0 + inputs["x"].double().logsumexp(1).abs()}
-    if problem_id == "p02":
-        return {"y": (inputs["x"].double() * inputs["w"].double()).abs().sum(1)}
+    if "x" in inputs:
+        return _OF_ROWS[problem_id](**{name: x.double() for name, x in inputs.items()})
 
     rule = rules(problem_id, options)
     dout = inputs.get("dout") if dout is None else dout

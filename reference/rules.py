@@ -1,6 +1,7 @@
 """Which keys a problem lets a query see, spelled out as the options of the general attention."""
 
 _IS_CAUSAL = {
+    "p01": None,  # an option says it
     "p03": False,
     "p04": True,
     "p05": True,
@@ -29,15 +30,16 @@ def rules(problem_id, options=None):
     """The entry's options with the problem's own rule added.
 
     Args:
-        problem_id: "p01" or "p03" to "p09".
+        problem_id: one of those on attention.
         options: what is passed to the entry (softmax_scale, window_size, num_sink_tokens, and for
             p01 is_causal, tile_q, tile_k).
     Returns: dict with is_causal, window_size, num_sink_tokens, softmax_scale: keyword arguments
         of `blocked_attention` and its kin.
     """
     options = options or {}
+    is_causal = _IS_CAUSAL[problem_id]
     return {
-        "is_causal": _IS_CAUSAL.get(problem_id, bool(options.get("is_causal", False))),
+        "is_causal": bool(options.get("is_causal")) if is_causal is None else is_causal,
         "window_size": options.get("window_size"),
         "num_sink_tokens": options.get("num_sink_tokens", 0),
         "softmax_scale": options.get("softmax_scale"),

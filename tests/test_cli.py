@@ -16,6 +16,8 @@ from grader.grade import Grader
 from grader.inputs import case_seed, make_inputs
 from grader.manifest import ROOT, ManifestError, load_problem, problem_ids
 from grader.model import GradeRecord, SpeedFigures, Verdict
+from grader.render import classroom50
+from grader.running import capacity
 from tests.harness import model_answer
 from tests.records import CPU, H200, in_this_process, write_answers
 
@@ -57,6 +59,11 @@ def right(tmp_path):
 
 
 USAGE = {
+    "a result for Classroom 50 of no job": (
+        ["--classroom50", "result.json"],
+        "--classroom50: got no CLASSROOM, ASSIGNMENT, OWNER, ASSIGNMENT_TYPE, SUBMISSION_TAG,"
+        " COMMIT_URL, RELEASE_URL, REVIEW_URL in the environment",
+    ),
     "no such folder": (["--submission", "/no/such"], "got /no/such, which is not a folder"),
     "a file": (["--submission", __file__], "is not a folder; expected one with pNN/<file>.py"),
     "unknown problem": (["--only", "p99"], f"got p99, expected some of {KNOWN}"),
@@ -287,8 +294,10 @@ def test_a_record_that_cannot_be_written_does_not_cost_the_report(
 def test_every_file_that_can_be_written_is_written_after_each_problem(
     run, wrong, tmp_path, monkeypatch
 ):
-    paths = {name: tmp_path / f"{name}.txt" for name in exports.FORMATS}
+    paths = {name: tmp_path / f"{name}.txt" for name in exports.HELP}
     seen = []
+    for name in classroom50.REQUIRED.values():
+        monkeypatch.setenv(name, "x")
 
     def failing(path, text):
         seen.append(path.stem)
@@ -301,9 +310,10 @@ def test_every_file_that_can_be_written_is_written_after_each_problem(
     code, out, err = run("--submission", wrong, "--only", "p02", *options)
     assert code == 4 and "wrong signature" in out
     assert f"--json (JSON= of make): cannot write {paths['json']}: No space left on device" in err
-    assert seen == 2 * list(exports.FORMATS)  # after the problem, and at the end
+    assert seen == 2 * list(exports.HELP)  # after the problem, and at the end
     for name in set(paths) - {"json"}:
-        assert "P02-ERROR" in paths[name].read_text(), name
+        told = "p02 Weighted row sum" if name == "classroom50" else "P02-ERROR"
+        assert told in paths[name].read_text(), name
         assert f"--{name}" not in err
 
 
@@ -418,3 +428,14 @@ def test_colour_is_for_terminals_that_want_it(run, wrong, monkeypatch, variables
     run("--submission", wrong, "--only", "p02")
     assert ("\x1b[" in stream.getvalue()) is colour
     assert "wrong signature" in stream.getvalue()
+
+
+@pytest.mark.parametrize("options", [[], ["--jail"]])
+def test_a_machine_without_the_memory_for_one_problem_is_refused(run, wrong, monkeypatch, options):
+    least = cli._LEAST_BYTES[bool(options)]
+    monkeypatch.setattr(cli.inspection, "inspect", lambda gpu: None)
+    for free, codes in ((least - 1, {4}), (least, {1})):
+        monkeypatch.setattr(capacity, "free_bytes", lambda free=free: free)
+        code, _, err = run("--submission", wrong, "--only", "p02", *options)
+        assert code in codes
+        assert (f"got {free >> 20} MiB of free memory, expected" in err) is (code == 4)

@@ -14,7 +14,7 @@ import pytest
 
 from grader.cases import resolve
 from grader.manifest import load_problem, problem_ids
-from grader.running import compiled
+from grader.running import capacity, compiled
 from grader.running.chips import CHIPS, resident_programs
 from grader.running.compiled import Call, Compiled, compile_calls
 from grader.running.protocol import Ended, Status
@@ -417,18 +417,20 @@ def test_a_compilation_without_end_is_ended_and_what_came_before_it_is_known():
 @pytest.mark.parametrize("problem_id", [id for id in problem_ids() if load_problem(id).uses_triton])
 def test_model_answers_compile_for_both_chips(problem_id):
     problem = load_problem(problem_id)
+    on_rows = "rows" in problem.base.given
     source = Source(problem_id, model_answer(problem_id).encode())
     calls = []
     for head_dim in (64, 128):
         given = {"head_dim": head_dim} | dict.fromkeys(("seqlen",), 512)
-        if problem_id == "p02":
+        if on_rows:
             given = {"rows": 64, "cols": 16 * head_dim}
-        given |= {"num_q_heads": 4, "num_kv_heads": 2} if problem_id >= "p05" else {}
+        elif problem_id >= "p05":
+            given |= {"num_q_heads": 4, "num_kv_heads": 2}
         given |= {"window_size": 128} if problem_id in ("p06", "p07", "p09") else {}
         given |= {"num_sink_tokens": 4} if problem_id in ("p07", "p09") else {}
         given |= {"sink_logits": True} if problem_id == "p09" else {}
         outputs = problem.gradients[:3] or problem.returns[:1]
-        case = resolve(given, "fp32" if problem_id == "p02" else "fp16", "")
+        case = resolve(given, "fp32" if on_rows else "fp16", "")
         calls.append(Call.of(problem, case, outputs))
     for found in compile_calls(source, problem, calls):
         assert [r.status for r in found.results] == [Status.OK] * 2, found.output
@@ -441,7 +443,7 @@ def test_model_answers_compile_for_both_chips(problem_id):
             assert bool(kernel.kernel.line) == own
             assert {dot.instruction for dot in kernel.kernel.dots} <= {"mma", "wgmma"}
         dots = [dot for kernel in found.kernels for dot in kernel.kernel.dots]
-        assert bool(dots) == (problem_id != "p02")
+        assert bool(dots) != on_rows
 
 
 KERNEL = {"kernel": "k", "line": 3, "num_warps": 4, "registers": 64, "shared_bytes": 1024}
@@ -503,3 +505,24 @@ def test_a_report_without_end_is_cut():
 def test_programs_that_share_a_multiprocessor(chip, num_warps, registers, shared_bytes, expected):
     usage = {"num_warps": num_warps, "registers": registers, "shared_bytes": shared_bytes}
     assert resident_programs(chip, **usage) == expected
+
+
+@pytest.mark.parametrize(
+    ("cores", "timeout_s", "at_a_time"), [(0.5, 120.0, 1), (1.0, 60.0, 1), (2.0, 60.0, 2)]
+)
+def test_where_a_container_has_less_than_a_core_it_takes_longer(
+    monkeypatch, cores, timeout_s, at_a_time
+):
+    started, most, waits = [], [], []
+
+    def compile_one_chip(source, problem, calls, capability, seconds):
+        started.append(capability)
+        most.append(len(started))
+        waits.append(seconds)
+        time.sleep(0.05)
+        started.remove(capability)
+
+    monkeypatch.setattr(capacity, "cores", lambda: cores)
+    monkeypatch.setattr(compiled, "_compile", compile_one_chip)
+    compiled.compile_calls(None, None, [])
+    assert set(waits) == {timeout_s} and max(most) == at_a_time

@@ -210,8 +210,8 @@ GIB = 2**30
 def test_as_many_problems_side_by_side_as_the_machine_carries(
     monkeypatch, device, cores, free_gib, device_gib, jobs
 ):
-    monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(cores))
-    monkeypatch.setattr("grader.cli._available_memory_bytes", lambda: free_gib * GIB)
+    monkeypatch.setattr("grader.running.capacity.cores", lambda: float(cores))
+    monkeypatch.setattr("grader.running.capacity.free_bytes", lambda: free_gib * GIB)
     bytes_ = device_gib and device_gib * GIB
     found = Environment(device=device, device_name="x", device_bytes=bytes_)
     assert _jobs(found) == jobs

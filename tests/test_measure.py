@@ -1,6 +1,7 @@
 """Speed and memory of complete problems: what is evidence, and what becomes of all that fails."""
 
 import contextlib
+import os
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from grader import measure
 from grader.findings import Evidence, Measured, MeasureRequest, Phase, SourceFile
 from grader.manifest import BenchmarkTable, load_problem
 from grader.model import Verdict
-from grader.running import device_lock, session, speed
+from grader.running import capacity, device_lock, session, speed
 from grader.running.device_memory import DeviceMemoryFault
 from grader.running.protocol import Ended, Reply, Status
 from grader.running.speed import Block
@@ -225,7 +226,51 @@ def test_a_baseline_that_needs_too_much_memory_gives_way_to_a_smaller_shape(meas
     assert found.figures.shape == shapes[1]
     found, _ = measurement([too_large] * len(shapes))
     assert found.verdict is Verdict.NOT_MEASURED
-    assert found.reason == "not measured: naive PyTorch does not fit this device's memory"
+    assert found.reason == "not measured: naive PyTorch does not fit this device's free memory"
+
+
+def test_what_a_small_container_cannot_hold_is_not_measured(measurement, monkeypatch):
+    problem = load_problem("p01")
+    large, small = problem.benchmarks_on("cpu")
+    for free, expected in (
+        (speed.host_bytes(large, workers=1), str(large)),
+        (speed.host_bytes(large, workers=1) - 1, str(small)),
+        (speed.host_bytes(small, workers=1) - 1, None),
+    ):
+        monkeypatch.setattr(capacity, "free_bytes", lambda free=free: free)
+        found, _ = measurement(QUIET if expected else [])
+        if expected:
+            assert found.figures.shape == expected
+        else:
+            assert (found.verdict, found.reason) == (Verdict.NOT_MEASURED, measure._NO_ROOM)
+
+
+def test_memory_is_not_measured_where_two_workers_do_not_fit(monkeypatch):
+    file, baseline = SourceFile.of("p01", b""), Timed(None, None, "x")
+    run = measure.Measurement(Bench("cpu"), baseline, file, lambda event: None)
+    monkeypatch.setattr(run, "_naive_memory", list)
+    monkeypatch.setattr(run, "_submission", lambda fresh: contextlib.nullcontext())
+    monkeypatch.setattr(run, "_attach", lambda worker: worker)
+    monkeypatch.setattr(run, "_memory_of", lambda workers, naive_extra: "measured")
+    cases = load_problem("p01").memory_cases("cpu")
+    needed = max(speed.host_bytes(case, workers=2) for case in cases)
+    monkeypatch.setattr(capacity, "free_bytes", lambda: needed)
+    assert run._measure_memory() == "measured"
+    monkeypatch.setattr(capacity, "free_bytes", lambda: needed - 1)
+    found = run._measure_memory()
+    assert (found.verdict, found.reason) == (Verdict.NOT_MEASURED, measure._NO_ROOM)
+
+
+def test_a_worker_keeps_the_memory_of_no_call():
+    problem, bench = load_problem("p01"), Bench("cpu")
+    case = problem.memory_cases("cpu")[0]
+    file = (model_answer("p01").encode(), problem.file, problem.entry)
+    with forked_workers(), measure._worker(*file, "cpu") as worker:
+        timed, layout = bench.attach(worker), bench.layout(problem, case)
+        for _ in range(3):
+            bench.go(timed, problem, case, layout)
+        opened = [os.readlink(entry) for entry in os.scandir(f"/proc/{timed.tree.pid}/fd")]
+        assert len(opened) > 3 and not [name for name in opened if "arena" in name]
 
 
 @pytest.fixture

@@ -1,7 +1,8 @@
 """docs/mistakes.md: which checks each known mistake loses, and the correctness points it keeps.
 
-`python -m tests.test_mistakes` writes the table anew after cases, weights or mistakes have changed;
-with `--check` (`make check`) it compares every line. The tests here compare one line in `EVERY`.
+`python -m tests.test_mistakes` writes the tables anew after cases, weights or mistakes have
+changed, `python -m tests.test_mistakes p04 p05` those of these problems alone; with `--check`
+(`make check`) it compares every line. The tests here compare one line in `EVERY`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import functools
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import pytest
 import torch
@@ -60,7 +61,8 @@ Each line is one mistake alone: the checks that it fails, and the share of the c
 that it keeps. A check departs from one plain case in its own subject alone, so that a mistake costs
 the checks of its subject. Mistakes marked *core* change the plain case itself. Where a backward
 check judges several gradients, the part that stays right is in brackets. The judge names these
-mistakes; it finds others too. `python -m tests.test_mistakes` makes this page.
+mistakes; it finds others too.<!-- course -->
+`python -m tests.test_mistakes` makes this page.<!-- end of course -->
 """
 
 
@@ -155,8 +157,12 @@ def _head(problem: Problem) -> str:
     return f"\n## {problem.id}, {problem.title}\n\n| mistake | keeps | fails |\n|---|---|---|\n"
 
 
-def page() -> str:
-    tables = (_head(p) + "\n".join(rows(p)) + "\n" for p in map(load_problem, problem_ids()))
+def page(anew: Collection[str] = problem_ids()) -> str:
+    """The page, with the tables of the problems `anew` made, and the others as they stand there."""
+    tables = (
+        _head(p) + ("\n".join(rows(p)) if p.id in anew else table(p.id)) + "\n"
+        for p in map(load_problem, problem_ids())
+    )
     return INTRODUCTION + "".join(tables)
 
 
@@ -166,7 +172,7 @@ def table(problem_id: str) -> str:
     text = PAGE.read_text(encoding="utf-8")
     _, found, after = text.partition(_head(load_problem(problem_id)))
     assert found
-    return after.partition("\n\n")[0]
+    return after.partition("\n\n")[0].rstrip("\n")
 
 
 @pytest.mark.parametrize("problem_id", problem_ids())
@@ -198,4 +204,4 @@ if __name__ == "__main__":
         if page() != PAGE.read_text(encoding="utf-8"):
             sys.exit("docs/mistakes.md is not what the known mistakes cost; write it anew")
     else:
-        PAGE.write_text(page(), encoding="utf-8")
+        PAGE.write_text(page(sys.argv[1:] or problem_ids()), encoding="utf-8")

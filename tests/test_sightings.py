@@ -31,8 +31,8 @@ RIGHT = {
 }
 # Lengths that are no multiple of a tile, a group of heads, options that cut tiles.
 SIZES = {"seqlen": 150, "num_q_heads": 2}
-OPTIONS = {
-    "p02": {"rows": 50, "cols": 300, "num_q_heads": 1, "seqlen": 1},
+ROWS = {"rows": 50, "cols": 300, "num_q_heads": 1, "seqlen": 1}
+OPTIONS = {id: ROWS for id in TRITON if "rows" in load_problem(id).base.given} | {
     "p03": SIZES,
     "p04": SIZES,
     "p05": SIZES | {"num_kv_heads": 1},

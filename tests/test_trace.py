@@ -78,7 +78,7 @@ def test_no_block_of_a_worker_raises_in_the_judge(problem_id, fill):
         memory = np.zeros(shape.total_bytes, np.uint8)
         fill(shape, memory, generator)
         trace = Trace.of(shape, memory)
-        reason = disbelieved(case, trace)
+        reason = disbelieved(problem, case, trace)
         told = ("kernels read ", "the counts contradict ")
         assert reason is None or reason.startswith(told) or "hidden from the judge" in reason
         for product in PRODUCTS:
@@ -106,18 +106,18 @@ FORGED = {
 @pytest.mark.parametrize("how", FORGED)
 @pytest.mark.parametrize("problem_id", ["p02", "p04", "p05"])
 def test_counts_that_contradict_each_other_are_not_believed(problem_id, how):
-    case = CASES[problem_id]
+    problem, case = load_problem(problem_id), CASES[problem_id]
     shape = TraceShape.of(case, LINES)
     memory = np.zeros(shape.total_bytes, np.uint8)
     counters = shape.arrays(memory)["counters"]
     for counter in (Counter.ELEMENTS_READ, Counter.DISTINCT_READ, Counter.MULTIPLY_ADDS):
         counters[counter] = 2**40
-    assert disbelieved(case, Trace.of(shape, memory)) is None
+    assert disbelieved(problem, case, Trace.of(shape, memory)) is None
     for counter, value in FORGED[how].items():
         counters[counter] = value
     trace = Trace.of(shape, memory)
-    assert disbelieved(case, trace).startswith("the counts contradict each other: ")
-    amounts = figures_of(load_problem(problem_id), case, trace).amounts
+    assert disbelieved(problem, case, trace).startswith("the counts contradict each other: ")
+    amounts = figures_of(problem, case, trace).amounts
     assert all(amount.ratio >= 0 for amount in amounts.values())
 
 

@@ -34,16 +34,12 @@ SLACK_BYTES = {"cuda": 192 * 2**20, "cpu": 32 * 2**20}
 def verify(problem: Problem, case: Case, inputs: Inputs, outputs: dict[str, torch.Tensor]) -> float:
     """Return error / allowed of one call's outputs, worst over outputs and heads.
 
-    The oracle is the blocked reference in fp32 (fp64 for the row sum) on the same device.
+    The oracle is the blocked reference in fp32 (that of a problem on rows in fp64) on the same
+    device.
     """
     tensors = inputs.tensors
     if case.rows is not None:
-        x, w = tensors["x"].double(), tensors["w"].double()
-        truth = x @ w
-        error = (outputs["y"].double() - truth).abs()
-        rounding = 2 * UNIT_ROUNDOFF[case.dtype] * truth.abs()
-        allowed = _FP32_UNITS * UNIT_ROUNDOFF["fp32"] * (x * w).norm(dim=1) + rounding
-        return _finite_or_inf((error / allowed.clamp_min(1e-30)).max())
+        return _worst_row(problem, case, inputs, outputs)
     rules = reference.rules(problem.id, case.kwargs)
     sinks = tensors.get("sink_logits")
     qkv = [tensors[n] for n in ("q", "k", "v")]
@@ -65,6 +61,22 @@ def verify(problem: Problem, case: Case, inputs: Inputs, outputs: dict[str, torc
         size = torch.linalg.vector_norm(found[name], dim=dims)
         worst = max(worst, _finite_or_inf((error / (unit * size).clamp_min(1e-30)).max()))
     return worst
+
+
+def _worst_row(
+    problem: Problem, case: Case, inputs: Inputs, outputs: dict[str, torch.Tensor]
+) -> float:
+    """Return error / allowed of the worst row: fp32 in the sum, and its rounding to the dtype."""
+    assert case.cols is not None
+    tensors = inputs.tensors
+    truth = getattr(reference, problem.oracle)(**{n: t.double() for n, t in tensors.items()})
+    (name,) = problem.returns
+    # Terms of either sign: rounding errors, like the sum itself, are those of a random walk.
+    terms = reference.magnitudes(problem.id, tensors)[name] / math.sqrt(case.cols)
+    allowed = _FP32_UNITS * UNIT_ROUNDOFF["fp32"] * torch.maximum(terms, truth.abs())
+    allowed += 2 * UNIT_ROUNDOFF[case.dtype] * truth.abs()
+    error = (outputs[name].double() - truth).abs()
+    return _finite_or_inf((error / allowed.clamp_min(1e-30)).max())
 
 
 def _finite_or_inf(value: torch.Tensor) -> float:

@@ -29,7 +29,7 @@ def count_work(problem: Problem, case: Case, trace: Trace) -> WorkFigures:
     """Return what the traced call did, what it needed, and what naive attention would do."""
     assert problem.work is not None
     if case.rows is not None:
-        amounts = _row_sum(problem.work, case, trace)
+        amounts = _rows(problem, problem.work, case, trace)
     else:
         amounts = _attention(problem, problem.work, case, trace)
     walk = walk_of(problem.id, case, trace)
@@ -46,13 +46,13 @@ def count_work(problem: Problem, case: Case, trace: Trace) -> WorkFigures:
     )
 
 
-def disbelieved(case: Case, trace: Trace) -> str | None:
+def disbelieved(problem: Problem, case: Case, trace: Trace) -> str | None:
     """Say why what was counted cannot be all; None where it can.
 
     Where an element was not read on which the output depends, the judge's eyes were not where the
     kernel ran: a result without its reads is none.
     """
-    needed = _elements(case)
+    needed = _elements(problem, case)
     distinct, read = trace.count(Counter.DISTINCT_READ), trace.count(Counter.ELEMENTS_READ)
     if distinct < needed:
         return f"kernels read {distinct:,} elements, and the output depends on {needed:,}"
@@ -63,10 +63,10 @@ def disbelieved(case: Case, trace: Trace) -> str | None:
     return None
 
 
-def _elements(case: Case) -> int:
+def _elements(problem: Problem, case: Case) -> int:
     """Return how many elements of its inputs an output depends on."""
     if case.rows is not None and case.cols is not None:
-        return case.rows * case.cols + case.cols
+        return case.rows * case.cols + _weights(problem, case)
     keys = case.num_kv_heads * case.seqlen_k
     return case.batch * (case.num_q_heads * case.seqlen_q + 2 * keys) * case.head_dim
 
@@ -115,7 +115,7 @@ def _attention(problem: Problem, work: Work, case: Case, trace: Trace) -> dict[s
     products = _LEAST + (_LEAST_OF_GRADIENTS if problem.gradients else 0)
     amounts = {
         "elements_read": Amount(
-            done=_reads(case, trace), needed=needed_reads, naive=int(naive_reads)
+            done=_reads(problem, case, trace), needed=needed_reads, naive=int(naive_reads)
         ),
         "multiply_adds": Amount(
             done=trace.count(Counter.MULTIPLY_ADDS),
@@ -133,7 +133,7 @@ def _attention(problem: Problem, work: Work, case: Case, trace: Trace) -> dict[s
     return amounts
 
 
-def _reads(case: Case, trace: Trace) -> int:
+def _reads(problem: Problem, case: Case, trace: Trace) -> int:
     """Return the reads of inputs and of copies of them.
 
     What one kernel leaves for the next (shares of a split row, delta) is memory's concern. Where
@@ -142,15 +142,21 @@ def _reads(case: Case, trace: Trace) -> int:
     """
     read = trace.count(Counter.ELEMENTS_READ)
     known = read - trace.count(Counter.UNKNOWN_READS)
-    return known if known >= _elements(case) else read
+    return known if known >= _elements(problem, case) else read
 
 
-def _row_sum(work: Work, case: Case, trace: Trace) -> dict[str, Amount]:
+def _weights(problem: Problem, case: Case) -> int:
+    """Return how many elements the vector beside a matrix has; 0 where the matrix is alone."""
+    return (case.cols or 0) if "w" in problem.inputs else 0
+
+
+def _rows(problem: Problem, work: Work, case: Case, trace: Trace) -> dict[str, Amount]:
     assert case.rows is not None and case.cols is not None and isinstance(work.naive, float)
     accesses = [dict(zip(ACCESS, row, strict=True)) for row in trace.arrays["accesses"].tolist()]
     rows = [a["size"] for a in accesses if OPERANDS[a["operand"] - 1] == "x" and a["size"]]
     programs = math.ceil(case.rows / max(1, max(rows, default=1)))
-    needed = case.rows * case.cols + programs * case.cols  # w once for each tile of rows
+    # w once for each tile of rows
+    needed = case.rows * case.cols + programs * _weights(problem, case)
     read = trace.count(Counter.ELEMENTS_READ)
     return {"elements_read": Amount(done=read, needed=needed, naive=int(work.naive * needed))}
 

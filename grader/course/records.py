@@ -35,12 +35,16 @@ Name = Annotated[Text, Field(min_length=1, max_length=200)]
 
 
 class Student(Record):
-    """One row of the roster; `id` is what the course's own system calls this student."""
+    """One row of the roster; `id` is what the course's own system calls this student.
+
+    `login` is a second name, as that of an account on GitHub.
+    """
 
     id: Name
     name: Text = ""
     email: Text = ""
     section: Text = ""
+    login: Text = ""
 
 
 class HandIn(Record):
@@ -107,12 +111,17 @@ class Extension(Record):
 
 
 class PublishedGrade(Record):
-    """The points of one problem that one student was told."""
+    """The points of one problem that one student was told, and what they came from."""
 
     student: Name
     problem: str
     points: float
     possible: float
+    status: str = ""
+    reason: Text = ""
+    days_late: int = 0
+    sha256: str | None = None
+    version: str | None = None
 
 
 class Publication(Record):

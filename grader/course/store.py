@@ -23,6 +23,7 @@ from grader.course.records import (
     Result,
     Student,
 )
+from grader.environment import EnvironmentFault
 
 SCHEMA_VERSION = 1
 _APPLICATION_ID = 0x464C4153  # what SQLite keeps in the file's header, to know it by
@@ -34,6 +35,7 @@ CREATE TABLE results (
   problem TEXT, sha256 TEXT, version TEXT, record TEXT NOT NULL,
   PRIMARY KEY (problem, sha256, version)
 );
+CREATE TABLE versions (problem TEXT PRIMARY KEY, version TEXT NOT NULL);
 CREATE TABLE faults (number INTEGER PRIMARY KEY, record TEXT NOT NULL);
 CREATE TABLE overrides (number INTEGER PRIMARY KEY, student TEXT NOT NULL, record TEXT NOT NULL);
 CREATE TABLE extensions (number INTEGER PRIMARY KEY, student TEXT NOT NULL, record TEXT NOT NULL);
@@ -45,7 +47,7 @@ CREATE TABLE grades (
 """
 
 
-class StoreError(Exception):
+class StoreError(EnvironmentFault):
     """The database cannot be read or written; says what, got, expected and what to do."""
 
 
@@ -61,9 +63,13 @@ class Store:
         self.path = path
         with self._explained():
             self._connection = sqlite3.connect(path, timeout=5.0, isolation_level=None)
-            self._connection.execute("PRAGMA foreign_keys = ON")
-            self._connection.execute("PRAGMA secure_delete = ON")  # who is forgotten is gone
-            self._prepare()
+            try:
+                self._connection.execute("PRAGMA foreign_keys = ON")
+                self._connection.execute("PRAGMA secure_delete = ON")  # who is forgotten is gone
+                self._prepare()
+            except BaseException:
+                self._connection.close()
+                raise
 
     def _prepare(self) -> None:
         known = self._pragma("application_id"), self._pragma("user_version")
@@ -180,6 +186,21 @@ class Store:
         row = (key.problem, key.sha256, key.version)
         rows = self._all(f"SELECT record FROM results WHERE {where}", *row)
         return Result.model_validate_json(rows[0][0]) if rows else None
+
+    def set_versions(self, versions: Mapping[str, str]) -> None:
+        """Say, by problem, at which version results count from now on; other problems keep theirs.
+
+        These are the versions of the last grading: what reads results elsewhere cannot know the
+        device and the packages of the machine that graded.
+        """
+        with self._explained(), self._transaction():
+            self._connection.executemany(
+                "INSERT OR REPLACE INTO versions VALUES (?, ?)", versions.items()
+            )
+
+    def versions(self) -> dict[str, str]:
+        """Return, by problem, the version at which results count."""
+        return dict(self._all("SELECT problem, version FROM versions ORDER BY problem"))
 
     def save_fault(self, fault: Fault) -> None:
         """Keep a fault of the infrastructure."""

@@ -9,13 +9,15 @@ from __future__ import annotations
 import json
 import re
 
-from grader.model import COMPONENTS, GradeRecord, Points, ProblemResult, Verdict, finite
+from grader.model import COMPONENTS, GradeRecord, ProblemResult, Verdict, finite
 from grader.render.message import ID_LIMIT, NAME_LIMIT, message_lines
 from grader.render.score import (
     FAULT,
     INTERRUPTED,
     component_cell,
     faults,
+    is_counted,
+    is_full,
     losses,
     machine,
     mode,
@@ -39,7 +41,7 @@ def render(record: GradeRecord) -> str:
     tests = [
         _test(number, problem)
         for number, problem in enumerate(record.problems, start=1)
-        if problem.points.available or problem.verdict is not Verdict.NOT_MEASURED
+        if is_counted(problem)
     ]
     if faults(record):
         tests.append(_fault(record))
@@ -65,15 +67,10 @@ def _test(number: int, problem: ProblemResult) -> dict[str, object]:
         "number": digits[1] if digits else str(number),
         "score": _number(problem.points.earned),
         "max_score": _number(problem.points.available),
-        "status": "passed" if _is_passed(problem) else "failed",
+        "status": "passed" if is_full(problem) else "failed",
         "output": "\n".join(_of_problem(problem)),
         "visibility": "visible",
     }
-
-
-def _is_passed(problem: ProblemResult) -> bool:
-    part: Points = problem.points
-    return problem.verdict is Verdict.PASS and part.earned >= part.available
 
 
 def _of_problem(problem: ProblemResult) -> list[str]:
@@ -95,7 +92,7 @@ def _of_problem(problem: ProblemResult) -> list[str]:
         names = ", ".join(clean(check, NAME_LIMIT) for check in rest)
         lines += ["", f"and {plural(len(rest), 'more check')}: {names}"]
     following = clean(problem.next_step)
-    if following and not _is_passed(problem):
+    if following and not is_full(problem):
         lines += ["", f"next: {following}"]
     return lines
 
@@ -111,6 +108,8 @@ def _output(record: GradeRecord) -> list[str]:
         lines.append(f"{lost}: {FAULT}, but their points are missing here: grade again")
     for reason, names in reasons_of_gaps(record).items():
         lines.append(f"not measured: {reason} ({', '.join(names)})")
+    if record.mode != "official":
+        lines.append("graded without a jail: the submission ran beside the judge, as its user")
     lines += ["", mode(record), f"seed {clean(record.seed, NAME_LIMIT)}"]
     return [*lines, ", ".join(machine(record.environment)), *map(clean, record.environment.notes)]
 

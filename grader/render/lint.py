@@ -23,12 +23,13 @@ def render(sources: Iterable[Source], *, width: int = 80, color: bool = False) -
     """Return a line per clean file, and per violation its line, rule, text and help."""
     console = text_console(width, color=color)
     for source in sources:
-        for text, style in _lines(source, width):
+        for text, style in lines_of(source, width):
             console.print(Text(text, style=style), soft_wrap=True)
     return "".join(line.rstrip() + "\n" for line in console.file.getvalue().splitlines())
 
 
-def _lines(source: Source, width: int) -> Iterator[tuple[str, str]]:
+def lines_of(source: Source, width: int) -> Iterator[tuple[str, str]]:
+    """Give what is said of one file, line by line, each with its style."""
     file = f"{source.problem_id}/{load_problem(source.problem_id).file}"
     if not is_refused(source):
         yield f"{file}: ok", "green"

@@ -105,6 +105,19 @@ def _has_fault(problem: ProblemResult) -> bool:
     return Verdict.INTERNAL in verdicts or None in parts
 
 
+def is_counted(problem: ProblemResult) -> bool:
+    """Whether a problem has points here, or lost them: not one of which nothing could be measured.
+
+    For readers that know no third state beside passed and failed.
+    """
+    return bool(problem.points.available) or problem.verdict is not Verdict.NOT_MEASURED
+
+
+def is_full(problem: ProblemResult) -> bool:
+    """Whether all points were earned that were available here."""
+    return problem.verdict is Verdict.PASS and problem.points.earned >= problem.points.available
+
+
 def mode(record: GradeRecord) -> str:
     """Return the mode and what it means: "mode local: not for credit"."""
     return f"mode {record.mode}" + (": not for credit" if record.mode != "official" else "")

@@ -23,6 +23,7 @@ from grader.dtypes import TORCH_DTYPES
 from grader.inputs import Inputs
 from grader.manifest import Problem
 from grader.model import Compilation, KernelReport
+from grader.running import capacity
 from grader.running.arena import Layout
 from grader.running.chips import CHIPS, resident_programs
 from grader.running.placing import place
@@ -50,7 +51,7 @@ class Call:
     def of(problem: Problem, case: Case, outputs: tuple[str, ...]) -> Call:
         """Return the call that judges `outputs` of a case; no input is computed for it."""
         gradients = any(name in problem.gradients for name in outputs)
-        layout = place(case, _blank(case, gradients), outputs)
+        layout = place(case, _blank(problem, case, gradients), outputs)
         return Call(layout, case.kwargs, problem.returns, gradients)
 
 
@@ -98,9 +99,11 @@ def compile_calls(
     """Compile what `calls` launch, for each of `capabilities`.
 
     Args:
-        timeout_s: seconds for all calls for one chip, the start of the worker apart.
-        workers: chips that are compiled for at a time.
+        timeout_s: seconds of one core for all calls for one chip, the start of the worker apart.
+        workers: chips that are compiled for at a time, where there are as many cores.
     """
+    cores = capacity.cores()
+    workers, timeout_s = max(1, min(workers, int(cores))), timeout_s / min(1.0, cores)
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
         # A worker dies with the thread that started it: each starts and ends its own.
         jobs = [pool.submit(_compile, source, problem, calls, c, timeout_s) for c in capabilities]
@@ -184,14 +187,15 @@ def _on_chip(capability: int, kernel: KernelReport) -> Compilation:
     return Compilation(capability=capability, kernel=kernel, programs=programs, limit=limit)
 
 
-def _blank(case: Case, gradients: bool) -> Inputs:
+def _blank(problem: Problem, case: Case, gradients: bool) -> Inputs:
     """Inputs of the right shapes and dtypes, and no values."""
 
     def blank(*size: int, dtype: str = case.dtype) -> torch.Tensor:
         return torch.empty(size, dtype=TORCH_DTYPES[dtype], device="meta")
 
     if case.rows is not None and case.cols is not None:
-        return Inputs({"x": blank(case.rows, case.cols), "w": blank(case.cols)})
+        tensors = {"x": blank(case.rows, case.cols), "w": blank(case.cols)}
+        return Inputs({name: tensors[name] for name in problem.inputs})
     q = (case.batch, case.num_q_heads, case.seqlen_q, case.head_dim)
     kv = (case.batch, case.num_kv_heads, case.seqlen_k, case.head_dim)
     tensors = {"q": blank(*q), "k": blank(*kv), "v": blank(*kv)}

@@ -33,9 +33,11 @@ _HOG = "import os, time; held = [b'x' * 2**20 for _ in range(2048)]; time.sleep(
 _BOMB = "import os, time\nfor _ in range(40): os.fork() or time.sleep(60)\ntime.sleep(60)"
 _NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
 _REMEDY = (
-    "bubblewrap needs unprivileged user namespaces: in a container start it with"
-    " --security-opt seccomp=unconfined --security-opt apparmor=unconfined, on Ubuntu 24.04 allow"
-    " them with sysctl kernel.apparmor_restrict_unprivileged_userns=0"
+    "bubblewrap needs unprivileged user namespaces and a /proc without covered parts: in a"
+    " container start it with --security-opt seccomp=unconfined --security-opt apparmor=unconfined"
+    " and, with Docker, --security-opt systempaths=unconfined, with Podman --security-opt"
+    " unmask=ALL; on Ubuntu 24.04 allow namespaces with"
+    " sysctl kernel.apparmor_restrict_unprivileged_userns=0"
 )
 
 

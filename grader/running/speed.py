@@ -11,6 +11,7 @@ import torch
 
 from grader.cases import Case
 from grader.manifest import Problem
+from grader.running import capacity
 from grader.running.stopwatch import Bench, Result, Timed
 
 # Goes of a block: the median of seven is off by a third of their spread. A CPU has more blocks, of
@@ -30,6 +31,10 @@ _OFFICIAL_BLOCKS = 3
 # Measured as reserved memory on an H200, 2026-11-21 (docs/records): 12.0 (p04) and 19.8 (p08).
 _NAIVE_BYTES_PER_SCORE = {False: 14, True: 20}
 _NAIVE_BYTES_PER_ELEMENT = 12  # of x: its fp32 copy, the products, and the input itself
+# On the CPU naive takes 11.5 bytes per score (p01, 2026-11-23), and each further worker 150 MiB for
+# PyTorch, and what it works with.
+_HOST_BYTES_PER_SCORE = 12
+_WORKER_BYTES = 200 * 2**20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +64,8 @@ def fitting_shapes(problem: Problem, device: str) -> Iterator[Case]:
             torch.cuda.empty_cache()  # what the oracle of an earlier problem left behind
             if naive_bytes(problem, case) > 0.95 * torch.cuda.mem_get_info()[0]:
                 continue
+        elif host_bytes(case, workers=1) > capacity.free_bytes():
+            continue
         yield case
 
 
@@ -68,6 +75,12 @@ def naive_bytes(problem: Problem, case: Case) -> int:
         return _NAIVE_BYTES_PER_ELEMENT * case.rows * case.cols
     scores = case.batch * case.num_q_heads * case.seqlen_q * case.seqlen_k
     return _NAIVE_BYTES_PER_SCORE[bool(problem.gradients)] * scores
+
+
+def host_bytes(case: Case, *, workers: int) -> int:
+    """Estimate what a measurement on the CPU takes beyond the judge and the baseline's worker."""
+    scores = case.batch * case.num_q_heads * case.seqlen_q * case.seqlen_k
+    return _HOST_BYTES_PER_SCORE * scores + workers * _WORKER_BYTES
 
 
 def run_block(

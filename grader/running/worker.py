@@ -241,6 +241,7 @@ class Worker:
         if self.device == "cpu":
             shared = arena.Arena(layout.total_bytes * request["sets"], os.dup(fds[0]))
             memory = shared.memory
+            shared.close()  # it stays mapped; an open descriptor would keep the memory of each go
         else:
             memory = self.cuda_arena
         if request["entry"]:

@@ -1,9 +1,11 @@
 """Wrong kernels, one module for each problem; tests/test_wrong_kernels.py judges them."""
 
-from tests.mutants import p01, p02, p03, p04, p05, p06, p07, p08, p09
+import importlib
+
+from grader.manifest import problem_ids
 from tests.mutants.common import Mutant
 
-_MODULES = (p01, p02, p03, p04, p05, p06, p07, p08, p09)
+_MODULES = [importlib.import_module(f"tests.mutants.{id}") for id in problem_ids()]
 MUTANTS: tuple[Mutant, ...] = tuple(mutant for module in _MODULES for mutant in module.MUTANTS)
 
 __all__ = ["MUTANTS", "Mutant"]

@@ -1,0 +1,66 @@
+"""`grader class collect`: reads submissions and a roster into the database of a class."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+from pathlib import Path
+
+from grader.course.collect import Collected, Kept, collect, keep
+from grader.course.grades import grades
+from grader.course.lock import locked
+from grader.course.roster import RosterError, read_roster, read_times
+from grader.course.showing import Show
+from grader.course.store import Store
+from grader.course.summary import summed_up
+from grader.manifest import problem_ids
+from grader.render.class_summary import render
+
+HELP = "read submissions and a roster; grades nothing"
+DATABASE = "class.db"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `class collect`."""
+    parser.add_argument("source", type=Path, metavar="SOURCE", help=_SOURCE)
+    add_lists(parser)
+
+
+_SOURCE = "folder or archive of submissions: Gradescope, Canvas, Moodle, GitHub, one per student"
+
+
+def add_lists(parser: argparse.ArgumentParser) -> None:
+    """Declare the files that say who is in the class, and when each handed in."""
+    parser.add_argument("--roster", type=Path, metavar="CSV", help="who is in the class")
+    parser.add_argument(
+        "--times", type=Path, metavar="CSV", help="when each handed in: id,submitted_at"
+    )
+
+
+def run(options: argparse.Namespace, show: Show) -> int:
+    """Collect, show what there is now; return 0."""
+    with locked(options.course), Store(options.course / DATABASE) as store:
+        collected, kept = into(store, options.source, options.roster, options.times)
+        found = grades(store, problem_ids(), store.versions())
+        summary = summed_up(store, found, kept=kept, left_out=collected.notes)
+    show(functools.partial(render, summary))
+    return 0
+
+
+def into(
+    store: Store, source: Path | None, roster: Path | None, times: Path | None
+) -> tuple[Collected, Kept | None]:
+    """Put a roster and submissions into the database; all is read before anything is stored.
+
+    Raises:
+        RosterError: the roster or the times cannot be used.
+        SourceError: the submissions cannot.
+    """
+    if times and not source:
+        raise RosterError("--times: got it without SOURCE, expected the submissions that it is of")
+    students = read_roster(roster) if roster else store.students()
+    known_times = read_times(times) if times else {}
+    collected = collect(source, students, known_times) if source else Collected(())
+    if roster:
+        store.set_students(students)
+    return collected, keep(store, collected) if source else None

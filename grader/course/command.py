@@ -1,0 +1,56 @@
+"""`python -m grader class`: the commands for a class, one module each.
+
+A module has `HELP`, `add_options(parser)` and `run(options, show)`, which returns the exit code.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+
+from grader.course import (
+    collecting,
+    diff,
+    extend,
+    forget,
+    grade_class,
+    override,
+    publish,
+    report,
+    status,
+)
+from grader.course.showing import Show
+
+COMMANDS: Mapping[str, ModuleType] = {
+    "collect": collecting,
+    "grade": grade_class,
+    "status": status,
+    "report": report,
+    "diff": diff,
+    "publish": publish,
+    "override": override,
+    "extend": extend,
+    "forget": forget,
+}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the commands and their options."""
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="class_command")
+    for name, module in COMMANDS.items():
+        command = commands.add_parser(name, help=module.HELP, description=module.HELP)
+        command.add_argument(
+            "--course",
+            type=Path,
+            required=True,
+            metavar="DIR",
+            help="folder of the class: its database, and what is written",
+        )
+        module.add_options(command)
+
+
+def run(options: argparse.Namespace, show: Show) -> int:
+    """Run the command that was asked for; return its exit code."""
+    return COMMANDS[options.class_command].run(options, show)

@@ -1,0 +1,241 @@
+"""`grader class grade`: collects, grades what has no result yet, and writes the gradebooks."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from grader import scoring
+from grader.calibration.file import find as find_calibration
+from grader.course import gradebook, grading
+from grader.course.collecting import DATABASE, add_lists, into
+from grader.course.grades import grades
+from grader.course.grading import LIMIT_S, Settings
+from grader.course.late import read_policy
+from grader.course.lock import locked
+from grader.course.plan import Plan, plan
+from grader.course.showing import Show
+from grader.course.store import Store
+from grader.course.summary import summed_up
+from grader.course.versions import Versions
+from grader.course.view import View
+from grader.environment import EnvironmentFault
+from grader.manifest import ManifestError, problems_named
+from grader.model import Environment
+from grader.render.class_summary import render
+from grader.render.text import clean
+
+if TYPE_CHECKING:
+    from grader.course.engine import Engine
+
+HELP = "collect and grade what has no result yet; run it again to go on"
+_RUNDIR = ".parsl"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `class grade`."""
+    parser.add_argument(
+        "source", type=Path, nargs="?", metavar="SOURCE", help="collect from here first"
+    )
+    add_lists(parser)
+    parser.add_argument(
+        "--only", metavar="p04,p05", help="grade these problems only (default: all nine)"
+    )
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument(
+        "--official", action="store_true", help="for credit: grade everything, in a jail"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="leave speed and memory out: not with --official"
+    )
+    parser.add_argument(
+        "--calibration", type=Path, metavar="FILE", help="speed targets that `calibrate` wrote"
+    )
+    parser.add_argument(
+        "--engine",
+        type=Path,
+        metavar="FILE",
+        help="where to grade: a Parsl configuration, .py or .toml (default: this machine)",
+    )
+    parser.add_argument(
+        "--jobs", type=int, metavar="N", help="gradings side by side (default: by cores or GPUs)"
+    )
+    parser.add_argument(
+        "--limit",
+        type=float,
+        default=LIMIT_S,
+        metavar="S",
+        help=f"seconds per problem after which a grading is ended (default: {LIMIT_S:.0f})",
+    )
+    parser.add_argument(
+        "--retry-faults", action="store_true", help="try again what failed three times"
+    )
+
+
+def run(options: argparse.Namespace, show: Show) -> int:
+    """Grade; return 0, 3 where files are left that faults kept from being graded, 130 on Ctrl-C.
+
+    Raises:
+        ManifestError: an option, the roster, the submissions or the engine's file is wrong.
+        EnvironmentFault: nothing can be graded here, or the database cannot be written.
+    """
+    problems = problems_named(options.only)
+    _check(options)
+    policy = read_policy(options.course)
+    with locked(options.course), Store(options.course / DATABASE) as store:
+        collected, kept = into(store, options.source, options.roster, options.times)
+        if not store.hand_ins():
+            raise ManifestError("SOURCE: got nothing, expected submissions: none are collected yet")
+        view, interrupted = _Grading(options, store, problems).run()
+        shown = sorted({*problems, *store.versions()})  # an --only takes no column away
+        found = grades(store, shown, store.versions(), policy)
+        summary = summed_up(
+            store,
+            found,
+            kept=kept,
+            left_out=collected.notes,
+            graded=view.graded if view else 0,
+            cached=view.cached if view else 0,
+            written=gradebook.write(options.course, store, found),
+            interrupted=interrupted,
+        )
+    show(functools.partial(render, summary))
+    if interrupted:
+        return scoring.EXIT_INTERRUPTED
+    return scoring.EXIT_JUDGE_FAULT if summary.faults else scoring.EXIT_FULL_MARKS
+
+
+def _check(options: argparse.Namespace) -> None:
+    if options.jobs is not None and options.jobs < 1:
+        raise ManifestError(f"--jobs: got {options.jobs}, expected 1 or more")
+    if options.jobs is not None and options.engine is not None:
+        raise ManifestError("--jobs: got it with --engine, whose file says how many workers")
+    if not 1 <= options.limit <= 1e6:
+        raise ManifestError(f"--limit: got {options.limit:g}, expected 1 to 1000000 seconds")
+    if options.official and options.quick:
+        raise ManifestError("--quick: got it with --official, which grades everything")
+
+
+class _Grading:
+    def __init__(
+        self, options: argparse.Namespace, store: Store, problems: tuple[str, ...]
+    ) -> None:
+        self._options = options
+        self._store = store
+        self._problems = problems
+        self._settings = Settings(
+            device=options.device,
+            official=options.official,
+            quick=options.quick,
+            limit_s=options.limit,
+        )
+
+    def run(self) -> tuple[View | None, bool]:
+        """Grade; return the view, which has counted, and whether Ctrl-C has ended it."""
+        view: View | None = None
+        with contextlib.ExitStack() as stack:
+            try:
+                engine = stack.enter_context(self._engine()) if self._options.engine else None
+                machine = self._look(engine)
+                todo = self._plan(machine)
+                view = View(Console(stderr=True), todo)
+                if todo.jobs:
+                    engine = engine or stack.enter_context(self._engine())
+                    self._grade(engine, todo, machine, view)
+            except KeyboardInterrupt:
+                return view, True
+        return view, False
+
+    def _grade(self, engine: Engine, todo: Plan, machine: Environment, view: View) -> None:
+        from grader.course.running import Running
+
+        view.workers = engine.workers
+        with view:
+            Running(self._store, engine, todo, self._settings, machine, view, grading.grade).run()
+
+    def _look(self, engine: Engine | None) -> Environment:
+        """Ask the machine that will grade what it is: with --engine that is another one."""
+        if engine is None:
+            found = grading.look(self._settings)
+        else:
+            with Console(stderr=True).status("waiting for a worker"):
+                try:
+                    found = engine.submit(grading.look, self._settings).result()
+                except Exception as error:
+                    from grader.course.engine import EngineFault
+
+                    raise EngineFault(f"the engine runs nothing: {error}") from None
+        if isinstance(found, str):
+            raise EnvironmentFault(found)
+        return found
+
+    def _plan(self, machine: Environment) -> Plan:
+        calibration = find_calibration(self._options.calibration, machine)
+        text = calibration.model_dump_json() if calibration else None
+        self._settings = Settings(**vars(self._settings) | {"calibration": text})
+        settings = self._settings
+        versions = Versions(
+            machine, official=settings.official, quick=settings.quick, calibration=text
+        )
+        of_problems = {problem: versions.of(problem) for problem in self._problems}
+        self._store.set_versions(of_problems)
+        again = self._options.retry_faults
+        return plan(self._store, self._problems, of_problems, again=again)
+
+    @contextlib.contextmanager
+    def _engine(self) -> Iterator[Engine]:
+        engine = make_engine(self._options)
+        keeps_logs = False
+        try:
+            yield engine
+        except EnvironmentFault as fault:
+            from grader.course.engine import EngineFault
+
+            keeps_logs = isinstance(fault, EngineFault)
+            if not keeps_logs:
+                raise
+            logs = self._options.course / _RUNDIR
+            raise EngineFault(f"{clean(str(fault))}; its logs are in {logs}") from None
+        finally:
+            with _deaf():  # a second Ctrl-C must leave nothing behind either
+                engine.close(keep_logs=keeps_logs)
+
+
+def make_engine(options: argparse.Namespace) -> Engine:
+    """Start the engine that the options ask for.
+
+    Raises:
+        EnvironmentFault: Parsl is not installed, or does not start.
+        EngineError: its configuration cannot be used.
+    """
+    try:
+        from grader.course import engine
+    except ImportError as error:
+        raise EnvironmentFault(
+            f"{error.name} is not installed; run `pip install -r requirements.txt`"
+        ) from None
+    if options.engine:
+        config = engine.read_config(options.engine)
+    else:
+        config = engine.local_config(options.jobs, options.device, os.environ)
+    return engine.ParslEngine(config, options.course.absolute() / _RUNDIR)
+
+
+@contextlib.contextmanager
+def _deaf() -> Iterator[None]:
+    """Ignore Ctrl-C and SIGTERM for a while."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

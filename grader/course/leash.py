@@ -1,0 +1,19 @@
+"""Runs a command that ends with its parent: python leash.py PARENT SIGNAL COMMAND...
+
+What was started by a process that is killed would go on. Linux sends SIGNAL to the command when the
+thread that started it ends, also when that was killed. The file is run by its path and imports
+nothing of the judge.
+"""
+
+import ctypes
+import os
+import sys
+
+_PR_SET_PDEATHSIG = 1
+
+if __name__ == "__main__":
+    parent, number, *command = sys.argv[1:]
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(number))
+    if os.getppid() != int(parent):  # it ended before that call
+        sys.exit(1)
+    os.execvp(command[0], command)

@@ -1,0 +1,107 @@
+"""Grades what a plan lists on an engine, keeps every result at once, and tries faults again."""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Protocol
+
+from grader.course.engine import Engine, EngineFault, is_broken
+from grader.course.grading import Outcome, Settings, Task
+from grader.course.outcomes import Judged, all_faults, judged
+from grader.course.plan import Job, Plan
+from grader.course.records import Fault, now
+from grader.course.store import Store
+from grader.model import Environment
+
+# More would only lie in the engine's memory; clusters grow by what waits.
+_UNDER_WAY = 256
+_TICK_S = 0.5
+
+
+class Watcher(Protocol):
+    """Is told what happens."""
+
+    def started(self, job: Job) -> None:
+        """A job was handed to the engine."""
+
+    def ended(self, job: Job, done: Judged, retried: int) -> None:
+        """A job has ended; `retried` of its files will be tried again."""
+
+    def tick(self) -> None:
+        """Half a second has passed, or something has happened."""
+
+
+class Running:
+    """One run over a plan; whatever ends it, what was finished before is stored."""
+
+    def __init__(
+        self,
+        store: Store,
+        engine: Engine,
+        plan: Plan,
+        settings: Settings,
+        machine: Environment,
+        watcher: Watcher,
+        grading: Callable[[Task], Outcome],
+    ) -> None:
+        """Grade the jobs of `plan` on machines like `machine`, with the function `grading`."""
+        self._store = store
+        self._engine = engine
+        self._waiting = collections.deque(plan.jobs)
+        self._attempts = dict(plan.attempts)
+        self._settings = settings
+        self._machine = machine
+        self._watcher = watcher
+        self._grading = grading
+        self._under_way: dict[Future[Outcome], Job] = {}
+
+    def run(self) -> None:
+        """Grade everything.
+
+        Raises:
+            EngineFault: the engine runs nothing any more.
+            StoreError: results cannot be stored any more.
+        """
+        try:
+            while self._waiting or self._under_way:
+                while self._waiting and len(self._under_way) < _UNDER_WAY:
+                    self._start(self._waiting.popleft())
+                done, _ = concurrent.futures.wait(
+                    self._under_way, _TICK_S, concurrent.futures.FIRST_COMPLETED
+                )
+                for future in [f for f in self._under_way if f in done]:  # in their order
+                    self._end(self._under_way.pop(future), future)
+                self._watcher.tick()
+        except (KeyboardInterrupt, EngineFault):
+            for future, job in self._under_way.items():  # what is there already is not lost
+                if future.done() and not future.exception():
+                    self._end(job, future)
+            raise
+
+    def _start(self, job: Job) -> None:
+        files = {problem: self._store.data(key.sha256) for problem, key in job.keys.items()}
+        self._under_way[self._engine.submit(self._grading, Task(files, self._settings))] = job
+        self._watcher.started(job)
+
+    def _end(self, job: Job, future: Future[Outcome]) -> None:
+        try:
+            outcome = future.result()
+        except Exception as error:  # whatever a worker, a node or the way there may raise
+            if is_broken(error):
+                raise EngineFault(f"the engine runs nothing any more: {error}") from None
+            done = all_faults(job.keys, f"{type(error).__name__}: {error}")
+        else:
+            official = self._settings.official
+            done = judged(job.keys, outcome, self._machine, official=official)
+        self._store.save_results(done.results)
+        again = []
+        for key, text in done.faults.items():
+            self._store.save_fault(Fault(key=key, text=text, at=now()))
+            self._attempts[key] -= 1
+            if self._attempts[key] > 0:  # alone: it may have been another file's doing
+                again.append(Job(job.student, {key.problem: key}))
+        self._waiting.extend(again)
+        self._watcher.ended(job, done, len(again))

@@ -1,0 +1,1 @@
+"""Hand out: the students' repository, made from the course's checkout."""

@@ -1,0 +1,47 @@
+"""Standard output of a command: it may be closed, a pipe, a terminal, or none of ours any more."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable
+
+from rich.console import Console
+
+
+def show(render: Callable[..., str]) -> None:
+    """Print what `render` returns for this width and colour, where there is a standard output."""
+    if is_open():
+        write(render(width=_report_width(), color=wants_color()))
+
+
+def is_open() -> bool:
+    """Whether standard output was open when Python started, and still is."""
+    return sys.stdout is not None and not sys.stdout.closed
+
+
+def write(text: str) -> None:
+    """Print text; what the terminal has no letter for becomes a question mark."""
+    encoding = sys.stdout.encoding or "ascii"
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+        sys.stdout.flush()
+        return
+    silence()
+
+
+def wants_color() -> bool:
+    """Whether standard output is a terminal whose user has not asked for plain text."""
+    plain = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
+    return sys.stdout.isatty() and not plain
+
+
+def silence() -> None:
+    """Nobody reads any more: keep Python from failing once more when it flushes at exit."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _report_width() -> int:
+    return min(Console().width, 100) if sys.stdout.isatty() else 80

@@ -1,0 +1,1 @@
+"""Hand in: the one archive that a student uploads."""

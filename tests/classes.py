@@ -1,0 +1,57 @@
+"""A class without grading: results as the judge writes them, students, what they handed in."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+from grader.course.records import HandIn, Key, Result
+from grader.course.store import Store
+from grader.model import Points, ProblemResult, Verdict
+from tests.records import CPU
+
+AT = "2026-11-20T12:00:00Z"
+
+
+def key_of(problem: str, data: bytes, version: str = "v1") -> Key:
+    """Return the key of a file."""
+    return Key(problem=problem, sha256=hashlib.sha256(data).hexdigest(), version=version)
+
+
+def result_of(
+    problem: str,
+    data: bytes,
+    earned: float = 7.0,
+    *,
+    version: str = "v1",
+    verdict: Verdict = Verdict.PASS,
+    available: float = 7.0,
+    **fields: object,
+) -> Result:
+    """Return a result of so many points."""
+    result = ProblemResult(
+        id=problem,
+        title=problem,
+        bonus=False,
+        verdict=verdict,
+        points=Points(earned=earned, available=available, possible=10),
+        components={},
+        **fields,
+    )
+    return Result(
+        key=key_of(problem, data, version),
+        result=result,
+        mode="local",
+        seed="5eed",
+        environment=CPU,
+        graded_at=AT,
+    )
+
+
+def hand_in(store: Store, student: str, files: Mapping[str, bytes], **fields: object) -> HandIn:
+    """Keep what a student handed in, `files` by problem."""
+    hashes = {problem: hashlib.sha256(data).hexdigest() for problem, data in files.items()}
+    given = {"source": f"{student}.zip", "submitted_at": AT} | fields
+    record = HandIn(student=student, files=hashes, **given)
+    store.save_hand_in(record, files)
+    return record

@@ -1,0 +1,48 @@
+"""Releases as `grader release` makes them, for its tests."""
+
+import contextlib
+import io
+import json
+
+from grader import cli
+from grader.release import ledger
+
+STUB = "problems/p02/weighted_row_sum.py"
+
+
+def release(folder, *options):
+    """Run `grader release` here; return exit code, stdout and stderr."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = cli.main(["release", str(folder), *options])
+    assert all(len(line) <= 80 for line in out.getvalue().splitlines())
+    return code, out.getvalue(), err.getvalue()
+
+
+def made(folder, *options):
+    code, out, err = release(folder, *options)
+    assert (code, err) == (0, "")
+    return out
+
+
+def tree(folder):
+    """The files of a folder, by path, without the ledger."""
+    found = {p.relative_to(folder).as_posix(): p for p in folder.rglob("*") if not p.is_dir()}
+    return {path: p.read_bytes() for path, p in found.items() if path != ledger.NAME}
+
+
+def past(folder):
+    """Let the date of all answers be past, as if the course had gone on."""
+    path = folder / ledger.NAME
+    record = json.loads(path.read_text())
+    record["answers_after"] = dict.fromkeys(record["answers_after"], "2026-01-01T00:00:00Z")
+    path.write_text(json.dumps(record))
+
+
+def answered(folder):
+    """Make a release of p01 to p03, of which p02 is over."""
+    made(folder, "--problems", "p02", "--answers-after", "2999-01-01")
+    made(folder, "--problems", "p01,p03")
+    past(folder)
+    made(folder)
+    return folder

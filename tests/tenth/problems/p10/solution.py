@@ -1,0 +1,1 @@
+../../solutions/p10/row_rms.py

@@ -1,0 +1,458 @@
+"""Grading a class: what is graded, once; what is tried again; what is kept however a run ends."""
+
+import argparse
+import io
+import re
+import signal
+import sys
+import time
+
+import pytest
+from rich.console import Console
+
+import grader.course
+from grader import cli
+from grader.course import grade_class, running
+from grader.course.collecting import DATABASE
+from grader.course.grading import Settings
+from grader.course.lock import Busy, holder, locked
+from grader.course.plan import MAX_ATTEMPTS, Job, plan
+from grader.course.records import Student
+from grader.course.running import Running
+from grader.course.store import Store, StoreError
+from grader.course.summary import Summary
+from grader.course.view import View, duration
+from grader.environment import EnvironmentFault
+from grader.manifest import load_problem
+from grader.render.class_summary import render
+from tests.classes import hand_in
+from tests.fake_engine import FakeEngine, fake_grade
+from tests.records import CPU
+
+VERSIONS = {"p02": "v1", "p04": "v1"}
+
+
+@pytest.fixture
+def store(tmp_path):
+    with Store(tmp_path / DATABASE) as store:
+        yield store
+
+
+def run(store, engine, *, again=False, versions=VERSIONS):
+    """Grade what there is to grade; return the view that watched."""
+    todo = plan(store, tuple(versions), versions, again=again)
+    view = View(Console(file=io.StringIO()), todo)
+    with view:
+        Running(store, engine, todo, Settings(), CPU, view, fake_grade).run()
+    view.text = view._console.file.getvalue()
+    return view
+
+
+# -- what is graded ------------------------------------------------------------------------------
+
+
+def test_a_task_is_a_student_and_identical_files_are_graded_once(store):
+    hand_in(store, "ada", {"p02": b"7", "p04": b"5"})
+    hand_in(store, "bob", {"p02": b"7", "p04": b"3"})
+    hand_in(store, "eve", {"p02": b"7", "p04": b"5"})
+    engine = FakeEngine()
+    view = run(store, engine)
+    assert [dict(t.files) for t in engine.submitted] == [
+        {"p02": b"7", "p04": b"5"},
+        {"p04": b"3"},
+    ]
+    assert (view.graded, view.cached, view.faults) == (3, 0, 0)
+    again = FakeEngine()
+    view = run(store, again)
+    assert not again.submitted and (view.graded, view.cached) == (0, 3)
+
+
+def test_a_new_version_of_a_problem_grades_that_problem_again(store):
+    hand_in(store, "ada", {"p02": b"7", "p04": b"5"})
+    run(store, FakeEngine())
+    engine = FakeEngine()
+    run(store, engine, versions={"p02": "v1", "p04": "v2"})
+    assert [dict(t.files) for t in engine.submitted] == [{"p04": b"5"}]
+    changed = FakeEngine()
+    hand_in(store, "ada", {"p02": b"6", "p04": b"5"})
+    run(store, changed)
+    assert [dict(t.files) for t in changed.submitted] == [{"p02": b"6"}]
+
+
+def test_only_who_is_on_the_roster_is_graded(store):
+    store.set_students([Student(id="ada"), Student(id="zoe")])
+    hand_in(store, "ada", {"p02": b"7"})
+    hand_in(store, "stranger", {"p02": b"6"})
+    engine = FakeEngine()
+    run(store, engine)
+    assert [dict(t.files) for t in engine.submitted] == [{"p02": b"7"}]
+
+
+# -- faults --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("word", ["lost", "killed", "limit", "internal", "unfinished"])
+def test_a_fault_is_tried_three_times_and_decides_nothing(store, word):
+    hand_in(store, "ada", {"p02": word.encode()})
+    engine = FakeEngine()
+    view = run(store, engine)
+    assert len(engine.submitted) == MAX_ATTEMPTS == 3
+    assert (view.graded, view.faults) == (0, 1)
+    assert len(store.faults()) == 3
+    later = FakeEngine()
+    assert run(store, later).faults == 0 and not later.submitted  # not endlessly, run by run
+    (key,) = plan(store, ("p02",), VERSIONS).given_up
+    assert key.problem == "p02"
+    run(store, later, again=True)
+    assert len(later.submitted) == 3
+
+
+def test_only_the_problems_concerned_are_tried_again_and_each_alone(store):
+    hand_in(store, "ada", {"p02": b"7", "p04": b"internal"})
+    engine = FakeEngine()
+    view = run(store, engine)
+    files = [dict(task.files) for task in engine.submitted]
+    assert files == [{"p02": b"7", "p04": b"internal"}, *[{"p04": b"internal"}] * 2]
+    assert (view.graded, view.faults) == (1, 1)
+    hand_in(store, "bob", {"p02": b"6", "p04": b"killed"})
+    engine = FakeEngine()
+    run(store, engine)
+    files = [tuple(task.files) for task in engine.submitted]
+    assert files == [("p02", "p04"), ("p02",), ("p04",), ("p04",)]  # p02 has no record of its own
+
+
+def test_a_grading_that_reached_its_limit_keeps_the_problems_that_were_finished(store):
+    hand_in(store, "ada", {"p02": b"7", "p04": b"limit"})
+    engine = FakeEngine()
+    assert run(store, engine).graded == 1
+    assert engine.times_graded[("p02", b"7")] == 1
+    (fault, *_) = store.faults()
+    assert fault.key.problem == "p04" and "longer than its limit (9 s)" in fault.text
+
+
+def test_a_fault_that_passes_leaves_a_result(store, monkeypatch):
+    hand_in(store, "ada", {"p02": b"7"})
+    calls = []
+
+    def grade_once_lost(task):
+        calls.append(task)
+        if len(calls) == 1:
+            raise RuntimeError("worker lost")
+        return fake_grade(task)
+
+    todo = plan(store, ("p02",), VERSIONS)
+    view = View(Console(file=io.StringIO()), todo)
+    Running(store, FakeEngine(), todo, Settings(), CPU, view, grade_once_lost).run()
+    assert len(calls) == 2 and (view.graded, view.faults) == (1, 0)
+
+
+def test_an_engine_that_broke_ends_the_run_and_blames_no_file(store):
+    hand_in(store, "ada", {"p02": b"7"})
+    hand_in(store, "bob", {"p02": b"broken"})
+    with pytest.raises(EnvironmentFault, match="the engine runs nothing any more"):
+        run(store, FakeEngine())
+    assert not store.faults() and plan(store, ("p02",), VERSIONS).cached == 1
+
+
+def test_what_is_there_when_ctrl_c_comes_is_kept(store):
+    for name in "abcd":
+        hand_in(store, name, {"p02": b"%d" % ord(name)})
+    engine = FakeEngine()
+    engine.stop_after = 3
+    with pytest.raises(KeyboardInterrupt):
+        run(store, engine)
+    assert plan(store, ("p02",), VERSIONS).cached == 3
+
+
+def test_a_full_disk_ends_the_run_and_what_was_stored_stays(store):
+    for n in range(40):
+        hand_in(store, f"s{n:02}", {"p02": f"{n}".encode()})
+    pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
+    store._connection.execute(f"PRAGMA max_page_count = {pages + 6}")
+    engine = FakeEngine()
+    with pytest.raises(StoreError, match="full"):
+        run(store, engine)
+    store._connection.execute("PRAGMA max_page_count = 100000")
+    done = plan(store, ("p02",), VERSIONS).cached
+    assert 0 < done < 40
+    rest = FakeEngine()
+    run(store, rest)
+    assert len(rest.submitted) == 40 - done
+
+
+# -- the view ------------------------------------------------------------------------------------
+
+
+def test_elsewhere_than_on_a_terminal_every_student_is_a_line(store):
+    store.set_students([Student(id="a\x1b[31m\nb"), Student(id="bob")])
+    hand_in(store, "a\x1b[31m\nb", {"p02": b"7"})
+    hand_in(store, "bob", {"p02": b"lost"})
+    text = run(store, FakeEngine()).text
+    first = text.splitlines()[0]
+    assert first.startswith("a b  p02 pass 7/7  1 of 2 files, 0 from before, about ")
+    assert re.search(r"about \d+ s left$", first)
+    assert "bob  p02 fault: RuntimeError: worker lost  (1 file again)" in text
+    assert text.splitlines()[-1].endswith("2 of 2 files, 0 from before, 1 fault")
+    assert "\x1b" not in text
+
+
+def test_on_a_terminal_there_is_one_bar_that_goes_away(store):
+    for name in "abcdef":
+        hand_in(store, name, {"p02": name.encode()})
+    todo = plan(store, ("p02",), VERSIONS)
+    console = Console(file=io.StringIO(), force_terminal=True, width=150)
+    with View(console, todo) as view:
+        for job in todo.jobs:
+            view.started(job)
+        for view.workers in (None, 5):
+            view.tick()
+            view._bar.refresh()
+    text = console.file.getvalue()
+    assert "0/6" in text and "6 handed out" in text and "now: a, b, c, d and 1 more" in text
+    assert "\x1b[?25h" in text  # the cursor is back
+
+
+def test_the_time_left_is_the_rate_so_far():
+    clock = iter([0.0, 60.0])
+    job = Job("ada", {})
+    todo = type("Plan", (), {"files": 4, "cached": 2})
+    view = View(Console(file=io.StringIO()), todo, clock=lambda: next(clock))
+    view._done = 1
+    assert view.summary() == "1 of 4 files, 2 from before, about 3 min left"
+    assert [duration(s) for s in (40, 800, 9000)] == ["40 s", "13 min", "2.5 h"]
+    view.started(job)
+
+
+# -- the lock ------------------------------------------------------------------------------------
+
+
+def test_a_second_run_says_who_is_at_work(tmp_path):
+    course = tmp_path / "new" / "course"
+    with locked(course):
+        with pytest.raises(Busy, match=r"another run is at work there \(process \d+ on \S+ since"):
+            with locked(course):
+                pass
+        assert holder(course).startswith("process ")
+    assert holder(course) is None and course.stat().st_mode & 0o077 == 0
+    with locked(course):
+        pass
+
+
+def test_a_course_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EnvironmentFault, match="cannot write in"):
+        with locked(tmp_path / "file"):
+            pass
+    (tmp_path / ".lock").symlink_to(tmp_path / "file")
+    with pytest.raises(EnvironmentFault, match="cannot write in"):
+        with locked(tmp_path):
+            pass
+
+
+# -- the command ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def command(monkeypatch, capfd, tmp_path):
+    """Run `grader class ...` on a fake engine; return exit code, stdout and stderr."""
+    monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(grade_class.grading, "look", lambda settings: CPU)
+    monkeypatch.setattr(grade_class.grading, "grade", fake_grade)
+
+    def start(name, *arguments, engine=None):
+        start.engine = engine or FakeEngine()
+        monkeypatch.setattr(grade_class, "make_engine", lambda options: start.engine)
+        course = ["--course", str(tmp_path / "course")]
+        code = cli.main(["class", name, *map(str, arguments), *course])
+        return code, *capfd.readouterr()
+
+    return start
+
+
+@pytest.fixture
+def class_of(tmp_path):
+    """Lay out submissions of p02 and a roster; return the folder and the roster."""
+
+    def write(submissions, roster=("ada", "bob", "zoe")):
+        for student, text in submissions.items():
+            path = tmp_path / "class" / student / "p02" / load_problem("p02").file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        csv = tmp_path / "roster.csv"
+        csv.write_text("id,name\n" + "".join(f"{id},={id}\n" for id in roster))
+        return tmp_path / "class", csv
+
+    return write
+
+
+def test_one_command_collects_grades_and_writes_the_gradebooks(command, class_of, tmp_path):
+    source, roster = class_of({"ada": "7", "bob": "3.5", "stranger": "1"})
+    code, out, err = command("grade", source, "--roster", roster, "--only", "p02")
+    assert code == 0 and command.engine.closed == 1
+    assert "students      3, 2 have handed in\nnot handed in 1: zoe\n" in out
+    assert "not on roster 1: stranger: not graded\n" in out
+    assert "graded now    2 files, 0 from before\n" in out
+    assert len(err.splitlines()) == 2
+    canvas = (tmp_path / "course" / "gradebook-canvas.csv").read_text()
+    assert canvas == (
+        "Student,ID,SIS Login ID,Section,p02 Weighted row sum\n    Points Possible,,,,7.0\n"
+        "'=ada,ada,,,7.0\n'=bob,bob,,,3.5\n'=zoe,zoe,,,0.0\n"
+    )
+    code, out, _ = command("grade", "--only", "2")
+    assert code == 0 and not command.engine.submitted and command.engine.closed == 0
+    assert "graded now    0 files, 2 from before\n" in out
+    code, out, _ = command("status")
+    assert code == 0 and "files         2 graded\n" in out
+
+
+def test_faults_are_listed_apart_and_exit_with_3(command, class_of, tmp_path):
+    source, roster = class_of({"ada": "7", "bob": "killed"})
+    code, out, _ = command("grade", source, "--roster", roster, "--only", "p02")
+    assert code == 3
+    assert "fault         bob p02: the grading was killed (signal 9)" in out
+    assert "--retry-faults grades these files again" in out
+    moodle = (tmp_path / "course" / "gradebook-moodle.csv").read_text()
+    assert "\nbob,'=bob,,\n" in moodle and "\nada,'=ada,,7.0\n" in moodle
+    assert command("grade", "--only", "p02")[0] == 3 and not command.engine.submitted
+    assert command("grade", "--only", "p02", "--retry-faults")[0] == 3
+    assert len(command.engine.submitted) == 3
+
+
+def test_ctrl_c_keeps_what_was_finished_and_the_same_command_goes_on(
+    command, class_of, monkeypatch
+):
+    monkeypatch.setattr(running, "_UNDER_WAY", 1)
+    names = [f"s{n}" for n in range(6)]
+    source, roster = class_of({name: f"{n}" for n, name in enumerate(names)}, names)
+    engine = FakeEngine()
+    engine.stop_after = 4
+    arguments = ("grade", source, "--roster", roster, "--only", "p02")
+    code, out, _ = command(*arguments, engine=engine)
+    assert code == 130 and engine.closed == 1
+    assert "interrupted   everything that was finished is kept; the same command goes on" in out
+    assert "files         4 graded, 2 not graded yet" in out
+    code, out, _ = command(*arguments)
+    assert code == 0 and "files         6 graded" in out
+    assert set((engine.times_graded + command.engine.times_graded).values()) == {1}
+
+
+def test_an_extra_only_adds_a_column_and_takes_none_away(command, class_of, tmp_path):
+    source, roster = class_of({"ada": "7"})
+    command("grade", source, "--roster", roster, "--only", "p02")
+    command("grade", "--only", "p04")
+    header = (tmp_path / "course" / "gradebook-canvas.csv").read_text().splitlines()[0]
+    assert header.endswith("Section,p02 Weighted row sum,p04 Causal attention")
+
+
+def test_the_late_policy_counts_in_the_gradebook(command, class_of, tmp_path):
+    source, roster = class_of({"ada": "7", "bob": "7"})
+    times = tmp_path / "times.csv"
+    times.write_text("id,submitted_at\nada,2026-11-22T10:00:00Z\nbob,2026-11-19T10:00:00Z\n")
+    (tmp_path / "course").mkdir()
+    policy = "deadline = 2026-11-20T12:00:00Z\npercent_per_day = 10\n"
+    (tmp_path / "course" / "course.toml").write_text(policy)
+    command("grade", source, "--roster", roster, "--times", times, "--only", "p02")
+    canvas = (tmp_path / "course" / "gradebook-canvas.csv").read_text()
+    assert "ada,,,5.6\n" in canvas and "bob,,,7.0\n" in canvas
+
+
+def test_collect_grades_nothing(command, class_of):
+    source, roster = class_of({"ada": "7"})
+    (source / "bob.zip").write_bytes(b"PK")
+    (source / "stranger.zip").write_bytes(b"PK")
+    code, out, err = command("collect", source, "--roster", roster)
+    assert code == 0 and err == ""
+    assert "collected     1 new, 2 cannot be read\n" in out
+    assert "refused       bob: bob.zip: got something else" in out
+    assert "refused       stranger" not in out
+    assert "files         1 not graded yet\n" in out and not command.engine.submitted
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("grade", "--jobs", "0"), 2, "--jobs: got 0, expected 1 or more"),
+        (("grade", "--limit", "nan"), 2, "--limit: got nan, expected 1 to 1000000"),
+        (("grade", "--official", "--quick"), 2, "--quick (QUICK= of make): got it with --official"),
+        (("grade", "--only", "p99"), 2, "--only (P= of make): got p99"),
+        (("grade", "--jobs", "2", "--engine", "x.toml"), 2, "--jobs: got it with --engine"),
+        (("grade",), 2, "SOURCE: got nothing, expected submissions"),
+        (("grade", "--times", "t.csv"), 2, "--times: got it without SOURCE"),
+        (("grade", "/no/such"), 2, "/no/such: no such folder or archive"),
+        (("collect", "/no/such", "--roster", "/no.csv"), 2, "/no.csv: cannot be read"),
+        (("status",), 2, "which has no class.db; expected the folder that grader class collect"),
+    ],
+)
+def test_wrong_options_are_named_before_anything_is_graded(command, arguments, code, words):
+    got, out, err = command(*arguments)
+    assert (got, out) == (code, "") and words in err and len(err.splitlines()) == 1
+    assert not command.engine.submitted
+
+
+def test_a_wrong_roster_changes_nothing(command, class_of, tmp_path):
+    source, roster = class_of({"ada": "7"})
+    command("collect", source, "--roster", roster)
+    roster.write_text("id\nada\nada\n")
+    code, _, err = command("grade", source, "--roster", roster)
+    assert code == 2 and "rows 2 and 3: got the id 'ada' in both" in err
+    with Store(tmp_path / "course" / DATABASE) as store:
+        assert [s.id for s in store.students()] == ["ada", "bob", "zoe"]
+
+
+def test_a_database_that_cannot_be_used_is_the_environments_fault(command, class_of, tmp_path):
+    source, roster = class_of({"ada": "7"})
+    (tmp_path / "course").mkdir()
+    (tmp_path / "course" / DATABASE).write_bytes(b"garbage" * 1000)
+    code, _, err = command("grade", source, "--roster", roster)
+    assert code == 4 and "file is not a database" in err
+
+
+def test_a_machine_that_cannot_grade_says_why_and_starts_nothing(command, class_of, monkeypatch):
+    source, roster = class_of({"ada": "7"})
+    monkeypatch.setattr(grade_class.grading, "look", lambda settings: "torch is not installed")
+    code, _, err = command("grade", source, "--roster", roster)
+    assert code == 4 and "torch is not installed" in err and command.engine.closed == 0
+
+
+def test_an_engine_that_broke_leaves_its_logs_and_what_was_graded(command, class_of):
+    source, roster = class_of({"ada": "7", "bob": "broken"})
+    code, out, err = command("grade", source, "--roster", roster, "--only", "p02")
+    assert (code, out) == (4, "") and command.engine.kept_logs
+    assert re.search(r"runs nothing any more: .* its logs are in \S+/course/\.parsl$", err)
+    assert "files         1 graded, 1 not graded yet" in command("status")[1]
+
+
+def test_without_parsl_the_message_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "parsl", None)
+    monkeypatch.delitem(sys.modules, "grader.course.engine", raising=False)
+    monkeypatch.delattr(grader.course, "engine", raising=False)
+    options = argparse.Namespace(engine=None, jobs=1, device="cpu")
+    with pytest.raises(EnvironmentFault, match="parsl is not installed; run `pip install"):
+        grade_class.make_engine(options)
+
+
+def test_a_second_ctrl_c_cannot_end_the_closing():
+    seen = []
+    before = signal.getsignal(signal.SIGINT)
+    with grade_class._deaf():
+        seen.append(signal.getsignal(signal.SIGINT))
+    assert seen == [signal.SIG_IGN] and signal.getsignal(signal.SIGINT) == before
+
+
+def test_the_summary_is_safe_and_short():
+    names = tuple(f"s{n}\x1b[2J" for n in range(500))
+    rows = tuple((name, "p02", "x" * 500 + "\n\x1b[31m") for name in names)
+    summary = Summary(500, 0, missing=names, refused=rows, faults=rows, notes=(("a\n", "b\n"),))
+    text = render(summary, width=80, color=False)
+    assert "\x1b" not in text and max(map(len, text.splitlines())) <= 80
+    assert "and 480 more" in text and len(text.splitlines()) < 400
+    assert re.search(r"^not handed in 500: s0, s1, ", text, re.M)
+
+
+def test_five_hundred_students_take_seconds(store):
+    began = time.monotonic()
+    store._connection.execute("PRAGMA synchronous = OFF")
+    for n in range(500):
+        hand_in(store, f"s{n}", {"p02": f"{n % 7}".encode(), "p04": f"{n}".encode()})
+    view = run(store, FakeEngine())
+    assert view.graded == 507 and time.monotonic() - began < 20

@@ -1,0 +1,295 @@
+"""Parsl as the engine of a class: configurations, a worker that dies, a run that is killed.
+
+Three tests start engines and grade small submissions for real: together about 40 s.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import parsl
+import pytest
+from parsl.executors import HighThroughputExecutor
+from parsl.jobs.error_handlers import windowed_error_handler
+
+from grader.course import engine
+from grader.course.engine import EngineError, EngineFault, ParslEngine, local_config, read_config
+from grader.manifest import ROOT, load_problem
+from tests.harness import model_answer
+
+SLURM = """
+[executor]
+max_workers_per_node = 4
+available_accelerators = 4
+[executor.provider]
+type = "SlurmProvider"
+partition = "gpu"
+nodes_per_block = 1
+max_blocks = 2
+walltime = "02:00:00"
+worker_init = "export PYTHONPATH=/judge"
+[executor.provider.launcher]
+type = "SrunLauncher"
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    def write(text, name="engine.toml"):
+        path = tmp_path / name
+        path.write_text(text)
+        return path
+
+    return write
+
+
+# -- configurations ------------------------------------------------------------------------------
+
+
+def test_a_toml_file_makes_parsls_objects(file):
+    (executor,) = read_config(file(SLURM)).executors
+    assert isinstance(executor, HighThroughputExecutor) and executor.max_workers_per_node == 4
+    assert executor.available_accelerators == ["0", "1", "2", "3"]
+    assert isinstance(executor.provider, parsl.providers.SlurmProvider)
+    assert (executor.provider.partition, executor.provider.walltime) == ("gpu", "02:00:00")
+    assert isinstance(executor.provider.launcher, parsl.launchers.SrunLauncher)
+
+
+def test_a_python_file_makes_a_config(file):
+    text = (
+        "from parsl.config import Config\nfrom parsl.executors import ThreadPoolExecutor\n"
+        "config = Config(executors=[ThreadPoolExecutor(max_threads=3)])\n"
+    )
+    (executor,) = read_config(file(text, "engine.py")).executors
+    assert executor.max_threads == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "words"),
+    [
+        ("", "engine.yaml", "expected a .py or a .toml file"),
+        ("config = 1", "engine.py", "config: got int, expected a parsl.Config"),
+        ("", "engine.py", "config: got nothing, expected a parsl.Config"),
+        ("1 / 0", "engine.py", "ZeroDivisionError: division by zero"),
+        ("def", "engine.py", "SyntaxError"),
+        ("[executor", "engine.toml", "not valid TOML"),
+        ("[other]", "engine.toml", "got other, expected one table [executor]"),
+        ("executor = 1", "engine.toml", "got executor, expected one table"),
+        ("[executor]", "engine.toml", "executor.provider: got nothing, expected a table"),
+        ("[executor.provider]\na = 1", "engine.toml", "executor.provider: got no type"),
+        ("[executor.provider]\ntype = 'os'", "engine.toml", "type: got 'os', expected one of "),
+        ("[executor.provider]\ntype = 'LocalProvider'\nx = 1", "engine.toml", "'x'"),
+        ("[executor]\nx = 1\n[executor.provider]\ntype = 'LocalProvider'", "engine.toml", "'x'"),
+        (SLURM.replace("SrunLauncher", "Nope"), "engine.toml", "launcher.type: got 'Nope'"),
+        (SLURM.replace('"gpu"', "7"), "engine.toml", "partition"),
+    ],
+)  # fmt: skip
+def test_a_configuration_that_cannot_be_used_says_why(file, text, name, words):
+    path = file(text, name)
+    with pytest.raises(EngineError) as caught:
+        read_config(path)
+    assert str(caught.value).startswith("--engine: ") and words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_configuration_that_is_not_there(tmp_path):
+    with pytest.raises(EngineError, match="cannot be read: No such file"):
+        read_config(tmp_path / "none.toml")
+
+
+def test_there_are_as_many_workers_as_cores_and_memory_carry(monkeypatch):
+    memory = type("Memory", (), {"available": 100 * 2**30})
+    monkeypatch.setattr(engine.psutil, "virtual_memory", lambda: memory)
+    monkeypatch.setattr(engine.os, "sched_getaffinity", lambda _: set(range(8)))
+
+    def workers(jobs=None, device="cpu", environment=()):
+        (executor,) = local_config(jobs, device, dict(environment)).executors
+        return executor.max_workers_per_node, executor.available_accelerators
+
+    assert workers() == (8, [])
+    assert workers(3) == (3, [])
+    memory.available = 5 * 2**30
+    assert workers() == (2, [])
+    memory.available = 0
+    assert workers() == (1, [])
+    memory.available = 100 * 2**30
+    monkeypatch.setattr(engine, "_COUNT_GPUS", "print(2)")
+    assert workers(device="auto") == (2, ["0", "1"])
+    assert workers(3, "cuda") == (3, ["0", "1", "0"])
+    assert workers(device="cuda", environment={"CUDA_VISIBLE_DEVICES": "5,7"}) == (2, ["5", "7"])
+    monkeypatch.setattr(engine, "_COUNT_GPUS", "raise SystemExit('no torch')")
+    assert workers(device="auto") == (8, [])
+
+
+def test_parsls_own_processes_start_without_its_scripts_on_the_path(file):
+    (executor,) = local_config(1, "cpu", {}).executors
+    engine._start_by_module(executor)
+    assert executor.launch_cmd.startswith(f"{sys.executable} -P -m parsl.")
+    assert executor.interchange_launch_cmd[-3:-1] == ["-P", "-m"]
+    assert engine._workers(local_config(3, "cpu", {})) == 3
+    assert engine._workers(read_config(file(SLURM))) is None
+    (executor,) = read_config(file(SLURM)).executors
+    engine._start_by_module(executor)
+    assert executor.launch_cmd.startswith("process_worker_pool.py")  # of the cluster's Python
+    assert executor.interchange_launch_cmd[-3:-1] == ["-P", "-m"]
+
+
+# -- a real engine -------------------------------------------------------------------------------
+
+
+def die(number):
+    """End the worker that runs this, or answer."""
+    if number < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number, os.environ.get("CUDA_VISIBLE_DEVICES"), os.getpid()
+
+
+def test_a_worker_that_dies_is_a_fault_of_its_task_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(engine, "_HEARTBEAT_S", 1)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    config = local_config(1, "cpu", {})
+    config.executors[0].available_accelerators = ["6"]
+    running = ParslEngine(config, tmp_path / ".parsl")
+    try:
+        lost = running.submit(die, -1)
+        with pytest.raises(Exception, match="Task failure due to loss of worker"):
+            lost.result(60)
+        # Parsl's default would end everything when the only node is lost.
+        assert config.executors[0].block_error_handler is windowed_error_handler
+        number, gpu, pid = running.submit(die, 1).result(60)
+        assert (number, gpu) == (1, "6")
+        assert Path(f"/proc/{pid}").exists()
+    finally:
+        running.close()
+    assert not Path(f"/proc/{pid}").exists() and not (tmp_path / ".parsl").exists()
+    with pytest.raises(parsl.errors.NoDataFlowKernelError):
+        parsl.dfk()
+
+
+def test_an_engine_that_does_not_start_leaves_nothing(tmp_path):
+    config = local_config(1, "cpu", {})
+    config.executors[0].interchange_launch_cmd = ["/no/such/program"]
+    with pytest.raises(EngineFault, match="the engine does not start"):
+        ParslEngine(config, tmp_path / ".parsl")
+    assert not (tmp_path / ".parsl").exists()
+
+
+def test_nodes_that_do_not_come_up_end_the_run_with_what_to_look_at(file, tmp_path):
+    text = """
+[executor]
+[executor.provider]
+type = "LocalProvider"
+init_blocks = 3
+max_blocks = 3
+worker_init = "echo no such module >&2; exit 1"
+"""
+    path = tmp_path / "class" / "ada" / "p02" / load_problem("p02").file
+    path.parent.mkdir(parents=True)
+    path.write_text("def (")
+    command = [sys.executable, "-m", "grader", "class", "grade", tmp_path / "class"]
+    command += ["--course", tmp_path / "course", "--engine", file(text), "--device", "cpu"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 4 and len(done.stderr.splitlines()) == 1
+    assert "the engine runs nothing: Executor engine failed" in done.stderr
+    (log,) = (tmp_path / "course" / ".parsl" / "000" / "submit_scripts").glob("*block-0*.err")
+    assert log.read_text() == "no such module\n"
+
+
+class Class:
+    """A class in a folder, and runs over it in processes that can be told by a mark."""
+
+    def __init__(self, folder, submissions):
+        self.course = folder / "course"
+        self.source = folder / "class"
+        for student, text in submissions.items():
+            path = self.source / student / "p02" / load_problem("p02").file
+            path.parent.mkdir(parents=True)
+            path.write_text(text)
+        (folder / "roster.csv").write_text("id\n" + "\n".join([*submissions, "nobody"]))
+        self.roster = folder / "roster.csv"
+        self.mark = uuid.uuid4().hex
+
+    def start(self):
+        command = [sys.executable, "-m", "grader", "class", "grade", self.source]
+        command += ["--course", self.course, "--roster", self.roster, "--only", "p02"]
+        command += ["--quick", "--device", "cpu", "--jobs", "1"]
+        return subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=os.environ | {"MARK": self.mark},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def left(self):
+        """The processes of any run that are still there."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            try:
+                if self.mark.encode() in path.read_bytes():
+                    found.append(path.parent.name)
+            except OSError:
+                continue
+        return found
+
+    def until_gone(self, seconds):
+        deadline = time.monotonic() + seconds
+        while self.left():
+            assert time.monotonic() < deadline, self.left()
+            time.sleep(0.1)
+
+
+@pytest.fixture
+def a_class(tmp_path):
+    stub = (ROOT / "problems" / "p02" / load_problem("p02").file).read_text("utf-8")
+    answer = model_answer("p02")
+    made = Class(tmp_path, {"a-stub": stub, "b-broken": "def (", "c-answer": answer})
+    yield made
+    for pid in made.left():
+        os.kill(int(pid), signal.SIGKILL)
+
+
+def test_a_run_that_is_killed_goes_on_and_grades_nothing_twice(a_class):
+    run = a_class.start()
+    first = [run.stderr.readline()]
+    run.send_signal(signal.SIGKILL)
+    run.wait()
+    first += run.stderr.readlines()
+    run.stdout.close()
+    run.stderr.close()
+    done = {line.split()[0] for line in first}
+    assert done and "c-answer" not in done
+    a_class.until_gone(15)  # workers notice that nobody listens
+    assert (a_class.course / ".parsl").exists()
+    run = a_class.start()
+    out, err = run.communicate(timeout=120)
+    assert run.returncode == 0, err
+    again = {line.split()[0] for line in err.splitlines()}
+    assert again == {"a-stub", "b-broken", "c-answer"} - done
+    a_class.until_gone(5)
+    assert sorted(path.name for path in a_class.course.iterdir()) == [
+        ".lock",
+        "class.db",
+        "gradebook-canvas.csv",
+        "gradebook-moodle.csv",
+    ]
+    gradebook = (a_class.course / "gradebook-moodle.csv").read_text()
+    points = {row.split(",")[0]: row.split(",")[-1] for row in gradebook.splitlines()[1:]}
+    assert points == {"a-stub": "0.0", "b-broken": "0.0", "c-answer": "7.0", "nobody": "0.0"}
+    assert f"graded now    {len(again)} file" in out and f", {len(done)} from before" in out
+
+
+def test_ctrl_c_ends_a_real_run_in_good_order(a_class):
+    run = a_class.start()
+    line = run.stderr.readline()
+    run.send_signal(signal.SIGINT)
+    out, _ = run.communicate(timeout=60)
+    assert run.returncode == 130 and line.startswith("a-stub  p02 not-implemented 0/7")
+    assert "the same command goes on" in out and "not graded yet" in out
+    a_class.until_gone(5)
+    assert not (a_class.course / ".parsl").exists()

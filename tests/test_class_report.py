@@ -1,0 +1,422 @@
+"""What `class report` writes: pages for the class and for each student, and the leaderboard."""
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from grader.course import outputs, report
+from grader.course.figures import Bar, histogram, spread, summarize
+from grader.course.folder import CourseError
+from grader.course.records import Fault, Override, Student
+from grader.course.standing import read_standing
+from grader.course.store import Store
+from grader.environment import EnvironmentFault
+from grader.manifest import load_problem
+from grader.model import Message, Verdict
+from grader.render import class_report
+from tests.class_commands import give, run, students
+from tests.classes import AT, hand_in, key_of
+from tests.exports import EVIL as _EVIL
+from tests.pages import checked
+from tests.whole_class import fill, full, record, sped, stored, stub, wrong
+from tests.written_apart import written_apart
+
+EVIL = _EVIL.encode("utf-8", "replace").decode()  # what a stored record can hold
+IDS = (
+    "ada",
+    "../../etc/passwd",
+    "<b onclick=x>'\"&",
+    "=cmd|'/c calc'!A1",
+    "a\nb\x1b[2J",
+    "CON",
+    "Ада",
+)
+
+
+@pytest.fixture
+def course(tmp_path):
+    folder = tmp_path / "course"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def store(course):
+    with Store(course / "class.db") as store:
+        store._connection.execute("PRAGMA synchronous = OFF")  # nothing is to last
+        yield store
+
+
+def class_page(store, course):
+    return checked(class_report.render(summarize(read_standing(store, course))))
+
+
+# What is counted.
+
+
+def test_points_are_counted_in_ranges_with_none_and_all_apart():
+    bars = histogram([0, 0, 0.1, 2.5, 2.6, 7.6, 9.9, 10, 12], 10.0, 4)
+    assert [(b.label, b.count) for b in bars] == [
+        ("0", 2), ("to 2.5", 2), ("to 5", 1), ("to 7.5", 0), ("under 10", 2), ("10, all", 2),
+    ]  # fmt: skip
+    assert sum(b.count for b in bars) == bars[0].of == 9
+
+
+def test_quartiles():
+    assert spread([]) is None
+    one = spread([3.0])
+    assert (one.lowest, one.lower, one.median, one.upper, one.highest) == (3.0,) * 5
+    many = spread([4, 1, 3, 2, 5])
+    assert (many.lower, many.median, many.upper, many.count) == (2, 3, 4, 5)
+
+
+def test_steps_checks_and_causes_are_counted_in_students(store, course):
+    students(store, *"abcdefgh")
+    p04, first, second = full("p04"), "DIAGONAL-EXCLUDED", "LAST-KEY-TILE-DROPPED"
+    give(store, "a", p04)
+    give(store, "b", wrong(p04, ["plain", "lse"], first))
+    give(store, "c", wrong(p04, ["plain"], second))
+    give(store, "d", wrong(p04, ["lse"]))
+    give(store, "e", stub(p04, 1))
+    give(store, "f", stub(p04, 2))
+    give(store, "g", p04.model_copy(update={"verdict": Verdict.REJECTED, "checks": ()}))
+    found = next(p for p in summarize(read_standing(store, course)).problems if p.id == "p04")
+    funnel = found.funnel
+    assert (funnel.started, funnel.unknown) == (6, 2)  # not e, a stub; of d and g no step is known
+    assert [step.count for step in funnel.steps] == [3, 1]  # a, c and f; then a
+    assert {(n.id, n.count, n.of) for n in found.checks} == {("plain", 2, 6), ("lse", 2, 6)}
+    assert {(n.id, n.count) for n in found.causes} == {
+        ("P04-DIAGONAL-EXCLUDED", 1),
+        ("P04-LAST-KEY-TILE-DROPPED", 1),
+    }
+    assert found.unnamed == 1 and found.handed_in == 7
+    page = class_page(store, course)
+    assert load_problem("p04").steps[0].title in page.words
+    assert "2 students in no row" in page.words
+    assert found.causes[0].title in page.words
+
+
+def test_identical_files_count_for_every_student_and_one_grading(store, course):
+    students(store, "a", "b")
+    for student in "ab":
+        hand_in(store, student, {"p04": b"same"})
+    store.set_versions({"p04": "v1"})
+    store.save_results([stored(full("p04"), b"same")])
+    summary = summarize(read_standing(store, course))
+    (found,) = summary.problems
+    assert found.points.count == 2 and found.seconds.count == 1
+    assert summary.graded_s == full("p04").duration_s
+
+
+def test_faults_are_apart_and_in_no_figure(store, course):
+    students(store, "a", "b", "c")
+    give(store, "a", full("p04"))
+    for student in ("b", "c"):
+        hand_in(store, student, {"p04": student.encode()})
+    store.save_fault(Fault(key=key_of("p04", b"b"), text=f"worker lost {EVIL}", at=AT))
+    summary = summarize(read_standing(store, course))
+    found = next(p for p in summary.problems if p.id == "p04")
+    assert found.points.count == 1 and found.points.lowest == 15
+    assert summary.pending == 1 and [f[0::2] for f in summary.faults] == [("p04", 1)]
+    (required, _) = summary.totals
+    assert (required.undecided, required.points.count) == (2, 1)
+    page = class_page(store, course)
+    assert "Faults of the infrastructure" in page.words and "worker lost <script>" in page.words
+    assert "1 grade not decided" in page.words
+
+
+def test_speeds_are_of_right_answers_and_by_device(store, course):
+    students(store, *"abcd")
+    p04 = full("p04")
+    give(store, "a", p04)
+    give(store, "b", sped(p04, 0.5))
+    slipped = wrong(p04, ["plain"])  # timed all the same
+    parts = slipped.components | {"speed": p04.components["speed"]}
+    give(store, "c", slipped.model_copy(update={"components": parts}))
+    hand_in(store, "d", {"p04": b"d"})
+    other = record().environment.model_copy(update={"device_name": "NVIDIA H100"})
+    store.save_results([stored(sped(p04, 2), b"d", environment=other)])
+    found = next(p for p in summarize(read_standing(store, course)).problems if p.id == "p04")
+    assert [(s.device, s.spread.count) for s in found.speeds] == [
+        ("NVIDIA H100", 1),
+        ("NVIDIA H200", 2),
+    ]
+    assert found.speeds[1].bars == (Bar("16 to 32x", 1, 2), Bar("32 to 64x", 1, 2))
+
+
+# The page of the class.
+
+
+@pytest.mark.parametrize("count", [0, 1, 40])
+def test_a_class_of_any_size_has_a_page(store, course, count):
+    fill(store, count)
+    page = class_page(store, course)
+    plural = "1 student," if count == 1 else f"{count} students,"
+    assert plural in page.words
+    assert ("Nobody is in the class yet" in page.words) == (count == 0)
+
+
+def test_the_page_of_the_class_has_no_names(store, course):
+    fill(store, 40)
+    words = class_page(store, course).words
+    for student in store.students():
+        assert student.id not in words and f"{student.name} " not in words
+        assert student.email not in words
+
+
+def test_numbers_stand_as_text_beside_every_bar(store, course):
+    fill(store, 40)
+    html = class_report.render(summarize(read_standing(store, course)))
+    cells = re.findall(r'<td class="n">(\d+)</td><td class="bar">', html)
+    assert len(cells) == html.count('<svg class="bar"') == len(checked(html).bars) > 50
+
+
+def test_a_class_of_five_hundred_takes_seconds(store, course):
+    fill(store, 500)
+    begin = time.process_time()
+    checked(class_report.render(summarize(read_standing(store, course))))
+    assert time.process_time() - begin < 10  # 2 s on an idle core, checking the page included
+
+
+# Reports of students.
+
+
+@pytest.mark.parametrize("id", [*IDS, "a" * 200, "..", ".hidden", "-x", "NUL", "con", "lpt1"])
+def test_names_of_files_are_safe_whatever_an_id_holds(id):
+    stem = outputs.file_stem(id)
+    assert re.fullmatch(r"[a-z0-9_][a-z0-9_.-]{0,80}", stem)
+    assert stem.split(".")[0] not in ("con", "nul", "lpt1")
+    assert Path(stem).name == stem
+
+
+def test_each_id_has_a_file_of_its_own():
+    ids = [*IDS, "Ada", "ADA", "ada ", "ada.", "con", "NUL", "nul", "ａda"]
+    ids += [outputs.file_stem(id) for id in ids]
+    assert len({outputs.file_stem(id) for id in set(ids)}) == len(set(ids))
+    assert outputs.file_stem("ada-1_b") == "ada-1_b"
+
+
+def test_a_report_says_points_reasons_and_what_was_wrong(store, course):
+    students(store, "ada", "bob")
+    give(store, "ada", full("p02"), wrong(full("p04"), ["plain"], "DIAGONAL-EXCLUDED"), full("p05"))
+    store.add_override(
+        Override(student="ada", problem="p05", points=3, author="kim", reason="by hand", at=AT)
+    )
+    code, shown = run(course, "report")
+    assert code == 0 and "reports of 2 students" in shown
+    page = checked((course / "reports" / "ada.html").read_text(encoding="utf-8"))
+    text = (course / "reports" / "ada.txt").read_text(encoding="utf-8")
+    cause = next(
+        c.diagnosis for c in read_standing(store, course).result("ada", "p04").result.checks
+        if c.diagnosis
+    )  # fmt: skip
+    for shown in (page.words, " ".join(text.split())):
+        assert "error[P04-DIAGONAL-EXCLUDED]" in shown and cause.help in shown
+        assert "kim: by hand" in shown
+        assert "no file of p09" in shown
+    rows = {row[0].split()[0]: row[1:3] for row in page.rows if row and row[0].startswith("p0")}
+    assert rows["p02"] == ["10", "10"] and rows["p05"] == ["3", "10"] and rows["p09"] == ["0", "30"]
+    assert "Required: " in page.words
+    assert all(len(line) <= 80 for line in text.split("\n"))
+    assert "mode official" in text
+    other = checked((course / "reports" / "bob.html").read_text(encoding="utf-8")).words
+    assert "not handed in" in other and "error[" not in other
+
+
+def test_nothing_about_others_is_in_a_report(store, course):
+    students(store, "ada", "bob", "cyd")
+    store.set_versions({"p04": "v1"})
+    for student in ("ada", "bob"):
+        hand_in(store, student, {"p04": b"same"})
+    hand_in(store, "cyd", {"p04": b"other"})
+    wrongs = wrong(full("p04"), ["plain"], output="cyd was here")
+    store.save_results([stored(full("p04"), b"same"), stored(wrongs, b"other")])
+    run(course, "report")
+    for path in (course / "reports").iterdir():
+        others = {"ada", "bob", "cyd"} - {path.stem}
+        text = path.read_text(encoding="utf-8").lower()
+        assert not [o for o in others if o in text], path
+
+
+def test_reports_of_a_fault_and_of_what_is_not_graded_decide_nothing(store, course):
+    students(store, "ada")
+    hand_in(store, "ada", {"p04": b"x", "p05": b"y"})
+    store.set_versions({"p04": "v1", "p05": "v1"})
+    store.save_fault(Fault(key=key_of("p04", b"x"), text="node n17 lost", at=AT))
+    run(course, "report")
+    text = (course / "reports" / "ada.txt").read_text(encoding="utf-8")
+    assert "a fault that is not yours" in text and "not graded yet" in text and "n17" not in text
+    page = checked((course / "reports" / "ada.html").read_text(encoding="utf-8"))
+    assert "Required: 0 of 25, not all decided" in page.words
+
+
+def test_results_of_several_runs_are_reported_each_in_its_setting(store, course):
+    students(store, "ada")
+    hand_in(store, "ada", {"p04": b"x", "p05": b"y"})
+    store.set_versions({"p04": "v1", "p05": "v1"})
+    store.save_results([stored(full("p04"), b"x"), stored(full("p05"), b"y", seed="beef")])
+    run(course, "report")
+    text = (course / "reports" / "ada.txt").read_text(encoding="utf-8")
+    assert "seed 5eed" in text and "seed beef" in text
+
+
+def test_hostile_text_is_text_on_every_page(store, course):
+    store.set_students(Student(id=id, name=EVIL, email=EVIL, section=EVIL) for id in IDS)
+    for id in IDS:
+        told = {"headline": EVIL, "output": EVIL, "first": EVIL, "help": EVIL, "repeat": EVIL}
+        bad = wrong(full("p04"), ["plain"], **told)
+        bad = bad.model_copy(update={"message": Message(headline=EVIL), "next_step": EVIL})
+        bad = bad.model_copy(update={"title": EVIL, "unseen": EVIL})
+        checks = tuple(c.model_copy(update={"title": EVIL}) for c in bad.checks)
+        evil = "  # </pre><script>alert(1)</script> \u202e &amp; \x1b[31m"
+        code = written_apart("p04")[0].replace("= m_new", f"= m_new{evil}")
+        data = f"{code}\nx = {id!r}\n".encode()
+        hand_in(store, id, {"p04": data}, source=EVIL)
+        machine = record().environment.model_copy(update={"device_name": EVIL, "notes": (EVIL,)})
+        store.save_results(
+            [stored(bad.model_copy(update={"checks": checks}), data, environment=machine)]
+        )
+        store.add_override(
+            Override(student=id, problem="p05", points=1, author="kim", reason=EVIL[:150], at=AT)
+        )
+    store.set_versions({"p04": "v1", "p05": "v1"})
+    assert run(course, "report")[0] == 0
+    written = [p for p in course.rglob("*") if p.suffix in (".html", ".txt")]
+    assert len(written) == 2 + 2 * len(IDS)
+    assert all(p.parent in (course, course / "reports") for p in written)
+    for path in written:
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".html":
+            assert "<script>alert" in checked(text).words or path.name == "class.html"
+        else:
+            assert not any(char in text for char in "\x00\x1b\x07\u202e\r")
+    assert sorted(p.name for p in course.iterdir()) == [
+        "class.db", "class.html", "reports", "similar.html",
+    ]  # fmt: skip
+
+
+def test_reports_of_who_is_gone_are_deleted_and_what_is_not_ours_stays(store, course):
+    students(store, "ada", "bob")
+    run(course, "report")
+    (course / "reports" / "notes.md").write_text("mine")
+    students(store, "ada")
+    run(course, "report")
+    names = sorted(path.name for path in (course / "reports").iterdir())
+    assert names == ["ada.html", "ada.txt", "notes.md"]
+
+
+def test_a_folder_of_reports_that_leads_elsewhere_is_refused(store, course, tmp_path):
+    students(store, "ada")
+    (tmp_path / "elsewhere").mkdir()
+    (course / "reports").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(EnvironmentFault, match="got a link"):
+        run(course, "report")
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_a_missing_package_is_said(store, course, monkeypatch):
+    students(store, "ada")
+    give(store, "ada", full("p04"))
+
+    def missing(*_):
+        raise ModuleNotFoundError("no", name="copydetect")
+
+    monkeypatch.setattr(report.similar, "find", missing)
+    with pytest.raises(EnvironmentFault, match="copydetect is not installed"):
+        run(course, "report")
+
+
+def test_the_report_says_whether_its_grades_are_published(store, course):
+    students(store, "ada")
+    give(store, "ada", full("p04"))
+    assert "not published" in run(course, "report")[1]
+    run(course, "publish", "--author", "kim")
+    assert "note:" not in run(course, "report")[1]
+    store.add_override(
+        Override(student="ada", problem="p04", points=3, author="kim", reason="x", at=AT)
+    )
+    assert "1 grade is not as it was published" in run(course, "report")[1]
+
+
+# The leaderboard.
+
+
+def board(store, course, text):
+    path = course / "optins.csv"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    code, _ = run(course, "report", "--leaderboard", str(path))
+    assert code == 0
+    return checked((course / "leaderboard.html").read_text(encoding="utf-8"))
+
+
+def test_the_leaderboard_ranks_right_answers_of_those_who_asked(store, course):
+    students(store, "ada", "bob", "cyd", "dan", "eve")
+    p04 = full("p04")
+    give(store, "ada", sped(p04, 1.0))
+    give(store, "bob", sped(p04, 2.0))
+    give(store, "cyd", sped(p04, 3.0))
+    slipped = wrong(p04, ["plain"])  # timed all the same
+    parts = slipped.components | {"speed": p04.components["speed"]}
+    give(store, "dan", slipped.model_copy(update={"components": parts}))
+    give(store, "eve", sped(p04, 2.0))
+    page = board(
+        store, course, "\ufeffID,Pseudonym\nada,Turbo\nbob,<i>Zed</i>\ndan,Dud\neve,Wall-E\n"
+    )
+    ranked = [row[:2] for row in page.rows if row and row[0].isdigit()]
+    assert ranked == [["1", "<i>Zed</i>"], ["1", "Wall-E"], ["3", "Turbo"]]
+    assert not any(name in page.words.lower() for name in ("ada", "bob", "cyd", "dan ", "eve "))
+
+
+def test_other_devices_and_the_cpu_are_not_compared(store, course):
+    students(store, "ada", "bob", "cyd")
+    store.set_versions({"p04": "v1"})
+    environment = record().environment
+    for student, update in (
+        ("ada", {}),
+        ("bob", {"device_name": "NVIDIA H100"}),
+        ("cyd", {"device": "cpu", "device_name": "x86_64"}),
+    ):
+        hand_in(store, student, {"p04": student.encode()})
+        machine = environment.model_copy(update=update)
+        store.save_results([stored(full("p04"), student.encode(), environment=machine)])
+    page = board(store, course, "id,pseudonym\nada,One\nbob,Two\ncyd,Three\n")
+    ranked = [row[:2] for row in page.rows if row and row[0].isdigit()]
+    assert ranked == [["1", "One"], ["1", "Two"]]
+    assert "Three" not in page.words
+    assert "No answer of those" in board(store, course, "id,pseudonym\n").words
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("id,pseudonym\nzoe,X1\n", "line 2: id: got 'zoe', expected one of ada, bob"),
+        ("id,pseudonym\nada,X1\nada,X2\n", "line 3: id: got 'ada' a second time"),
+        ("id,pseudonym\nada,Turbo\nbob,ＴＵＲＢＯ \n", "which is that of line 2"),
+        ("id,pseudonym\nada,\n", "pseudonym: got '', expected 1 to 40"),
+        ("id,pseudonym\nada\n", "pseudonym: got '', expected 1 to 40"),
+        ("id,pseudonym\nada,\u202e\u200b\n", "pseudonym: got '', expected 1 to 40"),
+        (f"id,pseudonym\nada,{'x' * 41}\n", "expected 1 to 40 characters"),
+        ("id,pseudonym\nada,Bob\n", "what a student of the class is called"),
+        ("id,pseudonym\nada,A.d.a\n", "what a student of the class is called"),
+        ("id,pseudonym\nada,bob@UNI.example\n", "what a student of the class is called"),
+        ("id,name\nada,Turbo\n", "got the columns id, name, expected id,pseudonym"),
+        ("", "got the columns none"),
+        (b"id,pseudonym\nada,\xff\n", "not UTF-8"),
+        ('id,pseudonym\nada,"open\n', "not a CSV file"),
+        (b"\x00" * 2**21, "got more than 1024 KiB"),
+    ],
+)
+def test_optins_that_cannot_be_used(store, course, text, words):
+    students(store, "ada", "bob")
+    with pytest.raises(CourseError) as caught:
+        board(store, course, text)
+    assert words in str(caught.value) and "optins.csv" in str(caught.value)
+    assert not (course / "class.html").exists()
+
+
+def test_optins_that_are_not_there(store, course):
+    students(store, "ada")
+    with pytest.raises(CourseError, match="cannot be read: No such file"):
+        run(course, "report", "--leaderboard", str(course / "none.csv"))

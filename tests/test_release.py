@@ -1,0 +1,317 @@
+"""`grader release`: what students get and what not, its pages, and that it works."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections import defaultdict
+
+import pytest
+
+from grader.manifest import ROOT, load_problem, problem_ids
+from grader.model import GradeRecord, Verdict
+from grader.options import parser_of
+from grader.release import contents, ledger, pages
+from grader.release.contents import ReleaseError, build
+from grader.source import examine, step_regions
+from tests import releases
+from tests.harness import model_answer
+from tests.releases import STUB, made, tree
+
+ALL = problem_ids()
+LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PY = f"PY={sys.executable}"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole") / "course"
+    made(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory):
+    """p01 and p02 alone."""
+    folder = tmp_path_factory.mktemp("stage") / "course"
+    made(folder, "--problems", "p01,p02")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def answered(tmp_path_factory):
+    return releases.answered(tmp_path_factory.mktemp("answered") / "course")
+
+
+every_release = pytest.mark.parametrize("which", ["whole", "stage", "answered"])
+
+
+# -- what is in it --------------------------------------------------------------------------------
+
+
+def test_it_holds_what_a_student_needs(whole):
+    files = tree(whole)
+    for problem in map(load_problem, ALL):
+        names = ("README.md", "HINTS.md", "ANSWERS.md", "problem.toml", f"test_{problem.id}.py")
+        assert {f"problems/{problem.id}/{name}" for name in (*names, problem.file)} <= set(files)
+    assert {"Makefile", "conftest.py", "LICENSE", "docs/grading.md", "grader/cli.py"} <= set(files)
+    assert {"reference/naive.py", "docs/quiz/level0.md", ".github/workflows/grade.yml"} <= set(
+        files
+    )
+
+
+def test_it_holds_nothing_else(whole):
+    files = tree(whole)
+    folders = {path.split("/")[0] for path in files if "/" in path}
+    assert folders == {".github", "docs", "grader", "problems", "reference", "tests"}
+    assert [path for path in files if path.startswith("tests/")] == ["tests/test_release.py"]
+    forbidden = "solution mutant steps mistakes.md trust ci.md records unusual".split()
+    own = {"grader/course/records.py"}
+    named = [p for p in files if p not in own and any(word in p for word in forbidden)]
+    assert named == []
+    assert not [path for path in whole.rglob("*") if path.is_symlink()]
+    assert not [path for path in files if path.startswith("grader/release/student")]
+
+
+def steps_of(problem_id):
+    """The code of each step of the model answer, of three lines and more."""
+    lines = model_answer(problem_id).split("\n")
+    for first, last in step_regions(model_answer(problem_id)).values():
+        code = [s for s in map(str.strip, lines[first : last - 1]) if s and not s.startswith("#")]
+        if len(code) >= 3:
+            yield "\n".join(code)
+
+
+@pytest.mark.parametrize("last", ALL)
+def test_no_stage_holds_code_of_its_answers(last):
+    """Not even in `given`, whose modules for later problems hold what earlier ones taught."""
+    number = ALL.index(last) + 1
+    files = build(ROOT, ALL[:number], (), ALL)
+    texts = {
+        path: "\n".join(s for s in map(str.strip, data.decode().split("\n")) if s)
+        for path, data in files.items()
+        if path.endswith((".py", ".md"))
+    }
+    for step in steps_of(last):
+        assert not [path for path, text in texts.items() if step in text]
+
+
+def test_given_opens_with_its_problems(stage, whole):
+    def given(folder):
+        return {path.stem for path in (folder / "problems" / "given").glob("*.py")}
+
+    assert given(stage) == {"__init__", "arguments", "products", "launch"}
+    assert given(whole) == {path.stem for path in (ROOT / "problems" / "given").glob("*.py")}
+
+
+def test_stubs_are_stubs(whole):
+    for problem in map(load_problem, ALL):
+        data = (whole / "problems" / problem.id / problem.file).read_bytes()
+        assert examine(problem, data).verdict is Verdict.NOT_IMPLEMENTED
+
+
+def test_a_solved_stub_in_the_checkout_is_not_handed_out(tmp_path):
+    """Nor is anything that an answer was copied into; a copy without git is walked."""
+    copy = tmp_path / "checkout"
+    for path in contents.list_files(ROOT):
+        (copy / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / path, copy / path, follow_symlinks=False)
+    (copy / "__pycache__").mkdir()
+    (copy / "__pycache__" / "x.py").touch()
+    assert contents.list_files(copy) == contents.list_files(ROOT)
+    assert build(copy, ALL, (), ALL) == build(ROOT, ALL, (), ALL)
+    (copy / "grader" / "cache.py").write_text(model_answer("p04"))
+    with pytest.raises(ReleaseError, match=r"grader/cache\.py: got a step of p04's answer"):
+        build(copy, ALL, (), ALL)
+    (copy / STUB).write_text(model_answer("p02"))
+    with pytest.raises(ReleaseError, match="got step 1 filled in, expected the stub: git checkout"):
+        build(copy, ALL, (), ALL)
+    (copy / "docs" / "grading.md").unlink()
+    (copy / "LICENSE").write_text("x")
+    (copy / STUB).unlink()
+    with pytest.raises(ReleaseError, match="of this checkout cannot be read"):
+        build(copy, ALL, (), ALL)
+
+
+# -- pages ----------------------------------------------------------------------------------------
+
+
+def anchors(text):
+    """The anchors that GitHub makes of the headings of a page."""
+    found = re.findall(r"^#+ (.+)$", FENCE.sub("", text), re.MULTILINE)
+    plain = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in found)
+    return {heading.replace(" ", "-") for heading in plain}
+
+
+@every_release
+def test_every_link_leads_somewhere(request, which):
+    folder, checked = request.getfixturevalue(which), 0
+    for page in folder.rglob("*.md"):
+        for target in LINK.findall(FENCE.sub("", page.read_text(encoding="utf-8"))):
+            path, _, anchor = target.partition("#")
+            if ":" in target:
+                continue
+            there = page.parent / path if path else page
+            assert there.exists(), (page, target)
+            assert not anchor or anchor in anchors(there.read_text(encoding="utf-8")), (
+                page,
+                target,
+            )
+            checked += 1
+    assert checked > 60
+
+
+@every_release
+def test_every_command_on_a_page_is_one_that_works_here(request, which):
+    folder, checked = request.getfixturevalue(which), 0
+    targets = set(re.findall(r"^([a-z]+):", (folder / "Makefile").read_text(), re.MULTILINE))
+    here = set(json.loads((folder / ledger.NAME).read_text())["problems"])
+    for page in folder.rglob("*.md"):
+        if page.name == "CHANGELOG.md":  # says what was
+            continue
+        text = page.read_text(encoding="utf-8")
+        blocks = "\n".join(body for language, body in FENCE.findall(text) if not language)
+        lines = re.findall(r"^(?:make|pytest|python) .+$", blocks, re.MULTILINE)
+        lines += re.findall(r"`((?:make|pytest|python) [^`]+)`", FENCE.sub("", text))
+        for line in lines:
+            words = shlex.split(re.sub(r"\bN\b", "3", line), comments=True)
+            named = re.findall(r"(?:P=|problems/|--only )(p\d\d(?:,p\d\d)*)", line)
+            assert {id for ids in named for id in ids.split(",")} <= here, (page, line)
+            if words[0] == "make":
+                assert words[1] in targets, (page, line)
+            elif words[:3] == ["python", "-m", "grader"]:
+                parser_of(defaultdict(lambda: print)).parse_args(words[3:])
+            elif words[0] == "python":
+                assert words[:3] == ["python", "-m", "grader.quiz.pages"], (page, line)
+            assert "solutions" not in line or which == "answered", (page, line)
+            checked += 1
+    assert checked > 10
+
+
+def test_marks_of_the_course_are_gone(whole):
+    for path, data in tree(whole).items():
+        if path.endswith(".md") or path == "Makefile":
+            assert b"course -->" not in data and b"<!-- students" not in data, path
+            assert b"# course" not in data and b"#students:" not in data, path
+    readme = (whole / "README.md").read_text()
+    assert "You grade." not in readme and "You solve the problems." in readme
+    assert "make submit   # pack your answers" in readme
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["<!-- course -->\nfor you\n", "a <!-- end of course -->", "<!-- students:\nfor them\n"],
+)
+def test_a_mark_without_its_counterpart_is_no_page(text):
+    with pytest.raises(pages.PageError, match=r"page\.md: got <!-- "):
+        pages.for_students(text, "page.md")
+
+
+def test_parts_leave_no_gap():
+    part = "<!-- course -->\nx\n<!-- end of course -->\n"
+    assert pages.for_students(f"a\n\n{part}\nb\n", "p") == "a\n\nb\n"
+    assert pages.for_students(f"a\n{part}\nb\n", "p") == "a\n\nb\n"
+    assert pages.for_students("a<!-- course --> x\ny<!-- end of course -->, b\n", "p") == "a, b\n"
+
+
+def test_a_stage_says_what_comes_later(stage, whole):
+    readme = (stage / "README.md").read_text()
+    assert re.findall(r"^\| \[(p\d\d)\]", readme, re.MULTILINE) == ["p01", "p02"]
+    assert "\n\np03 to p09 come later.\n\n" in readme
+    assert "later" not in (whole / "README.md").read_text()
+    quiz = "".join(p.read_text() for p in (stage / "docs" / "quiz").glob("*.md"))
+    assert "(comes later)" in quiz
+    named = [
+        re.findall(r"`(?:make|pytest) [^`]+`", (f / "CHANGELOG.md").read_text())
+        for f in (stage, ROOT)
+    ]
+    assert named[0] == named[1]  # what was, not what to type
+
+
+def test_links_to_what_is_not_there_are_words():
+    text = "[a](../problems/p04/README.md) [b](c.md#d) ![e](f.svg)[g](#h)\n```\n[i](j.md)\n```\n"
+    shown = pages.with_links(text, "docs/x.md", {"docs/y.md"})
+    assert shown == "a (comes later) b [g](#h)\n```\n[i](j.md)\n```\n"
+
+
+# -- it works -------------------------------------------------------------------------------------
+
+
+def run(folder, *words, **environment):
+    done = subprocess.run(
+        words, cwd=folder, capture_output=True, text=True, check=False, timeout=300,
+        env=os.environ | environment,
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+def test_the_stages_make_targets_work(stage, tmp_path):
+    listed = run(stage, "make", PY)
+    targets = re.findall(r"^  make ([a-z]+)", listed.stdout, re.MULTILINE)
+    assert targets == ["help", "setup", "grade", "lint", "quiz", "submit", "test", "clean"]
+    assert f".PHONY: {' '.join(targets)}\n" in (stage / "Makefile").read_text()
+    graded = run(stage, "make", "grade", "QUICK=1", "DEVICE=cpu", PY)
+    assert graded.returncode == 0
+    assert "required 0 / 19 available here (30 in all)" in graded.stdout
+    assert "bonus" not in graded.stdout
+    assert run(stage, "make", "lint", PY).stdout.count(": ok") == 2
+    output = tmp_path / "out.zip"
+    packed = run(stage, "make", "submit", PY, f"OUTPUT={output}")
+    assert packed.returncode == 0 and "2 not started" in packed.stdout
+
+
+def test_the_release_checks_itself(stage, tmp_path):
+    copy = tmp_path / "course"
+    shutil.copytree(stage, copy)
+    done = run(copy, "make", "test", PY)
+    assert done.returncode == 0, done.stdout
+    with open(copy / "grader" / "scoring.py", "a") as file:
+        file.write("# mine\n")
+    done = run(copy, sys.executable, "-m", "pytest", "-q", "tests", "-k", "handed_out")
+    assert done.returncode == 1
+    assert "grader/scoring.py" in done.stdout
+
+
+def test_the_workflow_is_green_with_the_stubs(stage, tmp_path):
+    text = (stage / ".github" / "workflows" / "grade.yml").read_text()
+    single = re.findall(r"^        run: (\w.*)$", text, re.MULTILINE)
+    assert single == ["make setup", "make test"]  # both are tried above
+    (script,) = re.findall(r"^        run: \|\n((?:          .*\n)+)", text, re.MULTILINE)
+    assert script.count(".venv/bin/python") == 1
+    script = script.replace(".venv/bin/python", sys.executable)
+    script = script.replace("record.json", str(tmp_path / "record.json"))
+    done = run(stage, "bash", "-e", "-c", script, GITHUB_STEP_SUMMARY=str(tmp_path / "page.md"))
+    assert done.returncode == 0, done.stderr
+    assert "p02" in (tmp_path / "page.md").read_text()
+    assert (
+        GradeRecord.model_validate_json((tmp_path / "record.json").read_bytes()).totals.earned == 0
+    )
+
+
+def test_the_judge_grades_as_in_the_checkout(stage, tmp_path):
+    copy = tmp_path / "course"
+    shutil.copytree(stage, copy)
+    (copy / STUB).write_text(model_answer("p02"))
+    options = ["--quick", "--only", "p02", "--device", "cpu", "--json", str(tmp_path / "r.json")]
+    done = run(copy, sys.executable, "-m", "grader", "grade", *options)
+    assert done.returncode == 0, done.stdout
+    record = GradeRecord.model_validate_json((tmp_path / "r.json").read_bytes())
+    assert record.totals.earned == record.totals.available == 7
+    assert str(ROOT) not in done.stdout
+    for path, data in tree(stage).items():
+        if path.startswith(("grader/", "reference/", "problems/")) and not path.endswith(".md"):
+            assert data == (ROOT / path).read_bytes(), path
+
+
+def test_what_needs_answers_says_so(stage):
+    done = run(stage, sys.executable, "-m", "grader", "calibrate", "--device", "cpu")
+    assert done.returncode == 2
+    assert "--submission (SUBMISSION= of make): got solutions, which is not a folder" in done.stderr
+    done = run(stage, sys.executable, "-m", "grader", "release", "../other")
+    assert done.returncode == 2
+    assert "which is a release itself; run it in the course's checkout" in done.stderr
