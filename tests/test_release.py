@@ -253,9 +253,9 @@ def run(folder, *words, **environment):
 def test_the_stages_make_targets_work(stage, tmp_path):
     listed = run(stage, "make", PY)
     targets = re.findall(r"^  make ([a-z]+)", listed.stdout, re.MULTILINE)
-    named = "help setup grade hint explain lint quiz doctor submit test clean"
-    assert targets == named.split()
-    assert f".PHONY: {' '.join(targets)}\n" in (stage / "Makefile").read_text()
+    assert targets == "help setup grade hint explain lint quiz doctor submit test clean".split()
+    phony = re.findall(r"^\.PHONY: (.*)$", (stage / "Makefile").read_text(), re.MULTILINE)
+    assert " ".join(phony).split() == targets
     graded = run(stage, "make", "grade", "QUICK=1", "DEVICE=cpu", PY)
     assert graded.returncode == 0
     assert "required 0 / 19 available here (30 in all)" in graded.stdout

@@ -26,14 +26,13 @@ _DOCS = {
     "docs/grading.md", "docs/glossary.md", "docs/making-it-fast.md", "docs/source-policy.md",
     "docs/record.schema.json",
 }  # fmt: skip
-_WHOLE = re.compile(
-    r"(grader|reference)/[\w/]+\.(py|html)|docs/quiz/[\w-]+\.(md|toml)|docs/errors/[\w-]+\.md"
-)
+_WHOLE = re.compile(r"(grader|reference)/[\w/]+\.(py|html)|docs/quiz/[\w-]+\.(md|toml)")
 _OF_PROBLEM = ("README.md", "HINTS.md", "ANSWERS.md", "problem.toml", "Makefile")
 _STUDENT = "grader/release/student/"  # written for the release, each with its place there
 _PLACES = {"grade.yml": ".github/workflows/grade.yml", "selfcheck.py": "tests/test_release.py"}
 _TELLING_LINES = 3
 _SKIPPED = {".git", ".venv", ".cache", "__pycache__", "build", "submissions"}
+_SHOWN_BY = re.compile(r"^Problems?: ([p\d, ]+)\.", re.MULTILINE)
 _GIVEN = re.compile(r"from given\.(\w+) import|import given\.(\w+)|from given import ([\w, ]+)")
 
 
@@ -58,7 +57,7 @@ def build(
     for problem in manifests.values():
         names = (*_OF_PROBLEM, f"test_{problem.id}.py", problem.file)
         wanted |= {f"problems/{problem.id}/{name}" for name in names}
-    wanted |= _given(checkout, manifests.values())
+    wanted |= _given(checkout, manifests.values()) | _causes(checkout, tracked, problems)
     files = {path: _read(checkout, path) for path in sorted(wanted)}
     for problem in manifests.values():
         _expect_stub(problem, files[f"problems/{problem.id}/{problem.file}"])
@@ -117,6 +116,17 @@ def _given(checkout: Path, problems: Iterable[Problem]) -> set[str]:
             for groups in _GIVEN.findall(text):
                 wanted += [part.strip() for group in groups for part in group.split(",") if part]
     return {f"problems/given/{name}.py" for name in found}
+
+
+def _causes(checkout: Path, tracked: Iterable[str], problems: Sequence[str]) -> set[str]:
+    """Return the pages on causes, but for those that only other problems can show."""
+    found = set()
+    for path in tracked:
+        if path.startswith("docs/errors/"):
+            shown_by = _SHOWN_BY.search(_read(checkout, path).decode())
+            if shown_by is None or set(shown_by[1].split(", ")) & set(problems):
+                found.add(path)
+    return found
 
 
 def _expect_stub(problem: Problem, data: bytes) -> None:

@@ -20,6 +20,7 @@ _COURSE = re.compile(
 )
 _INLINE = re.compile(r"<!-- course -->.*?<!-- end of course -->", re.DOTALL)
 _STUDENTS = re.compile(r"^<!-- students:\n(.*?)^-->\n", re.MULTILINE | re.DOTALL)
+_MADE_BY_TESTS = re.compile(r"^<!-- made by `python -m tests\..*-->\n+", re.MULTILINE)
 _LEFT_OVER = re.compile(r"<!-- (?:end of )?course -->|<!-- students:")
 _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
@@ -46,6 +47,7 @@ def for_students(text: str, path: str) -> str:
     Raises:
         PageError: a mark has no counterpart.
     """
+    text = _MADE_BY_TESTS.sub("", text)
     text = _STUDENTS.sub(r"\1", _INLINE.sub("", _COURSE.sub("", text)))
     if found := _LEFT_OVER.search(text):
         raise PageError(f"{path}: got {found[0]} without its counterpart")

@@ -90,6 +90,8 @@ def _group(path: str) -> str:
         return "judge"
     if path.startswith("problems/"):
         name = path.rpartition("/")[2]
+        if name in ("Makefile", "one.mk"):
+            return "set-up"
         return "tests" if name.startswith("test_") or name == "problem.toml" else "stubs"
     return "set-up"
 
