@@ -22,11 +22,12 @@ from grader.calibration.file import find as find_calibration
 from grader.course import command as class_command
 from grader.desk import doctor_command, explain_command, hint_command
 from grader.desk import shown as shown_hints
+from grader.desk.first_failure import first_failure
 from grader.desk.machine import Machine
 from grader.environment import EnvironmentFault, probe
 from grader.grade import Grader, Request
 from grader.manifest import GIVEN, ROOT, ManifestError, load_problem, problem_ids, problems_named
-from grader.model import Environment, GradeRecord, ProblemResult
+from grader.model import Environment, GradeRecord
 from grader.options import in_words_of_make, parser_of
 from grader.package import command as package
 from grader.progress import Progress
@@ -320,33 +321,11 @@ def _hint(options: argparse.Namespace) -> int:
         ids,
         options.submission,
         shown,
-        functools.partial(_first_failure, options.submission),
+        functools.partial(first_failure, options.submission),
         restart=options.restart,
     )
     stdout.show(functools.partial(hint_page.render, hint, shown.notices))
     return scoring.EXIT_FULL_MARKS
-
-
-def _first_failure(submission: Path, problem_id: str) -> ProblemResult:
-    """Grade one problem on the CPU up to its first failure, which takes seconds."""
-    environment = probe("cpu")
-    request = Request(
-        submission=submission.absolute(),
-        shown_as=str(submission),
-        problems=(problem_id,),
-        environment=environment,
-        seed=_seed(None),
-        jobs=1,
-        cores=len(os.sched_getaffinity(0)),
-        quick=True,
-        exit_first=True,
-    )
-    with Progress(Console(stderr=True)) as progress:
-        progress.start(_totals(request))
-        record = Grader(request, progress).run()
-    if record.interrupted:
-        raise KeyboardInterrupt
-    return record.problems[0]
 
 
 def _explain(options: argparse.Namespace) -> int:

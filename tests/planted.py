@@ -866,28 +866,29 @@ FAULTS = (
         "quiz/progress.py",
         "        self.outcomes[question_id] = outcome\n        self._write()\n",
         "        self.outcomes[question_id] = outcome\n",
-        "quiz",
+        "quiz_asking",
     ),
     fault(
         "a damaged state of the quiz is overwritten",
         "state_file.py",
         "            os.replace(path, damaged)\n",
         "            pass\n",
-        "quiz",
+        "quiz_asking",
+        "hint",
     ),
     fault(
         "the quiz repeats whatever was typed, however long",
         "quiz/asking.py",
         'self.terminal.text(f"{clean(error)} (',
         'self.terminal.text(f"{error} (',
-        "quiz",
+        "quiz_asking",
     ),
     fault(
         "Ctrl-C in the quiz ends with 0",
         "quiz/asking.py",
         "            whole = False\n",
         "            pass\n",
-        "quiz",
+        "quiz_asking",
     ),
     # -- the desk: doctor, hint, explain ------------------------------------------------------
     fault(

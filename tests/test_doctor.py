@@ -1,5 +1,6 @@
 """`make doctor`: what it finds on made-up machines, and that it runs where nothing is installed."""
 
+import ast
 import os
 import re
 import subprocess
@@ -8,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from grader.desk import doctor, doctor_command
-from grader.desk.doctor import ERROR, OK, WARNING, Line, examine
+from grader.desk import doctor, doctor_command, software
+from grader.desk.doctor import examine
 from grader.desk.machine import Machine
+from grader.desk.patient import ERROR, OK, WARNING, Line, Patient
 from grader.manifest import ROOT
 from grader.render.doctor import render_line, render_sum
 
@@ -423,7 +425,7 @@ def test_lines_fit_80_columns_and_nothing_in_them_moves_the_cursor():
 def test_imports_that_end_the_process_are_told(tmp_path):
     (tmp_path / "torch.py").write_text("import os\nos.abort()\n")
     broken = Machine(ROOT, environment=dict(os.environ) | {"PYTHONPATH": str(tmp_path)})
-    line = doctor.torch(doctor.Patient(broken))
+    line = software.torch(Patient(broken))
     assert line[0] == ERROR and "died with signal 6" in line[1]
     (tmp_path / "torch.py").write_text("raise ImportError('no libcudart')\n")
     (tmp_path / "triton.py").write_text("")
@@ -451,6 +453,24 @@ def test_it_runs_where_no_package_is_installed():
     assert "is not installed for" in done.stderr and "make setup" in done.stderr
     done = start("doctor", "--what")
     assert done.returncode == 2
+
+
+READ_BY_ANY = ("machine", "patient", "software", "hardware", "surroundings", "doctor")
+
+
+def test_an_old_python_gets_to_the_line_that_says_so():
+    names = [f"desk/{name}.py" for name in (*READ_BY_ANY, "doctor_command", "__init__")]
+    for name in [*names, "render/doctor.py", "render/__init__.py", "__init__.py", "__main__.py"]:
+        text = (ROOT / "grader" / name).read_text(encoding="utf-8")
+        tree = ast.parse(text, feature_version=(3, 8))
+        imports = {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
+        ours = {m for m in imports if m.startswith("grader")} - {"grader.cli"}
+        allowed = {
+            *(f"grader.desk.{m}" for m in READ_BY_ANY),
+            "grader.desk",
+            "grader.render.doctor",
+        }
+        assert ours <= allowed | {"grader.desk.doctor_command"}, name
 
 
 def test_this_machine():

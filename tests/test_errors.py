@@ -18,7 +18,7 @@ from grader.render.message import NOT_REPORTED
 from grader.source import step_regions
 from tests.errors import pictures
 from tests.errors.causes import about_pairs, all_ids, cause, events, known, seen, written
-from tests.errors.pages import SECTIONS, pages
+from tests.errors.pages import MADE, SECTIONS, pages
 from tests.harness import model_answer
 from tests.mutants import MUTANTS
 from tests.mutants.seen import SEEN
@@ -49,7 +49,7 @@ def test_the_pages_are_up_to_date():
 @each_page
 def test_a_page_has_its_sections(id):
     text = PAGES[id]
-    assert text.startswith("<!-- made by `python -m tests.errors` -->\n\n# " + id + ": ")
+    assert text.startswith(f"{MADE}\n\n# {id}: ") and "do not edit" in MADE
     headings = [name for name in re.findall("^## (.+)$", text, re.M) if name != "The picture"]
     assert headings == list(SECTIONS)
     for section in re.split("^## .+$", text, flags=re.M)[1:]:
@@ -169,7 +169,7 @@ def test_a_page_fits_80_columns(id):
         text = render(look_up(id), color=color)
         rows = [re.sub(r"\x1b\[[0-9;]*m", "", row) for row in text.splitlines()]
         assert max(map(len, rows)) <= 80 and id in rows[0]
-        assert "made by" not in text and "](" not in text
+        assert "generated from" not in text and "](" not in text
 
 
 @pytest.fixture
@@ -189,6 +189,7 @@ def test_the_command(run):
     assert run("")[1] == out
     code, out, _ = run("--only", "2")
     assert "HALF-PRODUCTS" in out and "WINDOW-SHIFTED" not in out
+    assert run("P02")[1] == out
     code, out, err = run("P01-NOPE")
     assert (code, out) == (2, "") and err.startswith("grader: ID: got 'P01-NOPE'")
     assert run("--only", "p77")[0] == 2

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Callable, Sequence  # noqa: UP035 - see grader.desk.machine
 
-from grader.desk.doctor import ERROR, examine
+from grader.desk.doctor import examine
 from grader.desk.machine import Machine
+from grader.desk.patient import ERROR
 from grader.render.doctor import render_line, render_sum
 
 EXIT_ENVIRONMENT = 4

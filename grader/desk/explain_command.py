@@ -58,6 +58,8 @@ def look_up(
     known = page_ids(folder)
     if not known:
         raise ExplainError(f"{folder}: got no pages, expected one per cause; take the folder anew")
+    if asked is not None and asked.strip().lower() in problem_ids():
+        asked, problems = None, (asked.strip().lower(),)
     if asked is None:
         return Explanation(_listed(_read(folder / f"{INDEX}.md"), problems))
     wanted = asked.strip().upper().replace("_", "-")

@@ -14,9 +14,10 @@ import subprocess
 import sys
 import sysconfig
 import time
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Mapping  # noqa: UP035 - an old Python is to get to the line that says so
+from typing import Any
 
 _IMPORT_S = 300
 _LOOP_TURNS = 100_000  # some milliseconds

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import textwrap
-from typing import Sequence  # noqa: UP035 - see grader/desk/machine.py
+from collections.abc import Sequence
 
-from grader.desk.doctor import ERROR, OK, WARNING, Line
+from grader.desk.patient import ERROR, OK, WARNING, Line
 
 WIDTH = 80
 _COLORS = {OK: "32", WARNING: "33", ERROR: "31"}

@@ -105,6 +105,8 @@ def cause(id: str) -> Cause:
     mistake = next(iter(by_problem.values()))
     problems = tuple(sorted({*by_problem, *also}))
     note = _of_any_tile(mistake)
+    if "tile_k" in note and problems != ("p01",):
+        note += "; what p01 calls tile_k is BLOCK_N in a kernel"
     return Cause(id, mistake.title, note, mistake.help, problems=problems, **text)
 
 

@@ -10,7 +10,7 @@ from grader.manifest import ROOT, Check, Problem, load_problem, problem_ids
 from tests.errors import pictures
 from tests.errors.causes import Cause, about_pairs, all_ids, cause, events, known
 
-MADE = "<!-- made by `python -m tests.errors` -->"
+MADE = "<!-- generated from what the judge knows of this cause; do not edit -->"
 SECTIONS = ("What happened", "Why", "How to find it", "How to fix it")
 _SEED = "e1"
 _ROW = re.compile(r"^\| ([A-Z0-9-]+)(?:, \*core\*)? \| (\d+) % \| (.*) \|$", re.MULTILINE)

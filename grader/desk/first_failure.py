@@ -1,0 +1,43 @@
+"""Grades one problem up to its first failure, on the CPU: what `hint` looks at."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from rich.console import Console
+
+from grader.environment import probe
+from grader.grade import Grader, Request
+from grader.manifest import load_problem
+from grader.model import ProblemResult
+from grader.progress import Progress
+
+
+def first_failure(submission: Path, problem_id: str) -> ProblemResult:
+    """Return the result of one problem, which takes seconds; progress goes to standard error.
+
+    Raises:
+        EnvironmentFault: torch or Triton is missing.
+        KeyboardInterrupt: Ctrl-C ended it.
+    """
+    environment, seed = probe("cpu"), os.urandom(8).hex()
+    request = Request(
+        submission=submission.absolute(),
+        shown_as=str(submission),
+        problems=(problem_id,),
+        environment=environment,
+        seed=seed,
+        jobs=1,
+        cores=len(os.sched_getaffinity(0)),
+        quick=True,
+        exit_first=True,
+    )
+    problem = load_problem(problem_id)
+    cases = sum(len(problem.cases(c, seed, environment.device)) for c in problem.checks)
+    with Progress(Console(stderr=True)) as progress:
+        progress.start({problem_id: cases})
+        record = Grader(request, progress).run()
+    if record.interrupted:
+        raise KeyboardInterrupt
+    return record.problems[0]
