@@ -34,12 +34,11 @@ from parsl.jobs.error_handlers import simple_error_handler, windowed_error_handl
 
 from grader.environment import EnvironmentFault
 from grader.manifest import ROOT, ManifestError
-from grader.running import reaper, scratch, usage
+from grader.running import capacity, reaper, scratch, usage
 
 _T = TypeVar("_T")
 # Grading the nine model answers on one core takes 0.8 GiB at its peak; wrong ones take more.
 BYTES_PER_WORKER = 2 * 2**30
-_PER_GPU = 2
 # A worker's death is noticed after the first, that of this process or of a node after the second.
 _HEARTBEAT_S, _LOST_S = 3, 20
 _END_S = 30.0
@@ -184,13 +183,13 @@ def _start_by_module(executor: HighThroughputExecutor) -> None:
 def local_config(jobs: int | None, device: str, environment: Mapping[str, str]) -> Config:
     """Return the configuration for this machine: as many workers as it carries, or `jobs`.
 
-    A worker has a core, which a grading mostly uses no more than, and 2 GiB. With GPUs there are
-    two for each, which see no other: while one measures, the tests of the other run on the CPU.
+    A worker has a core, which a grading mostly uses no more than, and 2 GiB. With GPUs there is
+    one worker for each, which sees no other.
     """
-    cores = len(os.sched_getaffinity(0))
+    cores = max(1, int(capacity.cores()))
     gpus = _gpus(device, environment)
     fitting = min(cores, psutil.virtual_memory().available // BYTES_PER_WORKER)
-    workers = jobs or max(1, min(fitting, _PER_GPU * len(gpus)) if gpus else fitting)
+    workers = jobs or max(1, min(fitting, len(gpus)) if gpus else fitting)
     pinned = [gpus[number % len(gpus)] for number in range(workers)] if gpus else []
     executor = HighThroughputExecutor(
         label="here",
