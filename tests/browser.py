@@ -12,11 +12,14 @@ import json
 import os
 import select
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+from grader.running import usage
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 _DEADLINE_S = 30.0
@@ -32,6 +35,7 @@ class Browser:
     loaded, without what the page's policy forbade."""
 
     def __init__(self, program: str) -> None:
+        self._before = set(usage.descendants(os.getpid()))
         self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         theirs_in, self._to = os.pipe()
         self._from, theirs_out = os.pipe()
@@ -59,14 +63,20 @@ class Browser:
             self.send(f"{domain}.enable")
 
     def close(self) -> None:
-        """End the browser."""
+        """End the browser and all its processes: other tests look at what this one has started."""
+        # Its crash handler is a daemon: it has become a child of ours, who adopts orphans.
+        processes = set(usage.descendants(os.getpid())) - self._before
         with contextlib.suppress(AssertionError, OSError):
             self._send("Browser.close")
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        for pid in processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._process.wait()
+        for pid in processes:  # they may have become ours
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
         os.close(self._to)
         os.close(self._from)
         self._folder.cleanup()

@@ -94,8 +94,11 @@ def _source(kind: str, problem: str, number: int) -> bytes:
         return random.choice(_BROKEN).encode("latin-1")
     answer = model_answer(problem)
     if kind == "mutant":
-        mutants = [m for m in MUTANTS if m.problem == problem and not m.needs_cuda]
-        return random.choice(mutants).applied_to(answer).encode() + mark
+        edits = [m.edits for m in MUTANTS if m.problem == problem and not m.needs_cuda]
+        fitting = [e for e in edits if all(answer.count(old) == 1 for old, *_ in e)]
+        for old, new, *_ in random.choice(fitting):  # those of `given` are not the student's
+            answer = answer.replace(old, new)
+        return answer.encode() + mark
     if kind == "hostile":
         hostile = [
             entry.source

@@ -247,7 +247,7 @@ def test_what_a_small_container_cannot_hold_is_not_measured(measurement, monkeyp
 
 def test_memory_is_not_measured_where_two_workers_do_not_fit(monkeypatch):
     file, baseline = SourceFile.of("p01", b""), Timed(None, None, "x")
-    run = measure.Measurement(Bench("cpu"), baseline, file, lambda event: None)
+    run = measure.Measurement(Bench("cpu"), baseline, file, lambda event: None, REQUEST)
     monkeypatch.setattr(run, "_naive_memory", list)
     monkeypatch.setattr(run, "_submission", lambda fresh: contextlib.nullcontext())
     monkeypatch.setattr(run, "_attach", lambda worker: worker)

@@ -371,7 +371,7 @@ def test_lint_lists_every_violation_of_every_file(lint, tmp_path):
 def test_lint_of_what_is_no_submission_is_a_mistake_of_usage(lint, tmp_path):
     for folder in (tmp_path, tmp_path / "nowhere"):
         code, out, err = lint(folder)
-        assert (code, out) == (2, "") and err.startswith("grader: DIR: got ")
+        assert (code, out) == (2, "") and err.startswith("grader: DIR (SUBMISSION= of make): got ")
 
 
 def test_lint_shows_no_letter_that_a_terminal_obeys():

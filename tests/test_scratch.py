@@ -39,7 +39,8 @@ def test_a_folder_that_a_killed_process_left_is_swept_up_by_the_next(tmp_path):
 
 
 def test_only_folders_of_dead_processes_are_swept(tmp_path):
-    mine = f"grader-{os.getpid()}-{Path('/proc/self/stat').read_text().split()[21]}-abc"
+    started = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
+    mine = f"grader-{os.getpid()}-{started}-abc"
     reused = f"grader-{os.getpid()}-1-abc"  # another process had this number
     precious = tmp_path / "precious"
     for name in (mine, reused, "precious", "grader-mine", "grader-1-2-3-4", "grader-x-1-abc"):

@@ -28,15 +28,15 @@ def held(device: str, *, alone: bool, wait_s: float = WAIT_S) -> Iterator[bool]:
     It is not when others have it for `wait_s`. Something else in the lock's place does not count.
     """
     with contextlib.ExitStack() as lock:
-        with _locked(device, "gate", fcntl.LOCK_EX, wait_s) as had:
+        with _locked(f"{device}-gate", fcntl.LOCK_EX, wait_s) as had:
             kind = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
-            had = had and lock.enter_context(_locked(device, "lock", kind, wait_s))
+            had = had and lock.enter_context(_locked(device, kind, wait_s))
         yield had
 
 
 @contextlib.contextmanager
-def _locked(device: str, what: str, kind: int, wait_s: float) -> Iterator[bool]:
-    path = Path(tempfile.gettempdir()) / f"grader-{os.getuid()}-{device}.{what}"
+def _locked(name: str, kind: int, wait_s: float) -> Iterator[bool]:
+    path = Path(tempfile.gettempdir()) / f"grader-{os.getuid()}-{name}.lock"
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         fd = os.open(path, flags, 0o600)
