@@ -288,7 +288,7 @@ def test_make_targets_and_grader_commands_exist():
 # What a course makes, and this repository has not.
 OF_A_COURSE = {
     "slurm.toml", "kubernetes.py", "course.toml", "DIR/.github/workflows", "reports/ID.html",
-    "reports/ID.txt", "judge/.venv/bin/grader", "autograder.py",
+    "reports/ID.txt", "judge/.venv/bin/grader", "autograder.py", "results.json",
 }  # fmt: skip
 
 

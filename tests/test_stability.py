@@ -185,7 +185,7 @@ def test_wrong_options_are_named(run, tmp_path):
     assert "got /no/such, which is no" in run("2", "--submission", "/no/such")[2]
     assert "got the folder" in run("2", "--json", tmp_path)[2]
     code, _, err = run("2", "--json", "/no/such/file.json")
-    assert code == 2 and "--json: no such folder: /no/such" in err
+    assert code == 2 and "no such folder: /no/such" in err
 
 
 def test_a_file_that_cannot_be_written_says_so(run, tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """docs/trust.md says what holds: its counts, its limits, and tests that there are."""
 
+import json
 import re
 
 import pytest
@@ -57,3 +58,26 @@ def test_every_file_that_it_names_is_there():
     named = set(re.findall(r"`((?:tests|grader)/[\w/]+\.py)`", TEXT))
     assert len(named) > 15
     assert not [name for name in named if not (ROOT / name).is_file()]
+
+
+def test_figures_of_naive_against_itself_are_those_of_the_record():
+    path = ROOT / "docs" / "records" / "naive-against-naive-h200-2026-11-23.json"
+    measured = json.loads(path.read_text())["measurements"]
+    for empty_call, told in ((True, "in {n} measurements of seven problems,"), (False, "in {n},")):
+        found = [m["speedup"] for m in measured if m["empty_call"] is empty_call]
+        close = sum(abs(speedup - 1) <= 0.01 for speedup in found)
+        text = f"{min(found):.3f} to {max(found):.3f} {told.format(n=len(found))} {close} of them"
+        assert text in WORDS
+    assert len({m["problem"] for m in measured}) == 7
+    overheads = [m["overhead_us"]["1"] / 1000 for m in measured]
+    assert f"{min(overheads):.2f} to {max(overheads):.2f} ms" in WORDS
+
+
+def test_figures_of_calibrate_are_those_of_the_record():
+    path = ROOT / "docs" / "records" / "calibration-h200-2026-11-23.json"
+    problems = json.loads(path.read_text())["problems"]
+    spreads = {id: problem["spread_percent"] for id, problem in problems.items()}
+    low, high = min(spreads, key=spreads.get), max(spreads, key=spreads.get)
+    assert f"{spreads[low]:.1f} % ({low}) to {spreads[high]:.0f} % ({high})" in WORDS
+    naive = [problem["naive_spread_percent"] for problem in problems.values()]
+    assert f"naive's own times by {min(naive):.1f} to {max(naive):.1f} %" in WORDS
