@@ -1,4 +1,7 @@
-"""The command line: `python -m grader` with its commands. What it shows goes through `stdout`."""
+"""The command line: `python -m grader` with its commands. What it shows goes through `stdout`.
+
+Over 400 lines, for it has a short function for each of its commands.
+"""
 
 from __future__ import annotations
 
