@@ -1,15 +1,27 @@
 """As many test workers run as there are cores: each computes on one."""
 
+import contextlib
+import os
 from pathlib import Path
 
 import pytest
 import torch
 
 from grader.calibration import file as calibration_file
+from grader.running import usage
 
 torch.set_num_threads(1)
 
 collect_ignore = ["tenth"]  # files of a problem, which test_tenth_problem.py puts in their places
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_zombies():
+    """Bury what a module's tests have killed: its children are ours, who adopt orphans."""
+    yield
+    for pid in usage.descendants(os.getpid()):
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
 
 
 @pytest.fixture(autouse=True)

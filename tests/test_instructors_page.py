@@ -53,7 +53,7 @@ def test_the_commands_of_hand_out_run(tmp_path):
 def test_the_command_of_make_is_that_of_the_grader():
     (line,) = re.findall(r"^make .+$", section("Hand out"), re.MULTILINE)
     done = subprocess.run(
-        [*shlex.split(line), "-n", "PY=python3"],
+        [*shlex.split(line), "-n", "--no-print-directory", "PY=python3"],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -3,6 +3,7 @@
 import gzip
 import os
 import random
+import re
 import stat
 import struct
 import tarfile
@@ -171,7 +172,7 @@ def test_long_attributes_of_a_tar(tmp_path, count):
     path = tmp_path / "s.tar"
     path.write_bytes(block * count + bytes(1024))
     with _Bounds():
-        assert "attributes" in refusal(path)
+        assert re.search("attributes|damaged", refusal(path))  # of this or that Python
 
 
 def test_a_chain_of_attributes(tmp_path):
