@@ -25,8 +25,8 @@ from grader.calibration.file import find as find_calibration
 from grader.course import command as class_command
 from grader.desk import doctor_command, explain_command, hint_command
 from grader.desk import shown as shown_hints
-from grader.desk.first_failure import first_failure
 from grader.desk.machine import Machine
+from grader.desk.tested import tested
 from grader.environment import EnvironmentFault, probe
 from grader.grade import Grader, Request
 from grader.manifest import GIVEN, ROOT, ManifestError, load_problem, problem_ids, problems_named
@@ -324,7 +324,7 @@ def _hint(options: argparse.Namespace) -> int:
         ids,
         options.submission,
         shown,
-        functools.partial(first_failure, options.submission),
+        functools.partial(tested, options.submission),
         restart=options.restart,
     )
     stdout.show(functools.partial(hint_page.render, hint, shown.notices))

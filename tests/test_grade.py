@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+from unittest import mock
 
 import pytest
 from rich.console import Console
@@ -72,7 +73,7 @@ def whole(*problems):
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch):
+def run(tmp_path):
     """Grade three answers on a GPU that there is not; measurements are scripted."""
 
     def start(*scripts, answers=None, quick=False, progress=Progress, work=None, jailed=False):
@@ -87,9 +88,8 @@ def run(tmp_path, monkeypatch):
             quick=quick,
             jailed=jailed,
         )
-        with in_this_process(work=work):
-            children = Measuring(*scripts)
-            monkeypatch.setattr(grade, "Children", lambda: children)
+        children = Measuring(*scripts)
+        with in_this_process(work=work), mock.patch.object(grade, "Children", lambda: children):
             grader = Grader(request, progress(Console(file=io.StringIO())))
             record = grader.run()
         assert not children.scripts, "a measurement was not started"

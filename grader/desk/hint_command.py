@@ -44,7 +44,7 @@ def run(
 ) -> Hint | None:
     """Return the next hint and count it; None where nothing is left to solve.
 
-    `test` grades one problem up to its first failure; it is asked where every step has code.
+    `test` grades one problem without its measurements; it is asked where every step has code.
 
     Raises:
         ManifestError: a problem has no hints.

@@ -185,7 +185,9 @@ class Sandbox:
             waited_s = time.monotonic() - start
             if waited_s >= timeout_s:
                 return self._ended(timeout=True, waited_s=timeout_s)
-            events = dict(self._poll.poll(1000 * min(timeout_s - waited_s, _LIVENESS_S)))
+            dead = self._process.poll() is not None  # asked first: what it sent is on the channel
+            look_s = 0.0 if dead else min(timeout_s - waited_s, _LIVENESS_S)
+            events = dict(self._poll.poll(1000 * look_s))
             if self._stdout.fileno() in events:
                 self._read_output()
             if self._channel.fileno() in events:
@@ -200,7 +202,7 @@ class Sandbox:
                     self._read_output()
                     return dataclasses.replace(reply, text=self._shown(reply.text))
                 # Anything else on the channel is not an answer to this request: ignore it.
-            elif self._process.poll() is not None:  # dead, and a child of its holds the channel
+            elif dead:  # and a child of its holds the channel
                 return self._ended(timeout=False, waited_s=waited_s)
 
     def _ended(self, *, timeout: bool, waited_s: float) -> Ended:

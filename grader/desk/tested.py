@@ -1,4 +1,4 @@
-"""Grades one problem up to its first failure, on the CPU: what `hint` looks at."""
+"""Tests one problem on the CPU: what `hint` looks at."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from grader.model import ProblemResult
 from grader.progress import Progress
 
 
-def first_failure(submission: Path, problem_id: str) -> ProblemResult:
-    """Return the result of one problem, which takes seconds; progress goes to standard error.
+def tested(submission: Path, problem_id: str) -> ProblemResult:
+    """Return the result of all tests of one problem; progress goes to standard error.
+
+    One wrong case does not always tell two mistakes apart: one row of p02 is a single number.
 
     Raises:
         EnvironmentFault: torch or Triton is missing.
@@ -31,7 +33,6 @@ def first_failure(submission: Path, problem_id: str) -> ProblemResult:
         jobs=1,
         cores=len(os.sched_getaffinity(0)),
         quick=True,
-        exit_first=True,
     )
     problem = load_problem(problem_id)
     cases = sum(len(problem.cases(c, seed, environment.device)) for c in problem.checks)
