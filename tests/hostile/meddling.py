@@ -179,19 +179,23 @@ LIMITED = (
         "few descriptors for the test process", _limit("RLIMIT_NOFILE", "12, 12"), slow=True
     ),
     _at_import("no files for the test process", _limit("RLIMIT_FSIZE"), slow=True),
-    _at_import("no memory for the test process", _limit("RLIMIT_AS", "2**20, 2**20")),
+    _at_import("no memory for the test process", _limit("RLIMIT_AS", "2**20, 2**20"), slow=True),
     _at_import("no data for the test process", _limit("RLIMIT_DATA", "2**20, 2**20"), slow=True),
     _at_import("no stack for the test process", _limit("RLIMIT_STACK"), slow=True),
     _at_import("no CPU time for the test process", _limit("RLIMIT_CPU", "1, 1"), slow=True),
     _at_import("no processes for the test process", _limit("RLIMIT_NPROC"), slow=True),
 )
 OTHERS = (
-    _at_import("kills the test process at import", "os.kill(PARENT, 9)\ntime.sleep(9)\n"),
+    _at_import(
+        "kills the test process at import", "os.kill(PARENT, 9)\ntime.sleep(9)\n", slow=True
+    ),
     _at_import("the judge's folder is gone", _FOLDER),
-    _at_import("the judge's folder is gone, and so is the worker", f"{_FOLDER}os._exit(1)\n"),
+    _at_import(
+        "the judge's folder is gone, and so is the worker", f"{_FOLDER}os._exit(1)\n", slow=True
+    ),
     _at_import("stops the process that test processes are forked from", _STOP_SERVER),
     _at_import("reads the judge's events", _STEAL),
-    _at_import("a flood in the judge's pipe", _FLOOD),
+    _at_import("a flood in the judge's pipe", _FLOOD, slow=True),
 )
 
 
