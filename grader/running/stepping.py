@@ -1,0 +1,374 @@
+"""Follows one program of a kernel in Triton's interpreter, round by round of its loop over keys.
+
+The interpreter runs a kernel as a Python function, so the kernel's variables are those of a frame.
+A round begins with the product of the queries and a tile of keys, and ends when the loop around it
+comes to its head again: what the variables hold then is written down. Which of them is the running
+maximum is not this room's business; `grader.checks.rounds` finds out. Runs inside the worker.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from grader.running import rounds
+from grader.running.access import AccessMonitor
+from grader.running.given import FOLDER
+from grader.running.lineage import Rows, is_of_pairs
+from grader.running.rounds import MATRICES, MOST_ROWS, ROUND, VARIABLE, VECTORS, Head
+from grader.running.trace import PRODUCTS, SCORES, TraceShape
+from grader.running.tracer import Tracer
+
+_OUT = PRODUCTS.index("out")
+_MOST_FRAMES = 64
+
+
+class StepTracer(Tracer):
+    """A tracer that also writes down the rounds of one program."""
+
+    def __init__(
+        self,
+        shape: TraceShape,
+        memory: np.ndarray,
+        path: str,
+        source: bytes,
+        monitor: AccessMonitor,
+        steps: Steps,
+    ) -> None:
+        super().__init__(shape, memory, path, source, monitor)
+        self._steps = steps
+
+    def _launched(self, launch: Any) -> Any:
+        traced = super()._launched(launch)
+
+        def call(this: Any, *args: Any, **kwargs: Any) -> Any:
+            with self._steps.watching(getattr(this.fn, "__name__", "")):
+                return traced(this, *args, **kwargs)
+
+        return call
+
+    def _note_program(self, x: int, y: int, z: int) -> None:
+        super()._note_program(x, y, z)
+        self._steps.program_begins(x, y, z)
+
+    def _note_dot(self, a: Any, b: Any, tags_a: tuple, tags_b: tuple, size: tuple) -> int:
+        product = super()._note_dot(a, b, tags_a, tags_b, size)
+        if product == SCORES:
+            queries, keys = tags_a[0], tags_b[1]
+            if not queries.of_queries:
+                queries, keys = keys, queries
+            if (queries.operand, keys.operand) == ("q", "k"):
+                self._steps.multiplied(queries, keys, self._lines.running())
+        elif product == _OUT:
+            left = tags_a[0] is not None  # the weights are the left operand
+            weights, values = (a, tags_b[0]) if left else (b, tags_a[1])
+            self._steps.weighted(weights, values, self._lines.running(), transposed=not left)
+        return product
+
+    def _note_store(self, ptrs: Any, value: Any, mask: Any) -> None:
+        super()._note_store(ptrs, value, mask)
+        self._steps.stored()
+
+    def finish(self, results: dict[str, Any]) -> None:
+        """Write the tables; an error of the steps is one of the tracer."""
+        super().finish(results)
+        self.fault = self.fault or self._steps.fault
+
+
+class Steps:
+    """Writes the rounds of the program that a `RoundsShape` asks for into its block."""
+
+    def __init__(
+        self, shape: rounds.RoundsShape, memory: np.ndarray, path: str, source: bytes
+    ) -> None:
+        self.fault = ""  # an error of the judge's own
+        self._shape = shape
+        self._arrays = shape.arrays(memory)
+        self._head = self._arrays["head"]
+        self._loops = _Loops(path, source)
+        self._kernel, self._launches, self._program = "", 0, (0, 0, 0)
+        self._places: rounds.Places | None = None
+        self._queries: np.ndarray | None = None  # of the walk that is followed
+        self._over = False  # that walk is over
+        self._others: set[tuple[int, tuple[int, int, int]]] = set()
+        self._round = -1
+        self._keys: np.ndarray | None = None
+        self._frame: Any = None  # whose loop's head ends the round
+        self._heads: range = range(0)
+        self._level = 0  # how many loops further out than the innermost that is
+        self._open = False  # the round has not ended
+        self._segments: list[tuple[str, int]] = []
+        self._slots: dict[tuple[str, bool], int] = {}  # of variables, by name and whether a vector
+
+    # -- where a kernel is ------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def watching(self, kernel: str) -> Iterator[None]:
+        """Hear of each line that a launch of `kernel` runs."""
+        self._kernel, outer = kernel, sys.gettrace()
+        self._launches += 1
+        sys.settrace(self._called)
+        try:
+            yield
+        finally:
+            sys.settrace(outer)
+            self._program_ends()
+
+    def _called(self, frame: Any, event: str, _: Any) -> Any:
+        return self._ran if self._loops.knows(frame.f_code.co_filename) else None
+
+    def _ran(self, frame: Any, event: str, _: Any) -> Any:
+        # Before its weights have met V, no round is over: there may be a loop over head_dim.
+        if self._open and frame is self._frame and frame.f_lineno in self._heads:
+            try:
+                if self._of_round("products"):
+                    self._end_round(frame, seen=True)
+            except Exception as error:  # else it would be the kernel's
+                self._fail(error)
+        return self._ran
+
+    def _fail(self, error: Exception) -> None:
+        self.fault = f"{type(error).__name__} while a round ended: {error}"
+        self._open = False
+
+    def program_begins(self, x: int, y: int, z: int) -> None:
+        """Note which program runs from now on."""
+        self._program_ends()
+        self._program = (x, y, z)
+
+    def _program_ends(self) -> None:
+        self.stored()
+        self._over |= self._queries is not None
+        self._frame = None
+
+    # -- what it does -----------------------------------------------------------------------------
+
+    def multiplied(self, queries: Rows, keys: Rows, line: int) -> None:
+        """Begin a round: queries were multiplied with a tile of keys."""
+        if self._queries is not None and not np.array_equal(queries.ids, self._queries):
+            self._program_ends()
+        if self._over or self._queries is None:
+            if not self._wants(queries):
+                return
+            if self._over:
+                self._note_other()
+                return
+            self._begin_walk(queries)
+        assert self._queries is not None
+        if self._places is None or keys.ids.size > MOST_ROWS:
+            self._head[Head.MORE] += 1
+            return
+        again = self._keys is not None and np.array_equal(keys.ids, self._keys)
+        if again and self._round >= 0 and not self._of_round("products"):
+            self._level += 1  # a part of head_dim: the round ends with the loop around these parts
+            self._open = True
+        else:
+            self.stored()
+            self._level = 0
+            self._begin_round(keys, line)
+        self._find_loop()
+
+    def weighted(self, weights: Any, values: Rows, line: int, *, transposed: bool) -> None:
+        """Note which pairs of the round have a weight in a product with V."""
+        if self._over or self._round < 0 or self._places is None:
+            return
+        if self._keys is None or values.ids.size != self._keys.size:
+            self._note("apart", 1)
+            return
+        hidden = getattr(weights, "hidden", None)
+        taken = np.ones(weights.data.shape, bool) if hidden is None else ~hidden
+        taken = taken.T if transposed else taken
+        both = (values.ids >= 0) & (self._keys >= 0)
+        if (values.ids[both] != self._keys[both]).any() or taken.shape[0] != self._queries.size:
+            self._note("apart", 1)
+            return
+        self._places.taken[self._round, :, : taken.shape[1]] |= taken
+        self._note("products", self._of_round("products") + 1)
+        self._note("product_line", line)
+        self._note("mask_line", getattr(weights, "mask_line", 0))
+
+    def stored(self) -> None:
+        """End a round whose end was not seen, before what the kernel does with the result."""
+        if self._open:
+            self._end_round(self._frame, seen=False)
+
+    def _wants(self, queries: Rows) -> bool:
+        if self._shape.program is not None:
+            return self._program == tuple(self._shape.program)
+        return bool((queries.ids == self._shape.row).any())
+
+    def _note_other(self) -> None:
+        other = (self._launches, self._program)
+        if other not in self._others:
+            self._others.add(other)
+            self._head[Head.OTHERS] = len(self._others)
+
+    def _begin_walk(self, queries: Rows) -> None:
+        self._queries = queries.ids.copy()
+        self._others.add((self._launches, self._program))
+        self._places = self._shape.places(self._arrays, queries.ids.size)
+        if self._places is not None:
+            self._arrays["queries"][: queries.ids.size] = queries.ids
+            rounds.write_text(self._arrays["kernel"], self._kernel)
+            head = self._head
+            head[Head.X], head[Head.Y], head[Head.Z] = self._program
+            head[Head.LAUNCH], head[Head.TILE_Q] = self._launches, queries.ids.size
+
+    def _begin_round(self, keys: Rows, line: int) -> None:
+        assert self._places is not None
+        self._keys = keys.ids.copy()
+        if self._round + 1 >= self._places.most:
+            self._head[Head.MORE] += 1
+            return
+        self._round += 1
+        self._arrays["keys"][self._round] = -1
+        self._arrays["keys"][self._round, : keys.ids.size] = keys.ids
+        self._note("line", line)
+        self._open = True
+        self._head[Head.ROUNDS] = self._round + 1
+
+    def _find_loop(self) -> None:
+        """Find the loop whose head ends this round, and what is carried into it."""
+        if not self._open:
+            return
+        frames = self._loops.frames(sys._getframe(1))
+        levels = [(frame, loop) for frame in frames for loop in self._loops.around(frame)]
+        if self._level < len(levels):
+            self._frame, (first, self._heads) = levels[self._level]
+        else:  # of no loop: its end is not seen
+            self._frame, (first, self._heads) = frames[-1] if frames else None, (0, range(0))
+        if self._frame is None:
+            return
+        segment = (self._frame.f_code.co_name, first)
+        begins = segment not in self._segments
+        if begins:
+            self._segments.append(segment)
+        self._note("segment", self._segments.index(segment))
+        self._note("loop", first if self._loops.is_own(self._frame) else 0)
+        for name, handle in _tensors(self._frame) if begins else ():
+            slot = self._slot(name, handle)
+            if slot is not None:
+                self._arrays["variables"][slot, VARIABLE.index("carried")] = 1
+
+    def _end_round(self, frame: Any, *, seen: bool) -> None:
+        self._open = False
+        if frame is None or self._places is None:
+            return
+        self._note("ended", int(seen))
+        for name, handle in _tensors(frame):
+            slot = self._slot(name, handle)
+            if slot is None:
+                continue
+            values = _numbers(handle)
+            if slot < VECTORS:
+                self._places.vectors[self._round, slot] = values.reshape(-1)
+            else:
+                turned = values.shape != (self._queries.size, self._shape.head_dim)
+                index = slot - VECTORS
+                self._places.matrices[self._round, index] = values.T if turned else values
+                made = (getattr(handle, "product", None) or (None,))[0] == _OUT
+                self._arrays["variables"][slot, VARIABLE.index("of_products")] |= int(made)
+            self._arrays["present"][self._round, slot] = 1
+
+    def _slot(self, name: str, handle: Any) -> int | None:
+        """Return where a variable is kept, None where it is none of the running state."""
+        data, rows = handle.data, self._queries.size
+        vector = data.shape in ((rows,), (rows, 1), (1, rows))
+        matrix = data.shape in ((rows, self._shape.head_dim), (self._shape.head_dim, rows))
+        if not (vector or matrix) or getattr(handle, "loaded", False) or is_of_pairs(handle):
+            return None
+        if _numbers(handle) is None:
+            return None
+        key = (name, vector)
+        if key not in self._slots:
+            first, most = (0, VECTORS) if vector else (VECTORS, MATRICES)
+            taken = sum(v == vector for _, v in self._slots)
+            if taken == most:
+                return None
+            self._slots[key] = first + taken
+            rounds.write_text(self._arrays["names"][first + taken], name)
+        return self._slots[key]
+
+    def _note(self, column: str, value: int) -> None:
+        self._arrays["rounds"][self._round, ROUND.index(column)] = value
+
+    def _of_round(self, column: str) -> int:
+        return int(self._arrays["rounds"][self._round, ROUND.index(column)])
+
+
+class _Loops:
+    """The loops of the submission and of `given`, whose kernels a submission may call."""
+
+    def __init__(self, path: str, source: bytes) -> None:
+        self._path = path
+        self._of_file: dict[str, list[tuple[range, range]]] = {path: _loops(source)}
+
+    def knows(self, path: str) -> bool:
+        """Whether a file is the submission, or one of `given`."""
+        return path == self._path or path.startswith(FOLDER + os.sep)
+
+    def is_own(self, frame: Any) -> bool:
+        """Whether a frame is the submission's own."""
+        return frame.f_code.co_filename == self._path
+
+    def frames(self, frame: Any) -> list[Any]:
+        """Return the frames of known files, the innermost first."""
+        found: list[Any] = []
+        while frame is not None and len(found) < _MOST_FRAMES:
+            if self.knows(frame.f_code.co_filename):
+                found.append(frame)
+            frame = frame.f_back
+        return found
+
+    def around(self, frame: Any) -> list[tuple[int, range]]:
+        """Return first line and lines of the head of each loop that a frame is in.
+
+        The innermost comes first.
+        """
+        path = frame.f_code.co_filename
+        if path not in self._of_file:
+            with open(path, "rb") as file:
+                self._of_file[path] = _loops(file.read())
+        inside = [(w, head) for w, head in self._of_file[path] if frame.f_lineno in w]
+        function = frame.f_code.co_firstlineno
+        inside = [(w, head) for w, head in inside if w.start >= function]
+        return [(w.start, head) for w, head in sorted(inside, key=lambda l: -l[0].start)]
+
+
+def _loops(source: bytes) -> list[tuple[range, range]]:
+    """Return the lines of each loop, and those of its head."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, (ast.For, ast.While)):
+            head = range(node.lineno, max(node.body[0].lineno, node.lineno + 1))
+            found.append((range(node.lineno, (node.end_lineno or node.lineno) + 1), head))
+    return found
+
+
+def _tensors(frame: Any) -> Iterator[tuple[str, Any]]:
+    """Yield name and handle of a frame's tensors of numbers, those in tuples too."""
+    from triton import language as tl
+
+    for name, value in frame.f_locals.items():
+        if type(value) is tl.tensor:
+            yield name, value.handle
+        elif type(value) in (tuple, tl.tuple):
+            for index, part in enumerate(value):
+                if type(part) is tl.tensor:
+                    yield f"{name}[{index}]", part.handle
+
+
+def _numbers(handle: Any) -> np.ndarray | None:
+    """Return floating-point values, None where a tensor holds others."""
+    data = handle.data
+    if data.dtype.kind == "f":
+        return data
+    if data.dtype == np.uint16 and handle.dtype.name == "bf16":
+        return (data.astype(np.uint32) << 16).view(np.float32)
+    return None
