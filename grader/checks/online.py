@@ -62,6 +62,7 @@ class Oracle:
     other_head: int | None
     never: np.ndarray
     scale: float
+    seqlen_q: int
 
 
 def oracle_of(problem_id: str, case: Case, inputs: Inputs, rounds: Rounds) -> Oracle:
@@ -107,7 +108,7 @@ def oracle_of(problem_id: str, case: Case, inputs: Inputs, rounds: Rounds) -> Or
         _state(scores, counts_from <= r, held[: r + 1], flat[1], kv_planes) for r in range(count)
     ]
     never = due & ~held.any(axis=0)
-    return Oracle(tuple(states), pairs, rows, positions, other_head, never, scale)
+    return Oracle(tuple(states), pairs, rows, positions, other_head, never, scale, case.seqlen_q)
 
 
 def _counts_from(due: np.ndarray, held: np.ndarray, took: np.ndarray) -> np.ndarray:

@@ -67,8 +67,9 @@ class StepTracer(Tracer):
                 self._steps.multiplied(queries, keys, self._lines.running())
         elif product == _OUT:
             left = tags_a[0] is not None  # the weights are the left operand
-            weights, values = (a, tags_b[0]) if left else (b, tags_a[1])
-            self._steps.weighted(weights, values, self._lines.running(), transposed=not left)
+            weights, own, values = (a, tags_a[1], tags_b[0]) if left else (b, tags_b[0], tags_a[1])
+            line = self._lines.running()
+            self._steps.weighted(weights, own, values, line, transposed=not left)
         return product
 
     def _note_store(self, ptrs: Any, value: Any, mask: Any) -> None:
@@ -103,6 +104,7 @@ class Steps:
         self._heads: range = range(0)
         self._level = 0  # how many loops further out than the innermost that is
         self._open = False  # the round has not ended
+        self._carried: set[str] = set()  # into its loop
         self._segments: list[tuple[str, int]] = []
         self._slots: dict[tuple[str, bool], int] = {}  # of variables, by name and whether a vector
 
@@ -127,7 +129,7 @@ class Steps:
         # Before its weights have met V, no round is over: there may be a loop over head_dim.
         if self._open and frame is self._frame and frame.f_lineno in self._heads:
             try:
-                if self._of_round("products"):
+                if self._of_round("products") or self._of_round("apart"):
                     self._end_round(frame, seen=True)
             except Exception as error:  # else it would be the kernel's
                 self._fail(error)
@@ -165,7 +167,8 @@ class Steps:
             self._head[Head.MORE] += 1
             return
         again = self._keys is not None and np.array_equal(keys.ids, self._keys)
-        if again and self._round >= 0 and not self._of_round("products"):
+        met = self._round >= 0 and (self._of_round("products") or self._of_round("apart"))
+        if again and self._round >= 0 and not met:
             self._level += 1  # a part of head_dim: the round ends with the loop around these parts
             self._open = True
         else:
@@ -174,20 +177,25 @@ class Steps:
             self._begin_round(keys, line)
         self._find_loop()
 
-    def weighted(self, weights: Any, values: Rows, line: int, *, transposed: bool) -> None:
-        """Note which pairs of the round have a weight in a product with V."""
+    def weighted(
+        self, weights: Any, own: Rows, values: Rows, line: int, *, transposed: bool
+    ) -> None:
+        """Note which pairs of the round have a weight in a product with V.
+
+        `own` are the keys that the weights are of, `values` the rows of V that they meet.
+        """
         if self._over or self._round < 0 or self._places is None:
             return
-        if self._keys is None or values.ids.size != self._keys.size:
-            self._note("apart", 1)
-            return
+        assert self._keys is not None and self._queries is not None
         hidden = getattr(weights, "hidden", None)
         taken = np.ones(weights.data.shape, bool) if hidden is None else ~hidden
         taken = taken.T if transposed else taken
-        both = (values.ids >= 0) & (self._keys >= 0)
-        if (values.ids[both] != self._keys[both]).any() or taken.shape[0] != self._queries.size:
-            self._note("apart", 1)
+        if not np.array_equal(own.ids, self._keys) or taken.shape[0] != self._queries.size:
+            self._note("apart", 1)  # the weights of another round, for all that is known
             return
+        both = (values.ids >= 0) & (own.ids >= 0)
+        if (values.ids[both] != own.ids[both]).any():
+            self._note("mixed", 1 + int(values.ids[values.ids >= 0].min()))
         self._places.taken[self._round, :, : taken.shape[1]] |= taken
         self._note("products", self._of_round("products") + 1)
         self._note("product_line", line)
@@ -246,15 +254,11 @@ class Steps:
         if self._frame is None:
             return
         segment = (self._frame.f_code.co_name, first)
-        begins = segment not in self._segments
-        if begins:
+        if segment not in self._segments:
             self._segments.append(segment)
         self._note("segment", self._segments.index(segment))
         self._note("loop", first if self._loops.is_own(self._frame) else 0)
-        for name, handle in _tensors(self._frame) if begins else ():
-            slot = self._slot(name, handle)
-            if slot is not None:
-                self._arrays["variables"][slot, VARIABLE.index("carried")] = 1
+        self._carried = self._loops.assigned_before(self._frame, first) if first else set()
 
     def _end_round(self, frame: Any, *, seen: bool) -> None:
         self._open = False
@@ -275,10 +279,14 @@ class Steps:
                 made = (getattr(handle, "product", None) or (None,))[0] == _OUT
                 self._arrays["variables"][slot, VARIABLE.index("of_products")] |= int(made)
             self._arrays["present"][self._round, slot] = 1
+            carried = name.partition("[")[0] in self._carried
+            self._arrays["variables"][slot, VARIABLE.index("carried")] |= int(carried)
 
     def _slot(self, name: str, handle: Any) -> int | None:
         """Return where a variable is kept, None where it is none of the running state."""
-        data, rows = handle.data, self._queries.size
+        data, rows = getattr(handle, "data", None), self._queries.size
+        if not isinstance(data, np.ndarray):  # a block pointer
+            return None
         vector = data.shape in ((rows,), (rows, 1), (1, rows))
         matrix = data.shape in ((rows, self._shape.head_dim), (self._shape.head_dim, rows))
         if not (vector or matrix) or getattr(handle, "loaded", False) or is_of_pairs(handle):
@@ -307,7 +315,7 @@ class _Loops:
 
     def __init__(self, path: str, source: bytes) -> None:
         self._path = path
-        self._of_file: dict[str, list[tuple[range, range]]] = {path: _loops(source)}
+        self._of_file = {path: _File(source)}
 
     def knows(self, path: str) -> bool:
         """Whether a file is the submission, or one of `given`."""
@@ -334,21 +342,32 @@ class _Loops:
         path = frame.f_code.co_filename
         if path not in self._of_file:
             with open(path, "rb") as file:
-                self._of_file[path] = _loops(file.read())
-        inside = [(w, head) for w, head in self._of_file[path] if frame.f_lineno in w]
-        function = frame.f_code.co_firstlineno
-        inside = [(w, head) for w, head in inside if w.start >= function]
-        return [(w.start, head) for w, head in sorted(inside, key=lambda l: -l[0].start)]
+                self._of_file[path] = _File(file.read())
+        of_file, function = self._of_file[path], frame.f_code.co_firstlineno
+        inside = [l for l in of_file.loops if frame.f_lineno in l[0] and l[0].start >= function]
+        inside.sort(key=lambda loop: -loop[0].start)
+        return [(lines.start, head) for lines, head in inside]
+
+    def assigned_before(self, frame: Any, first: int) -> set[str]:
+        """Return the names that a function has as parameters or assigns before a line."""
+        code = frame.f_code
+        lines = range(code.co_firstlineno, first)
+        stores = self._of_file[code.co_filename].stores
+        return {*code.co_varnames[: code.co_argcount], *(n for n, at in stores if at in lines)}
 
 
-def _loops(source: bytes) -> list[tuple[range, range]]:
-    """Return the lines of each loop, and those of its head."""
-    found = []
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, (ast.For, ast.While)):
-            head = range(node.lineno, max(node.body[0].lineno, node.lineno + 1))
-            found.append((range(node.lineno, (node.end_lineno or node.lineno) + 1), head))
-    return found
+class _File:
+    """Lines of each loop and of its head, and name and line of each assignment."""
+
+    def __init__(self, source: bytes) -> None:
+        self.loops: list[tuple[range, range]] = []
+        self.stores: list[tuple[str, int]] = []
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, (ast.For, ast.While)):
+                head = range(node.lineno, max(node.body[0].lineno, node.lineno + 1))
+                self.loops.append((range(node.lineno, (node.end_lineno or node.lineno) + 1), head))
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                self.stores.append((node.id, node.lineno))
 
 
 def _tensors(frame: Any) -> Iterator[tuple[str, Any]]:
