@@ -38,24 +38,33 @@ class Pairs:
     """Pairs of a query of the tile and a key that went wrong, boolean, (rounds, queries, keys).
 
     `extra` were taken though not due, `again` a second time; `lost` are due and were never taken.
+    `padding` counts by round the pairs of a query and a lane past the last key that were taken.
     """
 
     extra: np.ndarray
     again: np.ndarray
     lost: np.ndarray
+    padding: np.ndarray
+
+    def any_in(self, r: int) -> bool:
+        """Whether some went wrong in a round."""
+        wrong = (self.extra, self.again, self.lost, self.padding)
+        return any(bool(pairs[r].any()) for pairs in wrong)
 
 
 @dataclasses.dataclass(frozen=True)
 class Oracle:
     """The states after each round, and which pairs went wrong in it.
 
-    `rows` says which queries of the tile exist. `positions` holds the keys of each round by their
+    `own` are the states of the pairs that the kernel took, due or not, as often as it took them:
+    what it keeps is to be told by these. `rows` says which queries of the tile exist. `positions` holds the keys of each round by their
     number in the sequence, -1 for none. `other_head` is the first round whose keys are of another
     kv head than the queries', None without one. `never` are the keys that are due, (queries, keys),
     and that no round holds. `scale` is softmax_scale.
     """
 
     states: tuple[State, ...]
+    own: tuple[State, ...]
     pairs: Pairs
     rows: np.ndarray
     positions: np.ndarray
@@ -103,12 +112,20 @@ def oracle_of(problem_id: str, case: Case, inputs: Inputs, rounds: Rounds) -> Or
     earlier = np.concatenate([np.zeros_like(took[:1]), earlier[:-1]])
     reached = np.arange(count)[:, None, None] == counts_from
     saw = (rounds.column("products") > 0)[:, None, None]
-    pairs = Pairs(extra=took & ~due, again=took & due & earlier, lost=reached & ~took & saw)
-    states = [
-        _state(scores, counts_from <= r, held[: r + 1], flat[1], kv_planes) for r in range(count)
-    ]
+    padding = (rounds.taken & (rounds.keys < 0)[:, None, :] & rows[:, None]).sum(axis=(1, 2))
+    lost = reached & ~took & saw
+    pairs = Pairs(took & ~due, took & due & earlier, lost, padding)
+    states, own = [], []
+    times = np.zeros(scores.shape)
+    for r in range(count):
+        inside = held[: r + 1].any(axis=0)
+        states.append(_state(scores, 1.0 * (counts_from <= r), inside, flat[1], kv_planes))
+        times += took[r]
+        own.append(_state(scores, times, inside, flat[1], kv_planes))
     never = due & ~held.any(axis=0)
-    return Oracle(tuple(states), pairs, rows, positions, other_head, never, scale, case.seqlen_q)
+    return Oracle(
+        tuple(states), tuple(own), pairs, rows, positions, other_head, never, scale, case.seqlen_q
+    )
 
 
 def _counts_from(due: np.ndarray, held: np.ndarray, took: np.ndarray) -> np.ndarray:
@@ -121,12 +138,13 @@ def _counts_from(due: np.ndarray, held: np.ndarray, took: np.ndarray) -> np.ndar
 
 
 def _state(
-    scores: np.ndarray, counts: np.ndarray, held: np.ndarray, values: np.ndarray, planes: np.ndarray
+    scores: np.ndarray, times: np.ndarray, held: np.ndarray, values: np.ndarray, planes: np.ndarray
 ) -> State:
-    visible = np.where(counts, scores, -np.inf)
+    """Return the state of pairs that count `times`, of keys of which some are `held`."""
+    visible = np.where(times > 0, scores, -np.inf)
     largest = visible.max(axis=1)
     safe = np.where(np.isfinite(largest), largest, 0.0)
-    weights = np.exp(visible - safe[:, None])
+    weights = times * np.exp(visible - safe[:, None])
     total = weights.sum(axis=1)
     share = weights / np.where(total > 0, total, 1.0)[:, None]
     with np.errstate(divide="ignore"):
@@ -137,10 +155,9 @@ def _state(
         here = planes == plane
         out[here] = share[here] @ values[plane]
         magnitude[here] = share[here] @ np.abs(values[plane])
-    inside = held.any(axis=0)
     return State(
         largest=largest,
-        held=np.where(inside[None, :], scores, -np.inf).max(axis=1),
+        held=np.where(held[None, :], scores, -np.inf).max(axis=1),
         lse=lse,
         out=out,
         magnitude=magnitude,

@@ -1,9 +1,8 @@
-"""Finds the running maximum, sum and accumulator among a kernel's variables, by what they hold.
+"""What a variable of a kernel is for, and whether it holds what it should after each round.
 
 A kernel may keep its maximum in units of the scores, scaled or times log2(e); it may subtract
-another number than the maximum; it may keep the accumulator divided. What counts is that the sum
-and the accumulator agree with some such reading. A variable whose numbers fit none from the first
-round on is known by its name, or by the products it is made of, and only if one alone is.
+another number than the maximum; it may keep the accumulator divided. So a maximum is compared in a
+unit, and what is relative to it with the oracle's state relative to what the kernel subtracts.
 """
 
 from __future__ import annotations
@@ -16,18 +15,13 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from grader.checks.online import Oracle, State
-from grader.running.rounds import Rounds, Variable
+from grader.checks.online import State
+from grader.running.rounds import Variable
 
 LN_2 = math.log(2.0)
-MAXIMUM_NAMES = {"running_max", "row_max", "rowmax", "m", "m_i", "mi", "m_run", "largest"}
-SUM_NAMES = {"running_sum", "row_sum", "rowsum", "l", "l_i", "li", "l_run", "total", "denominator"}
-ACCUMULATOR_NAMES = {"acc", "o", "o_i", "acc_o", "accumulator"}
-_LEAST_ROWS = 4  # from which on a common factor of a maximum is no chance
-_LIKELY = 0.03  # how far from a unit a maximum in it may be: the units are further apart
-_LEAST = 1e-30  # what is smaller has underflowed, or is about to
 # fp32 rounds in the 7th digit, and sums add up; 16-bit inputs round the weights in the 4th.
 TOLERANCES = {"fp32": 2e-4, "fp16": 2e-2, "bf16": 5e-2}
+_LEAST = 1e-37  # what is smaller underflows in fp32
 
 Reference = tuple[np.ndarray, ...]  # by round: what is subtracted, in units of the scaled scores
 
@@ -79,145 +73,46 @@ class Roles:
     factor: float | None = None
 
 
-def find_roles(rounds: Rounds, oracle: Oracle, where: Sequence[int], tolerance: float) -> Roles:
-    """Return what the variables of the rounds `where`, which lie in one loop, are for."""
-    finder = _Finder(rounds, oracle, tuple(where), tolerance)
-    roles = finder.maximum()
-    maximum = roles.maximum
-    vectors = [v for v in rounds.vectors if maximum is None or v is not maximum.variable]
-    readings = finder.readings(maximum, roles.unit)
-    best: tuple[int, Role | None, Role | None, Reference | None] = (0, None, None, None)
-    for reference in readings:
-        total = finder.best(finder.as_sum(v, reference) for v in vectors)
-        acc = finder.best(
-            finder.as_accumulator(v, reference, divided=divided)
-            for v in rounds.matrices
-            for divided in (False, True)
-        )
-        good = sum(role.right_rounds(where) for role in (total, acc) if role is not None)
-        if good > best[0]:
-            best = (good, total, acc, reference)
-    _, total, acc, reference = best
-    if reference is None and maximum is not None and roles.unit is not None:
-        reference = readings[0]
-    if reference is not None:
-        total = total or finder.sum_by_name(vectors, reference)
-        acc = acc or finder.accumulator_by_making(reference)
-    return dataclasses.replace(roles, sum=total, accumulator=acc)
-
-
 @dataclasses.dataclass(frozen=True)
-class _Finder:
-    rounds: Rounds
-    oracle: Oracle
-    where: tuple[int, ...]
+class Measure:
+    """The states that variables are compared with, for the queries `rows` of a tile.
+
+    `strayed`, (rounds, queries), are queries that should have met no key so far and have met some:
+    no sum of theirs is right. `scale` is softmax_scale.
+    """
+
+    states: tuple[State, ...]
+    rows: np.ndarray
+    strayed: np.ndarray
+    scale: float
     tolerance: float
 
-    def best(self, roles: Iterable[Role]) -> Role | None:
-        """Return the role that agrees longest, a carried one first.
-
-        What is made anew in each round is the state only if it agrees in all: the sum of a tile is
-        the running sum in the first.
-        """
-        found, most = None, (0, False)
-        for role in roles:
-            good = role.right_rounds(self.where)
-            whole = good == sum(bool(role.variable.present[r]) for r in self.where)
-            rank = good, role.variable.carried
-            if good and (role.variable.carried or (whole and good > 1)) and rank > most:
-                found, most = role, rank
-        return found
-
-    # -- the maximum ------------------------------------------------------------------------------
-
-    def maximum(self) -> Roles:
-        """Return the maximum, alone, with its unit, and the factor by which it is too large."""
-        units = self._units()
-        found: tuple[int, Roles] = (0, Roles())
-        for unit in units:
-            for held in (False, True):
-                role = self.best(
-                    self._as_maximum(v, unit, held=held) for v in self.rounds.vectors
-                )
-                good = 2 * role.right_rounds(self.where) - held if role is not None else 0
-                if role is not None and good > found[0]:
-                    plain = self._as_maximum(role.variable, unit, held=False)
-                    found = good, Roles(plain, unit=unit)
-        return found[1] if found[0] else self._off_by_a_factor(units) or self._called_maximum()
-
-    def _off_by_a_factor(self, units: list[float]) -> Roles | None:
-        """Return a maximum that one factor, the same in all rows, makes wrong."""
-        first = self.where[0]
-        largest = self.oracle.states[first].largest
-        rows = self.oracle.rows & np.isfinite(largest) & (np.abs(largest) > 1e-6)
-        for variable in self.rounds.vectors if rows.sum() >= _LEAST_ROWS else ():
-            if not variable.carried or not variable.present[first]:
-                continue
-            ratio = variable.values[first][rows] / largest[rows]
-            middle = float(np.median(ratio))
-            if middle > 0 and bool((np.abs(ratio / middle - 1.0) < self.tolerance).all()):
-                unit = min(units, key=lambda u: abs(math.log(middle / u)))
-                role = self._as_maximum(variable, unit, held=False)
-                role = dataclasses.replace(role, known=Known.FACTOR)
-                return Roles(role, unit=unit, factor=middle / unit)
-        return None
-
-    def _called_maximum(self) -> Roles:
-        variable = self._only(v for v in self.rounds.vectors if v.name in MAXIMUM_NAMES)
-        if variable is None:
-            return Roles()
-        unit = self._likely_unit(variable)
-        role = self._as_maximum(variable, unit or 1.0, held=False)
-        role = dataclasses.replace(role, known=Known.NAME, comparable=unit is not None)
-        return Roles(role, unit=unit)
-
-    def _likely_unit(self, variable: Variable) -> float | None:
-        """Return the unit that a maximum with an error in it has in most rows, if any."""
-        first = self.where[0]
-        largest = self.oracle.states[first].largest
-        rows = self.oracle.rows & np.isfinite(largest) & (np.abs(largest) > 1e-6)
-        if rows.sum() < _LEAST_ROWS:
-            return None
-        middle = float(np.median(variable.values[first][rows] / largest[rows]))
-        return next((u for u in self._units() if abs(middle / u - 1.0) < _LIKELY), None)
-
-    def _units(self) -> list[float]:
+    def units(self) -> list[float]:
         """Units in which right kernels keep the maximum: log2, natural, and not scaled."""
-        scale = abs(self.oracle.scale)
+        scale = abs(self.scale)
         return [1.0 / LN_2, 1.0, *([1.0 / scale] if scale > 1e-12 else [])]
 
-    def _as_maximum(self, variable: Variable, unit: float, *, held: bool) -> Role:
-        states = self.oracle.states
-        largest = [unit * (state.held if held else state.largest) for state in states]
+    def maximum(self, variable: Variable, unit: float, *, held: bool = False) -> Role:
+        """Compare a vector with the largest score of the keys that count, or of all `held`."""
+        largest = [unit * (state.held if held else state.largest) for state in self.states]
         allowed = [self.tolerance * (unit + np.abs(value)) for value in largest]
-        return self._role(variable, largest, allowed, [np.isfinite(x) for x in largest])
+        met = [np.isfinite(value) for value in largest]
+        return self._role(variable, largest, allowed, met, relative=False)
 
-    # -- what is relative to it -------------------------------------------------------------------
-
-    def readings(self, maximum: Role | None, unit: float | None) -> list[Reference]:
-        """Return what the kernel may subtract from scaled scores: its maximum, in some unit.
-
-        Else the true maximum, or nothing.
-        """
-        found: list[Reference] = []
-        if maximum is not None:
-            units = sorted(self._units(), key=lambda u: u != unit)  # its own first
-            values = maximum.variable.values.astype(np.float64)
-            found = [tuple(values / unit) for unit in units]
-        states = self.oracle.states
-        found.append(tuple(state.largest for state in states))
-        found.append(tuple(np.zeros_like(state.largest) for state in states))
-        return found
-
-    def as_sum(self, variable: Variable, reference: Reference) -> Role:
+    def sum(self, variable: Variable, reference: Reference) -> Role:
         """Compare a vector with the sum of the weights relative to `reference`."""
-        wanted = [_times(s, r, np.ones_like(r)) for s, r in self._after(reference)]
-        allowed = [self.tolerance * value + _LEAST for value in wanted]
-        return self._role(variable, wanted, allowed, self._met())
+        ones = np.ones(len(self.rows))
+        wanted = [_times(s, r, ones) for s, r in zip(self.states, reference, strict=True)]
+        # Zeros and subnormals: nothing to divide by is left.
+        allowed = [np.where(w < _LEAST, -1.0, self.tolerance * w) for w in wanted]
+        shown = [
+            _finite(w, _times(s, s.largest, ones)) for w, s in zip(wanted, self.states, strict=True)
+        ]
+        return self._role(variable, wanted, allowed, self._met(), shown)
 
-    def as_accumulator(self, variable: Variable, reference: Reference, *, divided: bool) -> Role:
+    def accumulator(self, variable: Variable, reference: Reference, *, divided: bool) -> Role:
         """Compare a matrix with weights times V, or with that over the sum of the weights."""
-        pairs = self._after(reference)
+        pairs = list(zip(self.states, reference, strict=True))
         if divided:
             pairs = [(state, state.lse) for state, _ in pairs]
         wanted = [_times(s, r, s.out) for s, r in pairs]
@@ -225,37 +120,14 @@ class _Finder:
             self.tolerance * _times(s, r, s.magnitude).max(axis=1, keepdims=True) + _LEAST
             for s, r in pairs
         ]
-        return self._role(variable, wanted, allowed, self._met())
-
-    def sum_by_name(self, vectors: Sequence[Variable], reference: Reference) -> Role | None:
-        """Return the one carried vector that is called as a sum is."""
-        variable = self._only(v for v in vectors if v.name in SUM_NAMES)
-        if variable is None:
-            return None
-        return dataclasses.replace(self.as_sum(variable, reference), known=Known.NAME)
-
-    def accumulator_by_making(self, reference: Reference) -> Role | None:
-        """Return the one carried matrix that is made of products with V, or called so."""
-        matrices, known = self.rounds.matrices, Known.PRODUCTS
-        variable = self._only(v for v in matrices if v.of_products)
-        if variable is None:
-            known = Known.NAME
-            variable = self._only(v for v in matrices if v.name in ACCUMULATOR_NAMES)
-        if variable is None:
-            return None
-        role = self.as_accumulator(variable, reference, divided=False)
-        return dataclasses.replace(role, known=known)
-
-    def _only(self, variables: Iterable[Variable]) -> Variable | None:
-        found = [v for v in variables if v.carried and v.present[list(self.where)].any()]
-        return found[0] if len(found) == 1 else None
-
-    def _after(self, reference: Reference) -> list[tuple[State, np.ndarray]]:
-        return list(zip(self.oracle.states, reference, strict=True))
+        shown = [
+            _finite(w, _times(s, s.largest, s.out)) for w, (s, _) in zip(wanted, pairs, strict=True)
+        ]
+        return self._role(variable, wanted, allowed, self._met(), shown)
 
     def _met(self) -> list[np.ndarray]:
         """Return by round which queries have met a key."""
-        return [np.isfinite(state.lse) for state in self.oracle.states]
+        return [np.isfinite(state.lse) for state in self.states]
 
     def _role(
         self,
@@ -263,20 +135,30 @@ class _Finder:
         wanted: Sequence[np.ndarray],
         allowed: Sequence[np.ndarray],
         met: Sequence[np.ndarray],
+        shown: Sequence[np.ndarray] | None = None,
+        *,
+        relative: bool = True,
     ) -> Role:
+        """Compare a variable with what is wanted; `shown` is what is shown in its place."""
         agrees, heard = [], []
         for r, value in enumerate(wanted):
-            got = variable.values[r].astype(np.float64)
+            got, there = variable.values[r].astype(np.float64), bool(variable.present[r])
             with np.errstate(invalid="ignore"):
-                close = np.abs(got - value) <= allowed[r]
-            nan = np.isnan(got)
+                close = np.isfinite(value) & (np.abs(got - value) <= allowed[r])
+            bad = np.isnan(got)
             if got.ndim == 2:
-                close, nan = close.all(axis=1), nan.any(axis=1)
-            rows = self.oracle.rows
-            compared = rows & met[r] & bool(variable.present[r])
-            agrees.append((close | ~compared) & ~(nan & rows & bool(variable.present[r])))
+                close, bad = close.all(axis=1), bad.any(axis=1)
+            bad = bad | self.strayed[r] if relative else bad
+            compared = self.rows & met[r] & there
+            agrees.append((close | ~compared) & ~(bad & self.rows & there))
             heard.append(compared)
-        return Role(variable, Known.NUMBERS, tuple(wanted), np.array(agrees), np.array(heard))
+        parts = tuple(shown or wanted), np.array(agrees), np.array(heard)
+        return Role(variable, Known.NUMBERS, *parts)
+
+
+def _finite(values: np.ndarray, instead: np.ndarray) -> np.ndarray:
+    """Return values, and others in their place where they are not finite."""
+    return np.where(np.isfinite(values), values, instead)
 
 
 def _times(state: State, reference: np.ndarray, values: np.ndarray) -> np.ndarray:

@@ -12,11 +12,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from grader.cases import Case
+from grader.checks.finding_roles import find_roles
 from grader.checks.online import Oracle, oracle_of
-from grader.checks.roles import TOLERANCES, Known, Role, Roles, find_roles
+from grader.checks.roles import TOLERANCES, Known, Role, Roles
 from grader.inputs import Inputs
 from grader.running.rounds import Rounds
 
+_FAR = 60.0  # in scaled scores: weights relative to a maximum so much too large underflow
 ROLES = ("maximum", "sum", "accumulator")
 
 
@@ -87,7 +89,9 @@ def _why_not(rounds: Rounds, oracle: Oracle) -> str:
     for r in np.flatnonzero(products == 0):
         others = [s for s in range(len(rounds)) if s != r]
         if any(np.isin(held[r][held[r] >= 0], held[s]).any() for s in others):
-            return "the kernel walks over keys more than once, and each walk makes a part of the state"
+            return (
+                "the kernel walks over keys more than once, and each walk makes a part of the state"
+            )
     if not products.any():
         return "no product of weights with tiles of V was seen"
     if rounds.column("apart").any():
@@ -109,7 +113,7 @@ def _part(
     """Return the first round in which the sum or the accumulator is wrong, or what led there.
 
     A maximum that is not the largest score does no harm as long as sum and accumulator are
-    relative to it; one that is too small may, later on.
+    relative to it; one that is too small may, later on, and so may one that is far too large.
     """
     behind = [r for r, s in enumerate(status) if s["sum"] is False or s["accumulator"] is False]
     if not behind:
@@ -131,7 +135,7 @@ def _part(
 
 
 def _harms(roles: Roles, r: int) -> bool:
-    """Whether a maximum that does not agree is too small, no number, or in no unit."""
+    """Whether a maximum that does not agree is too small, no number, far off, or in no unit."""
     role = roles.maximum
     if role is None:
         return False
@@ -140,4 +144,5 @@ def _harms(roles: Roles, r: int) -> bool:
     wrong = ~role.agrees[r]
     values, wanted = role.variable.values[r][wrong], role.wanted[r][wrong]
     with np.errstate(invalid="ignore"):
-        return bool((np.isnan(values) | (values < wanted)).any())
+        far = values > wanted + _FAR * (roles.unit or 1.0)
+        return bool((np.isnan(values) | (values < wanted) | far).any())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from grader.checks.correctness import ranges
+from grader.checks.roles import Known
 from grader.checks.rounds import ROLES, Compared
 from grader.running.rounds import Rounds
 from grader.running.trace import PRODUCTS, Trace
@@ -44,7 +45,16 @@ def conclusion_of(
         return "the results of these queries are right", tuple(notes)
     if never:
         return never, tuple(notes)
+    odd = next((r for r in range(len(rounds)) if is_odd(rounds, compared, r)), None)
+    if odd is not None:
+        return f"tile {odd + 1} is not what these queries need, as told there", tuple(notes)
     return "where the state parts from the oracle is not known", tuple(notes)
+
+
+def is_odd(rounds: Rounds, compared: Compared, r: int) -> bool:
+    """Whether a round took part in a way that no right kernel does."""
+    oracle = compared.oracle
+    return oracle.pairs.any_in(r) or oracle.other_head == r or bool(rounds.column("mixed")[r])
 
 
 def _parted(compared: Compared) -> str:
@@ -52,7 +62,10 @@ def _parted(compared: Compared) -> str:
     assert part is not None
     if part.round == 0:
         return "the state parts from the oracle in the first tile"
-    return f"the state agrees with the oracle until tile {part.round}, and parts in tile {part.round + 1}"
+    return (
+        f"the state agrees with the oracle up to tile {part.round}, and parts from it in tile"
+        f" {part.round + 1}"
+    )
 
 
 def _notes(rounds: Rounds, compared: Compared) -> list[str]:
@@ -67,9 +80,17 @@ def _notes(rounds: Rounds, compared: Compared) -> list[str]:
         ]
         if unknown:
             notes.append(
-                f"the judge does not know which variable is the {' and the '.join(unknown)} after"
-                " each tile, or in which units; variables without an oracle are not compared"
+                f"the judge does not know which variable is the {', the '.join(unknown)}, or in"
+                " which units, in every tile; what has no line of the oracle is not compared"
             )
+    guessed = dict.fromkeys(
+        f"{role.variable.name} is taken for the {_NAMES[name]} because of {role.known.value}"
+        for roles in compared.roles
+        for name in ROLES
+        if (role := getattr(roles, name)) is not None and role.known in (Known.NAME, Known.PRODUCTS)
+    )
+    if guessed and not compared.why_not:
+        notes.append("; ".join(guessed))
     if rounds.others:
         notes.append(
             f"{rounds.others} more programs multiply these queries with keys; PROGRAM=x,y,z shows"

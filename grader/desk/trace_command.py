@@ -204,7 +204,7 @@ def _find(
     for check, index, case in _cases(problem, wanted, seed):
         on_case(f"{check.id}:{index + 1}")
         call = _call(problem, session, check, index, case, seed)
-        if call.failure is not None or call.differences or wanted.check is not None:
+        if call.failure is not None or call.differences or wanted.number is not None:
             return call
         first = first or call
     assert first is not None
@@ -257,7 +257,9 @@ def _follow(call: _Call, session: Session, wanted: Wanted) -> TraceRecord:
     row, column = call.worst()
     lines = session.source.num_lines
     shape = RoundsShape.of(case, lines, row=row, program=wanted.program)
-    evidence = session.call(case, call.inputs, tuple(call.expected.truth), traced=True, follow=shape)
+    evidence = session.call(
+        case, call.inputs, tuple(call.expected.truth), traced=True, follow=shape
+    )
     failure = call.failure or outcome.of_call(evidence, problem.signature)
     result = "failed" if failure else "wrong" if call.differences else "right"
     told = {
@@ -293,9 +295,7 @@ def _follow(call: _Call, session: Session, wanted: Wanted) -> TraceRecord:
     )
 
 
-def _nothing_seen(
-    case: Case, result: str, row: int, program: tuple[int, int, int] | None
-) -> str:
+def _nothing_seen(case: Case, result: str, row: int, program: tuple[int, int, int] | None) -> str:
     """Say that no program was followed, and what that may mean."""
     if program is not None:
         ids = ",".join(map(str, program))
@@ -309,8 +309,8 @@ def _nothing_seen(
     if result == "failed":
         return f"the call ended before any program had multiplied {where} with a tile of keys"
     return (
-        f"no program multiplied {where} with a tile of keys: look at which rows of q each program"
-        " loads, from program_id and the strides, and at whether tl.dot multiplies them with k"
+        f"no program multiplied {where} with a tile of keys: either its loop over keys has no round,"
+        " or no program loads this row of q, or what tl.dot multiplies are not rows of q and of k"
     )
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import math
 
 import numpy as np
 
 from grader.cases import Case
 from grader.checks.correctness import ranges
-from grader.checks.roles import Known, Role
+from grader.checks.roles import Role
 from grader.checks.rounds import ROLES, Compared
 from grader.running.rounds import Rounds, Variable
 from grader.source import Source
@@ -112,7 +113,9 @@ def _of_role(
     wanted = role.wanted[r] if status is not None else None
     apart = int((~role.agrees[r]).sum()) if status is False else 0
     update = {"role": name, "agrees": status, "apart": apart}
-    return [s.model_copy(update=update) for s in _numbers(role.variable, r, corner, queries, wanted)]
+    return [
+        s.model_copy(update=update) for s in _numbers(role.variable, r, corner, queries, wanted)
+    ]
 
 
 def _numbers(
@@ -177,19 +180,27 @@ def _facts(rounds: Rounds, compared: Compared, r: int, queries: tuple[int, ...])
     if oracle.other_head is not None and r == oracle.other_head:
         told.append("its keys are of another kv head than these queries need")
     mixed = int(rounds.column("mixed")[r])
-    if mixed:
-        told.append(f"its weights met V from row {(mixed - 1) % seqlen_k} on, not V of its own keys")
+    if mixed:  # which of the two is astray is not known, nor what the mask was made for
+        told.append(
+            f"its weights met V from row {(mixed - 1) % seqlen_k} on, not V of its own keys"
+        )
+        return told
+    padding = int(oracle.pairs.padding[r])
+    if padding:
+        told.append(f"{padding} pairs of a query and a lane without a key took part")
     kinds = (
+        (oracle.pairs.again[r], "taken once more: an earlier tile had them"),
         (oracle.pairs.extra[r], "not visible, and took part"),
         (oracle.pairs.lost[r], "visible, and masked"),
-        (oracle.pairs.again[r], "taken once more: an earlier tile had them"),
     )
     for pairs, what in kinds:
         if pairs.any():
             row, key = (int(i[0]) for i in np.nonzero(pairs))
             query = _query(rounds, compared, row)
             count = int(pairs.sum())
-            pair = "pair of a query and a key is" if count == 1 else "pairs of a query and a key are"
+            pair = (
+                "pair of a query and a key is" if count == 1 else "pairs of a query and a key are"
+            )
             told.append(f"{count} {pair} {what}, such as query {query} and key {key}")
     return told
 
@@ -211,30 +222,41 @@ def parting_of(rounds: Rounds, compared: Compared, source: Source) -> Parting | 
         if role is not None
     ]
     if part.factor is not None:
-        what[0] = f"{names[0]} is {part.factor:.4g} times {_WORDS['maximum']}, in every row"
-    earlier = "agree until then" if r else "it is wrong in the first tile"
-    guessed = [
-        f"{role.variable.name} is taken for the {name} because of {role.known.value}"
-        for name, role in zip(part.roles, found, strict=True)
-        if role is not None and role.known in (Known.NAME, Known.PRODUCTS)
-    ]
-    text = "; ".join([*what, earlier, *guessed])
+        unit = compared.roles[int(rounds.column("segment")[r])].unit or 1.0
+        what[0] = f"{names[0]} is {part.factor:.4g} times {_largest(unit)}, in every row"
     lines = _lines(rounds, compared, r, names, source)
-    return Parting(number=r + 1, names=names, text=text, lines=lines)
+    return Parting(number=r + 1, names=names, text="; ".join(what), lines=lines)
+
+
+def _largest(unit: float) -> str:
+    """Name the largest score so far in a unit: natural, times log2(e), or not scaled."""
+    if unit == 1.0:
+        return "the largest scaled score so far"
+    if abs(unit * math.log(2.0) - 1.0) < 1e-9:
+        return "the largest scaled score so far times log2(e)"
+    return "the largest product of q and k so far, not scaled"
 
 
 def _lines(
     rounds: Rounds, compared: Compared, r: int, names: tuple[str, ...], source: Source
 ) -> tuple[SourceLine, ...]:
-    """Return the lines of the mask where pairs went wrong, else those that assign `names`."""
-    pairs, found = compared.oracle.pairs, []
-    if pairs.extra[r].any() or pairs.lost[r].any():
-        found.append(int(rounds.column("mask_line")[r]))
-    loop = int(rounds.column("loop")[r])
-    found += assignments(source, loop, {name.partition("[")[0] for name in names})
-    if not loop:
-        found.append(int(rounds.column("product_line")[r]))
-    return source_lines(source, found)
+    """Return the lines of the mask where it lets the wrong pairs pass, else those of `names`."""
+    pairs, loop = compared.oracle.pairs, int(rounds.column("loop")[r])
+    products = [int(rounds.column(name)[r]) for name in ("line", "product_line")]
+    mask = int(rounds.column("mask_line")[r])
+    if rounds.column("mixed")[r] or compared.oracle.other_head == r:
+        return source_lines(source, products)
+    if pairs.again[r].any():
+        return source_lines(source, [products[0], mask])
+    if pairs.any_in(r):
+        return source_lines(source, [mask or products[0]])
+    assert compared.part is not None
+    first = compared.part.roles[0] == "maximum"  # the others are relative to it
+    wanted = {name.partition("[")[0] for name in (names[:1] if first else names)}
+    found = assignments(source, loop, wanted)
+    if "accumulator" in compared.part.roles and not first:
+        found.append(products[1])  # it may be in a function that the loop calls
+    return source_lines(source, found or products[1:])
 
 
 def source_lines(source: Source, numbers: list[int]) -> tuple[SourceLine, ...]:
@@ -245,12 +267,15 @@ def source_lines(source: Source, numbers: list[int]) -> tuple[SourceLine, ...]:
 
 
 def assignments(source: Source, loop: int, names: set[str]) -> list[int]:
-    """Return the lines inside the loop that begins at a line where some name is assigned."""
-    found = []
-    for node in ast.walk(ast.parse(source.data)):
-        if isinstance(node, (ast.For, ast.While)) and node.lineno == loop:
-            for inner in ast.walk(node):
-                stores = isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store)
-                if stores and inner.id in names:
-                    found.append(inner.lineno)
-    return sorted(set(found))
+    """Return the lines inside the loop that begins at a line where some name is assigned.
+
+    What a name is set to as it is counts as that name: running_max = new_max.
+    """
+    loops = [n for n in ast.walk(ast.parse(source.data)) if isinstance(n, (ast.For, ast.While))]
+    inside = [n for node in loops if node.lineno == loop for n in ast.walk(node)]
+    plain = [n for n in inside if isinstance(n, ast.Assign) and isinstance(n.value, ast.Name)]
+    for node in plain:
+        if any(isinstance(t, ast.Name) and t.id in names for t in node.targets):
+            names = names | {node.value.id}
+    stores = [n for n in inside if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+    return sorted({n.lineno for n in stores if n.id in names})

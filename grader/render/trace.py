@@ -81,12 +81,12 @@ def _tile(tile: TileRound, parts_at: int | None, width: int) -> list[str]:
     mark = "   <- parts here" if tile.number == parts_at else ""
     line = f"   line {tile.line}" if tile.line else ""
     lines = [f"tile {tile.number}   keys {tile.keys}{line}{mark}"]
+    for fact in tile.facts[:_MOST_FACTS]:
+        lines += wrap(clean(fact), width, "  ! ")
     for shown in tile.shown:
         lines += _numbers(shown)
     if not tile.ended:
         lines.append("  (the end of this round was not seen: these are values of a later moment)")
-    for fact in tile.facts[:_MOST_FACTS]:
-        lines += wrap(clean(fact), width, "  ! ")
     return lines
 
 
@@ -119,7 +119,9 @@ def _end(record: TraceRecord, width: int) -> list[str]:
         program = record.program
         ids = f" PROGRAM={','.join(map(str, program.ids))}" if program is not None else ""
         place = f"CASE={record.check}:{record.number}"
-        lines += wrap(f"make trace P={record.problem} {place} SEED={record.seed}{ids}", width, "repeat: ")
+        lines += wrap(
+            f"make trace P={record.problem} {place} SEED={record.seed}{ids}", width, "repeat: "
+        )
     return lines
 
 

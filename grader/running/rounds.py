@@ -183,7 +183,8 @@ class Rounds:
         queries, keys = arrays["queries"][:tile_q].copy(), arrays["keys"][:count].copy()
         queries[(queries < 0) | (queries >= shape.rows)] = -1
         keys[(keys < 0) | (keys >= shape.keys)] = -1
-        width = int((keys >= 0).any(axis=0).nonzero()[0].max(initial=0)) + 1
+        used = (keys >= 0).any(axis=0) | places.taken[:count].any(axis=(0, 1))
+        width = int(used.nonzero()[0].max(initial=0)) + 1
         table = arrays["rounds"][:count].copy().clip(0, 2**31)
         for name in ("line", "loop", "mask_line", "product_line"):
             lines = table[:, ROUND.index(name)]

@@ -15,8 +15,8 @@ from grader.running.arena import MARKS, UNWRITTEN, Arena, Layout, marked
 from grader.running.evidence import CallEvidence
 from grader.running.placing import place
 from grader.running.protocol import Ended, Reply, Status, failed
-from grader.running.sandbox import Sandbox
 from grader.running.rounds import Rounds, RoundsShape
+from grader.running.sandbox import Sandbox
 from grader.running.trace import Trace, TraceShape
 from grader.source import Source
 

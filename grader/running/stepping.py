@@ -344,7 +344,11 @@ class _Loops:
             with open(path, "rb") as file:
                 self._of_file[path] = _File(file.read())
         of_file, function = self._of_file[path], frame.f_code.co_firstlineno
-        inside = [l for l in of_file.loops if frame.f_lineno in l[0] and l[0].start >= function]
+        inside = [
+            (lines, head)
+            for lines, head in of_file.loops
+            if frame.f_lineno in lines and lines.start >= function
+        ]
         inside.sort(key=lambda loop: -loop[0].start)
         return [(lines.start, head) for lines, head in inside]
 
