@@ -198,6 +198,6 @@ class _Finder:
         return dataclasses.replace(role, known=known)
 
     def _only(self, variables: Iterable[Variable]) -> Variable | None:
-        """Return the one variable that is carried from round to round, None where there are more."""
+        """Return the one variable that is carried from round to round; None where several are."""
         found = [v for v in variables if v.carried and v.present[list(self.where)].any()]
         return found[0] if len(found) == 1 else None

@@ -57,10 +57,10 @@ class Oracle:
     """The states after each round, and which pairs went wrong in it.
 
     `own` are the states of the pairs that the kernel took, due or not, as often as it took them:
-    what it keeps is to be told by these. `rows` says which queries of the tile exist. `positions` holds the keys of each round by their
-    number in the sequence, -1 for none. `other_head` is the first round whose keys are of another
-    kv head than the queries', None without one. `never` are the keys that are due, (queries, keys),
-    and that no round holds. `scale` is softmax_scale.
+    what it keeps is to be told by these. `rows` says which queries of the tile exist. `positions`
+    holds the keys of each round by their number in the sequence, -1 for none. `other_head` is the
+    first round whose keys are of another kv head than the queries', None without one. `never` are
+    the keys that are due, (queries, keys), and that no round holds. `scale` is softmax_scale.
     """
 
     states: tuple[State, ...]

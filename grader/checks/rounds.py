@@ -62,7 +62,7 @@ class Compared:
 def compare(
     problem_id: str, case: Case, inputs: Inputs, rounds: Rounds, *, wrong: bool
 ) -> Compared:
-    """Compare rounds with the oracle; with `wrong` a result of these queries is, so they may part."""
+    """Compare rounds with the oracle; they may part where a result of the queries is `wrong`."""
     oracle = oracle_of(problem_id, case, inputs, rounds)
     segments = rounds.column("segment")
     tolerance = TOLERANCES[case.dtype]

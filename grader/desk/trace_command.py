@@ -309,8 +309,9 @@ def _nothing_seen(case: Case, result: str, row: int, program: tuple[int, int, in
     if result == "failed":
         return f"the call ended before any program had multiplied {where} with a tile of keys"
     return (
-        f"no program multiplied {where} with a tile of keys: either its loop over keys has no round,"
-        " or no program loads this row of q, or what tl.dot multiplies are not rows of q and of k"
+        f"no program multiplied {where} with a tile of keys: either its loop over keys has no"
+        " round, or no program loads this row of q, or what tl.dot multiplies are not rows of q and"
+        " of k"
     )
 
 

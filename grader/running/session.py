@@ -12,12 +12,12 @@ from grader.inputs import Inputs
 from grader.manifest import Limits, Problem
 from grader.policy.operators import opened
 from grader.running.arena import MARKS, UNWRITTEN, Arena, Layout, marked
+from grader.running.blocks import RoundsBlock, TraceBlock
 from grader.running.evidence import CallEvidence
 from grader.running.placing import place
 from grader.running.protocol import Ended, Reply, Status, failed
-from grader.running.rounds import Rounds, RoundsShape
+from grader.running.rounds import RoundsShape
 from grader.running.sandbox import Sandbox
-from grader.running.trace import Trace, TraceShape
 from grader.source import Source
 
 # After a first call that did not come back, a call has this long, or ten times the slowest that
@@ -247,34 +247,6 @@ class Session:
         if isinstance(result, Ended):
             self.close()
         return CallEvidence(result=result, what=what, output=output)
-
-
-class TraceBlock:
-    """The memory in which the worker writes down what the kernels of one call do."""
-
-    def __init__(self, case: Case, source: Source) -> None:
-        self.shape = TraceShape.of(case, source.num_lines)
-        self._arena = Arena(self.shape.total_bytes)
-        self.fd = self._arena.fd
-        self.close = self._arena.close
-
-    def snapshot(self) -> Trace:
-        """Return a private copy of what was written."""
-        return Trace.of(self.shape, self._arena.memory.numpy())
-
-
-class RoundsBlock:
-    """The memory in which the worker writes down the rounds of one program."""
-
-    def __init__(self, shape: RoundsShape) -> None:
-        self.shape = shape
-        self._arena = Arena(shape.total_bytes)
-        self.fd = self._arena.fd
-        self.close = self._arena.close
-
-    def snapshot(self) -> Rounds | None:
-        """Return a private copy of what was written, None where nothing was."""
-        return Rounds.of(self.shape, self._arena.memory.numpy())
 
 
 def _write_inputs(arena: Arena, layout: Layout, inputs: Inputs) -> None:
