@@ -8,7 +8,7 @@ from grader.checks.correctness import ranges
 from grader.checks.roles import Known
 from grader.checks.rounds import ROLES, Compared
 from grader.running.rounds import Rounds
-from grader.running.trace import PRODUCTS, Trace
+from grader.running.trace import PRODUCTS, Counter, Trace
 
 _NAMES = {"maximum": "running maximum", "sum": "running sum", "accumulator": "accumulator"}
 
@@ -24,6 +24,9 @@ def conclusion_of(
     """Return the conclusion and the notes."""
     notes = _notes(rounds, compared)
     never = _never(rounds, compared, trace) if wrong else None
+    shown = trace.count(Counter.SHOWN_LINE) if trace is not None and wrong else 0
+    if shown:
+        notes.append(f"line {shown}: weights of masked keys count beside those of visible ones")
     if compared.part is not None:
         if never:
             notes.append(never)

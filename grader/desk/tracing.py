@@ -20,9 +20,9 @@ _CORNER = (2, 4)  # rows and columns of an accumulator that are shown
 _MOST_OTHERS = 4  # variables that are shown though nobody knows what they are for
 _MOST_LINES = 4
 _WORDS = {
-    "maximum": "the largest score of the keys so far",
-    "sum": "the sum of the weights so far",
-    "accumulator": "weights times V so far",
+    "maximum": "the largest score of the visible keys so far",
+    "sum": "the sum of the weights of the visible keys so far",
+    "accumulator": "the sum of weights times V over the visible keys so far",
 }
 
 
@@ -217,13 +217,13 @@ def parting_of(rounds: Rounds, compared: Compared, source: Source) -> Parting | 
     r, found = part.round, [compared.role(rounds, part.round, name) for name in part.roles]
     names = tuple(role.variable.name for role in found if role is not None)
     what = [
-        f"{role.variable.name} is not {_WORDS[name]}"
-        for name, role in zip(part.roles, found, strict=True)
-        if role is not None
+        f"{name} is not {_WORDS[role]}" for name, role in zip(names, part.roles, strict=True)
     ]
     if part.factor is not None:
         unit = compared.roles[int(rounds.column("segment")[r])].unit or 1.0
         what[0] = f"{names[0]} is {part.factor:.4g} times {_largest(unit)}, in every row"
+    if part.roles[0] == "maximum":  # the others are relative to it
+        what[1:] = [f"with it {' and '.join(names[1:])} part"] if names[1:] else []
     lines = _lines(rounds, compared, r, names, source)
     return Parting(number=r + 1, names=names, text="; ".join(what), lines=lines)
 
