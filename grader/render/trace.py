@@ -50,7 +50,7 @@ def _head(record: TraceRecord, width: int) -> list[str]:
         lines += wrap(text, width, "  program  ")
         queries = " and ".join(map(str, program.shown_queries))
         plural = "queries" if len(program.shown_queries) > 1 else "query"
-        text = f"{plural} {queries}, columns {program.columns} of what has a row per query"
+        text = f"{plural} {queries}, columns {program.columns} of V"
         lines += wrap(text, width, "  shown    ")
     return lines
 
@@ -74,7 +74,7 @@ def _left_out(tiles: list[TileRound]) -> str:
     compared = [s.agrees for tile in tiles for s in tile.shown if s.role is not None]
     if compared and all(compared):
         return f"{which} agree{'s' if first == last else ''} with the oracle"
-    return f"{which} not shown"
+    return f"{which} {'is' if first == last else 'are'} not shown"
 
 
 def _tile(tile: TileRound, parts_at: int | None, width: int) -> list[str]:
