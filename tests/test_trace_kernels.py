@@ -90,7 +90,9 @@ def test_a_right_kernel_that_is_written_otherwise_agrees(problem, name):
 
 def test_three_passes_are_not_compared_right_or_wrong():
     source = unusual("p03", "three passes")
-    wrong = source.replace("largest + tl.log(total)", "largest").replace("p = tl.exp(scores", "p = tl.exp(0.9 * scores")
+    wrong = source.replace("largest + tl.log(total)", "largest").replace(
+        "p = tl.exp(scores", "p = tl.exp(0.9 * scores"
+    )
     assert wrong != source
     for text, result in ((source, "right"), (wrong, "wrong")):
         record = trace("p03", text, "plain:1")
@@ -169,18 +171,34 @@ def without_sinks(case):
 
 WRONG = [
     ("p03", "acc not rescaled", "plain:2", {"rescale_acc": False}, {"acc"}, "acc = "),
-    ("p03", "sum not rescaled", "plain:2", {"rescale_sum": False}, {"running_sum"}, "running_sum ="),
+    (
+        "p03",
+        "sum not rescaled",
+        "plain:2",
+        {"rescale_sum": False},
+        {"running_sum"},
+        "running_sum =",
+    ),
     ("p04", "sum not rescaled", "plain:2", {"rescale_sum": False}, {"running_sum"}, "fold_tile"),
     ("p06", "acc not rescaled", "plain:2", {"rescale_acc": False}, {"acc"}, "fold_tile"),
     ("p04", "diagonal tile not masked", "plain:2", {"visible": everything}, None, "scores = "),
     ("p06", "window one larger", "window:2", {"visible": shifted}, None, "visible = "),
-    ("p06", "left edge of the window forgotten", "window:2", {"visible": causal}, None, "visible ="),
+    (
+        "p06",
+        "left edge of the window forgotten",
+        "window:2",
+        {"visible": causal},
+        None,
+        "visible =",
+    ),
     ("p07", "sinks ignored", "sinks:1", {"visible": without_sinks}, None, "visible = "),
 ]
 
 
 @pytest.mark.parametrize(
-    ("problem", "name", "place", "mistake", "names", "line"), WRONG, ids=[f"{w[0]} {w[1]}" for w in WRONG]
+    ("problem", "name", "place", "mistake", "names", "line"),
+    WRONG,
+    ids=[f"{w[0]} {w[1]}" for w in WRONG],
 )
 def test_a_wrong_kernel_parts_where_a_walk_in_numpy_does(
     problem, name, place, mistake, names, line
@@ -207,7 +225,10 @@ def test_a_maximum_that_is_not_carried_parts_where_it_falls():
     assert record.parting is not None and record.parting.names[0] == "running_max"
     assert record.parting.number == first_wrong_tile(record, Mistake(carry_max=False)) == 2
     assert "largest score of the visible keys" in record.parting.text
-    assert {shown.text.partition(" ")[0] for shown in record.parting.lines} == {"new_max", "running_max"}
+    assert {shown.text.partition(" ")[0] for shown in record.parting.lines} == {
+        "new_max",
+        "running_max",
+    }
 
 
 def test_a_scale_that_is_missing_is_told_as_a_factor():

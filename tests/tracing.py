@@ -65,9 +65,7 @@ def first_wrong_tile(record: TraceRecord, mistake: Mistake) -> int | None:
     program = record.program
     group = case.num_q_heads // case.num_kv_heads
     q = tensors["q"][program.batch, program.head].double().numpy()
-    k, v = (
-        tensors[n][program.batch, program.head // group].double().numpy() for n in ("k", "v")
-    )
+    k, v = (tensors[n][program.batch, program.head // group].double().numpy() for n in ("k", "v"))
     rows = numbers_of(program.queries)
     due = due_pairs(problem.id, case)
     scores = case.kwargs.get("softmax_scale", 1 / math.sqrt(case.head_dim)) * q[rows] @ k.T

@@ -37,7 +37,7 @@ def conclusion_of(
     if compared.agrees_throughout and not rounds.more:
         agrees = f"the state agrees with the oracle {tiles}"
         if not wrong:
-            return f"{agrees}, and so does the result", tuple(notes)
+            return f"{agrees}, and so does the result of these queries", tuple(notes)
         if never:
             return f"{agrees}, of the keys that were visited; {never}", tuple(notes)
         return (

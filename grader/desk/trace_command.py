@@ -134,6 +134,7 @@ def run(
     Raises:
         TraceError: there is no such case.
     """
+    _expect_case(problem, wanted, seed)
     source = read_source(problem, submission)
     if source.verdict is not None:
         return _unusable(problem, source, seed)
@@ -170,8 +171,11 @@ class _Call:
     def worst(self) -> tuple[int, int]:
         """Return the row of q, over batch and heads, of the worst element, and its column.
 
-        Where all is right: the last query, which no other sees more keys than in most problems.
+        Where all is right: the last query. Where nothing came back, -1: that of the program that
+        ran last is not known.
         """
+        if self.failure is not None:
+            return -1, 0
         if not self.differences:
             return self.case.seqlen_q - 1, 0
         name = self.differences[0].name
@@ -215,16 +219,21 @@ def _cases(problem: Problem, wanted: Wanted, seed: str) -> Iterator[tuple[Check,
     for check in problem.checks:
         if _why_not(check) is not None or wanted.check not in (None, check.id):
             continue
-        cases = problem.cases(check, seed, "cpu")
-        if wanted.number is not None and wanted.number - 1 not in cases:
-            numbers = ", ".join(f"{index + 1} ({case})" for index, case in cases.items())
-            raise TraceError(
-                f"--case: got {check.id}:{wanted.number}, and the cases of {check.id} that run"
-                f" without a GPU are {numbers}"
-            )
-        for index, case in cases.items():
+        for index, case in problem.cases(check, seed, "cpu").items():
             if wanted.number in (None, index + 1) and traceable(case):
                 yield check, index, case
+
+
+def _expect_case(problem: Problem, wanted: Wanted, seed: str) -> None:
+    """Refuse the number of a case that there is not, or that runs on a GPU alone."""
+    if wanted.check is None or next(_cases(problem, wanted, seed), None) is not None:
+        return
+    cases = problem.cases(problem.check(wanted.check), seed, "cpu")
+    numbers = "; ".join(f"{index + 1}: {case}" for index, case in cases.items())
+    raise TraceError(
+        f"--case: got {wanted.check}:{wanted.number}, and the cases of {wanted.check} that run"
+        f" without a GPU are {numbers}"
+    )
 
 
 def _why_not(check: Check) -> str | None:
@@ -275,7 +284,7 @@ def _follow(call: _Call, session: Session, wanted: Wanted) -> TraceRecord:
     rounds = evidence.rounds
     if rounds is None or not (rounds.queries >= 0).any():
         asked = (row, wanted.program)
-        return TraceRecord(**told, conclusion=_nothing_seen(case, result, *asked))
+        return TraceRecord(**told, conclusion=_nothing_seen(case, *asked))
     wrong = call.are_wrong(rounds.queries)
     compared = compare(problem.id, case, call.inputs, rounds, wrong=wrong)
     corner = tracing.Corner.of(case, rounds, compared, (row, column))
@@ -295,7 +304,7 @@ def _follow(call: _Call, session: Session, wanted: Wanted) -> TraceRecord:
     )
 
 
-def _nothing_seen(case: Case, result: str, row: int, program: tuple[int, int, int] | None) -> str:
+def _nothing_seen(case: Case, row: int, program: tuple[int, int, int] | None) -> str:
     """Say that no program was followed, and what that may mean."""
     if program is not None:
         ids = ",".join(map(str, program))
@@ -303,11 +312,11 @@ def _nothing_seen(case: Case, result: str, row: int, program: tuple[int, int, in
             f"program {ids} multiplied no tile of queries with a tile of keys: is it in the grid,"
             " and do your kernels multiply tiles of q and k with tl.dot?"
         )
+    if row < 0:
+        return "the call ended before any program had multiplied queries with a tile of keys"
     plane, query = divmod(row, case.seqlen_q)
     batch, head = divmod(plane, case.num_q_heads)
     where = f"query {query} of head {head}, batch entry {batch},"
-    if result == "failed":
-        return f"the call ended before any program had multiplied {where} with a tile of keys"
     return (
         f"no program multiplied {where} with a tile of keys: either its loop over keys has no"
         " round, or no program loads this row of q, or what tl.dot multiplies are not rows of q and"

@@ -216,9 +216,7 @@ def parting_of(rounds: Rounds, compared: Compared, source: Source) -> Parting | 
         return None
     r, found = part.round, [compared.role(rounds, part.round, name) for name in part.roles]
     names = tuple(role.variable.name for role in found if role is not None)
-    what = [
-        f"{name} is not {_WORDS[role]}" for name, role in zip(names, part.roles, strict=True)
-    ]
+    what = [f"{name} is not {_WORDS[role]}" for name, role in zip(names, part.roles, strict=True)]
     if part.factor is not None:
         unit = compared.roles[int(rounds.column("segment")[r])].unit or 1.0
         what[0] = f"{names[0]} is {part.factor:.4g} times {_largest(unit)}, in every row"

@@ -54,8 +54,9 @@ VARIABLE = ("carried", "of_products")
 class RoundsShape:
     """What is to be followed, and the sizes by which numbers are checked.
 
-    `row` is a row of q over batch and heads: the first program that holds it is followed. With
-    `program` it is that program, whatever it holds first.
+    `row` is a row of q over batch and heads: the first program that holds it is followed; with -1
+    all are, and the last is what is left. With `program` it is that program, whatever it holds
+    first.
     """
 
     rows: int

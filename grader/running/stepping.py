@@ -155,7 +155,7 @@ class Steps:
         if self._over or self._queries is None:
             if not self._wants(queries):
                 return
-            if self._over:
+            if self._over and not self._follows_all:
                 self._note_other()
                 return
             self._begin_walk(queries)
@@ -206,7 +206,12 @@ class Steps:
     def _wants(self, queries: Rows) -> bool:
         if self._shape.program is not None:
             return self._program == tuple(self._shape.program)
-        return bool((queries.ids == self._shape.row).any())
+        return self._follows_all or bool((queries.ids == self._shape.row).any())
+
+    @property
+    def _follows_all(self) -> bool:
+        """Whether each walk takes the place of the one before it."""
+        return self._shape.program is None and self._shape.row < 0
 
     def _note_other(self) -> None:
         other = (self._launches, self._program)
@@ -215,6 +220,11 @@ class Steps:
             self._head[Head.OTHERS] = len(self._others)
 
     def _begin_walk(self, queries: Rows) -> None:
+        if self._places is not None:  # of an earlier walk
+            for name in ("head", "queries", "rounds", "present"):
+                self._arrays[name][:] = 0
+            self._places.taken[: self._round + 1] = 0
+        self._over, self._round, self._keys = False, -1, None
         self._queries = queries.ids.copy()
         self._others.add((self._launches, self._program))
         self._places = self._shape.places(self._arrays, queries.ids.size)
