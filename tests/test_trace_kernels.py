@@ -1,5 +1,7 @@
 """`make trace` on kernels: right ones never part, wrong ones part where a walk in numpy does."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -8,7 +10,7 @@ from tests import mutants
 from tests.forked import forked_workers
 from tests.harness import model_answer, whole_answer
 from tests.mutants.forward import ACC, DIVIDE, NEW_MAX, SUM
-from tests.tracing import Mistake, first_wrong_tile, trace
+from tests.tracing import Mistake, first_wrong_tile, numbers_of, trace
 from tests.unusual import ANSWERS
 
 AGREES = "the state agrees with the oracle after"
@@ -191,6 +193,7 @@ WRONG = [
         None,
         "visible =",
     ),
+    ("p06", "window ignored", "window:2", {"visible": causal}, None, "scores = "),
     ("p07", "sinks ignored", "sinks:1", {"visible": without_sinks}, None, "visible = "),
 ]
 
@@ -259,3 +262,80 @@ def test_nan_in_rows_without_a_key_is_seen_where_it_begins():
     record = trace("p06", mutant("p06", "no safe maximum"), "window:1")
     assert record.parting.number == 1
     assert any("nan" in s.yours for s in record.rounds[0].shown)
+
+
+def test_a_maximum_that_never_moves_parts_and_nothing_agrees_with_infinity():
+    record = trace("p03", mutant("p03", "running max forgotten"), "plain:1")
+    assert (record.parting.number, record.parting.names) == (1, ("running_max",))
+    second = {s.name: s.agrees for s in record.rounds[1].shown}
+    assert second == {"running_max": False, "running_sum": False, "acc": False}
+
+
+def test_a_tile_that_is_visited_twice_counts_where_it_was_taken():
+    """Sinks in the window are masked in one of the two visits; which is the kernel's choice."""
+    for case in ("overlap:1", "overlap:2"):
+        record = trace("p07", unusual("p07", "constants"), case)
+        assert (record.result, record.parting) == ("right", None)
+        assert all(s.agrees for s in of_roles(record))
+
+
+def test_keys_that_are_counted_twice_part_in_the_second_visit():
+    record = trace("p07", mutant("p07", "sinks in the window counted twice"), "overlap")
+    assert record.result == "wrong" and record.parting is not None
+    (fact,) = (f for f in record.rounds[record.parting.number - 1].facts if "once more" in f)
+    key = int(fact.rpartition(" ")[2])
+    held = [tile.number for tile in record.rounds if key in numbers_of(tile.keys)]
+    assert record.parting.number == held[1]
+
+
+def test_what_a_loop_makes_anew_is_not_taken_for_the_state():
+    """The sum of one tile is the running sum in the first, and no other is right there."""
+    source = changed(
+        "p03",
+        (SUM, "tile_sum = tl.sum(p, 1)\n        running_sum = running_sum * rescale + tile_sum"),
+        (
+            "scores * scale_log2 - new_max[:, None])",
+            "scores * scale_log2 - new_max[:, None]) * 1.0",
+        ),
+        (
+            "        new_max = tl.maximum(running_max",
+            "        running_sum += tl.where(running_max == float('-inf'), 0.0, 0.5)\n"
+            "        new_max = tl.maximum(running_max",
+        ),
+    )
+    record = trace("p03", source, "plain:1")
+    assert (record.parting.number, record.parting.names) == (2, ("running_sum",))
+    begun = changed(
+        "p03",
+        (SUM, "tile_sum = tl.sum(p, 1)\n        running_sum = running_sum + tile_sum + 1.0"),
+    )
+    record = trace("p03", begun, "plain:1")
+    assert (record.parting.number, record.parting.names) == (1, ("running_sum",))
+
+
+def with_other_names(source):
+    kernel = source.index("def _attention_kernel(")
+    head, body = source[:kernel], source[kernel:]
+    for old, new in (("running_max", "aa"), ("running_sum", "bb"), ("acc", "cc")):
+        body = re.sub(rf"\b{old}\b", new, body)
+    return head + body
+
+
+def test_names_do_not_matter_where_the_numbers_tell():
+    record = trace("p03", with_other_names(mutant("p03", "sum not rescaled")), "plain:1")
+    assert (record.parting.number, record.parting.names) == (2, ("bb",))
+    assert {s.name for s in of_roles(record)} == {"aa", "bb", "cc"} and record.notes == ()
+
+
+def test_what_is_not_known_is_shown_by_its_name_and_not_compared():
+    record = trace("p03", with_other_names(mutant("p03", "exp of scores in log2")), "plain:1")
+    shown = {s.name: s for s in record.rounds[0].shown}
+    assert shown["aa"].role == "maximum" and shown["aa"].agrees
+    assert shown["bb"].role is None and shown["bb"].agrees is None and shown["bb"].oracle is None
+    assert any("does not know which variable is the running sum" in note for note in record.notes)
+    assert record.parting is None or "bb" not in record.parting.names
+
+
+def test_of_a_check_the_first_wrong_case_is_traced():
+    record = trace("p03", mutant("p03", "strides of k for v"), "layouts")
+    assert (record.check, record.number, record.result) == ("layouts", 3, "wrong")

@@ -147,8 +147,7 @@ def _state(
     weights = times * np.exp(visible - safe[:, None])
     total = weights.sum(axis=1)
     share = weights / np.where(total > 0, total, 1.0)[:, None]
-    with np.errstate(divide="ignore"):
-        lse = safe + np.log(total)
+    lse = safe + np.log(total)
     out = np.empty((len(scores), values.shape[-1]))
     magnitude = np.empty_like(out)
     for plane in np.unique(planes):

@@ -143,8 +143,7 @@ class Measure:
         agrees, heard = [], []
         for r, value in enumerate(wanted):
             got, there = variable.values[r].astype(np.float64), bool(variable.present[r])
-            with np.errstate(invalid="ignore"):
-                close = np.isfinite(value) & (np.abs(got - value) <= allowed[r])
+            close = np.isfinite(value) & (np.abs(got - value) <= allowed[r])
             bad = np.isnan(got)
             if got.ndim == 2:
                 close, bad = close.all(axis=1), bad.any(axis=1)
@@ -164,7 +163,6 @@ def _finite(values: np.ndarray, instead: np.ndarray) -> np.ndarray:
 def _times(state: State, reference: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Return values times the sum of the weights relative to `reference`; 0 without a key."""
     met = np.isfinite(state.lse)
-    with np.errstate(over="ignore", invalid="ignore"):
-        total = np.exp(np.where(met, state.lse, 0.0) - np.where(met, reference, 0.0))
-        total = np.where(met, total, 0.0)
-        return values * (total[:, None] if values.ndim == 2 else total)
+    total = np.exp(np.where(met, state.lse, 0.0) - np.where(met, reference, 0.0))
+    total = np.where(met, total, 0.0)
+    return values * (total[:, None] if values.ndim == 2 else total)

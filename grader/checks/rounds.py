@@ -63,6 +63,13 @@ def compare(
     problem_id: str, case: Case, inputs: Inputs, rounds: Rounds, *, wrong: bool
 ) -> Compared:
     """Compare rounds with the oracle; they may part where a result of the queries is `wrong`."""
+    with np.errstate(all="ignore"):  # what a wrong kernel holds may be infinite, or no number
+        return _compare(problem_id, case, inputs, rounds, wrong=wrong)
+
+
+def _compare(
+    problem_id: str, case: Case, inputs: Inputs, rounds: Rounds, *, wrong: bool
+) -> Compared:
     oracle = oracle_of(problem_id, case, inputs, rounds)
     segments = rounds.column("segment")
     tolerance = TOLERANCES[case.dtype]
@@ -143,6 +150,5 @@ def _harms(roles: Roles, r: int) -> bool:
         return True
     wrong = ~role.agrees[r]
     values, wanted = role.variable.values[r][wrong], role.wanted[r][wrong]
-    with np.errstate(invalid="ignore"):
-        far = values > wanted + _FAR * (roles.unit or 1.0)
-        return bool((np.isnan(values) | (values < wanted) | far).any())
+    far = values > wanted + _FAR * (roles.unit or 1.0)
+    return bool((np.isnan(values) | (values < wanted) | far).any())
