@@ -17,7 +17,7 @@ WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 1); [ $$n -gt 8 ] && n=8; echo
 # end of course
 
 .DEFAULT_GOAL := help
-.PHONY: help setup grade hint explain lint quiz doctor submit
+.PHONY: help setup grade hint trace explain lint quiz doctor submit
 .PHONY: bench release test check seeds hostile planted clean
 
 help: ## list the targets
@@ -36,6 +36,7 @@ help: ## list the targets
 	@echo "  SHAPES=names         shapes to time: growth, or 1,64,8,8192,128,w=128,s=4"
 	@echo "  PLOT=dir             draw plots              BENCH=...  more options of the benchmark"
 # end of course
+	@echo "  CASE=window:2        trace: a check, and which of its cases   PROGRAM=1,0,0  which"
 	@echo "  ID=P06-WINDOW-SHIFTED  the cause to explain (none: list them all, or those of P=)"
 	@echo "  TOPIC=softmax        quiz: one topic         LEVEL=hard  one level"
 	@echo "  RESTART=1            quiz, hint: begin anew"
@@ -69,6 +70,11 @@ grade: $(READY) ## grade your answers and print the score report
 hint: $(READY) ## give the next hint of the first step that is not solved; never counted against you
 	@"$(PY)" -m grader hint --submission "$(SUBMISSION)" $(if $(P),--only "$(P)") \
 	  $(if $(RESTART),--restart)
+
+trace: $(READY) ## show one program of your kernel tile by tile: P=p06 CASE=window:2
+	@"$(PY)" -m grader trace --submission "$(SUBMISSION)" $(if $(P),--only "$(P)") \
+	  $(if $(CASE),--case "$(CASE)") $(if $(PROGRAM),--program "$(PROGRAM)") \
+	  $(if $(SEED),--seed "$(SEED)") $(if $(JSON),--json "$(JSON)")
 
 explain: $(READY) ## explain a cause that the report names: ID=P06-WINDOW-SHIFTED
 	@"$(PY)" -m grader explain $(if $(ID),"$(ID)") $(if $(P),--only "$(P)")

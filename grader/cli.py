@@ -23,7 +23,7 @@ from grader.calibration import command as calibrate
 from grader.calibration.file import Calibration, changed_versions
 from grader.calibration.file import find as find_calibration
 from grader.course import command as class_command
-from grader.desk import doctor_command, explain_command, hint_command
+from grader.desk import doctor_command, explain_command, hint_command, trace_command
 from grader.desk import shown as shown_hints
 from grader.desk.machine import Machine
 from grader.desk.tested import tested
@@ -41,11 +41,13 @@ from grader.render import explain as explain_page
 from grader.render import hint as hint_page
 from grader.render import release as release_report
 from grader.render import submit as submit_report
+from grader.render import trace as trace_page
 from grader.running import capacity, inspection
 from grader.source import read_source
 from grader.stability import command as stability
 from grader.state_file import state_path
 from grader.submit import command as submit
+from grader.whole_file import write_whole
 
 EXIT_USAGE = 2
 EXIT_ENVIRONMENT = 4
@@ -70,6 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "release": _release,
         "class": _class,
         "hint": _hint,
+        "trace": _trace,
         "explain": _explain,
         "doctor": _doctor,
     }
@@ -328,6 +331,27 @@ def _hint(options: argparse.Namespace) -> int:
         restart=options.restart,
     )
     stdout.show(functools.partial(hint_page.render, hint, shown.notices))
+    return scoring.EXIT_FULL_MARKS
+
+
+def _trace(options: argparse.Namespace) -> int:
+    """Show one program of a kernel tile by tile; return 0, whatever it shows."""
+    problem = load_problem(trace_command.expect_traceable(problems_named(options.only)))
+    wanted = trace_command.Wanted.of(problem, options.case, options.program)
+    seed = _seed(options.seed)
+    _expect_folder(options.submission, "--submission (SUBMISSION= of make)")
+    _expect_place(options.json, "--json")
+    _heed_interrupts()
+    probe("cpu")
+    with Console(stderr=True).status("starting") as status:
+        record = trace_command.run(problem, options.submission, wanted, seed, status.update)
+    stdout.show(functools.partial(trace_page.render, record))
+    if options.json is not None:
+        try:
+            write_whole(options.json, record.to_json())
+        except OSError as error:
+            why = f"--json: cannot write {options.json}: {error.strerror}"
+            raise EnvironmentFault(why) from None
     return scoring.EXIT_FULL_MARKS
 
 

@@ -12,7 +12,7 @@ from typing import NoReturn
 from grader import __version__, exports, report
 from grader.calibration import command as calibrate
 from grader.course import command as course
-from grader.desk import doctor_command, explain_command, hint_command
+from grader.desk import doctor_command, explain_command, hint_command, trace_command
 from grader.manifest import PROBLEMS
 from grader.package import command as package
 from grader.quiz.questions import LEVELS
@@ -34,6 +34,8 @@ _OF_MAKE = {
     "topic": "TOPIC",
     "level": "LEVEL",
     "restart": "RESTART",
+    "case": "CASE",
+    "program": "PROGRAM",
 }
 _ABOUT = re.compile(rf"^((?:argument )?(?:-x/)?--({'|'.join(_OF_MAKE)})( \S+)?)(?=: )")
 
@@ -133,6 +135,10 @@ def parser_of(runs: Mapping[str, Callable[[argparse.Namespace], int]]) -> argpar
     hint_command.add_options(hint)
     _add_submission(hint)
     hint.set_defaults(run=runs["hint"])
+    traced = commands.add_parser("trace", help="show one program of a kernel, tile by tile")
+    trace_command.add_options(traced)
+    _add_submission(traced)
+    traced.set_defaults(run=runs["trace"])
     explained = commands.add_parser("explain", help="explain a cause that the report names")
     explain_command.add_options(explained)
     explained.set_defaults(run=runs["explain"])

@@ -24,7 +24,7 @@ _TOP = {
 }  # fmt: skip
 _DOCS = {
     "docs/grading.md", "docs/glossary.md", "docs/making-it-fast.md", "docs/source-policy.md",
-    "docs/record.schema.json",
+    "docs/record.schema.json", "docs/tracing.md",
 }  # fmt: skip
 _WHOLE = re.compile(
     r"(grader|reference)/[\w/]+\.(py|html)|docs/quiz/[\w-]+\.(md|toml)"

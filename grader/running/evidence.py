@@ -7,6 +7,7 @@ import dataclasses
 import torch
 
 from grader.running.protocol import Ended, Reply
+from grader.running.rounds import Rounds
 from grader.running.trace import Trace
 
 
@@ -22,7 +23,8 @@ class CallEvidence:
     bytes that the judge had put there; `left_over`, where they have those of other memory that
     nobody wrote, or what was made of those; `overwritten`, the first input that was written to;
     `changed`, what was written outside of all tensors; `trace`, what its kernels did, where that
-    was asked for and could be seen.
+    was asked for and could be seen. `rounds`, those of one program that was followed, are there
+    for a call that did not come back too, as far as it went.
     """
 
     result: Reply | Ended | None = None
@@ -33,6 +35,7 @@ class CallEvidence:
     overwritten: str | None = None
     changed: str | None = None
     trace: Trace | None = None
+    rounds: Rounds | None = None
     output: str = ""
     not_run: CallEvidence | None = None
     over_budget: str | None = None

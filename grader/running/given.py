@@ -9,15 +9,15 @@ import importlib.util
 import os
 import sys
 
-_FOLDER = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", "problems", "given"))
+FOLDER = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", "problems", "given"))
 
 
 def offer_given() -> None:
     """Make `import given` find problems/given of this repository, wherever else one may lie."""
-    if getattr(sys.modules.get("given"), "__path__", None) == [_FOLDER]:
+    if getattr(sys.modules.get("given"), "__path__", None) == [FOLDER]:
         return
     spec = importlib.util.spec_from_file_location(
-        "given", os.path.join(_FOLDER, "__init__.py"), submodule_search_locations=[_FOLDER]
+        "given", os.path.join(FOLDER, "__init__.py"), submodule_search_locations=[FOLDER]
     )
     module = importlib.util.module_from_spec(spec)
     sys.modules["given"] = module

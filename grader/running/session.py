@@ -12,11 +12,12 @@ from grader.inputs import Inputs
 from grader.manifest import Limits, Problem
 from grader.policy.operators import opened
 from grader.running.arena import MARKS, UNWRITTEN, Arena, Layout, marked
+from grader.running.blocks import RoundsBlock, TraceBlock
 from grader.running.evidence import CallEvidence
 from grader.running.placing import place
 from grader.running.protocol import Ended, Reply, Status, failed
+from grader.running.rounds import RoundsShape
 from grader.running.sandbox import Sandbox
-from grader.running.trace import Trace, TraceShape
 from grader.source import Source
 
 # After a first call that did not come back, a call has this long, or ten times the slowest that
@@ -124,11 +125,13 @@ class Session:
         *,
         traced: bool = False,
         idle: bool = False,
+        follow: RoundsShape | None = None,
     ) -> CallEvidence:
         """Call the entry point on `inputs`, and return what happened to `outputs`.
 
-        With `traced` the interpreter also writes down what the kernels do; with `idle` kernels are
-        launched and do nothing.
+        With `traced` the interpreter also writes down what the kernels do, and with `follow`, of a
+        call that is traced, the rounds of one program; with `idle` kernels are launched and do
+        nothing.
         """
         if self.unusable is not None:
             return CallEvidence(not_run=self.unusable)
@@ -141,7 +144,8 @@ class Session:
         evidence = self._import()
         start_s = time.monotonic() - start
         if evidence is None:
-            evidence = self._exchange("call", case, inputs, outputs, traced=traced, idle=idle)
+            how = {"traced": traced, "idle": idle, "follow": follow}
+            evidence = self._exchange("call", case, inputs, outputs, **how)
         reply = evidence.result
         if isinstance(reply, Reply) or reply.started:  # what never started is no call
             seconds, came_back = time.monotonic() - start, isinstance(reply, Reply)
@@ -189,6 +193,7 @@ class Session:
         *,
         traced: bool = False,
         idle: bool = False,
+        follow: RoundsShape | None = None,
     ) -> CallEvidence:
         assert self._sandbox is not None
         differentiates = any(name in self.problem.gradients for name in outputs)
@@ -196,7 +201,9 @@ class Session:
             inputs = dataclasses.replace(inputs, dout=None)
         layout = place(case, inputs, outputs)
         arena = Arena(layout.total_bytes)
-        block = TraceBlock(case, self.source) if traced and self.interpret else None
+        traced = traced and self.interpret
+        block = TraceBlock(case, self.source) if traced else None
+        steps = RoundsBlock(follow) if traced and follow else None
         try:
             arena.poison()
             _write_inputs(arena, layout, inputs)
@@ -204,8 +211,9 @@ class Session:
             result = self._sandbox.ask(
                 what,
                 self.budget.call_s(compiles=self.device != "cpu"),
-                (arena.fd, *([block.fd] if block else [])),
+                (arena.fd, *(part.fd for part in (block, steps) if part)),
                 **({"trace": dataclasses.asdict(block.shape)} if block else {}),
+                **({"rounds": dataclasses.asdict(steps.shape)} if steps else {}),
                 layout=layout.to_json(),
                 kwargs=case.kwargs,
                 returns=list(self.problem.returns),
@@ -215,12 +223,13 @@ class Session:
             )
             after = arena.snapshot()
             trace = block.snapshot() if block else None
+            rounds = steps.snapshot() if steps else None
         finally:
             arena.close()
-            if block:
-                block.close()
+            for part in filter(None, (block, steps)):
+                part.close()
         if not isinstance(result, Reply) or result.status != Status.OK or what == "compile":
-            return self._ended(result, "call")
+            return dataclasses.replace(self._ended(result, "call"), rounds=rounds)
         outputs = {view.name: view.of(after) for view in layout.outputs}
         return CallEvidence(
             result=result,
@@ -228,6 +237,7 @@ class Session:
             unwritten={name: marked(values, UNWRITTEN) for name, values in outputs.items()},
             left_over={name: marked(values, MARKS) for name, values in outputs.items()},
             trace=trace,
+            rounds=rounds,
             **_changed(before, after, layout),
             output=self._sandbox.output(),
         )
@@ -237,20 +247,6 @@ class Session:
         if isinstance(result, Ended):
             self.close()
         return CallEvidence(result=result, what=what, output=output)
-
-
-class TraceBlock:
-    """The memory in which the worker writes down what the kernels of one call do."""
-
-    def __init__(self, case: Case, source: Source) -> None:
-        self.shape = TraceShape.of(case, source.num_lines)
-        self._arena = Arena(self.shape.total_bytes)
-        self.fd = self._arena.fd
-        self.close = self._arena.close
-
-    def snapshot(self) -> Trace:
-        """Return a private copy of what was written."""
-        return Trace.of(self.shape, self._arena.memory.numpy())
 
 
 def _write_inputs(arena: Arena, layout: Layout, inputs: Inputs) -> None:

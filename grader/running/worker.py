@@ -48,7 +48,7 @@ class Worker:
         self._reply(protocol.Reply(protocol.STARTED, protocol.Status.OK))
         self._reply(self._guarded(self.settings["nonce"], self._load, self.settings["nonce"]))
         while True:
-            packet, fds, _, _ = socket.recv_fds(self.channel, protocol.MAX_REQUEST_BYTES, 2)
+            packet, fds, _, _ = socket.recv_fds(self.channel, protocol.MAX_REQUEST_BYTES, 3)
             if not packet:
                 return
             request = json.loads(packet)
@@ -105,8 +105,14 @@ class Worker:
             shape = trace.TraceShape(**request["trace"])
             with contextlib.closing(arena.Arena(shape.total_bytes, os.dup(fds[1]))) as block:
                 memory = block.memory.numpy()
-                watch = tracer.Tracer(shape, memory, self.path, self.source, self.monitor)
-                return self._call(shared, layout, request, watch)
+                places = (shape, memory, self.path, self.source, self.monitor)
+                if "rounds" not in request:
+                    return self._call(shared, layout, request, tracer.Tracer(*places))
+                steps = rounds.RoundsShape(**request["rounds"])
+                with contextlib.closing(arena.Arena(steps.total_bytes, os.dup(fds[2]))) as own:
+                    follow = stepping.Steps(steps, own.memory.numpy(), self.path, self.source)
+                    watch = stepping.StepTracer(*places, follow)
+                    return self._call(shared, layout, request, watch)
 
     def _call(
         self, shared: arena.Arena, layout: arena.Layout, request: dict, watch: Any = None
@@ -368,7 +374,7 @@ def end_with_parent() -> None:
 def _main() -> None:
     # once the search path is set
     global access, allocations, arena, device_memory, faults, given, interpreting, operators
-    global protocol, torch, trace, tracer
+    global protocol, rounds, stepping, torch, trace, tracer
     faulthandler.enable(all_threads=False)
     _confine()
     channel = socket.socket(fileno=int(sys.argv[1]))
@@ -387,6 +393,8 @@ def _main() -> None:
         interpreting,
         operators,
         protocol,
+        rounds,
+        stepping,
         trace,
         tracer,
     )

@@ -1,0 +1,100 @@
+"""Traces source code in this process, and what the running state has to be after each tile."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from grader.checks.walk import due_pairs
+from grader.desk import trace_command
+from grader.inputs import case_seed, make_inputs
+from grader.manifest import Problem, load_problem
+from grader.traced import TraceRecord
+from tests.records import write_answers
+
+SEED = "5eed"
+
+
+def trace(
+    problem: Problem | str,
+    source: str,
+    case: str | None = None,
+    program: str | None = None,
+    seed: str = SEED,
+) -> TraceRecord:
+    """Trace `source` as the answer to a problem."""
+    problem = load_problem(problem) if isinstance(problem, str) else problem
+    wanted = trace_command.Wanted.of(problem, case, program)
+    with tempfile.TemporaryDirectory() as folder:
+        write_answers(Path(folder), {problem.id: source})
+        return trace_command.run(problem, Path(folder), wanted, seed)
+
+
+def numbers_of(text: str) -> np.ndarray:
+    """The positions that ranges such as "3, 8-9" name."""
+    ends = [re.findall(r"\d+", part) for part in text.split(",")]
+    return np.concatenate([np.arange(int(e[0]), int(e[-1]) + 1) for e in ends])
+
+
+@dataclasses.dataclass(frozen=True)
+class Mistake:
+    """A walk with a mistake: what it masks, (queries, keys), and what it does not carry over."""
+
+    visible: np.ndarray | None = None
+    rescale_sum: bool = True
+    rescale_acc: bool = True
+    carry_max: bool = True
+
+
+def first_wrong_tile(record: TraceRecord, mistake: Mistake) -> int | None:
+    """Walk over the tiles of a record with a mistake and without, and say where they part.
+
+    In numpy and fp64, with nothing of the judge's but the inputs and the mask.
+    """
+    problem = load_problem(record.problem)
+    check = problem.check(record.check)
+    index = record.number - 1
+    case = problem.cases(check, record.seed, "cpu")[index]
+    seed = case_seed(record.seed, problem.id, check.id, index)
+    tensors = make_inputs(problem, case, seed).tensors
+    program = record.program
+    group = case.num_q_heads // case.num_kv_heads
+    q = tensors["q"][program.batch, program.head].double().numpy()
+    k, v = (tensors[n][program.batch, program.head // group].double().numpy() for n in ("k", "v"))
+    rows = numbers_of(program.queries)
+    due = due_pairs(problem.id, case)
+    scores = case.kwargs.get("softmax_scale", 1 / math.sqrt(case.head_dim)) * q[rows] @ k.T
+    tiles = [numbers_of(tile.keys) for tile in record.rounds]
+    right = walk(scores, v, tiles, due[rows], Mistake())
+    visible = due if mistake.visible is None else mistake.visible
+    wrong = walk(scores, v, tiles, visible[rows], mistake)
+    for number, (good, bad) in enumerate(zip(right, wrong, strict=True), 1):
+        for a, b in zip(good, bad, strict=True):
+            if not np.allclose(a, b, rtol=1e-3, atol=1e-6, equal_nan=True):
+                return number
+    return None
+
+
+def walk(scores, v, tiles, visible, mistake):
+    """The running maximum, sum and accumulator after each tile."""
+    largest = np.full(len(scores), -np.inf)
+    total, acc, states = np.zeros(len(scores)), np.zeros((len(scores), v.shape[1])), []
+    for keys in tiles:
+        tile = np.where(visible[:, keys], scores[:, keys], -np.inf)
+        new = tile.max(axis=1)
+        if mistake.carry_max:
+            new = np.maximum(new, largest)
+        safe = np.where(np.isfinite(new), new, 0.0)
+        with np.errstate(over="ignore"):
+            rescale = np.exp(np.where(np.isfinite(largest), largest - safe, -np.inf))
+        p = np.exp(tile - safe[:, None])
+        total = total * (rescale if mistake.rescale_sum else 1.0) + p.sum(axis=1)
+        acc = (acc * rescale[:, None] if mistake.rescale_acc else acc) + p @ v[keys]
+        largest = new
+        states.append((largest, total, acc))
+    return states
