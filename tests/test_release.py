@@ -68,7 +68,8 @@ def test_it_holds_nothing_else(whole):
     files = tree(whole)
     folders = {path.split("/")[0] for path in files if "/" in path}
     assert folders == {
-        ".devcontainer", ".github", "docs", "grader", "problems", "reference", "tests",
+        ".devcontainer", ".github", "docs", "grader", "notebooks", "problems", "reference",
+        "tests",
     }  # fmt: skip
     assert [path for path in files if path.startswith("tests/")] == ["tests/test_release.py"]
     forbidden = "solution mutant steps mistakes.md trust ci.md records unusual".split()
