@@ -17,7 +17,7 @@ WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 1); [ $$n -gt 8 ] && n=8; echo
 # end of course
 
 .DEFAULT_GOAL := help
-.PHONY: help setup grade hint trace explain lint quiz doctor submit
+.PHONY: help setup grade race hint trace explain lint quiz doctor submit
 .PHONY: bench release test check seeds hostile planted clean
 
 help: ## list the targets
@@ -66,6 +66,9 @@ grade: $(READY) ## grade your answers and print the score report
 	  $(if $(DEVICE),--device "$(DEVICE)") $(if $(SEED),--seed "$(SEED)") \
 	  $(if $(JSON),--json "$(JSON)") $(if $(QUICK),--quick) $(if $(X),--exitfirst) \
 	  $(if $(MAP),--map) $(if $(OFFICIAL),--official) $(if $(filter-out no,$(REPORT)),--report)
+
+race: $(READY) ## time your answer beside naive PyTorch and SDPA (needs a CUDA GPU): P=p04
+	@"$(PY)" -m grader race --submission "$(SUBMISSION)" $(if $(P),--only "$(P)") || [ $$? -eq 1 ]
 
 hint: $(READY) ## give the next hint of the first step that is not solved; never counted against you
 	@"$(PY)" -m grader hint --submission "$(SUBMISSION)" $(if $(P),--only "$(P)") \

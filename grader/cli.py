@@ -23,7 +23,13 @@ from grader.calibration import command as calibrate
 from grader.calibration.file import Calibration, changed_versions
 from grader.calibration.file import find as find_calibration
 from grader.course import command as class_command
-from grader.desk import doctor_command, explain_command, hint_command, trace_command
+from grader.desk import (
+    doctor_command,
+    explain_command,
+    hint_command,
+    race_command,
+    trace_command,
+)
 from grader.desk import shown as shown_hints
 from grader.desk.machine import Machine
 from grader.desk.tested import tested
@@ -39,6 +45,7 @@ from grader.release import command as release
 from grader.render import annotations, classroom50, lint, terminal
 from grader.render import explain as explain_page
 from grader.render import hint as hint_page
+from grader.render import race as race_table
 from grader.render import release as release_report
 from grader.render import submit as submit_report
 from grader.render import trace as trace_page
@@ -73,6 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "class": _class,
         "hint": _hint,
         "trace": _trace,
+        "race": _race,
         "explain": _explain,
         "doctor": _doctor,
     }
@@ -353,6 +361,19 @@ def _trace(options: argparse.Namespace) -> int:
             why = f"--json: cannot write {options.json}: {error.strerror}"
             raise EnvironmentFault(why) from None
     return scoring.EXIT_FULL_MARKS
+
+
+def _race(options: argparse.Namespace) -> int:
+    """Time one answer beside others; return 0, or 1 where it could not be timed."""
+    if options.only is None:
+        raise UsageError("--only (P= of make): got nothing, expected one problem: make race P=p04")
+    ids = problems_named(options.only)
+    if len(ids) > 1:
+        raise UsageError(f"--only (P= of make): got {', '.join(ids)}, expected one problem")
+    _expect_folder(options.submission, "--submission (SUBMISSION= of make)")
+    _heed_interrupts()
+    given = load_problem(ids[0]), options.submission, probe("auto")
+    return race_command.run(*given, Console(stderr=True), stdout.show, race_table.render)
 
 
 def _explain(options: argparse.Namespace) -> int:

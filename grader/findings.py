@@ -170,7 +170,35 @@ class Measured(Record):
     memory: Evidence
 
 
-Event = Alive | CaseBegins | CaseEnds | CauseFound | WorkCounted | Phase | Measured
+class Lane(Record):
+    """One of those that `make race` times: milliseconds per call, or why there are none.
+
+    `spread_percent` is by how much the rounds differ.
+    """
+
+    name: str
+    ms: float | None = Field(None, gt=0, allow_inf_nan=False)
+    spread_percent: float | None = Field(None, ge=0, allow_inf_nan=False)
+    reason: Text | None = None
+
+
+class Raced(Record):
+    """What a race came to; `library` is the fastest one, the others are `left_out` with reasons.
+
+    Without lanes `fault` says why nothing could be timed.
+    """
+
+    event: Literal["raced"] = "raced"
+    problem: str
+    shape: str = ""
+    naive: Lane | None = None
+    library: Lane | None = None
+    yours: Lane | None = None
+    left_out: tuple[Text, ...] = ()
+    fault: Text | None = None
+
+
+Event = Alive | CaseBegins | CaseEnds | CauseFound | WorkCounted | Phase | Measured | Raced
 _EVENTS: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="event")])
 _MAX_EVENT_BYTES = 256 * 1024
 

@@ -12,7 +12,13 @@ from typing import NoReturn
 from grader import __version__, exports, report
 from grader.calibration import command as calibrate
 from grader.course import command as course
-from grader.desk import doctor_command, explain_command, hint_command, trace_command
+from grader.desk import (
+    doctor_command,
+    explain_command,
+    hint_command,
+    race_command,
+    trace_command,
+)
 from grader.manifest import PROBLEMS
 from grader.package import command as package
 from grader.quiz.questions import LEVELS
@@ -139,6 +145,10 @@ def parser_of(runs: Mapping[str, Callable[[argparse.Namespace], int]]) -> argpar
     trace_command.add_options(traced)
     _add_submission(traced)
     traced.set_defaults(run=runs["trace"])
+    race = commands.add_parser("race", help="time your answer beside naive PyTorch and SDPA")
+    race_command.add_options(race)
+    _add_submission(race)
+    race.set_defaults(run=runs["race"])
     explained = commands.add_parser("explain", help="explain a cause that the report names")
     explain_command.add_options(explained)
     explained.set_defaults(run=runs["explain"])

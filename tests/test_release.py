@@ -67,7 +67,10 @@ def test_it_holds_what_a_student_needs(whole):
 def test_it_holds_nothing_else(whole):
     files = tree(whole)
     folders = {path.split("/")[0] for path in files if "/" in path}
-    assert folders == {".github", "docs", "grader", "problems", "reference", "tests"}
+    assert folders == {
+        ".devcontainer", ".github", "docs", "grader", "notebooks", "problems", "reference",
+        "tests",
+    }  # fmt: skip
     assert [path for path in files if path.startswith("tests/")] == ["tests/test_release.py"]
     forbidden = "solution mutant steps mistakes.md trust ci.md records unusual".split()
     own = {"grader/course/records.py"}
@@ -253,7 +256,7 @@ def run(folder, *words, **environment):
 def test_the_stages_make_targets_work(stage, tmp_path):
     listed = run(stage, "make", PY)
     targets = re.findall(r"^  make ([a-z]+)", listed.stdout, re.MULTILINE)
-    named = "help setup grade hint trace explain lint quiz doctor submit test clean"
+    named = "help setup grade race hint trace explain lint quiz doctor submit test clean"
     assert targets == named.split()
     phony = re.findall(r"^\.PHONY: (.*)$", (stage / "Makefile").read_text(), re.MULTILINE)
     assert " ".join(phony).split() == targets

@@ -52,7 +52,7 @@ RECORDED_CHIP = Chip(
 # dense: NVIDIA's architecture papers (A100, GA102, AD102, H100, Blackwell). 7.5 has tensor cores,
 # but Triton does not use them there: 64 multiply-adds of fp32, of which a fourth is assumed, for
 # their operands come through shared memory.
-_DOTS = {
+DOTS = {
     (7, 5): 32,
     (8, 0): 2048,
     (8, 6): 1024,
@@ -112,7 +112,7 @@ def bandwidth(chip: Chip) -> float:
 
 def dot_rate(name: str, capability: tuple[int, int], chip: Chip) -> float:
     """Return operations per second of 16-bit dots that Triton can reach at the highest clock."""
-    per_clock = _DOTS.get(capability, _DOTS_UNKNOWN)
+    per_clock = DOTS.get(capability, _DOTS_UNKNOWN)
     if _GEFORCE in name and capability >= (8, 6):
         per_clock = min(per_clock, _DOTS_UNKNOWN)
     return per_clock * chip.multiprocessors * chip.clock_mhz * 1e6

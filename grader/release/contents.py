@@ -20,11 +20,12 @@ from grader.source import step_regions, steps_begun
 
 _TOP = {
     "LICENSE", "CHANGELOG.md", "README.md", "Makefile", "pyproject.toml", "requirements.txt",
-    "conftest.py", ".gitignore", "problems/one.mk",
+    "conftest.py", ".gitignore", "problems/one.mk", ".devcontainer/devcontainer.json",
+    ".devcontainer/gpu/devcontainer.json", "notebooks/flash-attention.ipynb",
 }  # fmt: skip
 _DOCS = {
     "docs/grading.md", "docs/glossary.md", "docs/making-it-fast.md", "docs/source-policy.md",
-    "docs/record.schema.json", "docs/tracing.md",
+    "docs/record.schema.json", "docs/tracing.md", "docs/where-to-work.md",
 }  # fmt: skip
 _WHOLE = re.compile(
     r"(grader|reference)/[\w/]+\.(py|html)|docs/quiz/[\w-]+\.(md|toml)"

@@ -1,0 +1,1 @@
+"""The notebook for Colab and Kaggle; `python -m notebooks` writes it anew."""

@@ -1,0 +1,51 @@
+"""docs/where-to-work.md and the dev containers: what they name is there."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from grader.desk import hardware, surroundings
+from grader.manifest import ROOT
+
+PAGE = (ROOT / "docs" / "where-to-work.md").read_text(encoding="utf-8")
+CONTAINERS = (".devcontainer/devcontainer.json", ".devcontainer/gpu/devcontainer.json")
+# Of https://github.com/devcontainers/spec/blob/main/schemas/devContainer.base.schema.json
+TYPES = {
+    "name": str, "image": str, "postCreateCommand": str, "runArgs": list, "customizations": dict,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", CONTAINERS)
+def test_dev_containers_have_keys_of_the_schema_and_set_up(path):
+    found = json.loads((ROOT / path).read_text(encoding="utf-8"))
+    for key, value in found.items():
+        assert isinstance(value, TYPES[key]), key
+    assert re.fullmatch(r"mcr\.microsoft\.com/devcontainers/python:3\.1[1-9]", found["image"])
+    assert found["postCreateCommand"] == "make setup"
+    assert ("runArgs" in found) == ("gpu" in path)
+    if "runArgs" in found:
+        assert found["runArgs"] == ["--gpus=all"] and "`--gpus=all`" in PAGE
+        assert f"*{found['name']}*" in " ".join(PAGE.split())
+
+
+def test_make_targets_of_the_page_exist():
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = set(re.findall(r"(?:`|^)make ([a-z]+)", PAGE, re.MULTILINE))
+    assert {"grade", "setup", "doctor", "race"} <= named <= targets
+
+
+def test_links_inside_the_page_lead_somewhere():
+    headings = re.findall(r"^## (.+)$", PAGE, re.MULTILINE)
+    anchors = {re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in headings}
+    assert set(re.findall(r"\]\(#([^)]+)\)", PAGE)) <= anchors
+    assert "(docs/where-to-work.md)" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_page_says_of_gpus_what_doctor_says():
+    assert "7.5 or newer, and 8.0 for bf16" in PAGE
+    gpu, wsl = (Path(module.__file__).read_text("utf-8") for module in (hardware, surroundings))
+    assert "(7, 5)" in gpu and "(8, 0)" in gpu
+    for text in (wsl, PAGE):
+        assert "neither speed nor memory can be measured" in text
