@@ -17,7 +17,7 @@ WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 1); [ $$n -gt 8 ] && n=8; echo
 # end of course
 
 .DEFAULT_GOAL := help
-.PHONY: help setup grade hint explain lint quiz doctor submit
+.PHONY: help setup grade watch hint explain lint quiz doctor submit
 .PHONY: bench release test check seeds hostile planted clean
 
 help: ## list the targets
@@ -65,6 +65,10 @@ grade: $(READY) ## grade your answers and print the score report
 	  $(if $(DEVICE),--device "$(DEVICE)") $(if $(SEED),--seed "$(SEED)") \
 	  $(if $(JSON),--json "$(JSON)") $(if $(QUICK),--quick) $(if $(X),--exitfirst) \
 	  $(if $(MAP),--map) $(if $(OFFICIAL),--official) $(if $(filter-out no,$(REPORT)),--report)
+
+watch: $(READY) ## grade one problem again at each save: P=p04 (default: the first open one)
+	@"$(PY)" -m grader watch --submission "$(SUBMISSION)" $(if $(P),--only "$(P)") \
+	  $(if $(DEVICE),--device "$(DEVICE)") $(if $(filter-out no,$(REPORT)),--report)
 
 hint: $(READY) ## give the next hint of the first step that is not solved; never counted against you
 	@"$(PY)" -m grader hint --submission "$(SUBMISSION)" $(if $(P),--only "$(P)") \

@@ -23,7 +23,7 @@ from grader.calibration import command as calibrate
 from grader.calibration.file import Calibration, changed_versions
 from grader.calibration.file import find as find_calibration
 from grader.course import command as class_command
-from grader.desk import doctor_command, explain_command, hint_command
+from grader.desk import doctor_command, explain_command, hint_command, watch_command
 from grader.desk import shown as shown_hints
 from grader.desk.machine import Machine
 from grader.desk.tested import tested
@@ -70,6 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "release": _release,
         "class": _class,
         "hint": _hint,
+        "watch": _watch,
         "explain": _explain,
         "doctor": _doctor,
     }
@@ -328,6 +329,36 @@ def _hint(options: argparse.Namespace) -> int:
         restart=options.restart,
     )
     stdout.show(functools.partial(hint_page.render, hint, shown.notices))
+    return scoring.EXIT_FULL_MARKS
+
+
+def _watch(options: argparse.Namespace) -> int:
+    """Grade one problem again at each save; q ends with 0, Ctrl-C with 130."""
+    ids = problems_named(options.only)
+    if options.only is not None and len(ids) > 1:
+        raise UsageError(f"--only (P= of make): got {', '.join(ids)}, expected one problem")
+    _expect_folder(options.submission, "--submission (SUBMISSION= of make)")
+    if not stdout.is_open():
+        raise UsageError("watch: got no standard output, expected a terminal, a pipe or a file")
+    _heed_interrupts()
+    signal.signal(signal.SIGHUP, _interrupt)
+    environment = probe(options.device)
+    _expect_memory(jailed=False)
+    problem = watch_command.first_open(ids, options.submission)
+    request = Request(
+        submission=options.submission.absolute(),
+        shown_as=str(options.submission),
+        problems=(problem.id,),
+        environment=environment,
+        seed="",
+        jobs=1,
+        cores=max(1, int(capacity.cores())),
+        quick=True,
+    )
+    try:
+        watch_command.run(options, problem, request, os.environ, lambda: _seed(None))
+    except KeyboardInterrupt:
+        return scoring.EXIT_INTERRUPTED
     return scoring.EXIT_FULL_MARKS
 
 

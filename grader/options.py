@@ -12,7 +12,7 @@ from typing import NoReturn
 from grader import __version__, exports, report
 from grader.calibration import command as calibrate
 from grader.course import command as course
-from grader.desk import doctor_command, explain_command, hint_command
+from grader.desk import doctor_command, explain_command, hint_command, watch_command
 from grader.manifest import PROBLEMS
 from grader.package import command as package
 from grader.quiz.questions import LEVELS
@@ -133,6 +133,10 @@ def parser_of(runs: Mapping[str, Callable[[argparse.Namespace], int]]) -> argpar
     hint_command.add_options(hint)
     _add_submission(hint)
     hint.set_defaults(run=runs["hint"])
+    watched = commands.add_parser("watch", help="grade one problem again at each save")
+    watch_command.add_options(watched)
+    _add_submission(watched)
+    watched.set_defaults(run=runs["watch"])
     explained = commands.add_parser("explain", help="explain a cause that the report names")
     explain_command.add_options(explained)
     explained.set_defaults(run=runs["explain"])
