@@ -253,7 +253,8 @@ def run(folder, *words, **environment):
 def test_the_stages_make_targets_work(stage, tmp_path):
     listed = run(stage, "make", PY)
     targets = re.findall(r"^  make ([a-z]+)", listed.stdout, re.MULTILINE)
-    assert targets == "help setup grade watch hint explain lint quiz doctor submit test clean".split()
+    wanted = "help setup grade watch hint explain lint quiz doctor submit test clean"
+    assert targets == wanted.split()
     phony = re.findall(r"^\.PHONY: (.*)$", (stage / "Makefile").read_text(), re.MULTILINE)
     assert " ".join(phony).split() == targets
     graded = run(stage, "make", "grade", "QUICK=1", "DEVICE=cpu", PY)
