@@ -468,3 +468,12 @@ def test_a_stream_that_is_gone_or_no_terminal_ends_nothing(tmp_path):
 def test_bad_options_are_told(options, said, capsys):
     assert cli.main(["watch", *options]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_the_page_names_the_keys_and_options_that_there_are():
+    text = (ROOT / "docs" / "grading.md").read_text("utf-8")
+    section = text.split("## While you work\n")[1].split("\n## ")[0]
+    named = re.findall(r"^\| (.+?) \| ", section, re.M)[1:]
+    pressed = [key for row in named for key in row.replace("`", "").split(", ")]
+    assert set(pressed) - {"Ctrl-C"} == {key for row in page.KEYS for key in row.split(", ")}
+    assert saves.POLL_S == 0.5 and "twice a second" in section

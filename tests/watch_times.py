@@ -66,7 +66,7 @@ class _Watch:
         """Return MiB of memory, shared pages divided, and percent of a core while nothing runs."""
         time.sleep(1.0)
         pids = [self.process.pid, *usage.descendants(self.process.pid)]
-        spent = [usage.Tree(pid).cpu_seconds() for pid in pids[:1]][0]
+        spent = usage.Tree(pids[0]).cpu_seconds()
         time.sleep(_IDLE_S)
         used = usage.Tree(pids[0]).cpu_seconds() - spent
         return sum(map(usage.proportional_bytes, pids)) / 2**20, 100 * used / _IDLE_S
