@@ -39,13 +39,13 @@ def changes(before: ProblemResult | None, now: ProblemResult) -> Changes:
     )
 
 
-def first_checks(result: ProblemResult | None, compiling: frozenset[str]) -> tuple[str, ...]:
+def first_checks(result: ProblemResult | None, dependent: frozenset[str]) -> tuple[str, ...]:
     """Return the checks that go first in the next run: those that failed in `result`.
 
-    Not so those of `compiling`, which need a call that came back, and those that did not end. What
-    refuses arguments is judged by what other calls raised: a check of it is not run first alone.
+    Not so the `dependent` ones, which are judged by what came of earlier calls (what compiles, what
+    refuses arguments), and not those that did not end.
     """
     if result is None or result.message is not None:
         return ()
     failed = [c.id for c in result.checks if c.verdict not in _NOT_FIRST]
-    return tuple(id for id in failed if id not in compiling)
+    return tuple(id for id in failed if id not in dependent)

@@ -77,7 +77,7 @@ class Watch:
         self._wants_hint = False
         self._page_told = False
         self._due_at: float | None = None
-        self._compiling = frozenset(
+        self._dependent = frozenset(
             c.id for c in problem.checks if c.compiles or any(t.invalid for t in c.cases)
         )
 
@@ -146,7 +146,7 @@ class Watch:
         self._due_at = None
         self._saves.take()
         self._saves.changed()  # begins to watch
-        request = self._request(first_checks(self._tested, self._compiling))
+        request = self._request(first_checks(self._tested, self._dependent))
         self._run = Run(request, self._children, self._ring)
         self._run.start()
 
