@@ -17,7 +17,7 @@ WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 1); [ $$n -gt 8 ] && n=8; echo
 # end of course
 
 .DEFAULT_GOAL := help
-.PHONY: help setup grade race hint trace explain lint quiz doctor submit
+.PHONY: help setup grade watch race hint trace explain lint quiz doctor submit
 .PHONY: bench release test check seeds hostile planted clean
 
 help: ## list the targets
@@ -66,6 +66,10 @@ grade: $(READY) ## grade your answers and print the score report
 	  $(if $(DEVICE),--device "$(DEVICE)") $(if $(SEED),--seed "$(SEED)") \
 	  $(if $(JSON),--json "$(JSON)") $(if $(QUICK),--quick) $(if $(X),--exitfirst) \
 	  $(if $(MAP),--map) $(if $(OFFICIAL),--official) $(if $(filter-out no,$(REPORT)),--report)
+
+watch: $(READY) ## grade one problem again at each save: P=p04 (default: the first open one)
+	@"$(PY)" -m grader watch --submission "$(SUBMISSION)" $(if $(P),--only "$(P)") \
+	  $(if $(DEVICE),--device "$(DEVICE)") $(if $(filter-out no,$(REPORT)),--report)
 
 race: $(READY) ## time your answer beside naive PyTorch and SDPA (needs a CUDA GPU): P=p04
 	@"$(PY)" -m grader race --submission "$(SUBMISSION)" $(if $(P),--only "$(P)") || [ $$? -eq 1 ]

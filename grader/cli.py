@@ -29,6 +29,7 @@ from grader.desk import (
     hint_command,
     race_command,
     trace_command,
+    watch_command,
 )
 from grader.desk import shown as shown_hints
 from grader.desk.machine import Machine
@@ -81,6 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "hint": _hint,
         "trace": _trace,
         "race": _race,
+        "watch": _watch,
         "explain": _explain,
         "doctor": _doctor,
     }
@@ -374,6 +376,36 @@ def _race(options: argparse.Namespace) -> int:
     _heed_interrupts()
     given = load_problem(ids[0]), options.submission, probe("auto")
     return race_command.run(*given, Console(stderr=True), stdout.show, race_table.render)
+
+
+def _watch(options: argparse.Namespace) -> int:
+    """Grade one problem again at each save; q ends with 0, Ctrl-C with 130."""
+    ids = problems_named(options.only)
+    if options.only is not None and len(ids) > 1:
+        raise UsageError(f"--only (P= of make): got {', '.join(ids)}, expected one problem")
+    _expect_folder(options.submission, "--submission (SUBMISSION= of make)")
+    if not stdout.is_open():
+        raise UsageError("watch: got no standard output, expected a terminal, a pipe or a file")
+    _heed_interrupts()
+    signal.signal(signal.SIGHUP, _interrupt)
+    environment = probe(options.device)
+    _expect_memory(jailed=False)
+    problem = watch_command.first_open(ids, options.submission)
+    request = Request(
+        submission=options.submission.absolute(),
+        shown_as=str(options.submission),
+        problems=(problem.id,),
+        environment=environment,
+        seed="",
+        jobs=1,
+        cores=max(1, int(capacity.cores())),
+        quick=True,
+    )
+    try:
+        watch_command.run(options, problem, request, os.environ, lambda: _seed(None))
+    except KeyboardInterrupt:
+        return scoring.EXIT_INTERRUPTED
+    return scoring.EXIT_FULL_MARKS
 
 
 def _explain(options: argparse.Namespace) -> int:

@@ -72,6 +72,7 @@ class TestRequest(Record):
     device: Literal["cpu", "cuda"]
     seed: str
     done: tuple[tuple[str, int], ...] = ()
+    first: tuple[str, ...] = ()  # checks whose cases run before the others
     spent_s: Seconds = 0.0
     lost_s: Seconds = 0.0
     compile_workers: int = 1

@@ -42,7 +42,7 @@ from grader.model import (
     Verdict,
     WorkFigures,
 )
-from grader.progress import Progress
+from grader.progress import Listener
 from grader.running.processes import GRACE_S, Children, Ending
 from grader.source import Source, read_source
 from grader.testrun import Findings, TestRun
@@ -62,7 +62,8 @@ class Request:
 
     `quick` leaves speed and memory out, `exit_first` ends a problem at its first failure. Without
     `policy` a file may contain anything. Only what is `jailed` can be `official`, for credit.
-    `calibration` has speed targets of this machine.
+    `calibration` has speed targets of this machine. The cases of the checks in `first` run before
+    the others.
     """
 
     submission: Path
@@ -78,6 +79,7 @@ class Request:
     jailed: bool = False
     official: bool = False
     calibration: Calibration | None = None
+    first: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass
@@ -99,10 +101,14 @@ class Grader:
     def __init__(
         self,
         request: Request,
-        progress: Progress,
+        progress: Listener,
         on_result: Callable[[GradeRecord], None] = lambda record: None,
+        children: Children | None = None,
     ) -> None:
-        """Grade `request`; after each problem `on_result` gets the record as it is then."""
+        """Grade `request`; after each problem `on_result` gets the record as it is then.
+
+        Whoever hands over `children` keeps their server warm, and closes it.
+        """
         self.request = request
         self.progress = progress
         self._on_result = on_result
@@ -114,7 +120,8 @@ class Grader:
             p.id: read_source(p, request.submission, policy=request.policy) for p in self._problems
         }
         self._results: dict[str, ProblemResult] = {}
-        self._children = Children()
+        self._children = children or Children()
+        self._closes_children = children is None
         self._runs: list[TestRun] = []
 
     @property
@@ -131,14 +138,19 @@ class Grader:
         except KeyboardInterrupt:
             self._interrupt()
         finally:
-            self._children.close()
+            if self._closes_children:
+                self._children.close()
         return self.record()
 
-    def _interrupt(self) -> None:
+    def stop(self, grace_s: float | None = None) -> None:
+        """End the run early, from another thread than that of `run`; what is left is skipped."""
+        self._interrupt(grace_s)
+
+    def _interrupt(self, grace_s: float | None = None) -> None:
         self.interrupted = True
         for run in self._runs:
             run.interrupted = True
-        self._children.stop()
+        self._children.stop(grace_s)
 
     def record(self, *, unfinished: bool = False) -> GradeRecord:
         """Return the record of what is known now; an `unfinished` run counts as interrupted."""
@@ -203,6 +215,7 @@ class Grader:
             children=self._children,
             compile_workers=compile_workers,
             exit_first=self.request.exit_first,
+            first=self.request.first,
             jailed=self.request.jailed,
             device_uuid=self.request.environment.device_uuid,
             policy=self.request.policy,

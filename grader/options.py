@@ -18,6 +18,7 @@ from grader.desk import (
     hint_command,
     race_command,
     trace_command,
+    watch_command,
 )
 from grader.manifest import PROBLEMS
 from grader.package import command as package
@@ -149,6 +150,10 @@ def parser_of(runs: Mapping[str, Callable[[argparse.Namespace], int]]) -> argpar
     race_command.add_options(race)
     _add_submission(race)
     race.set_defaults(run=runs["race"])
+    watched = commands.add_parser("watch", help="grade one problem again at each save")
+    watch_command.add_options(watched)
+    _add_submission(watched)
+    watched.set_defaults(run=runs["watch"])
     explained = commands.add_parser("explain", help="explain a cause that the report names")
     explain_command.add_options(explained)
     explained.set_defaults(run=runs["explain"])

@@ -96,8 +96,11 @@ def _ids(problem: Problem, cases: dict[int, Case]) -> list[str]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """On a GPU begin to compile, and run what runs in the interpreter meanwhile."""
+    """Run what is wanted first; on a GPU begin to compile, and use the interpreter meanwhile."""
     run = config.stash[_RUN]
+    if run.request is not None and run.request.first:
+        wanted = run.request.first
+        items.sort(key=lambda item: (place := _place(item)) is None or place[1].id not in wanted)
     if run.device != "cuda":
         return
     waiting: dict[str, list[tuple[Check, Case]]] = {}

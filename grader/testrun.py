@@ -73,6 +73,7 @@ class TestRun:
         children: Children,
         compile_workers: int = 1,
         exit_first: bool = False,
+        first: tuple[str, ...] = (),
         jailed: bool = False,
         device_uuid: str | None = None,
         policy: bool = True,
@@ -87,6 +88,7 @@ class TestRun:
         self._children = children
         self._compile_workers = compile_workers
         self._exit_first = exit_first
+        self._first = first
         self._jailed = jailed
         self._device_uuid = device_uuid
         self._policy = policy
@@ -182,6 +184,7 @@ class TestRun:
             device=self._device,
             seed=self._seed,
             done=tuple(self.findings.cases),
+            first=self._first,
             spent_s=self._spent_s,
             lost_s=self._lost_s,
             compile_workers=self._compile_workers,

@@ -54,7 +54,7 @@ class Measuring:
         for name, value in ended.items():
             setattr(ending, name, value)
 
-    def stop(self):
+    def stop(self, grace_s=None):
         pass
 
     open_server = close = stop

@@ -135,13 +135,13 @@ class Children:
             env=env,
         )
 
-    def stop(self) -> None:
+    def stop(self, grace_s: float | None = None) -> None:
         """Interrupt every child (a pytest ends its workers), then end what is left."""
         with self._lock:
             children = list(self._running)
         for child in children:
             _signal_group(child, signal.SIGINT)
-        deadline = time.monotonic() + GRACE_S
+        deadline = time.monotonic() + (GRACE_S if grace_s is None else grace_s)
         for child in children:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(max(0.1, deadline - time.monotonic()))

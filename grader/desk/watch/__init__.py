@@ -1,0 +1,1 @@
+"""`make watch`: grades one problem again at each save."""
