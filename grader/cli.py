@@ -90,10 +90,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return options.run(options)
     except (UsageError, ManifestError) as error:
-        print(f"grader: {in_words_of_make(str(error))}", file=sys.stderr)
+        print(f"grader: {in_words_of_make(str(error), options.command)}", file=sys.stderr)
         return EXIT_USAGE
     except EnvironmentFault as error:
-        print(f"grader: {in_words_of_make(str(error))}", file=sys.stderr)
+        print(f"grader: {in_words_of_make(str(error), options.command)}", file=sys.stderr)
         return EXIT_ENVIRONMENT
     except KeyboardInterrupt:
         print("grader: interrupted before anything was graded", file=sys.stderr)
@@ -103,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _grade(options: argparse.Namespace) -> int:
     request_only = problems_named(options.only)
     seed = _seed(options.seed)
-    _expect_folder(options.submission, "--submission (SUBMISSION= of make)")
+    _expect_folder(options.submission, "--submission")
     if options.jobs is not None and options.jobs < 1:
         raise UsageError(f"--jobs: got {options.jobs}, expected 1 or more")
     files = _wanted_files(options)
@@ -266,7 +266,7 @@ def _submit(options: argparse.Namespace) -> int:
 def _release(options: argparse.Namespace) -> int:
     """Make the students' repository, or bring it up to date; return 0."""
     wanted = options.problems
-    problems = None if wanted is None else problems_named(wanted, "--problems (P= of make)")
+    problems = None if wanted is None else problems_named(wanted, "--problems")
     return release.run(options, problems, stdout.show, release_report.render)
 
 
@@ -329,8 +329,8 @@ def _hint(options: argparse.Namespace) -> int:
     """Show the next hint of the first step that is not solved; return 0."""
     ids = problems_named(options.only)
     if options.only is not None and len(ids) > 1:
-        raise UsageError(f"--only (P= of make): got {', '.join(ids)}, expected one problem")
-    _expect_folder(options.submission, "--submission (SUBMISSION= of make)")
+        raise UsageError(f"--only: got {', '.join(ids)}, expected one problem")
+    _expect_folder(options.submission, "--submission")
     _heed_interrupts()
     shown = shown_hints.Shown(state_path(os.environ, shown_hints.FILE))
     hint = hint_command.run(
@@ -477,9 +477,7 @@ def _seed(text: str | None) -> str:
     if text is None:
         return os.urandom(8).hex()
     if not re.fullmatch(r"[0-9a-fA-F]{1,32}", text):
-        raise UsageError(
-            f"--seed (SEED= of make): got {text!r}, expected up to 32 hexadecimal digits"
-        )
+        raise UsageError(f"--seed: got {text!r}, expected up to 32 hexadecimal digits")
     return text.lower()
 
 

@@ -2,6 +2,8 @@
 
 A check departs from the plain `[base]` case in what its `varies` lists and in nothing else, so that
 a mistake costs the checks of its own subject; the reader refuses a case that sets more.
+
+Over 400 lines: every key of the file is read, and refused with a sentence, in one place.
 """
 
 from __future__ import annotations
@@ -366,7 +368,7 @@ def problem_ids() -> tuple[str, ...]:
     return tuple(sorted(p.parent.name for p in PROBLEMS.glob("p[0-9][0-9]/problem.toml")))
 
 
-def problems_named(text: str | None, option: str = "--only (P= of make)") -> tuple[str, ...]:
+def problems_named(text: str | None, option: str = "--only") -> tuple[str, ...]:
     """Read a list of problems; p4, P04 and 4 are p04, and blanks serve as well as commas.
 
     Raises:

@@ -31,6 +31,7 @@ from grader.submit import command as submit
 _OF_MAKE = {
     "submission": "SUBMISSION",
     "only": "P",
+    "problems": "P",
     "device": "DEVICE",
     "seed": "SEED",
     "json": "JSON",
@@ -44,11 +45,15 @@ _OF_MAKE = {
     "case": "CASE",
     "program": "PROGRAM",
 }
+# Commands that a target of the Makefile runs.
+_TARGETS = ("grade", "hint", "explain", "lint", "quiz", "doctor", "submit", "release")
 _ABOUT = re.compile(rf"^((?:argument )?(?:-x/)?--({'|'.join(_OF_MAKE)})( \S+)?)(?=: )")
 
 
-def in_words_of_make(message: str) -> str:
-    """Return a message about an option with what `make` calls it, for whoever typed that."""
+def in_words_of_make(message: str, command: str) -> str:
+    """Return a message about an option of a command with what `make` calls it, if it has it."""
+    if command not in _TARGETS:
+        return message
 
     def named(match: re.Match[str]) -> str:
         return f"{match[1]} ({_OF_MAKE[match[2]]}={(match[3] or '').strip()} of make)"
@@ -58,7 +63,8 @@ def in_words_of_make(message: str) -> str:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        super().error(in_words_of_make(message))
+        command = " ".join(self.prog.split()[1:2])  # "grader class grade": class
+        super().error(in_words_of_make(message, command))
 
 
 def parser_of(runs: Mapping[str, Callable[[argparse.Namespace], int]]) -> argparse.ArgumentParser:
@@ -70,7 +76,7 @@ def parser_of(runs: Mapping[str, Callable[[argparse.Namespace], int]]) -> argpar
         " 3 fault of the judge, 4 environment, 130 interrupted",
     )
     parser.add_argument("--version", action="version", version=f"grader {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
     grade = commands.add_parser("grade", help="grade one submission and print the score report")
     _add_what_to_grade(grade)
     grade.add_argument(

@@ -929,7 +929,7 @@ FAULTS = (
     fault(
         "messages speak of options that nobody typed",
         "options.py",
-        "        super().error(in_words_of_make(message))\n",
+        "        super().error(in_words_of_make(message, command))\n",
         "        super().error(message)\n",
         "forgiving",
     ),

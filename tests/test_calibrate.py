@@ -164,14 +164,14 @@ def test_wrong_options_are_named_before_anything_runs(run, tmp_path, monkeypatch
     code, out, err = run("--runs", 2)
     assert (code, out, err) == (2, "", "grader: --runs: got 2, expected 3 or more\n")
     code, _, err = run("--submission", "/no/such")
-    assert code == 2 and "got /no/such, which is not a folder" in err
+    assert code == 2 and "--submission: got /no/such, which is not a folder" in err
     code, _, err = run("--output", tmp_path)
     assert code == 2 and f"--output: got the folder {tmp_path}, expected a file's name" in err
     code, _, err = run("--output", "/no/such/file.json")
     assert code == 2 and "--output: no such folder: /no/such" in err
     write_answers(tmp_path / "wrong", {"p01": "import os\n"})
     code, _, err = run("--submission", tmp_path / "wrong", environment=CPU)
-    assert code == 2 and "p01/flash_attention.py: got " in err
+    assert code == 2 and "grader: --submission: p01/flash_attention.py: got " in err
     assert "expected the model answer" in err
 
 

@@ -1,4 +1,7 @@
-"""What `class report` writes: pages for the class and for each student, and the leaderboard."""
+"""What `class report` writes: pages for the class and for each student, and the leaderboard.
+
+Over 400 lines: class page, student's page and leaderboard are made of the same small courses.
+"""
 
 import re
 import time

@@ -1,4 +1,7 @@
-"""The command line: what it refuses and how, exit codes, seeds, and the record it writes."""
+"""The command line: what it refuses and how, exit codes, seeds, and the record it writes.
+
+Over 400 lines, for it has the refusals of every command.
+"""
 
 import io
 import json

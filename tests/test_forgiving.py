@@ -5,13 +5,14 @@ Each either works or says what to type, in the words that were typed.
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 
 import pytest
 
-from grader import cli
+from grader import cli, options
 from grader.manifest import PROBLEMS, ROOT, problem_ids
 from grader.options import in_words_of_make
 
@@ -103,9 +104,17 @@ def test_without_any_python_make_doctor_says_so(make):
 
 
 def test_words_of_make():
-    assert in_words_of_make("--device cuda: got x") == "--device cuda (DEVICE=cuda of make): got x"
-    for same in ("--jobs: got 0", "--only (P= of make): got x", "see --json: it", "ID: got 'x'"):
-        assert in_words_of_make(same) == same
+    told = "--device cuda (DEVICE=cuda of make): got x"
+    assert in_words_of_make("--device cuda: got x", "grade") == told
+    for same in ("--jobs: got 0", told, "see --json: it", "ID: got 'x'"):
+        assert in_words_of_make(same, "grade") == same
+    for command in ("calibrate", "stability", "class", "package", ""):
+        assert in_words_of_make("--device cuda: got x", command) == "--device cuda: got x"
+
+
+def test_targets_are_those_of_the_makefile():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert set(re.findall(r"-m grader (\w+)", makefile)) == set(options._TARGETS)
 
 
 @needs_make

@@ -1,4 +1,8 @@
-"""The source policy: no false alarm on what is right, no way around it that is listed here."""
+"""The source policy: no false alarm on what is right, no way around it that is listed here.
+
+Over 400 lines, nearly all of them sources: each way around stands beside the right line it
+resembles.
+"""
 
 import ast
 import pkgutil

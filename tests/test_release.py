@@ -317,7 +317,7 @@ def test_the_judge_grades_as_in_the_checkout(stage, tmp_path):
 def test_what_needs_answers_says_so(stage):
     done = run(stage, sys.executable, "-m", "grader", "calibrate", "--device", "cpu")
     assert done.returncode == 2
-    assert "--submission (SUBMISSION= of make): got solutions, which is not a folder" in done.stderr
+    assert "--submission: got solutions, which is not a folder" in done.stderr
     done = run(stage, sys.executable, "-m", "grader", "release", "../other")
     assert done.returncode == 2
     assert "which is a release itself; run it in the course's checkout" in done.stderr

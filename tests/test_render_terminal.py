@@ -2,6 +2,8 @@
 
 The records of the goldens come out of the judge's own rooms (tests/records.py). After a change of
 the report: pytest tests/test_render_terminal.py --snapshot-update, and read the difference.
+
+Over 400 lines, nearly all of them records.
 """
 
 import json

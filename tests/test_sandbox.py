@@ -2,6 +2,8 @@
 
 Most tests replace the worker by a few lines that speak (or break) the protocol: they start at once
 and can do what a submission could do to its worker.
+
+Over 400 lines, for these are many.
 """
 
 import os
@@ -215,6 +217,22 @@ def test_a_gigabyte_of_output_before_the_answer(start):
     worker.ready()
     assert worker.ask("anything", 60.0).status is Status.OK
     assert worker.output().endswith("the end")
+
+
+def test_an_answer_counts_though_its_worker_ends_while_output_is_read(start, monkeypatch):
+    worker = start("r = started()\nprint('busy', flush=True)\ntime.sleep(0.3)\nsend(r['nonce'])\n")
+    worker.ready()
+    read, reads = worker._read_output, []
+
+    def read_slowly():
+        reads.append("before the request" if not reads else "while waiting")
+        if len(reads) == 2:
+            worker._process.wait(10)
+        read()
+
+    monkeypatch.setattr(worker, "_read_output", read_slowly)
+    assert worker.ask("anything", 10.0).status is Status.OK
+    assert len(reads) > 2
 
 
 def test_output_is_that_of_the_last_request(start):

@@ -181,11 +181,11 @@ def test_an_interrupt_keeps_what_was_done(run, tmp_path, end):
 
 def test_wrong_options_are_named(run, tmp_path):
     assert run("1") == (2, "", "grader: N: got 1, expected 2 or more gradings\n")
-    assert "--only (P= of make): got p99" in run("2", "--only", "p99")[2]
-    assert "got /no/such, which is no" in run("2", "--submission", "/no/such")[2]
-    assert "got the folder" in run("2", "--json", tmp_path)[2]
+    assert "--only: got p99" in run("2", "--only", "p99")[2]
+    assert "--submission: got /no/such, which is no" in run("2", "--submission", "/no/such")[2]
+    assert "--json: got the folder" in run("2", "--json", tmp_path)[2]
     code, _, err = run("2", "--json", "/no/such/file.json")
-    assert code == 2 and "no such folder: /no/such" in err
+    assert code == 2 and "--json: no such folder: /no/such" in err
 
 
 def test_a_file_that_cannot_be_written_says_so(run, tmp_path, monkeypatch):
@@ -195,7 +195,7 @@ def test_a_file_that_cannot_be_written_says_so(run, tmp_path, monkeypatch):
     monkeypatch.setattr(command, "write_whole", full)
     path = tmp_path / "stability.json"
     code, _, err = run("2", "--json", path, script=STEADY)
-    assert code == 4 and f"cannot write {path}: No space left on device" in err
+    assert code == 4 and f"--json: cannot write {path}: No space left on device" in err
 
 
 def test_records_of_the_judge_are_stable_when_nothing_is_measured(tmp_path):

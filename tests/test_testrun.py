@@ -1,6 +1,8 @@
 """The tests of one problem in pytest processes that end in every way: what was earned is kept.
 
 `Children` is replaced by a script: what each pytest would have written, and how it ended.
+
+Over 400 lines, for the ways are many.
 """
 
 import dataclasses

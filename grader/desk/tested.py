@@ -12,6 +12,7 @@ from grader.grade import Grader, Request
 from grader.manifest import load_problem
 from grader.model import ProblemResult
 from grader.progress import Progress
+from grader.running import capacity
 
 
 def tested(submission: Path, problem_id: str) -> ProblemResult:
@@ -31,7 +32,7 @@ def tested(submission: Path, problem_id: str) -> ProblemResult:
         environment=environment,
         seed=seed,
         jobs=1,
-        cores=len(os.sched_getaffinity(0)),
+        cores=max(1, int(capacity.cores())),
         quick=True,
     )
     problem = load_problem(problem_id)

@@ -48,7 +48,7 @@ def chosen(topic: str | None, level: str | None) -> tuple[Question, ...]:
     """Return the questions of a level (both for None) on a topic (all for None)."""
     if topic not in (None, *TOPICS):
         known = ", ".join(TOPICS)
-        raise QuizError(f"--topic (TOPIC= of make): got {topic!r}, expected one of {known}")
+        raise QuizError(f"--topic: got {topic!r}, expected one of {known}")
     levels = (level,) if level else LEVELS
     questions = [question for name in levels for question in load_level(name).questions]
     found = tuple(question for question in questions if topic in (None, question.topic))

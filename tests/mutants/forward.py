@@ -1,4 +1,7 @@
-"""Mistakes in the lines that the forward kernels of p03 to p07 share."""
+"""Mistakes in the lines that the forward kernels of p03 to p07 share.
+
+Over 400 lines: the lines of the kernels and the mistakes in them belong together.
+"""
 
 from functools import partial
 

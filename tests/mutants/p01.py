@@ -1,4 +1,7 @@
-"""Mistakes in p01, FlashAttention in PyTorch."""
+"""Mistakes in p01, FlashAttention in PyTorch.
+
+Over 400 lines: a problem's mistakes are in one file, so that a new one meets its kin.
+"""
 
 from functools import partial
 
