@@ -327,9 +327,7 @@ def _quiz(options: argparse.Namespace) -> int:
 
 def _hint(options: argparse.Namespace) -> int:
     """Show the next hint of the first step that is not solved; return 0."""
-    ids = problems_named(options.only)
-    if options.only is not None and len(ids) > 1:
-        raise UsageError(f"--only: got {', '.join(ids)}, expected one problem")
+    ids = _one_or_all(options.only)
     _expect_folder(options.submission, "--submission")
     _heed_interrupts()
     shown = shown_hints.Shown(state_path(os.environ, shown_hints.FILE))
@@ -349,7 +347,7 @@ def _trace(options: argparse.Namespace) -> int:
     problem = load_problem(trace_command.expect_traceable(problems_named(options.only)))
     wanted = trace_command.Wanted.of(problem, options.case, options.program)
     seed = _seed(options.seed)
-    _expect_folder(options.submission, "--submission (SUBMISSION= of make)")
+    _expect_folder(options.submission, "--submission")
     _expect_place(options.json, "--json")
     _heed_interrupts()
     probe("cpu")
@@ -368,22 +366,18 @@ def _trace(options: argparse.Namespace) -> int:
 def _race(options: argparse.Namespace) -> int:
     """Time one answer beside others; return 0, or 1 where it could not be timed."""
     if options.only is None:
-        raise UsageError("--only (P= of make): got nothing, expected one problem: make race P=p04")
-    ids = problems_named(options.only)
-    if len(ids) > 1:
-        raise UsageError(f"--only (P= of make): got {', '.join(ids)}, expected one problem")
-    _expect_folder(options.submission, "--submission (SUBMISSION= of make)")
+        raise UsageError("--only: got nothing, expected one problem: make race P=p04")
+    (id,) = _one_or_all(options.only)
+    _expect_folder(options.submission, "--submission")
     _heed_interrupts()
-    given = load_problem(ids[0]), options.submission, probe("auto")
+    given = load_problem(id), options.submission, probe("auto")
     return race_command.run(*given, Console(stderr=True), stdout.show, race_table.render)
 
 
 def _watch(options: argparse.Namespace) -> int:
     """Grade one problem again at each save; q ends with 0, Ctrl-C with 130."""
-    ids = problems_named(options.only)
-    if options.only is not None and len(ids) > 1:
-        raise UsageError(f"--only (P= of make): got {', '.join(ids)}, expected one problem")
-    _expect_folder(options.submission, "--submission (SUBMISSION= of make)")
+    ids = _one_or_all(options.only)
+    _expect_folder(options.submission, "--submission")
     if not stdout.is_open():
         raise UsageError("watch: got no standard output, expected a terminal, a pipe or a file")
     _heed_interrupts()
@@ -471,6 +465,14 @@ def _jobs(environment: Environment) -> int:
     device_bytes = environment.device_bytes or 2**31
     problems = len(problem_ids())
     return max(1, min(cores, problems, free // (3 * 2**30), device_bytes // (2 * 2**30)))
+
+
+def _one_or_all(only: str | None) -> tuple[str, ...]:
+    """Return the one problem that is named, or all of them where none is."""
+    ids = problems_named(only)
+    if only is not None and len(ids) != 1:
+        raise UsageError(f"--only: got {', '.join(ids)}, expected one problem")
+    return ids
 
 
 def _seed(text: str | None) -> str:

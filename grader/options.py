@@ -46,7 +46,10 @@ _OF_MAKE = {
     "program": "PROGRAM",
 }
 # Commands that a target of the Makefile runs.
-_TARGETS = ("grade", "hint", "explain", "lint", "quiz", "doctor", "submit", "release")
+_TARGETS = (
+    "grade", "watch", "race", "hint", "trace", "explain", "lint", "quiz", "doctor", "submit",
+    "release",
+)  # fmt: skip
 _ABOUT = re.compile(rf"^((?:argument )?(?:-x/)?--({'|'.join(_OF_MAKE)})( \S+)?)(?=: )")
 
 

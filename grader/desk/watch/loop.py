@@ -16,7 +16,7 @@ from grader.desk.shown import Shown
 from grader.desk.watch import browser
 from grader.desk.watch.changes import changes, first_checks
 from grader.desk.watch.runs import Run
-from grader.desk.watch.saves import Saves
+from grader.desk.watch.saves import Saves, State
 from grader.desk.watch.terminal import Keys, Screen
 from grader.grade import Request
 from grader.manifest import Problem
@@ -77,6 +77,7 @@ class Watch:
         self._wants_hint = False
         self._page_told = False
         self._due_at: float | None = None
+        self._seen: State = None  # the file's state, when `_due_at` was set
         self._dependent = frozenset(
             c.id for c in problem.checks if c.compiles or any(t.invalid for t in c.cases)
         )
