@@ -5,6 +5,7 @@ Over 400 lines: every way in which a case can go wrong is told in this one file.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from typing import Any
 
@@ -17,6 +18,7 @@ from grader.checks.idle import right_without_kernels
 from grader.checks.translations import translation
 from grader.checks.walk import tile_map, walk_of
 from grader.findings import Finding
+from grader.following.program import TRACED, Called, trimmed
 from grader.inputs import Inputs, case_seed, invalidate, make_inputs
 from grader.manifest import Check, Problem
 from grader.model import Message, TileMap, Verdict
@@ -28,6 +30,7 @@ from grader.running.trace import PRODUCTS, traceable
 from grader.sightings.look import look
 from grader.sightings.scaled import of_numbers
 from grader.sightings.sighting import Result
+from grader.traced import TraceRecord
 from grader.trial import Trial
 
 _HEADLINE_LIMIT = 600
@@ -41,6 +44,14 @@ _ALSO_NAMES = {
     "seqlen": ("seqlen_q", "seqlen_k", "q", "k"),
     "num_kv_heads": ("num_q_heads", "k"),
 }
+
+
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """What a student is shown of a call that was made again: the tiles, and one program's state."""
+
+    tiles: TileMap | None = None
+    trace: TraceRecord | None = None
 
 
 class CaseRun:
@@ -113,11 +124,11 @@ class CaseRun:
         differences = find_differences(evidence.outputs, expected)
         self._look_at_out(names, judged, differences, inputs)
         differences = [d for d in differences if d.name in judged]
-        tiles = self._learn(call, inputs, names, evidence, expected, differences)
+        seen = self._learn(call, inputs, names, evidence, expected, differences)
         if not differences:
             earlier, self._earlier = self._earlier, expected
             return self._computed_elsewhere(judged, idle, expected, earlier)
-        return self._wrong(differences, evidence, tiles, second_call=call > 0)
+        return self._wrong(differences, evidence, seen, second_call=call > 0)
 
     def _computed_elsewhere(
         self,
@@ -165,42 +176,66 @@ class CaseRun:
         evidence: CallEvidence,
         expected: Expected,
         differences: list[Difference],
-    ) -> TileMap | None:
+    ) -> Seen:
         """Let the casebook know of a result; where it is wrong, see what the kernels did."""
         casebook = self.trial.bridge_casebook if self.check.bridge else self.trial.casebook
         assert casebook is not None
         if not differences:
             casebook.add_right(self.case, lambda: self._again(call, names))
-            return None
+            return Seen()
         place = (self.check.id, self.index)
         casebook.add_wrong(place, self.case, inputs, evidence.outputs, expected)
         if self.check.bridge:  # what is seen is told of the problem's own entry
-            return None
+            return Seen()
         result = _result(differences, evidence.outputs, expected)
-        tiles = None if call else self._look(inputs, names, result)
+        place_of = (self.problem, self.session.source, self.check, self.index + 1, self.case)
+        called = Called(*place_of, self.trial.seed, inputs, expected, evidence, differences)
+        seen = Seen() if call else self._look(called, names, result)
         numbers = (inputs, result.wrong, evidence.outputs, expected)
         found = of_numbers(self.problem.id, self.case, *numbers)
         if found is not None:
             casebook.add_seen(place, found)
-        return tiles
+        return seen
 
-    def _look(self, inputs: Inputs, names: tuple[str, ...], result: Result) -> TileMap | None:
+    def _look(self, called: Called, names: tuple[str, ...], result: Result) -> Seen:
         """Call once more to see what the kernels do; of each check the first wrong case tells."""
         problem, trial = self.problem, self.trial
         if self.check.id in trial.looked_at or len(trial.looked_at) >= _MOST_LOOKS:
-            return None
+            return Seen()
         if not self.session.interpret or not traceable(self.case):
-            return None
+            return Seen()
         trial.looked_at.add(self.check.id)
-        trace = self.session.call(self.case, inputs, names, traced=True).trace
+        evidence = self._trace(called, names)
+        trace = evidence.trace
         if trace is None:
-            return None
+            return Seen()
         sighting = look(problem.id, self.case, trace, result)
         if sighting is not None:
             trial.casebook.add_seen((self.check.id, self.index), sighting)
         product = result.wrong[0] if result.wrong[0] in PRODUCTS else "out"
         walk = walk_of(problem.id, self.case, trace, product)
-        return tile_map(walk) if walk is not None else None
+        tiles = tile_map(walk) if walk is not None else None
+        return Seen(tiles, self._told(called, evidence))
+
+    def _trace(self, called: Called, names: tuple[str, ...]) -> CallEvidence:
+        """Call with the kernels watched, and one program followed until there is one to tell of."""
+        case, inputs = self.case, called.inputs
+        if self.problem.id in TRACED and not self.trial.followed:
+            follow = called.to_follow()
+            evidence = self.session.call(case, inputs, names, traced=True, follow=follow)
+            failed_to = getattr(evidence.result, "status", None) == Status.TRACE_FAILED
+            if not failed_to:
+                return evidence
+            self.trial.followed = True  # what fails once may fail each time
+        return self.session.call(case, inputs, names, traced=True)
+
+    def _told(self, called: Called, evidence: CallEvidence) -> TraceRecord | None:
+        """Return what the program did that was followed, where that says what is wrong."""
+        if evidence.rounds is None:
+            return None
+        self.trial.followed = True
+        told = called.told(evidence)
+        return trimmed(told.record) if told.is_known else None
 
     def _again(self, call: int, names: tuple[str, ...]) -> tuple[Inputs, Expected]:
         inputs = self.inputs(call)
@@ -210,7 +245,7 @@ class CaseRun:
         self,
         differences: list[Difference],
         evidence: CallEvidence,
-        tiles: TileMap | None,
+        seen: Seen,
         *,
         second_call: bool,
     ) -> Finding:
@@ -258,8 +293,9 @@ class CaseRun:
             worst=shown.worst,
             extent=extent,
             help=help,
-            tiles=tiles,
+            tiles=seen.tiles,
             errors=shown.errors,
+            trace=seen.trace,
             wrong_outputs=tuple(d.name for d in differences),
             margin=max(d.margin for d in differences),
         )

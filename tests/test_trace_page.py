@@ -7,7 +7,8 @@ import re
 import shlex
 from collections import defaultdict
 
-from grader.desk.trace_command import TRACED, Wanted
+from grader.desk.trace_command import Wanted
+from grader.following.program import TRACED
 from grader.manifest import ROOT, load_problem
 from grader.options import parser_of
 from grader.render.trace import render

@@ -3,7 +3,7 @@
 The interpreter runs a kernel as a Python function, so the kernel's variables are those of a frame.
 A round begins with the product of the queries and a tile of keys, and ends when the loop around it
 comes to its head again: what the variables hold then is written down. Which of them is the running
-maximum is not this room's business; `grader.checks.rounds` finds out. Runs inside the worker.
+maximum is not this room's business; `grader.following.comparing` finds out. Runs inside the worker.
 """
 
 from __future__ import annotations

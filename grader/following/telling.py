@@ -10,8 +10,8 @@ import numpy as np
 
 from grader.cases import Case
 from grader.checks.correctness import ranges
-from grader.checks.roles import Role
-from grader.checks.rounds import ROLES, Compared
+from grader.following.comparing import ROLES, Compared
+from grader.following.roles import Role
 from grader.running.rounds import Rounds, Variable
 from grader.source import Source
 from grader.traced import Parting, Program, Shown, SourceLine, TileRound
@@ -19,6 +19,7 @@ from grader.traced import Parting, Program, Shown, SourceLine, TileRound
 _CORNER = (2, 4)  # rows and columns of an accumulator that are shown
 _MOST_OTHERS = 4  # variables that are shown though nobody knows what they are for
 _MOST_LINES = 4
+_LONGEST_LINE = 400
 _WORDS = {
     "maximum": "the largest score of the visible keys so far",
     "sum": "the sum of the weights of the visible keys so far",
@@ -261,7 +262,9 @@ def source_lines(source: Source, numbers: list[int]) -> tuple[SourceLine, ...]:
     """Return lines of the submission, each once, those that exist."""
     texts = source.data.decode("utf-8-sig", "replace").split("\n")
     wanted = [n for n in dict.fromkeys(numbers) if 1 <= n <= len(texts)]
-    return tuple(SourceLine(line=n, text=texts[n - 1].strip()) for n in wanted[:_MOST_LINES])
+    return tuple(
+        SourceLine(line=n, text=texts[n - 1].strip()[:_LONGEST_LINE]) for n in wanted[:_MOST_LINES]
+    )
 
 
 def assignments(source: Source, loop: int, names: set[str]) -> list[int]:
