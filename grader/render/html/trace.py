@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 
-from grader.render.state import command, left_out, state
+from grader.render.state import command, left_out
 from grader.render.text import clean
 from grader.traced import Shown, SourceLine, TileRound, TraceRecord
 
 _NAME, _NUMBER = 40, 16
-Row = tuple[str, list[str], list[str], str]
+Row = tuple[str, list[str], list[str], str, bool]
 
 
 @dataclasses.dataclass(frozen=True)
 class TileView:
     """A tile: what it is, whether the state parts here, facts, and rows of name, yours, oracle.
 
-    The last cell of a row says whether the two agree. `gap` names tiles before it that are left
-    out.
+    A row ends with how the two compare, in a word, and whether they differ. `gap` names tiles
+    before it that are left out.
     """
 
     caption: str
@@ -29,14 +29,13 @@ class TileView:
 
 @dataclasses.dataclass(frozen=True)
 class TraceView:
-    """One program as the page shows it."""
+    """One program as the page shows it; what is wrong with it stands among the facts above."""
 
     summary: str
     program: str
     shown: str
     tiles: list[TileView]
     rest: str
-    conclusion: str
     lines: tuple[SourceLine, ...]
     notes: tuple[str, ...]
     command: str
@@ -72,7 +71,6 @@ def trace_view(record: TraceRecord) -> TraceView:
         shown=shown,
         tiles=tiles,
         rest=_not_shown(last, record.tiles + 1),
-        conclusion=state(record),
         lines=part.lines if part is not None else (),
         notes=record.notes,
         command=command(record),
@@ -110,7 +108,7 @@ def _row(shown: Shown) -> Row:
     else:
         word = "differs"
     yours, oracle = _numbers(shown.yours), _numbers(shown.oracle or ())
-    return name, yours, oracle, word
+    return name, yours, oracle, word, shown.agrees is False
 
 
 def _numbers(values: tuple[str, ...]) -> list[str]:
