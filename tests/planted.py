@@ -933,6 +933,21 @@ FAULTS = (
         "        super().error(message)\n",
         "forgiving",
     ),
+    # -- one program in the report --------------------------------------------------------------
+    fault(
+        "a program is told of though it is not known where it goes wrong",
+        "following/program.py",
+        "is_known=wrong and failure is None and end.is_known",
+        "is_known=True",
+        "told_trace",
+    ),
+    fault(
+        "a message leaves out the last tile",
+        "following/program.py",
+        "at_an_end = tile in (rounds[0], rounds[-1])",
+        "at_an_end = tile is rounds[0]",
+        "told_trace",
+    ),
 )
 
 

@@ -14,7 +14,7 @@ from grader.model import CheckResult, Diagnosis, Message, ProblemResult, Verdict
 from grader.render.state import command, state_facts
 from grader.render.text import clean, clean_lines, wrap
 from grader.render.tiles import is_as_due, tile_lines
-from grader.traced import TraceRecord
+from grader.traced import SourceLine, TraceRecord
 
 ID_LIMIT = 12
 NAME_LIMIT = 40
@@ -186,7 +186,7 @@ def facts(problem_id: str, cause: Cause) -> list[tuple[str, str]]:
         ("extent", clean(message.extent)),
         ("also", clean(", ".join(clean(check.id, NAME_LIMIT) for check in cause.checks[1:]))),
         ("rest", _not_run(cause)),
-        *(state_facts(trace) if trace is not None else ()),
+        *(state_facts(trace, lines_behind(cause, trace)) if trace is not None else ()),
         ("repeat", clean(message.repeat)),
         ("trace", command(trace) if trace is not None else ""),
     )
@@ -197,6 +197,12 @@ def trace_of(cause: Cause) -> TraceRecord | None:
     """Return what one program did in a case of this cause; one case of a problem was followed."""
     told = (cause.message, *(check.message for check in cause.checks if check.message))
     return next((message.trace for message in told if message.trace is not None), None)
+
+
+def lines_behind(cause: Cause, trace: TraceRecord) -> tuple[SourceLine, ...]:
+    """Return the lines that assign what is wrong; none where the line of the mistake is known."""
+    known = cause.diagnosis is not None and cause.message.line is not None
+    return trace.parting.lines if trace.parting is not None and not known else ()
 
 
 def remarks(problem_id: str, cause: Cause) -> list[tuple[str, str]]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from grader.render.text import clean
-from grader.traced import TileRound, TraceRecord
+from grader.traced import SourceLine, TileRound, TraceRecord
 
 _TEXT, _CODE = 600, 200
 
 
-def state_facts(record: TraceRecord) -> list[tuple[str, str]]:
+def state_facts(record: TraceRecord, lines: Sequence[SourceLine]) -> list[tuple[str, str]]:
     """Return what is to be said of a program's state, and the lines behind it."""
-    lines = record.parting.lines if record.parting is not None else ()
     told = [("line", f"{line.line}  {clean(line.text, _CODE)}") for line in lines]
     return [("state", state(record)), *told]
 

@@ -17,6 +17,7 @@ from grader.render.message import (
     Cause,
     facts,
     head_line,
+    lines_behind,
     remarks,
     trace_of,
 )
@@ -147,7 +148,7 @@ def _cause(problem: ProblemResult, cause: Cause, *, errors: bool) -> CauseView:
         repeat=clean(message.repeat),
         walk=walk,
         maps=maps,
-        trace=trace.trace_view(followed) if followed is not None else None,
+        trace=trace.trace_view(followed, lines_behind(cause, followed)) if followed else None,
     )
 
 

@@ -41,8 +41,8 @@ class TraceView:
     command: str
 
 
-def trace_view(record: TraceRecord) -> TraceView:
-    """Return what the page shows of a trace."""
+def trace_view(record: TraceRecord, lines: tuple[SourceLine, ...]) -> TraceView:
+    """Return what the page shows of a trace, and of the lines behind what is wrong."""
     part, program = record.parting, record.program
     end = f", parts in tile {part.number}" if part is not None else ""
     last = record.rounds[-1].number if record.rounds else 0
@@ -71,7 +71,7 @@ def trace_view(record: TraceRecord) -> TraceView:
         shown=shown,
         tiles=tiles,
         rest=_not_shown(last, record.tiles + 1),
-        lines=part.lines if part is not None else (),
+        lines=lines,
         notes=record.notes,
         command=command(record),
     )
