@@ -5,7 +5,6 @@ Over 400 lines: every way in which a case can go wrong is told in this one file.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from typing import Any
 
@@ -16,26 +15,21 @@ from grader.checks import outcome
 from grader.checks.correctness import Difference, Expected, expect, find_differences, ranges
 from grader.checks.idle import right_without_kernels
 from grader.checks.translations import translation
-from grader.checks.walk import tile_map, walk_of
 from grader.findings import Finding
-from grader.following.program import TRACED, Called, trimmed
+from grader.following.program import Called
 from grader.inputs import Inputs, case_seed, invalidate, make_inputs
+from grader.looking import Seen, look_again
 from grader.manifest import Check, Problem
-from grader.model import Message, TileMap, Verdict
+from grader.model import Message, Verdict
 from grader.running.compiled import Call, Compiled, unavailable
 from grader.running.evidence import CallEvidence
 from grader.running.protocol import Reply, Status, failed
 from grader.running.session import Session
-from grader.running.trace import PRODUCTS, traceable
-from grader.sightings.look import look
 from grader.sightings.scaled import of_numbers
 from grader.sightings.sighting import Result
-from grader.traced import TraceRecord
 from grader.trial import Trial
 
 _HEADLINE_LIMIT = 600
-# Calls of a problem that are made again to see what the kernels do: one of each check that fails.
-_MOST_LOOKS = 8
 _ROUNDED = 0.03  # of the norm: more than that no rounding to 16 bits makes
 # What else a message may name first for what is wrong about two arguments, or about one's shape.
 _ALSO_NAMES = {
@@ -44,14 +38,6 @@ _ALSO_NAMES = {
     "seqlen": ("seqlen_q", "seqlen_k", "q", "k"),
     "num_kv_heads": ("num_q_heads", "k"),
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class Seen:
-    """What a student is shown of a call that was made again: the tiles, and one program's state."""
-
-    tiles: TileMap | None = None
-    trace: TraceRecord | None = None
 
 
 class CaseRun:
@@ -188,54 +174,16 @@ class CaseRun:
         if self.check.bridge:  # what is seen is told of the problem's own entry
             return Seen()
         result = _result(differences, evidence.outputs, expected)
-        place_of = (self.problem, self.session.source, self.check, self.index + 1, self.case)
-        called = Called(*place_of, self.trial.seed, inputs, expected, evidence, differences)
-        seen = Seen() if call else self._look(called, names, result)
+        seen = Seen()
+        if not call:
+            where = (self.problem, self.session.source, self.check, self.index + 1, self.case)
+            called = Called(*where, self.trial.seed, inputs, expected, evidence, differences)
+            seen = look_again(self.trial, self.session, called, names, result)
         numbers = (inputs, result.wrong, evidence.outputs, expected)
         found = of_numbers(self.problem.id, self.case, *numbers)
         if found is not None:
             casebook.add_seen(place, found)
         return seen
-
-    def _look(self, called: Called, names: tuple[str, ...], result: Result) -> Seen:
-        """Call once more to see what the kernels do; of each check the first wrong case tells."""
-        problem, trial = self.problem, self.trial
-        if self.check.id in trial.looked_at or len(trial.looked_at) >= _MOST_LOOKS:
-            return Seen()
-        if not self.session.interpret or not traceable(self.case):
-            return Seen()
-        trial.looked_at.add(self.check.id)
-        evidence = self._trace(called, names)
-        trace = evidence.trace
-        if trace is None:
-            return Seen()
-        sighting = look(problem.id, self.case, trace, result)
-        if sighting is not None:
-            trial.casebook.add_seen((self.check.id, self.index), sighting)
-        product = result.wrong[0] if result.wrong[0] in PRODUCTS else "out"
-        walk = walk_of(problem.id, self.case, trace, product)
-        tiles = tile_map(walk) if walk is not None else None
-        return Seen(tiles, self._told(called, evidence))
-
-    def _trace(self, called: Called, names: tuple[str, ...]) -> CallEvidence:
-        """Call with the kernels watched, and one program followed until there is one to tell of."""
-        case, inputs = self.case, called.inputs
-        if self.problem.id in TRACED and not self.trial.followed:
-            follow = called.to_follow()
-            evidence = self.session.call(case, inputs, names, traced=True, follow=follow)
-            failed_to = getattr(evidence.result, "status", None) == Status.TRACE_FAILED
-            if not failed_to:
-                return evidence
-            self.trial.followed = True  # what fails once may fail each time
-        return self.session.call(case, inputs, names, traced=True)
-
-    def _told(self, called: Called, evidence: CallEvidence) -> TraceRecord | None:
-        """Return what the program did that was followed, where that says what is wrong."""
-        if evidence.rounds is None:
-            return None
-        self.trial.followed = True
-        told = called.told(evidence)
-        return trimmed(told.record) if told.is_known else None
 
     def _again(self, call: int, names: tuple[str, ...]) -> tuple[Inputs, Expected]:
         inputs = self.inputs(call)

@@ -7,7 +7,6 @@ import re
 import numpy as np
 import pytest
 
-from grader import judge as judging
 from grader.checks.correctness import expect, find_differences
 from grader.checks.walk import tile_map, walk_of
 from grader.diagnose import Casebook
@@ -25,6 +24,7 @@ from grader.running.protocol import Reply, Status
 from grader.running.rounds import Head, Rounds, RoundsShape
 from grader.running.session import Budget, Session
 from grader.sightings.look import look
+from grader.sightings.sighting import Result
 from grader.source import Source
 from grader.trial import Trial
 from tests.exports import EVIL
@@ -139,7 +139,7 @@ def test_a_call_that_is_followed_shows_the_same_as_one_that_is_not():
     assert plain.trace.arrays.keys() == followed.trace.arrays.keys()
     for name, values in plain.trace.arrays.items():
         assert np.array_equal(values, followed.trace.arrays[name]), name
-    result = judging.Result(("out",), False, False)
+    result = Result(("out",), False, False)
     assert look("p06", case, plain.trace, result) == look("p06", case, followed.trace, result)
     maps = [tile_map(walk_of("p06", case, e.trace, "out")) for e in (plain, followed)]
     assert maps[0] == maps[1] and maps[0] is not None
