@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import re
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -27,11 +28,14 @@ from grader.sightings.look import look
 from grader.sightings.sighting import Result
 from grader.source import Source
 from grader.trial import Trial
+from tests import harness
 from tests.exports import EVIL
 from tests.forked import forked_workers
-from tests.harness import SEED, judge, model_answer
+from tests.harness import SEED, judge, model_answer, whole_answer
+from tests.mutants import MUTANTS
 from tests.mutants.forward import SUM
 from tests.tracing import evil, record, trace
+from tests.trials import NoNames
 
 UNSCALED_SUM = model_answer("p03").replace(SUM, "running_sum = running_sum + tl.sum(p, 1)")
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -46,7 +50,8 @@ def forked():
 
 def messages(problem_id, source, *checks, policy=True):
     """The messages of the wrong cases, by check and number."""
-    judged = judge(source, load_problem(problem_id), checks=checks, policy=policy)
+    with mock.patch.object(harness, "Casebook", NoNames):
+        judged = judge(source, load_problem(problem_id), checks=checks, policy=policy)
     return {place: finding.message for place, finding in judged.wrong.items()}
 
 
@@ -95,8 +100,16 @@ def test_right_answers_have_none(problem_id):
     assert messages(problem_id, model_answer(problem_id), "plain") == {}
 
 
-@pytest.mark.parametrize("problem_id", ["p02", "p08", "p09"])
-def test_problems_without_such_a_loop_have_none(problem_id, monkeypatch):
+@pytest.mark.parametrize(
+    "name",
+    [
+        "p01-no_scale",
+        "p02-weights_forgotten",
+        "p08-dk_not_scaled",
+        "p09-own_key_hidden_for_dk_and_dv",
+    ],
+)
+def test_problems_without_such_a_loop_have_none(name, monkeypatch):
     followed = []
     call = Session.call
 
@@ -105,10 +118,9 @@ def test_problems_without_such_a_loop_have_none(problem_id, monkeypatch):
         return call(self, *args, **kwargs)
 
     monkeypatch.setattr(Session, "call", watched)
-    problem = load_problem(problem_id)
-    check = next(c for c in problem.checks if not (c.bridge or c.compiles))
-    wrong = re.sub(r"(tl\.store\([^\n]*?, )(\w+)", r"\1\2 * 0.5", model_answer(problem_id))
-    found = messages(problem_id, wrong, check.id)
+    (wrong,) = (mutant for mutant in MUTANTS if mutant.id == name)
+    source = wrong.applied_to(whole_answer(wrong.problem))
+    found = messages(wrong.problem, source, wrong.checks[0])
     assert found and traces(found) == {}
     assert followed and set(followed) == {None}
 
@@ -227,13 +239,12 @@ def problem_with(*told, id="p03"):
 
 def test_the_message_says_where_it_parts_shows_the_line_and_names_the_command():
     (cause,) = causes(problem_with(record()))
-    assert message_lines("p03", cause, 80)[3:9] == [
+    assert message_lines("p03", cause, 80)[3:] == [
         "  state   queries 64-127 of head 2: agrees with the oracle up to tile 19 (keys",
         "          1152-1215), parts in tile 20 (keys 1216-1279): l is not the sum",
         "  line    118  l = l + tl.sum(p, 1)",
         "  repeat  make",
         "  trace   make trace P=p03 CASE=unequal:1 SEED=5eed PROGRAM=1,0,0",
-        "help: run this check alone: pytest problems/p03 -x -k check0",
     ]
 
 
@@ -327,7 +338,7 @@ def test_long_and_odd_names_are_cut_and_the_state_is_told():
 
 
 def test_a_line_without_an_end_is_cut():
-    long = "running_sum = running_sum + tl.sum(p, 1)" + " + 0.0" * 20_000
+    long = "running_sum = running_sum + tl.sum(p, 1)" + "  # " + "x" * 200_000
     source = model_answer("p03").replace(SUM, long)
     (told,) = traces(messages("p03", source, "plain")).values()
     assert told.parting.number == 2 and len(told.model_dump_json()) < 32_000
@@ -340,21 +351,17 @@ def test_nan_in_the_state_is_no_number_and_parts():
     assert "nan" in {value for shown in told.rounds[0].shown for value in shown.yours}
 
 
-@pytest.mark.parametrize(
-    "stop", ["sys.settrace(None)", "sys.settrace(lambda *rest: None)", "sys.gettrace().__self__"]
-)
-def test_a_kernel_that_removes_the_tracer_has_no_state(stop):
+@pytest.mark.parametrize("stop", ["sys.settrace(None)", "sys.settrace(lambda *rest: None)"])
+def test_a_kernel_that_removes_the_tracer_is_told_nothing_false(stop):
     """Without the source policy: with it nobody imports sys."""
     source = UNSCALED_SUM.replace("import triton\n", "import sys\nimport triton\n", 1)
     source = re.sub(r"(\n +)(running_max = )", rf"\1{stop}\1\2", source, count=1)
-    assert ast.parse(source) and stop in source
+    assert ast.parse(source) and stop in source and "import sys" in source
     found = messages("p03", source, "plain", policy=False)
-    told = traces(found)
-    assert found and all(
-        record.parting is None or record.parting.number == 2 for record in told.values()
-    )
-    if "settrace" in stop:
-        assert told == {}
+    told = [record.parting.number for record in traces(found).values()]
+    assert found["plain", 0].first is not None
+    # A frame that runs keeps its tracer when another takes its place for new ones.
+    assert told == ([] if "None)" in stop and "lambda" not in stop else [2])
 
 
 def forged(shape, generator):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from grader.render.text import clean
 from grader.traced import SourceLine, TileRound, TraceRecord
 
-_TEXT, _CODE = 600, 200
+_STATE, _CODE = 1200, 200
 
 
 def state_facts(record: TraceRecord, lines: Sequence[SourceLine]) -> list[tuple[str, str]]:
@@ -18,14 +18,14 @@ def state_facts(record: TraceRecord, lines: Sequence[SourceLine]) -> list[tuple[
 
 def state(record: TraceRecord) -> str:
     """Return one sentence: whose state, up to which tile it is right, and what is wrong then."""
-    return f"{_queries(record)}: {_came_to(record)}"
+    return clean(f"{_queries(record)}: {_came_to(record)}", _STATE)
 
 
 def command(record: TraceRecord) -> str:
     """Return the command that shows the case and the program again."""
     program = f" PROGRAM={','.join(map(str, record.program.ids))}" if record.program else ""
     place = f"CASE={record.check}:{record.number}"
-    return f"make trace P={record.problem} {place} SEED={record.seed}{program}"
+    return clean(f"make trace P={record.problem} {place} SEED={record.seed}{program}")
 
 
 def left_out(tiles: Sequence[int]) -> str:
@@ -45,7 +45,7 @@ def _queries(record: TraceRecord) -> str:
 def _came_to(record: TraceRecord) -> str:
     part = record.parting
     if part is None:
-        return clean(record.conclusion, _TEXT)
+        return record.conclusion
     tiles = {tile.number: tile for tile in record.rounds}
     here = tiles.get(part.number)
     where = f"tile {part.number}{_keys(here)}"
@@ -55,8 +55,8 @@ def _came_to(record: TraceRecord) -> str:
         before = f"tile {part.number - 1}{_keys(tiles.get(part.number - 1))}"
         begins = f"agrees with the oracle up to {before}, parts in {where}"
     seen = here.facts[:1] if here is not None else ()
-    return f"{begins}: {'; '.join(clean(text, _TEXT) for text in (*seen, part.text))}"
+    return f"{begins}: {'; '.join((*seen, part.text))}"
 
 
 def _keys(tile: TileRound | None) -> str:
-    return f" (keys {clean(tile.keys, 60)})" if tile is not None else ""
+    return f" (keys {tile.keys})" if tile is not None else ""
