@@ -185,6 +185,23 @@ def test_where_following_fails_the_kernels_are_watched_all_the_same(monkeypatch)
     assert traces(found) == {} and found["plain", 0].tiles is not None
 
 
+def test_v_of_another_head_is_told_apart_from_other_rows_of_v():
+    mutants = {mutant.id: mutant for mutant in MUTANTS}
+    for name, case, fact in (
+        ("p05-groups_for_k_alone", "groups:1", "of another kv head, not V of its own keys"),
+        ("p05-v_not_advanced", "plain:1", "from row 0 on, not V of its own keys"),
+    ):
+        told = trace("p05", mutants[name].applied_to(whole_answer("p05")), case)
+        parting = told.rounds[told.parting.number - 1]
+        assert parting.facts == (f"its weights met V {fact}",)
+
+
+def test_one_name_parts_and_two_part():
+    mutant = next(m for m in MUTANTS if m.id == "p06-safe_maximum_kept_as_the_running_one")
+    told = trace("p06", mutant.applied_to(whole_answer("p06")), "unaligned_window:8")
+    assert told.parting.text.endswith("; with it running_sum parts")
+
+
 # -- few rounds -----------------------------------------------------------------------------------
 
 

@@ -182,9 +182,10 @@ def _facts(rounds: Rounds, compared: Compared, r: int, queries: tuple[int, ...])
         told.append("its keys are of another kv head than these queries need")
     mixed = int(rounds.column("mixed")[r])
     if mixed:  # which of the two is astray is not known, nor what the mask was made for
-        told.append(
-            f"its weights met V from row {(mixed - 1) % seqlen_k} on, not V of its own keys"
-        )
+        head, row = divmod(mixed - 1, seqlen_k)
+        elsewhere = head not in rounds.keys[r] // seqlen_k
+        met = "of another kv head" if elsewhere else f"from row {row} on"
+        told.append(f"its weights met V {met}, not V of its own keys")
         return told
     padding = int(oracle.pairs.padding[r])
     if padding:
@@ -222,7 +223,8 @@ def parting_of(rounds: Rounds, compared: Compared, source: Source) -> Parting | 
         unit = compared.roles[int(rounds.column("segment")[r])].unit or 1.0
         what[0] = f"{names[0]} is {part.factor:.4g} times {_largest(unit)}, in every row"
     if part.roles[0] == "maximum":  # the others are relative to it
-        what[1:] = [f"with it {' and '.join(names[1:])} part"] if names[1:] else []
+        verb = "part" if len(names) > 2 else "parts"
+        what[1:] = [f"with it {' and '.join(names[1:])} {verb}"] if names[1:] else []
     lines = _lines(rounds, compared, r, names, source)
     return Parting(number=r + 1, names=names, text="; ".join(what), lines=lines)
 
