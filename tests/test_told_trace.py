@@ -272,7 +272,7 @@ def test_a_first_tile_and_a_fact_and_no_parting_have_words_of_their_own():
     whole = record(3, 2)
     odd = whole.rounds[1].model_copy(update={"facts": ("64 pairs are not visible", "second")})
     told = state(whole.model_copy(update={"rounds": (whole.rounds[0], odd, whole.rounds[2])}))
-    assert told.endswith("(keys 64-127): 64 pairs are not visible; l is not the sum")
+    assert told.endswith("(keys 64-127): 64 pairs are not visible; with that l parts")
     behind = record(3, None)
     assert state(behind) == f"queries 64-127 of head 2: {behind.conclusion}"
     assert [label for label, _ in facts("p03", causes(problem_with(behind))[0])][-3:] == [

@@ -54,8 +54,11 @@ def _came_to(record: TraceRecord) -> str:
     else:
         before = f"tile {part.number - 1}{_keys(tiles.get(part.number - 1))}"
         begins = f"agrees with the oracle up to {before}, parts in {where}"
-    seen = here.facts[:1] if here is not None else ()
-    return f"{begins}: {'; '.join((*seen, part.text))}"
+    if here is None or not here.facts:
+        return f"{begins}: {part.text}"
+    *names, last = part.names
+    wrong = f"{', '.join(names)} and {last} part" if names else f"{last} parts"
+    return f"{begins}: {here.facts[0]}; with that {wrong}"
 
 
 def _keys(tile: TileRound | None) -> str:
