@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from grader.checks.walk import tile_map, walk_of
-from grader.following.program import TRACED, Called, trimmed
+from grader.following.program import Called, trimmed
 from grader.model import TileMap
 from grader.running.evidence import CallEvidence
 from grader.running.protocol import Reply, Status
@@ -13,7 +13,7 @@ from grader.running.session import Session
 from grader.running.trace import PRODUCTS, traceable
 from grader.sightings.look import look
 from grader.sightings.sighting import Result
-from grader.traced import TraceRecord
+from grader.traced import TRACED, TraceRecord
 from grader.trial import Trial
 
 # Calls of a problem that are made again to see what the kernels do: one of each check that fails.

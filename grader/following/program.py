@@ -19,7 +19,6 @@ from grader.running.rounds import RoundsShape
 from grader.source import Source
 from grader.traced import TileRound, TraceRecord
 
-TRACED = ("p03", "p04", "p05", "p06", "p07")
 MOST_TOLD = 12  # rounds in a message: a record holds a message for each check
 
 Ids = tuple[int, int, int]
