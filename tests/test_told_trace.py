@@ -368,17 +368,17 @@ def test_nan_in_the_state_is_no_number_and_parts():
     assert "nan" in {value for shown in told.rounds[0].shown for value in shown.yours}
 
 
-@pytest.mark.parametrize("stop", ["sys.settrace(None)", "sys.settrace(lambda *rest: None)"])
+@pytest.mark.parametrize("stop", ["sys.settrace(None)", "sys._getframe().f_trace = None"])
 def test_a_kernel_that_removes_the_tracer_is_told_nothing_false(stop):
     """Without the source policy: with it nobody imports sys."""
     source = UNSCALED_SUM.replace("import triton\n", "import sys\nimport triton\n", 1)
-    source = re.sub(r"(\n +)(running_max = )", rf"\1{stop}\1\2", source, count=1)
-    assert ast.parse(source) and stop in source and "import sys" in source
+    before, after = source.split("running_sum = running_sum + tl.sum(p, 1)")
+    indent = before.rpartition("\n")[2]
+    source = f"{before}{stop}\n{indent}running_sum = running_sum + tl.sum(p, 1){after}"
+    assert ast.parse(source) and "import sys" in source
     found = messages("p03", source, "plain", policy=False)
-    told = [record.parting.number for record in traces(found).values()]
     assert found["plain", 0].first is not None
-    # A frame that runs keeps its tracer when another takes its place for new ones.
-    assert told == ([] if "None)" in stop and "lambda" not in stop else [2])
+    assert {record.parting.number for record in traces(found).values()} <= {2}
 
 
 def forged(shape, generator):
@@ -424,6 +424,13 @@ def called():
     assert differences
     place = (problem, source, check, 1, case, SEED)
     return Called(*place, inputs, expected, evidence, differences)
+
+
+def test_of_queries_whose_results_are_right_nothing_is_known(called):
+    rounds = forged(called.to_follow(), np.random.default_rng(1))
+    right = np.where(np.arange(len(rounds.queries)) < 3, np.arange(len(rounds.queries)), -1)
+    rounds = dataclasses.replace(rounds, queries=right)
+    assert not called.told(dataclasses.replace(called.evidence, rounds=rounds)).is_known
 
 
 @pytest.mark.parametrize("seed", range(20))
