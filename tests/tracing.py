@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from grader.checks.walk import due_pairs
-from grader.desk import trace_command
+from grader.desk import trace_command, traced_case
 from grader.inputs import case_seed, make_inputs
 from grader.manifest import Problem, load_problem
 from grader.traced import TraceRecord
@@ -32,7 +32,7 @@ def trace(
     wanted = trace_command.Wanted.of(problem, case, program)
     with tempfile.TemporaryDirectory() as folder:
         write_answers(Path(folder), {problem.id: source})
-        return trace_command.run(problem, Path(folder), wanted, seed)
+        return traced_case.run(problem, Path(folder), wanted, seed)
 
 
 def numbers_of(text: str) -> np.ndarray:
