@@ -10,6 +10,8 @@ from rich.console import Console
 from benchmarks import table
 from grader.running.chips import EVERY_CHIP
 
+_DTYPES = (("16-bit", ("bf16", "fp16")), ("fp32", ("fp32",)))
+
 
 def kernel_rows(found: dict[str, Any]) -> Iterable[tuple[str, ...]]:
     """Return the texts of the whole table, one row per kernel, chip, head_dim, dtype and tile."""
@@ -45,18 +47,27 @@ def summary(found: dict[str, Any]) -> str:
         + " |",
     ]
     for problem in sorted({problem for problem, _ in by_place}):
-        for word, dtypes in (("16-bit", ("bf16", "fp16")), ("fp32", ("fp32",))):
+        for word, dtypes in _DTYPES:
             cells = []
             for chip in chips:
                 kernels = by_place.get((problem, chip), [])
                 cells.append(_verdict(chip, [k for k in kernels if k["dtype"] in dtypes]))
             lines.append(f"| {problem} {word} | " + " | ".join(cells) + " |")
-    for word, dtypes in (("16-bit", ("bf16", "fp16")), ("fp32", ("fp32",))):
+    with_dots = {
+        (problem, k["kernel"]) for (problem, _), ks in by_place.items() for k in ks if k["dots"]
+    }
+    for word, dtypes in _DTYPES:
         cells = []
         for chip in chips:
-            kernels = [k for place, ks in by_place.items() if place[1] == chip for k in ks]
-            dots = {d for k in kernels if k["dtype"] in dtypes for d in k["dots"].split("+") if d}
-            cells.append(", ".join(sorted(dots)) or "unknown")
+            told = {
+                instruction
+                for (problem, capability), kernels in by_place.items()
+                for k in kernels
+                if capability == chip and k["dtype"] in dtypes
+                and (problem, k["kernel"]) in with_dots
+                for instruction in (k["dots"] or "unknown").split("+")
+            }  # fmt: skip
+            cells.append(", ".join(sorted(told)))
         lines.append(f"| dots in {word} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 

@@ -73,8 +73,11 @@ def test_the_summary_names_the_largest_share_and_the_worst_spill():
 
 def test_a_refused_kernel_and_unknown_dots_are_said():
     kernels = [row(refusal="needs 1 bytes", dots="", programs=0, shared_bytes=None, registers=None)]
-    text = chips_table.summary(made(kernels))
-    assert "| p04 16-bit | **refused** |" in text and "| dots in 16-bit | unknown |" in text
+    found = made(kernels)
+    found["results"] += made([row(), row(kernel="_delta_kernel", dots="")], 90)["results"]
+    text = chips_table.summary(found)
+    assert "| p04 16-bit | **refused** | 14% |" in text
+    assert "| dots in 16-bit | unknown | mma |" in text  # a kernel without dots is none of these
     assert next(iter(chips_table.kernel_rows(made(kernels))))[9] == "refused"
 
 
@@ -228,6 +231,22 @@ def test_the_record_holds_every_answer_on_every_chip_at_every_head_dim():
         dims = chips.HEAD_DIMS if result["problem"] != "p02" else (None,)
         got = {(k["dtype"], k["head_dim"]) for k in result["kernels"]}
         assert got == {(dtype, d) for dtype in (half, "fp32") for d in dims}
+
+
+def test_what_the_page_says_of_spills_is_so():
+    half, fp32 = {}, {}
+    for result in record.load(RECORD)["results"]:
+        for kernel in result["kernels"]:
+            assert kernel["refusal"] is None and kernel["programs"]
+            into = fp32 if kernel["dtype"] == "fp32" else half
+            if kernel["stack_bytes"]:
+                place = (result["problem"], kernel["head_dim"])
+                into.setdefault(result["capability"], set()).add(place)
+    assert not half.keys() & {86, 89, 90}
+    assert {problem for problem, _ in half[80]} == {"p08"}
+    assert {problem for problem, _ in half[75]} == set(chips.PROBLEMS) - {"p02"}
+    for problem in ("p03", "p09"):
+        assert {c for c in fp32 if (problem, 128) in fp32[c]} >= {86, 89, 90, 100, 120}
 
 
 if __name__ == "__main__":
