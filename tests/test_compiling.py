@@ -13,7 +13,7 @@ import time
 import pytest
 
 from grader.cases import resolve
-from grader.manifest import load_problem, problem_ids
+from grader.manifest import load_problem
 from grader.running import capacity, compiled
 from grader.running.chips import CHIPS, resident_programs
 from grader.running.compiled import Call, Compiled, compile_calls
