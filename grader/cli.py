@@ -407,7 +407,7 @@ def _watch(options: argparse.Namespace) -> int:
 def _explain(options: argparse.Namespace) -> int:
     """Show the page of a cause, or list them all; return 0."""
     problems = None if options.only is None else problems_named(options.only)
-    page = explain_command.look_up(options.id or None, problems)
+    page = explain_command.look_up(options.id or None, problems, runs=report.HISTORY)
     stdout.show(functools.partial(explain_page.render, page))
     return scoring.EXIT_FULL_MARKS
 
