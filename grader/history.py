@@ -34,13 +34,11 @@ class Run(Record):
     schema_version: Literal[1] = 1
     time: Annotated[str, Field(max_length=40)]
     submission: Annotated[Text, Field(max_length=1000)]
-    points: Annotated[
-        dict[_Id, tuple[_Points, _Points]], Field(max_length=50)
-    ]
+    points: Annotated[dict[_Id, tuple[_Points, _Points]], Field(max_length=50)]
     causes: Annotated[
         dict[_Id, Annotated[tuple[_CauseId, ...], Field(max_length=_MOST_CAUSES)]],
-        Field(max_length=50),
-    ] = {}
+        Field(default_factory=dict, max_length=50),
+    ]
 
 
 def run_of(record: GradeRecord, now: datetime.datetime) -> Run:

@@ -55,8 +55,10 @@ def look_again(
         trial.casebook.add_seen((check.id, called.number - 1), sighting)
     walk = None
     if any(name in (*PRODUCTS, "lse") for name in result.wrong):  # no walk makes dsink_logits
-        product = result.wrong[0] if result.wrong[0] in PRODUCTS else "out"
-        walk = walk_of(called.problem.id, case, trace, product)
+        first = result.wrong[0]
+        product = first if first in PRODUCTS else "out"
+        near = result.place if first in (*PRODUCTS, "lse") else None
+        walk = walk_of(called.problem.id, case, trace, product, near)
     tiles = tile_map(walk) if walk is not None else None
     return Seen(tiles, _told(trial, called, evidence))
 
