@@ -471,3 +471,16 @@ def test_a_forged_block_stops_neither_the_judge_nor_its_messages(called, seed):
     (cause,) = causes(problem_with(few))
     assert not any(CONTROL.search(line) for line in message_lines("p06", cause, 80))
     trace_view(few, ())
+
+
+def test_one_message_speaks_of_one_query():
+    source = model_answer("p04")
+    mask = "keys[None, :] <= queries[:, None]"
+    assert source.count(mask) == 1
+    judged = judge(source.replace(mask, f"{mask} + 3"), load_problem("p04"), checks=("plain",))
+    (cause,) = judged.findings.causes
+    assert cause.diagnosis.id == "P04-KEYS-AFTER-THE-QUERY"
+    message = judged.wrong["plain", 0].message
+    query = re.match(r"out\[0, 0, (\d+), ", message.worst)[1]
+    assert f"query {query} of head 0 took " in cause.diagnosis.note
+    assert f"such as query {query} and key " in state(message.trace)

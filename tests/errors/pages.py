@@ -13,7 +13,9 @@ from tests.errors.causes import Cause, about_pairs, all_ids, cause, events, know
 MADE = "<!-- generated from what the judge knows of this cause; do not edit -->"
 SECTIONS = ("What happened", "Why", "How to find it", "How to fix it")
 _SEED = "e1"
-_ROW = re.compile(r"^\| ([A-Z0-9-]+)(?:, \*core\*)? \| (\d+) % \| (.*) \|$", re.MULTILINE)
+_ROW = re.compile(
+    r"^\| \[([A-Z0-9-]+)\]\(.*?\)(?:, \*core\*)? \| (\d+) % \| (.*) \|$", re.MULTILINE
+)
 ANY = "pNN"  # in a command, where the reader puts the problem
 INTRODUCTION = """\
 # Causes that the judge names
