@@ -40,7 +40,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "id", nargs="?", metavar="ID", help="such as P06-WINDOW-SHIFTED (default: list all)"
     )
-    parser.add_argument("--only", metavar="p04,p05", help="list the causes of these problems only")
+    parser.add_argument(
+        "--only",
+        metavar="p04,p05",
+        help="list the causes of these problems only; with an ID, the problem of the commands",
+    )
 
 
 def page_ids(folder: Path = FOLDER) -> tuple[str, ...]:
