@@ -19,6 +19,8 @@ def render(page: Explanation, *, width: int = 80, color: bool = False) -> str:
     if page.problem is not None:
         text = _TEST.sub(lambda test: test[0] if test[1] == page.problem else "", text)
         text = text.replace("P=pNN", f"P={page.problem}")
+    elif "P=pNN" in text:
+        text += "\n\n`pNN` stands for the problem; with `P=p04` the commands name it.\n"
     if page.check is not None:
         command = f"pytest problems/{page.problem} -x -k {page.check}"
         text += f"\n\nHere it is the check `{page.check}` of {page.problem}:\n\n    {command}\n"

@@ -23,7 +23,9 @@ INTRODUCTION = """\
 A report names a cause by its problem and its id, such as P06-WINDOW-SHIFTED, when it is sure of it.
 `make explain ID=P06-WINDOW-SHIFTED` shows the page of that cause; any letter case will do, and the
 problem may be left out. `make explain P=p06` lists the causes of one problem. A name that is not in
-this list is that of a check: [UNNAMED](UNNAMED.md).
+this list is that of a check: [UNNAMED](UNNAMED.md). In the commands of a page `pNN` stands for the
+problem; `make explain` puts in the one of the id or of `P=`, else the one in which the cause was
+reported last.
 """
 
 
