@@ -155,8 +155,8 @@ def _table(record: GradeRecord, width: int) -> list[RenderableType]:
     widths = [max(len(cell) for cell in column) for column in zip(header, *cells, strict=True)]
     names = [f"{clean(p.id, ID_LIMIT)} {clean(p.title, TITLE_LIMIT)}" for p in record.problems]
     room = width - sum(widths)
-    # With narrower gaps if all titles are whole then; else the long ones are wrapped.
-    gap = 1 if 1 <= max(map(cell_len, names)) - (room - 2 * len(widths)) <= len(widths) else 2
+    # Where a title is too long, with narrower gaps; what is too long even then is wrapped.
+    gap = 2 if max(map(cell_len, names)) <= room - 2 * len(widths) else 1
     name_width = room - gap * len(widths)
     parts: list[RenderableType] = []
     for bonus in (False, True):
