@@ -1,0 +1,399 @@
+"""Forward attention in Gluon for compute capability 9.0: one producer, two or three consumers.
+
+Algorithm: FlashAttention-3, arXiv:2407.08608, sections 3.1 and 3.2. A producer, one warp, loads
+tiles by TMA into a ring of stages. Each consumer, one warpgroup, holds 64 queries; its softmax runs
+under its own product of weights and values, and under the products of the other consumers, which
+take turns. README.md beside this file draws the schedule.
+Grid: any number of programs; program i takes the tiles of work i, i + programs, ...
+Memory traffic: Q and out once; K and V once per tile of work.
+Limits: 16-bit types, head_dim 64 and 128, softmax_scale above 0, rows at multiples of 16 bytes.
+"""
+
+from typing import NamedTuple
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+ROWS = gl.constexpr(64)  # queries of a consumer: what one product of a warpgroup takes
+# Where a maximum begins: below every score, and finite, since -inf - -inf is NaN.
+LOWEST = gl.constexpr(-1.0e38)
+LN_2 = gl.constexpr(0.6931471805599453)
+
+
+class Options(NamedTuple):
+    """What a kernel is compiled for."""
+
+    BLOCK_N: int  # keys of a tile
+    HEAD_DIM: int
+    STAGES: int  # tiles of keys, and of values, in shared memory
+    CONSUMERS: int
+    HEADS: int  # heads of a tile of work: 1, or one per consumer
+    SPAN: int  # queries of a head in a tile of work: ROWS, or ROWS per consumer
+    IS_CAUSAL: bool
+    HAS_WINDOW: bool
+    IS_RAGGED: bool  # the last tile of keys reaches past the end
+    PING_PONG: bool  # consumers issue their products in turns
+    CONSUMER_REGISTERS: int
+    PRODUCER_REGISTERS: int
+
+
+class Sizes(NamedTuple):
+    """What a kernel is launched with; `section`: heads, in units of HEADS, that run together."""
+
+    seqlen_q: gl.tensor
+    seqlen_k: gl.tensor
+    window_size: gl.tensor
+    num_sink_tokens: gl.tensor
+    num_q_heads: gl.tensor
+    group_size: gl.tensor
+    section: gl.tensor
+    num_query_tiles: gl.tensor
+    num_tiles: gl.tensor  # tiles of work
+    scale_log2: gl.tensor
+
+
+class Tensors(NamedTuple):
+    """Where inputs and outputs lie: tensor descriptors, and a pointer to lse."""
+
+    q: tma.tensor_descriptor
+    k: tma.tensor_descriptor
+    v: tma.tensor_descriptor
+    out: tma.tensor_descriptor
+    lse: gl.tensor
+
+
+class Shared(NamedTuple):
+    """Tiles in shared memory, and barriers.
+
+    full: a load has arrived. empty: the producer may load over it. turn[i]: consumer i may issue
+    its products. The output of a consumer leaves from where its queries were.
+    """
+
+    q: gl.shared_memory_descriptor
+    k: gl.shared_memory_descriptor
+    v: gl.shared_memory_descriptor
+    q_full: gl.shared_memory_descriptor
+    q_empty: gl.shared_memory_descriptor
+    k_full: gl.shared_memory_descriptor
+    k_empty: gl.shared_memory_descriptor
+    v_full: gl.shared_memory_descriptor
+    v_empty: gl.shared_memory_descriptor
+    turn: gl.shared_memory_descriptor
+
+
+class Walk(NamedTuple):
+    """One walk over the key tiles, from right to left, then over the tiles of the sinks.
+
+    Step i visits tile end - 1 - i, and from window_steps on the tiles from key 0 on. Every query
+    sees every key in the steps from plain_begin to plain_end; the other steps are masked.
+    """
+
+    end: gl.tensor
+    window_steps: gl.tensor
+    steps: gl.tensor
+    plain_begin: gl.tensor
+    plain_end: gl.tensor
+
+
+@gluon.jit
+def _place(tile, sizes, o: gl.constexpr):
+    """Return batch, first head and first query of a tile of work: in a section the longest first.
+
+    Tiles of work that follow each other share a section's keys and values, which stay in L2 cache.
+    """
+    rest = tile // sizes.section
+    query_tile = rest % sizes.num_query_tiles
+    if o.IS_CAUSAL:
+        query_tile = sizes.num_query_tiles - 1 - query_tile
+    head = rest // sizes.num_query_tiles * sizes.section + tile % sizes.section
+    head *= o.HEADS
+    return head // sizes.num_q_heads, head % sizes.num_q_heads, query_tile * o.SPAN
+
+
+@gluon.jit
+def _walk(query_start, sizes, o: gl.constexpr):
+    """Return the walk over the keys that SPAN queries from query_start on see."""
+    end_key, full_end = sizes.seqlen_k, sizes.seqlen_k // o.BLOCK_N
+    if o.IS_CAUSAL:
+        end_key = gl.minimum(query_start + o.SPAN, sizes.seqlen_k)
+        full_end = (query_start + 1) // o.BLOCK_N
+    begin, full_begin, sink_steps = 0, 0, 0
+    if o.HAS_WINDOW:
+        begin = gl.maximum(query_start - sizes.window_size + 1, 0) // o.BLOCK_N
+        full_begin = gl.cdiv(gl.maximum(end_key - sizes.window_size, 0), o.BLOCK_N)
+        full_begin = gl.minimum(full_begin, full_end)
+        sink_steps = gl.minimum(gl.cdiv(sizes.num_sink_tokens, o.BLOCK_N), begin)
+    end = gl.cdiv(end_key, o.BLOCK_N)
+    plain_begin = gl.maximum(end - full_end, 1)  # step 0 stands before the loops
+    plain_end = gl.maximum(end - full_begin, plain_begin)
+    return Walk(end, end - begin, end - begin + sink_steps, plain_begin, plain_end)
+
+
+@gluon.jit
+def _first_key(step, walk, o: gl.constexpr):
+    """Return the first key of the tile that a step visits."""
+    sink_tile = step - walk.window_steps
+    return gl.where(sink_tile < 0, walk.end - 1 - step, sink_tile) * o.BLOCK_N
+
+
+@gluon.jit
+def _load(desc, batch, head, start, tile, full):
+    """Begin to load the rows of a head from start on; the barrier is complete when they are there.
+
+    Rows past the end arrive as zeros.
+    """
+    mbarrier.expect(full, desc.block_type.nbytes)
+    tma.async_copy_global_to_shared(desc, [batch, head, start, 0], full, tile)
+
+
+@gluon.jit
+def _load_keys(desc, batch, head, start, number, tiles, full, empty, o: gl.constexpr):
+    """Load a tile of keys or values, the number-th of all, as soon as its stage is free."""
+    stage = number % o.STAGES
+    mbarrier.wait(empty.index(stage), number // o.STAGES & 1 ^ 1)
+    _load(desc, batch, head, start, tiles.index(stage), full.index(stage))
+
+
+@gluon.jit
+def _producer(tensors, s, sizes, o: gl.constexpr):
+    """Load everything, in the order in which the consumers want it."""
+    number = 0  # the first tile of keys of this tile of work, of all that this program loads
+    q_phase = 1
+    for tile in range(gl.program_id(0), sizes.num_tiles, gl.num_programs(0)):
+        batch, q_head, query_start = _place(tile, sizes, o)
+        kv_head = q_head // sizes.group_size
+        walk = _walk(query_start, sizes, o)
+        for i in gl.static_range(o.CONSUMERS):
+            mbarrier.wait(s.q_empty.index(i), q_phase)
+            head, start = q_head + i, query_start
+            if o.HEADS == 1:
+                head, start = q_head, query_start + i * ROWS
+            _load(tensors.q, batch, head, start, s.q.index(i), s.q_full.index(i))
+        key = _first_key(0, walk, o)
+        _load_keys(tensors.k, batch, kv_head, key, number, s.k, s.k_full, s.k_empty, o)
+        for step in range(1, walk.steps):
+            next_key = _first_key(step, walk, o)
+            _load_keys(
+                tensors.k, batch, kv_head, next_key, number + step, s.k, s.k_full, s.k_empty, o
+            )
+            _load_keys(
+                tensors.v, batch, kv_head, key, number + step - 1, s.v, s.v_full, s.v_empty, o
+            )
+            key = next_key
+        number += walk.steps
+        _load_keys(tensors.v, batch, kv_head, key, number - 1, s.v, s.v_full, s.v_empty, o)
+        q_phase ^= 1
+
+
+@gluon.jit
+def _take_turn(number, turn, INDEX: gl.constexpr, o: gl.constexpr):
+    """Wait until the consumer before this one has issued its products for the number-th tile.
+
+    Consumer 0 waits for the last one's products for the tile before, and at first for nothing.
+    """
+    if o.PING_PONG:
+        phase = number & 1
+        if INDEX == 0:
+            phase = phase ^ 1
+        mbarrier.wait(turn.index(INDEX), phase)
+
+
+@gluon.jit
+def _pass_turn(turn, INDEX: gl.constexpr, o: gl.constexpr):
+    if o.PING_PONG:
+        mbarrier.arrive(turn.index((INDEX + 1) % o.CONSUMERS), count=1)
+
+
+@gluon.jit
+def _hide(scores, queries, first_key, sizes, S: gl.constexpr, o: gl.constexpr):
+    """Return the scores (ROWS, BLOCK_N), -inf where the query does not see the key."""
+    columns = gl.arange(0, o.BLOCK_N, layout=gl.SliceLayout(0, S))[None, :]
+    if o.IS_CAUSAL:
+        last = (queries - first_key)[:, None]
+        visible = columns <= last
+        if o.HAS_WINDOW:
+            is_sink = columns < sizes.num_sink_tokens - first_key
+            visible = visible & ((columns > last - sizes.window_size) | is_sink)
+    else:
+        visible = columns < sizes.seqlen_k - first_key
+    return gl.where(visible, scores, float("-inf"))
+
+
+@gluon.jit
+def _weigh(scores, running_max, running_sum, scale_log2):
+    """Return the weights of a tile, fp32, maximum and sum with it, and what rescales the past.
+
+    The maxima are in units of scores * scale_log2.
+    """
+    new_max = gl.maximum(running_max, gl.max(scores, 1) * scale_log2)  # (ROWS,)
+    rescale = gl.exp2(running_max - new_max)  # (ROWS,)
+    weights = gl.exp2(scores * scale_log2 - new_max[:, None])  # (ROWS, BLOCK_N)
+    return weights, new_max, running_sum * rescale + gl.sum(weights, 1), rescale
+
+
+@gluon.jit
+def _fold(
+    begin, end, state, q, queries, walk, number, s, sizes,
+    S: gl.constexpr, A: gl.constexpr, IS_MASKED: gl.constexpr, INDEX: gl.constexpr, o: gl.constexpr,
+):  # fmt: skip
+    """Fold the steps from begin to end into the state; each multiplies the weights of the last."""
+    weights, acc, running_max, running_sum = state
+    dtype: gl.constexpr = s.k.dtype
+    for step in range(begin, end):
+        now, before, after = number + step, number + step - 1, number + step + 1
+        k_stage, v_stage = now % o.STAGES, before % o.STAGES
+        k = s.k.index(k_stage).reshape([o.BLOCK_N, o.HEAD_DIM]).permute((1, 0))
+        v = s.v.index(v_stage).reshape([o.BLOCK_N, o.HEAD_DIM])
+        _take_turn(now, s.turn, INDEX, o)
+        nothing = gl.zeros([ROWS, o.BLOCK_N], gl.float32, S)
+        scores = warpgroup_mma(q, k, nothing, use_acc=False, is_async=True)
+        mbarrier.wait(s.v_full.index(v_stage), before // o.STAGES & 1)
+        acc = warpgroup_mma(weights, v, acc, is_async=True)
+        _pass_turn(s.turn, INDEX, o)
+        # Products end in their order: with one left under way, the scores are there.
+        scores = warpgroup_mma_wait(1, deps=(scores,))
+        mbarrier.arrive(s.k_empty.index(k_stage), count=1)
+        if IS_MASKED:
+            scores = _hide(scores, queries, _first_key(step, walk, o), sizes, S, o)
+        p, running_max, running_sum, rescale = _weigh(
+            scores, running_max, running_sum, sizes.scale_log2
+        )
+        # The next keys are waited for here, because ptxas moves the wait for the product up to the
+        # end of the branch before it: it would stand before the softmax.
+        mbarrier.wait(
+            s.k_full.index(after % o.STAGES), after // o.STAGES & 1, pred=step + 1 < walk.steps
+        )
+        acc, weights = warpgroup_mma_wait(0, deps=(acc, weights))
+        mbarrier.arrive(s.v_empty.index(v_stage), count=1)
+        weights = gl.convert_layout(p.to(dtype), gl.DotOperandLayout(0, A, 2))
+        acc = acc * gl.convert_layout(rescale, gl.SliceLayout(1, A))[:, None]
+    return weights, acc, running_max, running_sum
+
+
+@gluon.jit
+def _consumer(tensors, s, sizes, INDEX: gl.constexpr, o: gl.constexpr):
+    """Compute ROWS queries of one head in each tile of work."""
+    S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, o.BLOCK_N, 16])  # scores
+    A: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, o.HEAD_DIM, 16])  # acc
+    dtype: gl.constexpr = s.k.dtype
+    q_tile = s.q.index(INDEX)
+    q = q_tile.reshape([ROWS, o.HEAD_DIM])
+    number = 0
+    q_phase = 0
+    for tile in range(gl.program_id(0), sizes.num_tiles, gl.num_programs(0)):
+        batch, head, query_start = _place(tile, sizes, o)
+        walk = _walk(query_start, sizes, o)
+        if o.HEADS == 1:
+            query_start += INDEX * ROWS
+        else:
+            head += INDEX
+        rows = query_start + gl.arange(0, ROWS, layout=gl.SliceLayout(1, S))
+        queries = gl.minimum(rows, sizes.seqlen_q - 1)  # past the end, the last row's mask
+
+        mbarrier.wait(s.q_full.index(INDEX), q_phase)
+        stage = number % o.STAGES
+        k = s.k.index(stage).reshape([o.BLOCK_N, o.HEAD_DIM]).permute((1, 0))
+        mbarrier.wait(s.k_full.index(stage), number // o.STAGES & 1)
+        _take_turn(number, s.turn, INDEX, o)
+        nothing = gl.zeros([ROWS, o.BLOCK_N], gl.float32, S)
+        scores = warpgroup_mma(q, k, nothing, use_acc=False, is_async=True)
+        _pass_turn(s.turn, INDEX, o)
+        scores = warpgroup_mma_wait(0, deps=(scores,))
+        mbarrier.arrive(s.k_empty.index(stage), count=1)
+        if o.IS_CAUSAL or o.IS_RAGGED:
+            scores = _hide(scores, queries, _first_key(0, walk, o), sizes, S, o)
+        running_max = gl.full([ROWS], LOWEST, gl.float32, gl.SliceLayout(1, S))
+        p, running_max, running_sum, _ = _weigh(
+            scores, running_max, gl.zeros_like(running_max), sizes.scale_log2
+        )
+        after = number + 1
+        mbarrier.wait(
+            s.k_full.index(after % o.STAGES), after // o.STAGES & 1, pred=walk.steps > 1
+        )
+        weights = gl.convert_layout(p.to(dtype), gl.DotOperandLayout(0, A, 2))
+        acc = gl.zeros([ROWS, o.HEAD_DIM], gl.float32, A)
+        state = (weights, acc, running_max, running_sum)
+        if o.IS_CAUSAL:
+            state = _fold(
+                1, walk.plain_begin, state, q, queries, walk, number, s, sizes, S, A, True, INDEX, o
+            )
+        state = _fold(
+            walk.plain_begin, walk.plain_end, state,
+            q, queries, walk, number, s, sizes, S, A, False, INDEX, o,
+        )  # fmt: skip
+        if o.HAS_WINDOW:
+            state = _fold(
+                walk.plain_end, walk.steps, state,
+                q, queries, walk, number, s, sizes, S, A, True, INDEX, o,
+            )  # fmt: skip
+        weights, acc, running_max, running_sum = state
+        number += walk.steps
+
+        stage = (number - 1) % o.STAGES
+        mbarrier.wait(s.v_full.index(stage), (number - 1) // o.STAGES & 1)
+        v = s.v.index(stage).reshape([o.BLOCK_N, o.HEAD_DIM])
+        acc = warpgroup_mma(weights, v, acc, is_async=True)
+        lse = (running_max + gl.log2(running_sum)) * LN_2  # (ROWS,)
+        lse_start = gl.cast(batch * sizes.num_q_heads + head, gl.int64) * sizes.seqlen_q
+        gl.store(tensors.lse + lse_start + rows, lse, mask=rows < sizes.seqlen_q)
+        acc, weights = warpgroup_mma_wait(0, deps=(acc, weights))
+        mbarrier.arrive(s.v_empty.index(stage), count=1)
+        acc = acc * gl.convert_layout(1.0 / running_sum, gl.SliceLayout(1, A))[:, None]
+        q.store(acc.to(dtype))
+        fence_async_shared()
+        tma.async_copy_shared_to_global(tensors.out, [batch, head, query_start, 0], q_tile)
+        tma.store_wait(0)
+        mbarrier.arrive(s.q_empty.index(INDEX), count=1)
+        q_phase ^= 1
+
+
+@gluon.jit
+def _tiles(desc, COUNT: gl.constexpr):
+    return gl.allocate_shared_memory(desc.dtype, [COUNT] + desc.block_type.shape, desc.layout)
+
+
+@gluon.jit
+def _barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
+    bars = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(COUNT):
+        mbarrier.init(bars.index(i), count=ARRIVALS)
+    return bars
+
+
+@gluon.jit
+def attention_kernel(q, k, v, out, lse, sizes, o: gl.constexpr):
+    """Set up shared memory, then part into consumers and a producer.
+
+    Args:
+        q, k, v, out: descriptors of blocks (1, 1, ROWS, HEAD_DIM); k, v (1, 1, BLOCK_N, HEAD_DIM).
+        lse: pointer to (batch, num_q_heads, seqlen_q), fp32, dense.
+        sizes: Sizes. o: Options.
+    """
+    tensors = Tensors(q, k, v, out, lse)
+    s = Shared(
+        _tiles(q, o.CONSUMERS), _tiles(k, o.STAGES), _tiles(v, o.STAGES),
+        _barriers(o.CONSUMERS, 1), _barriers(o.CONSUMERS, 1),
+        _barriers(o.STAGES, 1), _barriers(o.STAGES, o.CONSUMERS),
+        _barriers(o.STAGES, 1), _barriers(o.STAGES, o.CONSUMERS),
+        _barriers(o.CONSUMERS, 1),
+    )  # fmt: skip
+    if o.CONSUMERS == 2:
+        gl.warp_specialize([
+            (_consumer, (tensors, s, sizes, 0, o)),
+            (_consumer, (tensors, s, sizes, 1, o)),
+            (_producer, (tensors, s, sizes, o)),
+        ], [4, 1], [o.CONSUMER_REGISTERS, o.PRODUCER_REGISTERS])  # fmt: skip
+    else:
+        gl.warp_specialize([
+            (_consumer, (tensors, s, sizes, 0, o)),
+            (_consumer, (tensors, s, sizes, 1, o)),
+            (_consumer, (tensors, s, sizes, 2, o)),
+            (_producer, (tensors, s, sizes, o)),
+        ], [4, 4, 1], [o.CONSUMER_REGISTERS, o.CONSUMER_REGISTERS, o.PRODUCER_REGISTERS])  # fmt: skip
