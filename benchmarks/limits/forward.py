@@ -390,10 +390,18 @@ def attention_kernel(q, k, v, out, lse, sizes, o: gl.constexpr):
             (_consumer, (tensors, s, sizes, 1, o)),
             (_producer, (tensors, s, sizes, o)),
         ], [4, 1], [o.CONSUMER_REGISTERS, o.PRODUCER_REGISTERS])  # fmt: skip
-    else:
+    elif o.CONSUMERS == 3:
         gl.warp_specialize([
             (_consumer, (tensors, s, sizes, 0, o)),
             (_consumer, (tensors, s, sizes, 1, o)),
             (_consumer, (tensors, s, sizes, 2, o)),
             (_producer, (tensors, s, sizes, o)),
         ], [4, 4, 1], [o.CONSUMER_REGISTERS, o.CONSUMER_REGISTERS, o.PRODUCER_REGISTERS])  # fmt: skip
+    else:
+        gl.warp_specialize([
+            (_consumer, (tensors, s, sizes, 0, o)),
+            (_consumer, (tensors, s, sizes, 1, o)),
+            (_consumer, (tensors, s, sizes, 2, o)),
+            (_consumer, (tensors, s, sizes, 3, o)),
+            (_producer, (tensors, s, sizes, o)),
+        ], [4, 4, 4, 1], [o.CONSUMER_REGISTERS] * 3 + [o.PRODUCER_REGISTERS])  # fmt: skip
