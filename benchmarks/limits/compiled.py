@@ -1,0 +1,160 @@
+"""What the compiler makes of the kernels here, without a GPU: `python -m benchmarks.limits.compiled`.
+
+Each case is called as on an H100 and compiled, not run. Of the machine code it says: registers at
+the start (setmaxnreg moves them between warpgroups afterwards), bytes of stack and instructions
+that reach it (spills), shared memory, tensor-core instructions, waits for them, and `under`: of the
+loops over key tiles, how many compute their softmax while a product is under way. In as many as
+there are loops the compiler has kept the schedule.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import re
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from grader.running import absent_gpu, machine_code
+from grader.running.chips import CHIPS
+from grader.running.given import offer_given
+
+_INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)(.*?);", re.M)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A call: heads are 2 of 1 key/value head, or with `grouped` 8 of 2."""
+
+    name: str
+    head_dim: int
+    seqlen: int = 1024
+    grouped: bool = False
+    rule: dict[str, Any] = dataclasses.field(default_factory=dict)
+    config: dict[str, Any] = dataclasses.field(default_factory=dict)
+    dtype: torch.dtype = torch.bfloat16
+
+
+_CAUSAL = {"is_causal": True}
+CASES = (
+    Case("full", 128, rule={"is_causal": False}),
+    Case("full-ragged", 128, 1000, rule={"is_causal": False}, dtype=torch.float16),
+    Case("causal", 128, rule=_CAUSAL),
+    Case("gqa", 128, grouped=True, rule=_CAUSAL),
+    Case("window", 128, grouped=True, rule=_CAUSAL | {"window_size": 600}),
+    Case("sinks", 128, grouped=True, rule=_CAUSAL | {"window_size": 600, "num_sink_tokens": 4}),
+    Case("full-d64", 64, rule={"is_causal": False}),
+    Case("causal-d64", 64, rule=_CAUSAL),
+    Case("narrow-d64", 64, grouped=True, rule=_CAUSAL | {"window_size": 128}),
+)
+
+
+def compile_case(case: Case, memory: Any, found: list[tuple[bytes, int]]) -> dict[str, Any]:
+    """Return the figures of one case; `memory` and `found` are those of `pretend`."""
+    from benchmarks.limits import launch
+
+    num_q_heads, num_kv_heads = (8, 2) if case.grouped else (2, 2)
+    found.clear()
+    with memory:
+        q = torch.zeros(1, num_q_heads, case.seqlen, case.head_dim, dtype=case.dtype)
+        k = torch.zeros(1, num_kv_heads, case.seqlen, case.head_dim, dtype=case.dtype)
+        rule = {"window_size": None} | case.rule
+        chosen = launch.config_for(
+            q, k, is_causal=rule["is_causal"], window_size=rule["window_size"]
+        )
+        config = dataclasses.replace(chosen, **case.config)
+        launch.attention(q, k, torch.zeros_like(k), **rule, config=config)
+    code, shared_bytes = found[-1]
+    return {"name": case.name, "shared_bytes": shared_bytes} | figures(code, config.block_n)
+
+
+def pretend() -> tuple[Any, list[tuple[bytes, int]]]:
+    """Pretend for the rest of this process that there is an H100; return the mode for calls on it.
+
+    The list gets machine code and bytes of shared memory of each kernel that is launched.
+    """
+    found: list[tuple[bytes, int]] = []
+
+    def load(name: str, code: bytes, shared_bytes: int) -> tuple[int, int]:
+        found.append((code, shared_bytes))
+        return 0, 0
+
+    return absent_gpu.install(CHIPS[90], load, lambda *_: lambda *_: None), found
+
+
+def figures(code: bytes, block_n: int) -> dict[str, int]:
+    """Return what the machine code of a kernel shows; the module's docstring says what that is."""
+    from triton import knobs
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.cubin"
+        path.write_bytes(code)
+        usage = machine_code.usage(str(path))
+        command = [knobs.nvidia.nvdisasm.path, "-c", str(path)]
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    instructions = _INSTRUCTION.findall(text)
+    names = [name for name, _ in instructions]
+    loops, under = _loops(instructions, block_n)
+    return usage | {
+        "instructions": len(names),
+        "spills": sum(name.startswith(("LDL", "STL")) for name in names),
+        "products": sum(name.startswith("HGMMA") for name in names),
+        "waits": sum(name.startswith("WARPGROUP.DEPBAR") for name in names),
+        "loops": loops,
+        "under": under,
+    }
+
+
+def _loops(instructions: list[tuple[str, str]], block_n: int) -> tuple[int, int]:
+    """Return how many waits leave a product under way, and how often a softmax comes next.
+
+    A thread takes the power of block_n / 2 scores of its rows.
+    """
+    loops = under = 0
+    powers: int | None = None
+    for name, operands in instructions:
+        if name.startswith("WARPGROUP.DEPBAR"):
+            if powers is not None and powers >= block_n // 2:
+                under += 1
+            leaves_one = "0x1" in operands
+            loops += leaves_one
+            powers = 0 if leaves_one else None
+        elif name == "MUFU.EX2" and powers is not None:
+            powers += 1
+    return loops, under
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; 0, or 1 where a kernel spills or a softmax stands outside of the products."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.limits.compiled")
+    names = [case.name for case in CASES]
+    parser.add_argument("--only", metavar="A,B", default=",".join(names), help=", ".join(names))
+    parser.add_argument("--json", action="store_true", help="one JSON object per line")
+    options = parser.parse_args(argv)
+    wanted = options.only.split(",")
+    if not set(wanted) <= set(names):
+        parser.error(f"--only: got {options.only}, expected among {', '.join(names)}")
+    offer_given()
+    memory, found = pretend()
+    is_good = True
+    for case in CASES:
+        if case.name in wanted:
+            row = compile_case(case, memory, found)
+            is_good &= row["spills"] == 0 and row["under"] == row["loops"]
+            print(json.dumps(row) if options.json else _line(row), flush=True)
+    return 0 if is_good else 1
+
+
+def _line(row: dict[str, Any]) -> str:
+    figures = "  ".join(f"{key} {value}" for key, value in row.items() if key != "name")
+    return f"{row['name']:12s} {figures}"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
