@@ -314,9 +314,7 @@ def _consumer(tensors, s, sizes, INDEX: gl.constexpr, o: gl.constexpr):
             scores, running_max, gl.zeros_like(running_max), sizes.scale_log2
         )
         after = number + 1
-        mbarrier.wait(
-            s.k_full.index(after % o.STAGES), after // o.STAGES & 1, pred=walk.steps > 1
-        )
+        mbarrier.wait(s.k_full.index(after % o.STAGES), after // o.STAGES & 1, pred=walk.steps > 1)
         weights = gl.convert_layout(p.to(dtype), gl.DotOperandLayout(0, A, 2))
         acc = gl.zeros([ROWS, o.HEAD_DIM], gl.float32, A)
         state = (weights, acc, running_max, running_sum)
