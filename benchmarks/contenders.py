@@ -161,7 +161,7 @@ def _ours(problem: str, shape: Shape | Matrix) -> dict[str, Any]:
 
 
 def _limits(problem: str, shape: Shape, device: str) -> dict[str, Any]:
-    """The kernel of benchmarks/limits; where it does not run, the answer, and the label says why."""
+    """The kernel of benchmarks/limits; elsewhere the answer, labelled with the reason."""
     plain = _ours(problem, shape)
     from benchmarks.limits import launch  # imports `given`, which the answer's module has offered
 

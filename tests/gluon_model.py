@@ -1,7 +1,7 @@
 """A small model of Gluon on Hopper: runs a kernel's own source on the CPU, partition by partition.
 
 The source is executed with modules of the names of Gluon's whose functions work on torch tensors.
-Partitions and copies take steps in an order drawn from a seed, one at a time, so that a run repeats.
+Partitions and copies take steps in an order drawn from a seed, one at a time: a run repeats.
 What the hardware leaves to the programmer ends in an error here:
 
 - Shared memory is NaN until something is written there.
@@ -20,41 +20,30 @@ import builtins
 import math
 import random
 import sys
-import threading
 import types
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
-
-class Fault(Exception):
-    """What a kernel did that the hardware would not forgive."""
+from tests.partitions import Barrier, Fault, Partitions, State
 
 
-class _Stopped(BaseException):
-    """Ends a partition because another one failed."""
-
-
-def load(source: Path | str, name: str = "modelled") -> types.ModuleType:
-    """Return a module made of Gluon source, a path or the text itself, on this model."""
-    text = source.read_text() if isinstance(source, Path) else source
-    fakes = _modules()
-    saved = {key: sys.modules.get(key) for key in fakes}
-    module = types.ModuleType(name)
-    sys.modules[name] = module
+def load(sources: Mapping[str, str]) -> list[types.ModuleType]:
+    """Return modules made of Gluon source on this model: name -> text, in the order of imports."""
+    fakes = _modules() | {name: types.ModuleType(name) for name in sources}
+    saved = {name: sys.modules.get(name) for name in fakes}
     sys.modules.update(fakes)
     try:
-        exec(compile(text, str(source) if isinstance(source, Path) else name, "exec"), vars(module))
+        for name, text in sources.items():
+            exec(compile(text, name, "exec"), vars(fakes[name]))
     finally:
-        for key, value in saved.items():
-            if value is None:
-                del sys.modules[key]
+        for name, module in saved.items():
+            if module is None:
+                del sys.modules[name]
             else:
-                sys.modules[key] = value
-        del sys.modules[name]
-    return module
+                sys.modules[name] = module
+    return [fakes[name] for name in sources]
 
 
 def launch(kernel: Callable[..., None], programs: int, *args: Any, seed: int = 0) -> None:
@@ -64,8 +53,8 @@ def launch(kernel: Callable[..., None], programs: int, *args: Any, seed: int = 0
         Fault: the kernel broke a rule; the message says which.
     """
     for program in range(programs):
-        _State.program, _State.programs = program, programs
-        _State.rng = random.Random(f"{seed} {program}")
+        State.program, State.programs = program, programs
+        State.rng = random.Random(f"{seed} {program}")
         kernel(*args)
 
 
@@ -119,39 +108,15 @@ class Memory:
         if value.dtype != self.dtype or list(value.shape) != self.shape:
             raise Fault(f"store of {value.dtype} {list(value.shape)} to {self.dtype} {self.shape}")
         self.data.copy_(value)
-        _State.scheduler.local.unfenced.add(self.data.data_ptr())
+        State.scheduler.local.unfenced.add(self.data.data_ptr())
         _step()
-
-
-class Barrier:
-    """An mbarrier; wait(parity) returns when the last phase that ended has that parity."""
-
-    def __init__(self, label: str) -> None:
-        self.label, self.count, self.phase, self.pending, self.bytes = label, 0, 0, 0, 0
-
-    def arrive(self, count: int = 1, nbytes: int = 0) -> None:
-        if not self.count:
-            raise Fault(f"{self.label}: used before its init")
-        self.pending -= count
-        self.bytes += nbytes
-        self.settle()
-
-    def settle(self) -> None:
-        if self.pending < 0:
-            raise Fault(f"{self.label}: more than {self.count} arrivals in phase {self.phase}")
-        if self.pending == 0 and self.bytes == 0:
-            self.phase += 1
-            self.pending = self.count
-
-    def has_ended(self, parity: int) -> bool:
-        return self.phase & 1 != parity
 
 
 class Barriers:
     """What is allocated for barriers."""
 
     def __init__(self, count: int) -> None:
-        number = _State.allocations
+        number = State.allocations
         self.bars = [Barrier(f"barrier {number}[{i}]") for i in range(count)]
 
     def index(self, i: int) -> Barrier:
@@ -179,98 +144,8 @@ class Product:
         return self.value
 
 
-class _State:
-    """The program that runs, its partitions, and what they have under way."""
-
-    program = programs = allocations = 0
-    rng = random.Random(0)
-    scheduler: _Scheduler | None = None
-
-
-class _Scheduler:
-    """Lets one partition run at a time; copies happen in between."""
-
-    def __init__(self, partitions: list[tuple[Callable[..., None], tuple]]) -> None:
-        self.copies: list[Callable[[], None]] = []
-        self.blocked: dict[int, tuple[Barrier, int]] = {}
-        self.alive = set(range(len(partitions)))
-        self.fault: BaseException | None = None
-        self.gates = [threading.Semaphore(0) for _ in partitions]
-        self.over = threading.Semaphore(0)
-        self.local = threading.local()
-        self.threads = [
-            threading.Thread(target=self._run, args=(i, function, args), daemon=True)
-            for i, (function, args) in enumerate(partitions)
-        ]
-
-    def run(self) -> None:
-        for thread in self.threads:
-            thread.start()
-        self._hand_on()
-        self.over.acquire()
-        for thread in self.threads:
-            thread.join()
-        if self.fault is not None:
-            raise self.fault
-        if self.copies:
-            raise Fault("the program ended with loads under way")
-
-    def _run(self, me: int, function: Callable[..., None], args: tuple) -> None:
-        self.local.me, self.local.unfenced = me, set()
-        self.local.products, self.local.stores = [], []
-        self.gates[me].acquire()
-        try:
-            if self.fault is None:
-                function(*args)
-                if self.local.products or self.local.stores:
-                    raise Fault(f"partition {me} ended with products or stores under way")
-        except _Stopped:
-            pass
-        except Exception as error:
-            self.fault = self.fault or error
-        self.alive.discard(me)
-        self._hand_on()
-
-    def _hand_on(self) -> None:
-        """Let somebody else go on; with nobody left, all is over."""
-        if not self.alive:
-            self.over.release()
-            return
-        while self.fault is None:
-            ready = [
-                i
-                for i in sorted(self.alive)
-                if i not in self.blocked or self.blocked[i][0].has_ended(self.blocked[i][1])
-            ]
-            if self.copies and (not ready or _State.rng.random() < 0.3):
-                self.copies.pop(_State.rng.randrange(len(self.copies)))()
-            elif ready:
-                chosen = _State.rng.choice(ready)
-                self.blocked.pop(chosen, None)
-                self.gates[chosen].release()
-                return
-            else:
-                waits = (
-                    f"partition {i} waits for {bar.label}, parity {parity}, which is in phase"
-                    f" {bar.phase}"
-                    for i, (bar, parity) in sorted(self.blocked.items())
-                )
-                self.fault = Fault("deadlock: " + "; ".join(waits))
-        self.gates[min(self.alive)].release()
-
-    def step(self) -> None:
-        self._hand_on()
-        self.gates[self.local.me].acquire()
-        if self.fault is not None:
-            raise _Stopped
-
-    def wait(self, bar: Barrier, parity: int) -> None:
-        self.blocked[self.local.me] = (bar, parity)
-        self.step()
-
-
 def _step() -> None:
-    _State.scheduler.step()
+    State.scheduler.step()
 
 
 def _modules() -> dict[str, types.ModuleType]:
@@ -344,8 +219,8 @@ def _language() -> dict[str, Any]:
         "cdiv": lambda a, b: -(-a // b),
         "cast": lambda value, dtype: value,
         "static_range": range,
-        "program_id": lambda axis: _State.program,
-        "num_programs": lambda axis: _State.programs,
+        "program_id": lambda axis: State.program,
+        "num_programs": lambda axis: State.programs,
         "store": store,
         "allocate_shared_memory": _allocate,
         "warp_specialize": _warp_specialize,
@@ -353,7 +228,7 @@ def _language() -> dict[str, Any]:
 
 
 def _allocate(dtype: torch.dtype, shape: list[int], layout: Any) -> Memory | Barriers:
-    _State.allocations += 1
+    State.allocations += 1
     if layout == "barriers":
         return Barriers(shape[0])
     data = torch.full(shape, math.nan, dtype=dtype)
@@ -367,11 +242,11 @@ def _warp_specialize(
 ) -> None:
     if not len(worker_num_warps) == len(worker_num_regs) == len(functions_and_args) - 1:
         raise Fault("warp_specialize: one number of warps and registers per worker")
-    _State.scheduler = _Scheduler(functions_and_args)
+    State.scheduler = Partitions(functions_and_args)
     try:
-        _State.scheduler.run()
+        State.scheduler.run()
     finally:
-        _State.scheduler = None
+        State.scheduler = None
 
 
 def _init(bar: Barrier, count: int) -> None:
@@ -390,7 +265,7 @@ def _arrive(bar: Barrier, *, count: int = 1) -> None:
 
 def _wait(bar: Barrier, phase: int, pred: bool = True) -> None:
     if pred:
-        _State.scheduler.wait(bar, phase)
+        State.scheduler.wait(bar, phase)
 
 
 def _load_tile(desc: Descriptor, at: list[int], bar: Barrier, tile: Memory) -> None:
@@ -404,19 +279,19 @@ def _load_tile(desc: Descriptor, at: list[int], bar: Barrier, tile: Memory) -> N
 
     if desc.block_type.shape != tile.shape:
         raise Fault(f"load of {desc.block_type.shape} to {tile.shape}")
-    _State.scheduler.copies.append(copy)
+    State.scheduler.copies.append(copy)
     _step()
 
 
 def _store_tile(desc: Descriptor, at: list[int], tile: Memory) -> None:
-    if tile.data.data_ptr() in _State.scheduler.local.unfenced:
+    if tile.data.data_ptr() in State.scheduler.local.unfenced:
         raise Fault(f"{tile.label} was written, and stored by TMA without a fence between")
-    _State.scheduler.local.stores.append((desc, at, tile, tile.data.clone()))
+    State.scheduler.local.stores.append((desc, at, tile, tile.data.clone()))
     _step()
 
 
 def _store_wait(pendings: int) -> None:
-    stores = _State.scheduler.local.stores
+    stores = State.scheduler.local.stores
     while len(stores) > pendings:
         desc, at, tile, before = stores.pop(0)
         if not torch.equal(tile.data.nan_to_num(), before.nan_to_num()):
@@ -427,7 +302,7 @@ def _store_wait(pendings: int) -> None:
 
 
 def _fence() -> None:
-    _State.scheduler.local.unfenced.clear()
+    State.scheduler.local.unfenced.clear()
     _step()
 
 
@@ -437,14 +312,14 @@ def _product(
     if isinstance(acc, Product):
         raise Fault("a product is added to one that was not waited for")
     product = Product(a, b, acc if use_acc else None)
-    _State.scheduler.local.products.append(product)
+    State.scheduler.local.products.append(product)
     _step()
     return product
 
 
 def _product_wait(num_outstanding: int, deps: tuple) -> Any:
     _step()
-    under_way = _State.scheduler.local.products
+    under_way = State.scheduler.local.products
     while len(under_way) > num_outstanding:
         under_way.pop(0).finish()
     for dep in deps:

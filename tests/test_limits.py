@@ -23,7 +23,10 @@ from benchmarks.limits import launch
 from grader.manifest import ROOT
 from tests import gluon_model
 
-SOURCE = ROOT / "benchmarks" / "limits" / "forward.py"
+SOURCES = {
+    f"benchmarks.limits.{name}": (ROOT / "benchmarks" / "limits" / f"{name}.py").read_text()
+    for name in ("schedule", "forward")
+}
 PAGE = ROOT / "benchmarks" / "limits" / "README.md"
 CAUSAL = {"is_causal": True, "window_size": None, "num_sink_tokens": 0}
 NARROW = CAUSAL | {"window_size": 40, "num_sink_tokens": 5}
@@ -31,10 +34,10 @@ NARROW = CAUSAL | {"window_size": 40, "num_sink_tokens": 5}
 
 @pytest.fixture
 def kernels(monkeypatch):
-    """The module of the forward kernel, on the model of Gluon."""
-    module = gluon_model.load(SOURCE)
-    monkeypatch.setattr(launch, "kernels", lambda: module)
-    return module
+    """The modules of the schedule and the kernel, on the model of Gluon."""
+    modules = gluon_model.load(SOURCES)
+    monkeypatch.setattr(launch, "kernels", lambda: modules)
+    return modules
 
 
 def draw(batch, num_q_heads, num_kv_heads, seqlen_q, seqlen_k, head_dim=64, dtype=torch.float16):
@@ -51,7 +54,7 @@ def draw(batch, num_q_heads, num_kv_heads, seqlen_q, seqlen_k, head_dim=64, dtyp
     )
 
 
-def compute(module, q, k, v, rule, config, *, programs=None, scale=None, seed=0):
+def compute(modules, q, k, v, rule, config, *, programs=None, scale=None, seed=0):
     """Return out and lse, NaN wherever the kernel writes nothing."""
     scale = 1 / math.sqrt(q.shape[3]) if scale is None else scale
     sizes, options = launch.plan(q, k, config, **rule, scale=scale)
@@ -63,7 +66,7 @@ def compute(module, q, k, v, rule, config, *, programs=None, scale=None, seed=0)
         for tensor, count in zip((q, k, v, out), rows, strict=True)
     ]
     gluon_model.launch(
-        module.attention_kernel, programs or sizes.num_tiles,
+        modules[1].attention_kernel, programs or sizes.num_tiles,
         *tiles, gluon_model.Pointer(lse), sizes, options, seed=seed,
     )  # fmt: skip
     return {"out": out, "lse": lse}
@@ -143,58 +146,77 @@ def test_large_scores_leave_a_finite_result(kernels):
     is_right(got, 60 * q, 60 * k, v, NARROW)
 
 
-# Mistakes, as (text in the kernel's source, what stands in its place, what comes of it).
+# Mistakes: text in the source, what stands in its place, and what comes of it.
+K_EMPTY = "        mbarrier.arrive(s.k_empty.index(k_stage), count=1)\n"
+V_EMPTY = "        mbarrier.arrive(s.v_empty.index(v_stage), count=1)\n"
+SCORES = "        scores = warpgroup_mma_wait(1, deps=(scores,))\n"
+ACC = "acc, weights = warpgroup_mma_wait({}, deps=(acc, weights))\n" + V_EMPTY
+RELEASES = "_barriers(o.STAGES, 1), _barriers(o.STAGES, {}),\n"
+STORE = "        tma.store_wait(0)\n"
 MISTAKES = {
     "keys are not waited for": (
-        "        mbarrier.wait(s.k_full.index(stage), number // o.STAGES & 1)\n", "", "changed under|nan"),
+        "        mbarrier.wait(s.k_full.index(stage), number // o.STAGES & 1)\n", "",
+        "changed under|nan",
+    ),
     "keys with the wrong phase": (
-        "s.k_full.index(stage), number // o.STAGES & 1)", "s.k_full.index(stage), number // o.STAGES & 1 ^ 1)",
-        "changed under|deadlock|nan"),
+        "k_full.index(stage), number // o.STAGES & 1)",
+        "k_full.index(stage), number // o.STAGES & 1 ^ 1)", "changed under|deadlock|nan",
+    ),
     "values with the wrong phase": (
-        "before // o.STAGES & 1)", "before // o.STAGES & 1 ^ 1)", "changed under|deadlock|nan"),
+        "before // o.STAGES & 1)", "before // o.STAGES & 1 ^ 1)", "changed under|deadlock|nan",
+    ),
     "stages of the producer with the wrong phase": (
-        "number // o.STAGES & 1 ^ 1)", "number // o.STAGES & 1)", "deadlock"),
+        "number // o.STAGES & 1 ^ 1)", "number // o.STAGES & 1)", "deadlock",
+    ),
     "values released before the product has read them": (
-        "        # The next keys are waited for here",
-        "        mbarrier.arrive(s.v_empty.index(v_stage), count=1)\n        # The next keys", "changed|arrivals|error"),
+        "        # The next keys are waited for here", V_EMPTY + "        # The next keys",
+        "changed|arrivals|error",
+    ),
     "keys released before the product has read them": (
-        "        scores = warpgroup_mma_wait(1, deps=(scores,))\n        mbarrier.arrive(s.k_empty.index(k_stage), count=1)\n",
-        "        mbarrier.arrive(s.k_empty.index(k_stage), count=1)\n        scores = warpgroup_mma_wait(1, deps=(scores,))\n",
-        "changed under"),
-    "keys never released": (
-        "        mbarrier.arrive(s.k_empty.index(k_stage), count=1)\n", "", "deadlock: .*partition"),
+        SCORES + K_EMPTY, K_EMPTY + SCORES, "changed under",
+    ),
+    "keys never released": (K_EMPTY, "", "deadlock: .*partition"),
     "one consumer's release is enough": (
-        "_barriers(o.STAGES, 1), _barriers(o.STAGES, o.CONSUMERS),\n        _barriers(o.STAGES, 1), _barriers(o.STAGES, o.CONSUMERS),",
-        "_barriers(o.STAGES, 1), _barriers(o.STAGES, 1),\n        _barriers(o.STAGES, 1), _barriers(o.STAGES, 1),", "changed|arrivals|error"),
-    "scores taken before they are there": (
-        "scores = warpgroup_mma_wait(1, deps=(scores,))", "scores = warpgroup_mma_wait(2, deps=(scores,))", "taken while"),
-    "the product of the values is not waited for": (
-        "        acc, weights = warpgroup_mma_wait(0, deps=(acc, weights))\n        mbarrier.arrive(s.v_empty.index(v_stage)",
-        "        acc, weights = warpgroup_mma_wait(1, deps=(acc, weights))\n        mbarrier.arrive(s.v_empty.index(v_stage)", "taken while"),
-    "nobody may begin": ("if INDEX == 0:\n            phase", "if INDEX == 9:\n            phase", "deadlock"),
-    "turns never passed on": ("mbarrier.arrive(turn.index((INDEX + 1) % o.CONSUMERS), count=1)", "pass", "deadlock"),
+        (RELEASES + 8 * " ").format("o.CONSUMERS") + RELEASES.format("o.CONSUMERS"),
+        (RELEASES + 8 * " ").format("1") + RELEASES.format("1"), "changed|arrivals|error",
+    ),
+    "scores taken before they are there": (SCORES, SCORES.replace("(1", "(2"), "taken while"),
+    "the product of the values is not waited for": (ACC.format(0), ACC.format(1), "taken while"),
+    "nobody may begin": ("INDEX == 0:\n            phase", "0:\n            phase", "deadlock"),
+    "turns never passed on": (
+        "mbarrier.arrive(turn.index((INDEX + 1) % o.CONSUMERS), count=1)", "pass", "deadlock",
+    ),
     "the output's place taken before it has left": (
-        "            mbarrier.wait(s.q_empty.index(i), q_phase)\n", "", "changed|arrivals|nan|error"),
+        "            mbarrier.wait(s.q_empty.index(i), q_phase)\n", "",
+        "changed|arrivals|nan|error",
+    ),
     "no fence before the store by TMA": ("        fence_async_shared()\n", "", "without a fence"),
-    "the store is not waited for": ("        tma.store_wait(0)\n", "", "stores under way|changed"),
-    "no mask past the end": ("visible = columns < sizes.seqlen_k - first_key", "visible = columns >= 0", "error"),
+    "the store is not waited for": (STORE, "", "stores under way|changed"),
+    "no mask past the end": (
+        "visible = columns < sizes.seqlen_k - start", "visible = columns >= 0", "error",
+    ),
     "no mask on the diagonal": ("visible = columns <= last", "visible = columns >= 0", "error"),
     "no mask left of the window": (
-        "            visible = visible & ((columns > last - sizes.window_size) | is_sink)\n",
-        "            pass\n", "error"),
-    "sinks forgotten in the mask": ("< sizes.num_sink_tokens - first_key", "< 0 - first_key", "error"),
-    "tiles of the sinks not visited": ("end - begin + sink_steps, plain_begin", "end - begin, plain_begin", "error"),
-    "the accumulator not rescaled": ("acc = acc * gl.convert_layout(rescale", "acc = acc * gl.convert_layout(1 + 0 * rescale", "error"),
-    "more keys expected than come": ("mbarrier.expect(full, desc.block_type.nbytes)", "mbarrier.expect(full, desc.block_type.nbytes + 1)", "deadlock"),
+        "visible & ((columns > last - sizes.window_size) | is_sink)", "visible", "error",
+    ),
+    "sinks forgotten in the mask": ("< sizes.num_sink_tokens - start", "< 0 - start", "error"),
+    "tiles of the sinks not visited": ("end - begin + sink_steps,", "end - begin,", "error"),
+    "the accumulator not rescaled": (
+        "acc = acc * gl.convert_layout(rescale", "acc = acc * gl.convert_layout(1 + 0 * rescale",
+        "error",
+    ),
+    "more bytes expected than come": (
+        "mbarrier.expect(full, desc.block_type.nbytes)",
+        "mbarrier.expect(full, desc.block_type.nbytes + 1)", "deadlock",
+    ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_planted_mistake_is_seen(name, monkeypatch):
     wrong, instead, message = MISTAKES[name]
-    source = SOURCE.read_text()
-    assert source.count(wrong) == 1
-    module = gluon_model.load(source.replace(wrong, instead))
+    assert sum(text.count(wrong) for text in SOURCES.values()) == 1
+    module = gluon_model.load({n: text.replace(wrong, instead) for n, text in SOURCES.items()})
     monkeypatch.setattr(launch, "kernels", lambda: module)
     sizes = (1, 2, 1, 333, 333)
     seen = []
@@ -212,8 +234,8 @@ def test_a_planted_mistake_is_seen(name, monkeypatch):
 
 
 def test_a_deadlock_names_who_waits_for_what(monkeypatch):
-    source = re.sub(r"    tma\.async_copy_global_to_shared\(.*\n", "", SOURCE.read_text())
-    module = gluon_model.load(source)
+    copies = r"    tma\.async_copy_global_to_shared\(.*\n"
+    module = gluon_model.load({n: re.sub(copies, "", text) for n, text in SOURCES.items()})
     monkeypatch.setattr(launch, "kernels", lambda: module)
     with pytest.raises(
         gluon_model.Fault, match=r"deadlock: partition 0 waits for barrier \d+\[0\]"
@@ -262,12 +284,12 @@ def test_places_and_walks_cover_every_visible_pair_once(kernels):
     q, k, _ = draw(2, 4, 2, 200, 200)
     for config in (PLAIN, launch.Config(128, by_heads=True), launch.Config(64, consumers=3)):
         sizes, o = launch.plan(q, k, config, **NARROW, scale=1.0)
-        starts = {kernels._place(tile, sizes, o) for tile in range(sizes.num_tiles)}
+        starts = {kernels[0].place(tile, sizes, o) for tile in range(sizes.num_tiles)}
         assert len(starts) == sizes.num_tiles
         visible = reference.visible_keys(200, 200, **NARROW)
         for _, _, start in starts:
-            walk = kernels._walk(start, sizes, o)
-            tiles = [kernels._first_key(step, walk, o) for step in range(walk.steps)]
+            walk = kernels[0].plan_walk(start, sizes, o)
+            tiles = [kernels[0].first_key(step, walk, o) for step in range(walk.steps)]
             assert len(set(tiles)) == len(tiles)
             for row in visible[start : start + o.SPAN]:
                 needed = {int(key) // o.BLOCK_N * o.BLOCK_N for key in row.nonzero()}

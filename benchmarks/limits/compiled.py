@@ -1,10 +1,11 @@
-"""What the compiler makes of the kernels here, without a GPU: `python -m benchmarks.limits.compiled`.
+"""What the compiler makes of the kernels here, without a GPU.
 
-Each case is called as on an H100 and compiled, not run. Of the machine code it says: registers at
-the start (setmaxnreg moves them between warpgroups afterwards), bytes of stack and instructions
-that reach it (spills), shared memory, tensor-core instructions, waits for them, and `under`: of the
-loops over key tiles, how many compute their softmax while a product is under way. In as many as
-there are loops the compiler has kept the schedule.
+`python -m benchmarks.limits.compiled` calls each case as on an H100 and compiles it, but runs
+nothing. Of the machine code it says: registers at the start (setmaxnreg moves them between
+warpgroups afterwards), bytes of stack and instructions that reach it (spills), shared memory,
+tensor-core instructions, waits for them, and `under`: of the loops over key tiles, how many compute
+their softmax while a product is under way. In as many as there are loops the compiler has kept the
+schedule.
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ def _loops(instructions: list[tuple[str, str]], block_n: int) -> tuple[int, int]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; 0, or 1 where a kernel spills or a softmax stands outside of the products."""
+    """Run the command; 0, or 1 where a kernel spills or a softmax stands beside the products."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.limits.compiled")
     names = [case.name for case in CASES]
     parser.add_argument("--only", metavar="A,B", default=",".join(names), help=", ".join(names))

@@ -21,42 +21,11 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-ROWS = gl.constexpr(64)  # queries of a consumer: what one product of a warpgroup takes
+from benchmarks.limits.schedule import ROWS, first_key, place, plan_walk
+
 # Where a maximum begins: below every score, and finite, since -inf - -inf is NaN.
 LOWEST = gl.constexpr(-1.0e38)
 LN_2 = gl.constexpr(0.6931471805599453)
-
-
-class Options(NamedTuple):
-    """What a kernel is compiled for."""
-
-    BLOCK_N: int  # keys of a tile
-    HEAD_DIM: int
-    STAGES: int  # tiles of keys, and of values, in shared memory
-    CONSUMERS: int
-    HEADS: int  # heads of a tile of work: 1, or one per consumer
-    SPAN: int  # queries of a head in a tile of work: ROWS, or ROWS per consumer
-    IS_CAUSAL: bool
-    HAS_WINDOW: bool
-    IS_RAGGED: bool  # the last tile of keys reaches past the end
-    PING_PONG: bool  # consumers issue their products in turns
-    CONSUMER_REGISTERS: int
-    PRODUCER_REGISTERS: int
-
-
-class Sizes(NamedTuple):
-    """What a kernel is launched with; `section`: heads, in units of HEADS, that run together."""
-
-    seqlen_q: gl.tensor
-    seqlen_k: gl.tensor
-    window_size: gl.tensor
-    num_sink_tokens: gl.tensor
-    num_q_heads: gl.tensor
-    group_size: gl.tensor
-    section: gl.tensor
-    num_query_tiles: gl.tensor
-    num_tiles: gl.tensor  # tiles of work
-    scale_log2: gl.tensor
 
 
 class Tensors(NamedTuple):
@@ -88,61 +57,6 @@ class Shared(NamedTuple):
     turn: gl.shared_memory_descriptor
 
 
-class Walk(NamedTuple):
-    """One walk over the key tiles, from right to left, then over the tiles of the sinks.
-
-    Step i visits tile end - 1 - i, and from window_steps on the tiles from key 0 on. Every query
-    sees every key in the steps from plain_begin to plain_end; the other steps are masked.
-    """
-
-    end: gl.tensor
-    window_steps: gl.tensor
-    steps: gl.tensor
-    plain_begin: gl.tensor
-    plain_end: gl.tensor
-
-
-@gluon.jit
-def _place(tile, sizes, o: gl.constexpr):
-    """Return batch, first head and first query of a tile of work: in a section the longest first.
-
-    Tiles of work that follow each other share a section's keys and values, which stay in L2 cache.
-    """
-    rest = tile // sizes.section
-    query_tile = rest % sizes.num_query_tiles
-    if o.IS_CAUSAL:
-        query_tile = sizes.num_query_tiles - 1 - query_tile
-    head = rest // sizes.num_query_tiles * sizes.section + tile % sizes.section
-    head *= o.HEADS
-    return head // sizes.num_q_heads, head % sizes.num_q_heads, query_tile * o.SPAN
-
-
-@gluon.jit
-def _walk(query_start, sizes, o: gl.constexpr):
-    """Return the walk over the keys that SPAN queries from query_start on see."""
-    end_key, full_end = sizes.seqlen_k, sizes.seqlen_k // o.BLOCK_N
-    if o.IS_CAUSAL:
-        end_key = gl.minimum(query_start + o.SPAN, sizes.seqlen_k)
-        full_end = (query_start + 1) // o.BLOCK_N
-    begin, full_begin, sink_steps = 0, 0, 0
-    if o.HAS_WINDOW:
-        begin = gl.maximum(query_start - sizes.window_size + 1, 0) // o.BLOCK_N
-        full_begin = gl.cdiv(gl.maximum(end_key - sizes.window_size, 0), o.BLOCK_N)
-        full_begin = gl.minimum(full_begin, full_end)
-        sink_steps = gl.minimum(gl.cdiv(sizes.num_sink_tokens, o.BLOCK_N), begin)
-    end = gl.cdiv(end_key, o.BLOCK_N)
-    plain_begin = gl.maximum(end - full_end, 1)  # step 0 stands before the loops
-    plain_end = gl.maximum(end - full_begin, plain_begin)
-    return Walk(end, end - begin, end - begin + sink_steps, plain_begin, plain_end)
-
-
-@gluon.jit
-def _first_key(step, walk, o: gl.constexpr):
-    """Return the first key of the tile that a step visits."""
-    sink_tile = step - walk.window_steps
-    return gl.where(sink_tile < 0, walk.end - 1 - step, sink_tile) * o.BLOCK_N
-
-
 @gluon.jit
 def _load(desc, batch, head, start, tile, full):
     """Begin to load the rows of a head from start on; the barrier is complete when they are there.
@@ -167,19 +81,19 @@ def _producer(tensors, s, sizes, o: gl.constexpr):
     number = 0  # the first tile of keys of this tile of work, of all that this program loads
     q_phase = 1
     for tile in range(gl.program_id(0), sizes.num_tiles, gl.num_programs(0)):
-        batch, q_head, query_start = _place(tile, sizes, o)
+        batch, q_head, query_start = place(tile, sizes, o)
         kv_head = q_head // sizes.group_size
-        walk = _walk(query_start, sizes, o)
+        walk = plan_walk(query_start, sizes, o)
         for i in gl.static_range(o.CONSUMERS):
             mbarrier.wait(s.q_empty.index(i), q_phase)
             head, start = q_head + i, query_start
             if o.HEADS == 1:
                 head, start = q_head, query_start + i * ROWS
             _load(tensors.q, batch, head, start, s.q.index(i), s.q_full.index(i))
-        key = _first_key(0, walk, o)
+        key = first_key(0, walk, o)
         _load_keys(tensors.k, batch, kv_head, key, number, s.k, s.k_full, s.k_empty, o)
         for step in range(1, walk.steps):
-            next_key = _first_key(step, walk, o)
+            next_key = first_key(step, walk, o)
             _load_keys(
                 tensors.k, batch, kv_head, next_key, number + step, s.k, s.k_full, s.k_empty, o
             )
@@ -212,17 +126,20 @@ def _pass_turn(turn, INDEX: gl.constexpr, o: gl.constexpr):
 
 
 @gluon.jit
-def _hide(scores, queries, first_key, sizes, S: gl.constexpr, o: gl.constexpr):
-    """Return the scores (ROWS, BLOCK_N), -inf where the query does not see the key."""
+def _hide(scores, queries, start, sizes, S: gl.constexpr, o: gl.constexpr):
+    """Return the scores (ROWS, BLOCK_N), -inf where the query does not see the key.
+
+    Key `start` is the first of the tile.
+    """
     columns = gl.arange(0, o.BLOCK_N, layout=gl.SliceLayout(0, S))[None, :]
     if o.IS_CAUSAL:
-        last = (queries - first_key)[:, None]
+        last = (queries - start)[:, None]
         visible = columns <= last
         if o.HAS_WINDOW:
-            is_sink = columns < sizes.num_sink_tokens - first_key
+            is_sink = columns < sizes.num_sink_tokens - start
             visible = visible & ((columns > last - sizes.window_size) | is_sink)
     else:
-        visible = columns < sizes.seqlen_k - first_key
+        visible = columns < sizes.seqlen_k - start
     return gl.where(visible, scores, float("-inf"))
 
 
@@ -261,7 +178,7 @@ def _fold(
         scores = warpgroup_mma_wait(1, deps=(scores,))
         mbarrier.arrive(s.k_empty.index(k_stage), count=1)
         if IS_MASKED:
-            scores = _hide(scores, queries, _first_key(step, walk, o), sizes, S, o)
+            scores = _hide(scores, queries, first_key(step, walk, o), sizes, S, o)
         p, running_max, running_sum, rescale = _weigh(
             scores, running_max, running_sum, sizes.scale_log2
         )
@@ -288,8 +205,8 @@ def _consumer(tensors, s, sizes, INDEX: gl.constexpr, o: gl.constexpr):
     number = 0
     q_phase = 0
     for tile in range(gl.program_id(0), sizes.num_tiles, gl.num_programs(0)):
-        batch, head, query_start = _place(tile, sizes, o)
-        walk = _walk(query_start, sizes, o)
+        batch, head, query_start = place(tile, sizes, o)
+        walk = plan_walk(query_start, sizes, o)
         if o.HEADS == 1:
             query_start += INDEX * ROWS
         else:
@@ -308,7 +225,7 @@ def _consumer(tensors, s, sizes, INDEX: gl.constexpr, o: gl.constexpr):
         scores = warpgroup_mma_wait(0, deps=(scores,))
         mbarrier.arrive(s.k_empty.index(stage), count=1)
         if o.IS_CAUSAL or o.IS_RAGGED:
-            scores = _hide(scores, queries, _first_key(0, walk, o), sizes, S, o)
+            scores = _hide(scores, queries, first_key(0, walk, o), sizes, S, o)
         running_max = gl.full([ROWS], LOWEST, gl.float32, gl.SliceLayout(1, S))
         p, running_max, running_sum, _ = _weigh(
             scores, running_max, gl.zeros_like(running_max), sizes.scale_log2
@@ -354,7 +271,7 @@ def _consumer(tensors, s, sizes, INDEX: gl.constexpr, o: gl.constexpr):
 
 @gluon.jit
 def _tiles(desc, COUNT: gl.constexpr):
-    return gl.allocate_shared_memory(desc.dtype, [COUNT] + desc.block_type.shape, desc.layout)
+    return gl.allocate_shared_memory(desc.dtype, [COUNT] + desc.block_type.shape, desc.layout)  # noqa: RUF005
 
 
 @gluon.jit
@@ -394,7 +311,7 @@ def attention_kernel(q, k, v, out, lse, sizes, o: gl.constexpr):
             (_consumer, (tensors, s, sizes, 1, o)),
             (_consumer, (tensors, s, sizes, 2, o)),
             (_producer, (tensors, s, sizes, o)),
-        ], [4, 4, 1], [o.CONSUMER_REGISTERS, o.CONSUMER_REGISTERS, o.PRODUCER_REGISTERS])  # fmt: skip
+        ], [4, 4, 1], [o.CONSUMER_REGISTERS] * 2 + [o.PRODUCER_REGISTERS])  # fmt: skip
     else:
         gl.warp_specialize([
             (_consumer, (tensors, s, sizes, 0, o)),

@@ -85,13 +85,15 @@ def no_gluon() -> str | None:
     return None
 
 
-def kernels() -> ModuleType:
-    """Return the module of the forward kernel, which imports Gluon.
+def kernels() -> tuple[ModuleType, ModuleType]:
+    """Return the modules of the schedule and of the forward kernel, which import Gluon.
 
     Raises:
         ImportError, AttributeError, TypeError: this Triton has no Gluon, or another one.
     """
-    return importlib.import_module("benchmarks.limits.forward")
+    names = ("schedule", "forward")
+    schedule, forward = (importlib.import_module(f"benchmarks.limits.{name}") for name in names)
+    return schedule, forward
 
 
 def attention(
@@ -139,7 +141,8 @@ def attention(
         programs = min(programs, count * _SINGLE)
     blocks = (ROWS, config.block_n, config.block_n, ROWS)
     tiles = (_descriptor(x, rows) for x, rows in zip((q, k, v, out), blocks, strict=True))
-    kernels().attention_kernel[(programs,)](*tiles, lse, sizes, options, num_warps=4)
+    _, forward = kernels()
+    forward.attention_kernel[(programs,)](*tiles, lse, sizes, options, num_warps=4)
     return out, lse
 
 
@@ -176,19 +179,19 @@ def plan(
     if is_causal:  # without a mask, the query tiles of one head follow each other
         head_bytes = 2 * seqlen_k * head_dim * k.element_size()
         section *= section_size(batch * num_kv_heads, head_bytes, section * query_tiles)
-    module = kernels()
-    sizes = module.Sizes(
+    schedule, _ = kernels()
+    sizes = schedule.Sizes(
         seqlen_q, seqlen_k, min(window_size or 0, seqlen_k), min(num_sink_tokens, seqlen_k),
         num_q_heads, group_size, section, query_tiles, batch * num_q_heads // heads * query_tiles,
         scale * math.log2(math.e),
     )  # fmt: skip
-    options = module.Options(
+    options = schedule.Options(
         config.block_n, head_dim, config.stages, config.consumers, heads, span, is_causal,
         window_size is not None, seqlen_k % config.block_n != 0, config.ping_pong,
         config.consumer_registers, config.producer_registers,
     )  # fmt: skip
     # Constants of the kernel keep being constants in sums and products only if they say so.
-    return sizes, type(options)(*map(module.gl.constexpr, options))
+    return sizes, type(options)(*map(schedule.gl.constexpr, options))
 
 
 def _loads_by_tma(tensor: torch.Tensor) -> bool:
@@ -205,7 +208,7 @@ def _descriptor(tensor: torch.Tensor, rows: int) -> Any:
     block = [1, 1, rows, head_dim]
     dtype = bfloat16 if tensor.dtype == torch.bfloat16 else float16
     layout = NVMMASharedLayout.get_default_for(block, dtype)
-    # The stride of a single head or batch means nothing; TMA wants a multiple of 16 bytes there, too.
+    # The stride of a single head means nothing, but TMA wants a multiple of 16 bytes there, too.
     shape = list(tensor.shape)
     strides = [
         stride if size > 1 else head_dim * 8
