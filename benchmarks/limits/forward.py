@@ -79,17 +79,18 @@ def _load_keys(desc, batch, head, start, number, tiles, full, empty, o: gl.const
 def _producer(tensors, s, sizes, o: gl.constexpr):
     """Load everything, in the order in which the consumers want it."""
     number = 0  # the first tile of keys of this tile of work, of all that this program loads
-    q_phase = 1
+    work = 0  # tiles of work so far
     for tile in range(gl.program_id(0), sizes.num_tiles, gl.num_programs(0)):
         batch, q_head, query_start = place(tile, sizes, o)
         kv_head = q_head // sizes.group_size
         walk = plan_walk(query_start, sizes, o)
         for i in gl.static_range(o.CONSUMERS):
-            mbarrier.wait(s.q_empty.index(i), q_phase)
+            slot = work % o.Q_STAGES * o.CONSUMERS + i
+            mbarrier.wait(s.q_empty.index(slot), work // o.Q_STAGES & 1 ^ 1)
             head, start = q_head + i, query_start
             if o.HEADS == 1:
                 head, start = q_head, query_start + i * ROWS
-            _load(tensors.q, batch, head, start, s.q.index(i), s.q_full.index(i))
+            _load(tensors.q, batch, head, start, s.q.index(slot), s.q_full.index(slot))
         key = first_key(0, walk, o)
         _load_keys(tensors.k, batch, kv_head, key, number, s.k, s.k_full, s.k_empty, o)
         for step in range(1, walk.steps):
@@ -103,7 +104,7 @@ def _producer(tensors, s, sizes, o: gl.constexpr):
             key = next_key
         number += walk.steps
         _load_keys(tensors.v, batch, kv_head, key, number - 1, s.v, s.v_full, s.v_empty, o)
-        q_phase ^= 1
+        work += 1  # noqa: SIM113 (Triton has no enumerate)
 
 
 @gluon.jit
@@ -200,10 +201,8 @@ def _consumer(tensors, s, sizes, INDEX: gl.constexpr, o: gl.constexpr):
     S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, o.BLOCK_N, 16])  # scores
     A: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, o.HEAD_DIM, 16])  # acc
     dtype: gl.constexpr = s.k.dtype
-    q_tile = s.q.index(INDEX)
-    q = q_tile.reshape([ROWS, o.HEAD_DIM])
     number = 0
-    q_phase = 0
+    work = 0
     for tile in range(gl.program_id(0), sizes.num_tiles, gl.num_programs(0)):
         batch, head, query_start = place(tile, sizes, o)
         walk = plan_walk(query_start, sizes, o)
@@ -214,7 +213,10 @@ def _consumer(tensors, s, sizes, INDEX: gl.constexpr, o: gl.constexpr):
         rows = query_start + gl.arange(0, ROWS, layout=gl.SliceLayout(1, S))
         queries = gl.minimum(rows, sizes.seqlen_q - 1)  # past the end, the last row's mask
 
-        mbarrier.wait(s.q_full.index(INDEX), q_phase)
+        slot = work % o.Q_STAGES * o.CONSUMERS + INDEX
+        q_tile = s.q.index(slot)
+        q = q_tile.reshape([ROWS, o.HEAD_DIM])
+        mbarrier.wait(s.q_full.index(slot), work // o.Q_STAGES & 1)
         stage = number % o.STAGES
         k = s.k.index(stage).reshape([o.BLOCK_N, o.HEAD_DIM]).permute((1, 0))
         mbarrier.wait(s.k_full.index(stage), number // o.STAGES & 1)
@@ -265,8 +267,8 @@ def _consumer(tensors, s, sizes, INDEX: gl.constexpr, o: gl.constexpr):
         fence_async_shared()
         tma.async_copy_shared_to_global(tensors.out, [batch, head, query_start, 0], q_tile)
         tma.store_wait(0)
-        mbarrier.arrive(s.q_empty.index(INDEX), count=1)
-        q_phase ^= 1
+        mbarrier.arrive(s.q_empty.index(slot), count=1)
+        work += 1  # noqa: SIM113 (Triton has no enumerate)
 
 
 @gluon.jit
@@ -293,8 +295,8 @@ def attention_kernel(q, k, v, out, lse, sizes, o: gl.constexpr):
     """
     tensors = Tensors(q, k, v, out, lse)
     s = Shared(
-        _tiles(q, o.CONSUMERS), _tiles(k, o.STAGES), _tiles(v, o.STAGES),
-        _barriers(o.CONSUMERS, 1), _barriers(o.CONSUMERS, 1),
+        _tiles(q, o.CONSUMERS * o.Q_STAGES), _tiles(k, o.STAGES), _tiles(v, o.STAGES),
+        _barriers(o.CONSUMERS * o.Q_STAGES, 1), _barriers(o.CONSUMERS * o.Q_STAGES, 1),
         _barriers(o.STAGES, 1), _barriers(o.STAGES, o.CONSUMERS),
         _barriers(o.STAGES, 1), _barriers(o.STAGES, o.CONSUMERS),
         _barriers(o.CONSUMERS, 1),

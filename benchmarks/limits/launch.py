@@ -26,6 +26,7 @@ class Config:
     Args:
         block_n: keys of a tile: 64 or 128.
         stages: tiles of keys, and of values, that shared memory holds.
+        q_stages: tiles of queries per consumer: with 2 the next ones come while these are at work.
         consumers: warpgroups that compute, 2 to 4, of 64 queries each.
         by_heads: the consumers take the same queries of neighbouring heads of one group, in place
             of neighbouring queries of one head.
@@ -36,6 +37,7 @@ class Config:
 
     block_n: int = 128
     stages: int = 2
+    q_stages: int = 2
     consumers: int = 2
     by_heads: bool = False
     ping_pong: bool = True
@@ -167,7 +169,7 @@ def plan(
     heads = config.consumers if config.by_heads else 1
     if group_size % heads:
         raise ValueError(f"by_heads: got groups of {group_size} heads, expected {heads} to divide")
-    tiles = config.consumers * ROWS + 2 * config.stages * config.block_n
+    tiles = config.q_stages * config.consumers * ROWS + 2 * config.stages * config.block_n
     if tiles * head_dim * 2 + 1024 > _SHARED_BYTES:
         raise ValueError(
             f"stages: got {config.stages}, {tiles * head_dim * 2} bytes of tiles, expected fewer"
@@ -186,8 +188,8 @@ def plan(
         scale * math.log2(math.e),
     )  # fmt: skip
     options = schedule.Options(
-        config.block_n, head_dim, config.stages, config.consumers, heads, span, is_causal,
-        window_size is not None, seqlen_k % config.block_n != 0, config.ping_pong,
+        config.block_n, head_dim, config.stages, config.q_stages, config.consumers, heads, span,
+        is_causal, window_size is not None, seqlen_k % config.block_n != 0, config.ping_pong,
         config.consumer_registers, config.producer_registers,
     )  # fmt: skip
     # Constants of the kernel keep being constants in sums and products only if they say so.

@@ -18,6 +18,7 @@ class Options(NamedTuple):
     BLOCK_N: int  # keys of a tile
     HEAD_DIM: int
     STAGES: int  # tiles of keys, and of values, in shared memory
+    Q_STAGES: int  # tiles of queries per consumer there
     CONSUMERS: int
     HEADS: int  # heads of a tile of work: 1, or one per consumer
     SPAN: int  # queries of a head in a tile of work: ROWS, or ROWS per consumer
