@@ -19,7 +19,7 @@ import reference
 from benchmarks import contenders, inputs
 from benchmarks import shapes as sh
 from benchmarks.inputs import CheckFailed
-from benchmarks.limits import launch
+from benchmarks.limits import compiled, launch
 from grader.manifest import ROOT
 from tests import gluon_model
 
@@ -350,6 +350,28 @@ def test_the_compiler_keeps_the_schedule_and_spills_nothing():
         assert row["waits"] == 2 * 2 + 2 * row["loops"]
         assert row["products"] == 8 * (2 * 2 + 2 * row["loops"])
         assert row["shared_bytes"] <= 227 * 1024
+
+    # What the page says of them.
+    for row in (full, sinks):
+        kib = row["shared_bytes"] / 1024
+        said = f"| {row['name']} | {row['registers']} | {kib:.1f} KiB | 0 | {row['products']} |"
+        assert f"{said} {row['under']} of {row['loops']} |" in PAGE.read_text()
+
+
+def test_the_page_names_files_cases_and_a_window_that_are_there(kernels):
+    page = PAGE.read_text()
+    table = page[page.index("<!-- compiled -->") : page.index("<!-- end of compiled -->")]
+    assert set(re.findall(r"^\| ([a-z0-9-]+) \|", table, re.M)) <= {c.name for c in compiled.CASES}
+    for name in re.findall(r"^\| `(\w+\.py)` \|", page, re.M):
+        assert (PAGE.parent / name).is_file()
+    # "with a window of 128, 192 keys for each query in place of 256"
+    q, k, _ = draw(1, 2, 1, 1024, 1024)
+    visited = []
+    for by_heads in (True, False):
+        rule = CAUSAL | {"window_size": 128}
+        sizes, o = launch.plan(q, k, launch.Config(64, by_heads=by_heads), **rule, scale=1.0)
+        visited.append(kernels[0].plan_walk(512, sizes, o).steps * o.BLOCK_N)
+    assert visited == [192, 256]
 
 
 def test_an_unknown_case_is_refused():
