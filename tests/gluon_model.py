@@ -258,8 +258,9 @@ def _expect(bar: Barrier, nbytes: int) -> None:
     _step()
 
 
-def _arrive(bar: Barrier, *, count: int = 1) -> None:
-    bar.arrive(count)
+def _arrive(bar: Barrier, *, count: int = 1, pred: bool = True) -> None:
+    if pred:
+        bar.arrive(count)
     _step()
 
 
