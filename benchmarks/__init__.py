@@ -1,7 +1,8 @@
 """The model answers timed beside library kernels, all in one process on one GPU.
 
-`python -m benchmarks` compares; `python -m benchmarks.variants` tries launch configurations.
+`python -m benchmarks` compares; `python -m benchmarks.variants` tries launch configurations;
+`python -m benchmarks.chips` compiles for chips that need not be there.
 Rooms, each knowing only those before it: `shapes` <- `inputs` <- `peers` <- `contenders` <-
 `timing` <- `run` <- `precompile` <- `variants`, `cli`. `record`, `table`, `plots` and `sweep` know
-results as plain data only.
+results as plain data only, `chips_table` those of `chips`.
 """

@@ -93,6 +93,14 @@ def targets_table(results: Iterable[dict[str, Any]]) -> Table:
     return table
 
 
+def plain(title: str, columns: Iterable[str]) -> Table:
+    """A table without rows."""
+    table = _table(title)
+    for name in columns:
+        table.add_column(name, no_wrap=True)
+    return table
+
+
 def _table(title: str) -> Table:
     return Table(
         title=title, title_justify="left", box=box.SIMPLE, padding=(0, 1), width=None,

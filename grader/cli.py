@@ -351,8 +351,10 @@ def _trace(options: argparse.Namespace) -> int:
     _expect_place(options.json, "--json")
     _heed_interrupts()
     probe("cpu")
+    from grader.desk import traced_case  # with torch, which no other command has in this process
+
     with Console(stderr=True).status("starting") as status:
-        record = trace_command.run(problem, options.submission, wanted, seed, status.update)
+        record = traced_case.run(problem, options.submission, wanted, seed, status.update)
     stdout.show(functools.partial(trace_page.render, record))
     if options.json is not None:
         try:

@@ -15,24 +15,21 @@ from grader.checks import outcome
 from grader.checks.correctness import Difference, Expected, expect, find_differences, ranges
 from grader.checks.idle import right_without_kernels
 from grader.checks.translations import translation
-from grader.checks.walk import tile_map, walk_of
 from grader.findings import Finding
+from grader.following.program import Called
 from grader.inputs import Inputs, case_seed, invalidate, make_inputs
+from grader.looking import Seen, look_again
 from grader.manifest import Check, Problem
-from grader.model import Message, TileMap, Verdict
+from grader.model import Message, Verdict
 from grader.running.compiled import Call, Compiled, unavailable
 from grader.running.evidence import CallEvidence
 from grader.running.protocol import Reply, Status, failed
 from grader.running.session import Session
-from grader.running.trace import PRODUCTS, traceable
-from grader.sightings.look import look
 from grader.sightings.scaled import of_numbers
 from grader.sightings.sighting import Result
 from grader.trial import Trial
 
 _HEADLINE_LIMIT = 600
-# Calls of a problem that are made again to see what the kernels do: one of each check that fails.
-_MOST_LOOKS = 8
 _ROUNDED = 0.03  # of the norm: more than that no rounding to 16 bits makes
 # What else a message may name first for what is wrong about two arguments, or about one's shape.
 _ALSO_NAMES = {
@@ -113,11 +110,11 @@ class CaseRun:
         differences = find_differences(evidence.outputs, expected)
         self._look_at_out(names, judged, differences, inputs)
         differences = [d for d in differences if d.name in judged]
-        tiles = self._learn(call, inputs, names, evidence, expected, differences)
+        seen = self._learn(call, inputs, names, evidence, expected, differences)
         if not differences:
             earlier, self._earlier = self._earlier, expected
             return self._computed_elsewhere(judged, idle, expected, earlier)
-        return self._wrong(differences, evidence, tiles, second_call=call > 0)
+        return self._wrong(differences, evidence, seen, second_call=call > 0)
 
     def _computed_elsewhere(
         self,
@@ -165,42 +162,28 @@ class CaseRun:
         evidence: CallEvidence,
         expected: Expected,
         differences: list[Difference],
-    ) -> TileMap | None:
+    ) -> Seen:
         """Let the casebook know of a result; where it is wrong, see what the kernels did."""
         casebook = self.trial.bridge_casebook if self.check.bridge else self.trial.casebook
         assert casebook is not None
         if not differences:
             casebook.add_right(self.case, lambda: self._again(call, names))
-            return None
+            return Seen()
         place = (self.check.id, self.index)
         casebook.add_wrong(place, self.case, inputs, evidence.outputs, expected)
         if self.check.bridge:  # what is seen is told of the problem's own entry
-            return None
+            return Seen()
         result = _result(differences, evidence.outputs, expected)
-        tiles = None if call else self._look(inputs, names, result)
+        seen = Seen()
+        if not call:
+            where = (self.problem, self.session.source, self.check, self.index + 1, self.case)
+            called = Called(*where, self.trial.seed, inputs, expected, evidence, differences)
+            seen = look_again(self.trial, self.session, called, names, result)
         numbers = (inputs, result.wrong, evidence.outputs, expected)
         found = of_numbers(self.problem.id, self.case, *numbers)
         if found is not None:
             casebook.add_seen(place, found)
-        return tiles
-
-    def _look(self, inputs: Inputs, names: tuple[str, ...], result: Result) -> TileMap | None:
-        """Call once more to see what the kernels do; of each check the first wrong case tells."""
-        problem, trial = self.problem, self.trial
-        if self.check.id in trial.looked_at or len(trial.looked_at) >= _MOST_LOOKS:
-            return None
-        if not self.session.interpret or not traceable(self.case):
-            return None
-        trial.looked_at.add(self.check.id)
-        trace = self.session.call(self.case, inputs, names, traced=True).trace
-        if trace is None:
-            return None
-        sighting = look(problem.id, self.case, trace, result)
-        if sighting is not None:
-            trial.casebook.add_seen((self.check.id, self.index), sighting)
-        product = result.wrong[0] if result.wrong[0] in PRODUCTS else "out"
-        walk = walk_of(problem.id, self.case, trace, product)
-        return tile_map(walk) if walk is not None else None
+        return seen
 
     def _again(self, call: int, names: tuple[str, ...]) -> tuple[Inputs, Expected]:
         inputs = self.inputs(call)
@@ -210,7 +193,7 @@ class CaseRun:
         self,
         differences: list[Difference],
         evidence: CallEvidence,
-        tiles: TileMap | None,
+        seen: Seen,
         *,
         second_call: bool,
     ) -> Finding:
@@ -258,8 +241,9 @@ class CaseRun:
             worst=shown.worst,
             extent=extent,
             help=help,
-            tiles=tiles,
+            tiles=seen.tiles,
             errors=shown.errors,
+            trace=seen.trace,
             wrong_outputs=tuple(d.name for d in differences),
             margin=max(d.margin for d in differences),
         )

@@ -15,7 +15,10 @@ import math
 from collections.abc import Iterable
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from grader.frozen import Record, Text
+from grader.traced import TraceRecord
 
 SCHEMA_VERSION = 2
 COMPONENTS = ("correctness", "work", "speed", "memory")
@@ -67,20 +70,6 @@ def finite(value: Any) -> float | None:
     except OverflowError:
         return None
     return number if math.isfinite(number) else None
-
-
-def _encodable(text: str) -> str:
-    # A submission's text may hold lone surrogates, which no JSON file can.
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
-
-
-Text = Annotated[str, AfterValidator(_encodable)]
-
-
-class Record(BaseModel):
-    """A frozen record with the fields it declares and no other."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="null")
 
 
 class Points(Record):
@@ -221,8 +210,9 @@ class Message(Record):
     case; `first` and `worst` the first and the worst wrong element (got, expected, allowed);
     `extent` how far the error reaches; `output` the tail of what the submission printed; `help`
     what to do where the headline does not say it; `repeat` the command that repeats the case.
-    `tiles` shows which tiles the kernel visited, `errors` where the numbers are wrong. `not_run`
-    says that there was no call, for a reason that lies in another case.
+    `tiles` shows which tiles the kernel visited, `errors` where the numbers are wrong, `trace` what
+    one program held after each tile. `not_run` says that there was no call, for a reason that lies
+    in another case.
     """
 
     headline: Text
@@ -239,6 +229,7 @@ class Message(Record):
     repeat: str | None = None
     tiles: TileMap | None = None
     errors: ErrorMap | None = None
+    trace: TraceRecord | None = None
     not_run: bool = False
 
 

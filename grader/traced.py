@@ -1,4 +1,4 @@
-"""What `trace` found out: the frozen record that the terminal and the JSON file show.
+"""What one program of a kernel did, tile by tile: the frozen record that every view shows.
 
 Numbers are texts, for they may be NaN or infinite, and two that differ are written with as many
 digits as show it. Tiles, queries and keys are numbered as in the sequence, tiles from 1.
@@ -10,9 +10,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from grader.model import Record, Text
+from grader.frozen import Record, Text
 
 SCHEMA_VERSION = 1
+TRACED = ("p03", "p04", "p05", "p06", "p07")  # the forward kernels of attention
 
 
 class SourceLine(Record):
@@ -82,7 +83,7 @@ class TraceRecord(Record):
     """One case, one program, tile by tile. `failure` is how a call ended that did not come back.
 
     `program` is None where no program was followed; `tiles` counts those that it visited, of which
-    `rounds` holds the first.
+    `rounds` holds the first, or, in a message, those that matter most.
     """
 
     schema_version: Literal[1] = SCHEMA_VERSION

@@ -24,6 +24,7 @@ class Trial:
     # Checks of which a call was traced, and calls that are being compiled.
     looked_at: set[str] = dataclasses.field(default_factory=set)
     compiling: dict[str, Future[list[Compiled]]] = dataclasses.field(default_factory=dict)
+    followed: bool = False  # one program of a kernel, tile by tile
     # Whether to compile beside the tests, from the first call on that came back with a result.
     compiles_ahead: bool = False
     called: bool = False  # a case that asks for a result was run

@@ -933,6 +933,64 @@ FAULTS = (
         "        super().error(message)\n",
         "forgiving",
     ),
+    # -- one program in the report --------------------------------------------------------------
+    fault(
+        "a program is told of though it is not known where it goes wrong",
+        "following/program.py",
+        "is_known=wrong and failure is None and end.is_known",
+        "is_known=True",
+        "told_trace",
+    ),
+    fault(
+        "a message leaves out the last tile",
+        "following/program.py",
+        "at_an_end = tile in (rounds[0], rounds[-1])",
+        "at_an_end = tile is rounds[0]",
+        "told_trace",
+    ),
+    # -- the student's desk ----------------------------------------------------------------------
+    fault(
+        "a watch goes on with the file before",
+        "desk/watch/loop.py",
+        "        if self._run is not None:\n            self._run.stop()\n        self._due",
+        "        self._due",
+        "watch",
+    ),
+    fault(
+        "a watch overlooks a file of the same length",
+        "desk/watch/saves.py",
+        "found.st_size, *times\n",
+        "found.st_size\n",
+        "watch",
+    ),
+    fault(
+        "what failed does not go first",
+        "pytest_plugin.py",
+        "    if run.request is not None and run.request.first:\n",
+        "    if False:\n",
+        "watch",
+    ),
+    fault(
+        "a watch keeps the terminal",
+        "desk/watch/terminal.py",
+        "            signal.signal(number, handler)\n        self._give_back()\n",
+        "            signal.signal(number, handler)\n",
+        "watch",
+    ),
+    fault(
+        "a wrong answer takes part in a race",
+        "desk/racing.py",
+        "        if not block.margin <= 1.0:\n",
+        "        if False:\n",
+        "race",
+    ),
+    fault(
+        "the roof is the shorter time",
+        "desk/roofline.py",
+        "1000.0 * max(",
+        "1000.0 * min(",
+        "race",
+    ),
 )
 
 

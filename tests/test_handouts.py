@@ -265,7 +265,7 @@ def test_make_targets_and_grader_commands_exist():
     (commands,) = [
         a
         for a in parser_of(defaultdict(lambda: print))._actions
-        if a.choices and a.dest == "==SUPPRESS=="
+        if a.choices and a.dest == "command"
     ]
     targets = set()
     for path in documents():

@@ -33,6 +33,7 @@ from grader.render.terminal import render
 from grader.source import step_regions
 from tests.harness import model_answer
 from tests.records import H200, graded, small
+from tests.tracing import evil
 
 ENTRY = "    rows, cols = x.shape\n"
 SPEED = SpeedFigures(
@@ -218,6 +219,7 @@ def hostile(problem):
         output=HOSTILE * 30,
         help=HOSTILE,
         repeat=HOSTILE,
+        trace=evil(HOSTILE),
     )
     diagnosis = Diagnosis(id=HOSTILE, title=HOSTILE, note=HOSTILE, help=HOSTILE)
     wide = Message(headline="wide", file="漢字" * 90)

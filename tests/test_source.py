@@ -10,6 +10,7 @@ import grader.source
 from grader.manifest import load_problem
 from grader.model import Verdict
 from grader.source import MAX_SOURCE_BYTES, examine, read_source
+from tests.hostile.texts import REFUSED
 
 P02 = load_problem("p02")
 P03, P04, P07 = map(load_problem, ("p03", "p04", "p07"))
@@ -312,3 +313,14 @@ def test_what_nobody_thought_of_stays_with_its_file(tmp_path, monkeypatch):
     assert source.verdict is Verdict.ERROR and source.data == ENTRY.encode()
     told = f"{SHOWN} cannot be looked through: RuntimeError: not thought of"
     assert source.message.headline == told
+
+
+@pytest.mark.parametrize("entry", REFUSED, ids=lambda entry: entry.name)
+def test_a_text_that_is_hard_to_read_is_refused_in_a_moment(entry):
+    text = entry.source
+    if isinstance(text, str):
+        text = text.replace("ENTRY", P04.entry).encode("utf-8", "surrogatepass")
+    start = time.monotonic()
+    source = examine(P04, text)
+    assert source.verdict is not None and str(source.verdict) in entry.verdicts
+    assert time.monotonic() - start < 5.0

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from grader import cli
-from grader.desk import trace_command
+from grader.desk import trace_command, traced_case
 from grader.manifest import PROBLEMS, load_problem
 from grader.render.trace import render
 from grader.running.rounds import MOST_ROUNDS, Head, Rounds, RoundsShape, write_text
@@ -159,7 +159,7 @@ def test_a_stub_and_a_missing_file_and_a_refused_one_are_told(tmp_path):
     refused = trace("p03", model_answer("p03") + "\nimport ctypes\n\nX = ctypes.CDLL(None)\n")
     assert refused.result == "failed" and "nothing was run" in refused.conclusion
     problem = load_problem("p03")
-    missing = trace_command.run(problem, tmp_path, trace_command.Wanted(), "5eed")
+    missing = traced_case.run(problem, tmp_path, trace_command.Wanted(), "5eed")
     assert missing.result == "failed" and missing.failure
     assert "nothing was run" in render(missing)
 

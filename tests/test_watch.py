@@ -161,7 +161,7 @@ def test_a_day_at_the_keyboard(watch, folder):
     assert watched.expect(RESULT)[2].endswith("7/7")
     assert (folder.parent / "report.html").exists()
     watched.press("o")
-    watched.expect("browser was found; the report is.*report.html")
+    watched.expect(r"browser was found; the\s+report\s+is")
     watched.press("?")
     watched.expect("h: the next hint")
     watched.press("h")

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from grader.checks.walk import due_pairs
-from grader.desk import trace_command
+from grader.desk import trace_command, traced_case
 from grader.inputs import case_seed, make_inputs
 from grader.manifest import Problem, load_problem
-from grader.traced import TraceRecord
+from grader.traced import Parting, Program, Shown, SourceLine, TileRound, TraceRecord
 from tests.records import write_answers
 
 SEED = "5eed"
@@ -32,7 +32,7 @@ def trace(
     wanted = trace_command.Wanted.of(problem, case, program)
     with tempfile.TemporaryDirectory() as folder:
         write_answers(Path(folder), {problem.id: source})
-        return trace_command.run(problem, Path(folder), wanted, seed)
+        return traced_case.run(problem, Path(folder), wanted, seed)
 
 
 def numbers_of(text: str) -> np.ndarray:
@@ -98,3 +98,59 @@ def walk(scores, v, tiles, visible, mistake):
         largest = new
         states.append((largest, total, acc))
     return states
+
+
+def record(count: int = 40, part: int | None = 20, **fields: object) -> TraceRecord:
+    """A record of `count` tiles that parts at one of them, or nowhere."""
+    shown = (
+        Shown(name="m", role="maximum", yours=("1", "2"), oracle=("1", "2"), agrees=True),
+        Shown(name="l", role="sum", yours=("3", "4"), oracle=("5", "6"), agrees=False, apart=2),
+        Shown(name="acc", query=64, yours=("1", "nan", "3", "4")),
+    )
+    rounds = tuple(
+        TileRound(number=n, keys=f"{64 * n - 64}-{64 * n - 1}", line=9, shown=shown)
+        for n in range(1, count + 1)
+    )
+    line = SourceLine(line=118, text="l = l + tl.sum(p, 1)")
+    parting = part and Parting(number=part, names=("l",), text="l is not the sum", lines=(line,))
+    told = {
+        "problem": "p03",
+        "file": "noncausal_attention.py",
+        "check": "unequal",
+        "number": 1,
+        "case": "seqlen_q=128",
+        "seed": "5eed",
+        "result": "wrong",
+        "program": Program(
+            kernel="kernel",
+            ids=(1, 0, 0),
+            batch=0,
+            head=2,
+            queries="64-127",
+            shown_queries=(64, 65),
+            columns="0-3",
+        ),
+        "tiles": count,
+        "rounds": rounds,
+        "parting": parting or None,
+        "conclusion": "the state agrees after each tile, and the result does not",
+        "notes": ("a note",),
+    }
+    return TraceRecord(**told | fields)
+
+
+def evil(text: str) -> TraceRecord:
+    """A record of which each text that a submission reaches is `text`."""
+    shown = Shown(name=text, role="sum", yours=(text, "1"), oracle=("2", text), agrees=False)
+    tile = TileRound(number=2, keys=text, line=3, shown=(shown, shown), facts=(text,))
+    program = record().program.model_copy(update={"kernel": text, "queries": text})
+    lines = (SourceLine(line=3, text=text * 9),)
+    return record(3, 2).model_copy(
+        update={
+            "rounds": (record().rounds[0], tile),
+            "program": program,
+            "parting": Parting(number=2, names=(text,), text=text, lines=lines),
+            "conclusion": text,
+            "notes": (text,),
+        }
+    )

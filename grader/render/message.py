@@ -11,8 +11,10 @@ from collections.abc import Sequence
 
 from grader.findings import CauseFound, Finding
 from grader.model import CheckResult, Diagnosis, Message, ProblemResult, Verdict
+from grader.render.state import command, state_facts
 from grader.render.text import clean, clean_lines, wrap
 from grader.render.tiles import is_as_due, tile_lines
+from grader.traced import SourceLine, TraceRecord
 
 ID_LIMIT = 12
 NAME_LIMIT = 40
@@ -173,7 +175,7 @@ def head_line(cause: Cause) -> str:
 
 def facts(problem_id: str, cause: Cause) -> list[tuple[str, str]]:
     """Return what is known of a cause: where, the case, the wrong elements, how to repeat it."""
-    message = cause.message
+    message, trace = cause.message, trace_of(cause)
     found = clean(message.headline, HEADLINE_LIMIT)
     told = (
         ("where", _where(problem_id, cause)),
@@ -184,9 +186,23 @@ def facts(problem_id: str, cause: Cause) -> list[tuple[str, str]]:
         ("extent", clean(message.extent)),
         ("also", clean(", ".join(clean(check.id, NAME_LIMIT) for check in cause.checks[1:]))),
         ("rest", _not_run(cause)),
+        *(state_facts(trace, lines_behind(cause, trace)) if trace is not None else ()),
         ("repeat", clean(message.repeat)),
+        ("trace", command(trace) if trace is not None else ""),
     )
     return [(label, value) for label, value in told if value]
+
+
+def trace_of(cause: Cause) -> TraceRecord | None:
+    """Return what one program did in a case of this cause; one case of a problem was followed."""
+    told = (cause.message, *(check.message for check in cause.checks if check.message))
+    return next((message.trace for message in told if message.trace is not None), None)
+
+
+def lines_behind(cause: Cause, trace: TraceRecord) -> tuple[SourceLine, ...]:
+    """Return the lines that assign what is wrong; none where the line of the mistake is known."""
+    known = cause.diagnosis is not None and cause.message.line is not None
+    return trace.parting.lines if trace.parting is not None and not known else ()
 
 
 def remarks(problem_id: str, cause: Cause) -> list[tuple[str, str]]:

@@ -6,6 +6,7 @@ from itertools import groupby
 
 from rich.text import Text
 
+from grader.render.state import command, left_out
 from grader.render.text import clean, fit, text_console, wrap
 from grader.traced import Shown, TileRound, TraceRecord
 
@@ -74,7 +75,7 @@ def _left_out(tiles: list[TileRound]) -> str:
     compared = [s.agrees for tile in tiles for s in tile.shown if s.role is not None]
     if compared and all(compared):
         return f"{which} agree{'s' if first == last else ''} with the oracle"
-    return f"{which} {'is' if first == last else 'are'} not shown"
+    return f"{left_out([first, last])} not shown"
 
 
 def _tile(tile: TileRound, parts_at: int | None, width: int) -> list[str]:
@@ -116,12 +117,7 @@ def _end(record: TraceRecord, width: int) -> list[str]:
     for note in record.notes:
         lines += wrap(clean(note, 600), width, "note: ")
     if record.case:
-        program = record.program
-        ids = f" PROGRAM={','.join(map(str, program.ids))}" if program is not None else ""
-        place = f"CASE={record.check}:{record.number}"
-        lines += wrap(
-            f"make trace P={record.problem} {place} SEED={record.seed}{ids}", width, "repeat: "
-        )
+        lines += wrap(command(record), width, "repeat: ")
     return lines
 
 

@@ -1,7 +1,8 @@
 """The chips that kernels are compiled for, and how many programs of a kernel share one of them.
 
 Figures: NVIDIA's CUDA C++ Programming Guide 13.0, table "Technical Specifications per Compute
-Capability", and the A100 and H100 architecture papers.
+Capability" (https://docs.nvidia.com/cuda/cuda-c-programming-guide/), and the architecture papers
+and data sheets of the GPUs that are named.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ MAX_WARPS = 32  # of one program
 _PARTITIONS = 4  # each has a quarter of a multiprocessor's registers
 _REGISTER_UNIT = 256  # registers are handed to a warp in such pieces
 _SHARED_UNIT = 128
-_RESERVED_BYTES = 1024  # of shared memory, taken by CUDA for each program
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Chip:
     """One GPU; `shared_bytes` is that of a multiprocessor, `registers` and `threads` too.
 
     `program_shared_bytes` is what one program may ask for, `programs` how many may share a
-    multiprocessor at the most.
+    multiprocessor at the most. CUDA takes `reserved_bytes` of shared memory for each program.
     """
 
     name: str
@@ -34,6 +34,7 @@ class Chip:
     registers: int = 65536
     threads: int = 2048
     programs: int = 32
+    reserved_bytes: int = 1024
 
     @property
     def compute_capability(self) -> tuple[int, int]:
@@ -41,13 +42,25 @@ class Chip:
         return divmod(self.capability, 10)
 
 
-CHIPS = {
+CHIPS = {  # what every submission is compiled for
     chip.capability: chip
     for chip in (
         Chip("NVIDIA A100-SXM4-80GB", 80, 108, 80 * 2**30, 40 * 2**20, 167936, 166912),
         Chip("NVIDIA H100 80GB HBM3", 90, 132, 80 * 2**30, 50 * 2**20, 233472, 232448),
     )
 }
+_SMALL = {"shared_bytes": 102400, "program_shared_bytes": 101376, "threads": 1536}
+EVERY_CHIP = CHIPS | {  # what `compile_calls` can be asked for
+    chip.capability: chip
+    for chip in (
+        Chip("Tesla T4", 75, 40, 15 * 2**30, 4 * 2**20, 65536, 65536,
+             threads=1024, programs=16, reserved_bytes=0),
+        Chip("NVIDIA A10", 86, 72, 24 * 2**30, 6 * 2**20, programs=16, **_SMALL),
+        Chip("NVIDIA L4", 89, 58, 24 * 2**30, 48 * 2**20, programs=24, **_SMALL),
+        Chip("NVIDIA B200", 100, 148, 180 * 2**30, 126 * 2**20, 233472, 232448),
+        Chip("NVIDIA GeForce RTX 5090", 120, 170, 32 * 2**30, 96 * 2**20, programs=24, **_SMALL),
+    )
+}  # fmt: skip
 
 
 def resident_programs(
@@ -64,7 +77,7 @@ def resident_programs(
     """
     warp_registers = _round_up(max(registers, 1) * WARP, _REGISTER_UNIT)
     warps = chip.registers // _PARTITIONS // warp_registers * _PARTITIONS
-    shared = _round_up(shared_bytes + _RESERVED_BYTES, _SHARED_UNIT)
+    shared = _round_up(shared_bytes + chip.reserved_bytes, _SHARED_UNIT)
     limits = {
         "registers": warps // num_warps,
         "shared memory": chip.shared_bytes // shared,

@@ -25,7 +25,7 @@ from grader.manifest import Problem
 from grader.model import Compilation, KernelReport
 from grader.running import capacity
 from grader.running.arena import Layout
-from grader.running.chips import CHIPS, resident_programs
+from grader.running.chips import CHIPS, EVERY_CHIP, resident_programs
 from grader.running.placing import place
 from grader.running.protocol import Ended, Reply, failed
 from grader.running.sandbox import Sandbox
@@ -99,6 +99,7 @@ def compile_calls(
     """Compile what `calls` launch, for each of `capabilities`.
 
     Args:
+        capabilities: of `EVERY_CHIP`.
         timeout_s: seconds of one core for all calls for one chip, the start of the worker apart.
         workers: chips that are compiled for at a time, where there are as many cores.
     """
@@ -179,7 +180,7 @@ def _on_chip(capability: int, kernel: KernelReport) -> Compilation:
         programs = 0
     elif None not in (kernel.num_warps, kernel.registers, kernel.shared_bytes):
         programs, limit = resident_programs(
-            CHIPS[capability],
+            EVERY_CHIP[capability],
             num_warps=kernel.num_warps or 1,
             registers=kernel.registers or 0,
             shared_bytes=kernel.shared_bytes or 0,

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from grader.running import arena, faults, given, protocol, worker
-from grader.running.chips import CHIPS
+from grader.running.chips import EVERY_CHIP
 from grader.running.recorder import Recorder
 
 
@@ -33,7 +33,7 @@ class CompileWorker(worker.Worker):
         super().__init__(channel)
         self._report: int | None = None
         self._early: list[bytes] = []  # kernels that the import launches
-        chip = CHIPS[self.settings["capability"]]
+        chip = EVERY_CHIP[self.settings["capability"]]
         self._recorder = Recorder(self.path, chip, self._write)
         self.launches = self._recorder  # its count goes out with every reply
 

@@ -3,7 +3,7 @@
 The interpreter runs a kernel as a Python function, so the kernel's variables are those of a frame.
 A round begins with the product of the queries and a tile of keys, and ends when the loop around it
 comes to its head again: what the variables hold then is written down. Which of them is the running
-maximum is not this room's business; `grader.checks.rounds` finds out. Runs inside the worker.
+maximum is not this room's business; `grader.following.comparing` finds out. Runs inside the worker.
 """
 
 from __future__ import annotations
@@ -109,18 +109,22 @@ class Steps:
 
     @contextlib.contextmanager
     def watching(self, kernel: str) -> Iterator[None]:
-        """Hear of each line that a launch of `kernel` runs."""
+        """Follow the programs of a launch of `kernel`, where one of them is wanted."""
         self._kernel, outer = kernel, sys.gettrace()
         self._launches += 1
-        sys.settrace(self._called)
         try:
             yield
         finally:
-            sys.settrace(outer)
             self._program_ends()
+            sys.settrace(outer)
 
-    def _called(self, frame: Any, event: str, _: Any) -> Any:
-        return self._ran if self._loops.knows(frame.f_code.co_filename) else None
+    def _hear(self, frame: Any) -> None:
+        """Hear of each line that a frame runs from now on, and of no other frame's.
+
+        To hear of the lines of all programs takes as long as to run them.
+        """
+        frame.f_trace = self._ran
+        sys.settrace(_ignore)
 
     def _ran(self, frame: Any, event: str, _: Any) -> Any:
         # Before its weights have met V, no round is over: there may be a loop over head_dim.
@@ -144,6 +148,9 @@ class Steps:
     def _program_ends(self) -> None:
         self.stored()
         self._over |= self._queries is not None
+        if self._frame is not None:
+            self._frame.f_trace = None
+            sys.settrace(None)
         self._frame = None
 
     # -- what it does -----------------------------------------------------------------------------
@@ -260,6 +267,7 @@ class Steps:
             self._frame, (first, self._heads) = frames[-1] if frames else None, (0, range(0))
         if self._frame is None:
             return
+        self._hear(self._frame)
         segment = (self._frame.f_code.co_name, first)
         if segment not in self._segments:
             self._segments.append(segment)
@@ -315,6 +323,10 @@ class Steps:
 
     def _of_round(self, column: str) -> int:
         return int(self._arrays["rounds"][self._round, ROUND.index(column)])
+
+
+def _ignore(frame: Any, event: str, _: Any) -> None:
+    """Hear of a call, and of nothing in it."""
 
 
 def _tensors(frame: Any) -> Iterator[tuple[str, Any]]:

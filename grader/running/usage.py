@@ -21,10 +21,15 @@ _SAMPLE_S = 0.002
 
 def children(pid: int) -> list[int]:
     """Return the child processes of `pid`."""
+    tasks = Path(f"/proc/{pid}/task")
+    try:
+        threads = os.listdir(tasks)
+    except OSError:  # the process has ended
+        return []
     found: list[int] = []
-    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+    for thread in threads:
         with contextlib.suppress(OSError, ValueError):
-            found += map(int, path.read_text(encoding="ascii").split())
+            found += map(int, (tasks / thread / "children").read_text(encoding="ascii").split())
     return found
 
 

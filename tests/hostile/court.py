@@ -132,8 +132,7 @@ def grade(entries: dict[str, Hostile], folder: Path, *, timeout_s: float = 400.0
 
 def _copy_checkout(checkout: Path, entries: dict[str, Hostile]) -> None:
     for part in _PARTS:
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / part, checkout / part, symlinks=True, ignore=ignored)
+        shutil.copytree(ROOT / part, checkout / part, symlinks=True)
     shutil.copy(ROOT / "pyproject.toml", checkout)
     for path in checkout.glob("problems/p*/problem.toml"):
         text = path.read_text("utf-8")

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 
 from grader.model import COMPONENTS, CheckResult, Message, ProblemResult, Verdict
-from grader.render.html import grids, measured, source
+from grader.render.html import grids, measured, source, trace
 from grader.render.kernels import kernels_of
 from grader.render.message import (
     HEADLINE_LIMIT,
@@ -17,12 +17,15 @@ from grader.render.message import (
     Cause,
     facts,
     head_line,
+    lines_behind,
     remarks,
+    trace_of,
 )
 from grader.render.score import component_cell, fraction, losses, told_causes
 from grader.render.text import clean, clean_lines, plural
 from grader.render.tiles import is_as_due
 
+_APART = ("repeat", "line", "trace")  # facts that have a place of their own on the page
 _QUIET = (Verdict.PASS, Verdict.SKIPPED, Verdict.NOT_MEASURED)
 
 
@@ -38,6 +41,7 @@ class CauseView:
     repeat: str
     walk: str
     maps: list[grids.Grid]
+    trace: trace.TraceView | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,16 +138,17 @@ def _cause(problem: ProblemResult, cause: Cause, *, errors: bool) -> CauseView:
         maps.append(grids.tile_grid(tiles, message.line))
     if errors and message.errors is not None:
         maps.append(grids.error_grid(message.errors, _rows_of(problem, message)))
-    known = facts(problem.id, cause)
+    known, followed = facts(problem.id, cause), trace_of(cause)
     return CauseView(
         head=head_line(cause),
         internal=cause.verdict is Verdict.INTERNAL,
-        facts=[(label, value) for label, value in known if label != "repeat"],
+        facts=[(label, value) for label, value in known if label not in _APART],
         output="\n".join(clean_lines(message.output)) if message.output else "",
         remarks=remarks(problem.id, cause),
         repeat=clean(message.repeat),
         walk=walk,
         maps=maps,
+        trace=trace.trace_view(followed, lines_behind(cause, followed)) if followed else None,
     )
 
 

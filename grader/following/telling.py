@@ -10,8 +10,8 @@ import numpy as np
 
 from grader.cases import Case
 from grader.checks.correctness import ranges
-from grader.checks.roles import Role
-from grader.checks.rounds import ROLES, Compared
+from grader.following.comparing import ROLES, Compared
+from grader.following.roles import Role
 from grader.running.rounds import Rounds, Variable
 from grader.source import Source
 from grader.traced import Parting, Program, Shown, SourceLine, TileRound
@@ -19,6 +19,7 @@ from grader.traced import Parting, Program, Shown, SourceLine, TileRound
 _CORNER = (2, 4)  # rows and columns of an accumulator that are shown
 _MOST_OTHERS = 4  # variables that are shown though nobody knows what they are for
 _MOST_LINES = 4
+_LONGEST_LINE = 400
 _WORDS = {
     "maximum": "the largest score of the visible keys so far",
     "sum": "the sum of the weights of the visible keys so far",
@@ -181,9 +182,10 @@ def _facts(rounds: Rounds, compared: Compared, r: int, queries: tuple[int, ...])
         told.append("its keys are of another kv head than these queries need")
     mixed = int(rounds.column("mixed")[r])
     if mixed:  # which of the two is astray is not known, nor what the mask was made for
-        told.append(
-            f"its weights met V from row {(mixed - 1) % seqlen_k} on, not V of its own keys"
-        )
+        head, row = divmod(mixed - 1, seqlen_k)
+        elsewhere = head not in rounds.keys[r] // seqlen_k
+        met = "of another kv head" if elsewhere else f"from row {row} on"
+        told.append(f"its weights met V {met}, not V of its own keys")
         return told
     padding = int(oracle.pairs.padding[r])
     if padding:
@@ -221,7 +223,8 @@ def parting_of(rounds: Rounds, compared: Compared, source: Source) -> Parting | 
         unit = compared.roles[int(rounds.column("segment")[r])].unit or 1.0
         what[0] = f"{names[0]} is {part.factor:.4g} times {_largest(unit)}, in every row"
     if part.roles[0] == "maximum":  # the others are relative to it
-        what[1:] = [f"with it {' and '.join(names[1:])} part"] if names[1:] else []
+        verb = "part" if len(names) > 2 else "parts"
+        what[1:] = [f"with it {' and '.join(names[1:])} {verb}"] if names[1:] else []
     lines = _lines(rounds, compared, r, names, source)
     return Parting(number=r + 1, names=names, text="; ".join(what), lines=lines)
 
@@ -261,7 +264,9 @@ def source_lines(source: Source, numbers: list[int]) -> tuple[SourceLine, ...]:
     """Return lines of the submission, each once, those that exist."""
     texts = source.data.decode("utf-8-sig", "replace").split("\n")
     wanted = [n for n in dict.fromkeys(numbers) if 1 <= n <= len(texts)]
-    return tuple(SourceLine(line=n, text=texts[n - 1].strip()) for n in wanted[:_MOST_LINES])
+    return tuple(
+        SourceLine(line=n, text=texts[n - 1].strip()[:_LONGEST_LINE]) for n in wanted[:_MOST_LINES]
+    )
 
 
 def assignments(source: Source, loop: int, names: set[str]) -> list[int]:

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 
 from grader.checks.correctness import ranges
-from grader.checks.roles import Known
-from grader.checks.rounds import ROLES, Compared
+from grader.following.comparing import ROLES, Compared
+from grader.following.roles import Known
 from grader.running.rounds import Rounds
 from grader.running.trace import PRODUCTS, Counter, Trace
 
 _NAMES = {"maximum": "running maximum", "sum": "running sum", "accumulator": "accumulator"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Conclusion:
+    """A sentence and notes to it. `is_known`: where the results of the queries go wrong."""
+
+    text: str
+    notes: tuple[str, ...]
+    is_known: bool = False
 
 
 def conclusion_of(
@@ -20,8 +31,8 @@ def conclusion_of(
     *,
     failed: bool,
     wrong: bool,
-) -> tuple[str, tuple[str, ...]]:
-    """Return the conclusion and the notes."""
+) -> Conclusion:
+    """Return what the rounds of a program come to."""
     notes = _notes(rounds, compared)
     never = _never(rounds, compared, trace) if wrong else None
     shown = trace.count(Counter.SHOWN_LINE) if trace is not None and wrong else 0
@@ -30,28 +41,37 @@ def conclusion_of(
     if compared.part is not None:
         if never:
             notes.append(never)
-        return _parted(compared), tuple(notes)
+        return Conclusion(_parted(compared), tuple(notes), is_known=True)
     if failed:
-        return "the call ended as said above; these are the tiles up to then", tuple(notes)
+        text = "the call ended as said above; these are the tiles up to then"
+        return Conclusion(text, tuple(notes))
+    text, is_known = _without_parting(rounds, compared, never, wrong=wrong)
+    return Conclusion(text, tuple(notes), is_known)
+
+
+def _without_parting(
+    rounds: Rounds, compared: Compared, never: str | None, *, wrong: bool
+) -> tuple[str, bool]:
+    """Return the sentence where the state parts nowhere, and whether it says what is wrong."""
     tiles = f"after each of the {len(rounds)} tiles" if len(rounds) > 1 else "after its one tile"
     if compared.agrees_throughout and not rounds.more:
         agrees = f"the state agrees with the oracle {tiles}"
         if not wrong:
-            return f"{agrees}, and so does the result of these queries", tuple(notes)
+            return f"{agrees}, and so does the result of these queries", False
         if never:
-            return f"{agrees}, of the keys that were visited; {never}", tuple(notes)
+            return f"{agrees}, of the keys that were visited; {never}", True
         return (
             f"{agrees}, and the result does not: look at what comes behind the loop, which is the"
             " division by the sum, lse, and which rows are stored where"
-        ), tuple(notes)
+        ), True
     if not wrong:
-        return "the results of these queries are right", tuple(notes)
+        return "the results of these queries are right", False
     if never:
-        return never, tuple(notes)
+        return never, True
     odd = next((r for r in range(len(rounds)) if is_odd(rounds, compared, r)), None)
     if odd is not None:
-        return f"tile {odd + 1} is not what these queries need, as told there", tuple(notes)
-    return "where the state parts from the oracle is not known", tuple(notes)
+        return f"tile {odd + 1} is not what these queries need, as told there", False
+    return "where the state parts from the oracle is not known", False
 
 
 def is_odd(rounds: Rounds, compared: Compared, r: int) -> bool:

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from grader.cases import Case
-from grader.checks.finding_roles import find_roles
-from grader.checks.online import Oracle, oracle_of
-from grader.checks.roles import TOLERANCES, Known, Role, Roles
+from grader.following.finding_roles import find_roles
+from grader.following.online import Oracle, oracle_of
+from grader.following.roles import TOLERANCES, Known, Role, Roles
 from grader.inputs import Inputs
 from grader.running.rounds import Rounds
 

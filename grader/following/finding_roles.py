@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from grader.checks.online import Oracle
-from grader.checks.roles import Known, Measure, Reference, Role, Roles
+from grader.following.online import Oracle
+from grader.following.roles import Known, Measure, Reference, Role, Roles
 from grader.running.rounds import Rounds, Variable
 
 MAXIMUM_NAMES = {"running_max", "row_max", "rowmax", "m", "m_i", "mi", "m_run", "largest"}

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from grader.checks.online import State
+from grader.following.online import State
 from grader.running.rounds import Variable
 
 LN_2 = math.log(2.0)

@@ -1,0 +1,1 @@
+"""Follows one program of a kernel, tile by tile, and says where its state parts from the oracle."""

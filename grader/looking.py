@@ -1,0 +1,85 @@
+"""Looks again at a case whose numbers are wrong: in one more call the kernels are watched."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from grader.checks.walk import tile_map, walk_of
+from grader.following.program import Called, trimmed
+from grader.model import TileMap
+from grader.running.evidence import CallEvidence
+from grader.running.protocol import Reply, Status
+from grader.running.session import Session
+from grader.running.trace import PRODUCTS, traceable
+from grader.sightings.look import look
+from grader.sightings.sighting import Result
+from grader.traced import TRACED, TraceRecord
+from grader.trial import Trial
+
+# Calls of a problem that are made again to see what the kernels do: one of each check that fails.
+_MOST_LOOKS = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """What a student is shown of a call: the tiles that were visited, and one program's state."""
+
+    tiles: TileMap | None = None
+    trace: TraceRecord | None = None
+
+
+def look_again(
+    trial: Trial, session: Session, called: Called, names: tuple[str, ...], result: Result
+) -> Seen:
+    """Call once more; of each check the first wrong case tells. The casebook hears of a sighting.
+
+    Args:
+        trial: what the cases of the problem share.
+        session: runs the submission.
+        called: the case, and where it is wrong.
+        names: the outputs to ask for.
+        result: what is wrong about them.
+    """
+    case, check = called.case, called.check
+    if check.id in trial.looked_at or len(trial.looked_at) >= _MOST_LOOKS:
+        return Seen()
+    if not session.interpret or not traceable(case):
+        return Seen()
+    trial.looked_at.add(check.id)
+    evidence = _watched(trial, session, called, names)
+    trace = evidence.trace
+    if trace is None:
+        return Seen()
+    sighting = look(called.problem.id, case, trace, result)
+    if sighting is not None:
+        trial.casebook.add_seen((check.id, called.number - 1), sighting)
+    product = result.wrong[0] if result.wrong[0] in PRODUCTS else "out"
+    walk = walk_of(called.problem.id, case, trace, product)
+    return Seen(
+        tile_map(walk) if walk is not None else None,
+        _told(trial, called, evidence),
+    )
+
+
+def _watched(
+    trial: Trial, session: Session, called: Called, names: tuple[str, ...]
+) -> CallEvidence:
+    """Call with the kernels watched, and until one program was followed, follow one."""
+    case, inputs = called.case, called.inputs
+    if called.problem.id in TRACED and not trial.followed:
+        follow = called.to_follow()
+        evidence = session.call(case, inputs, names, traced=True, follow=follow)
+        reply = evidence.result
+        if not isinstance(reply, Reply) or reply.status != Status.TRACE_FAILED:
+            return evidence
+        trial.followed = True  # what fails once may fail each time
+    return session.call(case, inputs, names, traced=True)
+
+
+def _told(trial: Trial, called: Called, evidence: CallEvidence) -> TraceRecord | None:
+    """Return what the program did that was followed, where that says what is wrong."""
+    if evidence.rounds is None:
+        return None
+    trial.followed = True
+    told = called.told(evidence)
+    return trimmed(told.record) if told.is_known else None

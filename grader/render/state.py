@@ -1,0 +1,65 @@
+"""What the state of one program came to, as a message says it, and the command that shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from grader.render.text import clean
+from grader.traced import SourceLine, TileRound, TraceRecord
+
+_STATE, _CODE = 1200, 200
+
+
+def state_facts(record: TraceRecord, lines: Sequence[SourceLine]) -> list[tuple[str, str]]:
+    """Return what is to be said of a program's state, and the lines behind it."""
+    told = [("line", f"{line.line}  {clean(line.text, _CODE)}") for line in lines]
+    return [("state", state(record)), *told]
+
+
+def state(record: TraceRecord) -> str:
+    """Return one sentence: whose state, up to which tile it is right, and what is wrong then."""
+    return clean(f"{_queries(record)}: {_came_to(record)}", _STATE)
+
+
+def command(record: TraceRecord) -> str:
+    """Return the command that shows the case and the program again."""
+    program = f" PROGRAM={','.join(map(str, record.program.ids))}" if record.program else ""
+    place = f"CASE={record.check}:{record.number}"
+    return clean(f"make trace P={record.problem} {place} SEED={record.seed}{program}")
+
+
+def left_out(tiles: Sequence[int]) -> str:
+    """Name tiles, whose numbers follow each other, as the subject of a sentence with its verb."""
+    first, last = tiles[0], tiles[-1]
+    return f"tile {first} is" if first == last else f"tiles {first} to {last} are"
+
+
+def _queries(record: TraceRecord) -> str:
+    program = record.program
+    if program is None:
+        return "no program"
+    batch = f", batch entry {program.batch}" if program.batch else ""
+    return f"queries {program.queries} of head {program.head}{batch}"
+
+
+def _came_to(record: TraceRecord) -> str:
+    part = record.parting
+    if part is None:
+        return record.conclusion
+    tiles = {tile.number: tile for tile in record.rounds}
+    here = tiles.get(part.number)
+    where = f"tile {part.number}{_keys(here)}"
+    if part.number == 1:
+        begins = f"parts from the oracle in {where}"
+    else:
+        before = f"tile {part.number - 1}{_keys(tiles.get(part.number - 1))}"
+        begins = f"agrees with the oracle up to {before}, parts in {where}"
+    if here is None or not here.facts:
+        return f"{begins}: {part.text}"
+    *names, last = part.names
+    wrong = f"{', '.join(names)} and {last} part" if names else f"{last} parts"
+    return f"{begins}: {here.facts[0]}; with that {wrong}"
+
+
+def _keys(tile: TileRound | None) -> str:
+    return f" (keys {tile.keys})" if tile is not None else ""

@@ -1,0 +1,445 @@
+"""The trace in the report: in the judge's messages, in the terminal and on the page."""
+
+import ast
+import dataclasses
+import re
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from grader.checks.correctness import expect, find_differences
+from grader.checks.walk import tile_map, walk_of
+from grader.diagnose import Casebook
+from grader.following.program import MOST_TOLD, Called, trimmed
+from grader.inputs import case_seed, make_inputs
+from grader.judge import CaseRun
+from grader.manifest import load_problem
+from grader.model import CheckResult, Diagnosis, Message, Points, ProblemResult, Verdict
+from grader.render.html import page
+from grader.render.html.trace import trace_view
+from grader.render.message import cause_of, causes, facts, message_lines
+from grader.render.state import state
+from grader.running.evidence import CallEvidence
+from grader.running.protocol import Reply, Status
+from grader.running.rounds import Head, Rounds, RoundsShape
+from grader.running.session import Budget, Session
+from grader.sightings.look import look
+from grader.sightings.sighting import Result
+from grader.source import Source
+from grader.trial import Trial
+from tests import harness
+from tests.exports import EVIL
+from tests.forked import forked_workers
+from tests.harness import SEED, judge, model_answer, whole_answer
+from tests.mutants import MUTANTS
+from tests.mutants.forward import SUM
+from tests.tracing import evil, record, trace
+from tests.trials import NoNames
+
+UNSCALED_SUM = model_answer("p03").replace(SUM, "running_sum = running_sum + tl.sum(p, 1)")
+CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+STORE = "    out = acc / running_sum[:, None]  # (BLOCK_M, HEAD_DIM)\n"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forked():
+    with forked_workers():
+        yield
+
+
+def messages(problem_id, source, *checks, policy=True):
+    """The messages of the wrong cases, by check and number."""
+    with mock.patch.object(harness, "Casebook", NoNames):
+        judged = judge(source, load_problem(problem_id), checks=checks, policy=policy)
+    return {place: finding.message for place, finding in judged.wrong.items()}
+
+
+def traces(found):
+    return {place: m.trace for place, m in found.items() if m.trace is not None}
+
+
+# -- in the judge ---------------------------------------------------------------------------------
+
+
+def test_the_first_wrong_case_tells_where_the_state_parts_and_no_other_does():
+    found = messages("p03", UNSCALED_SUM, "plain", "unequal")
+    assert set(found) >= {("plain", 0), ("unequal", 0)}
+    told = traces(found)
+    assert list(told) == [("plain", 0)]
+    record = told["plain", 0]
+    assert record == trace("p03", UNSCALED_SUM, "plain:1", seed=SEED)  # two tiles: nothing is cut
+    assert record.parting.number == 2 and record.parting.names == ("running_sum",)
+    assert "tl.sum(p, 1)" in record.parting.lines[0].text
+    message = found["plain", 0]
+    assert Message.model_validate_json(message.model_dump_json()) == message
+
+
+def test_what_is_behind_the_loop_is_told_too():
+    source = model_answer("p03")
+    assert source.count(STORE) == 1
+    wrong = source.replace(STORE, STORE + "    out = tl.where(queries[:, None] == 70, 9.0, out)\n")
+    (record,) = traces(messages("p03", wrong, "plain")).values()
+    assert record.parting is None and "look at what comes behind the loop" in record.conclusion
+    assert record.program.queries == "64-127"
+
+
+def test_a_later_check_tells_where_the_first_had_no_program():
+    # In the plain case nothing visits a key, so there is no program; with more keys there is one.
+    source = model_answer("p03")
+    loop = "for key_start in range(0, seqlen_k, BLOCK_N):"
+    assert source.count(loop) == 1
+    wrong = source.replace(loop, "for key_start in range(0, seqlen_k - 128, BLOCK_N):")
+    told = traces(messages("p03", wrong, "plain", "unequal"))
+    assert ("plain", 0) not in told
+    assert [check for check, _ in told] == ["unequal"]
+
+
+@pytest.mark.parametrize("problem_id", ["p03", "p06"])
+def test_right_answers_have_none(problem_id):
+    assert messages(problem_id, model_answer(problem_id), "plain") == {}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "p01-no_scale",
+        "p02-weights_forgotten",
+        "p08-dk_not_scaled",
+        "p09-own_key_hidden_for_dk_and_dv",
+    ],
+)
+def test_problems_without_such_a_loop_have_none(name, monkeypatch):
+    followed = []
+    call = Session.call
+
+    def watched(self, *args, **kwargs):
+        followed.append(kwargs.get("follow"))
+        return call(self, *args, **kwargs)
+
+    monkeypatch.setattr(Session, "call", watched)
+    (wrong,) = (mutant for mutant in MUTANTS if mutant.id == name)
+    source = wrong.applied_to(whole_answer(wrong.problem))
+    found = messages(wrong.problem, source, wrong.checks[0])
+    assert found and traces(found) == {}
+    assert followed and set(followed) == {None}
+
+
+def test_calls_that_are_to_be_refused_have_none():
+    source = re.sub(r"raise ValueError", "print", model_answer("p03"))
+    found = messages("p03", source, "plain", "arguments")
+    assert traces(found) == {}
+
+
+def test_a_call_that_is_followed_shows_the_same_as_one_that_is_not():
+    problem = load_problem("p06")
+    source = Source("p06", model_answer("p06").encode())
+    session = Session(problem, source, device="cpu", interpret=True, budget=Budget(problem.limits))
+    trial = Trial(problem, SEED, Casebook(problem))
+    check = problem.check("window")
+    index, case = next(iter(problem.cases(check, SEED, "cpu").items()))
+    inputs = CaseRun(trial, session, check, index, case).inputs()
+    try:
+        shape = RoundsShape.of(case, source.num_lines, row=5)
+        plain, followed = (
+            session.call(case, inputs, ("out", "lse"), traced=True, follow=follow)
+            for follow in (None, shape)
+        )
+    finally:
+        session.close()
+    assert plain.rounds is None and followed.rounds is not None
+    assert plain.trace.arrays.keys() == followed.trace.arrays.keys()
+    for name, values in plain.trace.arrays.items():
+        assert np.array_equal(values, followed.trace.arrays[name]), name
+    result = Result(("out",), False, False)
+    assert look("p06", case, plain.trace, result) == look("p06", case, followed.trace, result)
+    maps = [tile_map(walk_of("p06", case, e.trace, "out")) for e in (plain, followed)]
+    assert maps[0] == maps[1] and maps[0] is not None
+
+
+def test_it_is_the_call_that_was_made_anyway(monkeypatch):
+    made = []
+    call = Session.call
+
+    def counted(self, *args, **kwargs):
+        made.append((kwargs.get("traced", False), kwargs.get("follow") is not None))
+        return call(self, *args, **kwargs)
+
+    monkeypatch.setattr(Session, "call", counted)
+    messages("p03", UNSCALED_SUM, "plain", "unequal")
+    assert [follow for traced, follow in made if traced] == [True, False]
+
+
+def test_where_following_fails_the_kernels_are_watched_all_the_same(monkeypatch):
+    call = Session.call
+
+    def broken(self, *args, follow=None, **kwargs):
+        evidence = call(self, *args, **kwargs)
+        if follow is None:
+            return evidence
+        failed = Reply("", Status.TRACE_FAILED, text="a round ended badly")
+        return dataclasses.replace(evidence, result=failed, trace=None)
+
+    monkeypatch.setattr(Session, "call", broken)
+    found = messages("p03", UNSCALED_SUM, "plain", "unequal")
+    assert traces(found) == {} and found["plain", 0].tiles is not None
+
+
+def test_v_of_another_head_is_told_apart_from_other_rows_of_v():
+    mutants = {mutant.id: mutant for mutant in MUTANTS}
+    for name, case, fact in (
+        ("p05-groups_for_k_alone", "groups:1", "of another kv head, not V of its own keys"),
+        ("p05-v_not_advanced", "plain:1", "from row 0 on, not V of its own keys"),
+    ):
+        told = trace("p05", mutants[name].applied_to(whole_answer("p05")), case)
+        parting = told.rounds[told.parting.number - 1]
+        assert parting.facts == (f"its weights met V {fact}",)
+
+
+def test_one_name_parts_and_two_part():
+    mutant = next(m for m in MUTANTS if m.id == "p06-safe_maximum_kept_as_the_running_one")
+    told = trace("p06", mutant.applied_to(whole_answer("p06")), "unaligned_window:8")
+    assert told.parting.text.endswith("; with it running_sum parts")
+
+
+# -- few rounds -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("count", "part", "kept"),
+    [
+        (40, 20, [1, *range(15, 25), 40]),
+        (40, 1, [*range(1, 12), 40]),
+        (40, 40, [1, *range(30, 41)]),
+        (40, None, [*range(1, 12), 40]),
+        (12, 3, [*range(1, 13)]),
+        (1, 1, [1]),
+    ],
+)
+def test_a_message_keeps_the_first_tile_those_around_the_parting_and_the_last(count, part, kept):
+    few = trimmed(record(count, part))
+    assert [tile.number for tile in few.rounds] == kept and len(kept) <= MOST_TOLD
+    assert few.tiles == count and few.parting == record(count, part).parting
+
+
+def test_without_a_parting_the_tiles_with_something_to_tell_are_kept():
+    whole = record(40, None)
+    odd = whole.rounds[29].model_copy(update={"facts": ("its keys are of another kv head",)})
+    whole = whole.model_copy(update={"rounds": (*whole.rounds[:29], odd, *whole.rounds[30:])})
+    assert {1, 29, 30, 31, 40} <= {tile.number for tile in trimmed(whole).rounds}
+
+
+# -- in the terminal ------------------------------------------------------------------------------
+
+
+def problem_with(*told, id="p03"):
+    """A problem with a check for each trace, or for each None."""
+    checks = tuple(
+        CheckResult(
+            id=f"check{n}",
+            title="a check",
+            verdict=Verdict.FAIL,
+            message=Message(headline="out is wrong", first="out[0]", trace=each, repeat="make"),
+        )
+        for n, each in enumerate(told)
+    )
+    return ProblemResult(
+        id=id,
+        title="Attention",
+        bonus=False,
+        verdict=Verdict.FAIL,
+        points=Points(),
+        components={},
+        checks=checks,
+    )
+
+
+def test_the_message_says_where_it_parts_shows_the_line_and_names_the_command():
+    (cause,) = causes(problem_with(record()))
+    assert message_lines("p03", cause, 80)[3:] == [
+        "  state   queries 64-127 of head 2: agrees with the oracle up to tile 19 (keys",
+        "          1152-1215), parts in tile 20 (keys 1216-1279): l is not the sum",
+        "  line    118  l = l + tl.sum(p, 1)",
+        "  repeat  make",
+        "  trace   make trace P=p03 CASE=unequal:1 SEED=5eed PROGRAM=1,0,0",
+    ]
+
+
+def test_a_first_tile_and_a_fact_and_no_parting_have_words_of_their_own():
+    assert state(record(3, 1)) == (
+        "queries 64-127 of head 2: parts from the oracle in tile 1 (keys 0-63): l is not the sum"
+    )
+    whole = record(3, 2)
+    odd = whole.rounds[1].model_copy(update={"facts": ("64 pairs are not visible", "second")})
+    told = state(whole.model_copy(update={"rounds": (whole.rounds[0], odd, whole.rounds[2])}))
+    assert told.endswith("(keys 64-127): 64 pairs are not visible; with that l parts")
+    behind = record(3, None)
+    assert state(behind) == f"queries 64-127 of head 2: {behind.conclusion}"
+    assert [label for label, _ in facts("p03", causes(problem_with(behind))[0])][-3:] == [
+        "state", "repeat", "trace",
+    ]  # fmt: skip
+
+
+def test_where_the_line_of_the_mistake_is_known_no_other_is_shown():
+    problem = problem_with(record())
+    (check,) = problem.checks
+    named = Diagnosis(id="P03-X", title="x", note="note", help="help")
+    for line, shown in ((None, True), (7, False)):
+        message = check.message.model_copy(update={"line": line})
+        found = check.model_copy(update={"diagnosis": named, "message": message})
+        cause = cause_of(problem, [found])
+        assert ("line" in dict(facts("p03", cause))) == shown
+        text = page_of(problem.model_copy(update={"checks": (found,)}))
+        assert ("l = l + tl.sum(p, 1)" in text) == shown
+
+
+def test_a_message_without_a_trace_says_nothing_of_it():
+    (cause,) = causes(problem_with(None))
+    assert not {"state", "line", "trace"} & {label for label, _ in facts("p03", cause)}
+
+
+def test_hostile_names_are_cleaned_in_the_terminal_and_escaped_on_the_page():
+    problem = problem_with(evil(EVIL))
+    lines = message_lines("p03", causes(problem)[0], 80)
+    assert not any(CONTROL.search(line) or len(line) > 80 for line in lines)
+    text = page_of(problem)
+    assert "<script>alert" not in text and "\x1b" not in text and "\u202e" not in text
+    assert text.count("<script>") == 1 and "&lt;script&gt;alert" in text
+
+
+# -- on the page ----------------------------------------------------------------------------------
+
+
+def page_of(*problems):
+    from tests.exports import record as graded
+    from tests.test_render_terminal import with_problems
+
+    return page.render(with_problems(graded("not implemented"), *problems))
+
+
+def test_the_page_shows_each_tile_with_a_table_and_marks_the_one_where_it_parts():
+    text = page_of(problem_with(trimmed(record())), problem_with(record(2, 2), id="p04"))
+    assert len(re.findall(r'<details class="trace" open>', text)) == 1
+    assert len(re.findall(r'<details class="trace">', text)) == 1
+    assert len(re.findall(r'<div class="round( parts)?">', text)) == 12 + 2
+    assert (
+        len(re.findall(r'<div class="round parts">\s*<table class="stack">\s*<caption>tile ', text))
+        == 2
+    )
+    assert text.count(">parts here</span>") == 2
+    assert "tiles 2 to 14 are not shown" in text and "tiles 25 to 39 are not shown" in text
+    assert "<b>differs in 2 queries</b>" in text and "not compared" in text
+    assert '<th scope="col">yours</th><th scope="col">oracle</th>' in text
+    assert text.count("l = l + tl.sum(p, 1)") == 2
+    assert 'data-copy="p03-trace-1"' in text and 'id="p03-trace-1"' in text
+    assert len(text) < 200_000
+
+
+def test_tiles_behind_the_last_that_was_kept_are_named():
+    view = trace_view(record(3, 2, tiles=300), ())
+    assert view.rest == "tiles 4 to 300 are not shown" and view.tiles[1].parts
+    assert trace_view(record(3, 2), ()).rest == ""
+
+
+# -- kernels that mean harm -----------------------------------------------------------------------
+
+
+def test_long_and_odd_names_are_cut_and_the_state_is_told():
+    name = "ſumme_" + "長" * 90
+    source = re.sub(r"\brunning_sum\b", name, UNSCALED_SUM)
+    (told,) = traces(messages("p03", source, "plain")).values()
+    assert told.parting.number == 2 and len(told.parting.names[0].encode()) <= 64 + 2
+    assert len(told.model_dump_json()) < 32_000
+    lines = message_lines("p03", causes(problem_with(told))[0], 80)
+    assert any("parts in tile 2" in line for line in lines)
+
+
+def test_a_line_without_an_end_is_cut():
+    long = "running_sum = running_sum + tl.sum(p, 1)" + "  # " + "x" * 200_000
+    source = model_answer("p03").replace(SUM, long)
+    (told,) = traces(messages("p03", source, "plain")).values()
+    assert told.parting.number == 2 and len(told.model_dump_json()) < 32_000
+
+
+def test_nan_in_the_state_is_no_number_and_parts():
+    wrong = "running_sum = (running_sum * rescale + tl.sum(p, 1)) * float('nan')"
+    (told,) = traces(messages("p03", model_answer("p03").replace(SUM, wrong), "plain")).values()
+    assert told.parting.number == 1 and told.parting.names[0] == "running_sum"
+    assert "nan" in {value for shown in told.rounds[0].shown for value in shown.yours}
+
+
+@pytest.mark.parametrize("stop", ["sys.settrace(None)", "sys._getframe().f_trace = None"])
+def test_a_kernel_that_removes_the_tracer_is_told_nothing_false(stop):
+    """Without the source policy: with it nobody imports sys."""
+    source = UNSCALED_SUM.replace("import triton\n", "import sys\nimport triton\n", 1)
+    before, after = source.split("running_sum = running_sum + tl.sum(p, 1)")
+    indent = before.rpartition("\n")[2]
+    source = f"{before}{stop}\n{indent}running_sum = running_sum + tl.sum(p, 1){after}"
+    assert ast.parse(source) and "import sys" in source
+    found = messages("p03", source, "plain", policy=False)
+    assert found["plain", 0].first is not None
+    assert {record.parting.number for record in traces(found).values()} <= {2}
+
+
+def forged(shape, generator):
+    """A block whose numbers are in range for the most part, and mean nothing."""
+    memory = np.zeros(shape.total_bytes, np.uint8)
+    arrays = shape.arrays(memory)
+    arrays["head"][:] = generator.integers(0, 5, len(Head))
+    arrays["head"][Head.ROUNDS] = generator.integers(1, 9)
+    arrays["head"][Head.TILE_Q] = tile_q = generator.choice([1, 16, 40])
+    for name, end in (("queries", shape.rows), ("keys", shape.keys)):
+        spread = generator.random(arrays[name].shape) < 0.1
+        run = np.arange(arrays[name].shape[-1]) + generator.integers(0, 16)
+        run = np.broadcast_to(np.where(run < min(end, 40), run, -1), spread.shape)
+        arrays[name][:] = np.where(spread, generator.integers(-1, end + 3, spread.shape), run)
+    for name in ("kernel", "names"):
+        arrays[name][:] = generator.integers(0, 256, arrays[name].shape)
+    arrays["names"][0, :12] = np.frombuffer(b"running_max\0", np.uint8)
+    arrays["variables"][:] = generator.integers(0, 2, arrays["variables"].shape)
+    arrays["rounds"][:] = generator.integers(0, 3, arrays["rounds"].shape)
+    arrays["present"][:] = generator.integers(0, 2, arrays["present"].shape)
+    places = shape.places(arrays, int(tile_q))
+    places.taken[:9] = generator.integers(0, 2, places.taken[:9].shape)
+    bad = [0.0, np.nan, np.inf, -np.inf, 3e38]
+    for values in (places.vectors, places.matrices):
+        first = generator.normal(size=values[:9].shape)
+        values[:9] = np.where(generator.random(first.shape) < 0.3, generator.choice(bad), first)
+    return Rounds.of(shape, memory)
+
+
+@pytest.fixture(scope="module")
+def called():
+    """A case of p06 that is wrong in some rows."""
+    problem = load_problem("p06")
+    source = Source("p06", model_answer("p06").encode())
+    check = problem.check("window")
+    case = next(iter(problem.cases(check, SEED, "cpu").values()))
+    inputs = make_inputs(problem, case, case_seed(SEED, "p06", "window", 0))
+    expected = expect(problem, case, inputs, ("out", "lse"))
+    outputs = {name: truth.float().clone() for name, truth in expected.truth.items()}
+    outputs["out"][..., 3:, 2] = 9.0
+    evidence = CallEvidence(result=Reply("", Status.OK), outputs=outputs)
+    differences = find_differences(outputs, expected)
+    assert differences
+    place = (problem, source, check, 1, case, SEED)
+    return Called(*place, inputs, expected, evidence, differences)
+
+
+def test_of_queries_whose_results_are_right_nothing_is_known(called):
+    rounds = forged(called.to_follow(), np.random.default_rng(1))
+    right = np.where(np.arange(len(rounds.queries)) < 3, np.arange(len(rounds.queries)), -1)
+    rounds = dataclasses.replace(rounds, queries=right)
+    assert not called.told(dataclasses.replace(called.evidence, rounds=rounds)).is_known
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_forged_block_stops_neither_the_judge_nor_its_messages(called, seed):
+    rounds = forged(called.to_follow(), np.random.default_rng(seed))
+    assert rounds is not None
+    told = called.told(dataclasses.replace(called.evidence, rounds=rounds)).record
+    few = trimmed(told)
+    assert len(few.rounds) <= MOST_TOLD and len(few.model_dump_json()) < 100_000
+    (cause,) = causes(problem_with(few))
+    assert not any(CONTROL.search(line) for line in message_lines("p06", cause, 80))
+    trace_view(few, ())
