@@ -25,7 +25,7 @@ from tests import gluon_model
 
 SOURCES = {
     f"benchmarks.limits.{name}": (ROOT / "benchmarks" / "limits" / f"{name}.py").read_text()
-    for name in ("schedule", "forward")
+    for name in ("schedule", "rings", "forward")
 }
 PAGE = ROOT / "benchmarks" / "limits" / "README.md"
 CAUSAL = {"is_causal": True, "window_size": None, "num_sink_tokens": 0}
@@ -36,7 +36,7 @@ NARROW = CAUSAL | {"window_size": 40, "num_sink_tokens": 5}
 def kernels(monkeypatch):
     """The modules of the schedule and the kernel, on the model of Gluon."""
     modules = gluon_model.load(SOURCES)
-    monkeypatch.setattr(launch, "kernels", lambda: modules)
+    monkeypatch.setattr(launch, "kernels", lambda: (modules[0], modules[-1]))
     return modules
 
 
@@ -66,7 +66,7 @@ def compute(modules, q, k, v, rule, config, *, programs=None, scale=None, seed=0
         for tensor, count in zip((q, k, v, out), rows, strict=True)
     ]
     gluon_model.launch(
-        modules[1].attention_kernel, programs or sizes.num_tiles,
+        modules[-1].attention_kernel, programs or sizes.num_tiles,
         *tiles, gluon_model.Pointer(lse), sizes, options, seed=seed,
     )  # fmt: skip
     return {"out": out, "lse": lse}
@@ -152,7 +152,7 @@ K_EMPTY = "        mbarrier.arrive(s.k_empty.index(k_stage), count=1)\n"
 V_EMPTY = "        mbarrier.arrive(s.v_empty.index(v_stage), count=1)\n"
 SCORES = "        scores = warpgroup_mma_wait(1, deps=(scores,))\n"
 ACC = "acc, weights = warpgroup_mma_wait({}, deps=(acc, weights))\n" + V_EMPTY
-RELEASES = "_barriers(o.STAGES, 1), _barriers(o.STAGES, {}),\n"
+RELEASES = "allocate_barriers(o.STAGES, 1), allocate_barriers(o.STAGES, {}),\n"
 STORE = "        tma.store_wait(0)\n"
 MISTAKES = {
     "keys are not waited for": (
@@ -218,7 +218,7 @@ def test_a_planted_mistake_is_seen(name, monkeypatch):
     wrong, instead, message = MISTAKES[name]
     assert sum(text.count(wrong) for text in SOURCES.values()) == 1
     module = gluon_model.load({n: text.replace(wrong, instead) for n, text in SOURCES.items()})
-    monkeypatch.setattr(launch, "kernels", lambda: module)
+    monkeypatch.setattr(launch, "kernels", lambda: (module[0], module[-1]))
     sizes = (1, 2, 1, 333, 333)
     seen = []
     config = dataclasses.replace(PLAIN, q_stages=1)
@@ -238,7 +238,7 @@ def test_a_planted_mistake_is_seen(name, monkeypatch):
 def test_a_deadlock_names_who_waits_for_what(monkeypatch):
     copies = r"    tma\.async_copy_global_to_shared\(.*\n"
     module = gluon_model.load({n: re.sub(copies, "", text) for n, text in SOURCES.items()})
-    monkeypatch.setattr(launch, "kernels", lambda: module)
+    monkeypatch.setattr(launch, "kernels", lambda: (module[0], module[-1]))
     with pytest.raises(
         gluon_model.Fault, match=r"deadlock: partition 0 waits for barrier \d+\[0\]"
     ):

@@ -21,6 +21,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from benchmarks.limits.rings import allocate_barriers, allocate_tiles, load_rows
 from benchmarks.limits.schedule import ROWS, first_key, place, plan_walk
 
 # Where a maximum begins: below every score, and finite, since -inf - -inf is NaN.
@@ -58,21 +59,11 @@ class Shared(NamedTuple):
 
 
 @gluon.jit
-def _load(desc, batch, head, start, tile, full):
-    """Begin to load the rows of a head from start on; the barrier is complete when they are there.
-
-    Rows past the end arrive as zeros.
-    """
-    mbarrier.expect(full, desc.block_type.nbytes)
-    tma.async_copy_global_to_shared(desc, [batch, head, start, 0], full, tile)
-
-
-@gluon.jit
 def _load_keys(desc, batch, head, start, number, tiles, full, empty, o: gl.constexpr):
     """Load a tile of keys or values, the number-th of all, as soon as its stage is free."""
     stage = number % o.STAGES
     mbarrier.wait(empty.index(stage), number // o.STAGES & 1 ^ 1)
-    _load(desc, batch, head, start, tiles.index(stage), full.index(stage))
+    load_rows(desc, batch, head, start, tiles.index(stage), full.index(stage))
 
 
 @gluon.jit
@@ -90,7 +81,7 @@ def _producer(tensors, s, sizes, o: gl.constexpr):
             head, start = q_head + i, query_start
             if o.HEADS == 1:
                 head, start = q_head, query_start + i * ROWS
-            _load(tensors.q, batch, head, start, s.q.index(slot), s.q_full.index(slot))
+            load_rows(tensors.q, batch, head, start, s.q.index(slot), s.q_full.index(slot))
         key = first_key(0, walk, o)
         _load_keys(tensors.k, batch, kv_head, key, number, s.k, s.k_full, s.k_empty, o)
         for step in range(1, walk.steps):
@@ -272,19 +263,6 @@ def _consumer(tensors, s, sizes, INDEX: gl.constexpr, o: gl.constexpr):
 
 
 @gluon.jit
-def _tiles(desc, COUNT: gl.constexpr):
-    return gl.allocate_shared_memory(desc.dtype, [COUNT] + desc.block_type.shape, desc.layout)  # noqa: RUF005
-
-
-@gluon.jit
-def _barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
-    bars = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(COUNT):
-        mbarrier.init(bars.index(i), count=ARRIVALS)
-    return bars
-
-
-@gluon.jit
 def attention_kernel(q, k, v, out, lse, sizes, o: gl.constexpr):
     """Set up shared memory, then part into consumers and a producer.
 
@@ -295,11 +273,13 @@ def attention_kernel(q, k, v, out, lse, sizes, o: gl.constexpr):
     """
     tensors = Tensors(q, k, v, out, lse)
     s = Shared(
-        _tiles(q, o.CONSUMERS * o.Q_STAGES), _tiles(k, o.STAGES), _tiles(v, o.STAGES),
-        _barriers(o.CONSUMERS * o.Q_STAGES, 1), _barriers(o.CONSUMERS * o.Q_STAGES, 1),
-        _barriers(o.STAGES, 1), _barriers(o.STAGES, o.CONSUMERS),
-        _barriers(o.STAGES, 1), _barriers(o.STAGES, o.CONSUMERS),
-        _barriers(o.CONSUMERS, 1),
+        allocate_tiles(q, o.CONSUMERS * o.Q_STAGES),
+        allocate_tiles(k, o.STAGES), allocate_tiles(v, o.STAGES),
+        allocate_barriers(o.CONSUMERS * o.Q_STAGES, 1),
+        allocate_barriers(o.CONSUMERS * o.Q_STAGES, 1),
+        allocate_barriers(o.STAGES, 1), allocate_barriers(o.STAGES, o.CONSUMERS),
+        allocate_barriers(o.STAGES, 1), allocate_barriers(o.STAGES, o.CONSUMERS),
+        allocate_barriers(o.CONSUMERS, 1),
     )  # fmt: skip
     if o.CONSUMERS == 2:
         gl.warp_specialize([
