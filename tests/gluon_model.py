@@ -104,6 +104,9 @@ class Memory:
     def permute(self, order: tuple[int, ...]) -> Memory:
         return Memory(self.data.permute(order), self.label)
 
+    def load(self, layout: Any) -> torch.Tensor:
+        return self.data.clone()
+
     def store(self, value: torch.Tensor) -> None:
         if value.dtype != self.dtype or list(value.shape) != self.shape:
             raise Fault(f"store of {value.dtype} {list(value.shape)} to {self.dtype} {self.shape}")
@@ -189,6 +192,11 @@ def _language() -> dict[str, Any]:
             return a if condition else b
         return torch.where(condition, torch.as_tensor(a), torch.as_tensor(b))
 
+    def load(pointer: Pointer, mask: torch.Tensor, other: float) -> torch.Tensor:
+        found = torch.full(mask.shape, other, dtype=pointer.tensor.dtype)
+        found[mask] = pointer.tensor.view(-1)[pointer.offset[mask]]
+        return found
+
     def store(pointer: Pointer, value: torch.Tensor, mask: torch.Tensor) -> None:
         at = pointer.offset[mask]
         if at.numel() and not 0 <= int(at.min()) <= int(at.max()) < pointer.tensor.numel():
@@ -201,6 +209,8 @@ def _language() -> dict[str, Any]:
         "shared_memory_descriptor": Memory,
         "float32": torch.float32,
         "int64": torch.int64,
+        "BlockedLayout": lambda *_: None,
+        "SwizzledSharedLayout": lambda *_: None,
         "NVMMADistributedLayout": lambda *_: None,
         "SliceLayout": lambda *_: None,
         "DotOperandLayout": lambda *_: None,
@@ -221,6 +231,7 @@ def _language() -> dict[str, Any]:
         "static_range": range,
         "program_id": lambda axis: State.program,
         "num_programs": lambda axis: State.programs,
+        "load": load,
         "store": store,
         "allocate_shared_memory": _allocate,
         "warp_specialize": _warp_specialize,
