@@ -2,8 +2,8 @@
 
 A consumer, one warpgroup, holds ROWS keys and their values, and goes over the queries of its head
 group that see them. Scores and weights are transposed, (keys, queries), so that they multiply from
-registers; per step four products: K Q^T, V dO^T, P^T dO, dS^T Q. The last two are waited for
-in the next step, under its first two.
+registers; per step four products: K Q^T, V dO^T, P^T dO, dS^T Q. The exponentials run under the
+second, dS under the third, and all of a consumer's arithmetic under the other one's products.
 Grid: any number of programs; program i takes the tiles of work i, i + programs, ...
 Memory traffic: K, V, dK, dV once; Q and dO once per tile of work.
 Limits: those of the forward kernel; BLOCK_M = ROWS.
@@ -88,7 +88,13 @@ def _place(tile, sizes, o: gl.constexpr):
     if o.IS_CAUSAL:
         query_start = key_start  # ROWS divides it
     steps = gl.cdiv(sizes.seqlen_q - query_start, ROWS)
-    return kv_head // sizes.num_kv_heads, kv_head % sizes.num_kv_heads, key_start, query_start, steps
+    return (
+        kv_head // sizes.num_kv_heads,
+        kv_head % sizes.num_kv_heads,
+        key_start,
+        query_start,
+        steps,
+    )
 
 
 @gluon.jit
@@ -126,10 +132,48 @@ def _producer(tensors, s, sizes, o: gl.constexpr):
 
 
 @gluon.jit
+def _fold(
+    begin, end, dk, dv, k, v, ahead, number, count, s, sizes,
+    S: gl.constexpr, A: gl.constexpr, IS_MASKED: gl.constexpr, o: gl.constexpr,
+):  # fmt: skip
+    """Add the steps from begin to end to dK and dV.
+
+    ahead: the query of column 0 in step 0, less the key of row 0.
+    """
+    dtype: gl.constexpr = s.k.dtype
+    for step in range(begin, end):
+        now, after = number + step, number + step + 1
+        stage = now % o.STAGES
+        q = s.q.index(stage).reshape([ROWS, o.HEAD_DIM])
+        dout = s.dout.index(stage).reshape([ROWS, o.HEAD_DIM])
+        nothing = gl.zeros([ROWS, ROWS], gl.float32, S)
+        scores = warpgroup_mma(k, q.permute((1, 0)), nothing, use_acc=False, is_async=True)
+        dp = warpgroup_mma(v, dout.permute((1, 0)), nothing, use_acc=False, is_async=True)
+        scores = warpgroup_mma_wait(1, deps=(scores,))
+        lse = s.lse.index(stage).load(gl.SliceLayout(0, S))
+        p = gl.exp2(scores * sizes.scale_log2 - lse[None, :])  # (keys, queries)
+        if IS_MASKED:
+            rows = gl.arange(0, ROWS, layout=gl.SliceLayout(1, S))[:, None]
+            columns = gl.arange(0, ROWS, layout=gl.SliceLayout(0, S))[None, :]
+            p = gl.where(rows <= columns + (ahead + step * ROWS), p, 0.0)
+        weights = gl.convert_layout(p.to(dtype), gl.DotOperandLayout(0, A, 2))
+        # As in the forward kernel: this wait keeps the next one from moving up.
+        mbarrier.wait(s.q_full.index(after % o.STAGES), after // o.STAGES & 1, pred=after < count)
+        dp = warpgroup_mma_wait(0, deps=(dp,))
+        dv = warpgroup_mma(weights, dout, dv, is_async=True)
+        delta = s.delta.index(stage).load(gl.SliceLayout(0, S))
+        ds = gl.convert_layout((p * (dp - delta[None, :])).to(dtype), gl.DotOperandLayout(0, A, 2))
+        dk = warpgroup_mma(ds, q, dk, is_async=True)
+        dk, dv, weights, ds = warpgroup_mma_wait(0, deps=(dk, dv, weights, ds))
+        mbarrier.arrive(s.q_empty.index(stage), count=1)
+    return dk, dv
+
+
+@gluon.jit
 def _consumer(tensors, s, sizes, INDEX: gl.constexpr, o: gl.constexpr):
     """Compute dK and dV of ROWS keys in each tile of work."""
-    S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ROWS, 16])
-    A: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, o.HEAD_DIM, 16])
+    S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ROWS, 16])  # scores
+    A: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, o.HEAD_DIM, 16])  # dK, dV
     dtype: gl.constexpr = s.k.dtype
     k_tile, v_tile = s.k.index(INDEX), s.v.index(INDEX)
     k = k_tile.reshape([ROWS, o.HEAD_DIM])
@@ -139,42 +183,23 @@ def _consumer(tensors, s, sizes, INDEX: gl.constexpr, o: gl.constexpr):
     for tile in range(gl.program_id(0), sizes.num_tiles, gl.num_programs(0)):
         batch, kv_head, key_start, query_start, steps = _place(tile, sizes, o)
         key_start += INDEX * ROWS
-        rows = gl.arange(0, ROWS, layout=gl.SliceLayout(1, S))
-        columns = gl.arange(0, ROWS, layout=gl.SliceLayout(0, S))
         dk = gl.zeros([ROWS, o.HEAD_DIM], gl.float32, A)
         dv = gl.zeros([ROWS, o.HEAD_DIM], gl.float32, A)
         mbarrier.wait(s.kv_full.index(INDEX), work & 1)
-        count = sizes.group_size * steps
         mbarrier.wait(s.q_full.index(number % o.STAGES), number // o.STAGES & 1)
-        for step in range(0, count):
-            now, after = number + step, number + step + 1
-            stage = now % o.STAGES
-            q = s.q.index(stage).reshape([ROWS, o.HEAD_DIM])
-            dout = s.dout.index(stage).reshape([ROWS, o.HEAD_DIM])
-            nothing = gl.zeros([ROWS, ROWS], gl.float32, S)
-            scores = warpgroup_mma(k, q.permute((1, 0)), nothing, use_acc=False, is_async=True)
-            dp = warpgroup_mma(v, dout.permute((1, 0)), nothing, use_acc=False, is_async=True)
-            scores = warpgroup_mma_wait(1, deps=(scores,))
-            lse = s.lse.index(stage).load(gl.SliceLayout(0, S))
-            p = gl.exp2(scores * sizes.scale_log2 - lse[None, :])  # (keys, queries)
-            if o.IS_CAUSAL:
-                ahead = query_start + step % steps * ROWS - key_start
-                p = gl.where(rows[:, None] <= columns[None, :] + ahead, p, 0.0)
-            weights = gl.convert_layout(p.to(dtype), gl.DotOperandLayout(0, A, 2))
-            # As in the forward kernel: this wait keeps the next one from moving up.
-            mbarrier.wait(
-                s.q_full.index(after % o.STAGES), after // o.STAGES & 1, pred=step + 1 < count
-            )
-            dp = warpgroup_mma_wait(0, deps=(dp,))
-            dv = warpgroup_mma(weights, dout, dv, is_async=True)
-            delta = s.delta.index(stage).load(gl.SliceLayout(0, S))
-            ds = (p * (dp - delta[None, :])).to(dtype)
-            dk = warpgroup_mma(
-                gl.convert_layout(ds, gl.DotOperandLayout(0, A, 2)), q, dk, is_async=True
-            )
-            dk, dv, weights = warpgroup_mma_wait(0, deps=(dk, dv, weights))
-            mbarrier.arrive(s.q_empty.index(stage), count=1)
-        number += count
+        count = number + sizes.group_size * steps
+        for _ in range(0, sizes.group_size):
+            plain = 0
+            if o.IS_CAUSAL:  # the first steps of a head meet the diagonal
+                plain = gl.minimum(steps, o.CONSUMERS)
+                dk, dv = _fold(
+                    0, plain, dk, dv, k, v, query_start - key_start, number, count, s, sizes,
+                    S, A, True, o,
+                )  # fmt: skip
+            dk, dv = _fold(
+                plain, steps, dk, dv, k, v, 0, number, count, s, sizes, S, A, False, o
+            )  # fmt: skip
+            number += steps
         k.store((dk * sizes.scale).to(dtype))
         v.store(dv.to(dtype))
         fence_async_shared()
