@@ -100,7 +100,7 @@ def _catalogue(
     problem: str, shape: Shape | Matrix, device: str, compiled: bool
 ) -> Iterator[tuple[str, str, str, Callable[[], dict[str, Any]]]]:
     yield "ours", "ours", OURS, lambda: _ours(problem, shape)
-    if problem in ("p03", "p04", "p05", "p06", "p07"):
+    if problem in ("p03", "p04", "p05", "p06", "p07", "p08"):
         yield "limits", "limits", OWN, lambda: _limits(problem, shape, device)
     if isinstance(shape, Matrix):
         yield "naive", "naive", NAIVE, lambda: _matrix(reference.weighted_row_sum)
@@ -169,6 +169,10 @@ def _limits(problem: str, shape: Shape, device: str) -> dict[str, Any]:
     obstacle = launch.obstacle(*(torch.empty(size, dtype=dtype, device=device) for _ in "qkv"))
     if obstacle is not None:
         return plain | {"label": f"limits (plain: {obstacle})"}
+    if problem in TRAINED:
+        from benchmarks.limits import training
+
+        return plain | {"call": lambda t: training.attention(t["q"], t["k"], t["v"])}
     rule = {
         "is_causal": shape.is_causal,
         "window_size": shape.window_size,

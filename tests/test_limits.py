@@ -135,7 +135,7 @@ def test_the_order_in_which_partitions_run_does_not_matter(seed, kernels):
 def test_strided_views_and_any_scale(head_dim, kernels):
     packed = torch.randn(2, 100, 4, 3, head_dim).half()
     q, k, v = (packed[..., i, :].transpose(1, 2) for i in range(3))
-    assert all(map(launch._loads_by_tma, (q, k, v)))
+    assert all(map(launch.loads_by_tma, (q, k, v)))
     for scale in (0.3, 1e-30):
         got = compute(kernels, q, k, v, CAUSAL, PLAIN, scale=scale)
         is_right(got, q, k, v, CAUSAL, scale)

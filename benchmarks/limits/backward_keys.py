@@ -44,6 +44,7 @@ class KeySizes(NamedTuple):
     num_q_heads: gl.tensor
     num_kv_heads: gl.tensor
     group_size: gl.tensor
+    section: gl.tensor  # heads of keys that run together
     num_key_tiles: gl.tensor  # tiles of CONSUMERS * ROWS keys
     num_tiles: gl.tensor  # tiles of work
     scale: gl.tensor
@@ -81,9 +82,10 @@ class KeyShared(NamedTuple):
 @gluon.jit
 def _place(tile, sizes, o: gl.constexpr):
     """Return batch, head of keys, first key, first query, and steps per query head of a tile."""
-    key_tile = tile % sizes.num_key_tiles  # the first keys have most queries: longest first
-    kv_head = tile // sizes.num_key_tiles
-    key_start = key_tile * (ROWS * o.CONSUMERS)
+    rest = tile // sizes.section
+    kv_head = rest // sizes.num_key_tiles * sizes.section + tile % sizes.section
+    # The first keys have most queries: longest first.
+    key_start = rest % sizes.num_key_tiles * (ROWS * o.CONSUMERS)
     query_start = 0
     if o.IS_CAUSAL:
         query_start = key_start  # ROWS divides it
@@ -133,7 +135,7 @@ def _producer(tensors, s, sizes, o: gl.constexpr):
 
 @gluon.jit
 def _fold(
-    begin, end, dk, dv, k, v, ahead, number, count, s, sizes,
+    begin, end, dk, dv, k, v, ahead, number, s, sizes,
     S: gl.constexpr, A: gl.constexpr, IS_MASKED: gl.constexpr, o: gl.constexpr,
 ):  # fmt: skip
     """Add the steps from begin to end to dK and dV.
@@ -142,8 +144,8 @@ def _fold(
     """
     dtype: gl.constexpr = s.k.dtype
     for step in range(begin, end):
-        now, after = number + step, number + step + 1
-        stage = now % o.STAGES
+        stage = (number + step) % o.STAGES
+        mbarrier.wait(s.q_full.index(stage), (number + step) // o.STAGES & 1)
         q = s.q.index(stage).reshape([ROWS, o.HEAD_DIM])
         dout = s.dout.index(stage).reshape([ROWS, o.HEAD_DIM])
         nothing = gl.zeros([ROWS, ROWS], gl.float32, S)
@@ -157,10 +159,9 @@ def _fold(
             columns = gl.arange(0, ROWS, layout=gl.SliceLayout(0, S))[None, :]
             p = gl.where(rows <= columns + (ahead + step * ROWS), p, 0.0)
         weights = gl.convert_layout(p.to(dtype), gl.DotOperandLayout(0, A, 2))
-        # As in the forward kernel: this wait keeps the next one from moving up.
-        mbarrier.wait(s.q_full.index(after % o.STAGES), after // o.STAGES & 1, pred=after < count)
-        dp = warpgroup_mma_wait(0, deps=(dp,))
         dv = warpgroup_mma(weights, dout, dv, is_async=True)
+        # dP was issued before the product of dV, which alone may still be under way.
+        dp = warpgroup_mma_wait(1, deps=(dp,))
         delta = s.delta.index(stage).load(gl.SliceLayout(0, S))
         ds = gl.convert_layout((p * (dp - delta[None, :])).to(dtype), gl.DotOperandLayout(0, A, 2))
         dk = warpgroup_mma(ds, q, dk, is_async=True)
@@ -186,18 +187,16 @@ def _consumer(tensors, s, sizes, INDEX: gl.constexpr, o: gl.constexpr):
         dk = gl.zeros([ROWS, o.HEAD_DIM], gl.float32, A)
         dv = gl.zeros([ROWS, o.HEAD_DIM], gl.float32, A)
         mbarrier.wait(s.kv_full.index(INDEX), work & 1)
-        mbarrier.wait(s.q_full.index(number % o.STAGES), number // o.STAGES & 1)
-        count = number + sizes.group_size * steps
         for _ in range(0, sizes.group_size):
             plain = 0
             if o.IS_CAUSAL:  # the first steps of a head meet the diagonal
                 plain = gl.minimum(steps, o.CONSUMERS)
                 dk, dv = _fold(
-                    0, plain, dk, dv, k, v, query_start - key_start, number, count, s, sizes,
+                    0, plain, dk, dv, k, v, query_start - key_start, number, s, sizes,
                     S, A, True, o,
                 )  # fmt: skip
             dk, dv = _fold(
-                plain, steps, dk, dv, k, v, 0, number, count, s, sizes, S, A, False, o
+                plain, steps, dk, dv, k, v, 0, number, s, sizes, S, A, False, o
             )  # fmt: skip
             number += steps
         k.store((dk * sizes.scale).to(dtype))

@@ -28,6 +28,10 @@ from grader.running.given import offer_given
 
 _INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)(.*?);", re.M)
 
+_KERNELS = {"attention_kernel": "forward", "dkdv_kernel": "dkdv", "dq_kernel": "dq"}
+# A thread takes BLOCK_N / 2 exponentials of its rows; the smallest tile has 64 keys.
+_FEWEST_POWERS = 24
+
 
 @dataclasses.dataclass(frozen=True)
 class Case:
@@ -38,8 +42,17 @@ class Case:
     seqlen: int = 1024
     grouped: bool = False
     rule: dict[str, Any] = dataclasses.field(default_factory=dict)
-    config: dict[str, Any] = dataclasses.field(default_factory=dict)
     dtype: torch.dtype = torch.bfloat16
+    is_backward: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Kernel:
+    """What was compiled."""
+
+    name: str
+    code: bytes
+    shared_bytes: int
 
 
 _CAUSAL = {"is_causal": True}
@@ -52,44 +65,48 @@ CASES = (
     Case("sinks", 128, grouped=True, rule=_CAUSAL | {"window_size": 600, "num_sink_tokens": 4}),
     Case("full-d64", 64, rule={"is_causal": False}),
     Case("causal-d64", 64, rule=_CAUSAL),
+    Case("backward", 128, grouped=True, rule=_CAUSAL, is_backward=True),
     Case("narrow-d64", 64, grouped=True, rule=_CAUSAL | {"window_size": 128}),
 )
 
 
-def compile_case(case: Case, memory: Any, found: list[tuple[bytes, int]]) -> dict[str, Any]:
-    """Return the figures of one case; `memory` and `found` are those of `pretend`."""
-    from benchmarks.limits import launch
+def compile_case(case: Case, memory: Any, found: list[Kernel]) -> list[dict[str, Any]]:
+    """Return the figures of each kernel of a case; `memory` and `found` are those of `pretend`."""
+    from benchmarks.limits import launch, training
 
     num_q_heads, num_kv_heads = (8, 2) if case.grouped else (2, 2)
     found.clear()
     with memory:
         q = torch.zeros(1, num_q_heads, case.seqlen, case.head_dim, dtype=case.dtype)
         k = torch.zeros(1, num_kv_heads, case.seqlen, case.head_dim, dtype=case.dtype)
-        rule = {"window_size": None} | case.rule
-        chosen = launch.config_for(
-            q, k, is_causal=rule["is_causal"], window_size=rule["window_size"]
-        )
-        config = dataclasses.replace(chosen, **case.config)
-        launch.attention(q, k, torch.zeros_like(k), **rule, config=config)
-    code, shared_bytes = found[-1]
-    return {"name": case.name, "shared_bytes": shared_bytes} | figures(code, config.block_n)
+        if case.is_backward:
+            lse = torch.zeros(q.shape[:3])
+            training.gradients(q, k, k, q, lse, q, **case.rule, scale=1.0)
+        else:
+            launch.attention(q, k, torch.zeros_like(k), **case.rule)
+    ours = [kernel for kernel in found if kernel.name in _KERNELS]
+    names = [case.name if len(ours) == 1 else f"{case.name}-{_KERNELS[x.name]}" for x in ours]
+    return [
+        {"name": name, "shared_bytes": kernel.shared_bytes} | figures(kernel.code)
+        for name, kernel in zip(names, ours, strict=True)
+    ]
 
 
-def pretend() -> tuple[Any, list[tuple[bytes, int]]]:
+def pretend() -> tuple[Any, list[Kernel]]:
     """Pretend for the rest of this process that there is an H100; return the mode for calls on it.
 
-    The list gets machine code and bytes of shared memory of each kernel that is launched.
+    The list gets each kernel when it is launched for the first time.
     """
-    found: list[tuple[bytes, int]] = []
+    found: list[Kernel] = []
 
     def load(name: str, code: bytes, shared_bytes: int) -> tuple[int, int]:
-        found.append((code, shared_bytes))
+        found.append(Kernel(name, code, shared_bytes))
         return 0, 0
 
     return absent_gpu.install(CHIPS[90], load, lambda *_: lambda *_: None), found
 
 
-def figures(code: bytes, block_n: int) -> dict[str, int]:
+def figures(code: bytes) -> dict[str, int]:
     """Return what the machine code of a kernel shows; the module's docstring says what that is."""
     from triton import knobs
 
@@ -101,7 +118,7 @@ def figures(code: bytes, block_n: int) -> dict[str, int]:
         text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     instructions = _INSTRUCTION.findall(text)
     names = [name for name, _ in instructions]
-    loops, under = _loops(instructions, block_n)
+    loops, under = _loops(instructions)
     return usage | {
         "instructions": len(names),
         "spills": sum(name.startswith(("LDL", "STL")) for name in names),
@@ -112,20 +129,21 @@ def figures(code: bytes, block_n: int) -> dict[str, int]:
     }
 
 
-def _loops(instructions: list[tuple[str, str]], block_n: int) -> tuple[int, int]:
-    """Return how many waits leave a product under way, and how often a softmax comes next.
+def _loops(instructions: list[tuple[str, str]]) -> tuple[int, int]:
+    """Return how many waits leave the second of two products under way, and a softmax comes after.
 
-    A thread takes the power of block_n / 2 scores of its rows.
+    The last few of its exponentials may come after the next wait.
     """
-    loops = under = 0
+    loops = under = issued = 0
     powers: int | None = None
     for name, operands in instructions:
         if name.startswith("WARPGROUP.DEPBAR"):
-            if powers is not None and powers >= block_n // 2:
-                under += 1
-            leaves_one = "0x1" in operands
+            under += powers is not None and powers >= _FEWEST_POWERS
+            leaves_one = "0x1" in operands and issued == 2
             loops += leaves_one
-            powers = 0 if leaves_one else None
+            powers, issued = 0 if leaves_one else None, 0
+        elif name.startswith("HGMMA"):
+            issued += "gsb0" in operands  # the last instruction of a product
         elif name == "MUFU.EX2" and powers is not None:
             powers += 1
     return loops, under
@@ -146,15 +164,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     is_good = True
     for case in CASES:
         if case.name in wanted:
-            row = compile_case(case, memory, found)
-            is_good &= row["spills"] == 0 and row["under"] == row["loops"]
-            print(json.dumps(row) if options.json else _line(row), flush=True)
+            for row in compile_case(case, memory, found):
+                is_good &= row["spills"] == 0 and row["under"] == row["loops"]
+                print(json.dumps(row) if options.json else _line(row), flush=True)
     return 0 if is_good else 1
 
 
 def _line(row: dict[str, Any]) -> str:
     figures = "  ".join(f"{key} {value}" for key, value in row.items() if key != "name")
-    return f"{row['name']:12s} {figures}"
+    return f"{row['name']:13s} {figures}"
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ def obstacle(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> str | None:
         return f"head_dim {q.shape[3]}"
     if q.shape[2] == 1 or k.shape[2] == 1:
         return "length 1"
-    if not all(_loads_by_tma(tensor) for tensor in (q, k, v)):
+    if not all(loads_by_tma(tensor) for tensor in (q, k, v)):
         return "rows not at multiples of 16 bytes"
     return no_gluon()
 
@@ -142,7 +142,7 @@ def attention(
         count = torch.cuda.get_device_properties(q.device).multi_processor_count
         programs = min(programs, count * _SINGLE)
     blocks = (ROWS, config.block_n, config.block_n, ROWS)
-    tiles = (_descriptor(x, rows) for x, rows in zip((q, k, v, out), blocks, strict=True))
+    tiles = (descriptor(x, rows) for x, rows in zip((q, k, v, out), blocks, strict=True))
     _, forward = kernels()
     forward.attention_kernel[(programs,)](*tiles, lse, sizes, options, num_warps=4)
     return out, lse
@@ -196,13 +196,15 @@ def plan(
     return sizes, type(options)(*map(schedule.gl.constexpr, options))
 
 
-def _loads_by_tma(tensor: torch.Tensor) -> bool:
+def loads_by_tma(tensor: torch.Tensor) -> bool:
+    """Whether the rows of a tensor of heads begin at multiples of 16 bytes."""
     strides = zip(tensor.stride()[:3], tensor.shape[:3], strict=True)
     aligned = (size == 1 or (stride > 0 and stride % 8 == 0) for stride, size in strides)
     return tensor.data_ptr() % 16 == 0 and tensor.stride(3) == 1 and all(aligned)
 
 
-def _descriptor(tensor: torch.Tensor, rows: int) -> Any:
+def descriptor(tensor: torch.Tensor, rows: int) -> Any:
+    """Return the descriptor by which TMA moves blocks of so many rows of one head."""
     from triton.experimental.gluon.language import NVMMASharedLayout, bfloat16, float16
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
