@@ -361,7 +361,10 @@ def test_the_compiler_keeps_the_schedule_and_spills_nothing():
 def test_the_page_names_files_cases_and_a_window_that_are_there(kernels):
     page = PAGE.read_text()
     table = page[page.index("<!-- compiled -->") : page.index("<!-- end of compiled -->")]
-    assert set(re.findall(r"^\| ([a-z0-9-]+) \|", table, re.M)) <= {c.name for c in compiled.CASES}
+    cases = tuple(case.name for case in compiled.CASES)
+    rows = re.findall(r"^\| ([a-z0-9-]+) \|", table, re.M)
+    assert rows
+    assert all(row.startswith(cases) for row in rows)
     for name in re.findall(r"^\| `(\w+\.py)` \|", page, re.M):
         assert (PAGE.parent / name).is_file()
     # "with a window of 128, 192 keys for each query in place of 256"

@@ -17,7 +17,9 @@ from given.backward import row_delta
 from given.launch import section_size
 
 _KEYS = 128  # of a tile of work, and of a tile that dQ visits
-_CONSUMERS, _STAGES = 2, 2
+_CONSUMERS = 2
+_QUERY_STAGES = 3  # tiles of queries and dO in shared memory, for dK and dV
+_KEY_STAGES = 2  # tiles of keys and values in shared memory, for dQ
 _REGISTERS = (240, 24)  # of a thread of a consumer, and of the producer
 
 
@@ -111,7 +113,7 @@ def plan_keys(
         seqlen_q, seqlen_k, num_q_heads, num_kv_heads, group_size, section, tiles,
         batch * num_kv_heads * tiles, scale, scale * math.log2(math.e),
     )  # fmt: skip
-    options = (head_dim, _STAGES, _CONSUMERS, is_causal, *_REGISTERS)
+    options = (head_dim, _QUERY_STAGES, _CONSUMERS, is_causal, *_REGISTERS)
     return sizes, keys.KeyOptions(*map(keys.gl.constexpr, options))
 
 
@@ -128,5 +130,5 @@ def plan_queries(
         seqlen_q, seqlen_k, num_q_heads, group_size, section, tiles,
         batch * num_q_heads * tiles, scale, scale * math.log2(math.e),
     )  # fmt: skip
-    options = (_KEYS, head_dim, _STAGES, _CONSUMERS, is_causal, *_REGISTERS)
+    options = (_KEYS, head_dim, _KEY_STAGES, _CONSUMERS, is_causal, *_REGISTERS)
     return sizes, queries.QueryOptions(*map(queries.gl.constexpr, options))
