@@ -28,7 +28,6 @@ from grader.running.given import offer_given
 
 _INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)(.*?);", re.M)
 
-_KERNELS = {"attention_kernel": "forward", "dkdv_kernel": "dkdv", "dq_kernel": "dq"}
 # A thread takes BLOCK_N / 2 exponentials of its rows; the smallest tile has 64 keys.
 _FEWEST_POWERS = 24
 
@@ -80,16 +79,19 @@ def compile_case(case: Case, memory: Any, found: list[Kernel]) -> list[dict[str,
         q = torch.zeros(1, num_q_heads, case.seqlen, case.head_dim, dtype=case.dtype)
         k = torch.zeros(1, num_kv_heads, case.seqlen, case.head_dim, dtype=case.dtype)
         if case.is_backward:
-            lse = torch.zeros(q.shape[:3])
-            training.gradients(q, k, k, q, lse, q, **case.rule, scale=1.0)
+            leaves = [x.requires_grad_() for x in (q, k, torch.zeros_like(k))]
+            out = training.attention(*leaves, **case.rule)
+            torch.autograd.grad(out, leaves, torch.zeros_like(out))
         else:
             launch.attention(q, k, torch.zeros_like(k), **case.rule)
-    ours = [kernel for kernel in found if kernel.name in _KERNELS]
-    names = [case.name if len(ours) == 1 else f"{case.name}-{_KERNELS[x.name]}" for x in ours]
-    return [
-        {"name": name, "shared_bytes": kernel.shared_bytes} | figures(kernel.code)
-        for name, kernel in zip(names, ours, strict=True)
-    ]
+    wanted = ("dkdv_kernel", "dq_kernel") if case.is_backward else ("attention_kernel",)
+    rows = []
+    for kernel in found:
+        if kernel.name in wanted:
+            part = f"-{kernel.name.removesuffix('_kernel')}" if case.is_backward else ""
+            row = {"name": case.name + part, "shared_bytes": kernel.shared_bytes}
+            rows.append(row | figures(kernel.code))
+    return rows
 
 
 def pretend() -> tuple[Any, list[Kernel]]:

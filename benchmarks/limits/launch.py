@@ -16,7 +16,6 @@ from given.launch import section_size
 
 ROWS = 64  # queries of a consumer
 _SHARED_BYTES = 227 * 1024  # of a program on compute capability 9.0
-_SINGLE = 1  # programs of a multiprocessor: registers allow no second one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,7 +139,7 @@ def attention(
     programs = sizes.num_tiles
     if config.persistent:
         count = torch.cuda.get_device_properties(q.device).multi_processor_count
-        programs = min(programs, count * _SINGLE)
+        programs = min(programs, count)  # registers allow no second one beside a program
     blocks = (ROWS, config.block_n, config.block_n, ROWS)
     tiles = (descriptor(x, rows) for x, rows in zip((q, k, v, out), blocks, strict=True))
     _, forward = kernels()
