@@ -1,4 +1,4 @@
-"""Forward attention in Gluon for compute capability 9.0: one producer, two or three consumers.
+"""Forward attention in Gluon for compute capability 9.0: one producer, two to four consumers.
 
 Algorithm: FlashAttention-3, arXiv:2407.08608, sections 3.1 and 3.2. A producer, one warp, loads
 tiles by TMA into a ring of stages. Each consumer, one warpgroup, holds 64 queries; its softmax runs
