@@ -88,8 +88,9 @@ class Casebook:
     ) -> None:
         """Take a wrong result in; a mistake that is contradicted too often is no cause any more."""
         self._wrong.append(place)
+        result = _Result.of(got, expected)
         for id in sorted(self._possible):
-            fit, variant = _best_fit(self._mistakes[id], case, inputs, got, expected)
+            fit, variant = _best_fit(self._mistakes[id], case, inputs, result)
             self._fits[id][place] = fit
             if fit > Fit.SILENT:
                 self._shown.setdefault(id, variant)
@@ -238,18 +239,35 @@ class Casebook:
         return ids
 
 
+@dataclasses.dataclass(frozen=True)
+class _Result:
+    """A wrong result, and which elements are right all the same.
+
+    `tight` is what is expected where fp32 is computed exactly and TF32 would do.
+    """
+
+    got: dict[str, torch.Tensor]
+    expected: Expected
+    tight: Expected | None
+    right: dict[str, torch.Tensor]
+
+    @classmethod
+    def of(cls, got: dict[str, torch.Tensor], expected: Expected) -> _Result:
+        tight = None
+        if expected.precision == "tf32":
+            tight = dataclasses.replace(expected, honest=expected.truth, precision="fp32")
+        right = {name: element_errors(name, got[name], expected) <= 1.0 for name in expected.truth}
+        return cls(got, expected, tight, right)
+
+
 def _best_fit(
-    variants: list[reference.Mistake],
-    case: Case,
-    inputs: Inputs,
-    got: dict[str, torch.Tensor],
-    expected: Expected,
+    variants: list[reference.Mistake], case: Case, inputs: Inputs, result: _Result
 ) -> tuple[Fit, reference.Mistake]:
     """Return how well the best of a mistake's variants agrees with a result, and that variant."""
     best, shown = Fit.CONTRADICTED, variants[0]
     for mistake in variants:
         wrong = mistake.predict(dict(inputs.all), case.kwargs)
-        fit = Fit.SILENT if wrong is None else _fit(wrong, got, expected)
+        fit = Fit.SILENT if wrong is None else _fit(wrong, result)
         if fit > best:
             best, shown = fit, mistake
         if best is Fit.EXACTLY:
@@ -257,61 +275,54 @@ def _best_fit(
     return best, shown
 
 
-def _fit(wrong: dict[str, torch.Tensor], got: dict[str, torch.Tensor], expected: Expected) -> Fit:
-    names = [name for name in expected.truth if name in wrong]
-    if expected.precision == "tf32":
+def _fit(wrong: dict[str, torch.Tensor], result: _Result) -> Fit:
+    if result.tight is not None:
         # An exact fp32 computation follows its mistake much closer than TF32 would: try that first.
-        tight = dataclasses.replace(expected, honest=expected.truth, precision="fp32")
-        share = _share_explained(names, wrong, got, tight, expected)
+        share = _share_explained(wrong, result, result.tight)
         if share == 1.0:
             return Fit.EXACTLY
-    share = _share_explained(names, wrong, got, expected, expected)
+    share = _share_explained(wrong, result, result.expected)
     if share is None:
         return Fit.SILENT
     if share == 1.0:
-        return Fit.EXACTLY if expected.precision == "fp32" else Fit.WHOLE
+        return Fit.EXACTLY if result.expected.precision == "fp32" else Fit.WHOLE
     return Fit.PARTLY if share >= _MOST else Fit.CONTRADICTED
 
 
 def _share_explained(
-    names: list[str],
-    wrong: dict[str, torch.Tensor],
-    got: dict[str, torch.Tensor],
-    close: Expected,
-    expected: Expected,
+    wrong: dict[str, torch.Tensor], result: _Result, close: Expected
 ) -> float | None:
-    """Return how much of what a mistake changes `got` has as the mistake does.
+    """Return how much of what a mistake changes a result has as the mistake does.
 
     0 if an element is neither right nor as the mistake has it; None if the mistake changes nothing.
-    `close` has the tolerance for following the mistake, `expected` that for being right.
+    `close` has the tolerance for following the mistake.
     """
     near = _CLOSE_FP32 if close.precision == "fp32" else _CLOSE
+    expected = result.expected
     changed = followed = 0
     consistent = True
-    for name in names:
-        truth, mistaken = expected.truth[name], wrong[name].double()
+    for name, truth in expected.truth.items():
+        if name not in wrong:
+            continue
+        got, mistaken = result.got[name], wrong[name].double()
         # NaN in a prediction means that the mistake leaves this element undetermined.
         undetermined = mistaken.isnan()
         mistaken = torch.where(undetermined, truth, mistaken)
-        # The honest error stays what it is: shift it to the mistaken values.
-        honest = mistaken + (close.honest[name].double() - truth)
-        as_mistake = dataclasses.replace(close, honest={name: honest})
-        right = element_errors(name, got[name], truth, expected) <= 1.0
-        distance = element_errors(name, got[name], mistaken, as_mistake)
-        moved = element_errors(name, mistaken, truth, expected)
-        moved_close = element_errors(name, mistaken, truth, close)
-        rounding = 2.0 * torch.finfo(got[name].dtype).eps * mistaken.abs()
+        distance = element_errors(name, got, close, around=mistaken)
+        moved_close = element_errors(name, mistaken, close)
+        moved = moved_close if close is expected else element_errors(name, mistaken, expected)
+        rounding = 2.0 * torch.finfo(got.dtype).eps * mistaken.abs()
         much_closer = distance <= _MUCH_CLOSER * moved_close
-        off = (got[name].double() - mistaken).abs()
+        off = (got.double() - mistaken).abs()
         much_closer |= off <= rounding
         much_closer |= off <= _MUCH_CLOSER * _blown_up(mistaken, truth)
         # Zero is no number near by: what is not stored is zero, or next to it.
-        follows = much_closer | (distance <= near) & ((mistaken != 0.0) | (got[name] == 0.0))
-        follows = torch.where(mistaken.isinf(), got[name].double() == mistaken, follows)
+        follows = much_closer | (distance <= near) & ((mistaken != 0.0) | (got == 0.0))
+        follows = torch.where(mistaken.isinf(), got.double() == mistaken, follows)
         apart = (moved > (_APART if close is expected else _APART_IF_EXACT)) & (
             moved_close > 5.0 * near
         )
-        consistent &= bool((right | follows | undetermined).all())
+        consistent &= bool((result.right[name] | follows | undetermined).all())
         changed += int(apart.sum())
         followed += int((apart & follows).sum())
     if not changed:
@@ -337,6 +348,6 @@ def _moves(mistake: reference.Mistake, case: Case, inputs: Inputs, expected: Exp
         if name in wrong:
             truth, mistaken = expected.truth[name], wrong[name].double()
             mistaken = torch.where(mistaken.isnan(), truth, mistaken)
-            if bool((element_errors(name, mistaken, truth, expected) > _APART).any()):
+            if bool((element_errors(name, mistaken, expected) > _APART).any()):
                 return True
     return False

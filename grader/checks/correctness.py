@@ -12,6 +12,7 @@ Comparisons are written so that NaN fails.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from typing import Any
 
@@ -52,6 +53,11 @@ class Expected:
     magnitude: dict[str, torch.Tensor]
     precision: str
     factor: float
+
+    @functools.cached_property
+    def allowed(self) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+        """Per output the allowed error of every element, and of the norm over each head."""
+        return {name: _allowed(name, self, truth) for name, truth in self.truth.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,26 +112,41 @@ def find_differences(got: dict[str, torch.Tensor], expected: Expected) -> list[D
 
 
 def element_errors(
-    name: str, got: torch.Tensor, truth: torch.Tensor, expected: Expected
+    name: str, got: torch.Tensor, expected: Expected, around: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Return error / allowed of every element of one output; infinite where it is not finite."""
-    return _errors(name, got, truth, expected)[0]
+    """Return error / allowed of every element of one output; infinite where it is not finite.
+
+    The error is that from the truth, or from the numbers `around`, of which an honest result would
+    be as far away.
+    """
+    wanted, (allowed, _) = expected.truth[name], expected.allowed[name]
+    if around is not None:
+        wanted = around
+        if name == "y":
+            allowed, _ = _allowed(name, expected, around)
+    return _over_allowed(_error(got, wanted), allowed, got)
 
 
-def _errors(
-    name: str, got: torch.Tensor, truth: torch.Tensor, expected: Expected
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return error / allowed per element and per (batch, head), and the allowed error."""
-    precision = expected.precision
+def _error(got: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    got, wanted = got.double(), wanted.double()
+    return torch.where(got == wanted, 0.0, (got - wanted).abs())  # equal infinities too
+
+
+def _over_allowed(error: torch.Tensor, allowed: torch.Tensor, got: torch.Tensor) -> torch.Tensor:
+    by_element = error / allowed
+    bad = ~torch.isfinite(got) & (error != 0.0)
+    return torch.where(bad | by_element.isnan(), torch.inf, by_element)
+
+
+def _allowed(
+    name: str, expected: Expected, around: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the allowed error of every element around some numbers, and of each head's norm."""
+    precision, factor = expected.precision, expected.factor
     unit = UNIT_ROUNDOFF[precision]
-    got, truth = got.double(), truth.double()
-    magnitude = expected.magnitude[name].double()
+    truth, magnitude = expected.truth[name].double(), expected.magnitude[name].double()
     honest_error = (expected.honest[name].double() - truth).abs().nan_to_num(0.0, 0.0, 0.0)
-    error = (got - truth).abs()
-    same = got == truth  # equal infinities have no difference
-    error = torch.where(same, torch.zeros_like(error), error)
-
-    dims = tuple(range(min(2, max(truth.dim() - 1, 0)), truth.dim()))
+    dims = _dims_of_a_head(truth)
     worst_honest = honest_error.amax(dims, keepdim=True) if dims else honest_error
     relative = _DENOMINATOR
     if name.startswith("d"):
@@ -135,17 +156,16 @@ def _errors(
             relative += _LSE_FLOOR * UNIT_ROUNDOFF["fp32"] * largest
     elif name == "y":  # a sum of fp32 products, rounded once: the terms carry fp32 roundoff only
         relative = 0.0
-        magnitude = UNIT_ROUNDOFF["fp32"] / unit * magnitude + _ROW_SUM_FLOOR * truth.abs()
-    factor = expected.factor
+        magnitude = UNIT_ROUNDOFF["fp32"] / unit * magnitude + _ROW_SUM_FLOOR * around.abs()
     allowed = factor * worst_honest + (_ELEMENT_FLOOR[precision] * unit + relative) * magnitude
     norm_allowed = factor * _norm(honest_error, dims)
     norm_allowed += (_NORM_FLOOR[precision] * unit + relative) * _norm(magnitude, dims)
     tiny = torch.finfo(torch.float32).tiny
-    by_element = error / allowed.clamp_min(tiny)
-    by_head = _norm(error, dims) / norm_allowed.clamp_min(tiny)
-    bad = ~torch.isfinite(got) & ~same
-    by_element = torch.where(bad | by_element.isnan(), torch.inf, by_element)
-    return by_element, by_head, allowed.expand_as(truth)
+    return allowed.clamp_min(tiny).expand_as(truth), norm_allowed.clamp_min(tiny)
+
+
+def _dims_of_a_head(values: torch.Tensor) -> tuple[int, ...]:
+    return tuple(range(min(2, max(values.dim() - 1, 0)), values.dim()))
 
 
 def _norm(values: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
@@ -159,7 +179,9 @@ def _worst(ratio: torch.Tensor) -> float:
 
 def _difference(name: str, got: torch.Tensor, expected: Expected) -> Difference | None:
     truth = expected.truth[name]
-    by_element, by_head, allowed = _errors(name, got, truth, expected)
+    error, (allowed, norm_allowed) = _error(got, truth), expected.allowed[name]
+    by_element = _over_allowed(error, allowed, got)
+    by_head = _norm(error, _dims_of_a_head(truth)) / norm_allowed
     if bool((by_element <= 1.0).all()) and bool((by_head <= 1.0).all()):
         return None
     wrong = ~(by_element <= 1.0)

@@ -103,7 +103,7 @@ class Called:
             return self.case.seqlen_q - 1, 0
         name = self.differences[0].name
         truth = self.expected.truth[name]
-        errors = element_errors(name, self.evidence.outputs[name], truth, self.expected)
+        errors = element_errors(name, self.evidence.outputs[name], self.expected)
         place = np.unravel_index(int(errors.argmax()), tuple(truth.shape))
         batch, head, row = (int(i) for i in place[:3])
         plane = batch * self.case.num_q_heads + head
