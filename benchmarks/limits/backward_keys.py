@@ -21,7 +21,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from benchmarks.limits.rings import allocate_barriers, allocate_tiles, load_rows
+from benchmarks.limits.rings import allocate_barriers, allocate_tiles, load_rows, store_tile
 from benchmarks.limits.schedule import ROWS
 
 
@@ -202,8 +202,8 @@ def _consumer(tensors, s, sizes, INDEX: gl.constexpr, o: gl.constexpr):
         k.store((dk * sizes.scale).to(dtype))
         v.store(dv.to(dtype))
         fence_async_shared()
-        tma.async_copy_shared_to_global(tensors.dk, [batch, kv_head, key_start, 0], k_tile)
-        tma.async_copy_shared_to_global(tensors.dv, [batch, kv_head, key_start, 0], v_tile)
+        store_tile(tensors.dk, [batch, kv_head, key_start, 0], k_tile)
+        store_tile(tensors.dv, [batch, kv_head, key_start, 0], v_tile)
         tma.store_wait(0)
         mbarrier.arrive(s.kv_empty.index(INDEX), count=1)
         work += 1  # noqa: SIM113 (Triton has no enumerate)

@@ -20,7 +20,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from benchmarks.limits.rings import allocate_barriers, allocate_tiles, load_rows
+from benchmarks.limits.rings import allocate_barriers, allocate_tiles, load_rows, store_tile
 from benchmarks.limits.schedule import ROWS
 
 
@@ -189,7 +189,7 @@ def _consumer(tensors, s, sizes, INDEX: gl.constexpr, o: gl.constexpr):
         number += steps
         q.store((dq * sizes.scale).to(dtype))
         fence_async_shared()
-        tma.async_copy_shared_to_global(tensors.dq, [batch, head, query_start, 0], q_tile)
+        store_tile(tensors.dq, [batch, head, query_start, 0], q_tile)
         tma.store_wait(0)
         mbarrier.arrive(s.q_empty.index(INDEX), count=1)
         work += 1  # noqa: SIM113 (Triton has no enumerate)

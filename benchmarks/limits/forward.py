@@ -21,7 +21,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from benchmarks.limits.rings import allocate_barriers, allocate_tiles, load_rows
+from benchmarks.limits.rings import allocate_barriers, allocate_tiles, load_rows, store_tile
 from benchmarks.limits.schedule import ROWS, first_key, place, plan_walk
 
 # Where a maximum begins: below every score, and finite, since -inf - -inf is NaN.
@@ -256,7 +256,7 @@ def _consumer(tensors, s, sizes, INDEX: gl.constexpr, o: gl.constexpr):
         acc = acc * gl.convert_layout(1.0 / running_sum, gl.SliceLayout(1, A))[:, None]
         q.store(acc.to(dtype))
         fence_async_shared()
-        tma.async_copy_shared_to_global(tensors.out, [batch, head, query_start, 0], q_tile)
+        store_tile(tensors.out, [batch, head, query_start, 0], q_tile)
         tma.store_wait(0)
         mbarrier.arrive(s.q_empty.index(slot), count=1)
         work += 1  # noqa: SIM113 (Triton has no enumerate)

@@ -4,6 +4,10 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
+# The copies by TMA under their names since Triton 3.9, or as in 3.6 and 3.7.
+_load = getattr(tma, "async_load", tma.async_copy_global_to_shared)
+store_tile = getattr(tma, "async_store", tma.async_copy_shared_to_global)
+
 
 @gluon.jit
 def load_rows(desc, batch, head, start, tile, full):
@@ -12,7 +16,7 @@ def load_rows(desc, batch, head, start, tile, full):
     Rows past the end arrive as zeros.
     """
     mbarrier.expect(full, desc.block_type.nbytes)
-    tma.async_copy_global_to_shared(desc, [batch, head, start, 0], full, tile)
+    _load(desc, [batch, head, start, 0], full, tile)
 
 
 @gluon.jit
