@@ -402,7 +402,8 @@ def _result(
 
 
 def _are(names: list[str]) -> str:
-    return f"{' and '.join(names)} {'are' if len(names) > 1 else 'is'}"
+    *first, last = names
+    return f"{', '.join(first)} and {last} are" if first else f"{last} is"
 
 
 def _launches(evidence: CallEvidence) -> int:

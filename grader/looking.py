@@ -53,12 +53,12 @@ def look_again(
     sighting = look(called.problem.id, case, trace, result)
     if sighting is not None:
         trial.casebook.add_seen((check.id, called.number - 1), sighting)
-    product = result.wrong[0] if result.wrong[0] in PRODUCTS else "out"
-    walk = walk_of(called.problem.id, case, trace, product)
-    return Seen(
-        tile_map(walk) if walk is not None else None,
-        _told(trial, called, evidence),
-    )
+    walk = None
+    if any(name in (*PRODUCTS, "lse") for name in result.wrong):  # no walk makes dsink_logits
+        product = result.wrong[0] if result.wrong[0] in PRODUCTS else "out"
+        walk = walk_of(called.problem.id, case, trace, product)
+    tiles = tile_map(walk) if walk is not None else None
+    return Seen(tiles, _told(trial, called, evidence))
 
 
 def _watched(

@@ -13,7 +13,7 @@ import functools
 import itertools
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -72,10 +72,14 @@ class Check(Table):
 
 
 class Step(Table):
-    """One numbered step of a stub: title, about how many lines, the known mistakes made there."""
+    """One numbered step of a stub: title, about how many lines, the known mistakes made there.
+
+    `turns_green` are the checks that pass once the steps up to this one are done.
+    """
 
     title: str
     lines: Annotated[int, Field(ge=1)]
+    turns_green: ListOf[str] = ()
     causes: ListOf[str] = ()
 
 
@@ -322,6 +326,14 @@ class Problem(Table):
             resolve(self.base.given | table.given, "fp32", place)
             for table, place in zip(tables, places, strict=False)
         )
+
+    def first_step_behind(self, checks: Collection[str]) -> tuple[int, str] | None:
+        """Return the first step that turns one of `checks` green, and which; None without one."""
+        for number, step in enumerate(self.steps, start=1):
+            for check in step.turns_green:
+                if check in checks:
+                    return number, check
+        return None
 
     def step_of_cause(self, cause: str) -> int | None:
         """Number of the step in which the known mistake `cause` (without prefix) is made."""

@@ -58,12 +58,14 @@ class TileRound(Record):
 class Parting(Record):
     """The first tile after which the kernel's state is not the oracle's, and in which variables.
 
-    `lines` are those that assign them in the loop, or that make the mask.
+    `text` says what they are not, or, `by_factor`, how many times too large the maximum is. `lines`
+    are those that assign them in the loop, or that make the mask.
     """
 
     number: int
     names: tuple[Text, ...]
     text: Text
+    by_factor: bool = False
     lines: tuple[SourceLine, ...] = ()
 
 

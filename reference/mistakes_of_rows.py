@@ -251,6 +251,14 @@ ROW_MISTAKES = (
         lambda case: differentiate(case, sink_batches=slice(-1, None)),
     ),
     known(
+        "DSINK-MEAN",
+        WINDOW,
+        "dsink_logits is the mean over the batch, not the sum",
+        "your dsink_logits equals the right one over the batch size; the other gradients are right",
+        _DSINK,
+        lambda case: _dsink(lambda dsink: dsink / case.dout.shape[0])(case),
+    ),
+    known(
         "BACKWARD-LSE-WITHOUT-SINK",
         WINDOW,
         "the backward pass uses an lse without the sink logit",

@@ -114,8 +114,8 @@ FAULTS = (
     fault(
         "the honest error counts three times",
         CORRECTNESS,
-        "    factor = expected.factor\n",
-        "    factor = 3.0 * expected.factor\n",
+        "expected.precision, expected.factor\n",
+        "expected.precision, 3.0 * expected.factor\n",
         "correctness",
         "wrong_kernels",
     ),

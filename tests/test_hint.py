@@ -7,6 +7,7 @@ import pytest
 
 from grader import cli
 from grader.desk import hint_command
+from grader.desk.hint_command import Hint
 from grader.desk.hints import hints_of, plain_formulas
 from grader.desk.shown import Shown
 from grader.desk.unsolved import find
@@ -141,7 +142,18 @@ def test_where_all_steps_have_code_the_first_failure_is_the_one(folder):
     found = find(("p02", "p03"), folder, passing)
     assert (found.problem.id, found.step) == ("p03", 1)
     assert find(("p02",), folder, passing) is None
-    assert find(("p04",), folder, lambda id: result(id, failed(None))).told == "out is wrong"
+
+
+def test_without_a_step_it_is_the_first_that_turns_a_failing_check_green(folder):
+    def failing(*checks):
+        found = [failed(None).model_copy(update={"id": id}) for id in checks]
+        return find(("p02",), folder, lambda id: result(id, *found))
+
+    found = failing("half_sums", "x_strides")
+    assert (found.step, found.check, found.told) == (5, "x_strides", None)
+    text = render(Hint(found, "a nudge", 1, 2, 1), ())
+    assert "it names no step; test_x_strides fails, which this step turns green" in text
+    assert failing("no_step_is_for_this").told == "out is wrong"
 
 
 def test_a_file_that_python_cannot_read_is_told_and_costs_no_hint(folder, shown):

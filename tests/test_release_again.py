@@ -71,7 +71,7 @@ def newer(monkeypatch):
             return {k: v for k, v in found.items() if files["files"].get(k, b"") is not None}
 
         monkeypatch.setattr(command, "build", changed)
-        monkeypatch.setattr(command, "__version__", files.get("version", "0.8.0"))
+        monkeypatch.setattr(command, "__version__", files.get("version", __version__))
 
     return change
 
@@ -87,7 +87,7 @@ def test_a_new_version_says_what_has_changed(tmp_path, newer):
         }
     )  # fmt: skip
     out = made(folder)
-    assert "version 0.8.0" in out
+    assert f"version {__version__}" in out
     for row in (
         "handouts    problems/p02/README.md", f"stubs       {STUB}",
         "judge       grader/scoring.py", "tests       problems/p02/test_p02.py",
@@ -97,7 +97,7 @@ def test_a_new_version_says_what_has_changed(tmp_path, newer):
         assert row in out
     assert (folder / STUB).read_bytes() == b"stub\n"  # nobody had begun it
     assert not (folder / "docs" / "record.schema.json").exists()
-    assert json.loads((folder / ledger.NAME).read_text())["version"] == "0.8.0"
+    assert json.loads((folder / ledger.NAME).read_text())["version"] == __version__
 
 
 def test_what_somebody_changed_is_kept(tmp_path, newer):

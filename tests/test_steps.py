@@ -2,7 +2,7 @@
 
 import pytest
 
-from grader.manifest import load_problem, problem_ids
+from grader.manifest import WORK, load_problem, problem_ids
 from tests import steps
 from tests.forked import forked_workers
 
@@ -33,6 +33,12 @@ def test_each_step_turns_green_what_the_page_says(problem_id):
             name = first_of(problem, new)
             assert name in steps.green(problem, number, {name}), f"step {number}: {name}"
             assert name not in steps.green(problem, number - 1, {name}), f"before step {number}"
+
+
+@pytest.mark.parametrize("problem_id", problem_ids())
+def test_problem_toml_says_what_the_page_says(problem_id):
+    said = [list(step.turns_green) for step in load_problem(problem_id).steps]
+    assert said == [[name for name in new if name != WORK] for new in PAGE[problem_id]]
 
 
 @pytest.mark.parametrize("problem_id", problem_ids())

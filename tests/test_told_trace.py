@@ -257,8 +257,8 @@ def problem_with(*told, id="p03"):
 def test_the_message_says_where_it_parts_shows_the_line_and_names_the_command():
     (cause,) = causes(problem_with(record()))
     assert message_lines("p03", cause, 80)[3:] == [
-        "  state   queries 64-127 of head 2: agrees with the oracle up to tile 19 (keys",
-        "          1152-1215), parts in tile 20 (keys 1216-1279): l is not the sum",
+        "  state   queries 64-127 of head 2: right up to tile 19 (keys 1152-1215), wrong",
+        "          in tile 20 (keys 1216-1279): l goes wrong; m stays right",
         "  line    118  l = l + tl.sum(p, 1)",
         "  repeat  make",
         "  trace   make trace P=p03 CASE=unequal:1 SEED=5eed PROGRAM=1,0,0",
@@ -267,12 +267,12 @@ def test_the_message_says_where_it_parts_shows_the_line_and_names_the_command():
 
 def test_a_first_tile_and_a_fact_and_no_parting_have_words_of_their_own():
     assert state(record(3, 1)) == (
-        "queries 64-127 of head 2: parts from the oracle in tile 1 (keys 0-63): l is not the sum"
+        "queries 64-127 of head 2: wrong in tile 1 (keys 0-63): l goes wrong; m stays right"
     )
     whole = record(3, 2)
     odd = whole.rounds[1].model_copy(update={"facts": ("64 pairs are not visible", "second")})
     told = state(whole.model_copy(update={"rounds": (whole.rounds[0], odd, whole.rounds[2])}))
-    assert told.endswith("(keys 64-127): 64 pairs are not visible; with that l parts")
+    assert told.endswith("(keys 64-127): 64 pairs are not visible")
     behind = record(3, None)
     assert state(behind) == f"queries 64-127 of head 2: {behind.conclusion}"
     assert [label for label, _ in facts("p03", causes(problem_with(behind))[0])][-3:] == [
@@ -351,7 +351,7 @@ def test_long_and_odd_names_are_cut_and_the_state_is_told():
     assert told.parting.number == 2 and len(told.parting.names[0].encode()) <= 64 + 2
     assert len(told.model_dump_json()) < 32_000
     lines = message_lines("p03", causes(problem_with(told))[0], 80)
-    assert any("parts in tile 2" in line for line in lines)
+    assert "wrong in tile 2" in " ".join(" ".join(lines).split())
 
 
 def test_a_line_without_an_end_is_cut():

@@ -18,7 +18,8 @@ _DONE = (Verdict.PASS, Verdict.SKIPPED, Verdict.NOT_MEASURED)
 class Unsolved:
     """Where a student is: a step of a problem, or, without one, `told`, what is in the way of it.
 
-    `seen` is what the first test that fails says, `cause` the id of a cause that was named.
+    `seen` is what the first test that fails says, `cause` the id of a cause that was named. Where
+    that is of no step, `check` is the one that fails and that the step turns green.
     """
 
     problem: Problem
@@ -26,6 +27,7 @@ class Unsolved:
     told: str | None = None
     seen: str | None = None
     cause: str | None = None
+    check: str | None = None
 
 
 def find(
@@ -78,5 +80,8 @@ def _in_tests(problem: Problem, test: Callable[[str], ProblemResult]) -> Unsolve
     seen, named = headline_of(first), first.diagnosis.id if first.diagnosis else None
     step = first.step if first.step is not None else first.message.step
     if step is None or step > len(problem.steps):
-        return Unsolved(problem, told=seen, cause=named)
+        behind = problem.first_step_behind([check.id for check in failed])
+        if behind is None:
+            return Unsolved(problem, told=seen, cause=named)
+        return Unsolved(problem, behind[0], seen=seen, cause=named, check=behind[1])
     return Unsolved(problem, step, seen=seen, cause=named)

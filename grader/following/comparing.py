@@ -86,6 +86,8 @@ def _compare(
         for r in range(len(rounds))
     )
     part = None if why_not or not wrong else _part(rounds, roles, status)
+    if part is not None and oracle.other_head is not None and part.round >= oracle.other_head:
+        part = None  # keys of another head explain it
     return Compared(oracle, roles, status, part, why_not)
 
 

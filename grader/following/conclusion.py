@@ -38,6 +38,10 @@ def conclusion_of(
     shown = trace.count(Counter.SHOWN_LINE) if trace is not None and wrong else 0
     if shown:
         notes.append(f"line {shown}: weights of masked keys count beside those of visible ones")
+    astray = compared.oracle.other_head
+    if wrong and astray is not None and compared.part is None:
+        text = f"the keys of tile {astray + 1} are of another kv head than these queries need"
+        return Conclusion(text, tuple(notes), is_known=True)
     if compared.part is not None:
         if never:
             notes.append(never)
@@ -70,7 +74,7 @@ def _without_parting(
         return never, True
     odd = next((r for r in range(len(rounds)) if is_odd(rounds, compared, r)), None)
     if odd is not None:
-        return f"tile {odd + 1} is not what these queries need, as told there", False
+        return f"tile {odd + 1} goes wrong: see the line with ! there", False
     return "where the state parts from the oracle is not known", False
 
 

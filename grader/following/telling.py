@@ -112,11 +112,17 @@ def _of_role(
 ) -> list[Shown]:
     status = compared.status[r][name]
     wanted = role.wanted[r] if status is not None else None
-    apart = int((~role.agrees[r]).sum()) if status is False else 0
-    update = {"role": name, "agrees": status, "apart": apart}
-    return [
-        s.model_copy(update=update) for s in _numbers(role.variable, r, corner, queries, wanted)
-    ]
+    shown = _numbers(role.variable, r, corner, queries, wanted)
+    if status is not False:
+        return [s.model_copy(update={"role": name, "agrees": status}) for s in shown]
+    apart = int((~role.agrees[r]).sum())
+    by_query = dict(zip(queries, role.agrees[r][list(corner.rows)].tolist(), strict=True))
+    told = []
+    for s in shown:  # a matrix is shown by the query: one may agree where another does not
+        agrees = by_query.get(s.query, False)
+        update = {"role": name, "agrees": agrees, "apart": 0 if agrees else apart}
+        told.append(s.model_copy(update=update))
+    return told
 
 
 def _numbers(
@@ -226,7 +232,13 @@ def parting_of(rounds: Rounds, compared: Compared, source: Source) -> Parting | 
         verb = "part" if len(names) > 2 else "parts"
         what[1:] = [f"with it {' and '.join(names[1:])} {verb}"] if names[1:] else []
     lines = _lines(rounds, compared, r, names, source)
-    return Parting(number=r + 1, names=names, text="; ".join(what), lines=lines)
+    return Parting(
+        number=r + 1,
+        names=names,
+        text="; ".join(what),
+        by_factor=part.factor is not None,
+        lines=lines,
+    )
 
 
 def _largest(unit: float) -> str:
@@ -265,7 +277,8 @@ def source_lines(source: Source, numbers: list[int]) -> tuple[SourceLine, ...]:
     texts = source.data.decode("utf-8-sig", "replace").split("\n")
     wanted = [n for n in dict.fromkeys(numbers) if 1 <= n <= len(texts)]
     return tuple(
-        SourceLine(line=n, text=texts[n - 1].strip()[:_LONGEST_LINE]) for n in wanted[:_MOST_LINES]
+        SourceLine(line=n, text=texts[n - 1].partition("  # ")[0].strip()[:_LONGEST_LINE])
+        for n in wanted[:_MOST_LINES]
     )
 
 

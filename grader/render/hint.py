@@ -43,6 +43,9 @@ def _where(hint: Hint, width: int) -> list[str]:
     lines = wrap(f"{problem.id} step {where.step}: {title}{part}", width, "", "    ")
     if where.seen:
         lines += wrap(clean(where.seen), width, "  a test says: ")
+    if where.check:
+        why = f"it names no step; test_{where.check} fails, which this step turns green"
+        lines += wrap(why, width, "  ")
     return lines
 
 

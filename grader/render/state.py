@@ -50,15 +50,23 @@ def _came_to(record: TraceRecord) -> str:
     here = tiles.get(part.number)
     where = f"tile {part.number}{_keys(here)}"
     if part.number == 1:
-        begins = f"parts from the oracle in {where}"
+        begins = f"wrong in {where}"
     else:
         before = f"tile {part.number - 1}{_keys(tiles.get(part.number - 1))}"
-        begins = f"agrees with the oracle up to {before}, parts in {where}"
-    if here is None or not here.facts:
+        begins = f"right up to {before}, wrong in {where}"
+    if here is not None and here.facts:
+        return f"{begins}: {here.facts[0]}"
+    if part.by_factor or here is None:
         return f"{begins}: {part.text}"
-    *names, last = part.names
-    wrong = f"{', '.join(names)} and {last} part" if names else f"{last} parts"
-    return f"{begins}: {here.facts[0]}; with that {wrong}"
+    known = [s.name for s in here.shown if s.agrees and s.name not in part.names]
+    wrong = _listed(part.names, "goes wrong", "go wrong")
+    right = f"; {_listed(known, 'stays right', 'stay right')}" if known else ""
+    return f"{begins}: {wrong}{right}"
+
+
+def _listed(names: Sequence[str], one: str, several: str) -> str:
+    *first, last = dict.fromkeys(names)
+    return f"{', '.join(first)} and {last} {several}" if first else f"{last} {one}"
 
 
 def _keys(tile: TileRound | None) -> str:

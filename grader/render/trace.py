@@ -87,7 +87,7 @@ def _tile(tile: TileRound, parts_at: int | None, width: int) -> list[str]:
     for shown in tile.shown:
         lines += _numbers(shown)
     if not tile.ended:
-        lines.append("  (the end of this round was not seen: these are values of a later moment)")
+        lines.append("  (read later: the end of this round was not seen)")
     return lines
 
 

@@ -85,11 +85,29 @@ def strides(case: Case, trace: Trace) -> Sighting | None:
         return Sighting(
             "WRONG-STRIDE",
             title,
-            f"seen: from one to the next the pointer to {name} moves by {got} elements; its"
-            f" {what} are {due} apart",
-            f"{name} has strides of its own: pass {name}.stride() to the kernel and use it",
+            f"seen: from one to the next the pointer to {name} moves by"
+            f" {got} element{'s'[: got != 1]}; its {what} are {due} apart",
+            f"{name} has strides of its own, {name}.stride(): use them wherever its pointer moves",
             row["line"],
         )
+    return _between_tiles(rows, strides)
+
+
+def _between_tiles(rows: list[dict[str, int]], strides: dict[str, int]) -> Sighting | None:
+    """A pointer that moves from tile to tile by as many rows of another tensor."""
+    for row in rows:
+        name, step, size, stride = operand_of(row), row["step"], row["size"], row["stride"]
+        owners = [o for o, own in strides.items() if step == size * own != size * stride]
+        if size > 1 and owners and row["misaligned"]:
+            return Sighting(
+                "WRONG-STRIDE",
+                f"{name} is walked with the row stride of {' and '.join(owners)}",
+                f"seen: from tile to tile the pointer to {name} moves by {step} elements; {size}"
+                f" rows of {name} are {size * stride}",
+                f"{name} has strides of its own, {name}.stride(): use them wherever its pointer"
+                " moves",
+                row["line"],
+            )
     return None
 
 
@@ -103,7 +121,8 @@ def astray(case: Case, trace: Trace) -> Sighting | None:
         "READ-ASTRAY",
         f"the pointer to {name} leaves the elements of {name}",
         f"seen: this line reads addresses that no element of {name} has, by the pointer to {name}",
-        f"the offsets of a batch and of a head are those of {name}: {name}.stride()",
+        f"the offsets of batch, head, row and tile are counted in the strides of {name} itself:"
+        f" {name}.stride()",
         line,
     )
 

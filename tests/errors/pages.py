@@ -93,8 +93,8 @@ def _finding(told: Cause, costs: dict[tuple[str, str], tuple[str, str]]) -> list
     first = told.problems[0]
     commands = [f"make grade P={first} X=1"]
     note = (
-        "`X=1` stops at the first failure. The message names the step and the test, and its line"
-        " `repeat` is the command that makes the same inputs again."
+        "`X=1` stops at the first failure. The message names the test, and the step where it is"
+        " known; its line `repeat` is the command that makes the same inputs again."
     )
     if told.id in events():
         return [note, _block(commands)]

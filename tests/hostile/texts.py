@@ -152,6 +152,7 @@ READABLE = (
         ("pass",),
         problem="p01",
         points=12.0,
+        slow=True,
     ),
     Hostile(
         "CR as the end of a line",

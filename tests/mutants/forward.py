@@ -330,7 +330,15 @@ def _wrong_pointers(problem: str) -> tuple[Mutant, ...]:
             k: k.replace("(k_ptr,", "(k_ptr + key_start - key_start * stride_kn,"),
             v: v.replace("(v_ptr,", "(v_ptr + key_start - key_start * stride_vn,"),
         }
+    by_stride_of_k = ()
+    if problem not in ("p06", "p07"):
+        own = "stride_vn" if problem != "p03" else "v_strides[2]"
+        edit = v, v.replace(own, own.replace("v", "k"))
+        by_stride_of_k = (
+            Mutant(problem, "v advanced by the stride of k", ("layouts",), (edit,), keeps=0.6),
+        )
     return (
+        *by_stride_of_k,
         mutant(name="k not advanced", edits=((k, stopped[k]),)),
         mutant(name="v not advanced", edits=((v, stopped[v]),)),
         mutant(name="k advanced without its stride", edits=((k, no_stride[k]),)),

@@ -289,6 +289,14 @@ MUTANTS = (
         keeps=0.6,
     ),
     _MUTANT(
+        "dsink is the mean over the batch",
+        ("dsink_logits", "together"),
+        ((_DSINK, _DSINK.replace(".sum((0, 2))", ".sum(2).mean(0)")),),
+        "DSINK-MEAN",
+        step=7,
+        keeps=0.6,
+    ),
+    _MUTANT(
         "dsink without delta",
         ("dsink_logits",),
         ((_DSINK, _DSINK.replace("(sink_p * delta)", "sink_p")),),

@@ -168,7 +168,11 @@ def _source(problem: ProblemResult, told: Sequence[Cause], data: bytes) -> sourc
     open_steps = []
     for cause in told:
         if cause.message.line:
-            notes.setdefault(cause.message.line, []).append(head_line(cause)[:HEADLINE_LIMIT])
+            shows = (
+                cause.diagnosis is not None and cause.step is None
+            )  # the mistake may be elsewhere
+            note = f"{'seen here: ' if shows else ''}{head_line(cause)}"
+            notes.setdefault(cause.message.line, []).append(note[:HEADLINE_LIMIT])
         elif cause.step is not None:
             open_steps.append(cause.step)
     for compiled in kernels_of(problem):

@@ -81,7 +81,7 @@ def _tile(tile: TileRound, earlier: int, *, parts: bool) -> TileView:
     line = f", line {tile.line}" if tile.line else ""
     facts = tile.facts
     if not tile.ended:
-        facts += ("the end of this round was not seen: these are values of a later moment",)
+        facts += ("read later: the end of this round was not seen",)
     return TileView(
         caption=f"tile {tile.number}: keys {clean(tile.keys, 60)}{line}",
         parts=parts,
