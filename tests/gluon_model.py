@@ -192,7 +192,9 @@ def _language() -> dict[str, Any]:
             return a if condition else b
         return torch.where(condition, torch.as_tensor(a), torch.as_tensor(b))
 
-    def load(pointer: Pointer, mask: torch.Tensor, other: float) -> torch.Tensor:
+    def load(pointer: Pointer, mask: Any = None, other: float = 0.0) -> torch.Tensor:
+        if mask is None:
+            return pointer.tensor.view(-1)[pointer.offset]
         found = torch.full(mask.shape, other, dtype=pointer.tensor.dtype)
         found[mask] = pointer.tensor.view(-1)[pointer.offset[mask]]
         return found

@@ -1,4 +1,4 @@
-"""dK and dV of causal or full attention in Gluon for compute capability 9.0.
+"""dK and dV in Gluon for compute capability 9.0, but for pairs outside the window: sinks.
 
 A consumer, one warpgroup, holds ROWS keys and their values, and goes over the queries of its head
 group that see them. Scores and weights are transposed, (keys, queries), so that they multiply from
@@ -32,6 +32,8 @@ class KeyOptions(NamedTuple):
     STAGES: int  # tiles of queries, with dO, lse and delta, in shared memory
     CONSUMERS: int
     IS_CAUSAL: bool
+    HAS_WINDOW: bool
+    IN_REGISTERS: bool  # keys and values: products read half as much shared memory
     CONSUMER_REGISTERS: int
     PRODUCER_REGISTERS: int
 
@@ -47,12 +49,17 @@ class KeySizes(NamedTuple):
     section: gl.tensor  # heads of keys that run together
     num_key_tiles: gl.tensor  # tiles of CONSUMERS * ROWS keys
     num_tiles: gl.tensor  # tiles of work
+    window_size: gl.tensor
+    num_sink_tokens: gl.tensor  # keys whose sums do not begin at 0
     scale: gl.tensor
     scale_log2: gl.tensor
 
 
 class KeyTensors(NamedTuple):
-    """Descriptors of blocks (1, 1, ROWS, HEAD_DIM); pointers to lse and delta, fp32, dense."""
+    """Descriptors of blocks (1, 1, ROWS, HEAD_DIM); pointers, fp32, dense.
+
+    sink_dk, sink_dv: (batch, num_kv_heads, num_sink_tokens, HEAD_DIM), where the sums begin.
+    """
 
     q: tma.tensor_descriptor
     k: tma.tensor_descriptor
@@ -62,6 +69,8 @@ class KeyTensors(NamedTuple):
     dv: tma.tensor_descriptor
     lse: gl.tensor
     delta: gl.tensor
+    sink_dk: gl.tensor
+    sink_dv: gl.tensor
 
 
 class KeyShared(NamedTuple):
@@ -89,7 +98,11 @@ def _place(tile, sizes, o: gl.constexpr):
     query_start = 0
     if o.IS_CAUSAL:
         query_start = key_start  # ROWS divides it
-    steps = gl.cdiv(sizes.seqlen_q - query_start, ROWS)
+    end_query = sizes.seqlen_q
+    if o.HAS_WINDOW:
+        last_key = key_start + ROWS * o.CONSUMERS - 1
+        end_query = gl.minimum(last_key + sizes.window_size, sizes.seqlen_q)
+    steps = gl.cdiv(end_query - query_start, ROWS)
     return (
         kv_head // sizes.num_kv_heads,
         kv_head % sizes.num_kv_heads,
@@ -157,7 +170,11 @@ def _fold(
         if IS_MASKED:
             rows = gl.arange(0, ROWS, layout=gl.SliceLayout(1, S))[:, None]
             columns = gl.arange(0, ROWS, layout=gl.SliceLayout(0, S))[None, :]
-            p = gl.where(rows <= columns + (ahead + step * ROWS), p, 0.0)
+            distance = columns + (ahead + step * ROWS) - rows
+            visible = distance >= 0
+            if o.HAS_WINDOW:
+                visible = visible & (distance < sizes.window_size)
+            p = gl.where(visible, p, 0.0)
         weights = gl.convert_layout(p.to(dtype), gl.DotOperandLayout(0, A, 2))
         dv = warpgroup_mma(weights, dout, dv, is_async=True)
         # dP was issued before the product of dV, which alone may still be under way.
@@ -171,14 +188,26 @@ def _fold(
 
 
 @gluon.jit
+def _begin(tensors, batch, kv_head, key_start, sizes, A: gl.constexpr, o: gl.constexpr):
+    """Return where dK and dV of ROWS keys begin: what pairs outside the window give the sinks."""
+    rows = key_start + gl.arange(0, ROWS, layout=gl.SliceLayout(1, A))[:, None]
+    columns = gl.arange(0, o.HEAD_DIM, layout=gl.SliceLayout(0, A))[None, :]
+    first = gl.cast(batch * sizes.num_kv_heads + kv_head, gl.int64) * sizes.num_sink_tokens
+    at = (first + rows) * o.HEAD_DIM + columns
+    is_sink = (rows < sizes.num_sink_tokens) & (columns >= 0)
+    dk = gl.load(tensors.sink_dk + at, mask=is_sink, other=0.0)
+    return dk, gl.load(tensors.sink_dv + at, mask=is_sink, other=0.0)
+
+
+@gluon.jit
 def _consumer(tensors, s, sizes, INDEX: gl.constexpr, o: gl.constexpr):
     """Compute dK and dV of ROWS keys in each tile of work."""
     S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ROWS, 16])  # scores
     A: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, o.HEAD_DIM, 16])  # dK, dV
     dtype: gl.constexpr = s.k.dtype
     k_tile, v_tile = s.k.index(INDEX), s.v.index(INDEX)
-    k = k_tile.reshape([ROWS, o.HEAD_DIM])
-    v = v_tile.reshape([ROWS, o.HEAD_DIM])
+    k_rows = k_tile.reshape([ROWS, o.HEAD_DIM])
+    v_rows = v_tile.reshape([ROWS, o.HEAD_DIM])
     number = 0
     work = 0
     for tile in range(gl.program_id(0), sizes.num_tiles, gl.num_programs(0)):
@@ -186,21 +215,33 @@ def _consumer(tensors, s, sizes, INDEX: gl.constexpr, o: gl.constexpr):
         key_start += INDEX * ROWS
         dk = gl.zeros([ROWS, o.HEAD_DIM], gl.float32, A)
         dv = gl.zeros([ROWS, o.HEAD_DIM], gl.float32, A)
+        if o.HAS_WINDOW:
+            dk, dv = _begin(tensors, batch, kv_head, key_start, sizes, A, o)
         mbarrier.wait(s.kv_full.index(INDEX), work & 1)
+        k, v = k_rows, v_rows
+        if o.IN_REGISTERS:
+            k = k_rows.load(gl.DotOperandLayout(0, S, 2))
+            v = v_rows.load(gl.DotOperandLayout(0, S, 2))
         for _ in range(0, sizes.group_size):
-            plain = 0
+            plain_begin, plain_end = 0, steps
+            ahead = query_start - key_start
             if o.IS_CAUSAL:  # the first steps of a head meet the diagonal
-                plain = gl.minimum(steps, o.CONSUMERS)
+                plain_begin = gl.minimum(steps, o.CONSUMERS)
                 dk, dv = _fold(
-                    0, plain, dk, dv, k, v, query_start - key_start, number, s, sizes,
-                    S, A, True, o,
+                    0, plain_begin, dk, dv, k, v, ahead, number, s, sizes, S, A, True, o
                 )  # fmt: skip
+            if o.HAS_WINDOW:  # and the last ones its end
+                plain_end = gl.maximum(gl.minimum(sizes.window_size // ROWS, steps), plain_begin)
             dk, dv = _fold(
-                plain, steps, dk, dv, k, v, 0, number, s, sizes, S, A, False, o
+                plain_begin, plain_end, dk, dv, k, v, ahead, number, s, sizes, S, A, False, o
             )  # fmt: skip
+            if o.HAS_WINDOW:
+                dk, dv = _fold(
+                    plain_end, steps, dk, dv, k, v, ahead, number, s, sizes, S, A, True, o
+                )  # fmt: skip
             number += steps
-        k.store((dk * sizes.scale).to(dtype))
-        v.store(dv.to(dtype))
+        k_rows.store((dk * sizes.scale).to(dtype))
+        v_rows.store(dv.to(dtype))
         fence_async_shared()
         store_tile(tensors.dk, [batch, kv_head, key_start, 0], k_tile)
         store_tile(tensors.dv, [batch, kv_head, key_start, 0], v_tile)
@@ -210,12 +251,14 @@ def _consumer(tensors, s, sizes, INDEX: gl.constexpr, o: gl.constexpr):
 
 
 @gluon.jit
-def dkdv_kernel(q, k, v, dout, dk, dv, lse, delta, sizes, o: gl.constexpr):
+def dkdv_kernel(
+    q, k, v, dout, dk, dv, lse, delta, sink_dk, sink_dv, sizes, o: gl.constexpr
+):  # fmt: skip
     """Set up shared memory, then part into two consumers and a producer.
 
     Args: as in KeyTensors; sizes: KeySizes; o: KeyOptions.
     """
-    tensors = KeyTensors(q, k, v, dout, dk, dv, lse, delta)
+    tensors = KeyTensors(q, k, v, dout, dk, dv, lse, delta, sink_dk, sink_dv)
     PLAIN: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     s = KeyShared(
         allocate_tiles(k, o.CONSUMERS), allocate_tiles(v, o.CONSUMERS),

@@ -1,8 +1,8 @@
-"""dQ of causal or full attention in Gluon for compute capability 9.0.
+"""dQ in Gluon for compute capability 9.0.
 
-A consumer, one warpgroup, holds ROWS queries and their dO, and goes over the keys they see, from
-right to left; per step three products: Q K^T, dO V^T, dS K. The exponentials run under the second,
-and all of a consumer's arithmetic under the other one's products.
+A consumer, one warpgroup, holds ROWS queries and their dO, and goes over the keys that the forward
+kernel visits, in its order; per step three products: Q K^T, dO V^T, dS K. The exponentials run
+under the second, and all of a consumer's arithmetic under the other one's products.
 Grid: any number of programs; program i takes the tiles of work i, i + programs, ...
 Memory traffic: Q, dO, dQ once; K and V once per tile of work.
 Limits: those of the forward kernel.
@@ -21,33 +21,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from benchmarks.limits.rings import allocate_barriers, allocate_tiles, load_rows, store_tile
-from benchmarks.limits.schedule import ROWS
-
-
-class QueryOptions(NamedTuple):
-    """What the kernel is compiled for."""
-
-    BLOCK_N: int  # keys of a tile
-    HEAD_DIM: int
-    STAGES: int  # tiles of keys and values in shared memory
-    CONSUMERS: int
-    IS_CAUSAL: bool
-    CONSUMER_REGISTERS: int
-    PRODUCER_REGISTERS: int
-
-
-class QuerySizes(NamedTuple):
-    """What the kernel is launched with."""
-
-    seqlen_q: gl.tensor
-    seqlen_k: gl.tensor
-    num_q_heads: gl.tensor
-    group_size: gl.tensor
-    section: gl.tensor  # heads that run together
-    num_query_tiles: gl.tensor  # tiles of CONSUMERS * ROWS queries
-    num_tiles: gl.tensor  # tiles of work
-    scale: gl.tensor
-    scale_log2: gl.tensor
+from benchmarks.limits.schedule import ROWS, first_key, hide, part_of, place, plan_walk
 
 
 class QueryTensors(NamedTuple):
@@ -76,57 +50,36 @@ class QueryShared(NamedTuple):
 
 
 @gluon.jit
-def _place(tile, sizes, o: gl.constexpr):
-    """Return batch, query head, first query, steps, and how many of them are masked."""
-    rest = tile // sizes.section
-    query_tile = rest % sizes.num_query_tiles
-    end_key, full_end = sizes.seqlen_k, sizes.seqlen_k
-    if o.IS_CAUSAL:  # longest first
-        query_tile = sizes.num_query_tiles - 1 - query_tile
-        full_end = query_tile * (ROWS * o.CONSUMERS)
-        end_key = gl.minimum(full_end + ROWS * o.CONSUMERS, sizes.seqlen_k)
-    steps = gl.cdiv(end_key, o.BLOCK_N)
-    masked = 0
-    if o.IS_CAUSAL:
-        masked = steps - (full_end + 1) // o.BLOCK_N
-    head = rest // sizes.num_query_tiles * sizes.section + tile % sizes.section
-    query_start = query_tile * (ROWS * o.CONSUMERS)
-    return head // sizes.num_q_heads, head % sizes.num_q_heads, query_start, steps, masked
-
-
-@gluon.jit
 def _producer(tensors, s, sizes, o: gl.constexpr):
     """Load queries and dO once, then the tiles of keys and values from right to left."""
     number = 0
     work = 0
     for tile in range(gl.program_id(0), sizes.num_tiles, gl.num_programs(0)):
-        batch, head, query_start, steps, _ = _place(tile, sizes, o)
+        batch, q_head, query_start = place(tile, sizes, o)
+        walk = plan_walk(query_start, sizes, o)
         for i in gl.static_range(o.CONSUMERS):
             mbarrier.wait(s.q_empty.index(i), work & 1 ^ 1)
-            start = query_start + i * ROWS
+            head, start = part_of(q_head, query_start, i, o)
             load_rows(tensors.q, batch, head, start, s.q.index(i), s.q_full.index(i))
             load_rows(tensors.dout, batch, head, start, s.dout.index(i), s.q_full.index(i))
-        kv_head = head // sizes.group_size
-        for step in range(0, steps):
+        kv_head = q_head // sizes.group_size
+        for step in range(0, walk.steps):
             stage = (number + step) % o.STAGES
             full = s.kv_full.index(stage)
             mbarrier.wait(s.kv_empty.index(stage), (number + step) // o.STAGES & 1 ^ 1)
-            start = (steps - 1 - step) * o.BLOCK_N
+            start = first_key(step, walk, o)
             load_rows(tensors.k, batch, kv_head, start, s.k.index(stage), full)
             load_rows(tensors.v, batch, kv_head, start, s.v.index(stage), full)
-        number += steps
+        number += walk.steps
         work += 1  # noqa: SIM113 (Triton has no enumerate)
 
 
 @gluon.jit
 def _fold(
-    begin, end, dq, q, dout, lse, delta, ahead, number, steps, s, sizes,
+    begin, end, dq, q, dout, lse, delta, query_start, walk, number, s, sizes,
     S: gl.constexpr, A: gl.constexpr, IS_MASKED: gl.constexpr, o: gl.constexpr,
 ):  # fmt: skip
-    """Add the steps from begin to end to dQ.
-
-    ahead: the query of row 0.
-    """
+    """Add the steps from begin to end to dQ."""
     dtype: gl.constexpr = s.k.dtype
     for step in range(begin, end):
         now, after = number + step, number + step + 1
@@ -139,12 +92,11 @@ def _fold(
         scores = warpgroup_mma_wait(1, deps=(scores,))
         p = gl.exp2(scores * sizes.scale_log2 - lse[:, None])  # (ROWS, BLOCK_N)
         if IS_MASKED:
-            rows = gl.arange(0, ROWS, layout=gl.SliceLayout(1, S))[:, None]
-            columns = gl.arange(0, o.BLOCK_N, layout=gl.SliceLayout(0, S))[None, :]
-            p = gl.where(columns + (steps - 1 - step) * o.BLOCK_N - ahead <= rows, p, 0.0)
+            queries = query_start + gl.arange(0, ROWS, layout=gl.SliceLayout(1, S))
+            p = hide(p, 0.0, queries, first_key(step, walk, o), sizes, S, o)
         # As in the forward kernel: this wait keeps the next one from moving up.
         mbarrier.wait(
-            s.kv_full.index(after % o.STAGES), after // o.STAGES & 1, pred=step + 1 < steps
+            s.kv_full.index(after % o.STAGES), after // o.STAGES & 1, pred=step + 1 < walk.steps
         )
         dp = warpgroup_mma_wait(0, deps=(dp,))
         ds = gl.convert_layout((p * (dp - delta[:, None])).to(dtype), gl.DotOperandLayout(0, A, 2))
@@ -166,8 +118,9 @@ def _consumer(tensors, s, sizes, INDEX: gl.constexpr, o: gl.constexpr):
     number = 0
     work = 0
     for tile in range(gl.program_id(0), sizes.num_tiles, gl.num_programs(0)):
-        batch, head, query_start, steps, masked = _place(tile, sizes, o)
-        query_start += INDEX * ROWS
+        batch, q_head, start = place(tile, sizes, o)
+        walk = plan_walk(start, sizes, o)
+        head, query_start = part_of(q_head, start, INDEX, o)
         queries = query_start + gl.arange(0, ROWS, layout=gl.SliceLayout(1, S))
         first = gl.cast(batch * sizes.num_q_heads + head, gl.int64) * sizes.seqlen_q
         is_query = queries < sizes.seqlen_q
@@ -178,15 +131,25 @@ def _consumer(tensors, s, sizes, INDEX: gl.constexpr, o: gl.constexpr):
         dq = gl.zeros([ROWS, o.HEAD_DIM], gl.float32, A)
         mbarrier.wait(s.q_full.index(INDEX), work & 1)
         mbarrier.wait(s.kv_full.index(number % o.STAGES), number // o.STAGES & 1)
+        plain_begin, plain_end = 0, walk.steps
         if o.IS_CAUSAL:
+            plain_begin = walk.plain_begin
             dq = _fold(
-                0, masked, dq, q, dout, lse, delta, query_start, number, steps, s, sizes,
+                0, plain_begin, dq, q, dout, lse, delta, query_start, walk, number, s, sizes,
                 S, A, True, o,
             )  # fmt: skip
+        if o.HAS_WINDOW:
+            plain_end = walk.plain_end
         dq = _fold(
-            masked, steps, dq, q, dout, lse, delta, 0, number, steps, s, sizes, S, A, False, o
-        )
-        number += steps
+            plain_begin, plain_end, dq, q, dout, lse, delta, query_start, walk, number, s, sizes,
+            S, A, False, o,
+        )  # fmt: skip
+        if o.HAS_WINDOW:
+            dq = _fold(
+                plain_end, walk.steps, dq, q, dout, lse, delta, query_start, walk, number, s, sizes,
+                S, A, True, o,
+            )  # fmt: skip
+        number += walk.steps
         q.store((dq * sizes.scale).to(dtype))
         fence_async_shared()
         store_tile(tensors.dq, [batch, head, query_start, 0], q_tile)
@@ -199,7 +162,7 @@ def _consumer(tensors, s, sizes, INDEX: gl.constexpr, o: gl.constexpr):
 def dq_kernel(q, k, v, dout, dq, lse, delta, sizes, o: gl.constexpr):
     """Set up shared memory, then part into two consumers and a producer.
 
-    Args: as in QueryTensors; sizes: QuerySizes; o: QueryOptions.
+    Args: as in QueryTensors; sizes: Sizes; o: Options.
     """
     tensors = QueryTensors(q, k, v, dout, dq, lse, delta)
     s = QueryShared(

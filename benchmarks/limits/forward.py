@@ -1,9 +1,8 @@
 """Forward attention in Gluon for compute capability 9.0: one producer, two to four consumers.
 
-Algorithm: FlashAttention-3, arXiv:2407.08608, sections 3.1 and 3.2. A producer, one warp, loads
-tiles by TMA into a ring of stages. Each consumer, one warpgroup, holds 64 queries; its softmax runs
-under its own product of weights and values, and under the products of the other consumers, which
-take turns. README.md beside this file draws the schedule.
+Algorithm: FlashAttention-3, arXiv:2407.08608, section 3.1. A producer, one warp, loads tiles by TMA
+into a ring of stages. Each consumer, one warpgroup, holds 64 queries; its softmax runs under the
+products of the other consumers, which take turns. README.md beside this file draws the schedule.
 Grid: any number of programs; program i takes the tiles of work i, i + programs, ...
 Memory traffic: Q and out once; K and V once per tile of work.
 Limits: 16-bit types, head_dim 64 and 128, softmax_scale above 0, rows at multiples of 16 bytes.
@@ -22,20 +21,22 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from benchmarks.limits.rings import allocate_barriers, allocate_tiles, load_rows, store_tile
-from benchmarks.limits.schedule import ROWS, first_key, place, plan_walk
+from benchmarks.limits.schedule import ROWS, first_key, hide, part_of, place, plan_walk
 
 # Where a maximum begins: below every score, and finite, since -inf - -inf is NaN.
 LOWEST = gl.constexpr(-1.0e38)
 LN_2 = gl.constexpr(0.6931471805599453)
+LOG2_E = gl.constexpr(1.4426950408889634)
 
 
 class Tensors(NamedTuple):
-    """Where inputs and outputs lie: tensor descriptors, and a pointer to lse."""
+    """Where inputs and outputs lie: tensor descriptors; pointers, fp32, dense."""
 
     q: tma.tensor_descriptor
     k: tma.tensor_descriptor
     v: tma.tensor_descriptor
     out: tma.tensor_descriptor
+    sink_logits: gl.tensor
     lse: gl.tensor
 
 
@@ -78,9 +79,7 @@ def _producer(tensors, s, sizes, o: gl.constexpr):
         for i in gl.static_range(o.CONSUMERS):
             slot = work % o.Q_STAGES * o.CONSUMERS + i
             mbarrier.wait(s.q_empty.index(slot), work // o.Q_STAGES & 1 ^ 1)
-            head, start = q_head + i, query_start
-            if o.HEADS == 1:
-                head, start = q_head, query_start + i * ROWS
+            head, start = part_of(q_head, query_start, i, o)
             load_rows(tensors.q, batch, head, start, s.q.index(slot), s.q_full.index(slot))
         key = first_key(0, walk, o)
         _load_keys(tensors.k, batch, kv_head, key, number, s.k, s.k_full, s.k_empty, o)
@@ -118,24 +117,6 @@ def _pass_turn(turn, INDEX: gl.constexpr, o: gl.constexpr):
 
 
 @gluon.jit
-def _hide(scores, queries, start, sizes, S: gl.constexpr, o: gl.constexpr):
-    """Return the scores (ROWS, BLOCK_N), -inf where the query does not see the key.
-
-    Key `start` is the first of the tile.
-    """
-    columns = gl.arange(0, o.BLOCK_N, layout=gl.SliceLayout(0, S))[None, :]
-    if o.IS_CAUSAL:
-        last = (queries - start)[:, None]
-        visible = columns <= last
-        if o.HAS_WINDOW:
-            is_sink = columns < sizes.num_sink_tokens - start
-            visible = visible & ((columns > last - sizes.window_size) | is_sink)
-    else:
-        visible = columns < sizes.seqlen_k - start
-    return gl.where(visible, scores, float("-inf"))
-
-
-@gluon.jit
 def _weigh(scores, running_max, running_sum, scale_log2):
     """Return the weights of a tile, fp32, maximum and sum with it, and what rescales the past.
 
@@ -156,10 +137,11 @@ def _fold(
     weights, acc, running_max, running_sum = state
     dtype: gl.constexpr = s.k.dtype
     for step in range(begin, end):
-        now, before, after = number + step, number + step - 1, number + step + 1
+        now, before = number + step, number + step - 1
         k_stage, v_stage = now % o.STAGES, before % o.STAGES
         k = s.k.index(k_stage).reshape([o.BLOCK_N, o.HEAD_DIM]).permute((1, 0))
         v = s.v.index(v_stage).reshape([o.BLOCK_N, o.HEAD_DIM])
+        mbarrier.wait(s.k_full.index(k_stage), now // o.STAGES & 1)
         _take_turn(now, s.turn, INDEX, o)
         nothing = gl.zeros([ROWS, o.BLOCK_N], gl.float32, S)
         scores = warpgroup_mma(q, k, nothing, use_acc=False, is_async=True)
@@ -169,18 +151,13 @@ def _fold(
         # Products end in their order: with one left under way, the scores are there.
         scores = warpgroup_mma_wait(1, deps=(scores,))
         mbarrier.arrive(s.k_empty.index(k_stage), count=1)
+        acc, weights = warpgroup_mma_wait(0, deps=(acc, weights))
+        mbarrier.arrive(s.v_empty.index(v_stage), count=1)
         if IS_MASKED:
-            scores = _hide(scores, queries, first_key(step, walk, o), sizes, S, o)
+            scores = hide(scores, float("-inf"), queries, first_key(step, walk, o), sizes, S, o)
         p, running_max, running_sum, rescale = _weigh(
             scores, running_max, running_sum, sizes.scale_log2
         )
-        # The next keys are waited for here, because ptxas moves the wait for the product up to the
-        # end of the branch before it: it would stand before the softmax.
-        mbarrier.wait(
-            s.k_full.index(after % o.STAGES), after // o.STAGES & 1, pred=step + 1 < walk.steps
-        )
-        acc, weights = warpgroup_mma_wait(0, deps=(acc, weights))
-        mbarrier.arrive(s.v_empty.index(v_stage), count=1)
         weights = gl.convert_layout(p.to(dtype), gl.DotOperandLayout(0, A, 2))
         acc = acc * gl.convert_layout(rescale, gl.SliceLayout(1, A))[:, None]
     return weights, acc, running_max, running_sum
@@ -197,10 +174,7 @@ def _consumer(tensors, s, sizes, INDEX: gl.constexpr, o: gl.constexpr):
     for tile in range(gl.program_id(0), sizes.num_tiles, gl.num_programs(0)):
         batch, head, query_start = place(tile, sizes, o)
         walk = plan_walk(query_start, sizes, o)
-        if o.HEADS == 1:
-            query_start += INDEX * ROWS
-        else:
-            head += INDEX
+        head, query_start = part_of(head, query_start, INDEX, o)
         rows = query_start + gl.arange(0, ROWS, layout=gl.SliceLayout(1, S))
         queries = gl.minimum(rows, sizes.seqlen_q - 1)  # past the end, the last row's mask
 
@@ -218,13 +192,11 @@ def _consumer(tensors, s, sizes, INDEX: gl.constexpr, o: gl.constexpr):
         scores = warpgroup_mma_wait(0, deps=(scores,))
         mbarrier.arrive(s.k_empty.index(stage), count=1)
         if o.IS_CAUSAL or o.IS_RAGGED:
-            scores = _hide(scores, queries, first_key(0, walk, o), sizes, S, o)
+            scores = hide(scores, float("-inf"), queries, first_key(0, walk, o), sizes, S, o)
         running_max = gl.full([ROWS], LOWEST, gl.float32, gl.SliceLayout(1, S))
         p, running_max, running_sum, _ = _weigh(
             scores, running_max, gl.zeros_like(running_max), sizes.scale_log2
         )
-        after = number + 1
-        mbarrier.wait(s.k_full.index(after % o.STAGES), after // o.STAGES & 1, pred=walk.steps > 1)
         weights = gl.convert_layout(p.to(dtype), gl.DotOperandLayout(0, A, 2))
         acc = gl.zeros([ROWS, o.HEAD_DIM], gl.float32, A)
         state = (weights, acc, running_max, running_sum)
@@ -248,12 +220,19 @@ def _consumer(tensors, s, sizes, INDEX: gl.constexpr, o: gl.constexpr):
         mbarrier.wait(s.v_full.index(stage), (number - 1) // o.STAGES & 1)
         v = s.v.index(stage).reshape([o.BLOCK_N, o.HEAD_DIM])
         acc = warpgroup_mma(weights, v, acc, is_async=True)
+        final = gl.full([ROWS], 1.0, gl.float32, gl.SliceLayout(1, S))
+        if o.HAS_SINK_LOGITS:  # one more term of the sum, without a value
+            logit = gl.load(tensors.sink_logits + head) * LOG2_E
+            new_max = gl.maximum(running_max, logit)
+            final = gl.exp2(running_max - new_max)
+            running_sum = running_sum * final + gl.exp2(logit - new_max)
+            running_max = new_max
         lse = (running_max + gl.log2(running_sum)) * LN_2  # (ROWS,)
         lse_start = gl.cast(batch * sizes.num_q_heads + head, gl.int64) * sizes.seqlen_q
         gl.store(tensors.lse + lse_start + rows, lse, mask=rows < sizes.seqlen_q)
         acc, weights = warpgroup_mma_wait(0, deps=(acc, weights))
         mbarrier.arrive(s.v_empty.index(stage), count=1)
-        acc = acc * gl.convert_layout(1.0 / running_sum, gl.SliceLayout(1, A))[:, None]
+        acc = acc * gl.convert_layout(final / running_sum, gl.SliceLayout(1, A))[:, None]
         q.store(acc.to(dtype))
         fence_async_shared()
         store_tile(tensors.out, [batch, head, query_start, 0], q_tile)
@@ -263,15 +242,16 @@ def _consumer(tensors, s, sizes, INDEX: gl.constexpr, o: gl.constexpr):
 
 
 @gluon.jit
-def attention_kernel(q, k, v, out, lse, sizes, o: gl.constexpr):
+def attention_kernel(q, k, v, out, sink_logits, lse, sizes, o: gl.constexpr):
     """Set up shared memory, then part into consumers and a producer.
 
     Args:
         q, k, v, out: descriptors of blocks (1, 1, ROWS, HEAD_DIM); k, v (1, 1, BLOCK_N, HEAD_DIM).
+        sink_logits: pointer to (num_q_heads,), fp32; any pointer without HAS_SINK_LOGITS.
         lse: pointer to (batch, num_q_heads, seqlen_q), fp32, dense.
         sizes: Sizes. o: Options.
     """
-    tensors = Tensors(q, k, v, out, lse)
+    tensors = Tensors(q, k, v, out, sink_logits, lse)
     s = Shared(
         allocate_tiles(q, o.CONSUMERS * o.Q_STAGES),
         allocate_tiles(k, o.STAGES), allocate_tiles(v, o.STAGES),

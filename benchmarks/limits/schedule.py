@@ -1,4 +1,4 @@
-"""The order of work of the forward kernel: tiles of work, and the tiles of keys that each visits.
+"""The order of work where queries stay: tiles of work, and the tiles of keys that each visits.
 
 A tile of work is ROWS queries for each consumer: of one head, one after the other, or the same of
 several heads. All consumers visit the same tiles of keys, at the same time.
@@ -13,17 +13,18 @@ ROWS = gl.constexpr(64)  # queries of a consumer: what one product of a warpgrou
 
 
 class Options(NamedTuple):
-    """What a kernel is compiled for."""
+    """What a kernel is compiled for; the kernel of dQ takes no turns."""
 
     BLOCK_N: int  # keys of a tile
     HEAD_DIM: int
     STAGES: int  # tiles of keys, and of values, in shared memory
-    Q_STAGES: int  # tiles of queries per consumer there
+    Q_STAGES: int  # tiles of queries per consumer there; for dQ, of queries and of dO
     CONSUMERS: int
     HEADS: int  # heads of a tile of work: 1, or one per consumer
     SPAN: int  # queries of a head in a tile of work: ROWS, or ROWS per consumer
     IS_CAUSAL: bool
     HAS_WINDOW: bool
+    HAS_SINK_LOGITS: bool
     IS_RAGGED: bool  # the last tile of keys reaches past the end
     PING_PONG: bool  # consumers issue their products in turns
     CONSUMER_REGISTERS: int
@@ -42,6 +43,7 @@ class Sizes(NamedTuple):
     section: gl.tensor
     num_query_tiles: gl.tensor
     num_tiles: gl.tensor  # tiles of work
+    scale: gl.tensor
     scale_log2: gl.tensor
 
 
@@ -75,6 +77,16 @@ def place(tile, sizes, o: gl.constexpr):
 
 
 @gluon.jit
+def part_of(head, query_start, INDEX: gl.constexpr, o: gl.constexpr):
+    """Return head and first query of consumer INDEX in a tile of work."""
+    if o.HEADS == 1:
+        query_start += INDEX * ROWS
+    else:
+        head += INDEX
+    return head, query_start
+
+
+@gluon.jit
 def plan_walk(query_start, sizes, o: gl.constexpr):
     """Return the walk over the keys that SPAN queries from query_start on see."""
     end_key, full_end = sizes.seqlen_k, sizes.seqlen_k // o.BLOCK_N
@@ -96,5 +108,26 @@ def plan_walk(query_start, sizes, o: gl.constexpr):
 @gluon.jit
 def first_key(step, walk, o: gl.constexpr):
     """Return the first key of the tile that a step visits."""
-    sink_tile = step - walk.window_steps
-    return gl.where(sink_tile < 0, walk.end - 1 - step, sink_tile) * o.BLOCK_N
+    tile = walk.end - 1 - step
+    if o.HAS_WINDOW:
+        sink_tile = step - walk.window_steps
+        tile = gl.where(sink_tile < 0, tile, sink_tile)
+    return tile * o.BLOCK_N
+
+
+@gluon.jit
+def hide(tile, hidden, queries, start, sizes, S: gl.constexpr, o: gl.constexpr):
+    """Return the tile (ROWS, BLOCK_N), `hidden` where the query does not see the key.
+
+    Key `start` is the first of the tile.
+    """
+    columns = gl.arange(0, o.BLOCK_N, layout=gl.SliceLayout(0, S))[None, :]
+    if o.IS_CAUSAL:
+        last = (queries - start)[:, None]
+        visible = columns <= last
+        if o.HAS_WINDOW:
+            is_sink = columns < sizes.num_sink_tokens - start
+            visible = visible & ((columns > last - sizes.window_size) | is_sink)
+    else:
+        visible = columns < sizes.seqlen_k - start
+    return gl.where(visible, tile, hidden)
