@@ -104,6 +104,11 @@ def test_what_the_page_says_in_words():
     assert f"| {longer(causal['toggle-persistent'], causal['default'])} % longer |" in page
     snake = forward(2, "2,16,16,8192,128")
     assert f"| {longer(snake['flip'], snake['default'])} % longer |" in page
+    pairs, wide = 8192 * 8193 // 2, backward(2, "1,64,8,8192,128")
+    product = 2 * 64 * 128 * pairs / 1e9  # GFLOP, and per ms TFLOP/s
+    rates = round(3 * product / wide["dq"]), round(4 * product / wide["dkdv"])
+    assert f"dQ then runs at {rates[0]} TFLOP/s, as fast" in page
+    assert f"dK and dV at {rates[1]} (run 2)" in page
     narrow = backward(2, "2,64,8,8192,64")
     assert f"({narrow['dkdv-reg']:.2f} for {narrow['dkdv']:.2f} ms)" in page
     less = round(100 * (1 - narrow["dq-reg"] / narrow["dq"]))
