@@ -209,7 +209,7 @@ BACKWARD_MISTAKES = (
     ),
     known(
         "DK-DV-DIAGONAL-EXCLUDED",
-        WINDOW,
+        BACKWARD,
         "dk and dv leave out each key's own query",
         "your dk and dv equal those of P recomputed with the mask key < query; dq is right",
         _MASK,

@@ -1009,8 +1009,15 @@ FAULTS = (
     fault(
         "the other lanes of a heat have no time",
         "desk/racing.py",
-        'f"{ms:.3g} ms in a heat, " if ms > 0 else ""',
+        'f"{1000.0 * seconds:.3g} ms in a heat, " if seconds > 0 else ""',
         '""',
+        "race",
+    ),
+    fault(
+        "a heat is as short as one call",
+        "desk/racing.py",
+        "calls = speed.calls_of_go(self._bench, layout, one_s)",
+        "calls = 1",
         "race",
     ),
     fault(

@@ -12,6 +12,7 @@ import torch
 from grader.cases import Case
 from grader.manifest import Problem
 from grader.running import capacity
+from grader.running.arena import Layout
 from grader.running.stopwatch import Bench, Result, Timed
 
 # Goes of a block: the median of seven is off by a third of their spread. A CPU has more blocks, of
@@ -21,6 +22,7 @@ _GOES = {"cuda": 7, "cpu": 3}
 _GOES_SHORT = 21
 _GO_S = 0.010  # a go should be this long: 50 times what one hand-over to the worker varies by
 _NULL_GOES = 12  # their lowest quarter is what a go costs at least
+_SHORTEST_S = 1e-5  # no launch is shorter
 _MAX_SETS = 32
 # Blocks of the submission, each in a worker of its own and between two of the baseline. Where
 # points count a GPU has three too: the same answer came out up to 10 % apart from worker to worker,
@@ -109,8 +111,8 @@ def run_block(
         return seconds
 
     go(1)
-    one_s = max(go(1) - overhead_s, 1e-5)  # no launch is shorter than ten microseconds
-    sets = max(1, min(math.ceil(_GO_S / one_s), _MAX_SETS, bench.capacity // layout.total_bytes))
+    one_s = max(go(1) - overhead_s, _SHORTEST_S)
+    sets = calls_of_go(bench, layout, one_s)
     goes = _GOES_SHORT if one_s * sets < 0.5 * _GO_S else _GOES[bench.device]
     looked_at = -1 if timed.budget is None else secrets.randbelow(goes)  # of the baseline none
     seconds = []
@@ -119,6 +121,12 @@ def run_block(
             go(sets, watched=True)
         seconds.append(go(sets))
     return Block(tuple(seconds), sets, max(margins))
+
+
+def calls_of_go(bench: Bench, layout: Layout, one_s: float) -> int:
+    """Return how many calls of so many seconds make a go that is long enough to be timed."""
+    calls = math.ceil(_GO_S / max(one_s, _SHORTEST_S))
+    return max(1, min(calls, _MAX_SETS, bench.capacity // layout.total_bytes))
 
 
 def overhead(bench: Bench, naive: Timed, problem: Problem, case: Case, sets: int) -> float:
