@@ -1,19 +1,46 @@
 """Workers that are forked from a process with torch and Triton imported: 0.1 s each, not 1.7 s.
 
 Tests and commands that judge hundreds of sources use them; without it each worker is a fresh
-interpreter (tests/test_worker.py is about both).
+interpreter (tests/test_worker.py is about both). The servers that they are forked from live as long
+as the process that asks: to start one takes longer than most tests.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
+from unittest import mock
 
 from grader.running import forks, sandbox
+from grader.running.forks import Forked, ForkServer
+
+
+class Servers:
+    """A server for workers that interpret kernels, and one for those that do not."""
+
+    def __init__(self) -> None:
+        self._open: dict[bool, ForkServer] = {}
+
+    def start(self, program: str, cwd: Path, env: dict[str, str], channel: int) -> Forked | None:
+        """Fork a worker, see `ForkServer.start`."""
+        interpret = "TRITON_INTERPRET" in env
+        if interpret not in self._open:
+            environment = sandbox.server_environment(interpret=interpret)
+            self._open[interpret] = server = ForkServer.open(environment)
+            atexit.register(server.close)
+        return self._open[interpret].start(program, cwd, env, channel)
+
+    def close(self) -> None:
+        """Leave the servers to who comes next."""
+
+
+_SERVERS = Servers()
 
 
 @contextlib.contextmanager
 def forked_workers() -> Iterator[None]:
-    """While active, workers that run in Triton's interpreter are forked."""
-    with forks.forking(sandbox.server_environment(interpret=True)):
+    """While active, workers are forked."""
+    with mock.patch.object(forks, "_server", _SERVERS):
         yield
