@@ -21,14 +21,14 @@ _NUMBERS = (int, float, bool)
 class _Steps:
     """What becomes of one operand.
 
-    A number becomes a scalar of type `constant`; a scalar or a tile is then brought to the type
-    `to` by `spread`, a method of Triton's builder, None where it stays as it is.
+    A number becomes a scalar of type `constant`, the elements of a tensor become of type `cast`;
+    then it becomes a tile of the type `to`, which a tile is told the `shape` of. None: as it is.
     """
 
     constant: Any = None
+    cast: Any = None
     to: Any = None
-    spread: str | None = None
-    shape: Any = None  # that `spread` is told
+    shape: list[int] | None = None
 
 
 def install(interpreter: Any) -> None:
@@ -75,32 +75,36 @@ class _Agreement:
 
     def _find(self, operand: Any, result: Any) -> _Steps | None:
         """Return the steps from an operand to what Triton made of it, None if there are others."""
-        constant, given = None, operand
-        if type(operand) in _NUMBERS:
-            constant = result.type.scalar
-            if constant.is_int() and constant.int_bitwidth < 32:
-                return None  # not every number fits
-        elif result is operand:
+        if result is operand:
             return _Steps()
-        elif result.type.scalar != given.type.scalar or result.type.scalar.is_ptr():
-            return None
+        element, constant, cast, is_tile = result.type.scalar, None, None, False
+        if type(operand) in _NUMBERS:
+            constant = element
+            if element.is_int() and element.int_bitwidth < 32:
+                return None  # not every number fits
+        else:
+            cast = None if operand.type.scalar == element else element
+            is_tile = operand.type.is_block()
         if not result.type.is_block():
-            return _Steps(constant)
-        if constant is not None or not given.type.is_block():
-            return _Steps(constant, result.type, "create_splat")
-        if len(result.shape) != len(given.shape):
-            return None
-        shape = [getattr(size, "value", size) for size in result.shape]
-        return _Steps(None, result.type, "create_broadcast", shape)
+            return _Steps(constant, cast)
+        if not is_tile:
+            return _Steps(constant, cast, result.type)
+        shape, before = ([getattr(n, "value", n) for n in x.shape] for x in (result, operand))
+        if shape == before:
+            return _Steps(constant, cast)
+        return _Steps(constant, cast, result.type, shape) if len(shape) == len(before) else None
 
     def _take(self, operand: Any, steps: _Steps) -> Any:
+        semantic = self._semantic
         if steps.constant is not None:
-            operand = self._semantic.scalar_constant(operand, steps.constant)
-        if steps.spread is None:
+            operand = semantic.scalar_constant(operand, steps.constant)
+        elif steps.cast is not None:
+            operand = semantic.cast(operand, steps.cast)
+        if steps.to is None:
             return operand
-        builder = self._semantic.builder
+        builder = semantic.builder
         if steps.shape is None:
             handle = builder.create_splat(steps.to.to_ir(builder), operand.handle)
         else:
             handle = builder.create_broadcast(operand.handle, steps.shape)
-        return self._semantic.tensor(handle, steps.to)
+        return semantic.tensor(handle, steps.to)
