@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
@@ -21,26 +22,27 @@ class Servers:
     """A server for workers that interpret kernels, and one for those that do not."""
 
     def __init__(self) -> None:
-        self._open: dict[bool, ForkServer] = {}
+        """Open both; they end with the calling thread."""
+        self._servers = {
+            interpret: ForkServer.open(sandbox.server_environment(interpret=interpret))
+            for interpret in (True, False)
+        }
+        for server in self._servers.values():
+            atexit.register(server.close)
 
     def start(self, program: str, cwd: Path, env: dict[str, str], channel: int) -> Forked | None:
         """Fork a worker, see `ForkServer.start`."""
-        interpret = "TRITON_INTERPRET" in env
-        if interpret not in self._open:
-            environment = sandbox.server_environment(interpret=interpret)
-            self._open[interpret] = server = ForkServer.open(environment)
-            atexit.register(server.close)
-        return self._open[interpret].start(program, cwd, env, channel)
+        return self._servers["TRITON_INTERPRET" in env].start(program, cwd, env, channel)
 
     def close(self) -> None:
         """Leave the servers to who comes next."""
 
 
-_SERVERS = Servers()
+_servers = functools.cache(Servers)
 
 
 @contextlib.contextmanager
 def forked_workers() -> Iterator[None]:
     """While active, workers are forked."""
-    with mock.patch.object(forks, "_server", _SERVERS):
+    with mock.patch.object(forks, "_server", _servers()):
         yield
