@@ -295,10 +295,13 @@ def differentiate(
             return getattr(grouped, how)(2)
         return grouped[:, :, 0 if how == "first" else -1]
 
-    _, dscores = tile_gradients(visible_q, lse_q, delta_q, score_scale_q)
+    of_q = visible_q, lse_q, delta_q, score_scale_q
+    of_kv = visible_kv, lse_kv, delta_kv, score_scale_kv
+    probs, dscores = tile_gradients(*of_q)
     result = {"out": forward["out"]}
     result["dq"] = (case.scale if scale_q is None else scale_q) * dscores @ keys
-    probs, dscores = tile_gradients(visible_kv, lse_kv, delta_kv, score_scale_kv)
+    if any(theirs is not own for theirs, own in zip(of_kv, of_q, strict=True)):
+        probs, dscores = tile_gradients(*of_kv)
     dk = (case.scale if scale_k is None else scale_k) * dscores.mT @ case.q
     result["dk"] = gather(dk, dk_heads)
     result["dv"] = gather((dscores if dv_of_dscores else probs).mT @ dout, dv_heads)

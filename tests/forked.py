@@ -24,7 +24,9 @@ class Servers:
     def __init__(self) -> None:
         """Open both; they end with the calling thread."""
         self._servers = {
-            interpret: ForkServer.open(sandbox.server_environment(interpret=interpret))
+            interpret: ForkServer.open(
+                sandbox.server_environment(interpret=interpret, differentiate=True)
+            )
             for interpret in (True, False)
         }
         for server in self._servers.values():
