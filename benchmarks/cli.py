@@ -33,7 +33,7 @@ def parser() -> argparse.ArgumentParser:
         "--contenders",
         metavar="IDS",
         help="only these beside ours: naive_bf16,naive_fp32,sdpa_flash,sdpa_cudnn,flex,"
-        "varlen,mv,compiled_sum,own_no_sinks,own_all_heads",
+        "varlen,mv,compiled_sum,limits,own_no_sinks,own_all_heads",
     )
     p.add_argument("--json", type=Path, metavar="FILE", help="write the record, after every shape")
     p.add_argument("--plot", type=Path, metavar="DIR", help="draw plots, if matplotlib is there")

@@ -10,7 +10,7 @@ import torch
 
 import reference
 from benchmarks import peers
-from benchmarks.inputs import NAIVE_FACTOR, load_solution, without_sinks
+from benchmarks.inputs import DTYPES, NAIVE_FACTOR, load_solution, without_sinks
 from benchmarks.peers import Tensors, Unavailable
 from benchmarks.shapes import TRAINED, WINDOWED, Matrix, Shape
 from grader.manifest import load_problem
@@ -28,7 +28,7 @@ class Contender:
     `call` takes what `prepare` makes of the inputs, outside the timing, and returns the tensors
     `returns`; `restore` brings a result back to the layout of the inputs. `shape` is what it
     computes, where that is less than was asked for. `role`: ours; a peer, which counts for the
-    ratio; naive; or one of our own kernels without this problem's addition.
+    ratio; naive; or another of our own kernels.
     """
 
     id: str
@@ -72,8 +72,8 @@ def build(
         if wanted is not None and name not in wanted and role != OURS:
             continue
         try:
-            fields = make()
-            found.append(Contender(name, label, role, **({"shape": shape} | fields)))
+            fields = {"label": label, "shape": shape} | make()
+            found.append(Contender(id=name, role=role, **fields))
         except Exception as error:
             found.append(Missing(name, label, role, reason(error)))
     return found
@@ -100,6 +100,8 @@ def _catalogue(
     problem: str, shape: Shape | Matrix, device: str, compiled: bool
 ) -> Iterator[tuple[str, str, str, Callable[[], dict[str, Any]]]]:
     yield "ours", "ours", OURS, lambda: _ours(problem, shape)
+    if problem not in ("p01", "p02"):
+        yield "limits", "limits", OWN, lambda: _limits(problem, shape, device)
     if isinstance(shape, Matrix):
         yield "naive", "naive", NAIVE, lambda: _matrix(reference.weighted_row_sum)
         yield "mv", "torch.mv", PEER, lambda: _matrix(torch.mv)
@@ -156,6 +158,34 @@ def _ours(problem: str, shape: Shape | Matrix) -> dict[str, Any]:
         return _matrix(entry)
     returns = ("out",) if problem in TRAINED else ("out", "lse")
     return {"call": _attention(entry, problem, shape), "returns": returns, "shape": shape}
+
+
+def _limits(problem: str, shape: Shape, device: str) -> dict[str, Any]:
+    """The kernel of benchmarks/limits; elsewhere the answer, labelled with the reason."""
+    plain = _ours(problem, shape)
+    from benchmarks.limits import launch  # imports `given`, which the answer's module has offered
+
+    size, dtype = (1, 1, shape.seqlen, shape.head_dim), DTYPES[shape.dtype]
+    q, k, v = (torch.empty(size, dtype=dtype, device=device) for _ in "qkv")
+    obstacle = launch.obstacle(q, k, v)
+    if obstacle is not None:
+        return plain | {"label": f"limits (plain: {obstacle})"}
+    rule = {
+        "is_causal": shape.is_causal,
+        "window_size": shape.window_size,
+        "num_sink_tokens": shape.num_sink_tokens,
+    }
+    if problem in TRAINED:
+        from benchmarks.limits import training
+
+        return plain | {
+            "call": lambda t: training.attention(
+                t["q"], t["k"], t["v"], sink_logits=t.get("sink_logits"), **rule
+            )
+        }
+    if launch.is_plain_faster(q, shape.is_causal):
+        return plain | {"label": "limits (plain: faster)"}
+    return plain | {"call": lambda t: launch.attention(t["q"], t["k"], t["v"], **rule)}
 
 
 def _own_no_sinks(problem: str, shape: Shape) -> dict[str, Any]:

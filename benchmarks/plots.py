@@ -56,7 +56,8 @@ def draw(record: dict[str, Any], folder: Path) -> list[Path]:
     """Draw what the record has figures for; return the files written.
 
     time.svg, memory.svg: against sequence length, naive and ours, where several lengths of the
-    same heads were run (`--shapes growth`). ratio.svg: best peer's time over ours.
+    same heads were run (`--shapes growth`). ratio.svg: best peer's time over ours; limits.svg: over
+    that of benchmarks/limits, too, where they took part.
 
     Raises:
         NoMatplotlib: it is not installed.
@@ -79,8 +80,18 @@ def draw(record: dict[str, Any], folder: Path) -> list[Path]:
         if any(point.get(key) for points in curves.values() for _, point in points):
             written.append(_growth(pyplot, curves, key, title, folder / name))
     if ratio_results(record):
-        written.append(_ratios(pyplot, record, folder / "ratio.svg"))
+        name = "limits.svg" if any(map(limits_ratio, record["results"])) else "ratio.svg"
+        written.append(_ratios(pyplot, record, folder / name))
     return written
+
+
+def limits_ratio(result: dict[str, Any]) -> float | None:
+    """The best peer's time over that of benchmarks/limits; None where the plain answer ran."""
+    times = {row["id"]: row.get("median_ms") for row in result["contenders"]}
+    labels = [row["label"] for row in result["contenders"]]
+    if "limits" not in labels or not times["limits"] or not times.get(result["best_peer"]):
+        return None
+    return times[result["best_peer"]] / times["limits"]
 
 
 def growth_curves(record: dict[str, Any]) -> dict[str, list[tuple[int, dict[str, Any]]]]:
@@ -191,7 +202,13 @@ def _ratios(pyplot: Any, record: dict[str, Any], path: Path) -> Path:
     names = [f"{r['problem']} {r['shape']['label']} {r['pass']}" for r in results]
     height = max(_SIZE[1], 0.25 * len(results))
     figure, axes = pyplot.subplots(figsize=(_SIZE[0], height), layout="constrained")
-    axes.barh(names, [r["ratio"] for r in results], color=_LIGHT["blue-ink"])
+    ratios, limits = [r["ratio"] for r in results], [limits_ratio(r) for r in results]
+    if any(limits):
+        axes.barh(names, [x or 0.0 for x in limits], color=_LIGHT["orange-ink"], label="limits")
+        axes.barh(names, ratios, height=0.4, color=_LIGHT["blue-ink"], label="model answer")
+        axes.legend(fontsize="small")
+    else:
+        axes.barh(names, ratios, color=_LIGHT["blue-ink"])
     axes.axvline(1.0, color=_LIGHT["ink"], linewidth=1)
     axes.invert_yaxis()
     axes.set_xlabel("best library kernel's time / ours (more than 1: ours is faster)")

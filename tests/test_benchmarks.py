@@ -255,7 +255,7 @@ def test_curves_on_one_line_take_turns():
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["memory", "ratio", "time"])
+@pytest.mark.parametrize("name", ["limits", "memory", "ratio", "time"])
 def test_plots_follow_the_readers_mode(name):
     svg = (ROOT / "docs" / "plots" / f"{name}.svg").read_text("utf-8")
     assert "@media (prefers-color-scheme: dark){svg{--paper:#0d1117" in svg
@@ -265,11 +265,15 @@ def test_plots_follow_the_readers_mode(name):
 
 
 @pytest.mark.parametrize(
-    ("record_of", "names"), [("", ["ratio.svg"]), ("-growth", ["time.svg", "memory.svg"])]
-)
+    ("record_of", "names"),
+    [
+        ("1", ["ratio.svg"]), ("1-growth", ["time.svg", "memory.svg"]),
+        ("3-limits", ["limits.svg"]),
+    ],
+)  # fmt: skip
 def test_plots_are_those_of_the_records(tmp_path, record_of, names):
     matplotlib = pytest.importorskip("matplotlib")
-    found = record.load(ROOT / "benchmarks" / "records" / f"nvidia-h200-2026-11-21{record_of}.json")
+    found = record.load(ROOT / "benchmarks" / "records" / f"nvidia-h200-2026-11-2{record_of}.json")
     assert [path.name for path in plots.draw(found, tmp_path)] == names
     for name in names:
         drawn = (ROOT / "docs" / "plots" / name).read_text("utf-8")

@@ -1,0 +1,182 @@
+"""What the compiler makes of the kernels here, without a GPU.
+
+`python -m benchmarks.limits.compiled` calls each case as on an H100 and compiles it, but runs
+nothing. Of the machine code it says: registers at the start (setmaxnreg moves them between
+warpgroups afterwards), bytes of stack and instructions that reach it (spills), shared memory,
+tensor-core instructions, waits for them, and `under`: of the loops over tiles, how many compute
+their exponentials while a product is under way: all in the gradients, none in the forward kernel.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import re
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from grader.running import absent_gpu, machine_code
+from grader.running.chips import CHIPS
+from grader.running.given import offer_given
+
+_INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)(.*?);", re.M)
+
+# A thread takes BLOCK_N / 2 exponentials of its rows; the smallest tile has 64 keys.
+_FEWEST_POWERS = 24
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A call: heads are 2 of 1 key/value head, or with `grouped` 8 of 2."""
+
+    name: str
+    head_dim: int
+    seqlen: int = 1024
+    grouped: bool = False
+    rule: dict[str, Any] = dataclasses.field(default_factory=dict)
+    dtype: torch.dtype = torch.bfloat16
+    is_backward: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Kernel:
+    """What was compiled."""
+
+    name: str
+    code: bytes
+    shared_bytes: int
+
+
+_CAUSAL = {"is_causal": True}
+_WINDOW = _CAUSAL | {"window_size": 600}
+CASES = (
+    Case("full", 128, rule={"is_causal": False}),
+    Case("full-ragged", 128, 1000, rule={"is_causal": False}, dtype=torch.float16),
+    Case("causal", 128, rule=_CAUSAL),
+    Case("gqa", 128, grouped=True, rule=_CAUSAL),
+    Case("window", 128, grouped=True, rule=_WINDOW),
+    Case("sinks", 128, grouped=True, rule=_WINDOW | {"num_sink_tokens": 4}),
+    Case("full-d64", 64, rule={"is_causal": False}),
+    Case("backward", 128, grouped=True, rule=_CAUSAL, is_backward=True),
+    Case("backward-window", 128, grouped=True, rule=_WINDOW, is_backward=True),
+    Case("backward-d64", 64, grouped=True, rule=_CAUSAL, is_backward=True),
+)
+
+
+def compile_case(case: Case, memory: Any, found: list[Kernel]) -> list[dict[str, Any]]:
+    """Return the figures of each kernel of a case; `memory` and `found` are those of `pretend`."""
+    from benchmarks.limits import launch, training
+
+    num_q_heads, num_kv_heads = (8, 2) if case.grouped else (2, 2)
+    found.clear()
+    with memory:
+        q = torch.zeros(1, num_q_heads, case.seqlen, case.head_dim, dtype=case.dtype)
+        k = torch.zeros(1, num_kv_heads, case.seqlen, case.head_dim, dtype=case.dtype)
+        if case.is_backward:
+            leaves = [x.requires_grad_() for x in (q, k, torch.zeros_like(k))]
+            out = training.attention(*leaves, **case.rule)
+            torch.autograd.grad(out, leaves, torch.zeros_like(out))
+        else:
+            launch.attention(q, k, torch.zeros_like(k), **case.rule)
+    wanted = ("dkdv_kernel", "dq_kernel") if case.is_backward else ("attention_kernel",)
+    rows = []
+    for kernel in found:
+        if kernel.name in wanted:
+            part = f"-{kernel.name.removesuffix('_kernel')}" if case.is_backward else ""
+            row = {"name": case.name + part, "shared_bytes": kernel.shared_bytes}
+            rows.append(row | figures(kernel.code))
+    return rows
+
+
+def pretend() -> tuple[Any, list[Kernel]]:
+    """Pretend for the rest of this process that there is an H100; return the mode for calls on it.
+
+    The list gets each kernel when it is launched for the first time.
+    """
+    found: list[Kernel] = []
+
+    def load(name: str, code: bytes, shared_bytes: int) -> tuple[int, int]:
+        found.append(Kernel(name, code, shared_bytes))
+        return 0, 0
+
+    return absent_gpu.install(CHIPS[90], load, lambda *_: lambda *_: None), found
+
+
+def figures(code: bytes) -> dict[str, int]:
+    """Return what the machine code of a kernel shows; the module's docstring says what that is."""
+    from triton import knobs
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.cubin"
+        path.write_bytes(code)
+        usage = machine_code.usage(str(path))
+        command = [knobs.nvidia.nvdisasm.path, "-c", str(path)]
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    instructions = _INSTRUCTION.findall(text)
+    names = [name for name, _ in instructions]
+    loops, under = _loops(instructions)
+    return usage | {
+        "instructions": len(names),
+        "spills": sum(name.startswith(("LDL", "STL")) for name in names),
+        "products": sum(name.startswith("HGMMA") for name in names),
+        "waits": sum(name.startswith("WARPGROUP.DEPBAR") for name in names),
+        "loops": loops,
+        "under": under,
+    }
+
+
+def _loops(instructions: list[tuple[str, str]]) -> tuple[int, int]:
+    """Return how many waits leave the second of two products under way, and a softmax comes after.
+
+    The last few of its exponentials may come after the next wait.
+    """
+    loops = under = issued = 0
+    powers: int | None = None
+    for name, operands in instructions:
+        if name.startswith("WARPGROUP.DEPBAR"):
+            under += powers is not None and powers >= _FEWEST_POWERS
+            leaves_one = "0x1" in operands and issued == 2
+            loops += leaves_one
+            powers, issued = 0 if leaves_one else None, 0
+        elif name.startswith("HGMMA"):
+            issued += "gsb0" in operands  # the last instruction of a product
+        elif name == "MUFU.EX2" and powers is not None:
+            powers += 1
+    return loops, under
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; 0, or 2 for wrong usage."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.limits.compiled")
+    names = [case.name for case in CASES]
+    parser.add_argument("--only", metavar="A,B", default=",".join(names), help=", ".join(names))
+    parser.add_argument("--json", action="store_true", help="one JSON object per line")
+    options = parser.parse_args(argv)
+    wanted = options.only.split(",")
+    if not set(wanted) <= set(names):
+        parser.error(f"--only: got {options.only}, expected among {', '.join(names)}")
+    offer_given()
+    memory, found = pretend()
+    for case in CASES:
+        if case.name in wanted:
+            for row in compile_case(case, memory, found):
+                print(json.dumps(row) if options.json else as_row(row), flush=True)
+    return 0
+
+
+def as_row(row: dict[str, Any]) -> str:
+    """Return the row of README.md's table."""
+    kib = f"{row['shared_bytes'] / 1024:.1f} KiB"
+    under = f"{row['under']} of {row['loops']}"
+    cells = (row["name"], row["registers"], kib, row["spills"], row["products"], under)
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,32 @@
+"""Tiles and barriers in shared memory, and the load of a tile by TMA."""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
+
+# The copies by TMA under their names since Triton 3.9, or as in 3.6 and 3.7.
+_load = getattr(tma, "async_load", tma.async_copy_global_to_shared)
+store_tile = getattr(tma, "async_store", tma.async_copy_shared_to_global)
+
+
+@gluon.jit
+def load_rows(desc, batch, head, start, tile, full):
+    """Begin to load the rows of a head from start on; the barrier is complete when they are there.
+
+    Rows past the end arrive as zeros.
+    """
+    mbarrier.expect(full, desc.block_type.nbytes)
+    _load(desc, [batch, head, start, 0], full, tile)
+
+
+@gluon.jit
+def allocate_tiles(desc, COUNT: gl.constexpr):
+    return gl.allocate_shared_memory(desc.dtype, [COUNT] + desc.block_type.shape, desc.layout)  # noqa: RUF005
+
+
+@gluon.jit
+def allocate_barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
+    bars = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(COUNT):
+        mbarrier.init(bars.index(i), count=ARRIVALS)
+    return bars
