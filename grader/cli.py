@@ -34,7 +34,7 @@ from grader.desk import (
 from grader.desk import shown as shown_hints
 from grader.desk.machine import Machine
 from grader.desk.tested import tested
-from grader.environment import EnvironmentFault, probe
+from grader.environment import EnvironmentFault, JudgeFault, probe
 from grader.grade import Grader, Request
 from grader.manifest import GIVEN, ROOT, ManifestError, load_problem, problem_ids, problems_named
 from grader.model import Environment, GradeRecord
@@ -95,6 +95,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except EnvironmentFault as error:
         print(f"grader: {in_words_of_make(str(error), options.command)}", file=sys.stderr)
         return EXIT_ENVIRONMENT
+    except JudgeFault as error:
+        print(f"grader: fault of the judge: {error}", file=sys.stderr)
+        return scoring.EXIT_JUDGE_FAULT
     except KeyboardInterrupt:
         print("grader: interrupted before anything was graded", file=sys.stderr)
         return scoring.EXIT_INTERRUPTED
@@ -407,7 +410,7 @@ def _watch(options: argparse.Namespace) -> int:
 def _explain(options: argparse.Namespace) -> int:
     """Show the page of a cause, or list them all; return 0."""
     problems = None if options.only is None else problems_named(options.only)
-    page = explain_command.look_up(options.id or None, problems)
+    page = explain_command.look_up(options.id or None, problems, runs=report.HISTORY)
     stdout.show(functools.partial(explain_page.render, page))
     return scoring.EXIT_FULL_MARKS
 

@@ -46,6 +46,10 @@ class EnvironmentFault(Exception):
     """This machine cannot run the grader; the message says what is missing and what to do."""
 
 
+class JudgeFault(Exception):
+    """The judge itself failed: neither the submission nor this machine is to blame."""
+
+
 def probe(wanted: str) -> Environment:
     """Look at python, torch, triton and the device; `wanted` is auto, cpu or cuda.
 

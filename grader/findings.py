@@ -186,7 +186,7 @@ class Lane(Record):
 class Raced(Record):
     """What a race came to; `library` is the fastest one, the others are `left_out` with reasons.
 
-    Without lanes `fault` says why nothing could be timed.
+    Without lanes `fault` says why nothing could be timed; `internal` if that is the judge's fault.
     """
 
     event: Literal["raced"] = "raced"
@@ -197,6 +197,7 @@ class Raced(Record):
     yours: Lane | None = None
     left_out: tuple[Text, ...] = ()
     fault: Text | None = None
+    internal: bool = False
 
 
 Event = Alive | CaseBegins | CaseEnds | CauseFound | WorkCounted | Phase | Measured | Raced

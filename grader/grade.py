@@ -30,7 +30,6 @@ from grader.findings import (
 )
 from grader.manifest import Problem, load_problem
 from grader.model import (
-    SEVERITY,
     CheckResult,
     ComponentResult,
     Environment,
@@ -42,9 +41,10 @@ from grader.model import (
     Verdict,
     WorkFigures,
 )
+from grader.next_step import next_step
 from grader.progress import Listener
 from grader.running.processes import GRACE_S, Children, Ending
-from grader.source import Source, read_source
+from grader.source import read_source
 from grader.testrun import Findings, TestRun
 
 _NO_GPU = "not measured: needs a CUDA GPU"
@@ -53,7 +53,6 @@ NOT_REACHED = "not run: interrupted"
 _UNSEEN_WITHOUT_A_GPU = (
     "passes as far as a CPU can see; a GPU also shows bf16 and what runs there alone"
 )
-_BROKEN = SEVERITY[: SEVERITY.index(Verdict.SKIPPED)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -420,7 +419,7 @@ class Grader:
             points=scoring.problem_points(components),
             components=components,
             checks=tuple(scored),
-            next_step=_next_step(
+            next_step=next_step(
                 problem,
                 source,
                 scored,
@@ -452,33 +451,3 @@ def _of_entry(problem: Problem, checks: Sequence[CheckResult]) -> ComponentResul
     """Return the correctness that work, speed and memory depend on: not that of the bridge."""
     own = [check for check in checks if not problem.check(check.id).bridge]
     return scoring.score_correctness(own, problem.points.correctness)[0]
-
-
-def _next_step(
-    problem: Problem,
-    source: Source,
-    checks: Sequence[CheckResult],
-    correctness: ComponentResult,
-    work: ComponentResult,
-) -> str:
-    """Say what the student does next: the step, where it is explained, the command."""
-    command = f"make grade P={problem.id}"
-    if source.verdict not in (None, Verdict.NOT_IMPLEMENTED):
-        return f"fix {problem.id}/{problem.file}, then {command}"
-    broken = next((c for c in checks if c.verdict in _BROKEN), None)
-    step = source.next_step
-    if step is None and broken is not None:
-        step = broken.step
-    if step is not None and step <= len(problem.steps):
-        title = problem.steps[step - 1].title
-        return f"{problem.id} step {step} ({title}), problems/{problem.id}/README.md; {command}"
-    if broken is not None:
-        return f"{problem.id}, {broken.id}: {broken.title}; {command}"
-    lost = work.points.earned < work.points.available
-    if scoring.is_complete(correctness) and lost and not scoring.is_wasteful(work):
-        return f"{problem.id} has right results, and its work could not be counted; {command}"
-    if scoring.is_complete(correctness) and scoring.is_wasteful(work):
-        return f"{problem.id} is correct and does more than it needs: {command} MAP=1"
-    if scoring.is_complete(correctness):
-        return f"{problem.id} is correct; what makes it fast is in docs/making-it-fast.md"
-    return command

@@ -7,28 +7,37 @@ Nothing in the file is worth a grade: a line that is damaged, or of a newer rele
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
-from grader.model import GradeRecord, Record, Text
+from grader.model import GradeRecord, ProblemResult, Record, Text
+from grader.render.message import causes
 from grader.whole_file import write_whole
 
 MOST_RUNS = 200
 _MOST_BYTES = 2**20
+_MOST_CAUSES = 20
+_Id = Annotated[str, Field(max_length=20)]
+_CauseId = Annotated[str, Field(max_length=60)]
 _Points = Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)]
 
 
 class Run(Record):
-    """One run: points earned and available of each problem that was graded, and when (UTC)."""
+    """One run: points earned and available of each problem that was graded, and when (UTC).
+
+    `causes` has the ids of what went wrong in a problem, without its prefix.
+    """
 
     schema_version: Literal[1] = 1
     time: Annotated[str, Field(max_length=40)]
     submission: Annotated[Text, Field(max_length=1000)]
-    points: Annotated[
-        dict[Annotated[str, Field(max_length=20)], tuple[_Points, _Points]], Field(max_length=50)
+    points: Annotated[dict[_Id, tuple[_Points, _Points]], Field(max_length=50)]
+    causes: Annotated[
+        dict[_Id, Annotated[tuple[_CauseId, ...], Field(max_length=_MOST_CAUSES)]],
+        Field(default_factory=dict, max_length=50),
     ]
 
 
@@ -38,7 +47,13 @@ def run_of(record: GradeRecord, now: datetime.datetime) -> Run:
         time=now.astimezone(datetime.UTC).strftime("%Y-%m-%d %H:%M"),
         submission=record.submission[:1000],
         points={p.id: (p.points.earned, p.points.available) for p in record.problems},
+        causes={p.id: found for p in record.problems if (found := _causes(p))},
     )
+
+
+def _causes(problem: ProblemResult) -> tuple[str, ...]:
+    ids = (cause.id.removeprefix(f"{problem.id.upper()}-")[:60] for cause in causes(problem))
+    return tuple(dict.fromkeys(ids))[:_MOST_CAUSES]
 
 
 def read(path: Path, submission: str) -> tuple[Run, ...]:
@@ -49,6 +64,19 @@ def read(path: Path, submission: str) -> tuple[Run, ...]:
     """
     runs = map(_run_in, _lines(path))
     return tuple(run for run in runs if run is not None and run.submission == submission)
+
+
+def named_last(path: Path, cause: str, among: Collection[str]) -> str | None:
+    """Return the problem, of some, that had a cause in the newest run; None if none ever had.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    for run in filter(None, map(_run_in, reversed(_lines(path)))):
+        for problem, found in run.causes.items():
+            if cause in found and problem in among:
+                return problem
+    return None
 
 
 def append(path: Path, run: Run) -> None:

@@ -398,7 +398,9 @@ def _result(
     for name in wrong:
         error = (got[name].double() - expected.truth[name]).norm()
         close &= bool(error <= _ROUNDED * expected.truth[name].norm())
-    return Result(wrong, any(bool(got[name].isnan().any()) for name in wrong), close)
+    nan = any(bool(got[name].isnan().any()) for name in wrong)
+    place = differences[0].place
+    return Result(wrong, nan, close, place[:3] if len(place) > 2 else None)
 
 
 def _are(names: list[str]) -> str:

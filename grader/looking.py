@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from grader.checks.walk import tile_map, walk_of
-from grader.following.program import Called, trimmed
+from grader.following.program import Called, trimmed, untold
 from grader.model import TileMap
 from grader.running.evidence import CallEvidence
 from grader.running.protocol import Reply, Status
@@ -55,8 +55,10 @@ def look_again(
         trial.casebook.add_seen((check.id, called.number - 1), sighting)
     walk = None
     if any(name in (*PRODUCTS, "lse") for name in result.wrong):  # no walk makes dsink_logits
-        product = result.wrong[0] if result.wrong[0] in PRODUCTS else "out"
-        walk = walk_of(called.problem.id, case, trace, product)
+        first = result.wrong[0]
+        product = first if first in PRODUCTS else "out"
+        near = result.place if first in (*PRODUCTS, "lse") else None
+        walk = walk_of(called.problem.id, case, trace, product, near)
     tiles = tile_map(walk) if walk is not None else None
     return Seen(tiles, _told(trial, called, evidence))
 
@@ -77,9 +79,14 @@ def _watched(
 
 
 def _told(trial: Trial, called: Called, evidence: CallEvidence) -> TraceRecord | None:
-    """Return what the program did that was followed, where that says what is wrong."""
+    """Return what the program did that was followed, and why that does not say what is wrong.
+
+    None where nothing is wrong with its results, or the call did not come back with any.
+    """
     if evidence.rounds is None:
         return None
     trial.followed = True
     told = called.told(evidence)
-    return trimmed(told.record) if told.is_known else None
+    if told.is_known:
+        return trimmed(told.record)
+    return trimmed(untold(told)) if told.why_not else None

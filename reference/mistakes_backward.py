@@ -210,7 +210,7 @@ BACKWARD_MISTAKES = (
     known(
         "DK-DV-DIAGONAL-EXCLUDED",
         WINDOW,
-        "dk and dv leave out each query's own key",
+        "dk and dv leave out each key's own query",
         "your dk and dv equal those of P recomputed with the mask key < query; dq is right",
         _MASK,
         lambda case: differentiate(case, visible_kv=case.window(last=-1)),
@@ -218,8 +218,8 @@ BACKWARD_MISTAKES = (
     known(
         "DK-DV-WINDOW-ONE-SMALLER",
         WINDOW,
-        "the window of dk and dv is one key too small",
-        "your dk and dv lack the oldest key in each query's window; dq is right",
+        "the window of dk and dv is one query too small",
+        "your dk and dv lack the last query whose window holds the key; dq is right",
         _MASK,
         lambda case: differentiate(case, visible_kv=_without_window_edge(case)),
     ),

@@ -920,6 +920,20 @@ FAULTS = (
         "hint",
     ),
     fault(
+        "explain shows commands of a problem that has no such cause",
+        "desk/explain_command.py",
+        "    if problem in among:\n",
+        "    if problem is not None:\n",
+        "errors",
+    ),
+    fault(
+        "explain forgets which problem failed last",
+        "history.py",
+        "        for problem, found in run.causes.items():\n",
+        "        for problem, found in ():\n",
+        "errors",
+    ),
+    fault(
         "explain reads any file",
         "desk/explain_command.py",
         "    if name in known:\n",
@@ -937,8 +951,8 @@ FAULTS = (
     fault(
         "a program is told of though it is not known where it goes wrong",
         "following/program.py",
-        "is_known=wrong and failure is None and end.is_known",
-        "is_known=True",
+        "Told(record, told and end.is_known, ",
+        "Told(record, True, ",
         "told_trace",
     ),
     fault(
@@ -947,6 +961,71 @@ FAULTS = (
         "at_an_end = tile in (rounds[0], rounds[-1])",
         "at_an_end = tile is rounds[0]",
         "told_trace",
+    ),
+    fault(
+        "nobody says why a program tells nothing",
+        "looking.py",
+        "trimmed(untold(told)) if told.why_not else None",
+        "None",
+        "told_trace",
+    ),
+    # -- the words of a report -----------------------------------------------------------------
+    fault(
+        "the next step is the command that was just run",
+        "next_step.py",
+        'return f"make explain ID={broken.diagnosis.id}"',
+        'return f"make grade P={problem.id}"',
+        "render_terminal",
+    ),
+    fault(
+        "after full marks there is no next problem",
+        "render/score.py",
+        "    return _problem_after(problems[-1].id) if problems else None\n",
+        "    return None\n",
+        "render_terminal",
+    ),
+    fault(
+        "bonus problems alone have 0 of 0 required points",
+        "render/score.py",
+        " for label, part in parts.items() if part.possible]",
+        " for label, part in parts.items()]",
+        "render_terminal",
+    ),
+    fault(
+        "dk and dv are told of as if they were sums over keys",
+        "checks/walk.py",
+        '        return self.product in ("dk", "dv")\n',
+        "        return False\n",
+        "tiles",
+        "sightings",
+    ),
+    fault(
+        "an example is of another row than the numbers",
+        "sightings/look.py",
+        "near = result.place if name == names[0] else None",
+        "near = None",
+        "sightings",
+    ),
+    fault(
+        "the other lanes of a heat have no time",
+        "desk/racing.py",
+        'f"{ms:.3g} ms in a heat, " if ms > 0 else ""',
+        '""',
+        "race",
+    ),
+    fault(
+        "a race that the judge lost is the machine's fault",
+        "desk/race_command.py",
+        "    if raced.internal:\n",
+        "    if False:\n",
+        "race",
+    ),
+    fault(
+        "the report's roof of a T4 is not that of a race",
+        "render/html/roofline.py",
+        "    dots, bytes_per_s = known\n",
+        "    dots, bytes_per_s = known[0] / 32, known[1]\n",
+        "render_html",
     ),
     # -- the student's desk ----------------------------------------------------------------------
     fault(

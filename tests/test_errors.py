@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from grader import cli
+from grader import cli, history
 from grader.desk import explain_command
 from grader.desk.explain_command import FOLDER, INDEX, ExplainError, look_up, page_ids
 from grader.manifest import ROOT, load_problem, problem_ids
@@ -57,7 +57,10 @@ def test_a_page_has_its_sections(id):
     why = cause(id).why
     assert len(why) >= 60 and why.endswith((".", "?")) and len(why.split()) <= 80
     assert (cause(id).wrong is None) == (cause(id).right is None)
-    assert re.search("^    make grade P=p0", text, re.M)
+    shared = len(cause(id).problems) > 1
+    assert re.findall(r"^    make grade P=(\w+) X=1$", text, re.M) == [
+        "pNN" if shared else cause(id).problems[0]
+    ]
 
 
 @each_page
@@ -139,6 +142,7 @@ def test_the_id_of_a_check_leads_to_the_page_on_checks():
         ("P06-WINDOW-SHFTED", "WINDOW-SHIFTED"),
         ("DIAGNAL-EXCLUDED", "DIAGONAL-EXCLUDED"),
         ("SCALE", "SCALE-MISSING"),
+        ("P04-RAGED", "P04-RAGGED"),
     ],
 )
 def test_near_misses_are_suggested(asked, like):
@@ -153,6 +157,48 @@ def test_what_is_no_id_is_refused_in_one_line(asked):
     with pytest.raises(ExplainError) as refused:
         look_up(asked)
     assert len(str(refused.value)) < 300 and "\x1b" not in str(refused.value)
+
+
+def test_the_commands_are_those_of_the_problem_that_was_asked_for():
+    def commands(asked, **more):
+        page = render(look_up(asked, **more))
+        return re.findall(r"^ +(?:pytest|make) .*?(p\w\w)\b", page, re.M)
+
+    assert commands("P06-CAUSAL-IGNORED") == ["p06", "p06"]
+    assert commands("CAUSAL-IGNORED", problems=("p07",)) == ["p07", "p07"]
+    assert commands("CAUSAL-IGNORED")[-2:] == ["p09", "pNN"]
+    assert commands("CAUSAL-IGNORED", problems=("p02",))[-1] == "pNN"  # not there
+    assert commands("P02-CAUSAL-IGNORED")[-1] == "pNN"
+    assert commands("P04-TIMEOUT") == ["p04"] and commands("TIMEOUT") == ["pNN"]
+    told = "pNN stands for the problem; with P=p04 the commands name it."
+    assert told in render(look_up("TIMEOUT")).replace("`", "")
+    assert "pNN" not in render(look_up("P04-TIMEOUT")) + render(look_up("WEIGHTS-IGNORED"))
+    assert commands("P04-RAGGED") == ["p04", "p04"]
+    assert set(commands("WEIGHTS-IGNORED")) == {"p02"}
+
+
+def test_without_a_problem_it_is_that_of_the_last_failure(tmp_path):
+    runs = tmp_path / "history.jsonl"
+
+    def problem(asked):
+        return look_up(asked, runs=runs).problem
+
+    def graded(**causes):
+        points = {id: (0.0, 1.0) for id in causes}
+        run = history.Run(time="now", submission="s", points=points, causes=causes)
+        history.append(runs, run)
+
+    assert problem("CAUSAL-IGNORED") is None
+    graded(p05=("CAUSAL-IGNORED", "TIMEOUT"), p06=("WINDOW-SHIFTED",))
+    graded(p01=("ZEROS",), p04=("CAUSAL-IGNORED",))
+    graded(p04=())
+    assert (problem("CAUSAL-IGNORED"), problem("TIMEOUT")) == ("p04", "p05")
+    assert (problem("P07-CAUSAL-IGNORED"), problem("WINDOW-IGNORED")) == ("p07", None)
+    runs.write_bytes(b"\xff\n")
+    assert problem("ZEROS") is None
+    runs.unlink()
+    runs.mkdir()
+    assert problem("ZEROS") is None  # it cannot be read
 
 
 def test_without_pages_the_message_says_so(tmp_path):
@@ -192,6 +238,8 @@ def test_the_command(run):
     assert run("P02")[1] == out
     code, out, err = run("P01-NOPE")
     assert (code, out) == (2, "") and err.startswith("grader: ID: got 'P01-NOPE'")
+    code, out, err = run("P06-WINDOW-SHIFTET")
+    assert (code, out) == (2, "") and "; like it are WINDOW-SHIFTED" in err
     assert run("--only", "p77")[0] == 2
 
 

@@ -12,6 +12,9 @@ import pytest
 from grader.checks.performance import SLACK_BYTES
 from grader.manifest import PROBLEMS, ROOT, load_problem, problem_ids
 from grader.options import parser_of
+from tests.forked import forked_workers
+from tests.harness import judge, model_answer
+from tests.mutants import p06
 from tests.steps import handout, words
 
 SECTIONS = (
@@ -137,6 +140,25 @@ def test_steps_are_those_of_problem_toml(problem):
             assert int(said) == step.lines, step.title
     for said in re.findall(r"[Aa]bout (\d+) lines in all", parts[0]):
         assert int(said) == sum(step.lines for step in problem.steps)
+
+
+@pytest.mark.parametrize(
+    ("problem_id", "check", "old", "new"),
+    [
+        ("p06", "window", p06.FIRST, f"{p06.FIRST} + BLOCK_N"),
+        ("p06", "window", p06.FULL, "full_start = 0"),
+        ("p08", "plain", "begin = key_start\n", "begin = key_start + BLOCK_M\n"),
+    ],
+)
+def test_a_step_for_work_can_cost_correctness(problem_id, check, old, new):
+    problem = load_problem(problem_id)
+    last = sections(problem)["Steps"].rpartition("### Step ")[2]
+    assert "Earns: the points for work" in last
+    assert "costs correctness." in " ".join(last.split())
+    answer = model_answer(problem_id)
+    assert answer.count(old) == 1
+    with forked_workers():
+        assert judge(answer.replace(old, new), problem, checks=(check,)).wrong
 
 
 @each_problem

@@ -24,6 +24,12 @@ def test_a_run_has_the_points_of_its_record(name):
     )
 
 
+def test_a_run_has_the_causes_of_what_failed():
+    assert run_of(record("a known mistake"), NOON).causes == {"p02": ("WEIGHTS-IGNORED",)}
+    assert run_of(record("full marks on the CPU"), NOON).causes == {}
+    assert run_of(record("an exception with output"), NOON).causes == {"p02": ("ERROR",)}
+
+
 def test_times_are_those_of_greenwich():
     zone = datetime.timezone(datetime.timedelta(hours=2))
     assert run_of(record("nothing"), NOON.astimezone(zone)).time == "2026-11-23 12:00"

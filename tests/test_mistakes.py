@@ -29,7 +29,7 @@ EVERY = 4
 TILE = 32  # of the mistakes that depend on a tile size
 MOST_SCORES = 2**23  # cases with more (whole batches of heads, for a GPU) are left out
 
-_ROW = re.compile(r"^\| ([A-Z0-9-]+)(, \*core\*)? \| (\d+) % \| ", re.MULTILINE)
+_ROW = re.compile(r"^\| \[([A-Z0-9-]+)\]\(.*?\)(, \*core\*)? \| (\d+) % \| ", re.MULTILINE)
 # Mistakes in what every case rests on: products, sum, scale, division, and what a query may see in
 # a causal problem. They may cost everything.
 CORE = {
@@ -149,7 +149,8 @@ def rows(problem: Problem, every: int = 1) -> list[str]:
         shown = f"all but {' and '.join(sorted(unmoved))}" if everything else ", ".join(failed)
         core = ", *core*" if id in CORE and held.get("plain", 1.0) < 1.0 else ""
         kept = f"{100 * points_kept(problem, held):.0f} %"
-        lines.append(f"| {id}{core} | {kept} | {shown or 'nothing on these sizes'} |")
+        link = f"[{id}](errors/{id}.md)"
+        lines.append(f"| {link}{core} | {kept} | {shown or 'nothing on these sizes'} |")
     return lines
 
 
@@ -181,6 +182,14 @@ def test_the_page_is_up_to_date(problem_id: str) -> None:
     assert [row[0] for row in _ROW.findall(found)] == list(variants(problem))
     wanted = rows(problem, EVERY)
     assert [line for line in found.splitlines() if line in wanted] == wanted
+
+
+def test_each_mistake_leads_to_its_page() -> None:
+    links = re.findall(r"^\| \[(.+?)\]\((.+?)\)", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(links) == sum(len(variants(problem)) for problem in map(load_problem, problem_ids()))
+    for id, target in links:
+        page = (PAGE.parent / target).read_text(encoding="utf-8")
+        assert f"# {id}: " in page
 
 
 @pytest.mark.parametrize("problem_id", problem_ids())

@@ -1,6 +1,8 @@
 """`make race`: what is timed, what it prints, and what it says where nothing can be timed."""
 
+import dataclasses
 import itertools
+import re
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ from grader.findings import Lane, MeasureRequest, Phase, Raced, SourceFile, writ
 from grader.manifest import BenchmarkTable, load_problem
 from grader.model import Chip
 from grader.render.race import render
+from grader.running.sandbox import Sandbox
 from reference import library
 from tests.forked import forked_workers
 from tests.harness import model_answer
@@ -56,6 +59,23 @@ def test_all_are_timed_in_turns(monkeypatch):
         "SDPA, cuDNN",
         "SDPA, memory-efficient",
     ]
+
+
+def test_the_others_of_a_heat_have_their_times(monkeypatch):
+    monkeypatch.setattr(racing, "_ATTENTION", {"flash": "first", "naive": "second"})
+    monkeypatch.setattr(library, "naive", None, raising=False)
+    entrants = racing._Race._entrants
+
+    def twice(self, timed):  # the same kernel, once in a case that takes longer
+        for entry, runner in entrants(self, timed):
+            runner.timed = dataclasses.replace(runner.timed, entry="flash")
+            yield entry, runner
+
+    monkeypatch.setattr(racing._Race, "_entrants", twice)
+    _, found = raced(monkeypatch, model_answer("p01"))
+    (told,) = found.left_out
+    loser, winner = ("first", "second") if found.library.name == "second" else ("second", "first")
+    assert re.fullmatch(rf"{loser}: [0-9.e-]+ ms in a heat, slower than {winner}", told)
 
 
 @pytest.mark.parametrize(
@@ -170,13 +190,44 @@ def test_the_command_shows_the_table(run):
     assert code == 1 and "your answer: not timed: wrong" in out
 
 
+def test_what_is_the_judges_fault_ends_with_3(run):
+    died = Raced(problem="p04", fault="naive PyTorch failed: x", internal=True)
+    for events, told in (((), "ended early: Killed"), ((died,), "naive PyTorch failed: x")):
+        code, out, err = run("--only", "p04", events=events)
+        assert (code, out) == (3, "")
+        assert err.startswith("grader: fault of the judge: race: p04 was not timed: ")
+        assert told in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["naive.py", "library.py"])
+def test_a_worker_of_the_judge_that_dies_is_the_judges_fault(monkeypatch, name):
+    worker = racing._worker
+
+    def dead(file, device):
+        found = worker(file, device)
+        if file == name:
+            data = b"import os\nos._exit(7)\n"
+            found.close()
+            found = Sandbox(data, file, "attention", device=device, interpret=False, threads=1)
+        return found
+
+    monkeypatch.setattr(racing, "_worker", dead)
+    _, found = raced(monkeypatch, model_answer("p01"))
+    assert found.internal and found.naive is None and found.fault
+
+
+def test_an_answer_whose_worker_dies_is_no_fault_of_the_judge(monkeypatch):
+    tail = "def flash_attention(q, k, v, **o):\n    import os\n    os._exit(7)\n"
+    _, found = raced(monkeypatch, model_answer("p01") + "\n" + tail)
+    assert not found.internal and found.yours.reason and found.naive.ms
+
+
 def test_what_cannot_be_is_said_in_one_sentence(run):
     code, out, err = run("--only", "p04", environment=CPU)
     assert (code, out) == (4, "") and "race: got no CUDA GPU, expected one" in err
     assert "docs/where-to-work.md" in err and err.count("\n") == 1
-    for events, told in (((), "ended early: Killed"), ((Raced(problem="p04", fault="x"),), ": x")):
-        code, out, err = run("--only", "p04", events=events)
-        assert (code, out) == (4, "") and told in err
+    code, out, err = run("--only", "p04", events=(Raced(problem="p04", fault="x"),))
+    assert (code, out) == (4, "") and "p04 cannot be timed here: x" in err
     for options, told in itertools.zip_longest(
         ((), ("--only", "p03,p04"), ("--only", "p99")),
         ("got nothing, expected one problem", "got p03, p04, expected one", "got p99"),

@@ -91,7 +91,7 @@ def test_sample_messages_are_those_of_the_judge():
     share = p05.check("groups").weight / sum(check.weight for check in p05.checks)
     assert f"costs the check of groups, {100 * share:g} % of the points for correctness" in text
     first = load_problem("p01").steps[0].title
-    assert f"next: p01 step 1 ({first}), problems/p01/README.md; make grade P=p01" in text
+    assert f"next: p01 step 1 ({first}), problems/p01/README.md; make hint P=p01" in text
 
 
 @pytest.mark.parametrize("path", ["README.md", "docs/grading.md", "docs/ci.md"])

@@ -50,6 +50,14 @@ def test_nothing_changes_when_nothing_has(stage):
     assert (stage / ledger.NAME).stat().st_mtime_ns == when
 
 
+def test_the_page_of_a_cause_tests_the_problems_that_are_there(stage, whole):
+    def tested(folder):
+        text = (folder / "docs" / "errors" / "SCALE-OPTION-IGNORED.md").read_text("utf-8")
+        return re.findall(r"^    pytest problems/(p\d\d) ", text, re.MULTILINE)
+
+    assert tested(stage) == ["p01"] and len(tested(whole)) > 5
+
+
 def test_more_problems_are_added(tmp_path, whole):
     assert "30 points" in made(tmp_path / "c", "--problems", "1 2")
     out = made(tmp_path / "c", "--problems", "p03")

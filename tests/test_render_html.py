@@ -10,7 +10,8 @@ import pytest
 from docs.pictures.palette import PALETTE
 from grader import history
 from grader.calibration.implied import RECORDED_CHIP
-from grader.manifest import ROOT
+from grader.desk.roofline import roof
+from grader.manifest import ROOT, load_problem
 from grader.model import ErrorMap, GradeRecord, TileMap, Verdict
 from grader.render.html import charts, grids, source
 from grader.render.html.page import render
@@ -253,7 +254,7 @@ def test_a_map_of_tiles_covers_each_tile_once_and_counts_them():
     assert {layer.letter: layer.count for layer in grid.layers} == {
         "#": 3, "/": 1, ".": 2, "x": 1, "!": 1, "2": 1, "o": 1,
     }  # fmt: skip
-    assert "1 keys missed" in grid.summary and "batch 1 head 2 for dk" in grid.title
+    assert "1 queries missed" in grid.summary and "batch 1 head 2 for dk" in grid.title
     assert [label.text for label in grid.letters] == ["x", "!", "2", "o"]
     assert '"note": "the program of these keys, line 71"' in grid.data
     assert "x ! 2 o" in grid.text
@@ -378,7 +379,19 @@ def test_the_roofline_has_the_answers_with_dots_and_none_is_above_it():
     assert "Roofline of this GPU" in Page(render(on_an_h200())).text
 
 
-@pytest.mark.parametrize("update", [{"chip": None}, {"capability": None}])
+def test_the_roof_is_that_of_a_race():
+    t4 = {"capability": (7, 5), "device_name": "Tesla T4"}
+    graded = on_an_h200(**t4)
+    made = roofline(graded)
+    for row in made.rows:
+        problem = load_problem(row[0])
+        figures = next(p for p in graded.problems if p.id == row[0]).components["speed"].figures
+        case = next(c for c in problem.benchmarks_on("cuda") if str(c) == figures.shape)
+        share = 100 * roof(problem, case, graded.environment).ms / figures.median_ms
+        assert row[3] == f"{share:.2g} %"
+
+
+@pytest.mark.parametrize("update", [{"chip": None}, {"capability": None}, {"capability": (6, 0)}])
 def test_without_the_rates_of_the_gpu_there_is_no_roofline(update):
     assert roofline(on_an_h200(**update)) is None
     assert roofline(record("mixed")) is None

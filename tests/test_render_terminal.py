@@ -15,11 +15,13 @@ from rich.cells import cell_len
 
 from grader import scoring
 from grader.findings import Evidence
-from grader.manifest import load_problem
+from grader.manifest import ROOT, load_problem, problem_ids
 from grader.model import (
     Amount,
+    Compilation,
     ComponentResult,
     Diagnosis,
+    KernelReport,
     MemoryFigures,
     Message,
     Points,
@@ -28,9 +30,12 @@ from grader.model import (
     Verdict,
     WorkFigures,
 )
+from grader.next_step import next_step
+from grader.render import gradescope, markdown
+from grader.render.html import page
 from grader.render.message import causes
 from grader.render.terminal import render
-from grader.source import step_regions
+from grader.source import read_source, step_regions
 from tests.harness import model_answer
 from tests.records import H200, graded, small
 from tests.tracing import evil
@@ -324,6 +329,86 @@ def test_the_step_is_that_of_the_line_where_there_is_one(records):
         records("an exception in a kernel")
     )
     assert problem.next_step.startswith("p02 step 5 (addresses from strides)")
+
+
+def test_the_next_step_is_not_the_command_that_was_just_run(records):
+    for name in set(ANSWERS) - {"a fault of the judge"}:
+        lines = render(records(name)).splitlines()
+        start = next(n for n, line in enumerate(lines) if line.startswith("next: "))
+        following = " ".join(lines[start:-1])
+        assert "make grade" not in following or following.endswith("make grade P=p04 MAP=1"), name
+
+
+def test_after_the_last_problem_that_is_done_comes_the_next_one(records):
+    done = records("full marks on the CPU")
+    assert "\nnext: p04, Causal attention: problems/p04/README.md\n" in render(done)
+    (first, second) = done.problems
+    last = second.model_copy(update={"id": "p09"})
+    assert "next: " not in render(with_problems(done, first, last))
+    strange = second.model_copy(update={"id": HOSTILE})
+    assert "next: " not in render(with_problems(done, first, strange))
+    assert "next: p03, " in render(with_problems(done, first))
+
+
+def test_the_command_of_the_next_step_stays_whole(records):
+    for width in (72, 80, 90):
+        report = render(records("a known mistake"), width=width)
+        assert "\n      make explain ID=P02-WEIGHTS-IGNORED\n" in report
+
+
+def test_a_case_that_was_followed_is_followed_again(records):
+    record = records("a walk as it is due")
+    (problem,) = record.problems
+    checks = [c.model_copy(update={"diagnosis": None}) for c in problem.checks]
+    source = read_source(load_problem("p04"), ROOT / "solutions")
+    parts = problem.components
+    given = (load_problem("p04"), source, checks, parts["correctness"], parts["work"])
+    assert next_step(*given).endswith("make trace P=p04 CASE=plain:1 SEED=5eed PROGRAM=0,0,0")
+
+
+def test_errors_come_before_figures(records):
+    fault = render(records("a fault of the judge"))
+    assert fault.index("internal[P03") < fault.index("\nmeasured ")
+    kernel = KernelReport(kernel="_attention_kernel", line=3, registers=40)
+    (problem,) = records("tiles visited twice").problems
+    check = problem.checks[-1].model_copy(
+        update={"kernels": (Compilation(kernel=kernel, capability=80),)}
+    )
+    problem = problem.model_copy(update={"checks": (*problem.checks[:-1], check)})
+    report = render(with_problems(records("tiles visited twice"), problem))
+    assert report.index("error[P04") < report.index("\ncompiled ") < report.index("\nnext: ")
+
+
+@pytest.mark.parametrize("verdict", [Verdict.FAIL, Verdict.NOT_IMPLEMENTED])
+def test_titles_are_whole(records, verdict):
+    record = records("full marks on the CPU")
+    real = [load_problem(id) for id in problem_ids()]
+    shown = [
+        record.problems[1].model_copy(
+            update={"id": p.id, "title": p.title, "bonus": p.bonus, "verdict": verdict}
+        )
+        for p in real
+    ]
+    report = render(with_problems(record, *shown))
+    table = report[report.index("problem ") : report.index("\n-  ")].splitlines()
+    column = [line[: table[0].index("verdict")] for line in table]
+    told = " ".join(" ".join(column).split())
+    for problem in real:
+        assert f"{problem.id} {problem.title} " in f"{told} "
+
+
+def test_bonus_problems_alone_have_no_required_points(records):
+    record = records("full marks on the CPU")
+    bonus = record.problems[1].model_copy(update={"id": "p08", "bonus": True})
+    alone = with_problems(record, bonus)
+    for text in (
+        render(alone),
+        markdown.render(alone),
+        gradescope.render(alone),
+        page.render(alone),
+    ):
+        assert "required 0" not in text and "bonus 14 / 14" in text
+    assert "required 0 / 0" in markdown.render(with_problems(record))  # nothing was graded
 
 
 def test_one_mistake_is_one_report(records):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -19,7 +21,7 @@ from grader.sightings.sighting import Result
 from grader.source import Source
 from reference import mistakes_for
 from tests.forked import forked_workers
-from tests.harness import SEED, judge, whole_answer
+from tests.harness import SEED, judge, model_answer, whole_answer
 from tests.trials import right_answers
 
 TRITON = [id for id in problem_ids() if load_problem(id).uses_triton]
@@ -139,6 +141,44 @@ def test_programs_that_store_over_each_other_are_named_with_the_line(name: str) 
     assert cause.line == line and words in cause.diagnosis.note
     # Those too that look like a known mistake: the last head of a group, or the last batch.
     assert {check for check, _ in cause.cases} == {check for check, _ in judged.wrong}
+
+
+LATE = ("        begin = key_start\n", "        begin = key_start + BLOCK_M\n")
+MASK = "keys[:, None] <= queries[None, :], log2_p_t"
+TILES_OF_DK = "        dk, dv = _dkdv_tiles(\n"
+FIRST_TILE = (
+    "        dk, dv = _dkdv_tiles(dk, dv, k, v, head_q_ptr, head_dout_ptr, head_lse_ptr,"
+    " head_delta_ptr, q_strides[2], dout_strides[2], keys, begin, begin + BLOCK_M, seqlen,"
+    " scale_log2, HEAD_DIM, BLOCK_M, DESCRIPTORS)\n"
+)
+OVER_QUERIES = {
+    "KEYS-NEVER-VISITED": (LATE, r"key \d+ never took queries .* of query head 0$"),
+    "KEYS-AFTER-THE-QUERY": (
+        (MASK, "keys[:, None] <= queries[None, :] + 3, log2_p_t"),
+        r"key \d+ took quer.* of query head 0, which do not see it$",
+    ),
+    "FOLDED-IN-TWICE": (
+        (TILES_OF_DK, FIRST_TILE + TILES_OF_DK),
+        r"key \d+ took queries .* of query head 0 twice; \d+ keys in all$",
+    ),
+    "MASK-TRANSPOSED": ((MASK, MASK.replace("<=", ">=")), r"key \d+ never took queries .*"),
+}
+
+
+@pytest.mark.parametrize("id", OVER_QUERIES)
+def test_the_walk_of_dk_is_over_queries(id: str) -> None:
+    (old, new), words = OVER_QUERIES[id]
+    source = model_answer("p08")
+    assert source.count(old) == 1
+    judged = judge(source.replace(old, new), load_problem("p08"), checks=("plain",))
+    assert judged.named == {id}
+    (cause,) = judged.findings.causes
+    assert re.match(f"seen: {words}", cause.diagnosis.note)
+    assert "visible keys" not in f"{cause.diagnosis.title} {cause.diagnosis.help}"
+    # One message speaks of one example: that of the element that is furthest off.
+    finding = judged.wrong[cause.cases[0]]
+    key = re.match(r"dk\[0, 0, (\d+), ", finding.message.worst)[1]
+    assert f"key {key} " in cause.diagnosis.note
 
 
 def test_atomic_sums_of_the_sink_logits_are_right() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from grader.checks.walk import Walk, tile_map
 from grader.model import Message, TileMap
+from grader.render.message import walk_as_due
 from grader.render.terminal import MIN_WIDTH
 from grader.render.tiles import is_as_due, tile_lines
 
@@ -32,6 +33,58 @@ def changed(name, where, value=True):
     found = walk()
     getattr(found, name)[0, 0][where] = value
     return tile_map(found)
+
+
+class Group:
+    """In place of a trace of four query heads and two kv heads."""
+
+    class shape:
+        num_q_heads, num_kv_heads = 4, 2
+
+
+def wrong_in(*places, **given):
+    """A walk that missed some pairs: batch, head, query, key."""
+    found = dataclasses.replace(walk(heads=(2, 4)), trace=Group, **given)
+    for place in places:
+        found.taken[place] = False
+    return found
+
+
+def test_the_map_and_the_example_are_of_the_head_that_the_message_speaks_of():
+    places = (0, 1, 3, 2), (0, 1, 9, 4), (1, 3, 5, 1), (1, 3, 5, 4), (1, 2, 8, 4), (1, 2, 9, 5)
+    most = (1, 3, 7, 0), (1, 3, 8, 0)
+    found = wrong_in(*places, *most)
+    assert (tile_map(found).batch, tile_map(found).head) == (1, 3)  # where most went wrong
+    assert found.example(found.missing) == (1, 3, 5, 1)
+    near = wrong_in(*places, *most, near=(0, 1, 9))
+    assert (tile_map(near).batch, tile_map(near).head) == (0, 1)
+    assert near.example(near.missing) == (0, 1, 9, 4)
+    assert wrong_in(*places, near=(0, 1, 5)).example(found.missing & ~most_of(found)) == (
+        0,
+        1,
+        3,
+        2,
+    )
+    right = wrong_in(*places, *most, near=(0, 0, 9))
+    assert right.shown_head == (1, 3)  # what is wrong there is of another walk
+
+
+def most_of(found):
+    """The pairs of the head in which most went wrong."""
+    pairs = np.zeros_like(found.missing)
+    pairs[1, 3] = True
+    return pairs
+
+
+def test_a_key_of_dk_is_one_of_the_heads_of_its_group():
+    places = (0, 1, 9, 4), (1, 3, 5, 1), (1, 3, 8, 4), (1, 2, 8, 4)
+    found = wrong_in(*places, near=(1, 1, 4), product="dk")
+    assert found.shown_head == (1, 3) and found.example(found.missing) == (1, 3, 8, 4)
+    found = wrong_in(*places, near=(0, 0, 2), product="dv")
+    assert found.example(found.missing) == (0, 1, 9, 4)
+    elsewhere = np.zeros_like(found.missing)
+    elsewhere[1, 0, 2, 1] = True
+    assert found.example(elsewhere) == (1, 0, 2, 1)
 
 
 def test_a_causal_walk_is_whole_below_the_diagonal_and_masked_on_it():
@@ -149,3 +202,15 @@ def test_a_map_without_a_tile_that_is_due_has_no_legend():
 def test_a_map_travels_in_a_message():
     message = Message(headline="out is wrong", tiles=tile_map(walk()))
     assert Message.model_validate_json(message.model_dump_json()) == message
+
+
+def test_in_dk_and_dv_it_is_queries_that_are_missed():
+    found = wrong_in((0, 0, 5, 1))
+    for product, words in (
+        ("dk", "queries missed"),
+        ("dv", "queries missed"),
+        ("dq", "keys missed"),
+    ):
+        tiles = tile_map(dataclasses.replace(found, product=product))
+        assert f"x {words}" in "\n".join(tile_lines(tiles))
+        assert ("every visible key took" in walk_as_due(tiles)) is (product == "dq")

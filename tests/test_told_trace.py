@@ -34,8 +34,9 @@ from tests.forked import forked_workers
 from tests.harness import SEED, judge, model_answer, whole_answer
 from tests.mutants import MUTANTS
 from tests.mutants.forward import SUM
+from tests.test_trace_kernels import with_other_names
 from tests.tracing import evil, record, trace
-from tests.trials import NoNames
+from tests.trials import NoNames, right_answers
 
 UNSCALED_SUM = model_answer("p03").replace(SUM, "running_sum = running_sum + tl.sum(p, 1)")
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -93,6 +94,29 @@ def test_a_later_check_tells_where_the_first_had_no_program():
     told = traces(messages("p03", wrong, "plain", "unequal"))
     assert ("plain", 0) not in told
     assert [check for check, _ in told] == ["unequal"]
+
+
+UNTOLD = {
+    "the kernel walks over keys more than once": (
+        lambda: right_answers("unusual")["p03-three_passes"][1],
+        ("total += tl.sum(tl.exp(", "total += 1.5 * tl.sum(tl.exp("),
+    ),
+    "the judge does not know which variable is the running": (
+        lambda: with_other_names(model_answer("p03")),
+        ("bb = bb * rescale + tl.sum(p, 1)", "bb = bb * 0.9 + tl.sum(p, 1) * 1.3 + 0.7"),
+    ),
+}
+
+
+@pytest.mark.parametrize("reason", UNTOLD)
+def test_what_cannot_be_told_has_a_reason(reason):
+    source, (old, new) = UNTOLD[reason]
+    assert source().count(old) == 1
+    found = messages("p03", source().replace(old, new), "plain")
+    (told,) = traces(found).values()
+    assert told.parting is None and told.program is not None
+    begins = f"queries {told.program.queries} of head 0: where it goes wrong is not known, for "
+    assert state(told).startswith(begins + reason)
 
 
 @pytest.mark.parametrize("problem_id", ["p03", "p06"])
@@ -378,7 +402,11 @@ def test_a_kernel_that_removes_the_tracer_is_told_nothing_false(stop):
     assert ast.parse(source) and "import sys" in source
     found = messages("p03", source, "plain", policy=False)
     assert found["plain", 0].first is not None
-    assert {record.parting.number for record in traces(found).values()} <= {2}
+    (told,) = traces(found).values()
+    if told.parting is None:
+        assert "not known, for the end of a round of the loop was not seen" in told.conclusion
+    else:
+        assert told.parting.number == 2
 
 
 def forged(shape, generator):
@@ -443,3 +471,16 @@ def test_a_forged_block_stops_neither_the_judge_nor_its_messages(called, seed):
     (cause,) = causes(problem_with(few))
     assert not any(CONTROL.search(line) for line in message_lines("p06", cause, 80))
     trace_view(few, ())
+
+
+def test_one_message_speaks_of_one_query():
+    source = model_answer("p04")
+    mask = "keys[None, :] <= queries[:, None]"
+    assert source.count(mask) == 1
+    judged = judge(source.replace(mask, f"{mask} + 3"), load_problem("p04"), checks=("plain",))
+    (cause,) = judged.findings.causes
+    assert cause.diagnosis.id == "P04-KEYS-AFTER-THE-QUERY"
+    message = judged.wrong["plain", 0].message
+    query = re.match(r"out\[0, 0, (\d+), ", message.worst)[1]
+    assert f"query {query} of head 0 took " in cause.diagnosis.note
+    assert f"such as query {query} and key " in state(message.trace)

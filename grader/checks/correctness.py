@@ -62,7 +62,10 @@ class Expected:
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """One output that is outside its tolerance; `margin` is error / allowed, at its worst."""
+    """One output that is outside its tolerance; `margin` is error / allowed, at its worst.
+
+    `place` is the index of the worst element.
+    """
 
     name: str
     margin: float
@@ -71,6 +74,7 @@ class Difference:
     extent: str
     wrong: torch.Tensor
     errors: ErrorMap | None
+    place: tuple[int, ...]
 
 
 def expect(problem: Problem, case: Case, inputs: Inputs, names: tuple[str, ...]) -> Expected:
@@ -203,6 +207,7 @@ def _difference(name: str, got: torch.Tensor, expected: Expected) -> Difference 
         extent=_extent(name, got, wrong),
         wrong=wrong,
         errors=_error_map(name, by_element, worst),
+        place=worst,
     )
 
 

@@ -26,7 +26,7 @@ class Walk:
     `masks`, `masked_at`, `taken_at` and `again_at` are as in `Trace`; `due` is (query, key). `tile`
     is the size of the kernel's tiles, queries by keys; `scores_line` and `product_line` are where
     it multiplies, `loop_line` is the loop around that, `mask_line` where scores are masked, 0 if
-    nowhere.
+    nowhere. `near` is batch, head and row of the result that a message speaks of, if of one.
     """
 
     product: str
@@ -44,6 +44,52 @@ class Walk:
     product_line: int
     loop_line: int
     mask_line: int
+    near: tuple[int, int, int] | None = None
+
+    @property
+    def over_queries(self) -> bool:
+        """Whether a row of the result is that of a key, and the sum is over the queries."""
+        return self.product in ("dk", "dv")
+
+    @property
+    def shown_head(self) -> tuple[int, int]:
+        """Batch and q head of which a message tells.
+
+        Where it went wrong the one that it speaks of, else the one in which most went wrong.
+        """
+        wrong = (self.missing | self.extra | self.twice).sum(axis=(2, 3))
+        if self.near is not None:
+            batch, head, _ = self.near
+            group = self._group
+            there = wrong[batch, head * group : (head + 1) * group]
+            if there.any():
+                return batch, head * group + int(there.argmax())
+        batch, head = np.unravel_index(int(wrong.argmax()), wrong.shape)
+        return int(batch), int(head)
+
+    @property
+    def _group(self) -> int:
+        """How many q heads a head of the result sums over."""
+        shape = self.trace.shape
+        return shape.num_q_heads // shape.num_kv_heads if self.over_queries else 1
+
+    def example(self, pairs: np.ndarray) -> tuple[int, int, int, int]:
+        """Return batch, q head, query and key of one of some pairs.
+
+        It is of the row that a message speaks of, or of its head, if there is one.
+        """
+        batch, head = self.shown_head
+        here = pairs[batch, head]
+        if not here.any():
+            return tuple(int(i) for i in np.argwhere(pairs)[0])
+        if self.near is not None:
+            row, axis = self.near[2], 1 if self.over_queries else 0
+            others = np.flatnonzero(here.take(row, axis))
+            if others.size:
+                pair = (row, int(others[0]))
+                return batch, head, *(pair[::-1] if self.over_queries else pair)
+        query, key = (int(i) for i in np.argwhere(here)[0])
+        return batch, head, query, key
 
     @property
     def missing(self) -> np.ndarray:
@@ -82,10 +128,17 @@ def due_pairs(problem_id: str, case: Case) -> np.ndarray:
     ).numpy()
 
 
-def walk_of(problem_id: str, case: Case, trace: Trace, product: str = "out") -> Walk | None:
+def walk_of(
+    problem_id: str,
+    case: Case,
+    trace: Trace,
+    product: str = "out",
+    near: tuple[int, int, int] | None = None,
+) -> Walk | None:
     """Return what was seen of one product; None where it was not seen whole.
 
-    A dot of tiles that are not known to be of inputs may have done anything.
+    A dot of tiles that are not known to be of inputs may have done anything. `near` is as in
+    `Walk`.
     """
     if case.rows is not None or trace.count(Counter.UNKNOWN_DOTS):
         return None
@@ -121,13 +174,13 @@ def walk_of(problem_id: str, case: Case, trace: Trace, product: str = "out") -> 
         product_line=main["line"],
         mask_line=int(arrays["mask_lines"][main["kernel"]]),
         loop_line=main["loop"] or main["line"],
+        near=near,
     )
 
 
 def tile_map(walk: Walk) -> TileMap:
-    """Return the tiles of the head in which most went wrong, one letter a tile; see `TileMap`."""
-    wrong = (walk.missing | walk.extra | walk.twice).sum(axis=(2, 3))
-    batch, head = np.unravel_index(int(wrong.argmax()), wrong.shape)
+    """Return the tiles of `shown_head`, one letter a tile; see `TileMap`."""
+    batch, head = walk.shown_head
     tile_q, tile_k = walk.tile
     while walk.due.shape[0] > _MOST_TILES * tile_q or walk.due.shape[1] > _MOST_TILES * tile_k:
         tile_q, tile_k = 2 * tile_q, 2 * tile_k
@@ -147,8 +200,8 @@ def tile_map(walk: Walk) -> TileMap:
         rows.append(row)
     return TileMap(
         product=walk.product,
-        batch=int(batch),
-        head=int(head),
+        batch=batch,
+        head=head,
         tile_q=tile_q,
         tile_k=tile_k,
         rows=tuple(rows),

@@ -1,4 +1,4 @@
-"""`python -m grader explain ID`: finds the page of a cause under docs/errors."""
+"""`python -m grader explain ID`: finds the page of a cause under docs/errors, and its problem."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import difflib
 import re
 from pathlib import Path
 
+from grader import history
 from grader.manifest import ROOT, ManifestError, load_problem, problem_ids
 
 FOLDER = ROOT / "docs" / "errors"
 INDEX = "README"
 UNNAMED = "UNNAMED"
 _PREFIX = re.compile(r"(P\d\d)-(.+)")
+_PROBLEMS = re.compile(r"^Problems: ([p0-9, ]+)\.", re.MULTILINE)
 _ALIKE = 3
 
 
@@ -23,7 +25,10 @@ class ExplainError(ManifestError):
 
 @dataclasses.dataclass(frozen=True)
 class Explanation:
-    """A page in Markdown; `problem` and `check` are those of the id that was asked for."""
+    """A page in Markdown; its commands are to be those of `problem`, None where that is not known.
+
+    `check` is the check that was asked for in place of a cause.
+    """
 
     text: str
     problem: str | None = None
@@ -35,7 +40,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "id", nargs="?", metavar="ID", help="such as P06-WINDOW-SHIFTED (default: list all)"
     )
-    parser.add_argument("--only", metavar="p04,p05", help="list the causes of these problems only")
+    parser.add_argument(
+        "--only",
+        metavar="p04,p05",
+        help="list the causes of these problems only; with an ID, the problem of the commands",
+    )
 
 
 def page_ids(folder: Path = FOLDER) -> tuple[str, ...]:
@@ -44,11 +53,16 @@ def page_ids(folder: Path = FOLDER) -> tuple[str, ...]:
 
 
 def look_up(
-    asked: str | None, problems: tuple[str, ...] | None = None, folder: Path = FOLDER
+    asked: str | None,
+    problems: tuple[str, ...] | None = None,
+    folder: Path = FOLDER,
+    runs: Path | None = None,
 ) -> Explanation:
     """Return the page of an id in any letter case, with or without its problem; None: the list.
 
-    `problems` are those whose causes are listed, all for None.
+    `problems` are those whose causes are listed, all for None. The problem of an id is that of its
+    prefix, else the one of `problems`, else, where `runs` is a file with the history of runs, the
+    one in which it was named last: of those in which the cause occurs.
 
     The id of a check without a named cause leads to the page on such failures.
 
@@ -65,19 +79,38 @@ def look_up(
     wanted = asked.strip().upper().replace("_", "-")
     match = _PREFIX.fullmatch(wanted)
     problem, name = (match[1].lower(), match[2]) if match else (None, wanted)
+    if problem is None and problems is not None and len(problems) == 1:
+        problem = problems[0]
     if name in known:
-        return Explanation(_read(folder / f"{name}.md"), problem)
+        text = _read(folder / f"{name}.md")
+        return Explanation(text, _of_page(text, name, problem, runs))
+    checks = {}
     if problem in problem_ids():
         checks = {c.id.upper().replace("_", "-"): c.id for c in load_problem(problem).checks}
         if name in checks:
             return Explanation(_read(folder / f"{UNNAMED}.md"), problem, checks[name])
-    alike = [id for id in known if name and id.startswith(name)]
-    alike += difflib.get_close_matches(name, known, n=_ALIKE, cutoff=0.5)
-    alike += [id for id in known if name and name in id]
-    alike = list(dict.fromkeys(alike))
+    every = (*known, *checks)
+    alike = [id for id in every if name and id.startswith(name)]
+    alike += difflib.get_close_matches(name, every, n=_ALIKE, cutoff=0.5)
+    alike += [id for id in every if name and name in id]
+    alike = [f"{problem.upper()}-{id}" if id in checks else id for id in dict.fromkeys(alike)]
     did = f"; like it are {', '.join(alike[:_ALIKE])}" if alike else ""
     shown = asked if len(asked) <= 60 else f"{asked[:60]}..."
     raise ExplainError(f"ID: got {shown!r}, expected one that `make explain` lists{did}")
+
+
+def _of_page(text: str, name: str, problem: str | None, runs: Path | None) -> str | None:
+    """Return the problem that the commands of a page are for, None for any of several."""
+    found = _PROBLEMS.search(text)
+    among = found[1].split(", ") if found else []
+    if problem in among:
+        return problem
+    if len(among) == 1:
+        return among[0]
+    try:
+        return history.named_last(runs, name, among) if runs is not None else None
+    except OSError:
+        return None
 
 
 def _listed(index: str, problems: tuple[str, ...] | None) -> str:

@@ -14,7 +14,7 @@ from rich.console import Console
 from grader import scoring
 from grader.desk.recorded import Recorded, recorded
 from grader.desk.roofline import Roof, roof
-from grader.environment import EnvironmentFault
+from grader.environment import EnvironmentFault, JudgeFault
 from grader.findings import MEASURE_S, MeasureRequest, Phase, Raced, SourceFile, read_event
 from grader.manifest import ManifestError, Problem
 from grader.model import Environment
@@ -51,6 +51,7 @@ def run(
     Raises:
         ManifestError: the answer cannot be run.
         EnvironmentFault: there is no GPU, or nothing can be measured on it.
+        JudgeFault: the process that measures ended early, or a kernel of the judge failed.
     """
     if environment.device != "cuda":
         raise EnvironmentFault(
@@ -62,6 +63,8 @@ def run(
         told = source.message.headline if source.message else str(source.verdict)
         raise ManifestError(f"race: {problem.id}/{problem.file}: {told}; make grade P={problem.id}")
     raced = _raced(SourceFile.of(problem.id, source.data), environment, console)
+    if raced.internal:
+        raise JudgeFault(f"race: {problem.id} was not timed: {clean(raced.fault)}")
     if raced.fault or raced.naive is None or raced.yours is None:
         raise EnvironmentFault(f"race: {problem.id} cannot be timed here: {clean(raced.fault)}")
     case = next((c for c in problem.benchmarks_on("cuda") if str(c) == raced.shape), None)
@@ -100,4 +103,4 @@ def _raced(file: SourceFile, environment: Environment, console: Console) -> Race
         children.stop()
         children.close()
     fault = f"the measuring process ended early: {ending.last_line}"
-    return found or Raced(problem=file.problem, fault=fault)
+    return found or Raced(problem=file.problem, fault=fault, internal=True)

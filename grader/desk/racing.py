@@ -74,10 +74,17 @@ def race(request: MeasureRequest, emit: Callable[[Event], None]) -> None:
         except (DeviceMemoryFault, _NoWorker) as fault:  # WSL has none, for one
             text = f"no GPU memory shared between processes ({str(fault)[:200]})"
             emit(Raced(problem=file.problem, fault=text))
+        except _WorkerDied as fault:
+            text = f"a worker of the judge's died ({str(fault)[:200]})"
+            emit(Raced(problem=file.problem, fault=text, internal=True))
 
 
 class _NoWorker(Exception):
     """A trusted worker cannot take part; says why."""
+
+
+class _WorkerDied(Exception):
+    """A trusted worker was gone before it took part; says how."""
 
 
 def _raced(file: SourceFile, device: str, emit: Callable[[Event], None]) -> Raced:
@@ -87,7 +94,8 @@ def _raced(file: SourceFile, device: str, emit: Callable[[Event], None]) -> Race
             return _Race(bench, problem, case, file.data, emit).run()
         except CallFailed as error:  # of naive; that of others is in their lanes
             if isinstance(error.result, Ended) or error.result.status != Status.OUT_OF_MEMORY:
-                return Raced(problem=problem.id, fault=f"naive PyTorch failed: {_reason(error)}")
+                fault = f"naive PyTorch failed: {_reason(error)}"
+                return Raced(problem=problem.id, fault=fault, internal=True)
     return Raced(problem=problem.id, fault=NO_ROOM)
 
 
@@ -127,6 +135,7 @@ class _Race:
         Raises:
             CallFailed: naive PyTorch did not come to its end.
             _NoWorker: no worker can share memory with this process.
+            _WorkerDied: naive PyTorch or the library has no worker any more.
         """
         problem, bench = self._problem, self._bench
         with (
@@ -182,8 +191,12 @@ class _Race:
         if not times:
             return None
         ranked = sorted(times.values(), key=lambda pair: pair[0])
-        left_out += [f"{runner.name}: slower than {ranked[0][1].name}" for _, runner in ranked[1:]]
-        return ranked[0][1]
+        fastest = ranked[0][1]
+        for seconds, runner in ranked[1:]:
+            ms = 1000.0 * (seconds - self._overhead(runner, 1))
+            took = f"{ms:.3g} ms in a heat, " if ms > 0 else ""
+            left_out.append(f"{runner.name}: {took}slower than {fastest.name}")
+        return fastest
 
     def _entrants(self, timed: Timed) -> Iterator[tuple[str, _Runner]]:
         problem, case = self._problem, self._case
@@ -257,7 +270,8 @@ class _Race:
         try:
             return self._bench.attach(worker, entry=entry)
         except CallFailed as error:
-            raise _NoWorker(_reason(error)) from None
+            kind = _WorkerDied if isinstance(error.result, Ended) else _NoWorker
+            raise kind(_reason(error)) from None
 
     def _submission(self) -> Sandbox:
         problem, device = self._problem, self._bench.device

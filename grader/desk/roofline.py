@@ -1,7 +1,7 @@
-"""The roofline of one GPU for one shape: no kernel that does this work is faster.
+"""The roofline of a GPU, in the report and in a race: no kernel that does this work is faster.
 
-Operations and bytes are those that the report's roofline counts (grader/calibration/implied.py),
-rates those of the highest clocks that the driver reports.
+Operations and bytes are those of grader/calibration/implied.py, rates those of the highest clocks
+that the driver reports.
 """
 
 from __future__ import annotations
@@ -16,6 +16,17 @@ from grader.model import Environment
 # Operations of 16-bit dots per multiprocessor and clock: NVIDIA's Turing architecture paper. Triton
 # does not use these tensor cores, but the library's kernels do.
 _TURING = {(7, 5): 1024}
+
+
+def rates(environment: Environment) -> tuple[float, float] | None:
+    """Return 16-bit dot operations and bytes per second; None where they are not known."""
+    chip, capability = environment.chip, environment.capability
+    if chip is None or capability is None or capability not in DOTS:
+        return None
+    dots = dot_rate(environment.device_name, capability, chip)
+    if capability in _TURING:
+        dots = _TURING[capability] * chip.multiprocessors * chip.clock_mhz * 1e6
+    return dots, bandwidth(chip)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,11 +46,8 @@ class Roof:
 
 def roof(problem: Problem, case: Case, environment: Environment) -> Roof | None:
     """Return the roof; None where the rates of this GPU are not known."""
-    chip, capability = environment.chip, environment.capability
-    if chip is None or capability is None or capability not in DOTS:
+    known = rates(environment)
+    if known is None:
         return None
     counts = answer_counts(problem, case)
-    rate = dot_rate(environment.device_name, capability, chip)
-    if capability in _TURING:
-        rate = _TURING[capability] * chip.multiprocessors * chip.clock_mhz * 1e6
-    return Roof(counts.operations, rate, counts.bytes, bandwidth(chip))
+    return Roof(counts.operations, known[0], counts.bytes, known[1])

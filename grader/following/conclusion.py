@@ -17,11 +17,15 @@ _NAMES = {"maximum": "running maximum", "sum": "running sum", "accumulator": "ac
 
 @dataclasses.dataclass(frozen=True)
 class Conclusion:
-    """A sentence and notes to it. `is_known`: where the results of the queries go wrong."""
+    """A sentence and notes to it. `is_known`: where the results of the queries go wrong.
+
+    `why_not` says in a few words why that is not known, "" where it is, or nothing is wrong.
+    """
 
     text: str
     notes: tuple[str, ...]
     is_known: bool = False
+    why_not: str = ""
 
 
 def conclusion_of(
@@ -50,7 +54,23 @@ def conclusion_of(
         text = "the call ended as said above; these are the tiles up to then"
         return Conclusion(text, tuple(notes))
     text, is_known = _without_parting(rounds, compared, never, wrong=wrong)
-    return Conclusion(text, tuple(notes), is_known)
+    why_not = "" if is_known or not wrong else _why_not_known(rounds, compared)
+    return Conclusion(text, tuple(notes), is_known, why_not)
+
+
+def _why_not_known(rounds: Rounds, compared: Compared) -> str:
+    """Return which condition of a comparison was not met."""
+    if compared.why_not:
+        return compared.why_not
+    known = [compared.roles[s] for s in sorted(set(rounds.column("segment").tolist()))]
+    unknown = [_NAMES[name] for name in ROLES if any(getattr(r, name) is None for r in known)]
+    if unknown:
+        return f"the judge does not know which variable is the {', the '.join(unknown)}"
+    if not rounds.column("ended").all():
+        return "the end of a round of the loop was not seen"
+    if rounds.more:
+        return f"{rounds.more} more tiles were visited than are compared"
+    return "no variable that is compared parts from the oracle"
 
 
 def _without_parting(

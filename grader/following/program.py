@@ -89,7 +89,8 @@ class Called:
             conclusion=end.text,
             notes=end.notes,
         )
-        return Told(record, is_known=wrong and failure is None and end.is_known)
+        told = wrong and failure is None
+        return Told(record, told and end.is_known, end.why_not if told else "")
 
     def _worst(self) -> tuple[int, int]:
         """Return the row of q, over batch and heads, of the worst element, and its column.
@@ -121,10 +122,19 @@ class Called:
 
 @dataclasses.dataclass(frozen=True)
 class Told:
-    """The record of a program. `is_known`: why its results are wrong, or where that happens."""
+    """The record of a program. `is_known`: why its results are wrong, or where that happens.
+
+    `why_not` says why neither is known of wrong results.
+    """
 
     record: TraceRecord
     is_known: bool = False
+    why_not: str = ""
+
+
+def untold(told: Told) -> TraceRecord:
+    """Return the record of a program of which nothing is known, with the reason."""
+    return _with(told.record, conclusion=f"where it goes wrong is not known, for {told.why_not}")
 
 
 def trimmed(record: TraceRecord) -> TraceRecord:

@@ -29,10 +29,14 @@ _WORDS = {
 
 @dataclasses.dataclass(frozen=True)
 class Corner:
-    """Places in a tile of queries that are shown: two rows of it, and some columns of V."""
+    """Places in a tile of queries that are shown: two rows of it, and some columns of V.
+
+    `row` is the one of the rows that is wrong.
+    """
 
     rows: tuple[int, ...]
     columns: range
+    row: int
 
     @classmethod
     def of(cls, case: Case, rounds: Rounds, compared: Compared, worst: tuple[int, int]) -> Corner:
@@ -52,7 +56,7 @@ class Corner:
                 column = int(np.where(np.isnan(error), np.inf, error).argmax())
         near = exist[np.argsort(np.abs(exist - row), kind="stable")][: _CORNER[0]]
         first = min(column // _CORNER[1] * _CORNER[1], case.head_dim - _CORNER[1])
-        return cls(tuple(sorted(near.tolist())), range(first, first + _CORNER[1]))
+        return cls(tuple(sorted(near.tolist())), range(first, first + _CORNER[1]), row)
 
 
 def program_of(case: Case, rounds: Rounds, corner: Corner) -> Program:
@@ -97,7 +101,7 @@ def rounds_of(
                 line=int(rounds.column("line")[r]) or None,
                 ended=bool(rounds.column("ended")[r]),
                 shown=tuple(shown),
-                facts=tuple(_facts(rounds, compared, r, queries)) if wrong else (),
+                facts=tuple(_facts(rounds, compared, r, corner.row)) if wrong else (),
             )
         )
     return tuple(told)
@@ -180,17 +184,20 @@ def _keys(positions: np.ndarray) -> str:
 # -- facts ----------------------------------------------------------------------------------------
 
 
-def _facts(rounds: Rounds, compared: Compared, r: int, queries: tuple[int, ...]) -> list[str]:
-    """Say which pairs went wrong in a round, and what else is plainly not as it has to be."""
+def _facts(rounds: Rounds, compared: Compared, r: int, row: int) -> list[str]:
+    """Say which pairs went wrong in a round, and what else is plainly not as it has to be.
+
+    The example is of the row that is shown, if it has one.
+    """
     oracle, told = compared.oracle, []
     seqlen_k = oracle.never.shape[1]
     if oracle.other_head is not None and r == oracle.other_head:
         told.append("its keys are of another kv head than these queries need")
     mixed = int(rounds.column("mixed")[r])
     if mixed:  # which of the two is astray is not known, nor what the mask was made for
-        head, row = divmod(mixed - 1, seqlen_k)
+        head, start = divmod(mixed - 1, seqlen_k)
         elsewhere = head not in rounds.keys[r] // seqlen_k
-        met = "of another kv head" if elsewhere else f"from row {row} on"
+        met = "of another kv head" if elsewhere else f"from row {start} on"
         told.append(f"its weights met V {met}, not V of its own keys")
         return told
     padding = int(oracle.pairs.padding[r])
@@ -203,8 +210,8 @@ def _facts(rounds: Rounds, compared: Compared, r: int, queries: tuple[int, ...])
     )
     for pairs, what in kinds:
         if pairs.any():
-            row, key = (int(i[0]) for i in np.nonzero(pairs))
-            query = _query(rounds, compared, row)
+            here = row if pairs[row].any() else int(pairs.any(axis=1).argmax())
+            query, key = _query(rounds, compared, here), int(pairs[here].argmax())
             count = int(pairs.sum())
             pair = (
                 "pair of a query and a key is" if count == 1 else "pairs of a query and a key are"

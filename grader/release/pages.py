@@ -32,6 +32,8 @@ _TARGET = re.compile(r"^([a-z]+):", re.MULTILINE)
 _COMMAND = re.compile(
     r"^(?:make|pytest|python) .*$|(?<!`)`(?:make|pytest|python) [^`]*`", re.MULTILINE
 )
+# One line per problem, on the page of a cause.
+_TEST = re.compile(r"^    pytest problems/(p\d\d) .*\n", re.MULTILINE)
 _NAMED = re.compile(r"(P=|problems/|--only )(p\d\d(?:,p\d\d)*)")
 _ROW = re.compile(r"^\| \[(p\d\d)\]\(.*\n", re.MULTILINE)
 _PROBLEM = re.compile(r"problems/(p\d\d)/")
@@ -94,13 +96,17 @@ def with_links(text: str, path: str, present: Collection[str]) -> str:
 
 
 def with_commands(text: str, problems: Sequence[str]) -> str:
-    """Return a page whose commands name problems that are there: an early one for a later one."""
+    """Return a page whose commands name problems that are there: an early one for a later one.
+
+    Of the tests that the page of a cause lists, those of later problems go.
+    """
     early = problems[min(1, len(problems) - 1)]  # p02 from the first stage to the last
 
     def named(found: re.Match[str]) -> str:
         there = [name for name in found[2].split(",") if name in problems]
         return found[1] + (",".join(there) or early)
 
+    text = _TEST.sub(lambda test: test[0] if test[1] in problems else "", text)
     return _COMMAND.sub(lambda command: _NAMED.sub(named, command[0]), text)
 
 

@@ -22,7 +22,7 @@ from grader.render.score import (
     machine,
     mode,
     reasons_of_gaps,
-    sum_line,
+    sum_lines,
     told_causes,
 )
 from grader.render.text import clean, plural
@@ -98,9 +98,7 @@ def _of_problem(problem: ProblemResult) -> list[str]:
 
 
 def _output(record: GradeRecord) -> list[str]:
-    lines = [sum_line("required", record.totals)]
-    if record.bonus.possible:
-        lines.append(sum_line("bonus", record.bonus))
+    lines = sum_lines(record)
     if record.interrupted:
         lines.append(f"this grading did not come to its end; {INTERRUPTED}")
     lost = ", ".join(clean(id, ID_LIMIT) for id in faults(record))

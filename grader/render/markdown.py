@@ -27,7 +27,7 @@ from grader.render.score import (
     machine,
     mode,
     reasons_of_gaps,
-    sum_line,
+    sum_lines,
     told_causes,
 )
 from grader.render.text import clean, plural
@@ -83,10 +83,7 @@ def _longest_run(text: str) -> int:
 
 
 def _totals(record: GradeRecord) -> list[str]:
-    lines = [f"**{sum_line('required', record.totals)}**"]
-    if record.bonus.possible:
-        lines.append(f"**{sum_line('bonus', record.bonus)}**")
-    return ["  \n".join(lines)]
+    return ["  \n".join(f"**{line}**" for line in sum_lines(record))]
 
 
 def _table(record: GradeRecord) -> list[str]:

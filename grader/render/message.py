@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 
 from grader.findings import CauseFound, Finding
-from grader.model import CheckResult, Diagnosis, Message, ProblemResult, Verdict
+from grader.model import CheckResult, Diagnosis, Message, ProblemResult, TileMap, Verdict
 from grader.render.state import command, state_facts
 from grader.render.text import clean, clean_lines, wrap
 from grader.render.tiles import is_as_due, tile_lines
@@ -19,8 +19,8 @@ from grader.traced import SourceLine, TraceRecord
 ID_LIMIT = 12
 NAME_LIMIT = 40
 HEADLINE_LIMIT = 200
-WALK_AS_DUE = (
-    "every visible key took part once, and no other: look at the arithmetic, and at where the"
+_WALK_AS_DUE = (
+    "every visible {} took part once, and no other: look at the arithmetic, and at where the"
     " result is stored"
 )
 # Checks without a message: they have nothing to report, or the table and the next step say it.
@@ -261,12 +261,18 @@ def _output(message: Message, width: int) -> list[str]:
     return rows
 
 
+def walk_as_due(tiles: TileMap) -> str:
+    """Say that the walk is right: over the keys of each query, or the queries of each key."""
+    of_keys = tiles.product in ("dk", "dv")
+    return _WALK_AS_DUE.format("pair of a key and a query" if of_keys else "key")
+
+
 def _tiles(message: Message, width: int, *, named: bool) -> list[str]:
     tiles = message.tiles
     if tiles is None or (named and is_as_due(tiles)):
         return []
     if is_as_due(tiles):
-        return wrap(WALK_AS_DUE, width, "  walk    ")
+        return wrap(walk_as_due(tiles), width, "  walk    ")
     lines = tile_lines(tiles)
     return [*wrap(lines[0], width, "  tiles   "), *(f"        {line}" for line in lines[1:])]
 

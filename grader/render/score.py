@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
+from grader.manifest import load_problem, problem_ids
 from grader.model import (
     COMPONENTS,
     ComponentResult,
@@ -16,7 +17,7 @@ from grader.model import (
     Verdict,
 )
 from grader.render.message import ID_LIMIT, NAME_LIMIT, Cause, causes
-from grader.render.text import byte_size, clean, points
+from grader.render.text import byte_size, clean, points, wrap
 
 MAX_CAUSES = 3
 FAULT = "fault of the judge: costs no points"
@@ -54,6 +55,13 @@ def sum_line(label: str, part: Points) -> str:
     if part.available != part.possible:
         line += f" available here ({points(part.possible)} in all)"
     return line
+
+
+def sum_lines(record: GradeRecord) -> list[str]:
+    """Return the totals; what is required is left out where only bonus problems were graded."""
+    parts = {"required": record.totals, "bonus": record.bonus}
+    lines = [sum_line(label, part) for label, part in parts.items() if part.possible]
+    return lines or [sum_line("required", record.totals)]
 
 
 def reasons_of_gaps(record: GradeRecord) -> dict[str, list[str]]:
@@ -139,14 +147,36 @@ def run_words(record: GradeRecord) -> list[str]:
     return [mode(record), f"seed {seed}", f"submission {submission}"]
 
 
-def next_step(problems: Iterable[ProblemResult]) -> str | None:
-    """Return the next step of the first problem that the student can still gain points on."""
+def next_step(problems: Sequence[ProblemResult]) -> str | None:
+    """Return the next step of the first problem that the student can still gain points on.
+
+    Where there is none, it is the problem after the last of them, None where that was the last.
+    """
     for problem in problems:
         done = problem.verdict in (Verdict.PASS, Verdict.NOT_MEASURED)
         if done and problem.points.earned >= problem.points.available:
             continue
         return clean(problem.next_step) or f"make grade P={clean(problem.id, ID_LIMIT)}"
-    return None
+    return _problem_after(problems[-1].id) if problems else None
+
+
+def next_lines(problems: Sequence[ProblemResult], width: int) -> list[str]:
+    """Return the next step as lines of `width` cells; its command is not torn apart."""
+    following = next_step(problems)
+    if not following:
+        return []
+    told, semicolon, command = following.rpartition("; ")
+    lines = wrap(following, width, "next: ")
+    if not semicolon or len(lines) == 1:
+        return lines
+    return [*wrap(f"{told};", width, "next: "), *wrap(command, width, "      ")]
+
+
+def _problem_after(id: str) -> str | None:
+    later = [other for other in problem_ids() if other > id]
+    if not later or id not in problem_ids():
+        return None
+    return f"{later[0]}, {load_problem(later[0]).title}: problems/{later[0]}/README.md"
 
 
 def machine(environment: Environment) -> list[str]:

@@ -1,4 +1,4 @@
-"""The report on a terminal: the table, what was measured, one message a cause, the next step.
+"""The report on a terminal: the table, one message a cause, what was measured, the next step.
 
 The text is ASCII apart from what it quotes, and the words say everything: colour only repeats them.
 """
@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from rich.cells import cell_len
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -35,7 +36,7 @@ from grader.render.score import (
     fraction,
     losses,
     machine,
-    next_step,
+    next_lines,
     reasons_of_gaps,
     run_words,
     shown_figures,
@@ -45,7 +46,6 @@ from grader.render.score import (
 from grader.render.text import (
     byte_size,
     clean,
-    fit,
     milliseconds,
     plural,
     text_console,
@@ -55,6 +55,7 @@ from grader.render.text import (
 from grader.render.tiles import tile_lines
 
 MIN_WIDTH = 72
+TITLE_LIMIT = 60
 MAX_REASONS = 4
 DETAIL_INDENT = "    "
 MEASURED = "measured", "work", "speed-up", "time", "naive", "spread", "extra memory", "naive"
@@ -109,10 +110,10 @@ def render(
         _lines(_heading(record, width)),
         _table(record, width),
         _lines(_legend(record, width)),
+        *(_lines(rows) for rows in _messages(record, width)),
         _measurements(record, width),
         _kernels(record),
         *(_lines(rows) for rows in (_maps(record, width) if maps else [])),
-        *(_lines(rows) for rows in _messages(record, width)),
         _lines([*_closing(record, width), *([f"report {page}"] if page else [])]),
     ]
     for number, block in enumerate(block for block in blocks if block):
@@ -152,19 +153,24 @@ def _table(record: GradeRecord, width: int) -> list[RenderableType]:
     header = ["verdict", *COMPONENTS, "points"]
     cells = [_cells(problem) for problem in record.problems]
     widths = [max(len(cell) for cell in column) for column in zip(header, *cells, strict=True)]
-    name_width = width - sum(widths) - 2 * len(widths)
+    names = [f"{clean(p.id, ID_LIMIT)} {clean(p.title, TITLE_LIMIT)}" for p in record.problems]
+    room = width - sum(widths)
+    # Where a title is too long, with narrower gaps; what is too long even then is wrapped.
+    gap = 2 if max(map(cell_len, names)) <= room - 2 * len(widths) else 1
+    name_width = room - gap * len(widths)
     parts: list[RenderableType] = []
     for bonus in (False, True):
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=not parts)
+        table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), show_header=not parts)
         for name, size in zip(("problem", *header), (name_width, *widths), strict=True):
             side = "left" if name in ("problem", "verdict") else "right"
             table.add_column(name, justify=side, width=size, no_wrap=True, header_style="")
-        for problem, row in zip(record.problems, cells, strict=True):
+        for problem, name, row in zip(record.problems, names, cells, strict=True):
             if problem.bonus is bonus:
-                name = f"{clean(problem.id, ID_LIMIT)} {clean(problem.title)}"
                 style = STYLES.get(problem.verdict, FAILURE_STYLE)
                 verdict, *numbers = row
-                table.add_row(Text(fit(name, name_width)), Text(verdict, style=style), *numbers)
+                whole = cell_len(name) <= name_width
+                lines = [name] if whole else wrap(name, name_width, "", "    ")
+                table.add_row(Text("\n".join(lines)), Text(verdict, style=style), *numbers)
         subtotal = record.bonus if bonus else record.totals
         if table.row_count or subtotal.possible:
             if table.row_count or not parts:
@@ -301,10 +307,7 @@ def _closing(record: GradeRecord, width: int) -> list[str]:
     lines: list[str] = []
     if record.interrupted:
         lines.append(INTERRUPTED)
-    following = next_step(record.problems)
-    if following:
-        lines += wrap(following, width, "next: ")
-    return [*lines, _count(record.problems, width)]
+    return [*lines, *next_lines(record.problems, width), _count(record.problems, width)]
 
 
 def _count(problems: Sequence[ProblemResult], width: int) -> str:

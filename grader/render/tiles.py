@@ -14,10 +14,18 @@ WORDS = {
 }
 
 
+_OF_KEYS = {TileMap.MISSED: "queries missed"}  # in a row of dk or dv the sum is over queries
+
+
+def words(tiles: TileMap) -> dict[str, str]:
+    """Return what the letters of a map mean."""
+    return WORDS | (_OF_KEYS if tiles.product in ("dk", "dv") else {})
+
+
 def tile_lines(tiles: TileMap) -> list[str]:
     """Return a map as lines: queries go down, keys across, each row with its first query."""
     letters = "".join(tiles.rows)
-    legend = [f"{letter} {word}" for letter, word in WORDS.items() if letter in letters]
+    legend = [f"{letter} {word}" for letter, word in words(tiles).items() if letter in letters]
     head = (
         f"{subject(tiles)}: queries down, keys across, {tiles.tile_q} x {tiles.tile_k} to a letter"
     )

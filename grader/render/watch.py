@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from grader.desk.watch.changes import Changes
 from grader.model import ProblemResult, Verdict
 from grader.render.message import NAME_LIMIT, message_lines
-from grader.render.score import fraction, losses, next_step, told_causes
+from grader.render.score import fraction, losses, next_lines, told_causes
 from grader.render.text import clean, points, text_console, wrap
 
 KEYS = {
@@ -51,8 +51,7 @@ def result(
     lines += _names("still fails", changed.still, width)
     for name, reason in losses(now).items():
         lines += wrap(reason, width, f"{name}: ")
-    last = next_step([now])
-    closing = wrap(last, width, "next: ") if last else []
+    closing = next_lines([now], width)
     found, _ = told_causes(now)
     room = max(height, _LEAST_LINES) - len(lines) - len(closing)
     told = message_lines(now.id, found[0], width) if found else []

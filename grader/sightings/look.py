@@ -20,8 +20,10 @@ def look(problem_id: str, case: Case, trace: Trace, result: Result) -> Sighting 
     if found is not None:
         return found
     # lse is made of the scores that out is made of.
-    for name in dict.fromkeys("out" if name == "lse" else name for name in result.wrong):
-        walk = walk_of(problem_id, case, trace, name) if name in PRODUCTS else None
+    names = tuple("out" if name == "lse" else name for name in result.wrong)
+    for name in dict.fromkeys(names):
+        near = result.place if name == names[0] else None
+        walk = walk_of(problem_id, case, trace, name, near) if name in PRODUCTS else None
         if walk is None:
             continue
         for judge in _RULES:

@@ -8,7 +8,7 @@ from grader.cases import Case
 from grader.checks.correctness import ranges
 from grader.checks.walk import Walk
 from grader.running.trace import Counter, Trace
-from grader.sightings.sighting import Sighting, accesses, key_range, operand_of
+from grader.sightings.sighting import Sighting, accesses, key_range, operand_of, query_range
 
 
 def nothing_visited(case: Case, trace: Trace) -> Sighting | None:
@@ -79,7 +79,8 @@ def positions_in_the_tile(case: Case, walk: Walk) -> Sighting | None:
             "MASK-TRANSPOSED",
             "the mask compares queries and keys the wrong way round",
             f"seen: {_example(walk)}",
-            "rows of the scores are queries, [:, None]; columns are keys, [None, :]",
+            "rows of the scores are queries, [:, None]; columns are keys, [None, :]"
+            + ("; where they are transposed it is the other way" if walk.over_queries else ""),
             walk.mask_of(walk.extra | walk.missing),
             located=True,
         )
@@ -110,7 +111,7 @@ def inverted(case: Case, walk: Walk) -> Sighting | None:
         return None
     return Sighting(
         "MASK-INVERTED",
-        "the mask hides the visible keys and shows the others",
+        f"the mask hides the {_visible(walk)} and shows the others",
         f"seen: {_example(walk)}",
         "tl.where(condition, x, y) is x where the condition holds: there the scores stay",
         walk.mask_of(masked),
@@ -121,17 +122,17 @@ def inverted(case: Case, walk: Walk) -> Sighting | None:
 def twice(case: Case, walk: Walk) -> Sighting | None:
     if not walk.twice.any():
         return None
-    batch, head, query, key = (int(i) for i in np.argwhere(walk.twice)[0])
+    _, _, query, key = walk.example(walk.twice)
     what = _folded(walk, query, key)
     first = walk.line_of(walk.taken_at, walk.twice)
     again = walk.line_of(walk.again_at, walk.twice) or walk.loop_line
     loops = f"; first in the loop of line {first}" if first not in (0, again) else ""
-    queries = int(walk.twice.any(3).sum())
+    rows = int(walk.twice.any(2 if walk.over_queries else 3).sum())
+    noun = ("key", "keys") if walk.over_queries else ("query", "queries")
     return Sighting(
         "FOLDED-IN-TWICE",
         f"{what} twice",
-        f"seen: query {query} of head {head} took {key_range(walk.twice[batch, head, query])}"
-        f" twice{loops}; {queries} {'query' if queries == 1 else 'queries'} in all",
+        f"seen: {_row(walk, walk.twice, 'took')} twice{loops}; {rows} {noun[rows != 1]} in all",
         "two loops, or two rounds of one, visit the same tile: where does each begin, with its"
         " pointers, and end?",
         again,
@@ -156,15 +157,17 @@ def wrong_pairs(case: Case, walk: Walk) -> Sighting | None:
     if missing.any() and extra.any():
         return None  # more than one way to say it
     if extra.any():
-        batch, head, query, _ = (int(i) for i in np.argwhere(extra)[0])
         _, _, queries, keys = np.nonzero(extra)
         if (keys > queries).all():
             id, side = "KEYS-AFTER-THE-QUERY", "keys to the right of the diagonal take part"
+            of_keys = f"queries before the key take part in {walk.product}"
         elif (keys <= queries).all():
             id, side = "KEYS-BEFORE-THE-WINDOW", "keys to the left of the window take part"
+            of_keys = f"queries whose window lies behind the key take part in {walk.product}"
         else:
             return None
-        seen = f"seen: query {query} of head {head} took {key_range(extra[batch, head, query])}"
+        side = of_keys if walk.over_queries else side
+        seen = f"seen: {_row(walk, extra, 'took')}"
         masks = walk.masks[extra]
         if (masks == 2).all():
             return Sighting(
@@ -182,7 +185,8 @@ def wrong_pairs(case: Case, walk: Walk) -> Sighting | None:
             help = "compare the mask, and the numbers of its keys and queries, with the rule"
             line = walk.mask_of(extra)
         masked = bool((masks > 0).all())
-        return Sighting(id, side, f"{seen}, which it does not see", help, line, located=masked)
+        unseen = "which do not see it" if walk.over_queries else "which it does not see"
+        return Sighting(id, side, f"{seen}, {unseen}", help, line, located=masked)
     if missing.any():
         return _missing(case, walk)
     return None
@@ -200,8 +204,7 @@ def _missing(case: Case, walk: Walk) -> Sighting | None:
             "the gradient of a kv head is the sum over all query heads of its group",
             walk.product_line,
         )
-    batch, head, query, _ = (int(i) for i in np.argwhere(missing)[0])
-    seen = f"seen: query {query} of head {head} never took {key_range(missing[batch, head, query])}"
+    seen = f"seen: {_row(walk, missing, 'never took')}"
     keys = missing.any(axis=(0, 1, 2))
     beyond = np.arange(case.seqlen_k) >= case.seqlen_q
     if beyond.any() and (keys == beyond).all():
@@ -216,18 +219,19 @@ def _missing(case: Case, walk: Walk) -> Sighting | None:
     if not visited.any():
         return Sighting(
             "KEYS-NEVER-VISITED",
-            "visible keys are never visited",
+            f"{_visible(walk)} are never visited",
             seen,
-            "where does the loop over the tiles begin and end?",
+            f"where does the loop over the {'queries' if walk.over_queries else 'tiles'} begin and"
+            " end?",
             walk.loop_line,
         )
     if (visited == missing).all():
         return Sighting(
             "VISIBLE-KEYS-MASKED",
-            "the mask hides keys that are visible",
+            f"the mask hides {_visible(walk)}",
             seen,
-            "compare the mask with the handout's rule, at its edges; are its keys those that were"
-            " loaded?",
+            "compare the mask with the handout's rule, at its edges; are its keys"
+            f"{' and queries' if walk.over_queries else ''} those that were loaded?",
             walk.mask_of(missing),
             located=True,
         )
@@ -240,8 +244,21 @@ def _folded(walk: Walk, query: int, key: int) -> str:
     return f"{walk.product} takes the pair of query {query} and key {key}"
 
 
+def _visible(walk: Walk) -> str:
+    """Say what goes wrong to the row of a result: keys for a query, or queries for a key."""
+    return "queries that see the key" if walk.over_queries else "visible keys"
+
+
+def _row(walk: Walk, pairs: np.ndarray, verb: str) -> str:
+    """Tell of one row of the result: "query 3 of head 0 took keys 4-7", or a key's queries."""
+    batch, head, query, key = walk.example(pairs)
+    if walk.over_queries:
+        queries = query_range(pairs[batch, head, :, key])
+        return f"key {key} {verb} {queries} of query head {head}"
+    return f"query {query} of head {head} {verb} {key_range(pairs[batch, head, query])}"
+
+
 def _example(walk: Walk) -> str:
-    which = walk.missing if walk.missing.any() else walk.extra
-    batch, head, query, _ = (int(i) for i in np.argwhere(which)[0])
-    verb = "never took" if walk.missing.any() else "took"
-    return f"query {query} {verb} {key_range(which[batch, head, query])}"
+    if walk.missing.any():
+        return _row(walk, walk.missing, "never took")
+    return _row(walk, walk.extra, "took")

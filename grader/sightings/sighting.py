@@ -42,11 +42,13 @@ class Result:
     """What is wrong with a call: names of outputs, whether one holds NaN, whether all are close.
 
     Close is a wrong result that rounding can explain: an error of a few hundredths of the values.
+    `place` is batch, head and row of the worst element of the first output, None of one without.
     """
 
     wrong: tuple[str, ...]
     nan: bool
     close: bool
+    place: tuple[int, int, int] | None = None
 
 
 def accesses(trace: Trace) -> list[dict[str, int]]:
@@ -63,3 +65,7 @@ def line_of(trace: Trace, operand: str) -> int:
 
 def key_range(keys: np.ndarray) -> str:
     return ("key " if keys.sum() == 1 else "keys ") + ranges(keys)
+
+
+def query_range(queries: np.ndarray) -> str:
+    return ("query " if queries.sum() == 1 else "queries ") + ranges(queries)

@@ -13,14 +13,19 @@ from tests.errors.causes import Cause, about_pairs, all_ids, cause, events, know
 MADE = "<!-- generated from what the judge knows of this cause; do not edit -->"
 SECTIONS = ("What happened", "Why", "How to find it", "How to fix it")
 _SEED = "e1"
-_ROW = re.compile(r"^\| ([A-Z0-9-]+)(?:, \*core\*)? \| (\d+) % \| (.*) \|$", re.MULTILINE)
+_ROW = re.compile(
+    r"^\| \[([A-Z0-9-]+)\]\(.*?\)(?:, \*core\*)? \| (\d+) % \| (.*) \|$", re.MULTILINE
+)
+ANY = "pNN"  # in a command, where the reader puts the problem
 INTRODUCTION = """\
 # Causes that the judge names
 
 A report names a cause by its problem and its id, such as P06-WINDOW-SHIFTED, when it is sure of it.
 `make explain ID=P06-WINDOW-SHIFTED` shows the page of that cause; any letter case will do, and the
 problem may be left out. `make explain P=p06` lists the causes of one problem. A name that is not in
-this list is that of a check: [UNNAMED](UNNAMED.md).
+this list is that of a check: [UNNAMED](UNNAMED.md). In the commands of a page `pNN` stands for the
+problem; `make explain` puts in the one of the id or of `P=`, else the one in which the cause was
+reported last.
 """
 
 
@@ -90,19 +95,21 @@ def _picture(told: Cause) -> list[str]:
 
 
 def _finding(told: Cause, costs: dict[tuple[str, str], tuple[str, str]]) -> list[str]:
-    first = told.problems[0]
-    commands = [f"make grade P={first} X=1"]
+    commands = [f"make grade P={told.problems[0] if len(told.problems) == 1 else ANY} X=1"]
     note = (
         "`X=1` stops at the first failure. The message names the test, and the step where it is"
         " known; its line `repeat` is the command that makes the same inputs again."
     )
     if told.id in events():
         return [note, _block(commands)]
-    problem, smallest = load_problem(first), None
-    if (first, told.id) in costs:
-        smallest = _smallest(problem, costs[first, told.id][1])
-        commands.insert(0, f"pytest problems/{first} -x -k {smallest}")
-        note = f"Of the checks of {first} that fail, `{smallest}` has the smallest cases. {note}"
+    smallest = {
+        id: _smallest(load_problem(id), costs[id, told.id][1])
+        for id in told.problems
+        if (id, told.id) in costs
+    }
+    if smallest:
+        commands[:0] = [f"pytest problems/{id} -x -k {check}" for id, check in smallest.items()]
+        note = f"Of the checks of a problem that fail, the one below has the smallest cases. {note}"
     elif told.id not in known():
         note += " The judge sees this one happen and names the line where it knows it."
     if told.id in about_pairs() and set(told.problems) - {"p01", "p02"}:

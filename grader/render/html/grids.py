@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 
 from grader.model import ErrorMap, TileMap
 from grader.render.text import clean
-from grader.render.tiles import WORDS, subject, tile_lines
+from grader.render.tiles import subject, tile_lines
+from grader.render.tiles import words as words_of
 
 _WIDTH = 300  # of the cells, in CSS pixels
 _LEFT, _TOP = 46, 18
@@ -73,7 +74,7 @@ class Grid:
 
 def tile_grid(tiles: TileMap, line: int | None = None) -> Grid:
     """Return the map of the tiles; `line` is that of the mistake, where it is known."""
-    words = WORDS | {TileMap.NOTHING: "not visited, not needed"}
+    words = words_of(tiles) | {TileMap.NOTHING: "not visited, not needed"}
     down = ("queries", tiles.tile_q, tiles.tile_q * len(tiles.rows))
     longest = max(map(len, tiles.rows), default=0)
     across = ("keys", tiles.tile_k, tiles.tile_k * longest)

@@ -36,7 +36,7 @@ from grader.render.score import (
     next_step,
     reasons_of_gaps,
     run_words,
-    sum_line,
+    sum_lines,
 )
 from grader.render.text import clean, points
 
@@ -73,6 +73,7 @@ def render(
     style = _asset(environment, "style.css") + _pygments_style()
     script = _asset(environment, "script.js")
     runs, chart = _history(history)
+    headline, *more = sum_lines(record)
     environment_lines = [", ".join(machine(record.environment)), *record.environment.notes]
     return environment.get_template("page.html.j2").render(
         style=Markup(style),
@@ -80,8 +81,8 @@ def render(
         style_hash=_hash(style),
         script_hash=_hash(script),
         run="   ".join(run_words(record)),
-        required=sum_line("required", record.totals),
-        bonus=sum_line("bonus", record.bonus) if record.bonus.possible else "",
+        headline=headline,
+        more=more,
         setting=environment_lines,
         interrupted=INTERRUPTED if record.interrupted else "",
         next=next_step(record.problems) or "",

@@ -13,13 +13,13 @@ from grader.render.message import (
     HEADLINE_LIMIT,
     ID_LIMIT,
     NAME_LIMIT,
-    WALK_AS_DUE,
     Cause,
     facts,
     head_line,
     lines_behind,
     remarks,
     trace_of,
+    walk_as_due,
 )
 from grader.render.score import component_cell, fraction, losses, told_causes
 from grader.render.text import clean, clean_lines, plural
@@ -133,7 +133,7 @@ def _cause(problem: ProblemResult, cause: Cause, *, errors: bool) -> CauseView:
     maps = []
     walk = ""
     if tiles is not None and is_as_due(tiles) and not named:
-        walk = WALK_AS_DUE
+        walk = walk_as_due(tiles)
     elif tiles is not None and not is_as_due(tiles):
         maps.append(grids.tile_grid(tiles, message.line))
     if errors and message.errors is not None:

@@ -13,7 +13,8 @@ import dataclasses
 import math
 from collections.abc import Callable
 
-from grader.calibration.implied import answer_counts, bandwidth, dot_rate
+from grader.calibration.implied import answer_counts
+from grader.desk.roofline import rates
 from grader.manifest import ManifestError, load_problem, problem_ids
 from grader.model import GradeRecord, ProblemResult, SpeedFigures, finite
 from grader.render.html.charts import WIDTH, Tick
@@ -59,11 +60,10 @@ class Roofline:
 
 def roofline(record: GradeRecord) -> Roofline | None:
     """Return the roofline; None where the GPU's rates or the times of the answers are not known."""
-    environment = record.environment
-    if environment.chip is None or environment.capability is None:
+    known = rates(record.environment)
+    if known is None:
         return None
-    dots = dot_rate(environment.device_name, environment.capability, environment.chip)
-    bytes_per_s = bandwidth(environment.chip)
+    dots, bytes_per_s = known
     found = [_point(problem, dots, bytes_per_s) for problem in record.problems]
     points = [point for point in found if point is not None]
     if not points:
