@@ -182,7 +182,7 @@ class Grader:
                 self._done(self._unusable(problem))
         pending.sort(key=_weight, reverse=True)  # what takes longest comes first
         if pending:
-            self._children.open_server()
+            self._children.open_server(differentiate=any(p.gradients for p in pending))
         jobs = max(1, self.request.jobs)
         cores = self.request.cores / max(1, sum(map(_weight, pending[:jobs])))
         pool = concurrent.futures.ThreadPoolExecutor(jobs)

@@ -17,7 +17,7 @@ def _sum_overwritten(case):
 
 
 def _k_reshaped(case):
-    scores = case.scores()
+    scores = case.scores().clone()
     for end in case.walk_end.unique().tolist():
         rows = (case.walk_end == end)[:, 0]
         for start in range(0, end, case.tile_k):

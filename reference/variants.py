@@ -4,6 +4,7 @@ All in fp64. A wrong rule is another `counts`, which says how often a key enters
 1 visible, 2 counted twice), another scale, another map of heads, and so on.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -58,7 +59,7 @@ def known(id, problems, title, note, help, compute, tile=None):
     """A Mistake from a function of a Case."""
 
     def fn(inputs, options, problem_id="p01"):
-        return compute(Case(problem_id, inputs, options))
+        return compute(_case(problem_id, tuple(inputs.items()), tuple(options.items())))
 
     return Mistake(id, problems, title, note, help, fn, tile)
 
@@ -83,8 +84,17 @@ def known_per_tile(id, problems, title, note, help, compute):
     return found
 
 
+@functools.lru_cache(maxsize=1)
+def _case(problem_id, inputs, options):
+    """The Case of these inputs, the same for all mistakes that are tried on them."""
+    return Case(problem_id, dict(inputs), dict(options))
+
+
 class Case:
-    """The inputs of one call in fp64 and the rule in force, with what is derived from both."""
+    """The inputs of one call in fp64 and the rule in force, with what is derived from both.
+
+    Many mistakes share it: nobody writes to its tensors, nor to what its methods return.
+    """
 
     def __init__(self, problem_id, inputs, options):
         self.problem_id = problem_id
@@ -142,14 +152,22 @@ class Case:
 
     def scores(self, *, scale=None, kv_heads=None, k=None):
         """Scaled scores without any mask, (batch, num_q_heads, seqlen_q, seqlen_k)."""
+        if scale is None and kv_heads is None and k is None:
+            return self._plain_scores
         scale = self.scale if scale is None else scale
         kv_heads = self.kv_heads if kv_heads is None else kv_heads
         k = self.k if k is None else k
         return scale * self.q @ k[:, kv_heads].mT
 
+    @functools.cached_property
+    def _plain_scores(self):
+        return self.scale * self.q @ self.k[:, self.kv_heads].mT
+
     def masked(self, counts=None, **changes):
         """Scores with log(counts) added: hidden keys at minus infinity, repeated ones raised."""
         counts = self.visible() if counts is None else counts
+        if counts.dtype == torch.bool:
+            return self.scores(**changes).masked_fill(~counts, -math.inf)
         return self.scores(**changes) + counts.double().log()
 
     def values(self, kv_heads=None, v=None):
@@ -277,10 +295,13 @@ def differentiate(
             return getattr(grouped, how)(2)
         return grouped[:, :, 0 if how == "first" else -1]
 
-    _, dscores = tile_gradients(visible_q, lse_q, delta_q, score_scale_q)
+    of_q = visible_q, lse_q, delta_q, score_scale_q
+    of_kv = visible_kv, lse_kv, delta_kv, score_scale_kv
+    probs, dscores = tile_gradients(*of_q)
     result = {"out": forward["out"]}
     result["dq"] = (case.scale if scale_q is None else scale_q) * dscores @ keys
-    probs, dscores = tile_gradients(visible_kv, lse_kv, delta_kv, score_scale_kv)
+    if any(theirs is not own for theirs, own in zip(of_kv, of_q, strict=True)):
+        probs, dscores = tile_gradients(*of_kv)
     dk = (case.scale if scale_k is None else scale_k) * dscores.mT @ case.q
     result["dk"] = gather(dk, dk_heads)
     result["dv"] = gather((dscores if dv_of_dscores else probs).mT @ dout, dv_heads)

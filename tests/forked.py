@@ -1,19 +1,50 @@
 """Workers that are forked from a process with torch and Triton imported: 0.1 s each, not 1.7 s.
 
 Tests and commands that judge hundreds of sources use them; without it each worker is a fresh
-interpreter (tests/test_worker.py is about both).
+interpreter (tests/test_worker.py is about both). The servers that they are forked from live as long
+as the process that asks: to start one takes longer than most tests.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 from collections.abc import Iterator
+from pathlib import Path
+from unittest import mock
 
 from grader.running import forks, sandbox
+from grader.running.forks import Forked, ForkServer
+
+
+class Servers:
+    """A server for workers that interpret kernels, and one for those that do not."""
+
+    def __init__(self) -> None:
+        """Open both; they end with the calling thread."""
+        self._servers = {
+            interpret: ForkServer.open(
+                sandbox.server_environment(interpret=interpret, differentiate=True)
+            )
+            for interpret in (True, False)
+        }
+        for server in self._servers.values():
+            atexit.register(server.close)
+
+    def start(self, program: str, cwd: Path, env: dict[str, str], channel: int) -> Forked | None:
+        """Fork a worker, see `ForkServer.start`."""
+        return self._servers["TRITON_INTERPRET" in env].start(program, cwd, env, channel)
+
+    def close(self) -> None:
+        """Leave the servers to who comes next."""
+
+
+_servers = functools.cache(Servers)
 
 
 @contextlib.contextmanager
 def forked_workers() -> Iterator[None]:
-    """While active, workers that run in Triton's interpreter are forked."""
-    with forks.forking(sandbox.server_environment(interpret=True)):
+    """While active, workers are forked."""
+    with mock.patch.object(forks, "_server", _servers()):
         yield

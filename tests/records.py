@@ -128,7 +128,10 @@ class _Measurements:
     def stop(self) -> None:
         pass
 
-    open_server = close = stop
+    def open_server(self, *, differentiate: bool) -> None:
+        pass
+
+    close = stop
 
 
 @contextlib.contextmanager

@@ -70,7 +70,7 @@ def green(problem: Problem, step: int, checks: Iterable[str] | None = None) -> s
     names = [c.id for c in problem.checks if not c.compiles]
     wanted = [name for name in names if checks is None or name in checks]
     with mock.patch.object(harness, "Casebook", trials.NoNames):
-        judged = judge(source, problem, checks=wanted)
+        judged = judge(source, problem, checks=wanted, enough=trials.last_is_wrong)
     passed = {name for name in wanted if judged.of(name).verdict is Verdict.PASS}
     if problem.work is not None and (WORK in checks if checks is not None else _complete(judged)):
         figures = count_work(source, problem).figures

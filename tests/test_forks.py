@@ -134,6 +134,16 @@ def test_a_worker_that_needs_other_imports_or_asks_for_it_is_fresh(options):
             assert not isinstance(worker._process, forks.Forked)
 
 
+@pytest.mark.parametrize("differentiate", [False, True])
+def test_what_the_first_gradient_imports_is_imported_once_where_there_are_gradients(differentiate):
+    source = b"import sys\nprint('sympy' in sys.modules)\ndef answer(): pass\n"
+    with forks.forking(server_environment(differentiate=differentiate)):
+        with sandbox(source) as worker:
+            assert worker.ready().status is Status.OK
+            assert isinstance(worker._process, forks.Forked)
+            assert worker.output() == str(differentiate)
+
+
 def test_only_a_child_of_the_judge_can_be_adopted():
     for pid in (0, 1, os.getpid(), os.getppid()):
         assert reaper.adopt(lambda pid=pid: pid) is None

@@ -57,7 +57,10 @@ class Measuring:
     def stop(self, grace_s=None):
         pass
 
-    open_server = close = stop
+    def open_server(self, *, differentiate):
+        pass
+
+    close = stop
 
 
 def phase(problem, *, submission=False):

@@ -68,6 +68,38 @@ def sized(out_ptr, SIZE: tl.constexpr, MORE: tl.constexpr):
     if MORE:
         tl.zeros((SIZE, 8), tl.float32)
 
+WAYS = (
+    *(lambda a, b, s: a + b, lambda a, b, s: a * b, lambda a, b, s: a < b),
+    *(lambda a, b, s: a / b, lambda a, b, s: a % b, lambda a, b, s: a & b),
+    *(lambda a, b, s: a[:, None] - b[None, :], lambda a, b, s: a + b[:, None]),
+    *(lambda a, b, s: s + b, lambda a, b, s: b * s, lambda a, b, s: s + s),
+    *(lambda a, b, s: a + 3, lambda a, b, s: 3 - a, lambda a, b, s: a + -1),
+    *(lambda a, b, s: a + 300, lambda a, b, s: a * 2**40, lambda a, b, s: s * 2**40),
+    *(lambda a, b, s: a + True, lambda a, b, s: a * 2.5, lambda a, b, s: s * 1e300),
+    *(lambda a, b, s: tl.where(a < b, a, b), lambda a, b, s: tl.maximum(a, b)),
+    lambda a, b, s: a + tl.zeros((8,), tl.float32),
+)
+told = []
+
+@triton.jit
+def pairs(a_ptr, b_ptr):
+    a = tl.load(a_ptr + tl.arange(0, 4))
+    b = tl.load(tl.arange(0, 4) + b_ptr)
+    for way in WAYS:
+        try:
+            made = way(a, b, tl.load(a_ptr))
+            told.append([str(made.type), repr(made.handle.data.tolist())])
+        except Exception as error:
+            told.append(repr(error))
+
+def told_of_pairs():  # of each twice: what is remembered, too
+    types = ("int8", "uint8", "int32", "uint32", "int64", "float16", "float32", "float64", "bool")
+    tensors = [torch.tensor([0, 1, 2, 3]).to(getattr(torch, name)) for name in types]
+    for a in tensors:
+        for b in (*tensors, *tensors):
+            pairs[(1,)](a, b)
+    return told
+
 def sized_launch(*sizes):
     out = torch.ones(4)
     try:
@@ -103,12 +135,20 @@ for options in ({}, {"rounds": 9}, {"factor": -1.0}, {"other": 1}, {"rounds": 2}
     times[str(options)] = len(patches)
     left.append(sorted(map(str, (k for k, v in names().items() if v is not before.get(k)))))
 results += [sized_launch(s, m) for s, m in ((4, 0), (4, 1), (4.0, 1), (3, 1), (0, 1), (-4, 1))]
-print(json.dumps({"results": [*results, integer_launch()], "times": times, "left": left}))
+print(json.dumps({"results": [*results, integer_launch()], "times": times, "left": left,
+                  "pairs": told_of_pairs()}))
 """
 
 
-def launches(tmp_path, way):
-    path = tmp_path / "launches.py"
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    """What came of the launches in Triton as it is, and with the shortcuts."""
+    folder = tmp_path_factory.mktemp("launches")
+    return launches(folder, "plain"), launches(folder, "shortcuts")
+
+
+def launches(folder, way):
+    path = folder / "launches.py"
     path.write_text(LAUNCHES)
     env = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(path), str(ROOT), way]
@@ -117,8 +157,8 @@ def launches(tmp_path, way):
     return json.loads(done.stdout)
 
 
-def test_kernels_come_to_the_same_and_leave_nothing_replaced(tmp_path):
-    plain, shortcuts = launches(tmp_path, "plain"), launches(tmp_path, "shortcuts")
+def test_kernels_come_to_the_same_and_leave_nothing_replaced(both):
+    plain, shortcuts = both
     assert shortcuts["results"] == plain["results"]
     first, second, failed, nested, *_ = plain["results"]
     assert (first, second) == ([380.0, 0.0], [3420.0, 0.0]) and "negative" in failed
@@ -131,6 +171,16 @@ def test_kernels_come_to_the_same_and_leave_nothing_replaced(tmp_path):
     two, nine = ("{'rounds': 2}", "{'rounds': 9}")
     assert shortcuts["times"][two] == shortcuts["times"][nine] < plain["times"][two]
     assert plain["times"][two] < plain["times"][nine]
+
+
+def test_operands_agree_as_triton_has_them_agree(both):
+    plain, shortcuts = both
+    assert shortcuts["pairs"] == plain["pairs"]
+    told = [made for made in plain["pairs"] if isinstance(made, list)]
+    errors = [made for made in plain["pairs"] if isinstance(made, str)]
+    assert len(told) > 2500 and len({kind for kind, _ in told}) >= 20
+    for words in ("incompatible dimensions", "invalid operands", "out of range", "unsigned"):
+        assert any(words in error for error in errors), words
 
 
 @pytest.mark.parametrize("debug", [False, True])

@@ -15,6 +15,7 @@ import torch
 
 import reference
 from grader.manifest import load_problem, problem_ids
+from reference import variants
 from reference.variants import Case, attend, differentiate, online
 
 # is_causal, window_size, num_sink_tokens
@@ -416,6 +417,21 @@ def test_every_mistake_shows(problem_id, mistake, cases_with_answers):
         if largest > 1e-3:
             return
     pytest.fail(f"the right answer on every case, to {largest:.1e}")
+
+
+@pytest.mark.parametrize("problem_id", [name for name in ORACLES if name != "p02"])
+def test_no_mistake_writes_to_what_the_others_share(problem_id, cases_with_answers):
+    inputs, options, _ = cases_with_answers[problem_id][0]
+    case = variants._case(problem_id, tuple(inputs.items()), tuple(options.items()))
+    case.scores()
+    shared = {name: x for name, x in vars(case).items() if isinstance(x, torch.Tensor)}
+    before = {name: x.clone() for name, x in shared.items()}
+    assert "_plain_scores" in shared
+    for mistake in reference.mistakes_for(problem_id):
+        mistake.predict(inputs, options)
+        written = [name for name, x in shared.items() if not torch.equal(x, before[name])]
+        assert written == [], mistake.id
+    assert variants._case(problem_id, tuple(inputs.items()), tuple(options.items())) is case
 
 
 @pytest.mark.parametrize("problem_id", [name for name in ORACLES if name != "p02"])

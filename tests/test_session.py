@@ -19,11 +19,18 @@ from grader.running.protocol import Status
 from grader.running.session import Budget, Session
 from grader.running.trace import Counter
 from grader.source import Source
+from tests.forked import forked_workers
 from tests.harness import judge, model_answer
 
 LIMITS = Limits(call_s=20.0, lost_s=25.0, total_s=180.0)
 P02 = load_problem("p02").model_copy(update={"limits": Limits(call_s=2, lost_s=4, total_s=60)})
 CALL = "    check_matrix_and_vector(x, w)\n"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick():
+    with forked_workers():
+        yield
 
 
 def answer(line: str) -> str:

@@ -53,7 +53,7 @@ def rejection(mutant: Mutant, seed: str) -> Trial:
     """Judge a wrong kernel until each of its checks has rejected it by a wide margin."""
     start = time.monotonic()
     source = mutant.applied_to(whole_answer(mutant.problem))
-    enough = _decided_by_words if mutant.caught_as else _decided_by_numbers
+    enough = last_is_wrong if mutant.caught_as else _decided_by_numbers
     # Whether an input was written to, an earlier case has to show.
     checks = {*mutant.checks, *(["plain"] if "arguments" in mutant.checks else [])}
     with mock.patch.object(harness, "Casebook", NoNames):
@@ -158,7 +158,7 @@ def wrong_kernels(problems: Iterable[str]) -> dict[str, Mutant]:
     return {m.id: m for m in MUTANTS if m.problem in wanted and m.needs_cuda is None}
 
 
-def _decided_by_words(found: dict[Place, Finding]) -> bool:
+def last_is_wrong(found: dict[Place, Finding]) -> bool:
     """Whether the last case rejects what was judged."""
     return next(reversed(found.values())).verdict is not Verdict.PASS
 

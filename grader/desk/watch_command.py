@@ -75,7 +75,7 @@ def run(
     children = Children()
     with Keys(sys.stdin) as keys:
         try:
-            children.open_server()
+            children.open_server(differentiate=bool(problem.gradients))
             where = os.path.join(request.shown_as, problem.id, problem.file)
             screen.say(page.note(f"{where}; Ctrl-C ends it", looks.width))
             if polls:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from grader.running import reductions
+from grader.running import agreeing, reductions
 
 # A program that does anything takes 50 us or more here: a case's time ends before so many do.
 MOST_PROGRAMS = 500_000
@@ -36,9 +36,11 @@ def install() -> None:
     _refuse_endless_grids(interpreter)
     _know_constants(interpreter)
     if hasattr(interpreter, "_LangPatchScope"):
+        _call_directly(interpreter)
         _Launches(interpreter._patch_lang).install(interpreter)
     interpreter._get_np_dtype = _by_name(interpreter._get_np_dtype)
     _remember_sizes(interpreter)
+    agreeing.install(interpreter)
     reductions.install(interpreter)
     if hasattr(interpreter, "InterpreterError"):
         _raise_errors_once(interpreter)
@@ -102,6 +104,31 @@ def _know_constants(interpreter: Any) -> None:
         ]
 
     interpreter.GridExecutor.__init__ = known
+
+
+def _call_directly(interpreter: Any) -> None:
+    """Call each function of triton.language without what stands around it for a compiler.
+
+    Triton makes a dictionary of the keywords and looks in it for what it has just put there.
+    """
+    import triton.language as tl
+
+    around = tl.core.builtin(len).__code__
+    semantic = interpreter.interpreter_semantic
+
+    def patch(obj: Any, name: str, member: Any, builder: Any, scope: Any) -> None:
+        inner = getattr(member, "__wrapped__", None)
+        if getattr(member, "__code__", None) is not around or inner is None:
+            patch_attr(obj, name, member, builder, scope)
+            return
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            kwargs["_semantic"] = semantic
+            return inner(*args, **kwargs)
+
+        scope.set_attr(obj, name, call)
+
+    patch_attr, interpreter._patch_attr = interpreter._patch_attr, patch
 
 
 def _refuse_endless_grids(interpreter: Any) -> None:

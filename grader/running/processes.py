@@ -60,9 +60,13 @@ class Children:
         self._server: forks.ForkServer | None = None
         reaper.adopt_orphans()
 
-    def open_server(self) -> None:
-        """Let children that import torch be forked. The server ends with the calling thread."""
-        self._server = self._server or forks.ForkServer.open(sandbox.server_environment())
+    def open_server(self, *, differentiate: bool = False) -> None:
+        """Let children that import torch be forked. The server ends with the calling thread.
+
+        With `differentiate` some of what they run computes gradients.
+        """
+        environment = sandbox.server_environment(differentiate=differentiate)
+        self._server = self._server or forks.ForkServer.open(environment)
 
     def close(self) -> None:
         """End the server; the children live on."""

@@ -316,9 +316,13 @@ def prepare(*, jailed: bool, gpu: str | None) -> None:
         forks.open_server(server_environment())
 
 
-def server_environment(*, interpret: bool = False) -> dict[str, str]:
-    """Return the environment of a process that workers are forked from; it sees no GPU."""
-    return _environment("cpu", interpret, 1, scratch.folder())
+def server_environment(*, interpret: bool = False, differentiate: bool = False) -> dict[str, str]:
+    """Return the environment of a process that workers are forked from; it sees no GPU.
+
+    With `differentiate` it imports what torch does for the first gradient of a process.
+    """
+    environment = _environment("cpu", interpret, 1, scratch.folder())
+    return environment | ({"GRADER_DIFFERENTIATES": "1"} if differentiate else {})
 
 
 def _environment(device: str, interpret: bool, threads: int, folder: Path) -> dict[str, str]:
