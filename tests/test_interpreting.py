@@ -13,7 +13,7 @@ import pytest
 
 from grader.manifest import ROOT, load_problem
 from grader.model import Verdict
-from grader.running import interpreting
+from grader.running import agreeing, interpreting
 from tests.harness import judge, whole_answer
 
 # Interprets a few launches, with the shortcuts or without, and says what came of them.
@@ -171,6 +171,14 @@ def test_kernels_come_to_the_same_and_leave_nothing_replaced(both):
     two, nine = ("{'rounds': 2}", "{'rounds': 9}")
     assert shortcuts["times"][two] == shortcuts["times"][nine] < plain["times"][two]
     assert plain["times"][two] < plain["times"][nine]
+
+
+def test_a_number_has_the_type_of_its_tensor_where_triton_does_not_say_it():
+    """As up to Triton 3.6."""
+    semantic = SimpleNamespace(
+        tensor=object, to_tensor=lambda number: SimpleNamespace(type=SimpleNamespace(name="int32"))
+    )
+    assert agreeing._Agreement(semantic, None)._kind(-3) == (int, "int32", True)
 
 
 def test_operands_agree_as_triton_has_them_agree(both):

@@ -45,6 +45,8 @@ class _Agreement:
     def __init__(self, semantic: Any, check: Callable[..., Any]) -> None:
         self._semantic = semantic
         self._check = check
+        # Until Triton 3.6 a number's type is known from the tensor that is made of it.
+        self._type_of = getattr(semantic, "to_tensor_type", self._type_of_tensor)
         self._known: dict[tuple, tuple[_Steps, _Steps] | None] = {}
 
     def __call__(self, lhs: Any, rhs: Any, *flags: Any, **named: Any) -> tuple[Any, Any]:
@@ -64,13 +66,16 @@ class _Agreement:
         self._known[key] = None if left is None or right is None else (left, right)
         return results
 
+    def _type_of_tensor(self, number: Any) -> Any:
+        return self._semantic.to_tensor(number).type
+
     def _kind(self, operand: Any) -> Any:
         """Return all of an operand that decides; of a number what type it has alone, and sign."""
         kind = type(operand)
         if kind is self._semantic.tensor:
             return operand.type.name
         if kind in _NUMBERS:
-            return kind, self._semantic.to_tensor_type(operand).name, operand < 0
+            return kind, self._type_of(operand).name, operand < 0
         return None
 
     def _find(self, operand: Any, result: Any) -> _Steps | None:
