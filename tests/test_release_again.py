@@ -95,7 +95,7 @@ def test_a_new_version_says_what_has_changed(tmp_path, newer):
         }
     )  # fmt: skip
     out = made(folder)
-    assert f"version {__version__}" in out
+    assert f"version {__version__}" in " ".join(out.split())
     for row in (
         "handouts    problems/p02/README.md", f"stubs       {STUB}",
         "judge       grader/scoring.py", "tests       problems/p02/test_p02.py",
@@ -129,7 +129,7 @@ def test_what_somebody_changed_is_kept(tmp_path, newer):
         assert (folder / f"{STUB}.new").read_bytes() == b"new stub\n"
         assert "README.md, differ from this version's" in " ".join(out.split())
     assert "beside" not in out  # said once
-    newer(files={STUB: b"newest stub\n"}, version="0.9.0")
+    newer(files={STUB: b"newest stub\n"}, version="99.0.0")
     assert f"beside      {STUB}.new" in made(folder)
     assert (folder / f"{STUB}.new").read_bytes() == b"newest stub\n"
     (folder / STUB).write_bytes(b"newest stub\n")
@@ -164,7 +164,7 @@ def test_a_full_disk_is_repaired_by_the_next_run(tmp_path, monkeypatch, stage, n
     files = {path: data + b"\n" for path, data in tree(stage).items()}
     newer(files=files)
     cut_short()
-    newer(files={path: data + b"\n\n" for path, data in tree(stage).items()}, version="0.9.0")
+    newer(files={path: data + b"\n\n" for path, data in tree(stage).items()}, version="99.0.0")
     assert "kept" not in made(folder)
     assert all(data.endswith(b"\n\n") for data in tree(folder).values())
 
