@@ -215,6 +215,8 @@ class Tracer:
                 if args[-1] is np.where:
                     result.mask_line = getattr(handles[0], "made_at", 0) or self._lines.running()
                     self._arrays["mask_lines"][self._kernel] = result.mask_line
+                    rows = "queries" if result.tags[0].of_queries else "keys"
+                    self._arrays["mask_rows"][self._kernel] = trace.MASK_ROWS.index(rows)
                 if args[-1] in (np.exp, np.exp2) and shows_masked(result):
                     self._counters[Counter.SHOWN_LINE] = self._lines.running()
             elif self._inputs[0].name == "x":
