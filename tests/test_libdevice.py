@@ -56,6 +56,7 @@ for name in json.loads(sys.argv[2]):
             results[f"{name} {module.__name__} {str(dtype)[-2:]}"] = told
 results["mixed"] = launch(lambda x, y: taken(x, 2.0, tl.max(y, 0)))
 results["unknown"] = launch(lambda x, y: libdevice.j0(x))
+results["nan"] = launch(lambda x, y: libdevice.isnan(libdevice.sqrt(x - 0.5)))
 results["half"] = launch(lambda x, y: libdevice.exp(x), torch.float16)
 results["list"] = launch(lambda x, y: x, grid=[2])
 results["list of a function"] = launch(lambda x, y: x, grid=lambda meta: [2, 1])
@@ -68,6 +69,7 @@ ONE = {
     **{name: getattr(np, name) for name in ("rint", "sin", "cos", "tan", "sinh", "cosh", "tanh")},
     **{"asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "asinh": np.arcsinh},
     **{"rsqrt": lambda x: x**-0.5, "exp10": lambda x: 10**x, "abs": np.abs, "sqrt_rn": np.sqrt},
+    **{"isnan": np.isnan, "isinf": np.isinf},
     **{"rcp_rn": lambda x: 1 / x, "erf": lambda x: [math.erf(number) for number in x]},
 }
 TWO = {
@@ -77,8 +79,10 @@ TWO = {
     **{"fast_dividef": np.divide, "fast_powf": np.power},
 }
 ONE |= {"fast_expf": np.exp, "fast_logf": np.log, "fast_log2f": np.log2, "saturatef": np.abs}
-ONE |= {"rsqrt_rn": lambda x: x**-0.5}
-ONLY_FP32 = {name for name in (*ONE, *TWO) if name[:5] == "fast_"} | {"saturatef", "rsqrt_rn"}
+ONE |= {"rsqrt_rn": lambda x: x**-0.5, "finitef": np.isfinite}
+ONLY_FP32 = {name for name in (*ONE, *TWO) if name[:5] == "fast_"} | {
+    *("saturatef", "rsqrt_rn", "finitef"),
+}
 NUMBERS = np.array([0.125, 0.25, 0.5, 0.75, 0.875, 1.0, 0.3, 0.9])
 
 
@@ -107,6 +111,8 @@ def test_libdevice_takes_and_refuses_what_it_does_on_a_gpu(libdevice):
     tops = np.repeat([max(NUMBERS[4:]), max(NUMBERS[:4])], 4)
     assert np.allclose(libdevice["mixed"], 2 * NUMBERS + tops)
     assert "KeyError" in libdevice["half"]
+    assert ".to(tl.float32)" in translation(libdevice["half"])
+    assert libdevice["nan"] == [float(number < 0) for number in NUMBERS - 0.5]
     assert "there is no __nv_j0f of libdevice" in libdevice["unknown"]
     assert "tl.math" in translation(libdevice["unknown"])
 

@@ -22,6 +22,10 @@ _TRANSLATIONS: tuple[tuple[str, str], ...] = (
     ),
     (r"^RecursionError", RECURSION_HELP),
     (
+        r"\(triton\.language\.\w+,[^)]*\)",
+        "libdevice has this function for other types: convert each argument with .to(tl.float32)",
+    ),
+    (
         r"there is no __nv_\w+ of libdevice",
         "without a GPU the judge knows the common functions of libdevice: use one of tl or tl.math",
     ),

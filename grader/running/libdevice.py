@@ -29,6 +29,11 @@ _BINARY: dict[str, Callable[..., Any]] = {
     **{"copysign": np.copysign, "fdivide": np.divide},
     "fdim": lambda x, y: np.where(x <= y, x.dtype.type(0), x - y),
 }
+_PREDICATES: dict[str, Callable[..., Any]] = {
+    **dict.fromkeys(("isnanf", "isnand"), np.isnan),
+    **dict.fromkeys(("isinff", "isinfd"), np.isinf),
+    **dict.fromkeys(("finitef", "isfinited"), np.isfinite),
+}
 # Rounded to the nearest, as numpy rounds; with f for fp32 or d for fp64 before the name.
 _ROUNDED_UNARY = {"rcp": lambda x: 1 / x, "sqrt": np.sqrt, "rsqrt": _UNARY["rsqrt"]}
 _ROUNDED_BINARY = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
@@ -76,4 +81,6 @@ def _create_extern_elementwise(
         return this.unary_op(*args, operation)
     if operation := _BINARY.get(plain) or _ROUNDED_BINARY.get(rounded):
         return this.binary_op(*args, operation)
+    if operation := _PREDICATES.get(name):
+        return this.cast_impl(this.unary_op(*args, operation), this.get_int32_ty())
     raise NotImplementedError(f"without a GPU there is no {symbol} of libdevice")
