@@ -46,6 +46,16 @@ def test_a_whole_tensor_may_be_written(how):
     assert bool((tensor == 1.0).all()) and guarded.broken() == ""
 
 
+def test_a_tensor_without_memory_is_left_alone():
+    guarded = Guarded()
+    with guarded:
+        meta = torch.empty(3, 5, device="meta")
+        assert torch.empty_like(meta).add_(1.0).is_meta
+        assert meta.new_empty(4).stride() == (1,)
+        kept = torch.empty(3)
+    assert guarded.broken() == "" and bool(kept.isnan().all())
+
+
 @pytest.mark.parametrize(
     ("at", "where"), [(60, "past the end"), (5000, "past the end"), (-1, "before the start")]
 )

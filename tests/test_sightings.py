@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from grader.cases import resolve
+from grader.cases import Case, resolve
 from grader.checks.correctness import expect
 from grader.inputs import case_seed, make_inputs
 from grader.manifest import load_problem, problem_ids
 from grader.running.overwrites import Overwrites
 from grader.running.session import Budget, Session
-from grader.running.trace import GRADIENTS, OVERWRITTEN
+from grader.running.trace import GRADIENTS, OVERWRITTEN, Trace, TraceShape
 from grader.sightings.look import look
+from grader.sightings.rows import elements_of_x
 from grader.sightings.scaled import delta_scaled, scaled
 from grader.sightings.sighting import Result
 from grader.source import Source
@@ -175,10 +176,41 @@ def test_the_walk_of_dk_is_over_queries(id: str) -> None:
     (cause,) = judged.findings.causes
     assert re.match(f"seen: {words}", cause.diagnosis.note)
     assert "visible keys" not in f"{cause.diagnosis.title} {cause.diagnosis.help}"
+    if id == "MASK-TRANSPOSED":
+        assert cause.diagnosis.help.startswith("rows of these scores are keys, [:, None]")
     # One message speaks of one example: that of the element that is furthest off.
     finding = judged.wrong[cause.cases[0]]
     key = re.match(r"dk\[0, 0, (\d+), ", finding.message.worst)[1]
     assert f"key {key} " in cause.diagnosis.note
+
+
+def test_a_mask_is_told_by_the_sides_of_its_tile() -> None:
+    mask = "keys[None, :] <= queries[:, None]"
+    source = model_answer("p04")
+    assert source.count(mask) == 1
+    source = source.replace(mask, mask.replace("<=", ">="))
+    (cause,) = judge(source, load_problem("p04"), checks=("plain",)).findings.causes
+    assert cause.diagnosis.id == "P04-MASK-TRANSPOSED"
+    assert cause.diagnosis.help.startswith("rows of the scores are queries, [:, None]")
+
+
+@pytest.mark.parametrize(
+    ("left_out", "title", "words"),
+    [
+        ({*range(32, 40)}, "the last columns", "the loop over columns"),
+        ({*range(0, 8)}, "some columns", "the loop over columns"),
+        ({*range(8, 16), *range(24, 32)}, "some columns", "each program's share"),
+        ({*range(8, 16), *range(32, 40)}, "some columns", "each program's share"),
+    ],
+)
+def test_columns_that_are_never_read_are_told_by_where_they_lie(left_out, title, words) -> None:
+    case = Case(rows=2, cols=40)
+    shape = TraceShape.of(case, 9)
+    memory = np.zeros(shape.total_bytes, np.uint8)
+    shape.arrays(memory)["visits"][0] = [column not in left_out for column in range(40)]
+    sighting = elements_of_x(case, Trace.of(shape, memory))
+    assert sighting is not None and sighting.title == f"{title} of x are never read"
+    assert words in sighting.help
 
 
 def test_atomic_sums_of_the_sink_logits_are_right() -> None:

@@ -151,6 +151,41 @@ def test_a_row_that_is_spread_over_a_tile_is_followed():
     assert figures.multiply_adds.ratio > 1.0
 
 
+SCORES = '        scores = tl.dot(q, tl.trans(k), input_precision="ieee")'
+FOLD = (
+    "        running_sum, acc = fold_tile("
+    "scores, v, running_max, new_max, running_sum, acc, scale_log2)"
+)
+SCORES_IN_HALVES = """\
+        k = tl.permute(tl.reshape(k, (2, BLOCK_N // 2, HEAD_DIM)), (0, 2, 1))
+        halves = tl.dot(tl.broadcast_to(q[None, :, :], (2, q.shape[0], HEAD_DIM)), k,
+                        input_precision="ieee")
+        scores = tl.reshape(tl.permute(halves, (1, 0, 2)), (q.shape[0], BLOCK_N))
+"""
+FOLD_IN_HALVES = """\
+        p = tl.exp2(scores * scale_log2 - new_max[:, None])
+        shrunk = tl.exp2(running_max - new_max)
+        running_sum = running_sum * shrunk + tl.sum(p, 1)
+        p = tl.permute(tl.reshape(p.to(v.dtype), (q.shape[0], 2, BLOCK_N // 2)), (1, 0, 2))
+        v = tl.reshape(v, (2, BLOCK_N // 2, HEAD_DIM))
+        acc = acc * shrunk[:, None] + tl.sum(tl.dot(p, v, input_precision="ieee"), 0)
+"""
+
+
+@pytest.mark.parametrize(("times", "fraction"), [(1, 1.0), (3, 0.0)])
+def test_a_dot_with_three_axes_is_as_many_dots_with_two(times, fraction):
+    """Were its tiles not known, it might read as often as tiles of 16 do."""
+    load = "        k = load_keys(k_ptr + k_offs, keys, seqlen, IS_EVEN)\n"
+    source = model_answer("p04")
+    for old, new in ((SCORES, SCORES_IN_HALVES), (FOLD, FOLD_IN_HALVES), (load, load * times)):
+        assert source.count(old) == 1
+        source = source.replace(old, new)
+    plain, figures = (counted(text, short("p04")) for text in (model_answer("p04"), source))
+    assert (figures.tile_q, figures.tile_k) == (plain.tile_q, plain.tile_k // 2)
+    assert figures.multiply_adds == plain.multiply_adds
+    assert work_fraction(figures) == fraction
+
+
 @pytest.mark.parametrize("name", ["p04", "p06"])
 def test_every_tile_visited_and_masked_earns_nothing(name):
     source = unusual(f"{name}-every_tile_visited_and_masked")

@@ -21,6 +21,10 @@ _TRANSLATIONS: tuple[tuple[str, str], ...] = (
         "one program per tile, not per element: triton.cdiv(length, BLOCK) for each length",
     ),
     (r"^RecursionError", RECURSION_HELP),
+    (
+        r"there is no __nv_\w+ of libdevice",
+        "without a GPU the judge knows the common functions of libdevice: use one of tl or tl.math",
+    ),
     (r"0 active drivers", "pass CPU tensors to the kernel only where TRITON_INTERPRET=1 is set"),
     (
         r"must have same dtype|Both operands must be same dtype|same dtype",

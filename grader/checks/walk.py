@@ -13,7 +13,7 @@ import numpy as np
 import reference
 from grader.cases import Case
 from grader.model import TileMap
-from grader.running.trace import DOT, PRODUCTS, SCORES, Counter, Trace
+from grader.running.trace import DOT, MASK_ROWS, PRODUCTS, SCORES, Counter, Trace
 
 _COLUMN = {name: index for index, name in enumerate(DOT)}
 _MOST_TILES = 48  # on a side of a map
@@ -26,7 +26,8 @@ class Walk:
     `masks`, `masked_at`, `taken_at` and `again_at` are as in `Trace`; `due` is (query, key). `tile`
     is the size of the kernel's tiles, queries by keys; `scores_line` and `product_line` are where
     it multiplies, `loop_line` is the loop around that, `mask_line` where scores are masked, 0 if
-    nowhere. `near` is batch, head and row of the result that a message speaks of, if of one.
+    nowhere; `mask_rows`, of `MASK_ROWS`, is what the rows of the tile are there. `near` is batch,
+    head and row of the result that a message speaks of, if of one.
     """
 
     product: str
@@ -44,6 +45,7 @@ class Walk:
     product_line: int
     loop_line: int
     mask_line: int
+    mask_rows: str = ""
     near: tuple[int, int, int] | None = None
 
     @property
@@ -173,6 +175,7 @@ def walk_of(
         scores_line=int(scores[0, _COLUMN["line"]]) if len(scores) else 0,
         product_line=main["line"],
         mask_line=int(arrays["mask_lines"][main["kernel"]]),
+        mask_rows=MASK_ROWS[int(arrays["mask_rows"][main["kernel"]])],
         loop_line=main["loop"] or main["line"],
         near=near,
     )

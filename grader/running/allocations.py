@@ -53,7 +53,8 @@ class Guarded(TorchDispatchMode):
         if getattr(getattr(func, "overloadpacket", None), "__name__", "") in _UPDATES:
             self._updated.append(_span(args[0]).start)
         if func in _EMPTY and result.numel() and result.layout == torch.strided:
-            return self._guard(result)
+            # One on the meta device has a shape and no memory: nothing is written to it.
+            return result if result.is_meta else self._guard(result)
         return result
 
     def _guard(self, plain: torch.Tensor) -> torch.Tensor:

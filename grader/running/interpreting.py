@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from grader.running import agreeing, reductions
+from grader.running import agreeing, libdevice, reductions
 
 # A program that does anything takes 50 us or more here: a case's time ends before so many do.
 MOST_PROGRAMS = 500_000
@@ -35,6 +35,8 @@ def install() -> None:
     _leave_overflow_alone(interpreter)
     _refuse_endless_grids(interpreter)
     _know_constants(interpreter)
+    _take_lists_as_grids(interpreter)
+    libdevice.install(interpreter)
     if hasattr(interpreter, "_LangPatchScope"):
         _call_directly(interpreter)
         _Launches(interpreter._patch_lang).install(interpreter)
@@ -102,6 +104,21 @@ def _know_constants(interpreter: Any) -> None:
         this.constexprs = [
             name for name in arg_names if str(types.get(name)).strip("'\"").endswith("constexpr")
         ]
+
+    interpreter.GridExecutor.__init__ = known
+
+
+def _take_lists_as_grids(interpreter: Any) -> None:
+    """Launch a grid that is a list, or a function that returns one, as a GPU does."""
+    make = interpreter.GridExecutor.__init__
+
+    def as_tuple(grid: Any) -> Any:
+        return tuple(grid) if isinstance(grid, list) else grid
+
+    def known(this: Any, *args: Any, **kwargs: Any) -> None:
+        make(this, *args, **kwargs)
+        grid = this.grid
+        this.grid = (lambda meta: as_tuple(grid(meta))) if callable(grid) else as_tuple(grid)
 
     interpreter.GridExecutor.__init__ = known
 

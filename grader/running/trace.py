@@ -72,6 +72,7 @@ ACCESS = (
     "line", "kernel", "operand", "count", "programs", "stride", "across", "column_stride", "along",
     "step", "misaligned", "size",
 )  # fmt: skip
+MASK_ROWS = ("", "queries", "keys")  # what the rows of a masked tile are, "" where not seen
 # Rows that met though they are not the same: of what, and their numbers from 1; 0 is none.
 APART = ("line", "one", "other", "row", "other_row", "kv_plane", "weights")
 MISPLACED = ("line", "row", "place")  # a row of q or k, and the row of an output made of it
@@ -165,6 +166,7 @@ class TraceShape:
             "k_heads": (np.uint8, heads),
             "v_heads": (np.uint8, heads),
             "mask_lines": (np.int64, (KERNELS,)),
+            "mask_rows": (np.int64, (KERNELS,)),
             "discarded": (np.int64, (len(PRODUCTS),)),
             "stores": (np.uint8, (self.queries,)),
             "visits": (np.uint8, (KERNELS, *pairs)),
@@ -214,7 +216,8 @@ class Trace:
     to: 1 where it kept them, 2 where it put another number in their place that hides nothing.
     `masked_at`, `taken_at` and `again_at` are the numbers in `lines` of the lines of the mask and
     of the loop in which a pair was taken, the first time and after it; of a pair that masks of
-    several lines met, `masked_at` is SEVERAL_LINES.
+    several lines met, `masked_at` is SEVERAL_LINES. `mask_rows` is, per kernel, an index in
+    `MASK_ROWS`.
     `discarded` is, per product, a line whose results nothing took up, 0 if none; `stored_products`
     the product, from 1, that was stored where this one belongs, and its line; `overwritten`, per
     gradient, the first two programs that stored different numbers to one element.
@@ -237,6 +240,7 @@ class Trace:
         limits["overwritten"] = shape.overwritten_limits
         limits["stored_products"] = np.array([len(PRODUCTS), shape.lines])
         limits |= dict.fromkeys(("lines", "mask_lines", "discarded"), shape.lines)
+        limits["mask_rows"] = len(MASK_ROWS) - 1
         for name, largest in limits.items():
             numbers = arrays[name]
             numbers[(numbers < 0) | (numbers > largest)] = 0

@@ -215,6 +215,8 @@ class Tracer:
                 if args[-1] is np.where:
                     result.mask_line = getattr(handles[0], "made_at", 0) or self._lines.running()
                     self._arrays["mask_lines"][self._kernel] = result.mask_line
+                    rows = "queries" if result.tags[0].of_queries else "keys"
+                    self._arrays["mask_rows"][self._kernel] = trace.MASK_ROWS.index(rows)
                 if args[-1] in (np.exp, np.exp2) and shows_masked(result):
                     self._counters[Counter.SHOWN_LINE] = self._lines.running()
             elif self._inputs[0].name == "x":
@@ -398,9 +400,9 @@ class Tracer:
         return create_dot
 
     def _note_multiplied(self, result: Any, a: Any, b: Any, d: Any) -> None:
+        self._note_narrow(a)
         if a.data.ndim != 2:
-            self._counters[Counter.MULTIPLY_ADDS] += a.data.size * b.data.shape[-1]
-            self._counters[Counter.UNKNOWN_DOTS] += 1
+            self._note_batch(a, b)
             return
         m, k = a.data.shape
         n = b.data.shape[1]
@@ -415,9 +417,6 @@ class Tracer:
 
     def _note_dot(self, a: Any, b: Any, tags_a: tuple, tags_b: tuple, size: tuple) -> int:
         product, tile = trace.OTHER, (0, 0)
-        narrow = a.dtype.primitive_bitwidth == 16 and self._inputs[0].tensor.element_size() == 4
-        if narrow and not self._counters[Counter.NARROW_LINE]:
-            self._counters[Counter.NARROW_LINE] = self._lines.running()
         if tags_a[1] is None and tags_b[0] is None and tags_a[0] and tags_b[1]:
             queries, keys = tags_a[0], tags_b[1]
             if not queries.of_queries:
@@ -444,9 +443,25 @@ class Tracer:
             rows = [tags[0] for x, tags in ((a, tags_a), (b, tags_b)) if hasattr(x, "loaded")]
             if len(rows) == 2 and None not in rows and rows[0].of_queries != rows[1].of_queries:
                 self._counters[Counter.CROSSED_LINE] = self._lines.running()
-        key = (self._lines.running(), self._kernel, product, *size, *tile, self._lines.loop())
-        self._dots[key] = self._dots.get(key, 0) + 1
+        self._count_dots(1, product, size, tile)
         return product
+
+    def _note_narrow(self, a: Any) -> None:
+        narrow = a.dtype.primitive_bitwidth == 16 and self._inputs[0].tensor.element_size() == 4
+        if narrow and not self._counters[Counter.NARROW_LINE]:
+            self._counters[Counter.NARROW_LINE] = self._lines.running()
+
+    def _note_batch(self, a: Any, b: Any) -> None:
+        """Note a dot with three axes, as many dots of two: of whose rows is not known."""
+        batch, m, k = a.data.shape
+        n = b.data.shape[2]
+        self._counters[Counter.MULTIPLY_ADDS] += batch * m * n * k
+        self._counters[Counter.UNKNOWN_DOTS] += batch
+        self._count_dots(batch, trace.OTHER, (m, n, k), (0, 0))
+
+    def _count_dots(self, number: int, product: int, size: tuple, tile: tuple) -> None:
+        key = (self._lines.running(), self._kernel, product, *size, *tile, self._lines.loop())
+        self._dots[key] = self._dots.get(key, 0) + number
 
     # -- the end ------------------------------------------------------------------------------
 

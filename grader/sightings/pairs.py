@@ -10,6 +10,13 @@ from grader.checks.walk import Walk
 from grader.running.trace import Counter, Trace
 from grader.sightings.sighting import Sighting, accesses, key_range, operand_of, query_range
 
+_MASK_SIDES = {
+    "queries": "rows of the scores are queries, [:, None]; columns are keys, [None, :]",
+    "keys": "rows of these scores are keys, [:, None]; columns are queries, [None, :]",
+    "": "rows of the scores are queries, [:, None], and columns keys, [None, :]; where they are"
+    " transposed it is the other way",
+}
+
 
 def nothing_visited(case: Case, trace: Trace) -> Sighting | None:
     """Programs that end before they have read a key."""
@@ -79,8 +86,7 @@ def positions_in_the_tile(case: Case, walk: Walk) -> Sighting | None:
             "MASK-TRANSPOSED",
             "the mask compares queries and keys the wrong way round",
             f"seen: {_example(walk)}",
-            "rows of the scores are queries, [:, None]; columns are keys, [None, :]"
-            + ("; where they are transposed it is the other way" if walk.over_queries else ""),
+            _MASK_SIDES[walk.mask_rows],
             walk.mask_of(walk.extra | walk.missing),
             located=True,
         )

@@ -129,12 +129,16 @@ def elements_of_x(case: Case, trace: Trace) -> Sighting | None:
             )
     columns, rows = (reads == 0).all(axis=0), (reads == 0).all(axis=1)
     if columns.any() and not columns.all() and (reads[:, ~columns] == 1).all():
-        last = not columns[: int(np.flatnonzero(columns)[0])].any() and columns[-1]
+        first, end = np.flatnonzero(columns)[[0, -1]].tolist()
+        together = bool(columns[first : end + 1].all())
+        last = together and columns[-1]
         return Sighting(
             "LAST-COLUMNS-NEVER-READ" if last else "COLUMNS-NEVER-READ",
-            f"the {'last ' if last else ''}columns of x are never read",
+            f"{'the last' if last else 'some'} columns of x are never read",
             f"seen: columns {ranges(columns)} of {case.cols} are read by no program",
-            "the loop over columns goes to cols, and so does the mask of each tile",
+            "the loop over columns goes to cols, and so does the mask of each tile"
+            if together
+            else "each tile, and each program's share, begins where the one before it ends",
             line_of(trace, "x"),
         )
     if rows.any() and not rows.all() and not (reads[~rows] == 0).any():
