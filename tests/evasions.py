@@ -1,6 +1,25 @@
 """Ways around the rules of the source policy: the rule that refuses each, and its lines."""
 
 EVASIONS = [
+    ("private-name", 'class A:\n    __annotations__["a if 0 else exec(T)"] = int'),
+    ("private-name", 'getattr(f, "__annotations__")["x"] = int'),
+    ("dynamic-code", 'import functools\nfunctools.wraps(f, updated=("__globals__",))(g)'),
+    ("dynamic-code", "import functools\nfunctools.wraps(f, ())(g)"),
+    ("dynamic-code", "import functools\nfunctools.wraps(*a)(g)"),
+    ("dynamic-code", "from functools import wraps\nw = wraps\nw(f, assigned=())(g)"),
+    ("dynamic-code", "from functools import partial, wraps\npartial(wraps, f)(g)"),
+    ("dynamic-code", 'from abc import ABCMeta\nABCMeta("A", (torch.Tensor,), n)'),
+    ("dynamic-code", 'from enum import EnumMeta as E\nE("A", (), n)'),
+    ("dynamic-code", 'type(torch.Tensor)("A", (torch.Tensor,), n)'),
+    ("torch-computes", "match y:\n    case torch.Tensor(addmv_=m):\n        m(x, w)"),
+    ("torch-computes", "match y:\n    case object(sum=m):\n        m(1)"),
+    ("shortcut", "match y:\n    case torch.Tensor(softmax=m):\n        m(1)"),
+    ("patching", "K = type(torch.empty(0))\nK.numel = lambda t: 0"),
+    ("patching", "def f(K):\n    K.numel = 0\n\n\nf(type(torch.empty(0)))"),
+    ("patching", "(lambda: torch.empty(0))().numel = 0"),
+    ("patching", "for K in [type(torch.empty(0))]:\n    K.numel = 0"),
+    ("private-name", "@triton.jit\ndef k(x):\n    return x.handle.data"),
+    ("private-name", "match y:\n    case object(handle=h):\n        h"),
     # import
     ("import", "import os"),
     ("import", "import ctypes as c"),

@@ -43,6 +43,13 @@ class Servers:
 _servers = functools.cache(Servers)
 
 
+def servers() -> set[int]:
+    """The processes of the servers that this process has opened."""
+    if not _servers.cache_info().currsize:
+        return set()
+    return {server._process.pid for server in _servers()._servers.values()}
+
+
 @contextlib.contextmanager
 def forked_workers() -> Iterator[None]:
     """While active, workers are forked."""

@@ -16,6 +16,7 @@ from grader.running.processes import Children, Ending
 from grader.running.protocol import Ended, Status
 from grader.running.sandbox import Sandbox, server_environment
 from grader.source import Source
+from tests.forked import servers
 from tests.harness import model_answer
 from tests.test_processes import PRELUDE
 
@@ -225,9 +226,9 @@ def test_a_forked_child_has_workers_that_know_nothing_of_it(children, tmp_path, 
 
 
 def alive(children):
-    """Processes below this one, but for the server itself."""
+    """Processes below this one, but for the server itself and those that tests share."""
     assert children._server is not None
-    return set(usage.descendants(os.getpid())) - {children._server._process.pid}
+    return set(usage.descendants(os.getpid())) - {children._server._process.pid} - servers()
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import triton
 
 from grader.manifest import ROOT, load_problem
 from grader.policy import tables
@@ -106,6 +107,13 @@ class Reading(torch.Tensor):
         return torch.tensor(Q.tolist())
 
 
+class Quiet(torch.Tensor):
+    """Says that it has no elements."""
+
+    def numel(self):
+        return 0
+
+
 class Plain(torch.Tensor):
     """Does what a tensor does."""
 
@@ -167,6 +175,27 @@ def test_what_computes_is_found(name):
     assert found(compute) == ("computes", f"PyTorch computes here: {operator}")
 
 
+def test_what_a_launch_calls_is_not_triton(monkeypatch):
+    """A callback in C has no frame of its own: the next one is Triton's."""
+    path = triton.__path__[0] + "/runtime/interpreter.py"
+    record = operators.Record(opened(load_problem("p02")), __file__)
+    record._triton, record._launching.depth = triton.__path__[0], 1
+
+    def noted(name, callback):
+        code = {}
+        exec(compile(f"def {name}(callback):\n    callback()", path, "exec"), code)
+        with record.noting(LAYOUT, {"gradients": False, "idle": False}):
+            code[name](callback)
+        return record.found and record.found.kind
+
+    assert noted("__call__", partial(torch.mm, M, M)) == "computes"
+    assert noted("_to_cpu", partial(torch.mm, M, M)) == "computes"
+    assert noted("__call__", partial(torch.addcmul, *[torch.ones(64, 64)] * 3)) == "computes"
+    assert noted("__call__", Q.tolist) == "reads"
+    assert noted("_to_cpu", Q.untyped_storage) is None
+    assert noted("__call__", Q.clone) is None
+
+
 READS = {
     "tolist": lambda: Q.tolist(),
     "tolist of a base class": lambda: torch._C.TensorBase.tolist(Q),
@@ -180,6 +209,10 @@ READS = {
     "a callback": lambda: Q.clone().apply_(lambda x: 2.0 * x),
     "a class that reads": lambda: Q.as_subclass(Reading) + 1,
     "of a class": lambda: Q.as_subclass(Plain).tolist(),
+    "of a class that hides how much": lambda: Q.as_subclass(Quiet).tolist(),
+    "sizes of pieces": lambda: torch.tensor_split(M, INDEX.flatten().repeat(3)),
+    "sizes of what is there": lambda: [x.nonzero().shape for x in Q.flatten().expand(2, -1).T],
+    "whether two are equal": lambda: [torch.equal(x, x) for x in Q.flatten()],
 }
 
 

@@ -118,6 +118,12 @@ HONEST = {
     + "@triton.autotune([triton.Config({'B': 16}, pre_hook=lambda a: a['o'].zero_())], key=['n'])\n"
     + "@triton.heuristics({'EVEN': lambda a: a['n'] % 16 == 0})\n@triton.jit\ndef f(o, n): ...\n",
     "a cache on a function": HEAD + "def f():\n    return f._kept\n\n\nf._kept = {}\n",
+    "attributes of one's own": HEAD
+    + "class C:\n    x = 0\n\n\nc = C()\nc.x, C.x, C().x = 1, 2, 3\n"
+    + "def f(q):\n    q.requires_grad = True\n    c.x = q\n    f.calls = 1\n",
+    "a wrapper": "import functools\nfrom functools import wraps\nfrom abc import ABCMeta\n\n\n"
+    "def f(g):\n    @functools.wraps(g)\n    def h():\n        return wraps(h)(g)\n    return h\n\n"
+    "class A(metaclass=ABCMeta):\n    pass\n",
     "a named tuple": "from collections import namedtuple\nT = namedtuple('T', 'a b')\n"
     "t = T(1, 2)._replace(a=3)\n",
     "lse made of a maximum and a sum": entry("return q, k + torch.log(v) + v.log2()"),

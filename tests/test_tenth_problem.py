@@ -233,7 +233,7 @@ def test_ten_steps_add_a_problem(tmp_path):
     copy.run(*commands_of(6))
     page = (copy.root / "docs" / "mistakes.md").read_text("utf-8")
     assert page.startswith((ROOT / "docs" / "mistakes.md").read_text("utf-8").rstrip("\n"))
-    assert "| RMS-OF-SUM, *core* | 0 % |" in page
+    assert "| [RMS-OF-SUM](errors/RMS-OF-SUM.md), *core* | 0 % |" in page
 
     for step in (7, 8, 9):
         copy.follow(step)

@@ -65,7 +65,7 @@ class Watched:
     def path(self):
         return self.folder / "p02" / FILE
 
-    def expect(self, pattern, within_s=15.0):
+    def expect(self, pattern, within_s=30.0):
         """Read until `pattern` is seen; return its match and forget what was before its end."""
         deadline = time.monotonic() + within_s
         while True:

@@ -26,7 +26,8 @@ RULES = {
 }
 _LONGEST_NAME = 60
 _KERNEL_MAKERS = {"triton.jit"}
-_FOLLOWED = {"torch.Tensor", *_KERNEL_MAKERS}  # by every name that they are given
+# By every name that they are given.
+_FOLLOWED = {"torch.Tensor", tables.WRAPS, *tables.METACLASSES, *_KERNEL_MAKERS}
 _TESTS = 'what tests your code belongs under `if __name__ == "__main__":`, which is not looked at'
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _HELP = {
@@ -72,6 +73,7 @@ class _Reader:
         self.classes = {n.name for n in tree.body if isinstance(n, ast.ClassDef)}
         self.own = self.classes | {n.name for n in tree.body if isinstance(n, _FUNCTIONS)}
         self.mentioned = set(self.names.mentioned())
+        self.instances = set(self._instances())
         self.kernels = set(self._kernels())
         self.kernel_names = {getattr(node, "name", "") for node in self.kernels}
 
@@ -177,7 +179,9 @@ class _Reader:
     def _name(self, place: Place, node: ast.Name) -> Iterator[Violation]:
         if not isinstance(node.ctx, ast.Load):
             return
-        yield from self._module_as_value(place, self.names.paths(node))
+        paths = self.names.paths(node)
+        yield from self._module_as_value(place, paths)
+        yield from self._made_by_text(place, paths)
         if node.id in tables.DYNAMIC and not self.names.is_local(node):
             call = place.parent
             if not (isinstance(call, ast.Call) and attribute_of(call) and call.func is node):
@@ -189,12 +193,14 @@ class _Reader:
         if isinstance(node.ctx, ast.Load):
             yield from self._read(place, node.value, node.attr)
         else:
-            yield from self._changed(node)
+            yield from self._changed(place, node)
 
     def _read(self, place: Place, base: ast.expr, name: str) -> Iterator[Violation]:
         """Look at `base.name`, or at getattr(base, "name")."""
         paths = self.names.paths(base)
-        yield from self._module_as_value(place, {f"{path}.{name}" for path in paths})
+        members = {f"{path}.{name}" for path in paths}
+        yield from self._module_as_value(place, members)
+        yield from self._made_by_text(place, members)
         modules = sorted(paths & self.modules.keys())
         if modules:
             for module in modules:
@@ -203,22 +209,67 @@ class _Reader:
         yield from self._private(place, base, name)
         yield from self._method(place, base, name)
 
-    def _changed(self, node: ast.Attribute) -> Iterator[Violation]:
+    def _changed(self, place: Place, node: ast.Attribute) -> Iterator[Violation]:
         paths = self.names.paths(node.value)
-        is_type = isinstance(node.value, ast.Call) and _called(node.value) == "type"
-        if paths or is_type:
-            what = f"{min(paths)}.{node.attr}" if paths else f"{node.attr} of a type"
+        if paths:
+            what = f"{min(paths)}.{node.attr}"
             yield _violation(node, "patching", f"{_short(what)} is changed")
         elif _is_dunder(node.attr):
             yield _violation(node, "private-name", f"{_short(node.attr)} is set on an object")
+        elif node.attr not in tables.SETTABLE and not self._is_ours(place, node.value):
+            text = f"{_short(node.attr)} is set on an object that is not this file's"
+            yield _violation(node, "patching", text)
+
+    def _is_ours(self, place: Place, base: ast.expr) -> bool:
+        """Whether an object is of the file: a function, class or instance, or a part of these."""
+        while isinstance(base, (ast.Attribute, ast.Subscript)):
+            base = base.value
+        if isinstance(base, ast.Call):
+            return _called(base) in self.classes
+        if self._is_own(place, base):
+            return True
+        return isinstance(base, ast.Name) and base.id in self.instances
+
+    def _instances(self) -> Iterator[str]:
+        """Yield the names that are bound to nothing but instances of the file's own classes."""
+        made = Counter(
+            target.id
+            for place in self.names.places
+            if isinstance(place.node, (ast.Assign, ast.AnnAssign, ast.NamedExpr))
+            and isinstance(place.node.value, ast.Call)
+            and _called(place.node.value) in self.classes
+            for target in _targets(place.node)
+            if isinstance(target, ast.Name)
+        )
+        bound = Counter(name for name, _ in self.names.binds)
+        return (name for name, count in made.items() if bound[name] == count)
 
     def _pattern(self, place: Place, node: ast.MatchClass) -> Iterator[Violation]:
         for name in node.kwd_attrs:
             yield from self._private(place, node.cls, name)
+            yield from self._method(place, node.cls, name, taken=True)
+
+    def _made_by_text(self, place: Place, paths: set[str]) -> Iterator[Violation]:
+        """Find what reaches names by text, or makes classes, where it is not used plainly."""
+        node, parent = place.node, place.parent
+        if tables.WRAPS in paths:
+            plain = isinstance(parent, ast.Call) and parent.func is node and len(parent.args) == 1
+            if not plain or parent.keywords or isinstance(parent.args[0], ast.Starred):
+                text = "functools.wraps changes an object by names that are text"
+                help = "write functools.wraps(function), with nothing else, as a decorator"
+                yield _violation(node, "dynamic-code", text, help)
+        makers = sorted(paths & tables.METACLASSES)
+        is_base = isinstance(parent, (ast.keyword, ast.ClassDef))
+        if makers and not is_base:
+            text = f"{makers[0]} makes a class from what it is given"
+            yield _violation(node, "dynamic-code", text, "write the class as code")
 
     def _private(self, place: Place, base: ast.AST, name: str) -> Iterator[Violation]:
         if name in tables.FRAMES:
             yield _violation(place.node, "private-name", f"{name} leads to the frames of calls")
+        elif name in tables.HANDLES:
+            text = f".{name} is where Triton's interpreter holds a value"
+            yield _violation(place.node, "private-name", text, "a kernel works with tl alone")
         elif _is_dunder(name):
             if name not in tables.READABLE | tables.DEFINABLE:
                 text = f"{_short(name)} is a name of Python's own"
@@ -242,9 +293,15 @@ class _Reader:
 
     # -- what computes ----------------------------------------------------------------------------
 
-    def _method(self, place: Place, base: ast.expr, name: str) -> Iterator[Violation]:
-        """Find methods of tensors by their names: what an object is, the text does not say."""
-        called = isinstance(place.parent, ast.Call) and place.parent.func is place.node
+    def _method(
+        self, place: Place, base: ast.expr, name: str, *, taken: bool = False
+    ) -> Iterator[Violation]:
+        """Find methods of tensors by their names: what an object is, the text does not say.
+
+        One that is `taken`, by a pattern, is as good as called.
+        """
+        is_call = isinstance(place.parent, ast.Call) and place.parent.func is place.node
+        called = taken or is_call
         mentioned = called or self.names.paths(base) == {"torch.Tensor"}
         is_kernel = self._in_kernel(place)
         if name == "grad_fn" or (name == "backward" and called and not self._is_class(base)):
@@ -280,8 +337,11 @@ class _Reader:
         if attribute is not None:
             yield from self._read(place, *attribute)
         name = _called(node)
-        if name == "type" and (len(node.args) != 1 or node.keywords):
+        is_type_of = isinstance(node.func, ast.Call) and _called(node.func) == "type"
+        if is_type_of or (name == "type" and (len(node.args) != 1 or node.keywords)):
             text = "type makes a class from what it is given"
+            if is_type_of:
+                text = "what type(...) returns is called: of which class, the text does not say"
             yield _violation(node, "dynamic-code", text, "write the class as code")
         is_plain = name in self.kernel_names and not self.names.is_local(node.func)
         if is_plain and place.zone.serves_kernels and not self._in_kernel(place):

@@ -155,7 +155,7 @@ FRAMES = frozenset(
 # Names between double underscores that may be read, and those that may be bound or defined.
 READABLE = frozenset(
     """
-    __all__ __annotations__ __doc__ __file__ __future__ __init__ __len__ __name__ __post_init__
+    __all__ __doc__ __file__ __future__ __init__ __len__ __name__ __post_init__
     __version__
     """.split()
 )
@@ -166,6 +166,13 @@ DEFINABLE = frozenset(
     __post_init__ __repr__ __setitem__ __slots__ __str__ __version__
     """.split()
 )
+# Where Triton's interpreter holds the numbers of a kernel's values, which a GPU has not.
+HANDLES = frozenset(["handle"])
+# Make classes of names that are text; `wraps` reads and sets attributes by text, but for one way.
+METACLASSES = frozenset(["abc.ABCMeta", "enum.EnumMeta", "enum.EnumType", "typing.NamedTupleMeta"])
+WRAPS = "functools.wraps"
+# Attributes of tensors that may be set.
+SETTABLE = frozenset(["grad", "requires_grad"])
 # `_init_handles` is how Triton's tutorials load a kernel whose registers they count.
 UNDERSCORED = frozenset(["_asdict", "_fields", "_init_handles", "_make", "_replace"])
 

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import torch
 
 from grader.running.lines import running_line
 
@@ -137,8 +138,9 @@ class AccessMonitor:
 
         def implicit_cvt(arg: Any) -> Any:
             value = convert(arg)
-            if hasattr(arg, "data_ptr"):
-                value.handle.data += np.uint64(self._number(arg.data_ptr()) << _NUMBER_SHIFT)
+            tensor = getattr(arg, "base", arg)  # of one that was reinterpreted
+            if hasattr(arg, "data_ptr") and isinstance(tensor, torch.Tensor):
+                value.handle.data += np.uint64(self._number(tensor.data_ptr()) << _NUMBER_SHIFT)
             return value
 
         def checked(what: str, ptrs: Any, mask: Any) -> Any:
@@ -179,7 +181,7 @@ class AccessMonitor:
             tensor = getattr(value, "base", value)  # a TensorDescriptor's base is the tensor
             if isinstance(value, tuple):
                 self._collect_tuple(name, value, extents)
-            elif hasattr(tensor, "data_ptr") and hasattr(tensor, "stride"):
+            elif isinstance(tensor, torch.Tensor):  # no other object's code is called
                 extents.append(_extent(name, tensor))
         self._extents = sorted(extents)
         self._starts = [start for start, _, _ in self._extents]
@@ -197,7 +199,7 @@ class AccessMonitor:
 
     def _collect_tuple(self, name: str, values: tuple, extents: list) -> None:
         for index, value in enumerate(values):
-            if hasattr(value, "data_ptr") and hasattr(value, "stride"):
+            if isinstance(value, torch.Tensor):
                 extents.append(_extent(f"{name}[{index}]", value))
 
     def _check(self, what: str, ptrs: Any, mask: Any) -> None:

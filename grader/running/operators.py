@@ -46,6 +46,11 @@ _CALLER = os.path.join(_HERE, "worker.py")  # of the submission, and of autograd
 _READING = {"__array__", "__dlpack__", "apply_", "map2_", "map_", "numpy", "storage", "tolist"}
 _READING |= {"untyped_storage"}
 _READ_OPERATOR = "aten::_local_scalar_dense"
+# Functions of Triton's interpreter that take arguments to the CPU and back: these need their data.
+_CONVERSIONS = {"_init_args_hst", "_to_cpu", "_restore_args_dev", "_from_cpu"}
+# Their results, or the sizes of them, tell Python what a tensor holds.
+_TELLING = {"_unique2", "equal", "masked_select", "nonzero", "repeat_interleave", "unique_dim"}
+_numel = torch.Tensor.numel  # whatever becomes of the class
 # As `threading` and `_thread` of Python 3.11 to 3.14 call them.
 _THREAD_STARTERS = {"start_new", "start_new_thread", "start_joinable_thread"}
 _THREAD_STARTERS |= {f"_{name}" for name in _THREAD_STARTERS}
@@ -81,6 +86,7 @@ class Record:
         self._path = path
         self._triton = ""  # Triton's folder
         self._kinds: dict[Any, str] = {}
+        self._telling: dict[Any, bool] = {}
         self._active = False
         self._differentiates = False
         self._size = self._elements = self._read = 0
@@ -171,6 +177,13 @@ class Record:
             kind = self._kinds[func] = self._find_kind(func)
         return kind
 
+    def tells(self, func: Any) -> bool:
+        """Whether an operator tells Python something of a tensor's values."""
+        tells = self._telling.get(func)
+        if tells is None:
+            tells = self._telling[func] = _name(func).partition("::")[2] in _TELLING
+        return tells
+
     def runs(self, func: Any, kind: str, args: Any, kwargs: dict[str, Any]) -> None:
         """Note that an operator runs."""
         if not self._active or self.found is not None:
@@ -179,6 +192,8 @@ class Record:
             self._refuse(SHORTCUT, f"autograd computes gradients here: {_name(func)}")
         elif kind == READS:
             self.reads(1, ".item(), a comparison or a conversion")
+        elif self.tells(func):
+            self.reads(1, _name(func))
         elif kind == SHORTCUT:
             self._refuse(SHORTCUT, f"PyTorch does here what you are asked to write: {_name(func)}")
         elif kind == COMPUTES or (kind == PUTS and (kwargs.get("accumulate") or True in args[3:4])):
@@ -189,8 +204,8 @@ class Record:
         if not self._active or self.found is not None or self._most_elements is None:
             return
         with torch._C.DisableTorchFunction():  # numel may be a class's own
-            elements = max((x.numel() for x in _tensors((args, result))), default=0)
-        if not elements or not self._is_submissions():
+            elements = max((_numel(x) for x in _tensors((args, result))), default=0)
+        if not elements or not self._is_submissions(COUNTED):
             return
         self._elements += elements
         if self._elements > self._most_elements * self._size:
@@ -206,7 +221,7 @@ class Record:
         """Note that elements of a tensor have become numbers of Python."""
         if not self._active or self.found is not None or self._most_read is None:
             return
-        if not self._is_submissions():
+        if not self._is_submissions(READS):
             return
         self._read += elements
         if self._read > self._most_read * self._calls:
@@ -217,7 +232,7 @@ class Record:
             )
 
     def _refuse(self, kind: str, text: str) -> None:
-        if self._is_submissions():
+        if self._is_submissions(kind):
             self.found = Use(kind, running_line(self._path), text)
 
     def _find_kind(self, func: Any) -> str:
@@ -239,11 +254,13 @@ class Record:
             return COUNTED
         return "" if names & self._open else COMPUTES
 
-    def _is_submissions(self) -> bool:
+    def _is_submissions(self, kind: str) -> bool:
         """Whether what runs is the submission's: not what Triton, launching, or the judge does.
 
         The nearest file outside of PyTorch and Python's own decides. Autograd's own operators come
-        from that of the caller, or from nowhere.
+        from that of the caller, or from nowhere. A launch calls what it is given, a grid or a hook,
+        and that may have no frame of its own. So only what Triton needs is its own: it reads
+        arguments where it takes them to the CPU, and computes nothing.
         """
         frame: Any = sys._getframe(1)
         while frame is not None:
@@ -251,7 +268,9 @@ class Record:
             if path.startswith(_HERE) and path != _SELF:
                 return path == _CALLER
             if self._triton and path.startswith(self._triton):
-                return not getattr(self._launching, "depth", 0)
+                launches = getattr(self._launching, "depth", 0) > 0
+                is_own = kind == READS and frame.f_code.co_name in _CONVERSIONS
+                return not (launches and is_own)
             in_library = path.startswith((_SELF, _TORCH, "<frozen "))
             in_library |= path.startswith(_PYTHON) and "site-packages" not in path
             if not in_library:
@@ -301,8 +320,10 @@ class _Functions(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name in _READING and args and isinstance(args[0], torch.Tensor):
             with torch._C.DisableTorchFunctionSubclass():
-                elements = args[0].numel()
+                elements = _numel(args[0])
             self._record.reads(elements, f".{name}()")
+        elif name == "tensor_split" and len(args) > 1 and isinstance(args[1], torch.Tensor):
+            self._record.reads(_numel(args[1]), "tensor_split at the values of a tensor")
         return func(*args, **(kwargs or {}))
 
 

@@ -171,7 +171,7 @@ class Tracer:
             tensors = value if isinstance(value, tuple) else (value,)
             for tensor in tensors:
                 tensor = getattr(tensor, "base", tensor)  # of a descriptor
-                if hasattr(tensor, "data_ptr") and hasattr(tensor, "stride"):
+                if isinstance(tensor, torch.Tensor):
                     self._remember(tensor)
 
     def _remember(self, tensor: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.hostile import (
     deaths,
     gpu,
+    hidden,
     leftovers,
     measured,
     meddling,
@@ -33,6 +34,7 @@ CATALOGUE: tuple[Hostile, ...] = (
     *texts.ENTRIES,
     *measured.ENTRIES,
     *policy.ENTRIES,
+    *hidden.ENTRIES,
     *gpu.ENTRIES,
     *hosts(walls.REACHING[:13], jailed=True),
     *hosts((*walls.REACHING[13:], *walls.TAKING), jailed=True, slow=True),

@@ -1,0 +1,151 @@
+"""Work that PyTorch or Python does for p02, hidden from the text or from an operator's caller.
+
+A kernel copies what something else has computed. Those that the text gives away are refused before
+they run, the others (`slow`) while they do.
+"""
+
+from __future__ import annotations
+
+from tests.hostile.entry import Hostile
+
+_HEAD = """\
+import abc, contextlib, dataclasses, functools, math
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _nothing(x):
+    pass
+
+
+@triton.jit
+def _copy(x_ptr, w_ptr, sums_ptr, y_ptr, rows, cols, R: tl.constexpr, C: tl.constexpr):
+    r = (tl.program_id(0) * R + tl.arange(0, R)).to(tl.int64)
+    for start in range(0, cols, C):
+        c = start + tl.arange(0, C)
+        tl.load(x_ptr + r[:, None] * cols + c, mask=(r < rows)[:, None] & (c < cols), other=0.0)
+        tl.load(w_ptr + c, mask=c < cols, other=0.0)
+    tl.store(y_ptr + r, tl.load(sums_ptr + r, mask=r < rows, other=0.0), mask=r < rows)
+
+
+def deliver(x, w, sums):
+    x, w = x.contiguous(), w.contiguous()
+    rows, cols = x.shape
+    y = torch.empty(rows, dtype=x.dtype, device=x.device)
+    _copy[(triton.cdiv(rows, 32),)](x, w, sums.to(x.dtype), y, rows, cols, R=32, C=128)
+    return y
+
+
+def by_python(x, w):
+    return torch.tensor([math.fsum([a * b for a, b in zip(row, w)]) for row in x])
+"""
+_ENTRY = """
+
+def weighted_row_sum(x, w):
+    return deliver(x, w, {sums})
+"""
+
+_ANNOTATION = """
+CODE = "import torch\\ndef product(x, w): return torch.mv(x.float(), w.float())"
+FOUND = {}
+
+
+@dataclasses.dataclass(init=False, repr=False)
+class Box:
+    a: int = 0
+    __annotations__["a if 0 else exec(CODE, FOUND) or 1"] = int
+
+
+Box() == Box()
+"""
+_WRAPS = """
+def product(x, w):
+    functools.wraps(contextlib.contextmanager, assigned=(), updated=("__globals__",))(product)
+    return sys.modules["torch"].nn.functional.linear(x.float(), w.float()[None])[:, 0]
+"""
+_GRID = """
+def product(x, w):
+    y = torch.zeros(x.shape[0], device=x.device)
+    match y:
+        case torch.Tensor(addmv_=multiply):
+            with contextlib.suppress(Exception):
+                multiply = functools.partial(multiply, x.float())
+                _nothing[functools.partial(max, w.float(), key=multiply)](y)
+    return y
+"""
+_ARGUMENT = """
+class Pretender:
+    shape, dtype = (), torch.float32
+
+    def __init__(self, call):
+        self.data_ptr = call
+
+
+def product(x, w):
+    y = torch.zeros(x.shape[0], device=x.device)
+    match y:
+        case torch.Tensor(addmv_=multiply):
+            with contextlib.suppress(Exception):
+                _nothing[(1,)](Pretender(functools.partial(multiply, x.float(), w.float())))
+    return y
+"""
+_TYPE = """
+Kind = type(torch.empty(0))
+Kind.numel = lambda x: 0
+"""
+_METACLASS = """
+Spy = abc.ABCMeta("Spy", (torch.Tensor,), {"numel": lambda x: 0})
+"""
+_HANDLE = """
+@triton.jit
+def product(x_ptr, w_ptr, y_ptr, C: tl.constexpr):
+    x, w = tl.load(x_ptr + tl.arange(0, C)), tl.load(w_ptr + tl.arange(0, C))
+    x.handle.data[:] = x.handle.data.dot(w.handle.data)
+    tl.store(y_ptr, x)
+"""
+_SUBCLASS = """
+class Quiet(torch.Tensor):
+    def numel(self):
+        return 0
+
+
+def values(x):
+    return x.double().as_subclass(Quiet).tolist()
+"""
+_PIECES = """
+def values(x):
+    bits = x.float().contiguous().view(torch.int32).long().reshape(-1)[:64] + 2**31
+    ends = torch.stack((bits, torch.zeros_like(bits)), 1).reshape(-1)
+    pieces = torch.tensor_split(torch.zeros(1).expand(2**33), ends)[:-1:2]
+    return [piece.shape[0] for piece in pieces]
+"""
+_EQUAL = """
+def product(x, w):
+    bits, one = x.float().contiguous().view(torch.int32).reshape(-1)[:64], torch.tensor(1)
+    told = [torch.equal((bits >> n)[i] & 1, one) for n in range(32) for i in range(len(bits))]
+    return torch.zeros(x.shape[0]) + sum(told)
+"""
+_PRODUCT = "product(x, w)"
+_PYTHON = "by_python(values(x), values(w))"
+
+
+def _hidden(name: str, body: str, sums: str = _PRODUCT, *, slow: bool = False) -> Hostile:
+    source = _HEAD + body + _ENTRY.format(sums=sums)
+    limits = {} if slow else {"limit_s": 5.0}
+    return Hostile(name, source, ("rejected",), "p02", policy=True, slow=slow, **limits)
+
+
+ENTRIES = (
+    _hidden("text in an annotation", _ANNOTATION, 'FOUND["product"](x, w)'),
+    _hidden("modules by functools.wraps", _WRAPS),
+    _hidden("a product in a grid", _GRID),
+    _hidden("a product in an argument's address", _ARGUMENT),
+    _hidden("a type that is changed", _TYPE, "by_python(x.tolist(), w.tolist())"),
+    _hidden("a class made of text", _METACLASS, "by_python(x.tolist(), w.tolist())"),
+    _hidden("the interpreter's own numbers", _HANDLE, "x[:, 0]"),
+    _hidden("a class that hides its size", _SUBCLASS, _PYTHON, slow=True),
+    _hidden("values as sizes of pieces", _PIECES, "x[:, 0] + sum(values(x))", slow=True),
+    _hidden("bit by bit", _EQUAL, slow=True),
+)
