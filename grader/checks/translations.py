@@ -22,7 +22,7 @@ _TRANSLATIONS: tuple[tuple[str, str], ...] = (
     ),
     (r"^RecursionError", RECURSION_HELP),
     (
-        r"\(triton\.language\.\w+,[^)]*\)",
+        r"Error(: |\()\(triton\.language\.\w+",
         "libdevice has this function for other types: convert each argument with .to(tl.float32)",
     ),
     (
