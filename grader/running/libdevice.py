@@ -49,8 +49,11 @@ def install(interpreter: Any) -> None:
     semantic = interpreter.interpreter_semantic
     interpreter.InterpreterBuilder.create_extern_elementwise = _create_extern_elementwise
     around = tl.core.extern(len).__code__
-    cuda = importlib.import_module("triton.language.extra.cuda.libdevice")
-    plain = importlib.import_module("triton.language.extra.libdevice")
+    try:
+        cuda = importlib.import_module("triton.language.extra.cuda.libdevice")
+        plain = importlib.import_module("triton.language.extra.libdevice")
+    except ImportError:  # a Triton that was built without its backend for CUDA has no libdevice
+        return
     for name, function in list(vars(cuda).items()):
         if getattr(function, "__code__", None) is around:
             for module in (cuda, plain):
