@@ -219,10 +219,14 @@ def test_a_planted_mistake_is_seen(name, monkeypatch):
 
 
 def test_the_compiler_keeps_the_schedule():
-    command = [sys.executable, "-m", "benchmarks.limits.compiled", "--json", "--only", "backward"]
+    cases = "backward,backward-window"
+    command = [sys.executable, "-m", "benchmarks.limits.compiled", "--json", "--only", cases]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    dkdv, dq = map(json.loads, done.stdout.splitlines())
+    dkdv, dq, *of_window = map(json.loads, done.stdout.splitlines())
+    for row in of_window:  # with sinks and sink logits, through autograd
+        assert row["under"] == row["loops"] == 2 * 3
+        assert row["shared_bytes"] <= 227 * 1024
     for row, products in ((dkdv, 24), (dq, 24)):
         assert row["loops"] == row["under"] == 2 * 2  # per consumer: on the diagonal, and below it
         assert row["products"] == products * row["loops"]

@@ -47,6 +47,17 @@ def test_the_table_is_that_of_the_record():
     assert PAGE.read_text(encoding="utf-8") == page_with_table()
 
 
+def test_the_account_of_the_page_adds_up():
+    rows = re.findall(r"^\| ([a-z0-9 ]+) \| .* \| (\d+) \| (\d+) \|$", PAGE.read_text(), re.M)
+    said = {unit: (int(wide), int(narrow)) for unit, wide, narrow in rows}
+    queries, keys = 64, 128
+    for i, head_dim in enumerate((128, 64)):
+        operands = 2 * head_dim * (queries + keys + keys)  # bytes that two products read
+        assert said["tensor cores"][i] == 2 * queries * keys * head_dim / 2048
+        assert said["exp2"][i] == queries * keys / 16
+        assert said["shared memory"][i] == operands / 128
+
+
 def forward(run, shape):
     return {
         row["variant"]: row["ms"]

@@ -124,6 +124,8 @@ HONEST = {
     "a wrapper": "import functools\nfrom functools import wraps\nfrom abc import ABCMeta\n\n\n"
     "def f(g):\n    @functools.wraps(g)\n    def h():\n        return wraps(h)(g)\n    return h\n\n"
     "class A(metaclass=ABCMeta):\n    pass\n",
+    "types that are asked for": HEAD + "def f(x: type, y) -> type:\n    t: type = type(y)\n"
+    "    return t is type(x) and isinstance(x, type) and type(y) == type\n",
     "a named tuple": "from collections import namedtuple\nT = namedtuple('T', 'a b')\n"
     "t = T(1, 2)._replace(a=3)\n",
     "lse made of a maximum and a sum": entry("return q, k + torch.log(v) + v.log2()"),

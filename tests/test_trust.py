@@ -73,6 +73,20 @@ def test_figures_of_naive_against_itself_are_those_of_the_record():
     assert f"{min(overheads):.2f} to {max(overheads):.2f} ms" in WORDS
 
 
+def test_an_official_grading_took_as_long_as_the_pages_say():
+    path = ROOT / "docs" / "records" / "official-h200-2026-11-23.json"
+    record = json.loads(path.read_text())
+    totals = [(p["points"]["earned"], p["points"]["possible"]) for p in record["problems"]]
+    assert len(totals) == 9 and all(earned == possible for earned, possible in totals)
+    seconds = round(record["duration_s"])
+    assert f"| 96 s | {seconds} s | 100 and 50 |" in TEXT
+    page = (ROOT / "docs" / "instructors.md").read_text(encoding="utf-8")
+    assert f"official {seconds} s |" in page and f"the {seconds} s with version" in page
+    hours = 10_000 * seconds / 3600
+    text = " ".join(page.split())
+    assert f"are {hours:.0f} hours of a GPU, {hours / 100:.1f} hours on a hundred" in text
+
+
 def test_figures_of_calibrate_are_those_of_the_record():
     path = ROOT / "docs" / "records" / "calibration-h200-2026-11-23.json"
     problems = json.loads(path.read_text())["problems"]

@@ -5,6 +5,7 @@ The watch runs as a process on a pseudo-terminal; p02 is the problem, whose runs
 
 import dataclasses
 import io
+import json
 import os
 import pty
 import re
@@ -477,3 +478,15 @@ def test_the_page_names_the_keys_and_options_that_there_are():
     pressed = [key for row in named for key in row.replace("`", "").split(", ")]
     assert set(pressed) - {"Ctrl-C"} == {key for row in page.KEYS for key in row.split(", ")}
     assert saves.POLL_S == 0.5 and "twice a second" in section
+
+
+def test_the_page_says_how_long_it_takes():
+    path = ROOT / "docs" / "records" / "watch-2026-11-23.json"
+    found = json.loads(path.read_text())["problems"]
+    first = [row["first_verdict_s"] for row in found.values()]
+    ends = {id: row["end_s"] for id, row in found.items()}
+    *most, last = sorted(ends, key=ends.get)
+    page = " ".join((ROOT / "docs" / "grading.md").read_text(encoding="utf-8").split())
+    assert f"comes after {min(first)} to {max(first)} s." in page
+    assert f"takes {ends[most[0]]} s ({most[0]}) to {ends[most[-1]]} s ({most[-1]})" in page
+    assert f"and {last} takes {ends[last]} s." in page

@@ -33,7 +33,10 @@ _FEWEST_POWERS = 24
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A call: heads are 2 of 1 key/value head, or with `grouped` 8 of 2."""
+    """A call: 2 heads, or with `grouped` 8 of 2 key/value heads.
+
+    With a window the gradients are taken with sink logits.
+    """
 
     name: str
     head_dim: int
@@ -55,16 +58,17 @@ class Kernel:
 
 _CAUSAL = {"is_causal": True}
 _WINDOW = _CAUSAL | {"window_size": 600}
+_SINKS = _WINDOW | {"num_sink_tokens": 4}
 CASES = (
     Case("full", 128, rule={"is_causal": False}),
     Case("full-ragged", 128, 1000, rule={"is_causal": False}, dtype=torch.float16),
     Case("causal", 128, rule=_CAUSAL),
     Case("gqa", 128, grouped=True, rule=_CAUSAL),
     Case("window", 128, grouped=True, rule=_WINDOW),
-    Case("sinks", 128, grouped=True, rule=_WINDOW | {"num_sink_tokens": 4}),
+    Case("sinks", 128, grouped=True, rule=_SINKS),
     Case("full-d64", 64, rule={"is_causal": False}),
     Case("backward", 128, grouped=True, rule=_CAUSAL, is_backward=True),
-    Case("backward-window", 128, grouped=True, rule=_WINDOW, is_backward=True),
+    Case("backward-window", 128, grouped=True, rule=_SINKS, is_backward=True),
     Case("backward-d64", 64, grouped=True, rule=_CAUSAL, is_backward=True),
 )
 
@@ -80,7 +84,11 @@ def compile_case(case: Case, memory: Any, found: list[Kernel]) -> list[dict[str,
         k = torch.zeros(1, num_kv_heads, case.seqlen, case.head_dim, dtype=case.dtype)
         if case.is_backward:
             leaves = [x.requires_grad_() for x in (q, k, torch.zeros_like(k))]
-            out = training.attention(*leaves, **case.rule)
+            logits = {}
+            if "window_size" in case.rule:
+                logits = {"sink_logits": torch.zeros(num_q_heads).requires_grad_()}
+            out = training.attention(*leaves, **case.rule, **logits)
+            leaves += logits.values()
             torch.autograd.grad(out, leaves, torch.zeros_like(out))
         else:
             launch.attention(q, k, torch.zeros_like(k), **case.rule)

@@ -74,6 +74,8 @@ class _Reader:
         self.own = self.classes | {n.name for n in tree.body if isinstance(n, _FUNCTIONS)}
         self.mentioned = set(self.names.mentioned())
         self.instances = set(self._instances())
+        classes = (p.node for p in self.names.places if isinstance(p.node, ast.ClassDef))
+        self.metaclasses = {k for node in classes for k in node.keywords if k.arg == "metaclass"}
         self.kernels = set(self._kernels())
         self.kernel_names = {getattr(node, "name", "") for node in self.kernels}
 
@@ -186,6 +188,9 @@ class _Reader:
             call = place.parent
             if not (isinstance(call, ast.Call) and attribute_of(call) and call.func is node):
                 yield _violation(node, "dynamic-code", f"{node.id} {tables.DYNAMIC[node.id]}")
+        elif node.id == "type" and not self.names.is_local(node) and self._is_handed_on(place):
+            text = "type is handed on, and makes a class where it is called"
+            yield _violation(node, "dynamic-code", text, "write the class as code")
         elif _is_dunder(node.id) and node.id not in tables.READABLE:
             yield _violation(node, "private-name", f"{_short(node.id)} is a name of Python's own")
 
@@ -221,9 +226,7 @@ class _Reader:
             yield _violation(node, "patching", text)
 
     def _is_ours(self, place: Place, base: ast.expr) -> bool:
-        """Whether an object is of the file: a function, class or instance, or a part of these."""
-        while isinstance(base, (ast.Attribute, ast.Subscript)):
-            base = base.value
+        """Whether an object is of the file: a function, class or instance, not a part of these."""
         if isinstance(base, ast.Call):
             return _called(base) in self.classes
         if self._is_own(place, base):
@@ -259,10 +262,18 @@ class _Reader:
                 help = "write functools.wraps(function), with nothing else, as a decorator"
                 yield _violation(node, "dynamic-code", text, help)
         makers = sorted(paths & tables.METACLASSES)
-        is_base = isinstance(parent, (ast.keyword, ast.ClassDef))
-        if makers and not is_base:
+        if makers and parent not in self.metaclasses:
             text = f"{makers[0]} makes a class from what it is given"
             yield _violation(node, "dynamic-code", text, "write the class as code")
+
+    def _is_handed_on(self, place: Place) -> bool:
+        """Whether the builtin `type` is more than called, compared or an annotation."""
+        node, parent = place.node, place.parent
+        if isinstance(parent, ast.Call):
+            asks = _called(parent) in ("isinstance", "issubclass")
+            return parent.func is not node and not asks
+        annotates = (getattr(parent, "annotation", None), getattr(parent, "returns", None))
+        return node not in annotates and not isinstance(parent, (ast.Compare, ast.BinOp))
 
     def _private(self, place: Place, base: ast.AST, name: str) -> Iterator[Violation]:
         if name in tables.FRAMES:
