@@ -211,6 +211,9 @@ READS = {
     "of a class": lambda: Q.as_subclass(Plain).tolist(),
     "of a class that hides how much": lambda: Q.as_subclass(Quiet).tolist(),
     "sizes of pieces": lambda: torch.tensor_split(M, INDEX.flatten().repeat(3)),
+    "sizes of pieces by a keyword": lambda: M.tensor_split(
+        tensor_indices_or_sections=INDEX.flatten().repeat(3)
+    ),
     "sizes of what is there": lambda: [x.nonzero().shape for x in Q.flatten().expand(2, -1).T],
     "whether two are equal": lambda: [torch.equal(x, x) for x in Q.flatten()],
 }

@@ -322,8 +322,10 @@ class _Functions(TorchFunctionMode):
             with torch._C.DisableTorchFunctionSubclass():
                 elements = _numel(args[0])
             self._record.reads(elements, f".{name}()")
-        elif name == "tensor_split" and len(args) > 1 and isinstance(args[1], torch.Tensor):
-            self._record.reads(_numel(args[1]), "tensor_split at the values of a tensor")
+        elif name == "tensor_split":
+            where = (kwargs or {}).get("tensor_indices_or_sections", args[1] if args[1:] else None)
+            if isinstance(where, torch.Tensor):
+                self._record.reads(_numel(where), "tensor_split at the values of a tensor")
         return func(*args, **(kwargs or {}))
 
 
