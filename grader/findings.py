@@ -76,6 +76,7 @@ class TestRequest(Record):
     spent_s: Seconds = 0.0
     lost_s: Seconds = 0.0
     compile_workers: int = 1
+    ahead: bool = False  # later cases are called while earlier ones are judged
     policy: bool = True  # the source policy is in force
     token: str = ""  # begins every line of the events: others may write into the pipe
     jailed: bool = False  # the workers, see grader/running/jail.py

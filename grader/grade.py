@@ -43,10 +43,12 @@ from grader.model import (
 )
 from grader.next_step import next_step
 from grader.progress import Listener
+from grader.running import capacity
 from grader.running.processes import GRACE_S, Children, Ending
 from grader.source import read_source
 from grader.testrun import Findings, TestRun
 
+_SECOND_WORKER_BYTES = 2**30  # with all that the first needs
 _NO_GPU = "not measured: needs a CUDA GPU"
 _QUICK = "not measured: QUICK=1"
 NOT_REACHED = "not run: interrupted"
@@ -213,6 +215,7 @@ class Grader:
             seed=self.request.seed,
             children=self._children,
             compile_workers=compile_workers,
+            ahead=self._calls_ahead(compile_workers),
             exit_first=self.request.exit_first,
             first=self.request.first,
             jailed=self.request.jailed,
@@ -229,6 +232,14 @@ class Grader:
         if self.interrupted:
             findings.missing = NOT_REACHED
         return self._tested(problem, findings, time.monotonic() - start)
+
+    def _calls_ahead(self, cores: int) -> bool:
+        """Whether a problem with so many cores may have a second worker at a time.
+
+        For credit it has one: all cases then run in the same, one behind the other.
+        """
+        free = capacity.free_bytes() >= _SECOND_WORKER_BYTES
+        return cores > 1 and self._device == "cpu" and not self.request.jailed and free
 
     def _all_internal(self, problem: Problem, text: str) -> Findings:
         message = Message(headline=f"the judge failed: {text}"[:600])

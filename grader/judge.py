@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from grader.answers import Answer, inputs_of
 from grader.cases import Case
 from grader.checks import outcome
 from grader.checks.correctness import Difference, Expected, expect, find_differences, ranges
@@ -17,7 +18,7 @@ from grader.checks.idle import right_without_kernels
 from grader.checks.translations import translation
 from grader.findings import Finding
 from grader.following.program import Called
-from grader.inputs import Inputs, case_seed, invalidate, make_inputs
+from grader.inputs import Inputs, invalidate
 from grader.looking import Seen, look_again
 from grader.manifest import Check, Problem
 from grader.model import Message, Verdict
@@ -76,44 +77,43 @@ class CaseRun:
 
     def inputs(self, call: int = 0) -> Inputs:
         """Return the inputs of a call; they depend on the run's seed and the case alone."""
-        problem = self.problem
-        place = (problem.id, self.check.id, self.index, *([call] if call else []))
-        return make_inputs(problem, self.case, case_seed(self.trial.seed, *place))
+        trial = self.trial
+        return inputs_of(trial.problem, trial.seed, self.check, self.index, self.case, call)
+
+    def _answer(self, call: int) -> Answer:
+        """Make a call, or take what came of it if it was made ahead of its turn."""
+        trial, check = self.trial, self.check
+        found = trial.ahead.take(check, self.index, call, self.session) if trial.ahead else None
+        if found is not None:
+            return found
+        where = (self.session, check, self.index, self.case, call)
+        return Answer.of(trial.problem, trial.seed, *where)
 
     def _judge_outputs(self, call: int) -> Finding | None:
-        problem, case = self.problem, self.case
+        problem = self.problem
         judged = self.trial.problem.judged(self.check)
-        # `out` tells what a forward pass did wrong, whose gradients are wrong for it.
-        names = (
-            tuple(dict.fromkeys((*problem.returns[:1], *judged))) if problem.gradients else judged
-        )
-        inputs = self.inputs(call)
         self.trial.called = True
-        idle = None
-        if call and problem.uses_triton:
-            idle = self.session.call(case, inputs, names, idle=True)
-        evidence = self.session.call(case, inputs, names)
-        failure = outcome.of_call(evidence, problem.signature)
-        if failure is not None:
+        answer = self._answer(call)
+        evidence, expected = answer.evidence, answer.expected
+        if answer.failure is not None or expected is None:
+            assert answer.failure is not None
             if isinstance(evidence.result, Reply):
                 self.trial.raised.add((evidence.result.error_type, evidence.result.line))
-            return self._failure(failure, evidence)
+            return self._failure(answer.failure, evidence)
         if problem.uses_triton and not _launches(evidence):
             headline = f"no Triton kernel was launched: {problem.entry} returned without one"
             help = "the answer to this problem is a kernel: kernel[grid](...)"
             return self._finding(Verdict.ERROR, headline, help=help)
-        if not self.check.bridge:
-            self.trial.answered(self.session)
+        self.trial.answered(self.session, bridge=self.check.bridge)
         if evidence.overwritten is not None:
             self.trial.overwritten = self.trial.overwritten or f"the input {evidence.overwritten}"
-        expected = expect(problem, case, inputs, names)
-        differences = find_differences(evidence.outputs, expected)
-        self._look_at_out(names, judged, differences, inputs)
+        differences = list(answer.differences)
+        self._look_at_out(answer.names, judged, differences, answer.inputs)
         differences = [d for d in differences if d.name in judged]
-        seen = self._learn(call, inputs, names, evidence, expected, differences)
+        seen = self._learn(call, answer.inputs, answer.names, evidence, expected, differences)
         if not differences:
             earlier, self._earlier = self._earlier, expected
-            return self._computed_elsewhere(judged, idle, expected, earlier)
+            return self._computed_elsewhere(judged, answer.idle, expected, earlier)
         return self._wrong(differences, evidence, seen, second_call=call > 0)
 
     def _computed_elsewhere(

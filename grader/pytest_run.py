@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -27,6 +27,9 @@ from grader.manifest import WORK, Check, Problem
 from grader.model import Verdict
 from grader.running.pipe import EventPipe, read_request
 from grader.source import Source, read_source
+
+if TYPE_CHECKING:
+    from grader.running.session import Budget, Session
 
 
 class Run:
@@ -145,6 +148,25 @@ class ProblemTrial:
             compilers.wait()
         return self._sessions[key]
 
+    def call_ahead(self, cases: list[tuple[Check, int, Case]]) -> None:
+        """Call the last of these cases while the first are judged; they are in their order."""
+        from grader.ahead import Ahead
+
+        def open_session(check: Check | None, budget: Budget) -> Session:
+            return self._interpreting(self.problem.of(check) if check else self.problem, budget)
+
+        def wants_work() -> bool:
+            return self.problem.work is not None and not self.failures and _interprets()
+
+        self.judged.ahead = Ahead(self.judged, cases, open_session, wants_work)
+
+    def _interpreting(self, problem: Problem, budget: Budget) -> Session:
+        """Return a session on the CPU, of the problem or its bridge."""
+        from grader.running.session import Session
+
+        interpret = problem.uses_triton
+        return Session(problem, self.source, device="cpu", interpret=interpret, budget=budget)
+
     def compile_ahead(self, cases: list[tuple[Check, Case]]) -> None:
         """Compile what the cases on the GPU need, on several cores: when the GPU is had."""
         self._to_compile = cases
@@ -164,7 +186,6 @@ class ProblemTrial:
 
     def count_work(self) -> None:
         """Count the work of a submission of which all cases passed, but for those of a bridge."""
-        from grader.running.session import Session
         from grader.work_run import WorkRun
 
         request, problem = self.run.request, self.problem
@@ -176,15 +197,15 @@ class ProblemTrial:
         else:
             key = (problem.entry, False)
             if key not in self._sessions:
-                self._sessions[key] = Session(
-                    problem, self.source, device="cpu", interpret=True, budget=self.budget
-                )
+                self._sessions[key] = self._interpreting(problem, self.budget)
             session = self._sessions[key]
             self.run.send(CaseBegins(check=WORK, index=0))
-            if self.budget.used_up() is None:
+            ahead = self.judged.ahead
+            found = ahead.take_work(session) if ahead else None
+            if found is None and self.budget.used_up() is None:
                 session.start()
             try:
-                evidence = WorkRun(self.judged, session).judge()
+                evidence = found or WorkRun(self.judged, session).judge()
             except Exception as error:  # the judge's own: the cases are told all the same
                 reason = f"the judge failed: {type(error).__name__}: {error}"[:600]
                 evidence = Evidence(verdict=Verdict.INTERNAL, reason=reason)
@@ -192,6 +213,8 @@ class ProblemTrial:
 
     def close(self) -> None:
         """End all workers."""
+        if self.judged.ahead is not None:
+            self.judged.ahead.close()
         if self._compilers is not None:
             self._compilers.wait(0.0)
         for session in self._sessions.values():

@@ -72,6 +72,7 @@ class TestRun:
         seed: str,
         children: Children,
         compile_workers: int = 1,
+        ahead: bool = False,
         exit_first: bool = False,
         first: tuple[str, ...] = (),
         jailed: bool = False,
@@ -87,6 +88,7 @@ class TestRun:
         self._seed = seed
         self._children = children
         self._compile_workers = compile_workers
+        self._ahead = ahead
         self._exit_first = exit_first
         self._first = first
         self._jailed = jailed
@@ -107,6 +109,10 @@ class TestRun:
         for _ in range(_MAX_RUNS):
             begun, started = self._begun, time.monotonic()
             ending = self._run_pytest()
+            if self._ahead and not self.interrupted and not self._came_to_its_end(ending):
+                self._ahead = False  # two cases ran: which of them that was is seen one by one
+                if self._places - self.findings.cases.keys():
+                    continue
             # What runs in a jail cannot have ended it.
             died_in = None if self.interrupted or self._jailed else self._current
             if died_in is not None:
@@ -133,7 +139,7 @@ class TestRun:
                     self.findings.work = Evidence(verdict=verdict, reason=reason)
                 if retried or not self._faults():
                     return self._without_provoked_faults()
-                retried = True
+                retried, self._ahead = True, False
                 for place in self._faults():
                     del self.findings.cases[place]
                 continue
@@ -188,6 +194,7 @@ class TestRun:
             spent_s=self._spent_s,
             lost_s=self._lost_s,
             compile_workers=self._compile_workers,
+            ahead=self._ahead,
             policy=self._policy,
             token=secrets.token_hex(),
             jailed=self._jailed,

@@ -5,12 +5,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 from grader.diagnose import Casebook, Cause
 from grader.manifest import Problem
 from grader.running.compiled import Call, Compiled, compile_calls, unavailable
 from grader.running.session import Session
 from grader.source import Source
+
+if TYPE_CHECKING:
+    from grader.ahead import Ahead
 
 
 @dataclasses.dataclass
@@ -30,6 +34,7 @@ class Trial:
     called: bool = False  # a case that asks for a result was run
     bridge_casebook: Casebook | None = None  # what came of the bridge, if there is one
     overwritten: str | None = None  # what a call wrote to and may not
+    ahead: Ahead | None = None  # calls that are made ahead of their turn
 
     def __post_init__(self) -> None:
         if self.problem.bridge is not None:
@@ -40,9 +45,14 @@ class Trial:
         of_bridge = self.bridge_casebook.settle(step_at) if self.bridge_casebook else []
         return of_bridge + self.casebook.settle(step_at)
 
-    def answered(self, session: Session) -> None:
-        """Begin to compile for GPUs that are not there, once: what returns nothing need not be."""
-        if not self.compiles_ahead or self.compiling or not session.interpret or unavailable():
+    def answered(self, session: Session, *, bridge: bool = False) -> None:
+        """Begin what need not be begun for a file that returns nothing, once.
+
+        That is to call ahead, and to compile for GPUs that are not there, but for a bridge.
+        """
+        if self.ahead is not None:
+            self.ahead.start()
+        if bridge or not self.compiles_ahead or self.compiling or not session.interpret or unavailable():
             return
         for check in self.problem.checks:
             if check.compiles:
