@@ -77,6 +77,11 @@ WAYS = (
     *(lambda a, b, s: a + 300, lambda a, b, s: a * 2**40, lambda a, b, s: s * 2**40),
     *(lambda a, b, s: a + True, lambda a, b, s: a * 2.5, lambda a, b, s: s * 1e300),
     *(lambda a, b, s: tl.where(a < b, a, b), lambda a, b, s: tl.maximum(a, b)),
+    *(lambda a, b, s: a - b, lambda a, b, s: a | b, lambda a, b, s: a ^ b[:, None]),
+    *(lambda a, b, s: a == b, lambda a, b, s: a[None] != b[:, None], lambda a, b, s: s >= b),
+    *(lambda a, b, s: a > 1, lambda a, b, s: 1.5 <= a, lambda a, b, s: 2 / (b + 1)),
+    *(lambda a, b, s: a * -0.0, lambda a, b, s: a + -0.0, lambda a, b, s: a - a),
+    *(lambda a, b, s: a + tl.constexpr(3), lambda a, b, s: a[None, :, None], lambda a, b, s: s[None]),
     lambda a, b, s: a + tl.zeros((8,), tl.float32),
 )
 told = []
@@ -85,7 +90,7 @@ told = []
 def pairs(a_ptr, b_ptr):
     a = tl.load(a_ptr + tl.arange(0, 4))
     b = tl.load(tl.arange(0, 4) + b_ptr)
-    for way in WAYS:
+    for way in (*WAYS, lambda a, b, s: tl.load(a_ptr + 1 + tl.arange(0, 2)[:, None] * b[None] * 0)):
         try:
             made = way(a, b, tl.load(a_ptr))
             told.append([str(made.type), repr(made.handle.data.tolist())])
@@ -94,9 +99,10 @@ def pairs(a_ptr, b_ptr):
 
 def told_of_pairs():  # of each twice: what is remembered, too
     types = ("int8", "uint8", "int32", "uint32", "int64", "float16", "float32", "float64", "bool")
-    tensors = [torch.tensor([0, 1, 2, 3]).to(getattr(torch, name)) for name in types]
+    values = torch.tensor([0, 1, 2, 3]), torch.tensor([5, 0, -1, 100])
+    tensors, others = ([v.to(getattr(torch, name)) for name in types] for v in values)
     for a in tensors:
-        for b in (*tensors, *tensors):
+        for b in (*tensors, *others):
             pairs[(1,)](a, b)
     return told
 

@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-_NAME = "binary_op_type_checking_impl"
+NAME = "binary_op_type_checking_impl"
 _NUMBERS = (int, float, bool)
 
 
@@ -34,9 +34,10 @@ class _Steps:
 def install(interpreter: Any) -> None:
     """Hook the operators of kernels that are interpreted, where Triton has this one function."""
     semantic = interpreter.interpreter_semantic
-    check = getattr(semantic, _NAME, None)
+    check = getattr(semantic, NAME, None)
     if check is not None:
-        setattr(semantic, _NAME, _Agreement(semantic, check))
+        setattr(semantic, NAME, _Agreement(semantic, check))
+        semantic.broadcast_impl_value = _Agreement(semantic, semantic.broadcast_impl_value)
 
 
 class _Agreement:

@@ -15,8 +15,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 
-from grader.running import agreeing, libdevice, reductions
+from grader.running import agreeing, arithmetic, libdevice, reductions
 
 # A program that does anything takes 50 us or more here: a case's time ends before so many do.
 MOST_PROGRAMS = 500_000
@@ -40,6 +41,7 @@ def install() -> None:
     if hasattr(interpreter, "_LangPatchScope"):
         _call_directly(interpreter)
         _Launches(interpreter._patch_lang).install(interpreter)
+    _leave_arguments_where_they_are(interpreter)
     interpreter._get_np_dtype = _by_name(interpreter._get_np_dtype)
     _remember_sizes(interpreter)
     agreeing.install(interpreter)
@@ -126,12 +128,14 @@ def _take_lists_as_grids(interpreter: Any) -> None:
 def _call_directly(interpreter: Any) -> None:
     """Call each function of triton.language without what stands around it for a compiler.
 
-    Triton makes a dictionary of the keywords and looks in it for what it has just put there.
+    Triton makes a dictionary of the keywords and looks in it for what it has just put there. What
+    takes the place of a function is made once; Triton looks for all functions at each launch.
     """
     import triton.language as tl
 
     around = tl.core.builtin(len).__code__
-    semantic = interpreter.interpreter_semantic
+    semantic, patch_attr = interpreter.interpreter_semantic, interpreter._patch_attr
+    operators = arithmetic.Arithmetic(interpreter)
 
     def patch(obj: Any, name: str, member: Any, builder: Any, scope: Any) -> None:
         inner = getattr(member, "__wrapped__", None)
@@ -143,9 +147,23 @@ def _call_directly(interpreter: Any) -> None:
             kwargs["_semantic"] = semantic
             return inner(*args, **kwargs)
 
-        scope.set_attr(obj, name, call)
+        scope.set_attr(obj, name, operators.shortened(name, call) if obj is tl.tensor else call)
 
-    patch_attr, interpreter._patch_attr = interpreter._patch_attr, patch
+    known: dict[Any, list[tuple[str, Any]]] = {}
+
+    def patch_builtin(owner: Any, builder: Any, scope: Any) -> None:
+        if owner not in known:
+            first = interpreter._LangPatchScope()
+            patch_all(owner, builder, first)
+            known[owner] = [(name, getattr(owner, name)) for _, name, _ in first._changes]
+            first.restore()
+        for name, member in known[owner]:
+            if getattr(owner, name) is member:  # of an outer launch, or for another module
+                return
+            scope.set_attr(owner, name, member)
+
+    patch_all = interpreter._patch_builtin
+    interpreter._patch_attr, interpreter._patch_builtin = patch, patch_builtin
 
 
 def _refuse_endless_grids(interpreter: Any) -> None:
@@ -163,6 +181,34 @@ def _refuse_endless_grids(interpreter: Any) -> None:
         set_grid_dim(this, *sizes)
 
     interpreter.InterpreterBuilder.set_grid_dim = checked
+
+
+def _leave_arguments_where_they_are(interpreter: Any) -> None:
+    """Make no second tensor for each argument that is on the CPU, and copy nothing onto itself.
+
+    Triton makes one of the same memory, and copies it to where it already is after the launch.
+    """
+    executor = interpreter.GridExecutor
+    bring, restore = executor._init_args_hst, executor._restore_args_dev
+
+    def brought(this: Any, args: Any, kwargs: Any) -> Any:
+        if all(map(_is_there, (*args, *kwargs.values()))):
+            return [*args], {**kwargs}
+        return bring(this, args, kwargs)
+
+    def restored(this: Any, args: Any, args_hst: Any, kwargs: Any, kwargs_hst: Any) -> None:
+        if not all(map(_is_there, (*args, *kwargs.values()))):
+            restore(this, args, args_hst, kwargs, kwargs_hst)
+
+    executor._init_args_hst, executor._restore_args_dev = brought, restored
+
+
+def _is_there(argument: Any) -> bool:
+    """Whether an argument is a number, or a plain tensor in the memory that a kernel reads."""
+    kind = type(argument)
+    return kind in (int, float, bool, str, type(None)) or (
+        kind is torch.Tensor and argument.is_cpu
+    )
 
 
 def _by_name(find: Callable[[Any], Any]) -> Callable[[Any], Any]:
