@@ -11,6 +11,7 @@ traced, for a tracer wants to see the steps. Guarded by tests/test_interpreting.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -31,7 +32,7 @@ _WIDER = {
     *(("fp16", "fp32"), ("fp16", "fp64"), ("fp32", "fp64")),
     *(("int32", "fp16"), ("int32", "fp32"), ("int32", "fp64")),
 }
-_FLOATS = (2.0**-126, (2 - 2.0**-23) * 2.0**127)  # what is fp32, or nothing but a zero
+_FLOATS = (2.0**-126, (2 - 2.0**-23) * 2.0**127)  # of fp32, without a sign
 _INTS = (-(2**31), 2**31 - 1)
 _ALL = slice(None)
 _UNKNOWN = object()
@@ -93,8 +94,8 @@ class Arithmetic:
             left = this.handle.data
             if first is not None:
                 left = left.astype(first)
-            if number:  # Triton makes a 0 without a sign
-                right = np.array([other or 0], dtype=second)
+            if number:
+                right = np.array([other], dtype=second)
             else:
                 right = other.handle.data
                 if second is not None:
@@ -217,9 +218,14 @@ def _kind(number: Any) -> Any:
     kind = type(number)
     if kind is int and _INTS[0] <= number <= _INTS[1]:
         return kind, number < 0
-    if kind is float and (number == 0.0 or _FLOATS[0] <= abs(number) <= _FLOATS[1]):
+    if kind is float and (_FLOATS[0] <= abs(number) <= _FLOATS[1] or _is_plain_zero(number)):
         return kind, number < 0
     return None
+
+
+def _is_plain_zero(number: float) -> bool:
+    """Whether a number is 0.0: what becomes of -0.0 is another thing in Triton 3.9 than before."""
+    return number == 0.0 and math.copysign(1.0, number) > 0
 
 
 def _cast(operand: Any, handle: Any) -> Any:
