@@ -204,11 +204,11 @@ def _leave_arguments_where_they_are(interpreter: Any) -> None:
 
 
 def _is_there(argument: Any) -> bool:
-    """Whether an argument is a number, or a plain tensor in the memory that a kernel reads."""
-    kind = type(argument)
-    return kind in (int, float, bool, str, type(None)) or (
-        kind is torch.Tensor and argument.is_cpu
-    )
+    """Whether an argument is no tensor, or a plain one in the memory that a kernel reads."""
+    if type(argument) is torch.Tensor:
+        return argument.is_cpu
+    within = isinstance(argument, tuple) or hasattr(argument, "base")  # as of a descriptor
+    return not within and not hasattr(argument, "data_ptr")
 
 
 def _by_name(find: Callable[[Any], Any]) -> Callable[[Any], Any]:
