@@ -52,7 +52,9 @@ class Trial:
         """
         if self.ahead is not None:
             self.ahead.start()
-        if bridge or not self.compiles_ahead or self.compiling or not session.interpret or unavailable():
+        if bridge or not self.compiles_ahead or self.compiling:
+            return
+        if not session.interpret or unavailable():
             return
         for check in self.problem.checks:
             if check.compiles:

@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterable
 
 import torch
 
+from grader.ahead import Ahead
+from grader.cases import Case
 from grader.diagnose import Casebook
 from grader.findings import CauseFound, Finding
 from grader.judge import CaseRun
-from grader.manifest import GIVEN, ROOT, Problem, load_problem
+from grader.manifest import GIVEN, ROOT, Check, Problem, load_problem
 from grader.model import CheckResult, ComponentResult, Verdict
 from grader.running.session import Budget, Session
 from grader.scoring import score_correctness
@@ -98,6 +100,14 @@ class Judged:
         return score_correctness(self.checks, self.problem.points.correctness)[0]
 
 
+def cases_of(
+    problem: Problem, checks: Iterable[str], seed: str = SEED, device: str = "cpu"
+) -> list[tuple[Check, int, Case]]:
+    """All cases of these checks in their order, each with its check and number."""
+    chosen = [check for check in problem.checks if check.id in set(checks)]
+    return [(c, i, case) for c in chosen for i, case in problem.cases(c, seed, device).items()]
+
+
 def judge(
     source: str,
     problem: Problem,
@@ -106,6 +116,7 @@ def judge(
     seed: str = SEED,
     device: str = "cpu",
     policy: bool = True,
+    ahead: bool = False,
     enough: Callable[[dict[tuple[str, int], Finding]], bool] = lambda findings: False,
 ) -> Judged:
     """Judge `source` in the cases of `checks`, until `enough` findings are in.
@@ -113,24 +124,30 @@ def judge(
     By default those of all checks but of the one that compiles, which counts as passed.
 
     On the CPU kernels run in Triton's interpreter; on cuda all cases run on the GPU. The text of
-    `source` is not looked at; with `policy` what its calls have PyTorch do is.
+    `source` is not looked at; with `policy` what its calls have PyTorch do is. With `ahead` later
+    cases are called while earlier ones are judged.
     """
     torch.set_num_threads(1)
     budget = Budget(problem.limits)
     data = Source(problem.id, source.encode(), policy=policy)
     sessions: dict[str, Session] = {}
 
-    def session_of(view: Problem) -> Session:
-        if view.entry not in sessions:
-            interpret = view.uses_triton and device == "cpu"
-            sessions[view.entry] = Session(
-                view, data, device=device, interpret=interpret, budget=budget
-            )
-        return sessions[view.entry]
+    def open_session(check: Check | None, budget: Budget) -> Session:
+        view = problem.of(check) if check else problem
+        interpret = view.uses_triton and device == "cpu"
+        return Session(view, data, device=device, interpret=interpret, budget=budget)
+
+    def session_of(check: Check) -> Session:
+        entry = problem.of(check).entry
+        if entry not in sessions:
+            sessions[entry] = open_session(check, budget)
+        return sessions[entry]
 
     trial = Trial(problem, seed, Casebook(problem))
     findings = Findings()
     wanted = set(checks) if checks is not None else {check.id for check in problem.checks}
+    if ahead:
+        trial.ahead = Ahead(trial, cases_of(problem, wanted, seed, device), open_session, bool)
     try:
         for check in problem.checks:
             if check.id not in wanted:
@@ -139,13 +156,15 @@ def judge(
                 findings.cases[(check.id, 0)] = Finding(verdict=Verdict.PASS)
                 continue
             for index, case in problem.cases(check, seed, device).items():
-                session = session_of(problem.of(check))
+                session = session_of(check)
                 finding = CaseRun(trial, session, check, index, case).judge()
                 findings.cases[(check.id, index)] = finding
                 if enough(findings.cases):
                     break
         causes = trial.causes(data.step_at)
     finally:
+        if trial.ahead:
+            trial.ahead.close()
         for session in sessions.values():
             session.close()
     findings.causes = [CauseFound(**vars(cause)) for cause in causes]

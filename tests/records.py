@@ -16,8 +16,7 @@ from unittest import mock
 
 from rich.console import Console
 
-from grader import grade, work_run
-from grader import judge as rooms
+from grader import answers, grade, work_run
 from grader.cases import Case, CaseTable
 from grader.diagnose import Casebook
 from grader.findings import Evidence, Finding, Measured, MeasureRequest, write_event
@@ -148,7 +147,7 @@ def in_this_process(
     run = functools.partial(_InThisProcess, work=work or {})
     with (
         forked_workers(),
-        mock.patch.object(rooms, "make_inputs", _exact_inputs),
+        mock.patch.object(answers, "make_inputs", _exact_inputs),
         mock.patch.object(work_run, "make_inputs", _exact_inputs),
         mock.patch.object(grade, "TestRun", run),
         mock.patch.object(grade, "load_problem", problem_of),

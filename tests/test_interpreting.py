@@ -81,7 +81,8 @@ WAYS = (
     *(lambda a, b, s: a == b, lambda a, b, s: a[None] != b[:, None], lambda a, b, s: s >= b),
     *(lambda a, b, s: a > 1, lambda a, b, s: 1.5 <= a, lambda a, b, s: 2 / (b + 1)),
     *(lambda a, b, s: a * -0.0, lambda a, b, s: a + -0.0, lambda a, b, s: a - a),
-    *(lambda a, b, s: a + tl.constexpr(3), lambda a, b, s: a[None, :, None], lambda a, b, s: s[None]),
+    *(lambda a, b, s: a + tl.constexpr(3), lambda a, b, s: a[None, :, None]),
+    lambda a, b, s: s[None],
     lambda a, b, s: a + tl.zeros((8,), tl.float32),
 )
 told = []

@@ -210,9 +210,10 @@ class AccessMonitor:
         """
         pointers = ptrs.data
         if mask is not None:
-            if mask.data.shape != pointers.shape or mask.data.dtype != bool:
+            lanes = np.asarray(mask.data)
+            if lanes.shape != pointers.shape or lanes.dtype != bool:
                 return False
-            pointers = pointers[mask.data]
+            pointers = pointers[lanes]
         if pointers.size == 0 or pointers.dtype != np.uint64:
             return False
         low, high = int(pointers.min()), int(pointers.max())

@@ -166,15 +166,13 @@ class Arithmetic:
             self._known[key] = self._step(this, other, result, agreed[0], done[0])
         return result
 
-    def _step(
-        self, this: Any, other: Any, result: Any, agreed: tuple, done: tuple
-    ) -> _Step | None:
+    def _step(self, this: Any, other: Any, result: Any, agreed: tuple, done: tuple) -> _Step | None:
         """Return the one step from two operands to a result, if it is known to be that."""
         lhs, rhs, function, handle = done
         sides = agreed[2].handle, agreed[3].handle
         if handle is not result.handle or {id(lhs), id(rhs)} != {id(side) for side in sides}:
             return None
-        left, right = (agreed[:2] if lhs is sides[0] else reversed(agreed[:2]))
+        left, right = agreed[:2] if lhs is sides[0] else reversed(agreed[:2])
         reverse = left is not this
         if (right if reverse else left) is not this:
             return None

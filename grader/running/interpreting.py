@@ -207,8 +207,9 @@ def _is_there(argument: Any) -> bool:
     """Whether an argument is no tensor, or a plain one in the memory that a kernel reads."""
     if type(argument) is torch.Tensor:
         return argument.is_cpu
-    within = isinstance(argument, tuple) or hasattr(argument, "base")  # as of a descriptor
-    return not within and not hasattr(argument, "data_ptr")
+    if isinstance(argument, tuple):
+        return all(map(_is_there, argument))
+    return not hasattr(argument, "base") and not hasattr(argument, "data_ptr")
 
 
 def _by_name(find: Callable[[Any], Any]) -> Callable[[Any], Any]:
