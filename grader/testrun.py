@@ -2,7 +2,8 @@
 
 Findings arrive one by one, so that a pytest that dies keeps what was earned: the next one goes on
 with the other cases. If it died while a case ran, that case is the submission's crash: nothing else
-runs then. The time that is lost so, silence and starts in vain included, is the problem's `lost_s`:
+runs then. Where cases are called ahead of their turn, another may have run: they are judged again
+without, and none is blamed before that. The time that is lost so, silence and starts in vain included, is the problem's `lost_s`:
 when it is used up, nothing of the submission runs any more.
 """
 
