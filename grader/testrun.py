@@ -2,9 +2,10 @@
 
 Findings arrive one by one, so that a pytest that dies keeps what was earned: the next one goes on
 with the other cases. If it died while a case ran, that case is the submission's crash: nothing else
-runs then. Where cases are called ahead of their turn, another may have run: they are judged again
-without, and none is blamed before that. The time that is lost so, silence and starts in vain included, is the problem's `lost_s`:
-when it is used up, nothing of the submission runs any more.
+runs then. Where cases are called ahead of their turn, another may have run: the cases that are left
+are judged without, and none is blamed before that. The time that is lost so, silence and starts in
+vain included, is the problem's `lost_s`: when it is used up, nothing of the submission runs any
+more.
 """
 
 from __future__ import annotations
@@ -181,6 +182,7 @@ class TestRun:
         arguments = [
             str(self.problem.folder / f"test_{self.problem.id}.py"),
             *("-q", "-p", "grader.pytest_plugin", "-p", "no:cacheprovider", "--noconftest"),
+            "--tb=native",  # nobody reads it, and it is soon made
             *("--rootdir", str(ROOT), "-c", str(ROOT / "pyproject.toml")),
             *("--json-report-omit", "collectors", "log", "traceback", "streams", "keywords"),
             *("--json-report", f"--json-report-file={report}"),
