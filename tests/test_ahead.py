@@ -107,6 +107,9 @@ def test_what_ends_the_second_worker_costs_its_case_and_not_the_rest(line, verdi
     found = judge(source, problem, checks=CHECKS, ahead=True)
     assert {p: f.verdict for p, f in found.wrong.items()} == {place: verdict}
     assert time.monotonic() - start < 10.0
+    if verdict is Verdict.TIMEOUT:  # of the time that a call has in its turn
+        headline = found.findings.cases[place].message.headline
+        assert headline.startswith("no result after 2 s"), headline
 
 
 def test_what_an_earlier_call_left_behind_is_seen_in_the_second_worker_too():

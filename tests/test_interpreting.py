@@ -99,7 +99,8 @@ def pairs(a_ptr, b_ptr):
             told.append(repr(error))
 
 def told_of_pairs():  # of each twice: what is remembered, too
-    types = ("int8", "uint8", "int32", "uint32", "int64", "float16", "float32", "float64", "bool")
+    types = ("int8", "uint8", "int32", "uint32", "int64", "float16", "float32", "float64", "bool",
+             "bfloat16")
     values = torch.tensor([0, 1, 2, 3]), torch.tensor([5, 0, -1, 100])
     tensors, others = ([v.to(getattr(torch, name)) for name in types] for v in values)
     for a in tensors:

@@ -218,9 +218,7 @@ class AccessMonitor:
             return False
         low, high = int(pointers.min()), int(pointers.max())
         number = low >> _NUMBER_SHIFT
-        first = number << _NUMBER_SHIFT
-        if high >> _NUMBER_SHIFT != number:
-            return False
+        first = number << _NUMBER_SHIFT  # far below an address of any other argument
         if not self._inside(low - first, high - first + _itemsize(ptrs)):
             return False
         self._note(what, number)
