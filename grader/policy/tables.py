@@ -149,7 +149,7 @@ DYNAMIC = {
 }
 FRAMES = frozenset(
     """
-    ag_frame co_code cr_frame f_back f_builtins f_globals f_locals gi_code gi_frame tb_frame
+    ag_frame co_code cr_frame f_back f_builtins f_globals f_locals gi_code gi_frame mro tb_frame
     """.split()
 )
 # Names between double underscores that may be read, and those that may be bound or defined.
@@ -170,6 +170,7 @@ DEFINABLE = frozenset(
 HANDLES = frozenset(["handle"])
 # Make classes of names that are text; `wraps` reads and sets attributes by text, but for one way.
 METACLASSES = frozenset(["abc.ABCMeta", "enum.EnumMeta", "enum.EnumType", "typing.NamedTupleMeta"])
+ENUMS = frozenset(f"enum.{name}" for name in "Enum Flag IntEnum IntFlag ReprEnum StrEnum".split())
 WRAPS = "functools.wraps"
 # Attributes of tensors that may be set.
 SETTABLE = frozenset(["grad", "requires_grad"])
