@@ -301,6 +301,18 @@ def test_the_text_of_a_tensor_has_no_values():
     assert "31." in str(Q[0, 0])
 
 
+def test_print_shows_values_to_a_person(capsys):
+    class Paper:
+        def write(self, text):
+            TEXTS.append(text)
+
+    TEXTS = []
+    assert found(lambda: print(Q, "and", Q.half()[0, 0].mT)) is None
+    assert "127." in capsys.readouterr().out
+    assert found(lambda: print(Q, file=Paper())) is None
+    assert "size=(2, 2, 8, 4)" in TEXTS[0]
+
+
 def test_p02_leaves_sums_and_products_to_kernels():
     x, w, rules = torch.rand(9, 64), torch.rand(64), opened(load_problem("p02"))
 

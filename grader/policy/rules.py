@@ -338,6 +338,9 @@ class _Reader:
             yield _violation(place.node, "shortcut", f".{name} does what you are asked to write")
         elif not place.zone.serves_kernels:
             return
+        elif name in tables.STATES:
+            text = f".{name} makes numbers of Python of a tensor"
+            yield _violation(place.node, "torch-computes", text, "seed it with manual_seed")
         elif name == "fn" and not is_kernel:
             text = ".fn is the Python function in a kernel"
             yield _violation(place.node, "torch-computes", text, "launch the kernel")

@@ -166,6 +166,8 @@ DEFINABLE = frozenset(
     __post_init__ __repr__ __setitem__ __slots__ __str__ __version__
     """.split()
 )
+# A generator of random numbers takes a tensor for its state and tells numbers of it.
+STATES = frozenset("initial_seed set_state".split())
 # Where Triton's interpreter holds the numbers of a kernel's values, which a GPU has not.
 HANDLES = frozenset(["handle"])
 # Make classes of names that are text; `wraps` reads and sets attributes by text, but for one way.

@@ -1,15 +1,16 @@
-"""Notes what leaves PyTorch as numbers of Python without an operator, such as .tolist(). In a worker.
+"""Notes what leaves PyTorch as numbers of Python without an operator: .tolist(). In a worker.
 
 The methods themselves are replaced, before a submission can name them. A mode of PyTorch's would
 not do: none is on while a function that it has seen runs the code of an argument's class, and who
 entered a mode earlier may take the latest off.
 
 The text of a tensor has no values while a call is noted. To write it PyTorch takes all modes off,
-and asks the tensor, whose class may be the submission's.
+and asks the tensor, whose class may be the submission's. Only print() shows them, to a person.
 """
 
 from __future__ import annotations
 
+import builtins
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +21,7 @@ import torch
 _WHOLE = ("__array__", "__dlpack__", "apply_", "map2_", "map_", "numpy", "tolist")
 _numel = torch.Tensor.numel  # whatever becomes of the class
 _noting: list[Callable[[int, str], None]] = []  # at most one
+_texts: dict[type, Callable[[Any], str]] = {}
 _installed = threading.Event()
 
 
@@ -28,12 +30,19 @@ def install() -> None:
     if _installed.is_set():
         return
     _installed.set()
+    shown_by(torch.Tensor, _text_by_numpy(torch.Tensor.numpy))
+    builtins.print = _showing(builtins.print)
     for name in _WHOLE:
         setattr(torch.Tensor, name, _counted(getattr(torch.Tensor, name), name))
     torch.Tensor.__repr__ = _without_values(torch.Tensor.__repr__)
     torch.Tensor.tensor_split = _counted_places(torch.Tensor.tensor_split)
     torch.tensor_split = _counted_places(torch.tensor_split)
     torch.UntypedStorage.__getitem__ = _counted_bytes(torch.UntypedStorage.__getitem__)
+
+
+def shown_by(kind: type, text: Callable[[Any], str]) -> None:
+    """Let print() show an object that is of `kind`, and of no class derived from it, so."""
+    _texts[kind] = text
 
 
 def note(reads: Callable[[int, str], None] | None) -> None:
@@ -68,6 +77,24 @@ def _without_values(method: Any) -> Any:
         return f"tensor(..., size={size}, dtype={dtype})"
 
     return text
+
+
+def _text_by_numpy(numpy: Any) -> Callable[[Any], str]:
+    def text(tensor: Any) -> str:
+        plain = tensor.detach().cpu()
+        values = numpy(plain.float() if plain.is_floating_point() else plain)
+        return repr(values).replace("array(", "tensor(", 1)
+
+    return text
+
+
+def _showing(write: Any) -> Any:
+    def print(*values: Any, **options: Any) -> None:
+        if _noting and options.get("file") is None:
+            values = tuple(_texts[type(v)](v) if type(v) in _texts else v for v in values)
+        write(*values, **options)
+
+    return print
 
 
 def _counted_places(split: Any) -> Any:

@@ -390,7 +390,16 @@ def end_with_parent() -> None:
 
 def _main() -> None:
     # once the search path is set
-    global access, allocations, arena, constants, device_memory, faults, given, interpreting, operators
+    global \
+        access, \
+        allocations, \
+        arena, \
+        constants, \
+        device_memory, \
+        faults, \
+        given, \
+        interpreting, \
+        operators
     global own_objects, protocol, rounds, stepping, torch, trace, tracer
     faulthandler.enable(all_threads=False)
     _confine()
