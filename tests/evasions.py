@@ -6,7 +6,7 @@ EVASIONS = [
     ("private-name", "class A:\n    def f(self, x):\n        self = x\n        self._evaluate"),
     (
         "private-name",
-        "class A:\n    def f(self):\n        def g(self):\n            self._evaluate\n        g(1)",
+        "class A:\n    def f(self):\n        def g(self):\n            self._x\n        g(1)",
     ),
     (
         "patching",

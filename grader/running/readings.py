@@ -19,6 +19,7 @@ import torch
 
 # In them a tensor's values leave PyTorch whole; an operator is no part of it on a CPU.
 _WHOLE = ("__array__", "__dlpack__", "apply_", "map2_", "map_", "numpy", "tolist")
+as_numpy = torch.Tensor.numpy  # for the judge itself: not counted
 _numel = torch.Tensor.numel  # whatever becomes of the class
 _noting: list[Callable[[int, str], None]] = []  # at most one
 _texts: dict[type, Callable[[Any], str]] = {}
@@ -30,7 +31,7 @@ def install() -> None:
     if _installed.is_set():
         return
     _installed.set()
-    shown_by(torch.Tensor, _text_by_numpy(torch.Tensor.numpy))
+    shown_by(torch.Tensor, _text_by_numpy)
     builtins.print = _showing(builtins.print)
     for name in _WHOLE:
         setattr(torch.Tensor, name, _counted(getattr(torch.Tensor, name), name))
@@ -79,13 +80,10 @@ def _without_values(method: Any) -> Any:
     return text
 
 
-def _text_by_numpy(numpy: Any) -> Callable[[Any], str]:
-    def text(tensor: Any) -> str:
-        plain = tensor.detach().cpu()
-        values = numpy(plain.float() if plain.is_floating_point() else plain)
-        return repr(values).replace("array(", "tensor(", 1)
-
-    return text
+def _text_by_numpy(tensor: torch.Tensor) -> str:
+    plain = tensor.detach().cpu()
+    values = as_numpy(plain.float() if plain.is_floating_point() else plain)
+    return repr(values).replace("array(", "tensor(", 1)
 
 
 def _showing(write: Any) -> Any:

@@ -245,7 +245,7 @@ ENTRIES = (
     _leak("numbers out of errors", _ERRORS, _PYTHON),
     _leak("a device that takes a mode off", _DEVICE, _PYTHON),
     _leak("a class asked for its length", _LENGTH, _PYTHON),
-    _leak("how many are true", _MASKS, _PYTHON),
+    _leak("how many are true", _MASKS, _PYTHON, "rejected", "timeout"),
     _leak("a read that a launch makes", _CACHED, _PYTHON),
     _leak("a product that a launch makes", _PROPERTY),
     _leak("values kept by a constexpr function", _CONSTEXPR, _PYTHON, "error"),
