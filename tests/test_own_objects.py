@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+import triton.language as tl
 
 from grader.manifest import load_problem
-from grader.policy import tables
+from grader.policy import kernels, tables
 from grader.running import own_objects
 from tests.forked import forked_workers
 from tests.harness import judge, model_answer
@@ -16,6 +17,7 @@ LEAKS = {entry.name: entry.source for entry in ENTRIES}
 OWN = """
 import enum
 import torch
+import triton.language as tl
 
 
 class Plan:
@@ -126,3 +128,10 @@ def test_a_right_answer_may_print():
     assert source.count(line) == 1
     in_kernel = source.replace(line, line + _PRINTS)
     assert judge(in_kernel, load_problem("p02"), checks={"plain", "half"}).wrong == {}
+
+
+def test_the_policy_knows_the_methods_of_a_kernels_values():
+    of_compiler = {"mangle", "codegen_name", "kind", "to_ir", "KIND", "SIGNEDNESS"}
+    for kind in (tl.tensor, tl.constexpr, tl.tuple, tl.dtype, tl.core.tensor_descriptor):
+        names = {n for n in dir(kind) if n[0] != "_" and callable(getattr(kind, n, None))}
+        assert names - of_compiler <= kernels.METHODS, kind
