@@ -1,6 +1,28 @@
 """Ways around the rules of the source policy: the rule that refuses each, and its lines."""
 
 EVASIONS = [
+    ("private-name", "torch.Tensor.mro()[1].tolist"),
+    ("private-name", "super(torch.Tensor, torch.empty(0)).tolist"),
+    ("private-name", "class A:\n    def f(self, x):\n        self = x\n        self._evaluate"),
+    (
+        "private-name",
+        "class A:\n    def f(self):\n        def g(self):\n            self._x\n        g(1)",
+    ),
+    (
+        "patching",
+        "class A:\n    def f(self):\n        for self in (1,):\n            self.numel = 0",
+    ),
+    ("dynamic-code", 'from enum import Enum\nEnum("A", {"__index__": f})'),
+    ("dynamic-code", "from enum import Enum as E\nF = E\nF(*a)"),
+    ("dynamic-code", 'from enum import Flag\nclass A(Flag):\n    pass\nA("B", n)'),
+    ("torch-computes", "g = torch.Generator()\ng.set_state(y)\ng.initial_seed()"),
+    ("torch-computes", "@triton.jit\ndef k(x, F):\n    F.append(x)"),
+    ("torch-computes", "@triton.jit\ndef k(x):\n    F.store(x)"),
+    ("torch-computes", "@triton.jit\ndef k(x, F):\n    F[0] = x"),
+    ("torch-computes", "@triton.jit\ndef k(x):\n    str(x)"),
+    ("torch-computes", "def f(x):\n    pass\n\n@triton.jit\ndef k(x):\n    f(x)"),
+    ("torch-computes", "@triton.jit\ndef k(x):\n    raise ValueError(x)"),
+    ("torch-computes", "@triton.jit\ndef k(x):\n    global F\n    F = x"),
     ("private-name", 'class A:\n    __annotations__["a if 0 else exec(T)"] = int'),
     ("private-name", 'getattr(f, "__annotations__")["x"] = int'),
     ("dynamic-code", 'import functools\nfunctools.wraps(f, updated=("__globals__",))(g)'),

@@ -581,19 +581,32 @@ FAULTS = (
         "operators",
     ),
     fault(
-        "functions are not looked at in a backward pass",
-        "running/operators.py",
-        "setattr(torch.autograd, _ENGINE, self._differentiating(engine))",
-        "pass",
-        "elsewhere",
+        "the text of a tensor tells its values",
+        "running/readings.py",
+        "        if not _noting:\n",
+        "        if True:\n",
+        "operators",
     ),
     fault(
-        "all that runs in a launch is Triton's",
+        "an operator that fails tells nothing",
         "running/operators.py",
-        "            if not in_library:\n                return True\n",
-        "            if not in_library:\n"
-        '                return not getattr(self._launching, "depth", 0)\n',
-        "elsewhere",
+        'self._record.reads(1, f"the error of {_name(func)}")',
+        "pass",
+        "operators",
+    ),
+    fault(
+        "methods may be called on anything",
+        "running/own_objects.py",
+        "if not own and not isinstance(",
+        "if False and not isinstance(",
+        "own_objects",
+    ),
+    fault(
+        "a kernel's value has a text",
+        "running/constants.py",
+        'for name in ("__repr__", "__str__"):',
+        "for name in ():",
+        "own_objects",
     ),
     # -- verdicts, budgets, evidence ----------------------------------------------------------
     fault(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -27,6 +28,7 @@ class Scope:
     node: ast.AST
     parent: Scope | None
     bound: set[str] = dataclasses.field(default_factory=set)
+    times: Counter[str] = dataclasses.field(default_factory=Counter)  # a name is bound
     paths: dict[str, set[str]] = dataclasses.field(default_factory=dict)
     outer: set[str] = dataclasses.field(default_factory=set)  # global or nonlocal there
 
@@ -207,6 +209,7 @@ class Names:
         self.binds.append((name, node))
         for home in _homes(scope, name):
             home.bound.add(name)
+            home.times[name] += 1
             if path is not None:
                 home.paths.setdefault(name, set()).add(path)
 

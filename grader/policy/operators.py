@@ -11,41 +11,48 @@ from typing import Any
 
 from grader.manifest import Problem
 
-# They allocate, fill, view, copy, convert, index and pick at random: open, however much they do.
+# They allocate, fill, view, copy, convert and pick at random: open, however much they do.
 _SERVE = """
-    _assert_async _conj _efficientzerotensor _has_compatible_shallow_copy_type _index_put_impl
-    _reshape_alias _to_copy _unsafe_index _unsafe_view alias alias_copy arange as_strided
-    as_strided_scatter cat chunk clone complex concat conj constant_pad_nd contiguous copy detach
-    diagonal empty empty_like empty_permuted empty_strided equal expand expand_as eye fill flatten
-    flip full full_like gather imag index index_copy index_fill index_put index_select
-    index_select_backward is_pinned is_same_size item lift lift_fresh lift_fresh_copy linspace
-    logspace masked_fill masked_scatter masked_select movedim narrow new_empty new_empty_strided
-    new_full new_ones new_zeros nonzero nonzero_static normal ones ones_like permute pin_memory put
-    rand rand_like randint randint_like randn randn_like random randperm real record_stream repeat
-    repeat_interleave reshape resize resize_as resolve_conj resolve_neg roll rot90 scalar_tensor
-    scatter.src scatter.src_out scatter.value scatter.value_out select select_backward
-    select_scatter set slice slice_backward slice_scatter split split_with_sizes squeeze stack
-    swapaxes sym_numel sym_size sym_storage_offset sym_stride t take take_along_dim tile to
+    _assert_async _conj _efficientzerotensor _has_compatible_shallow_copy_type _reshape_alias
+    _to_copy _unsafe_view alias alias_copy arange as_strided as_strided_scatter cat chunk clone
+    complex concat conj constant_pad_nd contiguous copy detach diagonal empty empty_like
+    empty_permuted empty_strided equal expand expand_as eye fill flatten flip full full_like
+    imag index_select_backward is_pinned is_same_size item lift lift_fresh lift_fresh_copy
+    linspace logspace movedim narrow new_empty new_empty_strided new_full new_ones new_zeros
+    nonzero nonzero_static normal ones ones_like permute pin_memory rand rand_like randint
+    randint_like randn randn_like random randperm real record_stream repeat repeat_interleave
+    reshape resize resize_as resolve_conj resolve_neg roll rot90 scalar_tensor select
+    select_backward select_scatter set slice slice_backward slice_scatter split split_with_sizes
+    squeeze stack swapaxes sym_numel sym_size sym_storage_offset sym_stride t tile to
     trace_backward transpose tril tril_indices triu triu_indices unbind unflatten unfold
-    unfold_backward uniform unsqueeze view view_as view_as_complex view_as_real zero zeros
+    uniform unsqueeze view view_as view_as_complex view_as_real zero zeros
     zeros_like
 """
-# Arithmetic, comparisons and order, element by element: open, but see MOST_ELEMENTS. A power of
-# two tensors, or of a number to a tensor, is an exponential.
-_ELEMENTS = """
-    __and__ __lshift__ __or__ __rshift__ __xor__ _unique2 abs add addcdiv addcmul all allclose amax
-    amin aminmax any argmax argmin argsort bitwise_and bitwise_left_shift bitwise_not bitwise_or
-    bitwise_right_shift bitwise_xor bucketize ceil clamp clamp_max clamp_min clip copysign div eq
-    floor floor_divide fmax fmin fmod frac ge gt isclose isfinite isin isinf isnan isneginf isposinf
-    le lerp log log10 log2 logical_and logical_not logical_or logical_xor lt max maximum min minimum
-    mul nan_to_num ne neg pow.Tensor_Scalar pow.Tensor_Scalar_out pow_.Scalar reciprocal relu
-    remainder round rsqrt rsub searchsorted sgn sign signbit sort sqrt square sub topk trunc
-    unique_dim where xlogy
+# Values decide what these take and where they put it: a table of sums adds, a mask is an "and".
+_CHOOSE = """
+    _index_put_impl _unsafe_index gather index index_copy index_fill index_put index_select
+    masked_fill masked_scatter masked_select put scatter.src scatter.src_out scatter.value
+    scatter.value_out take take_along_dim
+"""
+# Comparisons, order and what makes no number that is not there but for its sign.
+_COMPARE = """
+    _unique2 abs all allclose amax amin aminmax any argmax argmin argsort bucketize clamp
+    clamp_max clamp_min clip eq fmax fmin ge gt isclose isfinite isin isinf isnan isneginf
+    isposinf le logical_and logical_not logical_or logical_xor lt max maximum min minimum
+    nan_to_num ne neg relu searchsorted sgn sign signbit sort topk unique_dim where
+"""
+# Arithmetic, element by element. A power of two tensors, or of a number to a tensor, is an
+# exponential. All three are open, but see MOST_ELEMENTS.
+_ARITHMETIC = """
+    __and__ __lshift__ __or__ __rshift__ __xor__ add addcdiv addcmul bitwise_and
+    bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor ceil copysign div
+    floor floor_divide fmod frac lerp log log10 log2 mul pow.Tensor_Scalar pow.Tensor_Scalar_out
+    pow_.Scalar reciprocal remainder round rsqrt rsub sqrt square sub trunc xlogy
 """
 # What p08 and p09 do besides, tables.ROWS and what autograd makes of it.
 _ROWS = """
     exp exp2 expm1 index_add log1p log_sigmoid logaddexp logaddexp2 mean pow scatter_add
-    scatter_reduce sigmoid sigmoid_backward sum value_selecting_reduction_backward
+    scatter_reduce sigmoid sigmoid_backward sum unfold_backward value_selecting_reduction_backward
 """
 # Attention, softmax and their gradients, by the beginnings of names.
 _ATTENTION = """
@@ -59,6 +66,8 @@ _SOFTMAX = "_log_softmax _masked_softmax _safe_softmax _softmax log_softmax soft
 # the sums of a backward pass make a few (the answers less than 3); every pair of a query and a key,
 # times head_dim, is one for each three keys.
 MOST_ELEMENTS = 16
+# In p02 products and sums are the exercise: a kernel makes at the least three of four.
+MOST_ARITHMETIC = {"p02": 0.25}
 # So many elements may become numbers of Python in a call: a few looks, and no computation.
 MOST_READ = 32
 
@@ -67,20 +76,22 @@ def opened(problem: Problem) -> dict[str, Any]:
     """Return what a worker is told of what is open to `problem`, which may be the view of a bridge.
 
     `open` are the operators that may run, None for all of PyTorch but for what `closed` begins
-    with; `counted` are those among them that may make `most_elements` for each of the inputs'.
-    `triton`: kernels are launched, and what Triton does for that is not looked at.
+    with; `counted` are those among them that may make `most_elements` for each of the inputs', and
+    `arithmetic` those among these that may make `most_arithmetic`.
     """
     if problem.uses_triton:
         rows = _ROWS if problem.gradients else ""
-        counted = f"{_ELEMENTS} {rows}".split()
+        arithmetic = f"{_ARITHMETIC} {rows}".split()
+        counted = [*_CHOOSE.split(), *_COMPARE.split(), *arithmetic]
         return {
             "open": [*_SERVE.split(), *counted],
             "counted": counted,
             "closed": f"{_ATTENTION} {_SOFTMAX}".split(),
+            "arithmetic": arithmetic,
             "most_elements": MOST_ELEMENTS,
+            "most_arithmetic": MOST_ARITHMETIC.get(problem.id, MOST_ELEMENTS),
             "most_read": MOST_READ,
-            "triton": True,
         }
     is_bridge = problem.bridge is not None and problem.entry == problem.bridge.entry
     closed = _ATTENTION if is_bridge else f"{_ATTENTION} {_SOFTMAX}"
-    return {"open": None, "counted": [], "closed": closed.split(), "triton": False}
+    return {"open": None, "counted": [], "closed": closed.split()}

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from grader.manifest import Problem
-from grader.policy import tables
+from grader.policy import kernels, tables
 from grader.policy.names import Names, Place, attribute_of
 from grader.policy.reach import Zone, zones
 
@@ -27,7 +27,7 @@ RULES = {
 _LONGEST_NAME = 60
 _KERNEL_MAKERS = {"triton.jit"}
 # By every name that they are given.
-_FOLLOWED = {"torch.Tensor", tables.WRAPS, *tables.METACLASSES, *_KERNEL_MAKERS}
+_FOLLOWED = {"torch.Tensor", tables.WRAPS, *tables.METACLASSES, *tables.ENUMS, *_KERNEL_MAKERS}
 _TESTS = 'what tests your code belongs under `if __name__ == "__main__":`, which is not looked at'
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _HELP = {
@@ -71,6 +71,12 @@ class _Reader:
         self.rows = tables.ROWS if problem.gradients else frozenset()
         self.names = Names(tree, zones(problem, tree), set(self.modules) | _FOLLOWED)
         self.classes = {n.name for n in tree.body if isinstance(n, ast.ClassDef)}
+        self.enums = {
+            n.name
+            for n in tree.body
+            if isinstance(n, ast.ClassDef)
+            and any(self.names.paths(base) & tables.ENUMS for base in n.bases)
+        }
         self.own = self.classes | {n.name for n in tree.body if isinstance(n, _FUNCTIONS)}
         self.mentioned = set(self.names.mentioned())
         self.instances = set(self._instances())
@@ -78,6 +84,8 @@ class _Reader:
         self.metaclasses = {k for node in classes for k in node.keywords if k.arg == "metaclass"}
         self.kernels = set(self._kernels())
         self.kernel_names = {getattr(node, "name", "") for node in self.kernels}
+        bare = {n.name for n in tree.body if isinstance(n, _FUNCTIONS) and not n.decorator_list}
+        self.plain = (bare | self.classes) - self.kernel_names - self._handed()
 
     def found(self) -> Iterator[Violation]:
         """Yield every violation, some of them twice."""
@@ -92,6 +100,7 @@ class _Reader:
             ast.AugAssign: self._product,
         }
         for place in self.names.places:
+            yield from self._inside_kernel(place)
             look = look_at.get(type(place.node))
             if look is not None:
                 yield from look(place, place.node)
@@ -261,8 +270,10 @@ class _Reader:
                 text = "functools.wraps changes an object by names that are text"
                 help = "write functools.wraps(function), with nothing else, as a decorator"
                 yield _violation(node, "dynamic-code", text, help)
-        makers = sorted(paths & tables.METACLASSES)
-        if makers and parent not in self.metaclasses:
+        makers = sorted(paths & tables.METACLASSES if parent not in self.metaclasses else ())
+        if not isinstance(parent, ast.ClassDef):
+            makers += sorted(paths & tables.ENUMS)
+        if makers:
             text = f"{makers[0]} makes a class from what it is given"
             yield _violation(node, "dynamic-code", text, "write the class as code")
 
@@ -277,7 +288,8 @@ class _Reader:
 
     def _private(self, place: Place, base: ast.AST, name: str) -> Iterator[Violation]:
         if name in tables.FRAMES:
-            yield _violation(place.node, "private-name", f"{name} leads to the frames of calls")
+            text = f"{name} leads to the frames of calls, or to the classes below"
+            yield _violation(place.node, "private-name", text)
         elif name in tables.HANDLES:
             text = f".{name} is where Triton's interpreter holds a value"
             yield _violation(place.node, "private-name", text, "a kernel works with tl alone")
@@ -290,16 +302,21 @@ class _Reader:
             yield _violation(place.node, "private-name", text)
 
     def _is_own(self, place: Place, base: ast.AST) -> bool:
-        """Whether `base` is a function or class of the file, or a method's first argument."""
+        """Whether `base` is a function or class of the file, or a method's first argument.
+
+        Of what a method is called on, grader/running/own_objects.py asks when it runs.
+        """
         if not isinstance(base, ast.Name):
             return False
         for scope in place.scope.chain():
-            arguments = getattr(scope.node, "args", None)
-            in_class = scope.parent and isinstance(scope.parent.node, ast.ClassDef)
-            if in_class and isinstance(arguments, ast.arguments):
+            if base.id in scope.bound and not isinstance(scope.node, ast.ClassDef):
+                arguments = getattr(scope.node, "args", None)
+                in_class = scope.parent and isinstance(scope.parent.node, ast.ClassDef)
+                if not in_class or not isinstance(arguments, ast.arguments):
+                    break
                 first = [*arguments.posonlyargs, *arguments.args][:1]
-                if base.id in [argument.arg for argument in first]:
-                    return True
+                once = scope.times[base.id] == 1  # so that it is still what it was
+                return once and base.id in [argument.arg for argument in first]
         return base.id in self.own
 
     # -- what computes ----------------------------------------------------------------------------
@@ -321,6 +338,9 @@ class _Reader:
             yield _violation(place.node, "shortcut", f".{name} does what you are asked to write")
         elif not place.zone.serves_kernels:
             return
+        elif name in tables.STATES:
+            text = f".{name} makes numbers of Python of a tensor"
+            yield _violation(place.node, "torch-computes", text, "seed it with manual_seed")
         elif name == "fn" and not is_kernel:
             text = ".fn is the Python function in a kernel"
             yield _violation(place.node, "torch-computes", text, "launch the kernel")
@@ -348,6 +368,12 @@ class _Reader:
         if attribute is not None:
             yield from self._read(place, *attribute)
         name = _called(node)
+        if name in self.enums and (len(node.args) != 1 or node.keywords):
+            text = f"{_short(name)} makes a class from what it is given"
+            yield _violation(node, "dynamic-code", text, "write the class as code")
+        if name == "super" and node.args and not self._is_class(node.args[0]):
+            text = "super is given a class that is not this file's"
+            yield _violation(node, "private-name", text, "write super() in the method")
         is_type_of = isinstance(node.func, ast.Call) and _called(node.func) == "type"
         if is_type_of or (name == "type" and (len(node.args) != 1 or node.keywords)):
             text = "type makes a class from what it is given"
@@ -364,6 +390,26 @@ class _Reader:
 
     def _in_kernel(self, place: Place) -> bool:
         return any(scope.node in self.kernels for scope in place.scope.chain())
+
+    def _inside_kernel(self, place: Place) -> Iterator[Violation]:
+        """Find what Triton has no word for: in its interpreter Python would compute."""
+        node = place.node
+        if not (place.zone.serves_kernels and self._in_kernel(place)):
+            return
+        called = node.func if isinstance(node, ast.Call) else node
+        base = called.value if isinstance(called, ast.Attribute) else called
+        is_module = bool(self.names.paths(base))
+        what = kernels.unknown(node, self.plain, is_module=is_module)
+        if isinstance(called, ast.Attribute) and called is not node and not is_module:
+            root = base
+            while isinstance(root, (ast.Attribute, ast.Subscript)):
+                root = root.value
+            inside = (s for s in place.scope.chain() if isinstance(s.node, _FUNCTIONS))
+            if isinstance(root, ast.Name) and not any(root.id in s.bound for s in inside):
+                what = what or f"{_short(root.id)}.{_short(called.attr)}()"
+        if what:
+            help = "a kernel is written in triton.language; compute the rest before the launch"
+            yield _violation(node, "torch-computes", f"Triton has no word for {what}", help)
 
     def _kernels(self) -> Iterator[ast.AST]:
         """Yield the functions that triton.jit makes kernels of, as a decorator or when called.
@@ -389,6 +435,16 @@ class _Reader:
             handed = made[function.name] and made[function.name] == named[function.name]
             if (decorated or handed) and function.name not in entries:
                 yield function
+
+    def _handed(self) -> set[str]:
+        """Names that stand in a call or an assignment: triton.jit may have made something of them.
+
+        Also of a name that is bound twice.
+        """
+        bound = Counter(name for name, _ in self.names.binds)
+        calls = (p.node for p in self.names.places if isinstance(p.node, ast.Call))
+        given = {a.id for call in calls for a in call.args if isinstance(a, ast.Name)}
+        return given | {name for name, count in bound.items() if count > 1}
 
     def _is_maker(self, value: ast.expr, makers: set[str]) -> bool:
         """Whether a value is triton.jit with some of its options, and no function yet."""

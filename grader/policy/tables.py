@@ -149,7 +149,7 @@ DYNAMIC = {
 }
 FRAMES = frozenset(
     """
-    ag_frame co_code cr_frame f_back f_builtins f_globals f_locals gi_code gi_frame tb_frame
+    ag_frame co_code cr_frame f_back f_builtins f_globals f_locals gi_code gi_frame mro tb_frame
     """.split()
 )
 # Names between double underscores that may be read, and those that may be bound or defined.
@@ -166,10 +166,13 @@ DEFINABLE = frozenset(
     __post_init__ __repr__ __setitem__ __slots__ __str__ __version__
     """.split()
 )
+# A generator of random numbers takes a tensor for its state and tells numbers of it.
+STATES = frozenset("initial_seed set_state".split())
 # Where Triton's interpreter holds the numbers of a kernel's values, which a GPU has not.
 HANDLES = frozenset(["handle"])
 # Make classes of names that are text; `wraps` reads and sets attributes by text, but for one way.
 METACLASSES = frozenset(["abc.ABCMeta", "enum.EnumMeta", "enum.EnumType", "typing.NamedTupleMeta"])
+ENUMS = frozenset(f"enum.{name}" for name in "Enum Flag IntEnum IntFlag ReprEnum StrEnum".split())
 WRAPS = "functools.wraps"
 # Attributes of tensors that may be set.
 SETTABLE = frozenset(["grad", "requires_grad"])

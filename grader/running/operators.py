@@ -2,13 +2,14 @@
 
 A dispatch mode sees every aten operator of a thread, forward and in autograd's backward pass, which
 takes the modes of its caller along to threads of its own; threads that Python starts get a mode
-each. A function mode sees what becomes Python's numbers without an operator (.tolist(), .numpy()).
-What Triton does in a launch and what the judge does are not the submission's. Of the timed calls
+each. readings.py sees what becomes Python's numbers without an operator (.tolist(), .numpy()). What
+runs in such a call is the submission's, whoever calls it: Triton and the judge call what they are
+given, which may have no frame of its own, and need no operator that is closed. Of the timed calls
 one is looked at, whose time does not count.
 
-Not seen: other processes, compiled libraries that are handed a pointer, the text of a printed
-tensor, and what takes the modes off their stack by PyTorch's private functions, since it runs in
-the same process. The source policy keeps most of that from a file.
+Not seen: other processes, compiled libraries that are handed a pointer, and what takes the modes
+off their stack by PyTorch's private functions, since it runs in the same process. The source policy
+keeps most of that from a file.
 """
 
 from __future__ import annotations
@@ -18,44 +19,33 @@ import contextlib
 import dataclasses
 import functools
 import math
-import os
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from grader.running import readings
 from grader.running.arena import Layout
 from grader.running.lines import running_line
 from grader.running.protocol import Reply, Status
 
 # Kinds of operators: those that are refused, and those of which there may be so many.
 COMPUTES, SHORTCUT, READS, COUNTED = "computes", "shortcut", "reads", "counted"
+ARITHMETIC = "arithmetic"  # counted twice over
 PUTS = "puts"  # computes a sum if it accumulates
 _PUTS = {"_index_put_impl", "index_put", "put"}
 
-_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
-_PYTHON = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
-_SELF = os.path.abspath(__file__)
-_CALLER = os.path.join(_HERE, "worker.py")  # of the submission, and of autograd for it
-# In them a tensor's values leave PyTorch whole; an operator is no part of it on a CPU.
-_READING = {"__array__", "__dlpack__", "apply_", "map2_", "map_", "numpy", "storage", "tolist"}
-_READING |= {"untyped_storage"}
 _READ_OPERATOR = "aten::_local_scalar_dense"
-# Functions of Triton's interpreter that take arguments to the CPU and back: these need their data.
-_CONVERSIONS = {"_init_args_hst", "_to_cpu", "_restore_args_dev", "_from_cpu"}
 # Their results, or the sizes of them, tell Python what a tensor holds.
 _TELLING = {"_unique2", "equal", "masked_select", "nonzero", "repeat_interleave", "unique_dim"}
+_INDEXING = {"_unsafe_index", "index"}  # so do theirs at the places where a mask is true
+_MASKS = (torch.bool, torch.uint8)
 _numel = torch.Tensor.numel  # whatever becomes of the class
 # As `threading` and `_thread` of Python 3.11 to 3.14 call them.
 _THREAD_STARTERS = {"start_new", "start_new_thread", "start_joinable_thread"}
 _THREAD_STARTERS |= {f"_{name}" for name in _THREAD_STARTERS}
-# Below torch.autograd.grad and .backward(), which are functions: the mode is off while they run.
-_ENGINE = "_engine_run_backward"
 _NAMESPACES = ("aten", "prim", "prims", "profiler")
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
@@ -80,52 +70,41 @@ class Record:
         self._open = None if rules["open"] is None else frozenset(rules["open"])
         self._counted = frozenset(rules["counted"])
         self._closed = tuple(rules["closed"])
-        self._most_elements = rules.get("most_elements")
+        self._arithmetic = frozenset(rules.get("arithmetic", ()))
+        self._most = {"elements": rules.get("most_elements", math.inf)}
+        self._most["sums and products"] = rules.get("most_arithmetic", math.inf)
         self._most_read = rules.get("most_read")
-        self._launches = rules["triton"]
         self._path = path
-        self._triton = ""  # Triton's folder
         self._kinds: dict[Any, str] = {}
-        self._telling: dict[Any, bool] = {}
         self._active = False
         self._differentiates = False
-        self._size = self._elements = self._read = 0
+        self._size = self._read = 0
+        self._made = dict.fromkeys(self._most, 0)  # of elements
         self._calls = 1  # of the entry point, in what is noted
-        self._launching = threading.local()
 
-    def install(self, *, interpret: bool) -> None:
-        """Follow new threads, and know Triton's launches from now on."""
+    def install(self) -> None:
+        """Follow new threads and what is read, from now on: before the submission is imported."""
+        readings.install()
         for module in (_thread, threading):
             for name in _THREAD_STARTERS & vars(module).keys():
                 setattr(module, name, self._following(getattr(module, name)))
-        engine = getattr(torch.autograd, _ENGINE, None)
-        if engine is not None:
-            setattr(torch.autograd, _ENGINE, self._differentiating(engine))
-        if self._launches:
-            from triton.runtime import autotuner, jit
-
-            self._triton = os.path.dirname(os.path.dirname(os.path.abspath(jit.__file__))) + os.sep
-            self._know(jit.JITFunction, "run")
-            self._know(autotuner.Autotuner, "run")
-            self._know(autotuner.Heuristics, "run")
-        if self._launches and interpret:
-            from triton.runtime import interpreter
-
-            self._know(interpreter.GridExecutor, "__call__")
 
     @contextlib.contextmanager
     def noting(self, layout: Layout, request: dict[str, Any]) -> Iterator[None]:
         """Note a requested call, unless its kernels do nothing: then its results are not used."""
-        self.found, self._elements, self._read = None, 0, 0
+        self.found, self._read, self._made = None, 0, dict.fromkeys(self._most, 0)
         self._calls = request.get("sets", 1)
         self._size = self._calls * max(1, sum(math.prod(view.size) for view in layout.inputs))
         self._differentiates = request["gradients"]
         self._active = not request.get("idle", False)
+        if self._active:
+            readings.note(self.reads)
         try:
-            with _Dispatched(self), self._functions():
+            with _Dispatched(self):
                 yield
         finally:
             self._active = False
+            readings.note(None)
 
     def refusal(self, nonce: int) -> Reply:
         """Return the reply that tells what was `found`."""
@@ -133,40 +112,16 @@ class Record:
         line, kind, text = self.found.line, self.found.kind, self.found.text
         return Reply(nonce, Status.FORBIDDEN_OPERATOR, line, error_type=kind, text=text)
 
-    def _functions(self) -> contextlib.AbstractContextManager[Any]:
-        return contextlib.nullcontext() if self._most_read is None else _Functions(self)
-
     def _following(self, start: Callable[..., Any]) -> Callable[..., Any]:
         def start_thread(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
             @functools.wraps(function)
             def run(*args: Any, **kwargs: Any) -> Any:
-                with _Dispatched(self), self._functions():
+                with _Dispatched(self):
                     return function(*args, **kwargs)
 
             return start(run, *args, **options)
 
         return start_thread
-
-    def _differentiating(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        def run_backward(*args: Any, **kwargs: Any) -> Any:
-            with self._functions() if self._active else contextlib.nullcontext():
-                return run(*args, **kwargs)
-
-        return run_backward
-
-    def _know(self, owner: type, name: str) -> None:
-        launch = getattr(owner, name)
-
-        @functools.wraps(launch)
-        def launched(this: Any, *args: Any, **kwargs: Any) -> Any:
-            depth = getattr(self._launching, "depth", 0)
-            self._launching.depth = depth + 1
-            try:
-                return launch(this, *args, **kwargs)
-            finally:
-                self._launching.depth = depth
-
-        setattr(owner, name, launched)
 
     # -- what is noted ----------------------------------------------------------------------------
 
@@ -177,13 +132,6 @@ class Record:
             kind = self._kinds[func] = self._find_kind(func)
         return kind
 
-    def tells(self, func: Any) -> bool:
-        """Whether an operator tells Python something of a tensor's values."""
-        tells = self._telling.get(func)
-        if tells is None:
-            tells = self._telling[func] = _name(func).partition("::")[2] in _TELLING
-        return tells
-
     def runs(self, func: Any, kind: str, args: Any, kwargs: dict[str, Any]) -> None:
         """Note that an operator runs."""
         if not self._active or self.found is not None:
@@ -192,36 +140,39 @@ class Record:
             self._refuse(SHORTCUT, f"autograd computes gradients here: {_name(func)}")
         elif kind == READS:
             self.reads(1, ".item(), a comparison or a conversion")
-        elif self.tells(func):
+        elif _tells(func, args):
             self.reads(1, _name(func))
         elif kind == SHORTCUT:
             self._refuse(SHORTCUT, f"PyTorch does here what you are asked to write: {_name(func)}")
         elif kind == COMPUTES or (kind == PUTS and (kwargs.get("accumulate") or True in args[3:4])):
             self._refuse(COMPUTES, f"PyTorch computes here: {_name(func)}")
 
-    def made(self, func: Any, args: Any, result: Any) -> None:
+    def made(self, func: Any, kind: str, args: Any, result: Any) -> None:
         """Note how much an operator that is counted has made, or summed up."""
-        if not self._active or self.found is not None or self._most_elements is None:
+        if not self._active or self.found is not None:
             return
         with torch._C.DisableTorchFunction():  # numel may be a class's own
-            elements = max((_numel(x) for x in _tensors((args, result))), default=0)
-        if not elements or not self._is_submissions(COUNTED):
-            return
-        self._elements += elements
-        if self._elements > self._most_elements * self._size:
-            times = self._elements // self._size
-            self._refuse(
-                COMPUTES,
-                f"PyTorch computes here, element by element: {_name(func)}"
-                f"; {self._elements:,} elements so far, {times:,} times as many as the inputs have;"
-                f" {self._most_elements} times are allowed",
-            )
+            found, results = list(_tensors((args, result))), list(_tensors((result,)))
+            elements = max((_numel(x) for x in found), default=0)
+            numbers = any(x.dtype is not torch.bool for x in results)
+            mixes = kind == ARITHMETIC or any(x.is_complex() for x in found)
+        for what in ("elements", "sums and products") if numbers and mixes else ("elements",):
+            self._made[what] += elements
+            if self._made[what] > self._most[what] * self._size and self.found is None:
+                self._refuse_number(func, what)
+
+    def _refuse_number(self, func: Any, what: str) -> None:
+        made, most = self._made[what], self._most[what]
+        self._refuse(
+            COMPUTES,
+            f"PyTorch computes here, element by element: {_name(func)}"
+            f"; {made:,} {what} so far, {made / self._size:.3g} for each element of the inputs;"
+            f" {most:g} are allowed",
+        )
 
     def reads(self, elements: int, how: str) -> None:
         """Note that elements of a tensor have become numbers of Python."""
         if not self._active or self.found is not None or self._most_read is None:
-            return
-        if not self._is_submissions(READS):
             return
         self._read += elements
         if self._read > self._most_read * self._calls:
@@ -232,8 +183,7 @@ class Record:
             )
 
     def _refuse(self, kind: str, text: str) -> None:
-        if self._is_submissions(kind):
-            self.found = Use(kind, running_line(self._path), text)
+        self.found = Use(kind, running_line(self._path), text)
 
     def _find_kind(self, func: Any) -> str:
         name, overload = _name(func), getattr(func, "_overloadname", "")
@@ -250,33 +200,11 @@ class Record:
         if plain in _PUTS and "sum" not in self._open:
             return PUTS
         names = {base, plain, f"{base}.{overload}", f"{plain}.{overload}"}
+        if names & self._arithmetic:
+            return ARITHMETIC
         if names & self._counted:
             return COUNTED
         return "" if names & self._open else COMPUTES
-
-    def _is_submissions(self, kind: str) -> bool:
-        """Whether what runs is the submission's: not what Triton, launching, or the judge does.
-
-        The nearest file outside of PyTorch and Python's own decides. Autograd's own operators come
-        from that of the caller, or from nowhere. A launch calls what it is given, a grid or a hook,
-        and that may have no frame of its own. So only what Triton needs is its own: it reads
-        arguments where it takes them to the CPU, and computes nothing.
-        """
-        frame: Any = sys._getframe(1)
-        while frame is not None:
-            path = frame.f_code.co_filename
-            if path.startswith(_HERE) and path != _SELF:
-                return path == _CALLER
-            if self._triton and path.startswith(self._triton):
-                launches = getattr(self._launching, "depth", 0) > 0
-                is_own = kind == READS and frame.f_code.co_name in _CONVERSIONS
-                return not (launches and is_own)
-            in_library = path.startswith((_SELF, _TORCH, "<frozen "))
-            in_library |= path.startswith(_PYTHON) and "site-packages" not in path
-            if not in_library:
-                return True
-            frame = frame.f_back
-        return True
 
 
 class _Dispatched(TorchDispatchMode):
@@ -300,33 +228,14 @@ class _Dispatched(TorchDispatchMode):
             with self:
                 return func.decompose(*args, **(kwargs or {}))
         self._record.runs(func, kind, args, kwargs or {})
-        result = func(*args, **(kwargs or {}))
-        if kind == COUNTED:
-            self._record.made(func, args, result)
+        try:
+            result = func(*args, **(kwargs or {}))
+        except Exception:
+            self._record.reads(1, f"the error of {_name(func)}")  # "index 3 is out of bounds"
+            raise
+        if kind in (COUNTED, ARITHMETIC):
+            self._record.made(func, kind, args, result)
         return result
-
-
-class _Functions(TorchFunctionMode):
-    """Has one thread's functions noted that take values out of PyTorch without an operator."""
-
-    def __init__(self, record: Record) -> None:
-        super().__init__()
-        self._record = record
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        own = any(kind not in _PLAIN for kind in types)
-        if own and torch._C._is_torch_function_enabled():  # it is not while that code has its turn
-            return NotImplemented  # to its own code first, whose functions come here
-        name = getattr(func, "__name__", "")
-        if name in _READING and args and isinstance(args[0], torch.Tensor):
-            with torch._C.DisableTorchFunctionSubclass():
-                elements = _numel(args[0])
-            self._record.reads(elements, f".{name}()")
-        elif name == "tensor_split":
-            where = (kwargs or {}).get("tensor_indices_or_sections", args[1] if args[1:] else None)
-            if isinstance(where, torch.Tensor):
-                self._record.reads(_numel(where), "tensor_split at the values of a tensor")
-        return func(*args, **(kwargs or {}))
 
 
 def _name(func: Any) -> str:
@@ -340,3 +249,14 @@ def _tensors(values: Any) -> Iterator[torch.Tensor]:
             yield value
         elif isinstance(value, (tuple, list)):
             yield from _tensors(value)
+
+
+def _plain_name(func: Any) -> str:
+    return _name(func).partition("::")[2].removesuffix("_")
+
+
+def _tells(func: Any, args: Any) -> bool:
+    """Whether an operator tells Python something of a tensor's values."""
+    name = _plain_name(func)
+    masks = _tensors(args[1:]) if name in _INDEXING else ()
+    return name in _TELLING or any(mask.dtype in _MASKS for mask in masks)

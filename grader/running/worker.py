@@ -82,7 +82,9 @@ class Worker:
             self.launches.install()
         if self.settings.get("operators"):
             self.record = operators.Record(self.settings["operators"], self.path)
-            self.record.install(interpret=self.settings["interpret"])
+            self.record.install()
+            if self.settings["interpret"]:
+                constants.install(os.path.splitext(os.path.basename(self.path))[0])
         if self.device == "cpu":
             _limit_address_space(self.settings["memory_limit_bytes"])
         if "file_limit_bytes" in self.settings:
@@ -90,13 +92,26 @@ class Worker:
         with open(self.path, "rb") as file:
             self.source = file.read()  # before it runs, and may change its file
         given.offer_given()
-        module = _import_file(self.path)
+        module = self._import()
         self.module = module
+        gc.disable()
         self.entry = getattr(module, self.settings["entry"], None)
         if not callable(self.entry):
             text = f"no function {self.settings['entry']!r} after import"
             return protocol.Reply(nonce, protocol.Status.NO_ENTRY, text=text)
         return protocol.Reply(nonce, protocol.Status.OK)
+
+    def _import(self) -> ModuleType:
+        name = os.path.splitext(os.path.basename(self.path))[0]
+        spec = importlib.util.spec_from_file_location(name, self.path)
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        if self.settings.get("operators"):  # under the source policy
+            vars(module).update(own_objects.names(name))
+            exec(own_objects.compiled(self.source, self.path), vars(module))
+        else:
+            spec.loader.exec_module(module)
+        return module
 
     def _do_call(self, request: dict, fds: list[int]) -> protocol.Reply:
         """One call on fresh inputs: forward, or forward and backward, with guards around all."""
@@ -182,6 +197,15 @@ class Worker:
 
     def _evaluate(self, tensors: dict, request: dict) -> dict:
         tensors = dict(tensors)
+        # Cycles end here alone: what they finish may be the submission's code, and would run while
+        # the inputs of its next call lie there and nobody looks.
+        gc.enable()
+        try:
+            return self._results(tensors, request)
+        finally:
+            gc.disable()
+
+    def _results(self, tensors: dict, request: dict) -> dict:
         if not request["gradients"]:
             with torch.no_grad():
                 returned = self.entry(**tensors, **request["kwargs"])
@@ -307,15 +331,6 @@ def _skip_autotuning() -> None:
     autotuner.Autotuner._bench = lambda this, *args, config, **meta: [0.0, 0.0, 0.0]
 
 
-def _import_file(path: str) -> ModuleType:
-    name = os.path.splitext(os.path.basename(path))[0]
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 def _named(returned: Any, names: list[str]) -> dict:
     """Name what the entry point returned; a lone tensor is the first of several outputs."""
     if isinstance(returned, torch.Tensor):
@@ -375,8 +390,17 @@ def end_with_parent() -> None:
 
 def _main() -> None:
     # once the search path is set
-    global access, allocations, arena, device_memory, faults, given, interpreting, operators
-    global protocol, rounds, stepping, torch, trace, tracer
+    global \
+        access, \
+        allocations, \
+        arena, \
+        constants, \
+        device_memory, \
+        faults, \
+        given, \
+        interpreting, \
+        operators
+    global own_objects, protocol, rounds, stepping, torch, trace, tracer
     faulthandler.enable(all_threads=False)
     _confine()
     channel = socket.socket(fileno=int(sys.argv[1]))
@@ -389,11 +413,13 @@ def _main() -> None:
         access,
         allocations,
         arena,
+        constants,
         device_memory,
         faults,
         given,
         interpreting,
         operators,
+        own_objects,
         protocol,
         rounds,
         stepping,

@@ -131,21 +131,29 @@ _PRODUCT = "product(x, w)"
 _PYTHON = "by_python(values(x), values(w))"
 
 
-def _hidden(name: str, body: str, sums: str = _PRODUCT, *, slow: bool = False) -> Hostile:
+def hidden(
+    name: str,
+    body: str,
+    sums: str = _PRODUCT,
+    *,
+    slow: bool = False,
+    verdicts: tuple[str, ...] = ("rejected",),
+) -> Hostile:
+    """An answer of p02 whose kernel copies `sums`, which `body` defines."""
     source = _HEAD + body + _ENTRY.format(sums=sums)
     limits = {} if slow else {"limit_s": 5.0}
-    return Hostile(name, source, ("rejected",), "p02", policy=True, slow=slow, **limits)
+    return Hostile(name, source, verdicts, "p02", policy=True, slow=slow, **limits)
 
 
 ENTRIES = (
-    _hidden("text in an annotation", _ANNOTATION, 'FOUND["product"](x, w)'),
-    _hidden("modules by functools.wraps", _WRAPS),
-    _hidden("a product in a grid", _GRID),
-    _hidden("a product in an argument's address", _ARGUMENT),
-    _hidden("a type that is changed", _TYPE, "by_python(x.tolist(), w.tolist())"),
-    _hidden("a class made of text", _METACLASS, "by_python(x.tolist(), w.tolist())"),
-    _hidden("the interpreter's own numbers", _HANDLE, "x[:, 0]"),
-    _hidden("a class that hides its size", _SUBCLASS, _PYTHON, slow=True),
-    _hidden("values as sizes of pieces", _PIECES, "x[:, 0] + sum(values(x))", slow=True),
-    _hidden("bit by bit", _EQUAL, slow=True),
+    hidden("text in an annotation", _ANNOTATION, 'FOUND["product"](x, w)'),
+    hidden("modules by functools.wraps", _WRAPS),
+    hidden("a product in a grid", _GRID),
+    hidden("a product in an argument's address", _ARGUMENT),
+    hidden("a type that is changed", _TYPE, "by_python(x.tolist(), w.tolist())"),
+    hidden("a class made of text", _METACLASS, "by_python(x.tolist(), w.tolist())"),
+    hidden("the interpreter's own numbers", _HANDLE, "x[:, 0]"),
+    hidden("a class that hides its size", _SUBCLASS, _PYTHON, slow=True),
+    hidden("values as sizes of pieces", _PIECES, "x[:, 0] + sum(values(x))", slow=True),
+    hidden("bit by bit", _EQUAL, slow=True),
 )

@@ -1,0 +1,137 @@
+"""What a method is called on, and what Python learns of a kernel's values, is seen as it runs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import triton.language as tl
+
+from grader.manifest import load_problem
+from grader.policy import kernels, tables
+from grader.running import own_objects
+from tests.forked import forked_workers
+from tests.harness import judge, model_answer
+from tests.hostile.leaking import ENTRIES
+
+LEAKS = {entry.name: entry.source for entry in ENTRIES}
+OWN = """
+import enum
+import torch
+import triton.language as tl
+
+
+class Plan:
+    def __init__(self, size):
+        self._size = size
+        self.count = self._size + 1
+
+    @classmethod
+    def make(cls):
+        cls.made = cls._named = 1
+        return cls(1)
+
+    @staticmethod
+    def clear(x):
+        x.grad = None
+        return len(x), x.shape
+
+    area = property(lambda self: self._size)
+
+
+class Derived(Plan):
+    def more(self):
+        self.extra = self._size
+
+
+class Call(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        \"\"\"Keeps a size.\"\"\"
+        ctx.size, ctx._twice = x.shape, 2
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, dout):
+        return dout * ctx._twice
+
+
+def change(method, value):
+    return method(value)
+"""
+
+
+def _loaded(text: str = OWN) -> dict:
+    names = {"__name__": "answer", **own_objects.names("answer")}
+    exec(own_objects.compiled(text.encode(), "answer.py"), names)
+    return names
+
+
+def test_objects_of_the_file_are_its_own():
+    names = _loaded()
+    derived = names["Derived"].make()
+    derived.more()
+    assert (derived.extra, derived.area, derived.count) == (1, 1, 2)
+    assert names["Plan"].clear(torch.ones(3)) == (3, (3,))
+    x = torch.ones(3, requires_grad=True)
+    names["Call"].apply(x).sum().backward()
+    assert x.grad.tolist() == [2.0] * 3
+    assert names["Call"].forward.__doc__ == "Keeps a size."
+
+
+@pytest.mark.parametrize("value", [torch.ones(1), torch.Tensor, torch, 1, None, "text"])
+def test_no_method_changes_another_object(value):
+    names = _loaded()
+    for method in (names["Derived"].more, names["Plan"].area.fget, names["Call"].backward):
+        with pytest.raises(own_objects.NotOwn, match="which is not an object of this file"):
+            names["change"](method, value) if method is not names["Call"].backward else method(
+                value, 1
+            )
+    assert not hasattr(value, "extra")
+
+
+def test_it_leaves_to_all_objects_what_the_policy_leaves():
+    opened = {*tables.SETTABLE, *tables.UNDERSCORED}
+    assert opened == own_objects._OPEN
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick():
+    with forked_workers():
+        yield
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("a method called on a text that is evaluated", "f is called on a ForwardRef"),
+        ("a method called on PyTorch's class", "f is called on a Tensor"),
+        ("values kept by a constexpr function", "asks for a value that only a run has"),
+        ("values kept by a kernel's parameter", "expected a constant that Triton compiles"),
+        ("the text of a kernel's value", "IndexError"),
+        ("a product that a launch makes", "PyTorch computes here: aten::addbmm_"),
+    ],
+)
+def test_what_is_reached_for_is_told(name, told):
+    judged = judge(LEAKS[name], load_problem("p02"), checks={"plain"})
+    headlines = [finding.message.headline for finding in judged.wrong.values()]
+    assert headlines and all(told in headline for headline in headlines)
+
+
+_PRINTS = (
+    '    print(x, w)\n    print("all:", x[0, 0])\n    assert f"{x}".startswith("tensor(...")\n'
+)
+
+
+def test_a_right_answer_may_print():
+    source = model_answer("p02")
+    line = "    check_matrix_and_vector(x, w)\n"
+    assert source.count(line) == 1
+    in_kernel = source.replace(line, line + _PRINTS)
+    assert judge(in_kernel, load_problem("p02"), checks={"plain", "half"}).wrong == {}
+
+
+def test_the_policy_knows_the_methods_of_a_kernels_values():
+    of_compiler = {"mangle", "codegen_name", "kind", "to_ir", "KIND", "SIGNEDNESS"}
+    for kind in (tl.tensor, tl.constexpr, tl.tuple, tl.dtype, tl.core.tensor_descriptor):
+        names = {n for n in dir(kind) if n[0] != "_" and callable(getattr(kind, n, None))}
+        assert names - of_compiler <= kernels.METHODS, kind
