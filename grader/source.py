@@ -21,7 +21,8 @@ from grader.imports import bad_import
 from grader.loops import loops_around
 from grader.manifest import Problem
 from grader.model import Message, Verdict
-from grader.policy.rules import Violation, violations
+from grader.policy.rules import violations
+from grader.policy.violation import Violation
 
 # Three times the longest model answer. A hostile f-string of this size takes ast.parse one second,
 # one of 400 kB ten: parsing is quadratic there (Python 3.11).

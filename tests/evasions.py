@@ -20,7 +20,14 @@ EVASIONS = [
     ("torch-computes", "@triton.jit\ndef k(x):\n    F.store(x)"),
     ("torch-computes", "@triton.jit\ndef k(x, F):\n    F[0] = x"),
     ("torch-computes", "@triton.jit\ndef k(x):\n    str(x)"),
-    ("torch-computes", "def f(x):\n    pass\n\n@triton.jit\ndef k(x):\n    f(x)"),
+    ("torch-computes", "def f(x):\n    pass\n\n@triton.jit\ndef k(x):\n    f(x)\n\nf(1)"),
+    ("torch-computes", "def f(x):\n    K[0].append(x)\n\n@triton.jit\ndef k(x):\n    f(x)"),
+    ("torch-computes", "def f(x):\n    K[0] = x\n\n@triton.jit\ndef k(x):\n    f(x)"),
+    (
+        "torch-computes",
+        "from typing import NamedTuple\n\nclass R(NamedTuple):\n    x: int\n"
+        "    def load(self, x):\n        pass\n\n@triton.jit\ndef k(x):\n    R(x).load(x)",
+    ),
     ("torch-computes", "@triton.jit\ndef k(x):\n    raise ValueError(x)"),
     ("torch-computes", "@triton.jit\ndef k(x):\n    global F\n    F = x"),
     ("private-name", 'class A:\n    __annotations__["a if 0 else exec(T)"] = int'),

@@ -251,14 +251,14 @@ FAULTS = (
     ),
     fault(
         "the dtype of an output is not looked at",
-        "running/worker.py",
-        "            if value.dtype != wanted:\n",
-        "            if False:\n",
+        "running/returned.py",
+        "        if value.dtype != wanted:\n",
+        "        if False:\n",
         "bad_input",
     ),
     fault(
         "outputs need not be dense",
-        "running/worker.py",
+        "running/returned.py",
         'if view.name in ("out", "lse", "y") and not value.is_contiguous():',
         'if view.name in ("none",) and not value.is_contiguous():',
         "wrong_kernels",

@@ -7,7 +7,7 @@ import torch
 import triton.language as tl
 
 from grader.manifest import load_problem
-from grader.policy import kernels, tables
+from grader.policy import language, tables
 from grader.running import own_objects
 from tests.forked import forked_workers
 from tests.harness import judge, model_answer
@@ -134,4 +134,4 @@ def test_the_policy_knows_the_methods_of_a_kernels_values():
     of_compiler = {"mangle", "codegen_name", "kind", "to_ir", "KIND", "SIGNEDNESS"}
     for kind in (tl.tensor, tl.constexpr, tl.tuple, tl.dtype, tl.core.tensor_descriptor):
         names = {n for n in dir(kind) if n[0] != "_" and callable(getattr(kind, n, None))}
-        assert names - of_compiler <= kernels.METHODS, kind
+        assert names - of_compiler <= language.METHODS, kind

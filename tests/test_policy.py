@@ -19,7 +19,8 @@ from grader import cli
 from grader.manifest import GIVEN, ROOT, load_problem, problem_ids
 from grader.model import Verdict
 from grader.policy import tables
-from grader.policy.rules import RULES, violations
+from grader.policy.rules import violations
+from grader.policy.violation import RULES
 from grader.render.lint import render
 from grader.source import MAX_SOURCE_BYTES, examine
 from tests.evasions import EVASIONS, P01

@@ -1,80 +1,157 @@
-"""What the body of a kernel may contain: what Triton compiles, also where it would never look.
-
-Without a GPU a kernel runs as Python in Triton's interpreter. Python that a compiler has no word
-for, in a branch that it leaves out, would compute there in place of the kernel.
-"""
+"""Which functions of a file are kernels, and what in them Triton has no word for."""
 
 from __future__ import annotations
 
 import ast
-import builtins
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 
-# The builtins that Triton's compiler knows, of 3.6 to 3.9; `print` and `assert` become its own.
-BUILTINS = frozenset("float getattr hasattr int isinstance len list max min print range".split())
-# Methods of a kernel's values, of 3.6 to 3.9.
-METHODS = frozenset(
-    """
-    abs advance argmax argmin associative_scan atomic_add atomic_and atomic_cas atomic_max
-    atomic_min atomic_or atomic_xchg atomic_xor broadcast_to cast cdiv ceil cos cumprod cumsum erf
-    exp exp2 expand_dims flip floor gather get_block_shapes get_int_max_value get_int_min_value
-    histogram is_bf16 is_block is_bool is_const is_dtype is_floating is_fp16 is_fp32 is_fp64 is_fp8
-    is_fp8e4b15 is_fp8e4b8 is_fp8e4nv is_fp8e5 is_fp8e5b16 is_int is_int1 is_int16 is_int32
-    is_int64 is_int8 is_int_signed is_int_unsigned is_ptr is_standard_floating is_uint16 is_uint32
-    is_uint64 is_uint8 is_void item load log log2 logical_and logical_or max min permute ravel
-    reduce reduce_or reshape rsqrt scatter sigmoid sin softmax sort split sqrt sqrt_rn store sum to
-    trans view with_element_ty xor_sum
-    """.split()
-)
-_KEEPING = frozenset("append appendleft extend insert send setdefault update write".split())
-_UNKNOWN = {
-    ast.Try: "try",
-    ast.TryStar: "try",
-    ast.Raise: "raise",
-    ast.Lambda: "lambda",
-    ast.Global: "global",
-    ast.Nonlocal: "nonlocal",
-    ast.Delete: "del",
-    ast.Yield: "yield",
-    ast.YieldFrom: "yield",
-    ast.ClassDef: "class",
-    ast.Dict: "a dictionary",
-    ast.DictComp: "a dictionary",
-    ast.Set: "a set",
-    ast.SetComp: "a set",
-    ast.GeneratorExp: "a generator",
-    ast.Match: "match",
-}
+from grader.manifest import Problem
+from grader.policy import language
+from grader.policy.names import Names, Place
+from grader.policy.violation import shortened
+
+MAKERS = frozenset(["triton.jit"])
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_ROW = "typing.NamedTuple"
 
 
-def unknown(node: ast.AST, plain: set[str], *, is_module: bool) -> str:
-    """Name what Triton has no word for in a node of a kernel, "" where it has.
+class Kernels:
+    """The kernels of a file; `names` are what they are called."""
 
-    `plain` are the functions and classes of the file that are called and no kernels; `is_module`
-    tells of an attribute, or of a call of one, that it is a module's.
-    """
-    if _is_of_stub(node):
-        return ""
-    if type(node) in _UNKNOWN:
-        return _UNKNOWN[type(node)]
-    if isinstance(node, (ast.Attribute, ast.Subscript)) and isinstance(node.ctx, ast.Store):
-        return "an assignment to a part of a value"
-    if isinstance(node, ast.Attribute) and node.attr in _KEEPING and not is_module:
-        return f".{node.attr}"
-    if not isinstance(node, ast.Call):
-        return ""
-    called = node.func
-    if isinstance(called, ast.Attribute) and called.attr not in METHODS and not is_module:
-        return f".{called.attr}()"
-    if isinstance(called, ast.Name) and not is_module:
-        foreign = hasattr(builtins, called.id) and called.id not in BUILTINS
-        return f"{called.id}()" if foreign or called.id in plain else ""
-    return ""
+    def __init__(self, problem: Problem, tree: ast.Module, names: Names) -> None:
+        self._problem = problem
+        self._file = names
+        self._nodes: set[ast.AST] = set(self._made())
+        self.names = {getattr(node, "name", "") for node in self._nodes}
+        plain = {
+            n.name: n
+            for n in tree.body
+            if (isinstance(n, _FUNCTIONS) and not n.decorator_list)
+            or (isinstance(n, ast.ClassDef) and not self._is_row(n))
+        }
+        for name in self.names | self._handed():
+            plain.pop(name, None)
+        self._take_in_helpers(plain)
+        self._plain = plain.keys()
 
+    def hold(self, place: Place) -> bool:
+        """Whether a place is inside a kernel."""
+        return any(scope.node in self._nodes for scope in place.scope.chain())
 
-def _is_of_stub(node: ast.AST) -> bool:
-    """Whether a node is of `raise NotImplementedError("...")`, which tells nothing."""
-    made = node.exc if isinstance(node, ast.Raise) else node
-    if not isinstance(made, ast.Call) or not isinstance(made.func, ast.Name):
-        return False
-    constant = all(isinstance(a, ast.Constant) for a in made.args)
-    return made.func.id == "NotImplementedError" and constant and not made.keywords
+    def unknown(self, place: Place) -> tuple[str, str]:
+        """Name what Triton has no word for at a place inside a kernel, and what to do.
+
+        Two empty texts where it has one.
+        """
+        node = place.node
+        called = node.func if isinstance(node, ast.Call) else node
+        base = called.value if isinstance(called, ast.Attribute) else called
+        if isinstance(called, ast.Name) and called is not node and called.id in self._plain:
+            name = shortened(called.id)
+            return f"{name}()", f"put @triton.jit above {name}, and call it in kernels alone"
+        is_module = bool(self._file.paths(base))
+        what = language.unknown(node, is_module=is_module)
+        if isinstance(called, ast.Attribute) and called is not node and not is_module:
+            root = base
+            while isinstance(root, (ast.Attribute, ast.Subscript)):
+                root = root.value
+            inside = (s for s in place.scope.chain() if isinstance(s.node, _FUNCTIONS))
+            if isinstance(root, ast.Name) and not any(root.id in s.bound for s in inside):
+                what = what or f"{shortened(root.id)}.{shortened(called.attr)}()"
+        help = "a kernel is written in triton.language; compute the rest before the launch"
+        return what, help if what else ""
+
+    # -- which they are ---------------------------------------------------------------------------
+
+    def _made(self) -> Iterator[ast.AST]:
+        """Yield the functions that triton.jit makes kernels of, as a decorator or when called.
+
+        No entry point is one, and what is handed to triton.jit is one if nothing else names it.
+        """
+        functions: list[ast.FunctionDef | ast.AsyncFunctionDef] = []
+        makers, made, named = set(), Counter(), Counter()
+        for place in self._file.places:
+            node = place.node
+            if isinstance(node, _FUNCTIONS):
+                functions.append(node)
+            elif isinstance(node, ast.Assign) and self._is_maker(node.value, makers):
+                makers |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+            elif isinstance(node, ast.Call) and self._names_maker(node.func, makers):
+                made.update(arg.id for arg in node.args if isinstance(arg, ast.Name))
+            elif isinstance(node, ast.Name):
+                named[node.id] += 1
+        for function in functions:
+            decorated = any(self._makes_kernels(d, makers) for d in function.decorator_list)
+            handed = made[function.name] and made[function.name] == named[function.name]
+            if (decorated or handed) and function.name not in self._entries():
+                yield function
+
+    def _entries(self) -> set[str]:
+        bridge = self._problem.bridge
+        return {self._problem.entry, bridge.entry if bridge else ""}
+
+    def _take_in_helpers(self, plain: dict[str, ast.stmt]) -> None:
+        """Count a function that kernels alone call as a part of them, and take it out of `plain`.
+
+        Somebody forgot @triton.jit, which costs what does not compile. Its body is held to what a
+        kernel's is, so that it does no more than one.
+        """
+        uses: defaultdict[str, list[Place]] = defaultdict(list)
+        for place in self._file.places:
+            if isinstance(place.node, ast.Name) and place.node.id in plain:
+                uses[place.node.id].append(place)
+        found = True
+        while found:
+            found = [
+                name
+                for name, function in plain.items()
+                if isinstance(function, _FUNCTIONS)
+                and name not in self._entries()
+                and uses[name]
+                and all(self._is_called(place) and self.hold(place) for place in uses[name])
+            ]
+            self._nodes |= {plain.pop(name) for name in found}
+
+    def _is_called(self, place: Place) -> bool:
+        return isinstance(place.parent, ast.Call) and place.parent.func is place.node
+
+    def _is_row(self, node: ast.ClassDef) -> bool:
+        """Whether a class is a NamedTuple of fields and nothing else, which Triton compiles."""
+        bare = all(
+            (isinstance(part, ast.AnnAssign) and isinstance(part.value, (ast.Constant, type(None))))
+            or isinstance(part, ast.Pass)
+            or (isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant))
+            for part in node.body
+        )
+        is_tuple = len(node.bases) == 1 and self._file.paths(node.bases[0]) == {_ROW}
+        return bare and is_tuple and not node.keywords and not node.decorator_list
+
+    def _handed(self) -> set[str]:
+        """Names that stand in a call or an assignment: triton.jit may have made something of them.
+
+        Also of a name that is bound twice.
+        """
+        bound = Counter(name for name, _ in self._file.binds)
+        calls = (p.node for p in self._file.places if isinstance(p.node, ast.Call))
+        given = {a.id for call in calls for a in call.args if isinstance(a, ast.Name)}
+        return given | {name for name, count in bound.items() if count > 1}
+
+    def _is_maker(self, value: ast.expr, makers: set[str]) -> bool:
+        """Whether a value is triton.jit with some of its options, and no function yet."""
+        if not isinstance(value, ast.Call):
+            return False
+        parts = value.args or [value.func]
+        return any(self._makes_kernels(part, makers) for part in parts)
+
+    def _makes_kernels(self, expression: ast.expr, makers: set[str]) -> bool:
+        return any(self._names_maker(node, makers) for node in ast.walk(expression))
+
+    def _names_maker(self, node: ast.AST, makers: set[str]) -> bool:
+        """Whether a node is triton.jit, by whatever name, or triton.jit with its options."""
+        if isinstance(node, ast.Call):
+            node = node.func
+        if isinstance(node, ast.Name) and node.id in makers:
+            return True
+        is_chain = isinstance(node, (ast.Name, ast.Attribute))
+        return is_chain and bool(self._file.paths(node) & MAKERS)

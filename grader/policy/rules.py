@@ -7,54 +7,19 @@ page docs/source-policy.md says each rule with an example, and what no rule can 
 from __future__ import annotations
 
 import ast
-import dataclasses
 from collections import Counter
 from collections.abc import Iterator
 
 from grader.manifest import Problem
-from grader.policy import kernels, tables
+from grader.policy import tables
+from grader.policy.kernels import MAKERS, Kernels
 from grader.policy.names import Names, Place, attribute_of
 from grader.policy.reach import Zone, zones
+from grader.policy.violation import HELP, Violation, closed, shortened, violation
 
-RULES = {
-    "import": "only these modules, and of each only what is open",
-    "dynamic-code": "no text is run, and no name is made of text",
-    "private-name": "no names that begin with an underscore but one's own",
-    "patching": "nothing that was imported is changed",
-    "torch-computes": "from p02 on kernels compute, and PyTorch serves them",
-    "shortcut": "no ready-made attention, softmax or gradients",
-}
-_LONGEST_NAME = 60
-_KERNEL_MAKERS = {"triton.jit"}
 # By every name that they are given.
-_FOLLOWED = {"torch.Tensor", tables.WRAPS, *tables.METACLASSES, *tables.ENUMS, *_KERNEL_MAKERS}
-_TESTS = 'what tests your code belongs under `if __name__ == "__main__":`, which is not looked at'
+_FOLLOWED = {"torch.Tensor", tables.WRAPS, *tables.METACLASSES, *tables.ENUMS, *MAKERS}
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-_HELP = {
-    "import": f"import torch, triton, math or given; {_TESTS}",
-    "dynamic-code": f"write the call or the attribute as code; {_TESTS}",
-    "private-name": "use public names, or take the underscore off a name of your own",
-    "patching": "leave it as it is, and write a function or an object of your own",
-    "torch-computes": f"compute it in a kernel; {_TESTS}",
-    "shortcut": f"write it yourself: that is the exercise; {_TESTS}",
-}
-_HELP_FOR = {
-    "os": "the judge sets TRITON_INTERPRET by itself: leave it out, or export it in the shell",
-    "numpy": "use torch for arrays, and math for numbers",
-    "time": 'measure time under `if __name__ == "__main__":`, which is not looked at',
-    "triton.testing": 'measure time under `if __name__ == "__main__":`, which is not looked at',
-    "operator": "write the operator itself",
-}
-
-
-@dataclasses.dataclass(frozen=True, order=True)
-class Violation:
-    """What breaks a rule: its line, what was found there in a sentence, and what to do instead."""
-
-    line: int
-    rule: str
-    text: str
-    help: str
 
 
 def violations(problem: Problem, tree: ast.Module) -> tuple[Violation, ...]:
@@ -82,10 +47,7 @@ class _Reader:
         self.instances = set(self._instances())
         classes = (p.node for p in self.names.places if isinstance(p.node, ast.ClassDef))
         self.metaclasses = {k for node in classes for k in node.keywords if k.arg == "metaclass"}
-        self.kernels = set(self._kernels())
-        self.kernel_names = {getattr(node, "name", "") for node in self.kernels}
-        bare = {n.name for n in tree.body if isinstance(n, _FUNCTIONS) and not n.decorator_list}
-        self.plain = (bare | self.classes) - self.kernel_names - self._handed()
+        self.kernels = Kernels(problem, tree, self.names)
 
     def found(self) -> Iterator[Violation]:
         """Yield every violation, some of them twice."""
@@ -100,13 +62,14 @@ class _Reader:
             ast.AugAssign: self._product,
         }
         for place in self.names.places:
-            yield from self._inside_kernel(place)
+            if place.zone.serves_kernels and self.kernels.hold(place):
+                yield from self._in_kernel(place)
             look = look_at.get(type(place.node))
             if look is not None:
                 yield from look(place, place.node)
         for name, node in self.names.binds:
             if _is_dunder(name) and name not in tables.DEFINABLE:
-                yield _violation(node, "private-name", f"{_short(name)} is bound")
+                yield violation(node, "private-name", f"{shortened(name)} is bound")
 
     # -- imports ----------------------------------------------------------------------------------
 
@@ -115,12 +78,12 @@ class _Reader:
         for alias in node.names:
             used = (alias.asname or alias.name.partition(".")[0]) in self.mentioned
             if used and alias.name not in self.modules:
-                yield _closed(node, alias.name)
+                yield closed(node, alias.name)
 
     def _into_class(self, place: Place) -> Iterator[Violation]:
         if isinstance(place.scope.node, ast.ClassDef):
             text = "an import in a class makes members of it, which are not followed"
-            yield _violation(place.node, "import", text, "import at the top of the file")
+            yield violation(place.node, "import", text, "import at the top of the file")
 
     def _import_from(self, place: Place, node: ast.ImportFrom) -> Iterator[Violation]:
         yield from self._into_class(place)
@@ -128,12 +91,12 @@ class _Reader:
         names = [a for a in node.names if a.name == "*" or (a.asname or a.name) in self.mentioned]
         if module not in self.modules:
             if names or node.level:
-                yield _closed(node, module)
+                yield closed(node, module)
             return
         for alias in names:
             if alias.name == "*":
-                text = f"{_short(module)} is imported with *, which does not say what it binds"
-                yield _violation(node, "import", text, "name what you import")
+                text = f"{shortened(module)} is imported with *, which does not say what it binds"
+                yield violation(node, "import", text, "name what you import")
             else:
                 yield from self._member(place, module, alias.name)
 
@@ -142,16 +105,16 @@ class _Reader:
         path, node = f"{module}.{name}", place.node
         is_torch = module.split(".")[0] == "torch"
         if is_torch and self._is_shortcut(path, name, place.zone):
-            yield _violation(node, "shortcut", f"{path} does what you are asked to write")
+            yield violation(node, "shortcut", f"{path} does what you are asked to write")
         elif self._is_open(module, name, place.zone):
             return
         elif name.startswith("_"):
-            yield _violation(node, "private-name", f"{_short(path)} is private to {module}")
+            yield violation(node, "private-name", f"{shortened(path)} is private to {module}")
         elif module == "torch" and name not in tables.INNER | tables.FILES:
-            text = f"{_short(path)} is not among the functions of torch that serve kernels"
+            text = f"{shortened(path)} is not among the functions of torch that serve kernels"
             yield self._computes(place, text)
         else:
-            yield _closed(node, path)
+            yield closed(node, path)
 
     def _is_open(self, module: str, name: str, zone: Zone) -> bool:
         if tables.is_open(self.modules[module], module, name):
@@ -183,7 +146,7 @@ class _Reader:
         )
         if modules and not is_base and not is_alias:
             text = f"the module {modules[0]} is handed on as a value"
-            yield _violation(node, "import", text, "use its members where you need them")
+            yield violation(node, "import", text, "use its members where you need them")
 
     # -- names and attributes ---------------------------------------------------------------------
 
@@ -196,12 +159,12 @@ class _Reader:
         if node.id in tables.DYNAMIC and not self.names.is_local(node):
             call = place.parent
             if not (isinstance(call, ast.Call) and attribute_of(call) and call.func is node):
-                yield _violation(node, "dynamic-code", f"{node.id} {tables.DYNAMIC[node.id]}")
+                yield violation(node, "dynamic-code", f"{node.id} {tables.DYNAMIC[node.id]}")
         elif node.id == "type" and not self.names.is_local(node) and self._is_handed_on(place):
             text = "type is handed on, and makes a class where it is called"
-            yield _violation(node, "dynamic-code", text, "write the class as code")
+            yield violation(node, "dynamic-code", text, "write the class as code")
         elif _is_dunder(node.id) and node.id not in tables.READABLE:
-            yield _violation(node, "private-name", f"{_short(node.id)} is a name of Python's own")
+            yield violation(node, "private-name", f"{shortened(node.id)} is a name of Python's own")
 
     def _attribute(self, place: Place, node: ast.Attribute) -> Iterator[Violation]:
         if isinstance(node.ctx, ast.Load):
@@ -227,12 +190,12 @@ class _Reader:
         paths = self.names.paths(node.value)
         if paths:
             what = f"{min(paths)}.{node.attr}"
-            yield _violation(node, "patching", f"{_short(what)} is changed")
+            yield violation(node, "patching", f"{shortened(what)} is changed")
         elif _is_dunder(node.attr):
-            yield _violation(node, "private-name", f"{_short(node.attr)} is set on an object")
+            yield violation(node, "private-name", f"{shortened(node.attr)} is set on an object")
         elif node.attr not in tables.SETTABLE and not self._is_ours(place, node.value):
-            text = f"{_short(node.attr)} is set on an object that is not this file's"
-            yield _violation(node, "patching", text)
+            text = f"{shortened(node.attr)} is set on an object that is not this file's"
+            yield violation(node, "patching", text)
 
     def _is_ours(self, place: Place, base: ast.expr) -> bool:
         """Whether an object is of the file: a function, class or instance, not a part of these."""
@@ -269,13 +232,14 @@ class _Reader:
             if not plain or parent.keywords or isinstance(parent.args[0], ast.Starred):
                 text = "functools.wraps changes an object by names that are text"
                 help = "write functools.wraps(function), with nothing else, as a decorator"
-                yield _violation(node, "dynamic-code", text, help)
+                yield violation(node, "dynamic-code", text, help)
         makers = sorted(paths & tables.METACLASSES if parent not in self.metaclasses else ())
-        if not isinstance(parent, ast.ClassDef):
+        asks = isinstance(parent, ast.Call) and _called(parent) in ("isinstance", "issubclass")
+        if not isinstance(parent, ast.ClassDef) and not asks:
             makers += sorted(paths & tables.ENUMS)
         if makers:
             text = f"{makers[0]} makes a class from what it is given"
-            yield _violation(node, "dynamic-code", text, "write the class as code")
+            yield violation(node, "dynamic-code", text, "write the class as code")
 
     def _is_handed_on(self, place: Place) -> bool:
         """Whether the builtin `type` is more than called, compared or an annotation."""
@@ -289,17 +253,17 @@ class _Reader:
     def _private(self, place: Place, base: ast.AST, name: str) -> Iterator[Violation]:
         if name in tables.FRAMES:
             text = f"{name} leads to the frames of calls, or to the classes below"
-            yield _violation(place.node, "private-name", text)
+            yield violation(place.node, "private-name", text)
         elif name in tables.HANDLES:
             text = f".{name} is where Triton's interpreter holds a value"
-            yield _violation(place.node, "private-name", text, "a kernel works with tl alone")
+            yield violation(place.node, "private-name", text, "a kernel works with tl alone")
         elif _is_dunder(name):
             if name not in tables.READABLE | tables.DEFINABLE:
-                text = f"{_short(name)} is a name of Python's own"
-                yield _violation(place.node, "private-name", text)
+                text = f"{shortened(name)} is a name of Python's own"
+                yield violation(place.node, "private-name", text)
         elif name.startswith("_") and not (name in tables.UNDERSCORED or self._is_own(place, base)):
-            text = f"{_short(name)} is private to an object that is not this file's"
-            yield _violation(place.node, "private-name", text)
+            text = f"{shortened(name)} is private to an object that is not this file's"
+            yield violation(place.node, "private-name", text)
 
     def _is_own(self, place: Place, base: ast.AST) -> bool:
         """Whether `base` is a function or class of the file, or a method's first argument.
@@ -331,35 +295,35 @@ class _Reader:
         is_call = isinstance(place.parent, ast.Call) and place.parent.func is place.node
         called = taken or is_call
         mentioned = called or self.names.paths(base) == {"torch.Tensor"}
-        is_kernel = self._in_kernel(place)
+        is_kernel = self.kernels.hold(place)
         if name == "grad_fn" or (name == "backward" and called and not self._is_class(base)):
-            yield _violation(place.node, "shortcut", f".{name} has autograd compute gradients")
+            yield violation(place.node, "shortcut", f".{name} has autograd compute gradients")
         elif name in tables.SOFTMAX and place.zone is not Zone.BRIDGE and not is_kernel:
-            yield _violation(place.node, "shortcut", f".{name} does what you are asked to write")
+            yield violation(place.node, "shortcut", f".{name} does what you are asked to write")
         elif not place.zone.serves_kernels:
             return
         elif name in tables.STATES:
             text = f".{name} makes numbers of Python of a tensor"
-            yield _violation(place.node, "torch-computes", text, "seed it with manual_seed")
+            yield violation(place.node, "torch-computes", text, "seed it with manual_seed")
         elif name == "fn" and not is_kernel:
             text = ".fn is the Python function in a kernel"
-            yield _violation(place.node, "torch-computes", text, "launch the kernel")
+            yield violation(place.node, "torch-computes", text, "launch the kernel")
         elif name in tables.PRODUCTS:
             yield self._computes(place, f".{name} computes in PyTorch")
         elif name in tables.SUMS - self.rows and mentioned and not is_kernel:
             yield self._computes(place, f".{name}() computes in PyTorch")
 
     def _computes(self, place: Place, text: str) -> Violation:
-        help = _HELP["torch-computes"]
+        help = HELP["torch-computes"]
         if place.zone is Zone.SHARED and self.problem.bridge is not None:
             help = f"only what {self.problem.bridge.entry} alone needs may compute in PyTorch,"
             help += f" and {self.problem.entry} needs this function too: write kernels for it"
-        return _violation(place.node, "torch-computes", text, help)
+        return violation(place.node, "torch-computes", text, help)
 
     def _product(self, place: Place, node: ast.BinOp | ast.AugAssign) -> Iterator[Violation]:
         if place.zone.serves_kernels and isinstance(node.op, ast.MatMult):
             text = "@ multiplies matrices outside a kernel"
-            if self._in_kernel(place):
+            if self.kernels.hold(place):
                 text = "@ multiplies matrices, which Triton does with tl.dot"
             yield self._computes(place, text)
 
@@ -369,110 +333,32 @@ class _Reader:
             yield from self._read(place, *attribute)
         name = _called(node)
         if name in self.enums and (len(node.args) != 1 or node.keywords):
-            text = f"{_short(name)} makes a class from what it is given"
-            yield _violation(node, "dynamic-code", text, "write the class as code")
+            text = f"{shortened(name)} makes a class from what it is given"
+            yield violation(node, "dynamic-code", text, "write the class as code")
         if name == "super" and node.args and not self._is_class(node.args[0]):
             text = "super is given a class that is not this file's"
-            yield _violation(node, "private-name", text, "write super() in the method")
+            yield violation(node, "private-name", text, "write super() in the method")
         is_type_of = isinstance(node.func, ast.Call) and _called(node.func) == "type"
         if is_type_of or (name == "type" and (len(node.args) != 1 or node.keywords)):
             text = "type makes a class from what it is given"
             if is_type_of:
                 text = "what type(...) returns is called: of which class, the text does not say"
-            yield _violation(node, "dynamic-code", text, "write the class as code")
-        is_plain = name in self.kernel_names and not self.names.is_local(node.func)
-        if is_plain and place.zone.serves_kernels and not self._in_kernel(place):
-            text = f"{_short(name)} is a kernel and is called as a Python function"
-            yield _violation(node, "torch-computes", text, f"launch it: {_short(name)}[grid](...)")
+            yield violation(node, "dynamic-code", text, "write the class as code")
+        is_plain = name in self.kernels.names and not self.names.is_local(node.func)
+        if is_plain and place.zone.serves_kernels and not self.kernels.hold(place):
+            text = f"{shortened(name)} is a kernel and is called as a Python function"
+            yield violation(
+                node, "torch-computes", text, f"launch it: {shortened(name)}[grid](...)"
+            )
+
+    def _in_kernel(self, place: Place) -> Iterator[Violation]:
+        """Find what Triton has no word for: in its interpreter Python would compute."""
+        what, help = self.kernels.unknown(place)
+        if what:
+            yield violation(place.node, "torch-computes", f"Triton has no word for {what}", help)
 
     def _is_class(self, base: ast.expr) -> bool:
         return isinstance(base, ast.Name) and base.id in self.classes | {"self", "cls"}
-
-    def _in_kernel(self, place: Place) -> bool:
-        return any(scope.node in self.kernels for scope in place.scope.chain())
-
-    def _inside_kernel(self, place: Place) -> Iterator[Violation]:
-        """Find what Triton has no word for: in its interpreter Python would compute."""
-        node = place.node
-        if not (place.zone.serves_kernels and self._in_kernel(place)):
-            return
-        called = node.func if isinstance(node, ast.Call) else node
-        base = called.value if isinstance(called, ast.Attribute) else called
-        is_module = bool(self.names.paths(base))
-        what = kernels.unknown(node, self.plain, is_module=is_module)
-        if isinstance(called, ast.Attribute) and called is not node and not is_module:
-            root = base
-            while isinstance(root, (ast.Attribute, ast.Subscript)):
-                root = root.value
-            inside = (s for s in place.scope.chain() if isinstance(s.node, _FUNCTIONS))
-            if isinstance(root, ast.Name) and not any(root.id in s.bound for s in inside):
-                what = what or f"{_short(root.id)}.{_short(called.attr)}()"
-        if what:
-            help = "a kernel is written in triton.language; compute the rest before the launch"
-            yield _violation(node, "torch-computes", f"Triton has no word for {what}", help)
-
-    def _kernels(self) -> Iterator[ast.AST]:
-        """Yield the functions that triton.jit makes kernels of, as a decorator or when called.
-
-        No entry point is one, and what is handed to triton.jit is one if nothing else names it.
-        """
-        functions: list[ast.FunctionDef | ast.AsyncFunctionDef] = []
-        makers, made, named = set(), Counter(), Counter()
-        for place in self.names.places:
-            node = place.node
-            if isinstance(node, _FUNCTIONS):
-                functions.append(node)
-            elif isinstance(node, ast.Assign) and self._is_maker(node.value, makers):
-                makers |= {target.id for target in node.targets if isinstance(target, ast.Name)}
-            elif isinstance(node, ast.Call) and self._names_maker(node.func, makers):
-                made.update(arg.id for arg in node.args if isinstance(arg, ast.Name))
-            elif isinstance(node, ast.Name):
-                named[node.id] += 1
-        bridge = self.problem.bridge
-        entries = {self.problem.entry, bridge.entry if bridge else ""}
-        for function in functions:
-            decorated = any(self._makes_kernels(d, makers) for d in function.decorator_list)
-            handed = made[function.name] and made[function.name] == named[function.name]
-            if (decorated or handed) and function.name not in entries:
-                yield function
-
-    def _handed(self) -> set[str]:
-        """Names that stand in a call or an assignment: triton.jit may have made something of them.
-
-        Also of a name that is bound twice.
-        """
-        bound = Counter(name for name, _ in self.names.binds)
-        calls = (p.node for p in self.names.places if isinstance(p.node, ast.Call))
-        given = {a.id for call in calls for a in call.args if isinstance(a, ast.Name)}
-        return given | {name for name, count in bound.items() if count > 1}
-
-    def _is_maker(self, value: ast.expr, makers: set[str]) -> bool:
-        """Whether a value is triton.jit with some of its options, and no function yet."""
-        if not isinstance(value, ast.Call):
-            return False
-        parts = value.args or [value.func]
-        return any(self._makes_kernels(part, makers) for part in parts)
-
-    def _makes_kernels(self, expression: ast.expr, makers: set[str]) -> bool:
-        return any(self._names_maker(node, makers) for node in ast.walk(expression))
-
-    def _names_maker(self, node: ast.AST, makers: set[str]) -> bool:
-        """Whether a node is triton.jit, by whatever name, or triton.jit with its options."""
-        if isinstance(node, ast.Call):
-            node = node.func
-        if isinstance(node, ast.Name) and node.id in makers:
-            return True
-        is_chain = isinstance(node, (ast.Name, ast.Attribute))
-        return is_chain and bool(self.names.paths(node) & _KERNEL_MAKERS)
-
-
-def _violation(node: ast.AST, rule: str, text: str, help: str | None = None) -> Violation:
-    return Violation(getattr(node, "lineno", 1), rule, text, help or _HELP[rule])
-
-
-def _closed(node: ast.AST, path: str) -> Violation:
-    own = [_HELP_FOR[p] for p in (path, path.split(".")[0]) if p in _HELP_FOR]
-    return _violation(node, "import", f"{_short(path)} is not open to submissions", *own[:1])
 
 
 def _called(node: ast.Call) -> str:
@@ -485,7 +371,3 @@ def _targets(node: ast.Assign | ast.AnnAssign | ast.NamedExpr) -> list[ast.expr]
 
 def _is_dunder(name: str) -> bool:
     return len(name) > 4 and name.startswith("__") and name.endswith("__")
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 3] + "..."

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from grader.running import arena, faults, given, protocol, worker
+from grader.running import arena, faults, given, protocol, returned, worker
 from grader.running.chips import EVERY_CHIP
 from grader.running.recorder import Recorder
 
@@ -18,7 +18,8 @@ from grader.running.recorder import Recorder
 def serve(channel: socket.socket) -> None:
     """Serve one submission until the judge closes the channel."""
     # The plain worker imports these only when it is the program that runs.
-    vars(worker).update(torch=torch, arena=arena, faults=faults, given=given, protocol=protocol)
+    vars(worker).update(torch=torch, arena=arena, faults=faults, given=given)
+    vars(worker).update(protocol=protocol, returned=returned)
     CompileWorker(channel).serve()
 
 

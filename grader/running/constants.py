@@ -6,15 +6,15 @@ anything may compute with it. On a GPU nothing of Python's is left when the kern
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import enum
 import threading
+from collections import namedtuple
+from types import SimpleNamespace
 from typing import Any
 
 from grader.running import readings
-
-_CONTAINERS = (list, dict, set, bytearray)
-_PLAIN = (tuple, int, float, str, enum.Enum, type)
 
 
 def install(module: str) -> None:
@@ -27,9 +27,16 @@ def install(module: str) -> None:
 
     def call(this: Any, *args: Any, **kwargs: Any) -> Any:
         pairs = zip(this.arg_names, args, strict=False)
-        known = [_constant(n, v, module) if n in this.constexprs else v for n, v in pairs]
-        given = {n: _constant(n, kwargs[n], module) for n in this.constexprs if n in kwargs}
+        known = [taken(this, n, v) for n, v in pairs]
+        given = {n: taken(this, n, v) for n, v in kwargs.items() if n in this.arg_names}
         return launch(this, *known, *args[len(known) :], **(kwargs | given))
+
+    def taken(this: Any, name: str, value: Any) -> Any:
+        if name not in this.constexprs and hasattr(value, "data_ptr"):
+            return value
+        if isinstance(value, tl.constexpr):
+            return tl.constexpr(_taken(name, value.value, module))
+        return _taken(name, value, module)
 
     def patch(tensor: Any, scope: Any) -> None:
         patch_tensor(tensor, scope)
@@ -62,16 +69,73 @@ def install(module: str) -> None:
         function.__call__ = evaluate
 
 
-def _constant(name: str, value: Any, module: str) -> Any:
-    """Return what a kernel gets for a constexpr: a copy of what could be written to."""
-    if type(value) in _CONTAINERS:
-        return copy.copy(value)
+def _taken(name: str, value: Any, module: str) -> Any:
+    """Return what a kernel gets for an argument: nothing that would keep a value.
+
+    Of lists and of objects of the file that is a copy, which has their attributes and no methods.
+
+    Raises:
+        TypeError: a value of a kernel could be handed to it, and no Triton compiles it.
+    """
     kind = type(value)
-    tritons = kind.__module__.startswith("triton") or hasattr(value, "__triton_builtin__")
-    own = any(getattr(k, "__module__", "") == module for k in kind.__mro__)
-    if not tritons and not isinstance(value, _PLAIN) and (own or callable(value)):
-        raise TypeError(
-            f"{name}: got {kind.__name__}, expected a constant that Triton compiles: a number,"
-            " text, a type, a tuple or a function of Triton's"
-        )
+    if kind.__module__.startswith("triton") or hasattr(value, "__triton_builtin__"):
+        return value
+    own = _is_own(kind, module)
+    if isinstance(value, type):
+        if _is_own(value, module) and _has_methods(value, module):
+            raise _refused(name, f"the class {value.__name__}")
+    elif isinstance(value, (tuple, list)):
+        parts = [_taken(f"{name}[{i}]", part, module) for i, part in enumerate(value)]
+        if not own:
+            return kind(parts) if kind in (tuple, list) else tuple(parts)
+        if not hasattr(kind, "_fields"):
+            return tuple(parts)
+        row = type(kind.__name__, (namedtuple(kind.__name__, kind._fields),), {})(*parts)
+        vars(row).update(_attributes(name, value, module, without=kind._fields))
+        return row
+    elif isinstance(value, dict):
+        return {key: _taken(f"{name}[{key!r}]", part, module) for key, part in value.items()}
+    elif isinstance(value, (set, bytearray)):
+        return copy.copy(value)
+    elif own and not (isinstance(value, enum.Enum) and not _has_methods(kind, module)):
+        for plain in (int, float, str):
+            if isinstance(value, plain):
+                return plain(value)
+        return SimpleNamespace(**_attributes(name, value, module))
+    elif callable(value):
+        raise _refused(name, kind.__name__)
     return value
+
+
+def _refused(name: str, got: str) -> TypeError:
+    return TypeError(
+        f"{name}: got {got}, expected a constant that Triton compiles: a number, text, a type, a"
+        " tuple or a function of Triton's"
+    )
+
+
+def _is_own(kind: type, module: str) -> bool:
+    return any(getattr(k, "__module__", "") == module for k in kind.__mro__)
+
+
+def _has_methods(kind: type, module: str) -> bool:
+    """Whether a class of the file has code of the file."""
+    members = [m for k in kind.__mro__ if _is_own(k, module) for m in vars(k).values()]
+    inner = [getattr(m, "__func__", getattr(m, "fget", m)) for m in members]
+    return any(getattr(m, "__module__", "") == module and callable(m) for m in inner)
+
+
+def _attributes(
+    name: str, value: Any, module: str, without: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """Return the public attributes of an object of the file, but for what can be called."""
+    names = {n for k in type(value).__mro__ if _is_own(k, module) for n in vars(k)}
+    names |= vars(value).keys() if hasattr(value, "__dict__") else set()
+    names |= {"name", "value"} if isinstance(value, enum.Enum) else set()
+    found = {}
+    for attribute in sorted(names - set(without)):
+        if attribute.startswith("_"):
+            continue
+        with contextlib.suppress(Exception):  # of a property: nobody may have asked for it
+            found[attribute] = _taken(f"{name}.{attribute}", getattr(value, attribute), module)
+    return found

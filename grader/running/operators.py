@@ -80,6 +80,7 @@ class Record:
         self._differentiates = False
         self._size = self._read = 0
         self._made = dict.fromkeys(self._most, 0)  # of elements
+        self._allowed: dict[str, float] = {}
         self._calls = 1  # of the entry point, in what is noted
 
     def install(self) -> None:
@@ -94,7 +95,13 @@ class Record:
         """Note a requested call, unless its kernels do nothing: then its results are not used."""
         self.found, self._read, self._made = None, 0, dict.fromkeys(self._most, 0)
         self._calls = request.get("sets", 1)
-        self._size = self._calls * max(1, sum(math.prod(view.size) for view in layout.inputs))
+        sizes = [math.prod(view.size) for view in layout.inputs]
+        self._size = self._calls * max(1, sum(sizes))
+        # To change the weights of p02 and its sums once, by a factor, is not the exercise.
+        small = sum(sizes) - max(sizes, default=0)
+        small += sum(math.prod(view.size) for view in layout.outputs)
+        small *= self._calls
+        self._allowed = {w: max(most * self._size, small) for w, most in self._most.items()}
         self._differentiates = request["gradients"]
         self._active = not request.get("idle", False)
         if self._active:
@@ -158,16 +165,16 @@ class Record:
             mixes = kind == ARITHMETIC or any(x.is_complex() for x in found)
         for what in ("elements", "sums and products") if numbers and mixes else ("elements",):
             self._made[what] += elements
-            if self._made[what] > self._most[what] * self._size and self.found is None:
+            if self._made[what] > self._allowed[what] and self.found is None:
                 self._refuse_number(func, what)
 
     def _refuse_number(self, func: Any, what: str) -> None:
-        made, most = self._made[what], self._most[what]
+        made, most = self._made[what], self._allowed[what]
         self._refuse(
             COMPUTES,
             f"PyTorch computes here, element by element: {_name(func)}"
             f"; {made:,} {what} so far, {made / self._size:.3g} for each element of the inputs;"
-            f" {most:g} are allowed",
+            f" {most / self._size:.3g} are allowed",
         )
 
     def reads(self, elements: int, how: str) -> None:

@@ -2,8 +2,6 @@
 
 It loads one submitted file, calls its entry point on inputs that lie in the shared arena, copies
 the outputs there and answers with a fixed-size packet. It knows no oracle, no seed and no score.
-
-Over 400 lines: whatever a worker is asked for, it does here.
 """
 
 from __future__ import annotations
@@ -148,7 +146,7 @@ class Worker:
                 if self.device != "cpu":
                     torch.cuda.synchronize()
                 self._refuse_violation()
-                self._check_results(results, layout, request)
+                returned.check(results, layout, request["returns"], self.device)
                 for view in layout.outputs:
                     view.of(shared.memory).copy_(results[view.name].detach())
             updated = self.monitor.updated if self.monitor else ()
@@ -196,60 +194,13 @@ class Worker:
         return protocol.Reply(request["nonce"], protocol.Status.OK)
 
     def _evaluate(self, tensors: dict, request: dict) -> dict:
-        tensors = dict(tensors)
         # Cycles end here alone: what they finish may be the submission's code, and would run while
         # the inputs of its next call lie there and nobody looks.
         gc.enable()
         try:
-            return self._results(tensors, request)
+            return returned.of_call(self.entry, tensors, request)
         finally:
             gc.disable()
-
-    def _results(self, tensors: dict, request: dict) -> dict:
-        if not request["gradients"]:
-            with torch.no_grad():
-                returned = self.entry(**tensors, **request["kwargs"])
-            return _named(returned, request["returns"])
-        dout = tensors.pop("dout")
-        for name, tensor in tensors.items():
-            tensors[name] = tensor.detach().requires_grad_(True)
-        results = _named(self.entry(**tensors, **request["kwargs"]), request["returns"])
-        out = results["out"]
-        if not isinstance(out, torch.Tensor) or not out.requires_grad:
-            raise faults.BadReturn("out is not differentiable: it does not require a gradient")
-        if out.shape != dout.shape:
-            raise faults.BadReturn(
-                f"out: got shape {tuple(out.shape)}, expected {tuple(dout.shape)}"
-            )
-        gradients = torch.autograd.grad(out, list(tensors.values()), dout, allow_unused=True)
-        return results | {f"d{n}": g for n, g in zip(tensors, gradients, strict=True)}
-
-    def _check_results(self, results: dict, layout: arena.Layout, request: dict) -> None:
-        """Refuse what is no tensor of the right shape, dtype and device; only what is judged."""
-        for view in layout.outputs:
-            value = results.get(view.name)
-            wanted = arena.TORCH_DTYPES[view.dtype]
-            if view.name not in results:
-                expected = f"expected a tuple ({', '.join(request['returns'])})"
-                raise faults.BadReturn(f"{view.name}: got no such value, {expected}")
-            if not isinstance(value, torch.Tensor):
-                raise faults.BadReturn(f"{view.name}: got {_kind(value)}, expected a tensor")
-            if value.layout != torch.strided:
-                raise faults.BadReturn(f"{view.name}: got {value.layout}, expected a dense tensor")
-            if tuple(value.shape) != view.size:
-                got = tuple(value.shape)
-                raise faults.BadReturn(f"{view.name}: got shape {got}, expected {view.size}")
-            if value.dtype != wanted:
-                raise faults.BadReturn(f"{view.name}: got dtype {value.dtype}, expected {wanted}")
-            if value.device.type != self.device:
-                raise faults.BadReturn(
-                    f"{view.name}: got device {value.device}, expected {self.device}"
-                )
-            if view.name in ("out", "lse", "y") and not value.is_contiguous():
-                raise faults.BadReturn(
-                    f"{view.name}: got strides {value.stride()}, expected a dense tensor with"
-                    f" strides {view.stride}"
-                )
 
     def _do_open(self, request: dict, fds: list[int]) -> protocol.Reply:
         """Map the judge's CUDA arena for speed and memory."""
@@ -288,7 +239,7 @@ class Worker:
                     target.copy_(source[: target.numel()])
                 continue
             results = self._evaluate(tensors, request)
-            self._check_results(results, layout, request)
+            returned.check(results, layout, request["returns"], self.device)
             for view in layout.outputs:
                 view.of(part).copy_(results[view.name].detach())
         if self.device != "cpu":
@@ -329,24 +280,6 @@ def _skip_autotuning() -> None:
     from triton.runtime import autotuner
 
     autotuner.Autotuner._bench = lambda this, *args, config, **meta: [0.0, 0.0, 0.0]
-
-
-def _named(returned: Any, names: list[str]) -> dict:
-    """Name what the entry point returned; a lone tensor is the first of several outputs."""
-    if isinstance(returned, torch.Tensor):
-        return {names[0]: returned}
-    if not isinstance(returned, (tuple, list)):
-        expected = f"a tuple ({', '.join(names)})" if len(names) > 1 else "a tensor"
-        raise faults.BadReturn(f"return value: got {_kind(returned)}, expected {expected}")
-    if not 1 <= len(returned) <= len(names):
-        raise faults.BadReturn(
-            f"return value: got {len(returned)} values, expected ({', '.join(names)})"
-        )
-    return dict(zip(names, returned, strict=False))
-
-
-def _kind(value: Any) -> str:
-    return "None" if value is None else type(value).__name__
 
 
 def _warm_up(device: str) -> None:
@@ -390,17 +323,8 @@ def end_with_parent() -> None:
 
 def _main() -> None:
     # once the search path is set
-    global \
-        access, \
-        allocations, \
-        arena, \
-        constants, \
-        device_memory, \
-        faults, \
-        given, \
-        interpreting, \
-        operators
-    global own_objects, protocol, rounds, stepping, torch, trace, tracer
+    global access, allocations, arena, constants, device_memory, faults, given, interpreting
+    global operators, own_objects, protocol, returned, rounds, stepping, torch, trace, tracer
     faulthandler.enable(all_threads=False)
     _confine()
     channel = socket.socket(fileno=int(sys.argv[1]))
@@ -421,6 +345,7 @@ def _main() -> None:
         operators,
         own_objects,
         protocol,
+        returned,
         rounds,
         stepping,
         trace,

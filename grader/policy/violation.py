@@ -1,0 +1,58 @@
+"""The rules by name, and what is told of a place that breaks one."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+
+RULES = {
+    "import": "only these modules, and of each only what is open",
+    "dynamic-code": "no text is run, and no name is made of text",
+    "private-name": "no names that begin with an underscore but one's own",
+    "patching": "nothing that was imported is changed",
+    "torch-computes": "from p02 on kernels compute, and PyTorch serves them",
+    "shortcut": "no ready-made attention, softmax or gradients",
+}
+_TESTS = 'what tests your code belongs under `if __name__ == "__main__":`, which is not looked at'
+HELP = {
+    "import": f"import torch, triton, math or given; {_TESTS}",
+    "dynamic-code": f"write the call or the attribute as code; {_TESTS}",
+    "private-name": "use public names, or take the underscore off a name of your own",
+    "patching": "leave it as it is, and write a function or an object of your own",
+    "torch-computes": f"compute it in a kernel; {_TESTS}",
+    "shortcut": f"write it yourself: that is the exercise; {_TESTS}",
+}
+_HELP_FOR = {
+    "os": "the judge sets TRITON_INTERPRET by itself: leave it out, or export it in the shell",
+    "numpy": "use torch for arrays, and math for numbers",
+    "time": 'measure time under `if __name__ == "__main__":`, which is not looked at',
+    "triton.testing": 'measure time under `if __name__ == "__main__":`, which is not looked at',
+    "operator": "write the operator itself",
+}
+_LONGEST_NAME = 60
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Violation:
+    """What breaks a rule: its line, what was found there in a sentence, and what to do instead."""
+
+    line: int
+    rule: str
+    text: str
+    help: str
+
+
+def violation(node: ast.AST, rule: str, text: str, help: str | None = None) -> Violation:
+    """Say that `node` breaks `rule`, with the help of that rule if there is none of its own."""
+    return Violation(getattr(node, "lineno", 1), rule, text, help or HELP[rule])
+
+
+def closed(node: ast.AST, path: str) -> Violation:
+    """Say that `node` imports or names `path`, which is not open."""
+    own = [_HELP_FOR[p] for p in (path, path.split(".")[0]) if p in _HELP_FOR]
+    return violation(node, "import", f"{shortened(path)} is not open to submissions", *own[:1])
+
+
+def shortened(name: str) -> str:
+    """Return a name for a message: a long one loses its end."""
+    return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 3] + "..."
