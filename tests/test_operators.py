@@ -20,7 +20,7 @@ from grader.policy.operators import MOST_ARITHMETIC, MOST_ELEMENTS, MOST_READ, o
 from grader.running import operators, readings
 
 Q = torch.arange(2 * 2 * 8 * 4, dtype=torch.float32).reshape(2, 2, 8, 4)
-LAYOUT = SimpleNamespace(inputs=[SimpleNamespace(size=tuple(Q.shape))])
+LAYOUT = SimpleNamespace(inputs=[SimpleNamespace(size=tuple(Q.shape))], outputs=[])
 
 
 def found(compute, problem="p04", *, gradients=False, idle=False):
@@ -325,9 +325,12 @@ def test_p02_leaves_sums_and_products_to_kernels():
         while p.shape[1] > 1:
             p = torch.view_as_complex(p.unflatten(1, (-1, 2))).abs()
 
-    def of(compute):
+    def of(compute, *inputs):
         record = operators.Record(rules, __file__)
-        layout = SimpleNamespace(inputs=[SimpleNamespace(size=t.shape) for t in (x, w)])
+        layout = SimpleNamespace(
+            inputs=[SimpleNamespace(size=t.shape) for t in inputs or (x, w)],
+            outputs=[SimpleNamespace(size=x.shape[:1])],
+        )
         with record.noting(layout, {"gradients": False}):
             compute()
         return record.found and record.found.text
@@ -336,6 +339,9 @@ def test_p02_leaves_sums_and_products_to_kernels():
         assert "sums and products so far" in of(compute) and "0.25 are allowed" in of(compute)
     assert of(lambda: [x.isnan().any(), x.abs().max(), x.isfinite().all(), w.float() * 1]) is None
     assert of(lambda: [x.double().contiguous().clone(), (x > 0).logical_or(x < 0)]) is None
+    row = torch.rand(1, 64)
+    assert of(lambda: row[0] * 2, row, row[0]) is None  # the weights, once
+    assert "sums and products so far" in of(lambda: halved(row * row), row, row[0])
 
 
 def test_tables_and_masks_do_not_compute():

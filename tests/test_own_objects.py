@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import ast
+import dataclasses
+import enum
+from typing import NamedTuple
+
 import pytest
 import torch
 import triton.language as tl
 
 from grader.manifest import load_problem
 from grader.policy import language, tables
-from grader.running import own_objects
+from grader.policy.rules import violations
+from grader.running import constants, own_objects
 from tests.forked import forked_workers
 from tests.harness import judge, model_answer
 from tests.hostile.leaking import ENTRIES
@@ -135,3 +141,94 @@ def test_the_policy_knows_the_methods_of_a_kernels_values():
     for kind in (tl.tensor, tl.constexpr, tl.tuple, tl.dtype, tl.core.tensor_descriptor):
         names = {n for n in dir(kind) if n[0] != "_" and callable(getattr(kind, n, None))}
         assert names - of_compiler <= language.METHODS, kind
+
+
+class Mode(enum.Enum):
+    PLAIN = 1
+
+
+class Named(enum.Enum):
+    A = "a"
+
+    def keep(self, value):
+        FOUND.append(value)
+
+
+class Counted(int):
+    def load(self, value):
+        FOUND.append(value)
+
+
+class Row(NamedTuple):
+    size: int
+    sizes: tuple = ()
+
+    def load(self, value):
+        FOUND.append(value)
+
+    @property
+    def half(self):
+        return self.size // 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    sizes: list
+    mode: Mode = Mode.PLAIN
+
+    def load(self, value):
+        FOUND.append(value)
+
+    @property
+    def first(self):
+        return self.sizes[0]
+
+
+FOUND: list = []
+
+
+def taken(value):
+    return constants._taken("PLAN", value, __name__)
+
+
+def test_a_kernel_gets_the_attributes_of_objects_and_no_methods():
+    sizes = [1, 2]
+    plan, row = taken(Plan(sizes)), taken(Row(4, (Counted(3),)))
+    assert (plan.sizes, plan.mode, plan.first) == ([1, 2], Mode.PLAIN, 1)
+    assert plan.sizes is not sizes and not hasattr(plan, "load")
+    size, (three,) = row
+    assert (size, row.size, row.half, three) == (4, 4, 2, 3)
+    assert type(three) is int and not hasattr(row, "load")
+    assert taken(Named.A).value == "a" and not hasattr(taken(Named.A), "keep")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [1, 2.5, "m", None, True, Mode.PLAIN, torch.float32, tl.float32, tl.sum, (1, (2,)), int],
+)
+def test_a_kernel_gets_constants_as_they_are(value):
+    assert taken(value) == value and type(taken(value)) is type(value)
+
+
+@pytest.mark.parametrize("value", [FOUND.append, (FOUND.append,), [[print]], {"f": print}, Counted])
+def test_a_kernel_gets_nothing_that_can_be_called(value):
+    with pytest.raises(TypeError, match=r"^PLAN.*expected a constant that Triton compiles"):
+        taken(value)
+
+
+@pytest.mark.parametrize("kind", ["", ": tl.constexpr"])
+def test_a_list_keeps_no_value_of_a_kernel(kind):
+    source = model_answer("p02").replace(
+        "X_EVICTION: tl.constexpr,\n)", f"X_EVICTION: tl.constexpr, KEPT{kind},\n)"
+    )
+    source = source.replace("    acc = tl.zeros", "    KEPT += [rows]\n    acc = tl.zeros")
+    source = source.replace("**tiles\n    )", "KEPT=KEPT, **tiles\n    )\n    assert KEPT == []")
+    source = source.replace("import torch\n", "import torch\nKEPT = []\n", 1)
+    assert judge(source, load_problem("p02"), checks={"plain"}).wrong == {}
+
+
+def test_a_helper_without_its_decorator_costs_what_does_not_compile():
+    source = model_answer("p02").replace("@triton.jit\ndef _load_tile", "def _load_tile")
+    assert violations(load_problem("p02"), ast.parse(source)) == ()
+    judged = judge(source, load_problem("p02"), checks={"plain", "compiles"})
+    assert {check for check, _ in judged.wrong} == {"compiles"}

@@ -174,12 +174,134 @@ for kernel in ("forward", "dq", "dkdv"):
         sizes[kernel], stages[kernel] = (16, 16), 1
     """
 
+# Python of all kinds around a kernel, and what of it goes into one and compiles.
+_PLANS = """import dataclasses
+import enum
+from typing import NamedTuple
+
+
+class _Side(enum.Enum):
+    LEFT = enum.auto()
+    RIGHT = enum.auto()
+
+
+class _Loaded(NamedTuple):
+    x: tl.tensor
+    w: tl.tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class _Plan:
+    \"\"\"What is launched.\"\"\"
+
+    block_m: int
+    side: _Side = _Side.LEFT
+
+    @property
+    def is_left(self):
+        return self.side is _Side.LEFT
+
+    def grid(self, rows):
+        return (triton.cdiv(rows, self.block_m),)
+
+
+class _Launcher:
+    launched = 0
+
+    def __init__(self, x):
+        self._tiles = row_sum_tiles(x)
+        self.plan = _Plan(self._tiles["BLOCK_M"])
+
+    @classmethod
+    def of(cls, x):
+        cls.launched += 1
+        return cls(x)
+
+    def launch(self, kernel, x, w, y):
+        \"\"\"One program per BLOCK_M rows.\"\"\"
+        rows, cols = x.shape
+        tiles = self._tiles
+        kernel[self.plan.grid(rows)](
+            x, w, y, rows, cols, x.stride(0), x.stride(1), w.stride(0),
+            PLAN=self.plan, NAMES=("m", "n"), **tiles,
+        )
+
+
+"""
+_LOAD = "@triton.jit\ndef _load_tile"
+_P02_PLANS = (
+    (_LOAD, _PLANS + _LOAD),
+    ("return x_tile, w_tile", "return _Loaded(x=x_tile, w=w_tile)"),
+    (
+        "X_EVICTION: tl.constexpr,\n):",
+        "X_EVICTION: tl.constexpr,\n    PLAN: tl.constexpr, NAMES: tl.constexpr,\n):",
+    ),
+    (
+        "    acc = tl.zeros",
+        "    tl.static_print('rows of a program', BLOCK_M)\n"
+        "    tl.static_assert(PLAN.is_left and PLAN.block_m == BLOCK_M, f'{BLOCK_M} rows')\n"
+        "    assert BLOCK_N > 0, 'no columns'\n"
+        "    tl.static_assert(X_EVICTION.startswith('evict') or len(NAMES) == 2)\n"
+        "    acc = tl.zeros",
+    ),
+    ("x_tile, w_tile = _load_tile(", "loaded = _load_tile("),
+    ("products = x_tile * w_tile[None, :]", "products = loaded.x * loaded.w[None, :]"),
+    (
+        "x_tile.to(tl.float32) * w_tile.to(tl.float32)",
+        "loaded.x.to(tl.float32) * loaded.w.to(tl.float32)",
+    ),
+    (
+        """    _weighted_row_sum_kernel[grid](
+        x, w, y, rows, cols, x.stride(0), x.stride(1), w.stride(0), **tiles
+    )
+""",
+        "    _Launcher.of(x).launch(_weighted_row_sum_kernel, x, w, y)\n",
+    ),
+    ("rows, cols = x.shape\n    y", "rows = x.shape[0]\n    y"),
+)
+# The weights are padded with zeros and scaled, and so are the sums: once each.
+_P02_SCALED = (
+    (
+        "    rows, cols = x.shape\n",
+        "    rows, cols = x.shape\n    padded = w.new_zeros(triton.next_power_of_2(cols))\n"
+        "    padded[:cols].copy_(w)\n    w = (padded[:cols] * 2.0).contiguous()\n"
+        "    if torch.isnan(x).any():\n        print(f'NaN in {x}')\n",
+    ),
+    ("    return y\n", "    return y / 2.0\n"),
+)
+# The heads of K and V are repeated: it costs memory.
+_P05_REPEATED = (
+    (
+        "    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)\n    lse = ",
+        "    heads = torch.arange(q.shape[1], device=q.device) // (q.shape[1] // k.shape[1])\n"
+        "    k, v = k[:, heads], v.index_select(1, heads)\n"
+        "    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)\n    lse = ",
+    ),
+)
+# What a backward pass needs is in an object of the file, behind names with an underscore.
+_P09_OPTIONS = (
+    (
+        "class _SinkWindowAttention(",
+        "class _Options:\n"
+        "    def __init__(self, *values):\n        self._values = values\n\n"
+        "    def __iter__(self):\n        return iter(self._values)\n\n\n"
+        "class _SinkWindowAttention(",
+    ),
+    (
+        "ctx.options = (window_size, num_sink_tokens, softmax_scale)",
+        "ctx._options = _Options(window_size, num_sink_tokens, softmax_scale)",
+    ),
+    ("*ctx.options", "*ctx._options", 4),
+)
+
 EDITS = (
     ("p01", "large tiles", _P01_LARGE),
     ("p01", "epsilon and finite mask", _P01_EPSILON),
     ("p02", "tiles of 32 by 64", _P02_OTHER_TILES),
     ("p02", "other device and dtype by default", _P02_DEFAULTS),
     ("p02", "reduced with a function of its own", _P02_OWN_SUM),
+    ("p02", "plans and rows", _P02_PLANS),
+    ("p02", "weights and sums scaled", _P02_SCALED),
     ("p03", "reduced with a function of its own", _OWN_MAX),
     *((problem, "sum plus epsilon", (*_EPSILON, *_NO_ACCUMULATOR)) for problem in _FORWARD),
     *((problem, "natural exponential", _NATURAL) for problem in _FORWARD),
@@ -193,11 +315,13 @@ EDITS = (
     *((problem, "one head a section", _ONE_HEAD_A_SECTION) for problem in ("p04", "p05", "p08")),
     ("p04", "every tile visited and masked", _EVERY_TILE_MASKED),
     ("p04", "shortest rows first", _SHORTEST_ROWS_FIRST),
+    ("p05", "heads repeated by an index", _P05_REPEATED),
     ("p06", "three loops", _THREE_LOOPS),
     ("p06", "constants", _CONSTANTS),
     ("p06", "every tile visited and masked", _ALL_MASKED_IN_WINDOW),
     ("p08", "delta in PyTorch", _DELTA_IN_PYTORCH),
     ("p08", "sum plus epsilon", (*_EPSILON, *_BACKWARD_SCALES)),
     ("p09", "sum plus epsilon", (*_EPSILON, *_BACKWARD_SCALES)),
+    ("p09", "options of its own class", _P09_OPTIONS),
     ("p09", "tiles of 16", ((_P09_TILES, _P09_SMALL + _P09_TILES),)),
 )
