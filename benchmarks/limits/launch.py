@@ -220,12 +220,13 @@ def loads_by_tma(tensor: torch.Tensor) -> bool:
 
 def descriptor(tensor: torch.Tensor, rows: int) -> Any:
     """Return the descriptor by which TMA moves blocks of so many rows of one head."""
-    from triton.experimental.gluon.language import NVMMASharedLayout, bfloat16, float16
+    from triton.experimental.gluon.language import NVMMASharedLayout, bfloat16, float16, float32
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
     head_dim = tensor.shape[3]
     block = [1, 1, rows, head_dim]
-    dtype = bfloat16 if tensor.dtype == torch.bfloat16 else float16
+    dtypes = {torch.bfloat16: bfloat16, torch.float16: float16, torch.float32: float32}
+    dtype = dtypes[tensor.dtype]
     layout = NVMMASharedLayout.get_default_for(block, dtype)
     # The stride of a single head means nothing, but TMA wants a multiple of 16 bytes there, too.
     shape = list(tensor.shape)

@@ -24,10 +24,10 @@ from given.launch import section_size
 
 _KEYS = 128  # of a tile of work of dK and dV
 _CONSUMERS = 2
-_QUERY_STAGES = 3  # tiles of queries and dO in shared memory, for dK and dV
+_QUERY_STAGES = 2  # tiles of queries and dO in shared memory, for dK and dV
 _REGISTERS = (240, 24)  # of a thread of a consumer, and of the producer
-# For dQ: two tiles of rows per consumer, of queries and of dO.
-_QUERIES = launch.Config(block_n=128, stages=2, q_stages=2, consumers=2, persistent=False)
+_DS_STAGES = 3  # tiles of dS there, per consumer
+_DQ_STAGES = 1  # tiles of dQ there, fp32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,8 +83,7 @@ class _Attention(torch.autograd.Function):
         if not launch.loads_by_tma(dout):
             dout = dout.contiguous()
         delta = row_delta(out, dout)
-        dk, dv = key_gradients(q, k, v, dout, lse, delta, ctx.rule)
-        dq = query_gradient(q, k, v, dout, lse, delta, ctx.rule)
+        dq, dk, dv = gradients(q, k, v, dout, lse, delta, ctx.rule)
         dsink_logits = None
         if sink_logits is not None:
             dsink_logits = _plain("p09")._sink_logits_gradient(sink_logits, lse, delta)
@@ -114,7 +113,7 @@ def _forward(
     )  # fmt: skip
 
 
-def key_gradients(
+def gradients(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
@@ -122,8 +121,8 @@ def key_gradients(
     lse: torch.Tensor,
     delta: torch.Tensor,
     rule: Rule,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return dk, dv, dense, shape and dtype of k, v.
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return dq, dk, dv, dense, shape and dtype of q, k, v.
 
     Args:
         q, k, v: as for `launch.attention`; dout: shape of q, `launch.loads_by_tma`.
@@ -133,67 +132,72 @@ def key_gradients(
     if rule.window_size is not None:
         options = (rule.window_size, rule.num_sink_tokens, rule.scale)
         sinks = _plain("p09")._sink_dkdv(q, k, v, dout, lse, delta, *options)
-    dk = torch.empty_like(k, memory_format=torch.contiguous_format)
-    dv = torch.empty_like(v, memory_format=torch.contiguous_format)
-    sizes, options = plan_keys(q, k, rule)
-    tiles = [launch.descriptor(x, launch.ROWS) for x in (q, k, v, dout, dk, dv)]
-    keys, _ = kernels()
-    keys.dkdv_kernel[(sizes.num_tiles,)](*tiles, lse, delta, *sinks, sizes, options, num_warps=4)
-    return dk, dv
+    dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
+    tensors = (q, k, v, dout, lse, delta)
+    with_dq = not is_dq_faster_apart(q, rule)
+    if with_dq:
+        sums = torch.zeros(q.shape, dtype=torch.float32, device=q.device)
+    else:
+        dq = sums = _plain_dq(*tensors, rule)
+    sizes, options = plan(q, k, rule, with_dq)
+    tiles = [launch.descriptor(x, launch.ROWS) for x in (q, k, v, dout, dk, dv, sums)]
+    backward, finish = kernels()
+    backward.backward_kernel[(sizes.num_tiles,)](
+        *tiles, lse, delta, *sinks, sizes, options, num_warps=4
+    )
+    if with_dq:
+        finish_dq(finish, sums, *tensors, dq, rule)
+    return dq, dk, dv
 
 
-def query_gradient(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    dout: torch.Tensor,
-    lse: torch.Tensor,
-    delta: torch.Tensor,
-    rule: Rule,
-) -> torch.Tensor:
-    """Return dq, dense, shape and dtype of q; arguments as for `key_gradients`."""
-    if launch.is_plain_faster(q, rule.is_causal):
-        if rule.window_size is None:
-            return _plain("p08")._launch_dq(q, k, v, dout, lse, delta, rule.scale)
-        options = (rule.window_size, rule.num_sink_tokens, rule.scale)
-        return _plain("p09")._dq(q, k, v, dout, lse, delta, *options)
-    dq = torch.empty_like(q, memory_format=torch.contiguous_format)
-    sizes, options = plan_queries(q, k, rule)
-    rows = (launch.ROWS, _QUERIES.block_n, _QUERIES.block_n, launch.ROWS, launch.ROWS)
-    tiles = [launch.descriptor(x, n) for x, n in zip((q, k, v, dout, dq), rows, strict=True)]
-    _, queries = kernels()
-    queries.dq_kernel[(sizes.num_tiles,)](*tiles, lse, delta, sizes, options, num_warps=4)
-    return dq
+def is_dq_faster_apart(q: torch.Tensor, rule: Rule) -> bool:
+    """Whether dQ by a kernel of its own was faster than by sums. Measured on an H200."""
+    return rule.window_size is not None and rule.window_size < 1024
+
+
+def _plain_dq(q, k, v, dout, lse, delta, rule: Rule) -> torch.Tensor:
+    if rule.window_size is None:
+        return _plain("p08")._launch_dq(q, k, v, dout, lse, delta, rule.scale)
+    options = (rule.window_size, rule.num_sink_tokens, rule.scale)
+    return _plain("p09")._dq(q, k, v, dout, lse, delta, *options)
+
+
+def finish_dq(finish, sums, q, k, v, dout, lse, delta, dq, rule):
+    """Store in dq what the sums make, with the sinks' part beyond the window."""
+    (batch, num_q_heads, seqlen_q, head_dim), num_kv_heads = q.shape, k.shape[1]
+    strides = [x.stride()[:3] for x in (q, k, v, dout)]
+    finish.finish_dq_kernel[(batch * num_q_heads, triton.cdiv(seqlen_q, launch.ROWS))](
+        sums, q, k, v, dout, lse, delta, dq, *strides,
+        num_q_heads, num_q_heads // num_kv_heads, seqlen_q, rule.window_size or 0,
+        rule.num_sink_tokens, rule.scale, rule.scale * math.log2(math.e),
+        HEAD_DIM=head_dim, BLOCK_M=launch.ROWS, BLOCK_N=16,
+        HAS_SINKS=rule.num_sink_tokens > 0, num_warps=4,
+    )  # fmt: skip
 
 
 def kernels() -> tuple[ModuleType, ModuleType]:
-    """Return the modules of the kernels of dK and dV and of dQ, which import Gluon."""
-    names = ("backward_keys", "backward_queries")
-    keys, queries = (importlib.import_module(f"benchmarks.limits.{name}") for name in names)
-    return keys, queries
+    """Return the modules of the backward kernel, which imports Gluon, and of what follows it."""
+    names = ("backward", "finish")
+    backward, finish = (importlib.import_module(f"benchmarks.limits.{name}") for name in names)
+    return backward, finish
 
 
-def plan_keys(q: torch.Tensor, k: torch.Tensor, rule: Rule) -> tuple[Any, Any]:
-    """Return KeySizes and KeyOptions of the kernel of dK and dV."""
+def plan(q: torch.Tensor, k: torch.Tensor, rule: Rule, with_dq: bool) -> tuple[Any, Any]:
+    """Return KeySizes and KeyOptions of the backward kernel."""
     (batch, num_q_heads, seqlen_q, head_dim), (_, num_kv_heads, seqlen_k, _) = q.shape, k.shape
     group_size, tiles = num_q_heads // num_kv_heads, triton.cdiv(seqlen_k, _KEYS)
     group_bytes = 2 * group_size * seqlen_q * head_dim * q.element_size()
     section = section_size(batch * num_kv_heads, group_bytes, tiles)
-    keys, _ = kernels()
-    sizes = keys.KeySizes(
+    backward, _ = kernels()
+    sizes = backward.KeySizes(
         seqlen_q, seqlen_k, num_q_heads, num_kv_heads, group_size, section, tiles,
         batch * num_kv_heads * tiles, rule.window_size or 0, rule.num_sink_tokens,
         rule.scale, rule.scale * math.log2(math.e),
     )  # fmt: skip
     in_registers = head_dim == 64  # more registers are not there
     has_window = rule.window_size is not None
-    options = (head_dim, _QUERY_STAGES, _CONSUMERS, rule.is_causal, has_window, in_registers)
-    return sizes, keys.KeyOptions(*map(keys.gl.constexpr, (*options, *_REGISTERS)))
-
-
-def plan_queries(q: torch.Tensor, k: torch.Tensor, rule: Rule) -> tuple[Any, Any]:
-    """Return Sizes and Options of the kernel of dQ."""
-    return launch.plan(
-        q, k, _QUERIES, is_causal=rule.is_causal, window_size=rule.window_size,
-        num_sink_tokens=rule.num_sink_tokens, scale=rule.scale,
+    options = (
+        head_dim, _QUERY_STAGES, _CONSUMERS, rule.is_causal, has_window, in_registers, with_dq,
+        _DS_STAGES, _DQ_STAGES,
     )  # fmt: skip
+    return sizes, backward.KeyOptions(*map(backward.gl.constexpr, (*options, *_REGISTERS)))
