@@ -55,6 +55,7 @@ def launch(kernel: Callable[..., None], programs: int, *args: Any, seed: int = 0
     for program in range(programs):
         State.program, State.programs = program, programs
         State.rng = random.Random(f"{seed} {program}")
+        State.run = seed + program
         kernel(*args)
 
 
@@ -103,6 +104,9 @@ class Memory:
 
     def permute(self, order: tuple[int, ...]) -> Memory:
         return Memory(self.data.permute(order), self.label)
+
+    def slice(self, start: int, length: int, dim: int) -> Memory:
+        return Memory(self.data.narrow(dim, start, length), self.label)
 
     def load(self, layout: Any) -> torch.Tensor:
         return self.data.clone()

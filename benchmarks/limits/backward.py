@@ -4,14 +4,13 @@ A consumer, one warpgroup, holds ROWS keys and their values, and goes over the q
 group that see them. Scores and weights are transposed, (keys, queries), so that they multiply from
 registers; per step four products: K Q^T, V dO^T, P^T dO, dS^T Q. The exponentials run under the
 second, dS under the third, and all of a consumer's arithmetic under the other one's products.
-The fifth product, dS K, is a third warpgroup's. It finds dS of both consumers in shared memory, and
-adds what they give dQ to sums in global memory, by atomics: the last bits differ between calls.
+The fifth product, dS K, takes dS of both consumers from shared memory, a step later; they compute
+it in turns. A warp adds it to sums in global memory by TMA, in no fixed order: the last bits of dQ
+differ between calls. Without dQ the last product is left out.
 Grid: any number of programs; program i takes the tiles of work i, i + programs, ...
-Memory traffic: K, V, dK, dV once; Q, dO and the fp32 sums of dQ once per tile of work.
+Memory traffic: K, V, dK, dV once; Q, dO and the sums of dQ once per tile of work.
 Limits: those of the forward kernel; BLOCK_M = ROWS.
 """
-
-from typing import NamedTuple
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -23,6 +22,14 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from benchmarks.limits.backward_schedule import (
+    Shared,
+    Tensors,
+    find_queries,
+    place,
+    plan_parts,
+    query_tile,
+)
 from benchmarks.limits.rings import (
     add_tile,
     allocate_barriers,
@@ -33,124 +40,24 @@ from benchmarks.limits.rings import (
 from benchmarks.limits.schedule import ROWS
 
 
-class KeyOptions(NamedTuple):
-    """What the kernel is compiled for."""
-
-    HEAD_DIM: int
-    STAGES: int  # tiles of queries, with dO, lse and delta, in shared memory
-    CONSUMERS: int
-    IS_CAUSAL: bool
-    HAS_WINDOW: bool
-    IN_REGISTERS: bool  # keys and values: products read half as much shared memory
-    WITH_DQ: bool
-    DS_STAGES: int  # tiles of dS in shared memory, per consumer
-    DQ_STAGES: int  # tiles of dQ there, fp32
-    CONSUMER_REGISTERS: int
-    PRODUCER_REGISTERS: int
-
-
-class KeySizes(NamedTuple):
-    """What the kernel is launched with."""
-
-    seqlen_q: gl.tensor
-    seqlen_k: gl.tensor
-    num_q_heads: gl.tensor
-    num_kv_heads: gl.tensor
-    group_size: gl.tensor
-    section: gl.tensor  # heads of keys that run together
-    num_key_tiles: gl.tensor  # tiles of CONSUMERS * ROWS keys
-    num_tiles: gl.tensor  # tiles of work
-    window_size: gl.tensor
-    num_sink_tokens: gl.tensor  # keys whose sums do not begin at 0
-    scale: gl.tensor
-    scale_log2: gl.tensor
-
-
-class KeyTensors(NamedTuple):
-    """Descriptors of blocks (1, 1, ROWS, HEAD_DIM); pointers, fp32, dense.
-
-    sums: of dQ, fp32, zeros at first.
-    sink_dk, sink_dv: (batch, num_kv_heads, num_sink_tokens, HEAD_DIM), where the sums begin.
-    """
-
-    q: tma.tensor_descriptor
-    k: tma.tensor_descriptor
-    v: tma.tensor_descriptor
-    dout: tma.tensor_descriptor
-    dk: tma.tensor_descriptor
-    dv: tma.tensor_descriptor
-    sums: tma.tensor_descriptor
-    lse: gl.tensor
-    delta: gl.tensor
-    sink_dk: gl.tensor
-    sink_dv: gl.tensor
-
-
-class KeyShared(NamedTuple):
-    """Tiles in shared memory, and barriers; dK and dV leave from where K and V were."""
-
-    k: gl.shared_memory_descriptor
-    v: gl.shared_memory_descriptor
-    q: gl.shared_memory_descriptor
-    dout: gl.shared_memory_descriptor
-    lse: gl.shared_memory_descriptor
-    delta: gl.shared_memory_descriptor
-    ds: gl.shared_memory_descriptor
-    dq: gl.shared_memory_descriptor
-    kv_full: gl.shared_memory_descriptor
-    kv_empty: gl.shared_memory_descriptor
-    q_full: gl.shared_memory_descriptor
-    q_empty: gl.shared_memory_descriptor
-    ds_full: gl.shared_memory_descriptor
-    ds_empty: gl.shared_memory_descriptor
-    dq_full: gl.shared_memory_descriptor
-    dq_empty: gl.shared_memory_descriptor
-    k_read: gl.shared_memory_descriptor
-
-
-@gluon.jit
-def _place(tile, sizes, o: gl.constexpr):
-    """Return batch, head of keys, first key, first query, and steps per query head of a tile."""
-    rest = tile // sizes.section
-    kv_head = rest // sizes.num_key_tiles * sizes.section + tile % sizes.section
-    # The first keys have most queries: longest first.
-    key_start = rest % sizes.num_key_tiles * (ROWS * o.CONSUMERS)
-    query_start = 0
-    if o.IS_CAUSAL:
-        query_start = key_start  # ROWS divides it
-    end_query = sizes.seqlen_q
-    if o.HAS_WINDOW:
-        last_key = key_start + ROWS * o.CONSUMERS - 1
-        end_query = gl.minimum(last_key + sizes.window_size, sizes.seqlen_q)
-    steps = gl.cdiv(end_query - query_start, ROWS)
-    return (
-        kv_head // sizes.num_kv_heads,
-        kv_head % sizes.num_kv_heads,
-        key_start,
-        query_start,
-        steps,
-    )
-
-
 @gluon.jit
 def _producer(tensors, s, sizes, o: gl.constexpr):
-    """Load keys and values once, then queries, dO, lse and delta of each head of the group."""
+    """Load keys and values once, then queries, dO, lse and delta of each step."""
     lanes: gl.constexpr = gl.BlockedLayout([2], [32], [1], [0])
     number = 0
     work = 0
     for tile in range(gl.program_id(0), sizes.num_tiles, gl.num_programs(0)):
-        batch, kv_head, key_start, query_start, steps = _place(tile, sizes, o)
+        batch, kv_head, key_start, query_start, tiles = place(tile, sizes, o)
         for i in gl.static_range(o.CONSUMERS):
             mbarrier.wait(s.kv_empty.index(i), work & 1 ^ 1)
             start = key_start + i * ROWS
             load_rows(tensors.k, batch, kv_head, start, s.k.index(i), s.kv_full.index(i))
             load_rows(tensors.v, batch, kv_head, start, s.v.index(i), s.kv_full.index(i))
-        for step in range(0, sizes.group_size * steps):
+        for step in range(0, sizes.group_size * tiles):
             stage = (number + step) % o.STAGES
             full = s.q_full.index(stage)
             mbarrier.wait(s.q_empty.index(stage), (number + step) // o.STAGES & 1 ^ 1)
-            head = kv_head * sizes.group_size + step // steps
-            start = query_start + step % steps * ROWS
+            head, start = find_queries(step, kv_head, query_start, tiles, sizes, o)
             load_rows(tensors.q, batch, head, start, s.q.index(stage), full)
             load_rows(tensors.dout, batch, head, start, s.dout.index(stage), full)
             queries = start + gl.arange(0, ROWS, layout=lanes)
@@ -162,47 +69,33 @@ def _producer(tensors, s, sizes, o: gl.constexpr):
             s.lse.index(stage).store(lse * 1.4426950408889634)
             s.delta.index(stage).store(delta)
             mbarrier.arrive(full, count=1)
-        number += sizes.group_size * steps
+        number += sizes.group_size * tiles
         work += 1  # noqa: SIM113 (Triton has no enumerate)
 
 
 @gluon.jit
-def _parts(steps, sizes, INDEX: gl.constexpr, o: gl.constexpr):
-    """Return where a consumer's steps begin: on the diagonal, plain, at the window's end, beyond.
-
-    Before and after these it sees no query; with dQ it computes zeros there, which the sums need.
-    """
-    begin, plain_begin, plain_end, end = 0, 0, steps, steps
-    if o.IS_CAUSAL:
-        plain_begin = gl.minimum(INDEX + 1, steps)
-        if not o.WITH_DQ:
-            begin = gl.minimum(INDEX, steps)
-    if o.HAS_WINDOW:
-        plain_end = gl.minimum(sizes.window_size // ROWS + INDEX, steps)
-        plain_end = gl.maximum(plain_end, plain_begin)
-        if not o.WITH_DQ:
-            end = gl.minimum(gl.cdiv(sizes.window_size + ROWS * (INDEX + 1) - 1, ROWS), steps)
-    return begin, plain_begin, plain_end, end
-
-
-@gluon.jit
-def _skip(begin, end, number, s, o: gl.constexpr):
+def _skip(begin, end, number, first, s, sizes, INDEX: gl.constexpr, o: gl.constexpr):
     """Pass the steps from begin to end."""
+    S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ROWS, 16])
     for step in range(begin, end):
         stage = (number + step) % o.STAGES
         mbarrier.wait(s.q_full.index(stage), (number + step) // o.STAGES & 1)
+        if o.WITH_DQ:
+            give_ds(gl.zeros([ROWS, ROWS], s.k.dtype, S), number + step, s, INDEX, o)
         mbarrier.arrive(s.q_empty.index(stage), count=1)
+        if o.WITH_DQ:
+            take_turn(number + step - 1, first, s, sizes, INDEX, o)
 
 
 @gluon.jit
 def _fold(
-    begin, end, dk, dv, k, v, ahead, number, first, s, sizes,
+    begin, end, dk, dv, k, v, ahead, tiles, number, first, s, sizes,
     S: gl.constexpr, A: gl.constexpr, IS_MASKED: gl.constexpr, INDEX: gl.constexpr,
     o: gl.constexpr,
 ):  # fmt: skip
-    """Add the steps from begin to end to dK and dV.
+    """Add the steps from begin to end to dK and dV, and give dQ what the steps before them have.
 
-    ahead: the query of column 0 in step 0, less the key of row 0.
+    ahead: the query of column 0 in tile 0, less the key of row 0.
     """
     dtype: gl.constexpr = s.k.dtype
     for step in range(begin, end):
@@ -219,7 +112,7 @@ def _fold(
         if IS_MASKED:
             rows = gl.arange(0, ROWS, layout=gl.SliceLayout(1, S))[:, None]
             columns = gl.arange(0, ROWS, layout=gl.SliceLayout(0, S))[None, :]
-            distance = columns + (ahead + step * ROWS) - rows
+            distance = columns + (ahead + query_tile(step, tiles, o) * ROWS) - rows
             visible = distance >= 0
             if o.HAS_WINDOW:
                 visible = visible & (distance < sizes.window_size)
@@ -229,43 +122,52 @@ def _fold(
         # dP was issued before the product of dV, which alone may still be under way.
         dp = warpgroup_mma_wait(1, deps=(dp,))
         delta = s.delta.index(stage).load(gl.SliceLayout(0, S))
-        rounded = (p * (dp - delta[None, :])).to(dtype)
-        ds = gl.convert_layout(rounded, gl.DotOperandLayout(0, A, 2))
-        dk = warpgroup_mma(ds, q, dk, is_async=True)
+        ds = (p * (dp - delta[None, :])).to(dtype)
+        left = gl.convert_layout(ds, gl.DotOperandLayout(0, A, 2))
+        dk = warpgroup_mma(left, q, dk, is_async=True)
         if o.WITH_DQ:
-            ds_stage = (number + step) % o.DS_STAGES
-            mbarrier.wait(s.ds_empty.index(ds_stage), (number + step) // o.DS_STAGES & 1 ^ 1)
-            s.ds.index(ds_stage * o.CONSUMERS + INDEX).store(rounded)
-            fence_async_shared()
-            mbarrier.arrive(s.ds_full.index(ds_stage * o.CONSUMERS + INDEX), count=1)
-        dk, dv, weights, ds = warpgroup_mma_wait(0, deps=(dk, dv, weights, ds))
+            give_ds(ds, number + step, s, INDEX, o)
+        dk, dv, weights, left = warpgroup_mma_wait(0, deps=(dk, dv, weights, left))
         mbarrier.arrive(s.q_empty.index(stage), count=1)
         if o.WITH_DQ:
-            before = number + step - 1
-            if (before >= first) & (before % o.CONSUMERS == INDEX):
-                _give_dq(before, s, o)
+            take_turn(number + step - 1, first, s, sizes, INDEX, o)
     return dk, dv
 
 
 @gluon.jit
-def _give_dq(number, s, o: gl.constexpr):
-    """Leave what the keys of this tile of work give dQ in a step for `_add_dq`."""
-    D: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, o.HEAD_DIM, 16])
+def give_ds(ds, number, s, INDEX: gl.constexpr, o: gl.constexpr):
+    """Leave dS of ROWS keys for the product of dQ."""
     stage = number % o.DS_STAGES
-    phase = number // o.DS_STAGES & 1
-    dq = gl.zeros([ROWS, o.HEAD_DIM], gl.float32, D)
-    for i in gl.static_range(o.CONSUMERS):
-        mbarrier.wait(s.ds_full.index(stage * o.CONSUMERS + i), phase)
-        ds = s.ds.index(stage * o.CONSUMERS + i).permute((1, 0))
-        k = s.k.index(i).reshape([ROWS, o.HEAD_DIM])
-        dq = warpgroup_mma(ds, k, dq, use_acc=i > 0, is_async=True)
-    dq = warpgroup_mma_wait(0, deps=(dq,))
-    mbarrier.arrive(s.ds_empty.index(stage), count=1)
-    buffer = number % o.DQ_STAGES
-    mbarrier.wait(s.dq_empty.index(buffer), number // o.DQ_STAGES & 1 ^ 1)
-    s.dq.index(buffer).reshape([ROWS, o.HEAD_DIM]).store(dq)
+    mbarrier.wait(s.ds_empty.index(stage), number // o.DS_STAGES & 1 ^ 1)
+    s.ds.index(stage * o.CONSUMERS + INDEX).store(ds)
     fence_async_shared()
-    mbarrier.arrive(s.dq_full.index(buffer), count=1)
+    mbarrier.arrive(s.ds_full.index(stage * o.CONSUMERS + INDEX), count=1)
+
+
+@gluon.jit
+def take_turn(number, first, s, sizes, INDEX: gl.constexpr, o: gl.constexpr):
+    """If it is this consumer's turn: leave what all keys of the tile of work give dQ in a step.
+
+    first: the first step of the tile of work; there is nothing before it.
+    """
+    if (number >= first) & (number % o.CONSUMERS == INDEX):
+        D: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, o.HEAD_DIM, 16])
+        stage = number % o.DS_STAGES
+        dq = gl.zeros([ROWS, o.HEAD_DIM], gl.float32, D)
+        for i in gl.static_range(o.CONSUMERS):
+            mbarrier.wait(s.ds_full.index(stage * o.CONSUMERS + i), number // o.DS_STAGES & 1)
+            ds = s.ds.index(stage * o.CONSUMERS + i).permute((1, 0))
+            k = s.k.index(i).reshape([ROWS, o.HEAD_DIM])
+            dq = warpgroup_mma(ds, k, dq, use_acc=i > 0, is_async=True)
+        dq = warpgroup_mma_wait(0, deps=(dq,))
+        mbarrier.arrive(s.ds_empty.index(stage), count=1)
+        buffer = number % o.DQ_STAGES
+        if o.DQ_STAGES < o.CONSUMERS:  # a buffer of both: the other one's turn came before
+            mbarrier.wait(s.dq_full.index(buffer), (number - 1) & 1)
+        mbarrier.wait(s.dq_empty.index(buffer), number // o.DQ_STAGES & 1 ^ 1)
+        s.dq.index(buffer).reshape([ROWS, o.HEAD_DIM]).store(dq * sizes.scale)
+        fence_async_shared()
+        mbarrier.arrive(s.dq_full.index(buffer), count=1)
 
 
 @gluon.jit
@@ -292,7 +194,7 @@ def _consumer(tensors, s, sizes, INDEX: gl.constexpr, o: gl.constexpr):
     number = 0
     work = 0
     for tile in range(gl.program_id(0), sizes.num_tiles, gl.num_programs(0)):
-        batch, kv_head, key_start, query_start, steps = _place(tile, sizes, o)
+        batch, kv_head, key_start, query_start, tiles = place(tile, sizes, o)
         key_start += INDEX * ROWS
         dk = gl.zeros([ROWS, o.HEAD_DIM], gl.float32, A)
         dv = gl.zeros([ROWS, o.HEAD_DIM], gl.float32, A)
@@ -304,33 +206,41 @@ def _consumer(tensors, s, sizes, INDEX: gl.constexpr, o: gl.constexpr):
         if o.IN_REGISTERS:
             k = k_rows.load(gl.DotOperandLayout(0, S, 2))
             v = v_rows.load(gl.DotOperandLayout(0, S, 2))
-        first = number
-        begin, plain_begin, plain_end, end = _parts(steps, sizes, INDEX, o)
+        diagonal, plain, window_end, end = plan_parts(tiles, sizes, INDEX, o)
         ahead = query_start - key_start
+        first = number
         for _ in range(0, sizes.group_size):
-            _skip(0, begin, number, s, o)
-            if o.IS_CAUSAL:
-                dk, dv = _fold(
-                    begin, plain_begin, dk, dv, k, v, ahead, number, first, s, sizes, S, A,
-                    True, INDEX, o,
-                )  # fmt: skip
-            dk, dv = _fold(
-                plain_begin, plain_end, dk, dv, k, v, ahead, number, first, s, sizes, S, A,
-                False, INDEX, o,
-            )  # fmt: skip
             if o.HAS_WINDOW:
+                _skip(0, diagonal, number, first, s, sizes, INDEX, o)
                 dk, dv = _fold(
-                    plain_end, end, dk, dv, k, v, ahead, number, first, s, sizes, S, A,
-                    True, INDEX, o,
+                    diagonal, plain, dk, dv, k, v, ahead, tiles, number, first, s, sizes,
+                    S, A, True, INDEX, o,
                 )  # fmt: skip
-            _skip(end, steps, number, s, o)
-            number += steps
+                dk, dv = _fold(
+                    plain, window_end, dk, dv, k, v, ahead, tiles, number, first, s, sizes,
+                    S, A, False, INDEX, o,
+                )  # fmt: skip
+                dk, dv = _fold(
+                    window_end, end, dk, dv, k, v, ahead, tiles, number, first, s, sizes,
+                    S, A, True, INDEX, o,
+                )  # fmt: skip
+                _skip(end, tiles, number, first, s, sizes, INDEX, o)
+            else:  # from the last tile to the first one
+                dk, dv = _fold(
+                    0, tiles - plain, dk, dv, k, v, ahead, tiles, number, first, s, sizes,
+                    S, A, False, INDEX, o,
+                )  # fmt: skip
+                dk, dv = _fold(
+                    tiles - plain, tiles - diagonal, dk, dv, k, v, ahead, tiles, number, first,
+                    s, sizes, S, A, True, INDEX, o,
+                )  # fmt: skip
+                _skip(tiles - diagonal, tiles, number, first, s, sizes, INDEX, o)
+            number += tiles
         if o.WITH_DQ:
-            if (number - 1) % o.CONSUMERS == INDEX:
-                _give_dq(number - 1, s, o)
-            mbarrier.arrive(s.k_read, count=1)
+            take_turn(number - 1, first, s, sizes, INDEX, o)
         v_rows.store(dv.to(dtype))
-        if o.WITH_DQ:
+        if o.WITH_DQ:  # both have multiplied dS and K
+            mbarrier.arrive(s.k_read, count=1)
             mbarrier.wait(s.k_read, work & 1)
         k_rows.store((dk * sizes.scale).to(dtype))
         fence_async_shared()
@@ -343,19 +253,18 @@ def _consumer(tensors, s, sizes, INDEX: gl.constexpr, o: gl.constexpr):
 
 @gluon.jit
 def _add_dq(tensors, s, sizes, o: gl.constexpr):
-    """Add the tiles of `_give_dq` to global memory."""
+    """Add the tiles of `take_turn` to global memory."""
     number = 0
     for tile in range(gl.program_id(0), sizes.num_tiles, gl.num_programs(0)):
-        batch, kv_head, key_start, query_start, steps = _place(tile, sizes, o)
-        for step in range(0, sizes.group_size * steps):
+        batch, kv_head, _key_start, query_start, tiles = place(tile, sizes, o)
+        for step in range(0, sizes.group_size * tiles):
             buffer = (number + step) % o.DQ_STAGES
             mbarrier.wait(s.dq_full.index(buffer), (number + step) // o.DQ_STAGES & 1)
-            head = kv_head * sizes.group_size + step // steps
-            start = query_start + step % steps * ROWS
+            head, start = find_queries(step, kv_head, query_start, tiles, sizes, o)
             add_tile(tensors.sums, [batch, head, start, 0], s.dq.index(buffer))
             tma.store_wait(0)
             mbarrier.arrive(s.dq_empty.index(buffer), count=1)
-        number += sizes.group_size * steps
+        number += sizes.group_size * tiles
 
 
 @gluon.jit
@@ -364,9 +273,9 @@ def backward_kernel(
 ):  # fmt: skip
     """Set up shared memory, then part into two consumers, a producer and `_add_dq`.
 
-    Args: as in KeyTensors; sizes: KeySizes; o: KeyOptions.
+    Args: as in Tensors; sizes: Sizes; o: Options.
     """
-    tensors = KeyTensors(q, k, v, dout, dk, dv, sums, lse, delta, sink_dk, sink_dv)
+    tensors = Tensors(q, k, v, dout, dk, dv, sums, lse, delta, sink_dk, sink_dv)
     PLAIN: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     DS: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, ROWS], k.dtype)
     q_tiles = allocate_tiles(q, o.STAGES)
@@ -374,7 +283,7 @@ def backward_kernel(
     if o.WITH_DQ:
         ds_tiles = gl.allocate_shared_memory(k.dtype, [o.DS_STAGES * o.CONSUMERS, ROWS, ROWS], DS)
         dq_tiles = allocate_tiles(sums, o.DQ_STAGES)
-    s = KeyShared(
+    s = Shared(
         allocate_tiles(k, o.CONSUMERS), allocate_tiles(v, o.CONSUMERS),
         q_tiles, allocate_tiles(dout, o.STAGES),
         gl.allocate_shared_memory(gl.float32, [o.STAGES, ROWS], PLAIN),
@@ -386,16 +295,18 @@ def backward_kernel(
         allocate_barriers(o.DQ_STAGES, 1), allocate_barriers(o.DQ_STAGES, 1),
         allocate_barriers(1, o.CONSUMERS).index(0),
     )  # fmt: skip
+    CONSUMER: gl.constexpr = o.CONSUMER_REGISTERS
+    PRODUCER: gl.constexpr = o.PRODUCER_REGISTERS
     if o.WITH_DQ:
         gl.warp_specialize([
             (_consumer, (tensors, s, sizes, 0, o)),
             (_consumer, (tensors, s, sizes, 1, o)),
             (_producer, (tensors, s, sizes, o)),
             (_add_dq, (tensors, s, sizes, o)),
-        ], [4, 1, 1], [o.CONSUMER_REGISTERS, o.PRODUCER_REGISTERS, o.PRODUCER_REGISTERS])  # fmt: skip
+        ], [4, 1, 1], [CONSUMER, PRODUCER, PRODUCER])  # fmt: skip
     else:
         gl.warp_specialize([
             (_consumer, (tensors, s, sizes, 0, o)),
             (_consumer, (tensors, s, sizes, 1, o)),
             (_producer, (tensors, s, sizes, o)),
-        ], [4, 1], [o.CONSUMER_REGISTERS, o.PRODUCER_REGISTERS])  # fmt: skip
+        ], [4, 1], [CONSUMER, PRODUCER])  # fmt: skip
