@@ -156,9 +156,11 @@ def test_the_ways_to_add_dq_are_those_of_the_record():
 def test_what_the_page_says_of_the_gradients():
     page = " ".join(PAGE.read_text(encoding="utf-8").split())
     forwards, back = backward(3, WIDE)["tma"], backward(5, WIDE)["back"]
-    assert f"(window of 4096: {forwards:.2f} for {back:.2f} ms, runs 3 and 5)" in page
+    assert f"(window of 4096: {forwards:.2f} for {back:.2f} ms, runs 3 and 5;" in page
+    around = backward(5, CAUSAL)["begin"] + backward(5, CAUSAL)["cast"]
+    assert f"delta, zeros and the cast of dQ take {around:.2f} ms more" in page
     causal, wide = backward(6, CAUSAL), backward(6, WIDE)
-    assert f"causal {causal['231']:.2f} ms with one buffer of dQ and three of dS" in page
+    assert f"causal {causal['231']:.2f} ms with one of dQ and three of dS" in page
     assert f"{causal['222']:.2f} with two of each" in page
     assert f"{wide['231']:.2f} and {wide['222']:.2f} (run 6)" in page
     narrow = backward(5, GPT_OSS)
