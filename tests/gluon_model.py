@@ -55,6 +55,7 @@ def launch(kernel: Callable[..., None], programs: int, *args: Any, seed: int = 0
     for program in range(programs):
         State.program, State.programs = program, programs
         State.rng = random.Random(f"{seed} {program}")
+        State.run = seed + program
         kernel(*args)
 
 
@@ -103,6 +104,9 @@ class Memory:
 
     def permute(self, order: tuple[int, ...]) -> Memory:
         return Memory(self.data.permute(order), self.label)
+
+    def slice(self, start: int, length: int, dim: int) -> Memory:
+        return Memory(self.data.narrow(dim, start, length), self.label)
 
     def load(self, layout: Any) -> torch.Tensor:
         return self.data.clone()
@@ -171,6 +175,7 @@ def _modules() -> dict[str, types.ModuleType]:
         tensor_descriptor=Descriptor,
         async_copy_global_to_shared=_load_tile,
         async_copy_shared_to_global=_store_tile,
+        async_atomic_add=_add_tile,
         store_wait=_store_wait,
     )
     hopper.fence_async_shared = _fence
@@ -235,6 +240,7 @@ def _language() -> dict[str, Any]:
         "num_programs": lambda axis: State.programs,
         "load": load,
         "store": store,
+        "NVMMASharedLayout": types.SimpleNamespace(get_default_for=lambda *_: None),
         "allocate_shared_memory": _allocate,
         "warp_specialize": _warp_specialize,
     }
@@ -298,20 +304,30 @@ def _load_tile(desc: Descriptor, at: list[int], bar: Barrier, tile: Memory) -> N
 
 
 def _store_tile(desc: Descriptor, at: list[int], tile: Memory) -> None:
+    _begin_store(desc, at, tile, torch.Tensor.copy_)
+
+
+def _add_tile(desc: Descriptor, at: list[int], tile: Memory) -> None:
+    _begin_store(desc, at, tile, torch.Tensor.add_)
+
+
+def _begin_store(desc: Descriptor, at: list[int], tile: Memory, how: Callable[..., Any]) -> None:
+    if desc.dtype != tile.dtype or desc.block_type.shape != tile.shape:
+        raise Fault(f"store of {tile.dtype} {tile.shape} by a descriptor of {desc.dtype}")
     if tile.data.data_ptr() in State.scheduler.local.unfenced:
         raise Fault(f"{tile.label} was written, and stored by TMA without a fence between")
-    State.scheduler.local.stores.append((desc, at, tile, tile.data.clone()))
+    State.scheduler.local.stores.append((desc, at, tile, tile.data.clone(), how))
     _step()
 
 
 def _store_wait(pendings: int) -> None:
     stores = State.scheduler.local.stores
     while len(stores) > pendings:
-        desc, at, tile, before = stores.pop(0)
+        desc, at, tile, before, how = stores.pop(0)
         if not torch.equal(tile.data.nan_to_num(), before.nan_to_num()):
             raise Fault(f"{tile.label} changed under a store that reads it")
         theirs, ours = desc.box(at)
-        desc.tensor[theirs] = tile.data[ours]
+        how(desc.tensor[theirs], tile.data[ours])
     _step()
 
 
@@ -323,8 +339,8 @@ def _fence() -> None:
 def _product(
     a: Any, b: Memory, acc: torch.Tensor, *, use_acc: bool = True, is_async: bool = False
 ) -> Product:
-    if isinstance(acc, Product):
-        raise Fault("a product is added to one that was not waited for")
+    if isinstance(acc, Product):  # of one shape, products into one result follow each other
+        acc = acc.value
     product = Product(a, b, acc if use_acc else None)
     State.scheduler.local.products.append(product)
     _step()

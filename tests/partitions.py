@@ -1,6 +1,8 @@
 """Partitions of a modelled program: each a thread, one of which runs at a time, and their barriers.
 
-Who goes on is drawn from a seed, so that a run repeats. Where nobody can, that is a deadlock.
+Who goes on is drawn from a seed, so that a run repeats: anybody who can. In most runs one of them
+goes on only when nobody else can, so that the others get as far ahead of it as barriers allow.
+Where nobody can, that is a deadlock.
 """
 
 from __future__ import annotations
@@ -46,6 +48,7 @@ class State:
     """The program that runs, its partitions, and what they have under way."""
 
     program = programs = allocations = 0
+    run = 0  # of a seed: who is slow
     rng = random.Random(0)
     scheduler: Partitions | None = None
 
@@ -58,6 +61,7 @@ class Partitions:
         self.blocked: dict[int, tuple[Barrier, int]] = {}
         self.alive = set(range(len(partitions)))
         self.fault: BaseException | None = None
+        self.slow = (None, *self.alive)[State.run % (len(partitions) + 1)]
         self.gates = [threading.Semaphore(0) for _ in partitions]
         self.over = threading.Semaphore(0)
         self.local = threading.local()
@@ -108,7 +112,7 @@ class Partitions:
             if self.copies and (not ready or State.rng.random() < 0.3):
                 self.copies.pop(State.rng.randrange(len(self.copies)))()
             elif ready:
-                chosen = State.rng.choice(ready)
+                chosen = State.rng.choice([i for i in ready if i != self.slow] or ready)
                 self.blocked.pop(chosen, None)
                 self.gates[chosen].release()
                 return

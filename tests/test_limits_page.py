@@ -14,9 +14,11 @@ PAGE = ROOT / "benchmarks" / "limits" / "README.md"
 RECORDS = ROOT / "benchmarks" / "records"
 RECORD = json.loads((RECORDS / "nvidia-h200-2026-11-23-limits.json").read_text())
 VARIANTS = json.loads((RECORDS / "limits-variants-2026-11-23.json").read_text())
+BACKWARD = json.loads((RECORDS / "limits-backward-2026-11-23.json").read_text())
 BEGIN = "<!-- table of ../records/nvidia-h200-2026-11-23-limits.json -->\n"
 END = "<!-- end of table -->"
 FULL, SHORT, WINDOW = "2,16,16,8192,128,full", "16,16,16,1024,128", "1,32,8,16384,128,w=4096"
+CAUSAL, WIDE, GPT_OSS = "1,64,8,8192,128", f"{WINDOW},s=4", "1,64,8,8192,64,w=128,s=4"
 
 
 def milliseconds(result):
@@ -67,12 +69,16 @@ def forward(run, shape):
 
 
 def backward(run, shape):
-    rows = VARIANTS["backward"]
-    return next(row["ms"] for row in rows if (row["run"], row["shape"]) == (run, shape))
+    return {
+        row["variant"]: row["ms"]
+        for row in BACKWARD["backward"]
+        if (row["run"], row["shape"]) == (run, shape)
+    }
 
 
 def test_the_steps_are_those_of_the_record():
-    said = dict(re.findall(r"^\| ([a-zA-Z0-9' ]+) \| ([0-9.]+) \|.*\|$", PAGE.read_text(), re.M))
+    page = PAGE.read_text().partition("## The gradients")[0]
+    said = dict(re.findall(r"^\| ([a-zA-Z0-9' ]+) \| ([0-9.]+) \|.*\|$", page, re.M))
     found = forward(1, FULL)
     variants = {
         "plain answer": "answer", "steps 1 and 2": "step-2", "step 3": "step-3",
@@ -115,16 +121,12 @@ def test_what_the_page_says_in_words():
     assert f"| {longer(causal['toggle-persistent'], causal['default'])} % longer |" in page
     snake = forward(2, "2,16,16,8192,128")
     assert f"| {longer(snake['flip'], snake['default'])} % longer |" in page
-    pairs, wide = 8192 * 8193 // 2, backward(2, "1,64,8,8192,128")
-    product = 2 * 64 * 128 * pairs / 1e9  # GFLOP, and per ms TFLOP/s
-    rates = round(3 * product / wide["dq"]), round(4 * product / wide["dkdv"])
-    assert f"dQ then runs at {rates[0]} TFLOP/s, as fast" in page
-    assert f"dK and dV at {rates[1]} (run 2)" in page
-    narrow = backward(2, "2,64,8,8192,64")
-    assert f"({narrow['dkdv-reg']:.2f} for {narrow['dkdv']:.2f} ms)" in page
-    less = round(100 * (1 - narrow["dq-reg"] / narrow["dq"]))
-    plain = round(100 * (1 - narrow["answer-dq"] / narrow["dq-reg"]))
-    assert f"| {less} % less; the plain answer takes {plain} % less |" in page
+    older = next(
+        row["ms"]
+        for row in VARIANTS["backward"]
+        if (row["run"], row["shape"]) == (2, "2,64,8,8192,64")
+    )
+    assert f"({older['dkdv-reg']:.2f} for {older['dkdv']:.2f} ms, run 2" in page
     at_64 = [
         longer(min(v for k, v in x.items() if k not in ("answer", "cudnn", "flex")), x["answer"])
         for x in (forward(1, s) for s in ("2,64,8,8192,64,w=1024", "2,64,8,8192,64,w=128,s=4"))
@@ -136,6 +138,41 @@ def test_what_the_page_says_in_words():
     assert f"| {min(at_64)} to {max(at_64)} % longer than the plain answer |" in page
 
 
+def test_the_ways_to_add_dq_are_those_of_the_record():
+    rows = re.findall(r"^\| ([^|]+) \| ([0-9.]+) \| (\d) \|$", PAGE.read_text(), re.M)
+    variants = {
+        "without the fifth product": "no-dq", "with it, nothing added": "no-adding",
+        "added from registers, in rows of the tile": "registers",
+        "so that a warp adds 256 bytes in a row": "registers-256",
+        "added by TMA from shared memory, all heads at each tile": "back-all-heads",
+        "the same, one head after the other": "back",
+        "two kernels, seven products": "seven", "cuDNN": "cudnn",
+    }  # fmt: skip
+    assert [name for name, _, _ in rows] == list(variants)
+    for name, ms, run in rows:
+        assert ms == f"{backward(int(run), CAUSAL)[variants[name]]:.2f}", name
+
+
+def test_what_the_page_says_of_the_gradients():
+    page = " ".join(PAGE.read_text(encoding="utf-8").split())
+    forwards, back = backward(3, WIDE)["tma"], backward(5, WIDE)["back"]
+    assert f"(window of 4096: {forwards:.2f} for {back:.2f} ms, runs 3 and 5;" in page
+    around = backward(5, CAUSAL)["begin"] + backward(5, CAUSAL)["cast"]
+    assert f"delta, zeros and the cast of dQ take {around:.2f} ms more" in page
+    causal, wide = backward(6, CAUSAL), backward(6, WIDE)
+    assert f"causal {causal['231']:.2f} ms with one of dQ and three of dS" in page
+    assert f"{causal['222']:.2f} with two of each" in page
+    assert f"{wide['231']:.2f} and {wide['222']:.2f} (run 6)" in page
+    narrow = backward(5, GPT_OSS)
+    skipped = f"{narrow['without-dq']:.3f} for {narrow['seven-dkdv']:.3f} ms"
+    assert f"({skipped} at gpt-oss's shape, run 5)" in page
+    last, seven = backward(5, CAUSAL), backward(5, CAUSAL)["seven"]
+    assert f"takes {last['back-no-adding']:.2f} ms, run 5" in page
+    assert f"| {seven:.2f} ms for {last['back']:.2f} and what is around it |" in page
+    halves = [longer(x["halves"], x["turns"]) for x in (backward(4, CAUSAL), backward(4, WIDE))]
+    assert f"causal {halves[0]} % longer, a window of 4096 {-halves[1]} % less" in page
+
+
 def test_what_was_asked_for_and_not_reached():
     page = " ".join(PAGE.read_text(encoding="utf-8").split())
     found = {(r["problem"], r["shape"]["label"], r["pass"]): r for r in RECORD["results"]}
@@ -144,19 +181,38 @@ def test_what_was_asked_for_and_not_reached():
         ms = milliseconds(found[key])
         return ms[found[key]["best_peer"]] / ms["limits"]
 
-    wide = ("p09", "1,32,8,16384,128,w=4096,s=4", "backward")
-    assert f"at head_dim 128 ({ratio('p08', '1,64,8,8192,128', 'backward'):.2f})" in page
-    assert f"a window of 4096 ({ratio(*wide):.2f})" in page
-    assert f"gpt-oss's shape ({ratio('p09', '1,64,8,8192,64,w=128,s=4', 'backward'):.1f})" in page
-    rate = next(r["rate"] for r in found[wide]["contenders"] if r["id"] == "limits") * 7 / 5
-    share = rate / found[wide]["ceilings"]["matmul_tflops"]
-    assert f"run at {rate:.0f} TFLOP/s, {share:.0%}".replace("%", " %") in page
-    assert f"they would give {ratio(*wide) / share:.2f}" in page
+    gpt_oss = ("p09", GPT_OSS, "backward")
+    assert f"at head_dim 128 ({ratio('p08', CAUSAL, 'backward'):.2f})" in page
+    assert f"a window of 4096 ({ratio('p09', WIDE, 'backward'):.2f})" in page
+    assert f"gpt-oss's shape ({ratio(*gpt_oss):.1f})" in page
+    wide, narrow = backward(6, WIDE), backward(5, GPT_OSS)
+    assert f"({longer(wide['231'], wide['222'])} % of the kernel at a window of 4096)" in page
+    shares = f"({backward(6, GPT_OSS)['begin']:.3f} ms for {narrow['begin']:.3f}"
+    assert f"{shares} at gpt-oss's shape" in page
+    saved = milliseconds(found[gpt_oss])["limits"] - narrow["all"]
+    assert f"then took {narrow['all']:.3f} ms, {saved:.3f} less than in the table)" in page
     full = found["p03", FULL, "forward"]
     matmul = round(full["ceilings"]["matmul_tflops"], -1)
     limits = next(r["rate"] for r in full["contenders"] if r["id"] == "limits")
     assert f"reached {matmul:.0f} TFLOP/s in the run of the table above" in page
     assert f"without that overlap {limits:.0f}." in page
+
+
+def test_the_figures_at_the_top_are_those_of_the_table():
+    page = " ".join(PAGE.read_text(encoding="utf-8").split())
+    at = {}
+    for result in RECORD["results"]:
+        row = next(row for row in result["contenders"] if row["id"] == "limits")
+        if "plain" not in row["label"]:
+            ms = milliseconds(result)
+            part = (result["best_peer"], result["pass"], result["shape"]["head_dim"])
+            at.setdefault(part, []).append(ms[result["best_peer"]] / ms["limits"])
+    forwards, backwards = at["sdpa_cudnn", "forward", 128], at["sdpa_cudnn", "backward", 128]
+    assert f"at {min(forwards):.2f} to {max(forwards):.2f} of cuDNN's speed forward" in page
+    assert f"at {backwards[0]:.2f} of it backward" in page
+    windows = at["flex", "forward", 128] + at["flex", "backward", 128]
+    assert f"at {min(windows):.1f} to {max(windows):.1f} of FlexAttention's" in page
+    assert f"runs at {at['sdpa_cudnn', 'backward', 64][0]:.2f} of cuDNN's" in page
 
 
 if __name__ == "__main__":

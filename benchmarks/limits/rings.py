@@ -1,4 +1,4 @@
-"""Tiles and barriers in shared memory, and the load of a tile by TMA."""
+"""Tiles and barriers in shared memory, and how TMA moves a tile."""
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -7,6 +7,10 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 # The copies by TMA under their names since Triton 3.9, or as in 3.6 and 3.7.
 _load = getattr(tma, "async_load", tma.async_copy_global_to_shared)
 store_tile = getattr(tma, "async_store", tma.async_copy_shared_to_global)
+if hasattr(tma, "async_atomic_add"):
+    add_tile = tma.async_atomic_add
+else:
+    from benchmarks.limits.older import async_atomic_add as add_tile  # noqa: F401
 
 
 @gluon.jit

@@ -13,12 +13,12 @@ ROWS = gl.constexpr(64)  # queries of a consumer: what one product of a warpgrou
 
 
 class Options(NamedTuple):
-    """What a kernel is compiled for; the kernel of dQ takes no turns."""
+    """What the kernel is compiled for."""
 
     BLOCK_N: int  # keys of a tile
     HEAD_DIM: int
     STAGES: int  # tiles of keys, and of values, in shared memory
-    Q_STAGES: int  # tiles of queries per consumer there; for dQ, of queries and of dO
+    Q_STAGES: int  # tiles of queries per consumer there
     CONSUMERS: int
     HEADS: int  # heads of a tile of work: 1, or one per consumer
     SPAN: int  # queries of a head in a tile of work: ROWS, or ROWS per consumer

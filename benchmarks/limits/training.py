@@ -1,7 +1,7 @@
 """Attention that can be trained, for tensors that have no `launch.obstacle`.
 
-Two parts are the plain answers' own: what pairs of a sink and a query beyond its window give to dK
-and dV, which is little, and, at head_dim 64, whatever `launch.is_plain_faster` says.
+The plain answers' own are, where they are faster, the forward pass at head_dim 64 and dQ in narrow
+windows; and what more sinks than 16 get from queries beyond their window.
 """
 
 from __future__ import annotations
@@ -24,10 +24,18 @@ from given.launch import section_size
 
 _KEYS = 128  # of a tile of work of dK and dV
 _CONSUMERS = 2
-_QUERY_STAGES = 3  # tiles of queries and dO in shared memory, for dK and dV
+# Tiles in shared memory of queries and dO, of dS (per consumer), of dQ: of the backward kernel with
+# dQ by head_dim and whether there is a window, and without.
+_STAGES = {
+    (64, False): (2, 3, 2),
+    (64, True): (2, 3, 2),
+    (128, False): (2, 3, 1),
+    (128, True): (2, 2, 2),
+}
+_STAGES_WITHOUT_DQ = (3, 1, 1)
+_PREPARED_SINKS = 16  # as many are in one tile of `prepare`
+_PROGRAMS = 1024  # of `prepare`, about
 _REGISTERS = (240, 24)  # of a thread of a consumer, and of the producer
-# For dQ: two tiles of rows per consumer, of queries and of dO.
-_QUERIES = launch.Config(block_n=128, stages=2, q_stages=2, consumers=2, persistent=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,9 +90,7 @@ class _Attention(torch.autograd.Function):
         q, k, v, sink_logits, out, lse = ctx.saved_tensors
         if not launch.loads_by_tma(dout):
             dout = dout.contiguous()
-        delta = row_delta(out, dout)
-        dk, dv = key_gradients(q, k, v, dout, lse, delta, ctx.rule)
-        dq = query_gradient(q, k, v, dout, lse, delta, ctx.rule)
+        dq, dk, dv, delta = gradients(q, k, v, out, dout, lse, ctx.rule)
         dsink_logits = None
         if sink_logits is not None:
             dsink_logits = _plain("p09")._sink_logits_gradient(sink_logits, lse, delta)
@@ -114,86 +120,129 @@ def _forward(
     )  # fmt: skip
 
 
-def key_gradients(
+def gradients(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
+    out: torch.Tensor,
     dout: torch.Tensor,
     lse: torch.Tensor,
-    delta: torch.Tensor,
     rule: Rule,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return dk, dv, dense, shape and dtype of k, v.
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return dq, dk, dv, dense, shape and dtype of q, k, v, and delta, as lse.
 
     Args:
         q, k, v: as for `launch.attention`; dout: shape of q, `launch.loads_by_tma`.
-        lse, delta: (batch, num_q_heads, seqlen_q), fp32, dense.
+        out: dense; lse: (batch, num_q_heads, seqlen_q), fp32, dense.
     """
-    sinks = (lse, lse)  # not read
-    if rule.window_size is not None:
-        options = (rule.window_size, rule.num_sink_tokens, rule.scale)
-        sinks = _plain("p09")._sink_dkdv(q, k, v, dout, lse, delta, *options)
-    dk = torch.empty_like(k, memory_format=torch.contiguous_format)
-    dv = torch.empty_like(v, memory_format=torch.contiguous_format)
-    sizes, options = plan_keys(q, k, rule)
-    tiles = [launch.descriptor(x, launch.ROWS) for x in (q, k, v, dout, dk, dv)]
-    keys, _ = kernels()
-    keys.dkdv_kernel[(sizes.num_tiles,)](*tiles, lse, delta, *sinks, sizes, options, num_warps=4)
-    return dk, dv
+    with_dq = has_sums(rule)
+    start = begin(q, k, v, out, dout, lse, rule, with_dq)
+    dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (k, v))
+    sizes, options = plan(q, k, rule, with_dq)
+    tensors = (q, k, v, dout, dk, dv, start.dq if with_dq else dout)
+    tiles = [launch.descriptor(x, launch.ROWS) for x in tensors]
+    _, backward = kernels()
+    backward.backward_kernel[(sizes.num_tiles,)](
+        *tiles, lse, start.delta, start.dk, start.dv, sizes, options, num_warps=4
+    )
+    if with_dq:
+        dq = start.dq.to(q.dtype)
+    else:
+        window = (rule.window_size, rule.num_sink_tokens, rule.scale)
+        dq = _plain("p09")._dq(q, k, v, dout, lse, start.delta, *window)
+    return dq, dk, dv, start.delta
 
 
-def query_gradient(
+def has_sums(rule: Rule) -> bool:
+    """Whether dQ comes from the kernel of dK and dV, as sums, in place of the plain answer's.
+
+    Measured on an H200 with windows of 128, where dQ apart is the faster one, 1024 and 4096.
+    """
+    if rule.window_size is None:
+        return True
+    return rule.window_size >= 1024 and rule.num_sink_tokens <= _PREPARED_SINKS
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """delta, and where the sums of the gradients begin, fp32: dq shape of q, or nothing.
+
+    dk, dv: (batch, num_kv_heads, num_sink_tokens, head_dim), not yet times softmax_scale.
+    """
+
+    delta: torch.Tensor
+    dq: torch.Tensor | None
+    dk: torch.Tensor
+    dv: torch.Tensor
+
+
+def begin(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
+    out: torch.Tensor,
     dout: torch.Tensor,
     lse: torch.Tensor,
-    delta: torch.Tensor,
     rule: Rule,
-) -> torch.Tensor:
-    """Return dq, dense, shape and dtype of q; arguments as for `key_gradients`."""
-    if launch.is_plain_faster(q, rule.is_causal):
-        if rule.window_size is None:
-            return _plain("p08")._launch_dq(q, k, v, dout, lse, delta, rule.scale)
-        options = (rule.window_size, rule.num_sink_tokens, rule.scale)
-        return _plain("p09")._dq(q, k, v, dout, lse, delta, *options)
-    dq = torch.empty_like(q, memory_format=torch.contiguous_format)
-    sizes, options = plan_queries(q, k, rule)
-    rows = (launch.ROWS, _QUERIES.block_n, _QUERIES.block_n, launch.ROWS, launch.ROWS)
-    tiles = [launch.descriptor(x, n) for x, n in zip((q, k, v, dout, dq), rows, strict=True)]
-    _, queries = kernels()
-    queries.dq_kernel[(sizes.num_tiles,)](*tiles, lse, delta, sizes, options, num_warps=4)
-    return dq
+    with_dq: bool,
+) -> Start:
+    """Return what the backward kernel begins with; arguments as for `gradients`."""
+    if 0 < rule.num_sink_tokens <= _PREPARED_SINKS:
+        return _prepare(q, k, v, out, dout, lse, rule, with_dq)
+    delta = row_delta(out, dout)
+    dq = torch.zeros(q.shape, dtype=torch.float32, device=q.device) if with_dq else None
+    sinks = (lse, lse)  # not read
+    if rule.num_sink_tokens:
+        window = (rule.window_size, rule.num_sink_tokens, rule.scale)
+        sinks = _plain("p09")._sink_dkdv(q, k, v, dout, lse, delta, *window)
+    return Start(delta, dq, *sinks)
+
+
+def _prepare(q, k, v, out, dout, lse, rule: Rule, with_dq: bool) -> Start:
+    (batch, num_q_heads, seqlen, head_dim), num_kv_heads = q.shape, k.shape[1]
+    tiles = batch * num_kv_heads * triton.cdiv(seqlen, launch.ROWS)
+    chunk_size = launch.ROWS * triton.cdiv(tiles, _PROGRAMS)
+    chunks = triton.cdiv(seqlen, chunk_size)
+    delta = torch.empty_like(lse)
+    sums = torch.empty(q.shape if with_dq else 0, dtype=torch.float32, device=q.device)
+    shape = (2, chunks, batch, num_kv_heads, rule.num_sink_tokens, head_dim)
+    partial = torch.empty(shape, dtype=torch.float32, device=q.device)
+    strides = [x.stride()[:3] for x in (q, k, v, dout)]
+    prepare = importlib.import_module("benchmarks.limits.prepare")
+    prepare.prepare_kernel[(batch * num_kv_heads, chunks)](
+        q, k, v, out, dout, lse, delta, sums, *partial, *strides,
+        num_kv_heads, num_q_heads // num_kv_heads, seqlen, rule.window_size,
+        rule.num_sink_tokens, chunk_size, rule.scale, rule.scale * math.log2(math.e),
+        HEAD_DIM=head_dim, BLOCK_M=launch.ROWS, BLOCK_N=_PREPARED_SINKS, WITH_SUMS=with_dq,
+        num_warps=4,
+    )  # fmt: skip
+    return Start(delta, sums if with_dq else None, *partial.sum(1))
 
 
 def kernels() -> tuple[ModuleType, ModuleType]:
-    """Return the modules of the kernels of dK and dV and of dQ, which import Gluon."""
-    names = ("backward_keys", "backward_queries")
-    keys, queries = (importlib.import_module(f"benchmarks.limits.{name}") for name in names)
-    return keys, queries
+    """Return the modules of the schedule and of the backward kernel, which import Gluon."""
+    names = ("backward_schedule", "backward")
+    schedule, backward = (importlib.import_module(f"benchmarks.limits.{name}") for name in names)
+    return schedule, backward
 
 
-def plan_keys(q: torch.Tensor, k: torch.Tensor, rule: Rule) -> tuple[Any, Any]:
-    """Return KeySizes and KeyOptions of the kernel of dK and dV."""
+def plan(q: torch.Tensor, k: torch.Tensor, rule: Rule, with_dq: bool) -> tuple[Any, Any]:
+    """Return Sizes and Options of the backward kernel."""
     (batch, num_q_heads, seqlen_q, head_dim), (_, num_kv_heads, seqlen_k, _) = q.shape, k.shape
     group_size, tiles = num_q_heads // num_kv_heads, triton.cdiv(seqlen_k, _KEYS)
     group_bytes = 2 * group_size * seqlen_q * head_dim * q.element_size()
     section = section_size(batch * num_kv_heads, group_bytes, tiles)
-    keys, _ = kernels()
-    sizes = keys.KeySizes(
+    schedule, _ = kernels()
+    sizes = schedule.Sizes(
         seqlen_q, seqlen_k, num_q_heads, num_kv_heads, group_size, section, tiles,
         batch * num_kv_heads * tiles, rule.window_size or 0, rule.num_sink_tokens,
         rule.scale, rule.scale * math.log2(math.e),
     )  # fmt: skip
     in_registers = head_dim == 64  # more registers are not there
     has_window = rule.window_size is not None
-    options = (head_dim, _QUERY_STAGES, _CONSUMERS, rule.is_causal, has_window, in_registers)
-    return sizes, keys.KeyOptions(*map(keys.gl.constexpr, (*options, *_REGISTERS)))
-
-
-def plan_queries(q: torch.Tensor, k: torch.Tensor, rule: Rule) -> tuple[Any, Any]:
-    """Return Sizes and Options of the kernel of dQ."""
-    return launch.plan(
-        q, k, _QUERIES, is_causal=rule.is_causal, window_size=rule.window_size,
-        num_sink_tokens=rule.num_sink_tokens, scale=rule.scale,
+    stages, *dq_stages = _STAGES[head_dim, has_window] if with_dq else _STAGES_WITHOUT_DQ
+    options = (
+        head_dim, stages, _CONSUMERS, rule.is_causal, has_window, in_registers, with_dq,
+        *dq_stages,
     )  # fmt: skip
+    return sizes, schedule.Options(*map(schedule.gl.constexpr, (*options, *_REGISTERS)))

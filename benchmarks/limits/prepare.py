@@ -1,0 +1,68 @@
+"""What the backward kernel begins with where there are sinks, in plain Triton.
+
+A sink is seen by thousands of queries beyond its window. One pass over Q, out and dO computes delta
+and, for these pairs, the sums of dK, dV and dQ that the backward kernel goes on with.
+"""
+
+import triton
+import triton.language as tl
+
+from given.launch import VARYING
+from given.tiles import load_tile, store_tile
+
+
+@triton.jit(do_not_specialize=VARYING)
+def prepare_kernel(
+    q, k, v, out, dout, lse, delta, sums, partial_dk, partial_dv,
+    q_strides, k_strides, v_strides, dout_strides,
+    num_kv_heads, group_size, seqlen, window_size, num_sink_tokens, chunk_size, scale, scale_log2,
+    HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WITH_SUMS: tl.constexpr,
+):  # fmt: skip
+    """Prepare one chunk of the queries of one head of keys per program.
+
+    out, delta and sums are dense; sums: fp32, shape of Q. partial_dk, partial_dv: (chunks, batch,
+    num_kv_heads, num_sink_tokens, HEAD_DIM), fp32; dK still lacks its factor softmax_scale.
+    Grid: (batch * num_kv_heads, chunks). BLOCK_M divides chunk_size; BLOCK_N >= num_sink_tokens.
+    Memory traffic: out and dO once, Q beyond the window once, the sums written once.
+    """
+    batch = (tl.program_id(0) // num_kv_heads).to(tl.int64)
+    kv_head = (tl.program_id(0) % num_kv_heads).to(tl.int64)
+    k += batch * k_strides[0] + kv_head * k_strides[1]
+    v += batch * v_strides[0] + kv_head * v_strides[1]
+    k_rows = load_tile(k, 0, k_strides[2], num_sink_tokens, BLOCK_N, HEAD_DIM)
+    v_rows = load_tile(v, 0, v_strides[2], num_sink_tokens, BLOCK_N, HEAD_DIM)
+    dk = tl.zeros((BLOCK_N, HEAD_DIM), tl.float32)
+    dv = tl.zeros((BLOCK_N, HEAD_DIM), tl.float32)
+    begin = tl.program_id(1) * chunk_size
+    end = tl.minimum(begin + chunk_size, seqlen)
+    for head in range(kv_head * group_size, (kv_head + 1) * group_size):
+        row = (batch * num_kv_heads * group_size + head) * seqlen  # of dense tensors
+        for start in range(begin, end, BLOCK_M):
+            queries = start + tl.arange(0, BLOCK_M)
+            head_dout = dout + batch * dout_strides[0] + tl.cast(head, tl.int64) * dout_strides[1]
+            dout_rows = load_tile(head_dout, start, dout_strides[2], seqlen, BLOCK_M, HEAD_DIM)
+            out_rows = load_tile(out + row * HEAD_DIM, start, HEAD_DIM, seqlen, BLOCK_M, HEAD_DIM)
+            deltas = tl.sum(out_rows.to(tl.float32) * dout_rows.to(tl.float32), 1)
+            tl.store(delta + row + queries, deltas, mask=queries < seqlen)
+            dq = tl.zeros((BLOCK_M, HEAD_DIM), tl.float32)
+            if start + BLOCK_M > window_size:
+                head_q = q + batch * q_strides[0] + tl.cast(head, tl.int64) * q_strides[1]
+                q_rows = load_tile(head_q, start, q_strides[2], seqlen, BLOCK_M, HEAD_DIM)
+                # An infinite lse past the end makes all weights 0 there.
+                lses = tl.load(lse + row + queries, queries < seqlen, float("inf"))
+                scores = tl.dot(k_rows, tl.trans(q_rows), input_precision="ieee") * scale_log2
+                sinks = tl.arange(0, BLOCK_N)[:, None]
+                is_pair = (queries[None, :] >= sinks + window_size) & (sinks < num_sink_tokens)
+                p = tl.where(is_pair, tl.exp2(scores - lses[None, :] * 1.4426950408889634), 0.0)
+                dp = tl.dot(v_rows, tl.trans(dout_rows), input_precision="ieee")
+                ds = (p * (dp - deltas[None, :])).to(q_rows.dtype)  # (sinks, queries)
+                dv = tl.dot(p.to(dout_rows.dtype), dout_rows, dv, input_precision="ieee")
+                dk = tl.dot(ds, q_rows, dk, input_precision="ieee")
+                if WITH_SUMS:
+                    dq = tl.dot(tl.trans(ds), k_rows, input_precision="ieee") * scale
+            if WITH_SUMS:
+                store_tile(sums + row * HEAD_DIM, start, HEAD_DIM, dq, seqlen, BLOCK_M, HEAD_DIM)
+    part = tl.program_id(1).to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
+    part *= num_sink_tokens * HEAD_DIM
+    store_tile(partial_dk + part, 0, HEAD_DIM, dk, num_sink_tokens, BLOCK_N, HEAD_DIM)
+    store_tile(partial_dv + part, 0, HEAD_DIM, dv, num_sink_tokens, BLOCK_N, HEAD_DIM)
