@@ -281,7 +281,7 @@ FAULTS = (
     ),
     fault(
         "the second call has the values of the first",
-        "judge.py",
+        "answers.py",
         "*([call] if call else [])",
         "*([])",
         "wrong_kernels",

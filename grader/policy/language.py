@@ -18,8 +18,9 @@ _HARMLESS = frozenset(
 # Methods of a kernel's values, of 3.6 to 3.9.
 METHODS = frozenset(
     """
-    abs advance argmax argmin associative_scan atomic_add atomic_and atomic_cas atomic_max
-    atomic_min atomic_or atomic_xchg atomic_xor broadcast_to cast cdiv ceil cos cumprod cumsum erf
+    abs advance argmax argmin associative_scan atomic_add atomic_and atomic_cas atomic_load
+    atomic_max atomic_min atomic_or atomic_poll atomic_store atomic_xchg atomic_xor
+    broadcast_to cast cdiv ceil cos cumprod cumsum erf
     exp exp2 expand_dims flip floor gather get_block_shapes get_int_max_value get_int_min_value
     histogram is_bf16 is_block is_bool is_const is_dtype is_floating is_fp16 is_fp32 is_fp64 is_fp8
     is_fp8e4b15 is_fp8e4b8 is_fp8e4nv is_fp8e5 is_fp8e5b16 is_int is_int1 is_int16 is_int32
