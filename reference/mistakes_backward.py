@@ -4,7 +4,7 @@ from functools import partial
 
 import torch
 
-from .variants import LOG2_E, differentiate, known, known_per_tile
+from .variants import LOG2_E, attend, differentiate, known, known_per_tile
 
 BACKWARD = ("p08", "p09")
 WINDOW = ("p09",)
@@ -57,6 +57,26 @@ def _dk_dv_one_head(which):
     return lambda case: differentiate(case, dk_heads=which, dv_heads=which)
 
 
+def _default_scale(case):
+    scales = ("score_scale_q", "score_scale_kv", "scale_q", "scale_k")
+    return differentiate(case, **dict.fromkeys(scales, case.default_scale))
+
+
+def _wrong_base(case, factor, of):
+    lse = factor * attend(case)["lse"]
+    changes = {f"score_scale_{kernel}": factor * case.scale for kernel in of}
+    return differentiate(case, **changes, **{f"lse_{kernel}": lse for kernel in of})
+
+
+_OF_KERNELS = (
+    (("q", "kv"), "gradients equal those of"),
+    (("q",), "dq equals that of"),
+    (("kv",), "dk and dv equal those of"),
+)
+_BASES = (
+    (LOG2_E, "exp(scores - lse)", "units of log2"),
+    (1.0 / LOG2_E, "exp2(scores - lse)", "natural units"),
+)
 _GROUP = "sum dk and dv over all q heads of the group that shares the kv head"
 _SCALE = "multiply dq and dk by softmax_scale once, in natural units"
 _MASK = "apply the forward pass's mask when P is recomputed in the backward pass"
@@ -112,20 +132,24 @@ BACKWARD_MISTAKES = (
         _dk_dv_one_head("mean"),
     ),
     known(
-        "GROUP-SUM-MISSING-DK",
+        "GROUP-SUM-INTERLEAVED",
         BACKWARD,
-        "dk comes from the last q head of each group alone",
-        "your dk equals that of the last q head of each group; dv is right",
-        _GROUP,
-        lambda case: differentiate(case, dk_heads="last"),
+        "dk and dv are summed over q heads of different groups",
+        "your dk and dv of kv head j are sums over the q heads h with h % num_kv_heads == j",
+        "the q heads of a group are neighbours: (batch, num_kv_heads, group_size, ...), sum over 2",
+        _dk_dv_one_head("interleaved"),
     ),
-    known(
-        "GROUP-SUM-MISSING-DV",
-        BACKWARD,
-        "dv comes from the last q head of each group alone",
-        "your dv equals that of the last q head of each group; dk is right",
-        _GROUP,
-        lambda case: differentiate(case, dv_heads="last"),
+    *(
+        known(
+            f"GROUP-SUM-MISSING-{name.upper()}",
+            BACKWARD,
+            f"{name} comes from the {which} q head of each group alone",
+            f"your {name} equals that of the {which} q head of each group; {other} is right",
+            _GROUP,
+            partial(differentiate, **{f"{name}_heads": which}),
+        )
+        for name, other in (("dk", "dv"), ("dv", "dk"))
+        for which in ("last", "first")
     ),
     known(
         "DQ-UNSCALED",
@@ -166,6 +190,26 @@ BACKWARD_MISTAKES = (
         "your dk equals the right one times log2(e); dq is right",
         _SCALE,
         lambda case: differentiate(case, scale_k=case.scale * LOG2_E),
+    ),
+    known(
+        "BACKWARD-SCALE-OPTION-IGNORED",
+        BACKWARD,
+        "the backward pass does not use the softmax_scale that was passed",
+        "your gradients are computed with the default scale 1/sqrt(head_dim); out is right",
+        "keep softmax_scale for the backward pass: ctx.softmax_scale = softmax_scale",
+        _default_scale,
+    ),
+    *(
+        known(
+            "BACKWARD-EXP-BASE",
+            BACKWARD,
+            "exp and exp2 are mixed up where the backward pass computes P again",
+            f"your {what} P = {weights}, with scores and lse in {units}",
+            "exp takes scores and lse in natural units, exp2 takes both times log2(e)",
+            partial(_wrong_base, factor=factor, of=of),
+        )
+        for of, what in _OF_KERNELS
+        for factor, weights, units in _BASES
     ),
     known(
         "DV-OF-DS",

@@ -51,6 +51,12 @@ def _half_multiplied(inputs, options, problem_id="p02"):
     return {"y": (x * w).double().sum(1)}
 
 
+def _last_column_again(x, w, tile):
+    """A tile that reaches past the end has its lanes there clamped to the last column."""
+    again = -x.shape[1] % tile
+    return x @ w + again * x[:, -1] * w[-1]
+
+
 _ROW_TILES = (*TILES, 256, 512, 1024, 2048)
 
 ROW_SUM_MISTAKES = (
@@ -96,6 +102,19 @@ ROW_SUM_MISTAKES = (
             f"your output equals the sum over the first cols // {tile} * {tile} columns",
             "round the number of column tiles up, and mask the columns past the end",
             partial(_last_columns_dropped, tile=tile),
+            tile,
+        )
+        for tile in _ROW_TILES
+    ),
+    *(
+        _row_sum(
+            "LAST-COLUMN-COUNTED-AGAIN",
+            "lanes past the end count the last column again",
+            f"your output equals the sum over tiles of {tile} columns, the last column taken for"
+            " each lane past the end",
+            "where column numbers are clamped to cols - 1, those lanes add 0: tl.where(col < cols,"
+            " product, 0.0)",
+            partial(_last_column_again, tile=tile),
             tile,
         )
         for tile in _ROW_TILES

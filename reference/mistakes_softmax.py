@@ -241,6 +241,14 @@ SOFTMAX_MISTAKES = (
         lambda case, tile: online(case, tile, rescale_sum=False),
     ),
     *known_per_tile(
+        "RESCALE-SUM-LATE",
+        ATTENTION,
+        "the running sum is rescaled after the tile was added, not before",
+        "your output equals an online softmax over tiles of {tile} keys, the newest sum rescaled",
+        "rescale the running sum first, then add the sum of the new tile's weights",
+        lambda case, tile: online(case, tile, sum_late=True),
+    ),
+    *known_per_tile(
         "RUNNING-MAX-FORGOTTEN",
         FORWARD,
         "the running maximum stays at minus infinity",

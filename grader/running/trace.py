@@ -227,8 +227,9 @@ class Trace:
     `discarded` is, per product and for scores, a line of whose results nothing took up those of
     earlier rounds, 0 if none; `left_out` one of which nothing took up that of the last round alone;
     `columns` is the first dot of tiles that begin at different columns of head_dim, and the first
-    store of a product to other columns than its own; `stored_products` the product, from 1, that was stored where this one belongs, and its line; `overwritten`, per
-    gradient, the first two programs that stored different numbers to one element.
+    store of a product to other columns than its own; `stored_products` the product, from 1, that
+    was stored where this one belongs, and its line; `overwritten`, per gradient, the first two
+    programs that stored different numbers to one element.
     """
 
     shape: TraceShape
