@@ -62,21 +62,12 @@ def _default_scale(case):
     return differentiate(case, **dict.fromkeys(scales, case.default_scale))
 
 
-def _wrong_base(case, factor, of):
-    lse = factor * attend(case)["lse"]
-    changes = {f"score_scale_{kernel}": factor * case.scale for kernel in of}
+def _exp_of_log2(case, of):
+    lse = LOG2_E * attend(case)["lse"]
+    changes = {f"score_scale_{kernel}": LOG2_E * case.scale for kernel in of}
     return differentiate(case, **changes, **{f"lse_{kernel}": lse for kernel in of})
 
 
-_OF_KERNELS = (
-    (("q", "kv"), "gradients equal those of"),
-    (("q",), "dq equals that of"),
-    (("kv",), "dk and dv equal those of"),
-)
-_BASES = (
-    (LOG2_E, "exp(scores - lse)", "units of log2"),
-    (1.0 / LOG2_E, "exp2(scores - lse)", "natural units"),
-)
 _GROUP = "sum dk and dv over all q heads of the group that shares the kv head"
 _SCALE = "multiply dq and dk by softmax_scale once, in natural units"
 _MASK = "apply the forward pass's mask when P is recomputed in the backward pass"
@@ -141,15 +132,15 @@ BACKWARD_MISTAKES = (
     ),
     *(
         known(
-            f"GROUP-SUM-MISSING-{name.upper()}",
+            f"{id}-{name.upper()}",
             BACKWARD,
             f"{name} comes from the {which} q head of each group alone",
             f"your {name} equals that of the {which} q head of each group; {other} is right",
             _GROUP,
             partial(differentiate, **{f"{name}_heads": which}),
         )
+        for id, which in (("GROUP-SUM-MISSING", "last"), ("GROUP-FIRST-HEAD", "first"))
         for name, other in (("dk", "dv"), ("dv", "dk"))
-        for which in ("last", "first")
     ),
     known(
         "DQ-UNSCALED",
@@ -196,20 +187,23 @@ BACKWARD_MISTAKES = (
         BACKWARD,
         "the backward pass does not use the softmax_scale that was passed",
         "your gradients are computed with the default scale 1/sqrt(head_dim); out is right",
-        "keep softmax_scale for the backward pass: ctx.softmax_scale = softmax_scale",
+        "keep the scale of the forward pass in ctx, and use it wherever the default would be used",
         _default_scale,
     ),
     *(
         known(
-            "BACKWARD-EXP-BASE",
+            f"{id}-EXP-WITH-LOG2E",
             BACKWARD,
-            "exp and exp2 are mixed up where the backward pass computes P again",
-            f"your {what} P = {weights}, with scores and lse in {units}",
-            "exp takes scores and lse in natural units, exp2 takes both times log2(e)",
-            partial(_wrong_base, factor=factor, of=of),
+            f"exp is taken of what is in units of log2, where {title}",
+            f"your {what} P = exp(scores - lse), both in units of log2",
+            "take exp2, not exp, of scores and lse that contain log2(e)",
+            partial(_exp_of_log2, of=of),
         )
-        for of, what in _OF_KERNELS
-        for factor, weights, units in _BASES
+        for id, of, title, what in (
+            ("BACKWARD", ("q", "kv"), "P is computed again", "gradients equal those of"),
+            ("DQ", ("q",), "dq is computed", "dq equals that of"),
+            ("DK-DV", ("kv",), "dk and dv are computed", "dk and dv equal those of"),
+        )
     ),
     known(
         "DV-OF-DS",

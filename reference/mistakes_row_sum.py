@@ -25,9 +25,13 @@ def _weight_by_row(x, w):
     return torch.where(inside, w[rows.clamp(max=w.shape[0] - 1)] * x.sum(1), math.nan)
 
 
+def _fitted(tile, cols):
+    """The tile of the launch that the stub gives, which fits it to short rows."""
+    return min(tile, 1 << (cols - 1).bit_length())
+
+
 def _last_columns_dropped(x, w, tile):
-    # The launch that the stub gives fits the tile to short rows.
-    tile = min(tile, 1 << (x.shape[1] - 1).bit_length())
+    tile = _fitted(tile, x.shape[1])
     columns = x.shape[1] // tile * tile
     return x[:, :columns] @ w[:columns]
 
@@ -53,7 +57,7 @@ def _half_multiplied(inputs, options, problem_id="p02"):
 
 def _last_column_again(x, w, tile):
     """A tile that reaches past the end has its lanes there clamped to the last column."""
-    again = -x.shape[1] % tile
+    again = -x.shape[1] % _fitted(tile, x.shape[1])
     return x @ w + again * x[:, -1] * w[-1]
 
 
@@ -110,10 +114,8 @@ ROW_SUM_MISTAKES = (
         _row_sum(
             "LAST-COLUMN-COUNTED-AGAIN",
             "lanes past the end count the last column again",
-            f"your output equals the sum over tiles of {tile} columns, the last column taken for"
-            " each lane past the end",
-            "where column numbers are clamped to cols - 1, those lanes add 0: tl.where(col < cols,"
-            " product, 0.0)",
+            f"your output equals a sum over tiles of {tile} columns, the last one again past the end",
+            "lanes that are clamped to the last column add 0: tl.where(col_ids < cols, product, 0.0)",
             partial(_last_column_again, tile=tile),
             tile,
         )

@@ -219,7 +219,8 @@ def online(
 
     rescale_acc, rescale_sum: whether these are rescaled when the maximum grows; rescale_late:
     whether the accumulator is when the tile has been added, sum_late: whether the sum is; keep_max:
-    whether the running maximum is updated; weight_scale: a factor on score - maximum inside the weights.
+    whether the running maximum is updated; weight_scale: a factor on score - maximum inside the
+    weights.
     """
     scores = case.masked()
     running_max = scores.new_full(scores.shape[:-1], -math.inf)

@@ -190,7 +190,7 @@ WRONG = (
         "p08-heads_apart",
         "exp of what is in base 2",
         ((_P_OF_DQ, _P_OF_DQ.replace("exp2", "exp")),),
-        "BACKWARD-EXP-BASE",
+        "DQ-EXP-WITH-LOG2E",
         ("dq", "plain"),
     ),
     # dk is right: that one head is missing in both would be wrong.
@@ -198,7 +198,7 @@ WRONG = (
         "p08-kernel_per_gradient",
         "dv of the first head",
         (("hk * G + G):" + _OF_ONE_HEAD, "hk * G + 1):" + _OF_ONE_HEAD),),
-        "GROUP-SUM-MISSING-DV",
+        "GROUP-FIRST-HEAD-DV",
         ("plain", "groups"),
     ),
     Wrong(

@@ -507,7 +507,7 @@ MUTANTS = (
         "exp for exp2 in dq",
         ("dq",),
         ((_DQ_LSE, _DQ_LSE.replace("exp2", "exp")),),
-        "BACKWARD-EXP-BASE",
+        "DQ-EXP-WITH-LOG2E",
     ),
     _MUTANT(
         "dv of the last head",
