@@ -114,8 +114,8 @@ ROW_SUM_MISTAKES = (
         _row_sum(
             "LAST-COLUMN-COUNTED-AGAIN",
             "lanes past the end count the last column again",
-            f"your output equals a sum over tiles of {tile} columns, the last one again past the end",
-            "lanes that are clamped to the last column add 0: tl.where(col_ids < cols, product, 0.0)",
+            f"your output sums tiles of {tile} columns, the last column again past the end",
+            "lanes clamped to the last column add 0: tl.where(col_ids < cols, product, 0.0)",
             partial(_last_column_again, tile=tile),
             tile,
         )
