@@ -15,7 +15,7 @@ def _tiles_of(lo, N, W, S, BM: tl.constexpr, BN: tl.constexpr):
 
 
 @triton.jit
-def _forward(
+def _forward_tiles(
     Q, K, V, SINK, OUT, L, sq, sk, sv, ss, H, G, N, W, S, scale,
     D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
@@ -106,7 +106,7 @@ class _Attention(torch.autograd.Function):
         b, h, n, d = q.shape
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         lse = torch.empty((b, h, n), dtype=torch.float32, device=q.device)
-        _forward[(triton.cdiv(n, 64), b * h)](
+        _forward_tiles[(triton.cdiv(n, 64), b * h)](
             q, k, v, sink, out, lse, q.stride()[:3], k.stride()[:3], v.stride()[:3],
             0 if sink is None else sink.stride(0), h, h // k.shape[1], n, window, sinks, scale,
             D=d, BM=64, BN=16, num_stages=1,
