@@ -29,6 +29,8 @@ _APART = 20.0  # times the tolerance by which the mistake must differ from the t
 _APART_IF_EXACT = 3.0  # as much where the submission follows it to fp32 rounding
 _MUCH_CLOSER = 1e-5  # or this much closer to the mistake than the mistake is to the truth
 _FAR_TOO_LARGE = 1e3  # times the largest right number of a head
+_NEXT_TO_IT = 0.1  # of the distance between a mistake and the truth
+_NEXT_TO_MINUS_INF = -1e4  # with which some begin a maximum; no right number is that small
 _MOST = 0.75  # of what the mistake changes must be as the mistake has it; the rest may be right
 # Wrong cases that are wholly as the mistake has them, for each that is not. Without any exception
 # softmax_scale=0 alone took its name from a missing scale, which fits 47 cases of p03. With it the
@@ -318,16 +320,35 @@ def _share_explained(
         much_closer |= off <= _MUCH_CLOSER * _blown_up(mistaken, truth)
         # Zero is no number near by: what is not stored is zero, or next to it.
         follows = much_closer | (distance <= near) & ((mistaken != 0.0) | (got == 0.0))
-        follows = torch.where(mistaken.isinf(), got.double() == mistaken, follows)
+        follows = torch.where(mistaken.isinf(), _as_far(got.double(), mistaken), follows)
         apart = (moved > (_APART if close is expected else _APART_IF_EXACT)) & (
             moved_close > 5.0 * near
         )
         consistent &= bool((result.right[name] | follows | undetermined).all())
+        consistent &= not _plainly_right(got.double(), truth, mistaken, moved)
         changed += int(apart.sum())
         followed += int((apart & follows).sum())
     if not changed:
         return None
     return followed / changed if consistent else 0.0
+
+
+def _plainly_right(
+    got: torch.Tensor, truth: torch.Tensor, mistaken: torch.Tensor, moved: torch.Tensor
+) -> bool:
+    """Whether an output that a mistake makes wrong is right, element by element.
+
+    `moved` is error / allowed of the mistake. Where the tolerance is wide, as for sums that cancel,
+    none of it need be far apart.
+    """
+    clear = (moved > _APART_IF_EXACT) & mistaken.isfinite() & got.isfinite()
+    off = (got - truth).abs() < _NEXT_TO_IT * (mistaken - truth).abs()
+    return bool(clear.any()) and bool(off[clear].all())
+
+
+def _as_far(got: torch.Tensor, mistaken: torch.Tensor) -> torch.Tensor:
+    """Whether a number is infinite as predicted, or so far down as what stands for -inf."""
+    return (got == mistaken) | (mistaken < 0.0) & (got <= _NEXT_TO_MINUS_INF)
 
 
 def _blown_up(mistaken: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:

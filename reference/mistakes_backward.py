@@ -4,7 +4,7 @@ from functools import partial
 
 import torch
 
-from .variants import LOG2_E, differentiate, known, known_per_tile
+from .variants import LOG2_E, attend, differentiate, known, known_per_tile
 
 BACKWARD = ("p08", "p09")
 WINDOW = ("p09",)
@@ -55,6 +55,17 @@ def _dk_dv_swapped(case):
 
 def _dk_dv_one_head(which):
     return lambda case: differentiate(case, dk_heads=which, dv_heads=which)
+
+
+def _default_scale(case):
+    scales = ("score_scale_q", "score_scale_kv", "scale_q", "scale_k")
+    return differentiate(case, **dict.fromkeys(scales, case.default_scale))
+
+
+def _exp_of_log2(case, of):
+    lse = LOG2_E * attend(case)["lse"]
+    changes = {f"score_scale_{kernel}": LOG2_E * case.scale for kernel in of}
+    return differentiate(case, **changes, **{f"lse_{kernel}": lse for kernel in of})
 
 
 _GROUP = "sum dk and dv over all q heads of the group that shares the kv head"
@@ -112,20 +123,24 @@ BACKWARD_MISTAKES = (
         _dk_dv_one_head("mean"),
     ),
     known(
-        "GROUP-SUM-MISSING-DK",
+        "GROUP-SUM-INTERLEAVED",
         BACKWARD,
-        "dk comes from the last q head of each group alone",
-        "your dk equals that of the last q head of each group; dv is right",
-        _GROUP,
-        lambda case: differentiate(case, dk_heads="last"),
+        "dk and dv are summed over q heads of different groups",
+        "your dk and dv of kv head j are sums over the q heads h with h % num_kv_heads == j",
+        "the q heads of a group are neighbours: (batch, num_kv_heads, group_size, ...), sum over 2",
+        _dk_dv_one_head("interleaved"),
     ),
-    known(
-        "GROUP-SUM-MISSING-DV",
-        BACKWARD,
-        "dv comes from the last q head of each group alone",
-        "your dv equals that of the last q head of each group; dk is right",
-        _GROUP,
-        lambda case: differentiate(case, dv_heads="last"),
+    *(
+        known(
+            f"{id}-{name.upper()}",
+            BACKWARD,
+            f"{name} comes from the {which} q head of each group alone",
+            f"your {name} equals that of the {which} q head of each group; {other} is right",
+            _GROUP,
+            partial(differentiate, **{f"{name}_heads": which}),
+        )
+        for id, which in (("GROUP-SUM-MISSING", "last"), ("GROUP-FIRST-HEAD", "first"))
+        for name, other in (("dk", "dv"), ("dv", "dk"))
     ),
     known(
         "DQ-UNSCALED",
@@ -166,6 +181,29 @@ BACKWARD_MISTAKES = (
         "your dk equals the right one times log2(e); dq is right",
         _SCALE,
         lambda case: differentiate(case, scale_k=case.scale * LOG2_E),
+    ),
+    known(
+        "BACKWARD-SCALE-OPTION-IGNORED",
+        BACKWARD,
+        "the backward pass does not use the softmax_scale that was passed",
+        "your gradients are computed with the default scale 1/sqrt(head_dim); out is right",
+        "keep the scale of the forward pass in ctx, and use it wherever the default would be used",
+        _default_scale,
+    ),
+    *(
+        known(
+            f"{id}-EXP-WITH-LOG2E",
+            BACKWARD,
+            f"exp is taken of what is in units of log2, where {title}",
+            f"your {what} P = exp(scores - lse), both in units of log2",
+            "take exp2, not exp, of scores and lse that contain log2(e)",
+            partial(_exp_of_log2, of=of),
+        )
+        for id, of, title, what in (
+            ("BACKWARD", ("q", "kv"), "P is computed again", "gradients equal those of"),
+            ("DQ", ("q",), "dq is computed", "dq equals that of"),
+            ("DK-DV", ("kv",), "dk and dv are computed", "dk and dv equal those of"),
+        )
     ),
     known(
         "DV-OF-DS",

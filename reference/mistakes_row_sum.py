@@ -25,9 +25,13 @@ def _weight_by_row(x, w):
     return torch.where(inside, w[rows.clamp(max=w.shape[0] - 1)] * x.sum(1), math.nan)
 
 
+def _fitted(tile, cols):
+    """The tile of the launch that the stub gives, which fits it to short rows."""
+    return min(tile, 1 << (cols - 1).bit_length())
+
+
 def _last_columns_dropped(x, w, tile):
-    # The launch that the stub gives fits the tile to short rows.
-    tile = min(tile, 1 << (x.shape[1] - 1).bit_length())
+    tile = _fitted(tile, x.shape[1])
     columns = x.shape[1] // tile * tile
     return x[:, :columns] @ w[:columns]
 
@@ -49,6 +53,12 @@ def _half_accumulated(inputs, options, problem_id="p02", *, tile):
 def _half_multiplied(inputs, options, problem_id="p02"):
     x, w = inputs["x"], inputs["w"]
     return {"y": (x * w).double().sum(1)}
+
+
+def _last_column_again(x, w, tile):
+    """A tile that reaches past the end has its lanes there clamped to the last column."""
+    again = -x.shape[1] % _fitted(tile, x.shape[1])
+    return x @ w + again * x[:, -1] * w[-1]
 
 
 _ROW_TILES = (*TILES, 256, 512, 1024, 2048)
@@ -96,6 +106,17 @@ ROW_SUM_MISTAKES = (
             f"your output equals the sum over the first cols // {tile} * {tile} columns",
             "round the number of column tiles up, and mask the columns past the end",
             partial(_last_columns_dropped, tile=tile),
+            tile,
+        )
+        for tile in _ROW_TILES
+    ),
+    *(
+        _row_sum(
+            "LAST-COLUMN-COUNTED-AGAIN",
+            "lanes past the end count the last column again",
+            f"your output sums tiles of {tile} columns, the last column again past the end",
+            "lanes clamped to the last column add 0: tl.where(col_ids < cols, product, 0.0)",
+            partial(_last_column_again, tile=tile),
             tile,
         )
         for tile in _ROW_TILES

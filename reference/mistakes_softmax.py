@@ -33,14 +33,9 @@ def row_weights(case):
     return weights, row_max, weights.sum(-1) + torch.exp(case.sink_column() - row_max)
 
 
-def _lse_units_mixed(case):
+def _lse_in_units(case, of_max=1.0, of_log=1.0):
     _, row_max, row_sum = row_weights(case)
-    return _with_lse(case, row_max * LOG2_E + row_sum.log())
-
-
-def _lse_units_mixed_otherwise(case):
-    _, row_max, row_sum = row_weights(case)
-    return _with_lse(case, row_max + row_sum.log() * LOG2_E)
+    return _with_lse(case, of_max * row_max + of_log * row_sum.log())
 
 
 def _lse_unscaled_max(case):
@@ -52,11 +47,6 @@ def _acc_overwritten(case, tile):
     last_tile = (case.key // tile == case.last_key // tile).double()
     weights, _, row_sum = row_weights(case)
     return {"out": (weights * last_tile / row_sum[..., None]) @ case.values()}
-
-
-def _lse_log_scaled(case):
-    _, row_max, row_sum = row_weights(case)
-    return _with_lse(case, row_max + row_sum.log() / LOG2_E)
 
 
 def _last_tile_alone(case, tile):
@@ -78,6 +68,12 @@ def _raw_scores_in_exp2(case):
 
 def _scaled_in_weights(case, tile):
     return online(case, tile, weight_scale=abs(case.scale) * LOG2_E)
+
+
+def _sum_rescaled_late(case, tile):
+    result = online(case, tile, sum_late=True)
+    # Where the maximum is in the last tile the sum is 0; what a division by it gives is not known.
+    return result | {"out": result["out"].masked_fill(result["out"].isinf(), math.nan)}
 
 
 def _state_swapped(case, tile):
@@ -241,6 +237,14 @@ SOFTMAX_MISTAKES = (
         lambda case, tile: online(case, tile, rescale_sum=False),
     ),
     *known_per_tile(
+        "RESCALE-SUM-LATE",
+        ATTENTION,
+        "the running sum is rescaled after the tile was added, not before",
+        "your output equals an online softmax over tiles of {tile} keys, the newest sum rescaled",
+        "rescale the running sum first, then add the sum of the new tile's weights",
+        _sum_rescaled_late,
+    ),
+    *known_per_tile(
         "RUNNING-MAX-FORGOTTEN",
         FORWARD,
         "the running maximum stays at minus infinity",
@@ -310,7 +314,7 @@ SOFTMAX_MISTAKES = (
         "lse adds a maximum in units of log2 to a natural logarithm",
         "your lse equals maximum * log2(e) + log(sum); out is right",
         _LSE,
-        _lse_units_mixed,
+        lambda case: _lse_in_units(case, of_max=LOG2_E),
     ),
     known(
         "LSE-SUM-IN-LOG2",
@@ -318,7 +322,7 @@ SOFTMAX_MISTAKES = (
         "lse adds a natural maximum to a logarithm to base 2",
         "your lse equals maximum + log2(sum); out is right",
         _LSE,
-        _lse_units_mixed_otherwise,
+        lambda case: _lse_in_units(case, of_log=LOG2_E),
     ),
     known(
         "LSE-LOG-SCALED",
@@ -326,7 +330,7 @@ SOFTMAX_MISTAKES = (
         "lse scales a natural logarithm as if it were one to base 2",
         "your lse equals maximum + log(sum) * log(2); out is right",
         _LSE,
-        _lse_log_scaled,
+        lambda case: _lse_in_units(case, of_log=1.0 / LOG2_E),
     ),
     known(
         "LSE-WITHOUT-MAX",

@@ -211,14 +211,16 @@ def online(
     rescale_acc=True,
     rescale_late=False,
     rescale_sum=True,
+    sum_late=False,
     keep_max=True,
     weight_scale=1.0,
 ):
     """The online softmax over key tiles with a step of it changed.
 
     rescale_acc, rescale_sum: whether these are rescaled when the maximum grows; rescale_late:
-    whether the accumulator is when the tile has been added; keep_max: whether
-    the running maximum is updated; weight_scale: a factor on score - maximum inside the weights.
+    whether the accumulator is when the tile has been added, sum_late: whether the sum is; keep_max:
+    whether the running maximum is updated; weight_scale: a factor on score - maximum inside the
+    weights.
     """
     scores = case.masked()
     running_max = scores.new_full(scores.shape[:-1], -math.inf)
@@ -232,7 +234,8 @@ def online(
         safe_max = new_max.masked_fill(new_max == -math.inf, 0.0)
         alpha = torch.exp(running_max - safe_max)
         probs = torch.exp(weight_scale * (part - safe_max[..., None]))
-        running_sum = running_sum * (alpha if rescale_sum else 1.0) + probs.sum(-1)
+        running_sum = running_sum * (alpha if rescale_sum and not sum_late else 1.0)
+        running_sum = (running_sum + probs.sum(-1)) * (alpha if sum_late else 1.0)
         acc = acc * (alpha[..., None] if rescale_acc and not rescale_late else 1.0)
         acc = acc + probs @ values[..., start : start + tile, :]
         acc = acc * (alpha[..., None] if rescale_late else 1.0)
@@ -271,8 +274,8 @@ def differentiate(
     dsink_logits; lse_q, delta_q, lse_kv, delta_kv: those of one kernel alone; score_scale_q,
     score_scale_kv: softmax_scale where it recomputes P; scale_q, scale_k:
     the factor of dq and of dk; dv_of_dscores: whether dv takes dS for P; dk_heads,
-    dv_heads: "sum", "mean", "first" or "last" head of a group; sink_batches: the
-    batches that enter dsink_logits.
+    dv_heads: "sum", "mean", "first" or "last" head of a group, "interleaved" the sum over heads of
+    different groups; sink_batches: the batches that enter dsink_logits.
     """
     forward = attend(case) if forward is None else forward
     dout = case.dout if dout is None else dout
@@ -293,6 +296,8 @@ def differentiate(
         grouped = per_head.unflatten(1, (case.num_kv_heads, case.group_size))
         if how in ("sum", "mean"):
             return getattr(grouped, how)(2)
+        if how == "interleaved":
+            return per_head.unflatten(1, (case.group_size, case.num_kv_heads)).sum(1)
         return grouped[:, :, 0 if how == "first" else -1]
 
     of_q = visible_q, lse_q, delta_q, score_scale_q

@@ -26,13 +26,15 @@ CHOSEN = {
         *("no kernel", "kept by shape and dtype", "block size forgotten", "products in 16 bits"),
         *("weights forgotten", "x read past the end", "y written past the end", "mean"),
         *("2 percent off", "stride of w ignored", "columns counted in tiles"),
+        "last column counted again",
     ),
     "p03": (
         *("no kernel", "kept by shape dtype and options", "log2e forgotten", "k not advanced"),
         *("padded keys not masked", "running max forgotten", "maximum not scaled"),
         *("sum along the wrong axis", "grid rounded down", "wrong axis of the grid"),
         *("weights not cast for v", "fp32 operands cast to fp16", "lse not written"),
-        *("k not transposed", "weights not scaled"),
+        *("k not transposed", "weights not scaled", "maximum begins at zero"),
+        "sum rescaled after the tile was added",
     ),
     "p04": (
         *("zeros above 300", "mask by position in the tile", "hidden scores minus 10000"),
@@ -51,7 +53,8 @@ CHOSEN = {
         *("dk not scaled", "delta left out", "strides of dout ignored"),
         *("dp of k", "scores not scaled for dk and dv"),
         *("delta along the wrong axis", "lse of batch 0 for dq", "half of delta", "dv of q"),
-        "delta stored without its batch",
+        *("delta stored without its batch", "option ignored in the backward pass"),
+        "exp for exp2 in dq",
     ),
     "p09": ("own key hidden for dk and dv", "dsink zero", "sink logit without its weight"),
 }

@@ -26,10 +26,14 @@ _COUNTS = 1e-3  # of the largest weight beside it
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """What one axis of a tile holds: rows of an operand by number, -1 where a lane is masked."""
+    """What one axis of a tile holds: rows of an operand by number, -1 where a lane is masked.
+
+    `column` is the first column of these rows that the tile has.
+    """
 
     operand: str
     ids: np.ndarray
+    column: int = 0
 
     @property
     def of_queries(self) -> bool:
@@ -38,7 +42,7 @@ class Rows:
 
     def repeated(self, number: int) -> Rows:
         """The rows of an axis of this length: a single one may be spread along it."""
-        return Rows(self.operand, np.broadcast_to(self.ids, (number,)))
+        return Rows(self.operand, np.broadcast_to(self.ids, (number,)), self.column)
 
 
 def _reshaped(tags: tuple, before: tuple, after: Any, *_: Any) -> tuple:
@@ -175,9 +179,16 @@ def keeping_transposes(patch: Any, note: Callable[..., None]) -> Any:
     return patched
 
 
-def row_axis(ids: np.ndarray, active: np.ndarray) -> tuple[int | None, np.ndarray]:
-    """Return the axis along which a tile's rows lie, and the row of each position on it."""
-    for axis in range(ids.ndim) if ids.ndim > 1 and ids.size > 1 else ():
+def row_axis(
+    ids: np.ndarray, active: np.ndarray, columns: np.ndarray
+) -> tuple[int | None, np.ndarray]:
+    """Return the axis along which a tile's rows lie, and the row of each position on it.
+
+    All lanes of a last tile may lie in one row, which may be that of any axis. Then the column that
+    each lane is in tells: along the axis of the rows it stays the same.
+    """
+    axes = range(ids.ndim) if ids.ndim > 1 and ids.size > 1 else ()
+    for axis in sorted(axes, key=lambda axis: _varies(columns, active, axis)):
         others = tuple(other for other in range(ids.ndim) if other != axis)
         rows = ids.max(axis=others)
         along = np.expand_dims(rows, others)
@@ -186,6 +197,13 @@ def row_axis(ids: np.ndarray, active: np.ndarray) -> tuple[int | None, np.ndarra
                 continue
             return axis, rows
     return None, ids
+
+
+def _varies(columns: np.ndarray, active: np.ndarray, axis: int) -> bool:
+    """Whether active lanes along an axis lie in several columns."""
+    least = np.where(active, columns, columns.max(initial=0)).min(axis)
+    most = np.where(active, columns, 0).max(axis)
+    return bool((most > least).any())
 
 
 def padding(addresses: np.ndarray, operand: Operand | None) -> tuple | None:

@@ -19,7 +19,9 @@ class Pairs:
         self._shape = shape
         self._arrays = arrays
         self._counters = arrays["counters"]
-        self._taken: dict[int, np.ndarray] = {}  # by product, in this launch
+        # By product and first column of the tile: head_dim may be gone through in parts.
+        self._taken: dict[tuple[int, int], np.ndarray] = {}  # in this launch
+        self._first: dict[int, int] = {}  # by product: the column of the part that is counted
         self._numbers: dict[int, int] = {0: 0}  # of lines
 
     def launched(self) -> None:
@@ -31,7 +33,7 @@ class Pairs:
         shape = self._shape
         q, k = queries.ids[queries.ids >= 0], keys.ids[keys.ids >= 0]
         if q.size and k.size:
-            _count(self._arrays["visits"][kernel], q, k % shape.seqlen_k, 1)
+            add_saturating(self._arrays["visits"][kernel], np.ix_(q, k % shape.seqlen_k), 1)
             heads = np.ix_(np.unique(q // shape.seqlen_q), np.unique(k // shape.seqlen_k))
             self._arrays["k_heads"][heads] = 1
 
@@ -67,6 +69,10 @@ class Pairs:
         if transposed:
             taken, mask = taken.T, mask.T
         free, own = tags[0], tags[1]  # axes of the weights: kept, and summed over
+        if own.of_queries != values.of_queries:
+            self._counters[Counter.TURNED_LINE] = line
+            self._counters[Counter.TURNED] = OPERANDS.index(values.operand)
+            return free.ids.size, values.ids.size
         length = shape.seqlen_q if values.of_queries else shape.seqlen_k
         kept, summed = free.ids >= 0, values.ids >= 0
         both = summed & (own.ids >= 0)
@@ -80,15 +86,22 @@ class Pairs:
             self._counters[Counter.PADDING_TAKEN] += int(taken[kept][:, ~summed].sum())
             self._counters[Counter.PADDING_LINE] = line
         part, mask = taken[kept][:, summed], mask[kept][:, summed]
-        rows, columns = free.ids[kept], values.ids[summed]
+        # Lanes whose indices were clamped hold the last row again: as a row of the result it is
+        # that row once more, as one that is summed over it counts as often as it is taken.
+        rows, first = np.unique(free.ids[kept], return_index=True)
+        columns, part, mask, twice = _each_once(values.ids[summed], part[first], mask[first])
         if values.of_queries:  # the weights are transposed: keys are kept, queries summed over
-            rows, columns, part, mask = columns, rows, part.T, mask.T
+            rows, columns, part, mask, twice = columns, rows, part.T, mask.T, twice.T
         if rows.size and columns.size:
             table = self._arrays["takes"][product]
             columns_of_head = columns % shape.seqlen_k
-            self._note_twice(product, rows, columns_of_head, part, self._number(loop))
-            _count(table, rows, columns_of_head, part)
             index = np.ix_(rows, columns_of_head)
+            column = values.column
+            self._note_twice((product, column), index, part, twice, self._number(loop))
+            if self._first.setdefault(product, column) == column:
+                add_saturating(table, index, part)
+            else:
+                table[index] = np.maximum(table[index], part)
             self._arrays["masks"][product][index] |= mask
             number = self._number(getattr(weights, "mask_line", 0))
             earlier = self._arrays["masked_at"][product][index]
@@ -104,12 +117,12 @@ class Pairs:
         return size if not values.of_queries else size[::-1]
 
     def _note_twice(
-        self, product: int, rows: Any, columns: Any, part: np.ndarray, loop: int
+        self, part_of: tuple[int, int], index: Any, part: np.ndarray, twice: np.ndarray, loop: int
     ) -> None:
+        product, _ = part_of
         table = self._arrays["twice"][product]
-        taken = self._taken.setdefault(product, np.zeros(table.shape, bool))
-        index = np.ix_(rows, columns)
-        again = taken[index] & part
+        taken = self._taken.setdefault(part_of, np.zeros(table.shape, bool))
+        again = taken[index] & part | twice
         table[index] |= again
         _note_line(self._arrays["again_at"][product], index, again, loop)
         _note_line(self._arrays["taken_at"][product], index, part & ~taken[index], loop)
@@ -123,6 +136,20 @@ class Pairs:
         return self._numbers.get(line, 0)
 
 
+def _each_once(
+    ids: np.ndarray, part: np.ndarray, mask: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return the rows of a summed axis, without repetition, what is taken, masked, taken twice."""
+    unique, first, place = np.unique(ids, return_index=True, return_inverse=True)
+    if len(unique) == len(ids):
+        return unique, part[:, first], mask[:, first], np.zeros_like(part)
+    times = np.zeros((len(part), len(unique)), np.int64)
+    most = np.zeros(times.shape, np.uint8)
+    np.add.at(times, (slice(None), place), part)
+    np.maximum.at(most, (slice(None), place), mask)
+    return unique, times > 0, most, times > 1
+
+
 def add_saturating(table: np.ndarray, index: Any, part: Any) -> None:
     """Add `part` to the counts at `index`; they stay at the largest rather than begin anew."""
     table[index] = np.minimum(table[index].astype(np.uint16) + part, _MOST)
@@ -131,8 +158,3 @@ def add_saturating(table: np.ndarray, index: Any, part: Any) -> None:
 def _note_line(table: np.ndarray, index: Any, where: np.ndarray, number: int) -> None:
     if where.any():
         table[index] = np.where(where, np.uint8(number), table[index])
-
-
-def _count(table: np.ndarray, rows: np.ndarray, columns: np.ndarray, part: Any) -> None:
-    """Add `part` to the pairs of rows and columns."""
-    add_saturating(table, np.ix_(rows, columns), part)

@@ -47,8 +47,9 @@ class Placement:
         self._apart = arrays["apart"]
         self._misplaced = arrays["misplaced"]
         self._stored_products = arrays["stored_products"]
+        self._columns = arrays["columns"]
         # By the address where a tensor starts:
-        self._products: dict[int, tuple[int, int] | None] = {}  # which product, and its line
+        self._products: dict[int, tuple[int, int, int] | None] = {}  # product, line, first column
         self._astray: dict[int, _Astray] = {}
 
     def tags_of_made(
@@ -66,15 +67,16 @@ class Placement:
         if not tensor.is_floating_point() or not addresses.ndim:
             return None
         if tuple(tensor.shape) == size_of_q:
-            name, ids = "out", Operand.of("out", tensor).rows(addresses)
+            name, (ids, columns) = "out", Operand.of("out", tensor).locate(addresses)
         elif self._has_a_number_for_each_query(tensor):
             name, ids = STATISTIC, addresses.astype(np.int64) - start
             ids //= tensor.element_size()
             ids[ids >= tensor.numel()] = -1
+            columns = np.zeros_like(ids)
         else:
             return None
         ids = np.where(active, ids, -1)
-        axis, rows = (0, ids) if ids.ndim == 1 else row_axis(ids, active)
+        axis, rows = (0, ids) if ids.ndim == 1 else row_axis(ids, active, columns)
         if axis is None:
             return None
         return tuple(Rows(name, rows) if i == axis else None for i in range(ids.ndim))
@@ -105,6 +107,11 @@ class Placement:
                 )
                 return
 
+    def multiplied(self, one: int, other: int, line: int) -> None:
+        """Note a dot over head_dim of tiles that begin at these columns."""
+        if one != other and not self._columns[0].any():
+            self._columns[0] = line, one, other
+
     def store(self, start: int, tensor: Any, value: Any, places: Any, line: int) -> None:
         """Note which rows of `tensor` a tile of results is stored to.
 
@@ -118,6 +125,10 @@ class Placement:
         product = getattr(value, "product", None)
         if tensor.dim() == 4 and self._products.setdefault(start, product) != product:
             self._products[start] = None
+        if tensor.dim() == 4 and product is not None and not self._columns[1].any():
+            column = int(Operand.of("out", tensor).locate(places[0])[1][places[1]].min())
+            if column != product[2]:
+                self._columns[1] = line, product[2], column
         tags = getattr(value, "tags", None)
         if start in self._astray or tags is None or tensor.dim() not in (3, 4):
             return

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from grader.running.trace import PRODUCTS, Counter
+from grader.running.trace import SCORES, Counter
 
 
 class Sums:
@@ -15,8 +15,10 @@ class Sums:
 
     def __init__(self, arrays: dict[str, np.ndarray]) -> None:
         self._discarded = arrays["discarded"]
+        self._left_out = arrays["left_out"]
         self._counters = arrays["counters"]
-        self._results: dict[tuple[int, int], list[Any]] = {}  # of one program, by product and line
+        # Of one program, by product, line and the loop around it.
+        self._results: dict[tuple[int, int, int], list[Any]] = {}
 
     def used(self, values: Iterable[Any]) -> None:
         """Note that an operation takes these handles up."""
@@ -24,18 +26,29 @@ class Sums:
             if hasattr(value, "unused"):
                 value.unused = False
 
-    def multiplied(self, result: Any, product: int, line: int) -> None:
+    def multiplied(self, result: Any, product: int, line: int, loop: int) -> None:
         """Note a product that belongs in a sum."""
-        if product < len(PRODUCTS):
+        if product <= SCORES:
             result.unused = True
-            self._results.setdefault((product, line), []).append(result)
+            self._results.setdefault((product, line, loop), []).append(result)
 
     def program_ends(self) -> None:
-        """Look for products of the program that were taken up by nothing."""
-        for (product, line), results in self._results.items():
-            if any(result.unused for result in results) and not self._discarded[product]:
-                self._discarded[product] = line
+        """Look for products of the program that were taken up by nothing.
+
+        Those of a loop's earlier rounds are replaced by the later ones; that of the last round has
+        them all, and nothing is done with it.
+        """
+        for (product, line, _), (*earlier, last) in self._results.items():
+            table = self._discarded if any(r.unused for r in earlier) else self._left_out
+            if (last.unused or table is self._discarded) and not table[product]:
+                table[product] = line
         self._results.clear()
+
+    def summed(self, reduction: Any, handle: Any, line: int) -> None:
+        """Note a sum over an axis of elements of x, or of their products, that has 16 bits."""
+        name = getattr(reduction.combine_fn, "__name__", "")
+        if name == "_sum_combine" and handle.dtype.scalar.primitive_bitwidth == 16:
+            self._counters[Counter.HALF_SUM_LINE] = line
 
     def added(self, result: Any, operation: Any, line: int) -> None:
         """Note an addition of elements of x, or of their products, that is rounded to 16 bits."""

@@ -59,6 +59,8 @@ class Counter(enum.IntEnum):
     HEADS_APART_LINE = 25  # a product of weights of one head with rows of another
     HEADS_APART = 26  # rows of which, in the order of `OPERANDS`
     UNSEEN_PROGRAMS = 27  # in no launch that was seen
+    TURNED_LINE = 28  # a product that sums over keys on one side and over queries on the other
+    TURNED = 29  # with rows of which, in the order of `OPERANDS`
 
     @property
     def is_line(self) -> bool:
@@ -75,6 +77,8 @@ ACCESS = (
 MASK_ROWS = ("", "queries", "keys")  # what the rows of a masked tile are, "" where not seen
 # Rows that met though they are not the same: of what, and their numbers from 1; 0 is none.
 APART = ("line", "one", "other", "row", "other_row", "kv_plane", "weights")
+# Where tiles met that begin at different columns: a dot over head_dim, a product that was stored.
+COLUMNS = ("line", "one", "other")
 MISPLACED = ("line", "row", "place")  # a row of q or k, and the row of an output made of it
 # Two programs of one launch that stored to one element, and the rows that both did, from 1.
 OVERWRITTEN = ("line", "x", "y", "z", "other_x", "other_y", "other_z", "first", "last")
@@ -167,7 +171,9 @@ class TraceShape:
             "v_heads": (np.uint8, heads),
             "mask_lines": (np.int64, (KERNELS,)),
             "mask_rows": (np.int64, (KERNELS,)),
-            "discarded": (np.int64, (len(PRODUCTS),)),
+            "discarded": (np.int64, (SCORES + 1,)),
+            "left_out": (np.int64, (SCORES + 1,)),
+            "columns": (np.int64, (2, len(COLUMNS))),
             "stores": (np.uint8, (self.queries,)),
             "visits": (np.uint8, (KERNELS, *pairs)),
             "takes": (np.uint8, (len(PRODUCTS), *pairs)),
@@ -218,9 +224,12 @@ class Trace:
     of the loop in which a pair was taken, the first time and after it; of a pair that masks of
     several lines met, `masked_at` is SEVERAL_LINES. `mask_rows` is, per kernel, an index in
     `MASK_ROWS`.
-    `discarded` is, per product, a line whose results nothing took up, 0 if none; `stored_products`
-    the product, from 1, that was stored where this one belongs, and its line; `overwritten`, per
-    gradient, the first two programs that stored different numbers to one element.
+    `discarded` is, per product and for scores, a line of whose results nothing took up those of
+    earlier rounds, 0 if none; `left_out` one of which nothing took up that of the last round alone;
+    `columns` is the first dot of tiles that begin at different columns of head_dim, and the first
+    store of a product to other columns than its own; `stored_products` the product, from 1, that
+    was stored where this one belongs, and its line; `overwritten`, per gradient, the first two
+    programs that stored different numbers to one element.
     """
 
     shape: TraceShape
@@ -237,9 +246,10 @@ class Trace:
             arrays[name] = table[table.any(axis=1) & whole.all(axis=1)]
         most = np.array([shape.lines if c.is_line else _MOST for c in Counter])
         limits = {"counters": most, "apart": shape.apart_limits, "misplaced": shape.rows_limits}
+        limits["columns"] = np.array([shape.lines, _MOST, _MOST])
         limits["overwritten"] = shape.overwritten_limits
         limits["stored_products"] = np.array([len(PRODUCTS), shape.lines])
-        limits |= dict.fromkeys(("lines", "mask_lines", "discarded"), shape.lines)
+        limits |= dict.fromkeys(("lines", "mask_lines", "discarded", "left_out"), shape.lines)
         limits["mask_rows"] = len(MASK_ROWS) - 1
         for name, largest in limits.items():
             numbers = arrays[name]

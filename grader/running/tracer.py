@@ -260,6 +260,8 @@ class Tracer:
     def _note_reduction(self, reduction: Any, tiles: Any) -> None:
         handle = tiles[0].handle
         self._sums.used([handle])
+        if self._inputs[0].name == "x" and getattr(handle, "tags", None) is not None:
+            self._sums.summed(reduction, handle, self._lines.running())
         reduced = is_of_pairs(handle) and reduction.axis is not None
         if reduced and handle.tags[reduction.axis].of_queries:
             self._counters[Counter.OVER_QUERIES_LINE] = self._lines.running()
@@ -317,10 +319,10 @@ class Tracer:
         if operand.name == "x":
             there = active & (ids >= 0)
             add_saturating(self._arrays["visits"][self._kernel], (rows[there], columns[there]), 1)
-        axis, ids_of_axis = row_axis(ids, active)
+        axis, ids_of_axis = row_axis(ids, active, columns)
         misaligned = axis is None and ids.ndim > 0 and ids.size > 1
         if axis is not None:
-            held = Rows(operand.name, ids_of_axis)
+            held = Rows(operand.name, ids_of_axis, int(columns[active].min()))
             result.tags = tuple(held if i == axis else None for i in range(ids.ndim))
             result.loaded = True
         where = (self._lines.running(), self._kernel)
@@ -410,8 +412,11 @@ class Tracer:
         tags_a, tags_b = (getattr(x, "tags", None) or (None, None) for x in (a, b))
         result.tags = (tags_a[0], tags_b[1])
         product = self._note_dot(a, b, tags_a, tags_b, (m, n, k))
-        self._sums.multiplied(result, product, self._lines.running())
-        made = (product, self._lines.running()) if product < len(trace.PRODUCTS) else None
+        self._sums.multiplied(result, product, self._lines.running(), self._lines.loop())
+        made = None
+        if product < len(trace.PRODUCTS):
+            values = tags_b[0] if tags_b[0] is not None and tags_a[0] is not None else tags_a[1]
+            made = product, self._lines.running(), values.column
         result.product = made or getattr(d, "product", None)
         self._nans.look(result, [a, b, d], "dot", self._lines.running)
 
@@ -424,6 +429,7 @@ class Tracer:
             if queries.of_queries and not keys.of_queries:
                 product, tile = trace.SCORES, (queries.ids.size, keys.ids.size)
                 pair = (queries.operand, keys.operand)
+                self._placement.multiplied(queries.column, keys.column, self._lines.running())
                 if pair == ("q", "k"):
                     self._pairs.visit(self._kernel, queries, keys)
                 elif pair in trace.MIXED:

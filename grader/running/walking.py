@@ -44,6 +44,8 @@ class Walking:
             noted["across"] = int(deltas[rows]) // itemsize
             noted["along"] = int(deltas[1 - rows]) // itemsize
             noted["size"] = addresses.shape[rows]
+            if operand.name == "w":  # the other axis is none of its own
+                noted["along"] = noted["column_stride"]
         elif operand.name == "w" and lanes.size > 1:
             noted["across"] = int(np.diff(lanes.ravel()[:2])[0]) // itemsize
             noted["along"], noted["size"] = noted["column_stride"], lanes.size

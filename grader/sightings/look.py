@@ -53,11 +53,14 @@ def _before(case: Case, trace: Trace, result: Result) -> Iterator[Sighting | Non
     yield pointers.strides(case, trace)
     yield placement.misplaced(case, trace, result)
     yield placement.overwritten(case, trace, result)
+    yield sums.turned(case, trace)
     yield placement.apart(case, trace)
     yield pointers.heads(case, trace, result)
     yield pointers.astray(case, trace)
     yield pointers.heads_apart(case, trace)
     yield pairs.nothing_visited(case, trace)
+    yield sums.columns_apart(trace)
+    yield sums.scores_left_out(trace)
 
 
 _RULES: tuple[Callable[[Case, Walk], Sighting | None], ...] = (
@@ -70,4 +73,5 @@ _RULES: tuple[Callable[[Case, Walk], Sighting | None], ...] = (
     pairs.wrong_pairs,
     pairs.masked_but_shown,
     sums.discarded,
+    sums.left_out,
 )

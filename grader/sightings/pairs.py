@@ -130,6 +130,16 @@ def twice(case: Case, walk: Walk) -> Sighting | None:
         return None
     _, _, query, key = walk.example(walk.twice)
     what = _folded(walk, query, key)
+    past_the_end = not walk.over_queries and case.seqlen_k % walk.tile[1] > 0
+    help = (
+        "two loops, or two rounds of one, visit the same tile: where does each begin, with its"
+        " pointers, and end?"
+    )
+    if past_the_end and not walk.twice[..., :-1].any():
+        help = (
+            "lanes past the end that are clamped to the last key are to have weight 0:"
+            " tl.where(keys < seqlen_k, p, 0.0)"
+        )
     first = walk.line_of(walk.taken_at, walk.twice)
     again = walk.line_of(walk.again_at, walk.twice) or walk.loop_line
     loops = f"; first in the loop of line {first}" if first not in (0, again) else ""
@@ -139,8 +149,7 @@ def twice(case: Case, walk: Walk) -> Sighting | None:
         "FOLDED-IN-TWICE",
         f"{what} twice",
         f"seen: {_row(walk, walk.twice, 'took')} twice{loops}; {rows} {noun[rows != 1]} in all",
-        "two loops, or two rounds of one, visit the same tile: where does each begin, with its"
-        " pointers, and end?",
+        help,
         again,
     )
 

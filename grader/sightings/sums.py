@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from grader.cases import Case
 from grader.checks.walk import Walk
-from grader.running.trace import MIXED, PRODUCTS, Counter, Trace
+from grader.running.trace import COLUMNS, MIXED, OPERANDS, PRODUCTS, SCORES, Counter, Trace
 from grader.sightings.sighting import Result, Sighting
 
 _FACTORS = dict(zip(PRODUCTS, ("v", "dout", "q", "k"), strict=True))
@@ -21,6 +21,75 @@ def discarded(case: Case, walk: Walk) -> Sighting | None:
         "add to the accumulator instead of replacing it: tl.dot(a, b, accumulator)",
         line,
         located=True,
+    )
+
+
+def scores_left_out(trace: Trace) -> Sighting | None:
+    line = max(int(trace.arrays[name][SCORES]) for name in ("discarded", "left_out"))
+    if not line:
+        return None
+    return Sighting(
+        "PRODUCT-LEFT-OUT",
+        "a product over head_dim is computed and not used",
+        "seen: nothing takes up what this line computes",
+        "where scores are the sum of several products, add them up: tl.dot(q, k, scores)",
+        line,
+        located=True,
+    )
+
+
+def columns_apart(trace: Trace) -> Sighting | None:
+    """Parts of head_dim that do not belong together."""
+    for row, text in zip(trace.arrays["columns"].tolist(), _COLUMNS_APART, strict=True):
+        seen = dict(zip(COLUMNS, row, strict=True))
+        if seen["line"]:
+            return Sighting(
+                "COLUMNS-APART",
+                "some columns of head_dim meet others",
+                "seen: " + text.format(**seen),
+                "a part of head_dim of q goes with the same part of k, and one of v with that of"
+                " out",
+                seen["line"],
+                located=True,
+            )
+    return None
+
+
+_COLUMNS_APART = (
+    "this tl.dot multiplies the columns from {one} on of one tile with those from {other} on of"
+    " the other",
+    "what is made of the columns from {one} on is stored to the columns from {other} on",
+)
+
+
+def turned(case: Case, trace: Trace) -> Sighting | None:
+    line, number = trace.count(Counter.TURNED_LINE), trace.count(Counter.TURNED)
+    if not line or not 0 <= number < len(OPERANDS):
+        return None
+    values = OPERANDS[number]
+    rows, axis = ("keys", "queries") if values in ("k", "v") else ("queries", "keys")
+    return Sighting(
+        "WEIGHTS-NOT-TRANSPOSED",
+        f"the weights that are multiplied with {values} are not the right way round",
+        f"seen: this tl.dot sums over {axis} in the weights, and over rows of {values}, which are"
+        f" {rows}",
+        "out = P v and dQ = dS k sum over keys; dV = P^T dout and dK = dS^T q over queries:"
+        " tl.trans",
+        line,
+        located=True,
+    )
+
+
+def left_out(case: Case, walk: Walk) -> Sighting | None:
+    line = int(walk.trace.arrays["left_out"][PRODUCTS.index(walk.product)])
+    if not line:
+        return None
+    return Sighting(
+        "PRODUCT-LEFT-OUT",
+        f"what a loop adds up for {walk.product} does not reach the output",
+        "seen: nothing takes up what this line has computed when the loop is over",
+        "where there are several accumulators, each has its part in the result",
+        line,
     )
 
 

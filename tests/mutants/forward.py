@@ -256,6 +256,13 @@ def wrong_fold(problem: str) -> tuple[Mutant, ...]:
             step=fold,
         ),
         mutant(
+            name="sum rescaled after the tile was added",
+            edits=(
+                (SUM, SUM.replace("running_sum * rescale +", "(running_sum +") + ") * rescale"),
+            ),
+            expected_id="RESCALE-SUM-LATE",
+        ),
+        mutant(
             name="acc overwritten",
             edits=((ACC, ACC.replace("acc * rescale[:, None], ", "")),),
             expected_id="ACC-OVERWRITTEN",

@@ -169,6 +169,16 @@ MUTANTS = (
         "WEIGHTS-BY-ROW",
     ),
     _MUTANT(
+        "last column counted again",
+        ("ragged_cols",),
+        (
+            (_X_PTRS, _X_PTRS.replace("col_ids", "tl.minimum(col_ids, cols - 1)")),
+            (_W_PTRS, _W_PTRS.replace("col_ids", "tl.minimum(col_ids, cols - 1)")),
+            ("col_mask = col_ids < cols", "col_mask = col_ids >= 0"),
+        ),
+        "LAST-COLUMN-COUNTED-AGAIN",
+    ),
+    _MUTANT(
         "only the last tile",
         ("plain",),
         ((_ADD, _ADD.replace("+=", "=")), *_NARROW),

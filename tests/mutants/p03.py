@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from tests.mutants.common import READ_OUTSIDE, Mutant
+from tests.mutants.common import NAN, READ_OUTSIDE, Mutant
 from tests.mutants.forward import ALLOCATE, NEW_MAX, PRODUCTS, everywhere
 
 _MUTANT = partial(Mutant, "p03")
@@ -76,6 +76,18 @@ MUTANTS = (
         "maximum not scaled",
         ("plain",),
         ((NEW_MAX, NEW_MAX.replace(" * scale_log2", "")),),
+    ),
+    _MUTANT(
+        "maximum begins at zero",
+        ("large_logits",),
+        (
+            (
+                'running_max = tl.full((BLOCK_M,), float("-inf"), tl.float32)',
+                "running_max = tl.zeros((BLOCK_M,), tl.float32)",
+            ),
+        ),
+        caught_as=NAN,
+        keeps=0.6,
     ),
     # -- lengths ----------------------------------------------------------------------------------
     _MUTANT(

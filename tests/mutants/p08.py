@@ -497,6 +497,19 @@ MUTANTS = (
         keeps=0.6,
     ),
     _MUTANT(
+        "option ignored in the backward pass",
+        ("scale",),
+        (("ctx.softmax_scale)", "default_scale(None, q.shape[3]))", 2),),
+        "BACKWARD-SCALE-OPTION-IGNORED",
+        keeps=0.6,
+    ),
+    _MUTANT(
+        "exp for exp2 in dq",
+        ("dq",),
+        ((_DQ_LSE, _DQ_LSE.replace("exp2", "exp")),),
+        "DQ-EXP-WITH-LOG2E",
+    ),
+    _MUTANT(
         "dv of the last head",
         ("groups",),
         ((_HEAD_DELTA, _NEW_DV),),
