@@ -72,6 +72,24 @@ def test_given_breaks_no_rule():
         assert violations(problem, ast.parse(text)) == ()
 
 
+@pytest.mark.parametrize(
+    ("line", "rules"),
+    [
+        ("raise NotImplementedError", []),
+        ("raise NotImplementedError()", []),
+        ("raise NotImplementedError('step 2')", []),
+        ("raise ValueError('no such tile')", []),
+        ("raise ValueError(x)", ["torch-computes"]),
+        ("raise x", ["torch-computes"]),
+        ("raise OTHER('text')", ["torch-computes"]),
+    ],
+)
+def test_what_a_kernel_may_raise(line, rules):
+    """An exception with a value in it would bring the value out."""
+    text = f"{HEAD}\n@triton.jit\ndef kernel(x):\n    {line}\n"
+    assert broken(text, "p02")[:1] == rules
+
+
 @pytest.mark.parametrize("id", PROBLEMS)
 def test_honest_mistakes_break_no_rule(id):
     """All in one file, which has each function as often as there are versions of it."""

@@ -121,7 +121,8 @@ ANSWERS = {
     ),
     "an exception in a kernel": p02("w_ptr + col_ids *", "w_ptr + columns *"),
     "an endless loop": in_entry("    while rows: pass\n"),
-    "no kernel": in_entry(
+    "no kernel": in_entry("    return x.new_zeros(x.shape[0])\n"),
+    "sums by PyTorch": in_entry(
         "    products = (x.float() * w.float()).unbind(1)\n    return sum(products).to(x.dtype)\n"
     ),
     "against the source policy": {

@@ -58,7 +58,7 @@ def unknown(node: ast.AST, *, is_module: bool) -> str:
 
     `is_module` tells of an attribute, or of a call of one, that it is a module's.
     """
-    if _is_of_stub(node):
+    if _is_plain_raise(node):
         return ""
     if type(node) in _UNKNOWN:
         return _UNKNOWN[type(node)]
@@ -76,10 +76,14 @@ def unknown(node: ast.AST, *, is_module: bool) -> str:
     return ""
 
 
-def _is_of_stub(node: ast.AST) -> bool:
-    """Whether a node is of `raise NotImplementedError("...")`, which tells nothing."""
+def _is_plain_raise(node: ast.AST) -> bool:
+    """Whether a node is of `raise NotImplementedError("...")` or the like, which tells nothing."""
     made = node.exc if isinstance(node, ast.Raise) else node
-    if not isinstance(made, ast.Call) or not isinstance(made.func, ast.Name):
+    if isinstance(made, ast.Call):
+        if made.keywords or not all(isinstance(a, ast.Constant) for a in made.args):
+            return False
+        made = made.func
+    elif not isinstance(node, ast.Raise):
         return False
-    constant = all(isinstance(a, ast.Constant) for a in made.args)
-    return made.func.id == "NotImplementedError" and constant and not made.keywords
+    kind = getattr(builtins, made.id, None) if isinstance(made, ast.Name) else None
+    return isinstance(kind, type) and issubclass(kind, BaseException)
