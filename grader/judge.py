@@ -114,7 +114,16 @@ class CaseRun:
         if not differences:
             earlier, self._earlier = self._earlier, expected
             return self._computed_elsewhere(judged, answer.idle, expected, earlier)
-        return self._wrong(differences, evidence, seen, second_call=call > 0)
+        kept = call > 0 and self._is_right_in_a_new_worker(answer)
+        return self._wrong(differences, evidence, seen, kept=kept)
+
+    def _is_right_in_a_new_worker(self, answer: Answer) -> bool:
+        """Whether a call that was wrong is right where no call was made before it."""
+        self.session.close()
+        evidence = self.session.call(self.case, answer.inputs, answer.names)
+        if answer.expected is None or outcome.of_call(evidence, self.problem.signature) is not None:
+            return False
+        return not find_differences(evidence.outputs, answer.expected)
 
     def _computed_elsewhere(
         self,
@@ -195,11 +204,11 @@ class CaseRun:
         evidence: CallEvidence,
         seen: Seen,
         *,
-        second_call: bool,
+        kept: bool,
     ) -> Finding:
         """Tell wrong numbers apart: never written, NaN from other memory, or computed as NaN.
 
-        And kept from the call before, or plainly wrong.
+        And `kept` from the call before, or plainly wrong.
         """
         shown = differences[0]
         got, unwritten = evidence.outputs[shown.name], evidence.unwritten[shown.name]
@@ -221,7 +230,7 @@ class CaseRun:
             headline = f"{shown.name} was computed as NaN"
             extent = f"{_places(got.isnan())} are NaN; {extent}"
             help = "NaN comes from -inf - (-inf), 0 * inf, 0 / 0 or inf / inf"
-        elif second_call:
+        elif kept:
             headline = f"{shown.name} is wrong in a second call with other values of the same shape"
             help = "a result may depend on nothing that an earlier call left behind"
         else:
@@ -333,12 +342,22 @@ class CaseRun:
             failure.headline,
             line=failure.line,
             extent=failure.extent,
-            help=failure.help,
+            help=failure.help or self._of_given_code(failure),
             elsewhere=failure.elsewhere,
             looping=failure.looping,
             output=evidence.output,
             not_run=evidence.result is None,
         )
+
+    def _of_given_code(self, failure: outcome.Outcome) -> str | None:
+        """Say of an error outside of all steps that what a step computed may have led to it."""
+        source = self.session.source
+        line = failure.line if failure.verdict is Verdict.ERROR else 0
+        if not 0 < line <= source.num_lines or not source.has_steps:
+            return None
+        if source.step_at(line) is not None:
+            return None
+        return "this line is in no step: if it is as given, look at what your steps hand to it"
 
     def _step(self, line: int, *, elsewhere: bool, looping: bool) -> int | None:
         """Return the step of a line, if the mistake lies there; a bridge is a step of its own.

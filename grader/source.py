@@ -68,6 +68,11 @@ class Source:
     def _text(self) -> str:
         return self.data.decode("utf-8-sig", "replace")
 
+    @property
+    def has_steps(self) -> bool:
+        """Whether steps of this release are marked."""
+        return not self.other_release and bool(step_regions(self._text))
+
     def step_at(self, line: int) -> int | None:
         """Return the step whose markers enclose `line`, None where none does."""
         return self._step_of(range(line, line + 1))

@@ -11,6 +11,7 @@ import re
 
 from grader.checks.translations import EMPTY, RECURSION_HELP, translation
 from grader.model import Verdict
+from grader.running.access import BY_BLOCK, MASKED
 from grader.running.evidence import CallEvidence
 from grader.running.protocol import Ended, Reply, Status
 
@@ -27,10 +28,15 @@ _BOUNDS_HELP = (
     "positions past the end need a mask; where none is past the end, look at where the pointer"
     " starts and how far it moves"
 )
+_BLOCK_HELP = (
+    "boundary_check names each dimension in which a tile may reach past the end; then look at the"
+    " shape and the strides of the block pointer, where it starts and how far it moves"
+)
 _MASKED_HELP = (
     "the mask lets these positions through: compare it with the tensor's length; then look at where"
     " the pointer starts, by the tensor's own strides, and how far it moves"
 )
+_OF_ACCESS = {MASKED: _MASKED_HELP, BY_BLOCK: _BLOCK_HELP}
 _BEFORE_HELP = "is a first row or key negative, or does the pointer start before its tensor?"
 _STATUS_HELP = {
     Status.OUT_OF_BOUNDS: _BOUNDS_HELP,
@@ -106,9 +112,9 @@ def _of_reply(reply: Reply, signature: str) -> Outcome:
         help = _OPERATOR_HELP.get(reply.error_type)
     elsewhere = re.search(EMPTY, named) is not None
     if reply.status == Status.OUT_OF_BOUNDS:
-        masked, before = extent.endswith("under a mask"), "before the start" in headline
-        help = _BEFORE_HELP if before else _MASKED_HELP if masked else help
-        elsewhere = masked or before
+        _, _, how = extent.rpartition(", ")
+        help = _BEFORE_HELP if "before the start" in headline else _OF_ACCESS.get(how, help)
+        elsewhere = True  # masks and pointers are made before they are used
     if reply.status in (Status.EXCEPTION, Status.COMPILE_FAILED):
         help = translation(named)
     verdict = _STATUS_VERDICT.get(reply.status, Verdict.ERROR)

@@ -21,6 +21,7 @@ MAXIMUM_NAMES = {"running_max", "row_max", "rowmax", "m", "m_i", "mi", "m_run", 
 SUM_NAMES = {"running_sum", "row_sum", "rowsum", "l", "l_i", "li", "l_run", "total", "denominator"}
 ACCUMULATOR_NAMES = {"acc", "o", "o_i", "acc_o", "accumulator"}
 _LEAST_ROWS = 4  # from which on a common factor of a maximum is no chance
+_SCALED = (1.0 / math.log(2.0), 1.0)  # units of a maximum of scaled scores
 _LIKELY = 0.03  # how far from a unit a maximum in it may be: the units are further apart
 
 
@@ -89,6 +90,14 @@ class _Finder:
                 if good > best.good:
                     roles = dataclasses.replace(roles, sum=total, accumulator=acc)
                     best = _Found(roles, reference, divided, good)
+        if best.roles.sum is None and (other := self._in_another_unit(best.roles, vectors)):
+            roles, maximum = other, other.maximum
+            best = _Found(roles, None, divided=False, good=0)
+        elif best.roles.sum is None and roles.factor is None and roles.unit not in (None, *_SCALED):
+            # Scores that nobody scaled are in this unit too, and then it is a wrong one.
+            maximum = dataclasses.replace(maximum, comparable=False)
+            roles = dataclasses.replace(roles, maximum=maximum)
+            best = dataclasses.replace(best, roles=dataclasses.replace(best.roles, maximum=maximum))
         reference = best.reference
         if reference is None and maximum is not None and roles.unit is not None:
             # By a maximum in no unit nothing is to be measured: by the true one, then.
@@ -102,6 +111,24 @@ class _Finder:
             )
         good = best.good + (maximum.right_rounds(self.where) if maximum is not None else 0)
         return _Found(known, reference, best.divided, good)
+
+    def _in_another_unit(self, roles: Roles, vectors: Sequence[Variable]) -> Roles | None:
+        """Return the roles where the kernel subtracts its maximum in a unit that it is not in.
+
+        Weights that underflow for that reason tell as much as those that are left.
+        """
+        unit, first, maximum = roles.unit, self.where[0], roles.maximum
+        if unit is None or maximum is None or roles.factor is not None:
+            return None
+        values = maximum.variable.values.astype(np.float64)
+        for other in self.measure.units():
+            relative = tuple(values / other)
+            sums = (self.measure.sum(v, relative) for v in vectors if v.carried)
+            if other != unit and any(role.fits_but_for_underflow(first) for role in sums):
+                role = self.measure.maximum(maximum.variable, other)
+                role = dataclasses.replace(role, known=Known.FACTOR)
+                return Roles(role, unit=other, factor=unit / other)
+        return None
 
     def _best(self, roles: Iterable[Role]) -> Role | None:
         """Return the role that agrees longest, a carried one first.

@@ -39,7 +39,8 @@ def _queries(record: TraceRecord) -> str:
     if program is None:
         return "no program"
     batch = f", batch entry {program.batch}" if program.batch else ""
-    return f"queries {program.queries} of head {program.head}{batch}"
+    one = program.queries.isdecimal()
+    return f"{'query' if one else 'queries'} {program.queries} of head {program.head}{batch}"
 
 
 def _came_to(record: TraceRecord) -> str:
@@ -61,7 +62,12 @@ def _came_to(record: TraceRecord) -> str:
     known = [s.name for s in here.shown if s.agrees and s.name not in part.names]
     wrong = _listed(part.names, "goes wrong", "go wrong")
     right = f"; {_listed(known, 'stays right', 'stay right')}" if known else ""
-    return f"{begins}: {wrong}{right}"
+    above = [
+        f"; {s.name} is larger than the largest score of the visible keys"
+        for s in here.shown
+        if s.role == "maximum" and s.agrees is False and s.name not in part.names
+    ]
+    return f"{begins}: {wrong}{right}{''.join(above[:1])}"
 
 
 def _listed(names: Sequence[str], one: str, several: str) -> str:

@@ -24,6 +24,13 @@ from grader.running.lines import running_line
 
 _NUMBER_SHIFT = 48  # user space ends below 2**47
 _READ, _ATOMIC = "read", "atomic update"
+MASKED, BY_BLOCK = "under a mask", "by a block pointer"
+_WITHOUT_MASK = {
+    "create_load": "",
+    "create_store": "",
+    "create_tensor_pointer_load": BY_BLOCK,
+    "create_tensor_pointer_store": BY_BLOCK,
+}
 
 
 class OutOfBounds(Exception):
@@ -117,6 +124,7 @@ class AccessMonitor:
     def __init__(self) -> None:
         self.violation: str | None = None
         self.updated: set[int] = set()
+        self._how = MASKED  # what keeps the lanes of the access under way inside
         self._read: set[int] = set()  # numbers of arguments that this launch has read from
         self._starts: list[int] = []
         self._extents: list[tuple[int, int, str]] = []
@@ -169,12 +177,26 @@ class AccessMonitor:
             self._register(named)
             return launch(this, *args, **kwargs)
 
+        # Without a mask the interpreter makes one of ones.
+        for name, how in _WITHOUT_MASK.items():
+            if hasattr(builder, name):  # Triton 3.9 has no block pointers
+                setattr(builder, name, self._told(getattr(builder, name), how))
         builder.create_masked_load = create_masked_load
         builder.create_masked_store = create_masked_store
         builder.create_atomic_rmw = create_atomic_rmw
         builder.create_atomic_cas = create_atomic_cas
         executor.__call__ = call
         interpreter._implicit_cvt = implicit_cvt
+
+    def _told(self, access: Any, how: str) -> Any:
+        def told(this: Any, *args: Any, **options: Any) -> Any:
+            self._how = how
+            try:
+                return access(this, *args, **options)
+            finally:
+                self._how = MASKED
+
+        return told
 
     def _register(self, named: dict[str, Any]) -> None:
         extents = []
@@ -246,8 +268,8 @@ class AccessMonitor:
         if not outside:
             return  # lanes in several tensors, each inside its own
         place, far = self._describe(*outside[0], itemsize)
-        masked = ", under a mask" if mask is not None else ""
-        self.violation = f"{what} outside {place}; {_count(len(outside))}{far}{masked}"
+        how = f", {self._how}" if mask is not None and self._how else ""
+        self.violation = f"{what} outside {place}; {_count(len(outside))}{far}{how}"
         raise OutOfBounds(self.violation)
 
     def _inside(self, low: int, high: int) -> bool:

@@ -37,11 +37,12 @@ def look(problem_id: str, case: Case, trace: Trace, result: Result) -> Sighting 
         found = rule(case, trace)
         if found is not None:
             return found
-    if result.nan:
-        return numbers.nan(trace)
+    over_queries = sums.over_queries(trace) if "out" in result.wrong else None
+    if result.nan:  # the maximum of a key may be -inf, and it is no row's
+        return over_queries or numbers.nan(trace)
     if result.close:
         return numbers.narrow(case, trace)
-    return sums.over_queries(trace) if "out" in result.wrong else None
+    return over_queries
 
 
 _OF_ROW_SUMS = (rows.query_rows, pointers.strides, rows.elements_of_x, rows.elements_of_w)
@@ -54,7 +55,7 @@ def _before(case: Case, trace: Trace, result: Result) -> Iterator[Sighting | Non
     yield placement.misplaced(case, trace, result)
     yield placement.overwritten(case, trace, result)
     yield sums.turned(case, trace)
-    yield placement.apart(case, trace)
+    yield placement.apart(case, trace, result)
     yield pointers.heads(case, trace, result)
     yield pointers.astray(case, trace)
     yield pointers.heads_apart(case, trace)

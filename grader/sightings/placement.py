@@ -16,6 +16,7 @@ from grader.running.trace import (
     TAGGED,
     Trace,
 )
+from grader.sightings import sums
 from grader.sightings.sighting import Result, Sighting
 
 
@@ -67,12 +68,15 @@ def overwritten(case: Case, trace: Trace, result: Result) -> Sighting | None:
     return None
 
 
-def apart(case: Case, trace: Trace) -> Sighting | None:
+def apart(case: Case, trace: Trace, result: Result) -> Sighting | None:
     """Rows of one head or tile that meet lse, delta or dout of another."""
     seen = {name: int(n) for name, n in zip(APART, trace.arrays["apart"], strict=True)}
     if not seen["row"] or not seen["other_row"]:
         return None
     kinds = TAGGED[seen["one"]], TAGGED[seen["other"]]
+    if kinds == ("k", "k") and {"out", "lse"} & set(result.wrong):
+        # One number per key meets that of another key: a maximum or a sum along the wrong axis.
+        return sums.over_queries(trace)
     delta = seen["weights"] or "dout" in kinds
     names = ["delta" if delta else "lse"] if STATISTIC in kinds else []
     names = [(names[0] if kind == STATISTIC else kind) for kind in kinds]

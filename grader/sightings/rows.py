@@ -54,12 +54,18 @@ def query_rows(case: Case, trace: Trace) -> Sighting | None:
             again,
         )
     heads = nobody.all(axis=1)
+    ran = trace.count(Counter.PROGRAMS) if trace.count(Counter.LAUNCHES) == 1 else 0
+    enough = ran >= heads.size * -(-length // tile)  # what is wrong is in the kernel
     if heads.any() and not nobody[~heads].any():
         return Sighting(
             "HEADS-OF-NOBODY",
             f"no program computes {int(heads.sum())} of {heads.size} query heads",
-            f"seen: out is stored for {_planes(~heads, case)} and not for {_planes(heads, case)}",
-            "the grid needs batch * num_q_heads programs on its axis of heads",
+            f"seen: out is stored for {_planes(~heads, case)} and not for {_planes(heads, case)}"
+            + (f", by a grid of {ran} programs" if enough else ""),
+            "the grid is large enough: how does a program find its batch, head and tile in"
+            " program_id?"
+            if enough
+            else "the grid needs batch * num_q_heads programs on its axis of heads",
             line,
             of_grid=True,
         )
@@ -83,7 +89,8 @@ def query_rows(case: Case, trace: Trace) -> Sighting | None:
             f"no program stores some rows of {out}",
             f"seen: rows {ranges(nobody[head])}{where} are not stored; programs"
             f" begin at rows {_first(np.unique(firsts))}",
-            "which rows does each program_id get, and does the grid have a program for each tile?",
+            "which rows does each program_id get, does the mask of tl.store let them pass, and does"
+            " the grid have a program for each tile?",
             line,
             of_grid=True,
         )

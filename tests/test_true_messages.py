@@ -1,0 +1,170 @@
+"""What a message says of a beginner's kernel is true, or is left unsaid.
+
+Each of these kernels passed once, or was blamed for what it does not do.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from grader.answers import inputs_of
+from grader.manifest import load_problem
+from grader.render.state import state
+from tests.forked import forked_workers
+from tests.harness import SEED, Judged, cases_of, judge, model_answer
+from tests.mutants.forward import NEW_MAX
+from tests.tracing import trace
+
+MASK = re.compile(r"^( +)if (?:not IS_EVEN|key_start >= full_end):.*\n(?:\1 {4}.*\n)+", re.M)
+OVER_QUERIES = NEW_MAX.replace("(scores, 1)", "(scores, 0)")
+UNSCALED = NEW_MAX.replace(" * scale_log2", "")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick():
+    with forked_workers():
+        yield
+
+
+def changed(problem: str, *edits: tuple[str, str]) -> str:
+    source = model_answer(problem)
+    for old, new in edits:
+        assert source.count(old) == 1, old
+        source = source.replace(old, new)
+    return source
+
+
+def masked_late(problem: str) -> str:
+    """The model answer, masked after the new maximum was taken."""
+    source = model_answer(problem)
+    (mask,) = (match[0] for match in MASK.finditer(source))
+    (line,) = re.findall(rf" +{re.escape(NEW_MAX)}.*\n", source)
+    assert source.count(mask + line) == 1
+    return source.replace(mask + line, line + mask)
+
+
+def judged(problem: str, source: str, *checks: str) -> Judged:
+    return judge(source, load_problem(problem), checks=checks)
+
+
+def wrong_checks(found: Judged) -> set[str]:
+    return {check for check, _ in found.wrong}
+
+
+# -- passed once ----------------------------------------------------------------------------------
+
+
+def test_a_whole_number_of_query_tiles_is_none_of_key_tiles():
+    source = changed("p03", ('seqlen_k % tiles["BLOCK_N"]', 'seqlen_q % tiles["BLOCK_M"]'))
+    found = judged("p03", source, "ragged", "unequal", "ragged_unequal", "lse_lengths")
+    assert wrong_checks(found) == {"ragged_unequal"}
+
+
+def test_missing_keys_may_not_raise_the_maximum():
+    found = judged("p03", masked_late("p03"), "ragged", "ragged_unequal", "large_logits")
+    assert wrong_checks(found) == {"ragged_unequal"}
+
+
+# -- names and advice -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("problem", "checks"), [("p03", ("ragged_unequal",)), ("p04", ("half",))])
+def test_a_maximum_over_queries_is_not_told_as_rows_or_keys_that_it_met(problem, checks):
+    found = judged(problem, changed(problem, (NEW_MAX, OVER_QUERIES)), *checks, "large_logits")
+    assert wrong_checks(found) == {*checks, "large_logits"}
+    assert found.named == {"REDUCED-OVER-QUERIES"}
+
+
+OF_TILE = "query_start = tl.program_id(0) % num_query_tiles * BLOCK_M"
+OF_HEAD = "batch_head = (tl.program_id(0) // num_query_tiles).to(tl.int64)"
+TOO_SMALL = (("(batch * num_q_heads * triton", "(num_q_heads * triton"),)
+TAKEN_APART = (
+    (OF_TILE, "query_start = tl.program_id(0) // num_q_heads * BLOCK_M"),
+    (OF_HEAD, "batch_head = (tl.program_id(0) % num_q_heads).to(tl.int64)"),
+)
+
+
+@pytest.mark.parametrize(
+    ("edits", "words"), [(TOO_SMALL, "the grid needs"), (TAKEN_APART, "the grid is large enough")]
+)
+def test_a_grid_is_blamed_for_missing_heads_only_if_it_is_too_small(edits, words):
+    found = judged("p03", changed("p03", *edits), "batch_heads")
+    (cause,) = found.findings.causes
+    assert cause.diagnosis.id == "P03-HEADS-OF-NOBODY"
+    assert cause.diagnosis.help.startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("mask", "words"),
+    [("", "positions past the end need a mask"), (", mask=tile_mask", "the mask lets")],
+)
+def test_a_load_without_a_mask_is_not_told_of_one(mask, words):
+    source = model_answer("p02")
+    (load,) = re.findall(r"x_tile = (tl\.load\(x_ptrs.*\))", source)
+    source = source.replace(load, f"tl.load(x_ptrs{mask})")
+    source = source.replace("row_mask = row_ids < rows", "row_mask = row_ids < rows + 1")
+    message = judged("p02", source, "ragged_rows").of("ragged_rows").message
+    assert message.headline == "read outside a tensor: past the end of argument x_ptr"
+    assert message.help.startswith(words)
+    assert message.extent.endswith("under a mask") == bool(mask)
+
+
+def test_an_error_outside_of_all_steps_is_told_as_what_a_step_left():
+    source = changed("p08", ("(q, k, v, out, lse)", "(q, k, v, lse, out)"))
+    message = judged("p08", source, "dq").of("dq").message
+    assert message.headline.startswith("ValueError") and message.step is None
+    assert message.help.startswith("this line is in no step")
+    inside = source.replace("ctx.save_for_backward", "ctx.save_it")
+    message = judged("p08", inside, "dq").of("dq").message
+    assert message.headline.startswith("AttributeError") and message.step == 2
+    assert not message.help
+
+
+# -- a second call --------------------------------------------------------------------------------
+
+
+def first_number(call: int) -> float:
+    problem = load_problem("p01")
+    check, index, case = cases_of(problem, ["plain"])[0]
+    q = inputs_of(problem, SEED, check, index, case, call).tensors["q"]
+    return float(q[0, 0, 0, 0])
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_an_earlier_call_is_blamed_only_for_what_is_right_without_it(kept):
+    problem = load_problem("p01")
+    assert first_number(0) != first_number(1)
+    name = re.search(r"return (out\.view\(q\.shape\)), lse", model_answer("p01"))[1]
+    of_values = f"torch.where(q[0, 0, 0, 0] == {first_number(1)!r}, 2 * {name}, {name})"
+    source = changed("p01", (name, f"LEFT.setdefault(q.shape, {name})" if kept else of_values))
+    source = "LEFT = {}\n" + source
+    (finding,) = judge(source, problem, checks=["plain"]).wrong.values()
+    assert ("second call" in finding.message.headline) == kept
+    assert kept or finding.message.headline == "out is wrong"
+
+
+# -- the state ------------------------------------------------------------------------------------
+
+
+def test_a_maximum_in_another_unit_than_the_weights_does_not_stay_right():
+    told = state(trace("p03", changed("p03", (NEW_MAX, UNSCALED)), "plain:2"))
+    assert "running_max is 5.545 times the largest scaled score so far times log2(e)" in told
+    assert "right" not in told
+
+
+def test_a_maximum_of_scores_that_nobody_scaled_is_not_said_to_be_right():
+    source = changed("p03", (NEW_MAX, UNSCALED)).replace(" * scale_log2 -", " -")
+    told = state(trace("p03", source, "plain:1"))
+    assert "running_sum and acc go wrong" in told and "running_max" not in told
+
+
+def test_a_maximum_over_hidden_keys_is_told_where_what_is_relative_to_it_goes_wrong():
+    told = state(trace("p04", masked_late("p04"), "half:2"))
+    assert "running_max is larger than the largest score of the visible keys" in told
+
+
+def test_one_query_is_no_queries():
+    source = changed("p03", (NEW_MAX, OVER_QUERIES))
+    assert state(trace("p03", source, "ragged:2")).startswith("query 0 of head 0:")
