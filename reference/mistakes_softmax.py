@@ -252,7 +252,7 @@ SOFTMAX_MISTAKES = (
         FORWARD,
         "the running maximum stays at minus infinity",
         "your output equals attention to the last tile of {tile} keys alone, and lse is -inf",
-        "keep the new maximum as the running maximum of the next round",
+        "keep the new maximum as the running maximum of the next iteration",
         _last_tile_alone,
     ),
     *known_per_tile(

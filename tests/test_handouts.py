@@ -240,7 +240,7 @@ def test_targets_are_those_of_problem_toml(problem):
             "causal": "none when every tile below the diagonal is visited",
         }
         naive = none.get(problem.work.naive) or f"none at {problem.work.naive:g}x"
-        assert f"All points up to {problem.work.full:g}x, {naive}" in text
+        assert f"It earns all points up to {problem.work.full:g}x and {naive}" in text
 
 
 def examples():

@@ -404,7 +404,7 @@ def test_a_kernel_that_removes_the_tracer_is_told_nothing_false(stop):
     assert found["plain", 0].first is not None
     (told,) = traces(found).values()
     if told.parting is None:
-        assert "not known, for the end of a round of the loop was not seen" in told.conclusion
+        assert "not known, for the end of an iteration of the loop was not seen" in told.conclusion
     else:
         assert told.parting.number == 2
 

@@ -77,6 +77,24 @@ def test_a_maximum_over_queries_is_not_told_as_rows_or_keys_that_it_met(problem,
     assert found.named == {"REDUCED-OVER-QUERIES"}
 
 
+@pytest.mark.parametrize(
+    ("edit", "check", "title", "index"),
+    [
+        (("lse[:, None] * LOG2_E", "lse[None, :] * LOG2_E"), "dq", "lse", "lse[:, None]"),
+        (("delta[:, None]", "delta[None, :]"), "dq", "delta", "delta[:, None]"),
+        (("delta[None, :]", "delta[:, None]"), "plain", "delta", "delta[None, :]"),
+    ],
+)
+def test_numbers_of_queries_along_the_keys_are_no_mask(edit, check, title, index):
+    source = changed("p08", edit)
+    source = source.replace('["dq"]\n', '["dq"] | {"BLOCK_M": 64, "BLOCK_N": 64}\n')
+    source = source.replace('["dkdv"]\n', '["dkdv"] | {"BLOCK_M": 64, "BLOCK_N": 64}\n')
+    found = judged("p08", source, check)
+    (cause,) = found.findings.causes
+    assert cause.diagnosis.id == "P08-ALONG-THE-KEYS"
+    assert cause.diagnosis.title.startswith(title) and index in cause.diagnosis.help
+
+
 OF_TILE = "query_start = tl.program_id(0) % num_query_tiles * BLOCK_M"
 OF_HEAD = "batch_head = (tl.program_id(0) // num_query_tiles).to(tl.int64)"
 TOO_SMALL = (("(batch * num_q_heads * triton", "(num_q_heads * triton"),)
@@ -161,7 +179,7 @@ def test_a_maximum_of_scores_that_nobody_scaled_is_not_said_to_be_right():
 
 
 def test_a_maximum_over_hidden_keys_is_told_where_what_is_relative_to_it_goes_wrong():
-    told = state(trace("p04", masked_late("p04"), "half:2"))
+    told = state(trace("p04", masked_late("p04"), "half:3"))
     assert "running_max is larger than the largest score of the visible keys" in told
 
 

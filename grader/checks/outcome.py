@@ -129,7 +129,7 @@ def _of_end(ended: Ended, what: str) -> Outcome:
     verdict = Verdict.CRASH
     if ended.timeout:
         verdict = Verdict.TIMEOUT
-        help = "does every loop come closer to its end in each round?"
+        help = "does every loop come closer to its end in each iteration?"
     elif ended.over is not None:
         help = "a call needs one process, and memory for its tiles and results"
     elif ended.signal_name == "SIGKILL":

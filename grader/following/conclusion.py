@@ -67,7 +67,7 @@ def _why_not_known(rounds: Rounds, compared: Compared) -> str:
     if unknown:
         return f"the judge does not know which variable is the {', the '.join(unknown)}"
     if not rounds.column("ended").all():
-        return "the end of a round of the loop was not seen"
+        return "the end of an iteration of the loop was not seen"
     if rounds.more:
         return f"{rounds.more} more tiles were visited than are compared"
     return "no variable that is compared parts from the oracle"

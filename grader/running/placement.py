@@ -93,6 +93,13 @@ class Placement:
             return
         known = [handle for handle in handles if getattr(handle, "tags", None) is not None]
         for first, second in itertools.combinations(known, 2):
+            crossed = _crossed(first, second)
+            if crossed is not None:
+                one, other, axis = crossed
+                met = TAGGED.index(one.operand), TAGGED.index(other.operand)
+                ids = (int(rows.ids.max()) + 1 for rows in (one, other))
+                self._apart[:] = (line, *met, *ids, 0, axis)
+                return
             for one, other, keys in _shared(first, second):
                 where = _differ(one.ids, other.ids)
                 if where is None:
@@ -172,6 +179,23 @@ class Placement:
         for start, astray in self._astray.items():
             if astray.scratch and start not in starts.values():
                 self._misplaced[OUTPUTS.index(SCRATCH)] = astray.written
+
+
+def _crossed(first: Any, second: Any) -> tuple[Rows, Rows, int] | None:
+    """Return a number for each query and the keys that it met on their axis, and which that is.
+
+    The tile of keys has the queries along its other axis, where the numbers belong.
+    """
+    if first.data.shape != second.data.shape or len(first.tags) != 2:
+        return None
+    for numbers, tile in ((first.tags, second.tags), (second.tags, first.tags)):
+        for axis, (one, other) in enumerate(zip(numbers, tile, strict=True)):
+            across = tile[1 - axis]
+            if one is None or other is None or across is None or numbers[1 - axis] is not None:
+                continue
+            if one.operand == STATISTIC and not other.of_queries and across.of_queries:
+                return one, other, axis
+    return None
 
 
 def _shared(first: Any, second: Any) -> Iterator[tuple[Rows, Rows, Rows | None]]:

@@ -75,7 +75,8 @@ ACCESS = (
     "step", "misaligned", "size",
 )  # fmt: skip
 MASK_ROWS = ("", "queries", "keys")  # what the rows of a masked tile are, "" where not seen
-# Rows that met though they are not the same: of what, and their numbers from 1; 0 is none.
+# Rows that met though they are not the same: of what, and their numbers from 1; 0 is none. Where
+# lse or delta of queries met keys, `weights` is the axis of the keys.
 APART = ("line", "one", "other", "row", "other_row", "kv_plane", "weights")
 # Where tiles met that begin at different columns: a dot over head_dim, a product that was stored.
 COLUMNS = ("line", "one", "other")

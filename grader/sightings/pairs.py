@@ -39,14 +39,14 @@ def mismatched(case: Case, walk: Walk) -> Sighting | None:
         return Sighting(
             "K-AND-V-APART",
             "the weights of one tile of keys meet the values of another",
-            "seen: the rows of k and of v in one round of the loop are not the same",
+            "seen: the rows of k and of v in one iteration of the loop are not the same",
             "k and v of a tile begin at the same row and move together",
             line,
         )
     pair = "k and of v" if walk.product == "dq" else "q and of dout"
     return Sighting(
         "ROWS-APART",
-        f"the rows of {pair} in one round of the loop are not the same",
+        f"the rows of {pair} in one iteration of the loop are not the same",
         f"seen: in a product for {walk.product}, rows of one tile or head meet those of another",
         "tensors of one tile begin at the same row of the same head, each by strides of its own",
         line,
@@ -132,7 +132,7 @@ def twice(case: Case, walk: Walk) -> Sighting | None:
     what = _folded(walk, query, key)
     past_the_end = not walk.over_queries and case.seqlen_k % walk.tile[1] > 0
     help = (
-        "two loops, or two rounds of one, visit the same tile: where does each begin, with its"
+        "two loops, or two iterations of one, visit the same tile: where does each begin, with its"
         " pointers, and end?"
     )
     if past_the_end and not walk.twice[..., :-1].any():

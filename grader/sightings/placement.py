@@ -77,6 +77,8 @@ def apart(case: Case, trace: Trace, result: Result) -> Sighting | None:
     if kinds == ("k", "k") and {"out", "lse"} & set(result.wrong):
         # One number per key meets that of another key: a maximum or a sum along the wrong axis.
         return sums.over_queries(trace)
+    if kinds[0] == STATISTIC and kinds[1] in ("k", "v"):
+        return _along_keys("lse" if kinds[1] == "k" else "delta", seen)
     delta = seen["weights"] or "dout" in kinds
     names = ["delta" if delta else "lse"] if STATISTIC in kinds else []
     names = [(names[0] if kind == STATISTIC else kind) for kind in kinds]
@@ -100,6 +102,19 @@ def apart(case: Case, trace: Trace, result: Result) -> Sighting | None:
         f"seen: {first.whole} of {names[0]} with {second.whole} of {names[1]}{note}",
         "compare their offsets: both need the same batch, head and rows, each by its own strides",
         seen["line"],
+    )
+
+
+def _along_keys(name: str, seen: dict[str, int]) -> Sighting:
+    down = seen["weights"] == 1  # keys are columns, so queries go down
+    rows, index = ("rows", "[:, None]") if down else ("columns", "[None, :]")
+    return Sighting(
+        "ALONG-THE-KEYS",
+        f"{name}, one number per query, is laid along the keys",
+        f"seen: in this line {name} meets the keys of a tile, not its queries",
+        f"{rows} of this tile are queries: {name}{index} has one number for each of them",
+        seen["line"],
+        located=True,
     )
 
 

@@ -155,7 +155,7 @@ def pointers(case: Case, walk: Walk) -> Sighting | None:
                 "POINTER-STANDS-STILL",
                 f"the pointer to {name} does not move from tile to tile",
                 f"seen: a program loads the same {size} rows of {name} again and again",
-                "move it by the tile's rows times the row stride in each round of the loop",
+                "move it by the tile's rows times the row stride in each iteration",
                 row["line"],
             )
         if step == size != size * stride:

@@ -131,7 +131,7 @@ def elements_of_x(case: Case, trace: Trace) -> Sighting | None:
                 "POINTER-STANDS-STILL",
                 "the pointer to x does not move from tile to tile",
                 "seen: a program loads the same tile of x again and again",
-                "move it by the tile's columns times the column stride in each round of the loop",
+                "move it by the tile's columns times the column stride in each iteration",
                 row["line"],
             )
     columns, rows = (reads == 0).all(axis=0), (reads == 0).all(axis=1)
@@ -169,7 +169,7 @@ def elements_of_w(case: Case, trace: Trace) -> Sighting | None:
                 "POINTER-STANDS-STILL",
                 "the pointer to w does not move from tile to tile",
                 f"seen: a program loads the same {row['size']} elements of w again and again",
-                "move it by the tile's columns times the stride of w in each round of the loop",
+                "move it by the tile's columns times the stride of w in each iteration",
                 row["line"],
             )
     return None

@@ -16,7 +16,7 @@ def discarded(case: Case, walk: Walk) -> Sighting | None:
         return None
     return Sighting(
         "PRODUCT-DISCARDED",
-        f"what one round of the loop adds to {walk.product} is gone in the next",
+        f"what one iteration of the loop adds to {walk.product} is gone in the next",
         "seen: this line computes a product again and again, and nothing takes up the earlier ones",
         "add to the accumulator instead of replacing it: tl.dot(a, b, accumulator)",
         line,
