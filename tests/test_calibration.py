@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from grader import cli
+from grader import cli, surroundings
 from grader.calibration import file as calibration_file
 from grader.calibration.choice import STATED, aimed
 from grader.calibration.file import (
@@ -203,7 +203,7 @@ def test_grade_refuses_it_before_anything_runs(calibration, tmp_path, monkeypatc
     path = tmp_path / "calibration.json"
     write(path, calibration)
     monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
-    monkeypatch.setattr(cli, "probe", lambda device: CPU)
+    monkeypatch.setattr(surroundings, "probe", lambda device: CPU)
     options = ["--submission", str(ROOT / "solutions"), "--calibration", str(path)]
     for command in (["grade"], ["stability", "2"]):
         assert cli.main([*command, *options]) == 2
