@@ -40,16 +40,17 @@ def names(workers):
     return [worker.name for worker in workers]
 
 
-def test_the_first_turn_comes_too_early_and_each_later_one_was_started(started):
-    waiting = turns("aab", started)
-    assert waiting.take("a") is None and names(started) == ["a1"]
-    assert waiting.take("a").name == "a1" and names(started) == ["a1", "b2"]
+def test_the_first_turn_comes_too_early_and_the_later_ones_were_started(started):
+    waiting = turns("aaab", started)
+    assert waiting.take("a") is None and names(started) == ["a1", "a2"]
+    assert waiting.take("a").name == "a1" and names(started) == ["a1", "a2", "b3"]
+    assert waiting.take("a").name == "a2"
     waiting.skip("a")
-    assert waiting.take("b").name == "b2"
-    assert waiting.take("b") is None and len(started) == 2
+    assert waiting.take("b").name == "b3"
+    assert waiting.take("b") is None and len(started) == 3
 
 
-def test_one_turn_more_than_planned_leaves_the_next_one_waiting(started):
+def test_one_turn_more_than_planned_leaves_the_others_waiting(started):
     waiting = turns("ab", started)
     waiting.take("a")
     assert waiting.take("a") is None
@@ -57,12 +58,14 @@ def test_one_turn_more_than_planned_leaves_the_next_one_waiting(started):
 
 
 def test_turns_that_are_not_taken_are_dropped(started):
-    waiting = turns("aaabb", started)
+    waiting = turns("aaaabbb", started)
     waiting.take("a")
     waiting.skip("a")
-    assert [(worker.name, worker.closed) for worker in started] == [("a1", True), ("b3", False)]
+    closed = {"a1": True, "a2": True, "b4": False, "b5": False}
+    assert {worker.name: worker.closed for worker in started} == closed
     waiting.close()
-    assert started[1].closed and waiting.take("b") is None and len(started) == 2
+    assert all(worker.closed for worker in started)
+    assert waiting.take("b") is None and len(started) == 4
 
 
 def test_without_turns_nothing_waits():
