@@ -37,7 +37,7 @@ from grader.desk import shown as shown_hints
 from grader.desk.machine import Machine
 from grader.desk.tested import tested
 from grader.environment import EnvironmentFault, JudgeFault, probe
-from grader.grade import Grader, Request
+from grader.grade import Grader
 from grader.manifest import GIVEN, ROOT, ManifestError, load_problem, problem_ids, problems_named
 from grader.model import GradeRecord
 from grader.options import in_words_of_make, parser_of
@@ -52,6 +52,7 @@ from grader.render import race as race_table
 from grader.render import release as release_report
 from grader.render import submit as submit_report
 from grader.render import trace as trace_page
+from grader.request import Request
 from grader.running import capacity
 from grader.source import read_source
 from grader.stability import command as stability
@@ -141,7 +142,7 @@ def _grade(options: argparse.Namespace) -> int:
         calibration=calibration,
     )
     with Progress(Console(stderr=True)) as progress:
-        progress.start(_totals(request))
+        progress.start(request.num_cases())
         grader = Grader(request, progress, lambda record: _keep(files, record, grader.sources))
         try:
             record = grader.run()
@@ -151,15 +152,6 @@ def _grade(options: argparse.Namespace) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not lose the report
     _hand_over(files, record, grader.sources, options)
     return scoring.exit_code(record, options.fail_under, options.exit_zero)
-
-
-def _totals(request: Request) -> dict[str, int]:
-    """Return the number of cases of each problem."""
-    device, seed = request.environment.device, request.seed
-    return {
-        p.id: sum(len(p.cases(check, seed, device)) for check in p.checks)
-        for p in map(load_problem, request.problems)
-    }
 
 
 def _stability(options: argparse.Namespace) -> int:
@@ -183,7 +175,7 @@ def _stability(options: argparse.Namespace) -> int:
         official=options.official,
         calibration=calibration,
     )
-    return stability.run(request, options, _totals(request), Console(stderr=True), stdout.show)
+    return stability.run(request, options, request.num_cases(), Console(stderr=True), stdout.show)
 
 
 def _calibrate(options: argparse.Namespace) -> int:

@@ -24,11 +24,11 @@ from grader.calibration.file import (
 )
 from grader.checks.performance import MAX_DRIFT_PERCENT
 from grader.findings import Evidence
-from grader.grade import Request
 from grader.manifest import ROOT, load_problem
 from grader.model import GradeRecord, SpeedFigures, Verdict
 from grader.render import terminal
 from grader.render.calibration import target_lines
+from grader.request import Request
 from tests.harness import model_answer
 from tests.records import CPU, H200, graded
 
