@@ -307,8 +307,9 @@ def test_make_targets_and_grader_commands_exist():
             assert done.returncode == 0, f"make {target}: {done.stderr}"
 
 
-# What a course makes, and this repository has not.
+# What a course or a grading makes, and this repository has not.
 OF_A_COURSE = {
+    ".cache/history.jsonl",
     "slurm.toml", "kubernetes.py", "course.toml", "DIR/.github/workflows", "reports/ID.html",
     "reports/ID.txt", "judge/.venv/bin/grader", "autograder.py", "results.json",
 }  # fmt: skip
