@@ -188,7 +188,7 @@ FOUND: list = []
 
 
 def taken(value):
-    return constants._taken("PLAN", value, __name__)
+    return constants.taken("PLAN", value, __name__, _refuse)
 
 
 def test_a_kernel_gets_the_attributes_of_objects_and_no_methods():

@@ -51,7 +51,8 @@ def note(reads: Callable[[int, str], None] | None) -> None:
     _noting[:] = [reads] if reads else []
 
 
-def _tell(elements: int, how: str) -> None:
+def tell(elements: int, how: str) -> None:
+    """Say that elements of a tensor are read into Python, and how."""
     for reads in _noting:
         reads(elements, how)
 
@@ -63,7 +64,7 @@ def _elements(tensor: Any) -> int:
 
 def _counted(method: Any, name: str) -> Any:
     def read(this: Any, *args: Any, **kwargs: Any) -> Any:
-        _tell(_elements(this), f".{name}()")
+        tell(_elements(this), f".{name}()")
         return method(this, *args, **kwargs)
 
     return read
@@ -71,8 +72,6 @@ def _counted(method: Any, name: str) -> Any:
 
 def _without_values(method: Any) -> Any:
     def text(this: Any, **kwargs: Any) -> str:
-        if not _noting:
-            return method(this, **kwargs)
         with torch._C.DisableTorchFunctionSubclass():
             size, dtype = tuple(torch.Tensor.size(this)), torch.Tensor.dtype.__get__(this)
         return f"tensor(..., size={size}, dtype={dtype})"
@@ -99,7 +98,7 @@ def _counted_places(split: Any) -> Any:
     def tensor_split(*args: Any, **kwargs: Any) -> Any:
         for where in (*args[1:], *kwargs.values()):
             if isinstance(where, torch.Tensor):
-                _tell(_elements(where), "tensor_split at the values of a tensor")
+                tell(_elements(where), "tensor_split at the values of a tensor")
         return split(*args, **kwargs)
 
     return tensor_split
@@ -109,7 +108,7 @@ def _counted_bytes(get: Any) -> Any:
     def byte(this: Any, *args: Any) -> Any:
         value = get(this, *args)
         if isinstance(value, int):
-            _tell(1, "the bytes of a storage")
+            tell(1, "the bytes of a storage")
         return value
 
     return byte

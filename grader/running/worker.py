@@ -81,14 +81,15 @@ class Worker:
         if self.settings.get("operators"):
             self.record = operators.Record(self.settings["operators"], self.path)
             self.record.install()
-            if self.settings["interpret"]:
-                constants.install(os.path.splitext(os.path.basename(self.path))[0])
         if self.device == "cpu":
             _limit_address_space(self.settings["memory_limit_bytes"])
         if "file_limit_bytes" in self.settings:
             resource.setrlimit(resource.RLIMIT_FSIZE, (self.settings["file_limit_bytes"],) * 2)
         with open(self.path, "rb") as file:
             self.source = file.read()  # before it runs, and may change its file
+        if self.settings.get("operators") and self.settings["interpret"]:
+            module = os.path.splitext(os.path.basename(self.path))[0]
+            constants.install(own_kernels.install(module, self.source, self.path))
         given.offer_given()
         module = self._import()
         self.module = module
@@ -324,7 +325,7 @@ def end_with_parent() -> None:
 def _main() -> None:
     # once the search path is set
     global access, allocations, arena, constants, device_memory, faults, given, interpreting
-    global operators, own_objects, protocol, returned, rounds, stepping, torch, trace, tracer
+    global operators, own_kernels, own_objects, protocol, returned, rounds, stepping, torch, trace, tracer
     faulthandler.enable(all_threads=False)
     _confine()
     channel = socket.socket(fileno=int(sys.argv[1]))
@@ -343,6 +344,7 @@ def _main() -> None:
         given,
         interpreting,
         operators,
+        own_kernels,
         own_objects,
         protocol,
         returned,
