@@ -85,6 +85,8 @@ class Kernels:
                 f"triton.jit: got {type(function).__name__}, expected a function that is written"
                 " with def in this file"
             )
+        # Triton replaces functions of the triton.language that it finds among a file's names.
+        function.__globals__.setdefault(_OWN.format("tl"), self._interpreter.tl)
         node = _bare(self._nodes[place])
         written = {id(n) for n in ast.walk(node)}
         tree = transformer.visit(ast.Module([node], []))
@@ -134,6 +136,8 @@ class Kernels:
     def _made(self, name: str, value: Any) -> Any:
         if isinstance(value, self._interpreter.InterpretedFunction):
             return _Device(value) if self.owns(value.fn) else value
+        if not callable(value):  # tuned or chosen: it launches, and calls functions of Python's
+            raise constants.refused(name, type(value).__name__)
         if self._constexpr_function and isinstance(value, self._constexpr_function):
             if not self.owns(value.fn):
                 return value
@@ -149,7 +153,7 @@ class Kernels:
         home = getattr(value, "__self__", None)
         module = getattr(value, "__module__", None) or getattr(home, "__name__", "")
         is_plain = home is None or isinstance(home, types.ModuleType)
-        if is_plain and str(module).partition(".")[0] in (*_ROOTS, "builtins"):
+        if is_plain and str(module).partition(".")[0] in _ROOTS:
             return value
         raise constants.refused(name, type(value).__name__)
 

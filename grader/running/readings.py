@@ -4,8 +4,9 @@ The methods themselves are replaced, before a submission can name them. A mode o
 not do: none is on while a function that it has seen runs the code of an argument's class, and who
 entered a mode earlier may take the latest off.
 
-The text of a tensor has no values while a call is noted. To write it PyTorch takes all modes off,
-and asks the tensor, whose class may be the submission's. Only print() shows them, to a person.
+The text of a tensor has no values, in any call: it does not tell which one is noted. To write it
+PyTorch takes all modes off, and asks the tensor, whose class may be the submission's. Only print()
+shows them, to a person.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def _text_by_numpy(tensor: torch.Tensor) -> str:
 
 def _showing(write: Any) -> Any:
     def print(*values: Any, **options: Any) -> None:
-        if _noting and options.get("file") is None:
+        if options.get("file") is None:
             values = tuple(_texts[type(v)](v) if type(v) in _texts else v for v in values)
         write(*values, **options)
 

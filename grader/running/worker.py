@@ -22,6 +22,8 @@ from types import ModuleType
 from typing import Any
 
 _MAX_FILE_BYTES = 2**30
+# So deep nobody gets in the time of a call that is worth its points.
+_DEPTH = 10**8
 _PR_SET_PDEATHSIG = 1
 
 
@@ -214,6 +216,8 @@ class Worker:
         With `null` nothing is computed and the outputs are written all the same: the overhead. One
         that is `watched` is looked at as a call in a test is, and does not count.
         """
+        # How deep Python may recurse below an operator would tell whether the call is watched.
+        sys.setrecursionlimit(_DEPTH)
         if request["watched"] and self.record:
             with self.record.noting(arena.Layout.from_json(request["layout"]), request):
                 reply = self._time(request, fds)
