@@ -7,7 +7,6 @@ anything may compute with it. On a GPU nothing of Python's is left when the kern
 from __future__ import annotations
 
 import contextlib
-import copy
 import enum
 import threading
 from collections import namedtuple
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 
 
-_PLAIN = (int, float, complex, str, bytes, type(None), type(...), range, slice)
+_PLAIN = (int, float, complex, str, bytes, type(None), type(...), range)
 _OF_TORCH = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 Functions = Callable[[str, Any], Any]
 
@@ -44,10 +43,12 @@ def install(kernels: Kernels) -> None:
         given = {n: argument(this, n, v) for n, v in kwargs.items() if n in this.arg_names}
         try:
             return launch(this, *known, *args[len(known) :], **(kwargs | given))
-        except getattr(interpreter, "InterpreterError", ()) as error:
-            # Its text may tell a value, and so does that there is one.
+        except BaseException as error:
+            # That there is one may tell a value, and so may its text.
             readings.tell(1, "the error of a kernel")
-            raise interpreter.InterpreterError("a kernel failed") from error
+            if type(error) is not getattr(interpreter, "InterpreterError", None):
+                raise
+            raise type(error)("a kernel failed") from error
 
     def argument(this: Any, name: str, value: Any) -> Any:
         if name not in this.constexprs and hasattr(value, "data_ptr"):
@@ -85,6 +86,16 @@ def install(kernels: Kernels) -> None:
         function.__call__ = evaluate
 
 
+class Attributes(SimpleNamespace):
+    """What a kernel gets in the place of an object, or of a module."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"{name}: a kernel gets constants alone, and no methods or functions of Python's;"
+            " compute the rest before the launch"
+        )
+
+
 def taken(name: str, value: Any, module: str, functions: Functions) -> Any:
     """Return what a kernel gets for a value: nothing that would keep one of its own.
 
@@ -109,14 +120,19 @@ def taken(name: str, value: Any, module: str, functions: Functions) -> Any:
         vars(row).update(_attributes(name, value, module, functions, without=kind._fields))
         return row
     elif isinstance(value, dict):
-        return {k: taken(f"{name}[{k!r}]", v, module, functions) for k, v in value.items()}
-    elif isinstance(value, (set, frozenset, bytearray)):
-        return copy.copy(value)
+        pairs = taken(name, [*value.items()], module, functions)
+        return dict(pairs)
+    elif isinstance(value, (set, frozenset)):
+        return frozenset(taken(name, [*value], module, functions))
+    elif isinstance(value, slice):
+        return slice(*taken(name, (value.start, value.stop, value.step), module, functions))
+    elif isinstance(value, bytearray):
+        return bytes(value)
     elif own and not (isinstance(value, enum.Enum) and _is_constant_class(kind, module)):
         for plain in (int, float, str):
             if isinstance(value, plain):
                 return plain(value)
-        return SimpleNamespace(**_attributes(name, value, module, functions))
+        return Attributes(**_attributes(name, value, module, functions))
     elif _is_constexpr(kind):
         return kind(taken(name, value.value, module, functions))
     elif callable(value) or isinstance(value, ModuleType) or hasattr(value, "run"):
@@ -145,6 +161,7 @@ def _is_constexpr(kind: type) -> bool:
 def _is_constant_class(kind: type, module: str) -> bool:
     """Whether a class of the file has no code of the file, and nothing that changes."""
     members = [m for k in kind.__mro__ if _is_own(k, module) for m in vars(k).items()]
+    members += getattr(kind, "_field_defaults", {}).items()
     return not any(_is_code(m, module) or _may_change(n, m, kind) for n, m in members)
 
 

@@ -164,7 +164,7 @@ class Kernels:
         if module is not torch:
             raise constants.refused(name, f"the module {module.__name__}")
         known = {n: v for n, v in vars(torch).items() if isinstance(v, torch.dtype)}
-        return types.SimpleNamespace(**known, **{n: getattr(torch, n) for n in _OF_TORCH})
+        return constants.Attributes(**known, **{n: getattr(torch, n) for n in _OF_TORCH})
 
     def _names_of(self, function: types.FunctionType) -> _Names:
         """Return the names that a function sees: the file's, and those of the function around."""
