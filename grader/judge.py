@@ -112,6 +112,9 @@ class CaseRun:
         differences = [d for d in differences if d.name in judged]
         seen = self._learn(call, answer.inputs, answer.names, evidence, expected, differences)
         if not differences:
+            race = outcome.of_race(evidence)
+            if race is not None:
+                return self._failure(race, evidence)
             earlier, self._earlier = self._earlier, expected
             return self._computed_elsewhere(judged, answer.idle, expected, earlier)
         return self._wrong(differences, evidence, seen, second_call=call > 0)

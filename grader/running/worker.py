@@ -71,7 +71,7 @@ class Worker:
 
     def _load(self, nonce: int) -> protocol.Reply:
         if self.settings["interpret"]:
-            self.monitor = access.AccessMonitor()
+            self.monitor = access.AccessMonitor(self.path)
             self.monitor.install()
             self.dots = access.DotMonitor(self.path)
             self.dots.install()
@@ -169,7 +169,8 @@ class Worker:
             return protocol.Reply(request["nonce"], protocol.Status.TF32_DOT, line=line)
         if watch and watch.fault:
             return protocol.Reply(request["nonce"], protocol.Status.TRACE_FAILED, text=watch.fault)
-        return protocol.Reply(request["nonce"], protocol.Status.OK)
+        line, race = (self.monitor.races.found if self.monitor else None) or (0, "")
+        return protocol.Reply(request["nonce"], protocol.Status.OK, line, text=race)
 
     def _refuse_violation(self) -> None:
         """Raise what a kernel did outside its tensors, though the submission has caught it."""
