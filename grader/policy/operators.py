@@ -78,9 +78,9 @@ def opened(problem: Problem) -> dict[str, Any]:
     """Return what a worker is told of what is open to `problem`, which may be the view of a bridge.
 
     `open` are the operators that may run, None for all of PyTorch but for what `closed` begins
-    with; `counted` are those among them that may make `most_elements` for each of the inputs', as may
-    those that are `converting`, where they change a type, and
-    `arithmetic` those among these that may make `most_arithmetic`.
+    with; `counted` are those among them that may make `most_elements` for each of the inputs', and
+    so are those that are `converting`, where they change a type; `arithmetic` are those among the
+    counted that may make `most_arithmetic`.
     """
     if problem.uses_triton:
         rows = _ROWS if problem.gradients else ""

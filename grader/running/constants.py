@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from grader.running.own_kernels import Kernels
 
 
-
 _PLAIN = (int, float, complex, str, bytes, type(None), type(...), range)
 _OF_TORCH = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 Functions = Callable[[str, Any], Any]
@@ -137,9 +136,8 @@ def taken(name: str, value: Any, module: str, functions: Functions) -> Any:
         return kind(taken(name, value.value, module, functions))
     elif callable(value) or isinstance(value, ModuleType) or hasattr(value, "run"):
         return functions(name, value)
-    elif not own and not isinstance(value, (*_PLAIN, *_OF_TORCH)):
-        if not kind.__module__.startswith("triton"):
-            raise refused(name, kind.__name__)
+    elif not (own or isinstance(value, (*_PLAIN, *_OF_TORCH)) or _is_of_triton(kind)):
+        raise refused(name, kind.__name__)
     return value
 
 
@@ -154,8 +152,12 @@ def _is_own(kind: type, module: str) -> bool:
     return any(getattr(k, "__module__", "") == module for k in kind.__mro__)
 
 
+def _is_of_triton(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] == "triton"
+
+
 def _is_constexpr(kind: type) -> bool:
-    return kind.__name__ == "constexpr" and kind.__module__.startswith("triton.")
+    return kind.__name__ == "constexpr" and _is_of_triton(kind)
 
 
 def _is_constant_class(kind: type, module: str) -> bool:

@@ -88,12 +88,12 @@ class Kernels:
         # Triton replaces functions of the triton.language that it finds among a file's names.
         function.__globals__.setdefault(_OWN.format("tl"), self._interpreter.tl)
         node = _bare(self._nodes[place])
-        written = {id(n) for n in ast.walk(node)}
+        written = {id(part): part for part in ast.walk(node)}  # alive, so that no id is used again
         tree = transformer.visit(ast.Module([node], []))
-        for name in ast.walk(tree):
-            if isinstance(name, ast.Name) and id(name) not in written:
-                if hasattr(self._interpreter, name.id):
-                    name.id = _OWN.format(name.id)
+        for part in ast.walk(tree):
+            is_new = isinstance(part, ast.Name) and id(part) not in written
+            if is_new and hasattr(self._interpreter, part.id):
+                part.id = _OWN.format(part.id)
         names: dict[str, Any] = {}
         text = compile(ast.fix_missing_locations(tree), self._path, "exec", dont_inherit=True)
         exec(text, self._names_of(function), names)
@@ -243,4 +243,3 @@ def _bare(node: ast.FunctionDef) -> ast.FunctionDef:
             argument.annotation = None
     every.defaults, every.kw_defaults = [], [None] * len(every.kwonlyargs)
     return bare
-

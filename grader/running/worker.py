@@ -330,7 +330,17 @@ def end_with_parent() -> None:
 def _main() -> None:
     # once the search path is set
     global access, allocations, arena, constants, device_memory, faults, given, interpreting
-    global operators, own_kernels, own_objects, protocol, returned, rounds, stepping, torch, trace, tracer
+    global \
+        operators, \
+        own_kernels, \
+        own_objects, \
+        protocol, \
+        returned, \
+        rounds, \
+        stepping, \
+        torch, \
+        trace, \
+        tracer
     faulthandler.enable(all_threads=False)
     _confine()
     channel = socket.socket(fileno=int(sys.argv[1]))
