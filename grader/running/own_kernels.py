@@ -10,6 +10,7 @@ interpreter's own names are in no file's reach.
 from __future__ import annotations
 
 import ast
+import builtins
 import copy
 import functools
 import sys
@@ -32,15 +33,19 @@ def install(module: str, source: bytes, path: str) -> Kernels:
     from triton.runtime import interpreter, jit
 
     kernels = Kernels(module, source, path, interpreter, getattr(jit, "ConstexprFunction", None))
-    rewriter = interpreter.FunctionRewriter
-    rewrite = rewriter.rewrite_ast
+    rewrite = interpreter.FunctionRewriter.rewrite_ast
+    done: dict[int, tuple[Any, Any]] = {}  # not where Triton keeps them: a file reaches that
 
     def rewritten(this: Any) -> Any:
-        if kernels.owns(this.fn):
-            return kernels.compiled(this.fn, this.ast_transformer)
-        return rewrite(this)
+        function = this.fn
+        if id(function) not in done:
+            own = kernels.owns(function)
+            transformer = this.rewriter.ast_transformer
+            made = kernels.compiled(function, transformer) if own else rewrite(this.rewriter)
+            done[id(function)] = function, made
+        return done[id(function)][1]
 
-    rewriter.rewrite_ast = rewritten
+    interpreter.InterpretedFunction.rewrite = rewritten
     return kernels
 
 
@@ -133,6 +138,10 @@ class Kernels:
             self._known[key] = value, self._made(name, value)  # `value` stays, and keeps its id
         return self._known[key][1]
 
+    def imported(self, name: str, *rest: Any) -> Any:
+        """Return what a kernel gets where it imports a module."""
+        return self._module_of(name, builtins.__import__(name, *rest))
+
     def _made(self, name: str, value: Any) -> Any:
         if isinstance(value, self._interpreter.InterpretedFunction):
             return _Device(value) if self.owns(value.fn) else value
@@ -205,7 +214,7 @@ class _Names(dict):
     """The global names of a kernel. Python asks `__missing__` for those that it has not met."""
 
     def __init__(self, kernels: Kernels, cells: dict[str, Any]) -> None:
-        super().__init__(__builtins__=__builtins__)
+        super().__init__(__builtins__=vars(builtins) | {"__import__": kernels.imported})
         self._kernels, self._cells = kernels, cells
 
     def __missing__(self, name: str) -> Any:

@@ -3,17 +3,18 @@
 It runs one program after the other, as no GPU does: there a program that reads what another one
 stores, or stores over it, gets what is there at that moment. An atomic operation or a volatile read
 may be a lock or a flag; from the first one in a launch on nothing is said. Nor of programs that
-store the same bits, and of one program's own accesses.
+store the same numbers, but for what another order of sums makes of them, and of one program's own
+accesses.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
+_CLOSE = {"rtol": 1e-2, "atol": 1e-5}
 READS, STORES, UPDATES = "reads", "stores to", "updates"
 
 
@@ -22,7 +23,7 @@ class _Stored:
     """Of each element of a tensor, which program stored to it, counted from 1, and what."""
 
     writer: np.ndarray
-    bits: np.ndarray
+    values: np.ndarray
 
 
 class Races:
@@ -69,7 +70,7 @@ class Races:
     def updated(self, start: int, name: str, addresses: np.ndarray, itemsize: int) -> None:
         """Note an atomic operation: a lock, unless it is on what a program has stored."""
         found = self._by_start.get(start)
-        if found is None or itemsize != found.bits.itemsize:
+        if found is None or itemsize != found.values.itemsize:
             self._ordered = True
         elif not self._ordered:
             ids = (addresses - start) // itemsize
@@ -86,13 +87,13 @@ class Races:
             return
         if start not in self._by_start:
             count = (end - start) // size
-            whole = np.zeros(count, np.int32), np.zeros(count, f"u{size}")
+            whole = np.zeros(count, np.int32), np.zeros(count, values.dtype)
             self._by_start[start] = _Stored(*whole)
-        found, bits = self._by_start[start], np.ascontiguousarray(values).view(f"u{size}")
-        self._look(start, name, STORES, addresses, size, bits)
-        if found.bits.itemsize == size:
+        found = self._by_start[start]
+        self._look(start, name, STORES, addresses, size, values)
+        if found.values.dtype == values.dtype:
             ids = (addresses - start) // size
-            found.writer[ids], found.bits[ids] = len(self._programs), bits
+            found.writer[ids], found.values[ids] = len(self._programs), values
 
     def _look(
         self,
@@ -101,16 +102,16 @@ class Races:
         does: str,
         addresses: np.ndarray,
         itemsize: int,
-        bits: Any = None,
+        values: np.ndarray | None = None,
     ) -> None:
         found = self._by_start[start]
-        if self.found is not None or found.bits.itemsize != itemsize:
+        if self.found is not None or found.values.itemsize != itemsize:
             return
         ids = (addresses - start) // itemsize
         writers = found.writer[ids]
         other = (writers != 0) & (writers != len(self._programs))
-        if bits is not None:
-            other &= found.bits[ids] != bits
+        if values is not None:
+            other &= _differ(found.values[ids], values)
         if not other.any():
             return
         writer = self._programs[int(writers[other][0]) - 1]
@@ -119,3 +120,9 @@ class Races:
             f" element that program {writer} stores to"
         )
         self.found = self._line(), text
+
+
+def _differ(stored: np.ndarray, values: np.ndarray) -> np.ndarray:
+    if "f" in (stored.dtype.kind, values.dtype.kind):
+        return ~np.isclose(stored, values, **_CLOSE, equal_nan=True)
+    return stored != values

@@ -168,6 +168,28 @@ class Row(NamedTuple):
 Other = Row
 """
 
+_EVIL = """
+def evil(x_ptr, n):
+    for i in range(0, n):
+        FOUND.append(range(tl.load(x_ptr + i)))
+"""
+_EMPTY = """
+@triton.jit
+def read(x_ptr, n):
+    pass
+"""
+_IN_TABLE = """
+def told(bits):
+    read[(1,)](bits, 0)
+    for key in list(read.rewritten_fn):
+        if read.rewritten_fn[key] is read.rewrite():
+            read.rewritten_fn[key] = evil
+    read[(1,)](bits, bits.numel())
+"""
+_SET = "read.rewrite = lambda: evil"
+_BOUND = f"{_EMPTY.replace('@triton.jit', '')}\nread = triton.jit(read)\n{_SET}"
+_MAPPED = "(read,) = map(triton.jit, (evil,))"
+
 
 def _leak(
     name: str,
@@ -231,6 +253,10 @@ LEAKS = (
     hidden("the interpreter's names", _NAMES, verdicts=("error",)),
     hidden("a kernel in a text", _BITS + _TEXT, _PYTHON, verdicts=("error",)),
     _leak("a kernel with another one's text", _WRAPPED),
+    _leak("a kernel in Triton's table", _EVIL + _EMPTY + _IN_TABLE),
+    _leak("a kernel that map() makes", _EVIL + _MAPPED),
+    _leak("a kernel whose method is set", _EVIL + _EMPTY + _SET, verdicts=("rejected",)),
+    _leak("a kernel of a function's name", _EVIL + _BOUND, verdicts=("rejected",)),
     _leak("a method under another name", "", "f(range(v))", "f = OBJ.take"),
     _leak("a method in a table", "TABLE = (FOUND.append,)", "TABLE[0](range(v))"),
     _leak("a method in a default", _ROW, "f(range(v))", "f = Other().kept.take"),
