@@ -21,7 +21,7 @@ TOLD = {
     "a kernel in a text": "IndexError",
     "a kernel with another one's text": "IndexError",
     "a kernel in Triton's table": "IndexError",
-    "a kernel that map() makes": "IndexError",
+    "a kernel that map() makes": "set_default_dtype: a kernel gets constants alone",
     "a kernel whose method is set": "rewrite is set on an object that is not this file's",
     "a kernel of a function's name": "rewrite is set on an object that is not this file's",
     "a method in a table": "TABLE[0]: got builtin_function_or_method, expected a constant",

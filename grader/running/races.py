@@ -110,8 +110,8 @@ class Races:
         ids = (addresses - start) // itemsize
         writers = found.writer[ids]
         other = (writers != 0) & (writers != len(self._programs))
-        if values is not None:
-            other &= _differ(found.values[ids], values)
+        if values is not None and other.any():  # rarely
+            other[other] = _differ(found.values[ids[other]], values[other])
         if not other.any():
             return
         writer = self._programs[int(writers[other][0]) - 1]

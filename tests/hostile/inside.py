@@ -188,7 +188,14 @@ def told(bits):
 """
 _SET = "read.rewrite = lambda: evil"
 _BOUND = f"{_EMPTY.replace('@triton.jit', '')}\nread = triton.jit(read)\n{_SET}"
-_MAPPED = "(read,) = map(triton.jit, (evil,))"
+_MAPPED = """
+def mapped(x_ptr, n):
+    import torch
+    torch.set_default_dtype(torch.float32)
+    for i in range(0, n):
+        FOUND.append(range(tl.load(x_ptr + i)))
+(read,) = map(triton.jit, (mapped,))
+"""
 
 
 def _leak(
@@ -254,7 +261,7 @@ LEAKS = (
     hidden("a kernel in a text", _BITS + _TEXT, _PYTHON, verdicts=("error",)),
     _leak("a kernel with another one's text", _WRAPPED),
     _leak("a kernel in Triton's table", _EVIL + _EMPTY + _IN_TABLE),
-    _leak("a kernel that map() makes", _EVIL + _MAPPED),
+    _leak("a kernel that map() makes", _MAPPED),
     _leak("a kernel whose method is set", _EVIL + _EMPTY + _SET, verdicts=("rejected",)),
     _leak("a kernel of a function's name", _EVIL + _BOUND, verdicts=("rejected",)),
     _leak("a method under another name", "", "f(range(v))", "f = OBJ.take"),
