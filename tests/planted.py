@@ -630,6 +630,13 @@ FAULTS = (
         "own_kernels",
     ),
     fault(
+        "memory is read outside of kernels",
+        "running/constants.py",
+        'if not getattr(inside, "runs", False):',
+        "if False:",
+        "own_kernels",
+    ),
+    fault(
         "a kernel that fails tells nothing",
         "running/constants.py",
         'readings.tell(1, "the error of a kernel")',

@@ -21,6 +21,8 @@ TOLD = {
     "a kernel in a text": "IndexError",
     "a kernel with another one's text": "IndexError",
     "a kernel in Triton's table": "IndexError",
+    "a grid that loads": "by triton.language outside of a kernel",
+    "a load after a launch": "by triton.language outside of a kernel",
     "a kernel that map() makes": "set_default_dtype: a kernel gets constants alone",
     "a kernel whose method is set": "rewrite is set on an object that is not this file's",
     "a kernel of a function's name": "rewrite is set on an object that is not this file's",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _PLAIN = (int, float, complex, str, bytes, type(None), type(...), range)
 _OF_TORCH = (torch.dtype, torch.device, torch.layout, torch.memory_format)
+_ACCESSES = ("masked_load", "masked_store", "atomic_rmw", "atomic_cas")
 Functions = Callable[[str, Any], Any]
 
 
@@ -33,13 +34,15 @@ def install(kernels: Kernels) -> None:
     from triton.runtime import interpreter, jit
 
     executor, patch_tensor = interpreter.GridExecutor, interpreter._patch_lang_tensor
-    launch, inside = executor.__call__, threading.local()
+    builder, inside = interpreter.InterpreterBuilder, threading.local()
+    launch, begin = executor.__call__, builder.set_grid_idx
 
     def call(this: Any, *args: Any, **kwargs: Any) -> Any:
         kernels.launched()
         pairs = zip(this.arg_names, args, strict=False)
         known = [argument(this, n, v) for n, v in pairs]
         given = {n: argument(this, n, v) for n, v in kwargs.items() if n in this.arg_names}
+        outer, inside.runs = getattr(inside, "runs", False), False
         try:
             return launch(this, *known, *args[len(known) :], **(kwargs | given))
         except BaseException as error:
@@ -48,6 +51,20 @@ def install(kernels: Kernels) -> None:
             if type(error) is not getattr(interpreter, "InterpreterError", None):
                 raise
             raise type(error)("a kernel failed") from error
+        finally:
+            inside.runs = outer
+
+    def begins(this: Any, *place: int) -> None:
+        inside.runs = True
+        begin(this, *place)
+
+    def in_kernels(access: Any) -> Any:
+        def accessed(this: Any, *args: Any, **kwargs: Any) -> Any:
+            if not getattr(inside, "runs", False):  # a grid's function has the arguments, too
+                raise TypeError("memory is read or written by triton.language outside of a kernel")
+            return access(this, *args, **kwargs)
+
+        return accessed
 
     def argument(this: Any, name: str, value: Any) -> Any:
         if name not in this.constexprs and hasattr(value, "data_ptr"):
@@ -71,6 +88,9 @@ def install(kernels: Kernels) -> None:
 
     readings.shown_by(tl.tensor, lambda value: repr(value.handle.data))
     executor.__call__, interpreter._patch_lang_tensor = call, patch
+    builder.set_grid_idx = begins
+    for name in map("create_{}".format, _ACCESSES):
+        setattr(builder, name, in_kernels(getattr(builder, name)))
     function = getattr(jit, "ConstexprFunction", None)
     if function is not None:
         compute = function.__call__

@@ -186,6 +186,29 @@ def told(bits):
             read.rewritten_fn[key] = evil
     read[(1,)](bits, bits.numel())
 """
+_BY_GRID = """
+def grid(meta):
+    for i in range(meta["n"]):
+        FOUND.append(range(tl.load(meta["x_ptr"] + i)))
+    return (1,)
+def told(bits):
+    read[grid](bits, bits.numel())
+"""
+_AFTERWARDS = """
+KEPT = []
+def grid(meta):
+    KEPT.append(meta["x_ptr"])
+    return (1,)
+@triton.jit
+def helper(n):
+    return n
+def told(bits):
+    read[grid](bits, 1)
+    patch = helper
+    patch(1)
+    for i in range(bits.numel()):
+        FOUND.append(range(tl.load(KEPT[-1] + i)))
+"""
 _SET = "read.rewrite = lambda: evil"
 _BOUND = f"{_EMPTY.replace('@triton.jit', '')}\nread = triton.jit(read)\n{_SET}"
 _MAPPED = """
@@ -261,6 +284,8 @@ LEAKS = (
     hidden("a kernel in a text", _BITS + _TEXT, _PYTHON, verdicts=("error",)),
     _leak("a kernel with another one's text", _WRAPPED),
     _leak("a kernel in Triton's table", _EVIL + _EMPTY + _IN_TABLE),
+    _leak("a grid that loads", _EMPTY + _BY_GRID),
+    _leak("a load after a launch", _EMPTY + _AFTERWARDS),
     _leak("a kernel that map() makes", _MAPPED),
     _leak("a kernel whose method is set", _EVIL + _EMPTY + _SET, verdicts=("rejected",)),
     _leak("a kernel of a function's name", _EVIL + _BOUND, verdicts=("rejected",)),
