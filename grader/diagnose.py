@@ -9,11 +9,13 @@ wrong is never named. No name is better than a wrong one.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable
 
 import torch
 
 import reference
+from grader.behind import Behind
 from grader.cases import Case
 from grader.checks.correctness import Expected
 from grader.fitting import Fit, Result, best_fit, moves
@@ -26,8 +28,10 @@ from grader.sightings.sighting import Sighting
 # softmax_scale=0 alone took its name from a missing scale, which fits 47 cases of p03. With it the
 # 171 wrong kernels of p01, p03 and p04, judged in every check (tests/seeds.py), got no wrong name.
 _FITS_PER_CONTRADICTION = 4
+_MOST_WAITING = 8  # wrong results that are yet to be compared, which take memory
 
 Place = tuple[str, int]  # check and number of the case
+Recompute = Callable[[], tuple[Inputs, Callable[[], Expected]]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,9 +60,10 @@ class Casebook:
         self._possible = set(self._mistakes)
         self._fits: dict[str, dict[Place, Fit]] = {id: {} for id in self._mistakes}
         self._shown: dict[str, reference.Mistake] = {}  # the variant, by tile size, that fits
-        self._passed: list[tuple[Case, Callable[[], tuple[Inputs, Expected]]]] = []
+        self._passed: list[tuple[Case, Recompute]] = []
         self._wrong: list[Place] = []
         self._seen: dict[Place, Sighting] = {}
+        self._behind = Behind(_MOST_WAITING)
 
     def add_wrong(
         self,
@@ -68,8 +73,19 @@ class Casebook:
         got: dict[str, torch.Tensor],
         expected: Expected,
     ) -> None:
-        """Take a wrong result in; a mistake that is contradicted too often is no cause any more."""
+        """Take a wrong result in; it is compared with the known mistakes while others come in."""
         self._wrong.append(place)
+        self._behind.add(functools.partial(self._compare, place, case, inputs, got, expected))
+
+    def _compare(
+        self,
+        place: Place,
+        case: Case,
+        inputs: Inputs,
+        got: dict[str, torch.Tensor],
+        expected: Expected,
+    ) -> None:
+        """Fit each known mistake; one that is contradicted too often is no cause any more."""
         result = Result.of(got, expected)
         for id in sorted(self._possible):
             fit, variant = best_fit(self._mistakes[id], case, inputs, result)
@@ -80,8 +96,11 @@ class Casebook:
             if contradicted > 1 + whole / 2:  # two at the beginning may stay alone
                 self._possible.discard(id)
 
-    def add_right(self, case: Case, recompute: Callable[[], tuple[Inputs, Expected]]) -> None:
-        """Take a right result in; `recompute` gives its inputs and what was expected again."""
+    def add_right(self, case: Case, recompute: Recompute) -> None:
+        """Take a right result in; `recompute` gives its inputs and what was expected again.
+
+        The latter when it is called: most mistakes make no difference on most cases.
+        """
         self._passed.append((case, recompute))
 
     def add_seen(self, place: Place, sighting: Sighting) -> None:
@@ -94,6 +113,7 @@ class Casebook:
         Known mistakes come first; what was seen explains the cases that are left. `step_at` gives
         the step of the stub that a line lies in.
         """
+        self._behind.finish()
         causes = [cause for cause in self._known_mistakes() if not self._is_part_of_more(cause)]
         causes = self._as_seen(causes)
         explained = {place for cause in causes for place in cause.cases}
@@ -212,10 +232,8 @@ class Casebook:
         for case, recompute in self._passed:
             if not ids:
                 break
-            inputs, expected = recompute()
-            ids = [
-                id
-                for id in ids
-                if not all(moves(m, case, inputs, expected) for m in self._mistakes[id])
-            ]
+            inputs, expect = recompute()
+            expected = functools.cache(expect)
+            moved = functools.partial(moves, self._problem.id, case, inputs, expected)
+            ids = [id for id in ids if not all(map(moved, self._mistakes[id]))]
         return ids

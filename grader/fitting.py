@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -183,13 +184,24 @@ def _blown_up(mistaken: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
     return torch.where(far & largest.isfinite(), largest, 0.0)
 
 
-def moves(mistake: reference.Mistake, case: Case, inputs: Inputs, expected: Expected) -> bool:
-    """Whether a mistake would have made a result wrong by a wide margin."""
-    wrong = mistake.predict(dict(inputs.all), case.kwargs)
-    for name in expected.truth if wrong else ():
-        if name in wrong:
-            truth, mistaken = expected.truth[name], wrong[name].double()
+def moves(
+    problem_id: str,
+    case: Case,
+    inputs: Inputs,
+    expected: Callable[[], Expected],
+    mistake: reference.Mistake,
+) -> bool:
+    """Whether a mistake would have made a result wrong by a wide margin.
+
+    `expected` is asked only if the mistake changes anything.
+    """
+    wrong = mistake.predict(dict(inputs.all), case.kwargs) or {}
+    right = reference.shared_answer(problem_id, dict(inputs.all), case.kwargs)
+    changed = {name: value for name, value in wrong.items() if value is not right.get(name)}
+    for name, truth in expected().truth.items() if changed else ():
+        if name in changed:
+            mistaken = changed[name].double()
             mistaken = torch.where(mistaken.isnan(), truth, mistaken)
-            if bool((element_errors(name, mistaken, expected) > _APART).any()):
+            if bool((element_errors(name, mistaken, expected()) > _APART).any()):
                 return True
     return False

@@ -59,7 +59,7 @@ def known(id, problems, title, note, help, compute, tile=None):
     """A Mistake from a function of a Case."""
 
     def fn(inputs, options, problem_id="p01"):
-        return compute(_case(problem_id, tuple(inputs.items()), tuple(options.items())))
+        return compute(case_of(problem_id, inputs, options))
 
     return Mistake(id, problems, title, note, help, fn, tile)
 
@@ -84,9 +84,13 @@ def known_per_tile(id, problems, title, note, help, compute):
     return found
 
 
+def case_of(problem_id, inputs, options):
+    """The Case of these inputs, the same for all mistakes that are tried on them."""
+    return _case(problem_id, tuple(inputs.items()), tuple(options.items()))
+
+
 @functools.lru_cache(maxsize=1)
 def _case(problem_id, inputs, options):
-    """The Case of these inputs, the same for all mistakes that are tried on them."""
     return Case(problem_id, dict(inputs), dict(options))
 
 

@@ -423,7 +423,7 @@ def test_every_mistake_shows(problem_id, mistake, cases_with_answers):
 @pytest.mark.parametrize("problem_id", [name for name in ORACLES if name != "p02"])
 def test_no_mistake_writes_to_what_the_others_share(problem_id, cases_with_answers):
     inputs, options, _ = cases_with_answers[problem_id][0]
-    case = variants._case(problem_id, tuple(inputs.items()), tuple(options.items()))
+    case = variants.case_of(problem_id, inputs, options)
     case.scores()
     for mistake in reference.mistakes_for(problem_id):  # what they share is there after a round
         mistake.predict(inputs, options)
@@ -438,7 +438,7 @@ def test_no_mistake_writes_to_what_the_others_share(problem_id, cases_with_answe
         mistake.predict(inputs, options)
         written = [name for name, x in shared.items() if not torch.equal(x, before[name])]
         assert written == [], mistake.id
-    assert variants._case(problem_id, tuple(inputs.items()), tuple(options.items())) is case
+    assert variants.case_of(problem_id, inputs, options) is case
 
 
 @pytest.mark.parametrize("problem_id", [name for name in ORACLES if name != "p02"])
