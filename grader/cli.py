@@ -1,7 +1,4 @@
-"""The command line: `python -m grader` with its commands. What it shows goes through `stdout`.
-
-Over 400 lines, for it has a short function for each of its commands.
-"""
+"""The command line: `python -m grader` with its commands. What it shows goes through `stdout`."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ import argparse
 import contextlib
 import functools
 import os
-import re
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,9 +15,15 @@ from typing import Any
 from rich.console import Console
 
 from grader import exports, report, scoring, stdout
+from grader.asked import (
+    UsageError,
+    expect_folder,
+    expect_place,
+    one_or_all,
+    seed_of,
+    wanted_files,
+)
 from grader.calibration import command as calibrate
-from grader.calibration.file import Calibration, changed_versions
-from grader.calibration.file import find as find_calibration
 from grader.course import command as class_command
 from grader.desk import (
     doctor_command,
@@ -35,36 +37,32 @@ from grader.desk import shown as shown_hints
 from grader.desk.machine import Machine
 from grader.desk.tested import tested
 from grader.environment import EnvironmentFault, JudgeFault, probe
-from grader.grade import Grader, Request
+from grader.grade import Grader
 from grader.manifest import GIVEN, ROOT, ManifestError, load_problem, problem_ids, problems_named
-from grader.model import Environment, GradeRecord
+from grader.model import GradeRecord
 from grader.options import in_words_of_make, parser_of
 from grader.package import command as package
 from grader.progress import Progress
 from grader.quiz import command as quiz_command
 from grader.release import command as release
-from grader.render import annotations, classroom50, lint, terminal
+from grader.render import annotations, lint, terminal
 from grader.render import explain as explain_page
 from grader.render import hint as hint_page
 from grader.render import race as race_table
 from grader.render import release as release_report
 from grader.render import submit as submit_report
 from grader.render import trace as trace_page
-from grader.running import capacity, inspection
+from grader.request import Request
+from grader.running import capacity
 from grader.source import read_source
 from grader.stability import command as stability
 from grader.state_file import state_path
 from grader.submit import command as submit
+from grader.surroundings import expect_memory, jobs, surroundings
 from grader.whole_file import write_whole
 
 EXIT_USAGE = 2
 EXIT_ENVIRONMENT = 4
-# What one problem takes, without and with a jail: right answers passed in containers of this size.
-_LEAST_BYTES = {False: 600 * 2**20, True: 960 * 2**20}
-
-
-class UsageError(Exception):
-    """An option that cannot be used; the message names it, got and expected."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -105,11 +103,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _grade(options: argparse.Namespace) -> int:
     request_only = problems_named(options.only)
-    seed = _seed(options.seed)
-    _expect_folder(options.submission, "--submission")
+    seed = seed_of(options.seed)
+    expect_folder(options.submission, "--submission")
     if options.jobs is not None and options.jobs < 1:
         raise UsageError(f"--jobs: got {options.jobs}, expected 1 or more")
-    files = _wanted_files(options)
+    files = wanted_files(options)
     most = sum(load_problem(id).total_points for id in problem_ids())
     if options.fail_under is not None and not 0 <= options.fail_under <= most:
         raise UsageError(f"--fail-under: got {options.fail_under}, expected 0 to {most} points")
@@ -120,7 +118,7 @@ def _grade(options: argparse.Namespace) -> int:
         name = "--quick" if options.quick else "--exitfirst"
         raise UsageError(f"{name}: got it with --official, which grades everything")
     _heed_interrupts()
-    environment, calibration = _surroundings(options, jailed=jailed)
+    environment, calibration = surroundings(options, jailed=jailed)
     given = options.submission / GIVEN.name
     if given.exists() and given.resolve() != GIVEN:
         note = f"{given.name}/ in the submission is not used: the judge has its own copy"
@@ -134,7 +132,7 @@ def _grade(options: argparse.Namespace) -> int:
         problems=request_only,
         environment=environment,
         seed=seed,
-        jobs=options.jobs or _jobs(environment),
+        jobs=options.jobs or jobs(environment),
         cores=max(1, int(capacity.cores())),
         quick=options.quick,
         exit_first=options.exitfirst,
@@ -144,7 +142,7 @@ def _grade(options: argparse.Namespace) -> int:
         calibration=calibration,
     )
     with Progress(Console(stderr=True)) as progress:
-        progress.start(_totals(request))
+        progress.start(request.num_cases())
         grader = Grader(request, progress, lambda record: _keep(files, record, grader.sources))
         try:
             record = grader.run()
@@ -156,81 +154,33 @@ def _grade(options: argparse.Namespace) -> int:
     return scoring.exit_code(record, options.fail_under, options.exit_zero)
 
 
-def _surroundings(
-    options: argparse.Namespace, *, jailed: bool
-) -> tuple[Environment, Calibration | None]:
-    """Look at this machine, find its speed targets, and see that no submission can break out.
-
-    Raises:
-        EnvironmentFault: it could, or memory is short; nothing is graded for credit then.
-    """
-    environment = probe(options.device)
-    _expect_memory(jailed=jailed)
-    calibration = find_calibration(options.calibration, environment)
-    if calibration:
-        notes = (*environment.notes, *changed_versions(calibration, environment))
-        environment = environment.model_copy(update={"notes": notes})
-    try:
-        if jailed:
-            inspection.inspect(gpu=environment.device_uuid)
-    except inspection.JailFault as fault:
-        raise EnvironmentFault(
-            f"no submission can be jailed on this machine: {fault}; without --official or --jail it"
-            " can be graded, not for credit"
-        ) from None
-    return environment, calibration
-
-
-def _expect_memory(*, jailed: bool) -> None:
-    """Refuse a machine on which the kernel would end right answers for want of memory.
-
-    Raises:
-        EnvironmentFault: less is free than one problem takes.
-    """
-    free, least = capacity.free_bytes(), _LEAST_BYTES[jailed]
-    if free < least:
-        what = " for workers in a jail" if jailed else ""
-        raise EnvironmentFault(
-            f"got {free >> 20} MiB of free memory, expected {least >> 20} MiB or more{what}"
-        )
-
-
-def _totals(request: Request) -> dict[str, int]:
-    """Return the number of cases of each problem."""
-    device, seed = request.environment.device, request.seed
-    return {
-        p.id: sum(len(p.cases(check, seed, device)) for check in p.checks)
-        for p in map(load_problem, request.problems)
-    }
-
-
 def _stability(options: argparse.Namespace) -> int:
     """Grade N times; return 0 if no problem's points differ by more than one, else 1."""
     if options.count < 2:
         raise UsageError(f"N: got {options.count}, expected 2 or more gradings")
     only = problems_named(options.only)
-    _expect_folder(options.submission, "--submission")
-    _expect_place(options.json, "--json")
+    expect_folder(options.submission, "--submission")
+    expect_place(options.json, "--json")
     _heed_interrupts()
-    environment, calibration = _surroundings(options, jailed=options.official)
+    environment, calibration = surroundings(options, jailed=options.official)
     request = Request(
         submission=options.submission.absolute(),
         shown_as=str(options.submission),
         problems=only,
         environment=environment,
         seed="",
-        jobs=_jobs(environment),
+        jobs=jobs(environment),
         cores=max(1, int(capacity.cores())),
         jailed=options.official,
         official=options.official,
         calibration=calibration,
     )
-    return stability.run(request, options, _totals(request), Console(stderr=True), stdout.show)
+    return stability.run(request, options, request.num_cases(), Console(stderr=True), stdout.show)
 
 
 def _calibrate(options: argparse.Namespace) -> int:
     """Measure the model answers and write targets; return 0 if all problems have some, else 1."""
-    _expect_folder(options.submission, "--submission")
+    expect_folder(options.submission, "--submission")
     _heed_interrupts()
     return calibrate.run(options, probe(options.device), Console(stderr=True), stdout.show)
 
@@ -248,7 +198,7 @@ def _class(options: argparse.Namespace) -> int:
 
 def _lint(options: argparse.Namespace) -> int:
     """Look through a submission's files; return 0 if nothing keeps any from being graded, or 1."""
-    _expect_folder(options.submission, "DIR")
+    expect_folder(options.submission, "DIR")
     problems = [
         problem
         for problem in map(load_problem, problems_named(options.only))
@@ -271,39 +221,6 @@ def _release(options: argparse.Namespace) -> int:
     wanted = options.problems
     problems = None if wanted is None else problems_named(wanted, "--problems")
     return release.run(options, problems, stdout.show, release_report.render)
-
-
-def _expect_folder(path: Path, name: str) -> None:
-    if not path.is_dir():
-        raise UsageError(
-            f"{name}: got {path}, which is not a folder; expected one with pNN/<file>.py in it"
-        )
-
-
-def _wanted_files(options: argparse.Namespace) -> dict[str, Path]:
-    """Return the files to write by format; refuse what cannot be, before anything was graded."""
-    files = {name: path for name in exports.HELP if (path := getattr(options, name)) is not None}
-    taken = {os.path.realpath(report.FILE): "report"} if options.report else {}
-    for name, path in files.items():
-        _expect_place(path, f"--{name}")
-        other = taken.setdefault(os.path.realpath(path), name)
-        if other != name:
-            raise UsageError(f"--{name}: got {path}, the file of --{other}; expected another")
-    unset = classroom50.missing(os.environ) if "classroom50" in files else []
-    if unset:
-        raise UsageError(
-            f"--classroom50: got no {', '.join(unset)} in the environment, expected what Classroom"
-            " 50's runner sets"
-        )
-    return files
-
-
-def _expect_place(path: Path | None, name: str) -> None:
-    """Refuse a file that cannot be written."""
-    if path is not None and not path.absolute().parent.is_dir():
-        raise UsageError(f"{name}: no such folder: {path.absolute().parent}")
-    if path is not None and path.is_dir():
-        raise UsageError(f"{name}: got the folder {path}, expected a file's name")
 
 
 def _quiz(options: argparse.Namespace) -> int:
@@ -330,8 +247,8 @@ def _quiz(options: argparse.Namespace) -> int:
 
 def _hint(options: argparse.Namespace) -> int:
     """Show the next hint of the first step that is not solved; return 0."""
-    ids = _one_or_all(options.only)
-    _expect_folder(options.submission, "--submission")
+    ids = one_or_all(options.only)
+    expect_folder(options.submission, "--submission")
     _heed_interrupts()
     shown = shown_hints.Shown(state_path(os.environ, shown_hints.FILE))
     hint = hint_command.run(
@@ -349,9 +266,9 @@ def _trace(options: argparse.Namespace) -> int:
     """Show one program of a kernel tile by tile; return 0, whatever it shows."""
     problem = load_problem(trace_command.expect_traceable(problems_named(options.only)))
     wanted = trace_command.Wanted.of(problem, options.case, options.program)
-    seed = _seed(options.seed)
-    _expect_folder(options.submission, "--submission")
-    _expect_place(options.json, "--json")
+    seed = seed_of(options.seed)
+    expect_folder(options.submission, "--submission")
+    expect_place(options.json, "--json")
     _heed_interrupts()
     probe("cpu")
     from grader.desk import traced_case  # with torch, which no other command has in this process
@@ -372,8 +289,8 @@ def _race(options: argparse.Namespace) -> int:
     """Time one answer beside others; return 0, or 1 where it could not be timed."""
     if options.only is None:
         raise UsageError("--only: got nothing, expected one problem: make race P=p04")
-    (id,) = _one_or_all(options.only)
-    _expect_folder(options.submission, "--submission")
+    (id,) = one_or_all(options.only)
+    expect_folder(options.submission, "--submission")
     _heed_interrupts()
     given = load_problem(id), options.submission, probe("auto")
     return race_command.run(*given, Console(stderr=True), stdout.show, race_table.render)
@@ -381,14 +298,14 @@ def _race(options: argparse.Namespace) -> int:
 
 def _watch(options: argparse.Namespace) -> int:
     """Grade one problem again at each save; q ends with 0, Ctrl-C with 130."""
-    ids = _one_or_all(options.only)
-    _expect_folder(options.submission, "--submission")
+    ids = one_or_all(options.only)
+    expect_folder(options.submission, "--submission")
     if not stdout.is_open():
         raise UsageError("watch: got no standard output, expected a terminal, a pipe or a file")
     _heed_interrupts()
     signal.signal(signal.SIGHUP, _interrupt)
     environment = probe(options.device)
-    _expect_memory(jailed=False)
+    expect_memory(jailed=False)
     problem = watch_command.first_open(ids, options.submission)
     request = Request(
         submission=options.submission.absolute(),
@@ -401,7 +318,7 @@ def _watch(options: argparse.Namespace) -> int:
         quick=True,
     )
     try:
-        watch_command.run(options, problem, request, os.environ, lambda: _seed(None))
+        watch_command.run(options, problem, request, os.environ, lambda: seed_of(None))
     except KeyboardInterrupt:
         return scoring.EXIT_INTERRUPTED
     return scoring.EXIT_FULL_MARKS
@@ -457,35 +374,6 @@ def _heed_interrupts() -> None:
 
 def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
-
-
-def _jobs(environment: Environment) -> int:
-    """As many side by side as cores and memory carry; on a GPU compilation takes the time.
-
-    Host memory: a pytest and its workers. GPU memory: a CUDA context and small tensors.
-    """
-    cores, free = int(capacity.cores()), capacity.free_bytes()
-    if environment.device == "cpu":
-        return max(1, min(cores, 4, free // 2**30))
-    device_bytes = environment.device_bytes or 2**31
-    problems = len(problem_ids())
-    return max(1, min(cores, problems, free // (3 * 2**30), device_bytes // (2 * 2**30)))
-
-
-def _one_or_all(only: str | None) -> tuple[str, ...]:
-    """Return the one problem that is named, or all of them where none is."""
-    ids = problems_named(only)
-    if only is not None and len(ids) != 1:
-        raise UsageError(f"--only: got {', '.join(ids)}, expected one problem")
-    return ids
-
-
-def _seed(text: str | None) -> str:
-    if text is None:
-        return os.urandom(8).hex()
-    if not re.fullmatch(r"[0-9a-fA-F]{1,32}", text):
-        raise UsageError(f"--seed: got {text!r}, expected up to 32 hexadecimal digits")
-    return text.lower()
 
 
 def _print_report(

@@ -1,8 +1,7 @@
 """Grades one submission: runs the tests, measures what can be measured, scores, builds the record.
 
 Tests run in one pytest process a problem, several side by side; speed and memory come afterwards,
-one at a time, when nothing else runs. What goes wrong with one problem stays with it. Over 400
-lines, for the order of a run is in this file alone.
+one at a time, when nothing else runs. What goes wrong with one problem stays with it.
 """
 
 from __future__ import annotations
@@ -12,16 +11,12 @@ import contextlib
 import dataclasses
 import secrets
 import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 
-from grader import scoring, testrun
-from grader.calibration.choice import aimed
-from grader.calibration.file import Calibration
+from grader import scoring
 from grader.findings import (
     MEASURE_S,
     Evidence,
-    Finding,
     Measured,
     MeasureRequest,
     Phase,
@@ -30,57 +25,19 @@ from grader.findings import (
 )
 from grader.manifest import Problem, load_problem
 from grader.model import (
-    CheckResult,
-    ComponentResult,
-    Environment,
     GradeRecord,
-    MemoryFigures,
-    Message,
     ProblemResult,
-    SpeedFigures,
     Verdict,
-    WorkFigures,
 )
-from grader.next_step import next_step
 from grader.progress import Listener
+from grader.request import Request
+from grader.results import NOT_REACHED, Assembly, of_entry
 from grader.running import capacity
 from grader.running.processes import GRACE_S, Children, Ending
 from grader.source import read_source
 from grader.testrun import Findings, TestRun
 
 _SECOND_WORKER_BYTES = 2**30  # with all that the first needs
-_NO_GPU = "not measured: needs a CUDA GPU"
-_QUICK = "not measured: QUICK=1"
-NOT_REACHED = "not run: interrupted"
-_UNSEEN_WITHOUT_A_GPU = (
-    "passes as far as a CPU can see; a GPU also shows bf16 and what runs there alone"
-)
-
-
-@dataclasses.dataclass(frozen=True)
-class Request:
-    """What to grade and how; `jobs` problems are tested side by side on `cores`.
-
-    `quick` leaves speed and memory out, `exit_first` ends a problem at its first failure. Without
-    `policy` a file may contain anything. Only what is `jailed` can be `official`, for credit.
-    `calibration` has speed targets of this machine. The cases of the checks in `first` run before
-    the others.
-    """
-
-    submission: Path
-    shown_as: str
-    problems: tuple[str, ...]
-    environment: Environment
-    seed: str
-    jobs: int = 2
-    cores: int = 1
-    quick: bool = False
-    exit_first: bool = False
-    policy: bool = True
-    jailed: bool = False
-    official: bool = False
-    calibration: Calibration | None = None
-    first: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass
@@ -120,6 +77,7 @@ class Grader:
         self._sources = {
             p.id: read_source(p, request.submission, policy=request.policy) for p in self._problems
         }
+        self._assemblies = {p.id: Assembly(request, p, self._sources[p.id]) for p in self._problems}
         self._results: dict[str, ProblemResult] = {}
         self._children = children or Children()
         self._closes_children = children is None
@@ -157,8 +115,8 @@ class Grader:
         """Return the record of what is known now; an `unfinished` run counts as interrupted."""
         empty = Findings(missing=NOT_REACHED)
         results = tuple(
-            self._results.get(problem.id) or self._tested(problem, empty, 0.0)
-            for problem in self._problems
+            self._results.get(id) or assembly.tested(empty, interrupted=self.interrupted)
+            for id, assembly in self._assemblies.items()
         )
         totals, bonus = scoring.total(results)
         return GradeRecord(
@@ -181,7 +139,7 @@ class Grader:
             if self._sources[problem.id].verdict is None:
                 pending.append(problem)
             else:
-                self._done(self._unusable(problem))
+                self._done(self._assemblies[problem.id].unusable())
         pending.sort(key=_weight, reverse=True)  # what takes longest comes first
         if pending:
             self._children.open_server(differentiate=any(p.gradients for p in pending))
@@ -206,7 +164,7 @@ class Grader:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _test(self, problem: Problem, compile_workers: int) -> ProblemResult:
-        start = time.monotonic()
+        start, assembly = time.monotonic(), self._assemblies[problem.id]
         self.progress.phase(problem.id, "starting")
         run = TestRun(
             problem,
@@ -228,10 +186,11 @@ class Grader:
         try:
             findings = run.run()
         except Exception as error:  # the judge's own: it stays with this problem
-            findings = self._all_internal(problem, f"{type(error).__name__}: {error}")
+            findings = assembly.failed(f"{type(error).__name__}: {error}")
         if self.interrupted:
             findings.missing = NOT_REACHED
-        return self._tested(problem, findings, time.monotonic() - start)
+        duration_s = time.monotonic() - start
+        return assembly.tested(findings, interrupted=self.interrupted, duration_s=duration_s)
 
     def _calls_ahead(self, cores: int) -> bool:
         """Whether a problem with so many cores may have a second worker at a time.
@@ -241,50 +200,13 @@ class Grader:
         free = capacity.free_bytes() >= _SECOND_WORKER_BYTES
         return cores > 1 and self._device == "cpu" and not self.request.jailed and free
 
-    def _all_internal(self, problem: Problem, text: str) -> Findings:
-        message = Message(headline=f"the judge failed: {text}"[:600])
-        finding = Finding(verdict=Verdict.INTERNAL, message=message)
-        cases = {
-            (check.id, index): finding
-            for check in problem.checks
-            for index in problem.cases(check, self.request.seed, self._device)
-        }
-        return Findings(cases)
-
-    def _tested(self, problem: Problem, findings: Findings, duration_s: float) -> ProblemResult:
-        checks = testrun.check_results(
-            problem, findings, device=self._device, seed=self.request.seed
-        )
-        return self._assemble(problem, checks, findings.work, duration_s=duration_s)
-
-    def _unusable(self, problem: Problem) -> ProblemResult:
-        """A problem whose file cannot be run at all, or is still the stub."""
-        source = self._sources[problem.id]
-        assert source.verdict is not None and source.message is not None
-        not_run = Message(headline=f"not run: {source.message.headline}")
-        checks = [
-            CheckResult(
-                id=check.id,
-                title=testrun.title(problem, check),
-                verdict=source.verdict,
-                weight=check.weight,
-                message=not_run,
-                cases_total=len(problem.cases(check, self.request.seed, self._device)),
-            )
-            for check in problem.checks
-        ]
-        result = self._assemble(problem, checks)
-        quiet = tuple(c.model_copy(update={"verdict": Verdict.SKIPPED}) for c in result.checks)
-        update = {"verdict": source.verdict, "message": source.message, "checks": quiet}
-        return result.model_copy(update=update)
-
     # -- speed and memory ------------------------------------------------------------------------
 
     def _grade_performance(self) -> None:
         pending = [
             problem.id
             for problem in self._problems
-            if scoring.is_complete(_of_entry(problem, self._results[problem.id].checks))
+            if scoring.is_complete(of_entry(problem, self._results[problem.id].checks))
             and problem.benchmarks_on(self._device)
         ]
         groups, tried = [pending] if pending else [], set[str]()
@@ -350,97 +272,8 @@ class Grader:
         self._add_measurements(problem_id, evidence, evidence)
 
     def _add_measurements(self, problem_id: str, speed: Evidence, memory: Evidence) -> None:
-        problem, result = load_problem(problem_id), self._results[problem_id]
-        components = dict(result.components)
-        for name, evidence in (("speed", speed), ("memory", memory)):
-            if problem.points_of(name):
-                component = self._score(problem, name, evidence)
-                correctness = _of_entry(problem, result.checks)
-                components[name] = scoring.gate(component, correctness)
-        update = {
-            "components": components,
-            "points": scoring.problem_points(components),
-            "verdict": scoring.problem_verdict(components, result.checks),
-        }
-        self._done(result.model_copy(update=update))
-
-    def _score(self, problem: Problem, name: str, evidence: Evidence) -> ComponentResult:
-        possible, figures = problem.points_of(name), evidence.figures
-        if evidence.verdict is not None:
-            reason = evidence.reason or "no reason was recorded"
-            if evidence.verdict is Verdict.NOT_MEASURED:
-                return scoring.not_measured(possible, reason)
-            if evidence.verdict is Verdict.INTERNAL:
-                return scoring.internal(possible, reason)
-            return scoring.withheld(evidence.verdict, possible, reason)
-        if name == "work" and isinstance(figures, WorkFigures):
-            full = problem.work.full if problem.work else figures.full
-            return scoring.score_work(figures.model_copy(update={"full": full}), possible)
-        if name == "speed" and isinstance(figures, SpeedFigures):
-            figures = aimed(problem, figures, self.request.environment, self.request.calibration)
-            return scoring.score_speed(figures, possible)
-        if name == "memory" and isinstance(figures, MemoryFigures):
-            return scoring.score_memory(figures, possible)
-        return scoring.internal(possible, f"the judge recorded no figures of {name}")
-
-    # -- results ---------------------------------------------------------------------------------
-
-    def _assemble(
-        self,
-        problem: Problem,
-        checks: Sequence[CheckResult],
-        work: Evidence | None = None,
-        *,
-        duration_s: float = 0.0,
-    ) -> ProblemResult:
-        correctness, scored = scoring.score_correctness(checks, problem.points.correctness)
-        of_entry = _of_entry(problem, checks)
-        components = {"correctness": correctness}
-        if problem.work is not None:
-            possible = problem.points_of("work")
-            if work is not None:
-                counted = self._score(problem, "work", work)
-            elif scoring.is_complete(of_entry) and not self.interrupted:
-                counted = scoring.internal(possible, "the judge recorded no count of work")
-            else:
-                counted = scoring.withheld(Verdict.SKIPPED, possible, "not run")
-            components["work"] = scoring.gate(counted, of_entry)
-        for name, reason in (("speed", _NO_GPU), ("memory", _NO_GPU)):
-            possible = problem.points_of(name)
-            measurable = problem.benchmarks_on(self._device)
-            if possible and measurable and self.request.quick:
-                components[name] = scoring.not_measured(possible, _QUICK)
-            elif possible and measurable:
-                pending = scoring.withheld(Verdict.SKIPPED, possible, NOT_REACHED)
-                components[name] = scoring.gate(pending, of_entry)
-            elif possible:
-                components[name] = scoring.not_measured(possible, reason)
-        possible = {name: problem.points_of(name) for name in ("work", "speed", "memory")}
-        components = scoring.complete_components(
-            components, {"correctness": problem.points.correctness, **possible}
-        )
-        source = self._sources[problem.id]
-        verdict = scoring.problem_verdict(components, scored)
-        blind = problem.uses_triton and self._device == "cpu" and scoring.is_complete(correctness)
-        return ProblemResult(
-            id=problem.id,
-            title=problem.title,
-            bonus=problem.bonus,
-            verdict=verdict,
-            points=scoring.problem_points(components),
-            components=components,
-            checks=tuple(scored),
-            next_step=next_step(
-                problem,
-                source,
-                scored,
-                correctness,
-                components["work"],
-            ),
-            unseen=_UNSEEN_WITHOUT_A_GPU if blind else None,
-            source_sha256=source.sha256 if source.data else None,
-            duration_s=round(duration_s, 3),
-        )
+        result = self._results[problem_id]
+        self._done(self._assemblies[problem_id].measured(result, speed, memory))
 
     def _done(self, result: ProblemResult) -> None:
         self._results[result.id] = result
@@ -456,9 +289,3 @@ class Grader:
 def _weight(problem: Problem) -> int:
     """Return about how many kernels a problem has to compile and to run."""
     return len(problem.outputs)
-
-
-def _of_entry(problem: Problem, checks: Sequence[CheckResult]) -> ComponentResult:
-    """Return the correctness that work, speed and memory depend on: not that of the bridge."""
-    own = [check for check in checks if not problem.check(check.id).bridge]
-    return scoring.score_correctness(own, problem.points.correctness)[0]

@@ -8,9 +8,10 @@ from pathlib import Path
 from rich.console import Console
 
 from grader import scoring
-from grader.grade import Grader, Request
+from grader.grade import Grader
 from grader.model import GradeRecord
 from grader.progress import Progress
+from grader.request import Request
 from tests import test_render_terminal as terminal
 from tests.harness import model_answer
 from tests.records import CPU, H200, SEED, graded

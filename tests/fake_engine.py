@@ -10,9 +10,9 @@ from types import SimpleNamespace
 from parsl.executors.errors import BadStateException
 
 from grader.course.grading import Outcome, Task
-from grader.grade import NOT_REACHED
 from grader.model import CheckResult, ComponentResult, GradeRecord, Message, Points, ProblemResult
 from grader.model import Verdict as V
+from grader.results import NOT_REACHED
 from tests.records import CPU
 
 

@@ -20,11 +20,12 @@ from grader import answers, grade, work_run
 from grader.cases import Case, CaseTable
 from grader.diagnose import Casebook
 from grader.findings import Evidence, Finding, Measured, MeasureRequest, write_event
-from grader.grade import Grader, Request
+from grader.grade import Grader
 from grader.inputs import Inputs, make_inputs
 from grader.manifest import Limits, Problem, load_problem
 from grader.model import Amount, Environment, GradeRecord, Verdict, WorkFigures
 from grader.progress import Progress
+from grader.request import Request
 from grader.running.session import Budget, Session
 from grader.source import Source
 from grader.testrun import Findings

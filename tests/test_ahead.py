@@ -10,9 +10,10 @@ import pytest
 from grader.ahead import Ahead, calls_of, last_half
 from grader.diagnose import Casebook
 from grader.environment import probe
-from grader.grade import Grader, Request
+from grader.grade import Grader
 from grader.manifest import ROOT, load_problem, problem_ids
 from grader.model import Verdict
+from grader.request import Request
 from grader.running import capacity, usage
 from grader.running.session import Budget, Session
 from grader.source import Source

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from grader import cli
+from grader import cli, surroundings
 from grader.calibration import file as calibration_file
 from grader.calibration.choice import STATED, aimed
 from grader.calibration.file import (
@@ -24,11 +24,11 @@ from grader.calibration.file import (
 )
 from grader.checks.performance import MAX_DRIFT_PERCENT
 from grader.findings import Evidence
-from grader.grade import Request
 from grader.manifest import ROOT, load_problem
 from grader.model import GradeRecord, SpeedFigures, Verdict
 from grader.render import terminal
 from grader.render.calibration import target_lines
+from grader.request import Request
 from tests.harness import model_answer
 from tests.records import CPU, H200, graded
 
@@ -203,7 +203,7 @@ def test_grade_refuses_it_before_anything_runs(calibration, tmp_path, monkeypatc
     path = tmp_path / "calibration.json"
     write(path, calibration)
     monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
-    monkeypatch.setattr(cli, "probe", lambda device: CPU)
+    monkeypatch.setattr(surroundings, "probe", lambda device: CPU)
     options = ["--submission", str(ROOT / "solutions"), "--calibration", str(path)]
     for command in (["grade"], ["stability", "2"]):
         assert cli.main([*command, *options]) == 2

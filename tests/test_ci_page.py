@@ -12,7 +12,7 @@ from collections import defaultdict
 
 import yaml
 
-from grader import cli, exports
+from grader import cli, exports, surroundings
 from grader.manifest import ROOT, load_problem, problem_ids
 from grader.options import parser_of
 from grader.package import github, gradescope
@@ -47,7 +47,7 @@ def test_commands_have_the_options_that_are_named():
 
 def test_what_the_page_says_of_memory_and_hanging_calls_is_so():
     text = " ".join(PAGE.split())
-    local, jailed = (cli._LEAST_BYTES[jailed] >> 20 for jailed in (False, True))
+    local, jailed = (surroundings._LEAST_BYTES[jailed] >> 20 for jailed in (False, True))
     assert f"Without {local} MiB of free memory, or {jailed} MiB in a jail" in text
     limits = [load_problem(id).limits for id in problem_ids()]
     assert "calls that hang take up to 35 s, slow ones 5 minutes" in text

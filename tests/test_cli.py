@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from grader import cli, exports, grade
+from grader import cli, exports, grade, surroundings
 from grader.findings import Evidence
 from grader.grade import Grader
 from grader.inputs import case_seed, make_inputs
@@ -36,7 +36,7 @@ def run(monkeypatch, capfd):
     monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
 
     def start(*options, environment=CPU):
-        monkeypatch.setattr(cli, "probe", lambda device: environment)
+        monkeypatch.setattr(surroundings, "probe", lambda device: environment)
         try:
             code = cli.main(["grade", "--device", "cpu", *map(str, options)])
         except SystemExit as stop:
@@ -375,7 +375,7 @@ def test_an_interrupt_before_anything_was_graded_says_so(run, wrong, monkeypatch
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "_jobs", interrupt)
+    monkeypatch.setattr(cli, "jobs", interrupt)
     code, out, err = run("--submission", wrong)
     assert (code, out) == (130, "")
     assert err == "grader: interrupted before anything was graded\n"
@@ -435,8 +435,8 @@ def test_colour_is_for_terminals_that_want_it(run, wrong, monkeypatch, variables
 
 @pytest.mark.parametrize("options", [[], ["--jail"]])
 def test_a_machine_without_the_memory_for_one_problem_is_refused(run, wrong, monkeypatch, options):
-    least = cli._LEAST_BYTES[bool(options)]
-    monkeypatch.setattr(cli.inspection, "inspect", lambda gpu: None)
+    least = surroundings._LEAST_BYTES[bool(options)]
+    monkeypatch.setattr(surroundings.inspection, "inspect", lambda gpu: None)
     for free, codes in ((least - 1, {4}), (least, {1})):
         monkeypatch.setattr(capacity, "free_bytes", lambda free=free: free)
         code, _, err = run("--submission", wrong, "--only", "p02", *options)

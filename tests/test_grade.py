@@ -17,7 +17,7 @@ from grader.findings import (
     Phase,
     write_event,
 )
-from grader.grade import Grader, Request
+from grader.grade import Grader
 from grader.manifest import load_problem
 from grader.model import (
     Amount,
@@ -29,6 +29,7 @@ from grader.model import (
     WorkFigures,
 )
 from grader.progress import Progress
+from grader.request import Request
 from grader.scoring import exit_code
 from tests.harness import model_answer
 from tests.records import H200, SEED, in_this_process, write_answers

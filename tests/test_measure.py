@@ -16,6 +16,7 @@ from grader.running.device_memory import DeviceMemoryFault
 from grader.running.protocol import Ended, Reply, Status
 from grader.running.speed import Block
 from grader.running.stopwatch import Bench, CallFailed, Timed
+from grader.running.waiting import Waiting
 from tests.forked import forked_workers
 from tests.harness import model_answer
 
@@ -165,7 +166,9 @@ def measurement(monkeypatch):
     """A measurement of p01 whose blocks take what `milliseconds` says, one after the other."""
     events = []
     file = SourceFile.of("p01", b"")
-    run = measure.Measurement(Bench("cpu"), Timed(None, None, "x"), file, events.append, REQUEST)
+    run = measure.Measurement(
+        Bench("cpu"), Timed(None, None, "x"), file, events.append, REQUEST, Waiting()
+    )
     monkeypatch.setattr(run, "_submission", contextlib.nullcontext)
     monkeypatch.setattr(run, "_attach", lambda worker: worker)
     monkeypatch.setattr(speed, "overhead", lambda *_: 0.0)
@@ -248,7 +251,7 @@ def test_what_a_small_container_cannot_hold_is_not_measured(measurement, monkeyp
 
 def test_memory_is_not_measured_where_two_workers_do_not_fit(monkeypatch):
     file, baseline = SourceFile.of("p01", b""), Timed(None, None, "x")
-    run = measure.Measurement(Bench("cpu"), baseline, file, lambda event: None, REQUEST)
+    run = measure.Measurement(Bench("cpu"), baseline, file, lambda event: None, REQUEST, Waiting())
     monkeypatch.setattr(run, "_naive_memory", list)
     monkeypatch.setattr(run, "_submission", lambda fresh: contextlib.nullcontext())
     monkeypatch.setattr(run, "_attach", lambda worker: worker)
@@ -296,7 +299,7 @@ def test_host_memory_is_measured_in_workers_that_are_not_forked(monkeypatch):
         return contextlib.nullcontext()
 
     file, baseline = SourceFile.of("p01", b""), Timed(None, None, "x")
-    run = measure.Measurement(Bench("cpu"), baseline, file, lambda event: None, REQUEST)
+    run = measure.Measurement(Bench("cpu"), baseline, file, lambda event: None, REQUEST, Waiting())
     monkeypatch.setattr(measure, "Sandbox", start)
     monkeypatch.setattr(run, "_attach", lambda worker: worker)
     monkeypatch.setattr(run, "_naive_memory", list)

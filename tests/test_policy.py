@@ -15,7 +15,7 @@ import torch
 import triton.language as tl
 from triton.language.extra import cuda
 
-from grader import cli
+from grader import cli, surroundings
 from grader.manifest import GIVEN, ROOT, load_problem, problem_ids
 from grader.model import Verdict
 from grader.policy import tables
@@ -421,7 +421,7 @@ def test_lint_shows_no_letter_that_a_terminal_obeys():
 def test_grade_without_the_policy_says_so(tmp_path, capfd, monkeypatch):
     text = "import os\n\n\ndef weighted_row_sum(x):\n    return os.getpid()\n"
     write_answers(tmp_path, {"p02": text})
-    monkeypatch.setattr(cli, "probe", lambda device: CPU)
+    monkeypatch.setattr(surroundings, "probe", lambda device: CPU)
     monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
     options = ["grade", "--submission", str(tmp_path), "--only", "p02", "--device", "cpu"]
     assert cli.main(options) == 1

@@ -7,7 +7,7 @@ import types
 
 import pytest
 
-from grader import cli, history, report
+from grader import cli, history, report, surroundings
 from grader.manifest import ROOT
 from grader.release import contents
 from tests.exports import record
@@ -20,7 +20,7 @@ WRONG = {"p02": "def weighted_row_sum(x):\n    return x  # my own\n"}
 def run(monkeypatch, capfd, tmp_path):
     """Grade a wrong answer in an empty folder; return exit code, stdout and stderr."""
     monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
-    monkeypatch.setattr(cli, "probe", lambda device: CPU)
+    monkeypatch.setattr(surroundings, "probe", lambda device: CPU)
     monkeypatch.chdir(tmp_path)
     write_answers(tmp_path / "answers", WRONG)
 

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from grader import cli, scoring
+from grader import cli, scoring, surroundings
 from grader.model import (
     ComponentResult,
     GradeRecord,
@@ -146,7 +146,7 @@ class Gradings:
 def run(monkeypatch, capfd):
     """Run `grader stability` with scripted gradings; return exit code, stdout and stderr."""
     monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
-    monkeypatch.setattr(cli, "probe", lambda device: H200)
+    monkeypatch.setattr(surroundings, "probe", lambda device: H200)
 
     def start(*options, script=()):
         start.gradings = Gradings(script)

@@ -411,7 +411,8 @@ def test_what_failed_goes_first_but_not_what_depends_on_others_or_does_not_end()
 
 def test_the_judge_runs_first_what_it_is_told_to(folder):
     from grader.environment import probe
-    from grader.grade import Grader, Request
+    from grader.grade import Grader
+    from grader.request import Request
 
     order = []
 

@@ -34,6 +34,7 @@ _STAGES = {
 }
 _STAGES_WITHOUT_DQ = (3, 1, 1)
 _PREPARED_SINKS = 16  # as many are in one tile of `prepare`
+_PREPARED_QUERIES = 64  # of a tile of `prepare`
 _PROGRAMS = 1024  # of `prepare`, about
 _REGISTERS = (240, 24)  # of a thread of a consumer, and of the producer
 
@@ -200,20 +201,20 @@ def begin(
 
 def _prepare(q, k, v, out, dout, lse, rule: Rule, with_dq: bool) -> Start:
     (batch, num_q_heads, seqlen, head_dim), num_kv_heads = q.shape, k.shape[1]
-    tiles = batch * num_kv_heads * triton.cdiv(seqlen, launch.ROWS)
-    chunk_size = launch.ROWS * triton.cdiv(tiles, _PROGRAMS)
-    chunks = triton.cdiv(seqlen, chunk_size)
+    tiles_of_head = triton.cdiv(seqlen, _PREPARED_QUERIES)
+    tiles = triton.cdiv(batch * num_kv_heads * tiles_of_head, _PROGRAMS)  # of a program
+    programs = triton.cdiv(tiles_of_head, tiles)
     delta = torch.empty_like(lse)
     sums = torch.empty(q.shape if with_dq else 0, dtype=torch.float32, device=q.device)
-    shape = (2, chunks, batch, num_kv_heads, rule.num_sink_tokens, head_dim)
+    shape = (2, programs, batch, num_kv_heads, rule.num_sink_tokens, head_dim)
     partial = torch.empty(shape, dtype=torch.float32, device=q.device)
     strides = [x.stride()[:3] for x in (q, k, v, dout)]
     prepare = importlib.import_module("benchmarks.limits.prepare")
-    prepare.prepare_kernel[(batch * num_kv_heads, chunks)](
+    prepare.prepare_kernel[(batch * num_kv_heads, programs)](
         q, k, v, out, dout, lse, delta, sums, *partial, *strides,
         num_kv_heads, num_q_heads // num_kv_heads, seqlen, rule.window_size,
-        rule.num_sink_tokens, chunk_size, rule.scale, rule.scale * math.log2(math.e),
-        HEAD_DIM=head_dim, BLOCK_M=launch.ROWS, BLOCK_N=_PREPARED_SINKS, WITH_SUMS=with_dq,
+        rule.num_sink_tokens, tiles, rule.scale, rule.scale * math.log2(math.e),
+        HEAD_DIM=head_dim, BLOCK_M=_PREPARED_QUERIES, BLOCK_N=_PREPARED_SINKS, WITH_SUMS=with_dq,
         num_warps=4,
     )  # fmt: skip
     return Start(delta, sums if with_dq else None, *partial.sum(1))

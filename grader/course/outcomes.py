@@ -9,9 +9,9 @@ from pydantic import ValidationError
 
 from grader.course.grading import Outcome
 from grader.course.records import Key, Result, now
-from grader.grade import NOT_REACHED
 from grader.model import Environment, GradeRecord, ProblemResult, Verdict
 from grader.render.text import clean
+from grader.results import NOT_REACHED
 
 BUSY = "not measured: the machine is busy"
 _WORDS = 300

@@ -8,10 +8,11 @@ from pathlib import Path
 from rich.console import Console
 
 from grader.environment import probe
-from grader.grade import Grader, Request
+from grader.grade import Grader
 from grader.manifest import load_problem
 from grader.model import ProblemResult
 from grader.progress import Progress
+from grader.request import Request
 from grader.running import capacity
 
 

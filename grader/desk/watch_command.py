@@ -15,10 +15,10 @@ from grader.desk.shown import FILE, Shown
 from grader.desk.watch import saves
 from grader.desk.watch.loop import Looks, Watch
 from grader.desk.watch.terminal import Keys, Screen
-from grader.grade import Request
 from grader.manifest import Problem, load_problem
 from grader.model import Verdict
 from grader.render import watch as page
+from grader.request import Request
 from grader.running.processes import Children
 from grader.source import read_source
 from grader.state_file import state_path

@@ -63,7 +63,7 @@ _PASSED_ON = (
 
 
 class Sandbox:
-    """One worker for one file. `start` returns at once; `ready` waits for the import."""
+    """One worker for one file, started at once; `ready` waits until it has imported the file."""
 
     def __init__(
         self,
@@ -78,12 +78,13 @@ class Sandbox:
         program: Path | None = None,
         own_cache: bool = False,
         fresh: bool = False,
+        held: bool = False,
         **settings: Any,
     ) -> None:
         """Start `program`, by default the plain worker, which is told the `settings` too.
 
         With `own_cache` the kernels it compiles stay in its own folder; a `fresh` one is never
-        forked.
+        forked; one that is `held` imports the file when `ready` is called.
         """
         self.filename = filename
         self._folder = Path(tempfile.mkdtemp(prefix="submission-", dir=scratch.folder()))
@@ -141,8 +142,15 @@ class Sandbox:
             "memory_limit_bytes": MEMORY_LIMIT_BYTES + (threads - 1) * _THREAD_BYTES,
             "nonce": self._load_nonce,
         }
-        with contextlib.suppress(OSError):
-            self._channel.send(json.dumps(settings).encode())
+        self._settings = json.dumps(settings).encode()
+        if not held:
+            self._tell_settings()
+
+    def _tell_settings(self) -> None:
+        settings, self._settings = self._settings, b""
+        if settings:
+            with contextlib.suppress(OSError):
+                self._channel.send(settings)
 
     @property
     def pid(self) -> int:
@@ -157,6 +165,7 @@ class Sandbox:
 
     def ready(self) -> Reply | Ended:
         """Wait until the submission is imported."""
+        self._tell_settings()
         started = self._receive(STARTED, START_TIMEOUT_S)
         if isinstance(started, Ended):
             return dataclasses.replace(started, started=False)

@@ -23,7 +23,7 @@ class Sums:
     def used(self, values: Iterable[Any]) -> None:
         """Note that an operation takes these handles up."""
         for value in values:
-            if hasattr(value, "unused"):
+            if "unused" in getattr(value, "__dict__", ()):  # Triton 3.6 has no hasattr of tuples
                 value.unused = False
 
     def multiplied(self, result: Any, product: int, line: int, loop: int) -> None:

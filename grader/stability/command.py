@@ -12,10 +12,11 @@ from pathlib import Path
 from rich.console import Console
 
 from grader.environment import EnvironmentFault
-from grader.grade import Grader, Request
+from grader.grade import Grader
 from grader.model import GradeRecord
 from grader.progress import Progress
 from grader.render import stability
+from grader.request import Request
 from grader.stability.spread import exit_code, to_json
 from grader.whole_file import write_whole
 

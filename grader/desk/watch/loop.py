@@ -18,11 +18,11 @@ from grader.desk.watch.changes import changes, first_checks
 from grader.desk.watch.runs import Run
 from grader.desk.watch.saves import Saves, State
 from grader.desk.watch.terminal import Keys, Screen
-from grader.grade import Request
 from grader.manifest import Problem
 from grader.model import ProblemResult
 from grader.render import hint as hint_page
 from grader.render import watch as page
+from grader.request import Request
 from grader.running import reaper
 from grader.running.processes import Children
 

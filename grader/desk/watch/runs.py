@@ -6,8 +6,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from grader.grade import Grader, Request
+from grader.grade import Grader
 from grader.model import GradeRecord, Points, Verdict
+from grader.request import Request
 from grader.running.processes import Children
 
 _GRACE_S = 0.5
