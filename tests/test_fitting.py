@@ -166,3 +166,20 @@ def test_what_was_expected_is_asked_for_a_mistake_that_changes_something(changes
     moved = fitting.moves("p08", made.case, made.inputs, expected, mistake)
     assert moved is bool(changes)
     assert expected.called is bool(changes)
+
+
+def test_a_change_reaches_every_output_that_it_enters():
+    made = Made("p09", GROUPED | WINDOW | {"sink_logits": True, "softmax_scale": 0.3}, "fp32")
+    inputs, options = dict(made.inputs.all), made.case.kwargs
+    ones = torch.ones_like(inputs["dout"])
+    changed = {
+        "DOUT-IGNORED": (inputs | {"dout": ones}, options),
+        "SINK-LOGIT-IGNORED": ({n: t for n, t in inputs.items() if n != "sink_logits"}, options),
+        "SCALE-OPTION-IGNORED": (inputs, {n: o for n, o in options.items() if "scale" not in n}),
+    }
+    for id, given in changed.items():
+        wrong = made.predicted(next(m for m in made.mistakes if m.id == id))
+        right = reference.shared_answer("p09", *given)
+        for name in wrong:
+            torch.testing.assert_close(wrong[name], right[name])
+            assert not torch.allclose(wrong[name], made.expected.truth[name]) or name == "out"
