@@ -6,6 +6,7 @@ Over 400 lines: every way in which a case can go wrong is told in this one file.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -188,9 +189,9 @@ class CaseRun:
             casebook.add_seen(place, found)
         return seen
 
-    def _again(self, call: int, names: tuple[str, ...]) -> tuple[Inputs, Expected]:
+    def _again(self, call: int, names: tuple[str, ...]) -> tuple[Inputs, Callable[[], Expected]]:
         inputs = self.inputs(call)
-        return inputs, expect(self.problem, self.case, inputs, names)
+        return inputs, lambda: expect(self.problem, self.case, inputs, names)
 
     def _wrong(
         self,
