@@ -67,7 +67,7 @@ FAULTS = (
     ),
     fault(
         "official mode looks at no jail",
-        "cli.py",
+        "surroundings.py",
         "            inspection.inspect(gpu=environment.device_uuid)",
         "            pass",
         "jail",
@@ -825,7 +825,7 @@ FAULTS = (
     ),
     fault(
         "two options may have one file",
-        "cli.py",
+        "asked.py",
         "        if other != name:\n",
         "        if other is None:\n",
         "cli",
