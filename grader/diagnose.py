@@ -9,45 +9,29 @@ wrong is never named. No name is better than a wrong one.
 from __future__ import annotations
 
 import dataclasses
-import enum
+import functools
 from collections.abc import Callable, Iterable
 
 import torch
 
 import reference
+from grader.behind import Behind
 from grader.cases import Case
-from grader.checks.correctness import Expected, element_errors
+from grader.checks.correctness import Expected
+from grader.fitting import Fit, Result, best_fit, moves
 from grader.inputs import Inputs
 from grader.manifest import Problem
 from grader.model import Diagnosis
 from grader.sightings.sighting import Sighting
 
-_CLOSE = 3.0  # times the tolerance within which the submission must follow the mistake
-# In fp32 a mistake may make the scores 1 / softmax_scale**2 times as large, and their rounding too.
-_CLOSE_FP32 = 64.0
-_APART = 20.0  # times the tolerance by which the mistake must differ from the truth
-_APART_IF_EXACT = 3.0  # as much where the submission follows it to fp32 rounding
-_MUCH_CLOSER = 1e-5  # or this much closer to the mistake than the mistake is to the truth
-_FAR_TOO_LARGE = 1e3  # times the largest right number of a head
-_NEXT_TO_IT = 0.1  # of the distance between a mistake and the truth
-_NEXT_TO_MINUS_INF = -1e4  # with which some begin a maximum; no right number is that small
-_MOST = 0.75  # of what the mistake changes must be as the mistake has it; the rest may be right
 # Wrong cases that are wholly as the mistake has them, for each that is not. Without any exception
 # softmax_scale=0 alone took its name from a missing scale, which fits 47 cases of p03. With it the
 # 171 wrong kernels of p01, p03 and p04, judged in every check (tests/seeds.py), got no wrong name.
 _FITS_PER_CONTRADICTION = 4
+_MOST_WAITING = 8  # wrong results that are yet to be compared, which take memory
 
 Place = tuple[str, int]  # check and number of the case
-
-
-class Fit(enum.IntEnum):
-    """How a known mistake agrees with a result, from worst to best."""
-
-    CONTRADICTED = 0  # it would have changed what is not changed so
-    SILENT = 1  # it makes no difference on this case
-    PARTLY = 2  # most of what it changes is as it has it, the rest is right
-    WHOLE = 3  # all is as the mistake has it
-    EXACTLY = 4  # the same, to fp32 rounding
+Recompute = Callable[[], tuple[Inputs, Callable[[], Expected]]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,9 +60,10 @@ class Casebook:
         self._possible = set(self._mistakes)
         self._fits: dict[str, dict[Place, Fit]] = {id: {} for id in self._mistakes}
         self._shown: dict[str, reference.Mistake] = {}  # the variant, by tile size, that fits
-        self._passed: list[tuple[Case, Callable[[], tuple[Inputs, Expected]]]] = []
+        self._passed: list[tuple[Case, Recompute]] = []
         self._wrong: list[Place] = []
         self._seen: dict[Place, Sighting] = {}
+        self._behind = Behind(_MOST_WAITING)
 
     def add_wrong(
         self,
@@ -88,11 +73,22 @@ class Casebook:
         got: dict[str, torch.Tensor],
         expected: Expected,
     ) -> None:
-        """Take a wrong result in; a mistake that is contradicted too often is no cause any more."""
+        """Take a wrong result in; it is compared with the known mistakes while others come in."""
         self._wrong.append(place)
-        result = _Result.of(got, expected)
+        self._behind.add(functools.partial(self._compare, place, case, inputs, got, expected))
+
+    def _compare(
+        self,
+        place: Place,
+        case: Case,
+        inputs: Inputs,
+        got: dict[str, torch.Tensor],
+        expected: Expected,
+    ) -> None:
+        """Fit each known mistake; one that is contradicted too often is no cause any more."""
+        result = Result.of(got, expected)
         for id in sorted(self._possible):
-            fit, variant = _best_fit(self._mistakes[id], case, inputs, result)
+            fit, variant = best_fit(self._mistakes[id], case, inputs, result)
             self._fits[id][place] = fit
             if fit > Fit.SILENT:
                 self._shown.setdefault(id, variant)
@@ -100,8 +96,11 @@ class Casebook:
             if contradicted > 1 + whole / 2:  # two at the beginning may stay alone
                 self._possible.discard(id)
 
-    def add_right(self, case: Case, recompute: Callable[[], tuple[Inputs, Expected]]) -> None:
-        """Take a right result in; `recompute` gives its inputs and what was expected again."""
+    def add_right(self, case: Case, recompute: Recompute) -> None:
+        """Take a right result in; `recompute` gives its inputs and what was expected again.
+
+        The latter when it is called: most mistakes make no difference on most cases.
+        """
         self._passed.append((case, recompute))
 
     def add_seen(self, place: Place, sighting: Sighting) -> None:
@@ -114,6 +113,7 @@ class Casebook:
         Known mistakes come first; what was seen explains the cases that are left. `step_at` gives
         the step of the stub that a line lies in.
         """
+        self._behind.finish()
         causes = [cause for cause in self._known_mistakes() if not self._is_part_of_more(cause)]
         causes = self._as_seen(causes)
         explained = {place for cause in causes for place in cause.cases}
@@ -232,143 +232,8 @@ class Casebook:
         for case, recompute in self._passed:
             if not ids:
                 break
-            inputs, expected = recompute()
-            ids = [
-                id
-                for id in ids
-                if not all(_moves(m, case, inputs, expected) for m in self._mistakes[id])
-            ]
+            inputs, expect = recompute()
+            expected = functools.cache(expect)
+            moved = functools.partial(moves, self._problem.id, case, inputs, expected)
+            ids = [id for id in ids if not all(map(moved, self._mistakes[id]))]
         return ids
-
-
-@dataclasses.dataclass(frozen=True)
-class _Result:
-    """A wrong result, and which elements are right all the same.
-
-    `tight` is what is expected where fp32 is computed exactly and TF32 would do.
-    """
-
-    got: dict[str, torch.Tensor]
-    expected: Expected
-    tight: Expected | None
-    right: dict[str, torch.Tensor]
-
-    @classmethod
-    def of(cls, got: dict[str, torch.Tensor], expected: Expected) -> _Result:
-        tight = None
-        if expected.precision == "tf32":
-            tight = dataclasses.replace(expected, honest=expected.truth, precision="fp32")
-        right = {name: element_errors(name, got[name], expected) <= 1.0 for name in expected.truth}
-        return cls(got, expected, tight, right)
-
-
-def _best_fit(
-    variants: list[reference.Mistake], case: Case, inputs: Inputs, result: _Result
-) -> tuple[Fit, reference.Mistake]:
-    """Return how well the best of a mistake's variants agrees with a result, and that variant."""
-    best, shown = Fit.CONTRADICTED, variants[0]
-    for mistake in variants:
-        wrong = mistake.predict(dict(inputs.all), case.kwargs)
-        fit = Fit.SILENT if wrong is None else _fit(wrong, result)
-        if fit > best:
-            best, shown = fit, mistake
-        if best is Fit.EXACTLY:
-            break
-    return best, shown
-
-
-def _fit(wrong: dict[str, torch.Tensor], result: _Result) -> Fit:
-    if result.tight is not None:
-        # An exact fp32 computation follows its mistake much closer than TF32 would: try that first.
-        share = _share_explained(wrong, result, result.tight)
-        if share == 1.0:
-            return Fit.EXACTLY
-    share = _share_explained(wrong, result, result.expected)
-    if share is None:
-        return Fit.SILENT
-    if share == 1.0:
-        return Fit.EXACTLY if result.expected.precision == "fp32" else Fit.WHOLE
-    return Fit.PARTLY if share >= _MOST else Fit.CONTRADICTED
-
-
-def _share_explained(
-    wrong: dict[str, torch.Tensor], result: _Result, close: Expected
-) -> float | None:
-    """Return how much of what a mistake changes a result has as the mistake does.
-
-    0 if an element is neither right nor as the mistake has it; None if the mistake changes nothing.
-    `close` has the tolerance for following the mistake.
-    """
-    near = _CLOSE_FP32 if close.precision == "fp32" else _CLOSE
-    expected = result.expected
-    changed = followed = 0
-    consistent = True
-    for name, truth in expected.truth.items():
-        if name not in wrong:
-            continue
-        got, mistaken = result.got[name], wrong[name].double()
-        # NaN in a prediction means that the mistake leaves this element undetermined.
-        undetermined = mistaken.isnan()
-        mistaken = torch.where(undetermined, truth, mistaken)
-        distance = element_errors(name, got, close, around=mistaken)
-        moved_close = element_errors(name, mistaken, close)
-        moved = moved_close if close is expected else element_errors(name, mistaken, expected)
-        rounding = 2.0 * torch.finfo(got.dtype).eps * mistaken.abs()
-        much_closer = distance <= _MUCH_CLOSER * moved_close
-        off = (got.double() - mistaken).abs()
-        much_closer |= off <= rounding
-        much_closer |= off <= _MUCH_CLOSER * _blown_up(mistaken, truth)
-        # Zero is no number near by: what is not stored is zero, or next to it.
-        follows = much_closer | (distance <= near) & ((mistaken != 0.0) | (got == 0.0))
-        follows = torch.where(mistaken.isinf(), _as_far(got.double(), mistaken), follows)
-        apart = (moved > (_APART if close is expected else _APART_IF_EXACT)) & (
-            moved_close > 5.0 * near
-        )
-        consistent &= bool((result.right[name] | follows | undetermined).all())
-        consistent &= not _plainly_right(got.double(), truth, mistaken, moved)
-        changed += int(apart.sum())
-        followed += int((apart & follows).sum())
-    if not changed:
-        return None
-    return followed / changed if consistent else 0.0
-
-
-def _plainly_right(
-    got: torch.Tensor, truth: torch.Tensor, mistaken: torch.Tensor, moved: torch.Tensor
-) -> bool:
-    """Whether an output that a mistake makes wrong is right, element by element.
-
-    `moved` is error / allowed of the mistake. Where the tolerance is wide, as for sums that cancel,
-    none of it need be far apart.
-    """
-    clear = (moved > _APART_IF_EXACT) & mistaken.isfinite() & got.isfinite()
-    off = (got - truth).abs() < _NEXT_TO_IT * (mistaken - truth).abs()
-    return bool(clear.any()) and bool(off[clear].all())
-
-
-def _as_far(got: torch.Tensor, mistaken: torch.Tensor) -> torch.Tensor:
-    """Whether a number is infinite as predicted, or so far down as what stands for -inf."""
-    return (got == mistaken) | (mistaken < 0.0) & (got <= _NEXT_TO_MINUS_INF)
-
-
-def _blown_up(mistaken: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
-    """Return the largest number of a head that a mistake makes far too large; 0 elsewhere.
-
-    Numbers that were summed up from such are rounded as it is.
-    """
-    dims = tuple(range(min(2, max(truth.dim() - 1, 0)), truth.dim()))
-    largest = mistaken.abs().amax(dims, keepdim=True)
-    far = largest > _FAR_TOO_LARGE * truth.abs().amax(dims, keepdim=True)
-    return torch.where(far & largest.isfinite(), largest, 0.0)
-
-
-def _moves(mistake: reference.Mistake, case: Case, inputs: Inputs, expected: Expected) -> bool:
-    """Whether a mistake would have made a result wrong by a wide margin."""
-    wrong = mistake.predict(dict(inputs.all), case.kwargs)
-    for name in expected.truth if wrong else ():
-        if name in wrong:
-            truth, mistaken = expected.truth[name], wrong[name].double()
-            mistaken = torch.where(mistaken.isnan(), truth, mistaken)
-            if bool((element_errors(name, mistaken, expected) > _APART).any()):
-                return True
-    return False

@@ -6,6 +6,7 @@ Over 400 lines: every way in which a case can go wrong is told in this one file.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -112,6 +113,9 @@ class CaseRun:
         differences = [d for d in differences if d.name in judged]
         seen = self._learn(call, answer.inputs, answer.names, evidence, expected, differences)
         if not differences:
+            race = outcome.of_race(evidence)
+            if race is not None:
+                return self._failure(race, evidence)
             earlier, self._earlier = self._earlier, expected
             return self._computed_elsewhere(judged, answer.idle, expected, earlier)
         kept = call > 0 and self._is_right_in_a_new_worker(answer)
@@ -194,9 +198,9 @@ class CaseRun:
             casebook.add_seen(place, found)
         return seen
 
-    def _again(self, call: int, names: tuple[str, ...]) -> tuple[Inputs, Expected]:
+    def _again(self, call: int, names: tuple[str, ...]) -> tuple[Inputs, Callable[[], Expected]]:
         inputs = self.inputs(call)
-        return inputs, expect(self.problem, self.case, inputs, names)
+        return inputs, lambda: expect(self.problem, self.case, inputs, names)
 
     def _wrong(
         self,

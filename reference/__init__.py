@@ -5,7 +5,7 @@ import torch
 from .blocked import blocked_attention, blocked_gradients
 from .gradients import attention_gradients, gqa_gradients, gradients
 from .magnitudes import magnitudes
-from .mistakes import MISTAKES, Mistake, mistakes_for, relative_distance
+from .mistakes import MISTAKES, Mistake, mistakes_for, relative_distance, shared_answer
 from .mistakes_of_bridges import bridge_mistakes_for
 from .naive import (
     causal_attention,
@@ -43,6 +43,7 @@ __all__ = [
     "relative_distance",
     "row_logsumexp",
     "rules",
+    "shared_answer",
     "sink_attention",
     "sink_window_attention",
     "sliding_window_attention",

@@ -17,9 +17,9 @@ SINKS = ("p07", "p09")
 def _one_future_key(case):
     # The last query's next key does not exist: padding, hidden or not, decides what it adds.
     result = attend(case, case.window(last=1))
-    for value in result.values():
-        value[:, :, -1:] = math.nan
-    return result
+    last = (case.query == case.seqlen_q - 1)[:, 0]
+    rows = {"out": last[:, None], "lse": last}
+    return {name: value.masked_fill(rows[name], math.nan) for name, value in result.items()}
 
 
 def _window_of(case, size):
@@ -63,9 +63,10 @@ def _heads_divided_by_kv_heads(case):
     kv_heads = torch.arange(case.num_q_heads, device=case.q.device) // case.num_kv_heads
     outside = kv_heads >= case.num_kv_heads
     result = attend(case, kv_heads=kv_heads.clamp(max=case.num_kv_heads - 1))
-    for value in result.values():
-        value[:, outside] = math.nan
-    return result
+    if not outside.any():
+        return result
+    heads = {"out": outside[:, None, None], "lse": outside[:, None]}
+    return {name: value.masked_fill(heads[name], math.nan) for name, value in result.items()}
 
 
 def _batch_zero(case):

@@ -3,7 +3,8 @@
 import torch
 
 from .mistakes_backward import BACKWARD, WINDOW
-from .variants import LOG2_E, attend, differentiate, known
+from .variants import LOG2_E, attend, known
+from .variants_backward import differentiate, row_delta
 
 _LN_2 = 1.0 / LOG2_E
 _LARGEST_EXPONENT = 40.0
@@ -24,10 +25,6 @@ def _dsink(change):
 def _lse_without_sink(case):
     no_sink = torch.full_like(case.q[0, :, 0, 0], -torch.inf)
     return differentiate(case, lse=attend(case, sink_logits=no_sink)["lse"])
-
-
-def _row_delta(case):
-    return (case.dout * attend(case)["out"]).sum(-1)
 
 
 def _delta_missing(case, *where):
@@ -53,7 +50,7 @@ def _scores_unscaled(case, *where):
 
 
 def _delta_added(case):
-    delta = -_row_delta(case)
+    delta = -row_delta(case)
     return differentiate(case, delta_q=delta, delta_kv=delta)
 
 
@@ -78,7 +75,7 @@ def _dsink_of(compute):
         right = differentiate(case)
         if case.sink_logits is None:
             return right
-        terms = compute(case.sink_column(), attend(case)["lse"], _row_delta(case))
+        terms = compute(case.sink_column(), attend(case)["lse"], row_delta(case))
         return right | {"dsink_logits": terms.sum((0, 2))}
 
     return changed
@@ -216,7 +213,7 @@ ROW_MISTAKES = (
         "all q heads of a group take the delta of its first head for dk",
         "your dk equals that of the delta of the first q head of each group; dv is right",
         "move the pointer to delta with the q head of the group",
-        lambda case: differentiate(case, delta_kv=_of_first_head(case, _row_delta(case))),
+        lambda case: differentiate(case, delta_kv=_of_first_head(case, row_delta(case))),
     ),
     known(
         "DSINK-ZERO",

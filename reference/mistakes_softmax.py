@@ -27,6 +27,10 @@ def _scaled(case, scale):
 
 def row_weights(case):
     """Unnormalised weights exp(score - row maximum), that maximum, and their sum."""
+    return case.once(_row_weights)
+
+
+def _row_weights(case):
     scores = case.masked()
     row_max = scores.amax(-1)
     weights = torch.exp(scores - row_max[..., None])

@@ -59,7 +59,7 @@ def known(id, problems, title, note, help, compute, tile=None):
     """A Mistake from a function of a Case."""
 
     def fn(inputs, options, problem_id="p01"):
-        return compute(_case(problem_id, tuple(inputs.items()), tuple(options.items())))
+        return compute(case_of(problem_id, inputs, options))
 
     return Mistake(id, problems, title, note, help, fn, tile)
 
@@ -84,16 +84,22 @@ def known_per_tile(id, problems, title, note, help, compute):
     return found
 
 
+def case_of(problem_id, inputs, options):
+    """The Case of these inputs, the same for all mistakes that are tried on them."""
+    return _case(problem_id, tuple(inputs.items()), tuple(options.items()))
+
+
 @functools.lru_cache(maxsize=1)
 def _case(problem_id, inputs, options):
-    """The Case of these inputs, the same for all mistakes that are tried on them."""
     return Case(problem_id, dict(inputs), dict(options))
 
 
 class Case:
     """The inputs of one call in fp64 and the rule in force, with what is derived from both.
 
-    Many mistakes share it: nobody writes to its tensors, nor to what its methods return.
+    Many mistakes share it: nobody writes to its tensors, nor to what its methods return. What a
+    mistake leaves as it is comes back as the very tensor that the others get, so that whoever
+    compares predictions need not look at it twice.
     """
 
     def __init__(self, problem_id, inputs, options):
@@ -121,6 +127,16 @@ class Case:
         if problem_id == "p01" and self.is_causal:
             self.walk_end = self.query_tile_end.clamp(max=self.seqlen_k)
         self.kv_heads = torch.arange(self.num_q_heads, device=device) // self.group_size
+        self._found = {}
+
+    def once(self, compute, **changes):
+        """compute(case, **changes); where none is other than None, computed once for all."""
+        changes = {name: change for name, change in changes.items() if change is not None}
+        if changes:
+            return compute(self, **changes)
+        if compute not in self._found:
+            self._found[compute] = compute(self)
+        return self._found[compute]
 
     @property
     def query_tile_end(self):
@@ -136,8 +152,8 @@ class Case:
 
     def visible(self, **changes):
         """The mask of the problem, with some of its options changed."""
-        shape = (self.seqlen_q, self.seqlen_k)
-        return visible_keys(*shape, **(self.rule | changes), device=self.q.device)
+        rule = self.rule | changes
+        return self.once(_visible, rule=None if rule == self.rule else rule)
 
     def window(self, first=0, last=0, size=None):
         """The mask with the two edges of the band moved: + shows keys further right."""
@@ -152,16 +168,7 @@ class Case:
 
     def scores(self, *, scale=None, kv_heads=None, k=None):
         """Scaled scores without any mask, (batch, num_q_heads, seqlen_q, seqlen_k)."""
-        if scale is None and kv_heads is None and k is None:
-            return self._plain_scores
-        scale = self.scale if scale is None else scale
-        kv_heads = self.kv_heads if kv_heads is None else kv_heads
-        k = self.k if k is None else k
-        return scale * self.q @ k[:, kv_heads].mT
-
-    @functools.cached_property
-    def _plain_scores(self):
-        return self.scale * self.q @ self.k[:, self.kv_heads].mT
+        return self.once(_scores, scale=scale, kv_heads=kv_heads, k=k)
 
     def masked(self, counts=None, **changes):
         """Scores with log(counts) added: hidden keys at minus infinity, repeated ones raised."""
@@ -183,24 +190,66 @@ class Case:
         return sink[None, :, None]
 
 
+def _visible(case, rule=None):
+    shape = (case.seqlen_q, case.seqlen_k)
+    return visible_keys(*shape, **(rule or case.rule), device=case.q.device)
+
+
+def _scores(case, scale=None, kv_heads=None, k=None):
+    scale = case.scale if scale is None else scale
+    kv_heads = case.kv_heads if kv_heads is None else kv_heads
+    k = case.k if k is None else k
+    return scale * case.q @ k[:, kv_heads].mT
+
+
+def unless(given, own):
+    """What is given, or None where it is what the case has of its own."""
+    return None if given is None or given is own or bool((given == own).all()) else given
+
+
 def in_fp32(row_sum):
     """A sum of weights as fp32 has it where it is tiny: 0, or NaN where that is left open."""
     rounded = row_sum.masked_fill(row_sum < _SMALLEST_NORMAL, math.nan)
     return torch.where(row_sum < _SMALLEST, torch.zeros_like(row_sum), rounded)
 
 
-def attend(case, counts=None, *, kv_heads=None, v=None, zero_keys=0, sink_logits=None, **changes):
+def attend(
+    case,
+    counts=None,
+    *,
+    kv_heads=None,
+    k=None,
+    v=None,
+    scale=None,
+    zero_keys=0,
+    sink_logits=None,
+):
     """out and lse with the rule changed as asked.
 
-    zero_keys: so many further keys of score 0 and value 0. changes: scale, k, see `Case.scores`.
-    Rows without any key come out as NaN.
+    zero_keys: so many further keys of score 0 and value 0; the others: see `Case`.
+    Rows without any key come out as NaN. Where nothing changes the right tensors come back.
     """
+    found = case.once(
+        _attend,
+        counts=unless(counts, case.visible()),
+        kv_heads=unless(kv_heads, case.kv_heads),
+        k=unless(k, case.k),
+        v=unless(v, case.v),
+        scale=None if scale == case.scale else scale,
+        sink=unless(case.sink_column(sink_logits), case.sink_column()),
+        zero_keys=zero_keys or None,
+    )
+    return dict(found)
+
+
+def _attend(case, counts=None, kv_heads=None, v=None, sink=None, zero_keys=0, **changes):
     scores = case.masked(counts, kv_heads=kv_heads, **changes)
     lse = torch.logsumexp(scores, dim=-1)
     if zero_keys:
         lse = torch.logaddexp(lse, torch.full_like(lse, math.log(zero_keys)))
     empty = lse == -math.inf
-    lse = torch.logaddexp(lse, case.sink_column(sink_logits)).masked_fill(empty, math.nan)
+    sink = case.sink_column() if sink is None else sink
+    lse = torch.logaddexp(lse, sink).masked_fill(empty, math.nan)
     return {"out": torch.exp(scores - lse[..., None]) @ case.values(kv_heads, v), "lse": lse}
 
 
@@ -242,75 +291,3 @@ def online(
         running_max = new_max if keep_max else running_max
     running_sum = running_sum + torch.exp(case.sink_column() - running_max)
     return {"out": acc / running_sum[..., None], "lse": running_max + running_sum.log()}
-
-
-def differentiate(
-    case,
-    *,
-    forward=None,
-    visible_q=None,
-    visible_kv=None,
-    dout=None,
-    lse=None,
-    lse_q=None,
-    lse_kv=None,
-    delta=None,
-    delta_q=None,
-    delta_kv=None,
-    score_scale_q=None,
-    score_scale_kv=None,
-    scale_q=None,
-    scale_k=None,
-    use_probs=True,
-    dv_of_dscores=False,
-    dk_heads="sum",
-    dv_heads="sum",
-    sink_batches=slice(None),
-):
-    """out and the gradients with a step of the backward pass changed.
-
-    forward: out and lse of the forward pass; visible_q, visible_kv: the masks in the dq and in the
-    dk, dv kernel; lse: what P is recomputed from; delta: what is subtracted from dP, and enters
-    dsink_logits; lse_q, delta_q, lse_kv, delta_kv: those of one kernel alone; score_scale_q,
-    score_scale_kv: softmax_scale where it recomputes P; scale_q, scale_k:
-    the factor of dq and of dk; dv_of_dscores: whether dv takes dS for P; dk_heads,
-    dv_heads: "sum", "mean", "first" or "last" head of a group, "interleaved" the sum over heads of
-    different groups; sink_batches: the batches that enter dsink_logits.
-    """
-    forward = attend(case) if forward is None else forward
-    dout = case.dout if dout is None else dout
-    lse = forward["lse"] if lse is None else lse
-    values, keys = case.values(), case.k[:, case.kv_heads]
-    delta = (dout * forward["out"]).sum(-1) if delta is None else delta
-
-    def tile_gradients(visible, own_lse, own_delta, score_scale):
-        own_lse = lse if own_lse is None else own_lse
-        own_delta = delta if own_delta is None else own_delta
-        visible = case.visible() if visible is None else visible
-        scores = case.scores(scale=score_scale).masked_fill(~visible, -math.inf)
-        probs = torch.exp(scores - own_lse[..., None])
-        dprobs = dout @ values.mT - own_delta[..., None]
-        return probs, dprobs * (probs if use_probs else visible)
-
-    def gather(per_head, how):
-        grouped = per_head.unflatten(1, (case.num_kv_heads, case.group_size))
-        if how in ("sum", "mean"):
-            return getattr(grouped, how)(2)
-        if how == "interleaved":
-            return per_head.unflatten(1, (case.group_size, case.num_kv_heads)).sum(1)
-        return grouped[:, :, 0 if how == "first" else -1]
-
-    of_q = visible_q, lse_q, delta_q, score_scale_q
-    of_kv = visible_kv, lse_kv, delta_kv, score_scale_kv
-    probs, dscores = tile_gradients(*of_q)
-    result = {"out": forward["out"]}
-    result["dq"] = (case.scale if scale_q is None else scale_q) * dscores @ keys
-    if any(theirs is not own for theirs, own in zip(of_kv, of_q, strict=True)):
-        probs, dscores = tile_gradients(*of_kv)
-    dk = (case.scale if scale_k is None else scale_k) * dscores.mT @ case.q
-    result["dk"] = gather(dk, dk_heads)
-    result["dv"] = gather((dscores if dv_of_dscores else probs).mT @ dout, dv_heads)
-    if case.sink_logits is not None:
-        dsink = -torch.exp(case.sink_column() - lse) * delta
-        result["dsink_logits"] = dsink[sink_batches].sum((0, 2))
-    return result

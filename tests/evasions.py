@@ -1,6 +1,11 @@
 """Ways around the rules of the source policy: the rule that refuses each, and its lines."""
 
 EVASIONS = [
+    ("patching", "class K:\n    pass\n\nK = type(torch.empty(0))\nK.numel = 0"),
+    ("patching", "def k():\n    pass\n\nk = triton.jit(k)\nk.rewrite = 0"),
+    ("patching", "@triton.jit\ndef k():\n    pass\n\nk.fn = 0"),
+    ("private-name", "class A:\n    def __exit__(self, k, e, t):\n        t.tb_next"),
+    ("torch-computes", "@triton.jit\ndef k(x):\n    import torch"),
     ("private-name", "torch.Tensor.mro()[1].tolist"),
     ("private-name", "super(torch.Tensor, torch.empty(0)).tolist"),
     ("private-name", "class A:\n    def f(self, x):\n        self = x\n        self._evaluate"),

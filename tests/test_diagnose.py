@@ -49,7 +49,7 @@ class Book:
 
     def right(self, given=(), dtype="fp32"):
         case, inputs, expected = self._case(dict(given), dtype)
-        self.book.add_right(case, lambda: (inputs, expected))
+        self.book.add_right(case, lambda: (inputs, lambda: expected))
 
     def named(self):
         """By id, without the problem's prefix, the cases that each cause explains."""

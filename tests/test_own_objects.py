@@ -5,16 +5,18 @@ from __future__ import annotations
 import ast
 import dataclasses
 import enum
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 import torch
 import triton.language as tl
+from triton.runtime import interpreter, jit
 
 from grader.manifest import load_problem
 from grader.policy import language, tables
 from grader.policy.rules import violations
-from grader.running import constants, own_objects
+from grader.running import own_kernels, own_objects
 from tests.forked import forked_workers
 from tests.harness import judge, model_answer
 from tests.hostile.leaking import ENTRIES
@@ -187,8 +189,13 @@ class Plan:
 FOUND: list = []
 
 
+KERNELS = own_kernels.Kernels(
+    __name__, Path(__file__).read_bytes(), __file__, interpreter, jit.ConstexprFunction
+)
+
+
 def taken(value):
-    return constants._taken("PLAN", value, __name__)
+    return KERNELS.taken("PLAN", value)
 
 
 def test_a_kernel_gets_the_attributes_of_objects_and_no_methods():

@@ -16,7 +16,8 @@ import torch
 import reference
 from grader.manifest import load_problem, problem_ids
 from reference import variants
-from reference.variants import Case, attend, differentiate, online
+from reference.variants import Case, attend, online
+from reference.variants_backward import differentiate
 
 # is_causal, window_size, num_sink_tokens
 RULES = [
@@ -422,16 +423,22 @@ def test_every_mistake_shows(problem_id, mistake, cases_with_answers):
 @pytest.mark.parametrize("problem_id", [name for name in ORACLES if name != "p02"])
 def test_no_mistake_writes_to_what_the_others_share(problem_id, cases_with_answers):
     inputs, options, _ = cases_with_answers[problem_id][0]
-    case = variants._case(problem_id, tuple(inputs.items()), tuple(options.items()))
+    case = variants.case_of(problem_id, inputs, options)
     case.scores()
+    for mistake in reference.mistakes_for(problem_id):  # what they share is there after a round
+        mistake.predict(inputs, options)
     shared = {name: x for name, x in vars(case).items() if isinstance(x, torch.Tensor)}
+    for compute, found in case._found.items():
+        parts = dict(enumerate(found)) if isinstance(found, tuple) else found
+        parts = parts if isinstance(parts, dict) else {"": parts}
+        shared |= {f"{compute.__name__} {name}": x for name, x in parts.items()}
     before = {name: x.clone() for name, x in shared.items()}
-    assert "_plain_scores" in shared
+    assert {"q", "_scores ", "_attend out"} <= set(shared)
     for mistake in reference.mistakes_for(problem_id):
         mistake.predict(inputs, options)
         written = [name for name, x in shared.items() if not torch.equal(x, before[name])]
         assert written == [], mistake.id
-    assert variants._case(problem_id, tuple(inputs.items()), tuple(options.items())) is case
+    assert variants.case_of(problem_id, inputs, options) is case
 
 
 @pytest.mark.parametrize("problem_id", [name for name in ORACLES if name != "p02"])

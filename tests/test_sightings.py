@@ -235,7 +235,7 @@ def test_two_programs_that_store_are_no_mistake_by_themselves(second, seen) -> N
     def store(program, at=0, values=1.0):
         overwrites.placed(program, 0, 0)
         if second.get("reads"):
-            overwrites.loaded(start, np.array([start], np.uint64))
+            overwrites.loaded(start)
         elements = np.arange(at, at + 4, dtype=np.uint64)
         numbers = np.full(4, values, np.float32)
         overwrites.stored(start, dq, start + 4 * elements, numbers, 7)

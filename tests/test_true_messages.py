@@ -11,14 +11,11 @@ import pytest
 
 from grader.answers import inputs_of
 from grader.manifest import load_problem
-from grader.model import Verdict
 from grader.render.state import state
 from tests.forked import forked_workers
-from tests.harness import SEED, Judged, cases_of, judge, model_answer, whole_answer
+from tests.harness import SEED, Judged, cases_of, judge, model_answer
 from tests.mutants.forward import NEW_MAX
-from tests.records import count_work
 from tests.tracing import trace
-from tests.unusual import ANSWERS
 
 MASK = re.compile(r"^( +)if (?:not IS_EVEN|key_start >= full_end):.*\n(?:\1 {4}.*\n)+", re.M)
 OVER_QUERIES = NEW_MAX.replace("(scores, 1)", "(scores, 0)")
@@ -68,31 +65,6 @@ def test_a_whole_number_of_query_tiles_is_none_of_key_tiles():
 def test_missing_keys_may_not_raise_the_maximum():
     found = judged("p03", masked_late("p03"), "ragged", "ragged_unequal", "large_logits")
     assert wrong_checks(found) == {"ragged_unequal"}
-
-
-ATOMIC = 'tl.atomic_add(dq_ptrs, dq, mask=exists[:, None], sem="relaxed")'
-LOADED = "tl.load(dq_ptrs, mask=exists[:, None], other=0.0)"
-STORED = "tl.store(dq_ptrs, dq, mask=exists[:, None])"
-
-
-@pytest.mark.parametrize(
-    ("add", "races"),
-    [
-        (ATOMIC, False),
-        (f"dq += {LOADED}; {STORED}", True),
-        (f"tl.atomic_add(delta_ptr + row_ids, 0.0, mask=exists); dq += {LOADED}; {STORED}", False),
-    ],
-)
-def test_sums_that_programs_race_for_are_right_in_the_interpreter_alone(add, races):
-    problem = load_problem("p08")
-    answer = next(a for a in ANSWERS if a.id == "p08-atomic_dq")
-    source = answer.applied_to(whole_answer("p08"))
-    assert source.count(ATOMIC) == 1
-    evidence = count_work(source.replace(ATOMIC, add), problem)
-    assert (evidence.verdict is Verdict.FAIL) == races
-    if races:
-        line = source.split("\n").index(f"        {ATOMIC}") + 1
-        assert evidence.reason.startswith(f"line {line} loads what another program")
 
 
 # -- names and advice -----------------------------------------------------------------------------

@@ -25,11 +25,12 @@ from grader.desk.watch.changes import changes, first_checks
 from grader.desk.watch.saves import Saves, file_system, is_remote
 from grader.desk.watch.terminal import Keys, Screen
 from grader.desk.watch_command import first_open
-from grader.manifest import PROBLEMS, ROOT, load_problem
+from grader.manifest import PROBLEMS, ROOT, load_problem, problem_ids
 from grader.model import CheckResult, Message, Points, ProblemResult, Verdict
 from grader.render import watch as page
 from grader.running import usage
-from tests.harness import model_answer
+from tests import watch_times
+from tests.harness import model_answer, whole_answer
 from tests.records import write_answers
 
 ANSWER = model_answer("p02")
@@ -483,11 +484,20 @@ def test_the_page_names_the_keys_and_options_that_there_are():
 
 def test_the_page_says_how_long_it_takes():
     path = ROOT / "docs" / "records" / "watch-2026-11-23.json"
-    found = json.loads(path.read_text())["problems"]
-    first = [row["first_verdict_s"] for row in found.values()]
-    ends = {id: row["end_s"] for id, row in found.items()}
-    *most, last = sorted(ends, key=ends.get)
+    record = json.loads(path.read_text())
+    first = [row["first_verdict_s"] for row in record["problems"].values()]
     page = " ".join((ROOT / "docs" / "grading.md").read_text(encoding="utf-8").split())
     assert f"comes after {min(first)} to {max(first)} s." in page
-    assert f"takes {ends[most[0]]} s ({most[0]}) to {ends[most[-1]]} s ({most[-1]})" in page
-    assert f"and {last} takes {ends[last]} s." in page
+    assert set(record["wrong"]) == set(record["problems"]) == set(problem_ids())
+    for rows, subject in ((record["problems"], "All of a problem"), (record["wrong"], "the whole")):
+        ends = {id: row["end_s"] for id, row in rows.items()}
+        *most, last = sorted(ends, key=ends.get)
+        shown = f"{ends[most[0]]} s ({most[0]}) to {ends[most[-1]]} s ({most[-1]})"
+        assert f"{subject} takes {shown}, and {last} takes {ends[last]} s." in page
+
+
+def test_the_wrong_answers_that_are_timed_are_wrong_kernels_of_each_problem():
+    assert list(watch_times.WRONG) == list(problem_ids())
+    assert all(watch_times.wrong_answer(id) != whole_answer(id) for id in problem_ids())
+    wrong = json.loads((ROOT / "docs" / "records" / "watch-2026-11-23.json").read_text())["wrong"]
+    assert {id: row["kernel"] for id, row in wrong.items()} == watch_times.WRONG

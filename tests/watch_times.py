@@ -1,11 +1,16 @@
 """From a save to the first verdict and to the end: `python -m tests.watch_times [p04 ...]`.
 
-Each problem's model answer is saved ten times under one watch: nothing takes longer.
-Prints a table in Markdown, and what the watch holds and uses while nothing is saved.
+Each problem's model answer is saved ten times under one watch, and then a wrong kernel as often:
+its mistake shows in most cases, or in few, which leaves the right ones to speak against a name.
+Prints a table in Markdown for each, and what the watch holds and uses while nothing is saved.
+With `--json FILE` both are also written there, as docs/records has them.
 """
 
 from __future__ import annotations
 
+import argparse
+import datetime
+import json
 import os
 import re
 import select
@@ -14,17 +19,36 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 
 from grader.manifest import ROOT, load_problem, problem_ids
 from grader.running import usage
-from tests.harness import model_answer
+from tests.harness import model_answer, whole_answer
+from tests.mutants import MUTANTS
 
 SAVES = 10
+# By problem, the wrong kernel that is saved: see tests/mutants.
+WRONG = {
+    "p01": "no rescale",
+    "p02": "weights forgotten",
+    "p03": "weights not scaled",
+    "p04": "no scale",
+    "p05": "heads interleaved",
+    "p06": "own key hidden",
+    "p07": "sinks ignored",
+    "p08": "dk not scaled",
+    "p09": "delta left out",
+}
 _RESULT = re.compile(
     r"^p\d\d [a-z ]+: points .*?; ([\d.]+) s, first verdict after ([\d.]+) s", re.M
 )
 _IDLE_S = 5.0
+_NOTE = (
+    f"the model answer saved {SAVES} times under one watch, and a wrong kernel of tests/mutants as"
+    " often; medians in seconds, the slowest of all; idle memory in MiB"
+)
 
 
 class _Watch:
@@ -72,25 +96,71 @@ class _Watch:
         return sum(map(usage.proportional_bytes, pids)) / 2**20, 100 * used / _IDLE_S
 
 
-def main(wanted: list[str]) -> None:
-    """Print the table."""
-    print("| | first verdict | end | slowest | idle memory | idle CPU |\n|---|---|---|---|---|---|")
-    for problem_id in wanted or problem_ids():
-        with tempfile.TemporaryDirectory() as folder:
-            watch = _Watch(problem_id, Path(folder))
-            try:
-                watch.result()
-                source = model_answer(problem_id)
-                times = [watch.saved(f"{source}# {n}\n") for n in range(SAVES)]
-                mib, percent = watch.idle()
-            finally:
-                watch.process.terminate()
-                watch.process.wait(20)
-        first, end = (statistics.median(column) for column in zip(*times, strict=True))
-        slowest = max(time_s for _, time_s in times)
-        cells = f"{first:.1f} s | {end:.1f} s | {slowest:.1f} s | {mib:.0f} MiB | {percent:.1f} %"
-        print(f"| {problem_id} | {cells} |", flush=True)
+def wrong_answer(problem_id: str) -> str:
+    """Return the source of a wrong kernel."""
+    name = WRONG[problem_id]
+    mutant = next(m for m in MUTANTS if (m.problem, m.name) == (problem_id, name))
+    return mutant.applied_to(whole_answer(problem_id))
+
+
+def measure(problem_id: str, source: str) -> dict[str, float]:
+    """Return the figures of one file under one watch, as the record has them."""
+    with tempfile.TemporaryDirectory() as folder:
+        watch = _Watch(problem_id, Path(folder))
+        try:
+            watch.result()
+            times = [watch.saved(f"{source}# {n}\n") for n in range(SAVES)]
+            mib, percent = watch.idle()
+        finally:
+            watch.process.terminate()
+            watch.process.wait(20)
+    first, end = (statistics.median(column) for column in zip(*times, strict=True))
+    return {
+        "first_verdict_s": round(first, 1),
+        "end_s": round(end, 1),
+        "slowest_s": round(max(time_s for _, time_s in times), 1),
+        "idle_mib": round(mib),
+        "idle_percent": round(percent, 1),
+    }
+
+
+def _table(what: str, problems: list[str], source: Callable[[str], str]) -> dict[str, dict]:
+    print(f"\n| {what} | first verdict | end | slowest | idle memory | idle CPU |")
+    print("|---|---|---|---|---|---|")
+    found = {}
+    for id in problems:
+        found[id] = measure(id, source(id))
+        first, end, slowest, mib, percent = found[id].values()
+        cells = f"{first:.1f} s | {end:.1f} s | {slowest:.1f} s | {mib} MiB | {percent:.1f} %"
+        print(f"| {id} | {cells} |", flush=True)
+    return found
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Print the tables, and write the record where one is wanted."""
+    parser = argparse.ArgumentParser(prog="python -m tests.watch_times", description=__doc__)
+    parser.add_argument("problems", nargs="*", default=problem_ids(), metavar="p04")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--hardware", default="", help="what it ran on, for the record")
+    options = parser.parse_args(argv)
+    right = _table("right answer", options.problems, model_answer)
+    wrong = _table("wrong answer", options.problems, wrong_answer)
+    if options.json is not None:
+        record = {
+            "schema_version": 1,
+            "kind": "watch",
+            "date": datetime.date.today().isoformat(),
+            "command": "python -m tests.watch_times",
+            "hardware": options.hardware,
+            "versions": {
+                name: metadata.version(name).partition("+")[0] for name in ("torch", "triton")
+            },
+            "note": _NOTE,
+            "problems": right,
+            "wrong": {id: {"kernel": WRONG[id]} | figures for id, figures in wrong.items()},
+        }
+        options.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -38,6 +38,10 @@ _MASKED_HELP = (
 )
 _OF_ACCESS = {MASKED: _MASKED_HELP, BY_BLOCK: _BLOCK_HELP}
 _BEFORE_HELP = "is a first row or key negative, or does the pointer start before its tensor?"
+_RACE_HELP = (
+    "on a GPU programs run side by side and in no order: let one program write each element, or add"
+    " with tl.atomic_add to what was zero before the launch"
+)
 _STATUS_HELP = {
     Status.OUT_OF_BOUNDS: _BOUNDS_HELP,
     Status.GUARD_CHANGED: _BOUNDS_HELP,
@@ -79,6 +83,18 @@ def of_call(evidence: CallEvidence, signature: str) -> Outcome | None:
     if outcome is None and evidence.changed is not None:
         return Outcome(Verdict.FAIL, evidence.changed)
     return outcome
+
+
+def of_race(evidence: CallEvidence) -> Outcome | None:
+    """Return what it comes to that programs race, None where none was seen.
+
+    For a call whose outputs are right, as they need not be on a GPU.
+    """
+    reply = evidence.result
+    if not isinstance(reply, Reply) or reply.status != Status.OK or not reply.text:
+        return None
+    headline, _, extent = reply.text.partition("; ")
+    return Outcome(Verdict.FAIL, headline, extent, reply.line, _RACE_HELP)
 
 
 def of_result(result: Reply | Ended, signature: str = "", what: str = "call") -> Outcome | None:

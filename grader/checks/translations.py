@@ -15,6 +15,10 @@ _TRANSLATIONS: tuple[tuple[str, str], ...] = (
         r"make_shape_compatible|[Cc]annot broadcast|incompatible dimensions",
         "two tiles of different shapes meet here: rows are [:, None], columns are [None, :]",
     ),
+    (
+        r"a kernel gets constants alone|expected a constant that Triton compiles",
+        "give a kernel numbers, dtypes, tuples; docs/source-policy.md says what else it may name",
+    ),
     (r"object of type 'int' has no len", "a grid is a tuple: kernel[(number_of_programs,)](...)"),
     (
         r"^GridTooLarge",

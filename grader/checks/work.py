@@ -50,8 +50,7 @@ def disbelieved(problem: Problem, case: Case, trace: Trace) -> str | None:
     """Say why what was counted cannot be all; None where it can.
 
     Where an element was not read on which the output depends, the judge's eyes were not where the
-    kernel ran: a result without its reads is none. Nor is one that came out right because the
-    interpreter runs one program after the other.
+    kernel ran: a result without its reads is none.
     """
     needed = _elements(problem, case)
     distinct, read = trace.count(Counter.DISTINCT_READ), trace.count(Counter.ELEMENTS_READ)
@@ -61,12 +60,6 @@ def disbelieved(problem: Problem, case: Case, trace: Trace) -> str | None:
         return f"{unseen:,} programs ran in a launch that was hidden from the judge"
     if read < max(distinct, trace.count(Counter.UNKNOWN_READS)):
         return f"the counts contradict each other: {read:,} reads of {distinct:,} elements"
-    if line := trace.count(Counter.RACE_LINE):
-        return (
-            f"line {line} loads what another program of the same launch has stored: on a GPU"
-            " programs run at the same time, and the result is a matter of chance; add with"
-            " tl.atomic_add, or let one program compute the whole sum"
-        )
     return None
 
 

@@ -41,6 +41,8 @@ _UNKNOWN = {
     ast.Global: "global",
     ast.Nonlocal: "nonlocal",
     ast.Delete: "del",
+    ast.Import: "import",
+    ast.ImportFrom: "import",
     ast.Yield: "yield",
     ast.YieldFrom: "yield",
     ast.ClassDef: "class",

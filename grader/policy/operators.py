@@ -34,6 +34,8 @@ _CHOOSE = """
     masked_fill masked_scatter masked_select put scatter.src scatter.src_out scatter.value
     scatter.value_out take take_along_dim
 """
+# They serve where they keep a type. Where they make another they round, or tell zero from the rest.
+_CONVERT = "_to_copy cat copy"
 # Comparisons, order and what makes no number that is not there but for its sign.
 _COMPARE = """
     _unique2 abs all allclose amax amin aminmax any argmax argmin argsort bucketize clamp
@@ -77,7 +79,8 @@ def opened(problem: Problem) -> dict[str, Any]:
 
     `open` are the operators that may run, None for all of PyTorch but for what `closed` begins
     with; `counted` are those among them that may make `most_elements` for each of the inputs', and
-    `arithmetic` those among these that may make `most_arithmetic`.
+    so are those that are `converting`, where they change a type; `arithmetic` are those among the
+    counted that may make `most_arithmetic`.
     """
     if problem.uses_triton:
         rows = _ROWS if problem.gradients else ""
@@ -86,6 +89,7 @@ def opened(problem: Problem) -> dict[str, Any]:
         return {
             "open": [*_SERVE.split(), *counted],
             "counted": counted,
+            "converting": _CONVERT.split(),
             "closed": f"{_ATTENTION} {_SOFTMAX}".split(),
             "arithmetic": arithmetic,
             "most_elements": MOST_ELEMENTS,
@@ -94,4 +98,4 @@ def opened(problem: Problem) -> dict[str, Any]:
         }
     is_bridge = problem.bridge is not None and problem.entry == problem.bridge.entry
     closed = _ATTENTION if is_bridge else f"{_ATTENTION} {_SOFTMAX}"
-    return {"open": None, "counted": [], "closed": closed.split()}
+    return {"open": None, "counted": [], "converting": [], "closed": closed.split()}

@@ -35,14 +35,18 @@ class _Reader:
         self.modules = tables.open_modules(problem)
         self.rows = tables.ROWS if problem.gradients else frozenset()
         self.names = Names(tree, zones(problem, tree), set(self.modules) | _FOLLOWED)
-        self.classes = {n.name for n in tree.body if isinstance(n, ast.ClassDef)}
+        bound = Counter(name for name, _ in self.names.binds)
+        self.once = {name for name, times in bound.items() if times == 1}
+        self.classes = {n.name for n in tree.body if isinstance(n, ast.ClassDef)} & self.once
         self.enums = {
             n.name
             for n in tree.body
             if isinstance(n, ast.ClassDef)
             and any(self.names.paths(base) & tables.ENUMS for base in n.bases)
         }
-        self.own = self.classes | {n.name for n in tree.body if isinstance(n, _FUNCTIONS)}
+        # What a decorator returns need not be a function: a kernel is an object of Triton's.
+        plain = (n for n in tree.body if isinstance(n, _FUNCTIONS) and not n.decorator_list)
+        self.own = self.classes | ({n.name for n in plain} & self.once)
         self.mentioned = set(self.names.mentioned())
         self.instances = set(self._instances())
         classes = (p.node for p in self.names.places if isinstance(p.node, ast.ClassDef))

@@ -150,6 +150,7 @@ DYNAMIC = {
 FRAMES = frozenset(
     """
     ag_frame co_code cr_frame f_back f_builtins f_globals f_locals gi_code gi_frame mro tb_frame
+    tb_lasti tb_lineno tb_next
     """.split()
 )
 # Names between double underscores that may be read, and those that may be bound or defined.

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from grader.running.lines import running_line
+from grader.running.races import Races
 
 _NUMBER_SHIFT = 48  # user space ends below 2**47
 _READ, _ATOMIC = "read", "atomic update"
@@ -117,12 +118,14 @@ class DotMonitor:
 class AccessMonitor:
     """Patches Triton's interpreter; `violation` holds the first access outside a tensor.
 
+    `path` is that of the submission. `races` sees which program stores what another one uses.
     `updated` are the addresses of arguments that a launch stored to after it had read from them,
     or changed by an atomic operation.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, path: str) -> None:
         self.violation: str | None = None
+        self.races = Races(lambda: running_line(path))
         self.updated: set[int] = set()
         self._how = MASKED  # what keeps the lanes of the access under way inside
         self._read: set[int] = set()  # numbers of arguments that this launch has read from
@@ -133,6 +136,7 @@ class AccessMonitor:
         """Forget what an earlier call did."""
         self.violation = None
         self.updated.clear()
+        self.races.reset()
 
     def install(self) -> None:
         """Hook the interpreter's launches, loads, stores and atomics."""
@@ -151,20 +155,25 @@ class AccessMonitor:
                 value.handle.data += np.uint64(self._number(tensor.data_ptr()) << _NUMBER_SHIFT)
             return value
 
-        def checked(what: str, ptrs: Any, mask: Any) -> Any:
-            if not self._is_inside_one(what, ptrs, mask):
+        def checked(what: str, ptrs: Any, mask: Any, value: Any = None) -> Any:
+            number = self._inside_one(what, ptrs, mask)
+            if not number:
                 self._check(what, ptrs, mask)
             addresses = _addresses(ptrs).view(np.uint64)
+            if number:
+                self._note_use(what, number, ptrs, addresses, mask, value)
             return interpreter.TensorHandle(addresses, ptrs.dtype)
 
         # Descriptor loads and stores pass some of these by keyword.
         def create_masked_load(this: Any, ptrs: Any, mask: Any, *args: Any, **options: Any) -> Any:
+            if any(option is True for option in (*args, *options.values())):  # is_volatile
+                self.races.waits()
             return load(this, checked(_READ, ptrs, mask), mask, *args, **options)
 
         def create_masked_store(
             this: Any, ptrs: Any, value: Any, mask: Any, *args: Any, **options: Any
         ) -> Any:
-            return store(this, checked("write", ptrs, mask), value, mask, *args, **options)
+            return store(this, checked("write", ptrs, mask, value), value, mask, *args, **options)
 
         def create_atomic_rmw(this: Any, op: Any, ptr: Any, val: Any, mask: Any, *args: Any) -> Any:
             return atomic(this, op, checked(_ATOMIC, ptr, mask), val, mask, *args)
@@ -181,6 +190,13 @@ class AccessMonitor:
         for name, how in _WITHOUT_MASK.items():
             if hasattr(builder, name):  # Triton 3.9 has no block pointers
                 setattr(builder, name, self._told(getattr(builder, name), how))
+        set_grid_idx = builder.set_grid_idx
+
+        def begins(this: Any, *place: int) -> None:
+            self.races.begins(place)
+            set_grid_idx(this, *place)
+
+        builder.set_grid_idx = begins
         builder.create_masked_load = create_masked_load
         builder.create_masked_store = create_masked_store
         builder.create_atomic_rmw = create_atomic_rmw
@@ -209,6 +225,7 @@ class AccessMonitor:
         self._extents = sorted(extents)
         self._starts = [start for start, _, _ in self._extents]
         self._read.clear()
+        self.races.launched()
 
     def start_of(self, number: int) -> int:
         """Return the address where the argument of this number starts, 0 where there is none."""
@@ -225,8 +242,27 @@ class AccessMonitor:
             if isinstance(value, torch.Tensor):
                 extents.append(_extent(f"{name}[{index}]", value))
 
-    def _is_inside_one(self, what: str, ptrs: Any, mask: Any) -> bool:
-        """Note an access to one argument and inside it, as nearly all are; else return False.
+    def _note_use(
+        self, what: str, number: int, ptrs: Any, addresses: Any, mask: Any, value: Any
+    ) -> None:
+        """Let `races` see an access to the argument of this number."""
+        start, end, name = self._extents[number - 1]
+        if what == _READ and not self.races.has_stores(start):
+            return
+        lanes = slice(None) if mask is None else np.asarray(mask.data)
+        places = addresses[lanes].astype(np.int64)
+        if what == _READ:
+            self.races.loaded(start, name, places, _itemsize(ptrs))
+        elif what == _ATOMIC:
+            self.races.updated(start, name, places, _itemsize(ptrs))
+        else:
+            values = np.broadcast_to(value.data, addresses.shape)
+            self.races.stored(start, end, name, places, values[lanes])
+
+    def _inside_one(self, what: str, ptrs: Any, mask: Any) -> int:
+        """Note an access to one argument and inside it, as nearly all are; return its number.
+
+        0 where it is none of these.
 
         Tells no more than `_check` does, in a quarter of its time.
         """
@@ -234,17 +270,17 @@ class AccessMonitor:
         if mask is not None:
             lanes = np.asarray(mask.data)
             if lanes.shape != pointers.shape or lanes.dtype != bool:
-                return False
+                return 0
             pointers = pointers[lanes]
         if pointers.size == 0 or pointers.dtype != np.uint64:
-            return False
+            return 0
         low, high = int(pointers.min()), int(pointers.max())
         number = low >> _NUMBER_SHIFT
         first = number << _NUMBER_SHIFT  # far below an address of any other argument
         if not self._inside(low - first, high - first + _itemsize(ptrs)):
-            return False
+            return 0
         self._note(what, number)
-        return True
+        return number if 1 <= number <= len(self._extents) else 0
 
     def _note(self, what: str, number: int) -> None:
         """Remember what is done to the argument of this number."""

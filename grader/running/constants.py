@@ -7,36 +7,69 @@ anything may compute with it. On a GPU nothing of Python's is left when the kern
 from __future__ import annotations
 
 import contextlib
-import copy
 import enum
 import threading
 from collections import namedtuple
-from types import SimpleNamespace
-from typing import Any
+from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import torch
 
 from grader.running import readings
 
+if TYPE_CHECKING:
+    from grader.running.own_kernels import Kernels
 
-def install(module: str) -> None:
-    """Keep values inside the kernels of the submission that is called `module`."""
+
+_PLAIN = (int, float, complex, str, bytes, type(None), type(...), range)
+_OF_TORCH = (torch.dtype, torch.device, torch.layout, torch.memory_format)
+_ACCESSES = ("masked_load", "masked_store", "atomic_rmw", "atomic_cas")
+Functions = Callable[[str, Any], Any]
+
+
+def install(kernels: Kernels) -> None:
+    """Keep values inside the kernels of a submission."""
     from triton import language as tl
     from triton.runtime import interpreter, jit
 
     executor, patch_tensor = interpreter.GridExecutor, interpreter._patch_lang_tensor
-    launch, inside = executor.__call__, threading.local()
+    builder, inside = interpreter.InterpreterBuilder, threading.local()
+    launch, begin = executor.__call__, builder.set_grid_idx
 
     def call(this: Any, *args: Any, **kwargs: Any) -> Any:
+        kernels.launched()
         pairs = zip(this.arg_names, args, strict=False)
-        known = [taken(this, n, v) for n, v in pairs]
-        given = {n: taken(this, n, v) for n, v in kwargs.items() if n in this.arg_names}
-        return launch(this, *known, *args[len(known) :], **(kwargs | given))
+        known = [argument(this, n, v) for n, v in pairs]
+        given = {n: argument(this, n, v) for n, v in kwargs.items() if n in this.arg_names}
+        outer, inside.runs = getattr(inside, "runs", False), False
+        try:
+            return launch(this, *known, *args[len(known) :], **(kwargs | given))
+        except BaseException as error:
+            # That there is one may tell a value, and so may its text.
+            readings.tell(1, "the error of a kernel")
+            if type(error) is not getattr(interpreter, "InterpreterError", None):
+                raise
+            raise type(error)("a kernel failed") from error
+        finally:
+            inside.runs = outer
 
-    def taken(this: Any, name: str, value: Any) -> Any:
+    def begins(this: Any, *place: int) -> None:
+        inside.runs = True
+        begin(this, *place)
+
+    def in_kernels(access: Any) -> Any:
+        def accessed(this: Any, *args: Any, **kwargs: Any) -> Any:
+            if not getattr(inside, "runs", False):  # a grid's function has the arguments, too
+                raise TypeError("memory is read or written by triton.language outside of a kernel")
+            return access(this, *args, **kwargs)
+
+        return accessed
+
+    def argument(this: Any, name: str, value: Any) -> Any:
         if name not in this.constexprs and hasattr(value, "data_ptr"):
             return value
-        if isinstance(value, tl.constexpr):
-            return tl.constexpr(_taken(name, value.value, module))
-        return _taken(name, value, module)
+        return taken(name, value, kernels.module, kernels.function)
 
     def patch(tensor: Any, scope: Any) -> None:
         patch_tensor(tensor, scope)
@@ -55,6 +88,9 @@ def install(module: str) -> None:
 
     readings.shown_by(tl.tensor, lambda value: repr(value.handle.data))
     executor.__call__, interpreter._patch_lang_tensor = call, patch
+    builder.set_grid_idx = begins
+    for name in map("create_{}".format, _ACCESSES):
+        setattr(builder, name, in_kernels(getattr(builder, name)))
     function = getattr(jit, "ConstexprFunction", None)
     if function is not None:
         compute = function.__call__
@@ -69,45 +105,63 @@ def install(module: str) -> None:
         function.__call__ = evaluate
 
 
-def _taken(name: str, value: Any, module: str) -> Any:
-    """Return what a kernel gets for an argument: nothing that would keep a value.
+class Attributes(SimpleNamespace):
+    """What a kernel gets in the place of an object, or of a module."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"{name}: a kernel gets constants alone, and no methods or functions of Python's;"
+            " compute the rest before the launch"
+        )
+
+
+def taken(name: str, value: Any, module: str, functions: Functions) -> Any:
+    """Return what a kernel gets for a value: nothing that would keep one of its own.
 
     Of lists and of objects of the file that is a copy, which has their attributes and no methods.
+    `functions` says what it gets for a module or for what can be called.
 
     Raises:
         TypeError: a value of a kernel could be handed to it, and no Triton compiles it.
     """
     kind = type(value)
-    if kind.__module__.startswith("triton") or hasattr(value, "__triton_builtin__"):
-        return value
     own = _is_own(kind, module)
     if isinstance(value, type):
-        if _is_own(value, module) and _has_methods(value, module):
-            raise _refused(name, f"the class {value.__name__}")
+        if _is_own(value, module) and not _is_constant_class(value, module):
+            raise refused(name, f"the class {value.__name__}")
     elif isinstance(value, (tuple, list)):
-        parts = [_taken(f"{name}[{i}]", part, module) for i, part in enumerate(value)]
+        parts = [taken(f"{name}[{i}]", part, module, functions) for i, part in enumerate(value)]
         if not own:
             return kind(parts) if kind in (tuple, list) else tuple(parts)
         if not hasattr(kind, "_fields"):
             return tuple(parts)
         row = type(kind.__name__, (namedtuple(kind.__name__, kind._fields),), {})(*parts)
-        vars(row).update(_attributes(name, value, module, without=kind._fields))
+        vars(row).update(_attributes(name, value, module, functions, without=kind._fields))
         return row
     elif isinstance(value, dict):
-        return {key: _taken(f"{name}[{key!r}]", part, module) for key, part in value.items()}
-    elif isinstance(value, (set, bytearray)):
-        return copy.copy(value)
-    elif own and not (isinstance(value, enum.Enum) and not _has_methods(kind, module)):
+        pairs = taken(name, [*value.items()], module, functions)
+        return dict(pairs)
+    elif isinstance(value, (set, frozenset)):
+        return frozenset(taken(name, [*value], module, functions))
+    elif isinstance(value, slice):
+        return slice(*taken(name, (value.start, value.stop, value.step), module, functions))
+    elif isinstance(value, bytearray):
+        return bytes(value)
+    elif own and not (isinstance(value, enum.Enum) and _is_constant_class(kind, module)):
         for plain in (int, float, str):
             if isinstance(value, plain):
                 return plain(value)
-        return SimpleNamespace(**_attributes(name, value, module))
-    elif callable(value):
-        raise _refused(name, kind.__name__)
+        return Attributes(**_attributes(name, value, module, functions))
+    elif _is_constexpr(kind):
+        return kind(taken(name, value.value, module, functions))
+    elif callable(value) or isinstance(value, ModuleType) or hasattr(value, "run"):
+        return functions(name, value)
+    elif not (own or isinstance(value, (*_PLAIN, *_OF_TORCH)) or _is_of_triton(kind)):
+        raise refused(name, kind.__name__)
     return value
 
 
-def _refused(name: str, got: str) -> TypeError:
+def refused(name: str, got: str) -> TypeError:
     return TypeError(
         f"{name}: got {got}, expected a constant that Triton compiles: a number, text, a type, a"
         " tuple or a function of Triton's"
@@ -118,15 +172,37 @@ def _is_own(kind: type, module: str) -> bool:
     return any(getattr(k, "__module__", "") == module for k in kind.__mro__)
 
 
-def _has_methods(kind: type, module: str) -> bool:
-    """Whether a class of the file has code of the file."""
-    members = [m for k in kind.__mro__ if _is_own(k, module) for m in vars(k).values()]
-    inner = [getattr(m, "__func__", getattr(m, "fget", m)) for m in members]
-    return any(getattr(m, "__module__", "") == module and callable(m) for m in inner)
+def _is_of_triton(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] == "triton"
+
+
+def _is_constexpr(kind: type) -> bool:
+    return kind.__name__ == "constexpr" and _is_of_triton(kind)
+
+
+def _is_constant_class(kind: type, module: str) -> bool:
+    """Whether a class of the file has no code of the file, and nothing that changes."""
+    members = [m for k in kind.__mro__ if _is_own(k, module) for m in vars(k).items()]
+    members += getattr(kind, "_field_defaults", {}).items()
+    return not any(_is_code(m, module) or _may_change(n, m, kind) for n, m in members)
+
+
+def _is_code(member: Any, module: str) -> bool:
+    inner = getattr(member, "__func__", getattr(member, "fget", member))
+    return callable(inner) and getattr(inner, "__module__", "") == module
+
+
+def _may_change(name: str, member: Any, kind: type) -> bool:
+    """Whether an attribute of a class is more than a constant; what Python puts there is not."""
+    if name.startswith("_") or hasattr(member, "__get__"):
+        return False
+    inner = member.value if isinstance(member, kind) and isinstance(member, enum.Enum) else member
+    parts = inner if isinstance(inner, tuple) else (inner,)
+    return not all(isinstance(part, (*_PLAIN, *_OF_TORCH, type)) for part in parts)
 
 
 def _attributes(
-    name: str, value: Any, module: str, without: tuple[str, ...] = ()
+    name: str, value: Any, module: str, functions: Functions, without: tuple[str, ...] = ()
 ) -> dict[str, Any]:
     """Return the public attributes of an object of the file, but for what can be called."""
     names = {n for k in type(value).__mro__ if _is_own(k, module) for n in vars(k)}
@@ -137,5 +213,6 @@ def _attributes(
         if attribute.startswith("_"):
             continue
         with contextlib.suppress(Exception):  # of a property: nobody may have asked for it
-            found[attribute] = _taken(f"{name}.{attribute}", getattr(value, attribute), module)
+            part = getattr(value, attribute)
+            found[attribute] = taken(f"{name}.{attribute}", part, module, functions)
     return found

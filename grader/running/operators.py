@@ -34,6 +34,7 @@ from grader.running.protocol import Reply, Status
 # Kinds of operators: those that are refused, and those of which there may be so many.
 COMPUTES, SHORTCUT, READS, COUNTED = "computes", "shortcut", "reads", "counted"
 ARITHMETIC = "arithmetic"  # counted twice over
+CONVERTS = "converts"  # counted if it changes a type
 PUTS = "puts"  # computes a sum if it accumulates
 _PUTS = {"_index_put_impl", "index_put", "put"}
 
@@ -69,6 +70,7 @@ class Record:
         self.found: Use | None = None
         self._open = None if rules["open"] is None else frozenset(rules["open"])
         self._counted = frozenset(rules["counted"])
+        self._converting = frozenset(rules["converting"])
         self._closed = tuple(rules["closed"])
         self._arithmetic = frozenset(rules.get("arithmetic", ()))
         self._most = {"elements": rules.get("most_elements", math.inf)}
@@ -211,6 +213,8 @@ class Record:
             return ARITHMETIC
         if names & self._counted:
             return COUNTED
+        if names & self._converting:
+            return CONVERTS
         return "" if names & self._open else COMPUTES
 
 
@@ -240,6 +244,8 @@ class _Dispatched(TorchDispatchMode):
         except Exception:
             self._record.reads(1, f"the error of {_name(func)}")  # "index 3 is out of bounds"
             raise
+        if kind == CONVERTS and _changes_type(args, result):
+            kind = COUNTED
         if kind in (COUNTED, ARITHMETIC):
             self._record.made(func, kind, args, result)
         return result
@@ -256,6 +262,10 @@ def _tensors(values: Any) -> Iterator[torch.Tensor]:
             yield value
         elif isinstance(value, (tuple, list)):
             yield from _tensors(value)
+
+
+def _changes_type(args: Any, result: Any) -> bool:
+    return len({x.dtype for x in _tensors((args, result))}) > 1
 
 
 def _plain_name(func: Any) -> str:

@@ -48,38 +48,23 @@ class Overwrites:
         self._programs: list[_Program] = []
         self._by_start: dict[int, _Stored] = {}
         self._read: set[int] = set()  # what this launch has read from
-        self._atomic = False  # whether it has made an atomic operation, which may order programs
 
     def launched(self) -> None:
         """Begin with a launch."""
         self._launch += 1
         self._launched_at = len(self._programs)
         self._read.clear()
-        self._atomic = False
 
     def placed(self, x: int, y: int, z: int) -> None:
         """Begin with a program."""
         self._programs.append((x, y, z))
 
-    def updated(self) -> None:
-        """Note an atomic operation."""
-        self._atomic = True
-
-    def loaded(self, start: int, addresses: np.ndarray) -> bool:
-        """Note that a program reads from the tensor that starts there.
-
-        Return whether it reads what another program of this launch stored, and nothing orders them.
-        """
+    def loaded(self, start: int) -> None:
+        """Note that a program reads from the tensor that starts there."""
         self._read.add(start)
         found = self._by_start.get(start)
-        if found is None:
-            return False
-        if found.clash is not None and found.clash.launch == self._launch:
+        if found is not None and found.clash is not None and found.clash.launch == self._launch:
             found.clash = None
-        ids = (addresses.astype(np.int64) - start) // found.bits.dtype.itemsize
-        writers = found.writer[ids[(ids >= 0) & (ids < len(found.writer))]]
-        others = (writers > self._launched_at) & (writers != len(self._programs))
-        return not self._atomic and bool(others.any())
 
     def stored(
         self, start: int, tensor: Any, addresses: np.ndarray, values: np.ndarray, line: int

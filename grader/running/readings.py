@@ -4,8 +4,9 @@ The methods themselves are replaced, before a submission can name them. A mode o
 not do: none is on while a function that it has seen runs the code of an argument's class, and who
 entered a mode earlier may take the latest off.
 
-The text of a tensor has no values while a call is noted. To write it PyTorch takes all modes off,
-and asks the tensor, whose class may be the submission's. Only print() shows them, to a person.
+The text of a tensor has no values, in any call: it does not tell which one is noted. To write it
+PyTorch takes all modes off, and asks the tensor, whose class may be the submission's. Only print()
+shows them, to a person.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ def note(reads: Callable[[int, str], None] | None) -> None:
     _noting[:] = [reads] if reads else []
 
 
-def _tell(elements: int, how: str) -> None:
+def tell(elements: int, how: str) -> None:
+    """Say that elements of a tensor are read into Python, and how."""
     for reads in _noting:
         reads(elements, how)
 
@@ -63,7 +65,7 @@ def _elements(tensor: Any) -> int:
 
 def _counted(method: Any, name: str) -> Any:
     def read(this: Any, *args: Any, **kwargs: Any) -> Any:
-        _tell(_elements(this), f".{name}()")
+        tell(_elements(this), f".{name}()")
         return method(this, *args, **kwargs)
 
     return read
@@ -71,8 +73,6 @@ def _counted(method: Any, name: str) -> Any:
 
 def _without_values(method: Any) -> Any:
     def text(this: Any, **kwargs: Any) -> str:
-        if not _noting:
-            return method(this, **kwargs)
         with torch._C.DisableTorchFunctionSubclass():
             size, dtype = tuple(torch.Tensor.size(this)), torch.Tensor.dtype.__get__(this)
         return f"tensor(..., size={size}, dtype={dtype})"
@@ -88,7 +88,7 @@ def _text_by_numpy(tensor: torch.Tensor) -> str:
 
 def _showing(write: Any) -> Any:
     def print(*values: Any, **options: Any) -> None:
-        if _noting and options.get("file") is None:
+        if options.get("file") is None:
             values = tuple(_texts[type(v)](v) if type(v) in _texts else v for v in values)
         write(*values, **options)
 
@@ -99,7 +99,7 @@ def _counted_places(split: Any) -> Any:
     def tensor_split(*args: Any, **kwargs: Any) -> Any:
         for where in (*args[1:], *kwargs.values()):
             if isinstance(where, torch.Tensor):
-                _tell(_elements(where), "tensor_split at the values of a tensor")
+                tell(_elements(where), "tensor_split at the values of a tensor")
         return split(*args, **kwargs)
 
     return tensor_split
@@ -109,7 +109,7 @@ def _counted_bytes(get: Any) -> Any:
     def byte(this: Any, *args: Any) -> Any:
         value = get(this, *args)
         if isinstance(value, int):
-            _tell(1, "the bytes of a storage")
+            tell(1, "the bytes of a storage")
         return value
 
     return byte

@@ -61,7 +61,6 @@ class Counter(enum.IntEnum):
     UNSEEN_PROGRAMS = 27  # in no launch that was seen
     TURNED_LINE = 28  # a product that sums over keys on one side and over queries on the other
     TURNED = 29  # with rows of which, in the order of `OPERANDS`
-    RACE_LINE = 30  # a load of what another program of the same launch has stored
 
     @property
     def is_line(self) -> bool:

@@ -302,8 +302,7 @@ class Tracer:
         if not active.any():
             result.tags = padding(addresses, operand)
             return
-        if self._overwrites.loaded(start, addresses[active]):
-            self._counters[Counter.RACE_LINE] = self._lines.running()
+        self._overwrites.loaded(start)
         self._note_read(ptrs, addresses[active], result, start, operand)
         if operand is None:
             tensor, q = self._tensors.get(start), self._inputs[0]
@@ -362,7 +361,6 @@ class Tracer:
 
     def _note_update(self, ptrs: Any, mask: Any) -> None:
         """Note that an atomic operation reads what it changes, where that is an input."""
-        self._overwrites.updated()
         active = active_lanes(ptrs, mask)
         self._made.add(self._operand(ptrs)[0])
         addresses = decoded(ptrs)[0][active]

@@ -1,0 +1,185 @@
+"""How a mistake agrees with a result: the same by what is shared and by all of it computed anew."""
+
+from unittest import mock
+
+import pytest
+import torch
+
+import reference
+from grader import fitting
+from grader.cases import resolve
+from grader.checks.correctness import expect
+from grader.fitting import Fit, Result, best_fit
+from grader.inputs import case_seed, make_inputs
+from grader.manifest import load_problem
+from reference import variants, variants_backward
+
+PLAIN = {"seqlen": 50, "num_q_heads": 2}
+GROUPED = {"batch": 2, "seqlen": 40, "num_q_heads": 4, "num_kv_heads": 2}
+WINDOW = {"window_size": 20, "num_sink_tokens": 3}
+# By problem: cases, and the mistakes that their results show.
+CASES = [
+    ("p01", "fp32", PLAIN | {"is_causal": True, "tile_k": 32}, ("RESCALE-MISSING",)),
+    ("p03", "fp16", PLAIN | {"softmax_scale": 0.3}, ("SCALE-OPTION-IGNORED", "LSE-BASE-2")),
+    ("p05", "fp32", GROUPED, ("HEADS-INTERLEAVED", "LAST-KEY-TILE-DROPPED")),
+    ("p07", "fp16", GROUPED | WINDOW, ("SINKS-IGNORED", "WINDOW-ONE-LARGER")),
+    ("p08", "fp32", GROUPED, ("GROUP-MEAN", "DV-OF-DS")),
+    ("p09", "fp16", PLAIN | WINDOW, ("BACKWARD-DIAGONAL-EXCLUDED",)),
+    ("p09", "fp32", GROUPED | WINDOW | {"sink_logits": True}, ("DSINK-MEAN", "SINK-LOGIT-SCALED")),
+]
+_COMPARE = fitting._compare
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
+
+
+def setup_module():
+    torch.set_num_threads(1)
+
+
+class Made:
+    """A case of a problem, and results of it."""
+
+    def __init__(self, problem_id, given, dtype):
+        self.problem, self.dtype = load_problem(problem_id), DTYPES[dtype]
+        self.case = resolve(given, dtype, "")
+        self.inputs = make_inputs(self.problem, self.case, case_seed("5eed", self.case))
+        names = self.problem.returns + self.problem.gradients
+        self.expected = expect(self.problem, self.case, self.inputs, names)
+        self.mistakes = reference.mistakes_for(problem_id)
+
+    def predicted(self, mistake):
+        return mistake.predict(dict(self.inputs.all), self.case.kwargs)
+
+    def result(self, changes):
+        """The right result with some outputs replaced, as a submission returns it."""
+        truth = self.expected.truth
+        got = truth | {name: value for name, value in changes.items() if name in truth}
+        got = {n: torch.where(t.isnan(), truth[n], t) for n, t in got.items()}
+        kept = {n: t.to(torch.float32 if n == "lse" else self.dtype) for n, t in got.items()}
+        return Result.of(kept, self.expected)
+
+    def results(self, ids):
+        """Results by what shows in them: a mistake, and the last mistake in half of the rows."""
+        for id in ids:
+            mistake = next(m for m in self.mistakes if m.id == id and m.tile in (None, 32))
+            made = {name: value.clone() for name, value in self.predicted(mistake).items()}
+            yield id, self.result(made)
+        made = {n: t for n, t in made.items() if n in self.expected.truth and t.dim() > 1}
+        for name, value in made.items():
+            value[..., ::2] = self.expected.truth[name][..., ::2]
+        yield "half", self.result(made)
+
+
+def wholly(wrong, result):
+    """The fit when every output is compared, each by itself."""
+
+    def share(close):
+        parts = [
+            fitting._compare(name, wrong[name].clone(), result, close)
+            for name in result.expected.truth
+            if name in wrong
+        ]
+        changed = sum(part.changed for part in parts)
+        if not changed:
+            return None
+        held = all(part.consistent for part in parts)
+        return sum(part.followed for part in parts) / changed if held else 0.0
+
+    if result.tight is not None and share(result.tight) == 1.0:
+        return Fit.EXACTLY
+    found = share(result.expected)
+    if found is None:
+        return Fit.SILENT
+    if found == 1.0:
+        return Fit.EXACTLY if result.expected.precision == "fp32" else Fit.WHOLE
+    return Fit.PARTLY if found >= 0.75 else Fit.CONTRADICTED
+
+
+def anew(self, compute, **changes):
+    return compute(self, **{name: c for name, c in changes.items() if c is not None})
+
+
+@pytest.mark.parametrize(("problem_id", "dtype", "given", "ids"), CASES)
+def test_what_is_shared_changes_no_fit(problem_id, dtype, given, ids):
+    made = Made(problem_id, given, dtype)
+    results = dict(made.results(ids))
+    fast = {
+        (what, mistake.id, mistake.tile): best_fit([mistake], made.case, made.inputs, result)[0]
+        for what, result in results.items()
+        for mistake in made.mistakes
+    }
+    whole = {}
+    with (
+        mock.patch.object(variants.Case, "once", anew),
+        mock.patch.object(variants, "unless", lambda given, own: given),
+        mock.patch.object(variants_backward, "unless", lambda given, own: given),
+    ):
+        variants._case.cache_clear()
+        for mistake in made.mistakes:
+            wrong = made.predicted(mistake)
+            for what, result in results.items():
+                fit = Fit.SILENT if wrong is None else wholly(wrong, result)
+                whole[what, mistake.id, mistake.tile] = fit
+    variants._case.cache_clear()
+    assert fast == whole
+    assert {Fit.CONTRADICTED, Fit.SILENT} < set(fast.values())
+    for id in ids:
+        assert max(fit for (what, other, _), fit in fast.items() if (what, other) == (id, id)) > 1
+
+
+def test_most_mistakes_of_the_backward_pass_return_the_very_tensors_that_are_right():
+    made = Made("p09", PLAIN | {"window_size": 1024}, "fp32")
+    right = reference.shared_answer("p09", dict(made.inputs.all), made.case.kwargs)
+    found = [made.predicted(m) for m in made.mistakes]
+    shared = [f for f in found if f and all(value is right[name] for name, value in f.items())]
+    assert len(shared) >= 50
+    assert reference.shared_answer("p02", {"x": torch.ones(2, 2)}, {}) == {}
+
+
+def test_a_tensor_is_compared_once_for_as_long_as_it_lives():
+    made = Made("p08", PLAIN, "fp32")
+    result = made.result({})
+    dq = made.expected.truth["dq"] + 1.0
+    compared = []
+
+    def compare(name, wrong, result, close):
+        compared.append((name, close.precision))
+        return _COMPARE(name, wrong, result, close)
+
+    with mock.patch.object(fitting, "_compare", compare):
+        for _ in range(2):
+            assert not result.compared("dq", dq, result.expected).consistent
+            result.compared("dq", dq, result.tight)
+            result.compared("dk", dq, result.expected)
+        assert compared == [("dq", "tf32"), ("dq", "fp32"), ("dk", "tf32")]
+        result.compared("dq", dq.clone(), result.expected)
+    assert len(compared) == 4
+    assert len(result._compared) == 1
+    del dq
+    assert len(result._compared) == 0
+
+
+@pytest.mark.parametrize("changes", [{"dq": 0.0}, {}])
+def test_what_was_expected_is_asked_for_a_mistake_that_changes_something(changes):
+    made = Made("p08", PLAIN, "fp32")
+    mistake = next(m for m in made.mistakes if m.id == ("DQ-ZERO" if changes else "GROUP-MEAN"))
+    expected = mock.Mock(return_value=made.expected)
+    moved = fitting.moves("p08", made.case, made.inputs, expected, mistake)
+    assert moved is bool(changes)
+    assert expected.called is bool(changes)
+
+
+def test_a_change_reaches_every_output_that_it_enters():
+    made = Made("p09", GROUPED | WINDOW | {"sink_logits": True, "softmax_scale": 0.3}, "fp32")
+    inputs, options = dict(made.inputs.all), made.case.kwargs
+    ones = torch.ones_like(inputs["dout"])
+    changed = {
+        "DOUT-IGNORED": (inputs | {"dout": ones}, options),
+        "SINK-LOGIT-IGNORED": ({n: t for n, t in inputs.items() if n != "sink_logits"}, options),
+        "SCALE-OPTION-IGNORED": (inputs, {n: o for n, o in options.items() if "scale" not in n}),
+    }
+    for id, given in changed.items():
+        wrong = made.predicted(next(m for m in made.mistakes if m.id == id))
+        right = reference.shared_answer("p09", *given)
+        for name in wrong:
+            torch.testing.assert_close(wrong[name], right[name])
+            assert not torch.allclose(wrong[name], made.expected.truth[name]) or name == "out"

@@ -1,0 +1,179 @@
+"""A kernel runs in Triton's interpreter as a compiler reads it: its own text, and constants."""
+
+from __future__ import annotations
+
+import ast
+
+import numpy as np
+import pytest
+
+from grader.manifest import load_problem
+from grader.policy.rules import violations
+from grader.running.access import AccessMonitor
+from grader.running.races import Races
+from tests.forked import forked_workers
+from tests.harness import judge, model_answer
+from tests.hostile.inside import LEAKS, RACES
+
+P02 = load_problem("p02")
+TOLD = {
+    "the interpreter's names": "name 'np' is not defined",
+    "a kernel in a text": "IndexError",
+    "a kernel with another one's text": "IndexError",
+    "a kernel in Triton's table": "IndexError",
+    "a grid that loads": "by triton.language outside of a kernel",
+    "a load after a launch": "by triton.language outside of a kernel",
+    "a kernel that map() makes": "set_default_dtype: a kernel gets constants alone",
+    "a kernel whose method is set": "rewrite is set on an object that is not this file's",
+    "a kernel of a function's name": "rewrite is set on an object that is not this file's",
+    "a method in a table": "TABLE[0]: got builtin_function_or_method, expected a constant",
+    "a method in a default": "Other: got the class Row, expected a constant",
+    "a method of a key": "unhashable type: 'Attributes'",
+    "a launch in a kernel": "inner: got Heuristics, expected a constant",
+    "the text of an assertion": "substring not found",
+    "bit by bit in interrupts": "with the error of a kernel",
+    "how often a constexpr function is called": "nothing was told",
+    "a method that prints": "write: a kernel gets constants alone",
+}
+_NO_METHOD = "take: a kernel gets constants alone, and no methods or functions of Python's"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick():
+    with forked_workers():
+        yield
+
+
+@pytest.mark.parametrize("entry", [*LEAKS, *RACES], ids=lambda entry: entry.name)
+def test_no_check_is_passed_by_what_no_gpu_does(entry):
+    refused = violations(P02, ast.parse(entry.source))
+    if refused:
+        assert entry.verdicts == ("rejected",) and refused[0].text == TOLD[entry.name]
+        return
+    judged = judge(entry.source, P02, checks={"one_program"}).of("one_program")
+    told = TOLD.get(entry.name, _NO_METHOD if entry in LEAKS else "programs of one launch race")
+    assert judged.verdict in entry.verdicts and told in judged.message.headline
+
+
+HONEST = '''
+@triton.constexpr_function
+def twice(n):
+    return _doubled(n)
+
+
+@functools.cache
+def _doubled(n):
+    return 2 * n if torch.float16.itemsize == 2 and SCALES["row"] == [1] else 0
+
+
+SCALES = {"row": [1]}
+ONE = 1.0
+
+
+def _made(number):
+    @triton.jit
+    def scaled(x, DTYPE: tl.constexpr = tl.float32):
+        """Multiplies.
+
+        def scaled(x): is what it is not.
+        """
+        return x.to(DTYPE) * number * ONE
+
+    return scaled
+
+
+_scaled = _made(twice(4))
+
+
+@triton.jit
+def _sum(a, b):
+    return a + b * ONE
+'''
+
+
+def test_honest_kernels_have_all_that_compilers_give_them():
+    source = model_answer("p02").replace("import torch\n", "import functools\nimport torch\n", 1)
+    source = source.replace("\n\n@triton.jit", f"\n{HONEST}\n\n@triton.jit", 1)
+    source = source.replace(
+        "tl.sum(acc, axis=1)", "tl.reduce(_scaled(acc), 1, _sum) / twice(twice(2))"
+    )
+    assert judge(source, P02, checks={"plain", "ragged_rows"}).wrong == {}
+
+
+def test_triton_language_may_hide_in_triton():
+    source = model_answer("p02").replace("tl.", "triton.language.")
+    source = source.replace("import triton.language as tl", "import triton.language")
+    assert judge(source, P02, checks={"plain"}).wrong == {}
+
+
+# -- races ----------------------------------------------------------------------------------------
+
+AT = np.arange(4) * 4 + 64
+ONES = np.ones(4, np.float32)
+
+
+def _raced(*steps) -> str:
+    """What is found in steps of programs: program, what it does, and to which addresses."""
+    races = Races(lambda: 7)
+    races.launched()
+    running = None
+    for program, does, addresses, *value in steps:
+        if program != running:
+            races.begins((program, 0, 0))
+        running = program
+        if does == "stores":
+            races.stored(64, 128, "y", addresses, *value)
+        elif does == "waits":
+            races.waits()
+        else:
+            getattr(races, does)(*addresses[:1], "y", *addresses[1:], 4)
+    assert races.found is None or races.found[0] == 7
+    return races.found[1] if races.found else ""
+
+
+STORED = (0, "stores", AT, ONES)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        (STORED, (1, "stores", AT, ONES)),
+        (STORED, (1, "stores", AT, ONES * np.float32(1 + 2e-7))),  # another order of sums
+        (STORED, (1, "stores", AT + 16, 2 * ONES)),
+        (STORED, (0, "loaded", (64, AT))),
+        (STORED, (1, "loaded", (64, AT + 16))),
+        (STORED, (1, "loaded", (128, AT + 64))),
+        (STORED, (1, "updated", (128, AT + 64)), (1, "loaded", (64, AT))),  # a lock of its own
+        (STORED, (1, "updated", (64, AT + 16)), (1, "loaded", (64, AT))),
+        (STORED, (1, "waits", ()), (1, "loaded", (64, AT))),
+        ((0, "updated", (64, AT)), (1, "updated", (64, AT))),
+    ],
+)
+def test_programs_that_keep_apart_or_wait_do_not_race(steps):
+    assert _raced(*steps) == ""
+
+
+@pytest.mark.parametrize(
+    ("second", "does"),
+    [
+        ((1, "stores", AT + 12, 2 * ONES), "stores to"),
+        ((1, "loaded", (64, AT + 12)), "reads"),
+        ((1, "updated", (64, AT[:2])), "updates"),
+    ],
+)
+def test_programs_that_use_what_another_stores_race(second, does):
+    assert _raced(STORED, second) == (
+        f"programs of one launch race for y; program (1, 0, 0) {does} an element that program"
+        " (0, 0, 0) stores to"
+    )
+
+
+def test_a_launch_forgets_the_one_before():
+    races = Races(lambda: 7)
+    for program in (0, 1):
+        races.launched()
+        races.begins((program, 0, 0))
+        races.stored(64, 128, "y", AT, ONES * program)
+    assert races.found is None
+    races.reset()
+    assert AccessMonitor("answer.py").races.found is None
