@@ -8,7 +8,6 @@ if the two disagree the machine was busy and nothing is scored.
 from __future__ import annotations
 
 import argparse
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -37,13 +36,10 @@ from grader.running.protocol import Ended, Reply, Status
 from grader.running.sandbox import Sandbox, prepare
 from grader.running.session import Budget
 from grader.running.stopwatch import Bench, CallFailed, Result, Timed
-from grader.running.waiting import Waiting
 
 _RETRIES = 2
 _NO_ROOM = "not measured: naive PyTorch does not fit this device's free memory"
 _BASELINE = ROOT / "reference" / "naive.py"
-# With fewer, importing torch for the next worker would be in the way of the one that is timed.
-_CORES_TO_START_AHEAD = 4
 # The most that a file of a measured call may hold: more than any log, less than a score matrix.
 _FILE_BYTES = 2**20
 
@@ -101,29 +97,13 @@ def _measure_all(request: MeasureRequest, emit: Callable[[Event], None]) -> None
             naive = bench.attach(baseline, entry="noncausal_attention")
         except CallFailed as error:
             raise _NoSharedMemory(_reason(error.result)) from None
-        with contextlib.closing(_waiting(request)) as waiting:
-            for file in request.sources:
-                try:
-                    found = Measurement(bench, naive, file, emit, request, waiting).run()
-                except Exception as error:  # the judge's own: the next problem has its chance
-                    reason = f"the judge failed: {type(error).__name__}: {error}"
-                    found = _both(Verdict.INTERNAL, reason[:300])
-                waiting.skip(file.problem)
-                _tell(emit, file, found)
-
-
-def _waiting(request: MeasureRequest) -> Waiting:
-    """Have the worker of each block on a GPU started before its turn, where that takes seconds."""
-    if not request.jailed or request.device != "cuda":
-        return Waiting()
-    if capacity.cores() < _CORES_TO_START_AHEAD:
-        return Waiting()
-    blocks = speed.student_blocks(request.device, official=request.official)
-
-    def turn(file: SourceFile) -> tuple[str, Callable[[], Sandbox]]:
-        return file.problem, lambda: _submission(file, request, held=True)
-
-    return Waiting(turn(file) for file in request.sources for _ in range(blocks))
+        for file in request.sources:
+            try:
+                found = Measurement(bench, naive, file, emit, request).run()
+            except Exception as error:  # the judge's own: the next problem has its chance
+                reason = f"the judge failed: {type(error).__name__}: {error}"
+                found = _both(Verdict.INTERNAL, reason[:300])
+            _tell(emit, file, found)
 
 
 def _tell(
@@ -142,15 +122,14 @@ class Measurement:
         file: SourceFile,
         emit: Callable[[Event], None],
         request: MeasureRequest,
-        waiting: Waiting,
     ) -> None:
         self.bench = bench
         self.problem: Problem = load_problem(file.problem)
         self.naive = Timed(naive.worker, naive.tree, self.problem.oracle)
         self.emit = emit
-        self._file = file
-        self._request = request
-        self._waiting = waiting
+        self._source = file.data
+        self._rules = opened(self.problem) if request.policy else None
+        self._jailed = request.jailed
         self._blocks = speed.student_blocks(bench.device, official=request.official)
         self._budget = Budget(self.problem.limits)
         self._memory: Evidence | None = None
@@ -187,16 +166,36 @@ class Measurement:
         return Evidence(verdict=Verdict.NOT_MEASURED, reason=_NO_ROOM)
 
     def _measure_speed(self, case: Case) -> Evidence:
+        held = self._held()
+        try:
+            return self._measure_in(held, case)
+        finally:
+            for worker in held:  # whose turn did not come
+                worker.close()
+
+    def _held(self) -> list[Sandbox]:
+        """Start the worker of each block before anything is timed, where that takes seconds.
+
+        None imports the submission before its turn.
+        """
+        if not self._jailed or self.bench.device != "cuda":
+            return []
+        return [self._submission(held=True) for _ in range(self._blocks)]
+
+    def _measure_in(self, held: list[Sandbox], case: Case) -> Evidence:
+        """Measure the speed of `case` in workers that are held, or are started at their turn."""
         bench, problem = self.bench, self.problem
-        overheads = {1: speed.overhead(bench, self.naive, problem, case, 1)}
         naive_extra = self._naive_memory() if bench.device == "cuda" else []
+        for worker in held:
+            worker.wait_for_imports()
+        overheads = {1: speed.overhead(bench, self.naive, problem, case, 1)}
         self._phase("speed of naive PyTorch")
         naive = [self._naive_block(case, overheads[1])]
         student: list[speed.Block] = []
         for _ in range(self._blocks):
             self._phase("speed of your answer", submission=True)
             try:
-                with self._waiting.take(self.problem.id) or self._submission() as worker:
+                with held.pop(0) if held else self._submission() as worker:
                     timed = self._attach(worker)
                     # Starting a worker takes seconds on a GPU: the same one serves for memory.
                     if bench.device == "cuda" and self._memory is None:
@@ -316,9 +315,11 @@ class Measurement:
         self._release_naive()
         return found
 
-    def _submission(self, *, fresh: bool = False) -> Sandbox:
+    def _submission(self, **settings: bool) -> Sandbox:
         """Start a worker with the submission and return at once."""
-        return _submission(self._file, self._request, fresh=fresh)
+        problem, device = self.problem, self.bench.device
+        options = {"operators": self._rules} | settings
+        return _worker(self._source, problem.file, problem.entry, device, **options)
 
     def _attach(self, worker: Sandbox) -> Timed:
         return self.bench.attach(worker, budget=self._budget)
@@ -346,13 +347,6 @@ def memory_evidence(figures: MemoryFigures, margin: float) -> Evidence:
         reason = f"an output is wrong ({margin:.2g} x the allowed error) when memory is measured"
         return Evidence(verdict=Verdict.FAIL, reason=reason, figures=figures)
     return Evidence(figures=figures)
-
-
-def _submission(file: SourceFile, request: MeasureRequest, **settings: Any) -> Sandbox:
-    problem = load_problem(file.problem)
-    rules = opened(problem) if request.policy else None
-    where = (file.data, problem.file, problem.entry, request.device)
-    return _worker(*where, operators=rules, **settings)
 
 
 def _worker(source: bytes, file: str, entry: str, device: str, **settings: Any) -> Sandbox:

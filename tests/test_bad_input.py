@@ -147,7 +147,8 @@ FAULTS = {
     ),
     "unknown function": (kernel("tl.no_such(ids)"), "error", "has no attribute 'no_such'"),
     "shapes that do not fit": (kernel("ids + tl.arange(0, 16)"), "error", "annot make_shape"),
-    "exit in a kernel": (kernel("sys.exit(1)"), "error", "SystemExit"),
+    "exit in a kernel": (kernel("raise SystemExit(1)"), "error", "SystemExit"),
+    "module in a kernel": (kernel("sys.exit(1)"), "error", "sys: got the module sys"),
     "read outside": (
         kernel("tl.load(x_ptr + 10**9 + ids)"),
         "fail",

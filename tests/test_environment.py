@@ -7,9 +7,8 @@ import types
 
 import pytest
 
-from grader import environment
+from grader import environment, surroundings
 from grader.calibration.implied import RECORDED_CHIP
-from grader.cli import _jobs
 from grader.environment import EnvironmentFault, interpreter_works, probe
 from grader.model import Environment
 
@@ -214,4 +213,4 @@ def test_as_many_problems_side_by_side_as_the_machine_carries(
     monkeypatch.setattr("grader.running.capacity.free_bytes", lambda: free_gib * GIB)
     bytes_ = device_gib and device_gib * GIB
     found = Environment(device=device, device_name="x", device_bytes=bytes_)
-    assert _jobs(found) == jobs
+    assert surroundings.jobs(found) == jobs

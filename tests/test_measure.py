@@ -11,14 +11,15 @@ from grader import measure
 from grader.findings import Evidence, Measured, MeasureRequest, Phase, SourceFile
 from grader.manifest import BenchmarkTable, load_problem
 from grader.model import Verdict
-from grader.running import capacity, device_lock, session, speed
+from grader.running import capacity, device_lock, jail, session, speed
 from grader.running.device_memory import DeviceMemoryFault
 from grader.running.protocol import Ended, Reply, Status
+from grader.running.sandbox import Sandbox
 from grader.running.speed import Block
 from grader.running.stopwatch import Bench, CallFailed, Timed
-from grader.running.waiting import Waiting
 from tests.forked import forked_workers
 from tests.harness import model_answer
+from tests.jailed import require_jail
 
 REQUEST = MeasureRequest(sources=(), device="cpu")
 
@@ -31,9 +32,6 @@ def _naive(q, k, v):
     hidden = torch.ones(scores.shape[2:], dtype=torch.bool).triu(1)
     scores = scores.masked_fill(hidden, -math.inf)
     return torch.softmax(scores, -1) @ v, scores.logsumexp(-1)
-
-def _unwatched():
-    return "[0.]" in str(torch.zeros(1)) or sys.getrecursionlimit() < 10**7
 
 def flash_attention(q, k, v, **options):
     _calls.append(_right(q, k, v, **options) if not _calls else None)
@@ -49,7 +47,6 @@ ANSWERS = {
     "crash": ("os._exit(3)", "os._exit(3)"),
     "exception": ("{}[seqlen]", "{}[seqlen]"),
     "naive where it is timed": ("_naive(q, k, v)", RIGHT),
-    "naive where nobody looks": (f"_naive(q, k, v) if _unwatched() else {RIGHT}", RIGHT),
 }
 
 
@@ -68,7 +65,7 @@ def found():
     shape = {"device": "cpu", "seqlen": 256, "num_q_heads": 2, "is_causal": True}
     small = BenchmarkTable.model_validate(shape)
     problem = load_problem("p01").model_copy(update={"benchmarks": (small,)})
-    head = "import os, sys\n" + model_answer("p01") + TELLTALE
+    head = "import os\n" + model_answer("p01") + TELLTALE
     texts = [f"{head}    return {a} if seqlen == 256 else {b}\n" for a, b in ANSWERS.values()]
     sources = [SourceFile.of("p01", text.encode()) for text in texts]
     with forked_workers(), pytest.MonkeyPatch.context() as patch:
@@ -85,10 +82,6 @@ def test_a_timed_call_in_which_pytorch_does_the_exercise_is_refused(found):
     speed = found[1]["naive where it is timed"].speed
     assert speed.verdict is Verdict.REJECTED
     assert "PyTorch does here what you are asked to write: aten::_softmax" in speed.reason
-
-
-def test_nothing_tells_in_which_timed_call_the_judge_looks(found):
-    assert found[1]["naive where nobody looks"].speed.verdict is None
 
 
 def test_a_right_answer_has_figures_of_verified_calls(found):
@@ -174,9 +167,7 @@ def measurement(monkeypatch):
     """A measurement of p01 whose blocks take what `milliseconds` says, one after the other."""
     events = []
     file = SourceFile.of("p01", b"")
-    run = measure.Measurement(
-        Bench("cpu"), Timed(None, None, "x"), file, events.append, REQUEST, Waiting()
-    )
+    run = measure.Measurement(Bench("cpu"), Timed(None, None, "x"), file, events.append, REQUEST)
     monkeypatch.setattr(run, "_submission", contextlib.nullcontext)
     monkeypatch.setattr(run, "_attach", lambda worker: worker)
     monkeypatch.setattr(speed, "overhead", lambda *_: 0.0)
@@ -259,7 +250,7 @@ def test_what_a_small_container_cannot_hold_is_not_measured(measurement, monkeyp
 
 def test_memory_is_not_measured_where_two_workers_do_not_fit(monkeypatch):
     file, baseline = SourceFile.of("p01", b""), Timed(None, None, "x")
-    run = measure.Measurement(Bench("cpu"), baseline, file, lambda event: None, REQUEST, Waiting())
+    run = measure.Measurement(Bench("cpu"), baseline, file, lambda event: None, REQUEST)
     monkeypatch.setattr(run, "_naive_memory", list)
     monkeypatch.setattr(run, "_submission", lambda fresh: contextlib.nullcontext())
     monkeypatch.setattr(run, "_attach", lambda worker: worker)
@@ -307,7 +298,7 @@ def test_host_memory_is_measured_in_workers_that_are_not_forked(monkeypatch):
         return contextlib.nullcontext()
 
     file, baseline = SourceFile.of("p01", b""), Timed(None, None, "x")
-    run = measure.Measurement(Bench("cpu"), baseline, file, lambda event: None, REQUEST, Waiting())
+    run = measure.Measurement(Bench("cpu"), baseline, file, lambda event: None, REQUEST)
     monkeypatch.setattr(measure, "Sandbox", start)
     monkeypatch.setattr(run, "_attach", lambda worker: worker)
     monkeypatch.setattr(run, "_naive_memory", list)
@@ -397,3 +388,67 @@ def test_nobody_else_has_the_device_while_it_is_measured(monkeypatch):
     measure.measure(request, lambda event: None)
     look(None, None)
     assert seen == [False, True]
+
+
+class Held:
+    """A worker that waits for its turn; `did` is what has happened to it and to others."""
+
+    def __init__(self, number, did):
+        self._number, self._did = number, did
+
+    def wait_for_imports(self):
+        self._did.append(f"{self._number} has imported")
+
+    def __enter__(self):
+        self._did.append(f"turn of {self._number}")
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def close(self):
+        self._did.append(f"{self._number} is closed")
+
+
+def test_held_workers_have_imported_before_anything_is_timed(measurement, monkeypatch):
+    did = []
+    workers = [Held(number, did) for number in range(4)]
+    monkeypatch.setattr(measure.Measurement, "_held", lambda run: workers)
+    monkeypatch.setattr(speed, "overhead", lambda *_: did.append("timed") or 0.0)
+    measurement(QUIET)
+    assert did[:5] == [*(f"{number} has imported" for number in range(4)), "timed"]
+    turns = [line for number in range(3) for line in (f"turn of {number}", f"{number} is closed")]
+    assert did[5:] == [*turns, "3 is closed"]
+
+
+def test_workers_are_held_in_a_jail_on_a_gpu_alone(monkeypatch):
+    asked = []
+    file, baseline = SourceFile.of("p03", b""), Timed(None, None, "x")
+    monkeypatch.setattr(measure, "_worker", lambda *_, **settings: asked.append(settings))
+    for device, jailed, official, blocks in (
+        ("cuda", True, True, 3),
+        ("cuda", True, False, 1),
+        ("cuda", False, True, 0),
+        ("cpu", True, True, 0),
+    ):
+        request = MeasureRequest(sources=(file,), device=device, jailed=jailed, official=official)
+        bench = Bench("cpu")
+        bench.device = device
+        run = measure.Measurement(bench, baseline, file, lambda event: None, request)
+        assert len(run._held()) == blocks
+    assert len(asked) == 4 and all(settings["held"] for settings in asked)
+
+
+def test_a_held_worker_imports_its_file_when_its_turn_has_come(tmp_path, monkeypatch):
+    require_jail()
+    (tmp_path / "kernels").mkdir()
+    monkeypatch.setattr(jail, "_kernels", tmp_path / "kernels")
+    source = b"print('imported', flush=True)\ndef entry():\n    pass\n"
+    file = (source, "held.py", "entry")
+    with Sandbox(*file, device="cpu", interpret=False, held=True) as worker:
+        worker.wait_for_imports()
+        time.sleep(0.2)
+        worker._read_output()
+        assert not worker._tail
+        assert worker.ready().status == Status.OK
+        assert b"imported" in worker._tail

@@ -14,6 +14,7 @@ import struct
 MAGIC = b"grader2\0"
 REPLY = struct.Struct("<8sQBII64s2048s")
 MAX_REQUEST_BYTES = 64 * 1024
+IMPORTED = 1  # nonce of the reply that a worker sends when it has imported torch, unasked
 STARTED = 0  # nonce of the reply that a worker sends before it touches the submission
 
 

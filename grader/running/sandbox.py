@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from grader.running import forks, jail, reaper, scratch, warden
-from grader.running.protocol import REPLY, STARTED, Ended, Reply
+from grader.running.protocol import IMPORTED, REPLY, STARTED, Ended, Reply
 from grader.running.usage import Tree
 
 _WORKER = Path(__file__).with_name("worker.py")
@@ -162,6 +162,10 @@ class Sandbox:
         if self._jailed:
             return Tree(self._pid, lambda: {self._pid}, self._first)
         return Tree(self._pid, reaper.started)
+
+    def wait_for_imports(self) -> None:
+        """Wait until a worker that is not forked has imported torch, or came to its end."""
+        self._receive(IMPORTED, START_TIMEOUT_S)
 
     def ready(self) -> Reply | Ended:
         """Wait until the submission is imported."""

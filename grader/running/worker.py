@@ -370,6 +370,7 @@ def _main() -> None:
     )
 
     sys.path.remove(root)
+    channel.send(protocol.Reply(protocol.IMPORTED, protocol.Status.OK).pack())
     worker = Worker(channel)
     _warm_up(worker.device)
     worker.serve()
