@@ -116,8 +116,7 @@ def _last_visible(case):
 _SCALE = "multiply the scores by softmax_scale, 1/sqrt(head_dim) by default, exactly once"
 _LSE = "return a natural logarithm: keep maximum and sum in one unit, and convert at the end"
 _RESCALE = (
-    "multiply accumulator and running sum by exp(maximum before this tile - new maximum); the"
-    " running maximum changes after that"
+    "multiply accumulator and sum by exp(old maximum - new one); only then keep the new maximum"
 )
 _UNITS = "keep scores, maximum and weights in one unit: scale once, then exp2 of the difference"
 _LOGIT = "add exp(sink_logits[h] - maximum) to the denominator of head h, where logits are given"
