@@ -132,6 +132,8 @@ def _raced(*steps) -> str:
 
 
 STORED = (0, "stores", AT, ONES)
+CANCELS = np.array([1e-4, -2.0, 1e-6, 1.0], np.float32)  # beside larger numbers
+BOUNDS = np.array([np.inf, -np.inf, np.nan, 0.0], np.float32)
 
 
 @pytest.mark.parametrize(
@@ -139,6 +141,9 @@ STORED = (0, "stores", AT, ONES)
     [
         (STORED, (1, "stores", AT, ONES)),
         (STORED, (1, "stores", AT, ONES * np.float32(1 + 2e-7))),  # another order of sums
+        (STORED, (1, "stores", AT, np.array([1, 1.007, 1, 0.993], np.float32))),  # of bf16
+        ((0, "stores", AT, CANCELS), (1, "stores", AT, CANCELS + np.float32(1e-3))),
+        ((0, "stores", AT, BOUNDS), (1, "stores", AT, BOUNDS)),
         (STORED, (1, "stores", AT + 16, 2 * ONES)),
         (STORED, (0, "loaded", (64, AT))),
         (STORED, (1, "loaded", (64, AT + 16))),
@@ -157,6 +162,8 @@ def test_programs_that_keep_apart_or_wait_do_not_race(steps):
     ("second", "does"),
     [
         ((1, "stores", AT + 12, 2 * ONES), "stores to"),
+        ((1, "stores", AT, np.float32(1.03) * ONES), "stores to"),
+        ((1, "stores", AT, np.inf * ONES), "stores to"),
         ((1, "loaded", (64, AT + 12)), "reads"),
         ((1, "updated", (64, AT[:2])), "updates"),
     ],

@@ -11,6 +11,18 @@ from given.launch import VARYING
 from given.tiles import load_tile, store_tile
 
 
+@triton.jit
+def _store_delta(
+    delta, out, dout_rows, row, start, seqlen, BLOCK_M: tl.constexpr, HEAD_DIM: tl.constexpr
+):
+    """Store delta of a tile of queries of the head whose first row is `row`, and return it."""
+    out_rows = load_tile(out + row * HEAD_DIM, start, HEAD_DIM, seqlen, BLOCK_M, HEAD_DIM)
+    deltas = tl.sum(out_rows.to(tl.float32) * dout_rows.to(tl.float32), 1)
+    queries = start + tl.arange(0, BLOCK_M)
+    tl.store(delta + row + queries, deltas, mask=queries < seqlen)
+    return deltas  # (BLOCK_M,)
+
+
 @triton.jit(do_not_specialize=VARYING)
 def prepare_kernel(
     q, k, v, out, dout, lse, delta, sums, partial_dk, partial_dv,
@@ -37,14 +49,10 @@ def prepare_kernel(
     if begin + tiles * BLOCK_M <= window_size:  # no query sees a sink beyond its window
         for step in tl.range(0, group_size * tiles, num_stages=1):
             head, start = step % group_size, begin + step // group_size * BLOCK_M
+            head_row = row + tl.cast(head, tl.int64) * seqlen
             head_dout = dout + tl.cast(head, tl.int64) * dout_strides[1]
             dout_rows = load_tile(head_dout, start, dout_strides[2], seqlen, BLOCK_M, HEAD_DIM)
-            head_row = row + tl.cast(head, tl.int64) * seqlen
-            head_out = out + head_row * HEAD_DIM
-            out_rows = load_tile(head_out, start, HEAD_DIM, seqlen, BLOCK_M, HEAD_DIM)
-            deltas = tl.sum(out_rows.to(tl.float32) * dout_rows.to(tl.float32), 1)
-            queries = start + tl.arange(0, BLOCK_M)
-            tl.store(delta + head_row + queries, deltas, mask=queries < seqlen)
+            _store_delta(delta, out, dout_rows, head_row, start, seqlen, BLOCK_M, HEAD_DIM)
             if WITH_SUMS:
                 dq = tl.zeros((BLOCK_M, HEAD_DIM), tl.float32)
                 head_sums = sums + head_row * HEAD_DIM
@@ -62,11 +70,8 @@ def prepare_kernel(
             head_q = q + tl.cast(head, tl.int64) * q_strides[1]
             q_rows = load_tile(head_q, start, q_strides[2], seqlen, BLOCK_M, HEAD_DIM)
             head_row = row + tl.cast(head, tl.int64) * seqlen
-            head_out = out + head_row * HEAD_DIM
-            out_rows = load_tile(head_out, start, HEAD_DIM, seqlen, BLOCK_M, HEAD_DIM)
-            deltas = tl.sum(out_rows.to(tl.float32) * dout_rows.to(tl.float32), 1)
+            deltas = _store_delta(delta, out, dout_rows, head_row, start, seqlen, BLOCK_M, HEAD_DIM)
             queries = start + tl.arange(0, BLOCK_M)
-            tl.store(delta + head_row + queries, deltas, mask=queries < seqlen)
             # An infinite lse past the end makes all weights 0 there.
             lses = tl.load(lse + head_row + queries, queries < seqlen, float("inf"))
             scores = tl.dot(k_rows, tl.trans(q_rows), input_precision="ieee") * scale_log2
