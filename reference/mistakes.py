@@ -7,6 +7,7 @@ import torch
 
 from .mistakes_backward import BACKWARD_MISTAKES
 from .mistakes_mask import MASK_MISTAKES
+from .mistakes_of_logits import LOGIT_MISTAKES
 from .mistakes_of_rows import ROW_MISTAKES
 from .mistakes_of_tiles import TILE_MISTAKES
 from .mistakes_row_sum import ROW_SUM_MISTAKES
@@ -19,8 +20,8 @@ __all__ = ["MISTAKES", "Mistake", "mistakes_for", "relative_distance", "shared_a
 
 # Where two agree on an input, the first is the likelier one.
 MISTAKES = (
-    *MASK_MISTAKES, *SOFTMAX_MISTAKES, *TILE_MISTAKES, *ROW_SUM_MISTAKES, *BACKWARD_MISTAKES,
-    *ROW_MISTAKES,
+    *MASK_MISTAKES, *SOFTMAX_MISTAKES, *LOGIT_MISTAKES, *TILE_MISTAKES, *ROW_SUM_MISTAKES,
+    *BACKWARD_MISTAKES, *ROW_MISTAKES,
 )  # fmt: skip
 
 

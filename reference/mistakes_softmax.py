@@ -1,4 +1,4 @@
-"""Known mistakes in scale, softmax, lse and sink logits."""
+"""Known mistakes in scale, softmax and lse."""
 
 import math
 
@@ -9,7 +9,6 @@ from .variants import LOG2_E, attend, known, known_per_tile, online
 
 FORWARD = ("p01", "p03", "p04", "p05", "p06", "p07")
 KERNELS = FORWARD[1:]  # of these in Triton, whose exponentials are to base 2
-LOGIT = ("p09",)
 _LARGEST_EXPONENT = 110.0  # of a weight whose products and sums still fit in fp32
 
 
@@ -17,7 +16,7 @@ def _with_lse(case, lse):
     return {"out": attend(case)["out"], "lse": lse}
 
 
-def _out(case, **changes):
+def out_of(case, **changes):
     return {"out": attend(case, **changes)["out"]}
 
 
@@ -119,7 +118,6 @@ _RESCALE = (
     "multiply accumulator and sum by exp(old maximum - new one); only then keep the new maximum"
 )
 _UNITS = "keep scores, maximum and weights in one unit: scale once, then exp2 of the difference"
-_LOGIT = "add exp(sink_logits[h] - maximum) to the denominator of head h, where logits are given"
 
 SOFTMAX_MISTAKES = (
     known(
@@ -136,7 +134,7 @@ SOFTMAX_MISTAKES = (
         "all visible keys have the same weight",
         "your output equals the mean of v over the visible keys",
         "let the scores enter the weights: exp(score - maximum) differs from key to key",
-        lambda case: _out(case, scale=0.0),
+        lambda case: out_of(case, scale=0.0),
     ),
     known(
         "SCALE-MISSING",
@@ -200,7 +198,7 @@ SOFTMAX_MISTAKES = (
         "exp2 is taken of scores in natural units",
         "your output equals attention with weights 2^score",
         "fold log2(e) into the scale when the weights are taken with exp2",
-        lambda case: _out(case, scale=case.scale / LOG2_E),
+        lambda case: out_of(case, scale=case.scale / LOG2_E),
     ),
     known(
         "EXP-WITH-LOG2E",
@@ -208,7 +206,7 @@ SOFTMAX_MISTAKES = (
         "exp is taken of scores in units of log2",
         "your output equals attention with softmax_scale * log2(e)",
         "take exp2, not exp, of scores whose scale contains log2(e)",
-        lambda case: _out(case, scale=case.scale * LOG2_E),
+        lambda case: out_of(case, scale=case.scale * LOG2_E),
     ),
     *known_per_tile(
         "RESCALE-MISSING",
@@ -361,48 +359,5 @@ SOFTMAX_MISTAKES = (
         "your lse equals maximum / softmax_scale + log(sum); out is right",
         "keep the running maximum of the scaled scores, or scale it before adding it",
         _lse_unscaled_max,
-    ),
-    known(
-        "SINK-LOGIT-IGNORED",
-        LOGIT,
-        "sink_logits do not enter the output",
-        "your output equals attention without sink_logits",
-        _LOGIT,
-        lambda case: _out(case, sink_logits=torch.full_like(case.q[0, :, 0, 0], -math.inf)),
-    ),
-    known(
-        "SINK-LOGIT-ZERO-WHEN-ABSENT",
-        LOGIT,
-        "a sink logit of 0 takes part although none is given",
-        "your output equals attention with sink_logits = 0",
-        _LOGIT,
-        lambda case: _out(
-            case,
-            sink_logits=torch.zeros_like(case.q[0, :, 0, 0])
-            if case.sink_logits is None
-            else case.sink_logits,
-        ),
-    ),
-    known(
-        "SINK-LOGIT-SCALED",
-        LOGIT,
-        "sink_logits are multiplied by softmax_scale",
-        "your output equals attention with sink_logits * softmax_scale",
-        "take sink_logits as they are: only the scores are scaled",
-        lambda case: _out(
-            case,
-            sink_logits=None if case.sink_logits is None else case.sink_logits * case.scale,
-        ),
-    ),
-    known(
-        "SINK-LOGIT-UNITS",
-        LOGIT,
-        "sink_logits in natural units meet scores in units of log2",
-        "your output equals attention with sink_logits * log(2)",
-        "multiply sink_logits by log2(e) where the running maximum is in units of log2",
-        lambda case: _out(
-            case,
-            sink_logits=None if case.sink_logits is None else case.sink_logits / LOG2_E,
-        ),
     ),
 )

@@ -11,15 +11,13 @@ from grader import measure
 from grader.findings import Evidence, Measured, MeasureRequest, Phase, SourceFile
 from grader.manifest import BenchmarkTable, load_problem
 from grader.model import Verdict
-from grader.running import capacity, device_lock, jail, session, speed
+from grader.running import capacity, device_lock, session, speed
 from grader.running.device_memory import DeviceMemoryFault
 from grader.running.protocol import Ended, Reply, Status
-from grader.running.sandbox import Sandbox
 from grader.running.speed import Block
 from grader.running.stopwatch import Bench, CallFailed, Timed
 from tests.forked import forked_workers
 from tests.harness import model_answer
-from tests.jailed import require_jail
 
 REQUEST = MeasureRequest(sources=(), device="cpu")
 
@@ -388,67 +386,3 @@ def test_nobody_else_has_the_device_while_it_is_measured(monkeypatch):
     measure.measure(request, lambda event: None)
     look(None, None)
     assert seen == [False, True]
-
-
-class Held:
-    """A worker that waits for its turn; `did` is what has happened to it and to others."""
-
-    def __init__(self, number, did):
-        self._number, self._did = number, did
-
-    def wait_for_imports(self):
-        self._did.append(f"{self._number} has imported")
-
-    def __enter__(self):
-        self._did.append(f"turn of {self._number}")
-        return self
-
-    def __exit__(self, *_):
-        self.close()
-
-    def close(self):
-        self._did.append(f"{self._number} is closed")
-
-
-def test_held_workers_have_imported_before_anything_is_timed(measurement, monkeypatch):
-    did = []
-    workers = [Held(number, did) for number in range(4)]
-    monkeypatch.setattr(measure.Measurement, "_held", lambda run: workers)
-    monkeypatch.setattr(speed, "overhead", lambda *_: did.append("timed") or 0.0)
-    measurement(QUIET)
-    assert did[:5] == [*(f"{number} has imported" for number in range(4)), "timed"]
-    turns = [line for number in range(3) for line in (f"turn of {number}", f"{number} is closed")]
-    assert did[5:] == [*turns, "3 is closed"]
-
-
-def test_workers_are_held_in_a_jail_on_a_gpu_alone(monkeypatch):
-    asked = []
-    file, baseline = SourceFile.of("p03", b""), Timed(None, None, "x")
-    monkeypatch.setattr(measure, "_worker", lambda *_, **settings: asked.append(settings))
-    for device, jailed, official, blocks in (
-        ("cuda", True, True, 3),
-        ("cuda", True, False, 1),
-        ("cuda", False, True, 0),
-        ("cpu", True, True, 0),
-    ):
-        request = MeasureRequest(sources=(file,), device=device, jailed=jailed, official=official)
-        bench = Bench("cpu")
-        bench.device = device
-        run = measure.Measurement(bench, baseline, file, lambda event: None, request)
-        assert len(run._held()) == blocks
-    assert len(asked) == 4 and all(settings["held"] for settings in asked)
-
-
-def test_a_held_worker_imports_its_file_when_its_turn_has_come(tmp_path, monkeypatch):
-    require_jail()
-    (tmp_path / "kernels").mkdir()
-    monkeypatch.setattr(jail, "_kernels", tmp_path / "kernels")
-    source = b"print('imported', flush=True)\ndef entry():\n    pass\n"
-    file = (source, "held.py", "entry")
-    with Sandbox(*file, device="cpu", interpret=False, held=True) as worker:
-        worker.wait_for_imports()
-        time.sleep(0.2)
-        worker._read_output()
-        assert not worker._tail
-        assert worker.ready().status == Status.OK
-        assert b"imported" in worker._tail

@@ -1,4 +1,7 @@
-"""The page for a browser: what it tells, that it is safe whatever a submission says, its size."""
+"""The page for a browser: what it tells, that it is safe whatever a submission says, its size.
+
+Over 400 lines: one record is rendered for all of them.
+"""
 
 import base64
 import hashlib

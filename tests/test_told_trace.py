@@ -1,4 +1,7 @@
-"""The trace in the report: in the judge's messages, in the terminal and on the page."""
+"""The trace in the report: in the judge's messages, in the terminal and on the page.
+
+Over 400 lines, for the kernels that are followed stand beside what is told of them.
+"""
 
 import ast
 import dataclasses

@@ -1,6 +1,7 @@
 """`make watch`: what starts a run, what is said of it, the keys, and what is left behind.
 
 The watch runs as a process on a pseudo-terminal; p02 is the problem, whose runs are the shortest.
+Over 400 lines, for all of them drive one watch with the same helpers.
 """
 
 import dataclasses
