@@ -20,9 +20,14 @@ __all__ = ["MISTAKES", "Mistake", "mistakes_for", "relative_distance", "shared_a
 
 # Where two agree on an input, the first is the likelier one.
 MISTAKES = (
-    *MASK_MISTAKES, *SOFTMAX_MISTAKES, *LOGIT_MISTAKES, *TILE_MISTAKES, *ROW_SUM_MISTAKES,
-    *BACKWARD_MISTAKES, *ROW_MISTAKES,
-)  # fmt: skip
+    *MASK_MISTAKES,
+    *SOFTMAX_MISTAKES,
+    *LOGIT_MISTAKES,
+    *TILE_MISTAKES,
+    *ROW_SUM_MISTAKES,
+    *BACKWARD_MISTAKES,
+    *ROW_MISTAKES,
+)
 
 
 def _for_problem(fn, problem_id, inputs, options):
