@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from grader.running import absent_gpu, assembler, faults, machine_code
+from grader.running import absent_gpu, assembler, faults, kept_kernels, machine_code
 from grader.running.chips import MAX_WARPS, Chip
 
 MAX_KERNELS = 32
@@ -63,8 +63,9 @@ class Recorder:
         from triton import knobs
         from triton.runtime import cache, jit
 
-        # What is compiled here is in nobody's cache: Triton need not read itself, 0.3 s, for a key.
+        # The cache is of one judge and one Triton, which need not read itself, 0.3 s, for a key.
         cache.triton_key = lambda: ""
+        knobs.cache.manager_class = kept_kernels.only_with_figures()
         self.memory = absent_gpu.install(self._chip, self._load, self._launcher)
         knobs.compilation.listener = self._compiled
         knobs.nvidia.dump_ptxas_log = True
@@ -123,18 +124,24 @@ class Recorder:
 
     # -- what Triton calls ------------------------------------------------------------------
 
-    def _compiled(self, *, src: Any, metadata: Any, metadata_group: Any, times: Any, **_: Any):
-        """Take the files of a compilation that has ended."""
+    def _compiled(
+        self, *, metadata: Any, metadata_group: Any, times: Any, cache_hit: bool, **_: Any
+    ):
+        """Take the files of a compilation that has ended, or those kept of an earlier one."""
         hash = metadata["hash"]
         if len(self._figures) >= MAX_KERNELS and hash not in self._figures:
             raise TooManyKernels(f"more than {MAX_KERNELS} different kernels")
         files = {name.rpartition(".")[2]: path for name, path in metadata_group.items()}
-        self._figures[hash] = {
-            **machine_code.usage(files["cubin"]),
-            **machine_code.spills(self._log.take()),
-            "dots": machine_code.dots(files["ttgir"], self._path),
-            "compile_ms": times.total / 1000,
-        }
+        figures = kept_kernels.kept(files["cubin"]) if cache_hit else None
+        if figures is None:
+            figures = {
+                **machine_code.usage(files["cubin"]),
+                **machine_code.spills(self._log.take()),
+                "dots": machine_code.dots(files["ttgir"], self._path),
+                "compile_ms": times.total / 1000,
+            }
+            kept_kernels.keep(files["cubin"], figures)
+        self._figures[hash] = figures
 
     def _launcher(self, source: Any, metadata: Any) -> Callable[..., None]:
         """Triton asks for one when a kernel is launched for the first time."""
