@@ -30,7 +30,7 @@ from grader.running import usage
 from tests.harness import model_answer, whole_answer
 from tests.mutants import MUTANTS
 
-SAVES = 4
+SAVES = 10
 # By problem, the wrong kernel that is saved: see tests/mutants.
 WRONG = {
     "p01": "no rescale",
