@@ -82,14 +82,9 @@ class Layout:
 
 def marked(values: torch.Tensor, marks: range) -> torch.Tensor:
     """Return where a tensor holds the NaN of memory that nobody wrote, with one of these marks."""
-    word = _WORDS.get(values.element_size())
-    if word is not None:  # the mark is its lowest byte, and all above are those of -1
-        raw, above = values.contiguous().view(word), -256 if word.is_signed else 0
-        return (raw >= above + marks[0]) & (raw <= above + marks[-1])
-    raw = values.contiguous().view(-1).view(torch.uint8)
-    raw = raw.view(values.numel(), values.element_size())
-    found = (raw[:, 0] >= marks[0]) & (raw[:, 0] <= marks[-1]) & (raw[:, 1:] == POISON).all(1)
-    return found.view(values.shape)
+    word = _WORDS[values.element_size()]  # the mark is its lowest byte, those above are of -1
+    raw, above = values.contiguous().view(word), -256 if word.is_signed else 0
+    return (raw >= above + marks[0]) & (raw <= above + marks[-1])
 
 
 class LayoutBuilder:
