@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import enum
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -136,6 +137,16 @@ def test_a_right_answer_may_print():
     assert source.count(line) == 1
     in_kernel = source.replace(line, line + _PRINTS)
     assert judge(in_kernel, load_problem("p02"), checks={"plain", "half"}).wrong == {}
+
+
+def test_the_text_of_a_kernels_value_has_no_numbers():
+    line = "    x_tile = tl.load(x_ptrs, mask=tile_mask, other=0.0, eviction_policy=X_EVICTION)\n"
+    source = model_answer("p02")
+    assert source.count(line) == 1
+    told = source.replace(line, line + '    assert False, f"{x_tile}"\n')
+    wrong = judge(told, load_problem("p02"), checks={"plain"}).wrong.values()
+    told = [finding.message.headline for finding in wrong]
+    assert told and all(re.fullmatch(r"AssertionError: a value of <.*, fp32>", t) for t in told)
 
 
 def test_the_policy_knows_the_methods_of_a_kernels_values():
