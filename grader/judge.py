@@ -26,7 +26,7 @@ from grader.manifest import Check, Problem
 from grader.model import Message, Verdict
 from grader.running.compiled import Call, Compiled, unavailable
 from grader.running.evidence import CallEvidence
-from grader.running.protocol import Reply, Status, failed
+from grader.running.protocol import MAX_KERNELS, Reply, Status, failed
 from grader.running.session import Session
 from grader.sightings.scaled import of_numbers
 from grader.sightings.sighting import Result
@@ -286,13 +286,16 @@ class CaseRun:
         call = Call.of(problem, self.case, names)
         compiled = self.trial.compile_ahead(self.session.source, call).result()
         finding = self._not_compiled(compiled)
-        for line, first in self._left(compiled) if finding is None else ():
+        for _ in range(MOST):
+            left = self._left(compiled)
+            if finding is not None or not left:
+                break
+            line, first = left[0]
             call = Call.of(problem, first.case, names)
             more = self.trial.compile_ahead(self.session.source, call).result()
             finding = self._not_compiled(more) or self._without(line, more, first.case)
             compiled = [*compiled, *more]
-            if finding is not None:
-                break
+        finding = finding or self._too_many(self._left(compiled))
         kernels = tuple(kernel for chip in compiled for kernel in chip.kernels)
         finding = finding or Finding(verdict=Verdict.PASS)
         return finding.model_copy(update={"kernels": tuple(dict.fromkeys(kernels))})
@@ -302,7 +305,7 @@ class CaseRun:
         if not self.session.source.policy:
             return []
         lines = {kernel.kernel.line for chip in compiled for kernel in chip.kernels}
-        return self.trial.launched.waiting(lines)[:MOST]
+        return self.trial.launched.waiting(lines)
 
     def _without(self, line: int, compiled: list[Compiled], case: Case) -> Finding | None:
         """Say that a case launches a kernel in the interpreter, and none of these does."""
@@ -313,8 +316,11 @@ class CaseRun:
 
     def _not_on_gpu(self, lines: set[int]) -> Finding | None:
         """Call the cases on the GPU whose kernels ran in the interpreter alone."""
-        waiting = self.trial.launched.waiting(lines) if self.session.source.policy else []
-        for line, first in waiting[:MOST]:
+        for _ in range(MOST if self.session.source.policy else 0):
+            waiting = self.trial.launched.waiting(lines)
+            if not waiting:
+                break
+            line, first = waiting[0]
             where = (self.trial.problem, self.trial.seed, first.check, first.index, first.case)
             evidence = self.session.call(first.case, inputs_of(*where), self.problem.outputs)
             failure = outcome.of_call(evidence, self.problem.signature)
@@ -322,7 +328,19 @@ class CaseRun:
                 return self._failure(failure, evidence)
             if line not in lines_of(evidence):
                 return self._only_interpreted(line, first.case)
-        return None
+            lines |= lines_of(evidence)
+        policy = self.session.source.policy
+        return self._too_many(self.trial.launched.waiting(lines) if policy else [])
+
+    def _too_many(self, left: list[tuple[int, First]]) -> Finding | None:
+        """Say that more kernels are left than are looked at one by one."""
+        if not left and len(self.trial.launched.interpreted) < MAX_KERNELS:
+            return None
+        headline = (
+            f"too many kernels: fewer than {MAX_KERNELS} may run in all cases, and those that"
+        )
+        headline += f" the compiled case does not launch in no more than {MOST} others"
+        return self._finding(Verdict.FAIL, headline, help="let constants tell kernels apart")
 
     def _only_interpreted(self, line: int, case: Case) -> Finding:
         headline = "a kernel runs in Triton's interpreter and is not launched on a GPU: another"

@@ -112,6 +112,23 @@ def test_on_a_gpu_the_kernels_run_that_were_interpreted(interpreted, on_gpu, ans
     assert finding is None or (finding.verdict is Verdict.FAIL and ONLY in finding.message.headline)
 
 
+@pytest.mark.parametrize("lines", [range(1, 12), range(1, MAX_KERNELS + 1)])
+def test_no_kernel_hides_behind_many(lines):
+    trial = Trial(P02, SEED, Casebook(P02))
+    (case, *_) = P02.cases(CHECKS["w_stride"], SEED, "cpu").values()
+    trial.launched.note(evidence(*lines), CHECKS["w_stride"], 0, case, interpret=True)
+    session = OnGpu(*lines)
+    call = session.call
+    session.call = lambda *args: (
+        call(*args) and evidence(*lines[: len(session.cases)])  # one more in each call
+        if len(lines) < MAX_KERNELS
+        else call(*args)
+    )
+    finding = CaseRun(trial, session, CHECKS["compiles"], 0, case)._not_on_gpu(set())
+    assert finding.verdict is Verdict.FAIL
+    assert finding.message.headline.startswith("too many kernels: fewer than 32 may run")
+
+
 def test_the_first_case_of_a_kernel_is_kept():
     launched, cases = Launched(), [SimpleNamespace(n=n) for n in range(3)]
     for case, lines in zip(cases, ((4,), (4, 9), (2,)), strict=True):
