@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grader.diagnose import Casebook, Cause
+from grader.launched import Launched
 from grader.manifest import Problem
 from grader.running.compiled import Call, Compiled, compile_calls, unavailable
 from grader.running.session import Session
@@ -36,6 +37,7 @@ class Trial:
     called: bool = False  # a case that asks for a result was run
     bridge_casebook: Casebook | None = None  # what came of the bridge, if there is one
     overwritten: str | None = None  # what a call wrote to and may not
+    launched: Launched = dataclasses.field(default_factory=Launched)
     ahead: Ahead | None = None  # calls that are made ahead of their turn
 
     def __post_init__(self) -> None:

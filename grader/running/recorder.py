@@ -24,6 +24,7 @@ import torch
 
 from grader.running import absent_gpu, assembler, faults, kept_kernels, machine_code
 from grader.running.chips import MAX_WARPS, Chip
+from grader.running.lines import kernel_line
 
 MAX_KERNELS = 32
 MAX_REFUSALS = 8
@@ -47,6 +48,7 @@ class Recorder:
 
     def __init__(self, path: str, chip: Chip, write: Callable[[dict[str, Any]], None]) -> None:
         self.count = 0
+        self.lines: set[int] = set()  # what is compiled is written down instead
         self._path = path
         self._chip = chip
         self._write = write
@@ -293,13 +295,7 @@ def _cause(error: Exception) -> tuple[type, str]:
 
 def _named(kernel: Any, path: str) -> dict[str, Any]:
     """Return name and line of a kernel; 0 where it is not the submission's."""
-    code = kernel.fn.__code__
-    line = 0
-    if code.co_filename == path:
-        line = kernel.starting_line_number
-        heads = (n for n, row in enumerate(kernel.raw_src) if row.lstrip().startswith("def "))
-        line += next(heads, 0)
-    return {"kernel": kernel.fn.__name__, "line": line}
+    return {"kernel": kernel.fn.__name__, "line": kernel_line(kernel, path)}
 
 
 def _constants(source: Any) -> str:
