@@ -108,6 +108,10 @@ _TRANSLATIONS: tuple[tuple[str, str], ...] = (
         r"|'builtin_function_or_method' object has no attribute '(scalar|is_ptr)'",
         "functions of tl work in a kernel that is launched with its grid: kernel[grid](...)",
     ),
+    (
+        r"unhashable type: 'list'",
+        "Triton takes apart one level of a tuple in an assignment: (a, b), c = t is two of them",
+    ),
     (r"multiple comparison", "two comparisons are joined with &: (a < b) & (b < c)"),
     (
         r"UnsupportedLanguageConstruct: Boolean value of Tensor",
