@@ -135,10 +135,12 @@ def _know_methods() -> None:
     """
     import triton.language as tl
 
+    mark = getattr(tl.core, "TRITON_BUILTIN", None)
+    if mark is None:
+        return
     for _, method in inspect.getmembers(tl.tensor, inspect.isfunction):
-        asks = "_semantic" in inspect.signature(method).parameters
-        if asks and not tl.core.is_builtin(method):
-            setattr(method, tl.core.TRITON_BUILTIN, True)
+        if "_semantic" in inspect.signature(method).parameters:
+            setattr(method, mark, True)
 
 
 def _call_directly(interpreter: Any) -> None:
