@@ -1,10 +1,10 @@
 """Answers what a file asks about its GPU where kernels run in the interpreter. In a worker.
 
-Files for a GPU ask for its device, capability and multiprocessors, make it current, wait for it, and
-assert that tensors lie on it. Without one each of these is an error of PyTorch's or Triton's, and a
-right answer would end there. Tensors stay on the CPU, say so of their device, and are where kernels
-need them: that is what `is_cuda` is asked for. One that is asked for on "cuda" is made there too.
-`torch.cuda.is_available()` stays true to the facts.
+Files for a GPU ask for its device, capability and multiprocessors, make it current, wait for it,
+and assert that tensors lie on it. Without one each of these is an error of PyTorch's or Triton's,
+and a right answer would end there. Tensors stay on the CPU, say so of their device, and are where
+kernels need them: that is what `is_cuda` is asked for. One that is asked for on "cuda" is made
+there too. `torch.cuda.is_available()` stays true to the facts.
 """
 
 from __future__ import annotations
