@@ -21,7 +21,6 @@ import torch
 from grader.running import trace
 from grader.running.access import AccessMonitor, active_lanes, decoded
 from grader.running.interpreting import one_at_a_time
-from grader.running.launched import tensors_of
 from grader.running.lineage import (
     MOVES,
     Rows,
@@ -39,6 +38,7 @@ from grader.running.nans import Nans
 from grader.running.operands import Operand, find_operand
 from grader.running.overwrites import Overwrites
 from grader.running.pairs import Pairs, add_saturating
+from grader.running.passed import tensors_of
 from grader.running.placement import Placement
 from grader.running.reads import Reads
 from grader.running.stores import Stores
