@@ -240,7 +240,9 @@ def _missing(case: Case, walk: Walk) -> Sighting | None:
             " end?",
             walk.loop_line,
         )
-    if (visited == missing).all():
+    # Where every weight of a gradient is 0, lse or the scores made them so, and no mask.
+    nothing_left = walk.product != "out" and bool((missing | ~walk.due).all())
+    if (visited == missing).all() and not nothing_left:
         return Sighting(
             "VISIBLE-KEYS-MASKED",
             f"the mask hides {_visible(walk)}",
