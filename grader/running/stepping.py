@@ -19,6 +19,7 @@ from grader.running import rounds
 from grader.running.access import AccessMonitor
 from grader.running.lineage import Rows, is_of_pairs
 from grader.running.loops import Loops
+from grader.running.products import tags_of
 from grader.running.rounds import MATRICES, MOST_ROWS, ROUND, VARIABLE, VECTORS, Head
 from grader.running.trace import PRODUCTS, SCORES, TraceShape
 from grader.running.tracer import Tracer
@@ -54,8 +55,9 @@ class StepTracer(Tracer):
         super()._note_program(x, y, z)
         self._steps.program_begins(x, y, z)
 
-    def _note_dot(self, a: Any, b: Any, tags_a: tuple, tags_b: tuple, size: tuple) -> int:
-        product = super()._note_dot(a, b, tags_a, tags_b, size)
+    def _note_multiplied(self, result: Any, a: Any, b: Any, d: Any) -> int:
+        product = super()._note_multiplied(result, a, b, d)
+        tags_a, tags_b = tags_of(a), tags_of(b)
         if product == SCORES:
             queries, keys = tags_a[0], tags_b[1]
             if not queries.of_queries:

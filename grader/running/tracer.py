@@ -40,6 +40,7 @@ from grader.running.overwrites import Overwrites
 from grader.running.pairs import Pairs, add_saturating
 from grader.running.passed import tensors_of
 from grader.running.placement import Placement
+from grader.running.products import Products
 from grader.running.reads import Reads
 from grader.running.stores import Stores
 from grader.running.sums import Sums
@@ -83,13 +84,14 @@ class Tracer:
         self._tensors: dict[int, Any] = {}  # those that a launch was given
         self._made: set[int] = set()  # where those start that kernels have stored to
         self._reads = Reads(self._counters, [])
-        self._dots: dict[tuple[int, ...], int] = {}
         self._lines = Lines(path, source)
         self._walking = Walking()
         self._nans = Nans(self._counters)
         self._pairs = Pairs(shape, self._arrays)
         self._sums = Sums(self._arrays)
         self._placement = Placement(shape, self._arrays)
+        told = (self._lines, self._pairs, self._sums, self._placement, self._nans)
+        self._products = Products(self._arrays, *told)
 
     @property
     def _output_dims(self) -> int:
@@ -105,6 +107,7 @@ class Tracer:
         known = {name: t for name, t in inputs.items() if t.dim() in (2, 4) or name == "w"}
         self._inputs = [Operand.of(name, t) for name, t in known.items()]
         self._reads = Reads(self._counters, self._inputs)
+        self._products.wide = self._inputs[0].tensor.element_size() == 4
         builder, executor = interpreter.InterpreterBuilder, interpreter.GridExecutor
         saved: list[tuple[Any, str, Any]] = []
 
@@ -399,73 +402,8 @@ class Tracer:
 
         return create_dot
 
-    def _note_multiplied(self, result: Any, a: Any, b: Any, d: Any) -> None:
-        self._note_narrow(a)
-        if a.data.ndim != 2:
-            self._note_batch(a, b)
-            return
-        m, k = a.data.shape
-        n = b.data.shape[1]
-        self._counters[Counter.MULTIPLY_ADDS] += m * n * k
-        tags_a, tags_b = (getattr(x, "tags", None) or (None, None) for x in (a, b))
-        result.tags = (tags_a[0], tags_b[1])
-        product = self._note_dot(a, b, tags_a, tags_b, (m, n, k))
-        self._sums.multiplied(result, product, self._lines.running(), self._lines.loop())
-        made = None
-        if product < len(trace.PRODUCTS):
-            values = tags_b[0] if tags_b[0] is not None and tags_a[0] is not None else tags_a[1]
-            made = product, self._lines.running(), values.column
-        result.product = made or getattr(d, "product", None)
-        self._nans.look(result, [a, b, d], "dot", self._lines.running)
-
-    def _note_dot(self, a: Any, b: Any, tags_a: tuple, tags_b: tuple, size: tuple) -> int:
-        product, tile = trace.OTHER, (0, 0)
-        if tags_a[1] is None and tags_b[0] is None and tags_a[0] and tags_b[1]:
-            queries, keys = tags_a[0], tags_b[1]
-            if not queries.of_queries:
-                queries, keys = keys, queries
-            if queries.of_queries and not keys.of_queries:
-                product, tile = trace.SCORES, (queries.ids.size, keys.ids.size)
-                pair = (queries.operand, keys.operand)
-                self._placement.multiplied(queries.column, keys.column, self._lines.running())
-                if pair == ("q", "k"):
-                    self._pairs.visit(self._kernel, queries, keys)
-                elif pair in trace.MIXED:
-                    self._counters[Counter.MIXED_LINE] = self._lines.running()
-                    self._counters[Counter.MIXED] = trace.MIXED.index(pair)
-        elif tags_a[1] and tags_b[0]:
-            left = tags_a[0] is not None  # the weights are the left operand
-            weights, tags = (a, tags_a) if left else (b, tags_b[::-1])
-            values = tags_b[0] if left else tags_a[1]
-            names = {"v": 0, "dout": 1, "q": 2, "k": 3}
-            if tags[0] and values.operand in names:
-                product = names[values.operand]
-                lines = self._lines.running(), self._lines.loop()
-                tile = self._pairs.take(weights, tags, values, product, *lines, transposed=not left)
-        if product == trace.OTHER:
-            self._counters[Counter.UNKNOWN_DOTS] += 1
-            rows = [tags[0] for x, tags in ((a, tags_a), (b, tags_b)) if hasattr(x, "loaded")]
-            if len(rows) == 2 and None not in rows and rows[0].of_queries != rows[1].of_queries:
-                self._counters[Counter.CROSSED_LINE] = self._lines.running()
-        self._count_dots(1, product, size, tile)
-        return product
-
-    def _note_narrow(self, a: Any) -> None:
-        narrow = a.dtype.primitive_bitwidth == 16 and self._inputs[0].tensor.element_size() == 4
-        if narrow and not self._counters[Counter.NARROW_LINE]:
-            self._counters[Counter.NARROW_LINE] = self._lines.running()
-
-    def _note_batch(self, a: Any, b: Any) -> None:
-        """Note a dot with three axes, as many dots of two: of whose rows is not known."""
-        batch, m, k = a.data.shape
-        n = b.data.shape[2]
-        self._counters[Counter.MULTIPLY_ADDS] += batch * m * n * k
-        self._counters[Counter.UNKNOWN_DOTS] += batch
-        self._count_dots(batch, trace.OTHER, (m, n, k), (0, 0))
-
-    def _count_dots(self, number: int, product: int, size: tuple, tile: tuple) -> None:
-        key = (self._lines.running(), self._kernel, product, *size, *tile, self._lines.loop())
-        self._dots[key] = self._dots.get(key, 0) + number
+    def _note_multiplied(self, result: Any, a: Any, b: Any, d: Any) -> int:
+        return self._products.multiplied(result, a, b, d, self._kernel)
 
     # -- the end ------------------------------------------------------------------------------
 
@@ -479,11 +417,7 @@ class Tracer:
         start = torch.Tensor.data_ptr(out) if isinstance(out, torch.Tensor) else 0
         self._sums.program_ends()
         counters = self._counters
-        for row, (key, count) in zip(self._arrays["dots"], self._dots.items(), strict=False):
-            *left, tile_q, tile_k, loop = key
-            row[:] = *left, count, tile_q, tile_k, loop
-        if len(self._dots) > trace.LINES:  # what is not written down was not seen
-            counters[Counter.UNKNOWN_DOTS] += 1
+        self._products.write()
         # Partial results of a split row are no other form of an input while every dot has its own.
         made = bool(counters[Counter.UNKNOWN_DOTS])
         counters[Counter.DISTINCT_READ] = self._reads.distinct(made=made)
