@@ -53,6 +53,8 @@ def _place(builder: LayoutBuilder, name: str, tensor: torch.Tensor, layout: str)
     elif layout == "expanded":
         batch, heads, seqlen, head_dim = size
         stride, elements = (heads * head_dim, head_dim, 0, 1), batch * heads * head_dim
+    elif layout == "one_number":  # as autograd passes it on from out.sum()
+        stride, elements = (0,) * len(size), 1
     else:
         stride, elements = dense_strides(size), tensor.numel()
     start = builder.region(dtype, elements)

@@ -433,6 +433,13 @@ MUTANTS = (
         keeps=0.6,
     ),
     _MUTANT(
+        "dout of one number taken to be dense",
+        ("dout_layouts",),
+        (("if dout.stride(3) != 1:", "if dout.stride(3) > 1:"),),
+        caught_as=READ_OUTSIDE,
+        keeps=0.6,
+    ),
+    _MUTANT(
         "strides of out for dout in delta",
         ("dout_layouts",),
         (("delta, out.stride()[:3], dout.stride()[:3],", "delta, *2 * (out.stride()[:3],),"),),

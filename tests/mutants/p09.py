@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from tests.mutants.common import NO_KERNEL, SECOND_CALL, WRITE_OUTSIDE, Mutant
+from tests.mutants.common import NO_KERNEL, READ_OUTSIDE, SECOND_CALL, WRITE_OUTSIDE, Mutant
 
 _MUTANT = partial(Mutant, "p09")
 
@@ -381,6 +381,13 @@ MUTANTS = (
         ("batch_heads",),
         _BATCH_IGNORED,
         "BATCH-ZERO",
+        keeps=0.6,
+    ),
+    _MUTANT(
+        "dout of one number taken to be dense",
+        ("dout_layouts",),
+        (("if dout.stride(3) != 1:", "if dout.stride(3) > 1:"),),
+        caught_as=READ_OUTSIDE,
         keeps=0.6,
     ),
     _MUTANT(
