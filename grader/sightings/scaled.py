@@ -88,7 +88,7 @@ def rows_scaled(
         "ROWS-SCALED",
         "each row of out is right but for a factor of its own",
         f"seen: rows of out are {least:.4g} to {most:.4g} times the right ones",
-        "look at what out is divided by: is the running sum rescaled, and does it divide once?",
+        "out is divided by the sum of the weights that multiply v: masked and rescaled alike, once",
         traced=False,
     )
 

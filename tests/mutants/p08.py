@@ -517,6 +517,27 @@ MUTANTS = (
         "DQ-EXP-WITH-LOG2E",
     ),
     _MUTANT(
+        "exp2 of natural units",
+        ("plain",),
+        (
+            (P_T_LSE, "scores_t * (scale_log2 / LOG2_E) - lse[None, :]"),
+            (_DQ_LSE, "p = tl.exp2(scores / LOG2_E - lse[:, None])"),
+        ),
+        "BACKWARD-EXP2-WITHOUT-LOG2E",
+    ),
+    _MUTANT(
+        "exp2 of natural units in dq",
+        ("dq", "plain"),
+        ((_DQ_LSE, "p = tl.exp2(scores / LOG2_E - lse[:, None])"),),
+        "DQ-EXP2-WITHOUT-LOG2E",
+    ),
+    _MUTANT(
+        "exp2 of natural units in dk and dv",
+        ("dv", "plain"),
+        ((P_T_LSE, "scores_t * (scale_log2 / LOG2_E) - lse[None, :]"),),
+        "DK-DV-EXP2-WITHOUT-LOG2E",
+    ),
+    _MUTANT(
         "dv of the last head",
         ("groups",),
         ((_HEAD_DELTA, _NEW_DV),),
