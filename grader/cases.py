@@ -20,7 +20,7 @@ Layout = Literal[
     "dense", "packed_qkv", "bshd", "padded", "transposed", "expanded", "every_other", "one_number"
 ]
 Values = Literal[
-    "normal", "offset", "peaked", "needle", "large", "falling", "negative", "cancelling"
+    "normal", "offset", "peaked", "needle", "large", "falling", "negative", "uneven", "cancelling"
 ]
 
 _T = TypeVar("_T")

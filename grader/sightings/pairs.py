@@ -196,6 +196,8 @@ def wrong_pairs(case: Case, walk: Walk) -> Sighting | None:
         if (masks == 0).all():
             side += ": a tile on the edge is not masked"
             help, line = "which tiles need the mask?", walk.scores_line
+            if walk.product != "out":
+                help = "which tiles need the mask, and is what this product takes masked at all?"
         else:
             help = "compare the mask, and the numbers of its keys and queries, with the rule"
             line = walk.mask_of(extra)
@@ -240,7 +242,7 @@ def _missing(case: Case, walk: Walk) -> Sighting | None:
             " end?",
             walk.loop_line,
         )
-    if (visited == missing).all():
+    if (visited == missing).all() and walk.taken.any():  # a factor of 0 looks like a mask
         return Sighting(
             "VISIBLE-KEYS-MASKED",
             f"the mask hides {_visible(walk)}",
