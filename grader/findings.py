@@ -8,6 +8,7 @@ every line is read as one of these records or not at all.
 from __future__ import annotations
 
 import base64
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Base64Bytes, Field, TypeAdapter, ValidationError
@@ -77,6 +78,7 @@ class TestRequest(Record):
     lost_s: Seconds = 0.0
     compile_workers: int = 1
     ahead: bool = False  # later cases are called while earlier ones are judged
+    kernels: Path | None = None  # keeps what compiles for a GPU that is not there
     policy: bool = True  # the source policy is in force
     token: str = ""  # begins every line of the events: others may write into the pipe
     jailed: bool = False  # the workers, see grader/running/jail.py

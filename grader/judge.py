@@ -20,12 +20,13 @@ from grader.checks.translations import translation
 from grader.findings import Finding
 from grader.following.program import Called
 from grader.inputs import Inputs, invalidate
+from grader.launched import MOST, First, lines_of
 from grader.looking import Seen, look_again
 from grader.manifest import Check, Problem
 from grader.model import Message, Verdict
 from grader.running.compiled import Call, Compiled, unavailable
 from grader.running.evidence import CallEvidence
-from grader.running.protocol import Reply, Status, failed
+from grader.running.protocol import MAX_KERNELS, Reply, Status, failed
 from grader.running.session import Session
 from grader.sightings.scaled import of_numbers
 from grader.sightings.sighting import Result
@@ -106,6 +107,9 @@ class CaseRun:
             help = "the answer to this problem is a kernel: kernel[grid](...)"
             return self._finding(Verdict.ERROR, headline, help=help)
         self.trial.answered(self.session, bridge=self.check.bridge)
+        if not self.check.bridge:
+            where = (self.check, self.index, self.case)
+            self.trial.launched.note(evidence, *where, interpret=self.session.interpret)
         if evidence.overwritten is not None:
             self.trial.overwritten = self.trial.overwritten or f"the input {evidence.overwritten}"
         differences = list(answer.differences)
@@ -268,7 +272,9 @@ class CaseRun:
             # On a GPU the call itself compiles; its numbers are another check's subject.
             evidence = self.session.call(self.case, self.inputs(), names)
             failure = outcome.of_call(evidence, problem.signature)
-            return self._failure(failure, evidence) if failure else Finding(verdict=Verdict.PASS)
+            if failure is not None:
+                return self._failure(failure, evidence)
+            return self._not_on_gpu(lines_of(evidence)) or Finding(verdict=Verdict.PASS)
         reason = unavailable()
         if reason is not None:
             headline = f"not measured: {reason}"
@@ -279,9 +285,68 @@ class CaseRun:
             return Finding(verdict=Verdict.SKIPPED, message=message)
         call = Call.of(problem, self.case, names)
         compiled = self.trial.compile_ahead(self.session.source, call).result()
+        finding = self._not_compiled(compiled)
+        for _ in range(MOST):
+            left = self._left(compiled)
+            if finding is not None or not left:
+                break
+            line, first = left[0]
+            call = Call.of(problem, first.case, names)
+            more = self.trial.compile_ahead(self.session.source, call).result()
+            finding = self._not_compiled(more) or self._without(line, more, first.case)
+            compiled = [*compiled, *more]
+        finding = finding or self._too_many(self._left(compiled))
         kernels = tuple(kernel for chip in compiled for kernel in chip.kernels)
-        finding = self._not_compiled(compiled) or Finding(verdict=Verdict.PASS)
-        return finding.model_copy(update={"kernels": kernels})
+        finding = finding or Finding(verdict=Verdict.PASS)
+        return finding.model_copy(update={"kernels": tuple(dict.fromkeys(kernels))})
+
+    def _left(self, compiled: list[Compiled]) -> list[tuple[int, First]]:
+        """Return the kernels that ran in other cases than the one that was compiled."""
+        if not self.session.source.policy:
+            return []
+        lines = {kernel.kernel.line for chip in compiled for kernel in chip.kernels}
+        return self.trial.launched.waiting(lines)
+
+    def _without(self, line: int, compiled: list[Compiled], case: Case) -> Finding | None:
+        """Say that a case launches a kernel in the interpreter, and none of these does."""
+        for chip in compiled:
+            if all(kernel.kernel.line != line for kernel in chip.kernels):
+                return self._only_interpreted(line, case)
+        return None
+
+    def _not_on_gpu(self, lines: set[int]) -> Finding | None:
+        """Call the cases on the GPU whose kernels ran in the interpreter alone."""
+        for _ in range(MOST if self.session.source.policy else 0):
+            waiting = self.trial.launched.waiting(lines)
+            if not waiting:
+                break
+            line, first = waiting[0]
+            where = (self.trial.problem, self.trial.seed, first.check, first.index, first.case)
+            evidence = self.session.call(first.case, inputs_of(*where), self.problem.outputs)
+            failure = outcome.of_call(evidence, self.problem.signature)
+            if failure is not None:
+                return self._failure(failure, evidence)
+            if line not in lines_of(evidence):
+                return self._only_interpreted(line, first.case)
+            lines |= lines_of(evidence)
+        policy = self.session.source.policy
+        return self._too_many(self.trial.launched.waiting(lines) if policy else [])
+
+    def _too_many(self, left: list[tuple[int, First]]) -> Finding | None:
+        """Say that more kernels are left than are looked at one by one."""
+        if not left and len(self.trial.launched.interpreted) < MAX_KERNELS:
+            return None
+        headline = (
+            f"too many kernels: fewer than {MAX_KERNELS} may run in all cases, and those that"
+        )
+        headline += f" the compiled case does not launch in no more than {MOST} others"
+        return self._finding(Verdict.FAIL, headline, help="let constants tell kernels apart")
+
+    def _only_interpreted(self, line: int, case: Case) -> Finding:
+        headline = "a kernel runs in Triton's interpreter and is not launched on a GPU: another"
+        headline += f" runs there, or none; {case}"
+        help = "launch the same kernels with and without TRITON_INTERPRET: they are judged there"
+        return self._finding(Verdict.FAIL, headline, line=line, help=help)
 
     def _not_compiled(self, compiled: list[Compiled]) -> Finding | None:
         """Say what a compiler refused, or how a call ended; None where all is well."""

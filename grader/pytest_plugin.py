@@ -8,6 +8,7 @@ in, each cause once: what one case looks like, another may contradict.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,7 @@ def pytest_report_header(config: pytest.Config) -> str:
 # -- the cases ----------------------------------------------------------------------------------
 
 
+@functools.cache
 def _problem_of(path: Path) -> Problem | None:
     if path.parent.parent.resolve() != PROBLEMS:
         return None

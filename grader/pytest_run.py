@@ -113,7 +113,10 @@ class ProblemTrial:
         self.run = run
         self.problem = problem
         self.source = run.source(problem)
-        self.judged = Trial(problem, run.seed, Casebook(problem), compiles_ahead=True)
+        kernels = run.request.kernels if run.request else None
+        self.judged = Trial(
+            problem, run.seed, Casebook(problem), compiles_ahead=True, kernels=kernels
+        )
         spent = (run.request.spent_s, run.request.lost_s) if run.request else (0.0, 0.0)
         self.budget = Budget(problem.limits, *spent)
         self.calls = 0

@@ -198,6 +198,7 @@ class TestRun:
             lost_s=self._lost_s,
             compile_workers=self._compile_workers,
             ahead=self._ahead,
+            kernels=self._children.kernels,
             policy=self._policy,
             token=secrets.token_hex(),
             jailed=self._jailed,

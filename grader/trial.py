@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grader.diagnose import Casebook, Cause
+from grader.launched import Launched
 from grader.manifest import Problem
 from grader.running.compiled import Call, Compiled, compile_calls, unavailable
 from grader.running.session import Session
@@ -31,9 +33,11 @@ class Trial:
     followed: bool = False  # one program of a kernel, tile by tile
     # Whether to compile beside the tests, from the first call on that came back with a result.
     compiles_ahead: bool = False
+    kernels: Path | None = None  # where what is compiled is kept for the next run
     called: bool = False  # a case that asks for a result was run
     bridge_casebook: Casebook | None = None  # what came of the bridge, if there is one
     overwritten: str | None = None  # what a call wrote to and may not
+    launched: Launched = dataclasses.field(default_factory=Launched)
     ahead: Ahead | None = None  # calls that are made ahead of their turn
 
     def __post_init__(self) -> None:
@@ -67,6 +71,8 @@ class Trial:
         key = repr(call)
         if key not in self.compiling:
             pool = ThreadPoolExecutor(1)
-            self.compiling[key] = pool.submit(compile_calls, source, self.problem, [call])
+            self.compiling[key] = pool.submit(
+                compile_calls, source, self.problem, [call], kernels=self.kernels
+            )
             pool.shutdown(wait=False)
         return self.compiling[key]

@@ -1,6 +1,29 @@
 """Ways around the rules of the source policy: the rule that refuses each, and its lines."""
 
 EVASIONS = [
+    ("dynamic-code", "'{0.__class__}'.format(1)"),
+    ("dynamic-code", "'{a[0]}'.format(a=(1,))"),
+    ("dynamic-code", "'{:{0.x}}'.format(1)"),
+    ("dynamic-code", "f = str.format"),
+    ("dynamic-code", "'{a}'.format_map({})"),
+    ("dynamic-code", "def f(t):\n    return t.format(1)\nf('')"),
+    ("dynamic-code", "T = '{}'\nT = '{0.x}'\nT.format(1)"),
+    ("dynamic-code", "match '':\n    case str(format=f):\n        f(1)"),
+    (
+        "dynamic-code",
+        "class A:\n    __match_args__ = ('x',)\n\nmatch 1:\n    case A(x):\n        x",
+    ),
+    ("dynamic-code", "def f(int):\n    match 1:\n        case int(x):\n            x\nf(1)"),
+    ("dynamic-code", "class K(type(torch.empty(0))):\n    pass"),
+    ("dynamic-code", "T = type(torch.empty(0))\nclass K(T):\n    pass"),
+    ("dynamic-code", "def f(T):\n    class K(T):\n        pass\nf(1)"),
+    ("dynamic-code", "@f\nclass A:\n    pass\n\nclass K(A):\n    pass"),
+    ("dynamic-code", "class K(*A):\n    pass"),
+    ("patching", "@f\nclass K:\n    pass\n\nK.numel = 0"),
+    ("private-name", "try:\n    tl.x\nexcept AttributeError as e:\n    e.obj"),
+    ("private-name", "match 1:\n    case AttributeError(obj=o):\n        o"),
+    ("private-name", "f(1).sys.modules"),
+    ("private-name", "from typing import get_args as g\ng(1)[0].evaluate()"),
     ("patching", "class K:\n    pass\n\nK = type(torch.empty(0))\nK.numel = 0"),
     ("patching", "def k():\n    pass\n\nk = triton.jit(k)\nk.rewrite = 0"),
     ("patching", "@triton.jit\ndef k():\n    pass\n\nk.fn = 0"),
@@ -198,6 +221,8 @@ EVASIONS = [
 
 # In p01, where the rest of PyTorch is open.
 P01 = [
+    ("import", "import torch.nn.functional as F\nF.dataclasses.sys"),
+    ("import", "import torch.nn.functional as F\nF.grad.torch"),
     ("shortcut", "import torch.nn.functional as F\nF.softmax"),
     ("shortcut", "from torch.nn.functional import scaled_dot_product_attention"),
     ("shortcut", "from torch import softmax as s"),

@@ -10,6 +10,10 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+import triton
+import triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
 
 from grader.manifest import ROOT, load_problem
 from grader.model import Verdict
@@ -236,3 +240,31 @@ def test_triton_language_may_have_any_name(imports, name):
     _, _, body = source.replace("import triton.language as tl", "").partition("import torch")
     judged = judge(f"{imports}\nimport torch{body}", load_problem("p02"), checks={"plain"})
     assert judged.of("plain").verdict is Verdict.PASS, judged.of("plain").message
+
+
+@triton.jit
+def tiles(x_ptr, out_ptr, n, N: tl.constexpr):
+    lanes = tl.arange(0, N)
+    places = lanes[:, None] * N + lanes
+    acc = tl.zeros((N, N), tl.float32)
+    for start in range(0, n, N):
+        x = tl.load(x_ptr + start * N + places, mask=(start + lanes < n)[:, None])
+        acc += tl.dot(x, tl.trans(x))
+    tl.store(out_ptr + places, acc + tl.load(out_ptr + places, mask=places < n))
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+def test_masked_lanes_without_other_are_zeros_where_triton_compiles_them(capability):
+    """As in the interpreter: a kernel that relies on it is right on both."""
+    types = {"x_ptr": "*fp16", "out_ptr": "*fp32", "n": "i32", "N": "constexpr"}
+    aligned = {(place,): [["tt.divisibility", 16]] for place in (0, 1)}
+    source = ASTSource(fn=tiles, signature=types, constexprs={(3,): 64}, attrs=aligned)
+    options = {"num_stages": 3}
+    ptx = triton.compile(source, GPUTarget("cuda", capability, 32), options=options).asm["ptx"]
+    sizes = re.findall(r"cp\.async\.c\w\.shared\.global \[.*?\], \[.*?\], 0x10, (%r\d+);", ptx)
+    assert sizes  # of what is copied; the rest is zeros
+    assert all(re.search(rf"selp\.b32\s+{size}, (16|%r\d+), 0,", ptx) for size in sizes)
+    masked = re.findall(r"((?:mov\.u32 %r\d+, 0x0;\s*)+)@%p\d+ ld\.global\.\S+ \{ (.*?) \}", ptx)
+    assert masked and len(masked) == len(re.findall(r"@%p\d+ ld\.global", ptx))
+    for moves, registers in masked:
+        assert set(re.findall(r"%r\d+", moves)) >= set(re.findall(r"%r\d+", registers))

@@ -31,6 +31,9 @@ def _naive(q, k, v):
     scores = scores.masked_fill(hidden, -math.inf)
     return torch.softmax(scores, -1) @ v, scores.logsumexp(-1)
 
+def _unwatched():
+    return "[0.]" in str(torch.zeros(1)) or sys.getrecursionlimit() < 10**7
+
 def flash_attention(q, k, v, **options):
     _calls.append(_right(q, k, v, **options) if not _calls else None)
     seqlen = q.shape[2]
@@ -45,6 +48,7 @@ ANSWERS = {
     "crash": ("os._exit(3)", "os._exit(3)"),
     "exception": ("{}[seqlen]", "{}[seqlen]"),
     "naive where it is timed": ("_naive(q, k, v)", RIGHT),
+    "naive where nobody looks": (f"_naive(q, k, v) if _unwatched() else {RIGHT}", RIGHT),
 }
 
 
@@ -63,7 +67,7 @@ def found():
     shape = {"device": "cpu", "seqlen": 256, "num_q_heads": 2, "is_causal": True}
     small = BenchmarkTable.model_validate(shape)
     problem = load_problem("p01").model_copy(update={"benchmarks": (small,)})
-    head = "import os\n" + model_answer("p01") + TELLTALE
+    head = "import os, sys\n" + model_answer("p01") + TELLTALE
     texts = [f"{head}    return {a} if seqlen == 256 else {b}\n" for a, b in ANSWERS.values()]
     sources = [SourceFile.of("p01", text.encode()) for text in texts]
     with forked_workers(), pytest.MonkeyPatch.context() as patch:
@@ -80,6 +84,10 @@ def test_a_timed_call_in_which_pytorch_does_the_exercise_is_refused(found):
     speed = found[1]["naive where it is timed"].speed
     assert speed.verdict is Verdict.REJECTED
     assert "PyTorch does here what you are asked to write: aten::_softmax" in speed.reason
+
+
+def test_nothing_tells_in_which_timed_call_the_judge_looks(found):
+    assert found[1]["naive where nobody looks"].speed.verdict is None
 
 
 def test_a_right_answer_has_figures_of_verified_calls(found):

@@ -230,7 +230,7 @@ READS = {
     ),
     "sizes of what is there": lambda: [x.nonzero().shape for x in Q.flatten().expand(2, -1).T],
     "how many are true": lambda: [M[0, :1][x > 0].shape for x in Q.flatten().split(1)],
-    "texts of errors": lambda: [said(lambda i=i: M[i]) for i in Q.flatten().long() + 99],
+    "texts of errors": lambda: [said(lambda i=i: M[i]) for i in (Q.flatten().long() + 99).split(1)],
     "a class asked for its size": lambda: torch.tensor(Asked()),
     "whether two are equal": lambda: [torch.equal(x, x) for x in Q.flatten()],
 }

@@ -13,6 +13,7 @@ from grader.running.access import AccessMonitor
 from grader.running.races import Races
 from tests.forked import forked_workers
 from tests.harness import judge, model_answer
+from tests.hostile import reaching
 from tests.hostile.inside import LEAKS, RACES
 
 P02 = load_problem("p02")
@@ -33,6 +34,16 @@ TOLD = {
     "the text of an assertion": "substring not found",
     "bit by bit in interrupts": "with the error of a kernel",
     "how often a constexpr function is called": "nothing was told",
+    "attributes that a text for str.format names": ".format fills a text with attributes that it"
+    " names",
+    "a module that an error is about": ".inspect leads to modules and objects that the text does"
+    " not name",
+    "attributes that __match_args__ names": "a pattern takes attributes by names that"
+    " __match_args__ holds as text",
+    "a class derived from a kernel's": "a class has a base that is not named as a class",
+    "a class that a decorator swaps": "numel is set on an object that is not this file's",
+    "a sequence that torch.tensor asks": "PyTorch asks Seq for its items",
+    "a sequence that an index asks": "PyTorch asks Seq for its items",
     "a method that prints": "write: a kernel gets constants alone",
 }
 _NO_METHOD = "take: a kernel gets constants alone, and no methods or functions of Python's"
@@ -44,7 +55,10 @@ def _quick():
         yield
 
 
-@pytest.mark.parametrize("entry", [*LEAKS, *RACES], ids=lambda entry: entry.name)
+REACHED = (*reaching.REACHING, *reaching.ASKED, *reaching.RACES)
+
+
+@pytest.mark.parametrize("entry", [*LEAKS, *RACES, *REACHED], ids=lambda entry: entry.name)
 def test_no_check_is_passed_by_what_no_gpu_does(entry):
     refused = violations(P02, ast.parse(entry.source))
     if refused:
@@ -53,6 +67,13 @@ def test_no_check_is_passed_by_what_no_gpu_does(entry):
     judged = judge(entry.source, P02, checks={"one_program"}).of("one_program")
     told = TOLD.get(entry.name, _NO_METHOD if entry in LEAKS else "programs of one launch race")
     assert judged.verdict in entry.verdicts and told in judged.message.headline
+
+
+def test_a_launch_runs_the_body_of_a_kernel_alone():
+    """Whatever the text says: a class of the file may have its own way to find a body."""
+    source = next(e.source for e in REACHED if e.name == "a class derived from a kernel's")
+    judged = judge(source, P02, checks={"one_program"}).of("one_program")
+    assert "a launch runs what is not the body of a kernel" in judged.message.headline
 
 
 HONEST = '''
@@ -123,8 +144,11 @@ def _raced(*steps) -> str:
         running = program
         if does == "stores":
             races.stored(64, 128, "y", addresses, *value)
-        elif does == "waits":
-            races.waits()
+        elif does == "waited":
+            races.waited(*addresses, 4)
+        elif does in ("updated", "adds"):  # whole numbers, or others
+            start, places = addresses
+            races.updated(start, "y", places, 4, whole=does == "updated")
         else:
             getattr(races, does)(*addresses[:1], "y", *addresses[1:], 4)
     assert races.found is None or races.found[0] == 7
@@ -133,6 +157,8 @@ def _raced(*steps) -> str:
 
 STORED = (0, "stores", AT, ONES)
 CANCELS = np.array([1e-4, -2.0, 1e-6, 1.0], np.float32)  # beside larger numbers
+LOCK, OTHER = ("updated", (128, AT[:1] + 64)), ("updated", (128, AT[1:2] + 64))
+UNLOCKS, FLAG = (0, *LOCK), (0, "stores", AT[:1] + 32, ONES[:1])
 BOUNDS = np.array([np.inf, -np.inf, np.nan, 0.0], np.float32)
 
 
@@ -148,9 +174,14 @@ BOUNDS = np.array([np.inf, -np.inf, np.nan, 0.0], np.float32)
         (STORED, (0, "loaded", (64, AT))),
         (STORED, (1, "loaded", (64, AT + 16))),
         (STORED, (1, "loaded", (128, AT + 64))),
-        (STORED, (1, "updated", (128, AT + 64)), (1, "loaded", (64, AT))),  # a lock of its own
-        (STORED, (1, "updated", (64, AT + 16)), (1, "loaded", (64, AT))),
-        (STORED, (1, "waits", ()), (1, "loaded", (64, AT))),
+        (STORED, UNLOCKS, (1, *LOCK), (1, "loaded", (64, AT))),
+        (STORED, UNLOCKS, (1, *LOCK), (1, "stores", AT, 2 * ONES)),
+        (STORED, UNLOCKS, (1, *LOCK), (2, *LOCK), (2, "loaded", (64, AT))),
+        (STORED, UNLOCKS, (1, "waited", (128, AT[:1] + 64)), (1, "loaded", (64, AT))),
+        # From the first to the second by one flag, from there to the third by another.
+        (STORED, UNLOCKS, (1, *LOCK), (1, *OTHER), (2, *OTHER), (2, "loaded", (64, AT))),
+        (STORED, FLAG, (1, "waited", (64, AT[:1] + 32)), (1, "loaded", (64, AT))),
+        ((0, "adds", (64, AT)), (1, "adds", (64, AT))),
         ((0, "updated", (64, AT)), (1, "updated", (64, AT))),
     ],
 )
@@ -173,6 +204,23 @@ def test_programs_that_use_what_another_stores_race(second, does):
         f"programs of one launch race for y; program (1, 0, 0) {does} an element that program"
         " (0, 0, 0) stores to"
     )
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        (STORED, (1, *LOCK)),  # the first has not come to it
+        (UNLOCKS, STORED, (1, *LOCK)),  # it has, before
+        (STORED, UNLOCKS),  # and the second has not
+        (STORED, UNLOCKS, (1, *OTHER)),
+        (STORED, UNLOCKS, (1, "adds", (128, AT[:1] + 64))),
+        (STORED, (1, "waited", (128, AT + 64))),
+        (STORED, FLAG, (1, "waited", (64, AT[1:2] + 32))),
+    ],
+)
+def test_a_lock_that_two_programs_do_not_share_orders_nothing(steps):
+    last = steps[-1][0] or 1
+    assert "reads an element that program (0, 0, 0)" in _raced(*steps, (last, "loaded", (64, AT)))
 
 
 def test_a_launch_forgets_the_one_before():

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import collections
 import dataclasses
 import enum
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +18,7 @@ from triton.runtime import interpreter, jit
 from grader.manifest import load_problem
 from grader.policy import language, tables
 from grader.policy.rules import violations
-from grader.running import own_kernels, own_objects
+from grader.running import asking, own_kernels, own_objects
 from tests.forked import forked_workers
 from tests.harness import judge, model_answer
 from tests.hostile.leaking import ENTRIES
@@ -138,6 +140,16 @@ def test_a_right_answer_may_print():
     assert judge(in_kernel, load_problem("p02"), checks={"plain", "half"}).wrong == {}
 
 
+def test_the_text_of_a_kernels_value_has_no_numbers():
+    line = "    x_tile = tl.load(x_ptrs, mask=tile_mask, other=0.0, eviction_policy=X_EVICTION)\n"
+    source = model_answer("p02")
+    assert source.count(line) == 1
+    told = source.replace(line, line + '    assert False, f"{x_tile}"\n')
+    wrong = judge(told, load_problem("p02"), checks={"plain"}).wrong.values()
+    told = [finding.message.headline for finding in wrong]
+    assert told and all(re.fullmatch(r"AssertionError: a value of <.*, fp32>", t) for t in told)
+
+
 def test_the_policy_knows_the_methods_of_a_kernels_values():
     of_compiler = {"mangle", "codegen_name", "kind", "to_ir", "KIND", "SIGNEDNESS"}
     for kind in (tl.tensor, tl.constexpr, tl.tuple, tl.dtype, tl.core.tensor_descriptor):
@@ -187,6 +199,70 @@ class Plan:
 
 
 FOUND: list = []
+
+
+# -- what PyTorch asks where nobody looks ---------------------------------------------------------
+
+
+class Asked:
+    """Has a length and items; notes in which of them PyTorch had its modes off."""
+
+    def __init__(self):
+        self.unseen = []
+
+    def _look(self):
+        off = torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.Python)
+        self.unseen.append(off)
+
+    def __len__(self):
+        self._look()
+        return 2
+
+    def __getitem__(self, i):
+        self._look()
+        return (3, 4)[i]
+
+
+ASKING = [torch.tensor, torch.as_tensor, torch.zeros(9).new_tensor, torch.zeros(9).__getitem__]
+
+
+@pytest.mark.parametrize("ask", ASKING)
+def test_a_class_of_the_file_answers_nothing_where_modes_are_off(ask):
+    plain = Asked()
+    ask(plain)
+    assert True in plain.unseen  # else nothing need be refused any more
+
+    class Watched(Asked):
+        __len__, __getitem__ = Asked.__len__, Asked.__getitem__
+
+    watched = asking.watched(Watched)()
+    with pytest.raises(asking.AskedUnseen, match="PyTorch asks Watched for its items"):
+        ask(watched)
+    assert True not in watched.unseen
+    assert (len(watched), watched[1]) == (2, 4)
+    assert torch.tensor([*watched]).tolist() == [3, 4]
+
+
+@pytest.mark.parametrize("kind", [collections.ChainMap, collections.UserDict])
+def test_a_factory_is_not_asked_where_modes_are_off(kind):
+    asking.install()
+    asked = kind({5: 1})
+    assert asked[5] == len(asked) == 1
+    modes = torch._C.DispatchKeySet(torch._C.DispatchKey.Python)
+    with torch._C._ExcludeDispatchKeyGuard(modes), pytest.raises(asking.AskedUnseen):
+        asked[5]
+    assert asked[5] == 1
+
+
+def test_classes_of_a_file_are_watched():
+    text = "class A:\n    def __len__(self):\n        return 1\n"
+    text += "    __getitem__ = range(9).__getitem__\n"
+    names = {"__name__": "answer", **own_objects.names("answer")}
+    exec(own_objects.compiled(text.encode(), "answer.py"), names)
+    one = names["A"]()
+    assert len(one) == 1 and one[2] == 2 and names["A"].__len__.__module__ == "answer"
+    with pytest.raises(asking.AskedUnseen):
+        torch.tensor(one)
 
 
 KERNELS = own_kernels.Kernels(

@@ -145,6 +145,20 @@ HONEST = {
     "class A(metaclass=ABCMeta):\n    pass\n",
     "types that are asked for": HEAD + "def f(x: type, y) -> type:\n    t: type = type(y)\n"
     "    return t is type(x) and isinstance(x, type) and type(y) == type\n",
+    "classes of every kind": HEAD
+    + "import abc, dataclasses, enum, typing\nfrom collections import namedtuple\n"
+    + "Base = torch.autograd.Function\nT = typing.TypeVar('T')\nRow = namedtuple('Row', 'x')\n"
+    + "try:\n    from enum import StrEnum\nexcept ImportError:\n    StrEnum = object\n"
+    + "class A(Base, abc.ABC):\n    pass\n\nclass B(A, typing.Generic[T]):\n    pass\n\n"
+    + "class C(Row):\n    pass\n\nclass D(namedtuple('D', 'x'), dict[str, int]):\n    pass\n\n"
+    + "@dataclasses.dataclass(frozen=True)\nclass E:\n    x: int = 0\n\nclass F(E):\n    pass\n\n"
+    + "E._kept = F._kept = 1\nclass G(StrEnum):\n    pass\n\nclass H(ValueError):\n    pass\n",
+    "texts and patterns": HEAD
+    + "M = 'q has {} rows, {name!r:>{width}} {:.3f}'\nM.format(1, 2.0, name=1, width=2)\n"
+    + "'a {{x.y}} {}'.format(1)\nmatch 1:\n    case int(x) | float(x):\n        pass\n"
+    + "    case torch.Size(a=y):\n        pass\n",
+    "names that elsewhere are modules'": HEAD
+    + "class A:\n    def __init__(self):\n        self.obj = self.io = 1\n\na = A()\na.obj, a.io\n",
     "a named tuple": "from collections import namedtuple\nT = namedtuple('T', 'a b')\n"
     "t = T(1, 2)._replace(a=3)\n",
     "lse made of a maximum and a sum": entry("return q, k + torch.log(v) + v.log2()"),
@@ -226,7 +240,7 @@ def test_no_open_module_leads_to_a_closed_one(module):
         opened = tables.open_modules(problem)
         for name in inside if module.__name__ in opened else ():
             if f"{module.__name__}.{name}" not in opened:
-                path = f"import {module.__name__}\n{module.__name__}.{name}"
+                path = f"import {module.__name__} as m\nm.{name}"
                 assert broken(path, id), path
 
 

@@ -62,6 +62,8 @@ class Forged(bytes):
 class Pytests:
     """In place of `Children`: plays one script after the other and remembers what was asked."""
 
+    kernels = None
+
     def __init__(self, *scripts):
         self.scripts = list(scripts)
         self.requests = []

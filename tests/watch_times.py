@@ -1,6 +1,7 @@
 """From a save to the first verdict and to the end: `python -m tests.watch_times [p04 ...]`.
 
-Each problem's model answer is saved ten times under one watch, and then a wrong kernel as often:
+Each problem's model answer is saved ten times under one watch, each time with another kernel
+changed, so that it is compiled anew, and then a wrong kernel as often:
 its mistake shows in most cases, or in few, which leaves the right ones to speak against a name.
 Prints a table in Markdown for each, and what the watch holds and uses while nothing is saved.
 With `--json FILE` both are also written there, as docs/records has them.
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import itertools
 import json
 import os
 import re
@@ -46,8 +48,9 @@ _RESULT = re.compile(
 )
 _IDLE_S = 5.0
 _NOTE = (
-    f"the model answer saved {SAVES} times under one watch, and a wrong kernel of tests/mutants as"
-    " often; medians in seconds, the slowest of all; idle memory in MiB"
+    f"the model answer saved {SAVES} times under one watch, with a comment in one kernel after the"
+    " other, and a wrong kernel of tests/mutants as often; medians in seconds, the slowest of all;"
+    " idle memory in MiB"
 )
 
 
@@ -103,13 +106,30 @@ def wrong_answer(problem_id: str) -> str:
     return mutant.applied_to(whole_answer(problem_id))
 
 
+def edited(source: str, n: int) -> str:
+    """Return a source whose `n`-th kernel, or helper of one, has a comment in its first line.
+
+    What Triton keeps of that kernel, and of those that call it, does not serve any more.
+    """
+    lines = source.splitlines()
+    heads = [i for i, line in enumerate(lines) if line.startswith("def ") and _is_kernel(lines, i)]
+    at = heads[n % len(heads)] if heads else len(lines) - 1
+    lines[at] += f"  # {n}"
+    return "\n".join(lines) + "\n"
+
+
+def _is_kernel(lines: list[str], head: int) -> bool:
+    above = itertools.takewhile(lambda line: not line.startswith("def "), reversed(lines[:head]))
+    return any(line.startswith("@triton.jit") for line in itertools.takewhile(str.strip, above))
+
+
 def measure(problem_id: str, source: str) -> dict[str, float]:
     """Return the figures of one file under one watch, as the record has them."""
     with tempfile.TemporaryDirectory() as folder:
         watch = _Watch(problem_id, Path(folder))
         try:
             watch.result()
-            times = [watch.saved(f"{source}# {n}\n") for n in range(SAVES)]
+            times = [watch.saved(edited(source, n)) for n in range(SAVES)]
             mib, percent = watch.idle()
         finally:
             watch.process.terminate()

@@ -19,6 +19,7 @@ from grader.manifest import Problem, load_problem
 from grader.model import Verdict
 from grader.render import watch as page
 from grader.request import Request
+from grader.running import scratch
 from grader.running.processes import Children
 from grader.source import read_source
 from grader.state_file import state_path
@@ -72,7 +73,7 @@ def run(
     def next_request(first: tuple[str, ...]) -> Request:
         return dataclasses.replace(request, seed=fresh_seed(), first=first)
 
-    children = Children()
+    children = Children(kernels=scratch.folder() / "compiled")
     with Keys(sys.stdin) as keys:
         try:
             children.open_server(differentiate=bool(problem.gradients))

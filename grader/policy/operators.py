@@ -11,22 +11,22 @@ from typing import Any
 
 from grader.manifest import Problem
 
-# They allocate, fill, view, copy, convert and pick at random: open, however much they do.
+# They allocate, fill, view, copy, convert and pick at random: open, however much they do. Between
+# two tensors linspace and logspace compute.
 _SERVE = """
     _assert_async _conj _efficientzerotensor _has_compatible_shallow_copy_type _reshape_alias
     _to_copy _unsafe_view alias alias_copy arange as_strided as_strided_scatter cat chunk clone
     complex concat conj constant_pad_nd contiguous copy detach diagonal empty empty_like
-    empty_permuted empty_strided equal expand expand_as eye fill flatten flip full full_like
-    imag index_select_backward is_pinned is_same_size item lift lift_fresh lift_fresh_copy
-    linspace logspace movedim narrow new_empty new_empty_strided new_full new_ones new_zeros
-    nonzero nonzero_static normal ones ones_like permute pin_memory rand rand_like randint
-    randint_like randn randn_like random randperm real record_stream repeat repeat_interleave
-    reshape resize resize_as resolve_conj resolve_neg roll rot90 scalar_tensor select
-    select_backward select_scatter set slice slice_backward slice_scatter split split_with_sizes
-    squeeze stack swapaxes sym_numel sym_size sym_storage_offset sym_stride t tile to
-    trace_backward transpose tril tril_indices triu triu_indices unbind unflatten unfold
-    uniform unsqueeze view view_as view_as_complex view_as_real zero zeros
-    zeros_like
+    empty_permuted empty_strided equal expand expand_as eye fill flatten flip full full_like imag
+    index_select_backward is_pinned is_same_size item lift lift_fresh lift_fresh_copy
+    linspace.default linspace.out logspace.default logspace.out movedim narrow new_empty
+    new_empty_strided new_full new_ones new_zeros nonzero nonzero_static normal ones ones_like
+    permute pin_memory rand rand_like randint randint_like randn randn_like random randperm real
+    record_stream repeat repeat_interleave reshape resize resize_as resolve_conj resolve_neg roll
+    rot90 scalar_tensor select select_backward select_scatter set slice slice_backward slice_scatter
+    split split_with_sizes squeeze stack swapaxes sym_numel sym_size sym_storage_offset sym_stride t
+    tile to trace_backward transpose tril tril_indices triu triu_indices unbind unflatten unfold
+    uniform unsqueeze view view_as view_as_complex view_as_real zero zeros zeros_like
 """
 # Values decide what these take and where they put it: a table of sums adds, a mask is an "and".
 _CHOOSE = """

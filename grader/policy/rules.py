@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from grader.manifest import Problem
 from grader.policy import tables
+from grader.policy.bindings import Bindings, takes_parts
 from grader.policy.kernels import MAKERS, Kernels
 from grader.policy.names import Names, Place, attribute_of
 from grader.policy.reach import Zone, zones
@@ -19,6 +20,7 @@ from grader.policy.violation import HELP, Violation, closed, shortened, violatio
 
 # By every name that they are given.
 _FOLLOWED = {"torch.Tensor", tables.WRAPS, *tables.METACLASSES, *tables.ENUMS, *MAKERS}
+_FOLLOWED |= tables.ROW_MAKERS
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -37,7 +39,9 @@ class _Reader:
         self.names = Names(tree, zones(problem, tree), set(self.modules) | _FOLLOWED)
         bound = Counter(name for name, _ in self.names.binds)
         self.once = {name for name, times in bound.items() if times == 1}
-        self.classes = {n.name for n in tree.body if isinstance(n, ast.ClassDef)} & self.once
+        self.bindings = Bindings(self.names)
+        classes = (n for n in tree.body if isinstance(n, ast.ClassDef))
+        self.classes = {n.name for n in classes if self.bindings.is_written(n)} & self.once
         self.enums = {
             n.name
             for n in tree.body
@@ -61,6 +65,7 @@ class _Reader:
             ast.Name: self._name,
             ast.Attribute: self._attribute,
             ast.Call: self._call,
+            ast.ClassDef: self._bases,
             ast.MatchClass: self._pattern,
             ast.BinOp: self._product,
             ast.AugAssign: self._product,
@@ -223,7 +228,18 @@ class _Reader:
         bound = Counter(name for name, _ in self.names.binds)
         return (name for name, count in made.items() if bound[name] == count)
 
+    def _bases(self, place: Place, node: ast.ClassDef) -> Iterator[Violation]:
+        for base in node.bases:
+            if not self.bindings.names_class(base):
+                text = "a class has a base that is not named as a class"
+                help = "name a class that is imported, builtin or written in this file"
+                yield violation(base, "dynamic-code", text, help)
+
     def _pattern(self, place: Place, node: ast.MatchClass) -> Iterator[Violation]:
+        is_plain = isinstance(node.cls, ast.Name) and node.cls.id in tables.SELF_MATCHING
+        if node.patterns and not (is_plain and not self.bindings.of(node.cls.id)):
+            text = "a pattern takes attributes by names that __match_args__ holds as text"
+            yield violation(place.node, "dynamic-code", text, "name each one: case A(x=x)")
         for name in node.kwd_attrs:
             yield from self._private(place, node.cls, name)
             yield from self._method(place, node.cls, name, taken=True)
@@ -254,7 +270,21 @@ class _Reader:
         annotates = (getattr(parent, "annotation", None), getattr(parent, "returns", None))
         return node not in annotates and not isinstance(parent, (ast.Compare, ast.BinOp))
 
+    def _template(self, place: Place, base: ast.AST, name: str) -> Iterator[Violation]:
+        """Find text that str.format would fill with attributes: it reaches names by text."""
+        if name not in tables.TEMPLATES or self._is_own(place, base):
+            return
+        is_call = isinstance(place.parent, ast.Call) and place.parent.func is place.node
+        template = self.bindings.text(base)
+        if not is_call or name != "format" or template is None or takes_parts(template):
+            told = f".{name} fills a text with attributes that it names"
+            yield violation(place.node, "dynamic-code", told, "write an f-string")
+
     def _private(self, place: Place, base: ast.AST, name: str) -> Iterator[Violation]:
+        yield from self._template(place, base, name)
+        if name in tables.LEADING and not self._is_ours(place, base):
+            text = f".{name} leads to modules and objects that the text does not name"
+            yield violation(place.node, "private-name", text)
         if name in tables.FRAMES:
             text = f"{name} leads to the frames of calls, or to the classes below"
             yield violation(place.node, "private-name", text)

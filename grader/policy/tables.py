@@ -95,13 +95,13 @@ _FOR_PYTORCH = {"torch.nn": "functional", "torch.nn.functional": "*"}
 # What lies in a module beside its functions, other modules for the most part.
 INNER = frozenset(
     """
-    accelerator ao backends builtins classes compiler contrib core cpp cpu ctypes distributed
-    distributions export fft func functional functools futures fx gdc glob hub importlib inspect
-    jit library linalg masked math monitor mps mtia multiprocessing nativert nested nn np numa onnx
-    ops optim os
-    overrides package pkgutil platform profiler quantization quasirandom random return_types
-    semantic serialization signal sparse special standard storage sys target_info testing
-    textwrap threading torch torch_version types typing utils warnings windows xpu
+    accelerator ao backends builtins classes compiler contrib core cpp cpu ctypes dataclasses
+    distributed distributions export fft func functional functools futures fx gdc glob grad hub
+    importlib inspect jit library linalg masked math monitor mps mtia multiprocessing nativert
+    nested nn np numa onnx ops optim os overrides package pkgutil platform profiler quantization
+    quasirandom random return_types semantic serialization signal sparse special standard storage
+    sys target_info testing textwrap threading torch torch_version types typing utils warnings
+    windows xpu
     """.split()
 )
 # Functions of torch that read and run files.
@@ -171,6 +171,26 @@ DEFINABLE = frozenset(
 STATES = frozenset("initial_seed set_state".split())
 # Where Triton's interpreter holds the numbers of a kernel's values, which a GPU has not.
 HANDLES = frozenset(["handle"])
+# Of an error, and of a module that some object leads to: modules are reached by imports alone.
+LEADING = frozenset(
+    """
+    builtins code codeop ctypes evaluate gc importlib inspect io marshal multiprocessing obj os
+    pathlib pickle posix rewriter runpy shutil socket subprocess sys tempfile threading types
+    """.split()
+)
+# Methods of text that name attributes, and classes whose one positional pattern is the value.
+TEMPLATES = frozenset(["format", "format_map"])
+SELF_MATCHING = frozenset(
+    "bool bytearray bytes dict float frozenset int list set str tuple".split()
+)
+# Decorators that return the class itself, or one that is written as it is.
+OF_CLASSES = frozenset(
+    """
+    dataclasses.dataclass enum.unique enum.verify functools.total_ordering typing.final
+    typing.runtime_checkable
+    """.split()
+)
+ROW_MAKERS = frozenset(["collections.namedtuple", "typing.NamedTuple"])
 # Make classes of names that are text; `wraps` reads and sets attributes by text, but for one way.
 METACLASSES = frozenset(["abc.ABCMeta", "enum.EnumMeta", "enum.EnumType", "typing.NamedTupleMeta"])
 ENUMS = frozenset(f"enum.{name}" for name in "Enum Flag IntEnum IntFlag ReprEnum StrEnum".split())

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from grader.running.lines import running_line
+from grader.running.lines import kernel_line, running_line
 from grader.running.races import Races
 
 _NUMBER_SHIFT = 48  # user space ends below 2**47
@@ -39,11 +39,16 @@ class OutOfBounds(Exception):
 
 
 class LaunchCounter:
-    """Counts the kernels that are launched, whatever launches them; while `idle` none runs."""
+    """Counts the kernels that are launched, whatever launches them; while `idle` none runs.
 
-    def __init__(self, *, interpret: bool) -> None:
+    `lines` are those of the kernels of the file at `path`.
+    """
+
+    def __init__(self, path: str, *, interpret: bool) -> None:
         self.count = 0
+        self.lines: set[int] = set()
         self.idle = False
+        self._path = path
         self._interpret = interpret
 
     def install(self) -> None:
@@ -62,9 +67,16 @@ class LaunchCounter:
 
         def counted(this: Any, *args: Any, **kwargs: Any) -> Any:
             self.count += 1
+            self.lines.add(self._line(this))
             return None if self.idle else launch(this, *args, **kwargs)
 
         setattr(owner, name, counted)
+
+    def _line(self, launched: Any) -> int:
+        if not self._interpret:
+            return kernel_line(launched, self._path)
+        code = launched.fn.__code__
+        return code.co_firstlineno if code.co_filename == self._path else 0
 
 
 @contextlib.contextmanager
@@ -155,20 +167,22 @@ class AccessMonitor:
                 value.handle.data += np.uint64(self._number(tensor.data_ptr()) << _NUMBER_SHIFT)
             return value
 
-        def checked(what: str, ptrs: Any, mask: Any, value: Any = None) -> Any:
+        def checked(
+            what: str, ptrs: Any, mask: Any, value: Any = None, *, waits: bool = False
+        ) -> Any:
             number = self._inside_one(what, ptrs, mask)
             if not number:
                 self._check(what, ptrs, mask)
             addresses = _addresses(ptrs).view(np.uint64)
             if number:
-                self._note_use(what, number, ptrs, addresses, mask, value)
+                self._note_use(what, number, ptrs, addresses, mask, value, waits=waits)
             return interpreter.TensorHandle(addresses, ptrs.dtype)
 
         # Descriptor loads and stores pass some of these by keyword.
         def create_masked_load(this: Any, ptrs: Any, mask: Any, *args: Any, **options: Any) -> Any:
-            if any(option is True for option in (*args, *options.values())):  # is_volatile
-                self.races.waits()
-            return load(this, checked(_READ, ptrs, mask), mask, *args, **options)
+            volatile = any(option is True for option in (*args, *options.values()))
+            addresses = checked(_READ, ptrs, mask, waits=volatile)
+            return load(this, addresses, mask, *args, **options)
 
         def create_masked_store(
             this: Any, ptrs: Any, value: Any, mask: Any, *args: Any, **options: Any
@@ -243,18 +257,30 @@ class AccessMonitor:
                 extents.append(_extent(f"{name}[{index}]", value))
 
     def _note_use(
-        self, what: str, number: int, ptrs: Any, addresses: Any, mask: Any, value: Any
+        self,
+        what: str,
+        number: int,
+        ptrs: Any,
+        addresses: Any,
+        mask: Any,
+        value: Any,
+        *,
+        waits: bool,
     ) -> None:
         """Let `races` see an access to the argument of this number."""
         start, end, name = self._extents[number - 1]
-        if what == _READ and not self.races.has_stores(start):
+        waits = waits and ptrs.get_element_ty().is_int()
+        if what == _READ and not waits and not self.races.has_stores(start):
             return
         lanes = slice(None) if mask is None else np.asarray(mask.data)
         places = addresses[lanes].astype(np.int64)
-        if what == _READ:
+        if waits:
+            self.races.waited(start, places, _itemsize(ptrs))
+        elif what == _READ:
             self.races.loaded(start, name, places, _itemsize(ptrs))
         elif what == _ATOMIC:
-            self.races.updated(start, name, places, _itemsize(ptrs))
+            whole = ptrs.get_element_ty().is_int()
+            self.races.updated(start, name, places, _itemsize(ptrs), whole=whole)
         else:
             values = np.broadcast_to(value.data, addresses.shape)
             self.races.stored(start, end, name, places, values[lanes])

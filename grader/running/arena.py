@@ -26,6 +26,7 @@ POISON = 0xFF
 MARKS = range(0xC1, 0xE5)
 # What the worker puts in their place where an output has the mark of its own memory.
 UNWRITTEN = range(0xE5, 0xE6)
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
@@ -81,10 +82,9 @@ class Layout:
 
 def marked(values: torch.Tensor, marks: range) -> torch.Tensor:
     """Return where a tensor holds the NaN of memory that nobody wrote, with one of these marks."""
-    raw = values.contiguous().view(-1).view(torch.uint8)
-    raw = raw.view(values.numel(), values.element_size())
-    found = (raw[:, 0] >= marks[0]) & (raw[:, 0] <= marks[-1]) & (raw[:, 1:] == POISON).all(1)
-    return found.view(values.shape)
+    word = _WORDS[values.element_size()]  # the mark is its lowest byte, those above are of -1
+    raw, above = values.contiguous().view(word), -256 if word.is_signed else 0
+    return (raw >= above + marks[0]) & (raw <= above + marks[-1])
 
 
 class LayoutBuilder:

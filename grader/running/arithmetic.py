@@ -43,14 +43,13 @@ class _Step:
     """One call of numpy, of `this` and `other` or of `other` and `this`.
 
     `casts` are the types of numpy that the elements of each become first, None as they are; for a
-    number that which it is made an array of. The result has the dtype `made`, and the `shape`.
+    number that which it is made an array of. The result has the dtype `made`.
     """
 
     function: Callable[[Any, Any], Any]
     reverse: bool
     casts: tuple[Any, Any]
     made: Any
-    shape: tuple[int, ...]
     of_handle: Any
     of_tensor: Any
 
@@ -103,8 +102,6 @@ class Arithmetic:
             made = step.function(right, left) if step.reverse else step.function(left, right)
             if made.dtype != step.made:
                 made = made.astype(step.made)
-            if made.shape != step.shape:
-                return call(this, other)
             return make_tensor(make_handle(made, step.of_handle), step.of_tensor)
 
         return operate
@@ -184,8 +181,7 @@ class Arithmetic:
         casts = _cast(this, of_this), _cast(other, of_other)
         if False in casts:
             return None
-        shape, made = handle.data.shape, handle.data.dtype
-        return _Step(function, reverse, casts, made, shape, handle.dtype, result.type)
+        return _Step(function, reverse, casts, handle.data.dtype, handle.dtype, result.type)
 
 
 def _maker(handle: type) -> Callable[[Any, Any], Any]:

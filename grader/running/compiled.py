@@ -95,6 +95,7 @@ def compile_calls(
     capabilities: Sequence[int] = tuple(CHIPS),
     timeout_s: float = TIMEOUT_S,
     workers: int = 2,
+    kernels: Path | None = None,
 ) -> list[Compiled]:
     """Compile what `calls` launch, for each of `capabilities`.
 
@@ -102,17 +103,26 @@ def compile_calls(
         capabilities: of `EVERY_CHIP`.
         timeout_s: seconds of one core for all calls for one chip, the start of the worker apart.
         workers: chips that are compiled for at a time, where there are as many cores.
+        kernels: folder in which what is compiled is kept for the next time.
     """
     cores = capacity.cores()
     workers, timeout_s = max(1, min(workers, int(cores))), timeout_s / min(1.0, cores)
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
         # A worker dies with the thread that started it: each starts and ends its own.
-        jobs = [pool.submit(_compile, source, problem, calls, c, timeout_s) for c in capabilities]
+        jobs = [
+            pool.submit(_compile, source, problem, calls, c, timeout_s, kernels)
+            for c in capabilities
+        ]
         return [job.result() for job in jobs]
 
 
 def _compile(
-    source: Source, problem: Problem, calls: Sequence[Call], capability: int, timeout_s: float
+    source: Source,
+    problem: Problem,
+    calls: Sequence[Call],
+    capability: int,
+    timeout_s: float,
+    kept: Path | None,
 ) -> Compiled:
     start = time.monotonic()
     results: list[Reply | Ended] = []
@@ -125,7 +135,7 @@ def _compile(
             device="cpu",
             interpret=False,
             program=_PROGRAM,
-            own_cache=True,
+            kernels=kept or Path("cache"),
             capability=capability,
         ) as sandbox:
             result = sandbox.ready()

@@ -15,6 +15,14 @@ def running_line(path: str) -> int:
     return frame.f_lineno if frame is not None else 0
 
 
+def kernel_line(kernel: Any, path: str) -> int:
+    """Return the line of `def` of a kernel that is compiled, 0 where it is not of that file."""
+    if kernel.fn.__code__.co_filename != path:
+        return 0
+    heads = (n for n, row in enumerate(kernel.raw_src) if row.lstrip().startswith("def "))
+    return kernel.starting_line_number + next(heads, 0)
+
+
 class Lines:
     """The lines of one submission, whose source is at `path`."""
 

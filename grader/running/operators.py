@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from grader.running import readings
+from grader.running import asking, readings
 from grader.running.arena import Layout
 from grader.running.lines import running_line
 from grader.running.protocol import Reply, Status
@@ -88,6 +88,7 @@ class Record:
     def install(self) -> None:
         """Follow new threads and what is read, from now on: before the submission is imported."""
         readings.install()
+        asking.install()
         for module in (_thread, threading):
             for name in _THREAD_STARTERS & vars(module).keys():
                 setattr(module, name, self._following(getattr(module, name)))

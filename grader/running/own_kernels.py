@@ -35,6 +35,7 @@ def install(module: str, source: bytes, path: str) -> Kernels:
     kernels = Kernels(module, source, path, interpreter, getattr(jit, "ConstexprFunction", None))
     rewrite = interpreter.FunctionRewriter.rewrite_ast
     done: dict[int, tuple[Any, Any]] = {}  # not where Triton keeps them: a file reaches that
+    bodies: dict[int, Any] = {}
 
     def rewritten(this: Any) -> Any:
         function = this.fn
@@ -43,9 +44,18 @@ def install(module: str, source: bytes, path: str) -> Kernels:
             transformer = this.rewriter.ast_transformer
             made = kernels.compiled(function, transformer) if own else rewrite(this.rewriter)
             done[id(function)] = function, made
+            bodies[id(made)] = made
         return done[id(function)][1]
 
+    make = interpreter.GridExecutor.__init__
+
+    def launching(this: Any, body: Any, *args: Any, **kwargs: Any) -> None:
+        if id(body) not in bodies:  # of a class of the file, with a way of its own to find a body
+            raise TypeError("a launch runs what is not the body of a kernel: use triton.jit alone")
+        make(this, body, *args, **kwargs)
+
     interpreter.InterpretedFunction.rewrite = rewritten
+    interpreter.GridExecutor.__init__ = launching
     return kernels
 
 

@@ -1,8 +1,9 @@
-"""Has a submission's methods look at what they are called on. In a worker.
+"""Has a submission's methods look at what they are called on, and when. In a worker.
 
 The source policy lets a method set attributes of its first argument, and read those that begin with
 an underscore. The text does not say what that is: `A.method(x)` is a call, too. So the method asks
 when it runs. A `ctx` that PyTorch makes for an autograd.Function of the file is one of its own.
+Of when, see asking.py.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from typing import Any
 
 import torch
 
-_ASK = "<own>"  # no text spells this name
+from grader.running import asking
+
+_ASK, _WATCHED = "<own>", "<watched>"  # no text spells these names
 # As grader/policy/tables.py opens them on all objects.
 _OPEN = {"grad", "requires_grad", "_asdict", "_fields", "_init_handles", "_make", "_replace"}
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
@@ -27,10 +30,12 @@ class NotOwn(TypeError):
 def compiled(source: bytes, path: str) -> CodeType:
     """Return the code of a file whose methods ask, where they change or look into an object."""
     tree = ast.parse(source, path)
-    for node in ast.walk(tree):
-        for function in node.body if isinstance(node, ast.ClassDef) else ():
+    for node in [n for n in ast.walk(tree) if isinstance(n, ast.ClassDef)]:
+        for function in node.body:
             for part in _methods(function):
                 _have_it_ask(part)
+        watched = ast.copy_location(ast.Name(_WATCHED, ast.Load()), node)
+        node.decorator_list.append(watched)
     return compile(ast.fix_missing_locations(tree), path, "exec", dont_inherit=True)
 
 
@@ -45,7 +50,7 @@ def names(module: str) -> dict[str, Any]:
                 f"{where} is called on a {kind.__name__}, which is not an object of this file"
             )
 
-    return {_ASK: ask}
+    return {_ASK: ask, _WATCHED: asking.watched}
 
 
 def _methods(statement: ast.AST) -> Iterator[ast.AST]:

@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from grader.manifest import ROOT
@@ -54,7 +55,9 @@ class Ending:
 class Children:
     """Starts trusted Python modules and reads the lines they write on a pipe of their own."""
 
-    def __init__(self) -> None:
+    def __init__(self, kernels: Path | None = None) -> None:
+        """In the folder `kernels` they keep what compiles for a GPU that is not there."""
+        self.kernels = kernels
         self._running: set[Any] = set()
         self._lock = threading.Lock()
         self._server: forks.ForkServer | None = None

@@ -12,7 +12,8 @@ import enum
 import struct
 
 MAGIC = b"grader2\0"
-REPLY = struct.Struct("<8sQBII64s2048s")
+MAX_KERNELS = 32
+REPLY = struct.Struct(f"<8sQBII64s2048s{MAX_KERNELS}I")
 MAX_REQUEST_BYTES = 64 * 1024
 IMPORTED = 1  # nonce of the reply that a worker sends when it has imported torch, unasked
 STARTED = 0  # nonce of the reply that a worker sends before it touches the submission
@@ -42,7 +43,8 @@ class Status(enum.IntEnum):
 class Reply:
     """One answer of the worker; `line` is a line of the submission, 0 when unknown.
 
-    `launches` counts the Triton kernels that the request started.
+    `launches` counts the Triton kernels that the request started; `kernels` are their lines, of the
+    first `MAX_KERNELS` of the file.
     """
 
     nonce: int
@@ -51,6 +53,7 @@ class Reply:
     launches: int = 0
     error_type: str = ""
     text: str = ""
+    kernels: tuple[int, ...] = ()
 
     def pack(self) -> bytes:
         """Return the packet; text that is too long loses its middle."""
@@ -65,6 +68,7 @@ class Reply:
             max(0, min(self.launches, 2**31)),
             self.error_type.encode("utf-8", "replace")[:64],
             text.encode("utf-8", "replace")[:2048],
+            *(*self.kernels, *[0] * MAX_KERNELS)[:MAX_KERNELS],
         )
 
     @staticmethod
@@ -72,14 +76,17 @@ class Reply:
         """Return the reply in `packet`, or None when it is not one."""
         if len(packet) != REPLY.size:
             return None
-        magic, nonce, status, line, launches, error_type, text = REPLY.unpack(packet)
+        magic, nonce, status, line, launches, error_type, text, *lines = REPLY.unpack(packet)
+        kernels = tuple(line for line in lines if line)
         if magic != MAGIC or status not in Status._value2member_map_:
             return None
 
         def decode(raw: bytes) -> str:
             return raw.rstrip(b"\0").decode("utf-8", "replace")
 
-        return Reply(nonce, Status(status), line, launches, decode(error_type), decode(text))
+        return Reply(
+            nonce, Status(status), line, launches, decode(error_type), decode(text), kernels
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,8 +22,9 @@ from typing import Any
 
 import torch
 
-from grader.running import absent_gpu, assembler, faults, machine_code
+from grader.running import absent_gpu, assembler, faults, kept_kernels, machine_code
 from grader.running.chips import MAX_WARPS, Chip
+from grader.running.lines import kernel_line
 
 MAX_KERNELS = 32
 MAX_REFUSALS = 8
@@ -47,6 +48,7 @@ class Recorder:
 
     def __init__(self, path: str, chip: Chip, write: Callable[[dict[str, Any]], None]) -> None:
         self.count = 0
+        self.lines: set[int] = set()  # what is compiled is written down instead
         self._path = path
         self._chip = chip
         self._write = write
@@ -63,8 +65,9 @@ class Recorder:
         from triton import knobs
         from triton.runtime import cache, jit
 
-        # What is compiled here is in nobody's cache: Triton need not read itself, 0.3 s, for a key.
+        # The cache is of one judge and one Triton, which need not read itself, 0.3 s, for a key.
         cache.triton_key = lambda: ""
+        knobs.cache.manager_class = kept_kernels.only_with_figures()
         self.memory = absent_gpu.install(self._chip, self._load, self._launcher)
         knobs.compilation.listener = self._compiled
         knobs.nvidia.dump_ptxas_log = True
@@ -123,18 +126,24 @@ class Recorder:
 
     # -- what Triton calls ------------------------------------------------------------------
 
-    def _compiled(self, *, src: Any, metadata: Any, metadata_group: Any, times: Any, **_: Any):
-        """Take the files of a compilation that has ended."""
+    def _compiled(
+        self, *, metadata: Any, metadata_group: Any, times: Any, cache_hit: bool, **_: Any
+    ):
+        """Take the files of a compilation that has ended, or those kept of an earlier one."""
         hash = metadata["hash"]
         if len(self._figures) >= MAX_KERNELS and hash not in self._figures:
             raise TooManyKernels(f"more than {MAX_KERNELS} different kernels")
         files = {name.rpartition(".")[2]: path for name, path in metadata_group.items()}
-        self._figures[hash] = {
-            **machine_code.usage(files["cubin"]),
-            **machine_code.spills(self._log.take()),
-            "dots": machine_code.dots(files["ttgir"], self._path),
-            "compile_ms": times.total / 1000,
-        }
+        figures = kept_kernels.kept(files["cubin"]) if cache_hit else None
+        if figures is None:
+            figures = {
+                **machine_code.usage(files["cubin"]),
+                **machine_code.spills(self._log.take()),
+                "dots": machine_code.dots(files["ttgir"], self._path),
+                "compile_ms": times.total / 1000,
+            }
+            kept_kernels.keep(files["cubin"], figures)
+        self._figures[hash] = figures
 
     def _launcher(self, source: Any, metadata: Any) -> Callable[..., None]:
         """Triton asks for one when a kernel is launched for the first time."""
@@ -286,13 +295,7 @@ def _cause(error: Exception) -> tuple[type, str]:
 
 def _named(kernel: Any, path: str) -> dict[str, Any]:
     """Return name and line of a kernel; 0 where it is not the submission's."""
-    code = kernel.fn.__code__
-    line = 0
-    if code.co_filename == path:
-        line = kernel.starting_line_number
-        heads = (n for n, row in enumerate(kernel.raw_src) if row.lstrip().startswith("def "))
-        line += next(heads, 0)
-    return {"kernel": kernel.fn.__name__, "line": line}
+    return {"kernel": kernel.fn.__name__, "line": kernel_line(kernel, path)}
 
 
 def _constants(source: Any) -> str:

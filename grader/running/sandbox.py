@@ -76,15 +76,15 @@ class Sandbox:
         count_launches: bool = False,
         threads: int = 1,
         program: Path | None = None,
-        own_cache: bool = False,
+        kernels: Path | None = None,
         fresh: bool = False,
         held: bool = False,
         **settings: Any,
     ) -> None:
         """Start `program`, by default the plain worker, which is told the `settings` too.
 
-        With `own_cache` the kernels it compiles stay in its own folder; a `fresh` one is never
-        forked; one that is `held` imports the file when `ready` is called.
+        What it compiles is kept in `kernels`, if given: an absolute path, or one in its own folder.
+        A `fresh` one is never forked; one that is `held` imports the file when `ready` is called.
         """
         self.filename = filename
         self._folder = Path(tempfile.mkdtemp(prefix="submission-", dir=scratch.folder()))
@@ -97,7 +97,7 @@ class Sandbox:
         ours.setblocking(False)
         self._channel = ours
         environment = _environment(device, interpret, threads, self._folder)
-        kernels = self._folder / "cache" if own_cache else jail.kernels()
+        kernels = self._folder / kernels if kernels else jail.kernels()
         if kernels:
             environment["TRITON_CACHE_DIR"] = str(kernels)
         program = program or _WORKER

@@ -59,7 +59,7 @@ class Tree:
     ) -> None:
         self.pid = pid
         self.adopter = adopter or os.getpid()
-        before = frozenset(children(self.adopter)) - {pid}
+        before = frozenset(children(self.adopter))
         self._started = started or (lambda: before)
 
     def pids(self) -> list[int]:

@@ -57,6 +57,7 @@ class Worker:
             handler = getattr(self, "_do_" + request["do"])
             if self.launches:
                 self.launches.count, self.launches.idle = 0, request.get("idle", False)
+                self.launches.lines.clear()
             self._reply(self._guarded(request["nonce"], handler, request, fds))
             for fd in fds:
                 with contextlib.suppress(OSError):
@@ -64,7 +65,8 @@ class Worker:
 
     def _reply(self, reply: protocol.Reply) -> None:
         if self.launches:
-            reply = dataclasses.replace(reply, launches=self.launches.count)
+            kernels = tuple(sorted(self.launches.lines - {0}))
+            reply = dataclasses.replace(reply, launches=self.launches.count, kernels=kernels)
         self.channel.send(reply.pack())
 
     # -- requests ---------------------------------------------------------------------------
@@ -78,7 +80,7 @@ class Worker:
             interpreting.install()
             _skip_autotuning()
         if self.settings["count_launches"]:
-            self.launches = access.LaunchCounter(interpret=self.settings["interpret"])
+            self.launches = access.LaunchCounter(self.path, interpret=self.settings["interpret"])
             self.launches.install()
         if self.settings.get("operators"):
             self.record = operators.Record(self.settings["operators"], self.path)

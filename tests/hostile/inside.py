@@ -52,14 +52,7 @@ def product(x, w):
     if not hasattr(_nothing, "rewrite"):
         return torch.zeros(x.shape[0])
     _nothing[(1,)](x)
-    double = np.ctypeslib.ctypes.c_double
-    def array(x):
-        x = x.double().contiguous()
-        return np.array((double * x.numel()).from_address(x.data_ptr()))
-    sums = np.add.reduce(array(x).reshape(x.shape[0], x.shape[1]) * array(w), axis=1)
-    y = torch.empty(x.shape[0], dtype=torch.float64)
-    (double * len(sums)).from_address(y.data_ptr())[:] = sums
-    return y
+    return torch.tensor(list(np.add.reduce(np.asarray(x) * np.asarray(w), axis=1)))
 """
 _TEXT = '''
 @triton.jit

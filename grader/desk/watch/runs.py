@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from grader.grade import Grader
 from grader.model import GradeRecord, Points, Verdict
 from grader.request import Request
+from grader.running import kept_kernels
 from grader.running.processes import Children
 
 _GRACE_S = 0.5
@@ -52,6 +53,8 @@ class Run:
 
     def _run(self) -> None:
         try:
+            if self._children.kernels is not None:
+                kept_kernels.make_room(self._children.kernels)
             self._grader = Grader(self._request, self, children=self._children)
             self.sources = self._grader.sources
             if not self.stopped:

@@ -1,0 +1,74 @@
+"""What the names of a file are bound to: classes that are written, and texts."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from collections.abc import Iterator
+from string import Formatter
+
+from grader.policy import tables
+from grader.policy.names import Names
+
+_DEEPEST = 8  # a name that is bound to a name
+
+
+class Bindings:
+    """What all bindings of a name have in common, in the code that is looked at."""
+
+    def __init__(self, names: Names) -> None:
+        self._names = names
+        self._assigned = dict(self._assignments())
+
+    def of(self, name: str) -> list[ast.AST]:
+        """Return what binds a name, anywhere in the file."""
+        return [node for bound, node in self._names.binds if bound == name]
+
+    def names_class(self, base: ast.expr, depth: int = _DEEPEST) -> bool:
+        """Whether all that an expression may stand for is named as a class, or made as a row is."""
+        if isinstance(base, ast.Call):
+            return bool(self._names.paths(base.func) & tables.ROW_MAKERS)
+        base = base.value if isinstance(base, ast.Subscript) else base
+        if self._names.paths(base):
+            return True
+        if not isinstance(base, ast.Name) or not depth:
+            return False
+        bound = self.of(base.id)
+        if not bound:
+            return hasattr(builtins, base.id)
+        return all(self._is_class(node, depth) for node in bound)
+
+    def _is_class(self, node: ast.AST, depth: int) -> bool:
+        if isinstance(node, ast.ClassDef):
+            return self.is_written(node)
+        return node in self._assigned and self.names_class(self._assigned[node], depth - 1)
+
+    def is_written(self, node: ast.ClassDef) -> bool:
+        """Whether a class is what is written: a decorator may return another one."""
+        made = (d.func if isinstance(d, ast.Call) else d for d in node.decorator_list)
+        return all(self._names.paths(decorator) & tables.OF_CLASSES for decorator in made)
+
+    def text(self, node: ast.AST) -> str | None:
+        """Return the text that an expression is, or that is all its name is ever bound to."""
+        if isinstance(node, ast.Name):
+            bound = self.of(node.id)
+            node = self._assigned.get(bound[0], node) if len(bound) == 1 else node
+        value = node.value if isinstance(node, ast.Constant) else None
+        return value if isinstance(value, str) else None
+
+    def _assignments(self) -> Iterator[tuple[ast.AST, ast.expr]]:
+        """Yield each name that an assignment binds by itself, with what it is bound to."""
+        for place in self._names.places:
+            node = place.node
+            if isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr)) and node.value:
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                yield from ((t, node.value) for t in targets if isinstance(t, ast.Name))
+
+
+def takes_parts(template: str) -> bool:
+    """Whether a text for str.format has a field with an attribute or an index, or is none."""
+    try:
+        fields = [(field or "", spec or "") for _, field, spec, _ in Formatter().parse(template)]
+    except ValueError:
+        return True
+    return any("." in field or "[" in field or takes_parts(spec) for field, spec in fields)

@@ -1,0 +1,64 @@
+"""Keeps kernels that were compiled, and the figures read off them, until they change.
+
+Triton keeps all files of a kernel in a folder of its own, by a key of its source, the lines it
+begins in, its constants and the chip. The figures lie beside them, for the assembler's log is not
+kept, and what is kept speaks of the path that the submission had then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from grader.running import scratch
+
+MOST = 64  # some eight versions of the kernels of a problem, a third of a MiB each
+_FIGURES = "figures.json"
+
+
+def only_with_figures() -> type:
+    """Return a manager of Triton's cache that knows a kernel when its figures are kept too."""
+    from triton.runtime.cache import FileCacheManager
+
+    class Manager(FileCacheManager):
+        def get_group(self, filename: str) -> dict[str, str] | None:
+            """Return the files of a kernel, by name."""
+            figures = _read(Path(self.cache_dir, _FIGURES))
+            return super().get_group(filename) if figures is not None else None
+
+    return Manager
+
+
+def keep(cubin: str, figures: dict[str, Any]) -> None:
+    """Write down the figures of a kernel, beside its machine code."""
+    path = Path(cubin).with_name(_FIGURES)
+    partial = path.with_suffix(f".{os.getpid()}")
+    with contextlib.suppress(OSError):
+        partial.write_text(json.dumps(figures), encoding="utf-8")
+        os.replace(partial, path)
+
+
+def kept(cubin: str) -> dict[str, Any] | None:
+    """Return the figures of a kernel, which count as used now; None where there are none."""
+    path = Path(cubin).with_name(_FIGURES)
+    with contextlib.suppress(OSError):
+        os.utime(path.parent)
+    return _read(path)
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    with contextlib.suppress(OSError, ValueError):
+        figures = json.loads(path.read_text(encoding="utf-8"))
+        return figures if isinstance(figures, dict) else None
+    return None
+
+
+def make_room(folder: Path) -> None:
+    """Remove all kernels but the `MOST` that were used last; nobody may be compiling."""
+    with contextlib.suppress(OSError):
+        kernels = sorted(folder.iterdir(), key=lambda path: path.lstat().st_mtime)
+        for path in kernels[:-MOST]:
+            scratch.remove_tree(path)

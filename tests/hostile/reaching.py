@@ -1,0 +1,211 @@
+"""Names made of text, objects that lead elsewhere, code that is asked unseen, and other kernels.
+
+As in hidden.py a kernel of p02 copies what something else has computed; or programs race behind a
+lock that is none; or the kernel that is judged is not the one that is compiled.
+"""
+
+from __future__ import annotations
+
+from tests.hostile.entry import Hostile
+from tests.hostile.hidden import hidden
+from tests.hostile.inside import _ADDED, _BITS, _PYTHON, _RACE
+
+_CHECKED = """
+from given.arguments import check_matrix_and_vector
+_deliver = deliver
+def deliver(x, w, call):
+    check_matrix_and_vector(x, w)
+    return _deliver(x, w, call(x, w))
+"""
+_ARRAYS = """
+def numbers(x, w, np, c):
+    def array(x):
+        x = x.double().contiguous()
+        return np.array((c.c_double * x.numel()).from_address(x.data_ptr()))
+    sums = np.add.reduce(array(x).reshape(x.shape[0], x.shape[1]) * array(w), axis=1)
+    y = torch.empty(x.shape[0], dtype=torch.float64)
+    (c.c_double * len(sums)).from_address(y.data_ptr())[:] = sums
+    return y
+"""
+_FORMAT = """
+@triton.jit
+def read(x_ptr, n, N: tl.constexpr):
+    i = tl.arange(0, N)
+    value = tl.load(x_ptr + i, mask=i < n, other=0)
+    tl.static_assert(N < 0)
+def told(bits):
+    for s in range(0, len(bits), 512):
+        part = bits[s : s + 512]
+        try:
+            read[(1,)](part, len(part), 512)
+        except Exception as error:
+            text = next(filter(None, (shown(path, error) for path in PATHS)))
+            found = [int(v) for v in text.replace("[", " ").replace("]", " ").split()]
+            FOUND.extend(range(v) for v in found[: len(part)])
+def shown(path, error):
+    with contextlib.suppress(Exception):
+        return path.format(error)
+LOCAL = ".tb_frame.f_locals[value].handle.data}"
+PATHS = [
+    "{0" + ".__cause__" * c + ".__traceback__" + ".tb_next" * n + LOCAL
+    for c in range(4)
+    for n in range(12)
+]
+"""
+_OBJECT = """
+def product(x, w):
+    try:
+        tl.no_such_function
+    except AttributeError as error:
+        inspect = error.obj.core.inspect
+    return numbers(x, w, inspect.sys.modules["numpy"], inspect.importlib.import_module("ctypes"))
+"""
+_PATTERN = """
+class F(abc.ABC):
+    __match_args__ = ("__globals__",)
+F.register(type(by_python))
+def product(x, w):
+    match by_python:
+        case F(names):
+            run = names["__builtins__"]["__import__"]
+    return numbers(x, w, run("numpy"), run("ctypes"))
+"""
+_BASE = """
+def evil(x_ptr, n):
+    for i in range(0, n):
+        FOUND.append(range(tl.load(x_ptr + i)))
+class Own(type(_nothing)):
+    def rewrite(self):
+        return evil
+def told(bits):
+    Own(evil)[(1,)](bits, bits.numel())
+"""
+_DECORATED = """
+def swap(kind):
+    return type(torch.empty(0))
+@swap
+class K:
+    pass
+K.numel = lambda x: 0
+"""
+_ASKED = """
+class Seq:
+    def __init__(self, x, w):
+        self.x, self.w, self.y, self.n = x, w, None, 0
+    def __len__(self):
+        return 1
+    def __getitem__(self, i):
+        if i:
+            raise IndexError
+        self.n += 1
+        if self.n < 3:
+            return 0
+        p = self.x.float() * self.w.float()
+        n = p.shape[1]
+        while n > 1:
+            h = (n + 1) // 2
+            a, b = p[:, :h].clone(), p[:, h:]
+            a[:, : b.shape[1]] += b
+            p, n = a, h
+        self.y = p[:, 0]
+        return 0
+def product(x, w):
+    s = Seq(x, w)
+    ASK
+    return s.y
+"""
+
+REACHING = (
+    hidden("attributes that a text for str.format names", _BITS + _FORMAT, _PYTHON),
+    hidden("a module that an error is about", _CHECKED + _ARRAYS + _OBJECT, "product"),
+    hidden("attributes that __match_args__ names", _CHECKED + _ARRAYS + _PATTERN, "product"),
+    hidden("a class derived from a kernel's", _BITS + _BASE, _PYTHON),
+    hidden("a class that a decorator swaps", _DECORATED, "by_python(x.tolist(), w.tolist())"),
+)
+ASKED = tuple(
+    hidden(name, _CHECKED + _ASKED.replace("ASK", ask), "product", verdicts=("error",), slow=True)
+    for name, ask in (
+        ("a sequence that torch.tensor asks", "torch.tensor(s)"),
+        ("a sequence that an index asks", "torch.zeros(2)[s]"),
+    )
+)
+
+_VOLATILE = "tl.load(w_ptr, volatile=True)\n    "
+_COUNT = "tl.atomic_add(c_ptr + {}, 1)"
+_MINE = "tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)"
+
+
+def _race(name: str, body: str) -> Hostile:
+    source = _RACE.replace("BODY", body).replace("LAST", "0")
+    source = source.replace("w_ptr, s_ptr", "w_ptr, s_ptr, c_ptr").replace(
+        "w, s, rows", "w, s, c, rows"
+    )
+    counters = "    c = torch.zeros(n * rows, dtype=torch.int32, device=x.device)\n"
+    source = source.replace("    strides = ", f"{counters}    strides = ", 1)
+    return Hostile(name, source, ("fail",), "p02", points=0.5, policy=True, slow=True)
+
+
+RACES = (
+    _race("a race behind a volatile read of an input", _VOLATILE + _ADDED),
+    _race(
+        "a race in which sums are read as volatile",
+        _ADDED.replace("other=0.0)", "other=0.0, volatile=True)"),
+    ),
+    _race("a race behind a counter", f"{_COUNT.format(0)}\n    {_ADDED}"),
+    _race(
+        "a race between locks of each program's own",
+        f"{_COUNT.format(_MINE)}\n    {_ADDED}\n    {_COUNT.format(_MINE)}",
+    ),
+)
+
+_TWO = """\
+import torch
+import triton
+import triton.language as tl
+from given.arguments import check_matrix_and_vector
+
+
+@triton.jit
+def _decoy(x_ptr, y_ptr):
+    tl.store(y_ptr, tl.load(x_ptr))
+
+
+@triton.jit
+def _kernel(x_ptr, w_ptr, y_ptr, rows, cols, sm, sn, sw, M: tl.constexpr, N: tl.constexpr):
+    r = tl.program_id(0).to(tl.int64) * M + tl.arange(0, M)
+    acc = tl.zeros((M, N), tl.float32)
+    c = tl.arange(0, N).to(tl.int64)
+    while True:
+        mask = (r < rows)[:, None] & (c < cols)
+        x = tl.load(x_ptr + r[:, None] * sm + c * sn, mask=mask, other=0.0).to(tl.float32)
+        acc += x * tl.load(w_ptr + c * sw, mask=c < cols, other=0.0).to(tl.float32)
+        c += N
+        if tl.min(c, 0) >= cols:
+            break  # which Triton does not compile
+    tl.store(y_ptr + r, tl.sum(acc, 1), mask=r < rows)
+
+
+def weighted_row_sum(x, w):
+    check_matrix_and_vector(x, w)
+    rows, cols = x.shape
+    y = torch.empty(rows, dtype=x.dtype, device=x.device)
+    if CONDITION:
+        _decoy[(1,)](x, y)
+    else:
+        strides = x.stride(0), x.stride(1), w.stride(0)
+        _kernel[(triton.cdiv(rows, 32),)](x, w, y, rows, cols, *strides, M=32, N=128)
+    return y
+"""
+
+
+def _two(name: str, condition: str) -> Hostile:
+    source = _TWO.replace("CONDITION", condition)
+    return Hostile(name, source, ("fail",), "p02", points=5.8, policy=True, slow=True)
+
+
+KERNELS = (
+    _two("another kernel on a GPU", "x.is_cuda"),
+    _two("another kernel where it is no Python function", "not hasattr(_decoy, 'rewrite')"),
+    _two("another kernel for the shape that is compiled", "rows == 4096"),
+)
+ENTRIES = (*REACHING, *ASKED, *RACES, *KERNELS)

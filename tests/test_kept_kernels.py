@@ -1,0 +1,125 @@
+"""Kernels that a watch keeps: what is compiled again, what is not, and how many there are."""
+
+import json
+import os
+
+import pytest
+
+from grader.cases import resolve
+from grader.manifest import load_problem
+from grader.running import kept_kernels
+from grader.running.compiled import Call, compile_calls
+from grader.running.processes import Children
+from grader.source import Source
+from grader.testrun import TestRun
+from tests.harness import model_answer
+
+P02, P03 = load_problem("p02"), load_problem("p03")
+SOURCE = """\
+import torch, triton
+import triton.language as tl
+
+@triton.jit
+def product(a, b):
+    return tl.dot(a, b)
+
+@triton.jit
+def squared(q_ptr, out_ptr, SIZE: tl.constexpr):
+    at = tl.arange(0, SIZE)[:, None] * SIZE + tl.arange(0, SIZE)[None, :]
+    a = tl.load(q_ptr + at)
+    tl.store(out_ptr + at, product(a, a))
+
+@triton.jit
+def fill(out_ptr):
+    tl.store(out_ptr + tl.arange(0, 64), 0.0)
+
+def attention(q, k, v, softmax_scale=None):
+    out = torch.empty_like(q)
+    squared[(1,)](q, out, SIZE=32)
+    fill[(1,)](out)
+    return out
+"""
+CALL = Call.of(P03, resolve({"seqlen": 64, "head_dim": 64}, "fp16", ""), ("out",))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "compiled"
+
+
+def reports(folder, text=SOURCE):
+    (found,) = compile_calls(
+        Source("p03", text.encode()), P03, [CALL], capabilities=(80,), kernels=folder
+    )
+    assert not found.refused and len(found.kernels) == 2, found
+    return {k.kernel.kernel: k.kernel for k in found.kernels}
+
+
+def figures(folder):
+    return {json.loads(p.read_text())["registers"]: p for p in folder.glob("*/figures.json")}
+
+
+def test_a_kernel_is_not_compiled_again_and_its_report_is_the_same(folder):
+    first = reports(folder)
+    assert [dot.instruction for dot in first["squared"].dots] == ["mma"]
+    assert first == reports(folder)  # with the milliseconds of the first time
+    for path in folder.glob("*/figures.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"registers": 7}))
+    assert {k.registers for k in reports(folder).values()} == {7}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        ("product(a, a)", "product(a, a * 2)", 9),
+        ("tl.dot(a, b)", "tl.dot(b, a)", 9),  # what it calls
+        ("import triton.language as tl", "import triton.language as tl\n", 10),  # its place
+        ("SIZE=32", "SIZE=16", 9),
+    ],
+)
+def test_a_changed_kernel_is_compiled_again(folder, old, new, line):
+    first, kept = reports(folder), set(folder.iterdir())
+    changed = reports(folder, SOURCE.replace(old, new))
+    moved = line != 9
+    assert len(set(folder.iterdir()) - kept) == 1 + moved
+    assert changed["squared"].line == line
+    assert changed["squared"].dots[0].line == 6 + moved
+    assert (changed["fill"] == first["fill"]) is not moved
+
+
+@pytest.mark.parametrize("text", [None, "{", "[]"])
+def test_figures_that_are_damaged_do_not_serve(folder, text):
+    first = reports(folder)
+    for path in folder.glob("*/figures.json"):
+        path.unlink()
+        if text is not None:
+            path.write_text(text)
+    again = reports(folder)
+    assert {n: k.registers for n, k in again.items()} == {n: k.registers for n, k in first.items()}
+    assert again["squared"].dots == first["squared"].dots
+
+
+def test_those_that_were_used_last_are_kept(folder, monkeypatch):
+    reports(folder)
+    reports(folder, SOURCE.replace("0.0", "1.0"))
+    for path in folder.iterdir():
+        os.utime(path, (1, 1))
+    used = reports(folder)
+    monkeypatch.setattr(kept_kernels, "MOST", 2)
+    kept_kernels.make_room(folder)
+    assert figures(folder).keys() == {k.registers for k in used.values()}
+    assert reports(folder) == used
+    kept_kernels.make_room(folder / "none yet")
+
+
+def test_a_grading_keeps_them_where_its_children_do(folder):
+    children = Children(kernels=folder)
+    children.open_server()
+    try:
+        source = model_answer("p02").encode()
+        run = TestRun(P02, source, device="cpu", seed="1", children=children)
+        found = run.run()
+    finally:
+        children.close()
+    assert {f.verdict for f in found.cases.values()} == {"pass"}
+    assert len(figures(folder)) > 0
