@@ -39,7 +39,7 @@ CHOSEN = {
     "p04": (
         *("zeros above 300", "mask by position in the tile", "hidden scores minus 10000"),
         *("walk ends one key early", "next key visible", "block size forgotten"),
-        "no rescale",
+        *("no rescale", "scores times the mask"),
     ),
     "p05": (
         *("kv head 0 for all", "divided by kv heads", "groups for k alone"),
