@@ -1,38 +1,30 @@
-"""One case of one check: call the submission, judge what came back, say it to the student.
-
-Over 400 lines: every way in which a case can go wrong is told in this one file.
-"""
+"""One case of one check: call the submission, and judge what came back."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
-from grader.answers import Answer, inputs_of
+from grader.answers import Answer
 from grader.cases import Case
 from grader.checks import outcome
 from grader.checks.correctness import Difference, Expected, expect, find_differences, ranges
 from grader.checks.idle import right_without_kernels
-from grader.checks.translations import translation
+from grader.compile_run import CompileRun
 from grader.findings import Finding
 from grader.following.program import Called
 from grader.inputs import Inputs, invalidate
-from grader.launched import MOST, First, lines_of
 from grader.looking import Seen, look_again
-from grader.manifest import Check, Problem
-from grader.model import Message, Verdict
-from grader.running.compiled import Call, Compiled, unavailable
+from grader.manifest import Problem
+from grader.model import Verdict
 from grader.running.evidence import CallEvidence
-from grader.running.protocol import MAX_KERNELS, Reply, Status, failed
-from grader.running.session import Session
+from grader.running.protocol import Reply, Status
 from grader.sightings.scaled import of_numbers
 from grader.sightings.sighting import Result
-from grader.trial import Trial
+from grader.told_case import ToldCase
 
-_HEADLINE_LIMIT = 600
 _ROUNDED = 0.03  # of the norm: more than that no rounding to 16 bits makes
 # What else a message may name first for what is wrong about two arguments, or about one's shape.
 _ALSO_NAMES = {
@@ -43,7 +35,7 @@ _ALSO_NAMES = {
 }
 
 
-class CaseRun:
+class CaseRun(ToldCase):
     """One case of one check of a trial, on the device of `session`.
 
     The first case of a check is called twice, the second time with other values: what was kept
@@ -51,16 +43,7 @@ class CaseRun:
     its kernels do nothing: what is right then, they did not compute.
     """
 
-    def __init__(
-        self, trial: Trial, session: Session, check: Check, index: int, case: Case
-    ) -> None:
-        self.trial = trial
-        self.session = session
-        self.problem = trial.problem.of(check)
-        self.check = check
-        self.index = index
-        self.case = case
-        self._earlier: Expected | None = None  # of the first call
+    _earlier: Expected | None = None  # of the first call
 
     def judge(self) -> Finding:
         """Call the submission; its outputs must be the oracle's, or the call be refused.
@@ -68,7 +51,8 @@ class CaseRun:
         Of a check that `compiles` the kernels are compiled, and on a GPU launched.
         """
         if self.check.compiles:
-            return self._judge_compilation()
+            where = (self.check, self.index, self.case)
+            return CompileRun(self.trial, self.session, *where).judge()
         if self.case.invalid is not None:
             return self._judge_refusal()
         for call in range(2 if self.index == 0 else 1):
@@ -76,11 +60,6 @@ class CaseRun:
             if finding is not None:
                 return finding
         return Finding(verdict=Verdict.PASS)
-
-    def inputs(self, call: int = 0) -> Inputs:
-        """Return the inputs of a call; they depend on the run's seed and the case alone."""
-        trial = self.trial
-        return inputs_of(trial.problem, trial.seed, self.check, self.index, self.case, call)
 
     def _answer(self, call: int) -> Answer:
         """Make a call, or take what came of it if it was made ahead of its turn."""
@@ -265,110 +244,6 @@ class CaseRun:
             margin=max(d.margin for d in differences),
         )
 
-    def _judge_compilation(self) -> Finding:
-        problem, names = self.problem, self.problem.outputs
-        used_up = self.session.budget.used_up() is not None
-        if used_up or self.session.unusable is not None or not self.session.interpret:
-            # On a GPU the call itself compiles; its numbers are another check's subject.
-            evidence = self.session.call(self.case, self.inputs(), names)
-            failure = outcome.of_call(evidence, problem.signature)
-            if failure is not None:
-                return self._failure(failure, evidence)
-            return self._not_on_gpu(lines_of(evidence)) or Finding(verdict=Verdict.PASS)
-        reason = unavailable()
-        if reason is not None:
-            headline = f"not measured: {reason}"
-            return Finding(verdict=Verdict.NOT_MEASURED, message=Message(headline=headline))
-        trial = self.trial
-        if trial.compiles_ahead and trial.called and not trial.compiling:
-            message = Message(headline="not run: no call came back with a result", not_run=True)
-            return Finding(verdict=Verdict.SKIPPED, message=message)
-        call = Call.of(problem, self.case, names)
-        compiled = self.trial.compile_ahead(self.session.source, call).result()
-        finding = self._not_compiled(compiled)
-        for _ in range(MOST):
-            left = self._left(compiled)
-            if finding is not None or not left:
-                break
-            line, first = left[0]
-            call = Call.of(problem, first.case, names)
-            more = self.trial.compile_ahead(self.session.source, call).result()
-            finding = self._not_compiled(more) or self._without(line, more, first.case)
-            compiled = [*compiled, *more]
-        finding = finding or self._too_many(self._left(compiled))
-        kernels = tuple(kernel for chip in compiled for kernel in chip.kernels)
-        finding = finding or Finding(verdict=Verdict.PASS)
-        return finding.model_copy(update={"kernels": tuple(dict.fromkeys(kernels))})
-
-    def _left(self, compiled: list[Compiled]) -> list[tuple[int, First]]:
-        """Return the kernels that ran in other cases than the one that was compiled."""
-        if not self.session.source.policy:
-            return []
-        lines = {kernel.kernel.line for chip in compiled for kernel in chip.kernels}
-        return self.trial.launched.waiting(lines)
-
-    def _without(self, line: int, compiled: list[Compiled], case: Case) -> Finding | None:
-        """Say that a case launches a kernel in the interpreter, and none of these does."""
-        for chip in compiled:
-            if all(kernel.kernel.line != line for kernel in chip.kernels):
-                return self._only_interpreted(line, case)
-        return None
-
-    def _not_on_gpu(self, lines: set[int]) -> Finding | None:
-        """Call the cases on the GPU whose kernels ran in the interpreter alone."""
-        for _ in range(MOST if self.session.source.policy else 0):
-            waiting = self.trial.launched.waiting(lines)
-            if not waiting:
-                break
-            line, first = waiting[0]
-            where = (self.trial.problem, self.trial.seed, first.check, first.index, first.case)
-            evidence = self.session.call(first.case, inputs_of(*where), self.problem.outputs)
-            failure = outcome.of_call(evidence, self.problem.signature)
-            if failure is not None:
-                return self._failure(failure, evidence)
-            if line not in lines_of(evidence):
-                return self._only_interpreted(line, first.case)
-            lines |= lines_of(evidence)
-        policy = self.session.source.policy
-        return self._too_many(self.trial.launched.waiting(lines) if policy else [])
-
-    def _too_many(self, left: list[tuple[int, First]]) -> Finding | None:
-        """Say that more kernels are left than are looked at one by one."""
-        if not left and len(self.trial.launched.interpreted) < MAX_KERNELS:
-            return None
-        headline = (
-            f"too many kernels: fewer than {MAX_KERNELS} may run in all cases, and those that"
-        )
-        headline += f" the compiled case does not launch in no more than {MOST} others"
-        return self._finding(Verdict.FAIL, headline, help="let constants tell kernels apart")
-
-    def _only_interpreted(self, line: int, case: Case) -> Finding:
-        headline = "a kernel runs in Triton's interpreter and is not launched on a GPU: another"
-        headline += f" runs there, or none; {case}"
-        help = "launch the same kernels with and without TRITON_INTERPRET: they are judged there"
-        return self._finding(Verdict.FAIL, headline, line=line, help=help)
-
-    def _not_compiled(self, compiled: list[Compiled]) -> Finding | None:
-        """Say what a compiler refused, or how a call ended; None where all is well."""
-        for chip in compiled:
-            if not chip.launches and not any(map(failed, chip.results)):
-                headline = "no Triton kernel was launched when it was compiled for a GPU"
-                help = "launch the same kernels with and without TRITON_INTERPRET"
-                return self._finding(Verdict.FAIL, headline, help=help)
-            name = f"does not compile for compute capability {chip.capability / 10:.1f}"
-            for kernel in chip.refused:
-                refusal = kernel.kernel.refusal
-                assert refusal is not None
-                headline = f"{name}: {refusal.text}"
-                help = translation(f"{refusal.error_type}: {refusal.text}")
-                return self._finding(Verdict.FAIL, headline, line=refusal.line, help=help)
-            for result in chip.results:
-                failure = outcome.of_result(result, self.problem.signature, "compilation")
-                if failure is not None:
-                    evidence = CallEvidence(result=result, output=chip.output)
-                    return self._failure(failure, evidence)
-        return None
-
     def _judge_refusal(self) -> Finding:
         """An unsupported argument must raise a ValueError that names it before any other.
 
@@ -402,71 +277,6 @@ class CaseRun:
             headline = f"the ValueError {begins}: got {reply.text!r}; {wanted}"
             return self._finding(Verdict.FAIL, headline, line=reply.line)
         return Finding(verdict=Verdict.PASS)
-
-    # -- what the student reads ---------------------------------------------------------------
-
-    def _failure(self, failure: outcome.Outcome, evidence: CallEvidence) -> Finding:
-        return self._finding(
-            failure.verdict,
-            failure.headline,
-            line=failure.line,
-            extent=failure.extent,
-            help=failure.help or self._of_given_code(failure),
-            elsewhere=failure.elsewhere,
-            looping=failure.looping,
-            output=evidence.output,
-            not_run=evidence.result is None,
-        )
-
-    def _of_given_code(self, failure: outcome.Outcome) -> str | None:
-        """Say of an error outside of all steps that what a step computed may have led to it."""
-        source = self.session.source
-        line = failure.line if failure.verdict is Verdict.ERROR else 0
-        if not 0 < line <= source.num_lines or not source.has_steps:
-            return None
-        if source.step_at(line) is not None:
-            return None
-        return "this line is in no step: if it is as given, look at what your steps hand to it"
-
-    def _step(self, line: int, *, elsewhere: bool, looping: bool) -> int | None:
-        """Return the step of a line, if the mistake lies there; a bridge is a step of its own.
-
-        A call that does not end was stopped somewhere in its loop: all of that has to be one step.
-        """
-        if self.check.bridge and self.trial.problem.bridge is not None:
-            return self.trial.problem.bridge.step
-        if not line or elsewhere:
-            return None
-        source = self.session.source
-        return source.step_of_loops_at(line) if looping else source.step_at(line)
-
-    def _finding(
-        self,
-        verdict: Verdict,
-        headline: str,
-        *,
-        line: int = 0,
-        elsewhere: bool = False,
-        looping: bool = False,
-        output: str = "",
-        wrong_outputs: tuple[str, ...] = (),
-        margin: float | None = None,
-        **details: Any,
-    ) -> Finding:
-        problem = self.problem
-        line = line if line <= self.session.source.num_lines else 0
-        message = Message(
-            headline=" ".join(headline.split())[:_HEADLINE_LIMIT],
-            test=self.check.test_name,
-            file=problem.file,
-            line=line or None,
-            step=self._step(line, elsewhere=elsewhere, looping=looping),
-            input=str(self.case),
-            output=output or None,
-            repeat=f"make grade P={problem.id} SEED={self.trial.seed}",
-            **details,
-        )
-        return Finding(verdict=verdict, message=message, wrong_outputs=wrong_outputs, margin=margin)
 
 
 def first_named(text: str, problem: Problem) -> str | None:

@@ -1,4 +1,4 @@
-"""Which kernels ran in the calls of a problem, and which of them nobody has compiled yet.
+"""Which kernels ran in the calls of a problem, and in which of its cases.
 
 What is judged in Triton's interpreter has to be what a GPU runs: a kernel that runs in the one and
 never on the other would be judged in its place, whether a file tells them apart or not.
@@ -13,12 +13,12 @@ from grader.manifest import Check
 from grader.running.evidence import CallEvidence
 from grader.running.protocol import Reply
 
-MOST = 8  # cases that are compiled for the kernels that they alone launch
+MOST = 8  # kernels that are compiled or called in another case than the one that compiles
 
 
 @dataclasses.dataclass(frozen=True)
-class First:
-    """The first case in which a kernel ran."""
+class Ran:
+    """A case in which a kernel ran."""
 
     check: Check
     index: int
@@ -27,22 +27,25 @@ class First:
 
 @dataclasses.dataclass
 class Launched:
-    """Lines of the kernels that ran, each with its first case: interpreted, and on a GPU."""
+    """Kernels by their lines: the cases that ran them in the interpreter; those run on a GPU."""
 
-    interpreted: dict[int, First] = dataclasses.field(default_factory=dict)
-    on_gpu: dict[int, First] = dataclasses.field(default_factory=dict)
+    interpreted: dict[int, list[Ran]] = dataclasses.field(default_factory=dict)
+    on_gpu: set[int] = dataclasses.field(default_factory=set)
 
     def note(
         self, evidence: CallEvidence, check: Check, index: int, case: Case, *, interpret: bool
     ) -> None:
-        """Note the kernels of a call that came back."""
-        known = self.interpreted if interpret else self.on_gpu
+        """Note the kernels of a call that came back; the second call of a case adds nothing."""
+        ran = Ran(check, index, case)
         for line in lines_of(evidence):
-            known.setdefault(line, First(check, index, case))
+            if not interpret:
+                self.on_gpu.add(line)
+            elif ran not in (runs := self.interpreted.setdefault(line, []))[-1:]:
+                runs.append(ran)
 
-    def waiting(self, lines: set[int]) -> list[tuple[int, First]]:
+    def waiting(self, lines: set[int]) -> list[tuple[int, list[Ran]]]:
         """Return the kernels that were interpreted, but for those in `lines` or on a GPU."""
-        left = self.interpreted.keys() - lines - self.on_gpu.keys()
+        left = self.interpreted.keys() - lines - self.on_gpu
         return [(line, self.interpreted[line]) for line in sorted(left)]
 
 

@@ -237,7 +237,7 @@ FAULTS = (
     ),
     fault(
         "a call that was stopped has the step of its line",
-        "judge.py",
+        "told_case.py",
         "source.step_of_loops_at(line) if looping else source.step_at(line)",
         "source.step_at(line)",
         "session",
@@ -701,16 +701,16 @@ FAULTS = (
     ),
     fault(
         "a kernel may be another one where it is compiled",
-        "judge.py",
-        "if all(kernel.kernel.line != line for kernel in chip.kernels):",
+        "compile_run.py",
+        "if finding is None and line not in _lines(more):",
         "if False:",
         "launched",
     ),
     fault(
         "a kernel may be another one on a GPU",
-        "judge.py",
-        "if line not in lines_of(evidence):",
-        "if False:",
+        "compile_run.py",
+        "            if answer.differences:",
+        "            if False:",
         "launched",
     ),
     fault(

@@ -7,8 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from grader.checks.correctness import expect
+from grader.compile_run import CompileRun
 from grader.diagnose import Casebook
-from grader.judge import CaseRun
 from grader.launched import Launched
 from grader.manifest import load_problem
 from grader.model import Verdict
@@ -71,71 +72,93 @@ def test_a_kernel_of_other_shapes_is_compiled_too():
     assert {k.kernel.kernel for k in finding.kernels} == {"_weighted_row_sum_kernel", "_other"}
 
 
-def evidence(*lines, status=Status.OK):
-    return CallEvidence(result=Reply(1, status, kernels=lines))
+def evidence(*lines, status=Status.OK, **outputs):
+    return CallEvidence(result=Reply(1, status, kernels=lines), outputs=outputs)
 
 
 class OnGpu:
-    """A session on a GPU that answers with kernels of these lines."""
+    """A session on a GPU: call after call it launches kernels of these lines, right or wrong."""
 
     interpret = False
+    unusable = None
+    budget = SimpleNamespace(used_up=lambda: None)
 
-    def __init__(self, *lines):
-        self.lines, self.cases = lines, []
+    def __init__(self, *answers, wrong=()):
+        self.answers, self.wrong, self.cases = answers, wrong, []
         self.source = Source("p02", b"a\n" * 99)
 
-    def call(self, case, inputs, outputs):
+    def call(self, case, inputs, names):
+        number = len(self.cases)
         self.cases.append(case)
-        return evidence(*self.lines)
+        (y,) = expect(P02, case, inputs, names).truth.values()
+        y = y.to(inputs.tensors["x"].dtype) + (1.0 if number in self.wrong else 0.0)
+        return evidence(*self.answers[number % len(self.answers)], y=y)
+
+
+CASES = tuple(P02.cases(CHECKS["w_stride"], SEED, "cpu").values())[:1] * 2
+
+
+def compiles_on_gpu(session, interpreted, on_gpu=()):
+    trial = Trial(P02, SEED, Casebook(P02))
+    for number, lines in enumerate(interpreted):
+        check = CHECKS["w_stride"]
+        trial.launched.note(evidence(*lines), check, number, CASES[number], interpret=True)
+    trial.launched.note(evidence(*on_gpu), CHECKS["w_stride"], 0, CASES[0], interpret=False)
+    return CompileRun(trial, session, CHECKS["compiles"], 0, CASES[0]).judge()
 
 
 @pytest.mark.parametrize(
-    ("interpreted", "on_gpu", "answered", "calls", "line"),
+    ("interpreted", "on_gpu", "answers", "calls"),
     [
-        ((7,), (7,), (), 0, None),  # a case has run there
-        ((7,), (), (7,), 1, None),  # its own case runs it
-        ((7, 9), (7,), (9,), 1, None),
-        ((7,), (9,), (9,), 1, 7),
-        ((7,), (), (), 1, 7),
+        ([(7,)], (7,), [(7,)], 1),  # a case has run there
+        ([(7,)], (), [(7,)], 1),  # the case that compiles runs it
+        ([(7, 9)], (7,), [(7,), (9,)], 2),  # its own case does
+        ([(9,)], (7,), [(7,), (7,)], 2),  # another kernel there, for this chip, and right
+        ([(9,), (9,)], (7,), [(7,), (7,), (9,)], 3),
+        ([(9,), (9,)], (7,), [(7,), (9,)], 2),
     ],
 )
-def test_on_a_gpu_the_kernels_run_that_were_interpreted(interpreted, on_gpu, answered, calls, line):
-    trial = Trial(P02, SEED, Casebook(P02))
-    check = CHECKS["w_stride"]
-    (case, *_) = P02.cases(check, SEED, "cpu").values()
-    trial.launched.note(evidence(*interpreted), check, 0, case, interpret=True)
-    trial.launched.note(evidence(*on_gpu), check, 0, case, interpret=False)
-    session = OnGpu(*answered)
-    finding = CaseRun(trial, session, CHECKS["compiles"], 0, case)._not_on_gpu(set())
+def test_kernels_that_a_gpu_runs_in_place_of_others_are_judged_there(
+    interpreted, on_gpu, answers, calls
+):
+    session = OnGpu(*answers)
+    assert compiles_on_gpu(session, interpreted, on_gpu).verdict is Verdict.PASS
     assert len(session.cases) == calls
-    assert (finding and finding.message.line) == line
-    assert finding is None or (finding.verdict is Verdict.FAIL and ONLY in finding.message.headline)
+
+
+@pytest.mark.parametrize("wrong", [1, 2])
+def test_another_kernel_on_a_gpu_has_to_be_right_in_all_cases(wrong):
+    session = OnGpu((7,), wrong=(wrong,))
+    finding = compiles_on_gpu(session, [(9,), (9,)], (7,))
+    assert finding.verdict is Verdict.FAIL and len(session.cases) == wrong + 1
+    told = "on the GPU another kernel runs than in Triton's interpreter, and y is wrong; "
+    assert finding.message.headline.startswith(told) and finding.message.line == 9
+    assert finding.message.worst and finding.message.extent
+
+
+def test_no_kernel_on_a_gpu_is_told():
+    finding = compiles_on_gpu(OnGpu((7,), ()), [(9,)])
+    assert finding.verdict is Verdict.FAIL and finding.message.headline.startswith(ONLY)
 
 
 @pytest.mark.parametrize("lines", [range(1, 12), range(1, MAX_KERNELS + 1)])
 def test_no_kernel_hides_behind_many(lines):
-    trial = Trial(P02, SEED, Casebook(P02))
-    (case, *_) = P02.cases(CHECKS["w_stride"], SEED, "cpu").values()
-    trial.launched.note(evidence(*lines), CHECKS["w_stride"], 0, case, interpret=True)
-    session = OnGpu(*lines)
-    call = session.call
-    session.call = lambda *args: (
-        call(*args) and evidence(*lines[: len(session.cases)])  # one more in each call
-        if len(lines) < MAX_KERNELS
-        else call(*args)
-    )
-    finding = CaseRun(trial, session, CHECKS["compiles"], 0, case)._not_on_gpu(set())
+    answers = [lines[: n + 1] for n in range(12)] if len(lines) < MAX_KERNELS else [lines]
+    finding = compiles_on_gpu(OnGpu(*answers), [lines])
     assert finding.verdict is Verdict.FAIL
     assert finding.message.headline.startswith("too many kernels: fewer than 32 may run")
 
 
-def test_the_first_case_of_a_kernel_is_kept():
+def test_each_case_of_a_kernel_is_kept_once():
     launched, cases = Launched(), [SimpleNamespace(n=n) for n in range(3)]
-    for case, lines in zip(cases, ((4,), (4, 9), (2,)), strict=True):
-        launched.note(evidence(*lines), None, 0, case, interpret=True)
+    for case, lines in zip(cases, ((4,), (4, 9), (2, 4)), strict=True):
+        for _ in range(2):  # a case may be called twice
+            launched.note(evidence(*lines), None, 0, case, interpret=True)
     launched.note(CallEvidence(), None, 0, None, interpret=True)  # a call that never was
-    found = [(line, first.case.n) for line, first in launched.waiting({4})]
-    assert found == [(2, 2), (9, 1)]
+    found = [(line, [ran.case.n for ran in runs]) for line, runs in launched.waiting(set())]
+    assert found == [(2, [2]), (4, [0, 1, 2]), (9, [1])]
+    launched.note(evidence(4), None, 0, cases[0], interpret=False)
+    assert [line for line, _ in launched.waiting({9})] == [2]
 
 
 def test_a_reply_has_room_for_so_many_kernels():

@@ -145,3 +145,16 @@ def test_a_sentence_is_short_and_no_pattern_hides_another():
     for pattern, help in translations._TRANSLATIONS:
         assert 20 < len(help) < 150 and not help.endswith(".")
         assert re.compile(pattern).search("") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("AssertionError: Torch not compiled with CUDA enabled", "device=q.device"),
+        ("ValueError: Expected a cuda device, but got: cpu", "device=q.device"),
+        ("NotImplementedError: inline_asm not supported in interpreter mode", "on a GPU alone"),
+        ("TypeError: unhashable type: 'list'", "one level of a tuple"),
+    ],
+)
+def test_what_a_file_for_a_gpu_meets_without_one(text, said):
+    assert said in translation(text)

@@ -131,7 +131,7 @@ def _of_reply(reply: Reply, signature: str) -> Outcome:
         _, _, how = extent.rpartition(", ")
         help = _BEFORE_HELP if "before the start" in headline else _OF_ACCESS.get(how, help)
         elsewhere = True  # masks and pointers are made before they are used
-    if reply.status in (Status.EXCEPTION, Status.COMPILE_FAILED):
+    if reply.status in (Status.EXCEPTION, Status.COMPILE_FAILED, Status.IMPORT_FAILED):
         help = translation(named)
     verdict = _STATUS_VERDICT.get(reply.status, Verdict.ERROR)
     return Outcome(verdict, headline, extent or None, reply.line, help, elsewhere)

@@ -33,6 +33,15 @@ _TRANSLATIONS: tuple[tuple[str, str], ...] = (
         r"there is no __nv_\w+ of libdevice",
         "without a GPU the judge knows the common functions of libdevice: use one of tl or tl.math",
     ),
+    (
+        r"not compiled with CUDA|Found no NVIDIA driver|Expected a cuda device|No CUDA GPUs",
+        "without a GPU the judge's tensors are on the CPU: make yours with device=q.device, or that"
+        " of another input",
+    ),
+    (
+        r"inline_asm not supported",
+        "inline assembly runs on a GPU alone: without one use functions of tl and tl.math",
+    ),
     (r"0 active drivers", "pass CPU tensors to the kernel only where TRITON_INTERPRET=1 is set"),
     (
         r"must have same dtype|Both operands must be same dtype|same dtype",
@@ -107,6 +116,10 @@ _TRANSLATIONS: tuple[tuple[str, str], ...] = (
         r"outside of the scope of a kernel"
         r"|'builtin_function_or_method' object has no attribute '(scalar|is_ptr)'",
         "functions of tl work in a kernel that is launched with its grid: kernel[grid](...)",
+    ),
+    (
+        r"unhashable type: 'list'",
+        "Triton takes apart one level of a tuple in an assignment: (a, b), c = t is two of them",
     ),
     (r"multiple comparison", "two comparisons are joined with &: (a < b) & (b < c)"),
     (

@@ -34,7 +34,8 @@ _CHECK = """
     numel promote_types result_type set_printoptions
 """
 _MODES = """
-    enable_grad inference_mode no_grad set_default_device set_default_dtype set_grad_enabled
+    autocast enable_grad inference_mode no_grad set_default_device set_default_dtype
+    set_grad_enabled
 """
 _OPERATORS = """
     abs add amax amin ceil clamp div eq floor ge gt le log log2 logical_and logical_not logical_or

@@ -28,6 +28,11 @@ _HELP_FOR = {
     "time": 'measure time under `if __name__ == "__main__":`, which is not looked at',
     "triton.testing": 'measure time under `if __name__ == "__main__":`, which is not looked at',
     "operator": "write the operator itself",
+    "logging": "leave it out; print() shows what you want to see",
+    "packaging": 'compare numbers: tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 6)',
+    "torch.backends": "leave it out: tl.dot takes input_precision, and PyTorch's fp32 is fp32",
+    "torch.compiler": "leave it out: nothing here runs under torch.compile",
+    "torch.library": "launch the kernel itself: kernel[grid](...)",
 }
 _LONGEST_NAME = 60
 
@@ -49,7 +54,9 @@ def violation(node: ast.AST, rule: str, text: str, help: str | None = None) -> V
 
 def closed(node: ast.AST, path: str) -> Violation:
     """Say that `node` imports or names `path`, which is not open."""
-    own = [_HELP_FOR[p] for p in (path, path.split(".")[0]) if p in _HELP_FOR]
+    parts = path.split(".")
+    prefixes = (".".join(parts[:n]) for n in range(len(parts), 0, -1))
+    own = [_HELP_FOR[prefix] for prefix in prefixes if prefix in _HELP_FOR]
     return violation(node, "import", f"{shortened(path)} is not open to submissions", *own[:1])
 
 

@@ -13,7 +13,7 @@ is not linked with support for cuda devices" ends the process), and FakeTensorMo
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ from grader.running.chips import MAX_WARPS, WARP, Chip
 
 _DEVICE = torch.device("cuda", 0)
 _MAX_REMEMBERED = 256
-_FACTORIES = frozenset(
+FACTORIES = frozenset(
     getattr(torch, name)
     for name in (
         *("empty", "empty_strided", "zeros", "ones", "full", "eye", "tensor", "scalar_tensor"),
@@ -53,15 +53,15 @@ class Memory(TorchFunctionMode):
         values = (*args, *kwargs.values())
         to_gpu = any(_is_gpu(value) for value in values)
         if to_gpu:
-            args = tuple(_in_memory(value) for value in args)
-            kwargs = {name: _in_memory(value) for name, value in kwargs.items()}
+            args = tuple(in_memory(value) for value in args)
+            kwargs = {name: in_memory(value) for name, value in kwargs.items()}
         result = func(*args, **kwargs)
         tensors = [value for value in values if isinstance(value, torch.Tensor)]
         if func is torch.Tensor.to:
             like = tensors[1:]  # x.to(other)
             if to_gpu or (like and not self.is_on_cpu(like[0])):
                 return self._moved(result)
-        elif func in _FACTORIES and not to_gpu and not tensors:
+        elif func in FACTORIES and not to_gpu and not tensors:
             self._remember(result)
         return result
 
@@ -91,8 +91,8 @@ def install(chip: Chip, load: Callable[..., tuple], launcher: Callable[..., Any]
     """
     from triton.runtime import driver
 
-    driver.set_active(_Driver(chip, load, launcher))
-    _pretend_cuda(chip)
+    driver.set_active(Driver(chip, load, launcher))
+    pretend_cuda(chip)
     for name, value in {"is_cuda": True, "is_cpu": False, "device": _DEVICE}.items():
         setattr(torch.Tensor, name, property(lambda this, value=value: value))
     torch.Tensor.get_device = lambda this: 0
@@ -117,7 +117,7 @@ def _keep_in_backward(memory: Memory) -> None:
     torch.autograd._engine_run_backward = engine
 
 
-class _Driver:
+class Driver:
     """What Triton 3.6 to 3.9 ask of the driver of a GPU."""
 
     def __init__(
@@ -234,8 +234,11 @@ class _Stream:
         return lambda *_, **__: None
 
 
-def _pretend_cuda(chip: Chip) -> None:
-    """Replace what torch.cuda says about devices, and what a launch on one needs."""
+def pretend_cuda(chip: Chip, only: Collection[str] | None = None) -> None:
+    """Replace what torch.cuda says about devices, and what a launch on one needs.
+
+    All of it, or `only` the functions and contexts of these names.
+    """
     major, minor = chip.compute_capability
     properties = types.SimpleNamespace(
         name=chip.name,
@@ -273,11 +276,14 @@ def _pretend_cuda(chip: Chip) -> None:
     }
     silent = ("init", "_lazy_init", "set_device", "synchronize", "empty_cache")
     silent += ("reset_peak_memory_stats", "_exchange_device", "_maybe_exchange_device")
-    for name, value in (answers | dict.fromkeys(silent)).items():
-        setattr(torch.cuda, name, lambda *_, value=value, **__: value)
-    for name in ("current_stream", "default_stream", "stream", "Stream", "device", "device_of"):
-        setattr(torch.cuda, name, _Stream)
-    torch.cuda.Event = _Event
+    streams = ("current_stream", "default_stream", "stream", "Stream", "device", "device_of")
+    found: dict[str, Any] = {
+        name: lambda *_, value=value, **__: value
+        for name, value in (answers | dict.fromkeys(silent)).items()
+    }
+    found |= dict.fromkeys(streams, _Stream) | {"Event": _Event}
+    for name in found if only is None else only:
+        setattr(torch.cuda, name, found[name])
 
 
 def _is_gpu(value: Any) -> bool:
@@ -286,5 +292,6 @@ def _is_gpu(value: Any) -> bool:
     return isinstance(value, torch.device) and value.type == "cuda"
 
 
-def _in_memory(value: Any) -> Any:
+def in_memory(value: Any) -> Any:
+    """Return the CPU's memory in the place of a GPU's."""
     return torch.device("cpu") if _is_gpu(value) else value

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from grader.running.lines import kernel_line, running_line
+from grader.running.passed import tensors_of
 from grader.running.races import Races
 
 _NUMBER_SHIFT = 48  # user space ends below 2**47
@@ -231,11 +232,7 @@ class AccessMonitor:
     def _register(self, named: dict[str, Any]) -> None:
         extents = []
         for name, value in named.items():
-            tensor = getattr(value, "base", value)  # a TensorDescriptor's base is the tensor
-            if isinstance(value, tuple):
-                self._collect_tuple(name, value, extents)
-            elif isinstance(tensor, torch.Tensor):  # no other object's code is called
-                extents.append(_extent(name, tensor))
+            extents += (_extent(place, tensor) for place, tensor in tensors_of(name, value))
         self._extents = sorted(extents)
         self._starts = [start for start, _, _ in self._extents]
         self._read.clear()
@@ -250,11 +247,6 @@ class AccessMonitor:
         index = bisect.bisect_left(self._starts, address)
         found = index < len(self._starts) and self._starts[index] == address
         return index + 1 if found else 0
-
-    def _collect_tuple(self, name: str, values: tuple, extents: list) -> None:
-        for index, value in enumerate(values):
-            if isinstance(value, torch.Tensor):
-                extents.append(_extent(f"{name}[{index}]", value))
 
     def _note_use(
         self,

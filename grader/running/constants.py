@@ -67,9 +67,11 @@ def install(kernels: Kernels) -> None:
         return accessed
 
     def argument(this: Any, name: str, value: Any) -> Any:
-        if name not in this.constexprs and hasattr(value, "data_ptr"):
+        if name in this.constexprs:
+            return taken(name, value, kernels.module, kernels.function)
+        if hasattr(value, "data_ptr"):
             return value
-        return taken(name, value, kernels.module, kernels.function)
+        return taken(name, value, kernels.module, kernels.function, tensors=True)
 
     def patch(tensor: Any, scope: Any) -> None:
         patch_tensor(tensor, scope)
@@ -115,11 +117,14 @@ class Attributes(SimpleNamespace):
         )
 
 
-def taken(name: str, value: Any, module: str, functions: Functions) -> Any:
+def taken(
+    name: str, value: Any, module: str, functions: Functions, *, tensors: bool = False
+) -> Any:
     """Return what a kernel gets for a value: nothing that would keep one of its own.
 
     Of lists and of objects of the file that is a copy, which has their attributes and no methods.
-    `functions` says what it gets for a module or for what can be called.
+    `functions` says what it gets for a module or for what can be called. With `tensors`, those in
+    tuples stay, of which a launch makes pointers.
 
     Raises:
         TypeError: a value of a kernel could be handed to it, and no Triton compiles it.
@@ -130,7 +135,13 @@ def taken(name: str, value: Any, module: str, functions: Functions) -> Any:
         if _is_own(value, module) and not _is_constant_class(value, module):
             raise refused(name, f"the class {value.__name__}")
     elif isinstance(value, (tuple, list)):
-        parts = [taken(f"{name}[{i}]", part, module, functions) for i, part in enumerate(value)]
+        tensors = tensors and isinstance(value, tuple)  # a launch looks into no list
+        parts = [
+            part
+            if tensors and hasattr(part, "data_ptr")
+            else taken(f"{name}[{i}]", part, module, functions, tensors=tensors)
+            for i, part in enumerate(value)
+        ]
         if not own:
             return kind(parts) if kind in (tuple, list) else tuple(parts)
         if not hasattr(kind, "_fields"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import math
 import threading
 from collections.abc import Callable
@@ -37,6 +38,7 @@ def install() -> None:
     _refuse_endless_grids(interpreter)
     _know_constants(interpreter)
     _take_lists_as_grids(interpreter)
+    _know_methods()
     libdevice.install(interpreter)
     if hasattr(interpreter, "_LangPatchScope"):
         _call_directly(interpreter)
@@ -123,6 +125,22 @@ def _take_lists_as_grids(interpreter: Any) -> None:
         this.grid = (lambda meta: as_tuple(grid(meta))) if callable(grid) else as_tuple(grid)
 
     interpreter.GridExecutor.__init__ = known
+
+
+def _know_methods() -> None:
+    """Know x.exp() and its like as methods of a tile, as compilers do.
+
+    Triton 3.6 to 3.9 makes methods of the functions of tl.math before it marks these as its own:
+    its interpreter passes them nothing to compute with, and `None` is what they stop at.
+    """
+    import triton.language as tl
+
+    mark = getattr(tl.core, "TRITON_BUILTIN", None)
+    if mark is None:
+        return
+    for _, method in inspect.getmembers(tl.tensor, inspect.isfunction):
+        if "_semantic" in inspect.signature(method).parameters:
+            setattr(method, mark, True)
 
 
 def _call_directly(interpreter: Any) -> None:

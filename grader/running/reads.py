@@ -19,7 +19,9 @@ class Reads:
         self._counters = counters
         self._itemsize = inputs[0].tensor.element_size() if inputs else 1
         self._regions = _merged(sorted((i.start, i.end) for i in inputs))
-        self._seen: dict[int, np.ndarray] = {}  # by the address where the memory starts
+        # By the address where the memory starts: of inputs and their copies, and of what was made.
+        self._seen: dict[int, np.ndarray] = {}
+        self._seen_made: dict[int, np.ndarray] = {}
 
     def of_inputs(self, addresses: np.ndarray) -> np.ndarray:
         """Return which addresses lie in an input, or between the rows of one."""
@@ -41,7 +43,7 @@ class Reads:
             there = addresses[(addresses >= low) & (addresses < high)].astype(np.int64)
             first = (there - low) // self._itemsize
             for number in range(each if there.size else 0):
-                self._see(low, (high - low) // self._itemsize, first + number)
+                _see(self._seen, low, (high - low) // self._itemsize, first + number)
 
     def note_others(
         self, addresses: np.ndarray, tensor: Any, *, floating: bool, made: bool
@@ -58,17 +60,19 @@ class Reads:
             size = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
             start = tensor.data_ptr()
             offsets = (addresses.astype(np.int64) - start) // tensor.element_size()
-            self._see(start, size, offsets)
+            _see(self._seen_made if made else self._seen, start, size, offsets)
 
-    def distinct(self) -> int:
-        """Return how many different elements were read."""
-        return sum(int(seen.sum()) for seen in self._seen.values())
+    def distinct(self, *, made: bool) -> int:
+        """Return how many different elements were read; `made` says whether made ones count."""
+        known = [self._seen, self._seen_made] if made else [self._seen]
+        return sum(int(seen.sum()) for part in known for seen in part.values())
 
-    def _see(self, start: int, size: int, offsets: np.ndarray) -> None:
-        if start not in self._seen:
-            self._seen[start] = np.zeros(size if size <= _MAX_ELEMENTS else 0, bool)
-        seen = self._seen[start]
-        seen[offsets[(offsets >= 0) & (offsets < seen.size)]] = True
+
+def _see(known: dict[int, np.ndarray], start: int, size: int, offsets: np.ndarray) -> None:
+    if start not in known:
+        known[start] = np.zeros(size if size <= _MAX_ELEMENTS else 0, bool)
+    seen = known[start]
+    seen[offsets[(offsets >= 0) & (offsets < seen.size)]] = True
 
 
 def _merged(extents: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -20,11 +20,10 @@ import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch
-
 from grader.running import absent_gpu, assembler, faults, kept_kernels, machine_code
 from grader.running.chips import MAX_WARPS, Chip
 from grader.running.lines import kernel_line
+from grader.running.passed import tensors_of
 
 MAX_KERNELS = 32
 MAX_REFUSALS = 8
@@ -216,11 +215,10 @@ class _Launcher:
             if operator.index(size) > most:
                 raise ValueError(f"axis {axis} of the grid has {size} programs, a GPU takes {most}")
         for name, value in zip(self._names, rest[3:], strict=False):
-            for tensor in value if isinstance(value, tuple) else (value,):
-                tensor = getattr(tensor, "base", tensor)
-                if isinstance(tensor, torch.Tensor) and self._recorder.memory.is_on_cpu(tensor):
+            for place, tensor in tensors_of(name, value):
+                if self._recorder.memory.is_on_cpu(tensor):
                     raise ValueError(
-                        f"{name}: got a tensor in the CPU's memory, expected the GPU's"
+                        f"{place}: got a tensor in the CPU's memory, expected the GPU's"
                     )
         if self._scratch:
             from triton.runtime import _allocation

@@ -38,6 +38,7 @@ from grader.running.nans import Nans
 from grader.running.operands import Operand, find_operand
 from grader.running.overwrites import Overwrites
 from grader.running.pairs import Pairs, add_saturating
+from grader.running.passed import tensors_of
 from grader.running.placement import Placement
 from grader.running.reads import Reads
 from grader.running.stores import Stores
@@ -168,11 +169,8 @@ class Tracer:
         self._walking.program_begins()
         self._pairs.launched()
         for value in arguments:
-            tensors = value if isinstance(value, tuple) else (value,)
-            for tensor in tensors:
-                tensor = getattr(tensor, "base", tensor)  # of a descriptor
-                if isinstance(tensor, torch.Tensor):
-                    self._remember(tensor)
+            for _, tensor in tensors_of("", value):
+                self._remember(tensor)
 
     def _remember(self, tensor: Any) -> None:
         """Keep the tensor that begins at an address; of several the one that reaches furthest."""
@@ -482,12 +480,14 @@ class Tracer:
         start = torch.Tensor.data_ptr(out) if isinstance(out, torch.Tensor) else 0
         self._sums.program_ends()
         counters = self._counters
-        counters[Counter.DISTINCT_READ] = self._reads.distinct()
         for row, (key, count) in zip(self._arrays["dots"], self._dots.items(), strict=False):
             *left, tile_q, tile_k, loop = key
             row[:] = *left, count, tile_q, tile_k, loop
         if len(self._dots) > trace.LINES:  # what is not written down was not seen
             counters[Counter.UNKNOWN_DOTS] += 1
+        # Partial results of a split row are no other form of an input while every dot has its own.
+        made = bool(counters[Counter.UNKNOWN_DOTS])
+        counters[Counter.DISTINCT_READ] = self._reads.distinct(made=made)
         self._walking.write(self._arrays["accesses"])
         self._placement.write(results)
         self._overwrites.write(results, self._arrays["overwritten"])

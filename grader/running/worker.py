@@ -78,6 +78,7 @@ class Worker:
             self.dots = access.DotMonitor(self.path)
             self.dots.install()
             interpreting.install()
+            asked_gpu.install()
             _skip_autotuning()
         if self.settings["count_launches"]:
             self.launches = access.LaunchCounter(self.path, interpret=self.settings["interpret"])
@@ -331,8 +332,9 @@ def end_with_parent() -> None:
 
 def _main() -> None:
     # once the search path is set
-    global access, allocations, arena, constants, device_memory, faults, given, interpreting
+    global access, allocations, arena, asked_gpu, constants, device_memory, faults, given
     global \
+        interpreting, \
         operators, \
         own_kernels, \
         own_objects, \
@@ -355,6 +357,7 @@ def _main() -> None:
         access,
         allocations,
         arena,
+        asked_gpu,
         constants,
         device_memory,
         faults,

@@ -242,7 +242,11 @@ def _missing(case: Case, walk: Walk) -> Sighting | None:
             " end?",
             walk.loop_line,
         )
-    if (visited == missing).all() and walk.taken.any():  # a factor of 0 looks like a mask
+    # Where every weight of a gradient is 0, lse or the scores made them so, and no mask.
+    nothing_left = walk.product != "out" and bool((missing | ~walk.due).all())
+    # A weight times a softmax_scale of 0 looks as if it were masked.
+    times_zero = case.kwargs.get("softmax_scale") == 0.0 and not walk.taken.any()
+    if (visited == missing).all() and not nothing_left and not times_zero:
         return Sighting(
             "VISIBLE-KEYS-MASKED",
             f"the mask hides {_visible(walk)}",

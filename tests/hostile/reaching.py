@@ -204,7 +204,7 @@ def _two(name: str, condition: str) -> Hostile:
 
 
 KERNELS = (
-    _two("another kernel on a GPU", "x.is_cuda"),
+    _two("another kernel on a GPU", "x.device.type == 'cuda'"),
     _two("another kernel where it is no Python function", "not hasattr(_decoy, 'rewrite')"),
     _two("another kernel for the shape that is compiled", "rows == 4096"),
 )
