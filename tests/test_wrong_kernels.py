@@ -58,7 +58,10 @@ CHOSEN = {
         *("exp for exp2 in dq", "dout of one number taken to be dense"),
         *("exp2 of natural units", "exp2 of natural units in dk and dv"),
     ),
-    "p09": ("own key hidden for dk and dv", "dsink zero", "sink logit without its weight"),
+    "p09": (
+        *("own key hidden for dk and dv", "dsink zero", "sink logit without its weight"),
+        "stride of the sink logits ignored",
+    ),
 }
 LEFT = {
     "p01": (

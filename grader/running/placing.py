@@ -25,6 +25,8 @@ def place(case: Case, inputs: Inputs, outputs: tuple[str, ...]) -> Layout:
         layout = case.layout if name in ("q", "k", "v", "x") else "dense"
         if name in ("x", "w") and case.layout == "every_other":
             layout = "every_other" if name == "w" else "dense"
+        if name == "sink_logits" and case.layout != "dense":
+            layout = "every_other"
         if case.mutate == f"{name}_strided":
             layout = "strided_last_dim"
         _place(builder, name, tensor, layout)

@@ -118,6 +118,12 @@ MUTANTS = (
         keeps=0.6,
     ),
     _MUTANT(
+        "stride of the sink logits ignored",
+        ("together",),
+        (("q_head * sink_stride", "q_head"),),
+        keeps=0.6,
+    ),
+    _MUTANT(
         "sink logit without its weight",
         ("forward_sink_logits", "sink_logits"),
         ((_LOGIT_SUM, "running_sum += 0.0"),),
