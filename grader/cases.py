@@ -16,9 +16,11 @@ OPTIONS = ("is_causal", "softmax_scale", "window_size", "num_sink_tokens", "tile
 SIZES = ("batch", "num_q_heads", "num_kv_heads", "seqlen_q", "seqlen_k", "head_dim", "rows", "cols")
 
 Dtype = Literal["fp32", "fp16", "bf16"]
-Layout = Literal["dense", "packed_qkv", "bshd", "padded", "transposed", "expanded", "every_other"]
+Layout = Literal[
+    "dense", "packed_qkv", "bshd", "padded", "transposed", "expanded", "every_other", "one_number"
+]
 Values = Literal[
-    "normal", "offset", "peaked", "needle", "large", "falling", "negative", "cancelling"
+    "normal", "offset", "peaked", "needle", "large", "falling", "negative", "uneven", "cancelling"
 ]
 
 _T = TypeVar("_T")

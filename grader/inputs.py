@@ -67,6 +67,10 @@ def make_inputs(problem: Problem, case: Case, seed: int, device: str = "cpu") ->
         q, k = 4.0 * q, 2.0 * k
     elif case.values in ("large", "falling"):
         q, k = _large_logits(q, k, first=-1.0 if case.values == "large" else 1.0)
+    elif case.values == "uneven":  # a maximum that rows share leaves every other one without weight
+        small = q
+        q, k = _large_logits(q, k, first=-1.3)
+        q[:, :, 1::2] = small[:, :, 1::2]
     elif case.values == "negative":  # every score is about -130, of which exp is 0 in fp32
         q, k = _large_logits(q, k, first=-1.3, last=-1.3)
     elif case.values == "needle":
@@ -86,6 +90,8 @@ def make_inputs(problem: Problem, case: Case, seed: int, device: str = "cpu") ->
             dout = dout + 0.5
         if case.dout_layout == "expanded":
             dout = dout[:, :, :1].expand_as(q)
+        elif case.dout_layout == "one_number":
+            dout = dout[:1, :1, :1, :1].expand_as(q)
         dout = dout.to(dtype)
     if "lse" in problem.inputs:  # the backward pass alone: what the forward pass has left
         values = [tensors[name].double() for name in ("q", "k", "v")]

@@ -65,9 +65,9 @@ def _default_scale(case):
     return differentiate(case, **dict.fromkeys(scales, case.default_scale))
 
 
-def _exp_of_log2(case, of):
-    lse = LOG2_E * attend(case)["lse"]
-    changes = {f"score_scale_{kernel}": LOG2_E * case.scale for kernel in of}
+def _exponent_times(case, factor, of):
+    lse = factor * attend(case)["lse"]
+    changes = {f"score_scale_{kernel}": factor * case.scale for kernel in of}
     return differentiate(case, **changes, **{f"lse_{kernel}": lse for kernel in of})
 
 
@@ -195,12 +195,28 @@ BACKWARD_MISTAKES = (
     ),
     *(
         known(
-            f"{id}-EXP-WITH-LOG2E",
+            f"{id}-{of_units}",
             BACKWARD,
-            f"exp is taken of what is in units of log2, where {title}",
-            f"your {what} P = exp(scores - lse), both in units of log2",
-            "take exp2, not exp, of scores and lse that contain log2(e)",
-            partial(_exp_of_log2, of=of),
+            f"{exponential}, where {title}",
+            f"your {what} P = {p}",
+            help,
+            partial(_exponent_times, factor=factor, of=of),
+        )
+        for of_units, exponential, p, help, factor in (
+            (
+                "EXP-WITH-LOG2E",
+                "exp is taken of what is in units of log2",
+                "exp(scores - lse), both in units of log2",
+                "take exp2, not exp, of scores and lse that contain log2(e)",
+                LOG2_E,
+            ),
+            (
+                "EXP2-WITHOUT-LOG2E",
+                "exp2 is taken of what is in natural units",
+                "exp2(scores - lse), neither times log2(e)",
+                "exp2 needs scores and lse times log2(e); without that factor take exp",
+                1.0 / LOG2_E,
+            ),
         )
         for id, of, title, what in (
             ("BACKWARD", ("q", "kv"), "P is computed again", "gradients equal those of"),

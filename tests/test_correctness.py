@@ -11,7 +11,7 @@ import reference
 from grader.cases import resolve
 from grader.checks.correctness import element_errors, expect, find_differences, ranges
 from grader.dtypes import TORCH_DTYPES, as_tf32
-from grader.inputs import make_inputs
+from grader.inputs import case_seed, make_inputs
 from grader.manifest import load_problem
 
 P01, P02, P03, P08 = (load_problem(problem_id) for problem_id in ("p01", "p02", "p03", "p08"))
@@ -337,3 +337,16 @@ def test_there_is_no_map_of_errors_that_are_large_only_as_a_whole():
     got = expected.truth["out"] + 0.97 * allowed_errors("out", expected)
     (difference,) = find_differences(expected.truth | {"out": got}, expected)
     assert difference.errors is None
+
+
+@pytest.mark.parametrize("number", [193, 359])
+def test_another_order_of_sums_is_right_where_few_rows_make_the_honest_error_small(number):
+    problem, seed = load_problem("p01"), f"{number:x}"
+    case = resolve(problem.base.given | {"seqlen": 9, "values": "peaked"}, "fp32", seed)
+    inputs = make_inputs(problem, case, case_seed(seed, "reordered"))
+    q, k, v = (inputs.tensors[name] for name in ("q", "k", "v"))
+    scores = torch.zeros(*q.shape[:3], k.shape[2])
+    for d in range(q.shape[-1]):
+        scores += q[..., d : d + 1] * k[..., d : d + 1].mT
+    out = (scores / math.sqrt(q.shape[-1])).softmax(-1) @ v
+    assert not find_differences({"out": out}, expect(problem, case, inputs, ("out",)))

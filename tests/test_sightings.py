@@ -17,7 +17,7 @@ from grader.running.session import Budget, Session
 from grader.running.trace import GRADIENTS, OVERWRITTEN, Trace, TraceShape
 from grader.sightings.look import look
 from grader.sightings.rows import elements_of_x
-from grader.sightings.scaled import delta_scaled, scaled
+from grader.sightings.scaled import delta_scaled, rows_scaled, scaled
 from grader.sightings.sighting import Result
 from grader.source import Source
 from reference import mistakes_for
@@ -288,6 +288,23 @@ def test_a_factor_of_next_to_nothing_is_none_where_most_of_what_came_out_is_left
     assert scaled(case, ("out",), {"out": small.half()}, expected) is not None
     other = small + 0.05 * small.abs().max() * torch.randn(truth.shape, dtype=truth.dtype)
     assert scaled(case, ("out",), {"out": other.half()}, expected) is None
+
+
+def test_rounding_that_shifts_the_mean_is_no_factor():
+    problem = load_problem("p05")
+    case = resolve(problem.base.given | {"seqlen": 128}, "fp32", SEED)
+    inputs = make_inputs(problem, case, case_seed(SEED, "rounded"))
+    expected = expect(problem, case, inputs, ("out",))
+    truth = expected.truth["out"]
+    cut = truth.float().view(torch.int32) & ~0x1FFFF  # towards zero, to 7 bits
+    got = {"out": cut.view(torch.float32)}
+    factor = float((got["out"].double() * truth).sum() / (truth * truth).sum())
+    assert 0.99 < factor < 0.999
+    assert scaled(case, ("out",), got, expected) is None
+    assert rows_scaled(("out",), got, expected) is None
+    of_factor = {"out": (factor * truth).float()}
+    assert scaled(case, ("out",), of_factor, expected) is not None
+    assert rows_scaled(("out",), of_factor, expected) is not None
 
 
 @pytest.mark.parametrize(("times", "told"), [(0.5, True), (2.0, True), (1.02, False), (0.0, False)])

@@ -13,7 +13,7 @@ from grader.answers import inputs_of
 from grader.manifest import load_problem
 from grader.render.state import state
 from tests.forked import forked_workers
-from tests.harness import SEED, Judged, cases_of, judge, model_answer
+from tests.harness import SEED, Judged, cases_of, judge, model_answer, whole_answer
 from tests.mutants.forward import NEW_MAX
 from tests.tracing import trace
 
@@ -186,3 +186,18 @@ def test_a_maximum_over_hidden_keys_is_told_where_what_is_relative_to_it_goes_wr
 def test_one_query_is_no_queries():
     source = changed("p03", (NEW_MAX, OVER_QUERIES))
     assert state(trace("p03", source, "ragged:2")).startswith("query 0 of head 0:")
+
+
+def test_a_scale_of_zero_behind_the_softmax_is_no_mask():
+    line = "running_sum = running_sum * rescale + tl.sum(p, 1)"
+    source = whole_answer("p03").replace(line, "p *= scale_log2\n        " + line)
+    source = source.replace("max(softmax_scale, _NEXT_TO_ZERO)", "softmax_scale")
+    assert not judged("p03", source, "odd_scales").findings.causes
+
+
+def test_what_out_is_computed_with_is_told_without_a_gradient():
+    load = "v = load_keys(v_ptr + v_offs, keys, seqlen_k, IS_EVEN)"
+    found = judged("p03", changed("p03", (load, load.replace("v_ptr", "k_ptr"))), "plain")
+    (cause,) = found.findings.causes
+    assert cause.diagnosis.id == "P03-WRONG-PRODUCT"
+    assert cause.diagnosis.help.startswith("out = P v")

@@ -551,3 +551,11 @@ def test_without_the_interpreter_work_is_not_measured(monkeypatch):
     problem = short("p04")
     (work,) = count_in(Heard(problem), problem)
     assert work.evidence.verdict is Verdict.NOT_MEASURED and work.evidence.figures is None
+
+
+def test_tiles_that_are_masked_in_vain_cost_no_points_for_work() -> None:
+    full_end = "full_end = query_start // BLOCK_N"
+    source = whole_answer("p04")
+    assert source.count(f"{full_end} * BLOCK_N") == 1
+    of_tile_number = source.replace(f"{full_end} * BLOCK_N", full_end)
+    assert work_fraction(counted(of_tile_number, short("p04"))) == 1.0

@@ -39,6 +39,7 @@ CHOSEN = {
     "p04": (
         *("zeros above 300", "mask by position in the tile", "hidden scores minus 10000"),
         *("walk ends one key early", "next key visible", "block size forgotten"),
+        *("no rescale", "scores times the mask"),
     ),
     "p05": (
         *("kv head 0 for all", "divided by kv heads", "groups for k alone"),
@@ -46,17 +47,21 @@ CHOSEN = {
     ),
     "p06": (
         *("no safe maximum", "left edge of the window forgotten", "diagonal tile counted twice"),
-        "window not begun at a tile",
+        *("window not begun at a tile", "no rescale"),
     ),
-    "p07": ("sinks ignored", "one sink more", "sinks in the window counted twice"),
+    "p07": ("sinks ignored", "one sink more", "sinks in the window counted twice", "no rescale"),
     "p08": (
         *("dk not scaled", "delta left out", "strides of dout ignored"),
         *("dp of k", "scores not scaled for dk and dv"),
         *("delta along the wrong axis", "lse of batch 0 for dq", "half of delta", "dv of q"),
         *("delta stored without its batch", "option ignored in the backward pass"),
-        "exp for exp2 in dq",
+        *("exp for exp2 in dq", "dout of one number taken to be dense"),
+        *("exp2 of natural units", "exp2 of natural units in dk and dv"),
     ),
-    "p09": ("own key hidden for dk and dv", "dsink zero", "sink logit without its weight"),
+    "p09": (
+        *("own key hidden for dk and dv", "dsink zero", "sink logit without its weight"),
+        "stride of the sink logits ignored",
+    ),
 }
 LEFT = {
     "p01": (

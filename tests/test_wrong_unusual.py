@@ -202,6 +202,20 @@ WRONG = (
         ("plain", "groups"),
     ),
     Wrong(
+        "p08-kernel_per_gradient",
+        "grid of dq rounded down",
+        (("_dq[(triton.cdiv(n, 32), h, b)](", "_dq[(max(n // 32, 1), h, b)]("),),
+        "LAST-ROWS-LEFT-OUT",
+        ("ragged",),
+    ),
+    Wrong(
+        "p08-kernel_per_gradient",
+        "grid of dv rounded down",
+        (("_dv[(triton.cdiv(n, 32), hk, b)](", "_dv[(max(n // 32, 1), hk, b)]("),),
+        "LAST-ROWS-LEFT-OUT",
+        ("ragged",),
+    ),
+    Wrong(
         "p09-one_backward_kernel",
         "dk stored instead of added",
         (("tl.atomic_add(" + _ADD_DK, "tl.store(" + _ADD_DK),),

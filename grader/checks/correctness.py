@@ -37,6 +37,10 @@ _DENOMINATOR = 1e-6
 # Backward, P is recomputed from an lse that is stored in fp32: a relative error of its roundoff
 # times |lse| in every P, once in natural and once in log2 units.
 _LSE_FLOOR = 3.0
+# Forward, a score is the rounded sum of head_dim products, scaled, and rounded again as a
+# difference from the maximum: a relative error of its roundoff times |score| in every P. The honest
+# result has it too, but on a few rows it may come out near 0.
+_SCORE_FLOOR = 3.0
 # The honest row sum is the truth rounded once, and so is every right answer.
 _ROW_SUM_FLOOR = 0.1
 
@@ -152,12 +156,14 @@ def _allowed(
     honest_error = (expected.honest[name].double() - truth).abs().nan_to_num(0.0, 0.0, 0.0)
     dims = _dims_of_a_head(truth)
     worst_honest = honest_error.amax(dims, keepdim=True) if dims else honest_error
+    largest = 0.0  # of the scores, as lse shows it
+    if "lse" in expected.magnitude:
+        largest = expected.magnitude["lse"].nan_to_num(0.0, 0.0, 0.0).max().item()
     relative = _DENOMINATOR
     if name.startswith("d"):
-        relative = 2.0 * _DENOMINATOR
-        if "lse" in expected.magnitude:
-            largest = expected.magnitude["lse"].nan_to_num(0.0, 0.0, 0.0).max().item()
-            relative += _LSE_FLOOR * UNIT_ROUNDOFF["fp32"] * largest
+        relative = 2.0 * _DENOMINATOR + _LSE_FLOOR * UNIT_ROUNDOFF["fp32"] * largest
+    elif name == "out":
+        relative += _SCORE_FLOOR * UNIT_ROUNDOFF["fp32"] * largest
     elif name == "y":  # a sum of fp32 products, rounded once: the terms carry fp32 roundoff only
         relative = 0.0
         magnitude = UNIT_ROUNDOFF["fp32"] / unit * magnitude + _ROW_SUM_FLOOR * around.abs()

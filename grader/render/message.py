@@ -116,8 +116,8 @@ def _what_is_right(problem: ProblemResult, check: CheckResult) -> str | None:
         )
     if check.id == "lse" and headline == "lse is wrong" and "plain" in passed:
         return (
-            "out is right, and with it the maximum and the sum: look at how lse is made of them, in"
-            " which units, and where it is stored"
+            "out is right: look at how lse is made of maximum and sum, in which units, where it is"
+            " stored, and for a factor that acc and the sum share"
         )
     return None
 

@@ -133,6 +133,12 @@ def follow_masks(result: Any, handles: list[Any], operation: Any) -> None:
         for handle in handles:
             if not is_of_pairs(handle) or handle.data.dtype.kind != "f":
                 hidden = hidden | (handle.data == 0)
+    elif operation is np.multiply:
+        for handle in handles:
+            zero = handle.data == 0
+            if not is_of_pairs(handle) and zero.any() and not zero.all():  # a mask as a factor
+                mask = np.where(zero & ~hidden, np.uint8(2), np.uint8(1))
+                result.mask = joined(mask, result.mask, np.maximum)
     result.hidden = hidden
 
 

@@ -25,6 +25,8 @@ def place(case: Case, inputs: Inputs, outputs: tuple[str, ...]) -> Layout:
         layout = case.layout if name in ("q", "k", "v", "x") else "dense"
         if name in ("x", "w") and case.layout == "every_other":
             layout = "every_other" if name == "w" else "dense"
+        if name == "sink_logits" and case.layout != "dense":
+            layout = "every_other"
         if case.mutate == f"{name}_strided":
             layout = "strided_last_dim"
         _place(builder, name, tensor, layout)
@@ -53,6 +55,8 @@ def _place(builder: LayoutBuilder, name: str, tensor: torch.Tensor, layout: str)
     elif layout == "expanded":
         batch, heads, seqlen, head_dim = size
         stride, elements = (heads * head_dim, head_dim, 0, 1), batch * heads * head_dim
+    elif layout == "one_number":  # as autograd passes it on from out.sum()
+        stride, elements = (0,) * len(size), 1
     else:
         stride, elements = dense_strides(size), tensor.numel()
     start = builder.region(dtype, elements)

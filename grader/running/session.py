@@ -268,8 +268,8 @@ class Session:
 def _write_inputs(arena: Arena, layout: Layout, inputs: Inputs) -> None:
     for view in layout.inputs:
         source = inputs.all[view.name]
-        if view.stride and 0 in view.stride:  # expanded: all rows are one in memory
-            source = source[:, :, :1]
+        if view.stride and 0 in view.stride:  # expanded: along stride 0 all are one in memory
+            source = source[tuple(slice(1 if step == 0 else None) for step in view.stride)]
             view = dataclasses.replace(view, size=tuple(source.shape))
         view.of(arena.memory).copy_(source)
 

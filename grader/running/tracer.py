@@ -213,7 +213,8 @@ class Tracer:
             result.tags = tags
             if is_of_pairs(result) and result.data.dtype.kind == "f":
                 follow_masks(result, handles, args[-1])
-                if args[-1] is np.where:
+                by_factor = args[-1] is np.multiply and result.mask is not None
+                if args[-1] is np.where or (by_factor and not result.mask_line):
                     result.mask_line = getattr(handles[0], "made_at", 0) or self._lines.running()
                     self._arrays["mask_lines"][self._kernel] = result.mask_line
                     rows = "queries" if result.tags[0].of_queries else "keys"

@@ -26,6 +26,9 @@ def look(problem_id: str, case: Case, trace: Trace, result: Result) -> Sighting 
         walk = walk_of(problem_id, case, trace, name, near) if name in PRODUCTS else None
         if walk is None:
             continue
+        found = rows.rows_of_gradient(case, walk, result)
+        if found is not None:
+            return found
         for judge in _RULES:
             found = judge(case, walk)
             if found is not None:

@@ -196,6 +196,8 @@ def wrong_pairs(case: Case, walk: Walk) -> Sighting | None:
         if (masks == 0).all():
             side += ": a tile on the edge is not masked"
             help, line = "which tiles need the mask?", walk.scores_line
+            if walk.product != "out":
+                help = "which tiles need the mask, and is what this product takes masked at all?"
         else:
             help = "compare the mask, and the numbers of its keys and queries, with the rule"
             line = walk.mask_of(extra)
@@ -242,7 +244,9 @@ def _missing(case: Case, walk: Walk) -> Sighting | None:
         )
     # Where every weight of a gradient is 0, lse or the scores made them so, and no mask.
     nothing_left = walk.product != "out" and bool((missing | ~walk.due).all())
-    if (visited == missing).all() and not nothing_left:
+    # A weight times a softmax_scale of 0 looks as if it were masked.
+    times_zero = case.kwargs.get("softmax_scale") == 0.0 and not walk.taken.any()
+    if (visited == missing).all() and not nothing_left and not times_zero:
         return Sighting(
             "VISIBLE-KEYS-MASKED",
             f"the mask hides {_visible(walk)}",

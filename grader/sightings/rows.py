@@ -6,8 +6,9 @@ import numpy as np
 
 from grader.cases import Case
 from grader.checks.correctness import ranges
-from grader.running.trace import Counter, Trace
-from grader.sightings.sighting import Sighting, accesses, line_of, operand_of
+from grader.checks.walk import Walk
+from grader.running.trace import GRADIENTS, Counter, Trace
+from grader.sightings.sighting import Result, Sighting, accesses, line_of, operand_of
 
 
 def query_rows(case: Case, trace: Trace) -> Sighting | None:
@@ -74,13 +75,7 @@ def query_rows(case: Case, trace: Trace) -> Sighting | None:
         rest = np.zeros_like(nobody)
         rest[:, partial:] = True
         if 0 < partial < length and (nobody == rest).all() and (firsts % tile == 0).all():
-            return Sighting(
-                "LAST-ROWS-LEFT-OUT",
-                f"no program computes the last {length - partial} rows of {out}",
-                f"seen: tiles of {tile} rows are stored up to row {partial - 1} of {length}",
-                "the grid needs triton.cdiv(rows, BLOCK_M) programs, not rows // BLOCK_M",
-                of_grid=True,
-            )
+            return _last_rows(out, tile, length)
         head = int(np.flatnonzero(nobody.any(axis=1))[0])
         one = np.arange(nobody.shape[0]) == head
         where = f" of {_planes(one, case)}" if case.rows is None else ""
@@ -95,6 +90,33 @@ def query_rows(case: Case, trace: Trace) -> Sighting | None:
             of_grid=True,
         )
     return None
+
+
+def rows_of_gradient(case: Case, walk: Walk, result: Result) -> Sighting | None:
+    """The last rows of a gradient, which are left as they were and for which nothing was read."""
+    if walk.product not in GRADIENTS or not result.nan:
+        return None
+    axis, tile = (2, walk.tile[1]) if walk.over_queries else (3, walk.tile[0])
+    untouched = ~walk.visited.any(axis)  # (batch, q head, row)
+    length = untouched.shape[-1]
+    partial = length // tile * tile
+    rest = np.arange(length) >= partial
+    if not 0 < partial < length or not (untouched == rest).all():
+        return None
+    if (walk.missing.any(axis) != rest).any():
+        return None
+    return _last_rows(walk.product, tile, length)
+
+
+def _last_rows(name: str, tile: int, length: int) -> Sighting:
+    partial = length // tile * tile
+    return Sighting(
+        "LAST-ROWS-LEFT-OUT",
+        f"no program computes the last {length - partial} rows of {name}",
+        f"seen: tiles of {tile} rows are stored up to row {partial - 1} of {length}",
+        "the grid needs triton.cdiv(rows, BLOCK_M) programs, not rows // BLOCK_M",
+        of_grid=True,
+    )
 
 
 def _planes(hit: np.ndarray, case: Case) -> str:

@@ -19,6 +19,7 @@ _NEXT_TO_NOTHING = 1e-4  # a factor of which nothing is left to compare
 _ALIKE = 1e-3
 _PLAIN = 0.1  # how far from not at all, or from once, delta counts otherwise
 _LEFT_OVER = 0.02  # of what came out: a small factor hides more than that in the tolerance
+_UNEXPLAINED = 0.25  # of the error, which a factor takes away: rounding shifts the mean as well
 
 
 def of_numbers(
@@ -54,6 +55,8 @@ def scaled(
     apart = (got[name].double() - factor * truth).norm()
     if find_differences({name: got[name]}, times) or apart > _LEFT_OVER * got[name].double().norm():
         return None
+    if apart > _UNEXPLAINED * (got[name].double() - truth).norm():
+        return None
     return Sighting(
         "OUTPUT-SCALED",
         f"{name} is {_words(case, factor)} times what it should be",
@@ -78,12 +81,14 @@ def rows_scaled(
     of_out = dataclasses.replace(expected, truth={"out": truth})
     if find_differences({"out": out / factors}, of_out):
         return None
+    if (out - factors * truth).norm() > _UNEXPLAINED * (out - truth).norm():
+        return None
     least, most = (float(getattr(factors, which)()) for which in ("min", "max"))
     return Sighting(
         "ROWS-SCALED",
         "each row of out is right but for a factor of its own",
         f"seen: rows of out are {least:.4g} to {most:.4g} times the right ones",
-        "look at what out is divided by: is the running sum rescaled, and does it divide once?",
+        "out is divided by the sum of the weights that multiply v: masked and rescaled alike, once",
         traced=False,
     )
 

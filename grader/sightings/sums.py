@@ -152,7 +152,9 @@ def wrong_product(case: Case, trace: Trace, result: Result) -> Sighting | None:
             "WRONG-PRODUCT",
             f"{name} is computed with {factor} instead of {due}",
             f"seen: what is stored to {name} is a sum of products with {factor}",
-            "dV = P^T dout, dK = dS^T q, dQ = dS k",
+            "out = P v: look at the pointer from which this tile is loaded"
+            if name == "out"
+            else "dV = P^T dout, dK = dS^T q, dQ = dS k",
             line,
         )
     return None

@@ -93,6 +93,15 @@ def kept(key: str) -> tuple[tuple[str, str], ...]:
     )
 
 
+def old_maximum_replaced(problem: str) -> tuple[str, str] | None:
+    """The edit by which the walk of a problem, if it is a step there, folds without a rescale."""
+    subtracted = {"p04": "new_max", "p06": "safe_max", "p07": "safe_max"}.get(problem)
+    if subtracted is None:
+        return None
+    call = "= fold_tile(scores, v, {}, " + subtracted
+    return call.format("running_max"), call.format(subtracted)
+
+
 def work_not_done(problem: str) -> tuple[Mutant, ...]:
     """What must earn nothing."""
     mutant = partial(Mutant, problem, checks=("plain",), earns_nothing=True)
@@ -234,9 +243,9 @@ def wrong_fold(problem: str) -> tuple[Mutant, ...]:
         ),
         mutant(
             name="no rescale",
-            edits=((RESCALE + "new_max)", f"rescale = {unseen}"),),
+            edits=(old_maximum_replaced(problem) or (RESCALE + "new_max)", f"rescale = {unseen}"),),
             expected_id="RESCALE-MISSING",
-            step=fold,
+            step=fold or (steps.get("walk") if old_maximum_replaced(problem) else None),
         ),
         mutant(
             name="acc not rescaled",

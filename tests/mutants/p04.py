@@ -63,6 +63,11 @@ MUTANTS = (
         ((_HIDE, _HIDE.replace('float("-inf")', "0.0")),),
     ),
     _MUTANT(
+        "scores times the mask",
+        ("plain",),
+        ((_HIDE, "scores *= visible.to(tl.float32)"),),
+    ),
+    _MUTANT(
         "diagonal tile not masked",
         ("plain",),
         ((_FULL_END, _FULL_END + " + BLOCK_N"),),

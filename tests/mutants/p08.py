@@ -433,6 +433,13 @@ MUTANTS = (
         keeps=0.6,
     ),
     _MUTANT(
+        "dout of one number taken to be dense",
+        ("dout_layouts",),
+        (("if dout.stride(3) != 1:", "if dout.stride(3) > 1:"),),
+        caught_as=READ_OUTSIDE,
+        keeps=0.6,
+    ),
+    _MUTANT(
         "strides of out for dout in delta",
         ("dout_layouts",),
         (("delta, out.stride()[:3], dout.stride()[:3],", "delta, *2 * (out.stride()[:3],),"),),
@@ -508,6 +515,27 @@ MUTANTS = (
         ("dq",),
         ((_DQ_LSE, _DQ_LSE.replace("exp2", "exp")),),
         "DQ-EXP-WITH-LOG2E",
+    ),
+    _MUTANT(
+        "exp2 of natural units",
+        ("plain",),
+        (
+            (P_T_LSE, "scores_t * (scale_log2 / LOG2_E) - lse[None, :]"),
+            (_DQ_LSE, "p = tl.exp2(scores / LOG2_E - lse[:, None])"),
+        ),
+        "BACKWARD-EXP2-WITHOUT-LOG2E",
+    ),
+    _MUTANT(
+        "exp2 of natural units in dq",
+        ("dq", "plain"),
+        ((_DQ_LSE, "p = tl.exp2(scores / LOG2_E - lse[:, None])"),),
+        "DQ-EXP2-WITHOUT-LOG2E",
+    ),
+    _MUTANT(
+        "exp2 of natural units in dk and dv",
+        ("dv", "plain"),
+        ((P_T_LSE, "scores_t * (scale_log2 / LOG2_E) - lse[None, :]"),),
+        "DK-DV-EXP2-WITHOUT-LOG2E",
     ),
     _MUTANT(
         "dv of the last head",

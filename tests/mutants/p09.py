@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from tests.mutants.common import NO_KERNEL, SECOND_CALL, WRITE_OUTSIDE, Mutant
+from tests.mutants.common import NO_KERNEL, READ_OUTSIDE, SECOND_CALL, WRITE_OUTSIDE, Mutant
 
 _MUTANT = partial(Mutant, "p09")
 
@@ -115,6 +115,12 @@ MUTANTS = (
         ((_LOGIT_MAX, _LOGIT_MAX.replace(" * LOG2_E", "")),),
         "SINK-LOGIT-UNITS",
         step=1,
+        keeps=0.6,
+    ),
+    _MUTANT(
+        "stride of the sink logits ignored",
+        ("together",),
+        (("q_head * sink_stride", "q_head"),),
         keeps=0.6,
     ),
     _MUTANT(
@@ -381,6 +387,13 @@ MUTANTS = (
         ("batch_heads",),
         _BATCH_IGNORED,
         "BATCH-ZERO",
+        keeps=0.6,
+    ),
+    _MUTANT(
+        "dout of one number taken to be dense",
+        ("dout_layouts",),
+        (("if dout.stride(3) != 1:", "if dout.stride(3) > 1:"),),
+        caught_as=READ_OUTSIDE,
         keeps=0.6,
     ),
     _MUTANT(

@@ -90,6 +90,7 @@ _BY_CAUSE = {
     "MASKED-SCORES-NOT-HIDDEN": (
         "p04-hidden_scores_minus_10000",
         "p04-hidden_scores_zero",
+        "p04-scores_times_the_mask",
     ),
     "NAN-FROM-INF-MINUS-INF": (
         "p06-no_safe_maximum",
