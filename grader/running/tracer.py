@@ -313,7 +313,8 @@ class Tracer:
                 result.tags = self._placement.tags_of_made(start, tensor, q.size, places)
             return
         rows, columns = operand.locate(addresses)
-        lost = int((active & (rows < 0)).sum())
+        padded = operand.length < operand.size[2]  # its last rows are nobody's, and are read too
+        lost = 0 if padded else int((active & (rows < 0)).sum())
         if not operand.holds(addresses[active]) or 4 * lost >= active.sum():
             self._counters[Counter.ASTRAY_LINE] = self._lines.running()
             self._counters[Counter.ASTRAY] = trace.OPERANDS.index(operand.name)

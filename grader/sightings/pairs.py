@@ -21,8 +21,10 @@ _MASK_SIDES = {
 def nothing_visited(case: Case, trace: Trace) -> Sighting | None:
     """Programs that end before they have read a key."""
     read = {operand_of(row) for row in accesses(trace)}
-    if read & {"k", "v"} or trace.count(Counter.UNKNOWN_READS) or not trace.count(Counter.PROGRAMS):
+    if read & {"k", "v"} or not trace.count(Counter.PROGRAMS):
         return None
+    if trace.count(Counter.UNKNOWN_READS) or trace.count(Counter.UNKNOWN_DOTS):
+        return None  # keys in a form that is not recognised
     return Sighting(
         "KEYS-NEVER-VISITED",
         "visible keys are never visited",
