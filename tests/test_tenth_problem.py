@@ -71,7 +71,8 @@ LINES = {
     8: (
         (
             "tests/test_wrong_kernels.py",
-            '    "p07": ("sinks ignored", "one sink more", "sinks in the window counted twice"),\n',
+            '    "p07": ("sinks ignored", "one sink more", "sinks in the window counted twice",'
+            ' "no rescale"),\n',
             '    "p10": ("mean forgotten", "root forgotten", "columns not masked"),\n',
         ),
     ),

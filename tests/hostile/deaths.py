@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from grader.running.protocol import REPLY
 from tests.hostile.entry import Trick
 
 _CRASH = ("crash",)
@@ -91,7 +92,7 @@ RAISED = (
 )
 
 _LATE_DEATH = "out, lse = honest(q, k, v, **options)\n"
-_FORGED = """\
+_FORGED = f"""\
 frame = sys._getframe()
 while "request" not in frame.f_locals:
     frame = frame.f_back
@@ -99,7 +100,7 @@ nonce = frame.f_locals["request"]["nonce"]
 channel = socket.socket(fileno=os.dup(int(sys.argv[1])))
 reply = lambda number, status: b"grader2\\0" + number.to_bytes(8, "little") + bytes(
     [status]
-) + b"\\xff" * 2120
+) + b"\\xff" * {REPLY.size - 17}
 """
 _STACK = """\
 sys.setrecursionlimit(10**9)

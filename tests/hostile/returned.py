@@ -139,7 +139,7 @@ NUMBERS = (
     ),
     Trick(
         "an input that changes its size",
-        f"{_OUT}q.set_(torch.zeros(3))\nv.data = torch.ones(2)\nreturn out, lse",
+        f"{_OUT}q.set_(q.new_zeros(3))\nv.data = torch.ones(2)\nreturn out, lse",
         _PASS,
     ),
 )
