@@ -9,7 +9,10 @@ from grader.manifest import load_problem
 from tests.hostile.entry import Hostile, beside
 
 _RIGHT = "return honest(*args, **options)"
-_ON_GPU = "first = next(iter(options.values()), None) if options else args[0]\nif first.is_cuda:\n"
+_ON_GPU = (
+    "first = next(iter(options.values()), None) if options else args[0]\n"
+    "if torch.cuda.is_available():\n"  # not where kernels are interpreted, which say they lie on one
+)
 _WRONG = ("fail", "error")
 _LOST = ("crash", "timeout", "error")
 
