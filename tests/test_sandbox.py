@@ -109,6 +109,17 @@ def test_no_reply_in_time(start):
 
 
 @in_and_out_of_jail
+@pytest.mark.parametrize("where", ["triton/compiler/compiler.py", "triton/runtime/jit.py"])
+def test_no_reply_in_time_because_triton_compiles(start, where):
+    worker = start(
+        f"code = compile('time.sleep(60)', '/somewhere/{where}', 'exec')\n"
+        "import faulthandler; faulthandler.enable()\nstarted()\nexec(code)\n"
+    )
+    worker.ready()
+    assert worker.ask("anything", 0.5).compiling == ("compiler" in where)
+
+
+@in_and_out_of_jail
 def test_a_worker_that_ignores_signals_is_ended_all_the_same(start):
     worker = start(
         "for n in (signal.SIGABRT, signal.SIGTERM, signal.SIGINT):\n"

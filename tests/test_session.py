@@ -141,6 +141,19 @@ def test_an_endless_loop_in_every_call_costs_one_timeout_and_little_more():
     assert found.of("plain").points.earned == 0
 
 
+def test_a_compile_without_end_costs_its_own_case():
+    compiles = (
+        "exec(compile('time.sleep(30)', '/somewhere/triton/compiler/compiler.py', 'exec'),"
+        " globals()) if x.shape[0] == 32 else None"
+    )
+    found = judge(answer(compiles), P02, checks=("one_program", "plain"))
+    slow = [finding for finding in found.findings.cases.values() if finding.message]
+    assert [finding.verdict for finding in slow] == [Verdict.TIMEOUT]
+    assert slow[0].message.headline.startswith("Triton was still compiling after 2 s: ")
+    assert "static_range" in slow[0].message.help
+    assert found.of("plain").points.earned == found.of("plain").points.available
+
+
 def test_calls_just_under_the_limit_end_with_what_was_earned():
     limits = Limits(call_s=3, lost_s=6, total_s=7)
     problem = P02.model_copy(update={"limits": limits})

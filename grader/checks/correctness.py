@@ -41,9 +41,9 @@ _LSE_FLOOR = 3.0
 # difference from the maximum: a relative error of its roundoff times |score| in every P. The honest
 # result has it too, but on a few rows it may come out near 0.
 _SCORE_FLOOR = 3.0
-# The honest row sum is the truth rounded once, and so is every right answer. One that adds up n
-# products one by one, as a loop over columns or `tl.dot` on some GPUs does, rounds n times: a random
-# walk of sqrt(n) steps, each half a unit of a sum of up to half the terms.
+# The honest row sum is the truth rounded once, and so is every right answer. Who adds up n products
+# one by one, as a loop over columns or `tl.dot` on a GPU does, rounds n times: a random walk, of
+# which sqrt(n) units are about three standard deviations.
 _ROW_SUM_FLOOR = 0.1
 
 

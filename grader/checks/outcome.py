@@ -146,6 +146,8 @@ def _of_end(ended: Ended, what: str) -> Outcome:
     if ended.timeout:
         verdict = Verdict.TIMEOUT
         help = "does every loop come closer to its end in each iteration?"
+        if ended.compiling:
+            help = "smaller tiles, and range in the place of tl.static_range, make less code"
     elif ended.over is not None:
         help = "a call needs one process, and memory for its tiles and results"
     elif ended.signal_name == "SIGKILL":
@@ -155,10 +157,14 @@ def _of_end(ended: Ended, what: str) -> Outcome:
     if ended.recursive:
         help = RECURSION_HELP
     headline = _how_ended(ended, what)
-    return Outcome(verdict, headline, line=ended.line, help=help, looping=ended.timeout)
+    return Outcome(
+        verdict, headline, line=ended.line, help=help, looping=ended.timeout and not ended.compiling
+    )
 
 
 def _how_ended(ended: Ended, what: str) -> str:
+    if ended.compiling:
+        return f"Triton was still compiling after {ended.waited_s:.3g} s: the {what} was stopped"
     if ended.timeout:
         return f"no result after {ended.waited_s:.3g} s: the {what} was stopped"
     if ended.over is not None:

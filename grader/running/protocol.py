@@ -95,7 +95,8 @@ class Ended:
 
     Both are None when it lives but closed its end of the channel. `started` is False as long as
     only the judge's own code had run in it. `line` is where the submission was, 0 if unknown;
-    `recursive`, whether it was there many times over; `over`, of which limit the judge ended it.
+    `recursive`, whether it was there many times over; `compiling`, whether Triton's compiler was at
+    work; `over`, of which limit the judge ended it.
     """
 
     timeout: bool = False
@@ -105,6 +106,7 @@ class Ended:
     waited_s: float = 0.0
     started: bool = True
     recursive: bool = False
+    compiling: bool = False
     over: str | None = None
 
 

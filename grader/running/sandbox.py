@@ -36,6 +36,7 @@ _ROOT = _WORKER.parent.parent.parent
 _OUTPUT_TAIL_BYTES = 16 * 1024
 _FRAME = re.compile(r'  File "([^"\n]*)", line \d+,? in ')  # of faulthandler, of a traceback
 _BELOW_FRAME = ("    ", "  [Previous line repeated")
+_COMPILER = b"/triton/compiler/"  # a folder that is in a frame while Triton compiles
 _WARNING = re.compile(r"([^:\n]+):\d+: \w*Warning: ")  # of Python's, its source line below
 # Around the whole kernel in PTX, which Triton prints when the assembler refuses it.
 _DUMP_RULE = "\n" + 64 * "=" + "\n"
@@ -230,8 +231,10 @@ class Sandbox:
         lines = self._last_lines()
         line, recursive = (lines or [0])[0], max(map(lines.count, lines), default=0) >= _MANY_TIMES
         if timeout:
+            compiling = _COMPILER in bytes(self._tail).rpartition(b"Fatal Python error")[2]
             self._tail[:] = self._tail.replace(b"Fatal Python error: Aborted", b"Stopped here:")
-            return Ended(timeout=True, line=line, waited_s=waited_s, recursive=recursive)
+            stopped = Ended(timeout=True, line=line, waited_s=waited_s, recursive=recursive)
+            return dataclasses.replace(stopped, compiling=compiling)
         name = None
         if self._jailed and code is not None and code > _SIGNALLED:
             code = _SIGNALLED - code

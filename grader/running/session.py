@@ -165,7 +165,10 @@ class Session:
         reply = evidence.result
         if isinstance(reply, Reply) or reply.started:  # what never started is no call
             seconds, came_back = time.monotonic() - start, isinstance(reply, Reply)
-            self.budget.count(seconds, came_back=came_back, start_s=start_s)
+            if not came_back and reply.compiling:  # another case may need less code
+                self.budget.spent_s += seconds
+            else:
+                self.budget.count(seconds, came_back=came_back, start_s=start_s)
         if isinstance(reply, Reply):
             unfinished = reply.status == Status.NOT_IMPLEMENTED and not self._answered
             self._answered |= reply.status == Status.OK
