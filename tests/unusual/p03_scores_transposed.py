@@ -50,6 +50,6 @@ def attention(q, k, v, *, softmax_scale=None):
     lse = q.new_empty((b, h, m), dtype=torch.float32)
     _transposed[(h, triton.cdiv(m, 32), b)](
         q, k, v, out, lse, q.stride()[:3], k.stride()[:3], v.stride()[:3],
-        h, m, k.shape[2], scale * 1.4426950408889634, D=d, BM=32, BN=64, num_stages=1,
+        h, m, k.shape[2], scale * 1.4426950408889634, D=d, BM=32, BN=64, num_stages=2,
     )  # fmt: skip
     return out, lse

@@ -1,5 +1,5 @@
 # ruff: noqa: F821  (appended to the model answer, whose names it uses)
-"""The query heads of a group are the batch of tl.dot: (group, queries, head_dim) tiles."""
+"""Up to eight query heads of a group are the batch of tl.dot: (heads, queries, head_dim) tiles."""
 
 
 @triton.jit
@@ -10,7 +10,7 @@ def _batched(
     kv = tl.program_id(1).to(tl.int64)
     b, hk = kv // HKV, kv % HKV
     lo = tl.program_id(0) * BM
-    g = tl.arange(0, GP)
+    g = tl.program_id(2) * GP + tl.arange(0, GP)
     m = lo + tl.arange(0, BM)
     d = tl.arange(0, D)
     h = hk * G + g
@@ -49,9 +49,10 @@ def attention(q, k, v, *, softmax_scale=None):
     hkv, group = k.shape[1], h // k.shape[1]
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     lse = torch.empty((b, h, n), dtype=torch.float32, device=q.device)
-    _batched[(triton.cdiv(n, 16), b * hkv)](
+    heads = min(8, triton.next_power_of_2(group))
+    _batched[(triton.cdiv(n, 16), b * hkv, triton.cdiv(group, heads))](
         q, k, v, out, lse, *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], hkv, n,
         d**-0.5 if softmax_scale is None else softmax_scale,
-        G=group, GP=triton.next_power_of_2(group), D=d, BM=16, BN=32, num_stages=1,
+        G=group, GP=heads, D=d, BM=16, BN=32, num_stages=1,
     )  # fmt: skip
     return out, lse

@@ -27,7 +27,7 @@ def _looped(
     b, hk = (kv // HKV).to(tl.int64), (kv % HKV).to(tl.int64)
     m = tile * BM + tl.arange(0, BM)
     d = tl.arange(0, D)
-    for g in tl.static_range(G):
+    for g in range(G):
         h = hk * G + g
         q = tl.load(Q + b * sqb + h * sqh + m[:, None] * sqm + d, m[:, None] < N, other=0.0)
         top = tl.full([BM], float("-inf"), tl.float32)
