@@ -22,6 +22,7 @@ class Types:
         self._bound = {name for name, _ in names.binds}
         self._reads: defaultdict[str, list[Place]] = defaultdict(list)
         self._parents: dict[ast.AST, ast.AST] = {}
+        self._known: dict[str, bool] = {}
         for place in names.places:
             self._parents[place.node] = place.parent
             if isinstance(place.node, ast.Name) and isinstance(place.node.ctx, ast.Load):
@@ -41,11 +42,15 @@ class Types:
                 return True
         if targets:
             names = [target.id for target in targets if isinstance(target, ast.Name)]
-            reads = [read for name in names for read in self._reads[name]]
-            return len(names) < len(targets) or not all(
-                self._is_looked_at(read.node, read.parent) for read in reads
-            )
+            return len(names) < len(targets) or any(map(self._hands_on, names))
         return not self._is_looked_at(node, parent)
+
+    def _hands_on(self, name: str) -> bool:
+        """Whether a name is read where a class would not stay, anywhere in the file."""
+        if name not in self._known:
+            reads = self._reads[name]
+            self._known[name] = not all(self._is_looked_at(r.node, r.parent) for r in reads)
+        return self._known[name]
 
     def _is_looked_at(self, node: ast.AST, parent: ast.AST) -> bool:
         """Whether a class, which `node` stands for, stays where it is."""
