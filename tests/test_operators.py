@@ -385,3 +385,29 @@ def test_the_page_says_how_much_is_open():
     assert f"make {MOST_ELEMENTS} elements for each element of the inputs" in page
     assert f"{MOST_ARITHMETIC['p02']:g} for each" in page
     assert f"- {MOST_READ} elements of tensors in a call" in page
+
+
+@pytest.mark.parametrize("asks", [torch.allclose, torch.equal])
+def test_to_ask_whether_values_are_alike_reads_them(asks):
+    def often():
+        for _ in range(MOST_READ + 1):
+            asks(M, M)
+
+    assert found(lambda: asks(M, M)) is None
+    assert found(often)[0] == operators.READS
+
+
+def test_what_answers_in_numbers_of_python_reads_values():
+    """Of the operators that are open, but for what tells no more than sizes and types."""
+    sizes = "_has_compatible_shallow_copy_type is_pinned is_same_size sym_numel sym_size"
+    known = {*sizes.split(), "sym_storage_offset", "sym_stride", "item"} | operators._TELLING
+    names = {*opened(load_problem("p04"))["open"]}
+    dispatched = set(torch._C._dispatch_get_all_op_names())
+    for schema in torch._C._jit_get_all_schemas():
+        if f"{schema.name}.{schema.overload_name}".removesuffix(".") not in dispatched:
+            continue  # of TorchScript's
+        name = schema.name.removeprefix("aten::")
+        takes = [a for a in schema.arguments if str(a.type) == "Tensor"]
+        if name in names and takes and schema.name.startswith("aten::"):
+            returned = {str(r.type) for r in schema.returns}
+            assert not returned & {"bool", "int", "float", "number"} or name in known, name

@@ -24,7 +24,7 @@ TOLD = {
     "a kernel in Triton's table": "IndexError",
     "a grid that loads": "by triton.language outside of a kernel",
     "a load after a launch": "by triton.language outside of a kernel",
-    "a kernel that map() makes": "set_default_dtype: a kernel gets constants alone",
+    "a kernel that map() makes": "triton.jit makes a kernel of what the text does not show",
     "a kernel whose method is set": "rewrite is set on an object that is not this file's",
     "a kernel of a function's name": "rewrite is set on an object that is not this file's",
     "a method in a table": "TABLE[0]: got builtin_function_or_method, expected a constant",
@@ -38,10 +38,11 @@ TOLD = {
     " names",
     "a module that an error is about": ".inspect leads to modules and objects that the text does"
     " not name",
-    "attributes that __match_args__ names": "a pattern takes attributes by names that"
-    " __match_args__ holds as text",
+    "attributes that __match_args__ names": "the class that type(...) returns is kept: of which"
+    " object, is not followed",
     "a class derived from a kernel's": "a class has a base that is not named as a class",
-    "a class that a decorator swaps": "numel is set on an object that is not this file's",
+    "a class that a decorator swaps": "the class that type(...) returns is kept: of which object,"
+    " is not followed",
     "a sequence that torch.tensor asks": "PyTorch asks Seq for its items",
     "a sequence that an index asks": "PyTorch asks Seq for its items",
     "a method that prints": "write: a kernel gets constants alone",

@@ -120,6 +120,25 @@ HONEST = {
     + "def g(x):\n    return x.sum()\n\nl = triton.jit(debug=True)(g)\n",
     "a kernel made in two steps": HEAD
     + "jit = triton.jit(do_not_specialize=['n'])\n\n\n@jit\ndef f(x, n):\n    return x.exp()\n",
+    "kernels made by detours": HEAD
+    + "import functools\n\ndef f(x):\n    return tl.exp(x)\n\n\nf = triton.jit(f)\n"
+    + "def jit(g):\n    return triton.jit(g, debug=True)\n\n\n@jit\ndef h(x):\n    return f(x)\n\n"
+    + "part = functools.partial(triton.jit, debug=True)\n\n\n@part\ndef i(x):\n    return h(x)\n\n"
+    + "def make(B):\n    def k(x):\n        return x + B\n\n    return triton.jit(k)\n\n\n"
+    + "k = make(1)\nk[(1,)](1)\n\n\ndef m(x):\n    return x\n\n\n"
+    + "l = triton.autotune([], key=[])(triton.jit(m))\n",
+    "a class that is looked at": HEAD
+    + "def f(x, y, names):\n    kind = type(x)\n    if type(x) != type(y) or kind is not int:\n"
+    + "        raise TypeError('got', type(x), f'{type(y)} {kind!r} {type(y).__name__}')\n"
+    + "    assert type(x) in (int, float), 'got %s, %s' % (type(x), kind)\n"
+    + "    print(type(x), isinstance(x, type(y)), kind.__name__, 'a {}'.format(type(x)))\n",
+    "a class above": HEAD
+    + "class E(ValueError):\n    def __init__(self, x):\n        super().__init__(x)\n\n\n"
+    + "class G(E):\n    def __init__(self, x):\n        E.__init__(self, x)\n"
+    + "        super(G, self).__init__(x)\n",
+    "lists of one's own": HEAD
+    + "class P:\n    def __init__(self):\n        self.x, self.y = [], {}\n\n\np = P()\n"
+    + "p.x.append(1)\np.y['a'] = 2\np.y.update(b=1)\nx = [tl.float32]\nx.pop()\n",
     "persistent": HEAD
     + "n = triton.runtime.driver.active.utils.get_device_properties(0)['multiprocessor_count']\n"
     + "m = torch.cuda.get_device_properties('cuda').multi_processor_count\n",
@@ -242,6 +261,17 @@ def test_no_open_module_leads_to_a_closed_one(module):
             if f"{module.__name__}.{name}" not in opened:
                 path = f"import {module.__name__} as m\nm.{name}"
                 assert broken(path, id), path
+
+
+@pytest.mark.parametrize("module", [torch, torch.nn.functional, tl, tl.math, cuda, cuda.libdevice])
+def test_no_open_module_lends_what_it_has_borrowed(module):
+    """Of Python's own classes and functions a file uses those of modules that it may import."""
+    for problem in ("p01", "p04"):
+        opened = tables.open_modules(PROBLEMS[problem])
+        for name in dir(module) if module.__name__ in opened else ():
+            home = getattr(getattr(module, name), "__module__", None) or "torch"
+            if name[0] != "_" and home.partition(".")[0] not in ("torch", "triton"):
+                assert broken(f"import {module.__name__} as m\nm.{name}", problem), name
 
 
 BRIDGE = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+from collections import defaultdict
 from collections.abc import Iterator
 from string import Formatter
 
@@ -19,10 +20,14 @@ class Bindings:
     def __init__(self, names: Names) -> None:
         self._names = names
         self._assigned = dict(self._assignments())
+        self._bound: defaultdict[str, list[ast.AST]] = defaultdict(list)
+        for name, node in names.binds:
+            self._bound[name].append(node)
+        self._known: dict[tuple[str, int], bool] = {}
 
     def of(self, name: str) -> list[ast.AST]:
         """Return what binds a name, anywhere in the file."""
-        return [node for bound, node in self._names.binds if bound == name]
+        return self._bound.get(name, [])
 
     def names_class(self, base: ast.expr, depth: int = _DEEPEST) -> bool:
         """Whether all that an expression may stand for is named as a class, or made as a row is."""
@@ -36,7 +41,10 @@ class Bindings:
         bound = self.of(base.id)
         if not bound:
             return hasattr(builtins, base.id)
-        return all(self._is_class(node, depth) for node in bound)
+        asked = base.id, depth
+        if asked not in self._known:
+            self._known[asked] = all(self._is_class(node, depth) for node in bound)
+        return self._known[asked]
 
     def _is_class(self, node: ast.AST, depth: int) -> bool:
         if isinstance(node, ast.ClassDef):

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 
 from grader.manifest import Problem
 from grader.policy import language
-from grader.policy.names import Names, Place
+from grader.policy.names import Names, Place, Scope
 from grader.policy.violation import shortened
 
 MAKERS = frozenset(["triton.jit"])
+_PARTIAL = "functools.partial"
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _ROW = "typing.NamedTuple"
 
@@ -22,7 +23,20 @@ class Kernels:
     def __init__(self, problem: Problem, tree: ast.Module, names: Names) -> None:
         self._problem = problem
         self._file = names
+        self._makers: set[str] = set()
+        self._given: set[ast.AST] = set()
+        scopes = {place.node: place.scope for place in names.places}
+        self._bound: defaultdict[str, list[tuple[ast.AST, Scope | None]]] = defaultdict(list)
+        for name, node in names.binds:
+            self._bound[name].append((node, scopes.get(node)))
         self._nodes: set[ast.AST] = set(self._made())
+        self._results = {
+            target
+            for place in names.places
+            if isinstance(place.node, ast.Assign) and isinstance(place.node.value, ast.Call)
+            if self._names_maker(place.node.value.func, self._makers)
+            for target in place.node.targets
+        }
         self.names = {getattr(node, "name", "") for node in self._nodes}
         plain = {
             n.name: n
@@ -38,6 +52,28 @@ class Kernels:
     def hold(self, place: Place) -> bool:
         """Whether a place is inside a kernel."""
         return any(scope.node in self._nodes for scope in place.scope.chain())
+
+    def bind(self, place: Place) -> bool:
+        """Whether a place is in what runs as a kernel, though it may run as a function as well."""
+        return any(scope.node in self._nodes | self._given for scope in place.scope.chain())
+
+    def hides_maker(self, place: Place) -> bool:
+        """Whether a place hands triton.jit on, or gives it what is no function of the file."""
+        node, parent = place.node, place.parent
+        if isinstance(node, ast.Call) and self._names_maker(node.func, self._makers):
+            named = {k.arg for k in node.keywords}
+            plain = all(self._is_function(given, place.scope) for given in node.args)
+            return bool(named & {"fn", None}) or not plain
+        is_read = isinstance(node, ast.Attribute) or isinstance(getattr(node, "ctx", 0), ast.Load)
+        if not is_read or isinstance(node, ast.Call) or not self._names_maker(node, self._makers):
+            return False
+        if isinstance(parent, ast.Call):
+            is_part = self._file.paths(parent.func) == {_PARTIAL} and parent.args == [node]
+            return parent.func is not node and not is_part
+        if isinstance(parent, (ast.Assign, ast.AnnAssign)):
+            targets = parent.targets if isinstance(parent, ast.Assign) else [parent.target]
+            return not all(isinstance(target, ast.Name) for target in targets)
+        return not (isinstance(parent, _FUNCTIONS) and node in parent.decorator_list)
 
     def unknown(self, place: Place) -> tuple[str, str]:
         """Name what Triton has no word for at a place inside a kernel, and what to do.
@@ -62,6 +98,17 @@ class Kernels:
         help = "a kernel is written in triton.language; compute the rest before the launch"
         return what, help if what else ""
 
+    def _is_function(self, given: ast.expr, scope: Scope) -> bool:
+        """Whether a name is bound to functions alone, or an argument that is handed on."""
+        if not isinstance(given, ast.Name):
+            return False
+        name = given.id
+        home = next((s for s in scope.chain() if name in s.bound), None)
+        every = self._bound[name]
+        bound = [n for n, s in every if s is home or (s is not None and name in s.outer)]
+        plain = (n in self._results or isinstance(n, (*_FUNCTIONS, ast.arg)) for n in bound)
+        return bool(bound) and all(plain)
+
     # -- which they are ---------------------------------------------------------------------------
 
     def _made(self) -> Iterator[ast.AST]:
@@ -70,7 +117,8 @@ class Kernels:
         No entry point is one, and what is handed to triton.jit is one if nothing else names it.
         """
         functions: list[ast.FunctionDef | ast.AsyncFunctionDef] = []
-        makers, made, named = set(), Counter(), Counter()
+        makers, made, named = self._makers, Counter(), Counter()
+        makers |= set(self._wrappers())
         for place in self._file.places:
             node = place.node
             if isinstance(node, _FUNCTIONS):
@@ -84,8 +132,21 @@ class Kernels:
         for function in functions:
             decorated = any(self._makes_kernels(d, makers) for d in function.decorator_list)
             handed = made[function.name] and made[function.name] == named[function.name]
+            if made[function.name]:
+                self._given.add(function)
             if (decorated or handed) and function.name not in self._entries():
                 yield function
+
+    def _wrappers(self) -> Iterator[str]:
+        """Yield the functions that hand an argument of theirs to triton.jit."""
+        for place in self._file.places:
+            if isinstance(place.node, ast.Call) and self._names_maker(place.node.func, set()):
+                function = place.scope.node
+                handed = {arg.id for arg in place.node.args if isinstance(arg, ast.Name)}
+                if not isinstance(function, _FUNCTIONS):
+                    continue
+                if handed & {a.arg for a in (*function.args.posonlyargs, *function.args.args)}:
+                    yield function.name
 
     def _entries(self) -> set[str]:
         bridge = self._problem.bridge
@@ -150,7 +211,8 @@ class Kernels:
     def _names_maker(self, node: ast.AST, makers: set[str]) -> bool:
         """Whether a node is triton.jit, by whatever name, or triton.jit with its options."""
         if isinstance(node, ast.Call):
-            node = node.func
+            is_part = self._file.paths(node.func) == {_PARTIAL}
+            node = node.args[0] if is_part and node.args else node.func
         if isinstance(node, ast.Name) and node.id in makers:
             return True
         is_chain = isinstance(node, (ast.Name, ast.Attribute))

@@ -16,6 +16,7 @@ from grader.policy.bindings import Bindings, takes_parts
 from grader.policy.kernels import MAKERS, Kernels
 from grader.policy.names import Names, Place, attribute_of
 from grader.policy.reach import Zone, zones
+from grader.policy.types import Types
 from grader.policy.violation import HELP, Violation, closed, shortened, violation
 
 # By every name that they are given.
@@ -40,6 +41,7 @@ class _Reader:
         bound = Counter(name for name, _ in self.names.binds)
         self.once = {name for name, times in bound.items() if times == 1}
         self.bindings = Bindings(self.names)
+        self.types = Types(self.names)
         classes = (n for n in tree.body if isinstance(n, ast.ClassDef))
         self.classes = {n.name for n in classes if self.bindings.is_written(n)} & self.once
         self.enums = {
@@ -67,11 +69,13 @@ class _Reader:
             ast.Call: self._call,
             ast.ClassDef: self._bases,
             ast.MatchClass: self._pattern,
+            ast.Subscript: self._item,
             ast.BinOp: self._product,
             ast.AugAssign: self._product,
         }
         for place in self.names.places:
-            if place.zone.serves_kernels and self.kernels.hold(place):
+            yield from self._made_unseen(place)
+            if place.zone.serves_kernels and self.kernels.bind(place):
                 yield from self._in_kernel(place)
             look = look_at.get(type(place.node))
             if look is not None:
@@ -187,6 +191,8 @@ class _Reader:
         members = {f"{path}.{name}" for path in paths}
         yield from self._module_as_value(place, members)
         yield from self._made_by_text(place, members)
+        if name in tables.CHANGING and (inside := _inside(paths, self.modules)):
+            yield violation(place.node, "patching", f"{shortened(inside)} is changed")
         modules = sorted(paths & self.modules.keys())
         if modules:
             for module in modules:
@@ -205,6 +211,11 @@ class _Reader:
         elif node.attr not in tables.SETTABLE and not self._is_ours(place, node.value):
             text = f"{shortened(node.attr)} is set on an object that is not this file's"
             yield violation(node, "patching", text)
+
+    def _item(self, place: Place, node: ast.Subscript) -> Iterator[Violation]:
+        inside = _inside(self.names.paths(node.value), self.modules)
+        if inside and not isinstance(node.ctx, ast.Load):
+            yield violation(node, "patching", f"a part of {shortened(inside)} is changed")
 
     def _is_ours(self, place: Place, base: ast.expr) -> bool:
         """Whether an object is of the file: a function, class or instance, not a part of these."""
@@ -234,6 +245,12 @@ class _Reader:
                 text = "a class has a base that is not named as a class"
                 help = "name a class that is imported, builtin or written in this file"
                 yield violation(base, "dynamic-code", text, help)
+            paths = sorted(self.names.paths(base) - tables.EXTENSIBLE)
+            for path in paths:
+                if path.split(".")[0] in ("torch", "triton"):
+                    text = f"a class extends {shortened(path)}, and answers in its place"
+                    help = "keep the object in an attribute of a class of your own"
+                    yield violation(base, "patching", text, help)
 
     def _pattern(self, place: Place, node: ast.MatchClass) -> Iterator[Violation]:
         is_plain = isinstance(node.cls, ast.Name) and node.cls.id in tables.SELF_MATCHING
@@ -261,6 +278,13 @@ class _Reader:
             text = f"{makers[0]} makes a class from what it is given"
             yield violation(node, "dynamic-code", text, "write the class as code")
 
+    def _made_unseen(self, place: Place) -> Iterator[Violation]:
+        """Find kernels made of functions that the text does not name: their bodies are not held."""
+        if place.zone.serves_kernels and self.kernels.hides_maker(place):
+            text = "triton.jit makes a kernel of what the text does not show"
+            help = "write @triton.jit above a function that is written with def"
+            yield violation(place.node, "torch-computes", text, help)
+
     def _is_handed_on(self, place: Place) -> bool:
         """Whether the builtin `type` is more than called, compared or an annotation."""
         node, parent = place.node, place.parent
@@ -282,6 +306,13 @@ class _Reader:
 
     def _private(self, place: Place, base: ast.AST, name: str) -> Iterator[Violation]:
         yield from self._template(place, base, name)
+        if name == "__init__" and not self._begins(base):
+            text = ".__init__ makes another object of one that is there"
+            help = "write super().__init__(...), or make a new object"
+            yield violation(place.node, "private-name", text, help)
+        if name == "as_subclass":
+            text = ".as_subclass has a class answer in a tensor's place"
+            yield violation(place.node, "patching", text)
         if name in tables.LEADING and not self._is_ours(place, base):
             text = f".{name} leads to modules and objects that the text does not name"
             yield violation(place.node, "private-name", text)
@@ -298,6 +329,12 @@ class _Reader:
         elif name.startswith("_") and not (name in tables.UNDERSCORED or self._is_own(place, base)):
             text = f"{shortened(name)} is private to an object that is not this file's"
             yield violation(place.node, "private-name", text)
+
+    def _begins(self, base: ast.AST) -> bool:
+        """Whether the `__init__` of `base` is that of a class that is named, or above it."""
+        if isinstance(base, ast.Call):
+            return _called(base) == "super"
+        return isinstance(base, ast.expr) and self.bindings.names_class(base)
 
     def _is_own(self, place: Place, base: ast.AST) -> bool:
         """Whether `base` is a function or class of the file, or a method's first argument.
@@ -369,7 +406,7 @@ class _Reader:
         if name in self.enums and (len(node.args) != 1 or node.keywords):
             text = f"{shortened(name)} makes a class from what it is given"
             yield violation(node, "dynamic-code", text, "write the class as code")
-        if name == "super" and node.args and not self._is_class(node.args[0]):
+        if name == "super" and node.args and not self._is_written(node.args[0]):
             text = "super is given a class that is not this file's"
             yield violation(node, "private-name", text, "write super() in the method")
         is_type_of = isinstance(node.func, ast.Call) and _called(node.func) == "type"
@@ -378,6 +415,10 @@ class _Reader:
             if is_type_of:
                 text = "what type(...) returns is called: of which class, the text does not say"
             yield violation(node, "dynamic-code", text, "write the class as code")
+        elif name == "type" and not self.names.is_local(node.func) and self.types.is_kept(place):
+            text = "the class that type(...) returns is kept: of which object, is not followed"
+            help = "compare it, as in type(x) is int, or ask isinstance(x, ...)"
+            yield violation(node, "dynamic-code", text, help)
         is_plain = name in self.kernels.names and not self.names.is_local(node.func)
         if is_plain and place.zone.serves_kernels and not self.kernels.hold(place):
             text = f"{shortened(name)} is a kernel and is called as a Python function"
@@ -391,8 +432,21 @@ class _Reader:
         if what:
             yield violation(place.node, "torch-computes", f"Triton has no word for {what}", help)
 
+    def _is_written(self, base: ast.expr) -> bool:
+        """Whether a name is that of one class of the file, in a function or not."""
+        bound = self.bindings.of(base.id) if isinstance(base, ast.Name) else []
+        is_one = len(bound) == 1 and isinstance(bound[0], ast.ClassDef)
+        return is_one and self.bindings.is_written(bound[0])
+
     def _is_class(self, base: ast.expr) -> bool:
         return isinstance(base, ast.Name) and base.id in self.classes | {"self", "cls"}
+
+
+def _inside(paths: set[str], modules: dict[str, frozenset[str]]) -> str:
+    """Return a path that lies in an open module and is none itself, "" where there is none."""
+    named = paths - modules.keys() - {"torch.Tensor", "triton.language.tensor"}
+    inside = (p for p in named if p.partition(".")[0] in modules)
+    return min((p for p in inside if "." in p), default="")
 
 
 def _called(node: ast.Call) -> str:

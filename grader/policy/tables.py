@@ -59,7 +59,7 @@ _STANDARD = {
     "itertools": "*",
     "math": "*",
     "numbers": "A*",
-    "typing": "A* assert_never cast final get_args get_origin overload override runtime_checkable",
+    "typing": "A* assert_never cast final overload override runtime_checkable",
     "warnings": "filterwarnings simplefilter warn",
 }
 _TORCH = {
@@ -108,6 +108,13 @@ INNER = frozenset(
 # Functions of torch that read and run files.
 FILES = frozenset("from_file import_ir_module import_ir_module_from_buffer load save".split())
 _NEVER = {"typing.ForwardRef"}  # evaluates text
+# What a module that is open with "*" has borrowed of Python's at its top, and is not its own.
+_BORROWED = frozenset(
+    """
+    Any Callable DType Enum Generic Iterable Iterator List Optional Protocol Sequence Tuple TypeVar
+    Union cached_property dataclass dataclasses field lru_cache namedtuple overload partial wraps
+    """.split()
+)
 SOFTMAX = frozenset(["softmax", "log_softmax", "softmin", "gumbel_softmax"])
 # Whole attention, its gradients, and what writes kernels by itself.
 SHORTCUTS = frozenset(
@@ -196,6 +203,15 @@ ROW_MAKERS = frozenset(["collections.namedtuple", "typing.NamedTuple"])
 METACLASSES = frozenset(["abc.ABCMeta", "enum.EnumMeta", "enum.EnumType", "typing.NamedTupleMeta"])
 ENUMS = frozenset(f"enum.{name}" for name in "Enum Flag IntEnum IntFlag ReprEnum StrEnum".split())
 WRAPS = "functools.wraps"
+# The only class of these packages that a class of a file extends.
+EXTENSIBLE = frozenset(f"torch.autograd.{path}Function" for path in ("", "function."))
+# Methods that change what they are called on, of lists, dictionaries and sets.
+CHANGING = frozenset(
+    """
+    add append appendleft clear difference_update discard extend insert intersection_update pop
+    popitem remove reverse setdefault sort symmetric_difference_update update
+    """.split()
+)
 # Attributes of tensors that may be set.
 SETTABLE = frozenset(["grad", "requires_grad"])
 # `_init_handles` is how Triton's tutorials load a kernel whose registers they count.
@@ -220,5 +236,7 @@ def is_open(members: frozenset[str], module: str, name: str) -> bool:
     if name in members or name == "__version__":
         return True
     if name.startswith("_") or name in INNER or f"{module}.{name}" in _NEVER:
+        return False
+    if name in _BORROWED and module.split(".")[0] in ("torch", "triton"):
         return False
     return "*" in members or ("A*" in members and name[0].isupper())

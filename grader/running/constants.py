@@ -88,6 +88,9 @@ def install(kernels: Kernels) -> None:
 
         return number
 
+    for name, value in list(vars(tl.dtype).items()):
+        if isinstance(value, list):  # a file reaches them
+            setattr(tl.dtype, name, tuple(value))
     readings.shown_by(tl.tensor, lambda value: repr(value.handle.data))
     executor.__call__, interpreter._patch_lang_tensor = call, patch
     builder.set_grid_idx = begins

@@ -40,7 +40,8 @@ _PUTS = {"_index_put_impl", "index_put", "put"}
 
 _READ_OPERATOR = "aten::_local_scalar_dense"
 # Their results, or the sizes of them, tell Python what a tensor holds.
-_TELLING = {"_unique2", "equal", "masked_select", "nonzero", "repeat_interleave", "unique_dim"}
+_TELLING = {"_unique2", "masked_select", "nonzero", "repeat_interleave", "unique_dim"}
+_TELLING |= {"allclose", "equal"}
 _INDEXING = {"_unsafe_index", "index"}  # so do theirs at the places where a mask is true
 _MASKS = (torch.bool, torch.uint8)
 _numel = torch.Tensor.numel  # whatever becomes of the class

@@ -9,6 +9,7 @@ Of when, see asking.py.
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from types import CodeType
 from typing import Any
@@ -37,6 +38,18 @@ def compiled(source: bytes, path: str) -> CodeType:
         watched = ast.copy_location(ast.Name(_WATCHED, ast.Load()), node)
         node.decorator_list.append(watched)
     return compile(ast.fix_missing_locations(tree), path, "exec", dont_inherit=True)
+
+
+def install(module: str) -> None:
+    """Let functools.wraps, which sets `__module__`, leave the classes of `module` what they are."""
+    update = functools.update_wrapper
+
+    def update_wrapper(wrapper: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(wrapper, type) and wrapper.__module__ == module:
+            raise TypeError(f"functools.wraps: got the class {wrapper.__name__}, not a function")
+        return update(wrapper, *args, **kwargs)
+
+    functools.update_wrapper = update_wrapper  # which functools.wraps calls
 
 
 def names(module: str) -> dict[str, Any]:

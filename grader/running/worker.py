@@ -98,6 +98,8 @@ class Worker:
         given.offer_given()
         module = self._import()
         self.module = module
+        gc.collect()
+        gc.freeze()  # what is there stays, so that a collection after a call takes no time
         gc.disable()
         self.entry = getattr(module, self.settings["entry"], None)
         if not callable(self.entry):
@@ -111,6 +113,7 @@ class Worker:
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
         if self.settings.get("operators"):  # under the source policy
+            own_objects.install(name)
             vars(module).update(own_objects.names(name))
             exec(own_objects.compiled(self.source, self.path), vars(module))
         else:
@@ -201,13 +204,12 @@ class Worker:
         return protocol.Reply(request["nonce"], protocol.Status.OK)
 
     def _evaluate(self, tensors: dict, request: dict) -> dict:
-        # Cycles end here alone: what they finish may be the submission's code, and would run while
-        # the inputs of its next call lie there and nobody looks.
-        gc.enable()
+        # Cycles end here alone: what they finish may be the submission's code. The collector would
+        # run it while an operator is noted and none of its own is seen, or between two calls.
         try:
             return returned.of_call(self.entry, tensors, request)
         finally:
-            gc.disable()
+            gc.collect()
 
     def _do_open(self, request: dict, fds: list[int]) -> protocol.Reply:
         """Map the judge's CUDA arena for speed and memory."""

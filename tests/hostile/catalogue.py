@@ -17,6 +17,7 @@ from tests.hostile import (
     texts,
     unearned,
     walls,
+    windows,
 )
 from tests.hostile.entry import Hostile, hosts
 
@@ -41,6 +42,7 @@ CATALOGUE: tuple[Hostile, ...] = (
     *leaking.ENTRIES,
     *inside.ENTRIES,
     *reaching.ENTRIES,
+    *windows.ENTRIES,
     *gpu.ENTRIES,
     *hosts(walls.REACHING[:13], jailed=True),
     *hosts((*walls.REACHING[13:], *walls.TAKING), jailed=True, slow=True),

@@ -279,7 +279,7 @@ LEAKS = (
     _leak("a kernel in Triton's table", _EVIL + _EMPTY + _IN_TABLE),
     _leak("a grid that loads", _EMPTY + _BY_GRID),
     _leak("a load after a launch", _EMPTY + _AFTERWARDS),
-    _leak("a kernel that map() makes", _MAPPED),
+    _leak("a kernel that map() makes", _MAPPED, verdicts=("rejected",)),
     _leak("a kernel whose method is set", _EVIL + _EMPTY + _SET, verdicts=("rejected",)),
     _leak("a kernel of a function's name", _EVIL + _BOUND, verdicts=("rejected",)),
     _leak("a method under another name", "", "f(range(v))", "f = OBJ.take"),
