@@ -22,6 +22,7 @@ from grader.fitting import Fit, Result, best_fit, moves
 from grader.inputs import Inputs
 from grader.manifest import Problem
 from grader.model import Diagnosis
+from grader.sightings.fitted import fittable, fitted
 from grader.sightings.sighting import Sighting
 
 # Wrong cases that are wholly as the mistake has them, for each that is not. Without any exception
@@ -29,6 +30,8 @@ from grader.sightings.sighting import Sighting
 # 171 wrong kernels of p01, p03 and p04, judged in every check (tests/seeds.py), got no wrong name.
 _FITS_PER_CONTRADICTION = 4
 _MOST_WAITING = 8  # wrong results that are yet to be compared, which take memory
+# Wrong results that numbers are fitted to, where nothing else says what is wrong.
+_MOST_FITTED, _MOST_FITTED_OF_CHECK = 6, 2
 
 Place = tuple[str, int]  # check and number of the case
 Recompute = Callable[[], tuple[Inputs, Callable[[], Expected]]]
@@ -64,6 +67,7 @@ class Casebook:
         self._wrong: list[Place] = []
         self._seen: dict[Place, Sighting] = {}
         self._behind = Behind(_MOST_WAITING)
+        self._to_fit: dict[Place, Callable[[], Sighting | None]] = {}
 
     def add_wrong(
         self,
@@ -75,6 +79,11 @@ class Casebook:
     ) -> None:
         """Take a wrong result in; it is compared with the known mistakes while others come in."""
         self._wrong.append(place)
+        of_check = sum(check == place[0] for check, _ in self._to_fit)
+        few = len(self._to_fit) < _MOST_FITTED and of_check < _MOST_FITTED_OF_CHECK
+        if few and fittable(case, got):
+            fit = functools.partial(fitted, self._problem.id, case, inputs, got, expected)
+            self._to_fit.setdefault(place, fit)
         self._behind.add(functools.partial(self._compare, place, case, inputs, got, expected))
 
     def _compare(
@@ -114,7 +123,8 @@ class Casebook:
         the step of the stub that a line lies in.
         """
         self._behind.finish()
-        causes = [cause for cause in self._known_mistakes() if not self._is_part_of_more(cause)]
+        known = [c for c in self._known_mistakes() if not self._is_told_otherwise(c)]
+        causes = [cause for cause in known if not self._is_part_of_more(cause)]
         causes = self._as_seen(causes)
         explained = {place for cause in causes for place in cause.cases}
         told = {self._seen[place].kind for place in explained if place in self._seen}
@@ -128,7 +138,18 @@ class Casebook:
                 places += [p for p in self._wrong if p not in explained and p not in places]
             step = step_at(shown.line) if shown.located else None
             causes.append(self._cause(shown, places, step))
-        return causes
+        return causes or self._fitted()
+
+    def _fitted(self) -> list[Cause]:
+        """Return the cause that all wrong results show that numbers could be fitted to."""
+        found = {place: fit() for place, fit in self._to_fit.items()}
+        told = {place: sighting for place, sighting in found.items() if sighting is not None}
+        ids = {sighting.id for sighting in told.values()}
+        if ids == {"TILE-SHARES", "OTHER-KEYS"}:  # which keys is a matter of shares too
+            ids = {"TILE-SHARES"}
+        if len(ids) != 1 or 2 * len(told) <= len(found):
+            return []
+        return [self._cause(next(s for s in told.values() if s.id in ids), told, None)]
 
     def _cause(self, shown: Sighting, places: Iterable[Place], step: int | None) -> Cause:
         diagnosis = Diagnosis(
@@ -174,6 +195,16 @@ class Casebook:
         seen = {traced[place] for place in cause.cases if place in traced}
         others = {id for place, id in traced.items() if place not in cause.cases}
         return len(seen) == 1 and seen <= others
+
+    def _is_told_otherwise(self, cause: Cause) -> bool:
+        """Whether each check of a known mistake has a case that shows another one, as was seen.
+
+        A check departs from the plain case in one thing: a name for some of its cases alone fits
+        them by chance, as a last tile of one key that is dropped fits a last key that is hidden.
+        """
+        checks = {check for check, _ in cause.cases}
+        traced = {place for place, s in self._seen.items() if s.traced and place[0] in checks}
+        return {check for check, _ in traced - set(cause.cases)} == checks
 
     def _known_mistakes(self) -> list[Cause]:
         causes: list[Cause] = []

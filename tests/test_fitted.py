@@ -1,0 +1,68 @@
+"""What a wrong output is made of is told, whatever made it; a right answer is asked nothing."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+import pytest
+
+from grader import diagnose
+from grader.manifest import load_problem
+from grader.sightings.fitted import fitted
+from tests.forked import forked_workers
+from tests.harness import Judged, judge, model_answer
+
+PROBLEM = load_problem("p01")
+LOOP = "range(0, visible_stop, tile_k)"
+STOP = "k_stop = min(k_start + tile_k, visible_stop)"
+RESCALE = "torch.exp(running_max - new_max)"
+SCALE = "k_tile.transpose(1, 2), softmax_scale)"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick():
+    with forked_workers():
+        yield
+
+
+def of(old: str, new: str) -> Judged:
+    source = model_answer("p01")
+    assert source.count(old) == 1
+    return judge(source.replace(old, new), PROBLEM, checks=("plain", "one_tile"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "id", "title"),
+    [
+        (SCALE, SCALE.replace("scale", "scale / 2"), "OTHER-SCALE", "0.0625 (softmax_scale / 2)"),
+        (SCALE, SCALE.replace("soft", "-soft"), "OTHER-SCALE", "-0.125 (-softmax_scale)"),
+        (SCALE, SCALE.replace("scale", "scale * 0.77"), "OTHER-SCALE", "0.09625, not by 0.125"),
+        (LOOP, LOOP.replace("(0", "(1"), "OTHER-KEYS", "key 0 left out"),
+        (LOOP, LOOP.replace("tile_k)", "2 * tile_k)"), "OTHER-KEYS", "keys 128-255 left out"),
+        (LOOP, LOOP.replace("tile_k)", "tile_k // 2)"), "OTHER-KEYS", "keys 64-127"),
+        (STOP, STOP.replace("tile_k,", "tile_k + 1,"), "OTHER-KEYS", "key 128 counted twice"),
+        (RESCALE, RESCALE.replace("exp", "exp2"), "TILE-SHARES", "tiles of 128 keys"),
+        (RESCALE, f"{RESCALE} ** 2", "TILE-SHARES", "tiles of 128 keys"),
+    ],
+)
+def test_a_fit_tells_what_the_rows_are_made_of(old: str, new: str, id: str, title: str) -> None:
+    (cause,) = of(old, new).findings.causes
+    assert cause.diagnosis.id == f"P01-{id}"
+    assert title in cause.diagnosis.title
+
+
+def test_rows_of_no_such_thing_are_told_as_nothing() -> None:
+    squared = of("v_tile = v_heads[:, k_start:k_stop]", "v_tile = v_heads[:, k_start:k_stop] ** 2")
+    assert squared.wrong and not squared.findings.causes
+
+
+def test_what_is_right_or_known_pays_for_no_fit() -> None:
+    with mock.patch.object(diagnose, "fitted", side_effect=AssertionError):
+        assert not of(RESCALE, RESCALE).wrong
+        assert of(RESCALE, "torch.ones_like(new_max)").named == {"RESCALE-MISSING"}
+
+
+def test_a_fit_is_of_finite_fp32_rows_alone() -> None:
+    with mock.patch.object(diagnose, "fitted", wraps=fitted) as fit:
+        of("out[:, q_start:q_stop] = acc", "out[:, q_start:q_stop] = torch.nan * acc")
+    assert not fit.called

@@ -1,0 +1,69 @@
+"""Mistakes as students make them, in model answers and in unusual ones: which names may be given.
+
+`python -m tests.wrong [words]` judges them in all checks and prints what is said of each;
+tests/test_wrong_answers.py judges those that are cheap.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Iterable
+
+from tests.harness import whole_answer
+from tests.unusual import ANSWERS
+
+
+@dataclasses.dataclass(frozen=True)
+class Wrong:
+    """One mistake in a right answer.
+
+    Attributes:
+        answer: id of a problem, whose model answer is changed, or of an answer of tests/unusual.
+        name: what is wrong, for the test's id.
+        edits: (old text, new text) or (old text, new text, how often the old text occurs).
+        causes: the names that are true of it, one of which must be given; empty where none is.
+        checks: those that `make test` judges it in.
+    """
+
+    answer: str
+    name: str
+    edits: tuple[tuple, ...]
+    causes: tuple[str, ...]
+    checks: tuple[str, ...]
+
+    @property
+    def problem(self) -> str:
+        """Id of the problem."""
+        return self.answer[:3]
+
+    @property
+    def id(self) -> str:
+        """Name of the test's case."""
+        return f"{self.answer}-{self.name.replace(' ', '_')}"
+
+    def source(self) -> str:
+        """Return the wrong answer.
+
+        Raises:
+            ValueError: the right answer has changed, so that an edit no longer fits.
+        """
+        source = whole_answer(self.problem)
+        if self.answer != self.problem:
+            right = next(answer for answer in ANSWERS if answer.id == self.answer)
+            source = right.applied_to(source)
+        for old, new, *count in self.edits:
+            if source.count(old) != (count[0] if count else 1):
+                raise ValueError(f"{self.id}: the right answer has changed: {old!r}")
+            source = source.replace(old, new)
+        return source
+
+
+def of(answer: str, *mistakes: tuple) -> Iterable[Wrong]:
+    """Return mistakes of one answer: (name, checks, causes, edit, ...), the first three as text."""
+    for name, checks, causes, *edits in mistakes:
+        yield Wrong(answer, name, tuple(edits), tuple(causes.split()), tuple(checks.split()))
+
+
+_MODULES = ("tests.wrong.p01", "tests.wrong.p03")
+WRONG: tuple[Wrong, ...] = tuple(w for m in _MODULES for w in importlib.import_module(m).WRONG)
