@@ -8,6 +8,7 @@ if the two disagree the machine was busy and nothing is scored.
 from __future__ import annotations
 
 import argparse
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -36,6 +37,7 @@ from grader.running.protocol import Ended, Reply, Status
 from grader.running.sandbox import Sandbox, prepare
 from grader.running.session import Budget
 from grader.running.stopwatch import Bench, CallFailed, Result, Timed
+from grader.running.workers_ahead import WorkersAhead
 
 _RETRIES = 2
 _NO_ROOM = "not measured: naive PyTorch does not fit this device's free memory"
@@ -72,16 +74,32 @@ def main() -> None:
 def measure(request: MeasureRequest, emit: Callable[[Event], None]) -> None:
     """Measure every file of `request` and emit its evidence."""
     try:
-        # From the first context on: what a GPU has in use is read from its driver, whoever took it.
-        with device_lock.held(request.device_uuid or request.device, alone=True):
-            _measure_all(request, emit)
+        with _workers_ahead(request, emit) as ahead:
+            # From the first context on: a driver says what a GPU has in use, whoever took it.
+            with device_lock.held(request.device_uuid or request.device, alone=True):
+                _measure_all(request, emit, ahead)
     except _NoSharedMemory as error:  # WSL has none, for one
         reason = f"not measured: no GPU memory shared between processes ({str(error)[:120]})"
         for file in request.sources:
             _tell(emit, file, _both(Verdict.NOT_MEASURED, reason))
 
 
-def _measure_all(request: MeasureRequest, emit: Callable[[Event], None]) -> None:
+def _workers_ahead(request: MeasureRequest, emit: Callable[[Event], None]) -> WorkersAhead:
+    """Start the workers of official blocks on a GPU, where each takes seconds to import torch."""
+    if not (request.jailed and request.device == "cuda" and request.sources):
+        return WorkersAhead()
+    emit(Phase(problem=request.sources[0].problem, text="starting workers"))
+    blocks = speed.student_blocks(request.device, official=request.official)
+    starts = {
+        file.problem: [functools.partial(_submission, file, request, held=True)] * blocks
+        for file in request.sources
+    }
+    return WorkersAhead(functools.partial(_baseline, request.device, held=True), starts)
+
+
+def _measure_all(
+    request: MeasureRequest, emit: Callable[[Event], None], ahead: WorkersAhead
+) -> None:
     """Measure with one baseline.
 
     Raises:
@@ -91,15 +109,14 @@ def _measure_all(request: MeasureRequest, emit: Callable[[Event], None]) -> None
         bench = Bench(request.device)
     except DeviceMemoryFault as fault:
         raise _NoSharedMemory(fault) from None
-    naive_py = (_BASELINE.read_bytes(), "naive.py", "attention")
-    with _worker(*naive_py, bench.device, fresh=bench.device == "cpu") as baseline:
+    with ahead.baseline() or _baseline(bench.device) as baseline:
         try:
             naive = bench.attach(baseline, entry="noncausal_attention")
         except CallFailed as error:
             raise _NoSharedMemory(_reason(error.result)) from None
         for file in request.sources:
             try:
-                found = Measurement(bench, naive, file, emit, request).run()
+                found = Measurement(bench, naive, file, emit, request, ahead).run()
             except Exception as error:  # the judge's own: the next problem has its chance
                 reason = f"the judge failed: {type(error).__name__}: {error}"
                 found = _both(Verdict.INTERNAL, reason[:300])
@@ -122,13 +139,14 @@ class Measurement:
         file: SourceFile,
         emit: Callable[[Event], None],
         request: MeasureRequest,
+        ahead: WorkersAhead,
     ) -> None:
         self.bench = bench
         self.problem: Problem = load_problem(file.problem)
         self.naive = Timed(naive.worker, naive.tree, self.problem.oracle)
         self.emit = emit
-        self._source = file.data
-        self._rules = opened(self.problem) if request.policy else None
+        self._submission = functools.partial(_submission, file, request)
+        self._ahead = ahead
         self._jailed = request.jailed
         self._blocks = speed.student_blocks(bench.device, official=request.official)
         self._budget = Budget(self.problem.limits)
@@ -174,13 +192,14 @@ class Measurement:
                 worker.close()
 
     def _held(self) -> list[Sandbox]:
-        """Start the worker of each block before anything is timed, where that takes seconds.
+        """Return a worker for each block, started before anything is timed, where that takes long.
 
         None imports the submission before its turn.
         """
         if not self._jailed or self.bench.device != "cuda":
             return []
-        return [self._submission(held=True) for _ in range(self._blocks)]
+        ahead = self._ahead.take(self.problem.id)
+        return ahead or [self._submission(held=True) for _ in range(self._blocks)]
 
     def _measure_in(self, held: list[Sandbox], case: Case) -> Evidence:
         """Measure the speed of `case` in workers that are held, or are started at their turn."""
@@ -234,10 +253,14 @@ class Measurement:
             self.problem,
             case,
             overhead_s=overhead_s,
-            margin_of=lambda result: 0.0,
+            margin_of=lambda result: self._naive_margin(case, result),
         )
         self._release_naive()
         return block
+
+    def _naive_margin(self, case: Case, result: Result) -> float:
+        """Nobody doubts the baseline."""
+        return 0.0
 
     def _release_naive(self) -> None:
         if self.bench.device == "cuda":
@@ -315,12 +338,6 @@ class Measurement:
         self._release_naive()
         return found
 
-    def _submission(self, **settings: bool) -> Sandbox:
-        """Start a worker with the submission and return at once."""
-        problem, device = self.problem, self.bench.device
-        options = {"operators": self._rules} | settings
-        return _worker(self._source, problem.file, problem.entry, device, **options)
-
     def _attach(self, worker: Sandbox) -> Timed:
         return self.bench.attach(worker, budget=self._budget)
 
@@ -347,6 +364,19 @@ def memory_evidence(figures: MemoryFigures, margin: float) -> Evidence:
         reason = f"an output is wrong ({margin:.2g} x the allowed error) when memory is measured"
         return Evidence(verdict=Verdict.FAIL, reason=reason, figures=figures)
     return Evidence(figures=figures)
+
+
+def _submission(file: SourceFile, request: MeasureRequest, **settings: bool) -> Sandbox:
+    """Start a worker with a submitted file and return at once."""
+    problem = load_problem(file.problem)
+    options = {"operators": opened(problem) if request.policy else None} | settings
+    return _worker(file.data, problem.file, problem.entry, request.device, **options)
+
+
+def _baseline(device: str, **settings: bool) -> Sandbox:
+    """Start a worker with naive PyTorch and return at once."""
+    options = {"fresh": device == "cpu"} | settings
+    return _worker(_BASELINE.read_bytes(), _BASELINE.name, "attention", device, **options)
 
 
 def _worker(source: bytes, file: str, entry: str, device: str, **settings: Any) -> Sandbox:

@@ -186,12 +186,14 @@ def test_a_file_that_cannot_be_written_does_not_cost_the_table(run, monkeypatch)
 
 
 def test_phases_are_shown_on_a_terminal(monkeypatch):
-    monkeypatch.setattr(measuring, "Children", lambda: Measuring(*[{"p02": speed("p02", 4.0)}] * 3))
+    children = Measuring(*[{"p02": speed("p02", 4.0)}] * 3)
+    monkeypatch.setattr(measuring, "Children", lambda: children)
+    machine = H200.model_copy(update={"device_uuid": "of-the-gpu"})
     seen = []
     files = (SourceFile.of("p02", b""),)
     runs = measuring.repeat(
         files,
-        "cuda",
+        machine,
         3,
         on_phase=lambda *what: seen.append(what),
         on_run=lambda number, done: seen.append(number),
@@ -199,6 +201,8 @@ def test_phases_are_shown_on_a_terminal(monkeypatch):
     phases = [(number, "p02", "speed of naive PyTorch") for number in (1, 2, 3)]
     assert seen == list(itertools.chain(*zip(phases, (1, 2, 3), strict=True)))
     assert runs.is_whole and runs.problems["p02"].median == 4.0
+    # With it nobody else measures on that GPU meanwhile.
+    assert {request.device_uuid for request in children.requests} == {"of-the-gpu"}
 
 
 def test_hostile_text_of_a_run_does_no_harm():

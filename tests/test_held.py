@@ -1,15 +1,20 @@
 """Workers started before anything is timed: when they are, and what they have done by then."""
 
+import contextlib
+import functools
 import time
+
+import pytest
 
 from grader import measure
 from grader.findings import MeasureRequest, SourceFile
 from grader.manifest import load_problem
-from grader.running import jail, speed
+from grader.running import capacity, device_lock, jail, speed
 from grader.running.protocol import Status
 from grader.running.sandbox import Sandbox
 from grader.running.speed import Block
 from grader.running.stopwatch import Bench, Timed
+from grader.running.workers_ahead import WorkersAhead
 from tests.jailed import require_jail
 
 REQUEST = MeasureRequest(sources=(SourceFile.of("p01", b""),), device="cpu")
@@ -19,7 +24,7 @@ def measurement(request=REQUEST):
     bench, baseline = Bench("cpu"), Timed(None, None, "x")
     bench.device = request.device
     (file,) = request.sources
-    return measure.Measurement(bench, baseline, file, lambda event: None, request)
+    return measure.Measurement(bench, baseline, file, lambda event: None, request, WorkersAhead())
 
 
 class Held:
@@ -83,3 +88,83 @@ def test_a_held_worker_imports_its_file_when_its_turn_has_come(tmp_path, monkeyp
         assert not worker._tail
         assert worker.ready().status == Status.OK
         assert b"imported" in worker._tail
+
+
+FILES = tuple(SourceFile.of(problem, b"") for problem in ("p03", "p04"))
+OFFICIAL = MeasureRequest(
+    sources=FILES, device="cuda", device_uuid="held", jailed=True, official=True
+)
+
+
+@pytest.fixture
+def did(monkeypatch):
+    """What happens to the workers that a measurement starts, and to its device."""
+    did, numbers = [], iter(range(100))
+
+    def start(source, file, *_, **settings):
+        assert settings["held"]
+        did.append(f"{file} is started")
+        return Held(next(numbers), did)
+
+    @contextlib.contextmanager
+    def held(device, *, alone):
+        did.append(f"{device} is had{' alone' * alone}")
+        yield True
+        did.append(f"{device} is given back")
+
+    monkeypatch.setattr(measure, "_worker", start)
+    monkeypatch.setattr(device_lock, "held", held)
+    monkeypatch.setattr(capacity, "cores", lambda: 16.0)
+    monkeypatch.setattr(capacity, "free_bytes", lambda: 2**36)
+    return did
+
+
+def test_workers_of_all_files_have_imported_before_the_gpu_is_waited_for(did, monkeypatch):
+    def take_some(request, emit, ahead):
+        assert len(ahead.take("p04")) == 3 and ahead.take("p04") == []
+        ahead.baseline().close()
+        assert ahead.baseline() is None
+
+    monkeypatch.setattr(measure, "_measure_all", take_some)
+    measure.measure(OFFICIAL, lambda event: None)
+    names = [load_problem(file.problem).file for file in FILES]
+    assert did[:7] == [
+        f"{name} is started" for name in ["naive.py", *names[:1] * 3, *names[1:] * 3]
+    ]
+    assert sorted(did[7:14]) == [f"{number} has imported" for number in range(7)]
+    # What nobody took is ended too, after all measurements.
+    closed = [f"{number} is closed" for number in (0, 1, 2, 3)]
+    assert did[14:] == ["held is had alone", closed[0], "held is given back", *closed[1:]]
+
+
+def test_a_problem_whose_workers_were_taken_starts_its_own(did):
+    starts = {"p04": [functools.partial(measure._worker, b"", "early.py", held=True)] * 3}
+    with WorkersAhead(of_problems=starts) as ahead:
+        run = measurement(OFFICIAL.model_copy(update={"sources": FILES[1:]}))
+        run._ahead = ahead
+        assert [len(run._held()), len(run._held())] == [3, 3]
+    file = load_problem("p04").file
+    assert did == [
+        *["early.py is started"] * 3,
+        *(f"{number} has imported" for number in range(3)),
+        *[f"{file} is started"] * 3,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cores", "free", "problems"),
+    [(16.0, 2**36, 9), (2.0, 2**36, 2), (0.5, 2**36, 1), (16.0, 4 * 2**30, 1), (16.0, 0, 1)],
+)
+def test_later_problems_wait_where_cores_or_memory_are_few(did, monkeypatch, cores, free, problems):
+    monkeypatch.setattr(capacity, "cores", lambda: cores)
+    monkeypatch.setattr(capacity, "free_bytes", lambda: free)
+    start = functools.partial(measure._worker, b"", "x.py", held=True)
+    with WorkersAhead(of_problems={str(n): [start] * 3 for n in range(9)}):
+        assert did.count("x.py is started") == 3 * problems
+
+
+def test_workers_that_need_not_be_waited_for_are_not_started_ahead(did):
+    for update in ({"device": "cpu"}, {"jailed": False}, {"sources": ()}):
+        request = OFFICIAL.model_copy(update=update)
+        assert measure._workers_ahead(request, lambda event: None).take("p03") == []
+    assert did == []

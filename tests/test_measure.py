@@ -16,6 +16,7 @@ from grader.running.device_memory import DeviceMemoryFault
 from grader.running.protocol import Ended, Reply, Status
 from grader.running.speed import Block
 from grader.running.stopwatch import Bench, CallFailed, Timed
+from grader.running.workers_ahead import WorkersAhead
 from tests.forked import forked_workers
 from tests.harness import model_answer
 
@@ -173,7 +174,8 @@ def measurement(monkeypatch):
     """A measurement of p01 whose blocks take what `milliseconds` says, one after the other."""
     events = []
     file = SourceFile.of("p01", b"")
-    run = measure.Measurement(Bench("cpu"), Timed(None, None, "x"), file, events.append, REQUEST)
+    baseline = Timed(None, None, "x")
+    run = measure.Measurement(Bench("cpu"), baseline, file, events.append, REQUEST, WorkersAhead())
     monkeypatch.setattr(run, "_submission", contextlib.nullcontext)
     monkeypatch.setattr(run, "_attach", lambda worker: worker)
     monkeypatch.setattr(speed, "overhead", lambda *_: 0.0)
@@ -254,9 +256,15 @@ def test_what_a_small_container_cannot_hold_is_not_measured(measurement, monkeyp
             assert (found.verdict, found.reason) == (Verdict.NOT_MEASURED, measure._NO_ROOM)
 
 
+def measurement_of(file, baseline):
+    return measure.Measurement(
+        Bench("cpu"), baseline, file, lambda event: None, REQUEST, WorkersAhead()
+    )
+
+
 def test_memory_is_not_measured_where_two_workers_do_not_fit(monkeypatch):
     file, baseline = SourceFile.of("p01", b""), Timed(None, None, "x")
-    run = measure.Measurement(Bench("cpu"), baseline, file, lambda event: None, REQUEST)
+    run = measurement_of(file, baseline)
     monkeypatch.setattr(run, "_naive_memory", list)
     monkeypatch.setattr(run, "_submission", lambda fresh: contextlib.nullcontext())
     monkeypatch.setattr(run, "_attach", lambda worker: worker)
@@ -304,7 +312,7 @@ def test_host_memory_is_measured_in_workers_that_are_not_forked(monkeypatch):
         return contextlib.nullcontext()
 
     file, baseline = SourceFile.of("p01", b""), Timed(None, None, "x")
-    run = measure.Measurement(Bench("cpu"), baseline, file, lambda event: None, REQUEST)
+    run = measurement_of(file, baseline)
     monkeypatch.setattr(measure, "Sandbox", start)
     monkeypatch.setattr(run, "_attach", lambda worker: worker)
     monkeypatch.setattr(run, "_naive_memory", list)
@@ -385,12 +393,12 @@ def test_on_a_gpu_an_empty_go_comes_before_each(device):
 def test_nobody_else_has_the_device_while_it_is_measured(monkeypatch):
     seen = []
 
-    def look(request, emit):
+    def look(request, emit, ahead):
         with device_lock.held("uuid-of-a-test", alone=False, wait_s=0.0) as had:
             seen.append(had)
 
     monkeypatch.setattr(measure, "_measure_all", look)
     request = MeasureRequest(sources=(), device="cuda", device_uuid="uuid-of-a-test")
     measure.measure(request, lambda event: None)
-    look(None, None)
+    look(None, None, None)
     assert seen == [False, True]

@@ -72,7 +72,7 @@ def run(
     if options.output and not output.absolute().parent.is_dir():
         raise CalibrationError(f"--output: no such folder: {output.absolute().parent}")
     files = measuring.read_answers(options.submission, environment.device)
-    outcome = _measured(files, environment.device, options.runs, console)
+    outcome = _measured(files, environment, options.runs, console)
     interrupted = len(outcome.runs) < outcome.wanted
     calibration: Calibration | None = None
     if outcome.problems and not interrupted:
@@ -92,7 +92,9 @@ def run(
     return scoring.EXIT_FULL_MARKS if outcome.is_whole else scoring.EXIT_POINTS_LOST
 
 
-def _measured(files: tuple, device: str, runs: int, console: Console) -> measuring.Outcome:
+def _measured(
+    files: tuple, environment: Environment, runs: int, console: Console
+) -> measuring.Outcome:
     """Measure with a live line on a terminal, and a line per run elsewhere as well."""
     with console.status("starting") as status:
 
@@ -105,4 +107,4 @@ def _measured(files: tuple, device: str, runs: int, console: Console) -> measuri
             text = f"run {number} of {runs}: {'  '.join(words)}  {done.seconds:.0f} s"
             console.print(text, markup=False, highlight=False, soft_wrap=True)
 
-        return measuring.repeat(files, device, runs, on_phase=on_phase, on_run=on_run)
+        return measuring.repeat(files, environment, runs, on_phase=on_phase, on_run=on_run)

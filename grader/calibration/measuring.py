@@ -20,7 +20,7 @@ from grader.findings import (
     read_event,
 )
 from grader.manifest import Problem, load_problem, problem_ids
-from grader.model import SpeedFigures, Verdict
+from grader.model import Environment, SpeedFigures, Verdict
 from grader.running.processes import Children, Ending
 from grader.source import read_source
 
@@ -76,7 +76,7 @@ def _timed_on(device: str) -> list[Problem]:
 
 def repeat(
     files: Sequence[SourceFile],
-    device: str,
+    environment: Environment,
     runs: int,
     *,
     on_phase: Callable[[int, str, str], None],
@@ -86,7 +86,7 @@ def repeat(
 
     Args:
         files: the answers.
-        device: cpu or cuda.
+        environment: the device, which no grading measures on meanwhile.
         runs: how many times.
         on_phase: is told the run's number, the problem and what is measured.
         on_run: is told the number of a run and what it came to.
@@ -96,24 +96,29 @@ def repeat(
     children.open_server()
     try:
         for number in range(1, runs + 1):
-            run = _measured(children, files, device, functools.partial(on_phase, number))
+            run = _measured(children, files, environment, functools.partial(on_phase, number))
             done.append(run)
             on_run(number, run)
     except KeyboardInterrupt:
         children.stop()
     finally:
         children.close()
-    return summed_up([file.problem for file in files], device, done, runs)
+    return summed_up([file.problem for file in files], environment.device, done, runs)
 
 
 def _measured(
     children: Children,
     files: Sequence[SourceFile],
-    device: str,
+    environment: Environment,
     on_phase: Callable[[str, str], None],
 ) -> Run:
     start, ending, found = time.monotonic(), Ending(), dict[str, Evidence]()
-    request = MeasureRequest(sources=tuple(files), device=device, token=secrets.token_hex())
+    request = MeasureRequest(
+        sources=tuple(files),
+        device=environment.device,
+        device_uuid=environment.device_uuid,
+        token=secrets.token_hex(),
+    )
     for line in children.events("grader.measure", [], request.model_dump_json(), MEASURE_S, ending):
         event = read_event(line, request.token)
         if isinstance(event, Phase):

@@ -34,12 +34,16 @@ def held(device: str, *, alone: bool, wait_s: float = WAIT_S) -> Iterator[bool]:
         yield had
 
 
+def file_of(device: str) -> Path:
+    """Return the file whose lock a measurement of `device` has alone."""
+    return Path(tempfile.gettempdir()) / f"grader-{os.getuid()}-{device}.lock"
+
+
 @contextlib.contextmanager
 def _locked(name: str, kind: int, wait_s: float) -> Iterator[bool]:
-    path = Path(tempfile.gettempdir()) / f"grader-{os.getuid()}-{name}.lock"
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        fd = os.open(path, flags, 0o600)
+        fd = os.open(file_of(name), flags, 0o600)
     except OSError:
         yield True
         return

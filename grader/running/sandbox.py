@@ -92,6 +92,7 @@ class Sandbox:
         path = self._folder / filename
         path.write_bytes(source)
         self._tail = bytearray()
+        self._imported = False
         self._load_nonce = secrets.randbits(63)
         reaper.adopt_orphans()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -166,7 +167,9 @@ class Sandbox:
 
     def wait_for_imports(self) -> None:
         """Wait until a worker that is not forked has imported torch, or came to its end."""
-        self._receive(IMPORTED, START_TIMEOUT_S)
+        if not self._imported:
+            self._imported = True
+            self._receive(IMPORTED, START_TIMEOUT_S)
 
     def ready(self) -> Reply | Ended:
         """Wait until the submission is imported."""

@@ -1,0 +1,107 @@
+"""`python -m tests.naive_beside_itself`: times naive PyTorch as a submission, beside itself.
+
+What comes out is how far from 1 the clock puts equal speeds, and what a go costs that computes
+nothing. It runs in the jail, as official gradings do, and takes some 20 s a problem on a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+import sys
+import time
+from pathlib import Path
+
+from grader import measure
+from grader.environment import probe
+from grader.findings import Measured, MeasureRequest, SourceFile
+from grader.manifest import load_problem, problem_ids
+from grader.running import forks, sandbox, speed
+
+
+def main() -> int:
+    """Measure, and print a line per problem."""
+    parser = argparse.ArgumentParser(prog="python -m tests.naive_beside_itself")
+    parser.add_argument("--only", default=",".join(problem_ids()), metavar="p02,p04")
+    parser.add_argument("--runs", type=int, default=1, metavar="N")
+    parser.add_argument("--check-naive", choices=("yes", "no", "both"), default="yes",
+                        help="compute the oracle after each go of the baseline too")  # fmt: skip
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    options = parser.parse_args()
+    machine = probe("auto")
+    sandbox.prepare(jailed=True, gpu=machine.device_uuid)
+    rows: list[dict] = []
+    try:
+        for _ in range(options.runs):
+            for checks in {"yes": [True], "no": [False], "both": [True, False]}[
+                options.check_naive
+            ]:
+                rows += measured(options.only.split(","), machine, checks=checks)
+                if options.json:
+                    told = {"machine": machine.model_dump(mode="json"), "measurements": rows}
+                    options.json.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    finally:
+        forks.close_server()
+    return 0
+
+
+def measured(problems: list[str], machine, *, checks: bool) -> list[dict]:
+    """Return speed-up, times and overhead of each problem."""
+    measure.Measurement._naive_margin = measure.Measurement._margin if checks else _no_margin
+    request = MeasureRequest(
+        sources=tuple(SourceFile.of(id, naive(id)) for id in problems),
+        device=machine.device,
+        device_uuid=machine.device_uuid,
+        jailed=True,
+        official=True,
+        policy=False,
+        token=secrets.token_hex(),
+    )
+    rows, began = [], time.monotonic()
+    overheads: dict[int, list[float]] = {}
+    ask = speed.overhead
+
+    def noted(*arguments) -> float:
+        found = ask(*arguments)
+        overheads.setdefault(arguments[-1], []).append(round(1e6 * found))
+        return found
+
+    measure.speed.overhead = noted
+
+    def take(event) -> None:
+        if not isinstance(event, Measured):
+            return
+        figures = event.speed.figures
+        row = {"problem": event.problem, "naive_is_checked": checks}
+        if figures is None:
+            row["reason"] = event.speed.reason
+        else:
+            for name in ("speedup", "median_ms", "naive_ms", "spread_percent"):
+                row[name] = getattr(figures, name, None)
+        row["overhead_us"] = dict(overheads)
+        overheads.clear()
+        row["seconds"] = round(time.monotonic() - began, 1)
+        print(json.dumps(row), flush=True)
+        rows.append(row)
+
+    try:
+        measure.measure(request, take)
+    finally:
+        measure.speed.overhead = ask
+    return rows
+
+
+def naive(problem_id: str) -> bytes:
+    """Return naive PyTorch as a submission of a problem."""
+    problem = load_problem(problem_id)
+    text = measure._BASELINE.read_text(encoding="utf-8")
+    return f"{text}\n\n{problem.entry} = {problem.oracle}\n".encode()
+
+
+def _no_margin(self, case, result) -> float:
+    return 0.0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
