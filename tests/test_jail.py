@@ -136,6 +136,51 @@ def test_a_compiler_that_does_not_work_in_the_jail_is_found(tmp_path, monkeypatc
         inspection._expect_compiler(folder)
 
 
+UUID = "00010203-0405-0607-0809-0a0b0c0d0e0f"
+DRIVER = """#include <stdlib.h>
+#include <string.h>
+int cuInit(int flags) { return ERROR; }
+int cuDeviceGetCount(int *count) {
+    const char *named = getenv("CUDA_VISIBLE_DEVICES");
+    *count = named && !strcmp(named, "GPU-" UUID);  /* by its number there is none in the jail */
+    return 0;
+}
+int cuDeviceGet(int *device, int number) { return *device = 0; }
+int cuDeviceGetUuid(unsigned char *uuid, int device) {
+    for (int i = 0; i < 16; i++) uuid[i] = i;
+    return 0;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "gpu", "told"),
+    [
+        (0, UUID, None),
+        (0, UUID.replace("0f", "1f"), "got nothing, expected GPU-00010203-0405"),
+        (100, UUID, "got CUDA error 100"),
+        (None, UUID, "got OSError: libcuda.so.1: cannot open shared object file"),
+    ],
+)
+def test_a_gpu_that_cannot_be_used_in_the_jail_is_noticed(tmp_path, monkeypatch, error, gpu, told):
+    require_jail()
+    folder = tmp_path / "own"
+    libraries = tmp_path / "lib"
+    folder.mkdir()
+    libraries.mkdir()
+    if error is not None:
+        options = [f"-DERROR={error}", f'-DUUID="{UUID}"', "-shared", "-fPIC", "-xc", "-"]
+        command = ["gcc", *options, "-o", str(libraries / "libcuda.so.1")]
+        subprocess.run(command, input=DRIVER, text=True, check=True)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(libraries))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    if told is None:
+        inspection._expect_gpu(folder, gpu)
+        return
+    with pytest.raises(inspection.JailFault, match=told):
+        inspection._expect_gpu(folder, gpu)
+
+
 def test_a_process_that_outlives_the_jail_is_found(walls, monkeypatch):
     monkeypatch.setattr(inspection, "_GONE_S", 0.5)
     walls(without("--unshare-pid", "--disable-userns", "--die-with-parent"))

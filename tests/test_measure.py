@@ -292,6 +292,39 @@ def test_a_worker_keeps_the_memory_of_no_call():
         assert len(opened[0]) > 3 and not opened[1]
 
 
+CYCLES = """
+import torch
+
+class Cycle:
+    ended = 0
+
+    def __init__(self):
+        self.me = self
+
+    def __del__(self):
+        Cycle.ended += 1
+
+def flash_attention(q, k, v, **options):
+    Cycle()
+    return torch.full_like(q, Cycle.ended), torch.zeros(q.shape[:3])
+"""
+
+
+def test_cycles_end_before_the_clock_starts_and_never_while_it_runs():
+    problem, bench = load_problem("p01"), Bench("cpu")
+    case = problem.memory_cases("cpu")[0]
+    ended = []
+    with (
+        forked_workers(),
+        measure._worker(CYCLES.encode(), problem.file, problem.entry, "cpu") as worker,
+    ):
+        timed, layout = bench.attach(worker), bench.layout(problem, case)
+        for _ in range(2):
+            results = bench.go(timed, problem, case, layout, sets=3)[1]
+            ended.append([int(outputs["out"].max()) for _, outputs in results])
+    assert ended == [[0, 0, 0], [3, 3, 3]]
+
+
 def _files_of(pid: int) -> tuple[list[str], list[str]]:
     """What a process has open, and what of that is memory of a call."""
     opened = [os.readlink(entry) for entry in os.scandir(f"/proc/{pid}/fd")]

@@ -31,6 +31,19 @@ _FEW_PROCESSES = 8
 _LITTLE_BYTES = 256 * 2**20
 _HOG = "import os, time; held = [b'x' * 2**20 for _ in range(2048)]; time.sleep(60)"
 _BOMB = "import os, time\nfor _ in range(40): os.fork() or time.sleep(60)\ntime.sleep(60)"
+# The UUIDs of the GPUs that CUDA sees, by its driver's library alone.
+_GPUS_OF_CUDA = """
+import ctypes, sys
+cuda = ctypes.CDLL("libcuda.so.1")
+count, device, uuid = ctypes.c_int(), ctypes.c_int(), (ctypes.c_ubyte * 16)()
+for code in (cuda.cuInit(0), cuda.cuDeviceGetCount(ctypes.byref(count))):
+    if code:
+        sys.exit(f"CUDA error {code}")
+for number in range(count.value):
+    cuda.cuDeviceGet(ctypes.byref(device), number)
+    cuda.cuDeviceGetUuid(uuid, device)
+    print(bytes(uuid).hex())
+"""
 _NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
 _REMEDY = (
     "bubblewrap needs unprivileged user namespaces and a /proc without covered parts: in a"
@@ -59,6 +72,7 @@ def inspect(*, gpu: str | None) -> None:
         _expect_walls(folder, gpu=gpu)
         if gpu is not None:
             _expect_compiler(folder)
+            _expect_gpu(folder, gpu)
         for name, program in (("memory", _HOG), ("processes", _BOMB)):
             _expect_limit(folder, name, program)
     finally:
@@ -135,6 +149,17 @@ def _expect_compiler(folder: Path) -> None:
         raise JailFault(f"{compiler} does not work in the jail, and Triton needs it: {said[:200]}")
 
 
+def _expect_gpu(folder: Path, gpu: str) -> None:
+    """See that CUDA finds the GPU in the jail: a worker without one is no student's fault."""
+    command = [sys.executable, "-I", "-S", "-c", _GPUS_OF_CUDA]
+    with _jailed(command, folder, gpu=gpu) as child:
+        out, _ = child.communicate(timeout=_TIMEOUT_S)
+    said = out.decode("utf-8", "replace").strip().splitlines()
+    if child.returncode != 0 or said[-1:] != [gpu.replace("-", "")]:
+        found = (said or ["nothing"])[-1][:200]
+        raise JailFault(f"the GPU cannot be used in the jail: got {found}, expected GPU-{gpu}")
+
+
 def _expect_limit(folder: Path, name: str, program: str) -> None:
     """See the warden end what takes too much, and all that it started with it."""
     with _jailed([sys.executable, "-I", "-S", "-c", program], folder) as child:
@@ -163,7 +188,7 @@ def _jailed(
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        env={"PATH": os.environ.get("PATH", os.defpath)},
+        env=_environment(gpu),
         start_new_session=True,
     )
     try:
@@ -176,6 +201,12 @@ def _jailed(
     reaper.ended(child)
     if not gone:
         raise JailFault("the jail does not hold: a process outlived it")
+
+
+def _environment(gpu: str | None) -> dict[str, str]:
+    libraries = {n: os.environ[n] for n in ("LD_LIBRARY_PATH",) if n in os.environ}
+    named = jail.named_to_cuda(gpu) if gpu else {}
+    return {"PATH": os.environ.get("PATH", os.defpath)} | libraries | named
 
 
 def _alive(pids: set[int]) -> list[int]:

@@ -51,6 +51,14 @@ def gpu() -> str | None:
     return _gpu
 
 
+def named_to_cuda(uuid: str) -> dict[str, str]:
+    """Return the variables that tell CUDA which GPU is meant.
+
+    Its number is another one in a jail that has the nodes of one GPU alone.
+    """
+    return {"CUDA_VISIBLE_DEVICES": f"GPU-{uuid}"}
+
+
 def kernels() -> Path | None:
     """Where jailed workers of this process keep what they compile; None where none is required."""
     return _kernels

@@ -115,6 +115,7 @@ class Sandbox:
         ]
         if self._jailed:
             gpu = jail.gpu() if device == "cuda" else None
+            environment |= jail.named_to_cuda(gpu) if gpu else {}
             command = jail.enclose(command, self._folder, [path, program], gpu=gpu)
         self._process = forked or reaper.start(
             command,

@@ -178,6 +178,7 @@ class Bench:
                 "watched": watched,
                 "entry": timed.entry,
             }
+            timed.ask("settle")
             self._synchronize()
             with CpuTime(timed.tree) if self.device == "cpu" else _WallTime() as clock:
                 for part, inputs in zip(parts, private, strict=True):

@@ -216,6 +216,11 @@ class Worker:
         self.cuda_arena = device_memory.attach(fds[0], request["size"])
         return protocol.Reply(request["nonce"], protocol.Status.OK)
 
+    def _do_settle(self, request: dict, fds: list[int]) -> protocol.Reply:
+        """End the cycles that earlier calls left, while no clock runs and no inputs are there."""
+        gc.collect()
+        return protocol.Reply(request["nonce"], protocol.Status.OK)
+
     def _do_time(self, request: dict, fds: list[int]) -> protocol.Reply:
         """Run the entry point once on each of `sets` inputs; the judge holds the clock.
 
@@ -249,7 +254,8 @@ class Worker:
                     target = view.of(part).view(-1)[: source.numel()]
                     target.copy_(source[: target.numel()])
                 continue
-            results = self._evaluate(tensors, request)
+            # Without the collector, which would take a millisecond of a call: see `_do_settle`.
+            results = returned.of_call(self.entry, tensors, request)
             returned.check(results, layout, request["returns"], self.device)
             for view in layout.outputs:
                 view.of(part).copy_(results[view.name].detach())
