@@ -117,12 +117,19 @@ def test_there_are_as_many_workers_as_cores_and_memory_carry(monkeypatch):
     memory.available = 0
     assert workers() == (1, [])
     memory.available = 100 * 2**30
-    monkeypatch.setattr(engine, "_COUNT_GPUS", "print(2)")
-    assert workers(device="auto") == (2, ["0", "1"])
-    assert workers(3, "cuda") == (3, ["0", "1", "0"])
-    assert workers(device="cuda", environment={"CUDA_VISIBLE_DEVICES": "5,7"}) == (2, ["5", "7"])
-    monkeypatch.setattr(engine, "_COUNT_GPUS", "raise SystemExit('no torch')")
-    assert workers(device="auto") == (8, [])
+    monkeypatch.setattr(engine, "_NAME_GPUS", "print('GPU-a GPU-b')")
+    assert workers(device="auto") == (2, ["GPU-a", "GPU-b"])
+    assert workers(3, "cuda") == (3, ["GPU-a", "GPU-b", "GPU-a"])
+    assert workers(device="cuda", environment={"CUDA_VISIBLE_DEVICES": "5,7"})[0] == 2
+    parts = ["MIG-x", "MIG-y"]
+    environment = {"CUDA_VISIBLE_DEVICES": ",".join(parts)}
+    assert workers(device="cuda", environment=environment) == (2, parts)
+    for cores, most in ((4, 2), (32, 4), (128, 6)):
+        monkeypatch.setattr(engine.os, "sched_getaffinity", lambda _, n=cores: set(range(n)))
+        number, names = workers(device="auto")
+        assert number == most and names.count("GPU-a") == names.count("GPU-b")
+    monkeypatch.setattr(engine, "_NAME_GPUS", "raise SystemExit('no torch')")
+    assert workers(device="auto") == (50, [])
 
 
 def test_parsls_own_processes_start_without_its_scripts_on_the_path(file):
@@ -168,6 +175,28 @@ def test_a_worker_that_dies_is_a_fault_of_its_task_alone(tmp_path, monkeypatch):
     assert not Path(f"/proc/{pid}").exists() and not (tmp_path / ".parsl").exists()
     with pytest.raises(parsl.errors.NoDataFlowKernelError):
         parsl.dfk()
+
+
+def place(_):
+    """Say where this runs, slowly enough that every worker has its turn."""
+    time.sleep(0.5)
+    return os.environ["CUDA_VISIBLE_DEVICES"]
+
+
+def test_workers_that_share_gpus_are_spread_over_all(tmp_path, monkeypatch):
+    smi = tmp_path / "bin" / "nvidia-smi"  # Parsl asks it how many there are
+    smi.parent.mkdir()
+    smi.write_text("#!/bin/sh\necho GPU 0\necho GPU 1\n")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{smi.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setattr(engine, "_NAME_GPUS", "print('GPU-a GPU-b')")
+    running = ParslEngine(local_config(4, "cuda", {}), tmp_path / ".parsl")
+    try:
+        told = [running.submit(place, number) for number in range(4)]
+        assert sorted(future.result(60) for future in told) == ["GPU-a"] * 2 + ["GPU-b"] * 2
+    finally:
+        running.close()
 
 
 def test_an_engine_that_does_not_start_leaves_nothing(tmp_path):

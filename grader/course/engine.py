@@ -48,7 +48,16 @@ _INTERCHANGE = "parsl.executors.high_throughput.interchange"
 # Workers belong to no session that would end with this process: they look whether it is there.
 _WORKER_INIT = """export PYTHONPATH={root}${{PYTHONPATH:+:$PYTHONPATH}}
 ( while kill -0 {pid} 2>/dev/null; do sleep 1; done; kill 0 ) &"""
-_COUNT_GPUS = "import torch; print(torch.cuda.device_count())"
+# Not by their numbers: where there are more workers than GPUs, Parsl 2026.10.26 takes a number for
+# that of a worker and divides it, and all would be on the first.
+_NAME_GPUS = """
+import torch
+for number in range(torch.cuda.device_count()):
+    print(f"GPU-{torch.cuda.get_device_properties(number).uuid}")
+"""
+# While one grading measures, the tests of others run on the CPU. A grading with fewer cores takes
+# longer than the GPU would wait; more than three on a GPU wait for each other.
+_CORES_PER_WORKER, _MOST_PER_GPU = 8, 3
 
 
 class EngineError(ManifestError):
@@ -183,13 +192,16 @@ def _start_by_module(executor: HighThroughputExecutor) -> None:
 def local_config(jobs: int | None, device: str, environment: Mapping[str, str]) -> Config:
     """Return the configuration for this machine: as many workers as it carries, or `jobs`.
 
-    A worker has a core, which a grading mostly uses no more than, and 2 GiB. With GPUs there is
-    one worker for each, which sees no other.
+    A worker has a core, which a grading mostly uses no more than, and 2 GiB. With GPUs it sees one
+    of them, which it shares with another worker or two where there are cores for them.
     """
     cores = max(1, int(capacity.cores()))
     gpus = _gpus(device, environment)
     fitting = min(cores, psutil.virtual_memory().available // BYTES_PER_WORKER)
-    workers = jobs or max(1, min(fitting, len(gpus)) if gpus else fitting)
+    if gpus:
+        by_cores = max(len(gpus), cores // _CORES_PER_WORKER)
+        fitting = min(fitting, by_cores, _MOST_PER_GPU * len(gpus))
+    workers = jobs or max(1, fitting)
     pinned = [gpus[number % len(gpus)] for number in range(workers)] if gpus else []
     executor = HighThroughputExecutor(
         label="here",
@@ -211,19 +223,21 @@ def local_config(jobs: int | None, device: str, environment: Mapping[str, str]) 
 
 
 def _gpus(device: str, environment: Mapping[str, str]) -> list[str]:
-    """Return the names of the GPUs that CUDA sees, as CUDA_VISIBLE_DEVICES has them."""
+    """Return the names of the GPUs that CUDA sees, as CUDA_VISIBLE_DEVICES may have them."""
     if device == "cpu":
         return []
     asked = subprocess.run(
-        [sys.executable, "-c", _COUNT_GPUS],
+        [sys.executable, "-c", _NAME_GPUS],
         capture_output=True,
         text=True,
         check=False,
         timeout=300,
     )
-    count = int(asked.stdout) if asked.returncode == 0 and asked.stdout.strip().isdigit() else 0
+    found = asked.stdout.split() if asked.returncode == 0 else []
     visible = environment.get("CUDA_VISIBLE_DEVICES", "").split(",")
-    return [name.strip() for name in visible][:count] if any(visible) else [*map(str, range(count))]
+    if any(name.startswith("MIG-") for name in visible):  # a part of a GPU, by whose UUID
+        return [name.strip() for name in visible][: len(found)]
+    return found
 
 
 def read_config(path: Path) -> Config:
