@@ -124,3 +124,37 @@ def test_figures_of_calibrate_are_those_of_the_record():
     assert f"{spreads[low]:.1f} % ({low}) to {spreads[high]:.0f} % ({high})" in WORDS
     naive = [problem["naive_spread_percent"] for problem in problems.values()]
     assert f"naive's own times by {min(naive):.1f} to {max(naive):.1f} %" in WORDS
+
+
+def on_h100():
+    path = ROOT / "docs" / "records" / "official-gradings-h100-2026-11-25.json"
+    return json.loads(path.read_text())["runs"]
+
+
+def test_gradings_on_an_h100_had_all_points_with_implied_and_with_calibrated_targets():
+    shared, apart = on_h100()
+    found = [
+        problem for run in on_h100() for g in run["gradings"] for problem in g["problems"].items()
+    ]
+    assert len(shared["gradings"]) == len(apart["gradings"]) == 2
+    assert "four official gradings of two to four problems had all points" in WORDS
+    path = ROOT / "docs" / "records" / "calibration-h100-2026-11-25.json"
+    calibrated = json.loads(path.read_text())["problems"]
+    for id, problem in found:
+        assert problem["points"] == problem["possible"]
+        assert problem["speedup"] > calibrated[id]["full"]
+    spreads = {id: problem["spread_percent"] for id, problem in calibrated.items()}
+    low, high = min(spreads, key=spreads.get), max(spreads, key=spreads.get)
+    assert f"{spreads[low]:.1f} % ({low}) to {spreads[high]:.0f} % ({high})" in WORDS
+
+
+def test_a_class_on_two_gpus_took_as_long_as_the_page_says():
+    shared, apart = on_h100()
+    page = " ".join((ROOT / "docs" / "instructors.md").read_text(encoding="utf-8").split())
+    ends = [round(grading["done_after_s"]) for grading in apart["gradings"]]
+    assert set(ends) == {98} and "were done after 98 s" in page
+    had = apart["had_for_measuring_percent"] + shared["had_for_measuring_percent"]
+    assert f"in {int(min(had[:2]))} % of that run" in page and max(had[:2]) - min(had[:2]) < 1
+    assert f"in {had[2]:.0f} % of the time" in page
+    first, second = (grading["done_after_s"] for grading in shared["gradings"])
+    assert f"done after {first:.0f} s and the second {second - first:.0f} s later" in page
