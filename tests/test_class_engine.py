@@ -132,6 +132,22 @@ def test_there_are_as_many_workers_as_cores_and_memory_carry(monkeypatch):
     assert workers(device="auto") == (50, [])
 
 
+TORCH = """
+import types
+cuda = types.SimpleNamespace(
+    device_count=lambda: 2,
+    get_device_properties=lambda number: types.SimpleNamespace(uuid="0000-" + "ab"[number]),
+)
+"""
+
+
+def test_gpus_are_named_by_what_does_not_depend_on_who_sees_them(tmp_path, monkeypatch):
+    (tmp_path / "torch.py").write_text(TORCH)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (executor,) = local_config(2, "auto", {"CUDA_VISIBLE_DEVICES": "6,7"}).executors
+    assert executor.available_accelerators == ["GPU-0000-a", "GPU-0000-b"]
+
+
 def test_parsls_own_processes_start_without_its_scripts_on_the_path(file):
     (executor,) = local_config(1, "cpu", {}).executors
     engine._start_by_module(executor)
