@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from grader import measure
+from grader import measure, measurement
 from grader.environment import probe
 from grader.findings import Measured, MeasureRequest, SourceFile
 from grader.manifest import load_problem, problem_ids
@@ -48,7 +48,9 @@ def main() -> int:
 
 def measured(problems: list[str], machine, *, checks: bool) -> list[dict]:
     """Return speed-up, times and overhead of each problem."""
-    measure.Measurement._naive_margin = measure.Measurement._margin if checks else _no_margin
+    measurement.Measurement._naive_margin = (
+        measurement.Measurement._margin if checks else _no_margin
+    )
     request = MeasureRequest(
         sources=tuple(SourceFile.of(id, naive(id)) for id in problems),
         device=machine.device,
@@ -67,7 +69,7 @@ def measured(problems: list[str], machine, *, checks: bool) -> list[dict]:
         overheads.setdefault(arguments[-1], []).append(round(1e6 * found))
         return found
 
-    measure.speed.overhead = noted
+    measurement.speed.overhead = noted
 
     def take(event) -> None:
         if not isinstance(event, Measured):
@@ -88,14 +90,14 @@ def measured(problems: list[str], machine, *, checks: bool) -> list[dict]:
     try:
         measure.measure(request, take)
     finally:
-        measure.speed.overhead = ask
+        measurement.speed.overhead = ask
     return rows
 
 
 def naive(problem_id: str) -> bytes:
     """Return naive PyTorch as a submission of a problem."""
     problem = load_problem(problem_id)
-    text = measure._BASELINE.read_text(encoding="utf-8")
+    text = measurement.BASELINE.read_text(encoding="utf-8")
     return f"{text}\n\n{problem.entry} = {problem.oracle}\n".encode()
 
 

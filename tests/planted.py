@@ -355,14 +355,14 @@ FAULTS = (
     ),
     fault(
         "wrong timed outputs do not matter",
-        "measure.py",
+        "measurement.py",
         "if margin is None or not margin <= 1.0:",
         "if margin is None:",
         "measure",
     ),
     fault(
         "wrong outputs do not matter when memory is measured",
-        "measure.py",
+        "measurement.py",
         "    if not margin <= 1.0:\n",
         "    if False:\n",
         "measure",
@@ -902,7 +902,7 @@ FAULTS = (
     ),
     fault(
         "memory that a container has not got is measured in",
-        "measure.py",
+        "measurement.py",
         "            if needed > capacity.free_bytes():\n",
         "            if needed < 0:\n",
         "measure",

@@ -221,7 +221,7 @@ def test_what_is_no_result_says_why():
 
 
 def test_a_busy_machine_is_called_so_by_the_judge():
-    from grader.measure import speed_evidence
+    from grader.measurement import speed_evidence
 
     figures = SpeedFigures(worst_error_over_allowed=0.5, naive_drift_percent=40.0)
     assert speed_evidence(figures, "p01").reason.startswith(BUSY)

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from grader import measure
+from grader import measure, measurement
 from grader.findings import MeasureRequest, SourceFile
 from grader.manifest import load_problem
 from grader.running import capacity, device_lock, jail, speed
@@ -20,11 +20,13 @@ from tests.jailed import require_jail
 REQUEST = MeasureRequest(sources=(SourceFile.of("p01", b""),), device="cpu")
 
 
-def measurement(request=REQUEST):
+def measuring(request=REQUEST):
     bench, baseline = Bench("cpu"), Timed(None, None, "x")
     bench.device = request.device
     (file,) = request.sources
-    return measure.Measurement(bench, baseline, file, lambda event: None, request, WorkersAhead())
+    return measurement.Measurement(
+        bench, baseline, file, lambda event: None, request, WorkersAhead()
+    )
 
 
 class Held:
@@ -48,7 +50,7 @@ class Held:
 
 
 def test_held_workers_have_imported_before_anything_is_timed(monkeypatch):
-    did, run = [], measurement()
+    did, run = [], measuring()
     monkeypatch.setattr(run, "_held", lambda: [Held(number, did) for number in range(4)])
     monkeypatch.setattr(run, "_attach", lambda worker: worker)
     monkeypatch.setattr(speed, "overhead", lambda *_: did.append("timed") or 0.0)
@@ -62,7 +64,7 @@ def test_held_workers_have_imported_before_anything_is_timed(monkeypatch):
 
 def test_workers_are_held_in_a_jail_on_a_gpu_alone(monkeypatch):
     asked = []
-    monkeypatch.setattr(measure, "_worker", lambda *_, **settings: asked.append(settings))
+    monkeypatch.setattr(measurement, "_worker", lambda *_, **settings: asked.append(settings))
     for device, jailed, official, blocks in (
         ("cuda", True, True, 3),
         ("cuda", True, False, 1),
@@ -70,7 +72,7 @@ def test_workers_are_held_in_a_jail_on_a_gpu_alone(monkeypatch):
         ("cpu", True, True, 0),
     ):
         update = {"device": device, "jailed": jailed, "official": official}
-        run = measurement(REQUEST.model_copy(update=update))
+        run = measuring(REQUEST.model_copy(update=update))
         assert len(run._held()) == blocks
     assert len(asked) == 4 and all(settings["held"] for settings in asked)
 
@@ -112,7 +114,7 @@ def did(monkeypatch):
         yield True
         did.append(f"{device} is given back")
 
-    monkeypatch.setattr(measure, "_worker", start)
+    monkeypatch.setattr(measurement, "_worker", start)
     monkeypatch.setattr(device_lock, "held", held)
     monkeypatch.setattr(capacity, "cores", lambda: 16.0)
     monkeypatch.setattr(capacity, "free_bytes", lambda: 2**36)
@@ -138,9 +140,9 @@ def test_workers_of_all_files_have_imported_before_the_gpu_is_waited_for(did, mo
 
 
 def test_a_problem_whose_workers_were_taken_starts_its_own(did):
-    starts = {"p04": [functools.partial(measure._worker, b"", "early.py", held=True)] * 3}
+    starts = {"p04": [functools.partial(measurement._worker, b"", "early.py", held=True)] * 3}
     with WorkersAhead(of_problems=starts) as ahead:
-        run = measurement(OFFICIAL.model_copy(update={"sources": FILES[1:]}))
+        run = measuring(OFFICIAL.model_copy(update={"sources": FILES[1:]}))
         run._ahead = ahead
         assert [len(run._held()), len(run._held())] == [3, 3]
     file = load_problem("p04").file
@@ -158,7 +160,7 @@ def test_a_problem_whose_workers_were_taken_starts_its_own(did):
 def test_later_problems_wait_where_cores_or_memory_are_few(did, monkeypatch, cores, free, problems):
     monkeypatch.setattr(capacity, "cores", lambda: cores)
     monkeypatch.setattr(capacity, "free_bytes", lambda: free)
-    start = functools.partial(measure._worker, b"", "x.py", held=True)
+    start = functools.partial(measurement._worker, b"", "x.py", held=True)
     with WorkersAhead(of_problems={str(n): [start] * 3 for n in range(9)}):
         assert did.count("x.py is started") == 3 * problems
 

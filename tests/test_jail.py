@@ -14,7 +14,7 @@ import pytest
 from grader import cli
 from grader.manifest import ROOT
 from grader.model import GradeRecord
-from grader.running import inspection, jail, usage, warden
+from grader.running import inspection, jail, scratch, usage, warden
 from tests.jailed import require_jail
 
 
@@ -67,9 +67,10 @@ def in_place(old, new):
 
 def test_the_jail_holds():
     require_jail()
-    before = set(usage.descendants(os.getpid()))
+    before, files = set(usage.descendants(os.getpid())), os.listdir(scratch.folder())
     inspection.inspect(gpu=None)
     assert set(usage.descendants(os.getpid())) <= before
+    assert os.listdir(scratch.folder()) == files
 
 
 HOLES = [

@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 
-from grader import measure
+from grader import measure, measurement
 from grader.findings import Evidence, Measured, MeasureRequest, Phase, SourceFile
 from grader.manifest import BenchmarkTable, load_problem
 from grader.model import Verdict
@@ -72,11 +72,11 @@ def found():
     texts = [f"{head}    return {a} if seqlen == 256 else {b}\n" for a, b in ANSWERS.values()]
     sources = [SourceFile.of("p01", text.encode()) for text in texts]
     with forked_workers(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measure, "Sandbox", session.Sandbox)
-        patch.setattr(measure, "load_problem", lambda problem_id: problem)
+        patch.setattr(measurement, "Sandbox", session.Sandbox)
+        patch.setattr(measurement, "load_problem", lambda problem_id: problem)
         patch.setattr(speed, "_STUDENT_BLOCKS", {"cpu": 1})
         # Neighbours may be busy: that is the subject of another test.
-        patch.setattr(measure.performance, "MAX_DRIFT_PERCENT", 1000.0)
+        patch.setattr(measurement.performance, "MAX_DRIFT_PERCENT", 1000.0)
         phases, evidence = measured(*sources)
     return phases, dict(zip(ANSWERS, evidence, strict=True))
 
@@ -161,7 +161,7 @@ FAILURES = [
 
 @pytest.mark.parametrize(("result", "verdict", "told"), FAILURES)
 def test_a_failed_call_has_the_verdict_that_it_has_in_the_tests(result, verdict, told):
-    evidence = measure._failure("a call failed", CallFailed(result))
+    evidence = measurement._failure("a call failed", CallFailed(result))
     assert evidence.verdict == verdict
     assert told in evidence.reason and len(evidence.reason) <= 300
 
@@ -170,12 +170,14 @@ def test_a_failed_call_has_the_verdict_that_it_has_in_the_tests(result, verdict,
 
 
 @pytest.fixture
-def measurement(monkeypatch):
+def timed_blocks(monkeypatch):
     """A measurement of p01 whose blocks take what `milliseconds` says, one after the other."""
     events = []
     file = SourceFile.of("p01", b"")
     baseline = Timed(None, None, "x")
-    run = measure.Measurement(Bench("cpu"), baseline, file, events.append, REQUEST, WorkersAhead())
+    run = measurement.Measurement(
+        Bench("cpu"), baseline, file, events.append, REQUEST, WorkersAhead()
+    )
     monkeypatch.setattr(run, "_submission", contextlib.nullcontext)
     monkeypatch.setattr(run, "_attach", lambda worker: worker)
     monkeypatch.setattr(speed, "overhead", lambda *_: 0.0)
@@ -203,44 +205,44 @@ QUIET = [4.0, 1.0, 4.0, 1.0, 4.0, 1.0, 4.0]  # a baseline, ours, a baseline, ...
 BUSY = [4.0, 1.0, 6.0, 1.0, 4.0, 1.0, 6.0]
 
 
-def test_every_block_of_ours_stands_between_two_of_the_baseline(measurement):
-    found, phases = measurement(QUIET)
+def test_every_block_of_ours_stands_between_two_of_the_baseline(timed_blocks):
+    found, phases = timed_blocks(QUIET)
     assert found.figures.speedup == pytest.approx(4.0)
     naive, ours = "speed of naive PyTorch", "speed of your answer"
     assert [phase for phase in phases if "speed" in phase] == [naive, ours] * 3 + [naive]
 
 
-def test_a_busy_machine_is_tried_three_times_and_then_not_measured(measurement):
-    found, phases = measurement(BUSY * 3)
+def test_a_busy_machine_is_tried_three_times_and_then_not_measured(timed_blocks):
+    found, phases = timed_blocks(BUSY * 3)
     assert found.verdict is Verdict.NOT_MEASURED
     told = "not measured: the machine is busy (two baselines 50 % apart); make grade P=p01 again"
     assert found.reason == told
     assert phases.count("busy machine, measuring again") == 2
 
 
-def test_a_machine_that_becomes_quiet_is_measured(measurement):
-    found, phases = measurement(BUSY + QUIET)
+def test_a_machine_that_becomes_quiet_is_measured(timed_blocks):
+    found, phases = timed_blocks(BUSY + QUIET)
     assert found.figures.speedup == pytest.approx(4.0)
     assert phases.count("busy machine, measuring again") == 1
 
 
-def test_a_baseline_that_fails_is_a_fault_of_the_judge(measurement):
-    found, _ = measurement([CallFailed(Ended(signal_name="SIGKILL"))])
+def test_a_baseline_that_fails_is_a_fault_of_the_judge(timed_blocks):
+    found, _ = timed_blocks([CallFailed(Ended(signal_name="SIGKILL"))])
     assert found.verdict is Verdict.INTERNAL
     assert found.reason.startswith("the baseline failed: the process died with SIGKILL")
 
 
-def test_a_baseline_that_needs_too_much_memory_gives_way_to_a_smaller_shape(measurement):
+def test_a_baseline_that_needs_too_much_memory_gives_way_to_a_smaller_shape(timed_blocks):
     too_large = CallFailed(Reply(1, Status.OUT_OF_MEMORY))
-    found, _ = measurement([too_large, *QUIET])
+    found, _ = timed_blocks([too_large, *QUIET])
     shapes = [str(case) for case in load_problem("p01").benchmarks_on("cpu")]
     assert found.figures.shape == shapes[1]
-    found, _ = measurement([too_large] * len(shapes))
+    found, _ = timed_blocks([too_large] * len(shapes))
     assert found.verdict is Verdict.NOT_MEASURED
     assert found.reason == "not measured: naive PyTorch does not fit this device's free memory"
 
 
-def test_what_a_small_container_cannot_hold_is_not_measured(measurement, monkeypatch):
+def test_what_a_small_container_cannot_hold_is_not_measured(timed_blocks, monkeypatch):
     problem = load_problem("p01")
     large, small = problem.benchmarks_on("cpu")
     for free, expected in (
@@ -249,15 +251,15 @@ def test_what_a_small_container_cannot_hold_is_not_measured(measurement, monkeyp
         (speed.host_bytes(small, workers=1) - 1, None),
     ):
         monkeypatch.setattr(capacity, "free_bytes", lambda free=free: free)
-        found, _ = measurement(QUIET if expected else [])
+        found, _ = timed_blocks(QUIET if expected else [])
         if expected:
             assert found.figures.shape == expected
         else:
-            assert (found.verdict, found.reason) == (Verdict.NOT_MEASURED, measure._NO_ROOM)
+            assert (found.verdict, found.reason) == (Verdict.NOT_MEASURED, measurement.NO_ROOM)
 
 
 def measurement_of(file, baseline):
-    return measure.Measurement(
+    return measurement.Measurement(
         Bench("cpu"), baseline, file, lambda event: None, REQUEST, WorkersAhead()
     )
 
@@ -275,14 +277,14 @@ def test_memory_is_not_measured_where_two_workers_do_not_fit(monkeypatch):
     assert run._measure_memory() == "measured"
     monkeypatch.setattr(capacity, "free_bytes", lambda: needed - 1)
     found = run._measure_memory()
-    assert (found.verdict, found.reason) == (Verdict.NOT_MEASURED, measure._NO_ROOM)
+    assert (found.verdict, found.reason) == (Verdict.NOT_MEASURED, measurement.NO_ROOM)
 
 
 def test_a_worker_keeps_the_memory_of_no_call():
     problem, bench = load_problem("p01"), Bench("cpu")
     case = problem.memory_cases("cpu")[0]
     file = (model_answer("p01").encode(), problem.file, problem.entry)
-    with forked_workers(), measure._worker(*file, "cpu") as worker:
+    with forked_workers(), measurement._worker(*file, "cpu") as worker:
         timed, layout = bench.attach(worker), bench.layout(problem, case)
         for _ in range(3):
             bench.go(timed, problem, case, layout)
@@ -316,7 +318,7 @@ def test_cycles_end_before_the_clock_starts_and_never_while_it_runs():
     ended = []
     with (
         forked_workers(),
-        measure._worker(CYCLES.encode(), problem.file, problem.entry, "cpu") as worker,
+        measurement._worker(CYCLES.encode(), problem.file, problem.entry, "cpu") as worker,
     ):
         timed, layout = bench.attach(worker), bench.layout(problem, case)
         for _ in range(2):
@@ -333,7 +335,7 @@ def _files_of(pid: int) -> tuple[list[str], list[str]]:
 
 @pytest.fixture
 def no_worker(monkeypatch):
-    monkeypatch.setattr(measure, "_worker", lambda *_, **__: contextlib.nullcontext())
+    monkeypatch.setattr(measurement, "_worker", lambda *_, **__: contextlib.nullcontext())
     monkeypatch.setattr(Bench, "attach", lambda *_, **__: Timed(None, None, "x"))
 
 
@@ -346,7 +348,7 @@ def test_host_memory_is_measured_in_workers_that_are_not_forked(monkeypatch):
 
     file, baseline = SourceFile.of("p01", b""), Timed(None, None, "x")
     run = measurement_of(file, baseline)
-    monkeypatch.setattr(measure, "Sandbox", start)
+    monkeypatch.setattr(measurement, "Sandbox", start)
     monkeypatch.setattr(run, "_attach", lambda worker: worker)
     monkeypatch.setattr(run, "_naive_memory", list)
     monkeypatch.setattr(run, "_memory_of", lambda workers, naive_extra: len(workers))
@@ -379,7 +381,7 @@ def test_a_fault_of_the_judge_stays_with_its_problem(no_worker, monkeypatch):
             raise OSError("x" * 900)
         return right, right
 
-    monkeypatch.setattr(measure.Measurement, "run", run)
+    monkeypatch.setattr(measurement.Measurement, "run", run)
     _, evidence = measured(SourceFile.of("p03", b""), SourceFile.of("p04", b""))
     assert evidence[0].speed.verdict is evidence[0].memory.verdict is Verdict.INTERNAL
     assert evidence[0].speed.reason.startswith("the judge failed: OSError: xxx")

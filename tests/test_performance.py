@@ -11,7 +11,7 @@ from grader.checks.performance import memory_figures, speed_figures, verify
 from grader.dtypes import TORCH_DTYPES
 from grader.inputs import make_inputs
 from grader.manifest import load_problem, problem_ids
-from grader.measure import memory_evidence, speed_evidence
+from grader.measurement import memory_evidence, speed_evidence
 from grader.model import MemoryFigures, SpeedFigures, Verdict
 from grader.running.speed import Block
 

@@ -68,20 +68,21 @@ def inspect(*, gpu: str | None) -> None:
         raise JailFault("bubblewrap is not installed: install the package bubblewrap (bwrap)")
     reaper.adopt_orphans()
     folder = Path(tempfile.mkdtemp(prefix="inspection-", dir=scratch.folder()))
+    secret = scratch.folder() / "secret"
     try:
-        _expect_walls(folder, gpu=gpu)
+        secret.touch()
+        _expect_walls(folder, secret, gpu=gpu)
         if gpu is not None:
             _expect_compiler(folder)
             _expect_gpu(folder, gpu)
         for name, program in (("memory", _HOG), ("processes", _BOMB)):
             _expect_limit(folder, name, program)
     finally:
+        secret.unlink(missing_ok=True)
         scratch.remove_tree(folder)
 
 
-def _expect_walls(folder: Path, *, gpu: str | None) -> None:
-    secret = scratch.folder() / "secret"
-    secret.touch()
+def _expect_walls(folder: Path, secret: Path, *, gpu: str | None) -> None:
     asked = {
         "hidden": [str(_ROOT / name) for name in _HIDDEN]
         + [str(secret), str(Path.home() / ".ssh"), f"/proc/{os.getpid()}"],
