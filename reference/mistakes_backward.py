@@ -71,7 +71,7 @@ def _exponent_times(case, factor, of):
     return differentiate(case, **changes, **{f"lse_{kernel}": lse for kernel in of})
 
 
-_GROUP = "sum dk and dv over all q heads of the group that shares the kv head"
+_GROUP = "sum dk and dv over all query heads of the group that shares the kv head"
 _SCALE = "multiply dq and dk by softmax_scale once, in natural units"
 _MASK = "apply the forward pass's mask when P is recomputed in the backward pass"
 _SINKS = "visit the sink tokens for every later query in the backward pass, however far it is"
@@ -104,16 +104,16 @@ BACKWARD_MISTAKES = (
     known(
         "GROUP-FIRST-HEAD",
         BACKWARD,
-        "dk and dv come from the first q head of each group alone",
-        "your dk and dv equal those of the first q head of each group",
+        "dk and dv come from the first query head of each group alone",
+        "your dk and dv equal those of the first query head of each group",
         _GROUP,
         _dk_dv_one_head("first"),
     ),
     known(
         "GROUP-LAST-HEAD",
         BACKWARD,
-        "dk and dv come from the last q head of each group alone",
-        "your dk and dv equal those of the last q head of each group",
+        "dk and dv come from the last query head of each group alone",
+        "your dk and dv equal those of the last query head of each group",
         _GROUP,
         _dk_dv_one_head("last"),
     ),
@@ -121,24 +121,24 @@ BACKWARD_MISTAKES = (
         "GROUP-MEAN",
         BACKWARD,
         "dk and dv are averaged over the group",
-        "your dk and dv equal the mean over the q heads of each group",
+        "your dk and dv equal the mean over the query heads of each group",
         _GROUP,
         _dk_dv_one_head("mean"),
     ),
     known(
         "GROUP-SUM-INTERLEAVED",
         BACKWARD,
-        "dk and dv are summed over q heads of different groups",
-        "your dk and dv of kv head j are sums over the q heads h with h % num_kv_heads == j",
-        "the q heads of a group are neighbours: (batch, num_kv_heads, group_size, ...), sum over 2",
+        "dk and dv are summed over query heads of different groups",
+        "your dk and dv of kv head j are sums over the query heads h with h % num_kv_heads == j",
+        "heads of a group are neighbours: (batch, num_kv_heads, group_size, ...), sum over dim 2",
         _dk_dv_one_head("interleaved"),
     ),
     *(
         known(
             f"{id}-{name.upper()}",
             BACKWARD,
-            f"{name} comes from the {which} q head of each group alone",
-            f"your {name} equals that of the {which} q head of each group; {other} is right",
+            f"{name} comes from the {which} query head of each group alone",
+            f"your {name} equals that of the {which} query head of each group; {other} is right",
             _GROUP,
             partial(differentiate, **{f"{name}_heads": which}),
         )

@@ -252,7 +252,7 @@ MASK_MISTAKES = (
     known(
         "HEADS-INTERLEAVED",
         GROUPED,
-        "q heads are mapped to kv heads in turn instead of in groups",
+        "query heads are mapped to kv heads in turn instead of in groups",
         "your output equals attention with kv_head = q_head % num_kv_heads",
         _HEADS,
         lambda case: attend(
@@ -263,7 +263,7 @@ MASK_MISTAKES = (
     known(
         "HEADS-DIVIDED-BY-KV-HEADS",
         GROUPED,
-        "the q head is divided by the number of kv heads instead of by the group size",
+        "the query head is divided by the number of kv heads instead of by the group size",
         "your output equals attention with kv_head = q_head // num_kv_heads",
         _HEADS,
         _heads_divided_by_kv_heads,

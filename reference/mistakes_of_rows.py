@@ -64,7 +64,7 @@ def _delta_over_queries(case):
 
 
 def _of_first_head(case, per_row):
-    """What belongs to the first q head of each group, for all heads of the group."""
+    """What belongs to the first query head of each group, for all heads of the group."""
     return per_row[:, case.kv_heads * case.group_size]
 
 
@@ -202,17 +202,17 @@ ROW_MISTAKES = (
     known(
         "GROUP-LSE-FIRST-HEAD",
         BACKWARD,
-        "all q heads of a group take the lse of its first head for dk and dv",
-        "your dk and dv equal those of P recomputed from the lse of the first q head of each group",
-        "move the pointer to lse with the q head of the group",
+        "all query heads of a group take the lse of its first head for dk and dv",
+        "your dk and dv equal those of P recomputed from the lse of each group's first query head",
+        "move the pointer to lse with the query head of the group",
         lambda case: differentiate(case, lse_kv=_of_first_head(case, attend(case)["lse"])),
     ),
     known(
         "GROUP-DELTA-FIRST-HEAD",
         BACKWARD,
-        "all q heads of a group take the delta of its first head for dk",
-        "your dk equals that of the delta of the first q head of each group; dv is right",
-        "move the pointer to delta with the q head of the group",
+        "all query heads of a group take the delta of its first head for dk",
+        "your dk equals that of the delta of the first query head of each group; dv is right",
+        "move the pointer to delta with the query head of the group",
         lambda case: differentiate(case, delta_kv=_of_first_head(case, row_delta(case))),
     ),
     known(

@@ -268,7 +268,7 @@ def _dkdv_kernel(
     HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     DESCRIPTORS: tl.constexpr,
 ):  # fmt: skip
-    """dK and dV of BLOCK_N keys of one key/value head per program, without atomics.
+    """dK and dV of BLOCK_N keys of one kv head per program, without atomics.
 
     Algorithm: start from the sums of the sink pairs, 0 for keys that are no sinks; for each query
     head of the group add the window pairs of three ranges of queries, see `_query_ranges`.
