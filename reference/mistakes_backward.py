@@ -172,7 +172,7 @@ BACKWARD_MISTAKES = (
     known(
         "DQ-DK-LOG2E",
         BACKWARD,
-        "dq and dk carry a factor log2(e)",
+        "dq and dk have an extra factor log2(e)",
         "your dq and dk equal the right ones times log2(e)",
         _SCALE,
         lambda case: differentiate(case, scale_q=case.scale * LOG2_E, scale_k=case.scale * LOG2_E),
@@ -180,7 +180,7 @@ BACKWARD_MISTAKES = (
     known(
         "DK-LOG2E",
         BACKWARD,
-        "dk carries a factor log2(e)",
+        "dk has an extra factor log2(e)",
         "your dk equals the right one times log2(e); dq is right",
         _SCALE,
         lambda case: differentiate(case, scale_k=case.scale * LOG2_E),
@@ -205,21 +205,21 @@ BACKWARD_MISTAKES = (
         for of_units, exponential, p, help, factor in (
             (
                 "EXP-WITH-LOG2E",
-                "exp is taken of what is in units of log2",
+                "exp is applied to numbers in units of log2",
                 "exp(scores - lse), both in units of log2",
                 "take exp2, not exp, of scores and lse that contain log2(e)",
                 LOG2_E,
             ),
             (
                 "EXP2-WITHOUT-LOG2E",
-                "exp2 is taken of what is in natural units",
+                "exp2 is applied to numbers in natural units",
                 "exp2(scores - lse), neither times log2(e)",
                 "exp2 needs scores and lse times log2(e); without that factor take exp",
                 1.0 / LOG2_E,
             ),
         )
         for id, of, title, what in (
-            ("BACKWARD", ("q", "kv"), "P is computed again", "gradients equal those of"),
+            ("BACKWARD", ("q", "kv"), "P is recomputed", "gradients equal those of"),
             ("DQ", ("q",), "dq is computed", "dq equals that of"),
             ("DK-DV", ("kv",), "dk and dv are computed", "dk and dv equal those of"),
         )
@@ -227,7 +227,7 @@ BACKWARD_MISTAKES = (
     known(
         "DV-OF-DS",
         BACKWARD,
-        "dv is computed from dS where P is due",
+        "dv is computed from dS instead of P",
         "your dv equals dS^T @ dout; dq and dk are right",
         "accumulate P^T @ dout for dv, and dS^T @ q for dk",
         lambda case: differentiate(case, dv_of_dscores=True),
@@ -243,7 +243,7 @@ BACKWARD_MISTAKES = (
     known(
         "DK-DV-SWAPPED",
         BACKWARD,
-        "dk and dv are exchanged",
+        "dk and dv have changed places",
         "your dk equals the right dv, and your dv the right dk",
         "return the gradients in the order of forward's arguments: dq, dk, dv",
         _dk_dv_swapped,

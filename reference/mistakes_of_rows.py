@@ -114,7 +114,7 @@ ROW_MISTAKES = (
     known(
         "DELTA-ADDED",
         BACKWARD,
-        "delta is added to dP where it is to be subtracted",
+        "delta is added to dP instead of subtracted",
         "your dq and dk equal those of dS = P * (dP + delta)",
         _DELTA,
         _delta_added,
@@ -194,7 +194,7 @@ ROW_MISTAKES = (
     known(
         "BACKWARD-LSE-BASE-2",
         BACKWARD,
-        "lse carries a factor log2(e) too many where P is recomputed",
+        "lse is multiplied by log2(e) once too often where P is recomputed",
         "your gradients equal those of P = exp(scores - lse * log2(e))",
         "keep lse in natural units from the forward pass on, and convert it once",
         lambda case: differentiate(case, lse=attend(case)["lse"] * LOG2_E),
