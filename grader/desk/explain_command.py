@@ -71,7 +71,7 @@ def look_up(
     """
     known = page_ids(folder)
     if not known:
-        raise ExplainError(f"{folder}: no page per cause; copy it from the release again")
+        raise ExplainError(f"{folder}: got no pages of causes; copy it from the release again")
     if asked is not None and asked.strip().lower() in problem_ids():
         asked, problems = None, (asked.strip().lower(),)
     if asked is None:
