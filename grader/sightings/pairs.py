@@ -49,7 +49,7 @@ def mismatched(case: Case, walk: Walk) -> Sighting | None:
     return Sighting(
         "ROWS-APART",
         f"the rows of {pair} in one iteration of the loop are not the same",
-        f"seen: in a product for {walk.product}, rows of one tile or head meet those of another",
+        f"seen: a product for {walk.product} combines rows of one tile or head with another's",
         "tensors of one tile begin at the same row of the same head, each by strides of its own",
         line,
     )
