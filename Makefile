@@ -39,7 +39,7 @@ help: ## list the targets
 	@echo "  CASE=window:2        trace: a check, and which of its cases   PROGRAM=1,0,0  which"
 	@echo "  ID=P06-WINDOW-SHIFTED  the cause to explain (none: list them all, or those of P=)"
 	@echo "  TOPIC=softmax        quiz: one topic         LEVEL=hard  one level"
-	@echo "  RESTART=1            quiz, hint: begin anew"
+	@echo "  RESTART=1            quiz, hint: start over"
 
 setup: $(READY) ## make .venv with everything that is needed (the other targets do it themselves)
 
@@ -93,7 +93,7 @@ quiz: $(READY) ## ask you the questions of the course, one by one; never scored
 	@"$(PY)" -m grader quiz $(if $(TOPIC),--topic "$(TOPIC)") $(if $(LEVEL),--level "$(LEVEL)") \
 	  $(if $(RESTART),--restart)
 
-doctor: ## look at this machine, and say what to type where something is amiss
+doctor: ## check this machine, and say what to type where something is wrong
 	@p="$(PY)"; command -v "$$p" >/dev/null 2>&1 || p="$(PYTHON)"; \
 	  command -v "$$p" >/dev/null 2>&1 || { echo "make: got no $$p, expected Python 3.11 or newer;" \
 	    "install one and say for example: make doctor PYTHON=python3.12" >&2; exit 4; }; \

@@ -50,8 +50,8 @@ def _to_mend(problem: Problem, source: Source) -> str:
     line = source.message.line if source.message else None
     where = f"{problem.id}/{problem.file}" + (f" line {line}" if line else "")
     if source.verdict is Verdict.REJECTED:
-        return f"mend {where}; make lint P={problem.id} lists all that the source policy refuses"
-    return f"mend {where}"
+        return f"fix {where}; make lint P={problem.id} lists all that the source policy refuses"
+    return f"fix {where}"
 
 
 def _that_helps(problem: Problem, broken: CheckResult | None) -> str:

@@ -93,7 +93,7 @@ class StateFile:
             self._give_up(f"{path} is damaged and cannot be moved: {error.strerror}")
         else:
             self.notices.append(
-                f"{path} is damaged and set aside as {damaged.name}; you begin anew"
+                f"{path} is damaged and set aside as {damaged.name}; you start over"
             )
 
     def _give_up(self, reason: str) -> None:

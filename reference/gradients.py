@@ -71,7 +71,7 @@ def attention_gradients(
         num_sink_tokens=num_sink_tokens,
         device=q.device,
     )
-    # The q heads of one kv head get a dimension of their own, over which the group is summed.
+    # The query heads of one kv head get a dimension of their own, over which the group is summed.
     grouped = (batch, num_kv_heads, num_q_heads // num_kv_heads, seqlen_q, head_dim)
     q, dout = q.reshape(grouped), dout.reshape(grouped)
     k, v = k[:, :, None], v[:, :, None]

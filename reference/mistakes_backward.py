@@ -71,7 +71,7 @@ def _exponent_times(case, factor, of):
     return differentiate(case, **changes, **{f"lse_{kernel}": lse for kernel in of})
 
 
-_GROUP = "sum dk and dv over all q heads of the group that shares the kv head"
+_GROUP = "sum dk and dv over all query heads of the group that shares the kv head"
 _SCALE = "multiply dq and dk by softmax_scale once, in natural units"
 _MASK = "apply the forward pass's mask when P is recomputed in the backward pass"
 _SINKS = "visit the sink tokens for every later query in the backward pass, however far it is"
@@ -104,16 +104,16 @@ BACKWARD_MISTAKES = (
     known(
         "GROUP-FIRST-HEAD",
         BACKWARD,
-        "dk and dv come from the first q head of each group alone",
-        "your dk and dv equal those of the first q head of each group",
+        "dk and dv come from the first query head of each group alone",
+        "your dk and dv equal those of the first query head of each group",
         _GROUP,
         _dk_dv_one_head("first"),
     ),
     known(
         "GROUP-LAST-HEAD",
         BACKWARD,
-        "dk and dv come from the last q head of each group alone",
-        "your dk and dv equal those of the last q head of each group",
+        "dk and dv come from the last query head of each group alone",
+        "your dk and dv equal those of the last query head of each group",
         _GROUP,
         _dk_dv_one_head("last"),
     ),
@@ -121,24 +121,24 @@ BACKWARD_MISTAKES = (
         "GROUP-MEAN",
         BACKWARD,
         "dk and dv are averaged over the group",
-        "your dk and dv equal the mean over the q heads of each group",
+        "your dk and dv equal the mean over the query heads of each group",
         _GROUP,
         _dk_dv_one_head("mean"),
     ),
     known(
         "GROUP-SUM-INTERLEAVED",
         BACKWARD,
-        "dk and dv are summed over q heads of different groups",
-        "your dk and dv of kv head j are sums over the q heads h with h % num_kv_heads == j",
-        "the q heads of a group are neighbours: (batch, num_kv_heads, group_size, ...), sum over 2",
+        "dk and dv are summed over query heads of different groups",
+        "your dk and dv of kv head j are sums over the query heads h with h % num_kv_heads == j",
+        "heads of a group are neighbours: (batch, num_kv_heads, group_size, ...), sum over dim 2",
         _dk_dv_one_head("interleaved"),
     ),
     *(
         known(
             f"{id}-{name.upper()}",
             BACKWARD,
-            f"{name} comes from the {which} q head of each group alone",
-            f"your {name} equals that of the {which} q head of each group; {other} is right",
+            f"{name} comes from the {which} query head of each group alone",
+            f"your {name} equals that of the {which} query head of each group; {other} is right",
             _GROUP,
             partial(differentiate, **{f"{name}_heads": which}),
         )
@@ -172,7 +172,7 @@ BACKWARD_MISTAKES = (
     known(
         "DQ-DK-LOG2E",
         BACKWARD,
-        "dq and dk carry a factor log2(e)",
+        "dq and dk have an extra factor log2(e)",
         "your dq and dk equal the right ones times log2(e)",
         _SCALE,
         lambda case: differentiate(case, scale_q=case.scale * LOG2_E, scale_k=case.scale * LOG2_E),
@@ -180,7 +180,7 @@ BACKWARD_MISTAKES = (
     known(
         "DK-LOG2E",
         BACKWARD,
-        "dk carries a factor log2(e)",
+        "dk has an extra factor log2(e)",
         "your dk equals the right one times log2(e); dq is right",
         _SCALE,
         lambda case: differentiate(case, scale_k=case.scale * LOG2_E),
@@ -205,21 +205,21 @@ BACKWARD_MISTAKES = (
         for of_units, exponential, p, help, factor in (
             (
                 "EXP-WITH-LOG2E",
-                "exp is taken of what is in units of log2",
+                "exp is applied to numbers in units of log2",
                 "exp(scores - lse), both in units of log2",
                 "take exp2, not exp, of scores and lse that contain log2(e)",
                 LOG2_E,
             ),
             (
                 "EXP2-WITHOUT-LOG2E",
-                "exp2 is taken of what is in natural units",
+                "exp2 is applied to numbers in natural units",
                 "exp2(scores - lse), neither times log2(e)",
                 "exp2 needs scores and lse times log2(e); without that factor take exp",
                 1.0 / LOG2_E,
             ),
         )
         for id, of, title, what in (
-            ("BACKWARD", ("q", "kv"), "P is computed again", "gradients equal those of"),
+            ("BACKWARD", ("q", "kv"), "P is recomputed", "gradients equal those of"),
             ("DQ", ("q",), "dq is computed", "dq equals that of"),
             ("DK-DV", ("kv",), "dk and dv are computed", "dk and dv equal those of"),
         )
@@ -227,7 +227,7 @@ BACKWARD_MISTAKES = (
     known(
         "DV-OF-DS",
         BACKWARD,
-        "dv is computed from dS where P is due",
+        "dv is computed from dS instead of P",
         "your dv equals dS^T @ dout; dq and dk are right",
         "accumulate P^T @ dout for dv, and dS^T @ q for dk",
         lambda case: differentiate(case, dv_of_dscores=True),
@@ -243,7 +243,7 @@ BACKWARD_MISTAKES = (
     known(
         "DK-DV-SWAPPED",
         BACKWARD,
-        "dk and dv are exchanged",
+        "dk and dv have changed places",
         "your dk equals the right dv, and your dv the right dk",
         "return the gradients in the order of forward's arguments: dq, dk, dv",
         _dk_dv_swapped,

@@ -116,7 +116,7 @@ MASK_MISTAKES = (
     known(
         "CAUSAL-NOT-ASKED",
         NONCAUSAL,
-        "queries do not see later keys although attention is not causal here",
+        "queries do not see later keys, although attention is not causal here",
         "your output equals causal attention",
         "apply the causal mask only where attention is causal",
         lambda case: attend(case, case.key <= case.query),
@@ -236,7 +236,7 @@ MASK_MISTAKES = (
     known(
         "SKIPPED-WITHOUT-CAUSAL",
         ("p01",),
-        "key tiles after the query tile are skipped without is_causal too",
+        "key tiles after the query tile are skipped even without is_causal",
         "your output equals attention to the keys before the end of each query tile",
         "stop early only with is_causal: without it every query sees every key",
         lambda case: attend(case, case.visible() & (case.key < case.query_tile_end)),
@@ -246,13 +246,13 @@ MASK_MISTAKES = (
         ATTENTION,
         "only the first tile of keys is visited",
         "your output equals attention to the first {tile} keys",
-        "advance the key and value pointers in every turn of the loop over key tiles",
+        "advance the key and value pointers in every iteration over key tiles",
         lambda case, tile: attend(case, case.visible() & (case.key < tile)),
     ),
     known(
         "HEADS-INTERLEAVED",
         GROUPED,
-        "q heads are mapped to kv heads in turn instead of in groups",
+        "query heads are mapped to kv heads in turn instead of in groups",
         "your output equals attention with kv_head = q_head % num_kv_heads",
         _HEADS,
         lambda case: attend(
@@ -263,7 +263,7 @@ MASK_MISTAKES = (
     known(
         "HEADS-DIVIDED-BY-KV-HEADS",
         GROUPED,
-        "the q head is divided by the number of kv heads instead of by the group size",
+        "the query head is divided by the number of kv heads instead of by the group size",
         "your output equals attention with kv_head = q_head // num_kv_heads",
         _HEADS,
         _heads_divided_by_kv_heads,
@@ -287,9 +287,9 @@ MASK_MISTAKES = (
     known(
         "K-V-SWAPPED",
         ATTENTION,
-        "keys and values are exchanged",
+        "keys and values have changed places",
         "your output equals attention(q, v, k)",
-        "score the queries against k and weigh the rows of v",
+        "take scores from q and k, and multiply the weights by v",
         lambda case: attend(case, k=case.v, v=case.k),
     ),
 )

@@ -87,7 +87,7 @@ _OF_A_ROW = (
     ),
     _of_row(
         "ROW-IN-NATURAL-UNITS",
-        "exp2 is taken of numbers in natural units",
+        "exp2 is applied to numbers in natural units",
         "your lse equals ln(sum of 2^x)",
         _UNITS,
         lambda x: (x * _LN_2).logsumexp(1),

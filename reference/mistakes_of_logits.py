@@ -14,7 +14,7 @@ LOGIT_MISTAKES = (
     known(
         "SINK-LOGIT-IGNORED",
         LOGIT,
-        "sink_logits do not enter the output",
+        "sink_logits have no effect on the output",
         "your output equals attention without sink_logits",
         _LOGIT,
         lambda case: out_of(case, sink_logits=torch.full_like(case.q[0, :, 0, 0], -math.inf)),
@@ -22,7 +22,7 @@ LOGIT_MISTAKES = (
     known(
         "SINK-LOGIT-ZERO-WHEN-ABSENT",
         LOGIT,
-        "a sink logit of 0 takes part although none is given",
+        "a sink logit of 0 counts although none is given",
         "your output equals attention with sink_logits = 0",
         _LOGIT,
         lambda case: out_of(
@@ -46,7 +46,7 @@ LOGIT_MISTAKES = (
     known(
         "SINK-LOGIT-UNITS",
         LOGIT,
-        "sink_logits in natural units meet scores in units of log2",
+        "sink_logits in natural units are combined with scores in units of log2",
         "your output equals attention with sink_logits * log(2)",
         "multiply sink_logits by log2(e) where the running maximum is in units of log2",
         lambda case: out_of(

@@ -64,7 +64,7 @@ def _delta_over_queries(case):
 
 
 def _of_first_head(case, per_row):
-    """What belongs to the first q head of each group, for all heads of the group."""
+    """What belongs to the first query head of each group, for all heads of the group."""
     return per_row[:, case.kv_heads * case.group_size]
 
 
@@ -114,7 +114,7 @@ ROW_MISTAKES = (
     known(
         "DELTA-ADDED",
         BACKWARD,
-        "delta is added to dP where it is to be subtracted",
+        "delta is added to dP instead of subtracted",
         "your dq and dk equal those of dS = P * (dP + delta)",
         _DELTA,
         _delta_added,
@@ -194,7 +194,7 @@ ROW_MISTAKES = (
     known(
         "BACKWARD-LSE-BASE-2",
         BACKWARD,
-        "lse carries a factor log2(e) too many where P is recomputed",
+        "lse is multiplied by log2(e) once too often where P is recomputed",
         "your gradients equal those of P = exp(scores - lse * log2(e))",
         "keep lse in natural units from the forward pass on, and convert it once",
         lambda case: differentiate(case, lse=attend(case)["lse"] * LOG2_E),
@@ -202,17 +202,17 @@ ROW_MISTAKES = (
     known(
         "GROUP-LSE-FIRST-HEAD",
         BACKWARD,
-        "all q heads of a group take the lse of its first head for dk and dv",
-        "your dk and dv equal those of P recomputed from the lse of the first q head of each group",
-        "move the pointer to lse with the q head of the group",
+        "all query heads of a group take the lse of its first head for dk and dv",
+        "your dk and dv equal those of P recomputed from the lse of each group's first query head",
+        "move the pointer to lse with the query head of the group",
         lambda case: differentiate(case, lse_kv=_of_first_head(case, attend(case)["lse"])),
     ),
     known(
         "GROUP-DELTA-FIRST-HEAD",
         BACKWARD,
-        "all q heads of a group take the delta of its first head for dk",
-        "your dk equals that of the delta of the first q head of each group; dv is right",
-        "move the pointer to delta with the q head of the group",
+        "all query heads of a group take the delta of its first head for dk",
+        "your dk equals that of the delta of the first query head of each group; dv is right",
+        "move the pointer to delta with the query head of the group",
         lambda case: differentiate(case, delta_kv=_of_first_head(case, row_delta(case))),
     ),
     known(

@@ -70,7 +70,7 @@ TILE_MISTAKES = (
     known(
         "SCALE-AGAIN-IN-WEIGHTS",
         P01,
-        "scores that are scaled already are scaled once more inside the weights",
+        "scores that are already scaled are scaled again inside the weights",
         "your output equals an online softmax with weights exp(softmax_scale * (score - maximum))",
         "scale the scores once: the weights are exp(score - maximum)",
         lambda case: online(case, case.tile_k, weight_scale=case.scale),
@@ -78,7 +78,7 @@ TILE_MISTAKES = (
     known(
         "K-RESHAPED",
         P01,
-        "a tile of keys is reshaped where it should be transposed",
+        "a tile of keys is reshaped instead of transposed",
         "your output equals attention with scores q_tile @ k_tile.reshape(head_dim, keys)",
         "exchange the last two dimensions of k_tile: reshape keeps the order of the numbers",
         _k_reshaped,
@@ -86,7 +86,7 @@ TILE_MISTAKES = (
     known(
         "LOOP-OVER-SEQLEN-Q",
         P01,
-        "the keys end where the queries end",
+        "the loop over keys ends at seqlen_q, not at seqlen_k",
         "your output equals attention to the first seqlen_q keys",
         "loop over the keys up to seqlen_k",
         lambda case: attend(case, case.visible() & (case.key < case.seqlen_q)),
@@ -136,7 +136,7 @@ TILE_MISTAKES = (
         P01,
         "the tiles that the diagonal crosses are not visited",
         "your output equals attention to the keys before the first query of each query tile",
-        "walk on to the end of the query tile: its last query sees the keys up to itself",
+        "loop on to the end of the query tile: its last query sees the keys up to itself",
         _diagonal_skipped,
     ),
 )

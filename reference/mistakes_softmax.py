@@ -147,7 +147,7 @@ SOFTMAX_MISTAKES = (
     known(
         "SCALE-SQUARED",
         ATTENTION,
-        "scores are scaled twice, by 1/head_dim where 1/sqrt(head_dim) is due",
+        "scores are scaled twice: by 1/head_dim instead of 1/sqrt(head_dim)",
         "your output equals attention with softmax_scale squared",
         _SCALE,
         lambda case: _scaled(case, case.scale**2),
@@ -157,13 +157,13 @@ SOFTMAX_MISTAKES = (
         KERNELS,
         "scores are scaled twice, each time in units of log2",
         "your output equals attention with softmax_scale squared times log2(e)",
-        "scores go into the online softmax as they come from the dot: scale_log2 is applied there",
+        "pass scores to the online softmax as the dot gives them: it applies scale_log2 itself",
         lambda case: _scaled(case, case.scale * abs(case.scale) * LOG2_E),
     ),
     *known_per_tile(
         "SCALE-AGAIN-IN-WEIGHTS",
         KERNELS,
-        "scores that are scaled already are scaled once more inside the weights",
+        "scores that are already scaled are scaled again inside the weights",
         "your output equals an online softmax over tiles of {tile} keys, the weights scaled twice",
         _UNITS,
         _scaled_in_weights,
@@ -195,7 +195,7 @@ SOFTMAX_MISTAKES = (
     known(
         "EXP2-WITHOUT-LOG2E",
         ATTENTION,
-        "exp2 is taken of scores in natural units",
+        "exp2 is applied to scores in natural units",
         "your output equals attention with weights 2^score",
         "fold log2(e) into the scale when the weights are taken with exp2",
         lambda case: out_of(case, scale=case.scale / LOG2_E),
@@ -203,7 +203,7 @@ SOFTMAX_MISTAKES = (
     known(
         "EXP-WITH-LOG2E",
         ATTENTION,
-        "exp is taken of scores in units of log2",
+        "exp is applied to scores in units of log2",
         "your output equals attention with softmax_scale * log2(e)",
         "take exp2, not exp, of scores whose scale contains log2(e)",
         lambda case: out_of(case, scale=case.scale * LOG2_E),
@@ -259,7 +259,7 @@ SOFTMAX_MISTAKES = (
     *known_per_tile(
         "SUM-AND-MAX-SWAPPED",
         ("p03", "p04", "p05"),
-        "the running maximum and the running sum are exchanged",
+        "the running maximum and the running sum have changed places",
         "your output equals an online softmax over tiles of {tile} keys with the two exchanged",
         "pass the running maximum and the running sum in the order in which they are declared",
         _state_swapped,
@@ -331,7 +331,7 @@ SOFTMAX_MISTAKES = (
     known(
         "LSE-LOG-SCALED",
         KERNELS,
-        "lse scales a natural logarithm as if it were one to base 2",
+        "lse multiplies a natural logarithm by ln(2), as if it were to base 2",
         "your lse equals maximum + log(sum) * log(2); out is right",
         _LSE,
         lambda case: _lse_in_units(case, of_log=1.0 / LOG2_E),

@@ -133,7 +133,7 @@ def row_logsumexp(x):
 
 
 def gqa_attention(q, k, v, *, softmax_scale=None):
-    """p05: (out, lse); causal, q head h reads kv head h // (num_q_heads // num_kv_heads).
+    """p05: (out, lse); causal, query head h reads kv head h // (num_q_heads // num_kv_heads).
 
     Source: GQA, arXiv:2305.13245.
     """

@@ -178,7 +178,7 @@ class Case:
         return self.scores(**changes) + counts.double().log()
 
     def values(self, kv_heads=None, v=None):
-        """V repeated for every q head."""
+        """V repeated for every query head."""
         v = self.v if v is None else v
         return v[:, self.kv_heads if kv_heads is None else kv_heads]
 

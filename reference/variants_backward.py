@@ -144,7 +144,7 @@ def _dsink(case, lse=None, delta=None, batches=slice(None)):
 
 
 def _gather(case, per_head, how):
-    """Gradients of q heads, brought together for each kv head."""
+    """Gradients of query heads, brought together for each kv head."""
     grouped = per_head.unflatten(1, (case.num_kv_heads, case.group_size))
     if how in ("sum", "mean"):
         return getattr(grouped, how)(2)

@@ -259,6 +259,8 @@ def test_curves_on_one_line_take_turns():
 def test_plots_follow_the_readers_mode(name):
     svg = (ROOT / "docs" / "plots" / f"{name}.svg").read_text("utf-8")
     assert "@media (prefers-color-scheme: dark){svg{--paper:#0d1117" in svg
+    # No wider than a phone, which would shrink the text.
+    assert float(re.search(r'viewBox="0 0 ([0-9.]+)', svg)[1]) <= 390
     drawn = re.sub(r"<style.*?</style>", "", svg, flags=re.DOTALL)
     assert set(re.findall(r"var\(--([a-z-]+)\)", drawn)) <= PALETTE.keys()
     assert not re.findall(r"(?:fill|stroke): (?!none|var)", drawn)  # no colour of its own

@@ -398,7 +398,7 @@ def test_an_error_is_exit_code_4_and_a_warning_is_none():
     code, text = run(programs={"bwrap": None})
     assert code == 0 and "1 warning, 0 errors" in text
     code, text = run(said=NO_TORCH)
-    assert code == 4 and "1 error: mend the errors from the top down" in text
+    assert code == 4 and "1 error: fix the errors from the top down" in text
 
 
 def test_what_goes_wrong_while_looking_is_a_line_and_no_traceback():

@@ -51,7 +51,7 @@ def test_every_time_and_ratio_has_a_source():
 
 
 def test_the_claims_are_those_of_the_record():
-    claims = " ".join(PROSE[PROSE.index("## The claims") :].split())
+    claims = " ".join(PROSE[PROSE.index("## How to read a claimed speed-up") :].split())
     graded = read("docs/records/nvidia-h200-2026-11-22.json")
     by_id = {problem["id"]: problem["components"] for problem in graded["problems"]}
     for problem in ("p03", "p04", "p06"):

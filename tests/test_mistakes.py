@@ -67,11 +67,11 @@ KEEPS_MORE = (
 INTRODUCTION = """\
 # Known mistakes, and what they cost
 
-Each line is one mistake alone: the checks that it fails, and the share of the correctness points
-that it keeps. A check departs from one plain case in its own subject alone, so that a mistake costs
-the checks of its subject. Mistakes marked *core* change the plain case itself. Where a backward
-check judges several gradients, the part that stays right is in brackets. The judge names these
-mistakes; it finds others too.<!-- course -->
+Each line is about an answer with one mistake: the checks that it fails, and the share of the
+correctness points that it keeps. A check differs from one plain case only in its own subject, so a
+mistake costs only the checks of its subject. Mistakes marked *core* change the plain case itself.
+Where a backward check judges several gradients, the part that stays right is in brackets. The judge
+names these mistakes; it finds others too.<!-- course -->
 `python -m tests.test_mistakes` makes this page.<!-- end of course -->
 """
 

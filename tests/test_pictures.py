@@ -62,6 +62,13 @@ def test_well_formed_small_and_with_nothing_from_outside(picture):
 
 
 @each_picture
+def test_words_are_those_of_the_handouts(picture):
+    """A step is one of the assignment, not a round of a loop; heads have their whole names."""
+    said = " ".join(texts(picture))
+    assert not re.search(r"\bstep \d|\bq heads?\b", said)
+
+
+@each_picture
 def test_has_a_title_and_a_description(picture):
     root = ElementTree.fromstring(picture.svg)
     title, desc = root[0], root[1]

@@ -68,7 +68,7 @@ def test_right_answers(path):
     assert "sqrt(9 + 16) = sqrt(25) = 5" in asked.text
     assert "see problems/p01/README.md" in asked.text
     assert "This time: 3 right.\nIn all: 3 of 3 questions done, 3 right.\n" in asked.text
-    assert "You have them all. To begin anew: make quiz RESTART=1\n" in asked.text
+    assert "You have them all. To start over: make quiz RESTART=1\n" in asked.text
 
 
 def test_wrong_answers_are_told_with_the_right_one(path):
@@ -161,7 +161,7 @@ def test_a_damaged_state_is_told_and_set_aside(path, state):
     path.write_bytes(state)
     asked = Asked(path, "5")
     text = " ".join(asked.text.split())
-    assert "is damaged and set aside as quiz.json.damaged; you begin anew" in text
+    assert "is damaged and set aside as quiz.json.damaged; you start over" in text
     assert path.with_name("quiz.json.damaged").read_bytes() == state
     assert json.loads(path.read_text())["outcomes"] == {"Q1": "right"}
 

@@ -42,7 +42,7 @@ def owners() -> Picture:
     y = top + side + 30
     held, read = ("`q`, `dout`", "`lse`, `delta`"), ("`k`, `v`",)
     _roles(canvas, MARGIN, y, held, read, "")
-    _roles(canvas, right, y, read, held, "for each q head of the group")
+    _roles(canvas, right, y, read, held, "for each head of the group")
     legend = ", ".join(f"{LETTERS[kind]} {kind}" for kind in (FULL, MASKED))
     canvas.text(MARGIN, y + 100, legend, size=14, fill="soft")
     return canvas.finish()

@@ -52,7 +52,7 @@ def kv_heads() -> Picture:
 
 def _panel(canvas: Canvas, y: float, words: str, reader: list[int], num_kv_heads: int) -> None:
     """One grouping: query heads above, the kv heads that they read below."""
-    left, pitch, width = 84, 64, 48
+    left, pitch, width = 108, 61, 48
     group_size = NUM_Q_HEADS // num_kv_heads
     canvas.text(MARGIN, y + 8, words, bold=True)
     canvas.text(
@@ -62,7 +62,7 @@ def _panel(canvas: Canvas, y: float, words: str, reader: list[int], num_kv_heads
         anchor="end",
         fill="soft",
     )
-    canvas.text(MARGIN, y + 42, "q head")
+    canvas.text(MARGIN, y + 42, "query head")
     canvas.text(MARGIN, y + 124, "kv head")
 
     def middle(first: int, last: int) -> float:

@@ -34,8 +34,8 @@ def grid_strides() -> Picture:
     )
     canvas.heading("Programs own rows of x;", "strides are steps in memory")
     left, top = 112, 162
-    canvas.text(left, top - 64, "step 1", fill="soft")
-    canvas.text(_lane(left, BLOCK_N), top - 64, "step 2", fill="soft")
+    canvas.text(left, top - 64, "tile 1", fill="soft")
+    canvas.text(_lane(left, BLOCK_N), top - 64, "tile 2", fill="soft")
     canvas.text(left - 24, top - 29, "`w`", bold=True)
     canvas.text(WIDTH - MARGIN, top - 29, "`y`", bold=True, anchor="end")
     for j, weight in enumerate(WEIGHTS):

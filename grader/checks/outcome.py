@@ -153,7 +153,7 @@ def _of_end(ended: Ended, what: str) -> Outcome:
     elif ended.signal_name == "SIGKILL":
         help = "Linux kills a process like this when memory runs out"
     elif ended.signal_name is not None:
-        help = "a process dies like this when memory is written that is not its own"
+        help = "a process dies like this when it writes to memory that is not its own"
     if ended.recursive:
         help = RECURSION_HELP
     headline = _how_ended(ended, what)

@@ -22,7 +22,7 @@ _TRANSLATIONS: tuple[tuple[str, str], ...] = (
     (r"object of type 'int' has no len", "a grid is a tuple: kernel[(number_of_programs,)](...)"),
     (
         r"^GridTooLarge",
-        "one program per tile, not per element: triton.cdiv(length, BLOCK) for each length",
+        "launch one program per tile, not per element: triton.cdiv(length, BLOCK) for each length",
     ),
     (r"^RecursionError", RECURSION_HELP),
     (
@@ -45,7 +45,7 @@ _TRANSLATIONS: tuple[tuple[str, str], ...] = (
     (r"0 active drivers", "pass CPU tensors to the kernel only where TRITON_INTERPRET=1 is set"),
     (
         r"must have same dtype|Both operands must be same dtype|same dtype",
-        "tl.dot wants both operands in one dtype: convert one of them with .to(...)",
+        "tl.dot needs both operands in one dtype: convert one of them with .to(...)",
     ),
     (
         r"AST node type: (Break|Continue)",
@@ -53,11 +53,11 @@ _TRANSLATIONS: tuple[tuple[str, str], ...] = (
     ),
     (
         r"should have at least|all non-batch dimensions|Input shapes should have M >=",
-        "a side of tl.dot has 16 elements or more",
+        "each side of a tile in tl.dot needs 16 elements or more",
     ),
     (
         r"registers per thread",
-        "smaller tiles or more warps (num_warps); maxnreg may keep a program from having enough",
+        "use smaller tiles or more warps (num_warps); maxnreg may be too low for this kernel",
     ),
     (
         r"assembler (?:knows no instruction|refuses '.*', which this chip)",
@@ -69,10 +69,10 @@ _TRANSLATIONS: tuple[tuple[str, str], ...] = (
     ),
     (
         r"bytes of shared memory|out of resource: shared memory",
-        "smaller tiles or fewer stages: each stage of a loop holds its tiles in shared memory",
+        "use smaller tiles or fewer stages: each stage of a loop holds its tiles in shared memory",
     ),
     (EMPTY, "a tile is empty here: does a loop begin or end in the wrong place?"),
-    (r"arange's range must be a power of 2", "a tile's size is a power of two"),
+    (r"arange's range must be a power of 2", "the size of a tile must be a power of two"),
     (
         r"make_block_ptr",
         "Triton 3.9 has no block pointers: use pointers and masks, or tensor descriptors",
@@ -87,12 +87,12 @@ _TRANSLATIONS: tuple[tuple[str, str], ...] = (
     ),
     (
         r"arange's arguments must be|Shape element \d+ must have type",
-        "the size of a tile is known when the kernel is compiled: a parameter marked tl.constexpr",
+        "the compiler must know the size of a tile: mark the kernel's parameter as tl.constexpr",
     ),
     (
         r"Loop-carried variable",
-        "a variable keeps its type and shape through a loop: begin with what it becomes, such as"
-        " 0.0 or tl.zeros(..., tl.float32)",
+        "a variable must keep its type and shape in a loop: give it those from the start, by 0.0 or"
+        " tl.zeros(..., tl.float32)",
     ),
     (
         r"module 'triton\.language' has no attribute",
@@ -100,13 +100,13 @@ _TRANSLATIONS: tuple[tuple[str, str], ...] = (
     ),
     (
         r"Cannot access global variable",
-        "a kernel sees its parameters alone: pass the value as one, or make the global a"
+        "a kernel does not see globals: pass the value as a parameter, or make the global a"
         " tl.constexpr(...)",
     ),
     (
         r"NameError\('\w+ is not defined'\)",
-        "a name in a kernel is a parameter, or assigned on every way to this line: what an `if`"
-        " alone assigns is unknown after it",
+        "a name in a kernel must be a parameter, or assigned on every path to this line: what only"
+        " an `if` assigns is unknown after it",
     ),
     (
         r"Unsupported function referenced|[Dd]id you forget to add @triton\.jit",
@@ -115,21 +115,21 @@ _TRANSLATIONS: tuple[tuple[str, str], ...] = (
     (
         r"outside of the scope of a kernel"
         r"|'builtin_function_or_method' object has no attribute '(scalar|is_ptr)'",
-        "functions of tl work in a kernel that is launched with its grid: kernel[grid](...)",
+        "functions of tl work only in a kernel that is launched with its grid: kernel[grid](...)",
     ),
     (
         r"unhashable type: 'list'",
-        "Triton takes apart one level of a tuple in an assignment: (a, b), c = t is two of them",
+        "Triton unpacks one level of a tuple per assignment: write (a, b), c = t as two of them",
     ),
-    (r"multiple comparison", "two comparisons are joined with &: (a < b) & (b < c)"),
+    (r"multiple comparison", "join two comparisons with &: (a < b) & (b < c)"),
     (
         r"UnsupportedLanguageConstruct: Boolean value of Tensor",
-        "an `if` in a kernel takes one number: for a tile use tl.where, or the mask of a load",
+        "an `if` in a kernel needs one number: for a tile use tl.where, or the mask of a load",
     ),
     (
         r"unsupported tensor index",
-        "a tile has no elements to pick: [:, None] and [None, :] are all there is; load what you"
-        " need, or reduce the tile",
+        "a tile cannot be indexed, except by [:, None] and [None, :]: load what you need, or reduce"
+        " the tile",
     ),
     (
         r"Cannot have `return` statements inside",
@@ -138,19 +138,19 @@ _TRANSLATIONS: tuple[tuple[str, str], ...] = (
     (r"only tuple comprehensions", "a kernel has no lists: use a loop, or one more axis of a tile"),
     (
         r"Unsupported ptr type",
-        "this is a number where a pointer belongs: do the arguments stand in the kernel's order?",
+        "this is a number, not a pointer: are the arguments in the kernel's order?",
     ),
     (
         r"(Value|Mask) argument cannot be block type",
-        "a tile is stored through as many pointers: add tl.arange(...) to the pointer",
+        "storing a tile takes one pointer per element: add tl.arange(...) to the pointer",
     ),
     (
         r"Expected dtype \['fp32', 'fp64'\]",
-        "this function wants fp32: convert with .to(tl.float32)",
+        "this function needs fp32: convert with .to(tl.float32)",
     ),
     (
         r"For loop bounds and step must all be ints",
-        "the bounds of a loop are integers: // or tl.cdiv instead of /",
+        "the bounds of a loop must be integers: use // or tl.cdiv, not /",
     ),
     (r"unexpected keyword argument 'dim'", "Triton calls it axis: tl.max(tile, axis=1)"),
     (

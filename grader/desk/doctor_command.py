@@ -14,7 +14,7 @@ from grader.render.doctor import render_line, render_sum
 
 EXIT_ENVIRONMENT = 4
 ROOT = Path(__file__).resolve().parent.parent.parent
-HELP = "look at Python, packages, GPU and machine, and say what to type where one is amiss"
+HELP = "check Python, packages, GPU and machine, and say what to type where something is wrong"
 
 
 def run(machine: Machine, write: Callable[[str], None], *, color: bool = False) -> int:

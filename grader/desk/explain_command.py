@@ -71,7 +71,7 @@ def look_up(
     """
     known = page_ids(folder)
     if not known:
-        raise ExplainError(f"{folder}: got no pages, expected one per cause; take the folder anew")
+        raise ExplainError(f"{folder}: got no pages of causes; copy it from the release again")
     if asked is not None and asked.strip().lower() in problem_ids():
         asked, problems = None, (asked.strip().lower(),)
     if asked is None:
@@ -126,4 +126,4 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise ExplainError(f"{path}: {why}; take the file anew") from None
+        raise ExplainError(f"{path}: {why}; copy the file from the release again") from None

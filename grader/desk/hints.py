@@ -29,7 +29,7 @@ def hints_of(problem: Problem) -> Mapping[int, tuple[str, ...]]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise ManifestError(f"{path}: {why}; take the file from the release again") from None
+        raise ManifestError(f"{path}: {why}; copy the file from the release again") from None
     parts = _STEP.split(text)
     found = {
         int(number): tuple(_hints(section))

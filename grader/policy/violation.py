@@ -13,7 +13,7 @@ RULES = {
     "torch-computes": "from p02 on kernels compute, and PyTorch serves them",
     "shortcut": "no ready-made attention, softmax or gradients",
 }
-_TESTS = 'what tests your code belongs under `if __name__ == "__main__":`, which is not looked at'
+_TESTS = 'code that tests yours belongs under `if __name__ == "__main__":`, which is not checked'
 HELP = {
     "import": f"import torch, triton, math or given; {_TESTS}",
     "dynamic-code": f"write the call or the attribute as code; {_TESTS}",
@@ -25,8 +25,8 @@ HELP = {
 _HELP_FOR = {
     "os": "the judge sets TRITON_INTERPRET by itself: leave it out, or export it in the shell",
     "numpy": "use torch for arrays, and math for numbers",
-    "time": 'measure time under `if __name__ == "__main__":`, which is not looked at',
-    "triton.testing": 'measure time under `if __name__ == "__main__":`, which is not looked at',
+    "time": 'measure time under `if __name__ == "__main__":`, which is not checked',
+    "triton.testing": 'measure time under `if __name__ == "__main__":`, which is not checked',
     "operator": "write the operator itself",
     "logging": "leave it out; print() shows what you want to see",
     "packaging": 'compare numbers: tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 6)',

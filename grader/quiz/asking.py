@@ -197,6 +197,6 @@ class Quiz:
             f"In all: {count} of {plural(len(done), 'question')} done, {right} right."
         )
         if right == len(done):
-            self.terminal.line(f"You have them all. To begin anew: {self.resume} RESTART=1")
+            self.terminal.line(f"You have them all. To start over: {self.resume} RESTART=1")
         elif self.progress.kept:
             self.terminal.line(f"Go on: {self.resume}")

@@ -184,7 +184,7 @@ def _make_pages(
     try:
         texts = {path: pages.for_students(text, path) for path, text in texts.items()}
     except pages.PageError as error:
-        raise ReleaseError(f"{error}; mend it, then run again") from None
+        raise ReleaseError(f"{error}; fix it, then run again") from None
     for path, text in texts.items():
         for picture in pages.pictures(text, path):
             if (checkout / picture).is_file():

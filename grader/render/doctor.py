@@ -28,7 +28,7 @@ def render_sum(lines: Sequence[Line]) -> str:
     """Return the last line: how many there are of each level, and what follows."""
     counts = {level: sum(line.level == level for line in lines) for level in (OK, WARNING, ERROR)}
     words = [f"{counts[OK]} ok", _plural(counts[WARNING], WARNING), _plural(counts[ERROR], ERROR)]
-    after = "mend the errors from the top down" if counts[ERROR] else "make grade works here"
+    after = "fix the errors from the top down" if counts[ERROR] else "make grade works here"
     return f"\n{', '.join(words)}: {after}\n"
 
 

@@ -20,7 +20,7 @@ ID_LIMIT = 12
 NAME_LIMIT = 40
 HEADLINE_LIMIT = 200
 _WALK_AS_DUE = (
-    "every visible {} took part once, and no other: look at the arithmetic, and at where the"
+    "every visible {} took part once, and no other did: look at the arithmetic, and at where the"
     " result is stored"
 )
 # Checks without a message: they have nothing to report, or the table and the next step say it.

@@ -226,7 +226,7 @@ def _shares_of_tiles(case: Case, rows: _Rows) -> Sighting | None:
         shown = ", ".join(f"{_span(tiles[t])} {float(numbers[t]):.3g}" for t in of_tile[:4])
         return Sighting(
             "TILE-SHARES",
-            f"tiles of {tile} keys do not have the shares of out that are due to them",
+            f"whole tiles of {tile} keys count too much or too little in out",
             f"seen: in row {rows.queries[row]} weights are the right ones times, by tile: {shown}"
             + (", ..." if len(of_tile) > 4 else ""),
             _ONE_MAXIMUM,

@@ -40,16 +40,16 @@ def mismatched(case: Case, walk: Walk) -> Sighting | None:
     if walk.product == "out":
         return Sighting(
             "K-AND-V-APART",
-            "the weights of one tile of keys meet the values of another",
+            "the weights of one tile of keys are multiplied by the values of another",
             "seen: the rows of k and of v in one iteration of the loop are not the same",
-            "k and v of a tile begin at the same row and move together",
+            "let k and v of a tile begin at the same row and move together",
             line,
         )
     pair = "k and of v" if walk.product == "dq" else "q and of dout"
     return Sighting(
         "ROWS-APART",
         f"the rows of {pair} in one iteration of the loop are not the same",
-        f"seen: in a product for {walk.product}, rows of one tile or head meet those of another",
+        f"seen: a product for {walk.product} combines rows of one tile or head with another's",
         "tensors of one tile begin at the same row of the same head, each by strides of its own",
         line,
     )
@@ -65,7 +65,7 @@ def padding(case: Case, walk: Walk) -> Sighting | None:
         "keys beyond the end of the sequence take part",
         f"seen: the last tile reaches past key {case.seqlen_k - 1}; its empty lanes have weights"
         " other than zero",
-        "their scores are to be -inf before the maximum is taken: tl.where(keys < seqlen_k, ..., "
+        "set their scores to -inf before you take the maximum: tl.where(keys < seqlen_k, ..., "
         'float("-inf"))',
         walk.trace.count(Counter.PADDING_LINE),
     )
@@ -218,7 +218,7 @@ def _missing(case: Case, walk: Walk) -> Sighting | None:
         names = ranges(heads.any(0))
         return Sighting(
             "HEADS-NEVER-TAKEN",
-            f"{walk.product} takes nothing of query heads {names}",
+            f"{walk.product} gets nothing from query heads {names}",
             f"seen: of {heads.size} query heads {int((~heads).sum())} take part in this product",
             "the gradient of a kv head is the sum over all query heads of its group",
             walk.product_line,

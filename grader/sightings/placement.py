@@ -110,8 +110,8 @@ def _along_keys(name: str, seen: dict[str, int]) -> Sighting:
     rows, index = ("rows", "[:, None]") if down else ("columns", "[None, :]")
     return Sighting(
         "ALONG-THE-KEYS",
-        f"{name}, one number per query, is laid along the keys",
-        f"seen: in this line {name} meets the keys of a tile, not its queries",
+        f"{name}, one number per query, is broadcast along the keys",
+        f"seen: in this line {name} is combined with the keys of a tile, not its queries",
         f"{rows} of this tile are queries: {name}{index} has one number for each of them",
         seen["line"],
         located=True,

@@ -71,15 +71,15 @@ def strides(case: Case, trace: Trace) -> Sighting | None:
         owners = [other for other, own in strides.items() if own == across and other != name]
         if row["along"] != row["column_stride"] and row["along"] == 1 and row["misaligned"]:
             what, got, due = "columns", 1, row["column_stride"]
-            title = f"{name} is walked as if its columns lay side by side"
+            title = f"{name} is read as if its columns lay side by side"
         elif across in (stride, 0) or row["along"] != row["column_stride"]:
             continue
         elif owners and row["misaligned"]:
-            title = f"{name} is walked with the row stride of {' and '.join(owners)}"
+            title = f"{name} is read with the row stride of {' and '.join(owners)}"
         elif name == "w" and across == 1:
-            title = "w is walked as if its elements lay side by side"
+            title = "w is read as if its elements lay side by side"
         elif across == width and (row["misaligned"] or name in together):
-            title = f"{name} is walked as if its rows lay side by side"
+            title = f"{name} is read as if its rows lay side by side"
         else:
             continue
         return Sighting(
@@ -101,7 +101,7 @@ def _between_tiles(rows: list[dict[str, int]], strides: dict[str, int]) -> Sight
         if size > 1 and owners and row["misaligned"]:
             return Sighting(
                 "WRONG-STRIDE",
-                f"{name} is walked with the row stride of {' and '.join(owners)}",
+                f"{name} is read with the row stride of {' and '.join(owners)}",
                 f"seen: from tile to tile the pointer to {name} moves by {step} elements; {size}"
                 f" rows of {name} are {size * stride}",
                 f"{name} has strides of its own, {name}.stride(): use them wherever its pointer"
@@ -135,7 +135,7 @@ def heads_apart(case: Case, trace: Trace) -> Sighting | None:
     name = OPERANDS[number]
     return Sighting(
         "HEADS-APART",
-        f"the weights of one head meet {name} of another",
+        f"the weights of one head are multiplied by {name} of another",
         f"seen: the rows of {name} in this product are not of the head that the weights are of",
         f"{name} moves to its batch and head by strides of its own: {name}.stride()",
         line,

@@ -17,7 +17,7 @@ def query_rows(case: Case, trace: Trace) -> Sighting | None:
     if not trace.count(Counter.PROGRAMS) and trace.count(Counter.LAUNCHES):
         return Sighting(
             "EMPTY-GRID",
-            "the grid has no program",
+            "the grid is empty: no program runs",
             "seen: a kernel was launched, and not one program of it ran",
             "the grid needs triton.cdiv(rows, BLOCK_M) programs, not rows // BLOCK_M",
             of_grid=True,

@@ -61,7 +61,7 @@ def scaled(
         "OUTPUT-SCALED",
         f"{name} is {_words(case, factor)} times what it should be",
         f"seen: every element of {name} is {factor:.4g} times the right one",
-        "which factor is there twice, or missing?",
+        "look for a factor that is applied twice, or missing",
         traced=False,
     )
 
@@ -86,7 +86,7 @@ def rows_scaled(
     least, most = (float(getattr(factors, which)()) for which in ("min", "max"))
     return Sighting(
         "ROWS-SCALED",
-        "each row of out is right but for a factor of its own",
+        "each row of out is wrong by a factor of its own",
         f"seen: rows of out are {least:.4g} to {most:.4g} times the right ones",
         "out is divided by the sum of the weights that multiply v: masked and rescaled alike, once",
         traced=False,

@@ -16,8 +16,8 @@ def discarded(case: Case, walk: Walk) -> Sighting | None:
         return None
     return Sighting(
         "PRODUCT-DISCARDED",
-        f"what one iteration of the loop adds to {walk.product} is gone in the next",
-        "seen: this line computes a product again and again, and nothing takes up the earlier ones",
+        f"what one iteration of the loop adds to {walk.product} is lost in the next",
+        "seen: this line computes a product in each iteration, and nothing uses the earlier ones",
         "add to the accumulator instead of replacing it: tl.dot(a, b, accumulator)",
         line,
         located=True,
@@ -31,7 +31,7 @@ def scores_left_out(trace: Trace) -> Sighting | None:
     return Sighting(
         "PRODUCT-LEFT-OUT",
         "a product over head_dim is computed and not used",
-        "seen: nothing takes up what this line computes",
+        "seen: nothing uses what this line computes",
         "where scores are the sum of several products, add them up: tl.dot(q, k, scores)",
         line,
         located=True,
@@ -45,7 +45,7 @@ def columns_apart(trace: Trace) -> Sighting | None:
         if seen["line"]:
             return Sighting(
                 "COLUMNS-APART",
-                "some columns of head_dim meet others",
+                "columns of head_dim that do not belong together are combined",
                 "seen: " + text.format(**seen),
                 "a part of head_dim of q goes with the same part of k, and one of v with that of"
                 " out",
@@ -87,7 +87,7 @@ def left_out(case: Case, walk: Walk) -> Sighting | None:
     return Sighting(
         "PRODUCT-LEFT-OUT",
         f"what a loop adds up for {walk.product} does not reach the output",
-        "seen: nothing takes up what this line has computed when the loop is over",
+        "seen: nothing uses what this line has computed by the end of the loop",
         "where there are several accumulators, each has its part in the result",
         line,
     )

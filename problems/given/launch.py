@@ -148,7 +148,7 @@ def grid_of_queries(q, k, block_m):
 
 
 def grid_of_keys(q, k, block_n):
-    """Return the grid (key/value heads of a section, key tiles, sections) of dK and dV."""
+    """Return the grid (kv heads of a section, key tiles, sections) of dK and dV."""
     batch, num_kv_heads, seqlen, head_dim = k.shape
     num_heads, num_tiles = batch * num_kv_heads, triton.cdiv(seqlen, block_n)
     group_bytes = 2 * (q.shape[1] // num_kv_heads) * seqlen * head_dim * q.element_size()

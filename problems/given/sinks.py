@@ -47,7 +47,7 @@ def sink_window_walk(
 
     Args:
         q: (BLOCK_M, HEAD_DIM), one tile of queries.
-        k_ptr, v_ptr: the first row of the key/value head.
+        k_ptr, v_ptr: the first row of the kv head.
         queries: (BLOCK_M, 1), their numbers, less than seqlen, so that each sees a key.
         begin, first_key, full_start, full_end, end_key: as `sink_window_bounds` returns them.
         running_max, running_sum, acc: as `given.softmax.initial_state` returns them.

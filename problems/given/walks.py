@@ -20,7 +20,7 @@ def causal_walk(
 
     Args:
         q: (BLOCK_M, HEAD_DIM), the queries from query_start on.
-        k_ptr, v_ptr: the first row of the key/value head.
+        k_ptr, v_ptr: the first row of the kv head.
         running_max, running_sum, acc: as `given.softmax.initial_state` returns them.
         IS_EVEN: BLOCK_N divides seqlen.
     """

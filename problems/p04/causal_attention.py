@@ -57,7 +57,7 @@ def _attention_kernel(
     """
     batch_head = tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)
     query_tile = tl.num_programs(1) - 1 - tl.program_id(1)
-    # Divided as 32 bits, which is faster; int64 because they will meet strides.
+    # Divided in 32 bits, which is faster; int64 because strides multiply them.
     batch = (batch_head // num_q_heads).to(tl.int64)
     head = (batch_head % num_q_heads).to(tl.int64)
     q_ptr += batch * q_strides[0] + head * q_strides[1]

@@ -23,7 +23,7 @@ def _attention_kernel(
 ):  # fmt: skip
     """One program computes BLOCK_M query rows of one query head.
 
-    Algorithm: the walk of p04. Query head h reads key and value head h // group_size in place: K
+    Algorithm: the walk of p04. Query head h reads kv head h // group_size in place: K
     and V are never repeated in memory.
     Grid: (query heads of a section, query tiles, sections), see `grid_of_queries`: the heads of one
     group run side by side and find each other's K and V tiles in L2; longest rows first.

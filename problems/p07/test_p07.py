@@ -37,7 +37,7 @@ def test_ragged(case):
 
 
 def test_groups(case):
-    """query heads of one group read the key and value head of that group"""
+    """query heads of one group read the kv head of that group"""
     case.agrees_with(reference.sink_attention)
 
 

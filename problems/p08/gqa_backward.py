@@ -236,7 +236,7 @@ def _dkdv_kernel(
     HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     DESCRIPTORS: tl.constexpr,
 ):  # fmt: skip
-    """One program computes dK and dV of BLOCK_N keys of one key/value head.
+    """One program computes dK and dV of BLOCK_N keys of one kv head.
 
     Algorithm: hold the K and V tile; for each query head of the group visit the query tiles from
     these keys to the end of the sequence. Each program is the only writer of its tile: the group is

@@ -121,7 +121,7 @@ def _query_ranges(key_start, seqlen, window_size, BLOCK_M: tl.constexpr, BLOCK_N
 
     The queries that form window pairs with the tile of keys at key_start: the diagonal, from there
     to diagonal_end; whole tiles of BLOCK_M queries that all see all these keys, to full_end; the
-    right edge, to end_query, where queries follow whose windows have left some of these keys.
+    right edge, to end_query: the queries whose windows hold only some of these keys.
     """
     diagonal_end, full_end, end_query = key_start, key_start, key_start  # until step 3, no query
     # >>> step 3: the queries whose windows reach a tile of keys (about 4 lines)
@@ -268,9 +268,9 @@ def _dkdv_kernel(
     HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     DESCRIPTORS: tl.constexpr,
 ):  # fmt: skip
-    """dK and dV of BLOCK_N keys of one key/value head per program, without atomics.
+    """dK and dV of BLOCK_N keys of one kv head per program, without atomics.
 
-    Algorithm: start from the sums of the sink pairs, 0 for keys that are no sinks; for each query
+    Algorithm: start from the sums of the sink pairs, 0 for keys that are not sinks; for each query
     head of the group add the window pairs of three ranges of queries, see `_query_ranges`.
     Grid: (batch * num_kv_heads, key tiles). BLOCK_M divides BLOCK_N.
     Memory traffic: K, V, dK and dV once; of Q and dout window_size + BLOCK_N rows per key tile.

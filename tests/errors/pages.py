@@ -21,11 +21,11 @@ INTRODUCTION = """\
 # Causes that the judge names
 
 A report names a cause by its problem and its id, such as P06-WINDOW-SHIFTED, when it is sure of it.
-`make explain ID=P06-WINDOW-SHIFTED` shows the page of that cause; any letter case will do, and the
-problem may be left out. `make explain P=p06` lists the causes of one problem. A name that is not in
-this list is that of a check: [UNNAMED](UNNAMED.md). In the commands of a page `pNN` stands for the
-problem; `make explain` puts in the one of the id or of `P=`, else the one in which the cause was
-reported last.
+`make explain ID=P06-WINDOW-SHIFTED` shows the page of that cause; letter case does not matter, and
+you may leave out the problem. `make explain P=p06` lists the causes of one problem. A name that is
+not in this list is that of a check: [UNNAMED](UNNAMED.md). In the commands of a page `pNN` stands
+for the problem; `make explain` fills in the problem of the id or of `P=`, or else the one in which
+the cause was reported last.
 """
 
 
@@ -97,8 +97,8 @@ def _picture(told: Cause) -> list[str]:
 def _finding(told: Cause, costs: dict[tuple[str, str], tuple[str, str]]) -> list[str]:
     commands = [f"make grade P={told.problems[0] if len(told.problems) == 1 else ANY} X=1"]
     note = (
-        "`X=1` stops at the first failure. The message names the test, and the step where it is"
-        " known; its line `repeat` is the command that makes the same inputs again."
+        "`X=1` stops at the first failure. The message names the test, and the step if it is"
+        " known; its line `repeat` is the command that repeats the run with the same inputs."
     )
     if told.id in events():
         return [note, _block(commands)]
@@ -109,13 +109,11 @@ def _finding(told: Cause, costs: dict[tuple[str, str], tuple[str, str]]) -> list
     }
     if smallest:
         commands[:0] = [f"pytest problems/{id} -x -k {check}" for id, check in smallest.items()]
-        note = f"Of the checks of a problem that fail, the one below has the smallest cases. {note}"
+        note = f"Each `pytest` command runs the failing check with the smallest cases. {note}"
     elif told.id not in known():
-        note += " The judge sees this one happen and names the line where it knows it."
+        note += " The judge sees this cause while your kernel runs, and names the line if it can."
     if told.id in about_pairs() and set(told.problems) - {"p01", "p02"}:
-        note += (
-            " Where the kernel ran in the interpreter it also draws the tiles that were visited."
-        )
+        note += " If the kernel ran in the interpreter, the message also draws the visited tiles."
     rows = [(p, *costs[p, told.id]) for p in told.problems if (p, told.id) in costs]
     table = [f"| {p} | {fails} | {keeps} % |" for p, keeps, fails in rows]
     head = ["| problem | checks that fail | correctness kept |\n|---|---|---|"]
