@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from grader.answers import inputs_of
 from grader.checks.correctness import expect
 from grader.compile_run import CompileRun
 from grader.diagnose import Casebook
@@ -16,6 +17,7 @@ from grader.model import Verdict
 from grader.running.compiled import unavailable
 from grader.running.evidence import CallEvidence
 from grader.running.protocol import MAX_KERNELS, Reply, Status
+from grader.running.session import Budget, Session
 from grader.source import Source
 from grader.trial import Trial
 from tests.forked import forked_workers
@@ -70,6 +72,26 @@ def test_a_kernel_of_other_shapes_is_compiled_too():
     finding = compiles(source)
     assert finding.verdict is Verdict.PASS
     assert {k.kernel.kernel for k in finding.kernels} == {"_weighted_row_sum_kernel", "_other"}
+
+
+@pytest.mark.parametrize("problem_id", ["p08", "p09"])
+def test_the_case_that_compiles_launches_all_kernels_of_the_answer(problem_id):
+    """Those that it does not launch are compiled in a second call, behind the last case."""
+    problem = load_problem(problem_id)
+    source = Source(problem_id, model_answer(problem_id).encode())
+    session = Session(problem, source, device="cpu", interpret=True, budget=Budget(problem.limits))
+    lines = {}
+    try:
+        for name in {"plain", "compiles", "sinks", "together"} & {c.id for c in problem.checks}:
+            check = problem.check(name)
+            case = problem.cases(check, SEED, "cpu")[0]
+            inputs = inputs_of(problem, SEED, check, 0, case)
+            found = session.call(case, inputs, problem.outputs)
+            lines[name] = set(found.result.kernels)
+    finally:
+        session.close()
+    assert len(lines["compiles"]) >= 3
+    assert all(of_case <= lines["compiles"] for of_case in lines.values())
 
 
 def evidence(*lines, status=Status.OK, **outputs):
