@@ -49,8 +49,8 @@ _RESULT = re.compile(
 _IDLE_S = 5.0
 _NOTE = (
     f"the model answer saved {SAVES} times under one watch, with a comment in one kernel after the"
-    " other, and a wrong kernel of tests/mutants as often; medians in seconds, the slowest of all, CPU of all cores;"
-    " idle memory in MiB"
+    " other, and a wrong kernel of tests/mutants as often; medians in seconds, the slowest of all;"
+    " CPU time of all cores; idle memory in MiB"
 )
 
 
@@ -84,7 +84,7 @@ class _Watch:
         time.sleep(0.5)
         partial = self.path.with_suffix(".new")
         partial.write_text(text)
-        tree = usage.Tree(self.process.pid, adopter=self.process.pid)
+        tree = usage.Tree(self.process.pid)
         spent, began = tree.cpu_seconds(), time.monotonic()
         os.replace(partial, self.path)
         end, before = self.result()
