@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+from concurrent.futures import ThreadPoolExecutor
 
 from grader.cases import Case
 from grader.checks import outcome
@@ -42,12 +44,16 @@ class Answer:
     ) -> Answer:
         """Make call number `call` of a case in `session`, and compare with the oracle.
 
+        What is expected is computed while the worker computes.
+
         Args:
             whole: the problem, of which `check` may be about the bridge.
             seed: that of the run.
         """
         problem, names = whole.of(check), asked_for(whole, check)
         inputs = inputs_of(whole, seed, check, index, case, call)
+        is_made = session.unusable is None and session.budget.used_up() is None
+        waiting = _beside().submit(expect, problem, case, inputs, names) if is_made else None
         idle = None
         if call and problem.uses_triton:
             idle = session.call(case, inputs, names, idle=True)
@@ -55,9 +61,15 @@ class Answer:
         failure = outcome.of_call(evidence, problem.signature)
         if failure is not None:
             return cls(inputs, names, idle, evidence, failure)
-        expected = expect(problem, case, inputs, names)
+        expected = waiting.result() if waiting else expect(problem, case, inputs, names)
         differences = find_differences(evidence.outputs, expected)
         return cls(inputs, names, idle, evidence, None, expected, tuple(differences))
+
+
+@functools.cache
+def _beside() -> ThreadPoolExecutor:
+    """Return the threads in which what is expected is computed: one for each worker at a time."""
+    return ThreadPoolExecutor(2, "expected")
 
 
 def asked_for(whole: Problem, check: Check) -> tuple[str, ...]:

@@ -136,22 +136,23 @@ def _compare(name: str, wrong: torch.Tensor, result: Result, close: Expected) ->
     # NaN in a prediction means that the mistake leaves this element undetermined.
     undetermined = wrong.isnan()
     mistaken = torch.where(undetermined, truth, wrong.double())
+    got = got.double()
     distance = element_errors(name, got, close, around=mistaken)
     moved_close = element_errors(name, mistaken, close)
     moved = moved_close if close is expected else element_errors(name, mistaken, expected)
-    rounding = 2.0 * torch.finfo(got.dtype).eps * mistaken.abs()
+    rounding = mistaken.abs().mul_(2.0 * torch.finfo(result.got[name].dtype).eps)
     much_closer = distance <= _MUCH_CLOSER * moved_close
-    off = (got.double() - mistaken).abs()
-    much_closer |= off <= rounding
-    much_closer |= off <= _MUCH_CLOSER * _blown_up(mistaken, truth)
+    off = (got - mistaken).abs_()
+    much_closer |= off <= torch.maximum(rounding, _MUCH_CLOSER * _blown_up(mistaken, truth))
     # Zero is no number near by: what is not stored is zero, or next to it.
     follows = much_closer | (distance <= near) & ((mistaken != 0.0) | (got == 0.0))
-    follows = torch.where(mistaken.isinf(), _as_far(got.double(), mistaken), follows)
-    apart = (moved > (_APART if close is expected else _APART_IF_EXACT)) & (
-        moved_close > 5.0 * near
-    )
+    infinite = mistaken.isinf()
+    if infinite.any():
+        follows = torch.where(infinite, _as_far(got, mistaken), follows)
+    apart = moved > (_APART if close is expected else _APART_IF_EXACT)
+    apart &= moved_close > 5.0 * near
     consistent = bool((result.right[name] | follows | undetermined).all())
-    consistent = consistent and not _plainly_right(got.double(), truth, mistaken, moved)
+    consistent = consistent and not _plainly_right(got, truth, mistaken, moved)
     return _Comparison(consistent, int(apart.sum()), int((apart & follows).sum()))
 
 

@@ -5,7 +5,8 @@ import math
 import torch
 
 from .mistakes_mask import ATTENTION
-from .variants import LOG2_E, attend, known, known_per_tile, online
+from .variants import LOG2_E, attend, known, known_per_tile
+from .variants_online import online
 
 FORWARD = ("p01", "p03", "p04", "p05", "p06", "p07")
 KERNELS = FORWARD[1:]  # of these in Triton, whose exponentials are to base 2

@@ -130,13 +130,18 @@ class Case:
         self._found = {}
 
     def once(self, compute, **changes):
-        """compute(case, **changes); where none is other than None, computed once for all."""
+        """compute(case, **changes); where none is other than None, computed once for all.
+
+        So it is where a mask or a whole number alone is: many mistakes show the same keys, or walk
+        over the same tiles.
+        """
         changes = {name: change for name, change in changes.items() if change is not None}
-        if changes:
+        key = _key(compute, changes)
+        if key is None:
             return compute(self, **changes)
-        if compute not in self._found:
-            self._found[compute] = compute(self)
-        return self._found[compute]
+        if key not in self._found:
+            self._found[key] = compute(self, **changes)
+        return self._found[key]
 
     @property
     def query_tile_end(self):
@@ -188,6 +193,20 @@ class Case:
         if sink is None:
             return self.q.new_full((1, 1, 1), -math.inf)
         return sink[None, :, None]
+
+
+def _key(compute, changes):
+    """What a result is kept by, of which one thing at most is changed; None if it is not kept."""
+    if not changes:
+        return compute
+    (name, change), *others = changes.items()
+    if others:
+        return None
+    if isinstance(change, int):
+        return compute, name, change
+    if isinstance(change, torch.Tensor) and change.dtype == torch.bool:
+        return compute, name, change.shape, change.cpu().numpy().tobytes()
+    return None
 
 
 def _visible(case, rule=None):
@@ -244,50 +263,15 @@ def attend(
 
 def _attend(case, counts=None, kv_heads=None, v=None, sink=None, zero_keys=0, **changes):
     scores = case.masked(counts, kv_heads=kv_heads, **changes)
-    lse = torch.logsumexp(scores, dim=-1)
+    row_max = scores.amax(-1, keepdim=True)
+    row_max.masked_fill_(row_max == -math.inf, 0.0)  # a row without any key
+    weights = scores.sub_(row_max).exp_()  # in place: the scores are this function's own
+    row_max = row_max[..., 0]
+    lse = row_max + weights.sum(-1).log()
     if zero_keys:
         lse = torch.logaddexp(lse, torch.full_like(lse, math.log(zero_keys)))
     empty = lse == -math.inf
     sink = case.sink_column() if sink is None else sink
     lse = torch.logaddexp(lse, sink).masked_fill(empty, math.nan)
-    return {"out": torch.exp(scores - lse[..., None]) @ case.values(kv_heads, v), "lse": lse}
-
-
-def online(
-    case,
-    tile,
-    *,
-    rescale_acc=True,
-    rescale_late=False,
-    rescale_sum=True,
-    sum_late=False,
-    keep_max=True,
-    weight_scale=1.0,
-):
-    """The online softmax over key tiles with a step of it changed.
-
-    rescale_acc, rescale_sum: whether these are rescaled when the maximum grows; rescale_late:
-    whether the accumulator is when the tile has been added, sum_late: whether the sum is; keep_max:
-    whether the running maximum is updated; weight_scale: a factor on score - maximum inside the
-    weights.
-    """
-    scores = case.masked()
-    running_max = scores.new_full(scores.shape[:-1], -math.inf)
-    running_sum = torch.zeros_like(running_max)
-    acc = torch.zeros_like(case.q)
-    values = case.values()
-    for start in range(0, case.seqlen_k, tile):
-        part = scores[..., start : start + tile]
-        new_max = torch.maximum(running_max, part.amax(-1))
-        # A row that has seen no key yet has nothing to rescale, and no maximum to subtract.
-        safe_max = new_max.masked_fill(new_max == -math.inf, 0.0)
-        alpha = torch.exp(running_max - safe_max)
-        probs = torch.exp(weight_scale * (part - safe_max[..., None]))
-        running_sum = running_sum * (alpha if rescale_sum and not sum_late else 1.0)
-        running_sum = (running_sum + probs.sum(-1)) * (alpha if sum_late else 1.0)
-        acc = acc * (alpha[..., None] if rescale_acc and not rescale_late else 1.0)
-        acc = acc + probs @ values[..., start : start + tile, :]
-        acc = acc * (alpha[..., None] if rescale_late else 1.0)
-        running_max = new_max if keep_max else running_max
-    running_sum = running_sum + torch.exp(case.sink_column() - running_max)
-    return {"out": acc / running_sum[..., None], "lse": running_max + running_sum.log()}
+    out = weights @ case.values(kv_heads, v) * torch.exp(row_max - lse)[..., None]
+    return {"out": out, "lse": lse}

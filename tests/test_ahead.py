@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 
 import pytest
 
+from grader import answers
 from grader.ahead import Ahead, calls_of, last_half
+from grader.checks.correctness import expect
 from grader.diagnose import Casebook
 from grader.environment import probe
 from grader.grade import Grader
@@ -250,3 +253,19 @@ def test_a_problem_has_a_second_worker_where_there_is_room(
     )
     grader = Grader(request, progress=None)
     assert grader._calls_ahead(cores) is expected
+
+
+def test_what_is_expected_is_computed_for_calls_that_are_made(monkeypatch):
+    computed = []
+
+    def expected(problem, case, inputs, names):
+        computed.append((str(case), threading.current_thread().name))
+        return expect(problem, case, inputs, names)
+
+    monkeypatch.setattr(answers, "expect", expected)
+    judged = judge(model_answer("p02"), P02, checks={"plain"})
+    assert not judged.wrong and len(computed) == 1 + len(judged.findings.cases)
+    assert all(thread.startswith("expected") for _, thread in computed)  # beside the worker
+    computed.clear()
+    judge((ROOT / "problems/p02" / P02.file).read_text("utf-8"), P02, checks={"plain", "half"})
+    assert len(computed) <= 1  # nothing of the stub is implemented: no other call is made

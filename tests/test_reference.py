@@ -16,8 +16,9 @@ import torch
 import reference
 from grader.manifest import load_problem, problem_ids
 from reference import variants
-from reference.variants import Case, attend, online
+from reference.variants import Case, attend
 from reference.variants_backward import differentiate
+from reference.variants_online import online
 
 # is_causal, window_size, num_sink_tokens
 RULES = [
@@ -420,6 +421,18 @@ def test_every_mistake_shows(problem_id, mistake, cases_with_answers):
     pytest.fail(f"the right answer on every case, to {largest:.1e}")
 
 
+def tensors_in(found, name=""):
+    """All tensors of a result that is kept, with names."""
+    if isinstance(found, torch.Tensor):
+        yield name, found
+    elif isinstance(found, dict):
+        for key, part in found.items():
+            yield from tensors_in(part, key)
+    elif isinstance(found, (tuple, list)):
+        for index, part in enumerate(found):
+            yield from tensors_in(part, f"{name}{index}.")
+
+
 @pytest.mark.parametrize("problem_id", [name for name in ORACLES if name != "p02"])
 def test_no_mistake_writes_to_what_the_others_share(problem_id, cases_with_answers):
     inputs, options, _ = cases_with_answers[problem_id][0]
@@ -428,17 +441,28 @@ def test_no_mistake_writes_to_what_the_others_share(problem_id, cases_with_answe
     for mistake in reference.mistakes_for(problem_id):  # what they share is there after a round
         mistake.predict(inputs, options)
     shared = {name: x for name, x in vars(case).items() if isinstance(x, torch.Tensor)}
-    for compute, found in case._found.items():
-        parts = dict(enumerate(found)) if isinstance(found, tuple) else found
-        parts = parts if isinstance(parts, dict) else {"": parts}
-        shared |= {f"{compute.__name__} {name}": x for name, x in parts.items()}
-    before = {name: x.clone() for name, x in shared.items()}
+    for number, (key, found) in enumerate(case._found.items()):
+        of = f"{key[0].__name__} {number}" if isinstance(key, tuple) else key.__name__
+        shared |= {f"{of} {name}": x for name, x in tensors_in(found)}
+    # A row that sees no key is NaN, which equals nothing.
+    before = {name: x.nan_to_num(7.0) for name, x in shared.items()}
     assert {"q", "_scores ", "_attend out"} <= set(shared)
     for mistake in reference.mistakes_for(problem_id):
         mistake.predict(inputs, options)
-        written = [name for name, x in shared.items() if not torch.equal(x, before[name])]
+        written = [n for n, x in shared.items() if not torch.equal(x.nan_to_num(7.0), before[n])]
         assert written == [], mistake.id
     assert variants.case_of(problem_id, inputs, options) is case
+
+
+def test_mistakes_that_show_the_same_keys_share_what_comes_of_it(cases_with_answers):
+    inputs, options, _ = cases_with_answers["p06"][0]
+    case = Case("p06", inputs, options)
+    once, again = (attend(case, case.window(last=-1)) for _ in range(2))
+    other = attend(case, case.window(last=-2))
+    assert all(once[name] is again[name] and once[name] is not other[name] for name in once)
+    nan = once["out"].isnan()
+    assert bool(nan[:, :, 0].all()) and not nan[:, :, 1:].any()  # a row that sees no key
+    assert not other["out"][:, :, 2:].isnan().any()
 
 
 @pytest.mark.parametrize("problem_id", [name for name in ORACLES if name != "p02"])

@@ -50,7 +50,7 @@ _IDLE_S = 5.0
 _NOTE = (
     f"the model answer saved {SAVES} times under one watch, with a comment in one kernel after the"
     " other, and a wrong kernel of tests/mutants as often; medians in seconds, the slowest of all;"
-    " idle memory in MiB"
+    " CPU time of all cores; idle memory in MiB"
 )
 
 
@@ -79,15 +79,17 @@ class _Watch:
             if found := _RESULT.search(text):
                 return time.monotonic(), float(found[1]) - float(found[2])
 
-    def saved(self, text: str) -> tuple[float, float]:
-        """Save; return the seconds to the first verdict and to the end."""
+    def saved(self, text: str) -> tuple[float, float, float]:
+        """Save; return the seconds to the first verdict and to the end, and those of all cores."""
         time.sleep(0.5)
         partial = self.path.with_suffix(".new")
         partial.write_text(text)
-        began = time.monotonic()
+        tree = usage.Tree(self.process.pid)
+        spent, began = tree.cpu_seconds(), time.monotonic()
         os.replace(partial, self.path)
         end, before = self.result()
-        return end - began - before, end - began
+        time.sleep(0.5)  # what the workers used counts when they have ended
+        return end - began - before, end - began, tree.cpu_seconds() - spent
 
     def idle(self) -> tuple[float, float]:
         """Return MiB of memory, shared pages divided, and percent of a core while nothing runs."""
@@ -134,24 +136,25 @@ def measure(problem_id: str, source: str) -> dict[str, float]:
         finally:
             watch.process.terminate()
             watch.process.wait(20)
-    first, end = (statistics.median(column) for column in zip(*times, strict=True))
+    first, end, cpu = (statistics.median(column) for column in zip(*times, strict=True))
     return {
         "first_verdict_s": round(first, 1),
         "end_s": round(end, 1),
-        "slowest_s": round(max(time_s for _, time_s in times), 1),
+        "slowest_s": round(max(time_s for _, time_s, _ in times), 1),
+        "cpu_s": round(cpu, 1),
         "idle_mib": round(mib),
         "idle_percent": round(percent, 1),
     }
 
 
 def _table(what: str, problems: list[str], source: Callable[[str], str]) -> dict[str, dict]:
-    print(f"\n| {what} | first verdict | end | slowest | idle memory | idle CPU |")
-    print("|---|---|---|---|---|---|")
+    print(f"\n| {what} | first verdict | end | slowest | CPU | idle memory | idle CPU |")
+    print("|---|---|---|---|---|---|---|")
     found = {}
     for id in problems:
         found[id] = measure(id, source(id))
-        first, end, slowest, mib, percent = found[id].values()
-        cells = f"{first:.1f} s | {end:.1f} s | {slowest:.1f} s | {mib} MiB | {percent:.1f} %"
+        *seconds, mib, percent = found[id].values()
+        cells = " | ".join(f"{s:.1f} s" for s in seconds) + f" | {mib} MiB | {percent:.1f} %"
         print(f"| {id} | {cells} |", flush=True)
     return found
 

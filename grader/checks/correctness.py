@@ -142,13 +142,23 @@ def element_errors(
 
 def _error(got: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
     got, wanted = got.double(), wanted.double()
-    return torch.where(got == wanted, 0.0, (got - wanted).abs())  # equal infinities too
+    error = (got - wanted).abs_()
+    if not _is_finite(error):  # equal infinities are no error
+        error.masked_fill_(got == wanted, 0.0)
+    return error
 
 
 def _over_allowed(error: torch.Tensor, allowed: torch.Tensor, got: torch.Tensor) -> torch.Tensor:
     by_element = error / allowed
+    if _is_finite(by_element):  # so is all that went into it
+        return by_element
     bad = ~torch.isfinite(got) & (error != 0.0)
-    return torch.where(bad | by_element.isnan(), torch.inf, by_element)
+    return by_element.masked_fill_(bad | by_element.isnan(), torch.inf)
+
+
+def _is_finite(errors: torch.Tensor) -> bool:
+    """Whether numbers that are not negative are all finite, in one look at them."""
+    return not errors.numel() or errors.max().item() < math.inf
 
 
 def _allowed(

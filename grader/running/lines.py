@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import sys
 from typing import Any
 
@@ -23,14 +24,20 @@ def kernel_line(kernel: Any, path: str) -> int:
     return kernel.starting_line_number + next(heads, 0)
 
 
+@functools.lru_cache(maxsize=1)
+def _loops(source: bytes) -> tuple[range, ...]:
+    """Return the lines of each loop; of one file at a time, which several calls may ask about."""
+    loops = (n for n in ast.walk(ast.parse(source)) if isinstance(n, (ast.For, ast.While)))
+    return tuple(range(n.lineno, (n.end_lineno or n.lineno) + 1) for n in loops)
+
+
 class Lines:
     """The lines of one submission, whose source is at `path`."""
 
     def __init__(self, path: str, source: bytes) -> None:
         """Take the source in bytes: from these Python reads a byte order mark as it should."""
         self._path = path
-        loops = [n for n in ast.walk(ast.parse(source)) if isinstance(n, (ast.For, ast.While))]
-        self._loops = [range(n.lineno, (n.end_lineno or n.lineno) + 1) for n in loops]
+        self._loops = _loops(source)
 
     def running(self) -> int:
         """Return the line that is running, 0 if none is."""
