@@ -214,8 +214,7 @@ CHANGING = frozenset(
     popitem remove reverse setdefault sort symmetric_difference_update update
     """.split()
 )
-# Attributes of tensors that may be set, and that of a tensor descriptor which Triton's tutorials set
-# for each configuration.
+# Attributes that may be set: of tensors, and of a descriptor, as Triton's tutorials do in a hook.
 SETTABLE = frozenset(["block_shape", "grad", "requires_grad"])
 # `_init_handles` is how Triton's tutorials load a kernel whose registers they count.
 UNDERSCORED = frozenset(["_asdict", "_fields", "_init_handles", "_make", "_replace"])

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from grader.running import constants, scalars
+from grader.running import constants
 
 _OWN = "<{}>"  # the interpreter's own name, as no text spells one
 # What of a module that is not Triton's a kernel may look at: constants, and what asks a device.
@@ -104,7 +104,7 @@ class Kernels:
         function.__globals__.setdefault(_OWN.format("tl"), self._interpreter.tl)
         node = _bare(self._nodes[place])
         written = {id(part): part for part in ast.walk(node)}  # alive, so that no id is used again
-        tree = transformer.visit(ast.Module([scalars.Scalars(node).visit(node)], []))
+        tree = transformer.visit(ast.Module([node], []))
         for part in ast.walk(tree):
             is_new = isinstance(part, ast.Name) and id(part) not in written
             if is_new and hasattr(self._interpreter, part.id):

@@ -8,8 +8,19 @@ people keep offsets from overflowing. Where Triton compiles, it is a scalar like
 from __future__ import annotations
 
 import ast
+from typing import Any
 
 _OF_SCALARS = frozenset(["cast", "dtype", "to"])
+
+
+def install(interpreter: Any) -> None:
+    """Change the text of kernels so, where Triton's interpreter changes it."""
+
+    class Transformer(interpreter.ASTTransformer):
+        def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+            return self.generic_visit(Scalars(node).visit(node))
+
+    interpreter.FunctionRewriter.ast_transformer = Transformer()
 
 
 class Scalars(ast.NodeTransformer):
