@@ -29,7 +29,7 @@ Placed = tuple[Check, int, Case]
 _SHARE_OF_A_CALL = 0.25
 _CAME_BACK = {
     *(Status.OK, Status.EXCEPTION, Status.BAD_RETURN, Status.OUT_OF_BOUNDS),
-    *(Status.GUARD_CHANGED, Status.TF32_DOT, Status.FORBIDDEN_OPERATOR),
+    *(Status.GUARD_CHANGED, Status.ROUNDING_DOT, Status.FORBIDDEN_OPERATOR),
 }
 _WATCHED = 2.0  # as long as a call takes one whose work is counted
 

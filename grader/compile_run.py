@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+
 from grader.answers import Answer
 from grader.cases import Case
 from grader.checks import outcome
@@ -11,7 +13,8 @@ from grader.launched import MOST, Ran, lines_of
 from grader.model import Message, Verdict
 from grader.running.compiled import Call, Compiled, unavailable
 from grader.running.evidence import CallEvidence
-from grader.running.protocol import MAX_KERNELS, failed
+from grader.running.protocol import MAX_KERNELS, Ended, Reply, Status, failed
+from grader.source import Source
 from grader.told_case import ToldCase
 
 
@@ -73,7 +76,8 @@ class CompileRun(ToldCase):
                 return self._finding(Verdict.FAIL, headline, line=refusal.line, help=help)
             for result in chip.results:
                 failure = outcome.of_result(result, self.problem.signature, "compilation")
-                if failure is not None:
+                values = chip.launches and _is_of_values(result, self.session.source)
+                if failure is not None and not values:
                     evidence = CallEvidence(result=result, output=chip.output)
                     return self._failure(failure, evidence)
         return None
@@ -139,6 +143,18 @@ class CompileRun(ToldCase):
         headline += f" runs there, or none; {case}"
         help = "launch the same kernels with and without TRITON_INTERPRET: they are judged there"
         return self._finding(Verdict.FAIL, headline, line=line, help=help)
+
+
+def _is_of_values(result: Reply | Ended, source: Source) -> bool:
+    """Whether the file itself ended its call, by an `assert` or a `raise` of its own.
+
+    Kernels that are compiled alone leave outputs empty, and a file may look whether one holds NaN.
+    A kernel that it would have launched after that is asked for by name: it ran in another case.
+    """
+    if not isinstance(result, Reply) or result.status != Status.EXCEPTION:
+        return False
+    ends = (n for n in ast.walk(ast.parse(source.data)) if isinstance(n, (ast.Assert, ast.Raise)))
+    return any(n.lineno <= result.line <= (n.end_lineno or n.lineno) for n in ends)
 
 
 def _lines(compiled: list[Compiled]) -> set[int]:

@@ -138,7 +138,7 @@ EVASIONS = [
     ("import", "torch.os.system('true')"),
     ("import", "from torch.nn import functional as F"),
     ("import", "import torch.nn.functional as F"),
-    ("import", "torch.nn.MultiheadAttention"),
+    ("shortcut", "torch.nn.MultiheadAttention"),
     ("import", "torch.linalg.multi_dot"),
     ("import", "torch.special.log_softmax"),
     ("import", "torch.jit.script"),

@@ -35,7 +35,17 @@ def test_a_dot_that_is_tf32_on_a_gpu_fails_where_fp32_is_asked_for(precision):
     assert found.message.line == lines[0] and found.step == 4
 
 
-@pytest.mark.parametrize("precision", [', input_precision="tf32x3"', ", allow_tf32=False"])
+def test_a_dot_of_three_products_of_bf16_is_named_as_such():
+    source = model_answer("p03").replace(IEEE, ', input_precision="bf16x3"')
+    message = judged(source, "ieee").of("ieee").message
+    assert message.headline == "on a GPU this tl.dot rounds its fp32 operands to bf16x3"
+    assert message.help.startswith("bf16x3 keeps about 16 of 23 mantissa bits")
+
+
+@pytest.mark.parametrize(
+    "precision",
+    [', input_precision="tf32x3"', ', input_precision="bf16x6"', ", allow_tf32=False"],
+)
 def test_other_ways_to_ask_for_fp32_pass(precision):
     found = judged(model_answer("p03").replace(IEEE, precision), "ieee").of("ieee")
     assert found.message is None or found.message.headline.startswith("not run")

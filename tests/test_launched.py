@@ -6,6 +6,7 @@ import dataclasses
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from grader.checks.correctness import expect
 from grader.compile_run import CompileRun
@@ -13,6 +14,7 @@ from grader.diagnose import Casebook
 from grader.launched import Launched
 from grader.manifest import load_problem
 from grader.model import Verdict
+from grader.running.absent_gpu import Memory
 from grader.running.compiled import unavailable
 from grader.running.evidence import CallEvidence
 from grader.running.protocol import MAX_KERNELS, Reply, Status
@@ -70,6 +72,44 @@ def test_a_kernel_of_other_shapes_is_compiled_too():
     finding = compiles(source)
     assert finding.verdict is Verdict.PASS
     assert {k.kernel.kernel for k in finding.kernels} == {"_weighted_row_sum_kernel", "_other"}
+
+
+_LAUNCHED = "    return y\n"  # of the model answer, behind its launch
+_LOOKS = """\
+    if not (y.max() - y.min() > 0):
+        raise RuntimeError(
+            "nothing was computed"
+        )
+    assert not torch.isnan(y).any(), "a NaN in y"
+"""
+_OTHER = """
+
+@triton.jit
+def _other(y_ptr):
+    tl.store(y_ptr, tl.load(y_ptr))
+"""
+
+
+@pytest.mark.skipif(bool(unavailable()), reason="nothing can be compiled here")
+def test_what_a_file_says_of_values_that_no_kernel_has_computed_is_no_refusal():
+    """Its kernels are compiled all the same: one that it launches after that is missed."""
+    looks = model_answer("p02").replace(_LAUNCHED, _LOOKS + _LAUNCHED)
+    assert compiles(looks).verdict is Verdict.PASS
+    hidden = looks.replace(_LAUNCHED, "    _other[(1,)](y)\n" + _LAUNCHED) + _OTHER
+    assert compiles(hidden).message.headline.startswith(ONLY)
+    asks = looks.replace(_LOOKS, "    y = y if torch.cuda.is_available() is False else y.gpu\n")
+    assert "'Tensor' object has no attribute 'gpu'" in compiles(asks).message.headline
+
+
+def test_what_no_kernel_has_filled_holds_no_nan():
+    torch.use_deterministic_algorithms(True)  # fills what is empty with NaN
+    try:
+        with Memory():
+            made = (torch.empty(4), torch.empty_like(torch.ones(4)), torch.ones(2).new_empty(4))
+            made = (*made, torch.empty(4, requires_grad=True), torch.empty_strided((4,), (2,)))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert all((x == 0).all() for x in made)
 
 
 def evidence(*lines, status=Status.OK, **outputs):

@@ -56,6 +56,37 @@ def _quick():
         yield
 
 
+# A loop's variable, what is made of it, and what a function is given of both, are scalars.
+_CASTS = """
+@triton.jit
+def _row(x_ptr, start, stride, rows):
+    at = start.to(tl.int64) * stride.to(start.dtype) + tl.arange(0, 16)
+    return tl.load(x_ptr + at, mask=start < rows, other=0.0)
+
+
+@triton.jit
+def _sums(x_ptr, y_ptr, rows, cols, stride):
+    for row in range(rows):
+        total = tl.zeros((16,), tl.float32)
+        for block in tl.range(0, tl.cdiv(cols, 16)):
+            total += _row(x_ptr + (block * 16).to(tl.int64), row, stride, rows).to(tl.float32)
+        tl.store(y_ptr + (row + 0).cast(tl.int64), tl.sum(total, 0))
+
+
+def weighted_row_sum(x, w):
+    x = (x * w).contiguous()
+    y = torch.empty(x.shape[0], dtype=x.dtype, device=x.device)
+    _sums[(1,)](x, y, *x.shape, x.stride(0))
+    return y
+"""
+
+
+def test_numbers_in_a_kernel_have_the_methods_of_scalars():
+    source = model_answer("p02") + _CASTS
+    judged = judge(source, P02, checks=["one_program"], policy=False, enough=lambda found: True)
+    assert judged.wrong == {} and judged.findings.cases
+
+
 REACHED = (*reaching.REACHING, *reaching.ASKED, *reaching.RACES)
 
 

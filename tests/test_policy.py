@@ -155,6 +155,12 @@ HONEST = {
     "an autotuner": HEAD
     + "@triton.autotune([triton.Config({'B': 16}, pre_hook=lambda a: a['o'].zero_())], key=['n'])\n"
     + "@triton.heuristics({'EVEN': lambda a: a['n'] % 16 == 0})\n@triton.jit\ndef f(o, n): ...\n",
+    "a descriptor's tile in a hook": HEAD
+    + "def hook(nargs):\n    nargs['desc_q'].block_shape = [nargs['BLOCK_M'], 64]\n\n\n"
+    + "CONFIG = triton.Config({'BLOCK_M': 64}, pre_hook=hook)\n",
+    "padded by PyTorch": "import torch.nn.functional as F\nfrom torch import nn\n"
+    + entry("q = F.pad(q, (0, 0, 0, 1))\nreturn nn.functional.pad(q, ()), torch.nn.functional.pad"),
+    "how fp32 is multiplied": HEAD + "torch.set_float32_matmul_precision('highest')\n",
     "a cache on a function": HEAD + "def f():\n    return f._kept\n\n\nf._kept = {}\n",
     "attributes of one's own": HEAD
     + "class C:\n    x = 0\n\n\nc = C()\nc.x, C.x, C().x = 1, 2, 3\n"
@@ -188,6 +194,13 @@ HONEST = {
 @pytest.mark.parametrize("name", HONEST)
 def test_honest_ways_break_no_rule(name):
     assert broken(HONEST[name]) == []
+
+
+def test_functions_of_torch_nn_are_named_in_any_way_in_p01():
+    ways = ("torch.nn.functional.relu", "from torch import nn\nnn.functional.relu")
+    assert [way for way in ways if broken(f"import torch\n{way}", "p01")] == []
+    assert broken("import torch\ntorch.nn.functional.gelu", "p04") == ["import"]
+    assert broken("import torch\ntorch.nn.functional.softmax", "p04") == ["shortcut"]
 
 
 def test_every_function_of_tritons_language_is_open():

@@ -247,6 +247,14 @@ def _last_is_wrong(found: dict[tuple[str, int], Finding]) -> bool:
     return list(found.values())[-1].verdict is not Verdict.PASS
 
 
+def test_keys_of_the_first_sequence_are_no_heads_that_a_gradient_leaves_out() -> None:
+    right = next(a for a in ANSWERS if a.id == "p05-one_row_of_tokens")
+    source = right.applied_to(whole_answer("p05"))
+    wrong = source.replace("k_ptr + (row[None, :] *", "k_ptr + (kpos[None, :] *")
+    judged = judge(wrong, load_problem("p05"), checks=("batch_heads",), enough=_last_is_wrong)
+    assert wrong != source and judged.wrong and "HEADS-NEVER-TAKEN" not in judged.named
+
+
 def test_a_clamped_row_is_no_mistake_where_its_weight_is_zero() -> None:
     right = next(a for a in ANSWERS if a.id == "p03-clamped_indices")
     source = right.applied_to(whole_answer("p03")).replace("tl.log(den) + top", "tl.log(den)")

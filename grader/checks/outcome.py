@@ -21,7 +21,7 @@ _STATUS_VERDICT = {
     Status.DEVICE_FAULT: Verdict.CRASH,
     Status.GUARD_CHANGED: Verdict.FAIL,
     Status.OUT_OF_BOUNDS: Verdict.FAIL,
-    Status.TF32_DOT: Verdict.FAIL,
+    Status.ROUNDING_DOT: Verdict.FAIL,
     Status.FORBIDDEN_OPERATOR: Verdict.REJECTED,
 }
 _BOUNDS_HELP = (
@@ -45,9 +45,12 @@ _RACE_HELP = (
 _STATUS_HELP = {
     Status.OUT_OF_BOUNDS: _BOUNDS_HELP,
     Status.GUARD_CHANGED: _BOUNDS_HELP,
-    Status.TF32_DOT: 'TF32 keeps 10 of 23 mantissa bits; input_precision="ieee" keeps all',
     Status.NO_ENTRY: "copy the function's first line from the stub",
     Status.EXITED: "return the result; the judge ends the process",
+}
+_ROUNDING_HELP = {
+    "TF32": 'TF32 keeps 10 of 23 mantissa bits; input_precision="ieee" keeps all',
+    "bf16x3": 'bf16x3 keeps about 16 of 23 mantissa bits; input_precision="ieee" keeps all',
 }
 _POLICY = "docs/source-policy.md says what PyTorch may do"
 _OPERATOR_HELP = {
@@ -117,7 +120,7 @@ def _of_reply(reply: Reply, signature: str) -> Outcome:
         Status.OUT_OF_MEMORY: f"out of memory: {named}",
         Status.IMPORT_FAILED: f"the file cannot be imported: {named}",
         Status.COMPILE_FAILED: f"Triton cannot compile the kernel: {reply.text}",
-        Status.TF32_DOT: "on a GPU this tl.dot rounds its fp32 operands to TF32",
+        Status.ROUNDING_DOT: f"on a GPU this tl.dot rounds its fp32 operands to {reply.text}",
         Status.EXITED: f"the submission called exit: {reply.text}",
     }.get(reply.status, named)
     if reply.status in (Status.OUT_OF_BOUNDS, Status.FORBIDDEN_OPERATOR):
@@ -126,6 +129,8 @@ def _of_reply(reply: Reply, signature: str) -> Outcome:
     help = _STATUS_HELP.get(reply.status)
     if reply.status == Status.FORBIDDEN_OPERATOR:
         help = _OPERATOR_HELP.get(reply.error_type)
+    if reply.status == Status.ROUNDING_DOT:
+        help = _ROUNDING_HELP.get(reply.text)
     elsewhere = re.search(EMPTY, named) is not None
     if reply.status == Status.OUT_OF_BOUNDS:
         _, _, how = extent.rpartition(", ")

@@ -34,8 +34,8 @@ _CHECK = """
     numel promote_types result_type set_printoptions
 """
 _MODES = """
-    autocast enable_grad inference_mode no_grad set_default_device set_default_dtype
-    set_grad_enabled
+    autocast enable_grad get_float32_matmul_precision inference_mode no_grad set_default_device
+    set_default_dtype set_float32_matmul_precision set_grad_enabled
 """
 _OPERATORS = """
     abs add amax amin ceil clamp div eq floor ge gt le log log2 logical_and logical_not logical_or
@@ -64,7 +64,7 @@ _STANDARD = {
 }
 _TORCH = {
     "torch": f"{_ALLOCATE} {_RESHAPE} {_TYPES} {_CHECK} {_MODES} {_OPERATORS}"
-    " AcceleratorError amp autograd cuda version",
+    " AcceleratorError amp autograd cuda nn version",
     "torch.amp": "autocast custom_bwd custom_fwd",
     "torch.autograd": "Function function",
     "torch.autograd.function": "Function FunctionCtx once_differentiable",
@@ -91,7 +91,9 @@ _TRITON = {
     "triton.tools": "tensor_descriptor",
     "triton.tools.tensor_descriptor": "TensorDescriptor",
 }
-_FOR_PYTORCH = {"torch.nn": "functional", "torch.nn.functional": "*"}
+# Of torch.nn.functional what pads a tensor, and in p01 all that is no shortcut.
+_PADS = {"torch.nn": "functional", "torch.nn.functional": "pad"}
+_FOR_PYTORCH = _PADS | {"torch.nn.functional": "*"}
 
 # What lies in a module beside its functions, other modules for the most part.
 INNER = frozenset(
@@ -212,17 +214,15 @@ CHANGING = frozenset(
     popitem remove reverse setdefault sort symmetric_difference_update update
     """.split()
 )
-# Attributes of tensors that may be set.
-SETTABLE = frozenset(["grad", "requires_grad"])
+# Attributes that may be set: of tensors, and of a descriptor, as Triton's tutorials do in a hook.
+SETTABLE = frozenset(["block_shape", "grad", "requires_grad"])
 # `_init_handles` is how Triton's tutorials load a kernel whose registers they count.
 UNDERSCORED = frozenset(["_asdict", "_fields", "_init_handles", "_make", "_replace"])
 
 
 def open_modules(problem: Problem) -> dict[str, frozenset[str]]:
     """Return the modules that a submission to `problem` may import, with what is open in each."""
-    found = _STANDARD | _TORCH | _TRITON
-    if not problem.uses_triton:
-        found |= _FOR_PYTORCH
+    found = _STANDARD | _TORCH | _TRITON | (_PADS if problem.uses_triton else _FOR_PYTORCH)
     given = [name for name in problem.given if name in given_modules()]
     return {
         **{module: frozenset(members.split()) for module, members in found.items()},

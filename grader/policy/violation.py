@@ -29,8 +29,12 @@ _HELP_FOR = {
     "triton.testing": 'measure time under `if __name__ == "__main__":`, which is not checked',
     "operator": "write the operator itself",
     "logging": "leave it out; print() shows what you want to see",
+    "einops": "use reshape, permute and transpose",
     "packaging": 'compare numbers: tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 6)',
     "torch.backends": "leave it out: tl.dot takes input_precision, and PyTorch's fp32 is fp32",
+    "torch.cuda": f"leave it out; {_TESTS}",
+    "torch.nn.Module": "write a function, or a class of your own that has no base",
+    "torch.profiler": 'measure time under `if __name__ == "__main__":`, which is not looked at',
     "torch.compiler": "leave it out: nothing here runs under torch.compile",
     "torch.library": "launch the kernel itself: kernel[grid](...)",
 }

@@ -30,10 +30,17 @@ FACTORIES = frozenset(
         *("arange", "linspace", "logspace", "rand", "randn", "randint", "randperm"),
     )
 )
+# No kernel runs that would fill what they make, and a file may stop at a NaN that it finds there.
+_EMPTY = frozenset(
+    (
+        *(torch.empty, torch.empty_like, torch.empty_strided),
+        *(torch.Tensor.new_empty, torch.Tensor.new_empty_strided),
+    )
+)
 
 
 class Memory(TorchFunctionMode):
-    """While active, tensors asked for on the GPU are made in the CPU's memory."""
+    """While active, tensors asked for on the GPU are made in the CPU's memory; empty ones are 0."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,6 +63,8 @@ class Memory(TorchFunctionMode):
             args = tuple(in_memory(value) for value in args)
             kwargs = {name: in_memory(value) for name, value in kwargs.items()}
         result = func(*args, **kwargs)
+        if func in _EMPTY:
+            result.detach().zero_()
         tensors = [value for value in values if isinstance(value, torch.Tensor)]
         if func is torch.Tensor.to:
             like = tensors[1:]  # x.to(other)

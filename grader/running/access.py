@@ -98,18 +98,18 @@ def compile_only() -> Iterator[None]:
 
 
 class DotMonitor:
-    """Sees dots in the interpreter; `tf32_line` is the first of fp32 that is TF32 on a GPU.
+    """Sees dots in the interpreter; `rounds` is the first of fp32 that rounds them on a GPU.
 
-    The interpreter multiplies in fp32 whatever it is told.
+    That is its line, and TF32 or bf16x3. The interpreter multiplies in fp32 whatever it is told.
     """
 
     def __init__(self, path: str) -> None:
-        self.tf32_line = 0
+        self.rounds: tuple[int, str] | None = None
         self._path = path  # of the submission
 
     def reset(self) -> None:
         """Forget what an earlier call did."""
-        self.tf32_line = 0
+        self.rounds = None
 
     def install(self) -> None:
         """Hook the interpreter's dots."""
@@ -117,12 +117,13 @@ class DotMonitor:
         from triton.runtime import interpreter
 
         builder = interpreter.InterpreterBuilder
-        dot = builder.create_dot
+        dot, known = builder.create_dot, ir.INPUT_PRECISION
+        rounding = {known.TF32: "TF32", getattr(known, "BF16x3", None): "bf16x3"}
 
         def create_dot(this: Any, a: Any, b: Any, d: Any, precision: Any, *args: Any) -> Any:
-            rounds = precision == ir.INPUT_PRECISION.TF32 and a.get_element_ty().is_fp32()
-            if rounds and not self.tf32_line:
-                self.tf32_line = running_line(self._path)
+            rounds = precision in rounding and a.get_element_ty().is_fp32()
+            if rounds and self.rounds is None:
+                self.rounds = running_line(self._path), rounding[precision]
             return dot(this, a, b, d, precision, *args)
 
         builder.create_dot = create_dot

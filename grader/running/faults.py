@@ -51,7 +51,10 @@ def explain(nonce: int, error: BaseException, path: str, *, importing: bool) -> 
         raw, line = assembler.detail(text), assembler.line_of(text, path) or line
         text = assembler.sentence(text)
     _print_traceback(chain, shown, raw, path)
-    return Reply(nonce, status, line, error_type=_name(shown), text=text)
+    kind = _name(shown)
+    if isinstance(shown, ValueError) and _raised_in(shown, path):
+        kind = "ValueError"  # or a class of the submission's own below it, which is one
+    return Reply(nonce, status, line, error_type=kind, text=text)
 
 
 def unexplained(nonce: int) -> Reply:

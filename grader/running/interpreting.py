@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from grader.running import agreeing, arithmetic, libdevice, reductions
+from grader.running import agreeing, arithmetic, libdevice, reductions, scalars
 
 # A program that does anything takes 50 us or more here: a case's time ends before so many do.
 MOST_PROGRAMS = 500_000
@@ -35,11 +35,13 @@ def install() -> None:
     from triton.runtime import interpreter
 
     _leave_overflow_alone(interpreter)
+    _know_precisions(interpreter)
     _refuse_endless_grids(interpreter)
     _know_constants(interpreter)
     _take_lists_as_grids(interpreter)
     _know_methods()
     libdevice.install(interpreter)
+    scalars.install(interpreter)
     if hasattr(interpreter, "_LangPatchScope"):
         _call_directly(interpreter)
         _Launches(interpreter._patch_lang).install(interpreter)
@@ -93,6 +95,17 @@ def _leave_overflow_alone(interpreter: Any) -> None:
     if not options.debug:
         plain = dataclasses.replace(options, sanitize_overflow=False)
         interpreter.interpreter_builder.options = plain
+
+
+def _know_precisions(interpreter: Any) -> None:
+    """Take what a GPU takes for input_precision: the interpreter's own list lacks bf16x6."""
+    from triton.backends.nvidia.compiler import CUDAOptions
+
+    of_gpu = CUDAOptions.allowed_dot_input_precisions
+    options = interpreter.interpreter_builder.options
+    all_of_them = tuple(dict.fromkeys((*options.allowed_dot_input_precisions, *of_gpu)))
+    known = dataclasses.replace(options, allowed_dot_input_precisions=all_of_them)
+    interpreter.interpreter_builder.options = known
 
 
 def _know_constants(interpreter: Any) -> None:

@@ -34,7 +34,7 @@ class Status(enum.IntEnum):
     NO_ENTRY = 9
     GUARD_CHANGED = 10  # memory around a tensor the submission allocated was written
     DEVICE_FAULT = 11  # a CUDA error: the context is lost
-    TF32_DOT = 12  # the interpreter saw a dot that a GPU does in TF32 where fp32 was asked for
+    ROUNDING_DOT = 12  # the interpreter saw a dot that rounds on a GPU where fp32 was asked for
     TRACE_FAILED = 13  # the call came back; the judge's own tracer, which watched it, did not
     FORBIDDEN_OPERATOR = 14  # PyTorch computed, or gave values away, where it may not
 

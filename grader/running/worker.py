@@ -170,9 +170,9 @@ class Worker:
         broken = guarded.broken()
         if broken:
             return protocol.Reply(request["nonce"], protocol.Status.GUARD_CHANGED, text=broken)
-        if request["exact"] and self.dots and self.dots.tf32_line:
-            line = self.dots.tf32_line
-            return protocol.Reply(request["nonce"], protocol.Status.TF32_DOT, line=line)
+        if request["exact"] and self.dots and self.dots.rounds:
+            line, text = self.dots.rounds
+            return protocol.Reply(request["nonce"], protocol.Status.ROUNDING_DOT, line, text=text)
         if watch and watch.fault:
             return protocol.Reply(request["nonce"], protocol.Status.TRACE_FAILED, text=watch.fault)
         line, race = (self.monitor.races.found if self.monitor else None) or (0, "")

@@ -16,8 +16,8 @@ def nan(trace: Trace) -> Sighting | None:
     return Sighting(
         "NAN-FROM-INF-MINUS-INF",
         "-inf - (-inf) is NaN",
-        "seen: the first NaN comes out of this line; the maximum of a row without a visible key so"
-        " far is -inf",
+        "seen: the first NaN comes out of this line; the maximum of a row that has met no visible"
+        " key, or has lost what it met, is -inf",
         "subtract a finite number where the maximum is -inf",
         trace.count(Counter.NAN_LINE),
     )

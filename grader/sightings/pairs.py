@@ -215,6 +215,8 @@ def _missing(case: Case, walk: Walk) -> Sighting | None:
     missing = walk.missing
     heads = missing.all(axis=(2, 3)) | ((missing | ~walk.due).all(axis=(2, 3)))
     if heads.any() and not heads.all():
+        if not walk.over_queries or (heads.any(0) != heads.all(0)).any():
+            return None  # no sum over a group, or another head in each batch entry
         names = ranges(heads.any(0))
         return Sighting(
             "HEADS-NEVER-TAKEN",
