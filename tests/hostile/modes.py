@@ -145,10 +145,17 @@ def weighted_row_sum(x, w):
     touch[(1,)](torch.ones(1, device=x.device).expand(200000, 1000, *x.shape))
     return y
 """
+_WARNED = _ENDLESS.replace("def touch", "def warned").replace(
+    "touch[(1,)](torch.ones(1, device=x.device).expand(200000, 1000, *x.shape))",
+    'warnings.simplefilter("error")\n'
+    '    odd = torch.full((1, 2, *x.shape), float("inf"), device=x.device)\n'
+    "    warned[(1,)](odd)",
+)
 
 
 def _fault(name: str, made: str) -> Hostile:
-    source = answer("p02") + (_AFTER.format(made=made) if "ODD" in made else made)
+    source = answer("p02").replace("import torch", "import warnings\n\nimport torch", 1)
+    source += _AFTER.format(made=made) if "ODD" in made else made
     return Hostile(name, source, ("pass",), "p02", points=7.0, policy=True, slow=True)
 
 
@@ -174,4 +181,5 @@ ENTRIES = (
     _fault("a row of arguments whose items fail", _ROW),
     _fault("an argument without addresses", "ODD = torch.zeros(2).to_sparse()"),
     _fault("an argument larger than memory", _ENDLESS),
+    _fault("warnings that are errors", _WARNED),
 )
