@@ -276,6 +276,17 @@ def test_a_complex_number_is_two():
     assert found(times(MOST_ELEMENTS + 1))[0] == "computes"
 
 
+def test_a_default_device_counts_nothing_twice():
+    few = Q.flatten()[:MOST_READ]
+    torch.set_default_device("cpu")
+    try:
+        assert found(lambda: few.tolist()) is None
+        assert found(lambda: readings.as_numpy(Q)) is None
+        assert found(lambda: Q.tolist())[0] == "reads"
+    finally:
+        torch.set_default_device(None)
+
+
 def test_arithmetic_by_elements_has_a_limit():
     def times(count):
         return lambda: [Q + 1.0 for _ in range(count)]
