@@ -8,7 +8,6 @@ EVASIONS = [
     ("dynamic-code", "lambda x: x.share_memory_()"),
     ("dynamic-code", "match torch.empty(1):\n    case object(share_memory_=f):\n        f()"),
     ("torch-computes", "@triton.autotune([], [])\n@triton.jit\ndef k(x):\n    x\n\nk.base_fn(1)"),
-    ("torch-computes", "@triton.jit\ndef k(x):\n    x\n\nk.rewrite()(1)"),
     ("import", "torch.ExcludeDispatchKeyGuard(1)"),
     ("private-name", "class A:\n    def f(cls, x):\n        super(cls, x).tolist\n\nA.f(1, 2)"),
     ("private-name", "def f(A, x):\n    super(A, x).tolist\nf(1, 2)"),

@@ -119,7 +119,7 @@ _MACHINERY = frozenset(
 # Methods that read or write a file, of storages and of numpy's arrays.
 OF_FILES = frozenset("dump from_file share_memory_ tofile".split())
 # Where a kernel has the Python function that it was made of.
-OF_KERNELS = frozenset("base_fn fn rewrite".split())
+OF_KERNELS = frozenset(["base_fn", "fn"])
 _NEVER = {"typing.ForwardRef"}  # evaluates text
 # What a module that is open with "*" has borrowed of Python's at its top, and is not its own.
 _BORROWED = frozenset(
