@@ -1,6 +1,14 @@
 """Ways around the rules of the source policy: the rule that refuses each, and its lines."""
 
 EVASIONS = [
+    ("dynamic-code", "help('antigravity')"),
+    ("dynamic-code", "h = help"),
+    ("dynamic-code", "x = torch.empty(1).untyped_storage()\nx.from_file('x', True, 4)"),
+    ("dynamic-code", "getattr(torch.empty(1).storage(), 'from_file')"),
+    ("dynamic-code", "lambda x: x.share_memory_()"),
+    ("dynamic-code", "match torch.empty(1):\n    case object(share_memory_=f):\n        f()"),
+    ("torch-computes", "@triton.autotune([], [])\n@triton.jit\ndef k(x):\n    x\n\nk.base_fn(1)"),
+    ("import", "torch.ExcludeDispatchKeyGuard(1)"),
     ("private-name", "class A:\n    def f(cls, x):\n        super(cls, x).tolist\n\nA.f(1, 2)"),
     ("private-name", "def f(A, x):\n    super(A, x).tolist\nf(1, 2)"),
     ("patching", "class K(torch.Tensor):\n    pass"),
@@ -260,6 +268,19 @@ EVASIONS = [
 
 # In p01, where the rest of PyTorch is open.
 P01 = [
+    ("import", "torch.CompilationUnit().define('')"),
+    ("import", "from torch import CompilationUnit as C\nC('')"),
+    ("import", "t = torch\nt.ExcludeDispatchKeyGuard(1)"),
+    ("import", "torch.DisableTorchFunction()"),
+    ("import", "torch.ThroughputBenchmark(1)"),
+    ("import", "torch.PyTorchFileReader('x')"),
+    ("import", "torch.UntypedStorage(4)"),
+    ("import", "torch.parse_ir('')"),
+    ("import", "torch.fork(f)"),
+    ("import", "torch.cond(True, f, f, ())"),
+    ("import", "torch.from_dlpack(1)"),
+    ("dynamic-code", "lambda x: x.numpy().tofile('x')"),
+    ("dynamic-code", "lambda x: x.numpy().dump('x')"),
     ("import", "import torch.nn.functional as F\nF.dataclasses.sys"),
     ("import", "import torch.nn.functional as F\nF.grad.torch"),
     ("shortcut", "import torch.nn.functional as F\nF.softmax"),

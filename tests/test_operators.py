@@ -249,6 +249,44 @@ def test_a_few_values_may_be_read():
     assert found(lambda: Q.tolist(), "p01") is None
 
 
+def test_inference_mode_hides_nothing():
+    """In it operators that are made of others reach the judge whole."""
+    inference = torch.inference_mode()
+    few = Q.flatten()[: MOST_READ + 1]
+    for read in (lambda: [x.item() for x in few], lambda: [x > 2 and 1 for x in few]):
+        assert found(inference(read))[0] == found(read)[0] == "reads"
+
+    def convert():
+        for _ in range(MOST_ELEMENTS + 1):
+            Q.to(torch.int32)
+
+    assert found(inference(convert)) == found(convert)
+    assert found(convert)[1].endswith("element by element: aten::_to_copy")
+    views = inference(lambda: [Q.reshape(-1).contiguous().to(Q.dtype) for _ in range(99)])
+    assert found(views) is None
+
+
+def test_a_complex_number_is_two():
+    pairs = torch.view_as_complex(Q.reshape(-1, 2))
+
+    def times(count):
+        return lambda: [pairs * pairs for _ in range(count)]
+
+    assert found(times(MOST_ELEMENTS)) is None
+    assert found(times(MOST_ELEMENTS + 1))[0] == "computes"
+
+
+def test_a_default_device_counts_nothing_twice():
+    few = Q.flatten()[:MOST_READ]
+    torch.set_default_device("cpu")
+    try:
+        assert found(lambda: few.tolist()) is None
+        assert found(lambda: readings.as_numpy(Q)) is None
+        assert found(lambda: Q.tolist())[0] == "reads"
+    finally:
+        torch.set_default_device(None)
+
+
 def test_arithmetic_by_elements_has_a_limit():
     def times(count):
         return lambda: [Q + 1.0 for _ in range(count)]

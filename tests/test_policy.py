@@ -203,6 +203,18 @@ def test_functions_of_torch_nn_are_named_in_any_way_in_p01():
     assert broken("import torch\ntorch.nn.functional.softmax", "p04") == ["shortcut"]
 
 
+def test_in_p01_types_of_tensors_are_open_and_other_classes_are_not():
+    lines = "def f(x: torch.FloatTensor): return isinstance(x, torch.Tensor), torch.vmap(f)\nf(1)"
+    assert broken(f"import torch\n{lines}", "p01") == []
+    modules = tables.open_modules(PROBLEMS["p01"])
+    kinds = {n for n, kind in vars(torch).items() if isinstance(kind, type) and n[0] != "_"}
+    open_kinds = {n for n in kinds if broken(f"import torch\ntorch.{n}", "p01") == []}
+    # Types, and classes that every problem may use.
+    opened = {n for n in open_kinds if not tables.is_open(modules["torch"], "torch", n)}
+    assert all(n.endswith("Tensor") or n[0].islower() for n in opened)
+    assert not {n for n in opened if not n.endswith("Tensor")} - {"qscheme", "classproperty"}
+
+
 def test_every_function_of_tritons_language_is_open():
     names = [n for n in dir(tl) if n[0] != "_" and not isinstance(getattr(tl, n), types.ModuleType)]
     assert len(names) > 100
@@ -371,6 +383,16 @@ def test_chains_of_names_take_little_time():
         text = "\n".join([HEAD, *order, "a1500 = torch", *order, "a0.matmul"])
         begin = time.process_time()
         assert "torch-computes" in broken(text)
+        assert time.process_time() - begin < 3.0
+
+
+def test_chains_of_functions_and_kernels_take_little_time():
+    helpers = [f"def f{n}(): f{n + 1}()" for n in range(1500)]
+    kernel = "@triton.jit\ndef k(): f0()"
+    kernels = ["def f(): 0\ntriton.jit(f)"] * 1500
+    for lines in ([kernel, *helpers], [*helpers[::-1], kernel], kernels):
+        begin = time.process_time()
+        assert broken("\n".join([HEAD, *lines])) == []
         assert time.process_time() - begin < 3.0
 
 

@@ -48,6 +48,8 @@ class Kernels:
             plain.pop(name, None)
         self._take_in_helpers(plain)
         self._plain = plain.keys()
+        self._kernels_or_given = self._nodes | self._given
+        self._are_functions: dict[tuple[str, Scope | None], bool] = {}
 
     def hold(self, place: Place) -> bool:
         """Whether a place is inside a kernel."""
@@ -55,7 +57,7 @@ class Kernels:
 
     def bind(self, place: Place) -> bool:
         """Whether a place is in what runs as a kernel, though it may run as a function as well."""
-        return any(scope.node in self._nodes | self._given for scope in place.scope.chain())
+        return any(scope.node in self._kernels_or_given for scope in place.scope.chain())
 
     def hides_maker(self, place: Place) -> bool:
         """Whether a place hands triton.jit on, or gives it what is no function of the file."""
@@ -104,10 +106,12 @@ class Kernels:
             return False
         name = given.id
         home = next((s for s in scope.chain() if name in s.bound), None)
-        every = self._bound[name]
-        bound = [n for n, s in every if s is home or (s is not None and name in s.outer)]
-        plain = (n in self._results or isinstance(n, (*_FUNCTIONS, ast.arg)) for n in bound)
-        return bool(bound) and all(plain)
+        if (name, home) not in self._are_functions:
+            every = self._bound[name]
+            bound = [n for n, s in every if s is home or (s is not None and name in s.outer)]
+            plain = (n in self._results or isinstance(n, (*_FUNCTIONS, ast.arg)) for n in bound)
+            self._are_functions[name, home] = bool(bound) and all(plain)
+        return self._are_functions[name, home]
 
     # -- which they are ---------------------------------------------------------------------------
 
@@ -158,21 +162,26 @@ class Kernels:
         Somebody forgot @triton.jit, which costs what does not compile. Its body is held to what a
         kernel's is, so that it does no more than one.
         """
-        uses: defaultdict[str, list[Place]] = defaultdict(list)
+        waiting: Counter[str] = Counter()  # uses that are not, or not yet, a kernel's
+        inside: defaultdict[ast.AST, list[tuple[str, ast.AST]]] = defaultdict(list)
         for place in self._file.places:
-            if isinstance(place.node, ast.Name) and place.node.id in plain:
-                uses[place.node.id].append(place)
-        found = True
-        while found:
-            found = [
-                name
-                for name, function in plain.items()
-                if isinstance(function, _FUNCTIONS)
-                and name not in self._entries()
-                and uses[name]
-                and all(self._is_called(place) and self.hold(place) for place in uses[name])
-            ]
-            self._nodes |= {plain.pop(name) for name in found}
+            if not isinstance(place.node, ast.Name) or place.node.id not in plain:
+                continue
+            waiting[place.node.id] += 1
+            if self._is_called(place):
+                for scope in place.scope.chain():
+                    inside[scope.node].append((place.node.id, place.node))
+        held: set[ast.AST] = set()
+        taken = [node for node in inside if node in self._nodes]
+        while taken:  # each function once: chains of helpers may be as long as a file
+            for name, use in inside.pop(taken.pop(), ()):
+                waiting[name] -= use not in held
+                held.add(use)
+                if waiting[name] or name in self._entries() or name not in plain:
+                    continue
+                if isinstance(plain[name], _FUNCTIONS):
+                    taken.append(plain.pop(name))
+                    self._nodes.add(taken[-1])
 
     def _is_called(self, place: Place) -> bool:
         return isinstance(place.parent, ast.Call) and place.parent.func is place.node

@@ -20,8 +20,8 @@ _SERVE = """
     empty_permuted empty_strided equal expand expand_as eye fill flatten flip full full_like imag
     index_select_backward is_pinned is_same_size item lift lift_fresh lift_fresh_copy
     linspace.default linspace.out logspace.default logspace.out movedim narrow new_empty
-    new_empty_strided new_full new_ones new_zeros nonzero nonzero_static normal ones ones_like
-    permute pin_memory rand rand_like randint randint_like randn randn_like random randperm real
+    new_empty_strided new_full new_ones new_zeros nonzero normal ones ones_like permute pin_memory
+    rand rand_like randint randint_like randn randn_like random randperm real
     record_stream repeat repeat_interleave reshape resize resize_as resolve_conj resolve_neg roll
     rot90 scalar_tensor select select_backward select_scatter set slice slice_backward slice_scatter
     split split_with_sizes squeeze stack swapaxes sym_numel sym_size sym_storage_offset sym_stride t
@@ -31,8 +31,8 @@ _SERVE = """
 # Values decide what these take and where they put it: a table of sums adds, a mask is an "and".
 _CHOOSE = """
     _index_put_impl _unsafe_index gather index index_copy index_fill index_put index_select
-    masked_fill masked_scatter masked_select put scatter.src scatter.src_out scatter.value
-    scatter.value_out take take_along_dim
+    masked_fill masked_scatter masked_select nonzero_static put scatter.src scatter.src_out
+    scatter.value scatter.value_out take take_along_dim
 """
 # They serve where they keep a type. Where they make another they round, or tell zero from the rest.
 _CONVERT = "_to_copy cat copy"

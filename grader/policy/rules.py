@@ -123,7 +123,7 @@ class _Reader:
             return
         elif name.startswith("_"):
             yield violation(node, "private-name", f"{shortened(path)} is private to {module}")
-        elif module == "torch" and name not in tables.INNER | tables.FILES:
+        elif module == "torch" and not tables.is_machinery(name):
             text = f"{shortened(path)} is not among the functions of torch that serve kernels"
             yield self._computes(place, text)
         else:
@@ -134,8 +134,7 @@ class _Reader:
             return True
         if module != "torch" or name.startswith("_"):
             return False
-        closed = tables.INNER | tables.FILES
-        return name in self.rows if zone.serves_kernels else name not in closed
+        return name in self.rows if zone.serves_kernels else not tables.is_machinery(name)
 
     def _is_shortcut(self, path: str, name: str, zone: Zone) -> bool:
         softmax = name in tables.SOFTMAX and zone is not Zone.BRIDGE
@@ -310,6 +309,9 @@ class _Reader:
             text = ".__init__ makes another object of one that is there"
             help = "write super().__init__(...), or make a new object"
             yield violation(place.node, "private-name", text, help)
+        if name in tables.OF_FILES and not self._is_ours(place, base):
+            text = f".{name} opens a file"
+            yield violation(place.node, "dynamic-code", text, "keep values in tensors")
         if name == "as_subclass":
             text = ".as_subclass has a class answer in a tensor's place"
             yield violation(place.node, "patching", text)
@@ -376,8 +378,8 @@ class _Reader:
         elif name in tables.STATES:
             text = f".{name} makes numbers of Python of a tensor"
             yield violation(place.node, "torch-computes", text, "seed it with manual_seed")
-        elif name == "fn" and not is_kernel:
-            text = ".fn is the Python function in a kernel"
+        elif name in tables.OF_KERNELS and not is_kernel:
+            text = f".{name} is the Python function in a kernel"
             yield violation(place.node, "torch-computes", text, "launch the kernel")
         elif name in tables.PRODUCTS:
             yield self._computes(place, f".{name} computes in PyTorch")

@@ -109,6 +109,19 @@ INNER = frozenset(
 )
 # Functions of torch that read and run files.
 FILES = frozenset("from_file import_ir_module import_ir_module_from_buffer load save".split())
+# Functions of torch that run text, start threads, compile, or take memory that is no tensor's.
+_MACHINERY = frozenset(
+    """
+    classproperty cond fork from_dlpack frombuffer get_device_module get_file_path init_num_threads
+    merge_type_from_type_comment parse_ir parse_schema parse_type_comment
+    prepare_multiprocessing_environment set_num_interop_threads thread_safe_generator to_dlpack
+    unify_type_list wait while_loop
+    """.split()
+)
+# Methods that read or write a file, of storages and of numpy's arrays.
+OF_FILES = frozenset("dump from_file share_memory_ tofile".split())
+# Where a kernel has the Python function that it was made of.
+OF_KERNELS = frozenset(["base_fn", "fn"])
 _NEVER = {"typing.ForwardRef"}  # evaluates text
 # What a module that is open with "*" has borrowed of Python's at its top, and is not its own.
 _BORROWED = frozenset(
@@ -151,6 +164,7 @@ DYNAMIC = {
     "exec": "runs text",
     "getattr": "is used without a constant name",
     "globals": "reaches names by text",
+    "help": "imports what the text of the file does not show",
     "input": "waits for somebody to type",
     "locals": "reaches names by text",
     "open": "opens a file",
@@ -229,6 +243,16 @@ def open_modules(problem: Problem) -> dict[str, frozenset[str]]:
         "given": frozenset(given),
         **{f"given.{name}": frozenset(public_names(name)) for name in given},
     }
+
+
+def is_machinery(name: str) -> bool:
+    """Whether a name of torch is no function of tensors where all of these are open.
+
+    Classes run text, read files, start threads and switch the judge's eyes off; a type of tensors
+    does not.
+    """
+    is_class = name[:1].isupper() and not name.endswith("Tensor")
+    return is_class or name in INNER | FILES | _MACHINERY
 
 
 def is_open(members: frozenset[str], module: str, name: str) -> bool:

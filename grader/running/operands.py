@@ -13,6 +13,8 @@ from grader.running.trace import STATISTIC
 
 QUERY_SIDE = ("q", "dout", "out", "dq", STATISTIC)
 _CLOSE = 2e-2  # a copy may be scaled, or rounded to 16 bits
+# More than any input has, batch by head, with a copy for each head.
+_MOST_PLANES = 4096
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,6 +130,8 @@ def _planes(view: Any, operand: Operand) -> np.ndarray | None:
     length, width = operand.size[2:]
     if view.shape[2] < length or view.shape[3] < width:
         return None
+    if view.shape[0] * view.shape[1] > _MOST_PLANES:
+        return None  # an expanded one may have more than memory holds
     # A few rows tell: the first, one in the middle, the last.
     rows = sorted({0, length // 2, length - 1})
     planes = _rows_of(view[..., :width], rows)

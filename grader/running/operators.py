@@ -79,6 +79,7 @@ class Record:
         self._most_read = rules.get("most_read")
         self._path = path
         self._kinds: dict[Any, str] = {}
+        self._composite: dict[Any, bool] = {}
         self._active = False
         self._differentiates = False
         self._size = self._read = 0
@@ -143,6 +144,13 @@ class Record:
             kind = self._kinds[func] = self._find_kind(func)
         return kind
 
+    def can_decompose(self, func: Any) -> bool:
+        """Whether an operator is made of others, which are what is to be looked at."""
+        known = self._composite.get(func)
+        if known is None:
+            known = self._composite[func] = bool(getattr(func, "_can_decompose", bool)())
+        return known
+
     def runs(self, func: Any, kind: str, args: Any, kwargs: dict[str, Any]) -> None:
         """Note that an operator runs."""
         if not self._active or self.found is not None:
@@ -164,7 +172,8 @@ class Record:
             return
         with torch._C.DisableTorchFunction():  # numel may be a class's own
             found, results = list(_tensors((args, result))), list(_tensors((result,)))
-            elements = max((_numel(x) for x in found), default=0)
+            # A complex number is two.
+            elements = max((_numel(x) * (1 + x.is_complex()) for x in found), default=0)
             numbers = any(x.dtype is not torch.bool for x in results)
             mixes = kind == ARITHMETIC or any(x.is_complex() for x in found)
         for what in ("elements", "sums and products") if numbers and mixes else ("elements",):
@@ -237,7 +246,7 @@ class _Dispatched(TorchDispatchMode):
             return NotImplemented  # to its own code first, whose operators come here
         kind = self._record.kind(func)
         # In inference mode reshape, matmul and the like come before they are taken apart.
-        if kind == COMPUTES and getattr(func, "_can_decompose", bool)():
+        if kind != SHORTCUT and self._record.can_decompose(func):
             with self:
                 return func.decompose(*args, **(kwargs or {}))
         self._record.runs(func, kind, args, kwargs or {})

@@ -9,11 +9,16 @@ import torch
 
 
 def tensors_of(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the tensors of an argument by their places, those in tuples and of descriptors too."""
+    """Yield the tensors of an argument by their places, those in tuples and of descriptors too.
+
+    No code of the file is called, and a tensor without addresses is left out: an error of either
+    would pass for the judge's.
+    """
     if isinstance(value, tuple):
-        for index, part in enumerate(value):
+        for index, part in enumerate(tuple.__iter__(value)):
             yield from tensors_of(f"{name}[{index}]", part)
         return
-    tensor = getattr(value, "base", value)  # of a descriptor
-    if isinstance(tensor, torch.Tensor):  # no other object's code is called
-        yield name, tensor
+    if type(value).__module__.partition(".")[0] == "triton":  # a descriptor, or reinterpreted
+        value = getattr(value, "base", value)
+    if isinstance(value, torch.Tensor) and value.layout is torch.strided and not value.is_meta:
+        yield name, value

@@ -20,11 +20,21 @@ import torch
 
 # In them a tensor's values leave PyTorch whole; an operator is no part of it on a CPU.
 _WHOLE = ("__array__", "__dlpack__", "apply_", "map2_", "map_", "numpy", "tolist")
-as_numpy = torch.Tensor.numpy  # for the judge itself: not counted
+_numpy = torch.Tensor.numpy
 _numel = torch.Tensor.numel  # whatever becomes of the class
 _noting: list[Callable[[int, str], None]] = []  # at most one
 _texts: dict[type, Callable[[Any], str]] = {}
 _installed = threading.Event()
+
+
+def as_numpy(tensor: torch.Tensor) -> Any:
+    """Return a tensor's values for the judge itself: not counted.
+
+    Nor where a file has left a mode on, as `torch.set_default_device` is one: it would ask for the
+    method by its name, which is the counted one.
+    """
+    with torch._C.DisableTorchFunction():
+        return _numpy(tensor)
 
 
 def install() -> None:
@@ -66,7 +76,8 @@ def _elements(tensor: Any) -> int:
 def _counted(method: Any, name: str) -> Any:
     def read(this: Any, *args: Any, **kwargs: Any) -> Any:
         tell(_elements(this), f".{name}()")
-        return method(this, *args, **kwargs)
+        with torch._C.DisableTorchFunction():  # by which it would be counted once more
+            return method(this, *args, **kwargs)
 
     return read
 
