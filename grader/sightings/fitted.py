@@ -80,6 +80,7 @@ def fitted(
         _other_scale,
         _shares_of_tiles,
         _other_keys,
+        _mixed_exponentials,
     )
     for ask in asked:
         found = ask(case, rows)
@@ -95,7 +96,7 @@ def _wrong_rows(
     got: dict[str, torch.Tensor],
     expected: Expected,
 ) -> _Rows | None:
-    if "out" not in expected.truth or "dout" in inputs.all:
+    if "out" not in expected.truth:
         return None
     out, truth = got["out"].double(), expected.truth["out"]
     off = (out - truth).norm(dim=-1) / truth.norm(dim=-1)
@@ -235,6 +236,26 @@ def _shares_of_tiles(case: Case, rows: _Rows) -> Sighting | None:
     return None
 
 
+def _mixed_exponentials(case: Case, rows: _Rows) -> Sighting | None:
+    """Weights of a tile are exponentials to another base than those by which tiles are joined."""
+    for name, factor in (("log2(e)", 1.0 / math.log(2.0)), ("ln(2)", math.log(2.0))):
+        scale = factor * rows.scale
+        scores = (scale * rows.scores).masked_fill(~rows.visible, -math.inf)
+        lse = torch.logsumexp(scores, -1, keepdim=True)
+        found = _shares_of_tiles(case, dataclasses.replace(rows, scale=scale, lse=lse))
+        if found is not None and found.id == "TILE-SHARES":
+            return dataclasses.replace(
+                found,
+                id="EXPONENTIALS-MIXED",
+                title=f"inside a tile weights are exp(score * {name}), from tile to tile they are"
+                " not",
+                note=found.note.replace("the right ones", "such ones"),
+                help="one exponential throughout: exp2 of scores, maximum and rescale in units of"
+                " log2, or exp of natural ones",
+            )
+    return None
+
+
 def _other_keys(case: Case, rows: _Rows) -> Sighting | None:
     """Single keys at the ends of tiles, or all where head_dim numbers can tell them apart."""
     keys = torch.arange(case.seqlen_k)
@@ -291,7 +312,8 @@ def _as_keys(rows: _Rows, counts: torch.Tensor, groups: torch.Tensor) -> Sightin
         "OTHER-KEYS",
         f"out is attention over other keys: {' and '.join(what)}{of_row}",
         f"seen: the visible keys, but {' and '.join(what)}{of_row}",
-        "tiles begin where the one before ended; the last ends at the last visible key",
+        "tiles begin where the one before ended; the last ends at the last visible key; and what"
+        " was added up stays when a later tile has no visible key",
         traced=False,
     )
 
