@@ -29,6 +29,9 @@ def fitted(
     """Return what a wrong result is made of, if few numbers say it."""
     if case.rows is not None:
         return fitted_sums.fitted(case, inputs, got, expected)
-    if "out" in expected.truth and of_rows.fittable(case, got):
-        return of_rows.fitted(problem_id, case, inputs, got, expected)
-    return fitted_gradients.fitted(problem_id, case, inputs, got, expected)
+    found = None
+    if of_rows.fittable(case, got):
+        found = of_rows.fitted(problem_id, case, inputs, got, expected)
+    if found is None and fitted_gradients.fittable(case, got):
+        found = fitted_gradients.fitted(problem_id, case, inputs, got, expected)
+    return found

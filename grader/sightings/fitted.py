@@ -110,7 +110,7 @@ def _wrong_rows(
     scores = known.q[batch, head, queries] @ known.k[batch, kv_head].T
     visible = known.visible().expand(known.seqlen_q, known.seqlen_k)[queries]
     lse = torch.logsumexp((known.scale * scores).masked_fill(~visible, -math.inf), -1, True)
-    if not known.scale or known.sink_logits is not None or not lse.isfinite().all():
+    if known.sink_logits is not None or not lse.isfinite().all():
         return None
     return _Rows(
         out[batch, head, queries],
@@ -135,7 +135,7 @@ def _other_scale(case: Case, rows: _Rows) -> Sighting | None:
         scores = scale[:, None, None] * rows.scores
         return scores.masked_fill(~rows.visible, -math.inf).softmax(-1) @ rows.values
 
-    sizes = abs(rows.scale) * torch.exp2(_OCTAVES)
+    sizes = (abs(rows.scale) or case.head_dim**-0.5) * torch.exp2(_OCTAVES)
     tried = torch.cat([sizes, -sizes])
     apart = (made(tried) - rows.got).norm(dim=(1, 2))
     scale = float(tried[apart.argmin()])
@@ -148,7 +148,7 @@ def _other_scale(case: Case, rows: _Rows) -> Sighting | None:
             return None
         move = float((slope * (rows.got - here)).sum()) / size
         scale *= math.exp(max(-0.2, min(0.2, move)))
-    if abs(scale / rows.scale - 1.0) < _SAME:
+    if abs(scale - rows.scale) < _SAME * abs(rows.scale):
         return None
     if not rows.explained(made(torch.tensor([scale], dtype=torch.float64))[0]):
         return None
@@ -169,7 +169,8 @@ def _name(case: Case, due: float, scale: float) -> str:
     lengths |= {name: case.kwargs[name] for name in ("tile_q", "tile_k") if name in case.kwargs}
     named = {"softmax_scale * log2(e)": due * log2e, "softmax_scale * ln(2)": due / log2e}
     named |= {"-softmax_scale": -due, "softmax_scale / 2": due / 2, "softmax_scale * 2": due * 2}
-    named |= {"1": 1.0, "softmax_scale**2": due * due, "1 / softmax_scale": 1.0 / due}
+    named |= {"1": 1.0, "softmax_scale**2": due * due}
+    named |= {"1 / softmax_scale": 1.0 / due} if due else {}
     for name, value in lengths.items():
         named |= {f"1/{name}": 1.0 / value, f"1/sqrt({name})": value**-0.5}
         named |= {f"sqrt({name})": value**0.5}

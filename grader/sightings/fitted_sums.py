@@ -48,16 +48,19 @@ def fitted(
 
 
 def _alike(y: torch.Tensor, truth: torch.Tensor) -> Sighting | None:
-    """All rows of y have one value."""
-    value = float(y[0])
-    if bool((y != y[0]).any()) or bool((truth == truth[0]).all()) or value == 0.0:
+    """All rows of y have one value, or all rows of a tile."""
+    ends = torch.nonzero(y[1:] != y[:-1]).flatten() + 1
+    if _FEWEST * (len(ends) + 1) > len(y) or bool((truth[1:] == truth[:-1]).any()):
         return None
-    sums = truth.sum()
-    of_all = ", the sum over all rows" if abs(value - sums) <= 1e-4 * truth.abs().sum() else ""
+    rows = int(ends[0]) if len(ends) else len(y)
+    value, sums = float(y[0]), truth[:rows].sum()
+    of_all = ""
+    if abs(value - sums) <= 1e-4 * truth[:rows].abs().sum():
+        of_all = ", the sum over all of them"
     return Sighting(
         "ROWS-ALIKE",
-        f"every row of y has the same value{of_all}",
-        f"seen: all {len(y)} rows of y are {value:.6g}",
+        f"{'every row' if not len(ends) else 'each tile of rows'} of y has one value{of_all}",
+        f"seen: rows 0-{rows - 1} of y are {value:.6g}; {len(ends) + 1} values in all",
         "y has a sum for each row of x: sum the tile over its columns, axis 1, and nothing else",
         traced=False,
     )

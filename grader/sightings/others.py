@@ -11,14 +11,18 @@ from grader.sightings.sighting import Result, Sighting, key_range, query_range
 
 
 def other_pairs(case: Case, walk: Walk) -> Sighting | None:
-    """Rows that took pairs that are not due: which ones, and which are, is all that is told."""
+    """Rows that took other pairs than are due: which ones, and which are, is all that is told."""
     missing, extra = walk.missing, walk.extra
-    if not extra.any() or walk.twice.any():
+    wrong = missing | extra
+    # Where every weight is 0, numbers made them so and no mask: a scale of 0, or lse.
+    if not wrong.any() or walk.twice.any() or not walk.taken.any():
+        return None
+    if not extra.any() and walk.product != "out" and bool((missing | ~walk.due).all()):
         return None
     axis = 2 if walk.over_queries else 3
     both = missing.any(axis, keepdims=True) & extra.any(axis, keepdims=True)
-    pairs = np.broadcast_to(both, extra.shape) & extra
-    batch, head, query, key = walk.example(pairs if pairs.any() else extra)
+    pairs = np.broadcast_to(both, wrong.shape) & wrong
+    batch, head, query, key = walk.example(pairs if pairs.any() else wrong)
     if walk.over_queries:
         row, due = f"key {key}", query_range(walk.due[:, key])
         took = walk.taken[batch, head, :, key]
@@ -30,14 +34,14 @@ def other_pairs(case: Case, walk: Walk) -> Sighting | None:
         of_row = key_range(took) if took.any() else "no key"
         verb = "sees"
     what = "queries" if walk.over_queries else "keys"
-    masked = bool((walk.masks[extra] > 0).all())
+    masked = bool(wrong.any() and (walk.masks[wrong] > 0).all())
     return Sighting(
         "OTHER-PAIRS",
         f"{walk.product} takes other {what} than are visible",
         f"seen: {row} took {of_row} of query head {head}; it {verb} {due}",
         "compare the mask with the rule, number by number: which side are queries, is each number"
         " one in the sequence, and are the arguments in the order of the kernel's parameters?",
-        walk.mask_of(extra) if masked else walk.scores_line,
+        walk.mask_of(wrong) if masked else walk.scores_line,
         located=masked,
     )
 
