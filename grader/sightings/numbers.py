@@ -22,10 +22,10 @@ _OF_NAN = {
         "a running maximum never falls: new_max = maximum(running_max, maximum of the tile)",
     ),
     _DIVIDE: (
-        "NAN-FROM-ZERO-OVER-ZERO",
-        "0 / 0 is NaN",
+        "NAN-FROM-DIVISION",
+        "0 / 0 or inf / inf is NaN",
         "the sum of a row's weights is 0 where no key was visible, or where what is subtracted from"
-        " the scores is far above all of them",
+        " the scores is far above all of them, and infinite where it is far below",
         "the maximum that is subtracted is that of the same row's visible scores, in the same units"
         " (times scale, times log2(e))",
     ),
