@@ -35,6 +35,8 @@ _FEW = 4
 # Wrong results that numbers are fitted to, where nothing else says what is wrong.
 _MOST_FITTED, _MOST_FITTED_OF_CHECK = 6, 2
 
+_SHARES = (("TILE-SHARES", "OTHER-KEYS"), ("TILE-SHARES", "SINK-SHARES"))  # one tells of the other
+
 Place = tuple[str, int]  # check and number of the case
 Recompute = Callable[[], tuple[Inputs, Callable[[], Expected]]]
 
@@ -163,12 +165,18 @@ class Casebook:
     def _fitted(self, only: set[Place] | None = None) -> list[Cause]:
         """Return the cause that all wrong results show that numbers could be fitted to."""
         wanted = self._to_fit if only is None else only & self._to_fit.keys()
-        found = {place: self._to_fit[place]() for place in sorted(wanted)}
-        told = {place: sighting for place, sighting in found.items() if sighting is not None}
+        told: dict[Place, Sighting] = {}
+        for number, place in enumerate(sorted(wanted)):
+            sighting = self._to_fit[place]()
+            if sighting is not None:
+                told[place] = sighting
+            elif 2 * (number + 1 - len(told)) >= len(wanted):  # no more than half will tell
+                return []
         ids = {sighting.id for sighting in told.values()}
-        if ids == {"TILE-SHARES", "OTHER-KEYS"}:  # which keys is a matter of shares too
-            ids = {"TILE-SHARES"}
-        if len(ids) != 1 or 2 * len(told) <= len(found):
+        for more, less in _SHARES:
+            if ids == {more, less}:
+                ids = {more}
+        if len(ids) != 1:
             return []
         places: Iterable[Place] = told
         if self._bridge or any(check == "plain" for check, _ in told):

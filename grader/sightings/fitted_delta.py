@@ -17,8 +17,8 @@ def other_delta(head: Head) -> Sighting | None:
         return None
     if head.name == "dk":
         return _by_name(head)
-    part = head.scale * (head.probs[0] @ head.k)  # what delta of 1 gives, (queries, head_dim)
-    whole = head.scale * ((head.probs * head.dprobs)[0] @ head.k)
+    part = head.product(head.probs, "k")  # what delta of 1 gives, (queries, head_dim)
+    whole = head.product(head.probs * head.dprobs, "k")
     size = (part * part).sum(-1)
     found = ((whole - head.got) * part).sum(-1) / size.clamp(min=1e-300)
     if not head.explained(whole - found[:, None] * part):
@@ -41,7 +41,7 @@ def _by_name(head: Head) -> Sighting | None:
     """The same of dk, to which all queries add: of what is known by name alone."""
     for name, delta in _others(head).items():
         weights = head.probs * (head.dprobs - delta[..., None])
-        if head.explained(head.scale * (weights.mT @ head.q).sum(0)):
+        if head.explained(head.product(weights, "q")):
             return _told(head, name, "")
     return None
 

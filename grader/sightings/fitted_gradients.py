@@ -22,6 +22,7 @@ from grader.sightings.head import DELTA_OF_TILE, NAMES, OPERANDS, Head, head_of
 from grader.sightings.sighting import Sighting
 
 _LONGEST = 1024
+_COLUMNS = 16  # of head_dim: enough for a few numbers of a whole head
 _SAME = 1e-2  # of two factors
 _SHARE = 1e-3  # of a product: a term that has less is not told
 _LOG2E = 1.0 / math.log(2.0)
@@ -74,10 +75,12 @@ def fitted(
     if found is not None:
         return found
     for head in wrong:
-        for ask in (_other_terms, other_delta, _other_weights, _rows_scaled, other_pairs):
-            found = ask(head)
-            if found is not None:
-                return found
+        some = head.of_columns(_COLUMNS)
+        found = _other_terms(some) or _other_weights(some)
+        # Where rows see little more than one key each, factors and deltas cannot be told apart.
+        found = found or _rows_scaled(some) or other_delta(some) or other_pairs(head)
+        if found is not None:
+            return found
     return None
 
 
@@ -117,7 +120,8 @@ def _told(head: Head, kept: list[tuple[float, str]], factor: str, of_mask: str) 
     whole = _named(head, kept[0][0])
     sum_of = _sum_of(head, [(a / kept[0][0] if whole else a, term) for a, term in kept])
     before = [] if name == "dv" else ["softmax_scale"]
-    product = f"({sum_of}{of_mask}){'' if name == 'dq' else '^T'} {factor}"
+    made_of = f"({sum_of}{of_mask})" if " " in sum_of + of_mask else sum_of
+    product = f"{made_of}{'' if name == 'dq' else '^T'} {factor}"
     due_product = {"dq": "dS k", "dk": "dS^T q", "dv": "P^T dout"}[name]
     return Sighting(
         "OTHER-TERMS",
@@ -208,7 +212,7 @@ def _candidates(head: Head) -> Iterator[tuple[str, str, torch.Tensor]]:
             for text_lse, factor_lse in of_lse.items():
                 if factor == factor_lse == 1.0 and not of_mask:
                     continue
-                if of_mask and 1.0 not in (factor, factor_lse):
+                if of_mask and (factor, factor_lse) != (1.0, 1.0):
                     continue
                 exponent = (factor * scores - factor_lse * lse).masked_fill(~visible, -math.inf)
                 if float(exponent.amax()) > _LARGEST:

@@ -45,6 +45,10 @@ class Head:
     where: str  # "query head 3"
     first_head: int
 
+    def of_columns(self, count: int) -> Head:
+        """Return the same with the first columns of head_dim of the gradient alone: less to do."""
+        return dataclasses.replace(self, got=self.got[:, :count], truth=self.truth[:, :count])
+
     def explained(self, made: torch.Tensor) -> bool:
         """Whether `made` is what came out."""
         if not made.isfinite().all():
@@ -77,7 +81,7 @@ class Head:
 
         dq and dk have the factor softmax_scale.
         """
-        rows = getattr(self, factor)
+        rows = getattr(self, factor)[..., : self.got.shape[-1]]
         if self.name == "dq":
             return self.scale * (weights[0] @ rows)
         return (1.0 if self.name == "dv" else self.scale) * (weights.mT @ rows).sum(0)
