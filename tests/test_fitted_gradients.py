@@ -131,6 +131,24 @@ def test_a_head_that_is_left_out_of_its_group_is_named() -> None:
     assert "query head 1 left out" in found.title
 
 
+def test_far_pairs_of_sinks_and_other_sums_for_their_logits_are_told() -> None:
+    def halved(case: Case) -> Made:
+        right, near = (
+            differentiate(case, visible_kv=case.visible(**sinks))
+            for sinks in ({}, {"num_sink_tokens": 0})
+        )
+        return {"dv": (right["dv"] + near["dv"]) / 2}
+
+    found = told("p09", "sinks", 0, halved)
+    assert found is not None and found.id == "SINK-PAIRS"
+    assert "count 0.5 times in dv" in found.title
+    found = told(
+        "p09", "dsink_logits", 0, lambda case: {"dsink_logits": -row_delta(case).sum((0, 2))}
+    )
+    assert found is not None and found.id == "OTHER-SINK-GRADIENT"
+    assert "the sum of -delta" in found.title
+
+
 @pytest.mark.parametrize(
     ("make", "id", "title"),
     [

@@ -18,6 +18,7 @@ from grader.checks.correctness import Expected
 from grader.inputs import Inputs
 from grader.sightings.fitted_delta import other_delta
 from grader.sightings.fitted_pairs import other_pairs
+from grader.sightings.fitted_sinks import far_pairs, logits
 from grader.sightings.head import DELTA_OF_TILE, NAMES, OPERANDS, Head, head_of
 from grader.sightings.sighting import Sighting
 
@@ -76,11 +77,13 @@ def fitted(
         return found
     for head in wrong:
         some = head.of_columns(_COLUMNS)
-        found = _other_terms(some) or _other_weights(some)
+        found = _other_terms(some) or _other_weights(some) or far_pairs(case, some)
         # Where rows see little more than one key each, factors and deltas cannot be told apart.
         found = found or _rows_scaled(some) or other_delta(some) or other_pairs(head)
         if found is not None:
             return found
+    if "dsink_logits" in got and "dsink_logits" in expected.truth:
+        return logits(problem_id, case, inputs, got, expected.truth["dsink_logits"])
     return None
 
 
