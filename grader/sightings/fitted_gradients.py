@@ -207,7 +207,7 @@ def _candidates(head: Head) -> Iterator[tuple[str, str, torch.Tensor]]:
         "lse * log2(e)": _LOG2E,
         "lse * ln(2)": 1.0 / _LOG2E,
         "2 * lse": 2.0,
-        "(-lse)": -1.0,
+        "-lse": -1.0,
         "lse * softmax_scale": head.scale,
     }
     for of_mask, visible in _masks(head):
@@ -220,7 +220,7 @@ def _candidates(head: Head) -> Iterator[tuple[str, str, torch.Tensor]]:
                 exponent = (factor * scores - factor_lse * lse).masked_fill(~visible, -math.inf)
                 if float(exponent.amax()) > _LARGEST:
                     continue
-                minus = "" if factor_lse == 0.0 else f" - {text_lse}"
+                minus = {0.0: "", -1.0: " + lse"}.get(factor_lse, f" - {text_lse}")
                 yield f"exp({text}{minus})", of_mask, exponent.exp()
 
 

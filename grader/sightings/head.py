@@ -53,7 +53,9 @@ class Head:
         """Whether `made` is what came out."""
         if not made.isfinite().all():
             return False
-        return bool((made - self.got).norm() <= _UNEXPLAINED * (self.got - self.truth).norm())
+        # Next to nothing is told apart from other such by its own size.
+        size = min(float((self.got - self.truth).norm()), float(self.got.norm()))
+        return float((made - self.got).norm()) <= _UNEXPLAINED * size
 
     def term(self, name: str) -> torch.Tensor:
         """Return a term of dS by its name, (heads, queries, keys), not masked if P is not in it."""
