@@ -55,7 +55,7 @@ def fittable(case: Case, got: dict[str, torch.Tensor]) -> bool:
     """Whether there are enough numbers, and digits of them."""
     if case.dtype != "fp32" or case.rows is not None or not 2 <= case.seqlen_k <= _LONGEST:
         return False
-    there = [got[name] for name in NAMES if name in got]
+    there = [got[name] for name in (*NAMES, "dsink_logits") if name in got]
     return bool(there) and all(bool(grad.isfinite().all()) for grad in there)
 
 
