@@ -53,7 +53,7 @@ WRONG = (
         ("lse of the last sum", "", "LSE-WITHOUT-SUM", (LSE, "lse = running_max * LN_2")),
         ("divided by the maximum", "", "ROWS-SCALED", (DIVIDE, "out = acc / running_max[:, None]")),
         ("times the sum", "", "ROWS-SCALED", (DIVIDE, "out = acc * running_sum[:, None]")),
-        ("scale 0 taken for none", "odd_scales", "OTHER-SCALE", (DEFAULT_SCALE, "return float(softmax_scale or 1.0 / math.sqrt(head_dim))")),
+        ("scale 0 taken for none", "", "OTHER-SCALE", (DEFAULT_SCALE, "return float(softmax_scale or 1.0 / math.sqrt(head_dim))")),
         ("scale of head_dim", "", "SCALE-SQUARED", (DEFAULT_SCALE, DEFAULT_SCALE.replace("math.sqrt(head_dim)", "head_dim"))),
         ("sign of the scale lost", "", "OTHER-SCALE", ("q, softmax_scale = -q, -softmax_scale", "softmax_scale = -softmax_scale")),
         ("rescaled by exp", "", "TILE-SHARES", (RESCALE, RESCALE.replace("exp2", "exp"))),
