@@ -92,10 +92,6 @@ _BY_CAUSE = {
         "p04-hidden_scores_zero",
         "p04-scores_times_the_mask",
     ),
-    "NAN-FROM-DIVISION": (
-        "p03-maximum_not_scaled",
-        "p06-safe_maximum_kept_as_the_running_one",
-    ),
     "NAN-FROM-INF-MINUS-INF": (
         "p06-no_safe_maximum",
         "p07-no_safe_maximum",

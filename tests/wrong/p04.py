@@ -42,7 +42,7 @@ WRONG = (
         ("out at the tile number", "", "TILE-NUMBER-AS-ROW", (_OUT, _OUT.replace("query_start", "query_tile"))),
         ("lse of the first tile", "", "STORED-ELSEWHERE", ("lse_ptr + queries, lse", "lse_ptr + tl.arange(0, BLOCK_M), lse")),
         ("maximum not scaled", "", "", (NEW_MAX, "new_max = tl.maximum(running_max, tl.max(scores, 1))")),
-        ("maximum of the tile alone", "", "NAN-FROM-DIVISION NAN-FROM-ZERO-TIMES-INF", (NEW_MAX, "new_max = tl.max(scores, 1) * scale_log2")),
+        ("maximum of the tile alone", "", "", (NEW_MAX, "new_max = tl.max(scores, 1) * scale_log2")),
         ("maximum of all", "", "", (NEW_MAX, "new_max = tl.maximum(running_max, tl.max(tl.max(scores, 1), 0) * scale_log2)")),
         ("minimum for maximum", "", "NAN-FROM-INF-MINUS-INF", (NEW_MAX, NEW_MAX.replace("maximum", "minimum").replace("tl.max(", "tl.min("))),
         ("batch and head exchanged", "", "", ("batch = (batch_head // num_q_heads)", "batch = (batch_head % num_q_heads)"), ("head = (batch_head % num_q_heads)", "head = (batch_head // num_q_heads)")),
