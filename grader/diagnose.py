@@ -22,7 +22,7 @@ from grader.fitting import Fit, Result, best_fit, moves
 from grader.inputs import Inputs
 from grader.manifest import Problem
 from grader.model import Diagnosis
-from grader.sightings.fitted import fittable, fitted
+from grader.sightings.fits import fittable, fitted
 from grader.sightings.sighting import Sighting
 
 # Wrong cases that are wholly as the mistake has them, for each that is not. Without any exception
@@ -30,8 +30,12 @@ from grader.sightings.sighting import Sighting
 # 171 wrong kernels of p01, p03 and p04, judged in every check (tests/seeds.py), got no wrong name.
 _FITS_PER_CONTRADICTION = 4
 _MOST_WAITING = 8  # wrong results that are yet to be compared, which take memory
+# A known mistake that explains less than this share of the wrong cases explains few.
+_FEW = 4
 # Wrong results that numbers are fitted to, where nothing else says what is wrong.
 _MOST_FITTED, _MOST_FITTED_OF_CHECK = 6, 2
+
+_SHARES = (("TILE-SHARES", "OTHER-KEYS"), ("TILE-SHARES", "SINK-SHARES"))  # one tells of the other
 
 Place = tuple[str, int]  # check and number of the case
 Recompute = Callable[[], tuple[Inputs, Callable[[], Expected]]]
@@ -138,18 +142,49 @@ class Casebook:
                 places += [p for p in self._wrong if p not in explained and p not in places]
             step = step_at(shown.line) if shown.located else None
             causes.append(self._cause(shown, places, step))
-        return causes or self._fitted()
+        return self._without_remnants(causes or self._fitted(), plain=bool(plain))
 
-    def _fitted(self) -> list[Cause]:
+    def _without_remnants(self, causes: list[Cause], *, plain: bool) -> list[Cause]:
+        """Leave out known mistakes that fit some cases by chance, where the plain case says more.
+
+        Every other check departs from the plain case. What explains none of its wrong cases, and
+        few others, is a consequence of what was seen there, or may be told when that is mended. If
+        nothing was seen, numbers are fitted.
+        """
+        bare = {place for place in self._wrong if place[0] == "plain"}
+        few = [c for c in causes if not bare & set(c.cases) and self._is_one_of_few(c)]
+        covered = any(bare & set(cause.cases) for cause in causes)
+        if not bare or not few or (covered and not plain):
+            return causes
+        rest = [cause for cause in causes if cause not in few]
+        return (rest if covered else self._fitted(bare)) or causes
+
+    def _is_one_of_few(self, cause: Cause) -> bool:
+        return _FEW * len(cause.cases) < len(self._wrong)
+
+    def _fitted(self, only: set[Place] | None = None) -> list[Cause]:
         """Return the cause that all wrong results show that numbers could be fitted to."""
-        found = {place: fit() for place, fit in self._to_fit.items()}
-        told = {place: sighting for place, sighting in found.items() if sighting is not None}
+        wanted = self._to_fit if only is None else only & self._to_fit.keys()
+        told: dict[Place, Sighting] = {}
+        for number, place in enumerate(sorted(wanted)):
+            sighting = self._to_fit[place]()
+            if sighting is not None:
+                told[place] = sighting
+            elif 2 * (number + 1 - len(told)) >= len(wanted):  # no more than half will tell
+                return []
         ids = {sighting.id for sighting in told.values()}
-        if ids == {"TILE-SHARES", "OTHER-KEYS"}:  # which keys is a matter of shares too
-            ids = {"TILE-SHARES"}
-        if len(ids) != 1 or 2 * len(told) <= len(found):
+        for more, less in _SHARES:
+            if ids == {more, less}:
+                ids = {more}
+        if len(ids) != 1:
             return []
-        return [self._cause(next(s for s in told.values() if s.id in ids), told, None)]
+        places: Iterable[Place] = told
+        if self._bridge or any(check == "plain" for check, _ in told):
+            places = self._wrong  # every other check departs from the plain case
+        step = self._bridge.step if self._bridge else None
+        # What a number has in common with a length in one case alone is chance, and makes it long.
+        shown = min((s for s in told.values() if s.id in ids), key=lambda s: len(s.title))
+        return [self._cause(shown, places, step)]
 
     def _cause(self, shown: Sighting, places: Iterable[Place], step: int | None) -> Cause:
         diagnosis = Diagnosis(

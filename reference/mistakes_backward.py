@@ -51,9 +51,11 @@ def _chunks_averaged(case, size):
     return right | mean
 
 
-def _dk_dv_swapped(case):
+def _swapped(case, one, other):
     right = differentiate(case)
-    return right | {"dk": right["dv"], "dv": right["dk"]}
+    if right[one].shape != right[other].shape:
+        return right
+    return right | {one: right[other], other: right[one]}
 
 
 def _dk_dv_one_head(which):
@@ -240,13 +242,16 @@ BACKWARD_MISTAKES = (
         "use the dout that autograd passes to backward, with its own strides",
         lambda case: differentiate(case, dout=torch.ones_like(case.dout)),
     ),
-    known(
-        "DK-DV-SWAPPED",
-        BACKWARD,
-        "dk and dv have changed places",
-        "your dk equals the right dv, and your dv the right dk",
-        "return the gradients in the order of forward's arguments: dq, dk, dv",
-        _dk_dv_swapped,
+    *(
+        known(
+            f"{one}-{other}-SWAPPED".upper(),
+            BACKWARD,
+            f"{one} and {other} have changed places",
+            f"your {one} equals the right {other}, and your {other} the right {one}",
+            "return the gradients in the order of forward's arguments: dq, dk, dv",
+            partial(_swapped, one=one, other=other),
+        )
+        for one, other in (("dk", "dv"), ("dq", "dk"), ("dq", "dv"))
     ),
     known(
         "BACKWARD-CAUSAL-IGNORED",

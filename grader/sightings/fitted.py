@@ -18,44 +18,16 @@ from grader.cases import Case
 from grader.checks.correctness import Expected, ranges
 from grader.inputs import Inputs
 from grader.sightings.sighting import Sighting
-from reference.variants import case_of
+from grader.sightings.wrong_rows import Rows, counts_of, wrong_rows
 
-_UNEXPLAINED = 1e-2  # of the error of the rows, at most
-_ROWS = 24  # of one head, that a fit looks at
 _MOST_KEYS = 1024
-_SHARE = 1e-3  # of the weights of a row: what has less is not told
 _SAME = 1e-2  # relative, of two weights
 _NAMES = 4  # of one number, at most: more say nothing
 _EQUATIONS = 2  # and more for each unknown
-_TILES = (128, 64, 32, 16)
 _ONE_MAXIMUM = (
     "weights are exp(score - new max); the sums so far are multiplied by exp(old - new), once"
 )
 _OCTAVES = torch.arange(-10.0, 10.25, 0.25, dtype=torch.float64)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Rows:
-    """Some wrong rows of out of one head, in fp64; `scores` are neither scaled nor masked."""
-
-    got: torch.Tensor  # (rows, head_dim)
-    truth: torch.Tensor
-    scores: torch.Tensor  # (rows, keys)
-    visible: torch.Tensor  # (rows, keys)
-    lse: torch.Tensor  # (rows, 1)
-    values: torch.Tensor  # (keys, head_dim)
-    queries: list[int]
-    scale: float
-    tiles: tuple[int, ...]  # sizes in keys to try
-
-    @property
-    def weights(self) -> torch.Tensor:
-        """The right weights; those of hidden keys are what they would be beside them."""
-        return torch.exp(self.scale * self.scores - self.lse)
-
-    def explained(self, made: torch.Tensor) -> bool:
-        """Whether `made` is what came out."""
-        return bool((made - self.got).norm() <= _UNEXPLAINED * (self.got - self.truth).norm())
 
 
 def fittable(case: Case, got: dict[str, torch.Tensor]) -> bool:
@@ -73,13 +45,15 @@ def fitted(
     expected: Expected,
 ) -> Sighting | None:
     """Return what the rows of a wrong `out` are made of, if few numbers say it."""
-    rows = _wrong_rows(problem_id, case, inputs, got, expected)
+    rows = wrong_rows(problem_id, case, inputs, got, expected)
     if rows is None:
         return None
-    asked: tuple[Callable[[Case, _Rows], Sighting | None], ...] = (
+    asked: tuple[Callable[[Case, Rows], Sighting | None], ...] = (
         _other_scale,
         _shares_of_tiles,
+        _shares_of_sinks,
         _other_keys,
+        _mixed_exponentials,
     )
     for ask in asked:
         found = ask(case, rows)
@@ -88,53 +62,17 @@ def fitted(
     return None
 
 
-def _wrong_rows(
-    problem_id: str,
-    case: Case,
-    inputs: Inputs,
-    got: dict[str, torch.Tensor],
-    expected: Expected,
-) -> _Rows | None:
-    if "out" not in expected.truth or "dout" in inputs.all:
-        return None
-    out, truth = got["out"].double(), expected.truth["out"]
-    off = (out - truth).norm(dim=-1) / truth.norm(dim=-1)
-    batch, head = divmod(int(off.amax(-1).argmax()), off.shape[1])
-    queries = torch.nonzero(off[batch, head] > _UNEXPLAINED).flatten()
-    if not len(queries):
-        return None
-    queries = queries[:: -(-len(queries) // _ROWS)]
-    known = case_of(problem_id, inputs.all, case.kwargs)
-    kv_head = int(known.kv_heads[head])
-    scores = known.q[batch, head, queries] @ known.k[batch, kv_head].T
-    visible = known.visible().expand(known.seqlen_q, known.seqlen_k)[queries]
-    lse = torch.logsumexp((known.scale * scores).masked_fill(~visible, -math.inf), -1, True)
-    if not known.scale or known.sink_logits is not None or not lse.isfinite().all():
-        return None
-    return _Rows(
-        out[batch, head, queries],
-        truth[batch, head, queries],
-        scores,
-        visible,
-        lse,
-        known.v[batch, kv_head],
-        queries.tolist(),
-        known.scale,
-        (known.tile_k,) if problem_id == "p01" else _TILES,
-    )
-
-
 # -- the scale ------------------------------------------------------------------------------------
 
 
-def _other_scale(case: Case, rows: _Rows) -> Sighting | None:
+def _other_scale(case: Case, rows: Rows) -> Sighting | None:
     """Scores may have another factor than they should: look for it over twenty octaves."""
 
     def made(scale: torch.Tensor) -> torch.Tensor:
         scores = scale[:, None, None] * rows.scores
         return scores.masked_fill(~rows.visible, -math.inf).softmax(-1) @ rows.values
 
-    sizes = abs(rows.scale) * torch.exp2(_OCTAVES)
+    sizes = (abs(rows.scale) or case.head_dim**-0.5) * torch.exp2(_OCTAVES)
     tried = torch.cat([sizes, -sizes])
     apart = (made(tried) - rows.got).norm(dim=(1, 2))
     scale = float(tried[apart.argmin()])
@@ -147,7 +85,7 @@ def _other_scale(case: Case, rows: _Rows) -> Sighting | None:
             return None
         move = float((slope * (rows.got - here)).sum()) / size
         scale *= math.exp(max(-0.2, min(0.2, move)))
-    if abs(scale / rows.scale - 1.0) < _SAME:
+    if abs(scale - rows.scale) < _SAME * abs(rows.scale):
         return None
     if not rows.explained(made(torch.tensor([scale], dtype=torch.float64))[0]):
         return None
@@ -168,7 +106,8 @@ def _name(case: Case, due: float, scale: float) -> str:
     lengths |= {name: case.kwargs[name] for name in ("tile_q", "tile_k") if name in case.kwargs}
     named = {"softmax_scale * log2(e)": due * log2e, "softmax_scale * ln(2)": due / log2e}
     named |= {"-softmax_scale": -due, "softmax_scale / 2": due / 2, "softmax_scale * 2": due * 2}
-    named |= {"1": 1.0, "softmax_scale**2": due * due, "1 / softmax_scale": 1.0 / due}
+    named |= {"1": 1.0, "softmax_scale**2": due * due}
+    named |= {"1 / softmax_scale": 1.0 / due} if due else {}
     for name, value in lengths.items():
         named |= {f"1/{name}": 1.0 / value, f"1/sqrt({name})": value**-0.5}
         named |= {f"sqrt({name})": value**0.5}
@@ -180,37 +119,18 @@ def _name(case: Case, due: float, scale: float) -> str:
 # -- the keys -------------------------------------------------------------------------------------
 
 
-def _counts(rows: _Rows, groups: torch.Tensor) -> torch.Tensor | None:
-    """Return how much each group of keys counts in each row: 1 as it should.
-
-    Args: groups: (groups, keys) or (rows, groups, keys), bool. NaN where too little hangs on it;
-    None where the rows are not made of the groups.
-    """
-    parts = (rows.weights[:, None, :] * groups) @ rows.values  # (rows, groups, head_dim)
-    share = (rows.weights[:, None, :] * groups).sum(-1)
-    if groups.shape[-2] * _EQUATIONS > parts.shape[-1] or not parts.isfinite().all():
-        return None
-    size = parts.norm(dim=-1, keepdim=True).clamp(min=1e-300)
-    basis = (parts / size).mT
-    found = torch.linalg.lstsq(basis, rows.got[..., None], driver="gelsd").solution
-    if not found.isfinite().all() or not rows.explained((basis @ found)[..., 0]):
-        return None
-    counts = found[..., 0] / size[..., 0]
-    return counts.masked_fill((share < _SHARE) & (counts.abs() * share < _SHARE), math.nan)
-
-
 def _tiles(case: Case, tile: int) -> torch.Tensor:
     keys = torch.arange(case.seqlen_k)
     return torch.arange(-(-case.seqlen_k // tile))[:, None] == keys // tile
 
 
-def _shares_of_tiles(case: Case, rows: _Rows) -> Sighting | None:
+def _shares_of_tiles(case: Case, rows: Rows) -> Sighting | None:
     """Weights are right inside each tile of keys, and not from tile to tile."""
     for tile in rows.tiles:
         tiles = _tiles(case, tile)
         if len(tiles) < 2:
             continue
-        counts = _counts(rows, tiles & rows.visible[:, None, :])
+        counts = counts_of(rows, tiles & rows.visible[:, None, :])
         if counts is None:
             continue
         told = _as_keys(rows, counts, tiles & rows.visible.any(0))
@@ -235,7 +155,53 @@ def _shares_of_tiles(case: Case, rows: _Rows) -> Sighting | None:
     return None
 
 
-def _other_keys(case: Case, rows: _Rows) -> Sighting | None:
+def _shares_of_sinks(case: Case, rows: Rows) -> Sighting | None:
+    """Weights are right inside the window, and among the sinks before it, not from one to other."""
+    window, sinks = case.kwargs.get("window_size"), case.kwargs.get("num_sink_tokens")
+    if not window or not sinks:
+        return None
+    keys = torch.arange(case.seqlen_k)[None, :]
+    far = rows.visible & (keys <= torch.tensor(rows.queries)[:, None] - window)
+    counts = counts_of(rows, torch.stack([far, rows.visible & ~far], 1))
+    if counts is None or bool((counts[:, 1].isnan() | far.any(1) & counts[:, 0].isnan()).all()):
+        return None
+    apart = (counts[:, 0] - counts[:, 1]).abs().nan_to_num(0.0)
+    row = int(apart.argmax())
+    if float(apart[row]) < 5 * _SAME * float(counts[row].abs().max()):
+        return None
+    of_sinks, of_window = (float(count) for count in counts[row])
+    return Sighting(
+        "SINK-SHARES",
+        "sinks before the window and the keys of the window do not have the shares due to them",
+        f"seen: in row {rows.queries[row]} weights are the right ones times {of_sinks:.3g} for the"
+        f" sinks before the window, times {of_window:.3g} in the window",
+        "sinks and window are one softmax: one maximum and one sum; states that were kept apart"
+        " are joined by exp(maximum - common maximum)",
+        traced=False,
+    )
+
+
+def _mixed_exponentials(case: Case, rows: Rows) -> Sighting | None:
+    """Weights of a tile are exponentials to another base than those by which tiles are joined."""
+    for name, factor in (("log2(e)", 1.0 / math.log(2.0)), ("ln(2)", math.log(2.0))):
+        scale = factor * rows.scale
+        scores = (scale * rows.scores).masked_fill(~rows.visible, -math.inf)
+        lse = torch.logsumexp(scores, -1, keepdim=True)
+        found = _shares_of_tiles(case, dataclasses.replace(rows, scale=scale, lse=lse))
+        if found is not None and found.id == "TILE-SHARES":
+            return dataclasses.replace(
+                found,
+                id="EXPONENTIALS-MIXED",
+                title=f"inside a tile weights are exp(score * {name}), from tile to tile they are"
+                " not",
+                note=found.note.replace("the right ones", "such ones"),
+                help="one exponential throughout: exp2 of scores, maximum and rescale in units of"
+                " log2, or exp of natural ones",
+            )
+    return None
+
+
+def _other_keys(case: Case, rows: Rows) -> Sighting | None:
     """Single keys at the ends of tiles, or all where head_dim numbers can tell them apart."""
     keys = torch.arange(case.seqlen_k)
     tried = [torch.eye(case.seqlen_k, dtype=torch.bool)]
@@ -250,14 +216,14 @@ def _other_keys(case: Case, rows: _Rows) -> Sighting | None:
     for groups in tried:
         counts = None
         if len(groups) * _EQUATIONS <= rows.values.shape[1]:
-            counts = _counts(rows, groups & rows.visible[:, None, :])
+            counts = counts_of(rows, groups & rows.visible[:, None, :])
         told = None if counts is None else _as_keys(rows, counts, groups & rows.visible.any(0))
         if told is not None:
             return told
     return None
 
 
-def _as_keys(rows: _Rows, counts: torch.Tensor, groups: torch.Tensor) -> Sighting | None:
+def _as_keys(rows: Rows, counts: torch.Tensor, groups: torch.Tensor) -> Sighting | None:
     """Say that a row is attention over other keys: each group counts as often in all rows."""
     weights = rows.weights * rows.visible
     shares = weights @ groups.double().T
@@ -291,7 +257,8 @@ def _as_keys(rows: _Rows, counts: torch.Tensor, groups: torch.Tensor) -> Sightin
         "OTHER-KEYS",
         f"out is attention over other keys: {' and '.join(what)}{of_row}",
         f"seen: the visible keys, but {' and '.join(what)}{of_row}",
-        "tiles begin where the one before ended; the last ends at the last visible key",
+        "tiles begin where the one before ended; the last ends at the last visible key; and what"
+        " was added up stays when a later tile has no visible key",
         traced=False,
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from grader.cases import Case
 from grader.checks.walk import Walk, walk_of
 from grader.running.trace import PRODUCTS, Trace
-from grader.sightings import numbers, pairs, placement, pointers, rows, sums
+from grader.sightings import numbers, others, pairs, placement, pointers, rows, sums
 from grader.sightings.sighting import Result, Sighting
 
 
@@ -40,6 +40,9 @@ def look(problem_id: str, case: Case, trace: Trace, result: Result) -> Sighting 
         found = rule(case, trace)
         if found is not None:
             return found
+    found = others.no_product(trace, result)
+    if found is not None:
+        return found
     over_queries = sums.over_queries(trace) if "out" in result.wrong else None
     if result.nan:  # the maximum of a key may be -inf, and it is no row's
         return over_queries or numbers.nan(trace)
@@ -78,4 +81,5 @@ _RULES: tuple[Callable[[Case, Walk], Sighting | None], ...] = (
     pairs.masked_but_shown,
     sums.discarded,
     sums.left_out,
+    others.other_pairs,
 )

@@ -39,7 +39,7 @@ def narrow(case: Case, trace: Trace) -> Sighting | None:
 
 def half_sum(case: Case, trace: Trace) -> Sighting | None:
     line = trace.count(Counter.HALF_SUM_LINE)
-    if case.dtype == "fp32" or not line:
+    if not line:
         return None
     return Sighting(
         "HALF-ACCUMULATED",

@@ -60,6 +60,8 @@ def padding(case: Case, walk: Walk) -> Sighting | None:
         return None
     if case.seqlen_k % walk.tile[1] == 0:  # such lanes are no keys at all
         return None
+    if walk.extra.any():  # keys that are there take part as well: no mask of the end is at fault
+        return None
     return Sighting(
         "PADDING-TAKEN",
         "keys beyond the end of the sequence take part",
@@ -92,17 +94,20 @@ def positions_in_the_tile(case: Case, walk: Walk) -> Sighting | None:
             walk.mask_of(walk.extra | walk.missing),
             located=True,
         )
-    for rows, columns in (
-        (query % tile_q, key % tile_k),
-        (query, key % tile_k),
-        (query % tile_q, key),
+    inside = "the mask compares positions inside the tile, not in the sequence"
+    # Of keys that are numbered too high the same is seen.
+    apart = "the mask compares numbers that are not both positions in the sequence"
+    for rows, columns, title in (
+        (query % tile_q, key % tile_k, inside),
+        (query, key % tile_k, inside),
+        (query % tile_q, key, apart),
     ):
         masked = columns <= rows
         for guess in (masked, masked | full):
             if (guess & walk.visited == walk.taken).all():
                 return Sighting(
                     "MASK-INSIDE-THE-TILE",
-                    "the mask compares positions inside the tile, not in the sequence",
+                    title,
                     f"seen: {_example(walk)}",
                     "compare key_start + offs_n with query_start + offs_m",
                     walk.mask_of(walk.extra | walk.missing),

@@ -144,8 +144,10 @@ def _two_programs(programs: np.ndarray) -> str:
 def elements_of_x(case: Case, trace: Trace) -> Sighting | None:
     """Which elements of x were read, and how its pointer moves."""
     reads = trace.arrays["visits"].sum(axis=0, dtype=np.int64)
-    if not reads.any() or (reads == 1).all():
+    if (reads == 1).all():
         return None
+    if not reads.any():
+        return _nothing_read(trace)
     for row in accesses(trace):
         repeated = row["count"] > row["programs"] and operand_of(row) == "x"
         if repeated and row["step"] == 0 and not reads.all():
@@ -165,17 +167,19 @@ def elements_of_x(case: Case, trace: Trace) -> Sighting | None:
             "LAST-COLUMNS-NEVER-READ" if last else "COLUMNS-NEVER-READ",
             f"{'the last' if last else 'some'} columns of x are never read",
             f"seen: columns {ranges(columns)} of {case.cols} are read by no program",
-            "the loop over columns goes to cols, and so does the mask of each tile"
+            "the loop over columns begins at column 0"
+            if together and columns[0]
+            else "the loop over columns goes to cols, and so does the mask of each tile"
             if together
             else "each tile, and each program's share, begins where the one before it ends",
             line_of(trace, "x"),
         )
-    if rows.any() and not rows.all() and not (reads[~rows] == 0).any():
+    if rows.any() and not rows.all():
         return Sighting(
             "ROWS-NEVER-READ",
             "some rows of x are never read",
             f"seen: rows {ranges(rows)} of {case.rows} are read by no program",
-            "which rows does each program_id get?",
+            "which rows does each program_id get, and by which stride does a row follow another?",
             line_of(trace, "x"),
         )
     return None
@@ -190,8 +194,26 @@ def elements_of_w(case: Case, trace: Trace) -> Sighting | None:
             return Sighting(
                 "POINTER-STANDS-STILL",
                 "the pointer to w does not move from tile to tile",
-                f"seen: a program loads the same {row['size']} elements of w again and again",
+                f"seen: a program loads the same {_elements(row['size'])} of w again and again",
                 "move it by the tile's columns times the stride of w in each iteration",
                 row["line"],
             )
     return None
+
+
+def _nothing_read(trace: Trace) -> Sighting | None:
+    """Programs that end before they have read x."""
+    programs = trace.count(Counter.PROGRAMS)
+    if not programs or trace.count(Counter.UNKNOWN_READS):
+        return None
+    return Sighting(
+        "COLUMNS-NEVER-READ",
+        "no element of x is read",
+        f"seen: {programs} program{'s' if programs > 1 else ''} ran, and none read x",
+        "where does the loop over columns begin and end, and which elements does the mask let"
+        " pass?",
+    )
+
+
+def _elements(size: int) -> str:
+    return f"{size} elements" if size > 1 else "element"

@@ -15,6 +15,7 @@ from reference import mistakes_for
 
 _FEWEST = 16  # elements: of one or two any number is a factor
 _NEXT_TO_NOTHING = 1e-4  # a factor of which nothing is left to compare
+_NOTHING = 1e-12  # the same of a row, which rounding leaves as it is
 # Of the named factors; a sum over 16 or more elements rounded to 11 bits is nearer than that.
 _ALIKE = 1e-3
 _PLAIN = 0.1  # how far from not at all, or from once, delta counts otherwise
@@ -76,7 +77,7 @@ def rows_scaled(
     if truth.dim() != 4 or min(truth.shape[2:]) < _FEWEST or not out.isfinite().all():
         return None
     factors = (out * truth).sum(-1, keepdim=True) / (truth * truth).sum(-1, keepdim=True)
-    if not (factors.abs() > _NEXT_TO_NOTHING).all():
+    if not (factors.abs() > _NOTHING).all():
         return None
     of_out = dataclasses.replace(expected, truth={"out": truth})
     if find_differences({"out": out / factors}, of_out):

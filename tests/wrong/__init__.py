@@ -10,6 +10,7 @@ import dataclasses
 import importlib
 from collections.abc import Iterable
 
+from grader.manifest import problem_ids
 from tests.harness import whole_answer
 from tests.unusual import ANSWERS
 
@@ -23,7 +24,7 @@ class Wrong:
         name: what is wrong, for the test's id.
         edits: (old text, new text) or (old text, new text, how often the old text occurs).
         causes: the names that are true of it, one of which must be given; empty where none is.
-        checks: those that `make test` judges it in.
+        checks: those that `make test` judges it in; empty where it does not.
     """
 
     answer: str
@@ -65,5 +66,6 @@ def of(answer: str, *mistakes: tuple) -> Iterable[Wrong]:
         yield Wrong(answer, name, tuple(edits), tuple(causes.split()), tuple(checks.split()))
 
 
-_MODULES = ("tests.wrong.p01", "tests.wrong.p03")
-WRONG: tuple[Wrong, ...] = tuple(w for m in _MODULES for w in importlib.import_module(m).WRONG)
+WRONG: tuple[Wrong, ...] = tuple(
+    wrong for id in problem_ids() for wrong in importlib.import_module(f"{__name__}.{id}").WRONG
+)

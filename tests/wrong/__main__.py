@@ -23,6 +23,8 @@ def main(argv: list[str] | None = None) -> int:
             if options.words and not any(word in wrong.id for word in options.words):
                 continue
             began = time.monotonic()
+            if options.checks and not wrong.checks:
+                continue
             checks = wrong.checks if options.checks else None
             judged = judge(wrong.source(), load_problem(wrong.problem), checks=checks)
             spent = time.monotonic() - began

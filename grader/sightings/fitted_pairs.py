@@ -1,0 +1,91 @@
+"""Which pairs a wrong gradient adds up: heads of a group, or tiles of rows, left out or twice."""
+
+from __future__ import annotations
+
+import torch
+
+from grader.checks.correctness import ranges
+from grader.sightings.head import Head
+from grader.sightings.sighting import Sighting
+
+_TILES = (128, 64, 32, 16)
+_EQUATIONS = 2  # and more for each unknown
+_SAME = 5e-2  # of a count
+_SHARE = 1e-3  # of a row: what has less is not told
+_ROWS = 24
+
+
+def other_pairs(head: Head) -> Sighting | None:
+    """Query heads, or tiles of the rows that are summed over, count otherwise than once."""
+    heads, length = (head.probs.shape[0], head.probs.shape[1 if head.name != "dq" else 2])
+    if head.name != "dq" and heads > 1:
+        found = _told(head, torch.eye(heads).repeat_interleave(length, 1) > 0, of_heads=True)
+        if found is not None:
+            return found
+    for tile in _TILES:
+        tiles = -(-length // tile)
+        if tiles < 2 or (head.name != "dq" and heads > 1):
+            continue
+        groups = torch.arange(tiles)[:, None] == torch.arange(length) // tile
+        found = _told(head, groups, of_heads=False)
+        if found is not None:
+            return found
+    return None
+
+
+def _told(head: Head, groups: torch.Tensor, *, of_heads: bool) -> Sighting | None:
+    weights = head.probs
+    if head.name != "dq":
+        weights = weights.mT  # (heads, keys, queries)
+    if head.name != "dv":
+        slope = head.probs * (head.dprobs - head.delta[..., None]) * head.scale
+        weights = slope if head.name == "dq" else slope.mT
+    rows = weights.transpose(0, 1).flatten(1)  # (rows, what is summed over)
+    factor = {"dq": head.k, "dk": head.q.flatten(0, 1), "dv": head.dout.flatten(0, 1)}[head.name]
+    wrong = (head.got - head.truth).norm(dim=-1)
+    chosen = torch.nonzero(wrong > 1e-2 * head.truth.norm(dim=-1)).flatten()
+    if not len(chosen) or len(groups) * _EQUATIONS > factor.shape[1]:
+        return None
+    chosen = chosen[:: -(-len(chosen) // _ROWS)]
+    parts = (rows[chosen][:, None, :] * groups) @ factor  # (rows, groups, head_dim)
+    size = parts.norm(dim=-1, keepdim=True).clamp(min=1e-300)
+    basis = (parts / size).mT
+    got, truth = head.got[chosen], head.truth[chosen]
+    found = torch.linalg.lstsq(basis, got[..., None], driver="gelsd").solution
+    if not found.isfinite().all():
+        return None
+    if (basis @ found - got[..., None]).norm() > 1e-2 * (got - truth).norm():
+        return None
+    counts = found[..., 0] / size[..., 0]
+    told = size[..., 0] > _SHARE * size.amax(1)
+    whole = (counts - counts.round()).abs() <= _SAME
+    if not bool((whole | ~told).all()) or bool((counts[told].round() < 0).any()):
+        return None
+    odd = told & (counts.round() != 1.0)
+    if not odd.any() or bool((counts[told].round() > 4).any()):
+        return None
+    row = int(odd.any(1).int().argmax())
+    pieces = []
+    for number in counts[row][odd[row]].round().unique().tolist():
+        which = odd[row] & (counts[row].round() == number)
+        word = {0.0: "left out", 2.0: "counted twice"}.get(number, f"counted {number:.0f} times")
+        pieces.append(f"{_names(head, groups, which, of_heads)} {word}")
+    of_row = f"{'query' if head.name == 'dq' else 'key'} {int(chosen[row])}"
+    return Sighting(
+        "OTHER-PAIRS",
+        f"{head.name} does not add up all pairs once: for {of_row} {' and '.join(pieces)}",
+        f"seen: {head.where} of {head.name} is right but for that",
+        "the gradient of a kv head is the sum over all query heads of its group and over all"
+        " queries that see the key"
+        if head.name != "dq"
+        else "dQ is a sum over all keys that the query sees, each once: add, do not replace",
+        traced=False,
+    )
+
+
+def _names(head: Head, groups: torch.Tensor, which: torch.Tensor, of_heads: bool) -> str:
+    if of_heads:
+        heads = torch.zeros(head.first_head + len(groups), dtype=torch.bool)
+        heads[head.first_head :] = which
+        return f"query head{'s' if which.sum() > 1 else ''} {ranges(heads)}"
+    return f"{'keys' if head.name == 'dq' else 'queries'} {ranges(groups[which].any(0))}"

@@ -1,0 +1,176 @@
+"""What wrong gradients and row sums are made of is told by fits, whatever made the numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from grader.answers import inputs_of
+from grader.checks.correctness import Expected, expect
+from grader.inputs import Inputs
+from grader.manifest import load_problem
+from grader.sightings.fits import fittable, fitted
+from grader.sightings.sighting import Sighting
+from reference.variants import Case, attend, case_of
+from reference.variants_backward import differentiate, row_delta
+from tests.harness import SEED, cases_of
+
+LOG2_E = 1.0 / math.log(2.0)
+Made = dict[str, torch.Tensor]
+
+
+def given(problem_id: str, check: str, number: int) -> tuple[object, Inputs, Expected]:
+    problem = load_problem(problem_id)
+    found, index, case = cases_of(problem, (check,))[number]
+    inputs = inputs_of(problem, SEED, found, index, case, 0)
+    names = problem.gradients or problem.returns
+    return case, inputs, expect(problem.of(found), case, inputs, tuple(names))
+
+
+def told(problem_id: str, check: str, number: int, make: Callable[[Case], Made]) -> Sighting | None:
+    case, inputs, expected = given(problem_id, check, number)
+    known = case_of(problem_id, inputs.all, case.kwargs)
+    got = {name: truth.float() for name, truth in expected.truth.items()}
+    got |= {name: made.float() for name, made in make(known).items()}
+    assert fittable(case, got)
+    return fitted(problem_id, case, inputs, got, expected)
+
+
+def of_slope(slope: Callable[[Case, torch.Tensor, torch.Tensor], torch.Tensor]):
+    """Gradients dq and dk of another dS, made of P and dP."""
+
+    def make(case: Case) -> Made:
+        scores = case.masked()
+        probs = torch.exp(scores - attend(case)["lse"][..., None])
+        ds = slope(case, probs, case.dout @ case.values().mT)
+        dk = (case.scale * ds.mT @ case.q).unflatten(1, (case.num_kv_heads, case.group_size))
+        return {"dq": case.scale * ds @ case.k[:, case.kv_heads], "dk": dk.sum(2)}
+
+    return make
+
+
+def delta(case: Case) -> torch.Tensor:
+    return row_delta(case)[..., None]
+
+
+@pytest.mark.parametrize(
+    ("make", "id", "title"),
+    [
+        (
+            of_slope(lambda case, p, dp: p * (0.5 * dp - delta(case))),
+            "OTHER-TERMS",
+            "(0.5 * P * dP - P * delta) k",
+        ),
+        (of_slope(lambda case, p, dp: p), "OTHER-TERMS", "dq is softmax_scale * P k"),
+        (
+            of_slope(lambda case, p, dp: (dp - delta(case)) * case.visible()),
+            "OTHER-TERMS",
+            "softmax_scale * (dP - delta) k",
+        ),
+        (
+            of_slope(lambda case, p, dp: dp - delta(case)),
+            "OTHER-TERMS",
+            "(dP - delta, without the mask) k",
+        ),
+        (
+            of_slope(lambda case, p, dp: case.scale * p * (dp - delta(case))),
+            "GRADIENT-SCALED",
+            "dq and dk are 0.125 (softmax_scale) times what they should be",
+        ),
+        (
+            of_slope(lambda case, p, dp: p * (dp - (case.dout * case.dout).sum(-1, True))),
+            "OTHER-DELTA",
+            "sum(dout * dout)",
+        ),
+        (
+            of_slope(lambda case, p, dp: p * (dp - delta(case) * torch.rand_like(delta(case)))),
+            "OTHER-DELTA",
+            "another number than delta",
+        ),
+        (
+            lambda case: differentiate(case, lse=0.5 * attend(case)["lse"] * 2 * LOG2_E),
+            "OTHER-PROBABILITIES",
+            "dv is that of P = exp(S - lse * log2(e))",
+        ),
+        (
+            lambda case: differentiate(case, score_scale_q=1.0),
+            "OTHER-PROBABILITIES",
+            "dq is that of P = exp(q k^T - lse)",
+        ),
+        (
+            lambda case: differentiate(case, visible_q=case.visible() & (case.key // 64 != 1)),
+            "OTHER-PAIRS",
+            "keys 64-127 left out",
+        ),
+        (
+            lambda case: differentiate(case, visible_kv=case.visible() & (case.query // 64 != 1)),
+            "OTHER-PAIRS",
+            "queries 64-127 left out",
+        ),
+        (lambda case: differentiate(case), None, ""),
+        (lambda case: {"dq": torch.randn_like(case.q)}, None, ""),
+    ],
+)
+def test_a_wrong_gradient_is_told_by_what_it_is_made_of(make, id: str | None, title: str) -> None:
+    found = told("p08", "plain", 0 if id == "OTHER-PROBABILITIES" else 1, make)
+    assert (found and found.id) == id
+    assert found is None or title in found.title
+
+
+def test_a_head_that_is_left_out_of_its_group_is_named() -> None:
+    def without_the_second(case: Case) -> Made:
+        alone = case.dout.clone()
+        alone[:, 1] = 0.0
+        return {"dv": differentiate(case, dout=alone)["dv"]}
+
+    found = told("p08", "groups", 0, without_the_second)
+    assert found is not None and found.id == "OTHER-PAIRS"
+    assert "query head 1 left out" in found.title
+
+
+def test_far_pairs_of_sinks_and_other_sums_for_their_logits_are_told() -> None:
+    def halved(case: Case) -> Made:
+        right, near = (
+            differentiate(case, visible_kv=case.visible(**sinks))
+            for sinks in ({}, {"num_sink_tokens": 0})
+        )
+        return {"dv": (right["dv"] + near["dv"]) / 2}
+
+    found = told("p09", "sinks", 0, halved)
+    assert found is not None and found.id == "SINK-PAIRS"
+    assert "count 0.5 times in dv" in found.title
+    found = told(
+        "p09", "dsink_logits", 0, lambda case: {"dsink_logits": -row_delta(case).sum((0, 2))}
+    )
+    assert found is not None and found.id == "OTHER-SINK-GRADIENT"
+    assert "the sum of -delta" in found.title
+
+
+@pytest.mark.parametrize(
+    ("make", "id", "title"),
+    [
+        (lambda x, w: (x * w)[:, 128:].sum(1), "COLUMNS-COUNTED-OTHERWISE", "0-127 count not"),
+        (
+            lambda x, w: (x * w).sum(1) + (x * w)[:, :64].sum(1),
+            "COLUMNS-COUNTED-OTHERWISE",
+            "columns 0-63 count twice",
+        ),
+        (lambda x, w: (x * w).sum(1) + 7.0, "ROWS-OFFSET", "every row of y is 7 too large"),
+        (lambda x, w: (x * w).sum(1).roll(1), "ROWS-ELSEWHERE", "row 0 of y is the sum of row"),
+        (lambda x, w: (x * w).sum().expand(len(x)), "ROWS-ALIKE", "the sum over all of them"),
+        (lambda x, w: (x * w).half().double().sum(1), "ROUNDED-TO-16-BITS", "three right digits"),
+        (lambda x, w: (x * w * w).sum(1), None, ""),
+        (lambda x, w: (x * w).amax(1), None, ""),
+    ],
+)
+def test_a_wrong_row_sum_is_told_by_what_it_is_made_of(make, id: str | None, title: str) -> None:
+    case, inputs, expected = given("p02", "plain", 1)
+    x, w = (inputs.all[name].double() for name in ("x", "w"))
+    got = {"y": make(x, w).float()}
+    assert fittable(case, got)
+    found = fitted("p02", case, inputs, got, expected)
+    assert (found and found.id) == id
+    assert found is None or title in found.title
