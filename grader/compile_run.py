@@ -9,7 +9,7 @@ from grader.cases import Case
 from grader.checks import outcome
 from grader.checks.translations import translation
 from grader.findings import Finding
-from grader.launched import MOST, Ran, lines_of
+from grader.launched import MOST, Ran, lines_compiled, lines_of
 from grader.model import Message, Verdict
 from grader.running.compiled import Call, Compiled, unavailable
 from grader.running.evidence import CallEvidence
@@ -42,16 +42,16 @@ class CompileRun(ToldCase):
         compiled = self._compile(self.case)
         finding = self._not_compiled(compiled)
         for _ in range(MOST):
-            left = self._left(_lines(compiled))
+            left = self._left(lines_compiled(compiled))
             if finding is not None or not left:
                 break
             line, (first, *_) = left[0]
             more = self._compile(first.case)
             finding = self._not_compiled(more)
-            if finding is None and line not in _lines(more):
+            if finding is None and line not in lines_compiled(more):
                 finding = self._only_interpreted(line, first.case)
             compiled = [*compiled, *more]
-        finding = finding or self._too_many(self._left(_lines(compiled)))
+        finding = finding or self._too_many(self._left(lines_compiled(compiled)))
         finding = finding or Finding(verdict=Verdict.PASS)
         kernels = (kernel for chip in compiled for kernel in chip.kernels)
         return finding.model_copy(update={"kernels": tuple(dict.fromkeys(kernels))})
@@ -155,7 +155,3 @@ def _is_of_values(result: Reply | Ended, source: Source) -> bool:
         return False
     ends = (n for n in ast.walk(ast.parse(source.data)) if isinstance(n, (ast.Assert, ast.Raise)))
     return any(n.lineno <= result.line <= (n.end_lineno or n.lineno) for n in ends)
-
-
-def _lines(compiled: list[Compiled]) -> set[int]:
-    return {kernel.kernel.line for chip in compiled for kernel in chip.kernels}

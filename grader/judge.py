@@ -89,6 +89,7 @@ class CaseRun(ToldCase):
         if not self.check.bridge:
             where = (self.check, self.index, self.case)
             self.trial.launched.note(evidence, *where, interpret=self.session.interpret)
+            self.trial.compile_more(self.session)
         if evidence.overwritten is not None:
             self.trial.overwritten = self.trial.overwritten or f"the input {evidence.overwritten}"
         differences = list(answer.differences)

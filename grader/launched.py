@@ -7,9 +7,11 @@ never on the other would be judged in its place, whether a file tells them apart
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 
 from grader.cases import Case
 from grader.manifest import Check
+from grader.running.compiled import Compiled
 from grader.running.evidence import CallEvidence
 from grader.running.protocol import Reply
 
@@ -52,3 +54,8 @@ class Launched:
 def lines_of(evidence: CallEvidence) -> set[int]:
     """Return the lines of the kernels that a call launched."""
     return set(evidence.result.kernels) if isinstance(evidence.result, Reply) else set()
+
+
+def lines_compiled(compiled: Iterable[Compiled]) -> set[int]:
+    """Return the lines of the kernels that were compiled, for any chip."""
+    return {kernel.kernel.line for chip in compiled for kernel in chip.kernels}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grader.diagnose import Casebook, Cause
-from grader.launched import Launched
+from grader.launched import MOST, Launched, lines_compiled
 from grader.manifest import Problem
 from grader.running.compiled import Call, Compiled, compile_calls, unavailable
 from grader.running.session import Session
@@ -65,6 +65,23 @@ class Trial:
                 for case in self.problem.cases(check, self.seed, "cpu").values():
                     call = Call.of(self.problem, case, self.problem.outputs)
                     self.compile_ahead(session.source, call)
+
+    def compile_more(self, session: Session) -> None:
+        """Begin to compile a kernel that no call launched that was compiled, as soon as one ran.
+
+        One call at a time, and none behind one that was refused: that is told already.
+        """
+        begun = list(self.compiling.values())
+        if not self.compiles_ahead or not 0 < len(begun) <= MOST or not session.source.policy:
+            return
+        if not all(future.done() and future.exception() is None for future in begun):
+            return
+        compiled = [chip for future in begun for chip in future.result()]
+        left = self.launched.waiting(lines_compiled(compiled))
+        if left and not any(chip.refused for chip in compiled):
+            _, (first, *_) = left[0]
+            call = Call.of(self.problem, first.case, self.problem.outputs)
+            self.compile_ahead(session.source, call)
 
     def compile_ahead(self, source: Source, call: Call) -> Future[list[Compiled]]:
         """Begin to compile what a call launches, or return what has begun."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pytest
@@ -15,7 +16,7 @@ from grader.launched import Launched
 from grader.manifest import load_problem
 from grader.model import Verdict
 from grader.running.absent_gpu import Memory
-from grader.running.compiled import unavailable
+from grader.running.compiled import Call, unavailable
 from grader.running.evidence import CallEvidence
 from grader.running.protocol import MAX_KERNELS, Reply, Status
 from grader.source import Source
@@ -72,6 +73,35 @@ def test_a_kernel_of_other_shapes_is_compiled_too():
     finding = compiles(source)
     assert finding.verdict is Verdict.PASS
     assert {k.kernel.kernel for k in finding.kernels} == {"_weighted_row_sum_kernel", "_other"}
+
+
+def test_a_kernel_of_other_cases_is_compiled_as_soon_as_it_has_run(monkeypatch):
+    source = Source("p02", model_answer("p02").encode())
+    later = P02.cases(CHECKS["w_stride"], SEED, "cpu")[0]
+    trial = Trial(P02, SEED, Casebook(P02), compiles_ahead=True)
+    asked, done = [], Future()
+    monkeypatch.setattr(trial, "compile_ahead", lambda source, call: asked.append(call))
+    session = SimpleNamespace(source=source)
+    trial.launched.note(evidence(7, 9), CHECKS["w_stride"], 0, later, interpret=True)
+    trial.compile_more(session)  # nothing is being compiled
+    trial.compiling["first"] = done
+    trial.compile_more(session)  # what that launches is not known yet
+    assert asked == []
+
+    def chip(*lines, refused=()):
+        kernels = [SimpleNamespace(kernel=SimpleNamespace(line=line)) for line in lines]
+        return SimpleNamespace(kernels=kernels, refused=refused)
+
+    done.set_result([chip(7), chip(7)])
+    trial.compile_more(session)
+    assert asked == [Call.of(P02, later, P02.outputs)]
+    trial.compiling["first"] = Future()
+    trial.compiling["first"].set_result([chip(7, refused=("x",))])
+    trial.compile_more(session)  # what is refused is told already
+    trial.compiling["first"] = Future()
+    trial.compiling["first"].set_result([chip(7, 9)])
+    trial.compile_more(session)  # nothing is left
+    assert len(asked) == 1
 
 
 _LAUNCHED = "    return y\n"  # of the model answer, behind its launch
