@@ -165,8 +165,8 @@ FAULTS = (
     fault(
         "NaN and infinity are within the tolerance",
         CORRECTNESS,
-        "torch.where(bad | by_element.isnan(), torch.inf, by_element)",
-        "torch.where(bad | by_element.isnan(), 0.0, by_element)",
+        "by_element.masked_fill_(bad | by_element.isnan(), torch.inf)",
+        "by_element.masked_fill_(bad | by_element.isnan(), 0.0)",
         "correctness",
         "wrong_kernels",
     ),
@@ -737,7 +737,7 @@ FAULTS = (
     fault(
         "a kernel may be another one where it is compiled",
         "compile_run.py",
-        "if finding is None and line not in _lines(more):",
+        "if finding is None and line not in lines_compiled(more):",
         "if False:",
         "launched",
     ),

@@ -163,5 +163,5 @@ def test_layouts_columns_and_figures_are_those_of_the_code():
     assert set(LAYOUTS) >= {"Gradescope", "Canvas", "Moodle", "clones of GitHub Classroom"}
     assert "the columns id, name, email, section and login" in TEXT
     assert list(roster._COLUMNS) == ["id", "name", "email", "section", "login"]
-    assert f"as far as there are {BYTES_PER_WORKER >> 30} GiB" in TEXT
-    assert MAX_ATTEMPTS == 3 and "after three attempts left blank" in TEXT
+    assert f"as long as there are {BYTES_PER_WORKER >> 30} GiB" in TEXT
+    assert MAX_ATTEMPTS == 3 and "After three attempts they are left blank" in TEXT

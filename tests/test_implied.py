@@ -266,7 +266,7 @@ def test_the_table_in_the_page_is_what_the_rule_gives():
 
 def test_the_page_says_how_easy_the_targets_of_an_h100_are():
     ratios = [H100[id] / GPUS["H100"].targets(id).full for id in TRITON]
-    told = f"they came to {min(ratios):.1f} to {max(ratios):.1f} times the target"
+    told = f"the answers reached {min(ratios):.1f} to {max(ratios):.1f} times the target"
     assert told in " ".join(PAGE.read_text(encoding="utf-8").split())
 
 

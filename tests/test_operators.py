@@ -421,8 +421,8 @@ def test_what_is_not_seen_is_said():
 def test_the_page_says_how_much_is_open():
     page = " ".join((ROOT / "docs" / "source-policy.md").read_text("utf-8").split())
     assert f"make {MOST_ELEMENTS} elements for each element of the inputs" in page
-    assert f"{MOST_ARITHMETIC['p02']:g} for each" in page
-    assert f"- {MOST_READ} elements of tensors in a call" in page
+    assert f"{MOST_ARITHMETIC['p02']:g} elements for each" in page
+    assert f"- {MOST_READ} tensor elements per call" in page
 
 
 @pytest.mark.parametrize("asks", [torch.allclose, torch.equal])

@@ -20,7 +20,16 @@ from grader.running import asking
 
 _ASK, _WATCHED = "<own>", "<watched>"  # no text spells these names
 # As grader/policy/tables.py opens them on all objects.
-_OPEN = {"grad", "requires_grad", "_asdict", "_fields", "_init_handles", "_make", "_replace"}
+_OPEN = {
+    "block_shape",
+    "grad",
+    "requires_grad",
+    "_asdict",
+    "_fields",
+    "_init_handles",
+    "_make",
+    "_replace",
+}
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 

@@ -140,7 +140,7 @@ def _shares_of_tiles(case: Case, rows: Rows) -> Sighting | None:
         spread = counts.masked_fill(~known, -math.inf).amax(1) - counts.nan_to_num(1e300).amin(1)
         row = int((known.sum(1) + spread / (1.0 + spread.abs())).argmax())
         numbers = counts[row]
-        if float(spread[row]) < 5 * _SAME * float(numbers.nan_to_num(0.0).abs().max()):
+        if float(spread[row]) <= 5 * _SAME * float(numbers.nan_to_num(0.0).abs().max()):
             return None  # a factor of the row
         of_tile = [t for t in range(len(tiles)) if known[row, t]]
         shown = ", ".join(f"{_span(tiles[t])} {float(numbers[t]):.3g}" for t in of_tile[:4])
