@@ -484,21 +484,21 @@ def test_the_page_names_the_keys_and_options_that_there_are():
 
 
 def test_the_page_says_how_long_it_takes():
-    path = ROOT / "docs" / "records" / "watch-2026-11-23.json"
+    path = ROOT / "docs" / "records" / "watch-2026-11-25.json"
     record = json.loads(path.read_text())
     first = [row["first_verdict_s"] for row in record["problems"].values()]
     page = " ".join((ROOT / "docs" / "grading.md").read_text(encoding="utf-8").split())
-    assert f"comes after {min(first)} to {max(first)} s." in page
+    assert f"comes after {min(first)} to {max(first)} s, and" in page
     assert set(record["wrong"]) == set(record["problems"]) == set(problem_ids())
-    for rows, subject in ((record["problems"], "All of a problem"), (record["wrong"], "the whole")):
+    for rows, subject in ((record["problems"], "and a whole"), (record["wrong"], "and the whole")):
         ends = {id: row["end_s"] for id, row in rows.items()}
-        *most, last = sorted(ends, key=ends.get)
-        shown = f"{ends[most[0]]} s ({most[0]}) to {ends[most[-1]]} s ({most[-1]})"
-        assert f"{subject} takes {shown}, and {last} takes {ends[last]} s." in page
+        first, last = min(ends, key=ends.get), max(ends, key=ends.get)
+        told = f"{subject} problem takes {ends[first]} s ({first}) to {ends[last]} s ({last})."
+        assert told in page
 
 
 def test_the_wrong_answers_that_are_timed_are_wrong_kernels_of_each_problem():
     assert list(watch_times.WRONG) == list(problem_ids())
     assert all(watch_times.wrong_answer(id) != whole_answer(id) for id in problem_ids())
-    wrong = json.loads((ROOT / "docs" / "records" / "watch-2026-11-23.json").read_text())["wrong"]
+    wrong = json.loads((ROOT / "docs" / "records" / "watch-2026-11-25.json").read_text())["wrong"]
     assert {id: row["kernel"] for id, row in wrong.items()} == watch_times.WRONG
