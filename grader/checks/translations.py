@@ -48,6 +48,10 @@ _TRANSLATIONS: tuple[tuple[str, str], ...] = (
         "tl.dot needs both operands in one dtype: convert one of them with .to(...)",
     ),
     (
+        r"must have equal ranks|must be either 2D or 3D",
+        "both sides of a tl.dot need as many axes, two as a rule: x[None, :] has one more than x",
+    ),
+    (
         r"AST node type: (Break|Continue)",
         "a kernel cannot leave a loop early: put the condition into the loop's range",
     ),
