@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from grader.running import capacity
 from grader.running.sandbox import Sandbox
 
-# What a worker holds beyond the libraries' files, which all share. A quarter of a core each: more
-# would take longer to import than one may take to start.
+# An allowance for what a worker holds beyond the libraries' files, which all share. Four per core
+# import torch well within the time that one may take to start; nobody measured how many more could.
 _WORKER_BYTES = 512 * 2**20
 _WORKERS_PER_CORE = 4
 
