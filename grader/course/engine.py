@@ -56,7 +56,7 @@ for number in range(torch.cuda.device_count()):
     print(f"GPU-{torch.cuda.get_device_properties(number).uuid}")
 """
 # While one grading measures, the tests of others run on the CPU. An estimate: three at a time on an
-# H200 with 16 cores waited for each other (docs/records, 2026-11-24), and a fourth would wait longer.
+# H200 with 16 cores waited for each other (docs/records, 2026-11-24); a fourth would wait longer.
 _CORES_PER_WORKER, _MOST_PER_GPU = 8, 3
 
 
