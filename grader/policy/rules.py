@@ -239,6 +239,11 @@ class _Reader:
         return (name for name, count in made.items() if bound[name] == count)
 
     def _bases(self, place: Place, node: ast.ClassDef) -> Iterator[Violation]:
+        for keyword in node.keywords:
+            if not self.bindings.is_plain_keyword(keyword):
+                text = "a class is made by what is no metaclass of Python's"
+                help = "leave metaclass= out, or write metaclass=abc.ABCMeta"
+                yield violation(keyword.value, "dynamic-code", text, help)
         for base in node.bases:
             if not self.bindings.names_class(base):
                 text = "a class has a base that is not named as a class"
@@ -305,7 +310,7 @@ class _Reader:
 
     def _private(self, place: Place, base: ast.AST, name: str) -> Iterator[Violation]:
         yield from self._template(place, base, name)
-        if name == "__init__" and not self._begins(base):
+        if name == "__init__" and not self._begins(place, base):
             text = ".__init__ makes another object of one that is there"
             help = "write super().__init__(...), or make a new object"
             yield violation(place.node, "private-name", text, help)
@@ -332,11 +337,18 @@ class _Reader:
             text = f"{shortened(name)} is private to an object that is not this file's"
             yield violation(place.node, "private-name", text)
 
-    def _begins(self, base: ast.AST) -> bool:
-        """Whether the `__init__` of `base` is that of a class that is named, or above it."""
+    def _begins(self, place: Place, base: ast.AST) -> bool:
+        """Whether `base.__init__` is called on the object that a method is called on.
+
+        Of a dataclass it sets attributes by names that are no attributes in the text.
+        """
+        call = place.parent
+        if not isinstance(call, ast.Call) or call.func is not place.node:
+            return False
         if isinstance(base, ast.Call):
             return _called(base) == "super"
-        return isinstance(base, ast.expr) and self.bindings.names_class(base)
+        named = isinstance(base, ast.expr) and self.bindings.names_class(base)
+        return named and bool(call.args) and self._is_own(place, call.args[0])
 
     def _is_own(self, place: Place, base: ast.AST) -> bool:
         """Whether `base` is a function or class of the file, or a method's first argument.

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _PLAIN = (int, float, complex, str, bytes, type(None), type(...), range)
 _OF_TORCH = (torch.dtype, torch.device, torch.layout, torch.memory_format)
+# The members of each enum of the file that a launch was given, as they were before it.
+_members: dict[type, dict[Any, Any]] = {}
 _ACCESSES = ("masked_load", "masked_store", "atomic_rmw", "atomic_cas")
 Functions = Callable[[str, Any], Any]
 
@@ -53,6 +55,7 @@ def install(kernels: Kernels) -> None:
             raise type(error)("a kernel failed") from error
         finally:
             inside.runs = outer
+            _forget_members()
 
     def begins(this: Any, *place: int) -> None:
         inside.runs = True
@@ -134,6 +137,9 @@ def taken(
     """
     kind = type(value)
     own = _is_own(kind, module)
+    for known in (kind, value):
+        if isinstance(known, enum.EnumMeta) and _is_own(known, module):
+            _members.setdefault(known, dict(vars(known).get("_value2member_map_", ())))
     if isinstance(value, type):
         if _is_own(value, module) and not _is_constant_class(value, module):
             raise refused(name, f"the class {value.__name__}")
@@ -173,6 +179,16 @@ def taken(
     elif not (own or isinstance(value, (*_PLAIN, *_OF_TORCH)) or _is_of_triton(kind)):
         raise refused(name, kind.__name__)
     return value
+
+
+def _forget_members() -> None:
+    """Take what a kernel made of the enums of its file out of them: a Flag keeps each number."""
+    for kind, members in _members.items():
+        known = vars(kind).get("_value2member_map_")
+        if known is not None and known.keys() != members.keys():
+            known.clear()
+            known.update(members)
+    _members.clear()
 
 
 def refused(name: str, got: str) -> TypeError:

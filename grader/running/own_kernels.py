@@ -169,10 +169,13 @@ class Kernels:
             own = tuple(types.CellType(self.taken(n, c.cell_contents)) for n, c in cells) or None
             code = value.__code__
             return self._like(value, types.FunctionType(code, names, value.__name__, None, own))
-        home = getattr(value, "__self__", None)
-        module = getattr(value, "__module__", None) or getattr(home, "__name__", "")
-        is_plain = home is None or isinstance(home, types.ModuleType)
-        if is_plain and str(module).partition(".")[0] in _ROOTS:
+        # Not by `__module__`, which functools.wraps sets.
+        home = ""
+        if isinstance(value, types.FunctionType):
+            home = value.__globals__.get("__name__", "")
+        elif isinstance(value, types.BuiltinFunctionType):
+            home = getattr(value.__self__, "__name__", "")
+        if str(home).partition(".")[0] in _ROOTS:
             return value
         raise constants.refused(name, type(value).__name__)
 

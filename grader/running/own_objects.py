@@ -104,7 +104,12 @@ def _have_it_ask(function: Any) -> None:
 
 
 def _looks_into(node: ast.AST, name: str) -> bool:
-    """Whether a node sets an attribute of `name`, or reads one that is private."""
+    """Whether a node sets an attribute of `name`, or reads one that is private.
+
+    `Base.__init__(self, ...)` may set any.
+    """
+    if _begins(node, name):
+        return True
     if isinstance(node, ast.Attribute):
         base, attribute, reads = node.value, node.attr, isinstance(node.ctx, ast.Load)
     elif isinstance(node, ast.Call) and len(node.args) > 1 and _is_getattr(node.func):
@@ -114,6 +119,13 @@ def _looks_into(node: ast.AST, name: str) -> bool:
     private = isinstance(attribute, str) and attribute.startswith("_")
     is_open = attribute in _OPEN or (private and attribute.startswith("__"))
     return isinstance(base, ast.Name) and base.id == name and (private or not reads) and not is_open
+
+
+def _begins(node: ast.AST, name: str) -> bool:
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return False
+    first = node.args[0] if node.args else None
+    return node.func.attr == "__init__" and isinstance(first, ast.Name) and first.id == name
 
 
 def _is_getattr(function: ast.AST) -> bool:
