@@ -1,6 +1,22 @@
 """Ways around the rules of the source policy: the rule that refuses each, and its lines."""
 
 EVASIONS = [
+    ("dynamic-code", "class K(metaclass=lambda *a: torch.Tensor):\n    pass"),
+    ("dynamic-code", "def f(*a):\n    return torch.Tensor\n\nclass K(metaclass=f):\n    pass"),
+    ("dynamic-code", "class K(**{'metaclass': max}):\n    pass"),
+    (
+        "dynamic-code",
+        "from abc import ABCMeta as M\ndef M(*a):\n    0\nclass K(metaclass=M):\n    0",
+    ),
+    (
+        "patching",
+        "from enum import unique as u\ndef u(k):\n    0\n\n@u\nclass K:\n    0\n\nK.numel = 0",
+    ),
+    ("dynamic-code", "import abc\nB = abc.ABC\n(B,) = (torch.Tensor,)\nclass K(B):\n    pass"),
+    ("private-name", "class K:\n    pass\n\nK.__init__(torch.Tensor, 1)"),
+    ("private-name", "class K:\n    pass\n\nf = K.__init__"),
+    ("private-name", "class K:\n    pass\n\nmatch K:\n    case object(__init__=f):\n        f(1)"),
+    ("private-name", "list.__init__(f(1), [2])"),
     ("dynamic-code", "help('antigravity')"),
     ("dynamic-code", "h = help"),
     ("dynamic-code", "x = torch.empty(1).untyped_storage()\nx.from_file('x', True, 4)"),

@@ -13,7 +13,7 @@ from grader.running.access import AccessMonitor
 from grader.running.races import Races
 from tests.forked import forked_workers
 from tests.harness import judge, model_answer
-from tests.hostile import reaching
+from tests.hostile import classes, reaching
 from tests.hostile.inside import LEAKS, RACES
 
 P02 = load_problem("p02")
@@ -45,6 +45,19 @@ TOLD = {
     " is not followed",
     "a sequence that torch.tensor asks": "PyTorch asks Seq for its items",
     "a sequence that an index asks": "PyTorch asks Seq for its items",
+    "a class that a metaclass swaps": "a class is made by what is no metaclass of Python's",
+    "a metaclass among keywords": "a class is made by what is no metaclass of Python's",
+    "a decorator whose name is bound again": "count is set on an object that is not this file's",
+    "a base whose name is bound again": "a class has a base that is not named as a class",
+    "a dataclass that begins on Triton's class": ".__init__ makes another object of one that is"
+    " there",
+    "a beginning that a pattern takes": ".__init__ makes another object of one that is there",
+    "a method that begins on Triton's class": "change is called on a tensor, which is not an object"
+    " of this file",
+    "a partial that says it is Triton's": "sink: got partial, expected a constant",
+    "a decorated function that says it is Triton's": "sink: got function, expected a constant",
+    "numbers that a Flag keeps": "IndexError",
+    "numbers that a Flag is joined with": "IndexError",
     "a method that prints": "write: a kernel gets constants alone",
 }
 _NO_METHOD = "take: a kernel gets constants alone, and no methods or functions of Python's"
@@ -87,7 +100,7 @@ def test_numbers_in_a_kernel_have_the_methods_of_scalars():
     assert judged.wrong == {} and judged.findings.cases
 
 
-REACHED = (*reaching.REACHING, *reaching.ASKED, *reaching.RACES)
+REACHED = (*classes.ENTRIES, *reaching.REACHING, *reaching.ASKED, *reaching.RACES)
 
 
 @pytest.mark.parametrize("entry", [*LEAKS, *RACES, *REACHED], ids=lambda entry: entry.name)

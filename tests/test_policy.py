@@ -178,6 +178,17 @@ HONEST = {
     + "class C(Row):\n    pass\n\nclass D(namedtuple('D', 'x'), dict[str, int]):\n    pass\n\n"
     + "@dataclasses.dataclass(frozen=True)\nclass E:\n    x: int = 0\n\nclass F(E):\n    pass\n\n"
     + "E._kept = F._kept = 1\nclass G(StrEnum):\n    pass\n\nclass H(ValueError):\n    pass\n",
+    "metaclasses and beginnings": HEAD
+    + "import abc, enum, typing\nfrom abc import ABCMeta as Meta\n"
+    + "try:\n    from dataclasses import dataclass\nexcept ImportError:\n    pass\n"
+    + "class A(metaclass=abc.ABCMeta):\n    def __init__(self, x):\n        self.x = x\n\n"
+    + "class B(A, metaclass=Meta):\n    def __init__(self, x):\n        A.__init__(self, x)\n\n"
+    + "class C(ValueError):\n    def __init__(self, x):\n        ValueError.__init__(self, x)\n\n"
+    + "class D(dict):\n    def __init__(self):\n        super().__init__(a=1)\n\n"
+    + "class E(enum.Flag, boundary=enum.KEEP):\n    X = 1\n\n"
+    + "class F(typing.TypedDict, total=False):\n    x: int\n\n"
+    + "@dataclass(frozen=True)\nclass G:\n    x: int\n\nA.y = B.y = E.y = G.y = 1\n"
+    + "def f():\n    dataclass = abc = 1\n    return dataclass, abc\nf()\n",
     "texts and patterns": HEAD
     + "M = 'q has {} rows, {name!r:>{width}} {:.3f}'\nM.format(1, 2.0, name=1, width=2)\n"
     + "'a {{x.y}} {}'.format(1)\nmatch 1:\n    case int(x) | float(x):\n        pass\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.hostile import (
+    classes,
     deaths,
     gpu,
     hidden,
@@ -45,6 +46,7 @@ CATALOGUE: tuple[Hostile, ...] = (
     *reaching.ENTRIES,
     *windows.ENTRIES,
     *modes.ENTRIES,
+    *classes.ENTRIES,
     *gpu.ENTRIES,
     *hosts(walls.REACHING[:13], jailed=True),
     *hosts((*walls.REACHING[13:], *walls.TAKING), jailed=True, slow=True),
