@@ -169,12 +169,14 @@ class Kernels:
             own = tuple(types.CellType(self.taken(n, c.cell_contents)) for n, c in cells) or None
             code = value.__code__
             return self._like(value, types.FunctionType(code, names, value.__name__, None, own))
-        # Not by `__module__`, which functools.wraps sets.
+        # Not by its own `__module__`, which functools.wraps sets.
+        of_triton = type(value).__module__.partition(".")[0] == "triton"
+        inner = getattr(value, "fn", None) if of_triton else value
         home = ""
-        if isinstance(value, types.FunctionType):
-            home = value.__globals__.get("__name__", "")
-        elif isinstance(value, types.BuiltinFunctionType):
-            home = getattr(value.__self__, "__name__", "")
+        if isinstance(inner, types.FunctionType):
+            home = inner.__globals__.get("__name__", "")
+        elif isinstance(inner, types.BuiltinFunctionType):
+            home = getattr(inner.__self__, "__name__", "")
         if str(home).partition(".")[0] in _ROOTS:
             return value
         raise constants.refused(name, type(value).__name__)
