@@ -114,6 +114,17 @@ def test_no_check_is_passed_by_what_no_gpu_does(entry):
     assert judged.verdict in entry.verdicts and told in judged.message.headline
 
 
+def test_functions_of_triton_and_math_may_be_imported_by_their_names():
+    names = "from math import sqrt\nfrom triton.language import sum as row_sum, cdiv\n"
+    names += "from triton.language.extra.libdevice import exp2\n"
+    source = model_answer("p02").replace("import torch\n", names + "import torch\n", 1)
+    line = "y_tile = tl.sum(acc, axis=1)"
+    assert line in source
+    ones = "exp2(tl.zeros((BLOCK_M,), tl.float32)) * sqrt(1.0) * cdiv(1, 2)"
+    source = source.replace(line, f"y_tile = row_sum(acc, axis=1) * {ones}")
+    assert judge(source, P02, checks={"one_program"}).wrong == {}
+
+
 def test_a_launch_runs_the_body_of_a_kernel_alone():
     """Whatever the text says: a class of the file may have its own way to find a body."""
     source = next(e.source for e in REACHED if e.name == "a class derived from a kernel's")

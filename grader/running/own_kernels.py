@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from grader.running import constants
+from grader.running import constants, libdevice
 
 _OWN = "<{}>"  # the interpreter's own name, as no text spells one
 # What of a module that is not Triton's a kernel may look at: constants, and what asks a device.
@@ -177,7 +177,7 @@ class Kernels:
             home = inner.__globals__.get("__name__", "")
         elif isinstance(inner, types.BuiltinFunctionType):
             home = getattr(inner.__self__, "__name__", "")
-        if str(home).partition(".")[0] in _ROOTS:
+        if str(home).partition(".")[0] in _ROOTS or home == libdevice.__name__:
             return value
         raise constants.refused(name, type(value).__name__)
 
