@@ -118,6 +118,7 @@ def judge(
     policy: bool = True,
     ahead: bool = False,
     enough: Callable[[dict[tuple[str, int], Finding]], bool] = lambda findings: False,
+    last: Callable[[Session], None] = lambda session: None,
 ) -> Judged:
     """Judge `source` in the cases of `checks`, until `enough` findings are in.
 
@@ -125,7 +126,8 @@ def judge(
 
     On the CPU kernels run in Triton's interpreter; on cuda all cases run on the GPU. The text of
     `source` is not looked at; with `policy` what its calls have PyTorch do is. With `ahead` later
-    cases are called while earlier ones are judged.
+    cases are called while earlier ones are judged. `last` may call the problem's entry once more,
+    in the worker that is there.
     """
     torch.set_num_threads(1)
     budget = Budget(problem.limits)
@@ -162,6 +164,8 @@ def judge(
                 if enough(findings.cases):
                     break
         causes = trial.causes(data.step_at)
+        if problem.entry in sessions:
+            last(sessions[problem.entry])
     finally:
         if trial.ahead:
             trial.ahead.close()

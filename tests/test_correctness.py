@@ -3,6 +3,8 @@
 import dataclasses
 import math
 import re
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -12,7 +14,7 @@ from grader.cases import resolve
 from grader.checks.correctness import element_errors, expect, find_differences, ranges
 from grader.dtypes import TORCH_DTYPES, as_tf32
 from grader.inputs import case_seed, make_inputs
-from grader.manifest import load_problem
+from grader.manifest import ROOT, load_problem
 
 P01, P02, P03, P08 = (load_problem(problem_id) for problem_id in ("p01", "p02", "p03", "p08"))
 PLAIN = {"seqlen": 64, "num_q_heads": 2, "batch": 2}
@@ -350,3 +352,25 @@ def test_another_order_of_sums_is_right_where_few_rows_make_the_honest_error_sma
         scores += q[..., d : d + 1] * k[..., d : d + 1].mT
     out = (scores / math.sqrt(q.shape[-1])).softmax(-1) @ v
     assert not find_differences({"out": out}, expect(problem, case, inputs, ("out",)))
+
+
+WRONG = """
+import sys
+from grader.checks.correctness import expect, find_differences
+from grader.cases import resolve
+from grader.inputs import make_inputs
+from grader.manifest import load_problem
+
+problem, case = load_problem("p02"), resolve({"rows": 2, "cols": 3}, "fp32", "")
+expected = expect(problem, case, make_inputs(problem, case, 1), ("y",))
+print(len(find_differences({"y": expected.truth["y"].float() + 1}, expected)))
+print("sympy" in sys.modules)
+"""
+
+
+def test_the_first_wrong_number_imports_nothing_of_torch():
+    """torch.unravel_index imports sympy, which takes half a second."""
+    done = subprocess.run(
+        [sys.executable, "-c", WRONG], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split() == ["1", "False"], done.stderr

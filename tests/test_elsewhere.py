@@ -206,14 +206,15 @@ def python(*arguments):
 
 
 def test_the_command_line_refuses_it_unless_the_policy_is_left_out(tmp_path):
-    problem_id, body, _ = EVASIONS["python's arithmetic"]
-    source = decoy(problem_id, body)
+    problem_id, body, told = EVASIONS["a flag set by a kernel"]
+    # No check after the first one that passes is run: it costs as much as ten.
+    source = decoy(problem_id, f"assert x.shape[0] < 128\n    {body}")
     assert examine(load_problem(problem_id), source.encode()).violations == ()
     write_answers(tmp_path, {problem_id: source})
     record = tmp_path / "record.json"
-    options = ["--only", problem_id, "--device", "cpu", "--quick", "--json", record]
+    options = ["--only", problem_id, "--device", "cpu", "--quick", "--exitfirst", "--json", record]
     for more in ([], ["--no-policy"]):
-        python("grader", "grade", "--submission", tmp_path, *options, *(more or ["--exitfirst"]))
+        python("grader", "grade", "--submission", tmp_path, *options, *more)
         (problem,) = GradeRecord.model_validate_json(record.read_bytes()).problems
         first = next(check for check in problem.checks if check.id == "one_program")
         assert first.verdict is (Verdict.PASS if more else Verdict.REJECTED)
@@ -221,4 +222,4 @@ def test_the_command_line_refuses_it_unless_the_policy_is_left_out(tmp_path):
     text = python(
         "pytest", "problems/p02", "--submission", tmp_path, "-k", "one_program", "--device=cpu"
     )
-    assert "REJECTED" in text and "values of tensors are read into Python here" in text
+    assert "REJECTED" in text and f"PyTorch computes here: {told}" in text

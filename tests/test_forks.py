@@ -135,6 +135,14 @@ def test_a_worker_that_needs_other_imports_or_asks_for_it_is_fresh(options):
             assert not isinstance(worker._process, forks.Forked)
 
 
+def test_what_the_first_launch_imports_is_imported_once():
+    source = b"import sys\nprint('triton.experimental.gluon' in sys.modules)\ndef answer(): pass\n"
+    with forks.forking(server_environment(interpret=True)):
+        with Sandbox(source, "answer.py", "answer", device="cpu", interpret=True) as worker:
+            assert worker.ready().status is Status.OK
+            assert isinstance(worker._process, forks.Forked) and worker.output() == "True"
+
+
 @pytest.mark.parametrize("differentiate", [False, True])
 def test_what_the_first_gradient_imports_is_imported_once_where_there_are_gradients(differentiate):
     source = b"import sys\nprint('sympy' in sys.modules)\ndef answer(): pass\n"

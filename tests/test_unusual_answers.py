@@ -1,7 +1,7 @@
 """Right answers that do not look like the model answer pass.
 
 Here a few cases each, and all of them on a GPU; `python -m tests.seeds --kind unusual` judges them
-in every case under many seeds.
+in every case under many seeds. Nor is anything seen in them that would be a mistake.
 """
 
 from __future__ import annotations
@@ -10,13 +10,24 @@ import pytest
 import torch
 
 from grader.manifest import load_problem, problem_ids
+from grader.running.session import Session
 from tests.forked import forked_workers
 from tests.harness import SEED, judge, whole_answer
+from tests.test_sightings import nothing_is_seen
 from tests.unusual import ANSWERS, Unusual
 
-# Small cases on which one way of writing differs from another; without a GPU the first of each.
+# Small cases on which one way of writing differs from another; without a GPU the first of each,
+# and of all but the plain one every other: the next answer to the problem has those between.
 FEW = ("plain", "half", "ragged", "cols", "causal_tiles", "unaligned_window", "overlap")
 FEW = (*FEW, "ragged_cols", "odd_scales", "groups", "sinks", "arguments")
+
+
+def few_checks(answer: Unusual) -> set[str]:
+    """The checks in which an answer is judged here."""
+    of_problem = [other for other in ANSWERS if other.problem == answer.problem]
+    known = [check.id for check in load_problem(answer.problem).checks if check.id in FEW]
+    known.remove("plain")
+    return {"plain", *known[of_problem.index(answer) % 2 :: 2]}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -37,8 +48,26 @@ def test_right_answer_passes(answer: Unusual, device: str) -> None:
     if device == "cuda":
         judged = judge(source, problem, device=device, seed=SEED)
     else:
-        judged = judge(source, problem, checks=FEW, enough=lambda found: True)
+        judged = judge(
+            source,
+            problem,
+            checks=few_checks(answer),
+            enough=lambda found: True,
+            last=lambda session: watched(answer, session),
+        )
     assert {place: finding.message for place, finding in judged.wrong.items()} == {}
+
+
+def watched(answer: Unusual, session: Session) -> None:
+    if session.interpret:
+        nothing_is_seen(answer.id, answer.problem, session)
+
+
+@pytest.mark.parametrize("problem_id", problem_ids())
+def test_each_check_is_made_with_a_few_unusual_answers(problem_id: str) -> None:
+    made = [few_checks(a) for a in ANSWERS if a.problem == problem_id and not a.lacks()]
+    checks = {check.id for check in load_problem(problem_id).checks} & set(FEW)
+    assert all("plain" in few for few in made) and set().union(*made) == checks
 
 
 def test_every_problem_has_unusual_answers() -> None:

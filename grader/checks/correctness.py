@@ -221,7 +221,7 @@ def _difference(name: str, got: torch.Tensor, expected: Expected) -> Difference 
 
     first = tuple(torch.nonzero(wrong)[0].tolist())
     largest = int(by_element.argmax())
-    worst = tuple(int(i) for i in torch.unravel_index(torch.tensor(largest), truth.shape))
+    worst = tuple(int(i) for i in np.unravel_index(largest, tuple(truth.shape)))
     return Difference(
         name=name,
         margin=max(_worst(by_element), _worst(by_head)),

@@ -119,9 +119,11 @@ def oracle_of(problem_id: str, case: Case, inputs: Inputs, rounds: Rounds) -> Or
     times = np.zeros(scores.shape)
     for r in range(count):
         inside = held[: r + 1].any(axis=0)
-        states.append(_state(scores, 1.0 * (counts_from <= r), inside, flat[1], kv_planes))
+        due_times = 1.0 * (counts_from <= r)
+        states.append(_state(scores, due_times, inside, flat[1], kv_planes))
         times += took[r]
-        own.append(_state(scores, times, inside, flat[1], kv_planes))
+        same = np.array_equal(times, due_times)
+        own.append(states[r] if same else _state(scores, times, inside, flat[1], kv_planes))
     never = due & ~held.any(axis=0)
     return Oracle(
         tuple(states), tuple(own), pairs, rows, positions, other_head, never, scale, case.seqlen_q

@@ -1,9 +1,10 @@
 """The process that others are forked from: `python -I -u grader/running/fork_server.py FD`.
 
 It has torch imported, and no submission: what forks for one worker has seen nothing of another.
-With TRITON_INTERPRET in its environment it has Triton's interpreter imported too, and with
-GRADER_DIFFERENTIATES what torch imports for the first gradient: sympy, half a second that else
-each worker and each child would take. It forks workers, and children of a judge
+With TRITON_INTERPRET in its environment it has Triton's interpreter imported too, with what Triton
+imports at the first launch: Gluon, a tenth of a second. With GRADER_DIFFERENTIATES it has what
+torch imports for the first gradient: sympy, half a second. Each worker and each child would take
+that time else. It forks workers, and children of a judge
 (grader/running/processes.py), which are given a server of their own before they read what they are
 asked: what they know is in none of their workers.
 """
@@ -34,7 +35,10 @@ def _main() -> None:
     del access, allocations, arena, faults, trace, tracer  # imported once for all
     if "TRITON_INTERPRET" in os.environ:
         import triton.language
-        import triton.runtime.interpreter  # noqa: F401
+        import triton.runtime.interpreter
+
+        with contextlib.suppress(Exception):  # which no kernel of a submission needs
+            import triton.experimental.gluon.nvidia.hopper  # noqa: F401
     if "GRADER_DIFFERENTIATES" in os.environ:
         import torch.fx.experimental.symbolic_shapes
     torch.set_num_threads(1)

@@ -139,11 +139,18 @@ def hidden(
     slow: bool = False,
     verdicts: tuple[str, ...] = ("rejected",),
 ) -> Hostile:
-    """An answer of p02 whose kernel copies `sums`, which `body` defines."""
+    """An answer of p02 whose kernel copies `sums`, which `body` defines.
+
+    What the text gives away stands in the place of any answer: several of them are one run.
+    """
     source = _HEAD + body + _ENTRY.format(sums=sums)
+    if slow:
+        return Hostile(name, source, verdicts, "p02", policy=True, slow=True)
     # Two seconds on two idle cores, which another run and its workers share in `make test`.
-    limits = {} if slow else {"limit_s": 10.0}
-    return Hostile(name, source, verdicts, "p02", policy=True, slow=slow, **limits)
+    if verdicts != ("rejected",):
+        return Hostile(name, source, verdicts, "p02", policy=True, limit_s=10.0)
+    source = source.replace("def weighted_row_sum(", "def ENTRY(")
+    return Hostile(name, source, verdicts, policy=True, limit_s=10.0)
 
 
 ENTRIES = (

