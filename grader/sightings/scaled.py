@@ -18,7 +18,8 @@ _NEXT_TO_NOTHING = 1e-4  # a factor of which nothing is left to compare
 _NOTHING = 1e-12  # the same of a row, which rounding leaves as it is
 # Of the named factors; a sum over 16 or more elements rounded to 11 bits is nearer than that.
 _ALIKE = 1e-3
-_PLAIN = 0.1  # how far from not at all, or from once, delta counts otherwise
+_PLAIN = 5e-3  # how far from not at all, or from once, delta counts otherwise
+_OF_PLAIN = 0.2  # of that distance, which may be left unexplained
 _LEFT_OVER = 0.02  # of what came out: a small factor hides more than that in the tolerance
 _UNEXPLAINED = 0.25  # of the error, which a factor takes away: rounding shifts the mean as well
 
@@ -116,14 +117,18 @@ def delta_scaled(
     missing, given, truth = flat
     share = missing - truth
     times = float(((missing - given) * share).sum() / (share * share).sum())
-    if not math.isfinite(times) or min(abs(times), abs(times - 1.0), abs(times + 1.0)) < _PLAIN:
+    plain = min(abs(times), abs(times - 1.0), abs(times + 1.0))
+    if not math.isfinite(times) or plain < _PLAIN:
         return None
-    if (missing - times * share - given).norm() > _LEFT_OVER * ((times - 1.0) * share).norm():
+    most = min(_LEFT_OVER * abs(times - 1.0), _OF_PLAIN * plain)
+    if (missing - times * share - given).norm() > most * share.norm():
         return None
     are = " and ".join(wrong) + (" are those" if len(wrong) > 1 else " is that")
+    inverse = 1.0 / case.head_dim
+    mean = " (1/head_dim: a mean, not a sum)" if abs(times - inverse) < _ALIKE * inverse else ""
     return Sighting(
         "DELTA-SCALED",
-        f"dS subtracts {times:.3g} * delta instead of delta",
+        f"dS subtracts {times:.3g}{mean} * delta instead of delta",
         f"seen: {are} of dS = P * (dP - {times:.3g} * delta)",
         "delta = sum(dout * out) over head_dim; it is subtracted from dP once",
         traced=False,

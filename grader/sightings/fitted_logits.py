@@ -1,0 +1,182 @@
+"""What a wrong output has in its denominator where exp(sink_logits[h]) is due.
+
+Rows of `out` that are right but for a factor each differ in the denominator alone. Beside the sum
+of the weights of visible keys, which is known, there is one number in it, and each row tells it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+
+import torch
+
+from grader.cases import Case
+from grader.checks.correctness import Expected
+from grader.inputs import Inputs
+from grader.sightings.sighting import Sighting
+from reference.variants import attend, case_of
+
+_UNEXPLAINED = 1e-2  # of the error, at most
+_SHARE = 1e-3  # of a denominator: a term that has less cannot be read from it
+_SAME = 1e-2  # relative, of two terms
+_FEWEST = 16  # rows of a head
+_LOG2E = 1.0 / math.log(2.0)
+_HELP = (
+    "the denominator of head h has one more term, exp(sink_logits[h] - maximum), once: in the units"
+    " of the running maximum, and rescaled as the sums of keys are"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Denominators:
+    """(batch, heads, queries) in fp64: of keys alone, and what each row has beside them."""
+
+    got: torch.Tensor  # (batch, heads, queries, head_dim)
+    truth: torch.Tensor
+    of_keys: torch.Tensor  # out without a sink logit
+    lse: torch.Tensor  # of the visible keys
+    top: torch.Tensor  # the largest visible score, scaled
+    sinks: torch.Tensor  # (heads,)
+    scale: float
+
+    def explained(self, term: torch.Tensor) -> bool:
+        """Whether `term` beside the sum of the keys gives what came out."""
+        made = self.of_keys / (1.0 + term * torch.exp(-self.lse))[..., None]
+        if not made.isfinite().all():
+            return False
+        return bool((made - self.got).norm() <= _UNEXPLAINED * (self.got - self.truth).norm())
+
+    def found(self) -> torch.Tensor:
+        """Return the term that each row has; NaN where it is too small to be read."""
+        size = (self.of_keys * self.of_keys).sum(-1)
+        factor = (self.got * self.of_keys).sum(-1) / size.clamp(min=1e-300)
+        share = 1.0 - factor
+        term = self.lse.exp() * share / factor
+        return term.masked_fill(~(share.abs() > _SHARE) | ~term.isfinite(), math.nan)
+
+
+def other_logit(
+    problem_id: str,
+    case: Case,
+    inputs: Inputs,
+    got: dict[str, torch.Tensor],
+    expected: Expected,
+) -> Sighting | None:
+    """Say what stands in the denominator in place of exp(sink_logits[h])."""
+    if "out" not in got or "out" not in expected.truth or case.seqlen_q < _FEWEST:
+        return None
+    rows = _denominators(problem_id, case, inputs, got["out"].double(), expected.truth["out"])
+    if rows is None:
+        return None
+    for text, term in _candidates(rows):
+        if rows.explained(term):
+            return _told(f"the term is {text}", f"out is attention with {text} in the denominator")
+    found = rows.found()
+    known = ~found.isnan()
+    if not bool((known.sum(-1) >= _FEWEST // 2).all()) or not rows.explained(found.nan_to_num(0.0)):
+        return None
+    return _counted(rows, found) or _one_number(rows, found)
+
+
+def _denominators(
+    problem_id: str, case: Case, inputs: Inputs, got: torch.Tensor, truth: torch.Tensor
+) -> _Denominators | None:
+    known = case_of(problem_id, inputs.all, case.kwargs)
+    if known.sink_logits is None or not known.sink_logits.isfinite().all():
+        return None
+    alone = attend(known, sink_logits=torch.full_like(known.sink_logits, -math.inf))
+    keys = known.k[:, known.kv_heads]
+    scores = (known.scale * known.q @ keys.mT).masked_fill(~known.visible(), -math.inf)
+    return _Denominators(
+        got, truth, alone["out"], alone["lse"], scores.amax(-1), known.sink_logits,
+        known.scale,
+    )  # fmt: skip
+
+
+def _candidates(rows: _Denominators) -> Iterator[tuple[str, torch.Tensor]]:
+    """Return other terms, in words and (batch, heads, queries)."""
+    sinks, top = rows.sinks, rows.top
+    exponents = {
+        "exp(-sink_logits[h])": -sinks,
+        "exp(sink_logits[h] * log2(e))": sinks * _LOG2E,
+        "exp(sink_logits[h] * softmax_scale * log2(e))": sinks * rows.scale * _LOG2E,
+        "exp(sink_logits[h] / softmax_scale)": sinks / rows.scale if rows.scale else sinks * 0.0,
+    }
+    for text, exponent in exponents.items():
+        yield text, _whole(exponent.exp(), top)
+    yield "sink_logits[h] itself, not its exponential,", _whole(sinks, top)
+    yield "exp(0), whatever the sink logit is,", torch.ones_like(top)
+    sink = _whole(sinks, top)
+    largest = torch.maximum(top, sink)
+    for text, maximum in (("", top), (" (that of the sink logit among them)", largest)):
+        yield f"exp(maximum){text}, a 1 beside weights exp(score - maximum),", maximum.exp()
+        yield (
+            f"exp(sink_logits[h] + maximum){text}: from it no maximum was subtracted, from the"
+            " scores it was,"
+        ), torch.exp(sink + maximum)
+        yield (
+            f"exp(sink_logits[h]) with a maximum{text} in units of log2 subtracted, not in natural"
+            " ones,"
+        ), torch.exp(sink + maximum - maximum * _LOG2E)
+        yield f"sink_logits[h] * exp(maximum){text}, not an exponential,", sink * maximum.exp()
+    yield "sink_logits[h] * exp(sink_logits[h])", sink * sink.exp()
+
+
+def _whole(of_heads: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    return of_heads[:, None].expand_as(like)
+
+
+def _counted(rows: _Denominators, found: torch.Tensor) -> Sighting | None:
+    """Say that exp(sink_logits[h]) is in the denominator another whole number of times."""
+    times = found / _whole(rows.sinks.exp(), found)
+    known = ~found.isnan()
+    near = times[known].round()
+    if bool(((times[known] - near).abs() > _SAME * near.abs().clamp(min=1.0)).any()):
+        return None
+    least, most = int(near.min()), int(near.max())
+    if least < 0 or most < 2:
+        return None
+    if least == most:
+        how = "twice" if most == 2 else f"{most} times"
+        return _told(f"exp(sink_logits[h]) counts {how}", f"every row has it {how}")
+    last = times[0, 0][known[0, 0]]
+    return _told(
+        "exp(sink_logits[h]) counts once for each of several tiles",
+        f"the first row has it {float(last[0]):.3g} times, the last {float(last[-1]):.3g} times",
+    )
+
+
+def _one_number(rows: _Denominators, found: torch.Tensor) -> Sighting | None:
+    """Say which number each head has, where it is one, and whose that is."""
+    middle = found.nanmedian(-1).values  # (batch, heads)
+    apart = (found - middle[..., None]).abs() > _SAME * middle[..., None].abs()
+    if bool((apart & ~found.isnan()).any()):
+        return None
+    due = rows.sinks.exp()
+    off = (middle - due).abs() / due
+    batch, head = divmod(int(off.argmax()), len(due))
+    owners = (middle[..., None] - due).abs() <= _SAME * due  # (batch, heads, owners)
+    if bool(owners.any(-1).all()):
+        owner = int(owners[batch, head].int().argmax())
+        return _told(
+            "heads have the sink logits of other heads",
+            f"query head {head} of batch {batch} has exp(sink_logits[{owner}])",
+        )
+    return _told(
+        "another number than exp(sink_logits[h]) is in the denominator",
+        f"{float(middle[batch, head]):.4g} in head {head} of batch {batch}, where"
+        f" {float(due[head]):.4g} is due",
+    )
+
+
+def _told(title: str, note: str) -> Sighting:
+    return Sighting(
+        "OTHER-SINK-LOGIT",
+        title.removesuffix(","),
+        f"seen: {note}",
+        _HELP,
+        traced=False,
+        option="sink_logits",
+    )
