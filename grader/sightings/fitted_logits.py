@@ -22,6 +22,7 @@ _UNEXPLAINED = 1e-2  # of the error, at most
 _SHARE = 1e-3  # of a denominator: a term that has less cannot be read from it
 _SAME = 1e-2  # relative, of two terms
 _FEWEST = 16  # rows of a head
+_MOST_TIMES = 64
 _LOG2E = 1.0 / math.log(2.0)
 _HELP = (
     "the denominator of head h has one more term, exp(sink_logits[h] - maximum), once: in the units"
@@ -72,12 +73,12 @@ def other_logit(
         return None
     for text, term in _candidates(rows):
         if rows.explained(term):
-            return _told(f"the term is {text}", f"out is attention with {text} in the denominator")
+            return _told(f"the denominator has {text}", f"out is what comes of {text}")
     found = rows.found()
     known = ~found.isnan()
     if not bool((known.sum(-1) >= _FEWEST // 2).all()) or not rows.explained(found.nan_to_num(0.0)):
         return None
-    return _counted(rows, found) or _one_number(rows, found)
+    return _one_number(rows, found) or _counted(rows, found)
 
 
 def _denominators(
@@ -106,21 +107,39 @@ def _candidates(rows: _Denominators) -> Iterator[tuple[str, torch.Tensor]]:
     }
     for text, exponent in exponents.items():
         yield text, _whole(exponent.exp(), top)
-    yield "sink_logits[h] itself, not its exponential,", _whole(sinks, top)
-    yield "exp(0), whatever the sink logit is,", torch.ones_like(top)
-    sink = _whole(sinks, top)
-    largest = torch.maximum(top, sink)
-    for text, maximum in (("", top), (" (that of the sink logit among them)", largest)):
-        yield f"exp(maximum){text}, a 1 beside weights exp(score - maximum),", maximum.exp()
+    yield "sink_logits[h] itself, no exponential of it", _whole(sinks, top)
+    yield "exp(0), whatever the sink logit is", torch.ones_like(top)
+    sink, keys = _whole(sinks, top), rows.lse.exp()
+    both = torch.maximum(top, sink)
+    for maximum in (top, both):
+        yield "1 beside weights exp(score - maximum): exp(-maximum) is missing", maximum.exp()
         yield (
-            f"exp(sink_logits[h] + maximum){text}: from it no maximum was subtracted, from the"
-            " scores it was,"
-        ), torch.exp(sink + maximum)
+            "exp(sink_logits[h]) beside weights exp(score - maximum): the maximum was not"
+            " subtracted from it",
+            torch.exp(sink + maximum),
+        )
         yield (
-            f"exp(sink_logits[h]) with a maximum{text} in units of log2 subtracted, not in natural"
-            " ones,"
-        ), torch.exp(sink + maximum - maximum * _LOG2E)
-        yield f"sink_logits[h] * exp(maximum){text}, not an exponential,", sink * maximum.exp()
+            "exp(sink_logits[h] - maximum) with a maximum in units of log2",
+            torch.exp(sink + maximum - maximum * _LOG2E),
+        )
+        yield (
+            "exp2(sink_logits[h] - maximum), both in natural units",
+            torch.exp((sink - maximum) / _LOG2E + maximum),
+        )
+        yield "sink_logits[h] itself, no exponential of it", sink * maximum.exp()
+    yield (
+        "exp(sink_logits[h] - maximum) with the maximum before it met the sink logit",
+        torch.exp(sink - top + both),
+    )
+    yield (
+        "a sum of keys that was not rescaled when the sink logit raised the maximum",
+        keys * (torch.exp(both - top) - 1.0) + sink.exp(),
+    )
+    fewer = torch.exp(top - both)
+    yield (
+        "a sum that was rescaled when the sink logit raised the maximum, acc was not",
+        keys * (fewer - 1.0) + fewer * sink.exp(),
+    )
     yield "sink_logits[h] * exp(sink_logits[h])", sink * sink.exp()
 
 
@@ -129,22 +148,21 @@ def _whole(of_heads: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 
 def _counted(rows: _Denominators, found: torch.Tensor) -> Sighting | None:
-    """Say that exp(sink_logits[h]) is in the denominator another whole number of times."""
+    """Say that exp(sink_logits[h]) counts once more with each tile that a row has seen."""
     times = found / _whole(rows.sinks.exp(), found)
     known = ~found.isnan()
-    near = times[known].round()
-    if bool(((times[known] - near).abs() > _SAME * near.abs().clamp(min=1.0)).any()):
+    near = times.round()
+    if bool(((times - near).abs() > _SAME)[known].any()):
         return None
-    least, most = int(near.min()), int(near.max())
-    if least < 0 or most < 2:
+    if float(near[known].min()) < 1.0 or not 2.0 <= float(near[known].max()) <= _MOST_TIMES:
         return None
-    if least == most:
-        how = "twice" if most == 2 else f"{most} times"
-        return _told(f"exp(sink_logits[h]) counts {how}", f"every row has it {how}")
-    last = times[0, 0][known[0, 0]]
+    counts = near[0, 0][known[0, 0]]
+    if bool((counts.diff() < 0.0).any()):  # later rows see more tiles
+        return None
     return _told(
         "exp(sink_logits[h]) counts once for each of several tiles",
-        f"the first row has it {float(last[0]):.3g} times, the last {float(last[-1]):.3g} times",
+        f"the first rows have it {float(counts[0]):.0f} times, the last"
+        f" {float(counts[-1]):.0f} times",
     )
 
 
@@ -155,6 +173,11 @@ def _one_number(rows: _Denominators, found: torch.Tensor) -> Sighting | None:
     if bool((apart & ~found.isnan()).any()):
         return None
     due = rows.sinks.exp()
+    times = middle / due
+    often = float(times[0, 0].round())
+    if 2.0 <= often <= _MOST_TIMES and bool(((times - often).abs() <= _SAME).all()):
+        how = "twice" if often == 2.0 else f"{often:.0f} times"
+        return _told(f"exp(sink_logits[h]) counts {how}", f"every row has it {how}")
     off = (middle - due).abs() / due
     batch, head = divmod(int(off.argmax()), len(due))
     owners = (middle[..., None] - due).abs() <= _SAME * due  # (batch, heads, owners)
@@ -174,7 +197,7 @@ def _one_number(rows: _Denominators, found: torch.Tensor) -> Sighting | None:
 def _told(title: str, note: str) -> Sighting:
     return Sighting(
         "OTHER-SINK-LOGIT",
-        title.removesuffix(","),
+        title,
         f"seen: {note}",
         _HELP,
         traced=False,

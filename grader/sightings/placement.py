@@ -78,11 +78,6 @@ def apart(case: Case, trace: Trace, result: Result) -> Sighting | None:
     if kinds == ("k", "k") and {"out", "lse"} & set(result.wrong):
         # One number per key meets that of another key: a maximum or a sum along the wrong axis.
         return sums.over_queries(trace)
-    if kinds[0] == STATISTIC and kinds[1] in ("k", "v"):
-        exchanged = _exchanged(trace, result, seen["line"])
-        if exchanged is not None:
-            return exchanged
-        return _along_keys("lse" if kinds[1] == "k" else "delta", seen)
     delta = seen["weights"] or "dout" in kinds
     names = ["delta" if delta else "lse"] if STATISTIC in kinds else []
     names = [(names[0] if kind == STATISTIC else kind) for kind in kinds]
@@ -107,6 +102,18 @@ def apart(case: Case, trace: Trace, result: Result) -> Sighting | None:
         "compare their offsets: both need the same batch, head and rows, each by its own strides",
         seen["line"],
     )
+
+
+def along_keys(trace: Trace, result: Result) -> Sighting | None:
+    """One number per query that meets keys."""
+    seen = {name: int(n) for name, n in zip(APART, trace.arrays["apart"], strict=True)}
+    keys = TAGGED[seen["other"]]
+    if not seen["row"] or not seen["other_row"] or TAGGED[seen["one"]] != STATISTIC:
+        return None
+    if keys not in ("k", "v"):
+        return None
+    exchanged = _exchanged(trace, result, seen["line"])
+    return exchanged or _along_keys("lse" if keys == "k" else "delta", seen)
 
 
 def _exchanged(trace: Trace, result: Result, line: int) -> Sighting | None:

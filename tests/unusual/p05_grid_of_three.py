@@ -11,19 +11,19 @@ def _scores(q, kT, sm_scale, r, n, T, MASKED: tl.constexpr):
 
 
 @triton.jit
-def _update(s, v, mx, l, o):
+def _update(s, v, mx, z, o):
     new = tl.maximum(mx, tl.max(s, axis=1))
     alpha = tl.exp(mx - new)
     e = tl.exp(s - new[:, None])
-    l = alpha * l + tl.sum(e, axis=1)
+    z = alpha * z + tl.sum(e, axis=1)
     o = alpha[:, None] * o
     o += tl.dot(e.to(v.dtype), v, input_precision="ieee")
-    return new, l, o
+    return new, z, o
 
 
 @triton.jit
 def _three_axes(
-    Q, K, V, O, LSE,
+    Q, K, V, OUT, LSE,
     qb, qh, qt, kb, kh, kt, vb, vh, vt, ob, oh, ot,
     H, KVH, T, sm_scale,
     D: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr,
@@ -41,14 +41,14 @@ def _three_axes(
     k_ptrs = K + b * kb + g * kh + n[None, :] * kt + c[:, None]
     v_ptrs = V + b * vb + g * vh + n[:, None] * vt + c[None, :]
     mx = tl.full((BR,), float("-inf"), dtype=tl.float32)
-    l = tl.zeros((BR,), dtype=tl.float32)
+    z = tl.zeros((BR,), dtype=tl.float32)
     o = tl.zeros((BR, D), dtype=tl.float32)
     j = 0
     while j < i * BR // BC:
         kT = tl.load(k_ptrs)
         v = tl.load(v_ptrs)
         s = _scores(q, kT, sm_scale, r, n + j * BC, T, False)
-        mx, l, o = _update(s, v, mx, l, o)
+        mx, z, o = _update(s, v, mx, z, o)
         k_ptrs += BC * kt
         v_ptrs += BC * vt
         j += 1
@@ -57,16 +57,16 @@ def _three_axes(
         kT = tl.load(k_ptrs, mask=(m < T)[None, :], other=0.0)
         v = tl.load(v_ptrs, mask=(m < T)[:, None], other=0.0)
         s = _scores(q, kT, sm_scale, r, m, T, True)
-        mx, l, o = _update(s, v, mx, l, o)
+        mx, z, o = _update(s, v, mx, z, o)
         k_ptrs += BC * kt
         v_ptrs += BC * vt
         j += 1
     tl.store(
-        O + b * ob + h * oh + r[:, None] * ot + c[None, :],
-        (o / l[:, None]).to(O.dtype.element_ty),
+        OUT + b * ob + h * oh + r[:, None] * ot + c[None, :],
+        (o / z[:, None]).to(OUT.dtype.element_ty),
         mask=(r < T)[:, None],
     )
-    tl.store(LSE + (b * H + h) * T + r, mx + tl.log(l), mask=r < T)
+    tl.store(LSE + (b * H + h) * T + r, mx + tl.log(z), mask=r < T)
 
 
 def attention(q, k, v, *, softmax_scale=None):

@@ -28,7 +28,7 @@ def _walk(
 
 @triton.jit
 def _two_phases(
-    Q, K, V, O, LSE, sq, sk, sv, H, G, T, W, S, scale,
+    Q, K, V, OUT, LSE, sq, sk, sv, H, G, T, W, S, scale,
     D: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     h, b = tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
@@ -41,19 +41,19 @@ def _two_phases(
     K += b * sk[0] + h // G * sk[1]
     V += b * sv[0] + h // G * sv[1]
     mx = tl.full([BR], -1e9, tl.float32)
-    l = tl.zeros([BR], tl.float32)
+    z = tl.zeros([BR], tl.float32)
     o = tl.zeros([BR, D], tl.float32)
     left = tl.maximum(m0 - W + 1, 0)
-    mx, l, o = _walk(
-        mx, l, o, q, K, V, sk[2], sv[2], r, 0, tl.minimum(S, left), W, S, scale, D, BC
+    mx, z, o = _walk(mx, z, o, q, K, V, sk[2], sv[2], r, 0, tl.minimum(S, left), W, S, scale, D, BC)
+    mx, z, o = _walk(
+        mx, z, o, q, K, V, sk[2], sv[2], r, left, tl.minimum(m0 + BR, T), W, S, scale, D, BC
     )
-    mx, l, o = _walk(
-        mx, l, o, q, K, V, sk[2], sv[2], r, left, tl.minimum(m0 + BR, T), W, S, scale, D, BC
-    )
-    l = tl.where(r < T, l, 1.0)
+    z = tl.where(r < T, z, 1.0)
     row = (b * H + h) * T + r
-    tl.store(O + row[:, None] * D + c, (o / l[:, None]).to(O.dtype.element_ty), (r < T)[:, None])
-    tl.store(LSE + row, (mx + tl.log2(l)) * 0.6931471805599453, r < T)
+    tl.store(
+        OUT + row[:, None] * D + c, (o / z[:, None]).to(OUT.dtype.element_ty), (r < T)[:, None]
+    )
+    tl.store(LSE + row, (mx + tl.log2(z)) * 0.6931471805599453, r < T)
 
 
 def attention(q, k, v, *, window_size, num_sink_tokens=0, softmax_scale=None):

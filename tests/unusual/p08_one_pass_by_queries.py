@@ -4,7 +4,7 @@
 
 @triton.jit
 def _by_queries(
-    Q, K, V, O, DO, LSE, DQ, DK, DV, sq, sk, sv, so, sdo, Hq, Hkv, T, sm_scale,
+    Q, K, V, OUT, DO, LSE, DQ, DK, DV, sq, sk, sv, so, sdo, Hq, Hkv, T, sm_scale,
     D: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     i = tl.program_id(0)
@@ -16,7 +16,9 @@ def _by_queries(
     c = tl.arange(0, D)
     live = (r < T)[:, None]
     Qi = tl.load(Q + b * sq[0] + h * sq[1] + r[:, None] * sq[2] + c[None, :], mask=live, other=0.0)
-    Oi = tl.load(O + b * so[0] + h * so[1] + r[:, None] * so[2] + c[None, :], mask=live, other=0.0)
+    Oi = tl.load(
+        OUT + b * so[0] + h * so[1] + r[:, None] * so[2] + c[None, :], mask=live, other=0.0
+    )
     dOi = tl.load(
         DO + b * sdo[0] + h * sdo[1] + r[:, None] * sdo[2] + c[None, :], mask=live, other=0.0
     )

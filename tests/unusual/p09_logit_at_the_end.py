@@ -12,7 +12,7 @@ def _any_seen(n0, n1, m0, m1, W, S):
 
 @triton.jit
 def _fwd(
-    Q, K, V, SINK, O, LSE, sq, sk, sv, ss, H, G, T, W, S, sm_scale,
+    Q, K, V, SINK, OUT, LSE, sq, sk, sv, ss, H, G, T, W, S, sm_scale,
     HAS: tl.constexpr, D: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     h, b = tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
@@ -23,7 +23,7 @@ def _fwd(
         Q + b * sq[0] + h * sq[1] + r[:, None] * sq[2] + c[None, :], (r < T)[:, None], other=0.0
     )
     mx = tl.full([BR], -1e30, tl.float32)
-    l = tl.zeros([BR], tl.float32)
+    z = tl.zeros([BR], tl.float32)
     o = tl.zeros([BR, D], tl.float32)
     for n0 in range(0, tl.minimum(m0 + BR, T), BC):
         if _any_seen(n0, n0 + BC - 1, m0, m0 + BR - 1, W, S):
@@ -39,25 +39,27 @@ def _fwd(
             new = tl.maximum(mx, tl.max(s, 1))
             e = tl.where(see, tl.exp(s - new[:, None]), 0.0)
             a = tl.exp(mx - new)
-            l = l * a + tl.sum(e, 1)
+            z = z * a + tl.sum(e, 1)
             o = o * a[:, None] + tl.dot(e.to(v.dtype), v, input_precision="ieee")
             mx = new
     if HAS:
         sink = tl.load(SINK + h * ss).to(tl.float32)
         new = tl.maximum(mx, sink)
         a = tl.exp(mx - new)
-        l = l * a + tl.exp(sink - new)
+        z = z * a + tl.exp(sink - new)
         o = o * a[:, None]
         mx = new
-    l = tl.where(r < T, l, 1.0)
+    z = tl.where(r < T, z, 1.0)
     row = (b * H + h) * T + r
-    tl.store(O + row[:, None] * D + c, (o / l[:, None]).to(O.dtype.element_ty), (r < T)[:, None])
-    tl.store(LSE + row, mx + tl.log(l), r < T)
+    tl.store(
+        OUT + row[:, None] * D + c, (o / z[:, None]).to(OUT.dtype.element_ty), (r < T)[:, None]
+    )
+    tl.store(LSE + row, mx + tl.log(z), r < T)
 
 
 @triton.jit
 def _bwd(
-    Q, K, V, SINK, O, DO, LSE, DQ, DK, DV, DS, sq, sk, sv, sdo, ss, H, G, T, W, S, sm_scale,
+    Q, K, V, SINK, OUT, DO, LSE, DQ, DK, DV, DS, sq, sk, sv, sdo, ss, H, G, T, W, S, sm_scale,
     HAS: tl.constexpr, D: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     h, b = tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
@@ -68,7 +70,7 @@ def _bwd(
     live = (r < T)[:, None]
     q = tl.load(Q + b * sq[0] + h * sq[1] + r[:, None] * sq[2] + c[None, :], live, other=0.0)
     do = tl.load(DO + b * sdo[0] + h * sdo[1] + r[:, None] * sdo[2] + c[None, :], live, other=0.0)
-    o = tl.load(O + row[:, None] * D + c[None, :], live, other=0.0)
+    o = tl.load(OUT + row[:, None] * D + c[None, :], live, other=0.0)
     lse = tl.load(LSE + row, r < T, other=0.0)
     delta = tl.sum(do.to(tl.float32) * o.to(tl.float32), 1)
     if HAS:
@@ -92,7 +94,9 @@ def _bwd(
             ds = (p * (dp - delta[:, None]) * sm_scale).to(k.dtype)
             dq = tl.dot(ds, k, dq, input_precision="ieee")
             at = ((b * H + h) // G * T + n)[:, None] * D + c[None, :]
-            tl.atomic_add(DV + at, tl.dot(tl.trans(p.to(do.dtype)), do, input_precision="ieee"), there)
+            tl.atomic_add(
+                DV + at, tl.dot(tl.trans(p.to(do.dtype)), do, input_precision="ieee"), there
+            )
             tl.atomic_add(DK + at, tl.dot(tl.trans(ds), q, input_precision="ieee"), there)
     tl.store(DQ + row[:, None] * D + c[None, :], dq.to(DQ.dtype.element_ty), live)
 
