@@ -45,7 +45,7 @@ WRONG = (
     ),
     *of(
         "p08-two_sums",
-        ("dq without scale", "dq", "DQ-UNSCALED", ("dq = (of_dp - delta[:, None] * of_p) * scale", "dq = of_dp - delta[:, None] * of_p")),
+        ("dq without scale", "dq", "DQ-UNSCALED OUTPUT-SCALED", ("dq = (of_dp - delta[:, None] * of_p) * scale", "dq = of_dp - delta[:, None] * of_p")),
         ("dq with plus", "", "OTHER-TERMS", ("of_dp - delta[:, None] * of_p", "of_dp + delta[:, None] * of_p")),
         ("second sum one tile late", "", "", ("        of_p += tl.dot(p, k.to(tl.float32), input_precision=\"ieee\")\n", "        if key_start > 0:\n            of_p += tl.dot(p, k.to(tl.float32), input_precision=\"ieee\")\n")),
         ("second sum of the last tile alone", "", "PRODUCT-DISCARDED", ("of_p += tl.dot(p, k", "of_p = tl.dot(p, k")),
