@@ -72,6 +72,8 @@ class Casebook:
         self._seen: dict[Place, Sighting] = {}
         self._behind = Behind(_MOST_WAITING)
         self._to_fit: dict[Place, Callable[[], Sighting | None]] = {}
+        self._outs: set[Place] = set()  # of those, where `out` is wrong
+        self._options: dict[str, set[Place]] = {}  # wrong cases with an option
 
     def add_wrong(
         self,
@@ -88,6 +90,11 @@ class Casebook:
         if few and fittable(case, got):
             fit = functools.partial(fitted, self._problem.id, case, inputs, got, expected)
             self._to_fit.setdefault(place, fit)
+            if "out" in expected.truth:
+                self._outs.add(place)
+        for option in ("sink_logits",):
+            if getattr(case, option):
+                self._options.setdefault(option, set()).add(place)
         self._behind.add(functools.partial(self._compare, place, case, inputs, got, expected))
 
     def _compare(
@@ -164,7 +171,9 @@ class Casebook:
 
     def _fitted(self, only: set[Place] | None = None) -> list[Cause]:
         """Return the cause that all wrong results show that numbers could be fitted to."""
-        wanted = self._to_fit if only is None else only & self._to_fit.keys()
+        wanted = set(self._to_fit) if only is None else only & self._to_fit.keys()
+        if wanted & self._outs:  # wrong gradients of a wrong out are a consequence
+            wanted &= self._outs
         told: dict[Place, Sighting] = {}
         for number, place in enumerate(sorted(wanted)):
             sighting = self._to_fit[place]()
@@ -181,9 +190,10 @@ class Casebook:
         places: Iterable[Place] = told
         if self._bridge or any(check == "plain" for check, _ in told):
             places = self._wrong  # every other check departs from the plain case
-        step = self._bridge.step if self._bridge else None
         # What a number has in common with a length in one case alone is chance, and makes it long.
         shown = min((s for s in told.values() if s.id in ids), key=lambda s: len(s.title))
+        step = self._bridge.step if self._bridge else None
+        places = {*places, *self._options.get(shown.option, ())}
         return [self._cause(shown, places, step)]
 
     def _cause(self, shown: Sighting, places: Iterable[Place], step: int | None) -> Cause:

@@ -32,6 +32,9 @@ _NEXT_TO_IT = 0.1  # of the distance between a mistake and the truth
 _FEW, _NEXT_TO_FEW = 16, 0.03
 _NEXT_TO_MINUS_INF = -1e4  # with which some begin a maximum; no right number is that small
 _MOST = 0.75  # of what the mistake changes must be as the mistake has it; the rest may be right
+# Where nearly all elements stop short of a mistake by the same share of the way, it is another one:
+# delta / head_dim is not delta left out.
+_SHORT, _SHORT_SPREAD, _SHORT_ELEMENTS = 4e-3, 0.5, 64
 
 
 class Fit(enum.IntEnum):
@@ -160,6 +163,7 @@ def _compare(name: str, wrong: torch.Tensor, result: Result, close: Expected) ->
     apart &= moved_close > 5.0 * near
     consistent = bool((result.right[name] | follows | undetermined).all())
     consistent = consistent and not _plainly_right(got, truth, mistaken, moved)
+    consistent = consistent and not _stops_short(got, truth, mistaken, apart & follows)
     return _Comparison(consistent, int(apart.sum()), int((apart & follows).sum()))
 
 
@@ -174,6 +178,22 @@ def _plainly_right(
     clear = (moved > _APART_IF_EXACT) & mistaken.isfinite() & got.isfinite()
     off = (got - truth).abs() < _NEXT_TO_IT * (mistaken - truth).abs()
     return bool(clear.any()) and bool(off[clear].all())
+
+
+def _stops_short(
+    got: torch.Tensor, truth: torch.Tensor, mistaken: torch.Tensor, followed: torch.Tensor
+) -> bool:
+    """Whether a result lies between the truth and a mistake, or beyond it, by one share everywhere.
+
+    Rounding takes each element another way; what is within the tolerance all the same is a factor.
+    """
+    way = (mistaken - truth)[followed]
+    if len(way) < _SHORT_ELEMENTS or not bool(way.isfinite().all()):
+        return False
+    far = way.abs() >= way.abs().median()  # where rounding counts least
+    shares = ((got - mistaken)[followed][far] / way[far]).sort().values
+    low, middle, high = (float(shares[int(q * (len(shares) - 1))]) for q in (0.05, 0.5, 0.95))
+    return abs(middle) > _SHORT and high - low < _SHORT_SPREAD * abs(middle)
 
 
 def _as_far(got: torch.Tensor, mistaken: torch.Tensor) -> torch.Tensor:

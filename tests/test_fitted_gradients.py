@@ -112,6 +112,11 @@ def delta(case: Case) -> torch.Tensor:
         ),
         (lambda case: differentiate(case), None, ""),
         (lambda case: {"dq": torch.randn_like(case.q)}, None, ""),
+        (
+            lambda case: {"dk": torch.zeros_like(case.k), "dv": torch.randn_like(case.v)},
+            "OTHER-PAIRS",
+            "queries 0-255 left out",
+        ),
     ],
 )
 def test_a_wrong_gradient_is_told_by_what_it_is_made_of(make, id: str | None, title: str) -> None:

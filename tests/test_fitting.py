@@ -183,3 +183,14 @@ def test_a_change_reaches_every_output_that_it_enters():
         for name in wrong:
             torch.testing.assert_close(wrong[name], right[name])
             assert not torch.allclose(wrong[name], made.expected.truth[name]) or name == "out"
+
+
+def test_a_result_that_stops_short_of_a_mistake_does_not_show_it():
+    made = Made("p08", {"seqlen": 50, "num_q_heads": 2}, "fp32")
+    (mistake,) = (m for m in made.mistakes if m.id == "DELTA-MISSING")
+    wrong = {name: value.double() for name, value in made.predicted(mistake).items()}
+    truth = made.expected.truth
+    by_head_dim = {n: v + (truth[n] - v) / 64 for n, v in wrong.items() if n in truth}
+    for changes, shown in ((wrong, True), (by_head_dim, False)):
+        fit, _ = best_fit([mistake], made.case, made.inputs, made.result(changes))
+        assert (fit >= Fit.WHOLE) is shown

@@ -22,6 +22,7 @@ def walk(due=CAUSAL, tile=(TILE, TILE), heads=(1, 1), **given):
         "visited": np.broadcast_to(due, shape).copy(),
         "taken": np.broadcast_to(due, shape).copy(),
         "twice": np.zeros(shape, bool),
+        "shared": np.zeros(shape, bool),
         **{n: np.zeros(shape, np.uint8) for n in ("masks", "masked_at", "taken_at", "again_at")},
     }
     lines = {f.name: 1 for f in dataclasses.fields(Walk) if f.name.endswith("_line")}

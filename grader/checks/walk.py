@@ -23,7 +23,8 @@ _MOST_TILES = 48  # on a side of a map
 class Walk:
     """The pairs of one product; arrays of (batch, q head, query, key), boolean if not said else.
 
-    `masks`, `masked_at`, `taken_at` and `again_at` are as in `Trace`; `due` is (query, key). `tile`
+    `masks`, `masked_at`, `taken_at` and `again_at` are as in `Trace`; `due` is (query, key);
+    `shared` are those taken more often than scores were computed for them. `tile`
     is the size of the kernel's tiles, queries by keys; `scores_line` and `product_line` are where
     it multiplies, `loop_line` is the loop around that, `mask_line` where scores are masked, 0 if
     nowhere; `mask_rows`, of `MASK_ROWS`, is what the rows of the tile are there. `near` is batch,
@@ -36,6 +37,7 @@ class Walk:
     visited: np.ndarray
     taken: np.ndarray
     twice: np.ndarray
+    shared: np.ndarray
     masks: np.ndarray
     masked_at: np.ndarray
     taken_at: np.ndarray
@@ -167,6 +169,7 @@ def walk_of(
         visited=arrays["visits"][kernels].any(axis=0).reshape(size),
         taken=(arrays["takes"][index] > 0).reshape(size),
         twice=twice.reshape(size),
+        shared=(arrays["takes"][index] > arrays["visits"][kernels].sum(axis=0)).reshape(size),
         masks=arrays["masks"][index].reshape(size),
         masked_at=arrays["masked_at"][index].reshape(size),
         taken_at=arrays["taken_at"][index].reshape(size),

@@ -9,6 +9,7 @@ from grader.checks.correctness import Expected
 from grader.inputs import Inputs
 from grader.sightings import fitted as of_rows
 from grader.sightings import fitted_gradients, fitted_sums
+from grader.sightings.fitted_logits import other_logit
 from grader.sightings.sighting import Sighting
 
 
@@ -31,6 +32,8 @@ def fitted(
         return fitted_sums.fitted(case, inputs, got, expected)
     found = None
     if of_rows.fittable(case, got):
+        found = other_logit(problem_id, case, inputs, got, expected)
+    if found is None and of_rows.fittable(case, got):
         found = of_rows.fitted(problem_id, case, inputs, got, expected)
     if found is None and fitted_gradients.fittable(case, got):
         found = fitted_gradients.fitted(problem_id, case, inputs, got, expected)

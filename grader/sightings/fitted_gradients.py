@@ -113,6 +113,8 @@ def _other_terms(head: Head) -> Sighting | None:
 
 
 def _told(head: Head, kept: list[tuple[float, str]], factor: str, of_mask: str) -> Sighting | None:
+    if not kept:  # what came out is 0, as products times 0 are
+        return None
     name, made = head.name, "P" if head.name == "dv" else "dS"
     due = ["P"] if name == "dv" else ["P * dP", "P * delta"]
     if factor == _FACTORS[name][0] and [term for _, term in kept] == due:

@@ -60,6 +60,7 @@ def _before(case: Case, trace: Trace, result: Result) -> Iterator[Sighting | Non
     yield pointers.strides(case, trace)
     yield placement.misplaced(case, trace, result)
     yield placement.overwritten(case, trace, result)
+    yield placement.along_keys(trace, result)  # before what else a transposed tile looks like
     yield sums.turned(case, trace)
     yield placement.apart(case, trace, result)
     yield pointers.heads(case, trace, result)

@@ -9,6 +9,8 @@ from grader.checks.walk import Walk
 from grader.running.trace import DOT, OTHER, PRODUCTS, SCORES, Counter, Trace
 from grader.sightings.sighting import Result, Sighting, key_range, query_range
 
+_ROWS = {"out": "v", "dv": "dout", "dk": "q", "dq": "k"}
+
 
 def other_pairs(case: Case, walk: Walk) -> Sighting | None:
     """Rows that took other pairs than are due: which ones, and which are, is all that is told."""
@@ -55,9 +57,9 @@ def no_product(trace: Trace, result: Result) -> Sighting | None:
         if name in PRODUCTS and PRODUCTS.index(name) not in products:
             return Sighting(
                 "NO-PRODUCT",
-                f"nothing is added up for {name}",
-                f"seen: no tl.dot of this call adds to {name}",
-                "where do its loops begin and end? here they have no iteration, or none that"
-                " multiplies",
+                f"no product with {_ROWS[name]} is added up for {name}",
+                f"seen: no tl.dot of this call multiplies weights with rows of {_ROWS[name]}",
+                "where do its loops begin and end, if they have an iteration at all, and which rows"
+                " does its tl.dot take? dV = P^T dout, dK = dS^T q, dQ = dS k",
             )
     return None

@@ -133,7 +133,7 @@ def inverted(case: Case, walk: Walk) -> Sighting | None:
 
 
 def twice(case: Case, walk: Walk) -> Sighting | None:
-    if not walk.twice.any():
+    if not walk.twice.any() or _of_several_products(walk):
         return None
     _, _, query, key = walk.example(walk.twice)
     what = _folded(walk, query, key)
@@ -159,6 +159,18 @@ def twice(case: Case, walk: Walk) -> Sighting | None:
         help,
         again,
     )
+
+
+def _of_several_products(walk: Walk) -> bool:
+    """Whether a sum is made of several products, each with every pair once.
+
+    dQ may be the sum of (P * dP) k and -(P * delta) k: one tile of scores, or one of each of two
+    loops, is then multiplied twice by design.
+    """
+    if (walk.twice & walk.shared).any():
+        return True
+    every = bool((walk.twice == walk.taken).all()) and not walk.missing.any()
+    return every and walk.product in ("dq", "dk")
 
 
 def masked_but_shown(case: Case, walk: Walk) -> Sighting | None:

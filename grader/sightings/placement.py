@@ -11,6 +11,7 @@ from grader.running.trace import (
     MISPLACED,
     OUTPUTS,
     OVERWRITTEN,
+    PRODUCTS,
     SCRATCH,
     STATISTIC,
     TAGGED,
@@ -77,8 +78,6 @@ def apart(case: Case, trace: Trace, result: Result) -> Sighting | None:
     if kinds == ("k", "k") and {"out", "lse"} & set(result.wrong):
         # One number per key meets that of another key: a maximum or a sum along the wrong axis.
         return sums.over_queries(trace)
-    if kinds[0] == STATISTIC and kinds[1] in ("k", "v"):
-        return _along_keys("lse" if kinds[1] == "k" else "delta", seen)
     delta = seen["weights"] or "dout" in kinds
     names = ["delta" if delta else "lse"] if STATISTIC in kinds else []
     names = [(names[0] if kind == STATISTIC else kind) for kind in kinds]
@@ -103,6 +102,39 @@ def apart(case: Case, trace: Trace, result: Result) -> Sighting | None:
         "compare their offsets: both need the same batch, head and rows, each by its own strides",
         seen["line"],
     )
+
+
+def along_keys(trace: Trace, result: Result) -> Sighting | None:
+    """One number per query that meets keys."""
+    seen = {name: int(n) for name, n in zip(APART, trace.arrays["apart"], strict=True)}
+    keys = TAGGED[seen["other"]]
+    if not seen["row"] or not seen["other_row"] or TAGGED[seen["one"]] != STATISTIC:
+        return None
+    if keys not in ("k", "v"):
+        return None
+    exchanged = _exchanged(trace, result, seen["line"])
+    return exchanged or _along_keys("lse" if keys == "k" else "delta", seen)
+
+
+def _exchanged(trace: Trace, result: Result, line: int) -> Sighting | None:
+    """Say that a kernel has k where it takes q, and q where it takes k.
+
+    Its scores are transposed, so that lse meets keys, and it sums over the wrong rows as well.
+    """
+    for name, other in (("dq", "dk"), ("dk", "dq")):
+        product = int(trace.arrays["stored_products"][PRODUCTS.index(name)][0])
+        if name in result.wrong and product and PRODUCTS[product - 1] == other:
+            due, taken = ("k", "q") if name == "dq" else ("q", "k")
+            return Sighting(
+                "Q-AND-K-EXCHANGED",
+                f"the kernel that computes {name} has q and k exchanged",
+                f"seen: in this line lse meets keys where it takes queries, and {name} is a sum of"
+                f" products with {taken}, not with {due}",
+                "compare the order of the arguments at the launch with that of the kernel's"
+                " parameters, and the pointers from which q and k are loaded",
+                line,
+            )
+    return None
 
 
 def _along_keys(name: str, seen: dict[str, int]) -> Sighting:

@@ -10,6 +10,7 @@ import torch
 from grader.cases import Case
 from grader.checks.correctness import Expected, find_differences
 from grader.inputs import Inputs
+from grader.sightings.fitted_logits import other_logit
 from grader.sightings.sighting import Sighting
 from reference import mistakes_for
 
@@ -18,7 +19,9 @@ _NEXT_TO_NOTHING = 1e-4  # a factor of which nothing is left to compare
 _NOTHING = 1e-12  # the same of a row, which rounding leaves as it is
 # Of the named factors; a sum over 16 or more elements rounded to 11 bits is nearer than that.
 _ALIKE = 1e-3
-_PLAIN = 0.1  # how far from not at all, or from once, delta counts otherwise
+_PLAIN = 0.1  # how far from once delta counts otherwise
+_ANY = 5e-3  # how far from not at all: a mean over head_dim is near that
+_OF_PLAIN = 0.2  # of that distance, which may be left unexplained
 _LEFT_OVER = 0.02  # of what came out: a small factor hides more than that in the tolerance
 _UNEXPLAINED = 0.25  # of the error, which a factor takes away: rounding shifts the mean as well
 
@@ -34,8 +37,10 @@ def of_numbers(
     """Return what the numbers of a wrong result say alone, if they say anything."""
     return (
         scaled(case, wrong, got, expected)
+        or (case.sink_logits and other_logit(problem_id, case, inputs, got, expected))
         or rows_scaled(wrong, got, expected)
         or delta_scaled(problem_id, case, inputs, wrong, got, expected)
+        or None
     )
 
 
@@ -116,14 +121,19 @@ def delta_scaled(
     missing, given, truth = flat
     share = missing - truth
     times = float(((missing - given) * share).sum() / (share * share).sum())
-    if not math.isfinite(times) or min(abs(times), abs(times - 1.0), abs(times + 1.0)) < _PLAIN:
+    plain = min(abs(times), abs(times - 1.0), abs(times + 1.0))
+    near_once = abs(abs(times) - 1.0) < _PLAIN
+    if not math.isfinite(times) or plain < _ANY or near_once:
         return None
-    if (missing - times * share - given).norm() > _LEFT_OVER * ((times - 1.0) * share).norm():
+    most = min(_LEFT_OVER * abs(times - 1.0), _OF_PLAIN * plain)
+    if (missing - times * share - given).norm() > most * share.norm():
         return None
     are = " and ".join(wrong) + (" are those" if len(wrong) > 1 else " is that")
+    inverse = 1.0 / case.head_dim
+    mean = " (1/head_dim: a mean, not a sum)" if abs(times - inverse) < _ALIKE * inverse else ""
     return Sighting(
         "DELTA-SCALED",
-        f"dS subtracts {times:.3g} * delta instead of delta",
+        f"dS subtracts {times:.3g}{mean} * delta instead of delta",
         f"seen: {are} of dS = P * (dP - {times:.3g} * delta)",
         "delta = sum(dout * out) over head_dim; it is subtracted from dP once",
         traced=False,

@@ -16,9 +16,10 @@ def discarded(case: Case, walk: Walk) -> Sighting | None:
         return None
     return Sighting(
         "PRODUCT-DISCARDED",
-        f"what one iteration of the loop adds to {walk.product} is lost in the next",
-        "seen: this line computes a product in each iteration, and nothing uses the earlier ones",
-        "add to the accumulator instead of replacing it: tl.dot(a, b, accumulator)",
+        f"part of what this line adds to {walk.product} is lost",
+        "seen: this line computes several products, and nothing uses the earlier ones",
+        "add to the accumulator instead of replacing it, tl.dot(a, b, accumulator), and set it to"
+        " zero once, before all loops that add to it",
         line,
         located=True,
     )

@@ -67,5 +67,7 @@ def of(answer: str, *mistakes: tuple) -> Iterable[Wrong]:
 
 
 WRONG: tuple[Wrong, ...] = tuple(
-    wrong for id in problem_ids() for wrong in importlib.import_module(f"{__name__}.{id}").WRONG
+    wrong
+    for name in (*problem_ids(), "students")
+    for wrong in importlib.import_module(f"{__name__}.{name}").WRONG
 )

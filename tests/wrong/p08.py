@@ -63,7 +63,7 @@ WRONG = (
         ("bridge delta added", "", "DELTA-ADDED", (_B_DS, "ds = p * (dp + delta)")),
         ("bridge dscores of lse", "", "OTHER-PROBABILITIES", (_B_P, "p = torch.exp(scores - lse_tile[..., None] * scale)")),
         ("delta of the first half", "", "OTHER-DELTA", (_DELTA, "delta = tl.sum(tl.where(tl.arange(0, HEAD_DIM)[None, :] < HEAD_DIM // 2, out.to(tl.float32) * dout.to(tl.float32), 0.0), 1)")),
-        ("delta divided by head_dim", "", "OTHER-TERMS DELTA-MISSING", (_DELTA, _DELTA + " / HEAD_DIM")),
+        ("delta divided by head_dim", "", "DELTA-SCALED", (_DELTA, _DELTA + " / HEAD_DIM")),
         ("delta of out squared", "", "OTHER-DELTA", (_DELTA, "delta = tl.sum(out.to(tl.float32) * out.to(tl.float32), 1)")),
         ("delta scaled for dq", "", "DELTA-SCALED", (_Q_DS, "ds = p * (dp - delta[:, None] * scale_log2)")),
         ("ds scaled before and after", "", "OUTPUT-SCALED", (_Q_DS, _Q_DS + " * scale_log2")),
@@ -122,7 +122,7 @@ WRONG = (
         ("dq in fp16", "", "OPERANDS-ROUNDED", ("ds.to(k.dtype), k, dq", "ds.to(tl.float16), k.to(tl.float16), dq")),
         ("dk and dv exchanged at the launch", "", "DK-DV-SWAPPED", ("q, k, v, dout, lse, delta, dk, dv,", "q, k, v, dout, lse, delta, dv, dk,")),
         ("lse and delta exchanged at the launch", "", "", ("q, k, v, dout, lse, delta, dq,", "q, k, v, dout, delta, lse, dq,")),
-        ("q and k exchanged at the launch", "", "ALONG-THE-KEYS", ("q, k, v, dout, lse, delta, dq,", "k, q, v, dout, lse, delta, dq,")),
+        ("q and k exchanged at the launch", "dq", "Q-AND-K-EXCHANGED", ("q, k, v, dout, lse, delta, dq,", "k, q, v, dout, lse, delta, dq,")),
         ("scales exchanged at the launch", "", "OTHER-PROBABILITIES", ("num_kv_heads, q.shape[1] // num_kv_heads, seqlen,\n        softmax_scale, softmax_scale * LOG2_E.value", "num_kv_heads, q.shape[1] // num_kv_heads, seqlen,\n        softmax_scale * LOG2_E.value, softmax_scale")),
     ),
     *of(

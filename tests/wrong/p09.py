@@ -7,6 +7,7 @@ from tests.wrong import of
 
 _LOGIT = "running_max = tl.maximum(running_max, sink_logit * LOG2_E)"
 _ONE = "running_sum += 1.0"
+_FOLDED = "\n    out = acc / running_sum[:, None]  # (BLOCK_M, HEAD_DIM)\n"
 _LOOP = "for position in tl.range(begin, end_key, BLOCK_N, disable_licm=True):\n        key_start = tl.where(position < first_key, position - begin, position)\n        k = load_tile(k_ptr, key_start, k_strides[2]"
 _DQ_P = "log2_p = scores * scale_log2 - lse[:, None] * LOG2_E"
 _DQ_TEST = "if (position < full_start) | (position >= full_end):  # full tiles pay for no mask\n            keys = key_start + tl.arange(0, BLOCK_N)  # (BLOCK_N,)\n            visible = is_visible(queries, keys[None, :], seqlen, window_size, num_sink_tokens)\n            log2_p"
@@ -38,11 +39,17 @@ WRONG = (
         ("logit not in log2", "", "SINK-LOGIT-UNITS", (_LOGIT, _LOGIT.replace(" * LOG2_E", ""))),
         ("logit scaled", "", "SINK-LOGIT-SCALED", (_LOGIT, _LOGIT.replace("LOG2_E", "scale_log2"))),
         ("logit without a term", "", "SINK-LOGIT-IGNORED", (_ONE, "running_sum += 0.0")),
-        ("logit as the term", "", "", (_ONE, "running_sum += sink_logit")),
-        ("logit of head 0", "", "", ("tl.load(sink_logits_ptr + q_head * sink_stride)", "tl.load(sink_logits_ptr)")),
-        ("logit of the kv head", "", "", ("tl.load(sink_logits_ptr + q_head * sink_stride)", "tl.load(sink_logits_ptr + kv_head * sink_stride)")),
-        ("logit negative", "", "", (_LOGIT, _LOGIT.replace("sink_logit *", "-sink_logit *"))),
-        ("logit twice", "", "", (_ONE, "running_sum += 2.0")),
+        ("logit as the term", "", "OTHER-SINK-LOGIT", (_ONE, "running_sum += sink_logit")),
+        ("logit of head 0", "", "OTHER-SINK-LOGIT", ("tl.load(sink_logits_ptr + q_head * sink_stride)", "tl.load(sink_logits_ptr)")),
+        ("logit of the kv head", "", "OTHER-SINK-LOGIT", ("tl.load(sink_logits_ptr + q_head * sink_stride)", "tl.load(sink_logits_ptr + kv_head * sink_stride)")),
+        ("logit negative", "", "NAN-FROM-INF-MINUS-INF", (_LOGIT, _LOGIT.replace("sink_logit *", "-sink_logit *"))),
+        ("logit twice", "", "OTHER-SINK-LOGIT", (_ONE, "running_sum += 2.0")),
+        ("logit with the factor of log2 twice", "", "OTHER-SINK-LOGIT", (_LOGIT, _LOGIT.replace("LOG2_E", "LOG2_E * LOG2_E"))),
+        ("logit beside a maximum that was not subtracted", "forward_sink_logits", "OTHER-SINK-LOGIT", (_FOLDED, "    if sink_logits_ptr is not None:\n        running_sum += tl.exp2(tl.load(sink_logits_ptr + q_head * sink_stride).to(tl.float32) * LOG2_E)\n" + _FOLDED), (_LOGIT, ""), (_ONE + "\n    # <<<", "# <<<")),
+        ("one at the end", "", "OTHER-SINK-LOGIT", (_FOLDED, "    if sink_logits_ptr is not None:\n        running_sum += 1.0\n" + _FOLDED), (_LOGIT, ""), (_ONE + "\n    # <<<", "# <<<")),
+        ("logit as it is at the end", "", "OTHER-SINK-LOGIT", (_FOLDED, "    if sink_logits_ptr is not None:\n        running_sum += tl.load(sink_logits_ptr + q_head * sink_stride).to(tl.float32)\n" + _FOLDED), (_LOGIT, ""), (_ONE + "\n    # <<<", "# <<<")),
+        ("maximum in log2 subtracted from a natural logit", "", "OTHER-SINK-LOGIT", (_FOLDED, "    if sink_logits_ptr is not None:\n        running_sum += tl.exp(tl.load(sink_logits_ptr + q_head * sink_stride).to(tl.float32) - running_max)\n" + _FOLDED), (_LOGIT, ""), (_ONE + "\n    # <<<", "# <<<")),
+        ("logit of the next head", "", "OTHER-SINK-LOGIT", ("tl.load(sink_logits_ptr + q_head * sink_stride)", "tl.load(sink_logits_ptr + (q_head + 1) % num_q_heads * sink_stride)")),
         ("lse without the logit", "", "BACKWARD-LSE-WITHOUT-SINK", ("    lse = (running_max + tl.log2(running_sum)) * LN_2  # (BLOCK_M,)\n", "    if sink_logits_ptr is not None:\n        running_sum -= tl.exp2(sink_logit * LOG2_E - running_max)\n    lse = (running_max + tl.log2(running_sum)) * LN_2  # (BLOCK_M,)\n")),
         ("dq from key 0", "", "", (_LOOP, _LOOP.replace("tl.range(begin,", "tl.range(0,"))),
         ("dq from the window", "", "KEYS-NEVER-VISITED", (_LOOP, _LOOP.replace("tl.range(begin,", "tl.range(first_key,"))),
@@ -127,7 +134,7 @@ WRONG = (
         ("rounds of the wrong head", "", "", ("h = hk * G + i // rounds", "h = hk * G + i % rounds")),
         ("tiles from zero", "", "KEYS-NEVER-VISITED", ("m = (first + i % rounds) * BM", "m = (i % rounds) * BM")),
         ("den begins at zero", "", "SINK-LOGIT-IGNORED", ("den = tl.full([BM], 1.0, tl.float32)", "den = tl.zeros([BM], tl.float32)")),
-        ("top begins at zero", "", "", ("top = tl.zeros([BM], tl.float32) + tl.load(SINK + h * ss).to(tl.float32)", "top = tl.zeros([BM], tl.float32)")),
+        ("top begins at zero", "", "OTHER-SINK-LOGIT", ("top = tl.zeros([BM], tl.float32) + tl.load(SINK + h * ss).to(tl.float32)", "top = tl.zeros([BM], tl.float32)")),
         ("dsink sums over the batch alone", "", "OTHER-SINK-GRADIENT", ("dsink = -(weight * delta).sum(dim=(0, 2))", "dsink = -(weight * delta).sum(dim=0).mean(dim=1)")),
         ("weights of the sinks without lse", "", "", ("(sink.float().view(1, h, 1) - lse).exp()", "sink.float().view(1, h, 1).softmax(1).expand_as(lse)")),
     ),
