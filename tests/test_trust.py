@@ -158,3 +158,44 @@ def test_a_class_on_two_gpus_took_as_long_as_the_page_says():
     assert f"in {had[2]:.0f} % of the time" in page
     first, second = (grading["done_after_s"] for grading in shared["gradings"])
     assert f"done after {first:.0f} s and the second {second - first:.0f} s later" in page
+
+
+def test_classes_on_gpus_were_as_fast_as_the_page_says():
+    path = ROOT / "docs" / "records" / "class-on-gpus-2026-11-25.json"
+    runs = json.loads(path.read_text())["runs"]
+    page = (ROOT / "docs" / "instructors.md").read_text(encoding="utf-8")
+    per_hour = []
+    for run, name in zip(runs, ("one H200", "one H100", "two H100s, 32 cores"), strict=True):
+        done = ", ".join(f"{grading['done_after_s']:.0f} s" for grading in run["gradings"])
+        had, busy = (
+            " and ".join(f"{percent:.0f} %" for percent in run[key])
+            for key in ("had_for_measuring_percent", "busy_percent")
+        )
+        told = f"| {name} | {done} | {had} | {busy} |"
+        if "measuring_s" in run:
+            reserved = sum(run["had_for_measuring_percent"]) / 100
+            per_hour.append(3600 * reserved / sum(run["measuring_s"].values()))
+            told += f" {per_hour[-1]:.1f} |"
+        assert told in page
+    assert f"{per_hour[1] / per_hour[0]:.2f} times as fast" in page
+    needed = [int(sum(run["measuring_s"].values())) for run in runs[1:]]
+    assert f"the {needed[0]} to {needed[1]} s for which" in page
+
+
+def test_gradings_in_classes_on_gpus_had_all_points_however_many_ran_side_by_side():
+    path = ROOT / "docs" / "records" / "class-on-gpus-2026-11-25.json"
+    runs = json.loads(path.read_text())["runs"]
+    assert [len(run["gradings"]) for run in runs] == [2, 1, 3]
+    for grading in (grading for run in runs for grading in run["gradings"]):
+        assert len(grading["problems"]) == 9
+        assert all(p["points"] == p["possible"] for p in grading["problems"].values())
+    assert "Four gradings of all nine on H100s and two on an H200" in WORDS
+
+
+def test_naive_beside_itself_was_nearer_to_one_where_its_outputs_were_verified():
+    path = ROOT / "docs" / "records" / "naive-against-naive-h200-2026-11-25.json"
+    found = {True: {}, False: {}}
+    for row in json.loads(path.read_text())["measurements"]:
+        found[row["naive_is_checked"]][row["problem"]] = f"{row['speedup']:.3f}"
+    assert f"p03 was {found[True]['p03']} and p02 {found[True]['p02']}, without" in WORDS
+    assert f"without {found[False]['p03']} and {found[False]['p02']}." in WORDS

@@ -239,7 +239,7 @@ def _leak(name: str, body: str, sums: str = "product(x, w)", *verdicts: str) -> 
 
 ENTRIES = (
     _leak("a method called on a text that is evaluated", _FOREIGN, "product(x, w)"),
-    _leak("a method called on PyTorch's class", _PATCHED, "product(x, w)", "error"),
+    _leak("a method called on PyTorch's class", _PATCHED, "product(x, w)"),
     _leak("numbers out of a text", _TEXT, _PYTHON, "error"),
     _leak("a class asked while its text is written", _ASKED_FOR_TEXT, _PYTHON),
     _leak("numbers out of errors", _ERRORS, _PYTHON),
