@@ -25,8 +25,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.naive_beside_itself")
     parser.add_argument("--only", default=",".join(problem_ids()), metavar="p02,p04")
     parser.add_argument("--runs", type=int, default=1, metavar="N")
-    parser.add_argument("--check-naive", choices=("yes", "no", "both"), default="yes",
-                        help="compute the oracle after each go of the baseline too")  # fmt: skip
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
     machine = probe("auto")
@@ -34,23 +32,17 @@ def main() -> int:
     rows: list[dict] = []
     try:
         for _ in range(options.runs):
-            for checks in {"yes": [True], "no": [False], "both": [True, False]}[
-                options.check_naive
-            ]:
-                rows += measured(options.only.split(","), machine, checks=checks)
-                if options.json:
-                    told = {"machine": machine.model_dump(mode="json"), "measurements": rows}
-                    options.json.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+            rows += measured(options.only.split(","), machine)
+            if options.json:
+                told = {"machine": machine.model_dump(mode="json"), "measurements": rows}
+                options.json.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
     finally:
         forks.close_server()
     return 0
 
 
-def measured(problems: list[str], machine, *, checks: bool) -> list[dict]:
+def measured(problems: list[str], machine) -> list[dict]:
     """Return speed-up, times and overhead of each problem."""
-    measurement.Measurement._naive_margin = (
-        measurement.Measurement._margin if checks else _no_margin
-    )
     request = MeasureRequest(
         sources=tuple(SourceFile.of(id, naive(id)) for id in problems),
         device=machine.device,
@@ -75,7 +67,7 @@ def measured(problems: list[str], machine, *, checks: bool) -> list[dict]:
         if not isinstance(event, Measured):
             return
         figures = event.speed.figures
-        row = {"problem": event.problem, "naive_is_checked": checks}
+        row = {"problem": event.problem}
         if figures is None:
             row["reason"] = event.speed.reason
         else:
@@ -99,10 +91,6 @@ def naive(problem_id: str) -> bytes:
     problem = load_problem(problem_id)
     text = measurement.BASELINE.read_text(encoding="utf-8")
     return f"{text}\n\n{problem.entry} = {problem.oracle}\n".encode()
-
-
-def _no_margin(self, case, result) -> float:
-    return 0.0
 
 
 if __name__ == "__main__":

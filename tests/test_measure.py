@@ -15,7 +15,7 @@ from grader.running import capacity, device_lock, session, speed
 from grader.running.device_memory import DeviceMemoryFault
 from grader.running.protocol import Ended, Reply, Status
 from grader.running.speed import Block
-from grader.running.stopwatch import Bench, CallFailed, Timed
+from grader.running.stopwatch import Bench, CallFailed, Result, Timed
 from grader.running.workers_ahead import WorkersAhead
 from tests.forked import forked_workers
 from tests.harness import model_answer
@@ -327,7 +327,7 @@ def test_cycles_end_before_the_clock_starts_and_never_while_it_runs():
         timed, layout = bench.attach(worker), bench.layout(problem, case)
         for _ in range(2):
             results = bench.go(timed, problem, case, layout, sets=3)[1]
-            ended.append([int(outputs["out"].max()) for _, outputs in results])
+            ended.append([int(result.outputs["out"].max()) for result in results])
     assert ended == [[0, 0, 0], [3, 3, 3]]
 
 
@@ -400,33 +400,51 @@ def test_where_points_count_a_gpu_has_as_many_blocks_as_a_cpu(device, official, 
     assert speed.student_blocks(device, official=official) == blocks
 
 
+class Recorded:
+    """A bench that notes what it is asked for; each call makes one number, how many were before."""
+
+    def __init__(self, device="cpu", capacity=2**30):
+        self.device, self.capacity, self.asked, self.calls = device, capacity, [], 0
+
+    def layout(self, problem, case):
+        return Recorded.Size()
+
+    class Size:
+        total_bytes = 2**20
+
+    def go(self, *_, sets=1, null=False, watched=False):
+        self.asked.append("empty go" if null else "go")
+        made = [] if null else [Result(0, {"y": torch.tensor([n])}) for n in range(sets)]
+        self.calls += len(made)
+        return 0.02, made
+
+    def block(self, margin_of=None):
+        """A block of p01, timed on this bench."""
+        problem, timed = load_problem("p01"), Timed(None, None, "x")
+        case = problem.benchmarks_on("cpu")[0]
+        return speed.run_block(self, timed, problem, case, overhead_s=0.0, margin_of=margin_of)
+
+
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_on_a_gpu_an_empty_go_comes_before_each(device):
-    class Recorded:
-        """A bench that notes which goes are empty."""
+    bench = Recorded(device)
+    real = len(bench.block().seconds) + 2
+    assert bench.asked == (["empty go", "go"] * real if device == "cuda" else ["go"] * real)
 
-        capacity = 2**30
 
-        def __init__(self):
-            self.device, self.empty = device, []
+@pytest.mark.parametrize("capacity", [2**30, 3 * 8, 0])
+def test_outputs_are_verified_when_no_go_follows_or_they_take_too_much_memory(capacity):
+    bench, verified = Recorded(capacity=capacity), []
 
-        def layout(self, problem, case):
-            return Recorded.Size()
+    def margin_of(result):
+        bench.asked.append("verified")
+        verified.append(result)
+        return 7.0 if len(verified) == 2 else 0.5
 
-        class Size:
-            total_bytes = 2**20
-
-        def go(self, *_, sets=1, null=False, watched=False):
-            self.empty.append(null)
-            return 0.02, []
-
-    bench, timed, problem = Recorded(), Timed(None, None, "x"), load_problem("p01")
-    case = problem.benchmarks_on("cpu")[0]
-    block = speed.run_block(
-        bench, timed, problem, case, overhead_s=0.0, margin_of=lambda result: 0.0
-    )
-    real = len(block.seconds) + 2
-    assert bench.empty == ([True, False] * real if device == "cuda" else [False] * real)
+    assert bench.block(margin_of).margin == 7.0
+    assert len({id(result) for result in verified}) == bench.calls
+    fitting = min(bench.calls, capacity // verified[0].num_bytes + 1)
+    assert bench.asked[: 2 * fitting] == ["go"] * fitting + ["verified"] * fitting
 
 
 def test_nobody_else_has_the_device_while_it_is_measured(monkeypatch):

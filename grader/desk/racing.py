@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import statistics
 from collections.abc import Callable, Iterator
 
@@ -224,6 +225,7 @@ class _Race:
             return
         whose = runner.timed.budget
         self._phase(f"round {number} of {ROUNDS}: {runner.name}", submission=whose)
+        doubted = runner is not self._naive
         try:
             self._release(self._naive)
             block = speed.run_block(
@@ -232,7 +234,7 @@ class _Race:
                 runner.problem,
                 runner.case,
                 overhead_s=self._overhead(runner, 1),
-                margin_of=lambda result: self._margin(runner, result),
+                margin_of=functools.partial(self._margin, runner) if doubted else None,
             )
         except CallFailed as error:
             if runner is self._naive:
@@ -266,9 +268,7 @@ class _Race:
         return self._overheads[key]
 
     def _margin(self, runner: _Runner, result: Result) -> float:
-        if runner is self._naive:
-            return 0.0
-        return performance.verify(runner.problem, runner.case, *result)
+        return performance.verify(runner.problem, runner.case, result)
 
     def _release(self, runner: _Runner) -> None:
         """Let a trusted worker give back what it keeps: naive's scores fill a GPU."""

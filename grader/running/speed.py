@@ -92,22 +92,22 @@ def run_block(
     case: Case,
     *,
     overhead_s: float,
-    margin_of: Callable[[Result], float],
+    margin_of: Callable[[Result], float] | None,
 ) -> Block:
     """Time a block of goes; `margin_of` returns error / allowed of the outputs of one call.
 
-    A first go, not counted, compiles and autotunes; a second says how many calls make a go. On a
-    GPU an empty one comes before each: without it a go took a submission 0.2 ms longer than the
-    baseline, whose worker had not slept while an output was verified (H200, 2026-11-23).
+    Nobody doubts the baseline, which has none. A first go, not counted, compiles and autotunes; a
+    second says how many calls make a go. On a GPU an empty one comes before each, since a worker
+    that has slept takes 0.2 ms to come back (H200, 2026-11-23).
     """
     layout = bench.layout(problem, case)
-    margins = [0.0]
+    unverified = _Unverified(margin_of, bench.capacity)
 
     def go(sets: int, *, watched: bool = False) -> float:
         if bench.device == "cuda":
             bench.go(timed, problem, case, layout, null=True)
         seconds, results = bench.go(timed, problem, case, layout, sets=sets, watched=watched)
-        margins.extend(map(margin_of, results))
+        unverified.add(results)
         return seconds
 
     go(1)
@@ -120,7 +120,33 @@ def run_block(
         if number == looked_at:  # before it: nothing tells a submission which one this is
             go(sets, watched=True)
         seconds.append(go(sets))
-    return Block(tuple(seconds), sets, max(margins))
+    return Block(tuple(seconds), sets, unverified.worst())
+
+
+class _Unverified:
+    """Outputs of calls, verified when the block has ended or where they take too much memory.
+
+    Verified after each go they leave the device hot, and the submission slower than the baseline.
+    """
+
+    def __init__(self, margin_of: Callable[[Result], float] | None, room_bytes: int) -> None:
+        self._margin_of, self._room_bytes = margin_of, room_bytes
+        self._results: list[Result] = []
+        self._worst = 0.0
+
+    def add(self, results: list[Result]) -> None:
+        """Keep what a go computed."""
+        if self._margin_of is None:
+            return
+        self._results += results
+        if sum(result.num_bytes for result in self._results) > self._room_bytes:
+            self.worst()
+
+    def worst(self) -> float:
+        """Verify what is kept; return the worst error / allowed of all that was added."""
+        while self._results and self._margin_of is not None:
+            self._worst = max(self._worst, self._margin_of(self._results.pop()))
+        return self._worst
 
 
 def calls_of_go(bench: Bench, layout: Layout, one_s: float) -> int:

@@ -6,8 +6,8 @@ are copied into private memory; t1. The time of a call is (t1 - t0 - overhead) /
 being the same with a trusted worker that computes nothing. On a CPU the CPU time of the worker and
 of all that it started takes the place of the wall clock: threads do not shorten it, neighbours
 hardly lengthen it, and processes beside the worker end the measurement, since one that is gone may
-have been missed. Then every output is verified. Nothing that runs in the
-submission's process can see inputs before t0, change outputs after t1, or touch the clock.
+have been missed. Every output is verified later. Nothing that runs in the submission's process can
+see inputs before t0, change outputs after t1, or touch the clock.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from grader.cases import Case
-from grader.inputs import Inputs, make_inputs
+from grader.inputs import make_inputs
 from grader.manifest import Problem
 from grader.running import device_memory
 from grader.running.arena import POISON, Arena, Layout
@@ -36,8 +36,6 @@ CALL_TIMEOUT_S = 120.0
 _BASELINE_TIMEOUT_S = 40.0  # its calls take a second, on a machine that is forty times as busy
 _LEAST_S = 1.0  # a call that is made has this long, however little is left
 
-Result = tuple[Inputs, dict[str, torch.Tensor]]
-
 
 class CallFailed(Exception):
     """A call for speed or memory did not end well; `result` is the worker's reply or its end."""
@@ -45,6 +43,19 @@ class CallFailed(Exception):
     def __init__(self, result: Reply | Ended) -> None:
         super().__init__(str(result))
         self.result = result
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What one call computed, by the name of the output, and the seed of its inputs."""
+
+    seed: int
+    outputs: dict[str, torch.Tensor]
+
+    @property
+    def num_bytes(self) -> int:
+        """What the outputs take."""
+        return sum(output.nbytes for output in self.outputs.values())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,13 +164,12 @@ class Bench:
         null: bool = False,
         watched: bool = False,
     ) -> tuple[float, list[Result]]:
-        """Run one timed go; return its seconds, and inputs and outputs of every set.
+        """Run one timed go; return its seconds, and what it computed in every set.
 
         In one that is `watched` the worker looks at what PyTorch does; its seconds mean nothing.
         """
-        private = [
-            make_inputs(problem, case, secrets.randbits(63), self.device) for _ in range(sets)
-        ]
+        seeds = [secrets.randbits(63) for _ in range(sets)]
+        private = [make_inputs(problem, case, seed, self.device) for seed in seeds]
         with self._memory(layout.total_bytes * sets) as (memory, fds):
             memory.fill_(POISON)
             outputs = torch.empty(
@@ -193,12 +203,12 @@ class Bench:
         if isinstance(clock, CpuTime):
             see_alone(clock)
         results = []
-        for inputs, raw in zip(private, outputs, strict=True):
+        for seed, raw in zip(seeds, outputs, strict=True):
             views = [
                 dataclasses.replace(v, offset_bytes=v.offset_bytes - layout.inputs_end)
                 for v in layout.outputs
             ]
-            results.append((inputs, {view.name: view.of(raw) for view in views}))
+            results.append(Result(seed, {view.name: view.of(raw) for view in views}))
         return clock.seconds, results
 
     @contextlib.contextmanager
