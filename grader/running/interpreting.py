@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from grader.running import agreeing, arithmetic, libdevice, reductions, scalars
+from grader.running import agreeing, arithmetic, libdevice, named, reductions, scalars
 
 # A program that does anything takes 50 us or more here: a case's time ends before so many do.
 MOST_PROGRAMS = 500_000
@@ -45,6 +45,7 @@ def install() -> None:
     if hasattr(interpreter, "_LangPatchScope"):
         _call_directly(interpreter)
         _Launches(interpreter._patch_lang).install(interpreter)
+        named.install(interpreter)
     _leave_arguments_where_they_are(interpreter)
     interpreter._get_np_dtype = _by_name(interpreter._get_np_dtype)
     _remember_sizes(interpreter)
