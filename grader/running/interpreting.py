@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from grader.running import agreeing, arithmetic, libdevice, named, reductions, scalars
+from grader.running import agreeing, arithmetic, libdevice, named, reductions, scalars, words
 
 # A program that does anything takes 50 us or more here: a case's time ends before so many do.
 MOST_PROGRAMS = 500_000
@@ -42,6 +42,7 @@ def install() -> None:
     _know_methods()
     libdevice.install(interpreter)
     scalars.install(interpreter)
+    words.install(interpreter)
     if hasattr(interpreter, "_LangPatchScope"):
         _call_directly(interpreter)
         _Launches(interpreter._patch_lang).install(interpreter)
