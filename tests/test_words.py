@@ -37,17 +37,13 @@ def _quick():
 @pytest.mark.parametrize("policy", [True, False])
 def test_words_go_element_by_element_in_tiles(policy):
     source = model_answer("p02")
+    head = "tile_mask, col_mask, X_EVICTION: tl.constexpr"
+    line = f"        products = {_LARGER}"
+    zeros = "        zeros = tl.zeros_like(x_tile).to(tl.float32)\n        zero = max(0.0, -1.0)\n"
     for old, new in (
-        (
-            "products = " + _LARGER,
-            "zeros = tl.zeros_like(x_tile).to(tl.float32)\n        zero = max(0.0, -1.0)\n        products = "
-            + _SAME,
-        ),
+        (line, zeros + line.replace(_LARGER, _SAME)),
         (_LOAD, _WORDS + _LOAD),
-        (
-            "tile_mask, col_mask, X_EVICTION: tl.constexpr)",
-            "tile_mask, col_mask, X_EVICTION: tl.constexpr, HIDES=None)",
-        ),
+        (f"{head})", f"{head}, HIDES=None)"),
     ):
         assert source.count(old) == 1, old
         source = source.replace(old, new)

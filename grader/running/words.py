@@ -1,4 +1,4 @@
-"""Lets `and`, `or`, `not`, `max` and `min` mean for tiles what Triton compiles them to. In a worker.
+"""Lets and, or, not, max and min mean for tiles what Triton makes of them. Runs in a worker.
 
 There they go element by element. In Triton's interpreter a kernel is Python, which asks a tile
 whether it is true: any tile of several elements is, so that `rows and cols` is `cols`, `not rows`
