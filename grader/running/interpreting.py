@@ -18,7 +18,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from grader.running import agreeing, arithmetic, libdevice, named, reductions, scalars, words
+from grader.running import (
+    agreeing,
+    arithmetic,
+    descriptors,
+    libdevice,
+    named,
+    reductions,
+    scalars,
+    words,
+)
 
 # A program that does anything takes 50 us or more here: a case's time ends before so many do.
 MOST_PROGRAMS = 500_000
@@ -41,6 +50,7 @@ def install() -> None:
     _take_lists_as_grids(interpreter)
     _know_methods()
     libdevice.install(interpreter)
+    descriptors.install(interpreter)
     scalars.install(interpreter)
     words.install(interpreter)
     if hasattr(interpreter, "_LangPatchScope"):
