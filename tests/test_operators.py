@@ -16,19 +16,26 @@ import triton
 
 from grader.manifest import ROOT, load_problem
 from grader.policy import tables
-from grader.policy.operators import MOST_ARITHMETIC, MOST_ELEMENTS, MOST_READ, opened
+from grader.policy.operators import (
+    MOST_ARITHMETIC,
+    MOST_ELEMENTS,
+    MOST_PADDED,
+    MOST_READ,
+    PADDED_ROWS,
+    opened,
+)
 from grader.running import operators, readings
 
-Q = torch.arange(2 * 2 * 8 * 4, dtype=torch.float32).reshape(2, 2, 8, 4)
+Q = torch.arange(2 * 2 * 32 * 4, dtype=torch.float32).reshape(2, 2, 32, 4)
 LAYOUT = SimpleNamespace(inputs=[SimpleNamespace(size=tuple(Q.shape))], outputs=[])
 
 
-def found(compute, problem="p04", *, gradients=False, idle=False):
+def found(compute, problem="p04", *, gradients=False, idle=False, layout=LAYOUT):
     """What is found when `compute` runs in a call of a problem, as kind and headline."""
     view = load_problem(problem)
     readings.install()
     record = operators.Record(opened(view), __file__)
-    with record.noting(LAYOUT, {"gradients": gradients, "idle": idle}):
+    with record.noting(layout, {"gradients": gradients, "idle": idle}):
         compute()
     use = record.found
     return use and (use.kind, use.text.partition("; ")[0])
@@ -183,7 +190,7 @@ def test_what_triton_or_the_judge_calls_is_not_theirs(path):
     exec(compile("def call(callback):\n    callback()", f"{path}/access.py", "exec"), code)
     callbacks = {
         partial(torch.mm, M, M): "computes",
-        partial(torch.addcmul, *[torch.ones(64, 64)] * 3): "computes",
+        partial(torch.addcmul, *[torch.ones(128, 128)] * 3): "computes",
         cache(Q.tolist): "reads",
         partial(list, Q.untyped_storage()): "reads",
         Q.untyped_storage: None,
@@ -303,6 +310,23 @@ def test_arithmetic_by_elements_has_a_limit():
     assert found(by_broadcasting, "p08") == found(by_broadcasting, "p04") == ("computes", text)
 
 
+def test_short_sequences_may_be_padded_to_whole_tiles():
+    """And what was padded scaled and summed up; attention by broadcasting makes more than that."""
+    short = torch.rand(1, 4, 1, 16)
+    layout = SimpleNamespace(inputs=[SimpleNamespace(size=short.shape)] * 4, outputs=[])
+
+    def padded():
+        whole = torch.nn.functional.pad(short, (0, 0, 0, PADDED_ROWS - 1))
+        return (whole * 0.125, (whole.float() * whole).sum(-1), whole.view(1, 2, 2, -1, 16).sum(2))
+
+    assert found(padded, "p08", layout=layout) is None
+    assert found(lambda: [padded() for _ in range(5)], "p08", layout=layout)[0] == "computes"
+    heads = torch.ones(1, 4, PADDED_ROWS, 16)
+    layout = SimpleNamespace(inputs=[SimpleNamespace(size=heads.shape)] * 4, outputs=[])
+    told = found(lambda: heads[:, :, :, None] * heads[:, :, None], "p08", layout=layout)
+    assert told[0] == "computes"
+
+
 def test_gradients_and_ready_made_attention_are_shortcuts():
     attention = torch.nn.functional.scaled_dot_product_attention
     x = Q.clone().requires_grad_()
@@ -351,8 +375,8 @@ def test_the_text_of_a_tensor_has_no_values():
 
     said = []
     assert found(lambda: said.extend([str(Q), f"{Q}", repr(Q.as_subclass(Looks))])) is None
-    assert set(said) == {"tensor(..., size=(2, 2, 8, 4), dtype=torch.float32)"}
-    assert str(Q[0, 0]) == "tensor(..., size=(8, 4), dtype=torch.float32)"  # nor in other calls
+    assert set(said) == {"tensor(..., size=(2, 2, 32, 4), dtype=torch.float32)"}
+    assert str(Q[0, 0]) == "tensor(..., size=(32, 4), dtype=torch.float32)"  # nor in other calls
 
 
 def test_print_shows_values_to_a_person(capsys):
@@ -364,7 +388,7 @@ def test_print_shows_values_to_a_person(capsys):
     assert found(lambda: print(Q, "and", Q.half()[0, 0].mT)) is None
     assert "127." in capsys.readouterr().out
     assert found(lambda: print(Q, file=Paper())) is None
-    assert "size=(2, 2, 8, 4)" in TEXTS[0]
+    assert "size=(2, 2, 32, 4)" in TEXTS[0]
 
 
 def test_p02_leaves_sums_and_products_to_kernels():
@@ -421,6 +445,9 @@ def test_what_is_not_seen_is_said():
 def test_the_page_says_how_much_is_open():
     page = " ".join((ROOT / "docs" / "source-policy.md").read_text("utf-8").split())
     assert f"make {MOST_ELEMENTS} elements for each element of the inputs" in page
+    assert (
+        f"or {MOST_PADDED} for each that the inputs have when padded to {PADDED_ROWS} rows" in page
+    )
     assert f"{MOST_ARITHMETIC['p02']:g} elements for each" in page
     assert f"- {MOST_READ} tensor elements per call" in page
 

@@ -131,6 +131,49 @@ def test_functions_of_triton_and_math_may_be_imported_by_their_names():
     assert judge(source, P02, checks={"one_program"}).wrong == {}
 
 
+# A launch replaces each of them where it lies, a class among them.
+_NAMES = "range load store program_id arange zeros multiple_of float32 constexpr"
+_NAMED = f"""
+import triton.language as T
+from triton.language import math as of_tiles, {_NAMES.replace(" ", ", ")}
+from triton.language.math import exp as natural
+
+two_to = T.constexpr(T.exp2)
+loaded = load
+hints = (multiple_of, T.max_contiguous)
+
+
+@triton.jit
+def _ones(x, EXP: constexpr = T.math.exp2):
+    return EXP(x) * two_to(x) * natural(x) * of_tiles.cos(x)
+
+
+@triton.jit
+def _sums(x_ptr, w_ptr, y_ptr, rows, cols, stride, LOG: constexpr, BLOCK: constexpr):
+    for row in range(program_id(0), rows, num_stages=1):
+        total = zeros([BLOCK], float32)
+        for start in range(0, cols, BLOCK):
+            at = hints[0](start, BLOCK) + arange(0, BLOCK)
+            w = load(w_ptr + at, mask=at < cols, other=0.0)
+            total += w * loaded(x_ptr + row * stride + at, mask=at < cols, other=0.0)
+        store(y_ptr + row, T.sum(total, 0) * T.sum(_ones(LOG(zeros([1], float32) + 1)), 0))
+
+
+def weighted_row_sum(x, w):
+    y = torch.empty(x.shape[0], dtype=x.dtype, device=x.device)
+    _sums[(1,)](x, w, y, *x.shape, x.stride(0), LOG=T.log, BLOCK=32)
+    return y
+"""
+
+
+@pytest.mark.parametrize("policy", [True, False])
+def test_what_a_launch_replaces_may_have_any_name(policy):
+    source = f"import torch\nimport triton\n{_NAMED}"
+    assert not violations(P02, ast.parse(source))
+    judged = judge(source, P02, checks={"one_program"}, policy=policy)
+    assert judged.wrong == {} and judged.findings.cases
+
+
 def test_a_launch_runs_the_body_of_a_kernel_alone():
     """Whatever the text says: a class of the file may have its own way to find a body."""
     source = next(in_p02(e) for e in REACHED if e.name == "a class derived from a kernel's")

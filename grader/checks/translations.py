@@ -91,7 +91,8 @@ _TRANSLATIONS: tuple[tuple[str, str], ...] = (
     ),
     (
         r"arange's arguments must be|Shape element \d+ must have type",
-        "the compiler must know the size of a tile: mark the kernel's parameter as tl.constexpr",
+        "the compiler must know the size of a tile: mark a parameter as tl.constexpr, and what is"
+        " computed too (HALF: tl.constexpr = BLOCK // 2)",
     ),
     (
         r"Loop-carried variable",

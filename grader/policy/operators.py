@@ -68,6 +68,9 @@ _SOFTMAX = "_log_softmax _masked_softmax _safe_softmax _softmax log_softmax soft
 # the sums of a backward pass make a few (the answers less than 3); every pair of a query and a key,
 # times head_dim, is one for each three keys.
 MOST_ELEMENTS = 16
+# Whoever pads short sequences to whole tiles scales and sums up what was padded: so many elements
+# for each of the inputs in tiles of so many rows.
+MOST_PADDED, PADDED_ROWS = 4, 128
 # In p02 products and sums are the exercise: a kernel makes at the least three of four.
 MOST_ARITHMETIC = {"p02": 0.25}
 # So many elements may become numbers of Python in a call: a few looks, and no computation.
@@ -78,9 +81,10 @@ def opened(problem: Problem) -> dict[str, Any]:
     """Return what a worker is told of what is open to `problem`, which may be the view of a bridge.
 
     `open` are the operators that may run, None for all of PyTorch but for what `closed` begins
-    with; `counted` are those among them that may make `most_elements` for each of the inputs', and
-    so are those that are `converting`, where they change a type; `arithmetic` are those among the
-    counted that may make `most_arithmetic`.
+    with; `counted` are those among them that may make `most_elements` for each of the inputs', or
+    `most_padded` for each of those that the inputs have in tiles of `padded_rows`; so are those
+    that are `converting`, where they change a type; `arithmetic` are those among the counted that
+    may make `most_arithmetic`.
     """
     if problem.uses_triton:
         rows = _ROWS if problem.gradients else ""
@@ -94,6 +98,8 @@ def opened(problem: Problem) -> dict[str, Any]:
             "arithmetic": arithmetic,
             "most_elements": MOST_ELEMENTS,
             "most_arithmetic": MOST_ARITHMETIC.get(problem.id, MOST_ELEMENTS),
+            "most_padded": MOST_PADDED,
+            "padded_rows": PADDED_ROWS,
             "most_read": MOST_READ,
         }
     is_bridge = problem.bridge is not None and problem.entry == problem.bridge.entry

@@ -18,7 +18,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from grader.running import agreeing, arithmetic, libdevice, reductions, scalars
+from grader.running import (
+    agreeing,
+    arithmetic,
+    descriptors,
+    libdevice,
+    named,
+    reductions,
+    scalars,
+    words,
+)
 
 # A program that does anything takes 50 us or more here: a case's time ends before so many do.
 MOST_PROGRAMS = 500_000
@@ -41,10 +50,13 @@ def install() -> None:
     _take_lists_as_grids(interpreter)
     _know_methods()
     libdevice.install(interpreter)
+    descriptors.install(interpreter)
     scalars.install(interpreter)
+    words.install(interpreter)
     if hasattr(interpreter, "_LangPatchScope"):
         _call_directly(interpreter)
         _Launches(interpreter._patch_lang).install(interpreter)
+        named.install(interpreter)
     _leave_arguments_where_they_are(interpreter)
     interpreter._get_np_dtype = _by_name(interpreter._get_np_dtype)
     _remember_sizes(interpreter)

@@ -142,6 +142,15 @@ def follow_masks(result: Any, handles: list[Any], operation: Any) -> None:
     result.hidden = hidden
 
 
+def raises_masked(result: Any, handles: list[Any]) -> bool:
+    """Whether scores that were masked by a number far down have become as large."""
+    raised = result.data >= -_HIDDEN
+    if not raised.any():
+        return False
+    same = (h for h in handles if is_of_pairs(h) and h.data.shape == raised.shape)
+    return any(bool((raised & (handle.data <= _HIDDEN)).any()) for handle in same)
+
+
 def shows_masked(weights: Any) -> bool:
     """Whether weights of masked pairs count beside those of the same query's other pairs.
 

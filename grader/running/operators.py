@@ -76,6 +76,7 @@ class Record:
         self._arithmetic = frozenset(rules.get("arithmetic", ()))
         self._most = {"elements": rules.get("most_elements", math.inf)}
         self._most["sums and products"] = rules.get("most_arithmetic", math.inf)
+        self._most_padded, self._rows = rules.get("most_padded", 0), rules.get("padded_rows", 1)
         self._most_read = rules.get("most_read")
         self._path = path
         self._kinds: dict[Any, str] = {}
@@ -105,8 +106,11 @@ class Record:
         # To change the weights of p02 and its sums once, by a factor, is not the exercise.
         small = sum(sizes) - max(sizes, default=0)
         small += sum(math.prod(view.size) for view in layout.outputs)
-        small *= self._calls
-        self._allowed = {w: max(most * self._size, small) for w, most in self._most.items()}
+        # Of x in p02 nothing is padded to tiles of rows by PyTorch.
+        padded = [v.size for v in layout.inputs if len(v.size) == 4]
+        least = self._most_padded * sum(b * h * self._padded(n) * d for b, h, n, d in padded)
+        least = self._calls * max(small, least)
+        self._allowed = {w: max(most * self._size, least) for w, most in self._most.items()}
         self._differentiates = request["gradients"]
         self._active = not request.get("idle", False)
         if self._active:
@@ -117,6 +121,10 @@ class Record:
         finally:
             self._active = False
             readings.note(None)
+
+    def _padded(self, rows: int) -> int:
+        """Return how many rows whole tiles have."""
+        return -(-rows // self._rows) * self._rows
 
     def refusal(self, nonce: int) -> Reply:
         """Return the reply that tells what was `found`."""

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from grader.running import constants, libdevice
+from grader.running import constants, libdevice, named
 
 _OWN = "<{}>"  # the interpreter's own name, as no text spells one
 # What of a module that is not Triton's a kernel may look at: constants, and what asks a device.
@@ -177,7 +177,8 @@ class Kernels:
             home = inner.__globals__.get("__name__", "")
         elif isinstance(inner, types.BuiltinFunctionType):
             home = getattr(inner.__self__, "__name__", "")
-        if str(home).partition(".")[0] in _ROOTS or home == libdevice.__name__:
+        of_judge = home in (libdevice.__name__, named.__name__)
+        if of_judge or str(home).partition(".")[0] in _ROOTS:
             return value
         raise constants.refused(name, type(value).__name__)
 

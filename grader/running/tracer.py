@@ -30,6 +30,7 @@ from grader.running.lineage import (
     keeping_transposes,
     merged,
     padding,
+    raises_masked,
     row_axis,
     shows_masked,
 )
@@ -223,6 +224,8 @@ class Tracer:
                     self._arrays["mask_rows"][self._kernel] = trace.MASK_ROWS.index(rows)
                 if args[-1] in (np.exp, np.exp2) and shows_masked(result):
                     self._counters[Counter.SHOWN_LINE] = self._lines.running()
+                if args[-1] is np.multiply and raises_masked(result, handles):
+                    self._counters[Counter.RAISED_LINE] = self._lines.running()
             elif self._inputs[0].name == "x":
                 self._sums.added(result, args[-1], self._lines.running())
         data = getattr(result, "data", None)

@@ -74,6 +74,7 @@ def _before(case: Case, trace: Trace, result: Result) -> Iterator[Sighting | Non
 _RULES: tuple[Callable[[Case, Walk], Sighting | None], ...] = (
     pointers.pointers,
     pairs.mismatched,
+    pairs.raised,
     pairs.padding,
     pairs.inverted,
     pairs.positions_in_the_tile,

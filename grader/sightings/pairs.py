@@ -55,6 +55,21 @@ def mismatched(case: Case, walk: Walk) -> Sighting | None:
     )
 
 
+def raised(case: Case, walk: Walk) -> Sighting | None:
+    """Masked scores that a negative factor has turned around."""
+    line = walk.trace.count(Counter.RAISED_LINE)
+    if not line or walk.product != "out":
+        return None
+    return Sighting(
+        "MASKED-SCORES-NOT-HIDDEN",
+        "masked scores are multiplied by a negative number, and become the largest",
+        "seen: this line makes +inf, or a large number, of scores that a mask has set far down",
+        "scale the scores first, then mask them: softmax_scale may be negative",
+        line,
+        located=True,
+    )
+
+
 def padding(case: Case, walk: Walk) -> Sighting | None:
     if not walk.trace.count(Counter.PADDING_TAKEN) or walk.product != "out":
         return None
