@@ -149,7 +149,22 @@ class Casebook:
                 places += [p for p in self._wrong if p not in explained and p not in places]
             step = step_at(shown.line) if shown.located else None
             causes.append(self._cause(shown, places, step))
-        return self._without_remnants(causes or self._fitted(), plain=bool(plain))
+        return self._without_remnants(self._with_fitted(causes), plain=bool(plain))
+
+    def _with_fitted(self, causes: list[Cause]) -> list[Cause]:
+        """Fit numbers to the wrong results where no cause is known, or where all explain few.
+
+        What numbers explain as well is then a consequence: an infinite logit of the wrong sign is a
+        NaN in one case, and a wrong denominator in the others.
+        """
+        if not causes:
+            return self._fitted()
+        if not all(map(self._is_one_of_few, causes)):
+            return causes
+        explained = {place for cause in causes for place in cause.cases}
+        found = self._fitted(self._to_fit.keys() - explained)
+        covered = {place for cause in found for place in cause.cases}
+        return [*found, *(cause for cause in causes if not covered.issuperset(cause.cases))]
 
     def _without_remnants(self, causes: list[Cause], *, plain: bool) -> list[Cause]:
         """Leave out known mistakes that fit some cases by chance, where the plain case says more.

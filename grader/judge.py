@@ -170,7 +170,7 @@ class CaseRun(ToldCase):
         casebook.add_wrong(place, self.case, inputs, evidence.outputs, expected)
         if self.check.bridge:  # what is seen is told of the problem's own entry
             return Seen()
-        result = _result(differences, evidence.outputs, expected)
+        result = _result(differences, evidence, expected)
         seen = Seen()
         if not call:
             where = (self.problem, self.session.source, self.check, self.index + 1, self.case)
@@ -289,17 +289,18 @@ def first_named(text: str, problem: Problem) -> str | None:
     return next((word for word in re.findall(r"\w+", text) if word in known), None)
 
 
-def _result(
-    differences: list[Difference], got: dict[str, torch.Tensor], expected: Expected
-) -> Result:
-    wrong = tuple(difference.name for difference in differences)
+def _result(differences: list[Difference], evidence: CallEvidence, expected: Expected) -> Result:
+    wrong, got = tuple(difference.name for difference in differences), evidence.outputs
     close = True
     for name in wrong:
         error = (got[name].double() - expected.truth[name]).norm()
         close &= bool(error <= _ROUNDED * expected.truth[name].norm())
-    nan = any(bool(got[name].isnan().any()) for name in wrong)
-    place = differences[0].place
-    return Result(wrong, nan, close, place[:3] if len(place) > 2 else None)
+    nan = {name: got[name].isnan() for name in wrong}
+    before = {name: evidence.unwritten[name] | evidence.left_over[name] for name in wrong}
+    computed = any(bool((nan[name] & ~before[name]).any()) for name in wrong)
+    first, any_nan = differences[0].place, any(bool(found.any()) for found in nan.values())
+    place = first[:3] if len(first) > 2 else None
+    return Result(wrong, any_nan, close, place, computed)
 
 
 def _are(names: list[str]) -> str:

@@ -64,7 +64,7 @@ class Walk:
         wrong = (self.missing | self.extra | self.twice).sum(axis=(2, 3))
         if self.near is not None:
             batch, head, _ = self.near
-            group = self._group
+            group = self.group
             there = wrong[batch, head * group : (head + 1) * group]
             if there.any():
                 return batch, head * group + int(there.argmax())
@@ -72,7 +72,7 @@ class Walk:
         return int(batch), int(head)
 
     @property
-    def _group(self) -> int:
+    def group(self) -> int:
         """How many q heads a head of the result sums over."""
         shape = self.trace.shape
         return shape.num_q_heads // shape.num_kv_heads if self.over_queries else 1

@@ -61,6 +61,7 @@ class Counter(enum.IntEnum):
     UNSEEN_PROGRAMS = 27  # in no launch that was seen
     TURNED_LINE = 28  # a product that sums over keys on one side and over queries on the other
     TURNED = 29  # with rows of which, in the order of `OPERANDS`
+    NAN_SIGN = 30  # of the infinities whose difference was the first NaN: 1 is -, 2 is +, 0 neither
 
     @property
     def is_line(self) -> bool:

@@ -6,21 +6,34 @@ from grader.cases import Case
 from grader.running.trace import Counter, Trace
 from grader.sightings.sighting import Sighting
 
-_SUBTRACTION = 1  # see grader.running.nans
+_SUBTRACTION, _MINUS, _PLUS = 1, 1, 2  # see grader.running.nans
 
 
 def nan(trace: Trace) -> Sighting | None:
-    subtracted = trace.count(Counter.NAN_OPERATION) == _SUBTRACTION
-    if trace.count(Counter.NAN_KINDS) != 1 or not subtracted:
+    """A subtraction of equal infinities, where no other operation made a NaN."""
+    if trace.count(Counter.NAN_KINDS) != 1 or trace.count(Counter.NAN_OPERATION) != _SUBTRACTION:
         return None
-    return Sighting(
-        "NAN-FROM-INF-MINUS-INF",
-        "-inf - (-inf) is NaN",
-        "seen: the first NaN comes out of this line; the maximum of a row that has met no visible"
-        " key, or has lost what it met, is -inf",
-        "subtract a finite number where the maximum is -inf",
-        trace.count(Counter.NAN_LINE),
-    )
+    line = trace.count(Counter.NAN_LINE)
+    if trace.count(Counter.NAN_SIGN) == _MINUS:
+        return Sighting(
+            "NAN-FROM-INF-MINUS-INF",
+            "-inf - (-inf) is NaN",
+            "seen: the first NaN comes out of this line, where both numbers are -inf; the maximum"
+            " of a row that has met no visible key, or has lost what it met, is -inf, and so is its"
+            " lse",
+            "subtract a finite number where the maximum is -inf",
+            line,
+        )
+    if trace.count(Counter.NAN_SIGN) == _PLUS:
+        return Sighting(
+            "NAN-FROM-PLUS-INFINITY",
+            "inf - inf is NaN",
+            "seen: the first NaN comes out of this line, where both numbers are +inf",
+            "a score, a maximum and a logit are finite or -inf: which of them has become +inf, by"
+            " its sign, its units or its type?",
+            line,
+        )
+    return None
 
 
 def narrow(case: Case, trace: Trace) -> Sighting | None:
