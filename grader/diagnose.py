@@ -69,6 +69,7 @@ class Casebook:
         self._shown: dict[str, reference.Mistake] = {}  # the variant, by tile size, that fits
         self._passed: list[tuple[Case, Recompute]] = []
         self._wrong: list[Place] = []
+        self._failed: list[Place] = []  # no numbers came out
         self._seen: dict[Place, Sighting] = {}
         self._behind = Behind(_MOST_WAITING)
         self._to_fit: dict[Place, Callable[[], Sighting | None]] = {}
@@ -123,6 +124,10 @@ class Casebook:
         """
         self._passed.append((case, recompute))
 
+    def add_failed(self, place: Place) -> None:
+        """Take in that no numbers came out of a case: its message says why."""
+        self._failed.append(place)
+
     def add_seen(self, place: Place, sighting: Sighting) -> None:
         """Take in what the judge saw the kernel do in a case that came out wrong."""
         self._seen.setdefault(place, sighting)
@@ -149,7 +154,18 @@ class Casebook:
                 places += [p for p in self._wrong if p not in explained and p not in places]
             step = step_at(shown.line) if shown.located else None
             causes.append(self._cause(shown, places, step))
-        return self._without_remnants(self._with_fitted(causes), plain=bool(plain))
+        causes = self._without_remnants(self._with_fitted(causes), plain=bool(plain))
+        return [cause for cause in causes if not self._is_of_a_failure(cause)]
+
+    def _is_of_a_failure(self, cause: Cause) -> bool:
+        """Whether the plain case came to no numbers, and few cases show this cause.
+
+        Then what made that one fail is wrong in them too: a head that is counted wrongly lies
+        outside of q in most cases, and in the others it is a pair taken twice.
+        """
+        number = len(self._wrong) + len(self._failed)
+        plain_failed = any(check == "plain" for check, _ in self._failed)
+        return plain_failed and _FEW * len(cause.cases) < number
 
     def _with_fitted(self, causes: list[Cause]) -> list[Cause]:
         """Fit numbers to the wrong results where no cause is known, or where all explain few.

@@ -13,6 +13,7 @@ from grader.checks import outcome
 from grader.checks.correctness import Difference, Expected, expect, find_differences, ranges
 from grader.checks.idle import right_without_kernels
 from grader.compile_run import CompileRun
+from grader.diagnose import Casebook
 from grader.findings import Finding
 from grader.following.program import Called
 from grader.inputs import Inputs, invalidate
@@ -78,6 +79,7 @@ class CaseRun(ToldCase):
         evidence, expected = answer.evidence, answer.expected
         if answer.failure is not None or expected is None:
             assert answer.failure is not None
+            self._casebook.add_failed((self.check.id, self.index))
             if isinstance(evidence.result, Reply):
                 self.trial.raised.add((evidence.result.error_type, evidence.result.line))
             return self._failure(answer.failure, evidence)
@@ -161,8 +163,7 @@ class CaseRun(ToldCase):
         differences: list[Difference],
     ) -> Seen:
         """Let the casebook know of a result; where it is wrong, see what the kernels did."""
-        casebook = self.trial.bridge_casebook if self.check.bridge else self.trial.casebook
-        assert casebook is not None
+        casebook = self._casebook
         if not differences:
             casebook.add_right(self.case, lambda: self._again(call, names))
             return Seen()
@@ -181,6 +182,12 @@ class CaseRun(ToldCase):
         if found is not None:
             casebook.add_seen(place, found)
         return seen
+
+    @property
+    def _casebook(self) -> Casebook:
+        casebook = self.trial.bridge_casebook if self.check.bridge else self.trial.casebook
+        assert casebook is not None
+        return casebook
 
     def _again(self, call: int, names: tuple[str, ...]) -> tuple[Inputs, Callable[[], Expected]]:
         inputs = self.inputs(call)

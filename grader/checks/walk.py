@@ -13,7 +13,7 @@ import numpy as np
 import reference
 from grader.cases import Case
 from grader.model import TileMap
-from grader.running.trace import DOT, MASK_ROWS, PRODUCTS, SCORES, Counter, Trace
+from grader.running.trace import DOT, DROWNED, MASK_ROWS, PRODUCTS, SCORES, Counter, Trace
 
 _COLUMN = {name: index for index, name in enumerate(DOT)}
 _MOST_TILES = 48  # on a side of a map
@@ -113,6 +113,11 @@ class Walk:
         """Return the line of the mask that most of some pairs met, 0 if that is not one line."""
         seen = (self.masked_at[pairs] > 0).any()
         return self.line_of(self.masked_at, pairs) if seen else self.mask_line
+
+    @property
+    def drowned(self) -> np.ndarray:
+        """Missing pairs that no mask hid: a number of their row, as lse, made their weight 0."""
+        return self.missing & (self.masks == DROWNED)
 
     @property
     def extra(self) -> np.ndarray:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from grader.running.operands import QUERY_SIDE, Operand
-from grader.running.trace import STATISTIC
+from grader.running.trace import DROWNED, STATISTIC
 
 # Scores that far down are masked, by -inf or by a finite number; no product of q and k is.
 _HIDDEN = -1e4
@@ -115,7 +115,7 @@ def follow_masks(result: Any, handles: list[Any], operation: Any) -> None:
     result.weights = operation in (np.exp, np.exp2)
     result.weights |= any(getattr(handle, "weights", False) for handle in handles)
     # Behind the exponential a number far down is no score any more: dS may be one.
-    hidden = (result.data <= _HIDDEN) & ~np.bool_(result.weights)
+    far = hidden = (result.data <= _HIDDEN) & ~np.bool_(result.weights)
     result.mask = None
     result.mask_line = max((getattr(handle, "mask_line", 0) for handle in handles), default=0)
     for handle in handles:
@@ -139,7 +139,24 @@ def follow_masks(result: Any, handles: list[Any], operation: Any) -> None:
             if not is_of_pairs(handle) and zero.any() and not zero.all():  # a mask as a factor
                 mask = np.where(zero & ~hidden, np.uint8(2), np.uint8(1))
                 result.mask = joined(mask, result.mask, np.maximum)
+    if operation in (np.subtract, np.add) and far.any():
+        drowned = far & _of_rows(handles, result)
+        for handle in handles:
+            drowned &= ~np.bool_(False if (h := getattr(handle, "hidden", None)) is None else h)
+        result.mask = joined(drowned * np.uint8(DROWNED), result.mask, np.maximum)
     result.hidden = hidden
+
+
+def _of_rows(handles: list[Any], result: Any) -> bool:
+    """Whether one of two operands is a number for each query, the same for all keys."""
+    keys = 0 if result.tags[1].of_queries else 1
+    for handle in handles:
+        data = handle.data
+        if not is_of_pairs(handle) and data.shape == result.data.shape and data.size > 1:
+            first = data[:1] if keys == 0 else data[:, :1]
+            if bool(((data == first) | np.isnan(data)).all()):
+                return True
+    return False
 
 
 def shows_masked(weights: Any) -> bool:

@@ -23,6 +23,7 @@ KERNELS = 6  # kernels that are told apart; what more there are count as the las
 LINES = 64
 SOURCE_LINES = 255  # lines that pairs are told of, by number; 0 is none
 SEVERAL_LINES = 255
+DROWNED = 3  # of `masks`: see `Trace`
 PROGRAMS = 4096
 MAX_PAIRS = 16 * 2**20
 _MOST = 2**53  # of anything that is counted: weeks of the interpreter
@@ -221,7 +222,8 @@ class Trace:
     a row sum: how often an element of x was read);
     `takes`, per product, how often its weight, not masked, was in that product; `twice` marks the
     pairs of which that is true more than once in one launch, `masks` those that a mask was applied
-    to: 1 where it kept them, 2 where it put another number in their place that hides nothing.
+    to: 1 where it kept them, 2 where it put another number in their place that hides nothing, 3
+    those that a number of their row made so low that they look masked.
     `masked_at`, `taken_at` and `again_at` are the numbers in `lines` of the lines of the mask and
     of the loop in which a pair was taken, the first time and after it; of a pair that masks of
     several lines met, `masked_at` is SEVERAL_LINES. `mask_rows` is, per kernel, an index in

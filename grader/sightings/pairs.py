@@ -290,7 +290,7 @@ def _missing(case: Case, walk: Walk) -> Sighting | None:
     nothing_left = walk.product != "out" and bool((missing | ~walk.due).all())
     # A weight times a softmax_scale of 0 looks as if it were masked.
     times_zero = case.kwargs.get("softmax_scale") == 0.0 and not walk.taken.any()
-    if (visited == missing).all() and not nothing_left and not times_zero:
+    if (visited == missing).all() and not (nothing_left or times_zero or walk.drowned.any()):
         return Sighting(
             "VISIBLE-KEYS-MASKED",
             f"the mask hides {_visible(walk)}",

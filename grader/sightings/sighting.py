@@ -42,7 +42,8 @@ class Sighting:
 class Result:
     """What is wrong with a call: names of outputs, whether one holds NaN, whether all are close.
 
-    `computed_nan`: one holds NaN that was computed, and did not lie in memory before the call. Close is a wrong result that rounding can explain: an error of a few hundredths of the values.
+    `computed_nan`: one holds NaN that was computed, and did not lie in memory before the call.
+    Close is a wrong result that rounding can explain: an error of a few hundredths of the values.
     `place` is batch, head and row of the worst element of the first output, None of one without.
     """
 
