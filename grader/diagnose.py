@@ -35,7 +35,9 @@ _FEW = 4
 # Wrong results that numbers are fitted to, where nothing else says what is wrong.
 _MOST_FITTED, _MOST_FITTED_OF_CHECK = 6, 2
 
-_SHARES = (("TILE-SHARES", "OTHER-KEYS"), ("TILE-SHARES", "SINK-SHARES"))  # one tells of the other
+# One tells of the other.
+_SHARES = (("TILE-SHARES", "OTHER-KEYS"), ("TILE-SHARES", "SINK-SHARES"))
+_SHARES += (("SCALE-OF-SOME-TILES", "OTHER-SCALE"),)
 
 Place = tuple[str, int]  # check and number of the case
 Recompute = Callable[[], tuple[Inputs, Callable[[], Expected]]]

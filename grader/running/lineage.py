@@ -75,6 +75,11 @@ def is_of_pairs(handle: Any) -> bool:
     return tags is not None and len(tags) == 2 and None not in tags
 
 
+def rounded_at(handles: list[Any]) -> int:
+    """Return the line that rounded what a result is made of to 16 bits, 0 if none did."""
+    return max((getattr(handle, "rounded_at", 0) for handle in handles), default=0)
+
+
 def merged(handles: list[Any], result: Any) -> tuple | None:
     """Tags of what is computed element by element.
 
@@ -98,6 +103,7 @@ def carry(source: Any, result: Any, move_tags: Any, move: Any) -> None:
     """Let `result`, which is `source` with its axes moved, remember what `source` does."""
     source.unused = False  # see `grader.running.sums`
     result.product = getattr(source, "product", None)
+    result.rounded_at = getattr(source, "rounded_at", 0)
     tags = getattr(source, "tags", None)
     if tags is None:
         return

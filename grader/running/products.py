@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from grader.running import trace
+from grader.running.lineage import rounded_at
 from grader.running.lines import Lines
 from grader.running.nans import Nans
 from grader.running.pairs import Pairs
@@ -41,7 +42,7 @@ class Products:
     def multiplied(self, result: Any, a: Any, b: Any, d: Any, kernel: int) -> int:
         """Note a product of two tiles, and which rows its result has; return which product."""
         self._kernel = kernel
-        self._note_narrow(a)
+        self._note_narrow(a, b)
         if a.data.ndim != 2:
             self._note_batch(a, b)
             return trace.OTHER
@@ -92,10 +93,12 @@ class Products:
         self._count_dots(1, product, size, tile)
         return product
 
-    def _note_narrow(self, a: Any) -> None:
+    def _note_narrow(self, a: Any, b: Any) -> None:
         narrow = a.dtype.primitive_bitwidth == 16
         if narrow and self.wide and not self._counters[Counter.NARROW_LINE]:
             self._counters[Counter.NARROW_LINE] = self._lines.running()
+        if not narrow and not self._counters[Counter.ROUNDED_LINE]:
+            self._counters[Counter.ROUNDED_LINE] = rounded_at([a, b])
 
     def _note_batch(self, a: Any, b: Any) -> None:
         """Note a dot with three axes, as many dots of two: of whose rows is not known."""

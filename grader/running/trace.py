@@ -63,6 +63,7 @@ class Counter(enum.IntEnum):
     TURNED_LINE = 28  # a product that sums over keys on one side and over queries on the other
     TURNED = 29  # with rows of which, in the order of `OPERANDS`
     NAN_SIGN = 30  # of the infinities whose difference was the first NaN: 1 is -, 2 is +, 0 neither
+    ROUNDED_LINE = 31  # which rounds to 16 bits, of fp32 inputs, what a dot of fp32 multiplies
 
     @property
     def is_line(self) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 
 from grader.checks.correctness import ranges
@@ -33,13 +35,49 @@ def other_pairs(head: Head) -> Sighting | None:
     return None
 
 
-def _told(head: Head, groups: torch.Tensor, *, of_heads: bool) -> Sighting | None:
-    weights = head.probs
+def parts_of_dq(head: Head) -> Sighting | None:
+    """dq is the sum over keys of (P * dP) k less one of (P * delta) k, of which one is not whole.
+
+    Or one of them is a sum of rows of another tensor: of v.
+    """
     if head.name != "dq":
-        weights = weights.mT  # (heads, keys, queries)
-    if head.name != "dv":
-        slope = head.probs * (head.dprobs - head.delta[..., None]) * head.scale
-        weights = slope if head.name == "dq" else slope.mT
+        return None
+    keys = head.probs.shape[-1]
+    parts = {"P * dP": head.probs * head.dprobs, "P * delta": -head.probs * head.delta[..., None]}
+    for of_sum, of_rest in (("P * dP", "P * delta"), ("P * delta", "P * dP")):
+        rest = head.scale * (parts[of_rest][0] @ head.k)
+        got, truth = head.got - rest, head.truth - rest
+        other = dataclasses.replace(head, got=got, truth=truth)
+        weights = head.scale * parts[of_sum]
+        numbers = other.solved([weights[0] @ head.v])
+        if numbers is not None and abs(numbers[0] - 1.0) <= _SAME:
+            return Sighting(
+                "OTHER-TERMS",
+                f"in dq the sum of {of_sum} is taken over rows of v, not of k",
+                f"seen: {head.where} of dq is that",
+                "dQ = softmax_scale * (P * (dP - delta)) k",
+                traced=False,
+            )
+        for tile in _TILES:
+            groups = torch.arange(-(-keys // tile))[:, None] == torch.arange(keys) // tile
+            if len(groups) < 2:
+                continue
+            found = _told(other, groups, of_heads=False, weights=weights)
+            if found is not None:
+                title = found.title.replace("all pairs once", f"{of_sum} of all pairs once")
+                return dataclasses.replace(found, title=title)
+    return None
+
+
+def _told(
+    head: Head, groups: torch.Tensor, *, of_heads: bool, weights: torch.Tensor | None = None
+) -> Sighting | None:
+    if weights is None:
+        weights = head.probs
+        if head.name != "dv":
+            weights = head.probs * (head.dprobs - head.delta[..., None]) * head.scale
+        if head.name != "dq":
+            weights = weights.mT  # (heads, keys, queries)
     rows = weights.transpose(0, 1).flatten(1)  # (rows, what is summed over)
     factor = {"dq": head.k, "dk": head.q.flatten(0, 1), "dv": head.dout.flatten(0, 1)}[head.name]
     wrong = (head.got - head.truth).norm(dim=-1)

@@ -38,7 +38,21 @@ def nan(trace: Trace) -> Sighting | None:
 
 def narrow(case: Case, trace: Trace) -> Sighting | None:
     line = trace.count(Counter.NARROW_LINE)
-    if case.dtype != "fp32" or not line:
+    if case.dtype != "fp32":
+        return None
+    rounded = trace.count(Counter.ROUNDED_LINE)
+    if rounded and not line:
+        return Sighting(
+            "OPERANDS-ROUNDED",
+            "an operand of a tl.dot is rounded to 16 bits before",
+            "seen: the inputs are fp32, and this line rounds numbers to 16 bits that a tl.dot of"
+            " fp32 multiplies later",
+            "numbers that have been rounded stay so: convert to the dtype of the other operand, not"
+            " to a fixed one",
+            rounded,
+            located=True,
+        )
+    if not line:
         return None
     return Sighting(
         "OPERANDS-ROUNDED",
