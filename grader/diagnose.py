@@ -172,8 +172,8 @@ class Casebook:
     def _with_fitted(self, causes: list[Cause]) -> list[Cause]:
         """Fit numbers to the wrong results where no cause is known, or where all explain few.
 
-        What numbers explain as well is then a consequence: an infinite logit of the wrong sign is a
-        NaN in one case, and a wrong denominator in the others.
+        Numbers that explain the few cases as well say more: an infinite logit of the wrong sign is
+        a NaN in one case, and a wrong denominator in the others.
         """
         if not causes:
             return self._fitted()
@@ -182,7 +182,7 @@ class Casebook:
         explained = {place for cause in causes for place in cause.cases}
         found = self._fitted(self._to_fit.keys() - explained)
         covered = {place for cause in found for place in cause.cases}
-        return [*found, *(cause for cause in causes if not covered.issuperset(cause.cases))]
+        return found if covered >= explained else causes
 
     def _without_remnants(self, causes: list[Cause], *, plain: bool) -> list[Cause]:
         """Leave out known mistakes that fit some cases by chance, where the plain case says more.
