@@ -84,6 +84,8 @@ class Products:
             if tags[0] and values.operand in names:
                 product = names[values.operand]
                 lines = self._lines.running(), self._lines.loop()
+                if values.operand in ("v", "dout") and _infinite(weights, tags, values):
+                    self._counters[Counter.INFINITE_LINE] = lines[0]
                 tile = self._pairs.take(weights, tags, values, product, *lines, transposed=not left)
         if product == trace.OTHER:
             self._counters[Counter.UNKNOWN_DOTS] += 1
@@ -119,6 +121,18 @@ class Products:
             row[:] = *left, count, tile_q, tile_k, loop
         if len(self._dots) > trace.LINES:  # what is not written down was not seen
             self._counters[Counter.UNKNOWN_DOTS] += 1
+
+
+def _infinite(weights: Any, tags: tuple, values: Any) -> bool:
+    """Whether a weight of a query and a key that exist is infinite; `tags` begin with the row's."""
+    if weights.data.dtype.kind != "f":
+        return False
+    found = np.isinf(weights.data)
+    if not found.any():
+        return False
+    free, own = (rows.ids >= 0 for rows in (tags[0], values))
+    found = found if found.shape == (free.size, own.size) else found.T
+    return bool(found[free][:, own].any())
 
 
 def tags_of(tile: Any) -> tuple:

@@ -64,6 +64,7 @@ class Counter(enum.IntEnum):
     TURNED = 29  # with rows of which, in the order of `OPERANDS`
     NAN_SIGN = 30  # of the infinities whose difference was the first NaN: 1 is -, 2 is +, 0 neither
     ROUNDED_LINE = 31  # which rounds to 16 bits, of fp32 inputs, what a dot of fp32 multiplies
+    INFINITE_LINE = 32  # a dot of v or dout with weights of which some are infinite
 
     @property
     def is_line(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import torch
 
@@ -15,6 +16,9 @@ _EQUATIONS = 2  # and more for each unknown
 _SAME = 5e-2  # of a count
 _SHARE = 1e-3  # of a row: what has less is not told
 _ROWS = 24
+_FEWEST_ROWS = 4  # that are to have the same factors
+_ALIKE = 2e-2  # of two factors
+_SHOWN = 3
 
 
 def other_pairs(head: Head) -> Sighting | None:
@@ -97,7 +101,9 @@ def _told(
     counts = found[..., 0] / size[..., 0]
     told = size[..., 0] > _SHARE * size.amax(1)
     whole = (counts - counts.round()).abs() <= _SAME
-    if not bool((whole | ~told).all()) or bool((counts[told].round() < 0).any()):
+    if not bool((whole | ~told).all()):
+        return _shares(head, groups, counts.masked_fill(~told, math.nan), of_heads)
+    if bool((counts[told].round() < 0).any()):
         return None
     odd = told & (counts.round() != 1.0)
     if not odd.any() or bool((counts[told].round() > 4).any()):
@@ -117,6 +123,36 @@ def _told(
         " queries that see the key"
         if head.name != "dq"
         else "dQ is a sum over all keys that the query sees, each once: add, do not replace",
+        traced=False,
+    )
+
+
+def _shares(
+    head: Head, groups: torch.Tensor, counts: torch.Tensor, of_heads: bool
+) -> Sighting | None:
+    """Say that each group has a factor, the same in all rows; `counts` are (rows, groups)."""
+    known = ~counts.isnan()
+    mean = counts.nanmean(0)
+    off = (counts - mean).abs() > _ALIKE * mean.abs().clamp(min=_SAME)
+    there = known.any(0)
+    if bool((off & known).any()) or int(there.sum()) < 2 or len(counts) < _FEWEST_ROWS:
+        return None
+    factors = mean[there]
+    if float(factors.max() - factors.min()) < _SAME * float(factors.abs().max()):
+        return None  # one factor of all
+    shown = [
+        f"{_names(head, groups, torch.arange(len(groups)) == group, of_heads)}"
+        f" {float(mean[group]):.3g} times"
+        for group in torch.nonzero(there).flatten().tolist()[:_SHOWN]
+    ]
+    parts = "query heads" if of_heads else f"tiles of {'keys' if head.name == 'dq' else 'queries'}"
+    return Sighting(
+        "SHARES-OF-A-GRADIENT",
+        f"{parts} have other factors in {head.name} than one and the same",
+        f"seen: {head.where} of {head.name} has {', '.join(shown)}"
+        + (", ..." if int(there.sum()) > _SHOWN else ""),
+        "each tile is added once and as it is: a factor such as softmax_scale belongs behind the"
+        " loop, or to dS of the tile, and not to the sum inside the loop",
         traced=False,
     )
 

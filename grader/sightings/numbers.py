@@ -36,6 +36,21 @@ def nan(trace: Trace) -> Sighting | None:
     return None
 
 
+def infinite(trace: Trace) -> Sighting | None:
+    """Weights that are no exponential of a number below 0."""
+    line = trace.count(Counter.INFINITE_LINE)
+    if not line:
+        return None
+    return Sighting(
+        "WEIGHTS-INFINITE",
+        "some of the weights that this tl.dot multiplies are infinite",
+        "seen: weights of pairs that exist are +inf here, and sums of them come out as NaN",
+        "exp(score - maximum) and exp(score - lse) are at most 1: subtract the new maximum, that of"
+        " this tile included, in the unit of the scores",
+        line,
+    )
+
+
 def narrow(case: Case, trace: Trace) -> Sighting | None:
     line = trace.count(Counter.NARROW_LINE)
     if case.dtype != "fp32":
