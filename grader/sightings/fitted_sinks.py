@@ -83,6 +83,7 @@ def logits(
         "-P * (delta - P)": -weights * (delta - weights),
         "-exp(sink_logits * softmax_scale - lse) * delta": -torch.exp(known.scale * sink - lse)
         * delta,
+        "-P / (1 + P) * delta": -weights / (1.0 + weights) * delta,
         "-P**2 * delta": -(weights**2) * delta,
         "-(sink_logits - lse) * delta": -(sink - lse) * delta,
     }

@@ -59,9 +59,9 @@ def narrow(case: Case, trace: Trace) -> Sighting | None:
     if rounded and not line:
         return Sighting(
             "OPERANDS-ROUNDED",
-            "an operand of a tl.dot is rounded to 16 bits before",
-            "seen: the inputs are fp32, and this line rounds numbers to 16 bits that a tl.dot of"
-            " fp32 multiplies later",
+            "what an operand of a tl.dot is made of is rounded to 16 bits",
+            "seen: the inputs are fp32, and this line rounds numbers to 16 bits of which an operand"
+            " in fp32 is made later",
             "numbers that have been rounded stay so: convert to the dtype of the other operand, not"
             " to a fixed one",
             rounded,

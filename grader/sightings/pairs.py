@@ -278,6 +278,9 @@ def _missing(case: Case, walk: Walk) -> Sighting | None:
         )
     visited = walk.visited & missing
     if not visited.any():
+        skipped = _skipped_rows(walk)
+        if skipped is not None:
+            return skipped
         return Sighting(
             "KEYS-NEVER-VISITED",
             f"{_visible(walk)} are never visited",
@@ -300,6 +303,30 @@ def _missing(case: Case, walk: Walk) -> Sighting | None:
             walk.mask_of(missing),
             located=True,
         )
+    return None
+
+
+def _skipped_rows(walk: Walk) -> Sighting | None:
+    """Rows inside a tile of queries that met no key: no loop over keys leaves out those alone."""
+    if walk.over_queries:
+        return None
+    shape = walk.trace.shape
+    most = walk.tile[0] // (shape.num_q_heads // shape.num_kv_heads)  # a tile may be of a group
+    for batch, head in np.ndindex(walk.visited.shape[:2]):
+        rows = np.flatnonzero(walk.visited[batch, head].any(-1))
+        gaps = np.flatnonzero((np.diff(rows) > 1) & (np.diff(rows) <= most))
+        if gaps.size:
+            left_out = np.arange(rows[gaps[0]] + 1, rows[gaps[0] + 1])
+            among = np.isin(np.arange(shape.seqlen_q), left_out)
+            return Sighting(
+                "QUERIES-NEVER-TAKEN",
+                "rows of q are never taken, though others of their tile are",
+                f"seen: {query_range(among)} of head {head} met no key; queries {rows[gaps[0]]} and"
+                f" {rows[gaps[0] + 1]} did",
+                "which row of q does each lane load? query_start + tl.arange(0, BLOCK_M), times the"
+                " row stride of q",
+                walk.scores_line,
+            )
     return None
 
 
