@@ -35,7 +35,11 @@ _FEW = 4
 # Wrong results that numbers are fitted to, where nothing else says what is wrong.
 _MOST_FITTED, _MOST_FITTED_OF_CHECK = 6, 2
 
-_SHARES = (("TILE-SHARES", "OTHER-KEYS"), ("TILE-SHARES", "SINK-SHARES"))  # one tells of the other
+# What is told where some cases show less of it.
+_MORE = {
+    "TILE-SHARES": {"OTHER-KEYS", "SINK-SHARES"},
+    "SCALE-OF-SOME-TILES": {"OTHER-SCALE", "EXPONENTIALS-MIXED"},
+}
 
 Place = tuple[str, int]  # check and number of the case
 Recompute = Callable[[], tuple[Inputs, Callable[[], Expected]]]
@@ -69,6 +73,7 @@ class Casebook:
         self._shown: dict[str, reference.Mistake] = {}  # the variant, by tile size, that fits
         self._passed: list[tuple[Case, Recompute]] = []
         self._wrong: list[Place] = []
+        self._failed: list[Place] = []  # no numbers came out
         self._seen: dict[Place, Sighting] = {}
         self._behind = Behind(_MOST_WAITING)
         self._to_fit: dict[Place, Callable[[], Sighting | None]] = {}
@@ -123,6 +128,10 @@ class Casebook:
         """
         self._passed.append((case, recompute))
 
+    def add_failed(self, place: Place) -> None:
+        """Take in that no numbers came out of a case: its message says why."""
+        self._failed.append(place)
+
     def add_seen(self, place: Place, sighting: Sighting) -> None:
         """Take in what the judge saw the kernel do in a case that came out wrong."""
         self._seen.setdefault(place, sighting)
@@ -149,7 +158,33 @@ class Casebook:
                 places += [p for p in self._wrong if p not in explained and p not in places]
             step = step_at(shown.line) if shown.located else None
             causes.append(self._cause(shown, places, step))
-        return self._without_remnants(causes or self._fitted(), plain=bool(plain))
+        causes = self._without_remnants(self._with_fitted(causes), plain=bool(plain))
+        return [cause for cause in causes if not self._is_of_a_failure(cause)]
+
+    def _is_of_a_failure(self, cause: Cause) -> bool:
+        """Whether the plain case came to no numbers, and few cases show this cause.
+
+        Then what made that one fail is wrong in them too: a head that is counted wrongly lies
+        outside of q in most cases, and in the others it is a pair taken twice.
+        """
+        number = len(self._wrong) + len(self._failed)
+        plain_failed = any(check == "plain" for check, _ in self._failed)
+        return plain_failed and _FEW * len(cause.cases) < number
+
+    def _with_fitted(self, causes: list[Cause]) -> list[Cause]:
+        """Fit numbers to the wrong results where no cause is known, or where all explain few.
+
+        Numbers that explain the few cases as well say more: an infinite logit of the wrong sign is
+        a NaN in one case, and a wrong denominator in the others.
+        """
+        if not causes:
+            return self._fitted()
+        if not all(map(self._is_one_of_few, causes)):
+            return causes
+        explained = {place for cause in causes for place in cause.cases}
+        found = self._fitted(self._to_fit.keys() - explained)
+        covered = {place for cause in found for place in cause.cases}
+        return found if covered >= explained else causes
 
     def _without_remnants(self, causes: list[Cause], *, plain: bool) -> list[Cause]:
         """Leave out known mistakes that fit some cases by chance, where the plain case says more.
@@ -182,8 +217,8 @@ class Casebook:
             elif 2 * (number + 1 - len(told)) >= len(wanted):  # no more than half will tell
                 return []
         ids = {sighting.id for sighting in told.values()}
-        for more, less in _SHARES:
-            if ids == {more, less}:
+        for more, less in _MORE.items():
+            if more in ids and ids <= less | {more}:
                 ids = {more}
         if len(ids) != 1:
             return []

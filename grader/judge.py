@@ -13,6 +13,7 @@ from grader.checks import outcome
 from grader.checks.correctness import Difference, Expected, expect, find_differences, ranges
 from grader.checks.idle import right_without_kernels
 from grader.compile_run import CompileRun
+from grader.diagnose import Casebook
 from grader.findings import Finding
 from grader.following.program import Called
 from grader.inputs import Inputs, invalidate
@@ -78,6 +79,7 @@ class CaseRun(ToldCase):
         evidence, expected = answer.evidence, answer.expected
         if answer.failure is not None or expected is None:
             assert answer.failure is not None
+            self._casebook.add_failed((self.check.id, self.index))
             if isinstance(evidence.result, Reply):
                 self.trial.raised.add((evidence.result.error_type, evidence.result.line))
             return self._failure(answer.failure, evidence)
@@ -161,8 +163,7 @@ class CaseRun(ToldCase):
         differences: list[Difference],
     ) -> Seen:
         """Let the casebook know of a result; where it is wrong, see what the kernels did."""
-        casebook = self.trial.bridge_casebook if self.check.bridge else self.trial.casebook
-        assert casebook is not None
+        casebook = self._casebook
         if not differences:
             casebook.add_right(self.case, lambda: self._again(call, names))
             return Seen()
@@ -170,7 +171,7 @@ class CaseRun(ToldCase):
         casebook.add_wrong(place, self.case, inputs, evidence.outputs, expected)
         if self.check.bridge:  # what is seen is told of the problem's own entry
             return Seen()
-        result = _result(differences, evidence.outputs, expected)
+        result = _result(differences, evidence, expected)
         seen = Seen()
         if not call:
             where = (self.problem, self.session.source, self.check, self.index + 1, self.case)
@@ -181,6 +182,12 @@ class CaseRun(ToldCase):
         if found is not None:
             casebook.add_seen(place, found)
         return seen
+
+    @property
+    def _casebook(self) -> Casebook:
+        casebook = self.trial.bridge_casebook if self.check.bridge else self.trial.casebook
+        assert casebook is not None
+        return casebook
 
     def _again(self, call: int, names: tuple[str, ...]) -> tuple[Inputs, Callable[[], Expected]]:
         inputs = self.inputs(call)
@@ -289,17 +296,18 @@ def first_named(text: str, problem: Problem) -> str | None:
     return next((word for word in re.findall(r"\w+", text) if word in known), None)
 
 
-def _result(
-    differences: list[Difference], got: dict[str, torch.Tensor], expected: Expected
-) -> Result:
-    wrong = tuple(difference.name for difference in differences)
+def _result(differences: list[Difference], evidence: CallEvidence, expected: Expected) -> Result:
+    wrong, got = tuple(difference.name for difference in differences), evidence.outputs
     close = True
     for name in wrong:
         error = (got[name].double() - expected.truth[name]).norm()
         close &= bool(error <= _ROUNDED * expected.truth[name].norm())
-    nan = any(bool(got[name].isnan().any()) for name in wrong)
-    place = differences[0].place
-    return Result(wrong, nan, close, place[:3] if len(place) > 2 else None)
+    nan = {name: got[name].isnan() for name in wrong}
+    before = {name: evidence.unwritten[name] | evidence.left_over[name] for name in wrong}
+    computed = any(bool((nan[name] & ~before[name]).any()) for name in wrong)
+    first, any_nan = differences[0].place, any(bool(found.any()) for found in nan.values())
+    place = first[:3] if len(first) > 2 else None
+    return Result(wrong, any_nan, close, place, computed)
 
 
 def _are(names: list[str]) -> str:

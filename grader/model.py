@@ -292,7 +292,10 @@ class SpeedFigures(Record):
 
 
 class MemoryFigures(Record):
-    """Peak bytes beyond inputs and outputs, at each of `lengths`, and what is allowed there."""
+    """Peak bytes beyond inputs and outputs, at each of `lengths`, and what is allowed there.
+
+    `tile` is the queries and keys of a tile, where the call says how many.
+    """
 
     kind: Literal["memory"] = "memory"
     lengths: tuple[int, ...] = ()
@@ -301,6 +304,7 @@ class MemoryFigures(Record):
     io_bytes: tuple[int, ...] = ()
     allowed_bytes: tuple[int, ...] = ()
     shape: str = ""
+    tile: tuple[int, int] | None = None
 
 
 class Amount(Record):

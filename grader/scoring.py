@@ -243,6 +243,9 @@ def score_memory(figures: MemoryFigures, possible: float) -> ComponentResult:
     first = within.index(False)
     where = f" at seqlen {figures.lengths[first]}" if first < len(figures.lengths) else ""
     reason = f"more memory beyond inputs and outputs than is allowed{where}"
+    if figures.tile:  # the work of problems with a kernel tells of tiles, and this one has none
+        queries, keys = figures.tile
+        reason += f"; tile_q={queries}, tile_k={keys}: no more scores at once than a tile has"
     return withheld(Verdict.FAIL, possible, reason).model_copy(update={"figures": figures})
 
 

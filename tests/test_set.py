@@ -138,6 +138,18 @@ def test_the_scores_of_one_head_are_more_than_memory_may_grow(problem):
             assert scores > 1.2 * figures.allowed_bytes[1], device
 
 
+def test_whole_rows_of_scores_are_more_than_memory_may_grow_on_a_cpu():
+    problem = load_problem("p01")
+    cases = problem.memory_cases("cpu")
+    figures = memory_figures(problem, cases, [0, 0], [], "cpu")
+    assert figures.tile == (cases[1].kwargs["tile_q"], cases[1].kwargs["tile_k"])
+    tile_q, tile_k = figures.tile
+    for case, allowed in zip(cases, figures.allowed_bytes, strict=True):
+        rows = min(tile_q, case.seqlen_q)
+        assert 10 * rows * tile_k * 4 < allowed  # a tile of scores, several times over
+    assert rows * cases[1].seqlen_k * 4 > 1.2 * allowed
+
+
 @each_problem
 def test_benchmarks_begin_with_the_biggest(problem):
     def naive_bytes(case):

@@ -155,7 +155,13 @@ def memory_figures(
         io_bytes=tuple(io),
         allowed_bytes=tuple(int(factor * n) + SLACK_BYTES[device] for n in io),
         shape=str(cases[1]),
+        tile=_tile(cases[1]),
     )
+
+
+def _tile(case: Case) -> tuple[int, int] | None:
+    sizes = case.kwargs.get("tile_q"), case.kwargs.get("tile_k")
+    return None if None in sizes else sizes
 
 
 def _io_bytes(problem: Problem, case: Case) -> int:

@@ -13,7 +13,7 @@ import numpy as np
 import reference
 from grader.cases import Case
 from grader.model import TileMap
-from grader.running.trace import DOT, MASK_ROWS, PRODUCTS, SCORES, Counter, Trace
+from grader.running.trace import DOT, DROWNED, MASK_ROWS, PRODUCTS, SCORES, Counter, Trace
 
 _COLUMN = {name: index for index, name in enumerate(DOT)}
 _MOST_TILES = 48  # on a side of a map
@@ -64,7 +64,7 @@ class Walk:
         wrong = (self.missing | self.extra | self.twice).sum(axis=(2, 3))
         if self.near is not None:
             batch, head, _ = self.near
-            group = self._group
+            group = self.group
             there = wrong[batch, head * group : (head + 1) * group]
             if there.any():
                 return batch, head * group + int(there.argmax())
@@ -72,7 +72,7 @@ class Walk:
         return int(batch), int(head)
 
     @property
-    def _group(self) -> int:
+    def group(self) -> int:
         """How many q heads a head of the result sums over."""
         shape = self.trace.shape
         return shape.num_q_heads // shape.num_kv_heads if self.over_queries else 1
@@ -113,6 +113,11 @@ class Walk:
         """Return the line of the mask that most of some pairs met, 0 if that is not one line."""
         seen = (self.masked_at[pairs] > 0).any()
         return self.line_of(self.masked_at, pairs) if seen else self.mask_line
+
+    @property
+    def drowned(self) -> np.ndarray:
+        """Missing pairs that no mask hid: a number of their row, as lse, made their weight 0."""
+        return self.missing & (self.masks == DROWNED)
 
     @property
     def extra(self) -> np.ndarray:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from grader.running.operands import QUERY_SIDE, Operand
-from grader.running.trace import STATISTIC
+from grader.running.trace import DROWNED, STATISTIC
 
 # Scores that far down are masked, by -inf or by a finite number; no product of q and k is.
 _HIDDEN = -1e4
@@ -75,6 +75,11 @@ def is_of_pairs(handle: Any) -> bool:
     return tags is not None and len(tags) == 2 and None not in tags
 
 
+def rounded_at(handles: list[Any]) -> int:
+    """Return the line that rounded what a result is made of to 16 bits, 0 if none did."""
+    return max((getattr(handle, "rounded_at", 0) for handle in handles), default=0)
+
+
 def merged(handles: list[Any], result: Any) -> tuple | None:
     """Tags of what is computed element by element.
 
@@ -98,6 +103,7 @@ def carry(source: Any, result: Any, move_tags: Any, move: Any) -> None:
     """Let `result`, which is `source` with its axes moved, remember what `source` does."""
     source.unused = False  # see `grader.running.sums`
     result.product = getattr(source, "product", None)
+    result.rounded_at = getattr(source, "rounded_at", 0)
     tags = getattr(source, "tags", None)
     if tags is None:
         return
@@ -115,7 +121,7 @@ def follow_masks(result: Any, handles: list[Any], operation: Any) -> None:
     result.weights = operation in (np.exp, np.exp2)
     result.weights |= any(getattr(handle, "weights", False) for handle in handles)
     # Behind the exponential a number far down is no score any more: dS may be one.
-    hidden = (result.data <= _HIDDEN) & ~np.bool_(result.weights)
+    far = hidden = (result.data <= _HIDDEN) & ~np.bool_(result.weights)
     result.mask = None
     result.mask_line = max((getattr(handle, "mask_line", 0) for handle in handles), default=0)
     for handle in handles:
@@ -139,6 +145,11 @@ def follow_masks(result: Any, handles: list[Any], operation: Any) -> None:
             if not is_of_pairs(handle) and zero.any() and not zero.all():  # a mask as a factor
                 mask = np.where(zero & ~hidden, np.uint8(2), np.uint8(1))
                 result.mask = joined(mask, result.mask, np.maximum)
+    if operation in (np.subtract, np.add) and far.any():
+        drowned = far & _of_rows(handles, result)
+        for handle in handles:
+            drowned &= ~np.bool_(False if (h := getattr(handle, "hidden", None)) is None else h)
+        result.mask = joined(drowned * np.uint8(DROWNED), result.mask, np.maximum)
     result.hidden = hidden
 
 
@@ -149,6 +160,18 @@ def raises_masked(result: Any, handles: list[Any]) -> bool:
         return False
     same = (h for h in handles if is_of_pairs(h) and h.data.shape == raised.shape)
     return any(bool((raised & (handle.data <= _HIDDEN)).any()) for handle in same)
+
+
+def _of_rows(handles: list[Any], result: Any) -> bool:
+    """Whether one of two operands is a number for each query, the same for all keys."""
+    keys = 0 if result.tags[1].of_queries else 1
+    for handle in handles:
+        data = handle.data
+        if not is_of_pairs(handle) and data.shape == result.data.shape and data.size > 1:
+            first = data[:1] if keys == 0 else data[:, :1]
+            if bool(((data == first) | np.isnan(data)).all()):
+                return True
+    return False
 
 
 def shows_masked(weights: Any) -> bool:

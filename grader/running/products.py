@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from grader.running import trace
+from grader.running.lineage import rounded_at
 from grader.running.lines import Lines
 from grader.running.nans import Nans
 from grader.running.pairs import Pairs
@@ -41,7 +42,7 @@ class Products:
     def multiplied(self, result: Any, a: Any, b: Any, d: Any, kernel: int) -> int:
         """Note a product of two tiles, and which rows its result has; return which product."""
         self._kernel = kernel
-        self._note_narrow(a)
+        self._note_narrow(a, b)
         if a.data.ndim != 2:
             self._note_batch(a, b)
             return trace.OTHER
@@ -83,6 +84,8 @@ class Products:
             if tags[0] and values.operand in names:
                 product = names[values.operand]
                 lines = self._lines.running(), self._lines.loop()
+                if values.operand in ("v", "dout") and _infinite(weights, tags, values):
+                    self._counters[Counter.INFINITE_LINE] = lines[0]
                 tile = self._pairs.take(weights, tags, values, product, *lines, transposed=not left)
         if product == trace.OTHER:
             self._counters[Counter.UNKNOWN_DOTS] += 1
@@ -92,10 +95,12 @@ class Products:
         self._count_dots(1, product, size, tile)
         return product
 
-    def _note_narrow(self, a: Any) -> None:
+    def _note_narrow(self, a: Any, b: Any) -> None:
         narrow = a.dtype.primitive_bitwidth == 16
         if narrow and self.wide and not self._counters[Counter.NARROW_LINE]:
             self._counters[Counter.NARROW_LINE] = self._lines.running()
+        if not narrow and not self._counters[Counter.ROUNDED_LINE]:
+            self._counters[Counter.ROUNDED_LINE] = rounded_at([a, b])
 
     def _note_batch(self, a: Any, b: Any) -> None:
         """Note a dot with three axes, as many dots of two: of whose rows is not known."""
@@ -116,6 +121,18 @@ class Products:
             row[:] = *left, count, tile_q, tile_k, loop
         if len(self._dots) > trace.LINES:  # what is not written down was not seen
             self._counters[Counter.UNKNOWN_DOTS] += 1
+
+
+def _infinite(weights: Any, tags: tuple, values: Any) -> bool:
+    """Whether a weight of a query and a key that exist is infinite; `tags` begin with the row's."""
+    if weights.data.dtype.kind != "f":
+        return False
+    found = np.isinf(weights.data)
+    if not found.any():
+        return False
+    free, own = (rows.ids >= 0 for rows in (tags[0], values))
+    found = found if found.shape == (free.size, own.size) else found.T
+    return bool(found[free][:, own].any())
 
 
 def tags_of(tile: Any) -> tuple:

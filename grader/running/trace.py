@@ -23,6 +23,7 @@ KERNELS = 6  # kernels that are told apart; what more there are count as the las
 LINES = 64
 SOURCE_LINES = 255  # lines that pairs are told of, by number; 0 is none
 SEVERAL_LINES = 255
+DROWNED = 3  # of `masks`: see `Trace`
 PROGRAMS = 4096
 MAX_PAIRS = 16 * 2**20
 _MOST = 2**53  # of anything that is counted: weeks of the interpreter
@@ -62,6 +63,9 @@ class Counter(enum.IntEnum):
     TURNED_LINE = 28  # a product that sums over keys on one side and over queries on the other
     TURNED = 29  # with rows of which, in the order of `OPERANDS`
     RAISED_LINE = 30  # a factor that makes the largest of masked scores
+    NAN_SIGN = 31  # of the infinities whose difference was the first NaN: 1 is -, 2 is +, 0 neither
+    ROUNDED_LINE = 32  # which rounds to 16 bits, of fp32 inputs, what a dot of fp32 multiplies
+    INFINITE_LINE = 33  # a dot of v or dout with weights of which some are infinite
 
     @property
     def is_line(self) -> bool:
@@ -221,7 +225,8 @@ class Trace:
     a row sum: how often an element of x was read);
     `takes`, per product, how often its weight, not masked, was in that product; `twice` marks the
     pairs of which that is true more than once in one launch, `masks` those that a mask was applied
-    to: 1 where it kept them, 2 where it put another number in their place that hides nothing.
+    to: 1 where it kept them, 2 where it put another number in their place that hides nothing, 3
+    those that a number of their row made so low that they look masked.
     `masked_at`, `taken_at` and `again_at` are the numbers in `lines` of the lines of the mask and
     of the loop in which a pair was taken, the first time and after it; of a pair that masks of
     several lines met, `masked_at` is SEVERAL_LINES. `mask_rows` is, per kernel, an index in

@@ -31,6 +31,7 @@ from grader.running.lineage import (
     merged,
     padding,
     raises_masked,
+    rounded_at,
     row_axis,
     shows_masked,
 )
@@ -211,6 +212,8 @@ class Tracer:
         handles = [a for a in args if hasattr(a, "data")]
         self._placement.meet(handles, self._lines.running())
         result.product = next((h.product for h in handles if getattr(h, "product", None)), None)
+        if self._products.wide:
+            result.rounded_at = rounded_at(handles) or self._rounding(result, handles)
         tags = merged(handles, result)
         if tags is not None:
             result.tags = tags
@@ -232,6 +235,15 @@ class Tracer:
         if getattr(data, "ndim", 0) == 2 and data.dtype == bool:
             result.made_at = self._lines.running()  # it may become a mask
         self._nans.look(result, handles, args[-1] if args else None, self._lines.running)
+
+    def _rounding(self, result: Any, handles: list[Any]) -> int:
+        """Return the line that runs, if it rounds numbers of fp32 to 16 bits."""
+        types = [getattr(handle, "dtype", None) for handle in (result, *handles[:1])]
+        if len(types) < 2 or not all(hasattr(t, "scalar") for t in types):
+            return 0
+        after, before = (t.scalar for t in types)
+        narrow = after.is_floating() and after.primitive_bitwidth == 16
+        return self._lines.running() if narrow and before.is_fp32() else 0
 
     def _moving(self, move_tags: Any, move: Any) -> Any:
         """Hook an operation that moves axes: what is known of a tile moves along."""

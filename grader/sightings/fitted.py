@@ -17,6 +17,7 @@ import torch
 from grader.cases import Case
 from grader.checks.correctness import Expected, ranges
 from grader.inputs import Inputs
+from grader.sightings.fitted_tiles import scale_of_some_tiles
 from grader.sightings.sighting import Sighting
 from grader.sightings.wrong_rows import Rows, counts_of, wrong_rows
 
@@ -54,6 +55,7 @@ def fitted(
         _shares_of_sinks,
         _other_keys,
         _mixed_exponentials,
+        scale_of_some_tiles,
     )
     for ask in asked:
         found = ask(case, rows)
@@ -106,7 +108,7 @@ def _name(case: Case, due: float, scale: float) -> str:
     lengths |= {name: case.kwargs[name] for name in ("tile_q", "tile_k") if name in case.kwargs}
     named = {"softmax_scale * log2(e)": due * log2e, "softmax_scale * ln(2)": due / log2e}
     named |= {"-softmax_scale": -due, "softmax_scale / 2": due / 2, "softmax_scale * 2": due * 2}
-    named |= {"1": 1.0, "softmax_scale**2": due * due}
+    named |= {"softmax_scale**2": due * due}
     named |= {"1 / softmax_scale": 1.0 / due} if due else {}
     for name, value in lengths.items():
         named |= {f"1/{name}": 1.0 / value, f"1/sqrt({name})": value**-0.5}

@@ -17,7 +17,8 @@ from grader.cases import Case
 from grader.checks.correctness import Expected
 from grader.inputs import Inputs
 from grader.sightings.fitted_delta import other_delta
-from grader.sightings.fitted_pairs import other_pairs
+from grader.sightings.fitted_heads import other_heads
+from grader.sightings.fitted_pairs import other_pairs, parts_of_dq
 from grader.sightings.fitted_sinks import far_pairs, logits
 from grader.sightings.head import DELTA_OF_TILE, NAMES, OPERANDS, Head, head_of
 from grader.sightings.sighting import Sighting
@@ -39,6 +40,8 @@ _OF_DS = (
     ("dP", "delta"),
     ("dP", "P * delta"),
     ("P * P * dP", "P * P * delta"),
+    ("P * dP", "P * P * delta"),
+    ("P * P * dP", "P * delta"),
     ("P",),
     *(("P * dP", f"P * {DELTA_OF_TILE} {tile}") for tile in _TILES),
     *((f"P * {operands}", "P * delta") for operands in OPERANDS),
@@ -80,6 +83,7 @@ def fitted(
         found = _other_terms(some) or _other_weights(some) or far_pairs(case, some)
         # Where rows see little more than one key each, factors and deltas cannot be told apart.
         found = found or _rows_scaled(some) or other_delta(some) or other_pairs(head)
+        found = found or other_heads(problem_id, case, inputs, some) or parts_of_dq(head)
         if found is not None:
             return found
     if "dsink_logits" in got and "dsink_logits" in expected.truth:

@@ -44,7 +44,10 @@ class _Denominators:
 
     def explained(self, term: torch.Tensor) -> bool:
         """Whether `term` beside the sum of the keys gives what came out."""
-        made = self.of_keys / (1.0 + term * torch.exp(-self.lse))[..., None]
+        return self.explained_by(self.of_keys / (1.0 + term * torch.exp(-self.lse))[..., None])
+
+    def explained_by(self, made: torch.Tensor) -> bool:
+        """Whether `made` is what came out."""
         if not made.isfinite().all():
             return False
         return bool((made - self.got).norm() <= _UNEXPLAINED * (self.got - self.truth).norm())
@@ -73,6 +76,11 @@ def other_logit(
     rows = _denominators(problem_id, case, inputs, got["out"].double(), expected.truth["out"])
     if rows is None:
         return None
+    if rows.explained_by(_on_key_zero(problem_id, case, inputs)):
+        return _told(
+            "the sink logit is added to the score of key 0, and is no term of its own",
+            "out is the softmax of scores that have sink_logits[h] more at key 0",
+        )
     for text, term in _candidates(rows):
         if rows.explained(term):
             return _told(f"the denominator has {text}", f"out is what comes of {text}")
@@ -96,6 +104,14 @@ def _denominators(
         got, truth, alone["out"], alone["lse"], scores.amax(-1), known.sink_logits,
         known.scale,
     )  # fmt: skip
+
+
+def _on_key_zero(problem_id: str, case: Case, inputs: Inputs) -> torch.Tensor:
+    """Return out where a logit changes the share of one key, as some models have it."""
+    known = case_of(problem_id, inputs.all, case.kwargs)
+    scores = known.scores().masked_fill(~known.visible(), -math.inf).clone()
+    scores[..., 0] += known.sink_logits[:, None]
+    return scores.softmax(-1) @ known.values()
 
 
 def _candidates(rows: _Denominators) -> Iterator[tuple[str, torch.Tensor]]:

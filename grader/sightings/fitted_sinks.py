@@ -66,12 +66,24 @@ def logits(
         "1/softmax_scale times the sum of": whole.sum((0, 2)) / known.scale,
         "of another head the sum of": whole.sum((0, 2)).roll(1),
     }
+    if known.group_size > 1:  # what each head adds, at the place of another number
+        heads = torch.arange(len(grad))
+        for name, place in (
+            ("of all heads of the group at the place of its kv head the sum of", known.kv_heads),
+            ("at the place head % group_size the sum of", heads % known.group_size),
+            ("at the place head % num_kv_heads the sum of", heads % known.num_kv_heads),
+        ):
+            of_heads = whole.sum((0, 2))
+            others[name] = torch.zeros_like(of_heads).index_add_(0, place, of_heads)
     terms = {
+        "-P * (sink_logits - delta)": -weights * (sink - delta),
+        "-P * (delta - sink_logits)": -weights * (delta - sink),
         "-delta": -delta,
         "-P * (1 - P) * delta": -weights * (1.0 - weights) * delta,
         "-P * (delta - P)": -weights * (delta - weights),
         "-exp(sink_logits * softmax_scale - lse) * delta": -torch.exp(known.scale * sink - lse)
         * delta,
+        "-P / (1 + P) * delta": -weights / (1.0 + weights) * delta,
         "-P**2 * delta": -(weights**2) * delta,
         "-(sink_logits - lse) * delta": -(sink - lse) * delta,
     }

@@ -44,6 +44,7 @@ class Head:
     scale: float
     where: str  # "query head 3"
     first_head: int
+    batch: int = 0
 
     def of_columns(self, count: int) -> Head:
         """Return the same with the first columns of head_dim of the gradient alone: less to do."""
@@ -112,6 +113,9 @@ def head_of(
     grad, truth = got[name].double(), expected.truth[name]
     off = (grad - truth).norm(dim=(2, 3)) / truth.norm(dim=(2, 3)).clamp(min=1e-300)
     off = off.masked_fill(truth.norm(dim=(2, 3)) == 0.0, 0.0)
+    # What is 0 throughout says little of what it is made of.
+    some = off.masked_fill((grad == 0.0).all(3).all(2), 0.0)
+    off = some if float(some.max()) > _WRONG else off
     batch, head = divmod(int(off.argmax()), off.shape[1])
     if not float(off[batch, head]) > _WRONG:
         return None
@@ -150,4 +154,5 @@ def head_of(
         known.scale,
         where + (f" of batch {batch}" if case.batch > 1 else ""),
         heads.start,
+        batch,
     )

@@ -45,7 +45,8 @@ def look(problem_id: str, case: Case, trace: Trace, result: Result) -> Sighting 
         return found
     over_queries = sums.over_queries(trace) if "out" in result.wrong else None
     if result.nan:  # the maximum of a key may be -inf, and it is no row's
-        return over_queries or numbers.nan(trace)
+        computed = result.computed_nan and (numbers.nan(trace) or numbers.infinite(trace))
+        return over_queries or computed or None
     if result.close:
         return numbers.narrow(case, trace)
     return over_queries

@@ -6,26 +6,68 @@ from grader.cases import Case
 from grader.running.trace import Counter, Trace
 from grader.sightings.sighting import Sighting
 
-_SUBTRACTION = 1  # see grader.running.nans
+_SUBTRACTION, _MINUS, _PLUS = 1, 1, 2  # see grader.running.nans
 
 
 def nan(trace: Trace) -> Sighting | None:
-    subtracted = trace.count(Counter.NAN_OPERATION) == _SUBTRACTION
-    if trace.count(Counter.NAN_KINDS) != 1 or not subtracted:
+    """A subtraction of equal infinities, where no other operation made a NaN."""
+    if trace.count(Counter.NAN_KINDS) != 1 or trace.count(Counter.NAN_OPERATION) != _SUBTRACTION:
+        return None
+    line = trace.count(Counter.NAN_LINE)
+    if trace.count(Counter.NAN_SIGN) == _MINUS:
+        return Sighting(
+            "NAN-FROM-INF-MINUS-INF",
+            "-inf - (-inf) is NaN",
+            "seen: the first NaN comes out of this line, where both numbers are -inf; the maximum"
+            " of a row that has met no visible key, or has lost what it met, is -inf, and so is its"
+            " lse",
+            "subtract a finite number where the maximum is -inf",
+            line,
+        )
+    if trace.count(Counter.NAN_SIGN) == _PLUS:
+        return Sighting(
+            "NAN-FROM-PLUS-INFINITY",
+            "inf - inf is NaN",
+            "seen: the first NaN comes out of this line, where both numbers are +inf",
+            "a score, a maximum and a logit are finite or -inf: which of them has become +inf, by"
+            " its sign, its units or its type?",
+            line,
+        )
+    return None
+
+
+def infinite(trace: Trace) -> Sighting | None:
+    """Weights that are no exponential of a number below 0."""
+    line = trace.count(Counter.INFINITE_LINE)
+    if not line:
         return None
     return Sighting(
-        "NAN-FROM-INF-MINUS-INF",
-        "-inf - (-inf) is NaN",
-        "seen: the first NaN comes out of this line; the maximum of a row that has met no visible"
-        " key, or has lost what it met, is -inf",
-        "subtract a finite number where the maximum is -inf",
-        trace.count(Counter.NAN_LINE),
+        "WEIGHTS-INFINITE",
+        "some of the weights that this tl.dot multiplies are infinite",
+        "seen: weights of pairs that exist are +inf here, and sums of them come out as NaN",
+        "exp(score - maximum) and exp(score - lse) are at most 1: subtract the new maximum, that of"
+        " this tile included, in the unit of the scores",
+        line,
     )
 
 
 def narrow(case: Case, trace: Trace) -> Sighting | None:
     line = trace.count(Counter.NARROW_LINE)
-    if case.dtype != "fp32" or not line:
+    if case.dtype != "fp32":
+        return None
+    rounded = trace.count(Counter.ROUNDED_LINE)
+    if rounded and not line:
+        return Sighting(
+            "OPERANDS-ROUNDED",
+            "what an operand of a tl.dot is made of is rounded to 16 bits",
+            "seen: the inputs are fp32, and this line rounds numbers to 16 bits of which an operand"
+            " in fp32 is made later",
+            "numbers that have been rounded stay so: convert to the dtype of the other operand, not"
+            " to a fixed one",
+            rounded,
+            located=True,
+        )
+    if not line:
         return None
     return Sighting(
         "OPERANDS-ROUNDED",

@@ -17,7 +17,7 @@ def other_pairs(case: Case, walk: Walk) -> Sighting | None:
     missing, extra = walk.missing, walk.extra
     wrong = missing | extra
     # Where every weight is 0, numbers made them so and no mask: a scale of 0, or lse.
-    if not wrong.any() or walk.twice.any() or not walk.taken.any():
+    if not wrong.any() or walk.twice.any() or not walk.taken.any() or walk.drowned.any():
         return None
     if not extra.any() and walk.product != "out" and bool((missing | ~walk.due).all()):
         return None

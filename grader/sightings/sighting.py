@@ -42,6 +42,7 @@ class Sighting:
 class Result:
     """What is wrong with a call: names of outputs, whether one holds NaN, whether all are close.
 
+    `computed_nan`: one holds NaN that was computed, and did not lie in memory before the call.
     Close is a wrong result that rounding can explain: an error of a few hundredths of the values.
     `place` is batch, head and row of the worst element of the first output, None of one without.
     """
@@ -50,6 +51,7 @@ class Result:
     nan: bool
     close: bool
     place: tuple[int, int, int] | None = None
+    computed_nan: bool = False
 
 
 def accesses(trace: Trace) -> list[dict[str, int]]:

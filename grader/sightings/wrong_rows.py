@@ -32,6 +32,7 @@ class Rows:
     queries: list[int]
     scale: float
     tiles: tuple[int, ...]  # sizes in keys to try
+    sees: torch.Tensor  # (all queries, keys)
 
     @property
     def weights(self) -> torch.Tensor:
@@ -62,7 +63,8 @@ def wrong_rows(
     known = case_of(problem_id, inputs.all, case.kwargs)
     kv_head = int(known.kv_heads[head])
     scores = known.q[batch, head, queries] @ known.k[batch, kv_head].T
-    visible = known.visible().expand(known.seqlen_q, known.seqlen_k)[queries]
+    sees = known.visible().expand(known.seqlen_q, known.seqlen_k)
+    visible = sees[queries]
     lse = torch.logsumexp((known.scale * scores).masked_fill(~visible, -math.inf), -1, True)
     if known.sink_logits is not None or not lse.isfinite().all():
         return None
@@ -76,6 +78,7 @@ def wrong_rows(
         queries.tolist(),
         known.scale,
         (known.tile_k,) if problem_id == "p01" else _TILES,
+        sees,
     )
 
 

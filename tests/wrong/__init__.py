@@ -68,6 +68,6 @@ def of(answer: str, *mistakes: tuple) -> Iterable[Wrong]:
 
 WRONG: tuple[Wrong, ...] = tuple(
     wrong
-    for name in (*problem_ids(), "students")
+    for name in (*problem_ids(), "students", "asked")
     for wrong in importlib.import_module(f"{__name__}.{name}").WRONG
 )

@@ -16,6 +16,7 @@ from tests.mutants.forward import (
 )
 from tests.wrong import of
 
+_FIRST_MAX = 'running_max = tl.full((BLOCK_M,), float("-inf"), tl.float32)'
 _LOOP = "for key_start in range(0, end_key, BLOCK_N):"
 _MASK = "visible = keys[None, :] <= queries[:, None]"
 _FULL = "full_end = query_start // BLOCK_N * BLOCK_N"
@@ -44,6 +45,8 @@ WRONG = (
         ("maximum not scaled", "", "", (NEW_MAX, "new_max = tl.maximum(running_max, tl.max(scores, 1))")),
         ("maximum of the tile alone", "", "", (NEW_MAX, "new_max = tl.max(scores, 1) * scale_log2")),
         ("maximum of all", "", "", (NEW_MAX, "new_max = tl.maximum(running_max, tl.max(tl.max(scores, 1), 0) * scale_log2)")),
+        ("maximum starts at plus infinity", "plain", "NAN-FROM-PLUS-INFINITY", (_FIRST_MAX, _FIRST_MAX.replace("-inf", "inf"))),
+        ("maximum starts at 1e30", "plain", "", (_FIRST_MAX, _FIRST_MAX.replace('float("-inf")', "1.0e30"))),
         ("minimum for maximum", "", "NAN-FROM-INF-MINUS-INF", (NEW_MAX, NEW_MAX.replace("maximum", "minimum").replace("tl.max(", "tl.min("))),
         ("batch and head exchanged", "", "", ("batch = (batch_head // num_q_heads)", "batch = (batch_head % num_q_heads)"), ("head = (batch_head % num_q_heads)", "head = (batch_head // num_q_heads)")),
         ("batch stride of k for head", "", "WRONG-BATCH", (_K, "k_ptr += batch * k_strides[1] + head * k_strides[0]")),

@@ -102,7 +102,7 @@ WRONG = (
         ("end with the keys", "", "KEYS-NEVER-VISITED", ("keys, begin, seqlen, seqlen, scale_log2", "keys, begin, key_start + BLOCK_N, seqlen, scale_log2")),
         ("last query tile left out", "", "KEYS-NEVER-VISITED", ("keys, begin, seqlen, seqlen, scale_log2", "keys, begin, seqlen - BLOCK_M, seqlen, scale_log2")),
         ("head of the group by num_kv_heads", "", "WRONG-KV-HEAD", (_HEAD, "q_head = member * num_kv_heads + kv_head")),
-        ("same head of the group", "", "FOLDED-IN-TWICE", (_HEAD, "q_head = kv_head * group_size")),
+        ("same head of the group", "groups", "HEADS-NEVER-TAKEN", (_HEAD, "q_head = kv_head * group_size")),
         ("head of the group without kv head", "", "WRONG-KV-HEAD", (_HEAD, "q_head = member")),
         ("dout of the first head", "", "HEADS-APART", ("head_dout_ptr = dout_ptr + q_head * dout_strides[1]", "head_dout_ptr = dout_ptr + kv_head * group_size * dout_strides[1]")),
         ("delta of the kv head", "", "HEADS-APART", ("head_delta_ptr = delta_ptr + q_head * seqlen", "head_delta_ptr = delta_ptr + kv_head * seqlen")),
