@@ -3,9 +3,9 @@
 It has torch imported, and no submission: what forks for one worker has seen nothing of another.
 With TRITON_INTERPRET in its environment it has Triton's interpreter imported too, with what Triton
 imports at the first launch: Gluon, a tenth of a second. With GRADER_DIFFERENTIATES it has what
-torch imports for the first gradient: sympy, half a second. With GRADER_JUDGES it has what tests of
-the judge import, a quarter of a second: no worker finds those modules, and none of them knows a run.
-Each worker and each child would take that time else. It forks workers, and children of a judge
+torch imports for the first gradient: sympy, half a second. With GRADER_JUDGES it has what
+tests of the judge import, a quarter of a second, which no worker finds. Each worker and each child
+would take that time else. It forks workers, and children of a judge
 (grader/running/processes.py), which are given a server of their own before they read what they are
 asked: what they know is in none of their workers.
 """
