@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from grader import remembered
 from grader.answers import Answer
 from grader.cases import Case
 from grader.checks import outcome
@@ -11,7 +12,7 @@ from grader.checks.translations import translation
 from grader.findings import Finding
 from grader.launched import MOST, Ran, lines_compiled, lines_of
 from grader.model import Message, Verdict
-from grader.running.compiled import Call, Compiled, unavailable
+from grader.running.compiled import Compiled, unavailable
 from grader.running.evidence import CallEvidence
 from grader.running.protocol import MAX_KERNELS, Ended, Reply, Status, failed
 from grader.source import Source
@@ -41,23 +42,27 @@ class CompileRun(ToldCase):
             return Finding(verdict=Verdict.SKIPPED, message=message)
         compiled = self._compile(self.case)
         finding = self._not_compiled(compiled)
+        needed: list[tuple[str, int]] = []
         for _ in range(MOST):
             left = self._left(lines_compiled(compiled))
             if finding is not None or not left:
                 break
-            line, (first, *_) = left[0]
+            line, runs = left[0]
+            first = trial.first(runs)
+            needed.append((first.check.id, first.index))
             more = self._compile(first.case)
             finding = self._not_compiled(more)
             if finding is None and line not in lines_compiled(more):
                 finding = self._only_interpreted(line, first.case)
             compiled = [*compiled, *more]
+        remembered.note(trial.kernels, needed)
         finding = finding or self._too_many(self._left(lines_compiled(compiled)))
         finding = finding or Finding(verdict=Verdict.PASS)
         kernels = (kernel for chip in compiled for kernel in chip.kernels)
         return finding.model_copy(update={"kernels": tuple(dict.fromkeys(kernels))})
 
     def _compile(self, case: Case) -> list[Compiled]:
-        call = Call.of(self.problem, case, self.problem.outputs)
+        call = self.trial.call_of(case)
         return self.trial.compile_ahead(self.session.source, call).result()
 
     def _not_compiled(self, compiled: list[Compiled]) -> Finding | None:

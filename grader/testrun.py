@@ -182,6 +182,7 @@ class TestRun:
         arguments = [
             str(self.problem.folder / f"test_{self.problem.id}.py"),
             *("-q", "-p", "grader.pytest_plugin", "-p", "no:cacheprovider", "--noconftest"),
+            *("-p", "pytest_metadata.plugin", "-p", "pytest_jsonreport.plugin"),
             "--tb=native",  # nobody reads it, and it is soon made
             *("--rootdir", str(ROOT), "-c", str(ROOT / "pyproject.toml")),
             *("--json-report-omit", "collectors", "log", "traceback", "streams", "keywords"),

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from grader import remembered
+from grader.cases import Case
 from grader.diagnose import Casebook, Cause
-from grader.launched import MOST, Launched, lines_compiled
+from grader.launched import MOST, Launched, Ran, lines_compiled
 from grader.manifest import Problem
 from grader.running.compiled import Call, Compiled, compile_calls, unavailable
+from grader.running.protocol import failed
 from grader.running.session import Session
 from grader.source import Source
 
@@ -60,11 +64,18 @@ class Trial:
             return
         if not session.interpret or unavailable():
             return
-        for check in self.problem.checks:
-            if check.compiles:
-                for case in self.problem.cases(check, self.seed, "cpu").values():
-                    call = Call.of(self.problem, case, self.problem.outputs)
-                    self.compile_ahead(session.source, call)
+        cases = [
+            case
+            for check in self.problem.checks
+            if check.compiles
+            for case in self.problem.cases(check, self.seed, "cpu").values()
+        ]
+        cases += remembered.cases(self.kernels, self.problem, self.seed) if cases else []
+        self._compile(session.source, [self.call_of(case) for case in cases])
+
+    def call_of(self, case: Case) -> Call:
+        """Return the call that is compiled of a case."""
+        return Call.of(self.problem, case, self.problem.outputs)
 
     def compile_more(self, session: Session) -> None:
         """Begin to compile a kernel that no call launched that was compiled, as soon as one ran.
@@ -79,17 +90,42 @@ class Trial:
         compiled = [chip for future in begun for chip in future.result()]
         left = self.launched.waiting(lines_compiled(compiled))
         if left and not any(chip.refused for chip in compiled):
-            _, (first, *_) = left[0]
-            call = Call.of(self.problem, first.case, self.problem.outputs)
-            self.compile_ahead(session.source, call)
+            _, runs = left[0]
+            self.compile_ahead(session.source, self.call_of(self.first(runs).case))
+
+    def first(self, runs: list[Ran]) -> Ran:
+        """Return the first of the cases that ran a kernel; one that is compiled goes before."""
+        begun = (ran for ran in runs if repr(self.call_of(ran.case)) in self.compiling)
+        return next(begun, runs[0])
 
     def compile_ahead(self, source: Source, call: Call) -> Future[list[Compiled]]:
         """Begin to compile what a call launches, or return what has begun."""
-        key = repr(call)
-        if key not in self.compiling:
-            pool = ThreadPoolExecutor(1)
-            self.compiling[key] = pool.submit(
-                compile_calls, source, self.problem, [call], kernels=self.kernels
-            )
-            pool.shutdown(wait=False)
-        return self.compiling[key]
+        if repr(call) not in self.compiling:
+            self._compile(source, [call])
+        return self.compiling[repr(call)]
+
+    def _compile(self, source: Source, calls: list[Call]) -> None:
+        """Begin to compile what calls launch, one behind the other in the same workers.
+
+        What did not go well behind another call is done again in a worker of its own.
+        """
+        pool = ThreadPoolExecutor(1)
+        run = functools.partial(compile_calls, source, self.problem, kernels=self.kernels)
+        whole = pool.submit(run, calls)
+
+        def of_call(number: int, call: Call) -> list[Compiled]:
+            found = [chip.of_call(number) for chip in whole.result()]
+            parts = [part for part in found if part is not None]
+            good = len(parts) == len(found) and all(map(_is_good, parts))
+            # Where the first launched nothing, that is told, and nobody asks for others.
+            last = number == 0 or not all(chip.launches for chip in whole.result())
+            return parts if good or last else run([call])
+
+        for number, call in enumerate(calls):
+            self.compiling.setdefault(repr(call), pool.submit(of_call, number, call))
+        pool.shutdown(wait=False)
+
+
+def _is_good(part: Compiled) -> bool:
+    """Whether a call launched kernels, of which none was refused, and came back."""
+    return bool(part.launches) and not part.refused and not any(map(failed, part.results))

@@ -153,6 +153,16 @@ def test_what_the_first_gradient_imports_is_imported_once_where_there_are_gradie
             assert worker.output() == str(differentiate)
 
 
+def test_what_tests_of_the_judge_import_is_imported_once_and_hidden_from_workers():
+    source = b"import sys\nours = ('pytest', 'grader.judge', 'grader.diagnose', 'reference')\n"
+    source += b"print(*(m for m in sys.modules if m.startswith(ours) and '._' not in m))\n"
+    with forks.forking(server_environment(judges=True)):
+        with sandbox(source + b"def answer(): pass\n") as worker:
+            assert worker.ready().status is Status.OK
+            assert isinstance(worker._process, forks.Forked)
+            assert worker.output() == "pytest"
+
+
 def test_only_a_child_of_the_judge_can_be_adopted():
     for pid in (0, 1, os.getpid(), os.getppid()):
         assert reaper.adopt(lambda pid=pid: pid) is None

@@ -12,6 +12,7 @@ from grader.running.compiled import Call, compile_calls
 from grader.running.processes import Children
 from grader.source import Source
 from grader.testrun import TestRun
+from tests.forked import forked_workers
 from tests.harness import model_answer
 
 P02, P03 = load_problem("p02"), load_problem("p03")
@@ -48,9 +49,10 @@ def folder(tmp_path):
 
 
 def reports(folder, text=SOURCE):
-    (found,) = compile_calls(
-        Source("p03", text.encode()), P03, [CALL], capabilities=(80,), kernels=folder
-    )
+    with forked_workers():
+        (found,) = compile_calls(
+            Source("p03", text.encode()), P03, [CALL], capabilities=(80,), kernels=folder
+        )
     assert not found.refused and len(found.kernels) == 2, found
     return {k.kernel.kernel: k.kernel for k in found.kernels}
 
@@ -72,19 +74,51 @@ def test_a_kernel_is_not_compiled_again_and_its_report_is_the_same(folder):
     ("old", "new", "line"),
     [
         ("product(a, a)", "product(a, a * 2)", 9),
-        ("tl.dot(a, b)", "tl.dot(b, a)", 9),  # what it calls
-        ("import triton.language as tl", "import triton.language as tl\n", 10),  # its place
+        ("tl.dot(a, b)", "tl.dot(a, b * 2)", 9),  # what it calls
         ("SIZE=32", "SIZE=16", 9),
     ],
 )
 def test_a_changed_kernel_is_compiled_again(folder, old, new, line):
     first, kept = reports(folder), set(folder.iterdir())
     changed = reports(folder, SOURCE.replace(old, new))
-    moved = line != 9
-    assert len(set(folder.iterdir()) - kept) == 1 + moved
+    assert len(set(folder.iterdir()) - kept) == 1
     assert changed["squared"].line == line
-    assert changed["squared"].dots[0].line == 6 + moved
-    assert (changed["fill"] == first["fill"]) is not moved
+    assert changed["squared"].dots[0].line == 6
+    assert changed["squared"].compile_ms != first["squared"].compile_ms
+    assert changed["fill"] == first["fill"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "moved"),
+    [
+        ("import triton.language as tl", "import triton.language as tl\n", {"squared", "fill"}),
+        ("def fill(out_ptr):\n", "def fill(out_ptr):\n    # all of it\n\n", set()),
+        ("def product(a, b):\n", "def product(a, b):  # a tile\n", set()),
+    ],
+)
+def test_what_only_looks_otherwise_is_not_compiled_again(folder, old, new, moved):
+    first = reports(folder)
+    for path in folder.glob("*/figures.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"stack_bytes": 8}))
+    for name, report in reports(folder, SOURCE.replace(old, new)).items():
+        down = name in moved
+        dots = [d.model_copy(update={"line": d.line + down}) for d in first[name].dots]
+        update = {"line": first[name].line + down, "stack_bytes": 8, "dots": tuple(dots)}
+        assert report == first[name].model_copy(update=update)
+
+
+def test_dots_of_one_line_that_were_parted_are_looked_at_again(folder):
+    both = "product(a, a) + tl.dot(a, a)"
+    text = SOURCE.replace("product(a, a)", both)
+    first = reports(folder, text)
+    text = text.replace(both, "product(\n        a, a) + tl.dot(a, a)")
+    again = reports(folder, text)
+    assert [dot.line for dot in first["squared"].dots] == [6, 12]
+    assert [dot.line for dot in again["squared"].dots] == [6, 13]
+    one_line = text.replace("return tl.dot(a, b)", "return tl.dot(a, b) + tl.dot(b, b)")
+    parted = one_line.replace("+ tl.dot(b, b)", "+ \\\n        tl.dot(b, b)")
+    assert [dot.line for dot in reports(folder, one_line)["squared"].dots] == [6, 13]
+    assert [dot.line for dot in reports(folder, parted)["squared"].dots] == [6, 7, 14]
 
 
 @pytest.mark.parametrize("text", [None, "{", "[]"])

@@ -1,8 +1,9 @@
 """From a save to the first verdict and to the end: `python -m tests.watch_times [p04 ...]`.
 
-Each problem's model answer is saved ten times under one watch, each time with another kernel
-changed, so that it is compiled anew, and then a wrong kernel as often:
-its mistake shows in most cases, or in few, which leaves the right ones to speak against a name.
+Each problem's model answer is saved ten times under one watch, each time with another of its
+kernels changed, by a barrier that changes no result, so that it is compiled anew. Then a wrong
+kernel is saved as often: its mistake shows in most cases, or in few, which leaves the right ones to
+speak against a name.
 Prints a table in Markdown for each, and what the watch holds and uses while nothing is saved.
 With `--json FILE` both are also written there, as docs/records has them.
 """
@@ -10,8 +11,8 @@ With `--json FILE` both are also written there, as docs/records has them.
 from __future__ import annotations
 
 import argparse
+import ast
 import datetime
-import itertools
 import json
 import os
 import re
@@ -48,9 +49,9 @@ _RESULT = re.compile(
 )
 _IDLE_S = 5.0
 _NOTE = (
-    f"the model answer saved {SAVES} times under one watch, with a comment in one kernel after the"
-    " other, and a wrong kernel of tests/mutants as often; medians in seconds, the slowest of all;"
-    " CPU time of all cores; idle memory in MiB"
+    f"the model answer saved {SAVES} times under one watch, with a barrier more in one kernel after"
+    " the other, and a wrong kernel of tests/mutants as often; medians in seconds, the slowest of"
+    " all; CPU time of all cores; idle memory in MiB"
 )
 
 
@@ -108,21 +109,30 @@ def wrong_answer(problem_id: str) -> str:
     return mutant.applied_to(whole_answer(problem_id))
 
 
-def edited(source: str, n: int) -> str:
-    """Return a source whose `n`-th kernel, or helper of one, has a comment in its first line.
+def edited(source: str, n: int, ours: str) -> str:
+    """Return a source whose `n`-th kernel, or helper of one, has a barrier more in its first line.
 
-    What Triton keeps of that kernel, and of those that call it, does not serve any more.
+    What was compiled of that kernel, and of those that call it, does not serve any more: each `n`
+    makes other code. Only what `ours`, the file that a student has, defines is edited. A file
+    without kernels has a comment more.
     """
+    names = {node.name for node in ast.parse(ours).body if isinstance(node, ast.FunctionDef)}
+    kernels = [
+        node
+        for node in ast.parse(source).body
+        if isinstance(node, ast.FunctionDef) and node.name in names
+        if any("triton.jit" in ast.unparse(decorator) for decorator in node.decorator_list)
+    ]
+    if not kernels:
+        return f"{source}# {n}\n"
+    body = kernels[n % len(kernels)].body
+    first = body[1] if isinstance(body[0], ast.Expr) and len(body) > 1 else body[0]
     lines = source.splitlines()
-    heads = [i for i, line in enumerate(lines) if line.startswith("def ") and _is_kernel(lines, i)]
-    at = heads[n % len(heads)] if heads else len(lines) - 1
-    lines[at] += f"  # {n}"
+    indent = " " * first.col_offset
+    lines[first.lineno - 1 : first.lineno - 1] = [
+        f"{indent}tl.debug_barrier()" for _ in range(1 + n // len(kernels))
+    ]
     return "\n".join(lines) + "\n"
-
-
-def _is_kernel(lines: list[str], head: int) -> bool:
-    above = itertools.takewhile(lambda line: not line.startswith("def "), reversed(lines[:head]))
-    return any(line.startswith("@triton.jit") for line in itertools.takewhile(str.strip, above))
 
 
 def measure(problem_id: str, source: str) -> dict[str, float]:
@@ -131,7 +141,8 @@ def measure(problem_id: str, source: str) -> dict[str, float]:
         watch = _Watch(problem_id, Path(folder))
         try:
             watch.result()
-            times = [watch.saved(edited(source, n)) for n in range(SAVES)]
+            ours = model_answer(problem_id)
+            times = [watch.saved(edited(source, n, ours)) for n in range(SAVES)]
             mib, percent = watch.idle()
         finally:
             watch.process.terminate()

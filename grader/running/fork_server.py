@@ -3,8 +3,9 @@
 It has torch imported, and no submission: what forks for one worker has seen nothing of another.
 With TRITON_INTERPRET in its environment it has Triton's interpreter imported too, with what Triton
 imports at the first launch: Gluon, a tenth of a second. With GRADER_DIFFERENTIATES it has what
-torch imports for the first gradient: sympy, half a second. Each worker and each child would take
-that time else. It forks workers, and children of a judge
+torch imports for the first gradient: sympy, half a second. With GRADER_JUDGES it has what
+tests of the judge import, a quarter of a second, which no worker finds. Each worker and each child
+would take that time else. It forks workers, and children of a judge
 (grader/running/processes.py), which are given a server of their own before they read what they are
 asked: what they know is in none of their workers.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import json
 import os
 import runpy
@@ -21,6 +23,10 @@ import sys
 import time
 import traceback
 from typing import Any
+
+# Of the judge, what runs tests imports all others. Not its plugin, which pytest itself imports.
+_JUDGES = ("grader.pytest_run", "grader.judge", "grader.ahead", "grader.render.message")
+_judges: set[str] = set()  # the modules that only a child of the judge's may find imported
 
 _ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
 
@@ -41,6 +47,8 @@ def _main() -> None:
             import triton.experimental.gluon.nvidia.hopper  # noqa: F401
     if "GRADER_DIFFERENTIATES" in os.environ:
         import torch.fx.experimental.symbolic_shapes
+    if "GRADER_JUDGES" in os.environ:
+        _import_judges()
     torch.set_num_threads(1)
     worker.end_with_parent()
     gc.freeze()  # what is never looked at by a collector stays shared
@@ -49,6 +57,17 @@ def _main() -> None:
         "compile_worker.py": lambda: _compile(worker, compiling),
     }
     _serve(channel, programs)
+
+
+def _import_judges() -> None:
+    """Import what a child that runs tests will, and note what of it no worker may find."""
+    from _pytest.config import default_plugins
+
+    before = set(sys.modules)
+    for name in (*_JUDGES, *(f"_pytest.{plugin}" for plugin in default_plugins)):
+        importlib.import_module(name)
+    ours = ("grader.", "reference")
+    _judges.update(name for name in sys.modules.keys() - before if name.startswith(ours))
 
 
 def _compile(worker: Any, compiling: Any) -> None:
@@ -141,6 +160,8 @@ def _become_worker(programs: dict[str, Any], request: dict, channel: int, output
     """Run a worker's program as a fresh interpreter would: session, folder, environment, output."""
     os.setsid()
     _begin(request, output)
+    for name in _judges:
+        sys.modules.pop(name, None)
     name = request["program"]
     sys.argv[:] = [name, str(channel)]
     sys.path[:] = [_ROOT, *filter(None, os.environ["GRADER_SYS_PATH"].split(os.pathsep))]

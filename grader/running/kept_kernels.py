@@ -16,7 +16,7 @@ from typing import Any
 from grader.running import scratch
 
 MOST = 64  # some eight versions of the kernels of a problem, a third of a MiB each
-_FIGURES = "figures.json"
+FIGURES = "figures.json"
 
 
 def only_with_figures() -> type:
@@ -26,7 +26,7 @@ def only_with_figures() -> type:
     class Manager(FileCacheManager):
         def get_group(self, filename: str) -> dict[str, str] | None:
             """Return the files of a kernel, by name."""
-            figures = _read(Path(self.cache_dir, _FIGURES))
+            figures = read(Path(self.cache_dir, FIGURES))
             return super().get_group(filename) if figures is not None else None
 
     return Manager
@@ -34,25 +34,30 @@ def only_with_figures() -> type:
 
 def keep(cubin: str, figures: dict[str, Any]) -> None:
     """Write down the figures of a kernel, beside its machine code."""
-    path = Path(cubin).with_name(_FIGURES)
-    partial = path.with_suffix(f".{os.getpid()}")
-    with contextlib.suppress(OSError):
-        partial.write_text(json.dumps(figures), encoding="utf-8")
-        os.replace(partial, path)
+    write(Path(cubin).with_name(FIGURES), figures)
 
 
 def kept(cubin: str) -> dict[str, Any] | None:
     """Return the figures of a kernel, which count as used now; None where there are none."""
-    path = Path(cubin).with_name(_FIGURES)
+    path = Path(cubin).with_name(FIGURES)
     with contextlib.suppress(OSError):
         os.utime(path.parent)
-    return _read(path)
+    return read(path)
 
 
-def _read(path: Path) -> dict[str, Any] | None:
+def write(path: Path, found: dict[str, Any]) -> None:
+    """Write what was found of a kernel to a file, whole or not at all."""
+    partial = path.with_suffix(f".{os.getpid()}")
+    with contextlib.suppress(OSError):
+        partial.write_text(json.dumps(found), encoding="utf-8")
+        os.replace(partial, path)
+
+
+def read(path: Path) -> dict[str, Any] | None:
+    """Return what such a file holds; None where there is none, or a damaged one."""
     with contextlib.suppress(OSError, ValueError):
-        figures = json.loads(path.read_text(encoding="utf-8"))
-        return figures if isinstance(figures, dict) else None
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return found if isinstance(found, dict) else None
     return None
 
 

@@ -15,6 +15,7 @@ from typing import Any
 _USAGE = re.compile(r"\bREG:(\d+) STACK:(\d+)\b")
 _SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 _DOT = re.compile(r"\b(tt\.dot(?:_scaled)?|ttng\.warp_group_dot) .*-> .*?, (#\w+)>.* loc\((.+)\)$")
+_ANY_DOT = re.compile(r"\btt\.dot(?:_scaled)? .* loc\((.+)\)$")
 _NAMED = re.compile(r"^(#loc\w*) = loc\((.*)\)$", re.MULTILINE)
 _PLACE = re.compile(r'"([^"\n]*)":(\d+):\d+|(#loc\w*)')
 _MAX_DEPTH = 20
@@ -70,6 +71,13 @@ def dots(ttgir: str, path: str) -> list[dict[str, Any]]:
         if found.get(line) != "none":
             found[line] = instruction
     return [{"line": line, "instruction": found[line]} for line in sorted(found)]
+
+
+def dot_lines(ttir: str, path: str) -> list[int]:
+    """Return the line in the submission at `path` of each dot in a text of TTIR, 0 for none."""
+    places = dict(_NAMED.findall(ttir))
+    found = map(_ANY_DOT.search, ttir.splitlines())
+    return [_line(match[1], places, path) for match in found if match is not None]
 
 
 def _line(place: str, places: dict[str, str], path: str, depth: int = 0) -> int:

@@ -68,7 +68,7 @@ class Children:
 
         With `differentiate` some of what they run computes gradients.
         """
-        environment = sandbox.server_environment(differentiate=differentiate)
+        environment = sandbox.server_environment(differentiate=differentiate, judges=True)
         self._server = self._server or forks.ForkServer.open(environment)
 
     def close(self) -> None:
@@ -203,4 +203,5 @@ def _trusted_environment() -> dict[str, str]:
     """The environment of the judge's own processes: nothing that changes pytest or Triton."""
     hidden = ("PYTEST_", "TRITON_", "PYTHONSTARTUP", "PYTHONINSPECT")
     env = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
-    return env | {"PYTHONDONTWRITEBYTECODE": "1"}
+    # Of pytest's plugins the judge names those that it needs: others cost time in each run.
+    return env | {"PYTHONDONTWRITEBYTECODE": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}

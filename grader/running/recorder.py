@@ -20,7 +20,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from grader.running import absent_gpu, assembler, faults, kept_kernels, machine_code
+from grader.running import absent_gpu, assembler, faults, kept_code, kept_kernels, machine_code
 from grader.running.chips import MAX_WARPS, Chip
 from grader.running.lines import kernel_line
 from grader.running.passed import tensors_of
@@ -52,6 +52,7 @@ class Recorder:
         self._chip = chip
         self._write = write
         self._log = _Log()
+        self._code = kept_code.KeptCode(path)
         self._figures: dict[str, dict[str, Any]] = {}  # by hash of the kernel
         self._latest: tuple[Any, Any] | None = None  # source and metadata of the kernel in launch
         self._launching = False  # compiled: what is refused now is a launch
@@ -67,6 +68,7 @@ class Recorder:
         # The cache is of one judge and one Triton, which need not read itself, 0.3 s, for a key.
         cache.triton_key = lambda: ""
         knobs.cache.manager_class = kept_kernels.only_with_figures()
+        self._code.install()
         self.memory = absent_gpu.install(self._chip, self._load, self._launcher)
         knobs.compilation.listener = self._compiled
         knobs.nvidia.dump_ptxas_log = True
@@ -133,7 +135,8 @@ class Recorder:
         if len(self._figures) >= MAX_KERNELS and hash not in self._figures:
             raise TooManyKernels(f"more than {MAX_KERNELS} different kernels")
         files = {name.rpartition(".")[2]: path for name, path in metadata_group.items()}
-        figures = kept_kernels.kept(files["cubin"]) if cache_hit else None
+        kept = kept_kernels.kept(files["cubin"]) if cache_hit else None
+        figures = kept or (None if cache_hit else self._code.figures())
         if figures is None:
             figures = {
                 **machine_code.usage(files["cubin"]),
@@ -141,7 +144,10 @@ class Recorder:
                 "dots": machine_code.dots(files["ttgir"], self._path),
                 "compile_ms": times.total / 1000,
             }
+        if kept is None:
             kept_kernels.keep(files["cubin"], figures)
+        if not cache_hit:
+            self._code.keep(files["cubin"])
         self._figures[hash] = figures
 
     def _launcher(self, source: Any, metadata: Any) -> Callable[..., None]:

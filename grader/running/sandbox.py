@@ -336,13 +336,17 @@ def prepare(*, jailed: bool, gpu: str | None) -> None:
         forks.open_server(server_environment())
 
 
-def server_environment(*, interpret: bool = False, differentiate: bool = False) -> dict[str, str]:
+def server_environment(
+    *, interpret: bool = False, differentiate: bool = False, judges: bool = False
+) -> dict[str, str]:
     """Return the environment of a process that workers are forked from; it sees no GPU.
 
-    With `differentiate` it imports what torch does for the first gradient of a process.
+    With `differentiate` it imports what torch does for the first gradient of a process, with
+    `judges` what a child of the judge's imports that runs tests.
     """
     environment = _environment("cpu", interpret, 1, scratch.folder())
-    return environment | ({"GRADER_DIFFERENTIATES": "1"} if differentiate else {})
+    wanted = {"GRADER_DIFFERENTIATES": differentiate, "GRADER_JUDGES": judges}
+    return environment | {name: "1" for name, is_wanted in wanted.items() if is_wanted}
 
 
 def _environment(device: str, interpret: bool, threads: int, folder: Path) -> dict[str, str]:
