@@ -30,6 +30,9 @@ from grader.sightings.sighting import Sighting
 # 171 wrong kernels of p01, p03 and p04, judged in every check (tests/seeds.py), got no wrong name.
 _FITS_PER_CONTRADICTION = 4
 _MOST_WAITING = 8  # wrong results that are yet to be compared, which take memory
+# So many wrong cases, all that there are, a mistake explains before others that do not are put off:
+# they are compared only if it does not explain a later one too, or right cases speak against it.
+_SURE = 4
 # A known mistake that explains less than this share of the wrong cases explains few.
 _FEW = 4
 # Wrong results that numbers are fitted to, where nothing else says what is wrong.
@@ -76,6 +79,8 @@ class Casebook:
         self._failed: list[Place] = []  # no numbers came out
         self._seen: dict[Place, Sighting] = {}
         self._behind = Behind(_MOST_WAITING)
+        self._put_off: list[tuple[Place, Case, dict[str, torch.Tensor], Recompute]] = []
+        self._put_off_from: dict[str, int] = {}  # by mistake, the first of these it was left out of
         self._to_fit: dict[Place, Callable[[], Sighting | None]] = {}
         self._outs: set[Place] = set()  # of those, where `out` is wrong
         self._options: dict[str, set[Place]] = {}  # wrong cases with an option
@@ -87,8 +92,12 @@ class Casebook:
         inputs: Inputs,
         got: dict[str, torch.Tensor],
         expected: Expected,
+        recompute: Recompute,
     ) -> None:
-        """Take a wrong result in; it is compared with the known mistakes while others come in."""
+        """Take a wrong result in; it is compared with the known mistakes while others come in.
+
+        `recompute` is as of `add_right`.
+        """
         self._wrong.append(place)
         of_check = sum(check == place[0] for check, _ in self._to_fit)
         few = len(self._to_fit) < _MOST_FITTED and of_check < _MOST_FITTED_OF_CHECK
@@ -100,7 +109,8 @@ class Casebook:
         for option in ("sink_logits",):
             if getattr(case, option):
                 self._options.setdefault(option, set()).add(place)
-        self._behind.add(functools.partial(self._compare, place, case, inputs, got, expected))
+        piece = place, case, inputs, got, expected, recompute
+        self._behind.add(functools.partial(self._compare, *piece))
 
     def _compare(
         self,
@@ -109,17 +119,53 @@ class Casebook:
         inputs: Inputs,
         got: dict[str, torch.Tensor],
         expected: Expected,
+        recompute: Recompute,
     ) -> None:
-        """Fit each known mistake; one that is contradicted too often is no cause any more."""
+        """Fit each known mistake that may still explain most; put the others off."""
+        leading = self._leading()
+        if not leading:
+            self._catch_up()
         result = Result.of(got, expected)
-        for id in sorted(self._possible):
-            fit, variant = best_fit(self._mistakes[id], case, inputs, result)
-            self._fits[id][place] = fit
-            if fit > Fit.SILENT:
-                self._shown.setdefault(id, variant)
-            contradicted, whole = self._for_and_against(id)
-            if contradicted > 1 + whole / 2:  # two at the beginning may stay alone
-                self._possible.discard(id)
+        for id in sorted(leading or self._possible):
+            self._fit(id, place, case, inputs, result)
+        if not leading:
+            return
+        for id in self._possible - leading:
+            self._put_off_from.setdefault(id, len(self._put_off))
+        self._put_off.append((place, case, got, recompute))
+        if not any(self._fits[id][place] > Fit.SILENT for id in leading):
+            self._catch_up()
+
+    def _leading(self) -> set[str]:
+        """Return the mistakes that explain all that was wrong, where one does so wholly.
+
+        No other mistake can be told beside one that explains all, nor instead of it.
+        """
+        full = {id for id in self._possible if min(self._fits[id].values(), default=0) > Fit.SILENT}
+        sure = (list(self._fits[id].values()) for id in full)
+        is_sure = any(len(fits) >= _SURE and min(fits) >= Fit.WHOLE for fits in sure)
+        return full if is_sure else set()
+
+    def _catch_up(self) -> None:
+        """Fit the mistakes that were put off to the results that they were left out of."""
+        late, self._put_off = self._put_off, []
+        since, self._put_off_from = self._put_off_from, {}
+        for number, (place, case, got, recompute) in enumerate(late):
+            inputs, expect = recompute()
+            result = Result.of(got, expect())
+            for id in sorted(self._possible):
+                if since.get(id, len(late)) <= number:
+                    self._fit(id, place, case, inputs, result)
+
+    def _fit(self, id: str, place: Place, case: Case, inputs: Inputs, result: Result) -> None:
+        """Fit a mistake; one that is contradicted too often is no cause any more."""
+        fit, variant = best_fit(self._mistakes[id], case, inputs, result)
+        self._fits[id][place] = fit
+        if fit > Fit.SILENT:
+            self._shown.setdefault(id, variant)
+        contradicted, whole = self._for_and_against(id)
+        if contradicted > 1 + whole / 2:  # two at the beginning may stay alone
+            self._possible.discard(id)
 
     def add_right(self, case: Case, recompute: Recompute) -> None:
         """Take a right result in; `recompute` gives its inputs and what was expected again.
@@ -287,9 +333,18 @@ class Casebook:
         return {check for check, _ in traced - set(cause.cases)} == checks
 
     def _known_mistakes(self) -> list[Cause]:
+        if self._put_off:
+            causes = self._told_of(self._candidates(self._leading()))
+            if causes and set(causes[0].cases) == set(self._wrong):
+                return causes
+            self._catch_up()
+        return self._told_of(self._candidates(self._possible))
+
+    def _told_of(self, candidates: list[str]) -> list[Cause]:
+        """Return as causes those that right results leave, and no rival."""
         causes: list[Cause] = []
         explained: set[Place] = set()
-        candidates = self._not_contradicted_by_right(self._candidates())
+        candidates = self._not_contradicted_by_right(candidates)
         for id in candidates:
             places = {p for p, fit in self._fits[id].items() if fit > Fit.SILENT}
             rivals = [other for other in candidates if self._rivals(other, id, places)]
@@ -312,13 +367,13 @@ class Casebook:
         fits = list(self._fits[id].values())
         return fits.count(Fit.CONTRADICTED), sum(fit >= Fit.WHOLE for fit in fits)
 
-    def _candidates(self) -> list[str]:
-        """Mistakes that explain cases and are hardly contradicted, those that explain most first.
+    def _candidates(self, possible: set[str]) -> list[str]:
+        """Return mistakes that explain cases and are hardly contradicted, the strongest first.
 
         Some stay possible until here that no further case has spoken for.
         """
         found = []
-        for id in self._possible:
+        for id in possible:
             contradicted, whole = self._for_and_against(id)
             if self._strength(id)[0] and contradicted * _FITS_PER_CONTRADICTION <= whole:
                 found.append(id)

@@ -168,7 +168,8 @@ class CaseRun(ToldCase):
             casebook.add_right(self.case, lambda: self._again(call, names))
             return Seen()
         place = (self.check.id, self.index)
-        casebook.add_wrong(place, self.case, inputs, evidence.outputs, expected)
+        own = inputs, evidence.outputs, expected
+        casebook.add_wrong(place, self.case, *own, lambda: self._again(call, names))
         if self.check.bridge:  # what is seen is told of the problem's own entry
             return Seen()
         result = _result(differences, evidence, expected)

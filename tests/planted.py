@@ -831,9 +831,30 @@ FAULTS = (
     fault(
         "a cause is named that a right case contradicts",
         "diagnose.py",
-        "candidates = self._not_contradicted_by_right(self._candidates())",
-        "candidates = self._candidates()",
+        "candidates = self._not_contradicted_by_right(candidates)",
+        "candidates = list(candidates)",
         "diagnose",
+    ),
+    fault(
+        "a mistake that was put off is compared no more",
+        "diagnose.py",
+        "                if since.get(id, len(late)) <= number:",
+        "                if since.get(id, 0) > number:",
+        "diagnose",
+    ),
+    fault(
+        "a kernel whose code has changed is not compiled again",
+        "running/kept_code.py",
+        'code = f"{given}\\n{module.str_nodebug()}"',
+        "code = given",
+        "kept_kernels",
+    ),
+    fault(
+        "what a refused kernel left behind another call is believed",
+        "trial.py",
+        "return parts if good or last else run([call])",
+        "return parts",
+        "remembered",
     ),
     fault(
         "one of two causes that fit alike is named",

@@ -1,5 +1,7 @@
 """A cause is named when one known mistake explains wrong cases and nothing speaks against it."""
 
+import functools
+
 import pytest
 import torch
 
@@ -26,6 +28,7 @@ class Book:
     def __init__(self, problem=P03):
         self.problem = problem
         self.book = Casebook(problem)
+        self.recomputed = 0
 
     def _case(self, given, dtype):
         case = resolve({"seqlen": 64, "num_q_heads": 2} | given, dtype, "")
@@ -45,7 +48,12 @@ class Book:
             got |= made.fn(dict(inputs.all), case.kwargs)
         got = {n: torch.where(t.isnan(), expected.truth[n], t) for n, t in got.items()}
         own = {n: t.to(torch.float32 if n == "lse" else DTYPES[dtype]) for n, t in got.items()}
-        self.book.add_wrong(place, case, inputs, own, expected)
+        again = functools.partial(self.recompute, inputs, expected)
+        self.book.add_wrong(place, case, inputs, own, expected, again)
+
+    def recompute(self, inputs, expected):
+        self.recomputed += 1
+        return inputs, lambda: expected
 
     def right(self, given=(), dtype="fp32"):
         case, inputs, expected = self._case(dict(given), dtype)
@@ -229,10 +237,42 @@ def test_numbers_that_a_mistake_makes_huge_are_rounded_as_the_largest(book):
         case, inputs, expected = found._case({}, "fp32")
         out = exploded(inputs.tensors, {})["out"]
         out = out + off * out.abs().amax()
-        found.book.add_wrong(
-            ("plain", 0), case, inputs, {"out": out.float(), "lse": expected.truth["lse"]}, expected
-        )
+        got = {"out": out.float(), "lse": expected.truth["lse"]}
+        again = functools.partial(found.recompute, inputs, expected)
+        found.book.add_wrong(("plain", 0), case, inputs, got, expected, again)
         assert set(found.named()) == named
+
+
+@pytest.mark.parametrize("sure", [2, 10**9])
+@pytest.mark.parametrize(
+    ("last", "right", "named", "caught_up"),
+    [
+        ("ALWAYS", (), {"ALWAYS"}, False),
+        ("SCALED", (), {"ALWAYS", "SCALED"}, True),  # it explains all but one
+        ("ALWAYS", ({},), set(), True),  # it would have been wrong there
+        (lambda value: value * 3.0, (), {"ALWAYS"}, True),
+    ],
+)
+def test_others_are_put_off_while_one_mistake_explains_all(
+    book, monkeypatch, last, right, named, caught_up, sure
+):
+    monkeypatch.setattr(diagnose, "_SURE", sure)
+    tried = []
+
+    def only_scaled(inputs, options):
+        tried.append(inputs)
+        return scaled(inputs, options)
+
+    found = book(made_up("ALWAYS", 1.0), made_up("SCALED", 5.0, only=only_scaled))
+    for number in range(4):
+        found.wrong(("plain", number), "ALWAYS", {"seqlen": 64 + number})
+    found.wrong(("scale", 0), last, {"softmax_scale": 0.3})
+    for given in right:
+        found.right(given)
+    assert set(found.named()) == named
+    assert bool(found.recomputed) is (caught_up and sure == 2)
+    if sure == 2 and not caught_up:
+        assert len(tried) == 2  # of five cases
 
 
 def test_two_mistakes_that_explain_the_same_just_as_well_are_not_named(book):

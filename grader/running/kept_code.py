@@ -41,8 +41,11 @@ class KeptCode:
     def install(self) -> None:
         """Have Triton's stages after the front end take what is kept, where it is the same."""
         from triton import knobs
+        from triton._C.libtriton import ir
         from triton.backends.nvidia import compiler
 
+        if not hasattr(ir.module, "str_nodebug"):  # then all is compiled
+            return
         add_stages = compiler.CUDABackend.add_stages
 
         def added(backend: Any, stages: dict[str, Any], options: Any, *args: Any) -> None:
