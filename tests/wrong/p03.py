@@ -312,14 +312,14 @@ WRONG = (
         "p03-one_row_of_heads",
         (
             "lse doubled",
-            "lse lse_lengths",
-            "LSE-BASE-2 OUTPUT-SCALED",
+            "",
+            "OUTPUT-SCALED",
             ("top + tl.log(den), mask", "2 * (top + tl.log(den)), mask"),
         ),
         (
             "keys of the next head",
-            "lse_lengths ragged",
-            "PADDING-TAKEN",
+            "lse_lengths",
+            "PADDING-TAKEN PADDED-KEYS-COUNTED",
             ('        s = tl.where(first + tl.arange(0, BN)[None, :] < N, s, float("-inf"))\n', ""),
         ),
     ),
