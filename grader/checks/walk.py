@@ -24,7 +24,8 @@ class Walk:
     """The pairs of one product; arrays of (batch, q head, query, key), boolean if not said else.
 
     `masks`, `masked_at`, `taken_at` and `again_at` are as in `Trace`; `due` is (query, key);
-    `shared` are those taken more often than scores were computed for them. `tile`
+    `visited` were in a tile of scores, or, for a gradient, of its product; `shared` are those
+    taken more often than scores were computed for them. `tile`
     is the size of the kernel's tiles, queries by keys; `scores_line` and `product_line` are where
     it multiplies, `loop_line` is the loop around that, `mask_line` where scores are masked, 0 if
     nowhere; `mask_rows`, of `MASK_ROWS`, is what the rows of the tile are there. `near` is batch,
@@ -167,12 +168,17 @@ def walk_of(
     arrays = trace.arrays
     # The forward pass may run once more in the backward pass; a gradient is one sum over all.
     twice = arrays["twice"][index] > 0 if product == "out" else arrays["takes"][index] > 1
+    # One kernel may compute several gradients, each in a loop of its own.
+    in_scores = arrays["visits"][kernels].any(axis=0)
+    visited = in_scores if product == "out" else arrays["met"][index] > 0
+    due = due_pairs(problem_id, case)
     return Walk(
         product=product,
         trace=trace,
-        due=due_pairs(problem_id, case),
-        visited=arrays["visits"][kernels].any(axis=0).reshape(size),
-        taken=(arrays["takes"][index] > 0).reshape(size),
+        due=due,
+        visited=visited.reshape(size),
+        taken=(arrays["takes"][index] > 0).reshape(size)
+        | (due & (arrays["unsure"][index] > 0).reshape(size)),
         twice=twice.reshape(size),
         shared=(arrays["takes"][index] > arrays["visits"][kernels].sum(axis=0)).reshape(size),
         masks=arrays["masks"][index].reshape(size),

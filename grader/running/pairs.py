@@ -31,7 +31,8 @@ class Pairs:
     def visit(self, kernel: int, queries: Rows, keys: Rows) -> None:
         """Note a tile of scores."""
         shape = self._shape
-        q, k = queries.ids[queries.ids >= 0], keys.ids[keys.ids >= 0]
+        q = queries.ids[_of_its_head(queries.ids, shape.seqlen_q)]
+        k = keys.ids[_of_its_head(keys.ids, shape.seqlen_k)]
         if q.size and k.size:
             add_saturating(self._arrays["visits"][kernel], np.ix_(q, k % shape.seqlen_k), 1)
             heads = np.ix_(np.unique(q // shape.seqlen_q), np.unique(k // shape.seqlen_k))
@@ -73,9 +74,12 @@ class Pairs:
             self._counters[Counter.TURNED_LINE] = line
             self._counters[Counter.TURNED] = OPERANDS.index(values.operand)
             return free.ids.size, values.ids.size
-        length = shape.seqlen_q if values.of_queries else shape.seqlen_k
-        kept, summed = free.ids >= 0, values.ids >= 0
-        both = summed & (own.ids >= 0)
+        lengths = shape.seqlen_k, shape.seqlen_q
+        length = lengths[values.of_queries]
+        kept = _of_its_head(free.ids, lengths[not values.of_queries])
+        summed = _of_its_head(values.ids, length)
+        self._reach_on(product, free, values, kept, summed)
+        both = (values.ids >= 0) & (own.ids >= 0)
         if (own.ids[both] % length != values.ids[both] % length).any():
             self._counters[Counter.MISMATCHED] += 1
             self._counters[Counter.MISMATCHED_LINE] = line
@@ -96,6 +100,7 @@ class Pairs:
             table = self._arrays["takes"][product]
             columns_of_head = columns % shape.seqlen_k
             index = np.ix_(rows, columns_of_head)
+            self._arrays["met"][product][index] = 1
             column = values.column
             self._note_twice((product, column), index, part, twice, self._number(loop))
             if self._first.setdefault(product, column) == column:
@@ -116,6 +121,25 @@ class Pairs:
         size = free.ids.size, values.ids.size
         return size if not values.of_queries else size[::-1]
 
+    def _reach_on(
+        self, product: int, free: Rows, values: Rows, kept: np.ndarray, summed: np.ndarray
+    ) -> None:
+        """Note the pairs of lanes that are rows of the head behind the tile's own.
+
+        A kernel that takes all heads for one sequence of rows masks them, and stores none of them;
+        or it means them.
+        """
+        lanes = ((free.ids, kept), (values.ids, summed))
+        (rows, own_rows), (columns, own_columns) = lanes[::-1] if values.of_queries else lanes
+        every_row, every_column = rows >= 0, columns >= 0
+        for some_rows, some_columns in (
+            (every_row & ~own_rows, every_column),
+            (every_row, every_column & ~own_columns),
+        ):
+            if some_rows.any() and some_columns.any():
+                index = np.ix_(rows[some_rows], columns[some_columns] % self._shape.seqlen_k)
+                self._arrays["unsure"][product][index] = 1
+
     def _note_twice(
         self, part_of: tuple[int, int], index: Any, part: np.ndarray, twice: np.ndarray, loop: int
     ) -> None:
@@ -134,6 +158,19 @@ class Pairs:
             self._arrays["lines"][len(self._numbers)] = line
             self._numbers[line] = len(self._numbers)
         return self._numbers.get(line, 0)
+
+
+def _of_its_head(ids: np.ndarray, length: int) -> np.ndarray:
+    """Return which lanes of a tile are rows, without those of the next head.
+
+    Rows that follow each other may run on from one head into the next. Where they do not follow
+    each other, a tile is of several heads by design.
+    """
+    there = ids >= 0
+    rows = ids[there]
+    if rows.size < 2 or rows[0] // length == rows[-1] // length or (np.diff(rows) != 1).any():
+        return there
+    return there & (ids // length == rows[0] // length)
 
 
 def _each_once(

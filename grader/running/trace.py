@@ -184,6 +184,8 @@ class TraceShape:
             "visits": (np.uint8, (KERNELS, *pairs)),
             "takes": (np.uint8, (len(PRODUCTS), *pairs)),
             "twice": (np.uint8, (len(PRODUCTS), *pairs)),
+            "met": (np.uint8, (len(PRODUCTS), *pairs)),
+            "unsure": (np.uint8, (len(PRODUCTS), *pairs)),
             "masks": (np.uint8, (len(PRODUCTS), *pairs)),
             "lines": (np.int64, (SOURCE_LINES,)),
             "masked_at": (np.uint8, (len(PRODUCTS), *pairs)),
@@ -223,10 +225,12 @@ class Trace:
 
     `visits` counts, per kernel, how often a pair of a query and a key was in a tile of scores (of
     a row sum: how often an element of x was read);
-    `takes`, per product, how often its weight, not masked, was in that product; `twice` marks the
-    pairs of which that is true more than once in one launch, `masks` those that a mask was applied
-    to: 1 where it kept them, 2 where it put another number in their place that hides nothing, 3
-    those that a number of their row made so low that they look masked.
+    `takes`, per product, how often its weight, not masked, was in that product; `met` marks the
+    pairs of the tiles that were in it, masked or not, `unsure` those of a tile's lanes that are
+    rows of the next head and may be nothing to the kernel; `twice` marks the pairs of which `takes`
+    is true more than once in one launch, `masks` those that a mask was applied to: 1 where it kept
+    them, 2 where it put another number in their place that hides nothing, 3 those that a number of
+    their row made so low that they look masked.
     `masked_at`, `taken_at` and `again_at` are the numbers in `lines` of the lines of the mask and
     of the loop in which a pair was taken, the first time and after it; of a pair that masks of
     several lines met, `masked_at` is SEVERAL_LINES. `mask_rows` is, per kernel, an index in

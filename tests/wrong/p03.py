@@ -308,4 +308,19 @@ WRONG = (
             (_CLAMPED, "tl.exp(s - now[:, None])"),
         ),
     ),
+    *of(
+        "p03-one_row_of_heads",
+        (
+            "lse doubled",
+            "",
+            "OUTPUT-SCALED",
+            ("top + tl.log(den), mask", "2 * (top + tl.log(den)), mask"),
+        ),
+        (
+            "keys of the next head",
+            "lse_lengths",
+            "PADDING-TAKEN PADDED-KEYS-COUNTED",
+            ('        s = tl.where(first + tl.arange(0, BN)[None, :] < N, s, float("-inf"))\n', ""),
+        ),
+    ),
 )

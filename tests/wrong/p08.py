@@ -163,4 +163,9 @@ WRONG = (
         ("gradients begin with garbage", "", "", ("torch.zeros_like(x, dtype", "torch.empty_like(x, dtype")),
         ("gradients begin with the inputs", "", "", ("(torch.zeros_like(x, dtype=torch.float32).contiguous() for", "(x.to(torch.float32).clone(memory_format=torch.contiguous_format) for")),
     ),
+    *of(
+        "p08-padded_to_tiles",
+        ("queries behind the diagonal left out", "dv", "KEYS-NEVER-VISITED", ("rows, tile * B + B, N, D, B, False", "rows, tile * B + 2 * B, N, D, B, False")),
+        ("dq with log2e", "", "OUTPUT-SCALED", (" * 0.6931471805599453)", ")")),
+    ),
 )
