@@ -38,9 +38,10 @@ _FEW = 4
 # Wrong results that numbers are fitted to, where nothing else says what is wrong.
 _MOST_FITTED, _MOST_FITTED_OF_CHECK = 6, 2
 
-# What is told where some cases show less of it.
+# What is told where some cases, of one tile or of few keys, show less of it.
 _MORE = {
     "TILE-SHARES": {"OTHER-KEYS", "SINK-SHARES"},
+    "EXPONENTIALS-MIXED": {"OTHER-SCALE"},
     "SCALE-OF-SOME-TILES": {"OTHER-SCALE", "EXPONENTIALS-MIXED"},
 }
 

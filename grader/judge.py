@@ -26,6 +26,7 @@ from grader.sightings.scaled import of_numbers
 from grader.sightings.sighting import Result
 from grader.told_case import ToldCase
 
+_HELP_LIMIT = 300
 _ROUNDED = 0.03  # of the norm: more than that no rounding to 16 bits makes
 # What else a message may name first for what is wrong about two arguments, or about one's shape.
 _ALSO_NAMES = {
@@ -162,7 +163,24 @@ class CaseRun(ToldCase):
         expected: Expected,
         differences: list[Difference],
     ) -> Seen:
-        """Let the casebook know of a result; where it is wrong, see what the kernels did."""
+        """Let the casebook know of a result; where it is wrong, see what the kernels did.
+
+        What is wrong is known by then. An error of the judge's own changes nothing about it.
+        """
+        try:
+            return self._explain(call, inputs, names, evidence, expected, differences)
+        except Exception as error:
+            return Seen(fault=f"{type(error).__name__}: {error}")
+
+    def _explain(
+        self,
+        call: int,
+        inputs: Inputs,
+        names: tuple[str, ...],
+        evidence: CallEvidence,
+        expected: Expected,
+        differences: list[Difference],
+    ) -> Seen:
         casebook = self._casebook
         if not differences:
             casebook.add_right(self.case, lambda: self._again(call, names))
@@ -239,6 +257,8 @@ class CaseRun(ToldCase):
             if right and help is None:
                 made = f"{shown.name} alone is" if len(wrong) == 1 else _are(wrong)
                 help = f"{_are(right)} right: look at what {made} made of"
+        if seen.fault:
+            help = f"the judge failed when it looked for the cause: {seen.fault}"[:_HELP_LIMIT]
         return self._finding(
             Verdict.FAIL,
             headline,

@@ -22,10 +22,14 @@ _MOST_LOOKS = 8
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """What a student is shown of a call: the tiles that were visited, and one program's state."""
+    """What a student is shown of a call: the tiles that were visited, and one program's state.
+
+    `fault` is an error of the judge's own while it looked, empty where there was none.
+    """
 
     tiles: TileMap | None = None
     trace: TraceRecord | None = None
+    fault: str = ""
 
 
 def look_again(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -261,19 +261,31 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Settle on causes, tell the judge, and let pytest print each of them once."""
     run = session.config.stash[_RUN]
     causes: dict[tuple[str, str, int], CauseFound] = {}
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    say = reporter.write_line if reporter is not None else lambda text: None
     for trial in run.trials.values():
         came_to_end = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
         if came_to_end and not session.shouldfail:
             trial.count_work()
-        for cause in trial.judged.causes(trial.source.step_at):
-            found = CauseFound(**vars(cause))
+        for found in _causes(trial, say):
             run.send(found)
-            causes |= {(trial.problem.id, *place): found for place in cause.cases}
+            causes |= {(trial.problem.id, *place): found for place in found.cases}
         with contextlib.suppress(OSError):
             trial.close()
-    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None:
         _tell_each_cause_once(reporter, causes)
+
+
+def _causes(trial: ProblemTrial, say: Callable[[str], None]) -> list[CauseFound]:
+    """Return the causes of wrong results; none where the judge itself failed to find them.
+
+    They explain verdicts, which stand without them. `say` tells of such a failure.
+    """
+    try:
+        return [CauseFound(**vars(c)) for c in trial.judged.causes(trial.source.step_at)]
+    except Exception as error:
+        say(f"{trial.problem.id}: the judge failed to find causes: {type(error).__name__}: {error}")
+        return []
 
 
 def _tell_each_cause_once(reporter: Any, causes: dict[tuple[str, str, int], CauseFound]) -> None:

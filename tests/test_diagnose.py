@@ -1,5 +1,6 @@
 """A cause is named when one known mistake explains wrong cases and nothing speaks against it."""
 
+import dataclasses
 import functools
 
 import pytest
@@ -349,3 +350,30 @@ def test_what_numbers_alone_say_is_no_second_cause(book):
     found.wrong(("ragged", 0), lambda truth: 2.0 * truth)
     found.book.add_seen(("ragged", 0), seen("OUTPUT-SCALED", traced=False))
     assert found.named() == {"SCALED": (("scale", 0),)}
+
+
+@pytest.mark.parametrize("failed", ["plain", "layouts"])
+def test_few_cases_say_nothing_where_the_plain_case_came_to_no_numbers(book, failed):
+    found = book()
+    for number in range(8):
+        found.book.add_failed((failed, number))
+    found.wrong(("ragged", 0), lambda truth: 2.0 * truth)
+    found.book.add_seen(("ragged", 0), seen("PADDING-TAKEN", traced=True))
+    told = {} if failed == "plain" else {"PADDING-TAKEN": (("ragged", 0),)}
+    assert found.named() == told
+
+
+@pytest.mark.parametrize("option", ["", "sink_logits"])
+def test_what_explains_few_cases_gives_way_to_numbers_that_explain_them_too(
+    book, monkeypatch, option
+):
+    told = dataclasses.replace(seen("OTHER-SINK-LOGIT", traced=False), option=option)
+    monkeypatch.setattr(diagnose, "fitted", lambda *_: told)
+    found = book()
+    places = [("sink_logits", number) for number in range(9)]
+    for place in places:
+        found.wrong(place, lambda truth: 2.0 * truth)
+    found.book.add_seen(places[8], seen("NAN-FROM-PLUS-INFINITY", traced=True))
+    found.book._options["sink_logits"] = set(places)
+    (id,) = found.named()
+    assert id == ("OTHER-SINK-LOGIT" if option else "NAN-FROM-PLUS-INFINITY")

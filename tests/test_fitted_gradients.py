@@ -26,7 +26,7 @@ def given(problem_id: str, check: str, number: int) -> tuple[object, Inputs, Exp
     problem = load_problem(problem_id)
     found, index, case = cases_of(problem, (check,))[number]
     inputs = inputs_of(problem, SEED, found, index, case, 0)
-    names = problem.gradients or problem.returns
+    names = problem.judged(found)
     return case, inputs, expect(problem.of(found), case, inputs, tuple(names))
 
 
@@ -136,6 +136,73 @@ def test_a_head_that_is_left_out_of_its_group_is_named() -> None:
     assert "query head 1 left out" in found.title
 
 
+def of_heads(case: Case) -> torch.Tensor:
+    """What each query head gives to dv, (batch, q heads, keys, head_dim)."""
+    probs = torch.exp(case.masked() - attend(case)["lse"][..., None])
+    return probs.mT @ case.dout
+
+
+@pytest.mark.parametrize(
+    ("check", "place", "note"),
+    [
+        ("groups", lambda heads, case: heads % case.num_kv_heads, "query heads 1, 3 give"),
+        ("batch_heads", lambda heads, case: heads * 0, "query heads 0, 1 of batch"),
+    ],
+)
+def test_heads_that_are_added_to_another_kv_head_are_named(check, place, note) -> None:
+    def elsewhere(case: Case) -> Made:
+        shares = of_heads(case)
+        dv = torch.zeros_like(case.v)
+        heads = torch.arange(case.num_q_heads)
+        return {"dv": dv.index_add_(1, place(heads, case), shares)}
+
+    found = told("p08", check, 0, elsewhere)
+    assert found is not None and found.id == "GROUP-OF-OTHER-HEADS"
+    assert note in found.note
+
+
+def halves(case: Case) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """P * dP, P * delta and k, with which dq is a difference of two sums."""
+    probs = torch.exp(case.masked() - attend(case)["lse"][..., None])
+    k = case.k[:, case.kv_heads]
+    return probs * (case.dout @ case.values().mT), probs * delta(case), k
+
+
+@pytest.mark.parametrize(
+    ("other", "id", "title"),
+    [
+        (
+            lambda case, ds, k: (ds * (case.key >= 32)) @ k,
+            "OTHER-PAIRS",
+            "P * delta of all pairs once: for query",
+        ),
+        (
+            lambda case, ds, k: ds @ case.values(),
+            "OTHER-TERMS",
+            "P * delta is taken over rows of v",
+        ),
+    ],
+)
+def test_one_of_two_sums_of_dq_is_told(other, id: str, title: str) -> None:
+    def make(case: Case) -> Made:
+        first, second, k = halves(case)
+        return {"dq": case.scale * (first @ k - other(case, second, k))}
+
+    found = told("p08", "plain", 1, make)
+    assert found is not None and found.id == id and title in found.title
+
+
+def test_tiles_that_are_scaled_again_in_each_iteration_are_told() -> None:
+    def make(case: Case) -> Made:
+        powers = 0.5 ** ((case.seqlen_q - 1 - case.query) // 64)
+        probs = torch.exp(case.masked() - attend(case)["lse"][..., None])
+        return {"dv": (powers * probs).mT @ case.dout}
+
+    found = told("p08", "plain", 1, make)
+    assert found is not None and found.id == "SHARES-OF-A-GRADIENT"
+    assert "queries 0-63 0.125 times, queries 64-127 0.25 times" in found.note
+
+
 def test_far_pairs_of_sinks_and_other_sums_for_their_logits_are_told() -> None:
     def halved(case: Case) -> Made:
         right, near = (
@@ -152,6 +219,27 @@ def test_far_pairs_of_sinks_and_other_sums_for_their_logits_are_told() -> None:
     )
     assert found is not None and found.id == "OTHER-SINK-GRADIENT"
     assert "the sum of -delta" in found.title
+
+    def at_the_kv_head(case: Case) -> Made:
+        weights = torch.exp(case.sink_column() - attend(case)["lse"])
+        made = torch.zeros_like(case.sink_logits)
+        heads = -(weights * row_delta(case)).sum((0, 2))
+        return {"dsink_logits": made.index_add_(0, case.kv_heads, heads)}
+
+    found = told("p09", "together", 1, at_the_kv_head)
+    assert found is not None and found.id == "OTHER-SINK-GRADIENT"
+    assert "at the place of its kv head" in found.title
+
+
+def test_a_sink_logit_that_raises_the_score_of_a_key_is_told() -> None:
+    def make(case: Case) -> Made:
+        scores = case.masked().clone()
+        scores[..., 0] += case.sink_logits[:, None]
+        return {"out": scores.softmax(-1) @ case.values()}
+
+    found = told("p09", "forward_sink_logits", 0, make)
+    assert found is not None and found.id == "OTHER-SINK-LOGIT"
+    assert "added to the score of key 0" in found.title
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from grader.cases import Case
-from grader.checks.correctness import ranges
 from grader.checks.walk import Walk
 from grader.running.trace import Counter, Trace
+from grader.sightings.left_out import (
+    heads_never_taken,
+    is_uneven,
+    missing_heads,
+    skipped_rows,
+    uneven,
+)
 from grader.sightings.sighting import Sighting, accesses, key_range, operand_of, query_range
 
 _MASK_SIDES = {
@@ -150,8 +156,8 @@ def inverted(case: Case, walk: Walk) -> Sighting | None:
 def twice(case: Case, walk: Walk) -> Sighting | None:
     if not walk.twice.any() or _of_several_products(walk):
         return None
-    if walk.over_queries and walk.missing.any() and _is_uneven(walk):
-        return _heads_never_taken(walk) or _uneven(walk)
+    if walk.over_queries and walk.missing.any() and is_uneven(walk):
+        return heads_never_taken(walk) or uneven(walk)
     _, _, query, key = walk.example(walk.twice)
     what = _folded(walk, query, key)
     past_the_end = not walk.over_queries and case.seqlen_k % walk.tile[1] > 0
@@ -175,36 +181,6 @@ def twice(case: Case, walk: Walk) -> Sighting | None:
         f"seen: {_row(walk, walk.twice, 'took')} twice{loops}; {rows} {noun[rows != 1]} in all",
         help,
         again,
-    )
-
-
-def _is_uneven(walk: Walk) -> bool:
-    """Whether other pairs of one query head of a group were taken than of another.
-
-    Where loops begin and end does not depend on the head.
-    """
-    of_groups = (walk.twice.shape[0], -1, walk.group, *walk.twice.shape[2:])
-    twice, missing = walk.twice.reshape(of_groups), walk.missing.reshape(of_groups)
-    return bool((twice != twice[:, :, :1]).any() and (missing != missing[:, :, :1]).any())
-
-
-def _uneven(walk: Walk) -> Sighting:
-    batch, head, _, key = walk.example(walk.twice)
-    twice = query_range(walk.twice[batch, head, :, key])
-    seen = f"seen: key {key} took {twice} of query head {head} twice"
-    first = head // walk.group * walk.group
-    for other in (head, *range(first, first + walk.group)):
-        missing = walk.missing[batch, other, :, key]
-        if missing.any():
-            seen += f", and never {query_range(missing)} of query head {other}"
-            break
-    return Sighting(
-        "HEADS-TAKEN-UNEVENLY",
-        f"{walk.product} takes other pairs of one query head of a group than of another",
-        seen,
-        "which head and which tile does each iteration take? each query head of a group has the"
-        " same tiles",
-        walk.loop_line,
     )
 
 
@@ -277,9 +253,9 @@ def wrong_pairs(case: Case, walk: Walk) -> Sighting | None:
 
 def _missing(case: Case, walk: Walk) -> Sighting | None:
     missing = walk.missing
-    heads = _missing_heads(walk)
+    heads = missing_heads(walk)
     if heads.any() and not heads.all():
-        return _heads_never_taken(walk)
+        return heads_never_taken(walk)
     seen = f"seen: {_row(walk, missing, 'never took')}"
     keys = missing.any(axis=(0, 1, 2))
     beyond = np.arange(case.seqlen_k) >= case.seqlen_q
@@ -293,7 +269,7 @@ def _missing(case: Case, walk: Walk) -> Sighting | None:
         )
     visited = walk.visited & missing
     if not visited.any():
-        skipped = _skipped_rows(walk)
+        skipped = skipped_rows(walk)
         if skipped is not None:
             return skipped
         return Sighting(
@@ -319,55 +295,6 @@ def _missing(case: Case, walk: Walk) -> Sighting | None:
             located=True,
         )
     return None
-
-
-def _skipped_rows(walk: Walk) -> Sighting | None:
-    """Rows inside a tile of queries that met no key: no loop over keys leaves out those alone."""
-    if walk.over_queries:
-        return None
-    shape = walk.trace.shape
-    most = walk.tile[0] // (shape.num_q_heads // shape.num_kv_heads)  # a tile may be of a group
-    for batch, head in np.ndindex(walk.visited.shape[:2]):
-        rows = np.flatnonzero(walk.visited[batch, head].any(-1))
-        gaps = np.flatnonzero((np.diff(rows) > 1) & (np.diff(rows) <= most))
-        if gaps.size:
-            left_out = np.arange(rows[gaps[0]] + 1, rows[gaps[0] + 1])
-            among = np.isin(np.arange(shape.seqlen_q), left_out)
-            return Sighting(
-                "QUERIES-NEVER-TAKEN",
-                "rows of q are never taken, though others of their tile are",
-                f"seen: {query_range(among)} of head {head} met no key; queries {rows[gaps[0]]} and"
-                f" {rows[gaps[0] + 1]} did",
-                "which row of q does each lane load? query_start + tl.arange(0, BLOCK_M), times the"
-                " row stride of q",
-                walk.scores_line,
-            )
-    return None
-
-
-def _missing_heads(walk: Walk) -> np.ndarray:
-    """Return of which query heads no pair was taken, (batch, q head)."""
-    return (walk.missing | ~walk.due).all(axis=(2, 3))
-
-
-def _heads_never_taken(walk: Walk) -> Sighting | None:
-    """Query heads that a gradient of kv heads gets nothing from."""
-    heads = _missing_heads(walk)
-    if not heads.any() or heads.all():
-        return None
-    if not walk.over_queries or (heads.any(0) != heads.all(0)).any():
-        return None  # no sum over a group, or another head in each batch entry
-    taken = f"seen: of {heads.size} query heads {int((~heads).sum())} take part in this product"
-    again = walk.twice.any(axis=(0, 2, 3))
-    if again.any():
-        taken += f", query head{'s'[: int(again.sum()) > 1]} {ranges(again)} more than once"
-    return Sighting(
-        "HEADS-NEVER-TAKEN",
-        f"{walk.product} gets nothing from query heads {ranges(heads.any(0))}",
-        taken,
-        "the gradient of a kv head is the sum over all query heads of its group",
-        walk.product_line,
-    )
 
 
 def _folded(walk: Walk, query: int, key: int) -> str:
