@@ -62,6 +62,7 @@ class Counter(enum.IntEnum):
     TURNED_LINE = 28  # a product that sums over keys on one side and over queries on the other
     TURNED = 29  # with rows of which, in the order of `OPERANDS`
     RAISED_LINE = 30  # a factor that makes the largest of masked scores
+    STORED_OTHERWISE = 31  # rows of out that two programs stored different numbers to
 
     @property
     def is_line(self) -> bool:
@@ -230,6 +231,8 @@ class Trace:
     of the loop in which a pair was taken, the first time and after it; of a pair that masks of
     several lines met, `masked_at` is SEVERAL_LINES. `mask_rows` is, per kernel, an index in
     `MASK_ROWS`.
+    `stores` is 1 for the rows of the result that were stored, 2 for those that two programs stored
+    the same numbers to.
     `discarded` is, per product and for scores, a line of whose results nothing took up those of
     earlier rounds, 0 if none; `left_out` one of which nothing took up that of the last round alone;
     `columns` is the first dot of tiles that begin at different columns of head_dim, and the first
