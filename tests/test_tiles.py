@@ -20,6 +20,7 @@ def walk(due=CAUSAL, tile=(TILE, TILE), heads=(1, 1), **given):
     shape = (*heads, *due.shape)
     arrays = {
         "visited": np.broadcast_to(due, shape).copy(),
+        "met": np.broadcast_to(due, shape).copy(),
         "taken": np.broadcast_to(due, shape).copy(),
         "twice": np.zeros(shape, bool),
         "shared": np.zeros(shape, bool),

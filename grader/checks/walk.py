@@ -24,18 +24,19 @@ class Walk:
     """The pairs of one product; arrays of (batch, q head, query, key), boolean if not said else.
 
     `masks`, `masked_at`, `taken_at` and `again_at` are as in `Trace`; `due` is (query, key);
-    `visited` were in a tile of scores, or, for a gradient, of its product; `shared` are those
-    taken more often than scores were computed for them. `tile`
-    is the size of the kernel's tiles, queries by keys; `scores_line` and `product_line` are where
-    it multiplies, `loop_line` is the loop around that, `mask_line` where scores are masked, 0 if
-    nowhere; `mask_rows`, of `MASK_ROWS`, is what the rows of the tile are there. `near` is batch,
-    head and row of the result that a message speaks of, if of one.
+    `met` were in a tile of the product, masked or not; `visited` were in a tile of scores or, for a
+    gradient, are those that met; `shared` are those taken more often than scores were computed for
+    them. `tile` is the size of the kernel's tiles, queries by keys; `scores_line` and
+    `product_line` are where it multiplies, `loop_line` is the loop around that, `mask_line` where
+    scores are masked, 0 if nowhere; `mask_rows`, of `MASK_ROWS`, is what the rows of the tile are
+    there. `near` is batch, head and row of the result that a message speaks of, if of one.
     """
 
     product: str
     trace: Trace
     due: np.ndarray
     visited: np.ndarray
+    met: np.ndarray
     taken: np.ndarray
     twice: np.ndarray
     shared: np.ndarray
@@ -168,6 +169,8 @@ def walk_of(
     arrays = trace.arrays
     # The forward pass may run once more in the backward pass; a gradient is one sum over all.
     twice = arrays["twice"][index] > 0 if product == "out" else arrays["takes"][index] > 1
+    if product == "out":  # whole rows that two programs compute alike do no harm
+        twice = twice & (arrays["stores"] != 2)[:, None]
     # One kernel may compute several gradients, each in a loop of its own.
     in_scores = arrays["visits"][kernels].any(axis=0)
     visited = in_scores if product == "out" else arrays["met"][index] > 0
@@ -177,6 +180,7 @@ def walk_of(
         trace=trace,
         due=due,
         visited=visited.reshape(size),
+        met=(arrays["met"][index] > 0).reshape(size),
         taken=(arrays["takes"][index] > 0).reshape(size)
         | (due & (arrays["unsure"][index] > 0).reshape(size)),
         twice=twice.reshape(size),

@@ -68,11 +68,15 @@ class Overwrites:
 
     def stored(
         self, start: int, tensor: Any, addresses: np.ndarray, values: np.ndarray, line: int
-    ) -> None:
-        """Note what is stored to some elements of a tensor."""
+    ) -> np.ndarray:
+        """Note what is stored to some elements of a tensor.
+
+        Returns:
+            The addresses of those to which another program had stored other numbers.
+        """
         size = tensor.element_size()
         if values.dtype.itemsize != size or not tensor.is_floating_point():
-            return
+            return addresses[:0]
         if start not in self._by_start:
             last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
             whole = np.zeros(last + 1, np.int64), np.zeros(last + 1, f"u{size}")
@@ -90,6 +94,7 @@ class Overwrites:
             elements = ids[over & (writers == other)]
             found.clash = _Clash(line, *programs, elements, self._launch)
         found.writer[ids], found.bits[ids] = serial, bits
+        return addresses[inside][over]
 
     def write(self, results: dict[str, Any], table: np.ndarray) -> None:
         """Write what became of the gradients, which are told by where they begin."""

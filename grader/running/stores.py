@@ -19,6 +19,7 @@ class _Stored:
     writer: np.ndarray  # of each row, the last program
     stored: np.ndarray  # whether a program stored the row
     twice: np.ndarray  # whether two programs of one launch did
+    otherwise: np.ndarray  # and stored different numbers
     rows: list[tuple[int, ...]] = dataclasses.field(default_factory=list)  # as in trace.PROGRAM
     twice_line: int = 0
 
@@ -42,12 +43,14 @@ class Stores:
         self._program = (x, y, z)
         self._serial += 1
 
-    def note(self, start: int, tensor: Any, addresses: np.ndarray, line: int) -> None:
-        """Note a store to some elements of a tensor."""
+    def note(
+        self, start: int, tensor: Any, addresses: np.ndarray, changed: np.ndarray, line: int
+    ) -> None:
+        """Note a store to some elements of a tensor; `changed` had other numbers of a program's."""
         if start not in self._by_start:
             operand = Operand.of("out", tensor)
             count = operand.num_rows
-            flags = np.zeros(count, bool), np.zeros(count, bool)
+            flags = (np.zeros(count, bool) for _ in range(3))
             self._by_start[start] = _Stored(operand, np.zeros(count, np.int64), *flags)
         found = self._by_start[start]
         ids = np.unique(found.operand.rows(addresses))
@@ -57,6 +60,8 @@ class Stores:
         # What an earlier launch stored may be finished by the next.
         others = (found.writer[ids] > self._launched_at) & (found.writer[ids] != self._serial)
         found.twice[ids] |= others
+        other = found.operand.rows(changed)
+        found.otherwise[other[other >= 0]] = True
         if others.any() and not found.twice_line:
             found.twice_line = line
         found.stored[ids] = True
@@ -71,7 +76,9 @@ class Stores:
         if found is None or found.operand.num_rows != queries:
             return
         arrays["stores"][:] = found.stored
+        arrays["stores"][found.twice & ~found.otherwise] = 2
         arrays["counters"][Counter.STORED_TWICE] = int(found.twice.sum())
+        arrays["counters"][Counter.STORED_OTHERWISE] = int(found.otherwise.sum())
         arrays["counters"][Counter.STORED_TWICE_LINE] = found.twice_line
         for row, values in zip(arrays["programs"], found.rows, strict=False):
             row[:] = values

@@ -66,6 +66,7 @@ class Counter(enum.IntEnum):
     NAN_SIGN = 31  # of the infinities whose difference was the first NaN: 1 is -, 2 is +, 0 neither
     ROUNDED_LINE = 32  # which rounds to 16 bits, of fp32 inputs, what a dot of fp32 multiplies
     INFINITE_LINE = 33  # a dot of v or dout with weights of which some are infinite
+    STORED_OTHERWISE = 34  # rows of out that two programs stored different numbers to
 
     @property
     def is_line(self) -> bool:
@@ -235,6 +236,8 @@ class Trace:
     of the loop in which a pair was taken, the first time and after it; of a pair that masks of
     several lines met, `masked_at` is SEVERAL_LINES. `mask_rows` is, per kernel, an index in
     `MASK_ROWS`.
+    `stores` is 1 for the rows of the result that were stored, 2 for those that two programs stored
+    the same numbers to.
     `discarded` is, per product and for scores, a line of whose results nothing took up those of
     earlier rounds, 0 if none; `left_out` one of which nothing took up that of the last round alone;
     `columns` is the first dot of tiles that begin at different columns of head_dim, and the first

@@ -405,10 +405,10 @@ class Tracer:
         if not active.any() or tensor is None:
             return
         addresses, line = decoded(ptrs)[0], self._lines.running()
-        if tensor.dim() == self._output_dims:
-            self._stores.note(start, tensor, addresses[active], line)
         numbers = np.broadcast_to(np.asarray(value.data), addresses.shape)[active]
-        self._overwrites.stored(start, tensor, addresses[active], numbers, line)
+        changed = self._overwrites.stored(start, tensor, addresses[active], numbers, line)
+        if tensor.dim() == self._output_dims:
+            self._stores.note(start, tensor, addresses[active], changed, line)
         self._placement.store(start, tensor, value, (addresses, active), line)
 
     # -- products -----------------------------------------------------------------------------

@@ -154,7 +154,7 @@ def inverted(case: Case, walk: Walk) -> Sighting | None:
 
 
 def twice(case: Case, walk: Walk) -> Sighting | None:
-    if not walk.twice.any() or _of_several_products(walk):
+    if not walk.twice.any() or _of_several_products(walk) or _by_programs_alike(walk):
         return None
     if walk.over_queries and walk.missing.any() and is_uneven(walk):
         return heads_never_taken(walk) or uneven(walk)
@@ -182,6 +182,12 @@ def twice(case: Case, walk: Walk) -> Sighting | None:
         help,
         again,
     )
+
+
+def _by_programs_alike(walk: Walk) -> bool:
+    """Whether some heads are computed twice over, and others not at all: by whole programs."""
+    heads = (walk.missing | ~walk.due).all(axis=(2, 3))
+    return walk.product == "out" and bool(heads.any()) and bool((walk.twice == walk.taken).all())
 
 
 def _of_several_products(walk: Walk) -> bool:
@@ -280,11 +286,21 @@ def _missing(case: Case, walk: Walk) -> Sighting | None:
             " end?",
             walk.loop_line,
         )
+    if (visited == missing).all() and not (walk.met & missing).any():
+        return Sighting(
+            "K-AND-V-APART",
+            "the weights of visible keys meet no rows of v",
+            seen,
+            "let k and v of a tile begin at the same row and move together; is v multiplied in each"
+            " iteration?",
+            walk.product_line,
+        )
     # Where every weight of a gradient is 0, lse or the scores made them so, and no mask.
     nothing_left = walk.product != "out" and bool((missing | ~walk.due).all())
     # A weight times a softmax_scale of 0 looks as if it were masked.
     times_zero = case.kwargs.get("softmax_scale") == 0.0 and not walk.taken.any()
-    if (visited == missing).all() and not (nothing_left or times_zero or walk.drowned.any()):
+    masked = walk.met & missing  # else its weights met other rows than those of its keys
+    if (masked == missing).all() and not (nothing_left or times_zero or walk.drowned.any()):
         return Sighting(
             "VISIBLE-KEYS-MASKED",
             f"the mask hides {_visible(walk)}",

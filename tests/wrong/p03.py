@@ -307,6 +307,16 @@ WRONG = (
             "FOLDED-IN-TWICE PADDED-KEYS-COUNTED",
             (_CLAMPED, "tl.exp(s - now[:, None])"),
         ),
+        (
+            "weight not masked and rows that wrap",
+            "ragged",
+            "PADDED-KEYS-COUNTED FOLDED-IN-TWICE",
+            (_CLAMPED, "tl.exp(s - now[:, None])"),
+            (
+                "m = pid % tiles * BM + tl.arange(0, BM)",
+                "m = (pid % tiles * BM + tl.arange(0, BM)) % M",
+            ),
+        ),
     ),
     *of(
         "p03-one_row_of_heads",
@@ -315,6 +325,12 @@ WRONG = (
             "",
             "OUTPUT-SCALED",
             ("top + tl.log(den), mask", "2 * (top + tl.log(den)), mask"),
+        ),
+        (
+            "columns of v move on",
+            "plain",
+            "K-AND-V-APART",
+            ("v_desc.load([head * N + first, 0])", "v_desc.load([head * N + first, first])"),
         ),
         (
             "keys of the next head",
