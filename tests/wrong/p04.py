@@ -31,7 +31,7 @@ WRONG = (
     *of(
         "p04",
         ("diagonal taken as full", "", "KEYS-AFTER-THE-QUERY", (_FULL, "full_end = query_start + BLOCK_M")),
-        ("every tile masked", "", "MASK-INSIDE-THE-TILE", (_FULL, "full_end = 0"), (_MASK, "visible = keys[None, :] <= tl.arange(0, BLOCK_M)[:, None]")),
+        ("every tile masked", "", "MASK-INSIDE-THE-TILE", (_FULL, "full_end = 0"), (_MASK, "visible = keys[None, :] <= (queries - tl.min(queries, 0))[:, None]")),
         ("walk from the diagonal", "plain", "OTHER-PAIRS", (_LOOP, "for key_start in range(full_end, end_key, BLOCK_N):")),
         ("walk from the second tile", "", "OTHER-PAIRS", (_LOOP, "for key_start in range(BLOCK_N, end_key, BLOCK_N):")),
         ("walk of half steps", "", "", (_LOOP, "for key_start in range(0, end_key, BLOCK_N // 2):")),
