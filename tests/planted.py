@@ -41,6 +41,35 @@ def fault(name: str, file: str, old: str, new: str, *tests: str) -> Fault:
 
 CORRECTNESS, PERFORMANCE = "checks/correctness.py", "checks/performance.py"
 FAULTS = (
+    # -- why it is wrong ----------------------------------------------------------------------
+    fault(
+        "an error of a rule leaves a case without a verdict",
+        "judge.py",
+        "        except Exception as error:\n            return Seen(fault=",
+        "        except ZeroDivisionError as error:\n            return Seen(fault=",
+        "explaining",
+    ),
+    fault(
+        "a NaN of no query is told",
+        "running/nans.py",
+        "        born &= someone\n",
+        "",
+        "nans",
+    ),
+    fault(
+        "a maximum that is too large is a mask",
+        "running/lineage.py",
+        "    if operation in (np.subtract, np.add) and far.any():\n",
+        "    if operation is None:\n",
+        "wrong_answers",
+    ),
+    fault(
+        "few cases tell though the plain case failed",
+        "diagnose.py",
+        "        return plain_failed and _FEW",
+        "        return not self._failed and _FEW",
+        "diagnose",
+    ),
     # -- the jail -----------------------------------------------------------------------------
     fault("a jail has a network", "running/jail.py", '"--unshare-net", ', "", "jail"),
     fault("a jail shows folders of the checkout", "running/jail.py", "or within or", "or", "jail"),

@@ -29,7 +29,7 @@ WRONG = (
         ("v by the query head", "", "", (_V, _V.replace("kv_head", "q_head"))),
         ("v of kv head 0", "", "WRONG-KV-HEAD", (_V, "v_ptr += batch * v_strides[0]")),
         ("k without batch", "", "WRONG-BATCH", (_K, "k_ptr += kv_head * k_strides[1]")),
-        ("v by the batch stride of q", "", "", (_V, _V.replace("v_strides[0]", "q_strides[0]"))),
+        ("v by the batch stride of q", "", "READ-ASTRAY", (_V, _V.replace("v_strides[0]", "q_strides[0]"))),
         ("v by the head stride of q", "", "READ-ASTRAY", (_V, _V.replace("v_strides[1]", "q_strides[1]"))),
         ("batch counted in kv heads for k", "", "READ-ASTRAY", (_K, "k_ptr += (batch * (num_q_heads // group_size) + kv_head) * k_strides[1]")),
         ("out by the kv head", "", "ROWS-STORED-TWICE", (_OUT, _OUT.replace("q_head", "kv_head"), 1), (_KV, ""), ("# >>> step 1: batch", "kv_head = (tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)) % num_q_heads // group_size\n    # >>> step 1: batch")),
