@@ -219,14 +219,16 @@ class Casebook:
         return plain_failed and _FEW * len(cause.cases) < number
 
     def _with_fitted(self, causes: list[Cause]) -> list[Cause]:
-        """Fit numbers to the wrong results where no cause is known, or where all explain few.
+        """Fit numbers to the wrong results where no cause is known, or what was seen explains few.
 
         Numbers that explain the few cases as well say more: an infinite logit of the wrong sign is
         a NaN in one case, and a wrong denominator in the others.
         """
         if not causes:
             return self._fitted()
-        if not all(map(self._is_one_of_few, causes)):
+        known = {f"{self._problem.id.upper()}-{id}" for id in self._mistakes}
+        bare = any(check == "plain" for check, _ in self._wrong)
+        if bare or any(c.diagnosis.id in known or not self._is_one_of_few(c) for c in causes):
             return causes
         explained = {place for cause in causes for place in cause.cases}
         found = self._fitted(self._to_fit.keys() - explained)
