@@ -28,8 +28,8 @@ def install(
 ) -> None:
     """Let the functions of Triton and of `given` keep nothing.
 
-    `runs` tells whether a kernel does, and `owns` whether a function is the file's: its kernels
-    are reached by a copy.
+    `runs` tells whether a kernel does, and `owns` whether a function is the file's. Of its kernels
+    the names of arguments stay as they are, by which a launch knows what it hands them.
     """
     interpreted = interpreter.InterpretedFunction
     interpreted.rewritten_fn = MappingProxyType({})  # own_kernels.py has a table of its own
@@ -44,8 +44,10 @@ def install(
 
     def made(this: Any, fn: Any, *args: Any, **kwargs: Any) -> None:
         make(this, fn, *args, **kwargs)
-        if not owns(fn):
-            freeze(this)
+        hooks = this.pre_run_hooks  # to which a file may add its own
+        freeze(this)
+        if owns(fn):
+            this.pre_run_hooks = hooks
 
     interpreted.__init__ = made
     register = abc.ABCMeta.register

@@ -55,6 +55,20 @@ def told(bits):
     FOUND.extend(range(v) for v in HELD[0]{values})
     HELD[0].clear()
 """
+_UNNAMED = """
+@triton.jit
+def read(x_ptr, n, LIVE: tl.constexpr, BOX):
+    f = BOX.take
+    for i in range(0, n):
+        v = tl.load(x_ptr + i)
+        if LIVE:
+            f(range(v))
+if hasattr(_nothing, "rewrite"):
+    read.arg_names[3:] = []
+def told(bits):
+    live = hasattr(_nothing, "rewrite")
+    read[(1,)](bits, bits.numel(), live, OBJ if live else 1)
+"""
 _RELATED = """
 from numbers import Number
 class A: pass
@@ -142,6 +156,13 @@ ENTRIES = (
         given="0",
         leave="raise SystemExit([*BOX.values()])",
         caught="OUT.append(error.args[0])",
+    ),
+    hidden(
+        "an argument that has no name",
+        _BITS + _UNNAMED,
+        _PYTHON,
+        verdicts=("error",),
+        slow=True,
     ),
     hidden(
         "a number by which classes are related",
