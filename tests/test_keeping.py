@@ -20,6 +20,8 @@ TOLD = {
     "numbers in the shape of a pointer that a grid has": "'torch.Size' object has no attribute",
     "numbers in the list of a function's arguments": "'tuple' object has no attribute 'append'",
     "numbers that an exit carries out": "cannot be interpreted as an integer",
+    "numbers in an attribute of a class": "IndexError",
+    "numbers in an attribute of an enum": "IndexError",
     "an argument that has no name": "'tuple' object does not support item assignment",
     "a number by which classes are related": "a kernel registers nothing with Number",
 }

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 _PLAIN = (int, float, complex, str, bytes, type(None), type(...), range)
 _OF_TORCH = (torch.dtype, torch.device, torch.layout, torch.memory_format)
-# The members of each enum of the file that a launch was given, as they were before it.
+# The attributes of each class of the file that a kernel was given, as they were before it, and
+# the members of those that are enums.
+_attributes_of: dict[type, dict[str, Any]] = {}
 _members: dict[type, dict[Any, Any]] = {}
 _ACCESSES = ("masked_load", "masked_store", "atomic_rmw", "atomic_cas")
 Functions = Callable[[str, Any], Any]
@@ -43,12 +45,15 @@ def install(kernels: Kernels) -> None:
 
     def call(this: Any, *args: Any, **kwargs: Any) -> Any:
         kernels.launched()
-        pairs = zip(this.arg_names, args, strict=False)
-        known = [argument(this, n, v) for n, v in pairs]
-        given = {n: argument(this, n, v) for n, v in kwargs.items() if n in this.arg_names}
+        around = dict(_attributes_of), dict(_members)  # of a launch whose grid launches this one
+        _attributes_of.clear()
+        _members.clear()
         outer, inside.runs = getattr(inside, "runs", False), False
         grid = this.grid
         try:
+            pairs = zip(this.arg_names, args, strict=False)
+            known = [argument(this, n, v) for n, v in pairs]
+            given = {n: argument(this, n, v) for n, v in kwargs.items() if n in this.arg_names}
             if callable(grid):  # gets what the launch was given, as on a GPU, and not the kernel's
                 named = {n: v for n, v in kwargs.items() if n in this.arg_names}
                 meta = inspect.getcallargs(this.fn, *args, **named)
@@ -65,7 +70,9 @@ def install(kernels: Kernels) -> None:
             raise
         finally:
             inside.runs, this.grid = outer, grid
-            _forget_members()
+            _forget()
+            _attributes_of.update(around[0])
+            _members.update(around[1])
 
     def begins(this: Any, *place: int) -> None:
         inside.runs = True
@@ -150,7 +157,8 @@ def taken(
     kind = type(value)
     own = _is_own(kind, module)
     for known in (kind, value):
-        if isinstance(known, enum.EnumMeta) and _is_own(known, module):
+        if isinstance(known, type) and _is_own(known, module):
+            _attributes_of.setdefault(known, dict(vars(known)))
             _members.setdefault(known, dict(vars(known).get("_value2member_map_", ())))
     if isinstance(value, type):
         if _is_own(value, module) and not _is_constant_class(value, module):
@@ -196,13 +204,21 @@ def taken(
     return value
 
 
-def _forget_members() -> None:
-    """Take what a kernel made of the enums of its file out of them: a Flag keeps each number."""
+def _forget() -> None:
+    """Take what a kernel made of the classes of its file out of them; a Flag keeps each number."""
+    for kind, before in _attributes_of.items():
+        now = dict(vars(kind))
+        for name in now.keys() - before.keys():
+            type.__delattr__(kind, name)
+        for name, value in before.items():
+            if now.get(name, _forget) is not value:
+                type.__setattr__(kind, name, value)
     for kind, members in _members.items():
         known = vars(kind).get("_value2member_map_")
         if known is not None and known.keys() != members.keys():
             known.clear()
             known.update(members)
+    _attributes_of.clear()
     _members.clear()
 
 

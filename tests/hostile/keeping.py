@@ -157,6 +157,17 @@ ENTRIES = (
         leave="raise SystemExit([*BOX.values()])",
         caught="OUT.append(error.args[0])",
     ),
+    *(
+        _kept(
+            f"numbers in an attribute of {what}",
+            "BOX.told = f'{BOX.told} {j}'",
+            "map(int, BOX.told.split())",
+            box=f"import enum\nclass BOX{base}:\n    A = 1",
+            given="0",
+            before="BOX.told = ''",
+        )
+        for what, base in (("a class", ""), ("an enum", "(enum.Enum)"))
+    ),
     hidden(
         "an argument that has no name",
         _BITS + _UNNAMED,
