@@ -31,6 +31,7 @@ ONLY = "a kernel runs in Triton's interpreter and is not launched on a GPU"
 TOLD = {
     "another kernel on a GPU": ONLY,
     "another kernel where it is no Python function": ONLY,
+    "another kernel in the place of one": ONLY,
     "another kernel for the shape that is compiled": "does not compile for compute capability 8.0:"
     " unsupported AST node type: Break",
 }

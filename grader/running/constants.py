@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import functools
+import inspect
 import threading
 from collections import namedtuple
 from collections.abc import Callable
-from types import ModuleType, SimpleNamespace
+from types import MappingProxyType, ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from grader.running import readings
+from grader.running import keeping, readings
 
 if TYPE_CHECKING:
     from grader.running.own_kernels import Kernels
@@ -24,7 +26,9 @@ if TYPE_CHECKING:
 
 _PLAIN = (int, float, complex, str, bytes, type(None), type(...), range)
 _OF_TORCH = (torch.dtype, torch.device, torch.layout, torch.memory_format)
-# The members of each enum of the file that a launch was given, as they were before it.
+# The attributes of each class of the file that a kernel was given, as they were before it, and
+# the members of those that are enums.
+_attributes_of: dict[type, dict[str, Any]] = {}
 _members: dict[type, dict[Any, Any]] = {}
 _ACCESSES = ("masked_load", "masked_store", "atomic_rmw", "atomic_cas")
 Functions = Callable[[str, Any], Any]
@@ -41,21 +45,34 @@ def install(kernels: Kernels) -> None:
 
     def call(this: Any, *args: Any, **kwargs: Any) -> Any:
         kernels.launched()
-        pairs = zip(this.arg_names, args, strict=False)
-        known = [argument(this, n, v) for n, v in pairs]
-        given = {n: argument(this, n, v) for n, v in kwargs.items() if n in this.arg_names}
+        around = dict(_attributes_of), dict(_members)  # of a launch whose grid launches this one
+        _attributes_of.clear()
+        _members.clear()
         outer, inside.runs = getattr(inside, "runs", False), False
+        grid = this.grid
         try:
+            pairs = zip(this.arg_names, args, strict=False)
+            known = [argument(this, n, v) for n, v in pairs]
+            given = {n: argument(this, n, v) for n, v in kwargs.items() if n in this.arg_names}
+            if callable(grid):  # gets what the launch was given, as on a GPU, and not the kernel's
+                named = {n: v for n, v in kwargs.items() if n in this.arg_names}
+                meta = inspect.getcallargs(this.fn, *args, **named)
+                this.grid = lambda _: grid(meta)
             return launch(this, *known, *args[len(known) :], **(kwargs | given))
         except BaseException as error:
             # That there is one may tell a value, and so may its text.
             readings.tell(1, "the error of a kernel")
-            if type(error) is not getattr(interpreter, "InterpreterError", None):
-                raise
-            raise type(error)("a kernel failed") from error
+            known = getattr(interpreter, "InterpreterError", None)
+            if type(error) is known:
+                raise known("a kernel failed") from error
+            if not isinstance(error, Exception):  # which Triton lets pass: SystemExit(value)
+                raise RuntimeError("a kernel ended by an exit or an interrupt") from error
+            raise
         finally:
-            inside.runs = outer
-            _forget_members()
+            inside.runs, this.grid = outer, grid
+            _forget()
+            _attributes_of.update(around[0])
+            _members.update(around[1])
 
     def begins(this: Any, *place: int) -> None:
         inside.runs = True
@@ -95,6 +112,8 @@ def install(kernels: Kernels) -> None:
         if isinstance(value, list):  # a file reaches them
             setattr(tl.dtype, name, tuple(value))
     readings.shown_by(tl.tensor, lambda value: repr(value.handle.data))
+    runs = functools.partial(getattr, inside, "runs", False)
+    keeping.install(interpreter, jit, runs=runs, owns=kernels.owns)
     executor.__call__, interpreter._patch_lang_tensor = call, patch
     builder.set_grid_idx = begins
     for name in map("create_{}".format, _ACCESSES):
@@ -138,7 +157,8 @@ def taken(
     kind = type(value)
     own = _is_own(kind, module)
     for known in (kind, value):
-        if isinstance(known, enum.EnumMeta) and _is_own(known, module):
+        if isinstance(known, type) and _is_own(known, module):
+            _attributes_of.setdefault(known, dict(vars(known)))
             _members.setdefault(known, dict(vars(known).get("_value2member_map_", ())))
     if isinstance(value, type):
         if _is_own(value, module) and not _is_constant_class(value, module):
@@ -160,7 +180,7 @@ def taken(
         return row
     elif isinstance(value, dict):
         pairs = taken(name, [*value.items()], module, functions)
-        return dict(pairs)
+        return MappingProxyType(dict(pairs))
     elif isinstance(value, (set, frozenset)):
         return frozenset(taken(name, [*value], module, functions))
     elif isinstance(value, slice):
@@ -176,18 +196,29 @@ def taken(
         return kind(taken(name, value.value, module, functions))
     elif callable(value) or isinstance(value, ModuleType) or hasattr(value, "run"):
         return functions(name, value)
+    elif _is_of_triton(kind) and _may_keep(value):
+        if not (tensors and kind.__name__ == "TensorDescriptor"):  # a launch makes a new one of it
+            return Attributes(**_attributes(name, value, module, functions))
     elif not (own or isinstance(value, (*_PLAIN, *_OF_TORCH)) or _is_of_triton(kind)):
         raise refused(name, kind.__name__)
     return value
 
 
-def _forget_members() -> None:
-    """Take what a kernel made of the enums of its file out of them: a Flag keeps each number."""
+def _forget() -> None:
+    """Take what a kernel made of the classes of its file out of them; a Flag keeps each number."""
+    for kind, before in _attributes_of.items():
+        now = dict(vars(kind))
+        for name in now.keys() - before.keys():
+            type.__delattr__(kind, name)
+        for name, value in before.items():
+            if now.get(name, _forget) is not value:
+                type.__setattr__(kind, name, value)
     for kind, members in _members.items():
         known = vars(kind).get("_value2member_map_")
         if known is not None and known.keys() != members.keys():
             known.clear()
             known.update(members)
+    _attributes_of.clear()
     _members.clear()
 
 
@@ -204,6 +235,12 @@ def _is_own(kind: type, module: str) -> bool:
 
 def _is_of_triton(kind: type) -> bool:
     return kind.__module__.partition(".")[0] == "triton"
+
+
+def _may_keep(value: Any) -> bool:
+    """Whether an object of Triton's is more than a type or a member of an enum: a Config is."""
+    is_type = any(kind.__name__ == "dtype" for kind in type(value).__mro__)
+    return hasattr(value, "__dict__") and not is_type and not isinstance(value, enum.Enum)
 
 
 def _is_constexpr(kind: type) -> bool:
@@ -234,7 +271,10 @@ def _may_change(name: str, member: Any, kind: type) -> bool:
 def _attributes(
     name: str, value: Any, module: str, functions: Functions, without: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """Return the public attributes of an object of the file, but for what can be called."""
+    """Return the public attributes of an object of the file, but for what can be called.
+
+    Of an object of Triton's those that it alone has.
+    """
     names = {n for k in type(value).__mro__ if _is_own(k, module) for n in vars(k)}
     names |= vars(value).keys() if hasattr(value, "__dict__") else set()
     names |= {"name", "value"} if isinstance(value, enum.Enum) else set()

@@ -17,11 +17,25 @@ def running_line(path: str) -> int:
 
 
 def kernel_line(kernel: Any, path: str) -> int:
-    """Return the line of `def` of a kernel that is compiled, 0 where it is not of that file."""
-    if kernel.fn.__code__.co_filename != path:
+    """Return the line of `def` of a kernel that is compiled, 0 where it is not of that file.
+
+    By its code: the lists in which Triton keeps the kernel's text are in the file's reach.
+    """
+    code = kernel.fn.__code__
+    if code.co_filename != path:
         return 0
-    heads = (n for n, row in enumerate(kernel.raw_src) if row.lstrip().startswith("def "))
-    return kernel.starting_line_number + next(heads, 0)
+    return _heads(path).get((code.co_name, code.co_firstlineno), code.co_firstlineno)
+
+
+@functools.lru_cache(maxsize=1)
+def _heads(path: str) -> dict[tuple[str, int], int]:
+    """Return the line of `def` of each function, by its name and its first line."""
+    with open(path, "rb") as file:
+        functions = [n for n in ast.walk(ast.parse(file.read())) if isinstance(n, ast.FunctionDef)]
+    return {
+        (n.name, min([n.lineno, *(d.lineno for d in n.decorator_list)])): n.lineno
+        for n in functions
+    }
 
 
 @functools.lru_cache(maxsize=1)

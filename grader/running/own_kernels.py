@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from grader.running import constants, libdevice, named
+from grader.running import constants, keeping, libdevice, named
 
 _OWN = "<{}>"  # the interpreter's own name, as no text spells one
 # What of a module that is not Triton's a kernel may look at: constants, and what asks a device.
@@ -160,7 +160,7 @@ class Kernels:
         if self._constexpr_function and isinstance(value, self._constexpr_function):
             if not self.owns(value.fn):
                 return value
-            made = copy.copy(value)
+            made = keeping.freeze(copy.copy(value))
             made.fn = self.function(name, value.fn)
             return made
         if isinstance(value, types.FunctionType) and self._is_own(value):

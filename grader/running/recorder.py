@@ -208,7 +208,8 @@ class _Launcher:
 
     def __init__(self, recorder: Recorder, source: Any, metadata: Any) -> None:
         self._recorder = recorder
-        self._names = source.fn.arg_names
+        code = source.fn.fn.__code__  # whatever the file makes of the lists that Triton keeps
+        self._names = code.co_varnames[: code.co_argcount]
         self._scratch = metadata.global_scratch_size
         self._align = metadata.global_scratch_align
 

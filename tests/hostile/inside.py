@@ -179,18 +179,23 @@ def told(bits):
             read.rewritten_fn[key] = evil
     read[(1,)](bits, bits.numel())
 """
-_BY_GRID = """
+_POINTER = """
+def pointer(x):
+    at = tl.full((1,), x.data_ptr(), tl.int64)
+    return at.to(tl.pointer_type(tl.int64), bitcast=True)
+"""
+_BY_GRID = f"""{_POINTER}
 def grid(meta):
     for i in range(meta["n"]):
-        FOUND.append(range(tl.load(meta["x_ptr"] + i)))
+        FOUND.append(range(tl.load(pointer(meta["x_ptr"]) + i)))
     return (1,)
 def told(bits):
     read[grid](bits, bits.numel())
 """
-_AFTERWARDS = """
+_AFTERWARDS = f"""{_POINTER}
 KEPT = []
 def grid(meta):
-    KEPT.append(meta["x_ptr"])
+    KEPT.append(pointer(meta["x_ptr"]))
     return (1,)
 @triton.jit
 def helper(n):
