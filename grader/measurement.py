@@ -61,7 +61,8 @@ class Measurement:
         self.emit(event)
 
     def _margin(self, case: Case, result: Result) -> float:
-        return performance.verify(self.problem, case, result)
+        inputs = self.bench.inputs_of(self.problem, case, result)
+        return performance.verify(self.problem, case, inputs, result.outputs)
 
     # -- speed ----------------------------------------------------------------------------------
 

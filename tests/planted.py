@@ -710,7 +710,7 @@ FAULTS = (
     fault(
         "the error of a kernel has its text",
         "running/constants.py",
-        'raise type(error)("a kernel failed") from error',
+        'raise known("a kernel failed") from error',
         "raise",
         "own_kernels",
     ),

@@ -11,11 +11,10 @@ import torch
 import reference
 from grader.cases import Case
 from grader.dtypes import TORCH_DTYPES, UNIT_ROUNDOFF
-from grader.inputs import Inputs, make_inputs
+from grader.inputs import Inputs
 from grader.manifest import Problem
 from grader.model import MemoryFigures, SpeedFigures
 from grader.running.speed import Block
-from grader.running.stopwatch import Result
 
 # Relative error per head, in unit roundoffs: at these lengths the rounding of P, of the output
 # and, backward, of delta and dS averages out; what a submission may have beyond that is small.
@@ -32,15 +31,12 @@ MAX_DRIFT_PERCENT = 10.0
 SLACK_BYTES = {"cuda": 192 * 2**20, "cpu": 32 * 2**20}
 
 
-def verify(problem: Problem, case: Case, result: Result) -> float:
+def verify(problem: Problem, case: Case, inputs: Inputs, outputs: dict[str, torch.Tensor]) -> float:
     """Return error / allowed of one call's outputs, worst over outputs and heads.
 
     The oracle is the blocked reference in fp32 (that of a problem on rows in fp64) on the same
     device.
     """
-    outputs = result.outputs
-    device = next(iter(outputs.values())).device.type
-    inputs = make_inputs(problem, case, result.seed, device)
     tensors = inputs.tensors
     if case.rows is not None:
         return _worst_row(problem, case, inputs, outputs)

@@ -268,7 +268,8 @@ class _Race:
         return self._overheads[key]
 
     def _margin(self, runner: _Runner, result: Result) -> float:
-        return performance.verify(runner.problem, runner.case, result)
+        inputs = self._bench.inputs_of(runner.problem, runner.case, result)
+        return performance.verify(runner.problem, runner.case, inputs, result.outputs)
 
     def _release(self, runner: _Runner) -> None:
         """Let a trusted worker give back what it keeps: naive's scores fill a GPU."""

@@ -66,7 +66,8 @@ def install(kernels: Kernels) -> None:
             if type(error) is known:
                 raise known("a kernel failed") from error
             if not isinstance(error, Exception):  # which Triton lets pass: SystemExit(value)
-                raise RuntimeError("a kernel ended by an exit or an interrupt") from error
+                name = "SystemExit" if isinstance(error, SystemExit) else "an interrupt"
+                raise RuntimeError(f"a kernel raised {name}") from error
             raise
         finally:
             inside.runs, this.grid = outer, grid

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from grader.cases import Case
-from grader.inputs import make_inputs
+from grader.inputs import Inputs, make_inputs
 from grader.manifest import Problem
 from grader.running import device_memory
 from grader.running.arena import POISON, Arena, Layout
@@ -152,6 +152,10 @@ class Bench:
         """Return where one set of inputs and outputs of `case` lies."""
         inputs = make_inputs(problem, case, 0, self.device)
         return place(case, inputs, problem.returns + problem.gradients)
+
+    def inputs_of(self, problem: Problem, case: Case, result: Result) -> Inputs:
+        """Make the inputs of a call again."""
+        return make_inputs(problem, case, result.seed, self.device)
 
     def go(
         self,
