@@ -1,5 +1,5 @@
-"""Names the cause of wrong results: the known mistake that gives what the submission gave, or what
-the judge saw the kernel do (`grader.sightings`).
+"""Names the cause of wrong results: a known mistake that gives what the submission gave
+(`grader.known_mistakes`), or what the judge saw the kernel do (`grader.sightings`).
 
 A name is given when one mistake explains wrong cases, and hardly any other wrong case contradicts
 it; a case may do so because it shows a second mistake. A mistake that would have made a right case
@@ -18,21 +18,14 @@ import reference
 from grader.behind import Behind
 from grader.cases import Case
 from grader.checks.correctness import Expected
-from grader.fitting import Fit, Result, best_fit, moves
 from grader.inputs import Inputs
+from grader.known_mistakes import KnownMistakes, Place, Recompute
 from grader.manifest import Problem
 from grader.model import Diagnosis
 from grader.sightings.fits import fittable, fitted
 from grader.sightings.sighting import Sighting
 
-# Wrong cases that are wholly as the mistake has them, for each that is not. Without any exception
-# softmax_scale=0 alone took its name from a missing scale, which fits 47 cases of p03. With it the
-# 171 wrong kernels of p01, p03 and p04, judged in every check (tests/seeds.py), got no wrong name.
-_FITS_PER_CONTRADICTION = 4
 _MOST_WAITING = 8  # wrong results that are yet to be compared, which take memory
-# So many wrong cases, all that there are, a mistake explains before others that do not are put off:
-# they are compared only if it does not explain a later one too, or right cases speak against it.
-_SURE = 4
 # A known mistake that explains less than this share of the wrong cases explains few.
 _FEW = 4
 # Wrong results that numbers are fitted to, where nothing else says what is wrong.
@@ -44,9 +37,6 @@ _MORE = {
     "EXPONENTIALS-MIXED": {"OTHER-SCALE"},
     "SCALE-OF-SOME-TILES": {"OTHER-SCALE", "EXPONENTIALS-MIXED"},
 }
-
-Place = tuple[str, int]  # check and number of the case
-Recompute = Callable[[], tuple[Inputs, Callable[[], Expected]]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,20 +58,12 @@ class Casebook:
     def __init__(self, problem: Problem, *, bridge: bool = False) -> None:
         self._problem = problem
         self._bridge = problem.bridge if bridge else None
-        self._mistakes: dict[str, list[reference.Mistake]] = {}
         known = reference.bridge_mistakes_for if bridge else reference.mistakes_for
-        for mistake in known(problem.id):
-            self._mistakes.setdefault(mistake.id, []).append(mistake)
-        self._possible = set(self._mistakes)
-        self._fits: dict[str, dict[Place, Fit]] = {id: {} for id in self._mistakes}
-        self._shown: dict[str, reference.Mistake] = {}  # the variant, by tile size, that fits
-        self._passed: list[tuple[Case, Recompute]] = []
+        self._known = KnownMistakes(problem.id, known(problem.id))
         self._wrong: list[Place] = []
         self._failed: list[Place] = []  # no numbers came out
         self._seen: dict[Place, Sighting] = {}
         self._behind = Behind(_MOST_WAITING)
-        self._put_off: list[tuple[Place, Case, dict[str, torch.Tensor], Recompute]] = []
-        self._put_off_from: dict[str, int] = {}  # by mistake, the first of these it was left out of
         self._to_fit: dict[Place, Callable[[], Sighting | None]] = {}
         self._outs: set[Place] = set()  # of those, where `out` is wrong
         self._options: dict[str, set[Place]] = {}  # wrong cases with an option
@@ -111,69 +93,14 @@ class Casebook:
             if getattr(case, option):
                 self._options.setdefault(option, set()).add(place)
         piece = place, case, inputs, got, expected, recompute
-        self._behind.add(functools.partial(self._compare, *piece))
-
-    def _compare(
-        self,
-        place: Place,
-        case: Case,
-        inputs: Inputs,
-        got: dict[str, torch.Tensor],
-        expected: Expected,
-        recompute: Recompute,
-    ) -> None:
-        """Fit each known mistake that may still explain most; put the others off."""
-        leading = self._leading()
-        if not leading:
-            self._catch_up()
-        result = Result.of(got, expected)
-        for id in sorted(leading or self._possible):
-            self._fit(id, place, case, inputs, result)
-        if not leading:
-            return
-        for id in self._possible - leading:
-            self._put_off_from.setdefault(id, len(self._put_off))
-        self._put_off.append((place, case, got, recompute))
-        if not any(self._fits[id][place] > Fit.SILENT for id in leading):
-            self._catch_up()
-
-    def _leading(self) -> set[str]:
-        """Return the mistakes that explain all that was wrong, where one does so wholly.
-
-        No other mistake can be told beside one that explains all, nor instead of it.
-        """
-        full = {id for id in self._possible if min(self._fits[id].values(), default=0) > Fit.SILENT}
-        sure = (list(self._fits[id].values()) for id in full)
-        is_sure = any(len(fits) >= _SURE and min(fits) >= Fit.WHOLE for fits in sure)
-        return full if is_sure else set()
-
-    def _catch_up(self) -> None:
-        """Fit the mistakes that were put off to the results that they were left out of."""
-        late, self._put_off = self._put_off, []
-        since, self._put_off_from = self._put_off_from, {}
-        for number, (place, case, got, recompute) in enumerate(late):
-            inputs, expect = recompute()
-            result = Result.of(got, expect())
-            for id in sorted(self._possible):
-                if since.get(id, len(late)) <= number:
-                    self._fit(id, place, case, inputs, result)
-
-    def _fit(self, id: str, place: Place, case: Case, inputs: Inputs, result: Result) -> None:
-        """Fit a mistake; one that is contradicted too often is no cause any more."""
-        fit, variant = best_fit(self._mistakes[id], case, inputs, result)
-        self._fits[id][place] = fit
-        if fit > Fit.SILENT:
-            self._shown.setdefault(id, variant)
-        contradicted, whole = self._for_and_against(id)
-        if contradicted > 1 + whole / 2:  # two at the beginning may stay alone
-            self._possible.discard(id)
+        self._behind.add(functools.partial(self._known.compare, *piece))
 
     def add_right(self, case: Case, recompute: Recompute) -> None:
         """Take a right result in; `recompute` gives its inputs and what was expected again.
 
         The latter when it is called: most mistakes make no difference on most cases.
         """
-        self._passed.append((case, recompute))
+        self._known.add_right(case, recompute)
 
     def add_failed(self, place: Place) -> None:
         """Take in that no numbers came out of a case: its message says why."""
@@ -190,7 +117,7 @@ class Casebook:
         the step of the stub that a line lies in.
         """
         self._behind.finish()
-        known = [c for c in self._known_mistakes() if not self._is_told_otherwise(c)]
+        known = [c for c in self._of_known_mistakes() if not self._is_told_otherwise(c)]
         causes = [cause for cause in known if not self._is_part_of_more(cause)]
         causes = self._as_seen(causes)
         explained = {place for cause in causes for place in cause.cases}
@@ -226,7 +153,7 @@ class Casebook:
         """
         if not causes:
             return self._fitted()
-        known = {f"{self._problem.id.upper()}-{id}" for id in self._mistakes}
+        known = {f"{self._problem.id.upper()}-{id}" for id in self._known.ids}
         bare = any(check == "plain" for check, _ in self._wrong)
         if bare or any(c.diagnosis.id in known or not self._is_one_of_few(c) for c in causes):
             return causes
@@ -335,74 +262,15 @@ class Casebook:
         traced = {place for place, s in self._seen.items() if s.traced and place[0] in checks}
         return {check for check, _ in traced - set(cause.cases)} == checks
 
-    def _known_mistakes(self) -> list[Cause]:
-        if self._put_off:
-            causes = self._told_of(self._candidates(self._leading()))
-            if causes and set(causes[0].cases) == set(self._wrong):
-                return causes
-            self._catch_up()
-        return self._told_of(self._candidates(self._possible))
-
-    def _told_of(self, candidates: list[str]) -> list[Cause]:
-        """Return as causes those that right results leave, and no rival."""
-        causes: list[Cause] = []
-        explained: set[Place] = set()
-        candidates = self._not_contradicted_by_right(candidates)
-        for id in candidates:
-            places = {p for p, fit in self._fits[id].items() if fit > Fit.SILENT}
-            rivals = [other for other in candidates if self._rivals(other, id, places)]
-            if not places - explained or rivals:
-                continue
-            mistake = self._shown[id]
+    def _of_known_mistakes(self) -> list[Cause]:
+        causes = []
+        for mistake, places in self._known.explaining(set(self._wrong)):
             diagnosis = Diagnosis(
-                id=f"{self._problem.id.upper()}-{id}",
+                id=f"{self._problem.id.upper()}-{mistake.id}",
                 title=mistake.title,
                 note=mistake.note,
                 help=mistake.help,
             )
-            step = self._bridge.step if self._bridge else self._problem.step_of_cause(id)
+            step = self._bridge.step if self._bridge else self._problem.step_of_cause(mistake.id)
             causes.append(Cause(diagnosis, step, tuple(sorted(places))))
-            explained |= places
         return causes
-
-    def _for_and_against(self, id: str) -> tuple[int, int]:
-        """Return how many cases contradict a mistake, and how many are wholly as it has them."""
-        fits = list(self._fits[id].values())
-        return fits.count(Fit.CONTRADICTED), sum(fit >= Fit.WHOLE for fit in fits)
-
-    def _candidates(self, possible: set[str]) -> list[str]:
-        """Return mistakes that explain cases and are hardly contradicted, the strongest first.
-
-        Some stay possible until here that no further case has spoken for.
-        """
-        found = []
-        for id in possible:
-            contradicted, whole = self._for_and_against(id)
-            if self._strength(id)[0] and contradicted * _FITS_PER_CONTRADICTION <= whole:
-                found.append(id)
-        return sorted(found, key=lambda id: (self._strength(id), id), reverse=True)
-
-    def _strength(self, id: str) -> tuple[int, int]:
-        fits = [fit for fit in self._fits[id].values() if fit > Fit.SILENT]
-        return len(fits), sum(fits)
-
-    def _rivals(self, other: str, id: str, places: set[Place]) -> bool:
-        """Whether `other` explains some of the same cases just as well."""
-        if other == id:
-            return False
-        fits, others = self._fits[id], self._fits[other]
-        shared = [p for p in places if others.get(p, Fit.CONTRADICTED) > Fit.SILENT]
-        if not shared or self._strength(other)[0] < self._strength(id)[0]:
-            return False
-        return sum(others[p] for p in shared) >= sum(fits[p] for p in shared)
-
-    def _not_contradicted_by_right(self, ids: list[str]) -> list[str]:
-        """Return the mistakes with which every case that came out right would have been right."""
-        for case, recompute in self._passed:
-            if not ids:
-                break
-            inputs, expect = recompute()
-            expected = functools.cache(expect)
-            moved = functools.partial(moves, self._problem.id, case, inputs, expected)
-            ids = [id for id in ids if not all(map(moved, self._mistakes[id]))]
-        return ids

@@ -98,7 +98,10 @@ class CaseRun(ToldCase):
         differences = list(answer.differences)
         self._look_at_out(answer.names, judged, differences, answer.inputs)
         differences = [d for d in differences if d.name in judged]
-        seen = self._learn(call, answer.inputs, answer.names, evidence, expected, differences)
+        try:
+            seen = self._learn(call, answer.inputs, answer.names, evidence, expected, differences)
+        except Exception as error:  # of the judge's own: what is wrong is known by now
+            seen = Seen(fault=f"{type(error).__name__}: {error}")
         if not differences:
             race = outcome.of_race(evidence)
             if race is not None:
@@ -163,24 +166,7 @@ class CaseRun(ToldCase):
         expected: Expected,
         differences: list[Difference],
     ) -> Seen:
-        """Let the casebook know of a result; where it is wrong, see what the kernels did.
-
-        What is wrong is known by then. An error of the judge's own changes nothing about it.
-        """
-        try:
-            return self._explain(call, inputs, names, evidence, expected, differences)
-        except Exception as error:
-            return Seen(fault=f"{type(error).__name__}: {error}")
-
-    def _explain(
-        self,
-        call: int,
-        inputs: Inputs,
-        names: tuple[str, ...],
-        evidence: CallEvidence,
-        expected: Expected,
-        differences: list[Difference],
-    ) -> Seen:
+        """Let the casebook know of a result; where it is wrong, see what the kernels did."""
         casebook = self._casebook
         if not differences:
             casebook.add_right(self.case, lambda: self._again(call, names))
@@ -258,7 +244,8 @@ class CaseRun(ToldCase):
                 made = f"{shown.name} alone is" if len(wrong) == 1 else _are(wrong)
                 help = f"{_are(right)} right: look at what {made} made of"
         if seen.fault:
-            help = f"the judge failed when it looked for the cause: {seen.fault}"[:_HELP_LIMIT]
+            help = "the result is wrong, but the judge failed to look for the cause; please report"
+            help = f"{help} this error: {seen.fault}"[:_HELP_LIMIT]
         return self._finding(
             Verdict.FAIL,
             headline,

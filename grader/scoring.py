@@ -245,7 +245,7 @@ def score_memory(figures: MemoryFigures, possible: float) -> ComponentResult:
     reason = f"more memory beyond inputs and outputs than is allowed{where}"
     if figures.tile:  # the work of problems with a kernel tells of tiles, and this one has none
         queries, keys = figures.tile
-        reason += f"; tile_q={queries}, tile_k={keys}: no more scores at once than a tile has"
+        reason += f" with tile_q={queries}, tile_k={keys}: hold the scores of one tile at a time"
     return withheld(Verdict.FAIL, possible, reason).model_copy(update={"figures": figures})
 
 

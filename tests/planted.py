@@ -45,8 +45,8 @@ FAULTS = (
     fault(
         "an error of a rule leaves a case without a verdict",
         "judge.py",
-        "        except Exception as error:\n            return Seen(fault=",
-        "        except ZeroDivisionError as error:\n            return Seen(fault=",
+        "        except Exception as error:  # of the judge's own",
+        "        except ZeroDivisionError as error:  # of the judge's own",
         "explaining",
     ),
     fault(
@@ -859,14 +859,14 @@ FAULTS = (
     ),
     fault(
         "a cause is named that a right case contradicts",
-        "diagnose.py",
+        "known_mistakes.py",
         "candidates = self._not_contradicted_by_right(candidates)",
         "candidates = list(candidates)",
         "diagnose",
     ),
     fault(
         "a mistake that was put off is compared no more",
-        "diagnose.py",
+        "known_mistakes.py",
         "                if since.get(id, len(late)) <= number:",
         "                if since.get(id, 0) > number:",
         "diagnose",
@@ -887,7 +887,7 @@ FAULTS = (
     ),
     fault(
         "one of two causes that fit alike is named",
-        "diagnose.py",
+        "known_mistakes.py",
         "if not places - explained or rivals",
         "if not places - explained",
         "diagnose",

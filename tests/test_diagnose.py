@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import reference
-from grader import diagnose
+from grader import diagnose, known_mistakes
 from grader.cases import resolve
 from grader.checks.correctness import expect
 from grader.diagnose import Casebook
@@ -257,7 +257,7 @@ def test_numbers_that_a_mistake_makes_huge_are_rounded_as_the_largest(book):
 def test_others_are_put_off_while_one_mistake_explains_all(
     book, monkeypatch, last, right, named, caught_up, sure
 ):
-    monkeypatch.setattr(diagnose, "_SURE", sure)
+    monkeypatch.setattr(known_mistakes, "_SURE", sure)
     tried = []
 
     def only_scaled(inputs, options):

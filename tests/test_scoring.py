@@ -384,7 +384,7 @@ def test_memory_failure_names_the_first_length_that_is_too_much():
 def test_memory_failure_tells_of_the_tile_where_the_call_names_one():
     figures = MemoryFigures(extra_bytes=(9,), allowed_bytes=(2,), lengths=(64,), tile=(64, 16))
     reason = scoring.score_memory(figures, 2).reason
-    assert reason.endswith("; tile_q=64, tile_k=16: no more scores at once than a tile has")
+    assert reason.endswith(" with tile_q=64, tile_k=16: hold the scores of one tile at a time")
 
 
 SPEED = component(Verdict.PASS, 2, 2, 2)

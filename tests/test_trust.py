@@ -69,12 +69,13 @@ def test_figures_of_naive_beside_itself_are_those_of_the_records():
     today, older = beside_itself("2026-11-25"), beside_itself("2026-11-23")
     with_empty_call = [m for m in today if m["empty_call"]]
     ways = {
-        "after the block": "measurements of p02 to p06, {close} of them within 1 %",
+        "after the block": "measurements of p02 to p06, all within 1 %",
         "after each go": "{close} of them within 1 %",
     }
     for verified, told in ways.items():
         found = [m["speedup"] for m in with_empty_call if m["verified"] == verified]
         close = sum(abs(speedup - 1) <= 0.01 for speedup in found)
+        assert close == len(found) or "{close}" in told
         text = f"{min(found):.3f} to {max(found):.3f} in {len(found)}"
         assert re.search(rf"{text},? {told.format(close=close)}", WORDS)
     before = [m["speedup"] for m in older if m["empty_call"]]

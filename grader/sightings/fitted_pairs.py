@@ -148,11 +148,11 @@ def _shares(
     parts = "query heads" if of_heads else f"tiles of {'keys' if head.name == 'dq' else 'queries'}"
     return Sighting(
         "SHARES-OF-A-GRADIENT",
-        f"{parts} have other factors in {head.name} than one and the same",
+        f"in {head.name} {parts} are multiplied by different factors",
         f"seen: {head.where} of {head.name} has {', '.join(shown)}"
         + (", ..." if int(there.sum()) > _SHOWN else ""),
-        "each tile is added once and as it is: a factor such as softmax_scale belongs behind the"
-        " loop, or to dS of the tile, and not to the sum inside the loop",
+        "multiply by a factor such as softmax_scale after the loop, or multiply dS of the tile by"
+        " it: in the loop, the running sum would be multiplied again in each iteration",
         traced=False,
     )
 

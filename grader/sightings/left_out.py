@@ -31,7 +31,7 @@ def uneven(walk: Walk) -> Sighting:
             break
     return Sighting(
         "HEADS-TAKEN-UNEVENLY",
-        f"{walk.product} takes other pairs of one query head of a group than of another",
+        f"{walk.product} takes different pairs from the query heads of one group",
         seen,
         "which head and which tile does each iteration take? each query head of a group has the"
         " same tiles",

@@ -59,11 +59,11 @@ def narrow(case: Case, trace: Trace) -> Sighting | None:
     if rounded and not line:
         return Sighting(
             "OPERANDS-ROUNDED",
-            "what an operand of a tl.dot is made of is rounded to 16 bits",
+            "an operand of a tl.dot is computed from numbers rounded to 16 bits",
             "seen: the inputs are fp32, and this line rounds numbers to 16 bits of which an operand"
             " in fp32 is made later",
-            "numbers that have been rounded stay so: convert to the dtype of the other operand, not"
-            " to a fixed one",
+            "a conversion back to fp32 restores nothing: convert to the dtype of the other operand,"
+            " not to a fixed one",
             rounded,
             located=True,
         )

@@ -69,7 +69,8 @@ def raised(case: Case, walk: Walk) -> Sighting | None:
     return Sighting(
         "MASKED-SCORES-NOT-HIDDEN",
         "masked scores are multiplied by a negative number, and become the largest",
-        "seen: this line makes +inf, or a large number, of scores that a mask has set far down",
+        "seen: this line makes +inf, or a large number, of scores that a mask had made very"
+        " negative",
         "scale the scores first, then mask them: softmax_scale may be negative",
         line,
         located=True,
@@ -186,8 +187,8 @@ def twice(case: Case, walk: Walk) -> Sighting | None:
 
 def _by_programs_alike(walk: Walk) -> bool:
     """Whether some heads are computed twice over, and others not at all: by whole programs."""
-    heads = (walk.missing | ~walk.due).all(axis=(2, 3))
-    return walk.product == "out" and bool(heads.any()) and bool((walk.twice == walk.taken).all())
+    some = bool(missing_heads(walk).any())
+    return walk.product == "out" and some and bool((walk.twice == walk.taken).all())
 
 
 def _of_several_products(walk: Walk) -> bool:
