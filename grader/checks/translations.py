@@ -91,8 +91,8 @@ _TRANSLATIONS: tuple[tuple[str, str], ...] = (
     ),
     (
         r"arange's arguments must be|Shape element \d+ must have type",
-        "the compiler must know the size of a tile: mark a parameter that is a size as"
-        " tl.constexpr, and a size that is computed, too (HALF: tl.constexpr = BLOCK // 2)",
+        "the compiler must know the size of a tile: mark it as tl.constexpr, be it a parameter or"
+        " computed (HALF: tl.constexpr = BLOCK // 2)",
     ),
     (
         r"Loop-carried variable",
