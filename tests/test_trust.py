@@ -177,7 +177,7 @@ def test_classes_on_gpus_were_as_fast_as_the_page_says():
     page = (ROOT / "docs" / "instructors.md").read_text(encoding="utf-8")
     per_hour = []
     names = ("one H200", "one H200, again", "one H100", "two H100s, 32 cores")
-    for run, name in zip(runs[:-1], names, strict=True):
+    for run, name in zip(runs[:4], names, strict=True):
         done = ", ".join(f"{grading['done_after_s']:.0f} s" for grading in run["gradings"])
         had, busy = (
             " and ".join(f"{percent:.0f} %" for percent in run[key])
@@ -190,10 +190,13 @@ def test_classes_on_gpus_were_as_fast_as_the_page_says():
             told += f" {per_hour[-1]:.1f} |"
         assert told in page
     assert f"two H100s grade {per_hour[1] / per_hour[0]:.2f} times as many as one" in page
-    ends = [grading["done_after_s"] for grading in runs[-1]["gradings"]]
+    three_at_once = [[grading["done_after_s"] for grading in run["gradings"]] for run in runs[4:]]
+    ends = three_at_once[0]
     counted = 3600 * (len(ends) - 1) / (ends[-1] - ends[0])
     done = ", ".join(f"{end:.0f} s" for end in ends)
     assert f"| one H200, three side by side | {done} | | | {counted:.1f} |" in page
+    again = "; ".join(", ".join(f"{end:.0f} s" for end in ends) for ends in three_at_once[1:])
+    assert f"| the same, twice more | {again} | | | |" in page
     needed = [int(sum(run["measuring_s"].values())) for run in runs if "measuring_s" in run]
     assert f"the {needed[0]} to {needed[1]} s for which" in " ".join(page.split())
 
@@ -201,13 +204,13 @@ def test_classes_on_gpus_were_as_fast_as_the_page_says():
 def test_gradings_in_classes_on_gpus_had_all_points_however_many_ran_side_by_side():
     path = ROOT / "docs" / "records" / "class-on-gpus-2026-11-25.json"
     runs = json.loads(path.read_text())["runs"]
-    assert [len(run["gradings"]) for run in runs] == [2, 1, 1, 3, 6]
+    assert [len(run["gradings"]) for run in runs] == [2, 1, 1, 3, 6, 2, 2]
     for grading in (grading for run in runs for grading in run["gradings"]):
         assert len(grading["problems"]) == 9
         assert all(p["points"] == p["possible"] for p in grading["problems"].values())
-    assert "Four gradings of all nine on H100s and nine on an H200" in WORDS
+    assert "Four gradings of all nine on H100s and thirteen on an H200" in WORDS
     on_h200 = [g for run in runs if "H200" in run["hardware"] for g in run["gradings"]]
-    assert len(on_h200) + len(gradings()) == 16 and "makes sixteen on H200s" in WORDS
+    assert len(on_h200) + len(gradings()) == 20 and "makes twenty on H200s (nineteen of p09)" in WORDS
 
 
 def test_the_hostile_files_that_need_a_gpu_got_their_verdicts_on_one():
