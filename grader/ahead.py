@@ -69,12 +69,15 @@ class Ahead:
         self._thread: threading.Thread | None = None
         self._stopped = False
 
-    def start(self) -> None:
-        """Begin, once, with cases that have not begun."""
+    def start(self, *, right: bool = True) -> None:
+        """Begin, once, with cases that have not begun.
+
+        Where the first result is not `right`, no work is counted and hardly a case called twice.
+        """
         if self._thread is not None or self._stopped:
             return
         left = [placed for placed in self._cases if (placed[0].id, placed[1]) not in self._begun]
-        chosen = last_half(self._trial, left)
+        chosen = last_half(self._trial, left, right=right)
         self._expected = {(check.id, index) for check, index, _ in chosen}
         self._thread = threading.Thread(target=self._run, args=(chosen,), daemon=True)
         self._thread.start()
@@ -85,9 +88,10 @@ class Ahead:
         with self._changed:
             self._begun.add(place)
             self._changed.wait_for(lambda: place not in self._expected)
-        if place not in self._answers:
+        answers = self._answers.get(place, ())
+        if call >= len(answers):
             return None
-        answer, seconds = self._answers[place][call]
+        answer, seconds = answers[call]
         return answer if session.accepts(seconds) else None
 
     def take_work(self, session: Session) -> Evidence | None:
@@ -124,9 +128,13 @@ class Ahead:
                     session.close()
 
     def _call(self, chosen: list[Placed]) -> bool:
-        """Call cases until one is not believed; return whether all are right."""
+        """Call cases until one is not believed; return whether all are right.
+
+        After a wrong result its case is not called again: nobody asks for a second one.
+        """
         right = True
         for check, index, case in chosen:
+            judged = self._trial.problem.judged(check)
             answers: list[tuple[Answer, float]] = []
             for call in range(calls_of(check, index, case)):
                 if self._stopped:
@@ -138,6 +146,8 @@ class Ahead:
                     return False
                 answers.append((answer, self._budget.spent_s - before))
                 right = right and answer.failure is None and not answer.differences
+                if answer.failure is not None or any(d.name in judged for d in answer.differences):
+                    break
             with self._changed:
                 self._answers[check.id, index] = answers
                 self._expected.discard((check.id, index))
@@ -165,11 +175,15 @@ def calls_of(check: Check, index: int, case: Case) -> int:
     return 2 if index == 0 else 1
 
 
-def last_half(trial: Trial, cases: list[Placed]) -> list[Placed]:
-    """Return the last cases, in whole checks, that with the work take as long as the first."""
-    problem = trial.problem
-    costs = [_cost(problem, c, case) * calls_of(c, index, case) for c, index, case in cases]
-    work = sum(_ms(problem, case) * _WATCHED for case in problem.work_cases(trial.seed))
+def last_half(trial: Trial, cases: list[Placed], *, right: bool = True) -> list[Placed]:
+    """Return the last cases, in whole checks, that with the work take as long as the first.
+
+    Where results are not `right`, cases are called once, and their work is not counted.
+    """
+    problem, most = trial.problem, 2 if right else 1
+    costs = [_cost(problem, c, case) * min(most, calls_of(c, i, case)) for c, i, case in cases]
+    worked = problem.work_cases(trial.seed) if right else ()
+    work = sum(_ms(problem, case) * _WATCHED for case in worked)
     before, behind, begins = sum(costs), work, len(cases)
     for first in reversed(range(1, len(cases))):
         before, behind = before - costs[first], behind + costs[first]

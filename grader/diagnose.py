@@ -25,7 +25,7 @@ from grader.model import Diagnosis
 from grader.sightings.fits import fittable, fitted
 from grader.sightings.sighting import Sighting
 
-_MOST_WAITING = 8  # wrong results that are yet to be compared, which take memory
+_MOST_WAITING = 16  # two for each wrong result that is yet to be looked at, which take memory
 # A known mistake that explains less than this share of the wrong cases explains few.
 _FEW = 4
 # Wrong results that numbers are fitted to, where nothing else says what is wrong.
@@ -63,6 +63,7 @@ class Casebook:
         self._wrong: list[Place] = []
         self._failed: list[Place] = []  # no numbers came out
         self._seen: dict[Place, Sighting] = {}
+        self._numbers: dict[Place, Sighting] = {}  # what wrong numbers say alone
         self._behind = Behind(_MOST_WAITING)
         self._to_fit: dict[Place, Callable[[], Sighting | None]] = {}
         self._outs: set[Place] = set()  # of those, where `out` is wrong
@@ -77,7 +78,7 @@ class Casebook:
         expected: Expected,
         recompute: Recompute,
     ) -> None:
-        """Take a wrong result in; it is compared with the known mistakes while others come in.
+        """Take a wrong result in; it is looked at while others come in.
 
         `recompute` is as of `add_right`.
         """
@@ -94,6 +95,23 @@ class Casebook:
                 self._options.setdefault(option, set()).add(place)
         piece = place, case, inputs, got, expected, recompute
         self._behind.add(functools.partial(self._known.compare, *piece))
+
+    def add_numbers(self, place: Place, look: Callable[[], Sighting | None]) -> None:
+        """Take in what the numbers of a wrong result say alone.
+
+        `look` is called while others come in, unless one known mistake explains all that is wrong.
+        """
+        self._behind.add(functools.partial(self._look_at_numbers, place, look))
+
+    def _look_at_numbers(self, place: Place, look: Callable[[], Sighting | None]) -> None:
+        found = None if self._known.is_sure else look()
+        if found is not None:
+            self._numbers[place] = found
+
+    def is_sure(self) -> bool:
+        """Whether one known mistake explains all wrong results so far, which are waited for."""
+        self._behind.finish()
+        return self._known.is_sure
 
     def add_right(self, case: Case, recompute: Recompute) -> None:
         """Take a right result in; `recompute` gives its inputs and what was expected again.
@@ -117,6 +135,8 @@ class Casebook:
         the step of the stub that a line lies in.
         """
         self._behind.finish()
+        self._seen = self._numbers | self._seen
+        self._seen = {place: self._seen[place] for place in self._wrong if place in self._seen}
         known = [c for c in self._of_known_mistakes() if not self._is_told_otherwise(c)]
         causes = [cause for cause in known if not self._is_part_of_more(cause)]
         causes = self._as_seen(causes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 
@@ -88,7 +89,8 @@ class CaseRun(ToldCase):
             headline = f"no Triton kernel was launched: {problem.entry} returned without one"
             help = "the answer to this problem is a kernel: kernel[grid](...)"
             return self._finding(Verdict.ERROR, headline, help=help)
-        self.trial.answered(self.session, bridge=self.check.bridge)
+        right = not any(difference.name in judged for difference in answer.differences)
+        self.trial.answered(self.session, right=right, bridge=self.check.bridge)
         if not self.check.bridge:
             where = (self.check, self.index, self.case)
             self.trial.launched.note(evidence, *where, interpret=self.session.interpret)
@@ -183,9 +185,8 @@ class CaseRun(ToldCase):
             called = Called(*where, self.trial.seed, inputs, expected, evidence, differences)
             seen = look_again(self.trial, self.session, called, names, result)
         numbers = (inputs, result.wrong, evidence.outputs, expected)
-        found = of_numbers(self.problem.id, self.case, *numbers)
-        if found is not None:
-            casebook.add_seen(place, found)
+        look = functools.partial(of_numbers, self.problem.id, self.case, *numbers)
+        casebook.add_numbers(place, look)
         return seen
 
     @property

@@ -45,6 +45,11 @@ class KnownMistakes:
         self._put_off_from: dict[str, int] = {}  # by mistake, the first of these it was left out of
 
     @property
+    def is_sure(self) -> bool:
+        """Whether one explains all that was wrong, wholly, and several results were."""
+        return bool(self._leading())
+
+    @property
     def ids(self) -> set[str]:
         """The name of each, without that of the problem."""
         return set(self._mistakes)

@@ -37,6 +37,8 @@ def look_again(
 ) -> Seen:
     """Call once more; of each check the first wrong case tells. The casebook hears of a sighting.
 
+    Not where one known mistake explains all that is wrong: what it does was seen by then.
+
     Args:
         trial: what the cases of the problem share.
         session: runs the submission.
@@ -45,11 +47,13 @@ def look_again(
         result: what is wrong about them.
     """
     case, check = called.case, called.check
-    if check.id in trial.looked_at or len(trial.looked_at) >= _MOST_LOOKS:
+    if check.id in trial.looked_at or sum(trial.looked_at.values()) >= _MOST_LOOKS:
         return Seen()
     if not session.interpret or not traceable(case):
         return Seen()
-    trial.looked_at.add(check.id)
+    trial.looked_at[check.id] = not trial.casebook.is_sure()
+    if not trial.looked_at[check.id]:
+        return Seen()
     evidence = _watched(trial, session, called, names)
     trace = evidence.trace
     if trace is None:

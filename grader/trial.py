@@ -31,8 +31,9 @@ class Trial:
     seed: str
     casebook: Casebook
     raised: set[tuple[str, int]] = dataclasses.field(default_factory=set)
-    # Checks of which a call was traced, and calls that are being compiled.
-    looked_at: set[str] = dataclasses.field(default_factory=set)
+    # Whether a call was traced, by check that came out wrong.
+    looked_at: dict[str, bool] = dataclasses.field(default_factory=dict)
+    # Calls that are being compiled.
     compiling: dict[str, Future[list[Compiled]]] = dataclasses.field(default_factory=dict)
     followed: bool = False  # one program of a kernel, tile by tile
     # Whether to compile beside the tests, from the first call on that came back with a result.
@@ -53,13 +54,14 @@ class Trial:
         of_bridge = self.bridge_casebook.settle(step_at) if self.bridge_casebook else []
         return of_bridge + self.casebook.settle(step_at)
 
-    def answered(self, session: Session, *, bridge: bool = False) -> None:
+    def answered(self, session: Session, *, right: bool, bridge: bool = False) -> None:
         """Begin what need not be begun for a file that returns nothing, once.
 
         That is to call ahead, and to compile for GPUs that are not there, but for a bridge.
+        `right`: whether the first result is.
         """
         if self.ahead is not None:
-            self.ahead.start()
+            self.ahead.start(right=right)
         if bridge or not self.compiles_ahead or self.compiling:
             return
         if not session.interpret or unavailable():
