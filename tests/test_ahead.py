@@ -92,6 +92,14 @@ def test_what_is_said_of_a_wrong_answer_is_the_same(old, new):
     assert alone.named == both.named
 
 
+def test_a_case_that_is_wrong_is_not_called_a_second_time(monkeypatch):
+    calls = Calls(monkeypatch)
+    wrong = model_answer("p02").replace("        acc += products", "        acc += 2.0 * products")
+    both = judge(wrong, P02, checks=CHECKS, ahead=True)
+    assert both.wrong.keys() == both.findings.cases.keys() and calls.sessions == 2
+    assert not any(is_idle for _, _, is_idle in calls.made)  # as before a second call
+
+
 @pytest.mark.parametrize(
     ("line", "verdict"),
     [
@@ -226,6 +234,13 @@ def test_the_last_half_is_whole_checks_and_always_the_same(problem_id):
     assert len(half) < len(called)
     assert not any(check.compiles or case.invalid for check, _, case in half)
     assert last_half(trial, []) == [] and last_half(trial, places[-1:]) == []
+
+
+def test_more_is_called_ahead_where_no_work_will_be_counted():
+    problem = load_problem("p09")
+    places = cases_of(problem, [check.id for check in problem.checks])
+    half, more = (last_half(trial_of(problem), places, right=right) for right in (True, False))
+    assert more[-len(half) :] == half and len(more) > len(half)
 
 
 @pytest.mark.parametrize(

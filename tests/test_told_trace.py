@@ -197,6 +197,24 @@ def test_it_is_the_call_that_was_made_anyway(monkeypatch):
     assert [follow for traced, follow in made if traced] == [True, False]
 
 
+def test_what_one_known_mistake_explains_is_not_looked_at_again(monkeypatch):
+    looked_at = []
+    call = Session.call
+
+    def counted(self, case, *args, **kwargs):
+        if kwargs.get("traced"):
+            looked_at.append(case.dtype)
+        return call(self, case, *args, **kwargs)
+
+    monkeypatch.setattr(Session, "call", counted)
+    (wrong,) = (m for m in MUTANTS if (m.problem, m.name) == ("p04", "no scale"))
+    checks = ("plain", "lse", "half")
+    judged = judge(wrong.applied_to(whole_answer("p04")), load_problem("p04"), checks=checks)
+    assert judged.named == {"SCALE-MISSING"} and {c for c, _ in judged.wrong} == set(checks)
+    assert looked_at == ["fp32"]  # in plain, of three cases
+    assert judged.findings.cases["plain", 0].message.tiles is not None
+
+
 def test_where_following_fails_the_kernels_are_watched_all_the_same(monkeypatch):
     call = Session.call
 
