@@ -136,7 +136,7 @@ def _shares_of_tiles(case: Case, rows: Rows) -> Sighting | None:
         if counts is None:
             continue
         told = _as_keys(rows, counts, tiles & rows.visible.any(0))
-        if told is not None:
+        if told is not None or tile == 1:  # the share of one key says nothing of tiles
             return told
         known = ~counts.isnan()
         spread = counts.masked_fill(~known, -math.inf).amax(1) - counts.nan_to_num(1e300).amin(1)
