@@ -146,7 +146,7 @@ class Ahead:
                     return False
                 answers.append((answer, self._budget.spent_s - before))
                 right = right and answer.failure is None and not answer.differences
-                if answer.failure is not None or any(d.name in judged for d in answer.differences):
+                if answer.failure is not None or answer.wrong(judged):
                     break
             with self._changed:
                 self._answers[check.id, index] = answers

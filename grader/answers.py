@@ -65,6 +65,10 @@ class Answer:
         differences = find_differences(evidence.outputs, expected)
         return cls(inputs, names, idle, evidence, None, expected, tuple(differences))
 
+    def wrong(self, judged: tuple[str, ...]) -> list[Difference]:
+        """Return what is wrong about the outputs that are judged."""
+        return [difference for difference in self.differences if difference.name in judged]
+
 
 @functools.cache
 def _beside() -> ThreadPoolExecutor:

@@ -89,17 +89,15 @@ class CaseRun(ToldCase):
             headline = f"no Triton kernel was launched: {problem.entry} returned without one"
             help = "the answer to this problem is a kernel: kernel[grid](...)"
             return self._finding(Verdict.ERROR, headline, help=help)
-        right = not any(difference.name in judged for difference in answer.differences)
-        self.trial.answered(self.session, right=right, bridge=self.check.bridge)
+        differences = answer.wrong(judged)
+        self.trial.answered(self.session, right=not differences, bridge=self.check.bridge)
         if not self.check.bridge:
             where = (self.check, self.index, self.case)
             self.trial.launched.note(evidence, *where, interpret=self.session.interpret)
             self.trial.compile_more(self.session)
         if evidence.overwritten is not None:
             self.trial.overwritten = self.trial.overwritten or f"the input {evidence.overwritten}"
-        differences = list(answer.differences)
-        self._look_at_out(answer.names, judged, differences, answer.inputs)
-        differences = [d for d in differences if d.name in judged]
+        self._look_at_out(answer, judged)
         try:
             seen = self._learn(call, answer.inputs, answer.names, evidence, expected, differences)
         except Exception as error:  # of the judge's own: what is wrong is known by now
@@ -139,23 +137,17 @@ class CaseRun(ToldCase):
         help = "this call was made with kernels that do nothing; compute and store it in a kernel"
         return self._finding(Verdict.ERROR, headline, help=help)
 
-    def _look_at_out(
-        self,
-        names: tuple[str, ...],
-        judged: tuple[str, ...],
-        differences: list[Difference],
-        inputs: Inputs,
-    ) -> None:
+    def _look_at_out(self, answer: Answer, judged: tuple[str, ...]) -> None:
         """See whether a backward pass writes to `out`, which is the caller's by then.
 
         Then `out` is right in a call without one.
         """
-        wrong = any(d.name == "out" for d in differences)
-        if "out" in judged or "out" not in names or not wrong or self.trial.overwritten:
+        wrong = any(d.name == "out" for d in answer.differences)
+        if "out" in judged or not wrong or self.trial.overwritten:
             return
-        evidence = self.session.call(self.case, inputs, ("out",))
+        evidence = self.session.call(self.case, answer.inputs, ("out",))
         if outcome.of_call(evidence, self.problem.signature) is None:
-            expected = expect(self.problem, self.case, inputs, ("out",))
+            expected = expect(self.problem, self.case, answer.inputs, ("out",))
             if not find_differences(evidence.outputs, expected):
                 self.trial.overwritten = "out, in the backward pass,"
 
