@@ -102,13 +102,16 @@ class CaseRun(ToldCase):
             seen = self._learn(call, answer.inputs, answer.names, evidence, expected, differences)
         except Exception as error:  # of the judge's own: what is wrong is known by now
             seen = Seen(fault=f"{type(error).__name__}: {error}")
+        for name in evidence.outputs.keys() - {d.name for d in answer.differences}:
+            self.trial.note_right(evidence.outputs[name])
         if not differences:
             race = outcome.of_race(evidence)
             if race is not None:
                 return self._failure(race, evidence)
             earlier, self._earlier = self._earlier, expected
             return self._computed_elsewhere(judged, answer.idle, expected, earlier)
-        kept = call > 0 and self._is_right_in_a_new_worker(answer)
+        kept = self.trial.was_right_before(evidence.outputs[differences[0].name])
+        kept = kept or (call > 0 and self._is_right_in_a_new_worker(answer))
         return self._wrong(differences, evidence, seen, kept=kept)
 
     def _is_right_in_a_new_worker(self, answer: Answer) -> bool:
@@ -201,7 +204,7 @@ class CaseRun(ToldCase):
     ) -> Finding:
         """Tell wrong numbers apart: never written, NaN from other memory, or computed as NaN.
 
-        And `kept` from the call before, or plainly wrong.
+        And `kept` from an earlier call, or plainly wrong.
         """
         shown = differences[0]
         got, unwritten = evidence.outputs[shown.name], evidence.unwritten[shown.name]

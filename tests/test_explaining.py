@@ -1,4 +1,4 @@
-"""An error of the judge's own while it looks for a cause changes no verdict, and is told."""
+"""What is said where the judge fails to look for a cause, and of results that were kept."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import types
 from grader import looking, pytest_plugin
 from grader.manifest import load_problem
 from grader.model import Verdict
-from tests.harness import judge, model_answer
+from tests.harness import judge, model_answer, whole_answer
+from tests.mutants import MUTANTS
+from tests.mutants.common import SECOND_CALL
 
 
 def failing(*args, **kwargs):
@@ -22,6 +24,23 @@ def test_a_wrong_result_stays_wrong_where_the_judge_cannot_say_why(monkeypatch):
     assert finding.verdict is Verdict.FAIL and finding.message is not None
     assert finding.message.help is not None
     assert "please report this error: IndexError" in finding.message.help
+
+
+def test_a_result_that_was_kept_is_told_in_whichever_case_it_comes():
+    (kept,) = (m for m in MUTANTS if (m.problem, m.name) == ("p08", "dq kept by shape"))
+    judged = judge(
+        kept.applied_to(whole_answer("p08")), load_problem("p08"), checks=("dq", "plain")
+    )
+    said = {place: finding.message.headline for place, finding in judged.wrong.items()}
+    assert {check for check, _ in said} == {"dq", "plain"}
+    assert set(said.values()) == {f"dq {SECOND_CALL}"}
+
+
+def test_what_hangs_on_no_values_was_not_kept():
+    source = model_answer("p04").replace("out = acc /", "out = 1.0 + 0.0 * acc /")
+    judged = judge(source, load_problem("p04"), checks=("plain", "half"))
+    assert judged.wrong
+    assert all(f.message.headline[-8:] == "is wrong" for f in judged.wrong.values())
 
 
 def test_verdicts_stand_where_the_judge_cannot_settle_on_causes():

@@ -52,6 +52,8 @@ def _alike(y: torch.Tensor, truth: torch.Tensor) -> Sighting | None:
     ends = torch.nonzero(y[1:] != y[:-1]).flatten() + 1
     if _FEWEST * (len(ends) + 1) > len(y) or bool((truth[1:] == truth[:-1]).any()):
         return None
+    if not bool(y.any()):  # then no column counts
+        return None
     rows = int(ends[0]) if len(ends) else len(y)
     value, sums = float(y[0]), truth[:rows].sum()
     of_all = ""

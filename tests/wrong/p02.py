@@ -28,7 +28,7 @@ WRONG = (
         ("loop to the last tile", "", "COLUMNS-NEVER-READ LAST-COLUMNS-NEVER-READ", (_LOOP, "range(0, cols - BLOCK_N, BLOCK_N)")),
         ("every other tile", "", "LAST-COLUMNS-NEVER-READ", (_LOOP, "range(0, cols, 2 * BLOCK_N)")),
         ("half steps", "", "COLUMNS-COUNTED-OTHERWISE", (_LOOP, "range(0, cols, BLOCK_N // 2)")),
-        ("steps of rows", "", "", (_LOOP, "range(0, cols, BLOCK_M)")),
+        ("steps of rows", "", "COLUMNS-COUNTED-OTHERWISE", (_LOOP, "range(0, cols, BLOCK_M)")),
         ("columns from one", "", "COLUMNS-NEVER-READ", (_LOOP, "range(1, cols, BLOCK_N)")),
         ("rows in steps of columns", "", "ROWS-OF-NOBODY", (_ROWS, _ROWS.replace("* BLOCK_M", "* BLOCK_N"))),
         ("rows times program", "", "ROWS-STORED-TWICE", (_ROWS, "row_ids = tl.program_id(0).to(tl.int64) * tl.arange(0, BLOCK_M)")),
