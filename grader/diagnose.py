@@ -201,16 +201,21 @@ class Casebook:
         return _FEW * len(cause.cases) < len(self._wrong)
 
     def _fitted(self, only: set[Place] | None = None) -> list[Cause]:
-        """Return the cause that all wrong results show that numbers could be fitted to."""
+        """Return the cause that all wrong results show that numbers could be fitted to.
+
+        More than half must tell it: half if those of the plain case do, as one tile shows little.
+        """
         wanted = set(self._to_fit) if only is None else only & self._to_fit.keys()
         if wanted & self._outs:  # wrong gradients of a wrong out are a consequence
             wanted &= self._outs
         told: dict[Place, Sighting] = {}
-        for number, place in enumerate(sorted(wanted)):
+        plain = {place for place in wanted if place[0] == "plain"}
+        for number, place in enumerate([*sorted(plain), *sorted(wanted - plain)]):
             sighting = self._to_fit[place]()
             if sighting is not None:
                 told[place] = sighting
-            elif 2 * (number + 1 - len(told)) >= len(wanted):  # no more than half will tell
+            half_will_do = plain and plain <= told.keys()
+            if 2 * (number + 1 - len(told)) >= len(wanted) + bool(half_will_do):
                 return []
         ids = {sighting.id for sighting in told.values()}
         for more, less in _MORE.items():

@@ -56,7 +56,7 @@ WRONG = (
         ("sum replaced", "", "ROW-SUM-OVERWRITTEN", ("total += tl.sum", "total = tl.sum")),
         ("mask one more", "", "", ("        mask = col_ids < cols", "        mask = col_ids <= cols")),
         ("row by the column stride", "", "ROWS-NEVER-READ", ("row * stride_xm", "row * stride_xn")),
-        ("grid of columns", "", "ROWS-OF-NOBODY", ("_row_kernel[(x.shape[0],)]", "_row_kernel[(x.shape[1],)]")),
+        ("grid of columns", "", "", ("_row_kernel[(x.shape[0],)]", "_row_kernel[(x.shape[1],)]")),
         ("first block alone", "", "LAST-COLUMNS-NEVER-READ", (_LOOP, "range(0, BLOCK_N, BLOCK_N)", 2)),
         ("y by the stride of x", "", "", ("tl.store(y_ptr + row, total", "tl.store(y_ptr + row * stride_xm, total")),
     ),

@@ -115,7 +115,7 @@ WRONG = (
         (
             "weights with the old max",
             "plain",
-            "",
+            "WEIGHTS-INFINITE",
             (WEIGHTS + "new_max", "p = tl.exp2(scores * scale_log2 - running_max"),
         ),
         ("acc in 16 bits", "ieee", "", (ACC, ACC + ".to(tl.float16).to(tl.float32)")),
@@ -222,7 +222,7 @@ WRONG = (
         (
             "scale upside down",
             "plain",
-            "SCALE-INVERTED",
+            "SCALE-INVERTED OTHER-SCALE",
             ("scale = head_dim**-0.5 if", "scale = head_dim**0.5 if"),
         ),
         (
