@@ -39,7 +39,7 @@ def of(old: str, new: str) -> Judged:
         (SCALE, SCALE.replace("scale", "scale * 0.77"), "OTHER-SCALE", "0.09625, not by 0.125"),
         (LOOP, LOOP.replace("(0", "(1"), "OTHER-KEYS", "key 0 left out"),
         (LOOP, LOOP.replace("tile_k)", "2 * tile_k)"), "OTHER-KEYS", "keys 128-255 left out"),
-        (LOOP, LOOP.replace("tile_k)", "tile_k // 2)"), "OTHER-KEYS", "keys 64-127"),
+        (LOOP, LOOP.replace("tile_k)", "tile_k // 2)"), "OTHER-KEYS", "keys 64-255 counted twice"),
         (STOP, STOP.replace("tile_k,", "tile_k + 1,"), "OTHER-KEYS", "key 128 counted twice"),
         (RESCALE, RESCALE.replace("exp", "exp2"), "TILE-SHARES", "tiles of 128 keys"),
         (RESCALE, f"{RESCALE} ** 2", "TILE-SHARES", "tiles of 128 keys"),
