@@ -1,5 +1,7 @@
 """Known mistakes of p01 in its tiles, whose sizes are arguments."""
 
+from functools import partial
+
 import torch
 
 from .mistakes_softmax import row_weights
@@ -37,15 +39,42 @@ def _walked(case, step, width):
     return attend(case, case.visible() * (case.key // step - before))
 
 
-def _mask_inside_the_tile(case, every_tile):
+def _masked(case, shown, *, every_tile=False, whole=False):
+    """Attention in which `shown` is the mask of the tiles on the diagonal, or of every tile.
+
+    The last tile ends with the last query, or is `whole`. A row whose first tile is hidden begins
+    with exp(-inf - (-inf)): it is left open.
+    """
     if not case.is_causal:
         return attend(case)
-    shown = case.key % case.tile_k <= case.query % case.tile_q
+    tile_end = (case.key // case.tile_k + 1) * case.tile_k
     if not every_tile:
-        tile_end = (case.key // case.tile_k + 1) * case.tile_k
         first_query = case.query_tile_end - case.tile_q
-        shown |= torch.minimum(tile_end, case.walk_end) - 1 <= first_query
-    return attend(case, shown & (case.key < case.walk_end))
+        shown = shown | (torch.minimum(tile_end, case.walk_end) - 1 <= first_query)
+    stop = -(-case.walk_end // case.tile_k) * case.tile_k if whole else case.walk_end
+    shown = shown & (case.key < stop)
+    begins = shown[:, : case.tile_k].any(1)
+    open = {"out": ~begins[:, None], "lse": ~begins}
+    found = attend(case, shown)
+    if begins.all():
+        return found
+    return {name: value.masked_fill(open[name], torch.nan) for name, value in found.items()}
+
+
+def _mask_inside_the_tile(case, *, rows=True, columns=True, **how):
+    row = case.query % case.tile_q if rows else case.query
+    column = case.key % case.tile_k if columns else case.key
+    return _masked(case, column <= row, **how)
+
+
+def _hidden_scores_zero(case, *, whole=False):
+    if not case.is_causal:
+        return attend(case)
+    stop = -(-case.walk_end // case.tile_k) * case.tile_k if whole else case.walk_end
+    scores = case.scores().masked_fill(~case.visible(), 0.0)
+    scores.masked_fill_(case.key >= stop, -torch.inf)
+    lse = torch.logsumexp(scores, dim=-1)
+    return {"out": torch.exp(scores - lse[..., None]) @ case.values(), "lse": lse}
 
 
 def _diagonal_skipped(case):
@@ -114,7 +143,21 @@ TILE_MISTAKES = (
         _MASK,
         "your output equals attention with the mask column <= row in the tiles on the diagonal",
         _POSITIONS,
-        lambda case: _mask_inside_the_tile(case, every_tile=False),
+        _mask_inside_the_tile,
+    ),
+    *(
+        known(
+            "MASK-INVERTED",
+            P01,
+            "the mask hides the visible keys and shows the others",
+            f"your output equals attention with the mask {mask} in the tiles on the diagonal",
+            "hide the keys after the query: masked_fill(key > query, -inf) fills where it is true",
+            compute,
+        )
+        for mask, compute in (
+            ("key >= query", lambda case: _masked(case, case.key >= case.query)),
+            ("key > query", lambda case: _masked(case, case.key > case.query)),
+        )
     ),
     known(
         "MASK-INSIDE-EVERY-TILE",
@@ -122,7 +165,23 @@ TILE_MISTAKES = (
         _MASK,
         "your output equals attention with the mask column <= row in every tile",
         _POSITIONS,
-        lambda case: _mask_inside_the_tile(case, every_tile=True),
+        partial(_mask_inside_the_tile, every_tile=True),
+    ),
+    *(
+        known(
+            f"MASK-INSIDE-{'EVERY' if every_tile else 'THE'}-TILE",
+            P01,
+            _MASK,
+            f"your output equals attention with the mask {mask} in {where}",
+            _POSITIONS,
+            partial(_mask_inside_the_tile, **{inside: False}, every_tile=every_tile, whole=whole),
+        )
+        for every_tile, whole, where in (
+            (False, False, "the tiles on the diagonal"),
+            (True, False, "every tile"),
+            (True, True, "every whole tile"),
+        )
+        for inside, mask in (("columns", "key <= row"), ("rows", "column <= query"))
     ),
     known(
         "DIAGONAL-TILES-NOT-MASKED",
@@ -131,6 +190,17 @@ TILE_MISTAKES = (
         "your output equals attention to the keys before the end of each query tile",
         "hide the keys after the query in every tile whose last key lies after its first query",
         lambda case: attend(case, (case.key < case.walk_end).expand_as(case.visible())),
+    ),
+    *(
+        known(
+            "MASKED-SCORES-NOT-HIDDEN",
+            P01,
+            "masked scores are 0, which does not hide them",
+            f"your output equals attention in which the masked keys of a {tile} have the score 0",
+            'a key that is not visible has the score float("-inf"): exp of 0 is 1',
+            partial(_hidden_scores_zero, whole=whole),
+        )
+        for tile, whole in (("tile", False), ("whole tile", True))
     ),
     known(
         "DIAGONAL-TILES-SKIPPED",

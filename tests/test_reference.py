@@ -557,8 +557,9 @@ def test_mistakes_are_described():
     of_bridges = [param.values[1] for param in OF_BRIDGES]
     own = [m for m in of_bridges if m.id not in {m.id for m in reference.MISTAKES}]
     for mistake in (*reference.MISTAKES, *own):
-        assert (mistake.id, mistake.tile) not in seen
-        seen.add((mistake.id, mistake.tile))
+        variant = (mistake.id, mistake.tile, mistake.note)
+        assert variant not in seen
+        seen.add(variant)
         assert mistake.id == mistake.id.upper() and " " not in mistake.id
         assert mistake.problems and set(mistake.problems) <= set(ORACLES)
         for text in (mistake.title, mistake.note, mistake.help):

@@ -313,10 +313,15 @@ WRONG = (
         (
             "causal from the end",
             "causal",
-            "",
+            "MASK-INVERTED",
             ("key[None, :] > query[:, None]", "key[None, :] < query[:, None]"),
         ),
-        ("masked with zero", "causal", "", ("query[:, None], -math.inf)", "query[:, None], 0.0)")),
+        (
+            "masked with zero",
+            "causal",
+            "MASKED-SCORES-NOT-HIDDEN",
+            ("query[:, None], -math.inf)", "query[:, None], 0.0)"),
+        ),
         (
             "masked with minus one",
             "causal",
@@ -454,20 +459,20 @@ WRONG = (
         (
             "rows from zero",
             "causal_tiles",
-            "",
+            "MASK-INSIDE-EVERY-TILE",
             ("torch.arange(i, i + qi.shape[2]", "torch.arange(0, qi.shape[2]"),
         ),
         (
             "keys from zero",
             "causal_tiles",
-            "",
+            "MASK-INSIDE-EVERY-TILE",
             ("torch.arange(j, j + kj.shape[2]", "torch.arange(0, kj.shape[2]"),
         ),
         ("mask small", "causal", "", ("keys > rows, -1e6", "keys > rows, -10.0")),
         (
             "mask times",
             "causal",
-            "",
+            "MASKED-SCORES-NOT-HIDDEN",
             ("s = s.masked_fill(keys > rows, -1e6)", "s = s * (keys <= rows)"),
         ),
         (
