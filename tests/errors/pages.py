@@ -63,11 +63,12 @@ def page(told: Cause, costs: dict[tuple[str, str], tuple[str, str]]) -> str:
 def _sentence(text: str) -> str:
     """Return a note or help as a sentence; names of the course's code stay as they are."""
     first = text.partition(" ")[0]
-    begun = text if not first.isalpha() or first in _NAMES else text[0].upper() + text[1:]
+    code = not first.isalpha() or first in _NAMES or first[1:] != first[1:].lower()
+    begun = text if code else text[0].upper() + text[1:]
     return begun if begun.endswith((".", "?", "!")) else f"{begun}."
 
 
-_NAMES = {"k", "q", "v", "w", "x", "y", "dq", "dk", "dv", "lse", "out", "delta", "torch"}
+_NAMES = {"k", "kv", "q", "v", "w", "x", "y", "dq", "dk", "dv", "lse", "out", "delta", "torch"}
 
 
 def _where(told: Cause) -> str:
