@@ -88,7 +88,7 @@ _TRANSLATIONS: tuple[tuple[str, str], ...] = (
     ),
     (
         r"Cannot bitcast",
-        "bitcast keeps the bits, so both types must be of one size; to convert values, leave it out",
+        "bitcast keeps the bits, so both types need one size; to convert the values, leave it out",
     ),
     (
         r"arange's arguments must be|Shape element \d+ must have type",

@@ -33,7 +33,8 @@ def other_delta(head: Head) -> Sighting | None:
     return _told(
         head,
         name,
-        f"; for query {query} it is {float(found[query]):.4g}, and delta is {float(delta[query]):.4g}",
+        f"; for query {query} it is {float(found[query]):.4g}, and delta is"
+        f" {float(delta[query]):.4g}",
     )
 
 

@@ -8,7 +8,7 @@ from grader.cases import Case
 from grader.desk.explain_command import FOLDER, INDEX
 from grader.manifest import ROOT, Check, Problem, load_problem, problem_ids
 from tests.errors import pictures
-from tests.errors.causes import Cause, about_pairs, all_ids, cause, events, known
+from tests.errors.causes import Cause, about_pairs, all_ids, cause, events, fitted, known
 
 MADE = "<!-- generated from what the judge knows of this cause; do not edit -->"
 SECTIONS = ("What happened", "Why", "How to find it", "How to fix it")
@@ -111,6 +111,8 @@ def _finding(told: Cause, costs: dict[tuple[str, str], tuple[str, str]]) -> list
     if smallest:
         commands[:0] = [f"pytest problems/{id} -x -k {check}" for id, check in smallest.items()]
         note = f"Each `pytest` command runs the failing check with the smallest cases. {note}"
+    elif told.id in fitted():
+        note += " The judge recognises this cause by the numbers of the result, and names no line."
     elif told.id not in known():
         note += " The judge sees this cause while your kernel runs, and names the line if it can."
     if told.id in about_pairs() and set(told.problems) - {"p01", "p02"}:
