@@ -20,7 +20,7 @@ ANY = "pNN"  # in a command, where the reader puts the problem
 INTRODUCTION = """\
 # Causes that the judge names
 
-A report names a cause by its problem and its id, such as P06-WINDOW-SHIFTED, when it is sure of it.
+A report names a cause that the judge is sure of by problem and id, such as P06-WINDOW-SHIFTED.
 `make explain ID=P06-WINDOW-SHIFTED` shows the page of that cause; letter case does not matter, and
 you may leave out the problem. `make explain P=p06` lists the causes of one problem. A name that is
 not in this list is that of a check: [UNNAMED](UNNAMED.md). In the commands of a page `pNN` stands
