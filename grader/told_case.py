@@ -57,7 +57,9 @@ class ToldCase:
             return None
         if source.step_at(line) is not None:
             return None
-        return "this line is in no step: if it is as given, look at what your steps hand to it"
+        return (
+            "this line is in no step: if you did not change it, look at what your steps pass to it"
+        )
 
     def _step(self, line: int, *, elsewhere: bool, looping: bool) -> int | None:
         """Return the step of a line, if the mistake lies there; a bridge is a step of its own.

@@ -338,7 +338,7 @@ BACKWARD_MISTAKES = (
             "SINK-CHUNKS-AVERAGED",
             WINDOW,
             "the gradient of sink tokens is averaged over chunks of queries",
-            f"your dk and dv of the sinks have the mean over chunks of {size} far queries",
+            f"your dk and dv of the sinks are a mean over chunks of {size} far queries",
             "add up what the chunks give to the sinks",
             partial(_chunks_averaged, size=size),
             size,

@@ -39,7 +39,7 @@ def test_a_dot_of_three_products_of_bf16_is_named_as_such():
     source = model_answer("p03").replace(IEEE, ', input_precision="bf16x3"')
     message = judged(source, "ieee").of("ieee").message
     assert message.headline == "on a GPU this tl.dot rounds its fp32 operands to bf16x3"
-    assert message.help.startswith("bf16x3 keeps about 16 of 23 mantissa bits")
+    assert message.help.startswith("bf16x3 keeps about 16 of 23 fraction bits")
 
 
 @pytest.mark.parametrize(

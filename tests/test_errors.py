@@ -18,7 +18,7 @@ from grader.render.message import NOT_REPORTED
 from grader.source import step_regions
 from tests.errors import pictures
 from tests.errors.causes import about_pairs, all_ids, cause, events, known, seen, written
-from tests.errors.pages import MADE, SECTIONS, pages
+from tests.errors.pages import MADE, SECTIONS, _sentence, pages
 from tests.harness import model_answer
 from tests.mutants import MUTANTS
 from tests.mutants.seen import SEEN
@@ -72,6 +72,30 @@ def test_what_a_page_names_exists(id):
         assert load_problem(problem).check(check)
         assert problem in cause(id).problems
     assert set(cause(id).problems) <= set(problem_ids()) and cause(id).problems
+
+
+def test_a_page_says_how_the_judge_knows_the_cause():
+    """In p01 there is no kernel to watch, and numbers do not tell of a line."""
+    watched = {id for id, text in PAGES.items() if "while your kernel runs" in text}
+    computed = {id for id, text in PAGES.items() if "by the numbers of the result" in text}
+    assert {"TILE-SHARES", "OTHER-DELTA", "ROWS-OFFSET"} <= computed
+    assert {"WRONG-STRIDE", "OTHER-PAIRS", "COLUMNS-NEVER-READ"} <= watched
+    assert not watched & computed and watched | computed <= seen()
+    assert not any("p01" in cause(id).problems for id in watched)
+
+
+@pytest.mark.parametrize(
+    ("told", "sentence"),
+    [
+        ("dV = P^T dout", "dV = P^T dout."),
+        ("kv head 0 is read", "kv head 0 is read."),
+        ("lse is wrong", "lse is wrong."),
+        ("add them up", "Add them up."),
+        ("which one?", "Which one?"),
+    ],
+)
+def test_a_name_keeps_its_case_at_the_start_of_a_sentence(told, sentence):
+    assert _sentence(told) == sentence
 
 
 def _bare(line):

@@ -88,7 +88,7 @@ def delta(case: Case) -> torch.Tensor:
         (
             of_slope(lambda case, p, dp: p * (dp - delta(case) * torch.rand_like(delta(case)))),
             "OTHER-DELTA",
-            "another number than delta",
+            "a number other than delta",
         ),
         (
             lambda case: differentiate(case, lse=0.5 * attend(case)["lse"] * 2 * LOG2_E),

@@ -23,7 +23,7 @@ COMPILED = {
     "type_changes": "keep its type and shape in a loop",
     "shape_changes": "keep its type and shape in a loop",
     "small_dot": "16 elements or more",
-    "dot_of_an_axis_more": "as many axes",
+    "dot_of_an_axis_more": "same number of axes",
     "dot_not_transposed": "tl.trans",
     "dot_of_two_types": "both operands in one dtype",
     "no_such_function": "Triton has no function of this name",
@@ -52,7 +52,7 @@ INTERPRETED = {
     "size_at_run_time": "tl.constexpr",
     "shape_at_run_time": "tl.constexpr",
     "shape_changes": "tiles of different shapes",
-    "dot_of_an_axis_more": "as many axes",
+    "dot_of_an_axis_more": "same number of axes",
     "dot_not_transposed": "tl.trans",
     "dot_of_two_types": "both operands in one dtype",
     "no_such_function": "Triton has no function of this name",
@@ -154,7 +154,7 @@ def test_a_sentence_is_short_and_no_pattern_hides_another():
     [
         ("AssertionError: Torch not compiled with CUDA enabled", "device=q.device"),
         ("ValueError: Expected a cuda device, but got: cpu", "device=q.device"),
-        ("NotImplementedError: inline_asm not supported in interpreter mode", "on a GPU alone"),
+        ("NotImplementedError: inline_asm not supported in interpreter mode", "only on a GPU"),
         ("TypeError: unhashable type: 'list'", "one level of a tuple"),
     ],
 )

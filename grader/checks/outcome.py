@@ -49,8 +49,8 @@ _STATUS_HELP = {
     Status.EXITED: "return the result; the judge ends the process",
 }
 _ROUNDING_HELP = {
-    "TF32": 'TF32 keeps 10 of 23 mantissa bits; input_precision="ieee" keeps all',
-    "bf16x3": 'bf16x3 keeps about 16 of 23 mantissa bits; input_precision="ieee" keeps all',
+    "TF32": 'TF32 keeps 10 of 23 fraction bits; input_precision="ieee" keeps all',
+    "bf16x3": 'bf16x3 keeps about 16 of 23 fraction bits; input_precision="ieee" keeps all',
 }
 _POLICY = "docs/source-policy.md says what PyTorch may do"
 _OPERATOR_HELP = {
@@ -152,7 +152,7 @@ def _of_end(ended: Ended, what: str) -> Outcome:
         verdict = Verdict.TIMEOUT
         help = "does every loop come closer to its end in each iteration?"
         if ended.compiling:
-            help = "smaller tiles, and range in the place of tl.static_range, make less code"
+            help = "smaller tiles, and range instead of tl.static_range, make less code"
     elif ended.over is not None:
         help = "a call needs one process, and memory for its tiles and results"
     elif ended.signal_name == "SIGKILL":

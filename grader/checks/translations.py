@@ -17,7 +17,7 @@ _TRANSLATIONS: tuple[tuple[str, str], ...] = (
     ),
     (
         r"a kernel gets constants alone|expected a constant that Triton compiles",
-        "give a kernel numbers, dtypes, tuples; docs/source-policy.md says what else it may name",
+        "give a kernel numbers, dtypes or tuples; docs/source-policy.md says what else it may name",
     ),
     (r"object of type 'int' has no len", "a grid is a tuple: kernel[(number_of_programs,)](...)"),
     (
@@ -40,7 +40,7 @@ _TRANSLATIONS: tuple[tuple[str, str], ...] = (
     ),
     (
         r"inline_asm not supported",
-        "inline assembly runs on a GPU alone: without one use functions of tl and tl.math",
+        "inline assembly runs only on a GPU: without one use functions of tl and tl.math",
     ),
     (r"0 active drivers", "pass CPU tensors to the kernel only where TRITON_INTERPRET=1 is set"),
     (
@@ -49,7 +49,8 @@ _TRANSLATIONS: tuple[tuple[str, str], ...] = (
     ),
     (
         r"must have equal ranks|must be either 2D or 3D",
-        "both sides of a tl.dot need as many axes, two as a rule: x[None, :] has one more than x",
+        "both sides of a tl.dot need the same number of axes, usually two: x[None, :] has one more"
+        " than x",
     ),
     (
         r"AST node type: (Break|Continue)",
@@ -87,12 +88,12 @@ _TRANSLATIONS: tuple[tuple[str, str], ...] = (
     ),
     (
         r"Cannot bitcast",
-        "bitcast keeps the bits, so both types have one size; to convert the values leave it out",
+        "bitcast keeps the bits, so both types need one size; to convert the values, leave it out",
     ),
     (
         r"arange's arguments must be|Shape element \d+ must have type",
-        "the compiler must know the size of a tile: mark it as tl.constexpr, be it a parameter or"
-        " computed (HALF: tl.constexpr = BLOCK // 2)",
+        "the compiler must know the size of a tile: mark it as tl.constexpr, whether it is a"
+        " parameter or computed (HALF: tl.constexpr = BLOCK // 2)",
     ),
     (
         r"Loop-carried variable",
@@ -124,7 +125,7 @@ _TRANSLATIONS: tuple[tuple[str, str], ...] = (
     ),
     (
         r"unhashable type: 'list'",
-        "Triton unpacks one level of a tuple per assignment: write (a, b), c = t as two of them",
+        "Triton unpacks one level of a tuple per assignment: write (a, b), c = t as two",
     ),
     (r"multiple comparison", "join two comparisons with &: (a < b) & (b < c)"),
     (

@@ -80,7 +80,7 @@ def run(
             where = os.path.join(request.shown_as, problem.id, problem.file)
             screen.say(page.note(f"{where}; Ctrl-C ends it", looks.width))
             if polls:
-                why = "--poll" if options.poll else f"a {kind} file system tells of no save"
+                why = "--poll" if options.poll else f"a {kind} file system reports no saves"
                 told = f"looks at the file every {saves.POLL_S:g} s ({why})"
                 screen.say(page.note(told, looks.width))
             if keys.fd is None:

@@ -7,8 +7,8 @@ import dataclasses
 
 RULES = {
     "import": "only these modules, and of each only what is open",
-    "dynamic-code": "no text is run, and no name is made of text",
-    "private-name": "no names that begin with an underscore but one's own",
+    "dynamic-code": "no text is run, and no name is built from text",
+    "private-name": "no names that begin with an underscore except your own",
     "patching": "nothing that was imported is changed",
     "torch-computes": "from p02 on kernels compute, and PyTorch serves them",
     "shortcut": "no ready-made attention, softmax or gradients",

@@ -174,9 +174,9 @@ def _shares_of_sinks(case: Case, rows: Rows) -> Sighting | None:
     of_sinks, of_window = (float(count) for count in counts[row])
     return Sighting(
         "SINK-SHARES",
-        "sinks before the window and the keys of the window do not have the shares due to them",
+        "sinks before the window, or the keys in it, count too much or too little in out",
         f"seen: in row {rows.queries[row]} weights are the right ones times {of_sinks:.3g} for the"
-        f" sinks before the window, times {of_window:.3g} in the window",
+        f" sinks before the window and times {of_window:.3g} in the window",
         "sinks and window are one softmax: one maximum and one sum; states that were kept apart"
         " are joined by exp(maximum - common maximum)",
         traced=False,

@@ -33,7 +33,8 @@ def other_delta(head: Head) -> Sighting | None:
     return _told(
         head,
         name,
-        f"; for query {query} {float(found[query]):.4g}, delta is {float(delta[query]):.4g}",
+        f"; for query {query} it is {float(found[query]):.4g}, and delta is"
+        f" {float(delta[query]):.4g}",
     )
 
 
@@ -75,7 +76,7 @@ def _alike(found: torch.Tensor, other: torch.Tensor, known: torch.Tensor) -> boo
 def _told(head: Head, name: str, example: str) -> Sighting:
     return Sighting(
         "OTHER-DELTA",
-        f"dS subtracts {name or 'another number than delta'} where delta is due",
+        f"dS subtracts {name or 'a number other than delta'} where delta is due",
         f"seen: {head.where} of {head.name} is that of dS = P * (dP -"
         f" {name or 'a number for each query'}){example}",
         _HELP,

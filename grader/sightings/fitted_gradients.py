@@ -161,7 +161,7 @@ def _scaled(wrong: list[Head]) -> Sighting | None:
         "GRADIENT-SCALED",
         f"{are} {times} times what {'they' if names[1:] else 'it'} should be",
         f"seen: {wrong[0].where} of {wrong[0].name} is right but for that factor",
-        "dQ and dK have the factor softmax_scale once, dV none; sums over a group are no means",
+        "dQ and dK have the factor softmax_scale once, dV none; the sum over a group is not a mean",
         traced=False,
     )
 

@@ -78,12 +78,12 @@ def other_logit(
         return None
     if rows.explained_by(_on_key_zero(problem_id, case, inputs)):
         return _told(
-            "the sink logit is added to the score of key 0, and is no term of its own",
-            "out is the softmax of scores that have sink_logits[h] more at key 0",
+            "the sink logit is added to the score of key 0, and is not a term of its own",
+            "out is the softmax of scores to which sink_logits[h] was added at key 0",
         )
     for text, term in _candidates(rows):
         if rows.explained(term):
-            return _told(f"the denominator has {text}", f"out is what comes of {text}")
+            return _told(f"the denominator has {text}", "out is what this denominator gives")
     found = rows.found()
     known = ~found.isnan()
     if not bool((known.sum(-1) >= _FEWEST // 2).all()) or not rows.explained(found.nan_to_num(0.0)):
@@ -125,7 +125,7 @@ def _candidates(rows: _Denominators) -> Iterator[tuple[str, torch.Tensor]]:
     }
     for text, exponent in exponents.items():
         yield text, _whole(exponent.exp(), top)
-    yield "sink_logits[h] itself, no exponential of it", _whole(sinks, top)
+    yield "sink_logits[h] itself, not its exponential", _whole(sinks, top)
     yield "exp(0), whatever the sink logit is", torch.ones_like(top)
     sink, keys = _whole(sinks, top), rows.lse.exp()
     both = torch.maximum(top, sink)
@@ -144,9 +144,9 @@ def _candidates(rows: _Denominators) -> Iterator[tuple[str, torch.Tensor]]:
             "exp2(sink_logits[h] - maximum), both in natural units",
             torch.exp((sink - maximum) / _LOG2E + maximum),
         )
-        yield "sink_logits[h] itself, no exponential of it", sink * maximum.exp()
+        yield "sink_logits[h] itself, not its exponential", sink * maximum.exp()
     yield (
-        "exp(sink_logits[h] - maximum) with the maximum before it met the sink logit",
+        "exp(sink_logits[h] - maximum) with the maximum from before the sink logit was met",
         torch.exp(sink - top + both),
     )
     yield (
@@ -155,7 +155,7 @@ def _candidates(rows: _Denominators) -> Iterator[tuple[str, torch.Tensor]]:
     )
     fewer = torch.exp(top - both)
     yield (
-        "a sum that was rescaled when the sink logit raised the maximum, acc was not",
+        "a sum that was rescaled when the sink logit raised the maximum, while acc was not",
         keys * (fewer - 1.0) + fewer * sink.exp(),
     )
     yield "sink_logits[h] * exp(sink_logits[h])", sink * sink.exp()
@@ -206,7 +206,7 @@ def _one_number(rows: _Denominators, found: torch.Tensor) -> Sighting | None:
             f"query head {head} of batch {batch} has exp(sink_logits[{owner}])",
         )
     return _told(
-        "another number than exp(sink_logits[h]) is in the denominator",
+        "a number other than exp(sink_logits[h]) is in the denominator",
         f"{float(middle[batch, head]):.4g} in head {head} of batch {batch}, where"
         f" {float(due[head]):.4g} is due",
     )

@@ -57,21 +57,21 @@ def logits(
     weights = torch.exp(sink - lse)
     whole = -weights * delta
     others = {
-        "the mean over the rows of": whole.mean(2).sum(0),
-        "the mean over batch and rows of": whole.mean((0, 2)),
-        "of the last row alone the sum of": whole[:, :, -1].sum(0),
-        "of the first row alone the sum of": whole[:, :, 0].sum(0),
-        "over all heads the sum of": whole.sum().expand(len(grad)),
-        "softmax_scale times the sum of": known.scale * whole.sum((0, 2)),
-        "1/softmax_scale times the sum of": whole.sum((0, 2)) / known.scale,
-        "of another head the sum of": whole.sum((0, 2)).roll(1),
+        "the mean of {} over the rows": whole.mean(2).sum(0),
+        "the mean of {} over batch and rows": whole.mean((0, 2)),
+        "the sum of {} over the last row of each batch entry": whole[:, :, -1].sum(0),
+        "the sum of {} over the first row of each batch entry": whole[:, :, 0].sum(0),
+        "the sum of {} over all heads": whole.sum().expand(len(grad)),
+        "softmax_scale times the sum of {}": known.scale * whole.sum((0, 2)),
+        "1/softmax_scale times the sum of {}": whole.sum((0, 2)) / known.scale,
+        "the sum of {} of another head": whole.sum((0, 2)).roll(1),
     }
     if known.group_size > 1:  # what each head adds, at the place of another number
         heads = torch.arange(len(grad))
         for name, place in (
-            ("of all heads of the group at the place of its kv head the sum of", known.kv_heads),
-            ("at the place head % group_size the sum of", heads % known.group_size),
-            ("at the place head % num_kv_heads the sum of", heads % known.num_kv_heads),
+            ("the sum of {} over a group, at the place of its kv head", known.kv_heads),
+            ("the sum of {} at the place head % group_size", heads % known.group_size),
+            ("the sum of {} at the place head % num_kv_heads", heads % known.num_kv_heads),
         ):
             of_heads = whole.sum((0, 2))
             others[name] = torch.zeros_like(of_heads).index_add_(0, place, of_heads)
@@ -87,7 +87,7 @@ def logits(
         "-P**2 * delta": -(weights**2) * delta,
         "-(sink_logits - lse) * delta": -(sink - lse) * delta,
     }
-    told = [(f"{name} -P * delta", value) for name, value in others.items()]
+    told = [(name.format("-P * delta"), value) for name, value in others.items()]
     told += [(f"the sum of {name}", value.sum((0, 2))) for name, value in terms.items()]
     name = next((name for name, value in told if _alike(grad, value)), None)
     if name is None:
@@ -95,7 +95,7 @@ def logits(
     return Sighting(
         "OTHER-SINK-GRADIENT",
         f"dsink_logits is {name}, with P = exp(sink_logits - lse)",
-        f"seen: {len(grad)} number{'s' if len(grad) > 1 else ''} of dsink_logits, as if so made",
+        f"seen: this gives the number of every head, {len(grad)} in all",
         "dsink_logits[h] = -sum over batch and rows of exp(sink_logits[h] - lse) * delta",
         traced=False,
     )

@@ -33,8 +33,8 @@ def uneven(walk: Walk) -> Sighting:
         "HEADS-TAKEN-UNEVENLY",
         f"{walk.product} takes different pairs from the query heads of one group",
         seen,
-        "which head and which tile does each iteration take? each query head of a group has the"
-        " same tiles",
+        "each query head of a group has the same tiles: which head and which tile does each"
+        " iteration take?",
         walk.loop_line,
     )
 

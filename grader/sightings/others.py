@@ -39,7 +39,7 @@ def other_pairs(case: Case, walk: Walk) -> Sighting | None:
     masked = bool(wrong.any() and (walk.masks[wrong] > 0).all())
     return Sighting(
         "OTHER-PAIRS",
-        f"{walk.product} takes other {what} than are visible",
+        f"{walk.product} takes {what} other than the visible ones",
         f"seen: {row} took {of_row} of query head {head}; it {verb} {due}",
         "compare the mask with the rule, number by number: which side are queries, is each number"
         " one in the sequence, and are the arguments in the order of the kernel's parameters?",
@@ -59,7 +59,7 @@ def no_product(trace: Trace, result: Result) -> Sighting | None:
                 "NO-PRODUCT",
                 f"no product with {_ROWS[name]} is added up for {name}",
                 f"seen: no tl.dot of this call multiplies weights with rows of {_ROWS[name]}",
-                "where do its loops begin and end, if they have an iteration at all, and which rows"
-                " does its tl.dot take? dV = P^T dout, dK = dS^T q, dQ = dS k",
+                "where do its loops begin and end, do they run at all, and which rows does its"
+                " tl.dot take? dV = P^T dout, dK = dS^T q, dQ = dS k",
             )
     return None

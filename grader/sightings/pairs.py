@@ -20,7 +20,7 @@ _MASK_SIDES = {
     "queries": "rows of the scores are queries, [:, None]; columns are keys, [None, :]",
     "keys": "rows of these scores are keys, [:, None]; columns are queries, [None, :]",
     "": "rows of the scores are queries, [:, None], and columns keys, [None, :]; where they are"
-    " transposed it is the other way",
+    " transposed it is the other way round",
 }
 
 
@@ -69,8 +69,8 @@ def raised(case: Case, walk: Walk) -> Sighting | None:
     return Sighting(
         "MASKED-SCORES-NOT-HIDDEN",
         "masked scores are multiplied by a negative number, and become the largest",
-        "seen: this line makes +inf, or a large number, of scores that a mask had made very"
-        " negative",
+        "seen: this line turns scores that a mask had made very negative into +inf, or into a"
+        " large number",
         "scale the scores first, then mask them: softmax_scale may be negative",
         line,
         located=True,
@@ -168,7 +168,7 @@ def twice(case: Case, walk: Walk) -> Sighting | None:
     )
     if past_the_end and not walk.twice[..., :-1].any():
         help = (
-            "lanes past the end that are clamped to the last key are to have weight 0:"
+            "lanes past the end that are clamped to the last key must have weight 0:"
             " tl.where(keys < seqlen_k, p, 0.0)"
         )
     first = walk.line_of(walk.taken_at, walk.twice)

@@ -128,7 +128,7 @@ def _exchanged(trace: Trace, result: Result, line: int) -> Sighting | None:
             return Sighting(
                 "Q-AND-K-EXCHANGED",
                 f"the kernel that computes {name} has q and k exchanged",
-                f"seen: in this line lse meets keys where it takes queries, and {name} is a sum of"
+                f"seen: this line combines lse with keys, not with queries, and {name} is a sum of"
                 f" products with {taken}, not with {due}",
                 "compare the order of the arguments at the launch with that of the kernel's"
                 " parameters, and the pointers from which q and k are loaded",

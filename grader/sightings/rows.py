@@ -48,7 +48,7 @@ def query_rows(case: Case, trace: Trace) -> Sighting | None:
                     line,
                 )
         again = trace.count(Counter.STORED_TWICE_LINE) or line
-        where = f"; rows {ranges(nobody.any(0))} are stored by none" if nobody.any() else ""
+        where = f"; no program stores rows {ranges(nobody.any(0))}" if nobody.any() else ""
         return Sighting(
             "ROWS-STORED-TWICE",
             f"two programs store the same rows of {out}",

@@ -41,7 +41,7 @@ def attention(q, k, v, *, softmax_scale=None):
 
     Args:
         q: (batch, num_q_heads, seqlen_q, head_dim), fp16, bf16 or fp32, last dimension contiguous.
-        k, v: (batch, num_q_heads, seqlen_k, head_dim), dtype, device and rule for strides of q.
+        k, v: (batch, num_q_heads, seqlen_k, head_dim), dtype, device and stride rule as for q.
         softmax_scale: factor on q @ k^T, any finite float; default 1 / sqrt(head_dim).
 
     Returns:

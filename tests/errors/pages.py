@@ -8,7 +8,7 @@ from grader.cases import Case
 from grader.desk.explain_command import FOLDER, INDEX
 from grader.manifest import ROOT, Check, Problem, load_problem, problem_ids
 from tests.errors import pictures
-from tests.errors.causes import Cause, about_pairs, all_ids, cause, events, known
+from tests.errors.causes import Cause, about_pairs, all_ids, cause, events, fitted, known
 
 MADE = "<!-- generated from what the judge knows of this cause; do not edit -->"
 SECTIONS = ("What happened", "Why", "How to find it", "How to fix it")
@@ -20,7 +20,7 @@ ANY = "pNN"  # in a command, where the reader puts the problem
 INTRODUCTION = """\
 # Causes that the judge names
 
-A report names a cause by its problem and its id, such as P06-WINDOW-SHIFTED, when it is sure of it.
+A report names a cause that the judge is sure of by problem and id, such as P06-WINDOW-SHIFTED.
 `make explain ID=P06-WINDOW-SHIFTED` shows the page of that cause; letter case does not matter, and
 you may leave out the problem. `make explain P=p06` lists the causes of one problem. A name that is
 not in this list is that of a check: [UNNAMED](UNNAMED.md). In the commands of a page `pNN` stands
@@ -63,11 +63,12 @@ def page(told: Cause, costs: dict[tuple[str, str], tuple[str, str]]) -> str:
 def _sentence(text: str) -> str:
     """Return a note or help as a sentence; names of the course's code stay as they are."""
     first = text.partition(" ")[0]
-    begun = text if not first.isalpha() or first in _NAMES else text[0].upper() + text[1:]
+    code = not first.isalpha() or first in _NAMES or first[1:] != first[1:].lower()
+    begun = text if code else text[0].upper() + text[1:]
     return begun if begun.endswith((".", "?", "!")) else f"{begun}."
 
 
-_NAMES = {"k", "q", "v", "w", "x", "y", "dq", "dk", "dv", "lse", "out", "delta", "torch"}
+_NAMES = {"k", "kv", "q", "v", "w", "x", "y", "dq", "dk", "dv", "lse", "out", "delta", "torch"}
 
 
 def _where(told: Cause) -> str:
@@ -110,6 +111,8 @@ def _finding(told: Cause, costs: dict[tuple[str, str], tuple[str, str]]) -> list
     if smallest:
         commands[:0] = [f"pytest problems/{id} -x -k {check}" for id, check in smallest.items()]
         note = f"Each `pytest` command runs the failing check with the smallest cases. {note}"
+    elif told.id in fitted():
+        note += " The judge recognises this cause by the numbers of the result, and names no line."
     elif told.id not in known():
         note += " The judge sees this cause while your kernel runs, and names the line if it can."
     if told.id in about_pairs() and set(told.problems) - {"p01", "p02"}:
