@@ -210,7 +210,9 @@ def test_gradings_in_classes_on_gpus_had_all_points_however_many_ran_side_by_sid
         assert all(p["points"] == p["possible"] for p in grading["problems"].values())
     assert "Four gradings of all nine on H100s and thirteen on an H200" in WORDS
     on_h200 = [g for run in runs if "H200" in run["hardware"] for g in run["gradings"]]
-    assert len(on_h200) + len(gradings()) == 20 and "makes twenty on H200s (nineteen of p09)" in WORDS
+    assert (
+        len(on_h200) + len(gradings()) == 20 and "makes twenty on H200s (nineteen of p09)" in WORDS
+    )
 
 
 def test_the_hostile_files_that_need_a_gpu_got_their_verdicts_on_one():

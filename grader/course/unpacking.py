@@ -27,6 +27,7 @@ MAX_FILES = 200_000  # a thousand students with a whole repository each
 MAX_TOTAL_BYTES = 8 * 2**30
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
 _MAX_NOTES = 20
+_MAX_PATH = 2000  # Linux has 4096, of which an answer uses few
 _CHUNK = 2**20
 # What the readers of the standard library raise for bytes that they do not understand.
 _FAULTS = (
@@ -134,11 +135,13 @@ class _Unpacking:
             parts = parts[1:]
         if not IGNORED.isdisjoint(parts):
             return None
+        place = self._folder.joinpath(*parts)
         bad = any(part in ("", ".", "..") or "\\" in part or "\0" in part for part in parts)
-        if bad or any(len(os.fsencode(part)) > 255 for part in parts) or len(parts) > 40:
+        long = any(len(os.fsencode(part)) > 255 for part in parts)
+        if bad or long or len(parts) > 40 or len(os.fsencode(place)) > _MAX_PATH:
             self._note(name, "has a path that is not used")
             return None
-        return self._folder.joinpath(*parts)
+        return place
 
     def _write(self, name: str, place: Path, member: IO[bytes], written: float) -> None:
         if os.path.lexists(place):
