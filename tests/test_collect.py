@@ -385,6 +385,14 @@ def test_a_source_that_is_none_says_why(tmp_path, files, words):
         collect(write(tmp_path, files))
 
 
+def test_an_archive_with_too_many_files_says_whose_they_are(tmp_path, monkeypatch):
+    path = tmp_path / "class.zip"
+    path.write_bytes(packed({f"s1/{P02}": b"", **{f"s2/junk/{n}": b"" for n in range(9)}}))
+    monkeypatch.setattr(unpacking, "MAX_FILES", 8)
+    with pytest.raises(SourceError, match="more than 8 files, 8 of them in s2/junk"):
+        collect(path)
+
+
 def test_a_member_is_not_unpacked_beyond_what_a_submission_may_have(tmp_path, monkeypatch):
     path = tmp_path / "class.zip"
     path.write_bytes(packed({f"s1/{P02}": b"fine", "s1/bomb": b"0" * 20_000_000}))

@@ -14,6 +14,7 @@ import tempfile
 import time
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -75,6 +76,7 @@ class _Unpacking:
         self._notes: list[str] = []
         self._files = 0
         self._bytes = 0
+        self._folders = Counter[str]()  # files by folder, as two levels of it name a student
 
     def run(self) -> list[str]:
         try:
@@ -125,12 +127,15 @@ class _Unpacking:
 
     def _place(self, name: str) -> Path | None:
         """Return where a member goes, None for what is left out."""
-        self._files += 1
-        if self._files > MAX_FILES:
-            raise SourceError(
-                f"{self._source}: got more than {MAX_FILES} files; split it into several archives"
-            )
         parts = name.split("/")
+        self._files += 1
+        self._folders["/".join(parts[:-1][:2])] += 1
+        if self._files > MAX_FILES:
+            (folder, most), *_ = self._folders.most_common(1)
+            raise SourceError(
+                f"{self._source}: got more than {MAX_FILES} files, {most} of them in"
+                f" {shown(folder)}; split it into several archives"
+            )
         if parts[0] == ".":
             parts = parts[1:]
         if not IGNORED.isdisjoint(parts):
