@@ -145,6 +145,73 @@ def test_gradescope_says_when_and_whose_in_a_group(tmp_path):
     ]
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "'Jane " + "van " * 18 + "\n      :sid: s2 Doe'",
+        "|-\n      Jane\n      Doe",
+        '"Jane\\\\q\n      \\ Doe"',
+        "'Jane\n\n      Doe'",
+        "'no end",
+    ],
+)
+def test_a_name_that_a_student_chose_keeps_no_class_from_being_read(tmp_path, name):
+    text = "".join(
+        f"submission_{n}:\n  :submitters:\n  - :name: {name}\n    :sid: s{n}\n"
+        "  :created_at: 2026-11-20 10:00:00 Z\n"
+        for n in (1, 2)
+    )
+    files = {f"submission_{n}/{P02}": f"{n}" for n in (1, 2)}
+    source = write(tmp_path, {"submission_metadata.yml": text, **files})
+    assert by_student(collect(source, ROSTER)) == {"s1": {"p02": b"1"}, "s2": {"p02": b"2"}}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["7_assignsubmission_file", "7_assignsubmission_file_", "submission_metadata.yml", "p02"],
+)
+def test_a_file_that_is_named_as_elsewhere_leaves_the_layout_of_canvas(tmp_path, name):
+    files = {"doejane_101_9_a.zip": packed({P02: "1"}), f"roerick_102_10_{name}": "x"}
+    found = by_student(collect(write(tmp_path, files), CANVAS_ROSTER))
+    assert found["101"] == {"p02": b"1"}
+    assert found["102"].startswith("the files handed in: got no answer")
+
+
+def test_what_lies_beside_an_archive_keeps_it_from_nothing(tmp_path):
+    folder = "Alan Turing_77_assignsubmission_file"
+    moodle = {f"{folder}/a.zip": packed({P02: "1"}), f"{folder}/notes.pdf": "x"}
+    found = collect(write(tmp_path / "moodle", moodle), ROSTER)
+    assert by_student(found) == {"Participant 77": {"p02": b"1"}}
+    assert notes_of(found, "Participant 77") == ("notes.pdf is no archive: left out",)
+    answers = {f"s1/{P02}": "1", "s1/old.zip": packed({P02: "0"})}
+    assert by_student(collect(write(tmp_path / "both", answers), ROSTER)) == {"s1": {"p02": b"1"}}
+
+
+def test_on_canvas_loose_answers_count_where_the_archive_beside_them_has_none(tmp_path):
+    loose = {"a_101_8_weighted_row_sum.py": "1", "a_101_9_pictures.zip": packed({"a.png": "x"})}
+    found = collect(write(tmp_path / "loose", loose), CANVAS_ROSTER)
+    assert by_student(found) == {"101": {"p02": b"1"}}
+    assert notes_of(found, "101")[0].startswith("a_101_9_pictures.zip: got no answer")
+    both = loose | {"a_101_10_all.zip": packed({P02: "2"})}
+    found = collect(write(tmp_path / "both", both), CANVAS_ROSTER)
+    assert by_student(found) == {"101": {"p02": b"2"}}
+    assert "a_101_8_weighted_row_sum.py is not read: a_101_10_all.zip counts" in notes_of(
+        found, "101"
+    )
+
+
+def test_a_path_too_long_for_the_system_is_left_out_and_the_others_are_read(tmp_path):
+    path = tmp_path / "class.tar"
+    with tarfile.open(path, "w") as archive:
+        for name in (f"s1/{P02}", f"s2/{'a' * 250}/" * 17 + "x", f"s2/{P02}"):
+            archive.addfile(tarfile.TarInfo(name))
+    found = collect(path, ROSTER)
+    assert by_student(found) == {"s1": {"p02": b""}, "s2": {"p02": b""}}
+    assert len(found.notes) == 1 and found.notes[0].endswith(
+        "has a path that is not used: left out"
+    )
+
+
 def test_the_last_submission_of_a_student_counts_and_the_other_is_noted(tmp_path):
     text = "".join(
         f"submission_{n}:\n  :submitters:\n  - :sid: s1\n  :created_at: 2026-11-{day} 10:00:00 Z\n"
@@ -316,6 +383,14 @@ def test_an_archive_of_a_class_has_limits(tmp_path, monkeypatch, limit, value):
 def test_a_source_that_is_none_says_why(tmp_path, files, words):
     with pytest.raises(SourceError, match=words):
         collect(write(tmp_path, files))
+
+
+def test_an_archive_with_too_many_files_says_whose_they_are(tmp_path, monkeypatch):
+    path = tmp_path / "class.zip"
+    path.write_bytes(packed({f"s1/{P02}": b"", **{f"s2/junk/{n}": b"" for n in range(9)}}))
+    monkeypatch.setattr(unpacking, "MAX_FILES", 8)
+    with pytest.raises(SourceError, match="more than 8 files, 8 of them in s2/junk"):
+        collect(path)
 
 
 def test_a_member_is_not_unpacked_beyond_what_a_submission_may_have(tmp_path, monkeypatch):

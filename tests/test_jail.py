@@ -124,6 +124,64 @@ def test_a_limit_that_nobody_keeps_is_found(monkeypatch, limit, begins):
         inspection.inspect(gpu=None)
 
 
+_KEPT = "import mmap, os, sys, time\nos.chdir(sys.argv[1])\nheld = []\n"
+_NAMELESS = (
+    "fd = os.open('x', os.O_CREAT | os.O_RDWR)\nos.unlink('x')\nos.posix_fallocate(fd, 0, 2**22)\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("program", "told"),
+    [
+        ("open('x', 'wb').write(bytes(2**22))\n", "took 0.0 GiB of disk"),
+        (_NAMELESS, "took 0.0 GiB of disk"),
+        (
+            f"{_NAMELESS}import ctypes\n"
+            "ctypes.CDLL(None).mmap(None, 2**22, 1, 1, fd, 0)\nos.close(fd)\n",
+            "took 0.0 GiB of disk",
+        ),
+        ("for n in range(20):\n    os.mkdir('d' * 250)\n    os.chdir('d' * 250)\n", "4 deep"),
+        ("for n in range(60):\n    open(str(n), 'w').close()\n", "more than 50 files"),
+        ("for n in range(60):\n    os.mkdir(str(n))\n", "more than 50 files"),
+        # As Triton does: a folder is filled under another name and moved into place.
+        (
+            "for n in range(300):\n    os.mkdir('tmp')\n    open('tmp/x', 'wb').write(b'x')\n"
+            "    os.rename('tmp', 'hash')\n    os.unlink('hash/x')\n    os.rmdir('hash')\n",
+            None,
+        ),
+    ],
+    ids=["files", "nameless", "mapped", "deep", "many", "folders", "as-triton"],
+)
+def test_what_is_written_as_compiled_kernels_has_limits(tmp_path, monkeypatch, program, told):
+    require_jail()
+    folder, kernels = tmp_path / "own", tmp_path / "kernels"
+    folder.mkdir()
+    kernels.mkdir()
+    monkeypatch.setattr(jail, "_kernels", kernels)
+    monkeypatch.setattr(warden, "MOST_KERNEL_BYTES", 2**20)
+    monkeypatch.setattr(warden, "MOST_KERNEL_FILES", 50)
+    monkeypatch.setattr(warden, "_LOOKS_AT_MAPS", 2)
+    end = "time.sleep(0.3)\n" if told is None else "time.sleep(60)\n"
+    # It begins when the warden watches.
+    begin = "sys.stdin.read(1)\n"
+    command = [sys.executable, "-I", "-S", "-c", f"{_KEPT}{begin}{program}{end}", str(kernels)]
+    child = subprocess.Popen(
+        jail.enclose(command, folder, [], gpu=None), stdin=subprocess.PIPE, start_new_session=True
+    )
+    try:
+        first, _ = inspection._wait_for(lambda: warden.processes_of(child.pid))
+        watch = warden.Warden(first, kernels=kernels)
+        child.stdin.write(b"x")
+        child.stdin.close()
+        assert child.wait(30) == (0 if told is None else 137)
+        watch.stop()
+    finally:
+        child.kill()
+        child.wait()
+        scratch.remove_tree(kernels)
+    assert watch.over is None if told is None else told in watch.over
+
+
 def test_a_compiler_that_does_not_work_in_the_jail_is_found(tmp_path, monkeypatch):
     require_jail()
     folder = tmp_path / "folder"

@@ -86,8 +86,9 @@ def _last_of(
             failed.append(clean(str(error)))
             continue
         notes = [*one.notes, *contents.notes]
-        notes += [f"a later submission cannot be read: {text}" for text in failed]
-        notes += [f"{shown(o.shown_as)} is an earlier submission" for o in ordered[at + 1 :]]
+        lead = "" if one.number < 0 else "a later submission cannot be read: "
+        notes += [f"{lead}{text}" for text in failed]
+        notes += [_unused(other, one) for other in ordered[at + 1 :]]
         files = {path.split("/")[0]: data for path, data in contents.files.items()}
         hashes = {p: hashlib.sha256(data).hexdigest() for p, data in files.items()}
         record = HandIn(
@@ -107,6 +108,12 @@ def _last_of(
         notes=first.notes[:_MAX_NOTES],
     )
     return record, {}
+
+
+def _unused(other: Found, one: Found) -> str:
+    if other.number < 0:  # what was handed in together with it
+        return f"{shown(other.shown_as)} is not read: {shown(one.shown_as)} counts"
+    return f"{shown(other.shown_as)} is an earlier submission"
 
 
 def keep(store: Store, collected: Collected) -> Kept:

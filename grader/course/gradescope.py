@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from grader.course.records import utc
@@ -22,6 +23,8 @@ _MAX_BYTES = 512 * 2**20  # the file has the output of every autograder run
 _SUBMISSION = re.compile(r"(['\"]?)(submission_\w{1,40})\1:\s*")
 _KEY = re.compile(r"  :(\w+): ?(.*)")
 _FIELD = re.compile(r"  (?:- |  ):(\w+):(?: (.*))?")
+_FURTHER = re.compile(r"      .*|\s*")
+_BLOCK = re.compile(r"^[|>][-+]?\d? ")
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:\.\d+)? ?(Z|UTC|[+-]\d\d:?\d\d)")
 
 
@@ -56,8 +59,7 @@ def read_metadata(path: Path) -> list[Submission]:
         raise SourceError(f"{path.name}: cannot be read: {clean(str(error), 120)}") from None
     found: list[Submission] = []
     key, fields = "", {}
-    for number, line in enumerate(text.split("\n"), start=1):
-        line = line.rstrip("\r")
+    for number, line in _joined(text.split("\n")):
         if top := _SUBMISSION.fullmatch(line):
             found.append(Submission(top[2]))
             key = ""
@@ -80,12 +82,31 @@ def read_metadata(path: Path) -> list[Submission]:
                 found[-1].submitters.append(Submitter())
             if not found[-1].submitters:
                 raise _not_understood(path, number, line, "a submitter, after a dash")
-            fields[field[1]] = _scalar(path, number, field[2] or "")
+            try:
+                fields[field[1]] = _scalar(path, number, field[2] or "")
+            except SourceError:
+                if field[1] != "name":  # which students choose; others are not to pay for it
+                    raise
             known = {name: fields.get(name, "") for name in ("sid", "email", "name")}
             found[-1].submitters[-1] = Submitter(**known)
     if not found:
         raise SourceError(f"{path.name}: got no submission, expected Gradescope's export")
     return found
+
+
+def _joined(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
+    """Give lines with their numbers; a value that goes on below is one, as YAML folds them."""
+    pending: list[str] = []
+    first = 0
+    for number, line in enumerate(lines, start=1):
+        line = line.rstrip("\r")
+        if pending and _FIELD.fullmatch(pending[0]) and _FURTHER.fullmatch(line):
+            pending.append(line.strip())
+            continue
+        if pending:
+            yield first, " ".join(filter(None, pending))
+        first, pending = number, [line]
+    yield first, " ".join(filter(None, pending))
 
 
 def _utc(time: re.Match[str]) -> str:
@@ -95,7 +116,7 @@ def _utc(time: re.Match[str]) -> str:
 
 def _scalar(path: Path, number: int, text: str) -> str:
     """Return a value: plain, 'single quoted' or "double quoted" as JSON is."""
-    text = text.strip()
+    text = _BLOCK.sub("", text.strip())
     if text.startswith("'"):
         if len(text) < 2 or not text.endswith("'"):
             raise _not_understood(path, number, text, "a text on one line")

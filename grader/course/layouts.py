@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import re
 import tempfile
@@ -16,6 +17,7 @@ from pathlib import Path
 from grader.course import gradescope
 from grader.course.matching import Matching
 from grader.course.unpacking import SourceError, copy_regular, is_archive, without_suffix
+from grader.intake.archives import holds_answers
 from grader.intake.entries import IGNORED, shown
 from grader.manifest import load_problem, problem_ids
 
@@ -27,7 +29,10 @@ _MAX_NAME = 200
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """A submission and whose it is; `order` sorts those of one student, the last is the largest."""
+    """A submission and whose it is; `order` sorts those of one student, the last is the largest.
+
+    A `number` below zero is of what was handed in together with another one, and stands behind it.
+    """
 
     student: str
     path: Path
@@ -60,7 +65,9 @@ def find(folder: Path, matching: Matching, work: Path) -> tuple[list[Found], lis
         )
     if gradescope.FILE in names:
         return _of_gradescope(folder, matching)
-    if any(_MOODLE.fullmatch(name) for name in names):
+    # Moodle names folders, and Canvas files, of whose names students choose the end.
+    folders = [entry.is_dir(follow_symlinks=False) for entry in entries]
+    if any(_MOODLE.fullmatch(name) for name in itertools.compress(names, folders)):
         return _of_moodle(entries, matching)
     if any(entry.is_file(follow_symlinks=False) and _CANVAS.fullmatch(entry.name)
            for entry in entries):  # fmt: skip
@@ -155,20 +162,22 @@ def _of_canvas(
     for (name, user), parts in files.items():
         student = matching.student(user) or matching.student(name) or user
         said = ("Canvas says that it is late",) if user in late else ()
+        parts.sort(key=lambda part: part[0])
         archives = [part for part in parts if is_archive(part[1])]
+        loose = [part for part in parts if not is_archive(part[1])]
         for number, _, entry in archives:
             found.append(Found(student, Path(entry.path), entry.name, None, number, said))
-        if not archives:
-            in_order = sorted(parts, key=lambda part: part[0])
-            folder = _gathered([(inner, Path(e.path)) for _, inner, e in in_order], work)
-            number = max(number for number, _, _ in parts)
-            found.append(Found(student, folder, parts[0][2].name, None, number, said))
+        folder = _gathered([(inner, Path(entry.path)) for _, inner, entry in loose], work)
+        if not archives or holds_answers(folder):  # the archives may be of something else
+            number, name = (-1 if archives else loose[-1][0]), loose[0][2].name
+            found.append(Found(student, folder, name, None, number, said))
     return found, notes[:_MAX_NOTES]
 
 
 def _gathered(files: list[tuple[str, Path]], work: Path) -> Path:
     """Return a folder with files under the names that the student gave them; the last stays."""
-    folder = Path(tempfile.mkdtemp(dir=work))
+    folder = Path(tempfile.mkdtemp(dir=work)) / "the files handed in"  # as messages call it
+    folder.mkdir()
     for name, path in files:
         target = folder / name
         with contextlib.suppress(OSError):  # reading the submission says what is missing
@@ -206,10 +215,16 @@ def _prefix_of_clones(entries: list[os.DirEntry]) -> str:
 
 
 def _in_folder(student: str, folder: Path, name: str) -> Iterator[Found]:
-    """Give the submission in a student's folder, or the archives when there is nothing else."""
-    inner = _entries(folder)
-    if inner and all(e.is_file(follow_symlinks=False) and is_archive(e.name) for e in inner):
-        for entry in inner:
-            yield Found(student, Path(entry.path), f"{name}/{entry.name}")
-    else:
+    """Give the submission in a student's folder, or its archives where it has no answer itself."""
+    try:
+        inner = _entries(folder)
+    except SourceError:  # reading the submission says why, and the others are read
+        inner = []
+    packed = [e for e in inner if e.is_file(follow_symlinks=False) and is_archive(e.name)]
+    if not packed or holds_answers(folder):
         yield Found(student, folder, name)
+        return
+    others = [f"{shown(e.name)} is no archive: left out" for e in inner if e not in packed]
+    for entry in packed:
+        shown_as = f"{name}/{entry.name}"
+        yield Found(student, Path(entry.path), shown_as, notes=tuple(others[:_MAX_NOTES]))

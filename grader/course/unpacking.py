@@ -14,6 +14,7 @@ import tempfile
 import time
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -27,6 +28,7 @@ MAX_FILES = 200_000  # a thousand students with a whole repository each
 MAX_TOTAL_BYTES = 8 * 2**30
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
 _MAX_NOTES = 20
+_MAX_PATH = 2000  # Linux has 4096, of which an answer uses few
 _CHUNK = 2**20
 # What the readers of the standard library raise for bytes that they do not understand.
 _FAULTS = (
@@ -74,6 +76,7 @@ class _Unpacking:
         self._notes: list[str] = []
         self._files = 0
         self._bytes = 0
+        self._folders = Counter[str]()  # files by folder, as two levels of it name a student
 
     def run(self) -> list[str]:
         try:
@@ -124,21 +127,26 @@ class _Unpacking:
 
     def _place(self, name: str) -> Path | None:
         """Return where a member goes, None for what is left out."""
-        self._files += 1
-        if self._files > MAX_FILES:
-            raise SourceError(
-                f"{self._source}: got more than {MAX_FILES} files; split it into several archives"
-            )
         parts = name.split("/")
+        self._files += 1
+        self._folders["/".join(parts[:-1][:2])] += 1
+        if self._files > MAX_FILES:
+            (folder, most), *_ = self._folders.most_common(1)
+            raise SourceError(
+                f"{self._source}: got more than {MAX_FILES} files, {most} of them in"
+                f" {shown(folder)}; split it into several archives"
+            )
         if parts[0] == ".":
             parts = parts[1:]
         if not IGNORED.isdisjoint(parts):
             return None
+        place = self._folder.joinpath(*parts)
         bad = any(part in ("", ".", "..") or "\\" in part or "\0" in part for part in parts)
-        if bad or any(len(os.fsencode(part)) > 255 for part in parts) or len(parts) > 40:
+        long = any(len(os.fsencode(part)) > 255 for part in parts)
+        if bad or long or len(parts) > 40 or len(os.fsencode(place)) > _MAX_PATH:
             self._note(name, "has a path that is not used")
             return None
-        return self._folder.joinpath(*parts)
+        return place
 
     def _write(self, name: str, place: Path, member: IO[bytes], written: float) -> None:
         if os.path.lexists(place):

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from grader.intake import folders, tars, zips
+from grader.intake import choosing, folders, tars, zips
 from grader.intake.choosing import Contents, choose
 from grader.intake.entries import (
     ADVICE,
@@ -56,6 +56,16 @@ def read(path: Path) -> Contents:
             return choose(entries, problems, what, skipped)
     with _opened_file(path, mode, what) as file, _entries(file, path, what) as entries:
         return choose(entries, problems, what)
+
+
+def holds_answers(folder: Path) -> bool:
+    """Whether a folder has answers by their names; one that cannot be listed may have some."""
+    problems = [load_problem(id) for id in problem_ids()]
+    try:
+        with folders.opened(folder, shown(folder.name)) as (entries, _):
+            return choosing.holds_answers(entries, problems)
+    except ArchiveError:
+        return True
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from grader.intake import receipt
@@ -80,11 +80,7 @@ def choose(
         elif parts and not _is_ignored(parts):
             usable.setdefault(parts, []).append(entry)
     wanted = {(p.id, p.file): f"{p.id}/{p.file}" for p in problems}
-    has_folders = any(_FOLDER.fullmatch(part) for parts in usable for part in parts[:-1])
-    matches = {parts: wanted[parts[-2:]] for parts in usable if parts[-2:] in wanted}
-    depth = 2
-    if not matches and not has_folders:
-        depth, matches = 1, _flat(usable, problems)
+    depth, matches = _matches(usable, problems)
     places = _answers(matches, usable, notes)
     if not places:
         raise ArchiveError(_nothing(what, usable, wanted, notes))
@@ -100,6 +96,24 @@ def choose(
     _compare_receipt(usable.pop((*prefixes[0], receipt.NAME), []), files, notes)
     _note_others((parts for parts in usable if parts not in matches), usable, wanted, notes)
     return Contents(dict(sorted(files.items())), notes.sentences())
+
+
+def holds_answers(entries: Iterable[Entry], problems: Sequence[Problem]) -> bool:
+    """Whether entries are named as answers are, whatever is in them."""
+    parts = (_parts(entry.name) for entry in entries)
+    return bool(_matches([p for p in parts if p and not _is_ignored(p)], problems)[1])
+
+
+def _matches(
+    usable: Collection[_Parts], problems: Sequence[Problem]
+) -> tuple[int, dict[_Parts, str]]:
+    """Return which names are those of answers, and how many of their parts say so."""
+    wanted = {(p.id, p.file): f"{p.id}/{p.file}" for p in problems}
+    has_folders = any(_FOLDER.fullmatch(part) for parts in usable for part in parts[:-1])
+    matches = {parts: wanted[parts[-2:]] for parts in usable if parts[-2:] in wanted}
+    if matches or has_folders:
+        return 2, matches
+    return 1, _flat(usable, problems)
 
 
 def _parts(name: str) -> _Parts | None:

@@ -7,18 +7,23 @@ these are limits that protect the machine, and no measure of what a submission n
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
+import stat
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from grader.running import usage
 
 _LOOK_S = 0.05
+_LOOKS_AT_MAPS = 20  # milliseconds for a process with torch, which waits meanwhile
 MOST_PROCESSES = 64
 MOST_MEMORY_BYTES = 4 * 2**30  # beyond what the worker has before it imports the submission
 MOST_KERNEL_BYTES = 2**30  # of compiled kernels, which lie outside of the jail
+MOST_KERNEL_FILES = 20_000  # an empty one takes no bytes, but a place in the file system
+_KERNEL_DEPTH = 4  # Triton writes no deeper than two
 
 
 class Warden:
@@ -38,6 +43,7 @@ class Warden:
         self._kernels = kernels
         self._processes = processes
         self._memory_bytes = memory_bytes + _memory_bytes(self._pids())
+        self._looks = itertools.count(1)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
@@ -68,12 +74,74 @@ class Warden:
         if memory > self._memory_bytes:
             most = _gib(self._memory_bytes)
             return f"its processes held {_gib(memory)} of host memory, and {most} is the most"
-        if self._kernels is not None:
-            size = sum(_size(path) for path in _files(self._kernels))
-            if size > MOST_KERNEL_BYTES:
-                most = _gib(MOST_KERNEL_BYTES)
-                return f"its compiled kernels took {_gib(size)} of disk, and {most} is the most"
+        if self._kernels is None:
+            return None
+        return _excess_on_disk(self._kernels, pids, mapped=next(self._looks) % _LOOKS_AT_MAPS == 0)
+
+
+def _excess_on_disk(kernels: Path, pids: list[int], *, mapped: bool) -> str | None:
+    """Say what is too much in the folder of compiled kernels, or cannot be looked at.
+
+    What has no name there any more is found where it is open and, if asked for, where it is mapped.
+    """
+    sizes = dict[int, int]()
+    pending = [(str(kernels), 0)]
+    while pending:
+        folder, depth = pending.pop()
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    if len(sizes) >= MOST_KERNEL_FILES:
+                        return f"it made more than {MOST_KERNEL_FILES} files of compiled kernels"
+                    with contextlib.suppress(FileNotFoundError):
+                        status = entry.stat(follow_symlinks=False)
+                        sizes[status.st_ino] = 512 * status.st_blocks
+                        if stat.S_ISDIR(status.st_mode):
+                            pending.append((entry.path, depth + 1))
+        except FileNotFoundError:  # Triton moves a folder into place
+            continue
+        except OSError as error:
+            return f"its compiled kernels cannot be looked at: {error.strerror}"
+        if depth > _KERNEL_DEPTH:
+            return f"it made folders more than {_KERNEL_DEPTH} deep of compiled kernels"
+    try:
+        device = os.stat(kernels).st_dev
+    except FileNotFoundError:  # the jail has been cleaned up
         return None
+    sizes |= _mapped(pids, device) if mapped else {}
+    sizes |= _unlinked(pids, device)
+    size = sum(sizes.values())
+    if size > MOST_KERNEL_BYTES:
+        most = _gib(MOST_KERNEL_BYTES)
+        return f"its compiled kernels took {_gib(size)} of disk, and {most} is the most"
+    return None
+
+
+def _unlinked(pids: list[int], device: int) -> dict[int, int]:
+    """Return the sizes of the files on a device that are open and have no name."""
+    found: dict[int, int] = {}
+    for pid in pids:
+        for status in _open_files(pid):
+            if status.st_dev == device and status.st_nlink == 0:
+                found[status.st_ino] = 512 * status.st_blocks
+    return found
+
+
+def _mapped(pids: list[int], device: int) -> dict[int, int]:
+    """Return how far the files on a device that have no name are mapped."""
+    found: dict[int, int] = {}
+    for pid in pids:
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", "rb") as maps:
+            for line in maps:
+                if not line.endswith(b" (deleted)\n"):
+                    continue
+                where, _, offset, numbers, inode = line.split()[:5]
+                major, minor = (int(number, 16) for number in numbers.split(b":"))
+                if os.makedev(major, minor) == device:
+                    first, last = (int(address, 16) for address in where.split(b"-"))
+                    end = int(offset, 16) + last - first
+                    found[int(inode)] = max(found.get(int(inode), 0), end)
+    return found
 
 
 def _memory_bytes(pids: list[int], of: Callable[[int], int] = usage.resident_bytes) -> int:
@@ -85,23 +153,18 @@ def _nameless(pids: list[int]) -> dict[int, int]:
     """Return the memory of the memfds that processes have open, by inode: none counts twice."""
     found: dict[int, int] = {}
     for pid in pids:
-        with contextlib.suppress(OSError):
-            for entry in os.scandir(f"/proc/{pid}/fd"):
-                with contextlib.suppress(OSError):
-                    if os.readlink(entry.path).startswith("/memfd:"):
-                        status = os.stat(entry.path)
-                        found[status.st_ino] = 512 * status.st_blocks
+        for status in _open_files(pid, "/memfd:"):
+            found[status.st_ino] = 512 * status.st_blocks
     return found
 
 
-def _files(folder: Path) -> list[str]:
-    return [os.path.join(path, name) for path, _, names in os.walk(folder) for name in names]
-
-
-def _size(path: str) -> int:
+def _open_files(pid: int, prefix: str = "/") -> Iterator[os.stat_result]:
+    """Give the status of each file that a process has open under a path with this beginning."""
     with contextlib.suppress(OSError):
-        return 512 * os.lstat(path).st_blocks
-    return 0
+        for entry in os.scandir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                if os.readlink(entry.path).startswith(prefix):
+                    yield os.stat(entry.path)
 
 
 def _gib(number: int) -> str:

@@ -12,6 +12,7 @@ _ENDED = ("crash",)
 
 _LIBC = "libc = ctypes.CDLL(None, use_errno=True)\n"
 _REFUSED = "if {call} != 0:\n    raise OSError(ctypes.get_errno(), '{what}')\n"
+_IN_KERNELS = f"{_LIBC}os.chdir(os.environ['TRITON_CACHE_DIR'])\n"
 
 
 def _reads(what: str, path: str) -> Trick:
@@ -93,6 +94,32 @@ TAKING = (
         "folder = os.environ['TRITON_CACHE_DIR']\nfor n in range(3):\n"
         "    with open(f'{folder}/{n}', 'wb') as file:\n"
         "        os.posix_fallocate(file.fileno(), 0, 512 * 2**20)\ntime.sleep(20)\n",
+    ),
+    _takes(
+        "disk, in files without a name",
+        _IN_KERNELS + "held = []\nfor n in range(3):\n"
+        "    held.append(os.open(str(n), os.O_CREAT | os.O_RDWR))\n    os.unlink(str(n))\n"
+        "    os.posix_fallocate(held[-1], 0, 512 * 2**20)\ntime.sleep(20)\n",
+    ),
+    _takes(
+        "disk, in mapped files without a name",
+        _IN_KERNELS + "held = []\nfor n in range(3):\n"
+        "    with open(str(n), 'w+b') as file:\n        os.unlink(str(n))\n"
+        "        os.posix_fallocate(file.fileno(), 0, 512 * 2**20)\n"
+        "        held.append(os.dup(file.fileno()))\n"
+        "maps = [libc.mmap(None, 2**29, 1, 1, fd, 0) for fd in held]\n"
+        "assert -1 not in maps\nlist(map(os.close, held))\ntime.sleep(20)\n",
+    ),
+    _takes(
+        "disk, deeper than a path can be",
+        _IN_KERNELS + "for n in range(20):\n    os.mkdir('d' * 250)\n    os.chdir('d' * 250)\n"
+        "for n in range(3):\n    with open(str(n), 'wb') as file:\n"
+        "        os.posix_fallocate(file.fileno(), 0, 512 * 2**20)\ntime.sleep(20)\n",
+    ),
+    _takes(
+        "40,000 files that hold nothing, as compiled kernels",
+        _IN_KERNELS + "for n in range(40000):\n    os.mknod(str(n))\ntime.sleep(20)\n",
+        *("crash", "timeout"),  # a machine may need longer for so many
     ),
     Trick(
         "a daemon that outlives it",
