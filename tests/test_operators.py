@@ -445,11 +445,9 @@ def test_what_is_not_seen_is_said():
 
 def test_the_page_says_how_much_is_open():
     page = " ".join((ROOT / "docs" / "source-policy.md").read_text("utf-8").split())
-    assert f"make {MOST_ELEMENTS} elements for each element of the inputs" in page
-    assert (
-        f"or {MOST_PADDED} for each that the inputs have when padded to {PADDED_ROWS} rows" in page
-    )
-    assert f"{MOST_ARITHMETIC['p02']:g} elements for each" in page
+    assert f"make {MOST_ELEMENTS} elements per element of the inputs" in page
+    assert f"or {MOST_PADDED} per element of the inputs padded to {PADDED_ROWS} rows" in page
+    assert f"{MOST_ARITHMETIC['p02']:g} elements per element of the inputs" in page
     assert f"- {MOST_READ} tensor elements per call" in page
 
 
