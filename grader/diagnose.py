@@ -12,14 +12,10 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterable
 
-import torch
-
 import reference
 from grader.behind import Behind
 from grader.cases import Case
-from grader.checks.correctness import Expected
-from grader.inputs import Inputs
-from grader.known_mistakes import KnownMistakes, Place, Recompute
+from grader.known_mistakes import KnownMistakes, Place, Recompute, WrongResult
 from grader.manifest import Problem
 from grader.model import Diagnosis
 from grader.sightings.fits import fittable, fitted
@@ -69,32 +65,22 @@ class Casebook:
         self._outs: set[Place] = set()  # of those, where `out` is wrong
         self._options: dict[str, set[Place]] = {}  # wrong cases with an option
 
-    def add_wrong(
-        self,
-        place: Place,
-        case: Case,
-        inputs: Inputs,
-        got: dict[str, torch.Tensor],
-        expected: Expected,
-        recompute: Recompute,
-    ) -> None:
-        """Take a wrong result in; it is looked at while others come in.
-
-        `recompute` is as of `add_right`.
-        """
+    def add_wrong(self, wrong: WrongResult) -> None:
+        """Take a wrong result in; it is looked at while others come in."""
+        place, case, got = wrong.place, wrong.case, wrong.got
         self._wrong.append(place)
         of_check = sum(check == place[0] for check, _ in self._to_fit)
         few = len(self._to_fit) < _MOST_FITTED and of_check < _MOST_FITTED_OF_CHECK
         if few and fittable(case, got):
-            fit = functools.partial(fitted, self._problem.id, case, inputs, got, expected)
+            numbers = wrong.inputs, got, wrong.expected
+            fit = functools.partial(fitted, self._problem.id, case, *numbers)
             self._to_fit.setdefault(place, fit)
-            if "out" in expected.truth:
+            if "out" in wrong.expected.truth:
                 self._outs.add(place)
         for option in ("sink_logits",):
             if getattr(case, option):
                 self._options.setdefault(option, set()).add(place)
-        piece = place, case, inputs, got, expected, recompute
-        self._behind.add(functools.partial(self._known.compare, *piece))
+        self._behind.add(functools.partial(self._known.compare, wrong))
 
     def add_numbers(self, place: Place, look: Callable[[], Sighting | None]) -> None:
         """Take in what the numbers of a wrong result say alone.

@@ -18,6 +18,7 @@ from grader.diagnose import Casebook
 from grader.findings import Finding
 from grader.following.program import Called
 from grader.inputs import Inputs, invalidate
+from grader.known_mistakes import WrongResult
 from grader.looking import Seen, look_again
 from grader.manifest import Problem
 from grader.model import Verdict
@@ -166,11 +167,12 @@ class CaseRun(ToldCase):
         """Let the casebook know of a result; where it is wrong, see what the kernels did."""
         casebook = self._casebook
         if not differences:
-            casebook.add_right(self.case, lambda: self._again(call, names))
+            casebook.add_right(self.case, functools.partial(self._again, call, names))
             return Seen()
         place = (self.check.id, self.index)
         own = inputs, evidence.outputs, expected
-        casebook.add_wrong(place, self.case, *own, lambda: self._again(call, names))
+        again = functools.partial(self._again, call, names)
+        casebook.add_wrong(WrongResult(place, self.case, *own, again))
         if self.check.bridge:  # what is seen is told of the problem's own entry
             return Seen()
         result = _result(differences, evidence, expected)

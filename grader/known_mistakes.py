@@ -6,6 +6,7 @@ contradict, or that would have made a right case wrong, is none.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterable
 
@@ -27,6 +28,18 @@ _SURE = 4
 
 Place = tuple[str, int]  # check and number of the case
 Recompute = Callable[[], tuple[Inputs, Callable[[], Expected]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class WrongResult:
+    """A result that came out wrong; `recompute` gives its inputs and what was expected again."""
+
+    place: Place
+    case: Case
+    inputs: Inputs
+    got: dict[str, torch.Tensor]
+    expected: Expected
+    recompute: Recompute
 
 
 class KnownMistakes:
@@ -58,28 +71,20 @@ class KnownMistakes:
         """Take in a result that was right."""
         self._passed.append((case, recompute))
 
-    def compare(
-        self,
-        place: Place,
-        case: Case,
-        inputs: Inputs,
-        got: dict[str, torch.Tensor],
-        expected: Expected,
-        recompute: Recompute,
-    ) -> None:
+    def compare(self, wrong: WrongResult) -> None:
         """Fit each known mistake that may still explain most; put the others off."""
         leading = self._leading()
         if not leading:
             self._catch_up()
-        result = Result.of(got, expected)
+        result = Result.of(wrong.got, wrong.expected)
         for id in sorted(leading or self._possible):
-            self._fit(id, place, case, inputs, result)
+            self._fit(id, wrong.place, wrong.case, wrong.inputs, result)
         if not leading:
             return
         for id in self._possible - leading:
             self._put_off_from.setdefault(id, len(self._put_off))
-        self._put_off.append((place, case, got, recompute))
-        if not any(self._fits[id][place] > Fit.SILENT for id in leading):
+        self._put_off.append((wrong.place, wrong.case, wrong.got, wrong.recompute))
+        if not any(self._fits[id][wrong.place] > Fit.SILENT for id in leading):
             self._catch_up()
 
     def _leading(self) -> set[str]:

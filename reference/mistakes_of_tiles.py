@@ -54,11 +54,11 @@ def _masked(case, shown, *, every_tile=False, whole=False):
     stop = -(-case.walk_end // case.tile_k) * case.tile_k if whole else case.walk_end
     shown = shown & (case.key < stop)
     begins = shown[:, : case.tile_k].any(1)
-    open = {"out": ~begins[:, None], "lse": ~begins}
+    undetermined = {"out": ~begins[:, None], "lse": ~begins}
     found = attend(case, shown)
     if begins.all():
         return found
-    return {name: value.masked_fill(open[name], torch.nan) for name, value in found.items()}
+    return {name: value.masked_fill(undetermined[name], torch.nan) for name, value in found.items()}
 
 
 def _mask_inside_the_tile(case, *, rows=True, columns=True, **how):

@@ -12,6 +12,7 @@ from grader.cases import resolve
 from grader.checks.correctness import expect
 from grader.diagnose import Casebook
 from grader.inputs import case_seed, make_inputs
+from grader.known_mistakes import WrongResult
 from grader.manifest import load_problem
 from grader.sightings.sighting import Sighting
 
@@ -50,7 +51,7 @@ class Book:
         got = {n: torch.where(t.isnan(), expected.truth[n], t) for n, t in got.items()}
         own = {n: t.to(torch.float32 if n == "lse" else DTYPES[dtype]) for n, t in got.items()}
         again = functools.partial(self.recompute, inputs, expected)
-        self.book.add_wrong(place, case, inputs, own, expected, again)
+        self.book.add_wrong(WrongResult(place, case, inputs, own, expected, again))
 
     def recompute(self, inputs, expected):
         self.recomputed += 1
@@ -240,7 +241,7 @@ def test_numbers_that_a_mistake_makes_huge_are_rounded_as_the_largest(book):
         out = out + off * out.abs().amax()
         got = {"out": out.float(), "lse": expected.truth["lse"]}
         again = functools.partial(found.recompute, inputs, expected)
-        found.book.add_wrong(("plain", 0), case, inputs, got, expected, again)
+        found.book.add_wrong(WrongResult(("plain", 0), case, inputs, got, expected, again))
         assert set(found.named()) == named
 
 
@@ -377,3 +378,32 @@ def test_what_explains_few_cases_gives_way_to_numbers_that_explain_them_too(
     found.book._options["sink_logits"] = set(places)
     (id,) = found.named()
     assert id == ("OTHER-SINK-LOGIT" if option else "NAN-FROM-PLUS-INFINITY")
+
+
+@pytest.mark.parametrize(
+    ("telling", "is_named"),
+    [
+        ("plain plain half", True),  # half of six
+        ("half half ieee", False),  # as many, and those of the plain case say nothing
+        ("plain half half", False),  # nor does one of them
+        ("plain plain", False),
+        ("half half ieee ieee", True),
+    ],
+)
+def test_half_of_the_fits_name_a_cause_if_those_of_the_plain_case_do(book, telling, is_named):
+    told = seen("TILE-SHARES", traced=False)
+    left = telling.split()
+    checks = ("plain", "plain", "half", "half", "ieee", "ieee")
+
+    def fits(check):
+        if check not in left:
+            return None
+        left.remove(check)
+        return told
+
+    found = book()
+    found.book._wrong = [(check, number) for number, check in enumerate(checks)]
+    found.book._to_fit = {
+        place: functools.partial(lambda found: found, fits(place[0])) for place in found.book._wrong
+    }
+    assert bool(found.named()) is is_named

@@ -160,7 +160,7 @@ def test_what_is_written_as_compiled_kernels_has_limits(tmp_path, monkeypatch, p
     monkeypatch.setattr(jail, "_kernels", kernels)
     monkeypatch.setattr(warden, "MOST_KERNEL_BYTES", 2**20)
     monkeypatch.setattr(warden, "MOST_KERNEL_FILES", 50)
-    monkeypatch.setattr(warden, "_LOOKS_AT_MAPS", 2)
+    monkeypatch.setattr(warden, "_LOOKS_PER_MAPS", 2)
     end = "time.sleep(0.3)\n" if told is None else "time.sleep(60)\n"
     # It begins when the warden watches.
     begin = "sys.stdin.read(1)\n"

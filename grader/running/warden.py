@@ -18,7 +18,7 @@ from pathlib import Path
 from grader.running import usage
 
 _LOOK_S = 0.05
-_LOOKS_AT_MAPS = 20  # milliseconds for a process with torch, which waits meanwhile
+_LOOKS_PER_MAPS = 20  # looks: the maps of a process with torch take milliseconds, and it waits
 MOST_PROCESSES = 64
 MOST_MEMORY_BYTES = 4 * 2**30  # beyond what the worker has before it imports the submission
 MOST_KERNEL_BYTES = 2**30  # of compiled kernels, which lie outside of the jail
@@ -76,7 +76,7 @@ class Warden:
             return f"its processes held {_gib(memory)} of host memory, and {most} is the most"
         if self._kernels is None:
             return None
-        return _excess_on_disk(self._kernels, pids, mapped=next(self._looks) % _LOOKS_AT_MAPS == 0)
+        return _excess_on_disk(self._kernels, pids, mapped=next(self._looks) % _LOOKS_PER_MAPS == 0)
 
 
 def _excess_on_disk(kernels: Path, pids: list[int], *, mapped: bool) -> str | None:
