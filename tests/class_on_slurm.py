@@ -8,13 +8,11 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
-
 from grader.course.collecting import DATABASE
 from grader.course.records import Key
 from grader.course.store import Store
 from grader.manifest import ROOT, load_problem
-from tests import slurm
+from tests import needs, slurm
 from tests.harness import model_answer
 
 ENGINE = f"""
@@ -37,8 +35,8 @@ COUNT = 6
 
 
 def test_a_node_that_dies_costs_no_student_anything(tmp_path):
-    if reason := slurm.why_not():
-        pytest.skip(reason)
+    if not slurm.installed():
+        needs.skip(needs.SLURM)
     problem, answer = load_problem("p02"), model_answer("p02")
     for number in range(COUNT):
         path = tmp_path / "in" / f"s{number}" / "p02" / problem.file

@@ -9,6 +9,7 @@ import torch
 
 from grader.calibration import file as calibration_file
 from grader.running import usage
+from tests import needs
 
 torch.set_num_threads(1)
 
@@ -28,3 +29,11 @@ def no_zombies():
 def no_calibration_of_this_machine(monkeypatch):
     """What somebody calibrated in this checkout changes no test."""
     monkeypatch.setattr(calibration_file, "FOLDER", Path("/no/such/folder"))
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Say in one line what was skipped for want of a program or a device, and the remedy."""
+    skipped = terminalreporter.stats.get("skipped", ())
+    reasons = (report.longrepr[2] for report in skipped if isinstance(report.longrepr, tuple))
+    if line := needs.summary(reasons):
+        terminalreporter.write_line(line)

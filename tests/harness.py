@@ -24,6 +24,9 @@ from grader.testrun import Findings, check_results
 from grader.trial import Trial
 
 SEED = "5eed"
+# Long enough for what is done at once on a busy machine, short beside the minute that the
+# processes of these tests sleep.
+PROMPT_S = 30.0
 
 
 @functools.cache

@@ -15,7 +15,7 @@ from grader.running.sandbox import Sandbox
 from grader.running.speed import Block
 from grader.running.stopwatch import Bench, Timed
 from grader.running.workers_ahead import WorkersAhead
-from tests.jailed import require_jail
+from tests import needs
 
 REQUEST = MeasureRequest(sources=(SourceFile.of("p01", b""),), device="cpu")
 
@@ -78,7 +78,7 @@ def test_workers_are_held_in_a_jail_on_a_gpu_alone(monkeypatch):
 
 
 def test_a_held_worker_imports_its_file_when_its_turn_has_come(tmp_path, monkeypatch):
-    require_jail()
+    needs.a_jail()
     (tmp_path / "kernels").mkdir()
     monkeypatch.setattr(jail, "_kernels", tmp_path / "kernels")
     source = b"print('imported', flush=True)\ndef entry():\n    pass\n"

@@ -12,7 +12,7 @@ import pytest
 from docs.pictures.palette import PALETTE
 from grader import history
 from grader.render.html.page import render
-from tests import browser
+from tests import browser, needs
 from tests.exports import evil, record
 from tests.harness import model_answer
 from tests.records import graded as graded_answers
@@ -63,10 +63,7 @@ NAMES = (
 
 @pytest.fixture(scope="module")
 def chromium():
-    program = browser.installed()
-    if program is None:
-        pytest.skip(f"no browser: expected one of {', '.join(browser.NAMES)} on the PATH")
-    running = browser.Browser(program)
+    running = browser.Browser(needs.a_browser())
     yield running
     running.close()
 

@@ -88,10 +88,10 @@ def test_a_file_without_end_is_read_no_further_than_the_limit(tmp_path):
     path = write(tmp_path, "")
     with open(path, "r+b") as file:
         file.truncate(2**40)  # sparse: a terabyte of NUL
-    begin = time.monotonic()
+    begin = time.process_time()
     source = read_source(P02, tmp_path)
     assert source.message.headline == f"{SHOWN} is too long, expected at most 128 KiB of source"
-    assert time.monotonic() - begin < 1.0
+    assert time.process_time() - begin < 1.0
 
 
 # What the file holds, the headline, and the line it is shown at.
@@ -320,7 +320,7 @@ def test_a_text_that_is_hard_to_read_is_refused_in_a_moment(entry):
     text = entry.source
     if isinstance(text, str):
         text = text.replace("ENTRY", P04.entry).encode("utf-8", "surrogatepass")
-    start = time.monotonic()
+    start = time.process_time()
     source = examine(P04, text)
     assert source.verdict is not None and str(source.verdict) in entry.verdicts
-    assert time.monotonic() - start < 5.0
+    assert time.process_time() - start < 5.0

@@ -11,6 +11,7 @@ import torch
 
 from grader.manifest import load_problem, problem_ids
 from grader.running.session import Session
+from tests import needs
 from tests.forked import forked_workers
 from tests.harness import SEED, judge, whole_answer
 from tests.test_sightings import nothing_is_seen
@@ -40,7 +41,7 @@ def _quick():
 @pytest.mark.parametrize("answer", ANSWERS, ids=lambda answer: answer.id)
 def test_right_answer_passes(answer: Unusual, device: str) -> None:
     if device == "cuda" and not torch.cuda.is_available():
-        pytest.skip("needs a CUDA GPU")
+        needs.skip(needs.GPU)
     if answer.lacks():
         pytest.skip(answer.lacks())
     problem = load_problem(answer.problem)

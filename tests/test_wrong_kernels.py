@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from grader.manifest import load_problem, problem_ids
+from tests import needs
 from tests.forked import forked_workers
 from tests.harness import SEED, judge, whole_answer
 from tests.mutants import MUTANTS, Mutant
@@ -101,7 +102,7 @@ def test_a_mistake_costs_its_subject(mutant: Mutant) -> None:
 )
 def test_wrong_kernel_is_rejected_on_a_gpu(mutant: Mutant) -> None:
     if not torch.cuda.is_available():
-        pytest.skip(f"needs a CUDA GPU: {mutant.needs_cuda}")
+        needs.skip(needs.GPU)
     source = mutant.applied_to(whole_answer(mutant.problem))
     judged = judge(source, load_problem(mutant.problem), checks=mutant.checks, device="cuda")
     assert {check for check, _ in judged.wrong} == set(mutant.checks)

@@ -22,14 +22,13 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from grader.running import forks, jail, reaper, scratch, warden
 from grader.running.protocol import IMPORTED, REPLY, STARTED, Ended, Reply
-from grader.running.usage import Tree
+from grader.running.usage import Patience, Tree
 
 _WORKER = Path(__file__).with_name("worker.py")
 _ROOT = _WORKER.parent.parent.parent
@@ -94,6 +93,7 @@ class Sandbox:
         self._tail = bytearray()
         self._imported = False
         self._load_nonce = secrets.randbits(63)
+        self.waited_s = 0.0  # for replies; not while the worker itself waited for a core
         reaper.adopt_orphans()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
@@ -198,9 +198,15 @@ class Sandbox:
         return self._receive(nonce, timeout_s)
 
     def _receive(self, nonce: int, timeout_s: float) -> Reply | Ended:
-        start = time.monotonic()
+        patience = Patience(self._pid)
+        try:
+            return self._reply(nonce, timeout_s, patience)
+        finally:
+            self.waited_s += patience.spent_s()
+
+    def _reply(self, nonce: int, timeout_s: float, patience: Patience) -> Reply | Ended:
         while True:
-            waited_s = time.monotonic() - start
+            waited_s = patience.spent_s()
             if waited_s >= timeout_s:
                 return self._ended(timeout=True, waited_s=timeout_s)
             dead = self._process.poll() is not None  # asked first: what it sent is on the channel

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 
 import torch
 
@@ -96,6 +95,11 @@ class Session:
         self._unstarted: list[CallEvidence] = []  # one behind the other
         self._sandbox: Sandbox | None = None
         self._ready = False
+        self._ended_s = 0.0  # of workers that came to their end
+
+    @property
+    def _waited_s(self) -> float:
+        return self._ended_s + (self._sandbox.waited_s if self._sandbox else 0.0)
 
     def start(self) -> None:
         """Start a worker and return at once; the first call waits for it."""
@@ -115,6 +119,7 @@ class Session:
         """End the worker."""
         sandbox, self._sandbox = self._sandbox, None
         if sandbox:
+            self._ended_s += sandbox.waited_s
             sandbox.close()
 
     def kill(self) -> None:
@@ -156,15 +161,15 @@ class Session:
             return CallEvidence(over_budget=why)
         if len(self._unstarted) >= _STARTS:
             return self._unstarted[-1]
-        start = time.monotonic()
+        start = self._waited_s
         evidence = self._import()
-        start_s = time.monotonic() - start
+        start_s = self._waited_s - start
         if evidence is None:
             how = {"traced": traced, "idle": idle, "follow": follow}
             evidence = self._exchange("call", case, inputs, outputs, **how)
         reply = evidence.result
         if isinstance(reply, Reply) or reply.started:  # what never started is no call
-            seconds, came_back = time.monotonic() - start, isinstance(reply, Reply)
+            seconds, came_back = self._waited_s - start, isinstance(reply, Reply)
             if not came_back and reply.compiling:  # another case may need less code
                 self.budget.spent_s += seconds
             else:
@@ -180,10 +185,10 @@ class Session:
 
     def compile(self, case: Case, inputs: Inputs, outputs: tuple[str, ...]) -> None:
         """Let the worker compile what this call needs; what goes wrong is seen when it is made."""
-        start = time.monotonic()
+        start = self._waited_s
         if self._import() is None:
             self._exchange("compile", case, inputs, outputs)
-        self.budget.count(time.monotonic() - start, came_back=True)
+        self.budget.count(self._waited_s - start, came_back=True)
 
     def _import(self) -> CallEvidence | None:
         """Have a worker with the submission imported; return what keeps it from being so."""

@@ -44,6 +44,37 @@ def descendants(pid: int) -> list[int]:
     return list(found)
 
 
+class Patience:
+    """A clock that stands still while a process could run and no core was free.
+
+    A limit on it is one on the process, whatever else the machine does. It is never slower than
+    the clock on the wall by more than `BUSIEST`, so that a process with a hundred threads ends.
+    """
+
+    BUSIEST = 5.0
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._start, self._queued = time.monotonic(), _queued_seconds(pid)
+        self._lost_s = 0.0
+
+    def spent_s(self) -> float:
+        """Return the seconds since this clock was made, those in the queue left out."""
+        passed = time.monotonic() - self._start
+        lost = _queued_seconds(self._pid) - self._queued  # below what it was: the process is gone
+        self._lost_s = max(self._lost_s, lost)
+        return max(passed - self._lost_s, passed / self.BUSIEST)
+
+
+def _queued_seconds(pid: int) -> float:
+    """Return how long the main thread of `pid` waited for a core (Linux: sched-stats.rst)."""
+    try:
+        fields = Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()
+        return int(fields[1]) / 1e9
+    except (OSError, ValueError, IndexError):  # it has ended, or the kernel does not count
+        return 0.0
+
+
 class Tree:
     """A worker, what it started, and its orphans: what became a child of `adopter`.
 
