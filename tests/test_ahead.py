@@ -116,10 +116,8 @@ def test_what_ends_the_second_worker_costs_its_case_and_not_the_rest(line, verdi
     place = next((c.id, i) for c, i, case in cases_of(P02, CHECKS) if case.cols == 65)
     behind = last_half(trial_of(P02), cases_of(P02, CHECKS))
     assert place[0] == BEHIND and {check.id for check, _, _ in behind} == {BEHIND}
-    start = time.monotonic()
     found = judge(source, problem, checks=CHECKS, ahead=True)
     assert {p: f.verdict for p, f in found.wrong.items()} == {place: verdict}
-    assert time.monotonic() - start < PROMPT_S
     if verdict is Verdict.TIMEOUT:  # of the time that a call has in its turn
         headline = found.findings.cases[place].message.headline
         assert headline.startswith("no result after 2 s"), headline
