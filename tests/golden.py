@@ -1,0 +1,157 @@
+"""Everything the judge decides, in one file: `python -m tests.golden diff`, `... write`.
+
+A line of tests/golden.txt for each stub, model answer, unusual answer, mutant, mistake and text
+that the source policy refuses: its points for correctness, and per check that does not pass the
+verdict, the cause, the step and the line. `diff` judges them again and prints what has changed;
+`write` makes the file anew. All take about an hour on 2 idle cores; `--share 8` takes every eighth.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import difflib
+import multiprocessing
+import os
+import sys
+import zlib
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.progress import track
+
+from grader.manifest import ROOT, load_problem, problem_ids
+from grader.source import examine
+from tests import trials
+from tests.forked import forked_workers
+from tests.harness import Judged, judge, whole_answer
+from tests.hostile.catalogue import CATALOGUE
+from tests.mutants import MUTANTS
+from tests.wrong import WRONG
+
+FILE = Path(__file__).with_suffix(".txt")
+_HOSTILE_PROBLEM = "p04"  # in which a text is read that may be sent in for any
+_JUDGED = ("answer", "unusual", "mutant", "mistake")
+
+
+def sources() -> dict[str, tuple[str, str | bytes, bool]]:
+    """Return what is judged, by id (problem, kind, name): problem, source, whether policy holds."""
+    found: dict[str, tuple[str, str | bytes, bool]] = {}
+    for id in problem_ids():
+        stub = ROOT / "problems" / id / load_problem(id).file
+        found[f"{id} stub"] = (id, stub.read_bytes(), True)
+    for kind, name in (("answers", "answer"), ("unusual", "unusual")):
+        for id, (problem, source) in trials.right_answers(kind).items():
+            found[f"{problem} {name} {id}"] = (problem, source, True)
+    for mutant in MUTANTS:
+        if mutant.needs_cuda is None:
+            source = mutant.applied_to(whole_answer(mutant.problem))
+            id = f"{mutant.problem} mutant {mutant.id}"
+            found[id] = (mutant.problem, source, mutant.keeps_policy)
+    for wrong in WRONG:
+        found[f"{wrong.problem} mistake {wrong.id}"] = (wrong.problem, wrong.source(), True)
+    for entry in CATALOGUE:
+        if entry.policy and entry.make is None:
+            problem = entry.problem or _HOSTILE_PROBLEM
+            source = entry.source
+            if isinstance(source, str):
+                source = source.replace("ENTRY", load_problem(problem).entry)
+                source = source.encode("utf-8", "surrogatepass")
+            found[f"{problem} hostile {entry.name}"] = (problem, source, True)
+    return found
+
+
+def decided(id: str) -> str:
+    """Judge one source; return its line of the file."""
+    problem_id, source, policy = sources()[id]
+    problem = load_problem(problem_id)
+    if id.split()[1] in _JUDGED:
+        assert isinstance(source, str)
+        return f"{id} | {_of_checks(judge(source, problem, policy=policy))}"
+    assert isinstance(source, bytes)
+    read = examine(problem, source)
+    message = f" line {read.message.line}: {read.message.headline}" if read.message else ""
+    return f"{id} | {read.verdict or 'is run'}{message}"
+
+
+def _of_checks(judged: Judged) -> str:
+    groups: dict[str, list[str]] = collections.defaultdict(list)
+    for check in judged.checks:
+        if check.share < 1.0:
+            words = [str(check.verdict), f"{check.share:.2f}"[1:] if check.share else ""]
+            words.append(check.diagnosis.id if check.diagnosis else "")
+            words.append(f"step {check.step}" if check.step else "")
+            line = check.message.line if check.message else None
+            words.append(f"line {line}" if line else "")
+            groups[" ".join(filter(None, words))].append(check.id)
+    points = judged.correctness.points
+    parts = [f"{points.earned:g}/{points.possible:g}"]
+    parts += [f"{what}: {' '.join(checks)}" for what, checks in groups.items()]
+    return " | ".join(parts)
+
+
+def _begin() -> None:
+    torch.set_num_threads(1)
+    forked_workers().__enter__()
+
+
+def judge_all(ids: Iterable[str], jobs: int, console: Console) -> dict[str, str]:
+    """Judge these sources; return their lines by id. What takes long comes first."""
+    todo = sorted(ids, key=lambda id: id.partition(" ")[0], reverse=True)
+    context = multiprocessing.get_context("spawn")
+    found: dict[str, str] = {}
+    with ProcessPoolExecutor(jobs, context, _begin) as pool:
+        futures = {pool.submit(decided, id): id for id in todo}
+        try:
+            done = as_completed(futures)
+            for future in track(done, "judging", total=len(futures), console=console):
+                id = futures[future]
+                try:
+                    found[id] = future.result()
+                except Exception as error:  # of the test's own: the others go on
+                    found[id] = f"{id} | {type(error).__name__}: {error}"
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return found
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Write the file, or print how it differs from what is decided now: then 1."""
+    parser = argparse.ArgumentParser(prog="python -m tests.golden", description=__doc__)
+    parser.add_argument("command", choices=("diff", "write"))
+    parser.add_argument("words", nargs="*", help="only ids that contain one of these")
+    parser.add_argument("--share", type=int, default=1, metavar="N", help="one source in N")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    options = parser.parse_args(argv)
+    known = {line.partition(" | ")[0]: line for line in FILE.read_text("utf-8").splitlines()} if (
+        FILE.exists()
+    ) else {}  # fmt: skip
+    ids = [
+        id
+        for id in {**sources(), **(known if options.command == "diff" else {})}
+        if zlib.crc32(id.encode()) % options.share == 0
+        and (not options.words or any(word in id for word in options.words))
+    ]
+    there = [id for id in ids if id in sources()]
+    found = judge_all(there, options.jobs, Console(stderr=True))
+    if options.command == "write":
+        lines = {**{id: line for id, line in known.items() if id in sources()}, **found}
+        FILE.write_text("".join(f"{lines[id]}\n" for id in sorted(lines)), encoding="utf-8")
+        return 0
+    before = [known[id] for id in sorted(ids) if id in known]
+    now = [found[id] for id in sorted(found)]
+    changed = [
+        line
+        for line in difflib.unified_diff(before, now, lineterm="", n=0)
+        if line[:1] in "+-" and line[:3] not in ("+++", "---")
+    ]
+    print(*changed, f"{len(found)} judged, {len(changed)} lines differ", sep="\n")
+    return int(bool(changed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
