@@ -236,9 +236,9 @@ def _of_canvas(entries: list[os.DirEntry], matching: Matching, work: Path) -> _R
                 f" {shown(', '.join(sorted(others)))} in one name, expected one student's: see in"
                 " Canvas whose it is, unpack the archive and rename or remove this file"
             )
-        name = entry.name[: first.start()]
-        source = re.sub("_LATE$", "", name, flags=re.IGNORECASE)
-        late |= {source} if name != source else set()
+        name = re.sub("_LATE$", "", entry.name[: first.start()], flags=re.IGNORECASE)
+        source = f"{name}_{first[1]}"
+        late |= {source} if len(name) < first.start() else set()
         part = _Part(entry, first[3], int(first[2]))
         files.setdefault((student or first[1], source), []).append(part)
     for (student, source), parts in files.items():
