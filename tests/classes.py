@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import io
+import zipfile
 from collections.abc import Mapping
 
 from grader.course.records import HandIn, Key, Result
 from grader.course.store import Store
+from grader.manifest import load_problem
 from grader.model import Points, ProblemResult, Verdict
 from tests.records import CPU
 
 AT = "2026-11-20T12:00:00Z"
+P02 = f"p02/{load_problem('p02').file}"
 
 
 def key_of(problem: str, data: bytes, version: str = "v1") -> Key:
@@ -55,3 +59,30 @@ def hand_in(store: Store, student: str, files: Mapping[str, bytes], **fields: ob
     record = HandIn(student=student, files=hashes, **given)
     store.save_hand_in(record, files)
     return record
+
+
+def write(folder, files):
+    """Lay out files, by path."""
+    for name, data in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data if isinstance(data, bytes) else data.encode())
+    return folder
+
+
+def packed(files):
+    """A zip with these files."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+    return made.getvalue()
+
+
+def by_student(collected):
+    """Hand-ins by student, as files by problem, or the error."""
+    return {h.student: h.error or dict(files) for h, files in collected.hand_ins}
+
+
+def notes_of(collected, student):
+    return next(h.notes for h, _ in collected.hand_ins if h.student == student)

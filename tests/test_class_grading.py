@@ -1,7 +1,9 @@
 """One grading of a class: what it is started with, how it ends, what of it counts, its version."""
 
 import collections
+import csv
 import dataclasses
+import io
 import os
 import shutil
 import signal
@@ -321,7 +323,7 @@ def test_canvas_and_moodle_get_points_and_blanks_and_no_formula(graded, tmp_path
         '"Lovelace, ""Ada""",ada,ada@x.edu,A,6.5,0.0',
         "'@SUM(A1),'=1+1,'+49,'-x,,0.0",
     ]
-    assert text.splitlines()[4:] == ['"Eve', "=2\",'\teve,eve-git,,0.0,0.0"]
+    assert text.splitlines()[4:] == ["Eve '=2, eve,eve-git,,0.0,0.0"]
     text = moodle(graded.students(), found)
     assert text.startswith("Identifier,Full name,Email address,p02 Weighted row sum,p04 ")
     assert "\n'=1+1,'@SUM(A1),'+49,,0.0\n" in text
@@ -330,6 +332,19 @@ def test_canvas_and_moodle_get_points_and_blanks_and_no_formula(graded, tmp_path
         canvas(graded.students(), found),
         text,
     ]
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|", " ", "\x1f", "\v"])
+@pytest.mark.parametrize("quoting", [csv.QUOTE_MINIMAL, csv.QUOTE_NONE])
+def test_no_separator_makes_a_formula_of_a_part_of_a_name(separator, quoting):
+    names = ["Kim;=1+1", "Kim\t+1", 'Kim;"-1"', "Kim| @A1", "=;=1", "Kim\x1f＝1", "Kim,\v-1", "-=1"]
+    students = [Student(id=f"s{n};@x", name=name) for n, name in enumerate(names)]
+    for text in (canvas(students, []), moodle(students, [])):
+        lines = io.StringIO(text, newline="")
+        cells = [c for row in csv.reader(lines, delimiter=separator, quoting=quoting) for c in row]
+        assert not [cell for cell in cells if cell.lstrip(' "').startswith(tuple("=+-@＝"))]
+    plain = [Student(id="a-1", name="Ann-Lee O'Hara", email="ann-lee+x@x.edu", section="C++")]
+    assert "Ann-Lee O'Hara,a-1,ann-lee+x@x.edu," in canvas(plain, [])
 
 
 def test_a_gradebook_that_cannot_be_written(graded, tmp_path):

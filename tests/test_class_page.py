@@ -60,12 +60,12 @@ def test_the_commands_do_what_the_page_says(monkeypatch, tmp_path, capsys):
     (tmp_path / "submissions.zip").write_bytes(data)
     (tmp_path / "roster.csv").write_text("id\nada\nbob\nzoe\n")
     (tmp_path / "slurm.toml").write_text(block("toml"))
-    grade, status, slurm = commands(GRADE)
+    grade, status, choose, slurm = commands(GRADE)
     assert cli.main(grade) == 3
     assert len(engines[0].submitted) == 1 + MAX_ATTEMPTS
     out = capsys.readouterr().out
     assert "not handed in 1: zoe" in out and "bob p02: the grading was killed" in out
-    assert cli.main(status) == 0
+    assert cli.main(status) == cli.main(choose) == 0
     assert cli.main(slurm) == 3 and len(engines[1].submitted) == 1  # what machine it is
     (again,) = commands(RESUME)
     assert cli.main(again) == 3 and len(engines[2].submitted) == MAX_ATTEMPTS
@@ -161,7 +161,8 @@ def test_the_same_command_grades_on_slurm(slurm, tmp_path):
 def test_layouts_columns_and_figures_are_those_of_the_code():
     assert len(re.findall(r"^\| .*<|^\| anything else", GRADE, re.MULTILINE)) == 5
     assert set(LAYOUTS) >= {"Gradescope", "Canvas", "Moodle", "clones of GitHub Classroom"}
-    assert "the columns id, name, email, section and login" in TEXT
-    assert list(roster._COLUMNS) == ["id", "name", "email", "section", "login"]
+    assert "Moodle, not in folders" in LAYOUTS
+    assert "the columns id, name, email, section, login and number, of" in TEXT
+    assert list(roster._COLUMNS) == ["id", "name", "email", "section", "login", "number"]
     assert f"as long as there are {BYTES_PER_WORKER >> 30} GiB" in TEXT
     assert MAX_ATTEMPTS == 3 and "After three attempts they are left blank" in TEXT

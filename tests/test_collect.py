@@ -15,41 +15,14 @@ from grader.course.store import Store
 from grader.course.unpacking import SourceError
 from grader.manifest import load_problem
 from grader.running import scratch
+from tests.classes import P02, by_student, notes_of, packed, write
 
 ROSTER = (
-    Student(id="s1", name="Ada Lovelace", email="ada@x.edu", login="a-love"),
-    Student(id="s2", name="Hopper, Grace", email="grace@x.edu"),
+    Student(id="s1", name="Ada Lovelace", email="ada@x.edu", login="a-love", number="55"),
+    Student(id="s2", name="Hopper, Grace", email="grace@x.edu", login="ghopper", number="56"),
     Student(id="Participant 77", name="Alan Turing"),
 )
-P02 = f"p02/{load_problem('p02').file}"
 P04 = f"p04/{load_problem('p04').file}"
-
-
-def write(folder, files):
-    """Lay out files, by path."""
-    for name, data in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data if isinstance(data, bytes) else data.encode())
-    return folder
-
-
-def packed(files):
-    """A zip with these files."""
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in files.items():
-            archive.writestr(name, data)
-    return made.getvalue()
-
-
-def by_student(collected):
-    """Hand-ins by student, as files by problem, or the error."""
-    return {h.student: h.error or dict(files) for h, files in collected.hand_ins}
-
-
-def notes_of(collected, student):
-    return next(h.notes for h, _ in collected.hand_ins if h.student == student)
 
 
 def zipped(folder, path):
@@ -68,7 +41,7 @@ LAYOUTS = {
     },
     "clones of GitHub Classroom": {
         f"flash-2026-a-love/{P02}": "one",
-        f"flash-2026-grace/{P02}": "two",
+        f"flash-2026-GHopper/{P02}": "two",
         f"flash-2026-stranger/{P02}": "three",
     },
     "archives named by id or email": {
@@ -89,7 +62,7 @@ LAYOUTS = {
             "submission_13:\n  :submitters:\n  - :name: 'O''Neill'\n    :sid: stranger\n"
         ),
         f"submission_11/{P02}": "one",
-        "submission_12/weighted_row_sum.py": "two",
+        "submission_12/answers.zip": packed({P02: "two"}),
         f"submission_13/{P02}": "three",
     },
     "Canvas": {
@@ -103,6 +76,12 @@ LAYOUTS = {
         "Grace Hopper_56_assignsubmission_file_/answers.zip": packed({P02: "two"}),
         f"Un Known_57_assignsubmission_file/{P02}": "three",
         "Ada Lovelace_55_assignsubmission_onlinetext/onlinetext.html": "<p>",
+    },
+    "Moodle, not in folders": {
+        "Ada Lovelace_55_assignsubmission_file_weighted_row_sum.py": "one",
+        "Grace Hopper_56_assignsubmission_file_77_1_answers.zip": packed({P02: "two"}),
+        "s1_57_assignsubmission_file_55_assignsubmission_file_a.zip": packed({P02: "three"}),
+        "Ada Lovelace_55_assignsubmission_onlinetext_onlinetext.html": "<p>",
     },
 }
 CANVAS_ROSTER = (
@@ -120,8 +99,8 @@ def test_every_layout_says_whose_a_submission_is(tmp_path, layout, form):
     canvas = layout == "Canvas"
     found = collect(source, CANVAS_ROSTER if canvas else ROSTER)
     ada, grace = ("101", "102") if canvas else ("s1", "s2")
-    stranger = {"Canvas": "103", "Moodle": "57", "clones of GitHub Classroom":
-                "flash-2026-stranger"}.get(layout, "stranger")  # fmt: skip
+    stranger = {"Canvas": "103", "Moodle": "57", "Moodle, not in folders": "57", "clones of GitHub "
+                "Classroom": "flash-2026-stranger"}.get(layout, "stranger")  # fmt: skip
     read = by_student(found)
     assert read == {ada: {"p02": b"one"}, grace: {"p02": b"two"}, stranger: {"p02": b"three"}}
     assert found.unknown == (stranger,)
@@ -253,9 +232,11 @@ def test_a_last_submission_that_cannot_be_read_leaves_the_one_before(tmp_path):
 
 
 def test_times_come_from_a_file_where_the_source_does_not_know(tmp_path):
-    source = write(tmp_path, {f"x-a-love/{P02}": "x"})
-    found = collect(source, ROSTER, {"a-love": "2026-11-20T10:00:00Z"})
-    assert found.hand_ins[0][0].submitted_at == "2026-11-20T10:00:00Z"
+    source = write(tmp_path, {f"x-a-love/{P02}": "x", f"x-s2/{P02}": "x"})
+    early, late = "2026-11-20T10:00:00Z", "2026-11-21T10:00:00Z"
+    times = {("", "a-love"): early, ("", "s1"): late, ("s2", "a-love"): late}
+    times_of = {h.student: h.submitted_at for h, _ in collect(source, ROSTER, times).hand_ins}
+    assert times_of == {"s1": early, "x-s2": None}  # a login is no id, and the id goes first
     assert collect(source, ROSTER).hand_ins[0][0].submitted_at is None
 
 
@@ -269,9 +250,9 @@ def test_without_a_roster_students_are_called_as_their_submissions(tmp_path):
 
 
 def test_a_name_of_two_students_means_neither(tmp_path):
-    twins = (Student(id="1", name="Ada L"), Student(id="2", name="Ada L"))
-    source = write(tmp_path, {f"Ada L_9_assignsubmission_file/{P02}": "x"})
-    assert collect(source, twins).unknown == ("9",)
+    twins = (Student(id="1", email="a@x.edu"), Student(id="2", email="a@y.edu"))
+    source = write(tmp_path, {f"a/{P02}": "x", f"1/{P02}": "x"})
+    assert collect(source, twins).unknown == ("a",)
     named = (Student(id="x1", name="77"), Student(id="77"))
     assert set(by_student(collect(write(tmp_path / "id", {f"77/{P02}": "x"}), named))) == {"77"}
     other = (Student(id="ada", email="x@x.edu"), Student(id="b", email="ada@x.edu"))

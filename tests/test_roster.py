@@ -50,6 +50,10 @@ def test_a_plain_roster_in_its_order(csv):
             '"identifier","github_username","github_id","name"\n"ada@x.edu","alove","12",""\n',
             ("ada@x.edu", "", "", "", "alove"),
         ),
+        (  # Classroom 50: students.csv
+            "username,first_name,last_name,email,section,github_id\nalove,Ada,Lovelace,,1,12\n",
+            ("alove", "Ada Lovelace", "", "1", "alove"),
+        ),
     ],
 )
 def test_the_columns_of_other_systems_are_known(csv, text, expected):
@@ -99,12 +103,12 @@ def test_a_roster_that_is_not_there(tmp_path):
 
 def test_times_of_any_source_are_in_utc_and_the_last_counts(csv):
     text = "id,submitted_at\nada,2026-11-20T12:00:00+01:00\nada,2026-11-20T10:00:00Z\nbob,\n"
-    assert read_times(csv(text)) == {"ada": "2026-11-20T11:00:00Z"}
+    assert read_times(csv(text)) == {("ada", ""): "2026-11-20T11:00:00Z"}
     github = (
         "assignment_name,github_username,roster_identifier,submission_timestamp\n"
         "fa,alove,77,2026-11-20 10:00:00 UTC\n"
     )
-    assert read_times(csv(github)) == dict.fromkeys(("alove", "77"), "2026-11-20T10:00:00Z")
+    assert read_times(csv(github)) == {("77", "alove"): "2026-11-20T10:00:00Z"}
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from grader.course.conflicts import decided
 from grader.course.layouts import Found, find
-from grader.course.matching import Matching
+from grader.course.matching import NAMED, Matching
 from grader.course.records import HandIn, Student
+from grader.course.roster import Times
 from grader.course.store import Store
 from grader.course.unpacking import own_folder, unpacked
 from grader.intake import archives
@@ -45,31 +47,47 @@ class Kept:
 
 
 def collect(
-    source: Path, students: Sequence[Student] = (), times: Mapping[str, str] | None = None
+    source: Path,
+    students: Sequence[Student] = (),
+    times: Times | None = None,
+    *,
+    assignment: str | None = None,
+    choose: Collection[str] = (),
 ) -> Collected:
-    """Read the submissions in a folder or an archive; `times` says by student when it came.
+    """Read the submissions in a folder or an archive; `times` says when they came.
+
+    `assignment` is what the names of clones begin with. `choose` names the submission that counts
+    of a student for whom several accounts handed in.
 
     Raises:
-        SourceError: it is no folder and no archive of submissions.
+        SourceError: it is no folder and no archive of submissions, none is of a student on the
+            roster, or a student has submissions of several accounts.
     """
     with unpacked(source) as (folder, notes), own_folder() as work:
         matching = Matching(students)
-        found, left_out = find(folder, matching, work)
+        found, left_out = find(folder, matching, work, assignment)
         by_student: dict[str, list[Found]] = {}
-        for one in found:
+        for one in decided(found, matching.ids, choose):
             by_student.setdefault(one.student, []).append(one)
         known_times = _by_student(times or {}, matching)
         hand_ins = tuple(
             _last_of(student, ones, known_times.get(student))
             for student, ones in sorted(by_student.items())
         )
-    known = {student.id for student in students}
+    known = matching.ids
     unknown = tuple(h.student for h, _ in hand_ins if known and h.student not in known)
     return Collected(hand_ins, unknown, (*notes, *left_out))
 
 
-def _by_student(times: Mapping[str, str], matching: Matching) -> dict[str, str]:
-    return {matching.student(name) or name: time for name, time in times.items()}
+def _by_student(times: Times, matching: Matching) -> dict[str, str]:
+    """Return the times by student: the row's id says whose it is, its login where no id does."""
+    found: dict[str, str] = {}
+    for (id, login), time in times.items():
+        student = matching.student(id, *NAMED) or matching.student(login, "login")
+        for name in [student] if matching.ids else [id, login]:
+            if name:
+                found[name] = max(time, found.get(name, ""))
+    return found
 
 
 def _last_of(

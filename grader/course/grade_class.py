@@ -91,7 +91,7 @@ def run(options: argparse.Namespace, show: Show) -> int:
     _check(options)
     policy = read_policy(options.course)
     with locked(options.course), Store(options.course / DATABASE) as store:
-        collected, kept = into(store, options.source, options.roster, options.times)
+        collected, kept = into(store, options)
         if not store.hand_ins():
             raise ManifestError("SOURCE: got nothing, expected submissions: none are collected yet")
         view, interrupted = _Grading(options, store, problems).run()

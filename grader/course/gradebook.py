@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -19,7 +20,10 @@ from grader.manifest import load_problem
 from grader.whole_file import write_whole
 
 CANVAS, MOODLE = "gradebook-canvas.csv", "gradebook-moodle.csv"
-_FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")
+# What makes a cell a formula; full-width signs do so where Excel is set to Japanese or Chinese.
+# Before it stands nothing, or what some spreadsheet may take for the end of a cell.
+_FORMULA = re.compile(r"(?<![^\W_])([=+\-@＝＋－＠])")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 
 def write(course: Path, store: Store, grades: Sequence[Grade]) -> tuple[Path, ...]:
@@ -79,9 +83,11 @@ def _column(problem: str) -> str:
 
 
 def _cell(text: str) -> str:
-    """Return a text that no spreadsheet takes for a formula; OWASP, CSV injection."""
-    plain = text.replace("\0", "")
-    return f"'{plain}" if plain.lstrip(" ").startswith(_FORMULAS) else plain
+    """Return a text of which no spreadsheet takes a part for a formula; OWASP, CSV injection.
+
+    Whatever separates its cells: an apostrophe goes before each sign behind no letter or digit.
+    """
+    return _FORMULA.sub(r"'\1", _CONTROL.sub(" ", text))
 
 
 def _csv(rows: Sequence[Sequence[str]]) -> str:

@@ -7,22 +7,23 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import os
 import re
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 from grader.course import gradescope
-from grader.course.matching import Matching
+from grader.course.matching import NAMED, Matching
 from grader.course.unpacking import SourceError, copy_regular, is_archive, without_suffix
 from grader.intake.archives import holds_answers
 from grader.intake.entries import IGNORED, shown
 from grader.manifest import load_problem, problem_ids
 
-_CANVAS = re.compile(r"([^_]+)_(LATE_)?(\d+)_(\d+)_(.+)", re.DOTALL)
-_MOODLE = re.compile(r"(.*)_(\d+)_assignsubmission_(file|onlinetext)_?", re.DOTALL)
+# Moodle has no underscore in a name: the first number is its own. What follows, students choose.
+_MOODLE = re.compile(r"(.*?)_([0-9]+)_assignsubmission_(file|onlinetext)_?(.*)", re.DOTALL)
+_CANVAS = re.compile(r"_([0-9]+)(?=_([0-9]+)_(.+))", re.DOTALL)
 _MAX_NOTES = 20
 _MAX_NAME = 200
 
@@ -31,12 +32,14 @@ _MAX_NAME = 200
 class Found:
     """A submission and whose it is; `order` sorts those of one student, the last is the largest.
 
-    A `number` below zero is of what was handed in together with another one, and stands behind it.
+    `source` is the account, on the platform, that handed it in. A `number` below zero is of what
+    was handed in together with another one, and stands behind it.
     """
 
     student: str
     path: Path
     shown_as: str
+    source: str
     submitted_at: str | None = None
     number: int = 0
     notes: tuple[str, ...] = ()
@@ -47,43 +50,94 @@ class Found:
         return self.submitted_at or "", self.number, _written(self.path), self.shown_as
 
 
-def find(folder: Path, matching: Matching, work: Path) -> tuple[list[Found], list[str]]:
+_Read = tuple[list[Found], list[str]]
+
+
+def find(folder: Path, matching: Matching, work: Path, assignment: str | None = None) -> _Read:
     """Return the submissions below `folder`, and notes of what is none.
 
-    What lies in several files is put together in `work`.
+    What lies in several files is put together in `work`. `assignment` is what stands before the
+    login in the names of clones: "" where they are no clones, None where their names show it.
 
     Raises:
-        SourceError: the folder is empty, or one submission and not those of a class.
+        SourceError: the folder is empty, is one submission and not those of a class, has none of
+            a student on the roster, or one that a name gives to several students.
     """
-    folder = _inner(folder, matching)
+    folder = _inner(folder, matching, assignment)
     entries = _entries(folder)
-    names = [entry.name for entry in entries]
     if _is_submission(folder):
         raise SourceError(
             "got one submission, expected a folder or archive with one for each student;"
             " python -m grader grade --submission grades one"
         )
-    if gradescope.FILE in names:
-        return _of_gradescope(folder, matching)
-    # Moodle names folders, and Canvas files, of whose names students choose the end.
-    folders = [entry.is_dir(follow_symlinks=False) for entry in entries]
-    if any(_MOODLE.fullmatch(name) for name in itertools.compress(names, folders)):
-        return _of_moodle(entries, matching)
-    if any(entry.is_file(follow_symlinks=False) and _CANVAS.fullmatch(entry.name)
-           for entry in entries):  # fmt: skip
-        return _of_canvas(entries, matching, work)
-    return _by_name(entries, matching)
+    layout = _layout(entries)
+    if layout == "Gradescope":
+        found, notes = _of_gradescope(folder, matching)
+    elif layout == "Moodle":
+        found, notes = _of_moodle(entries, matching, work)
+    elif layout == "Canvas":
+        found, notes = _of_canvas(entries, matching, work)
+    else:
+        found, notes = _by_name(entries, matching, assignment)
+    if not found or (matching.ids and not any(one.student in matching.ids for one in found)):
+        some = [shown(one.shown_as) for one in found[:3]] or notes[:3] or ["nothing"]
+        raise SourceError(
+            f"SOURCE: got no submission of a student{' on the roster' * bool(matching.ids)}"
+            f" ({'; '.join(some)}), expected {_EXPECTED[layout]}"
+        )
+    return found, notes[:_MAX_NOTES]
 
 
-def _inner(folder: Path, matching: Matching) -> Path:
+_EXPECTED = {
+    "Gradescope": "the roster's id as SID, or its email: pass Gradescope's own roster as --roster",
+    "Moodle": (
+        "the number behind the name as the roster's id or in its column number: pass the"
+        " assignment's grading worksheet as --roster (in the settings of the assignment tick"
+        " Offline grading worksheet); submissions must be files, not online text"
+    ),
+    "Canvas": (
+        "the first number as the roster's id or in its column number: pass the gradebook that"
+        " Canvas exports as --roster"
+    ),
+    "": (
+        "a folder or an archive for each student, named by the roster's id, email or login, or"
+        " clones <assignment>-<login>; --assignment NAME says what stands before the login"
+    ),
+}
+
+
+def _layout(entries: list[os.DirEntry]) -> str:
+    """Return whose layout most entries have: one student's choice of a name changes nothing."""
+    if any(entry.name == gradescope.FILE for entry in entries):
+        return "Gradescope"
+    counts = Counter(map(_named_as_in, entries))
+    layout = max(("Moodle", "Canvas", ""), key=counts.__getitem__)
+    return layout if counts[layout] else ""
+
+
+def _named_as_in(entry: os.DirEntry) -> str | None:
+    is_file = entry.is_file(follow_symlinks=False)
+    is_folder = entry.is_dir(follow_symlinks=False)
+    moodle, canvas = _MOODLE.fullmatch(entry.name), _CANVAS.search(entry.name)
+    if moodle and is_file and canvas:  # the platform's number comes first
+        return "Moodle" if moodle.start(2) <= canvas.start(1) else "Canvas"
+    if moodle and (is_file or (is_folder and not moodle[4])):
+        return "Moodle"
+    if is_file and canvas:
+        return "Canvas"
+    return "" if is_folder or (is_file and is_archive(entry.name)) else None
+
+
+def _inner(folder: Path, matching: Matching, assignment: str | None) -> Path:
     """Return the folder that holds the submissions: archives often have one folder around all."""
     for _ in range(5):
         entries = _entries(folder)
         if len(entries) != 1 or not entries[0].is_dir(follow_symlinks=False):
             break
         name = entries[0].name
-        whose = matching.student(name) or matching.of_clone(name) or _MOODLE.fullmatch(name)
-        if whose or _is_submission(folder) or _is_submission(folder / name):
+        whose = matching.student(name, *NAMED) or matching.of_clone(name)
+        whose = whose or (assignment and name.casefold().startswith(f"{assignment}-".casefold()))
+        if whose or _MOODLE.fullmatch(name) or any(map(_is_submission, (folder, folder / name))):
             break
         folder = folder / name
     if not _entries(folder):
@@ -112,7 +166,7 @@ def _written(path: Path) -> float:
         return 0.0
 
 
-def _of_gradescope(folder: Path, matching: Matching) -> tuple[list[Found], list[str]]:
+def _of_gradescope(folder: Path, matching: Matching) -> _Read:
     found, notes = [], []
     listed = gradescope.read_metadata(folder / gradescope.FILE)
     for submission in listed:
@@ -120,58 +174,93 @@ def _of_gradescope(folder: Path, matching: Matching) -> tuple[list[Found], list[
         if not path.is_dir():
             notes.append(f"{gradescope.FILE} lists {submission.folder}, which is not there")
             continue
+        source = str(sorted((one.sid, one.email) for one in submission.submitters))
+        number = int(re.sub(r"\D", "", submission.folder) or 0)
         for submitter in submission.submitters:
-            names = [submitter.sid, submitter.email, submitter.name]
-            student = next(filter(None, map(matching.student, names)), None)
+            by_sid = matching.student(submitter.sid, "id")
+            student = matching.student(submitter.email, "id", "email") or by_sid
+            other = by_sid if by_sid != student else None
+            said = (f"the address is this student's, the SID that of {shown(other)}",) * bool(other)
             student = student or submitter.sid or submitter.email or submission.folder
-            number = int(re.sub(r"\D", "", submission.folder) or 0)
-            found.append(Found(student[:_MAX_NAME], path, submission.folder,
-                               submission.submitted_at, number))  # fmt: skip
+            found += _in_folder(Found(student[:_MAX_NAME], path, submission.folder, source,
+                                      submission.submitted_at, number, said))  # fmt: skip
     unlisted = {entry.name for entry in _entries(folder)} - {s.folder for s in listed}
     notes += [f"{shown(n)} is not in {gradescope.FILE}" for n in sorted(unlisted)
               if n != gradescope.FILE]  # fmt: skip
-    return found, notes[:_MAX_NOTES]
+    return found, notes
 
 
-def _of_moodle(entries: list[os.DirEntry], matching: Matching) -> tuple[list[Found], list[str]]:
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    """One of the files that a platform delivers side by side, and the name that it had."""
+
+    entry: os.DirEntry
+    own_name: str
+    number: int = 0
+
+
+def _of_moodle(entries: list[os.DirEntry], matching: Matching, work: Path) -> _Read:
     found, notes = [], []
+    files: dict[tuple[str, str], list[_Part]] = {}
     for entry in entries:
         match = _MOODLE.fullmatch(entry.name)
-        if match is None or match[3] == "onlinetext" or not entry.is_dir(follow_symlinks=False):
+        if match is None or match[3] == "onlinetext" or _named_as_in(entry) != "Moodle":
             notes.append(f"{shown(entry.name)} is no submission of files: left out")
             continue
-        student = matching.student(match[2]) or matching.student(match[1]) or match[2]
-        found += _in_folder(student, Path(entry.path), entry.name)
-    return found, notes[:_MAX_NOTES]
+        source = f"{match[1]}_{match[2]}"
+        student = matching.student(match[2], "number") or match[2]
+        if entry.is_file(follow_symlinks=False):
+            files.setdefault((student, source), []).append(_Part(entry, match[4]))
+        else:
+            found += _in_folder(Found(student, Path(entry.path), entry.name, source))
+    for (student, source), parts in files.items():
+        found += _in_files(student, source, parts, work)
+    return found, notes
 
 
-def _of_canvas(
-    entries: list[os.DirEntry], matching: Matching, work: Path
-) -> tuple[list[Found], list[str]]:
-    files: dict[tuple[str, str], list[tuple[int, str, os.DirEntry]]] = {}
+def _of_canvas(entries: list[os.DirEntry], matching: Matching, work: Path) -> _Read:
+    files: dict[tuple[str, str], list[_Part]] = {}
     late: set[str] = set()
-    notes = []
+    found, notes = [], []
     for entry in entries:
-        match = _CANVAS.fullmatch(entry.name)
-        if match is None or not entry.is_file(follow_symlinks=False):
+        readings = list(_CANVAS.finditer(entry.name))
+        if not readings or not entry.is_file(follow_symlinks=False):
             notes.append(f"{shown(entry.name)} is not named as Canvas does: left out")
             continue
-        files.setdefault((match[1], match[3]), []).append((int(match[4]), match[5], entry))
-        late |= {match[3]} if match[2] else set()
-    found = []
-    for (name, user), parts in files.items():
-        student = matching.student(user) or matching.student(name) or user
-        said = ("Canvas says that it is late",) if user in late else ()
-        parts.sort(key=lambda part: part[0])
-        archives = [part for part in parts if is_archive(part[1])]
-        loose = [part for part in parts if not is_archive(part[1])]
-        for number, _, entry in archives:
-            found.append(Found(student, Path(entry.path), entry.name, None, number, said))
-        folder = _gathered([(inner, Path(entry.path)) for _, inner, entry in loose], work)
-        if not archives or holds_answers(folder):  # the archives may be of something else
-            number, name = (-1 if archives else loose[-1][0]), loose[0][2].name
-            found.append(Found(student, folder, name, None, number, said))
-    return found, notes[:_MAX_NOTES]
+        first = readings[0]
+        student = matching.student(first[1], "number")
+        others = {matching.student(reading[1], "number") for reading in readings} - {student, None}
+        if others:  # names before the number and behind it are the student's choice
+            raise SourceError(
+                f"SOURCE: {shown(entry.name)}: got the numbers of {first[1]} and of"
+                f" {shown(', '.join(sorted(others)))} in one name, expected one student's: see in"
+                " Canvas whose it is, unpack the archive and rename or remove this file"
+            )
+        name = re.sub("_LATE$", "", entry.name[: first.start()], flags=re.IGNORECASE)
+        source = f"{name}_{first[1]}"
+        late |= {source} if len(name) < first.start() else set()
+        part = _Part(entry, first[3], int(first[2]))
+        files.setdefault((student or first[1], source), []).append(part)
+    for (student, source), parts in files.items():
+        said = ("Canvas says that it is late",) if source in late else ()
+        found += _in_files(student, source, parts, work, said)
+    return found, notes
+
+
+def _in_files(
+    student: str, source: str, parts: list[_Part], work: Path, said: tuple[str, ...] = ()
+) -> Iterator[Found]:
+    """Give each archive, and the other files of a student together."""
+    parts = sorted(parts, key=lambda part: part.number)
+    archives = [part for part in parts if is_archive(part.own_name)]
+    loose = [part for part in parts if not is_archive(part.own_name)]
+    for part in archives:
+        path, name = Path(part.entry.path), part.entry.name
+        yield Found(student, path, name, source, None, part.number, said)
+    folder = _gathered([(part.own_name, Path(part.entry.path)) for part in loose], work)
+    if not archives or holds_answers(folder):  # the archives may be of something else
+        number = -1 if archives else loose[-1].number
+        yield Found(student, folder, loose[0].entry.name, source, None, number, said)
 
 
 def _gathered(files: list[tuple[str, Path]], work: Path) -> Path:
@@ -186,45 +275,79 @@ def _gathered(files: list[tuple[str, Path]], work: Path) -> Path:
     return folder
 
 
-def _by_name(entries: list[os.DirEntry], matching: Matching) -> tuple[list[Found], list[str]]:
-    """A folder or an archive for each student, named by id, email, its local part, or a clone."""
-    folders = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
-    prefix = _prefix_of_clones(entries) if matching.is_empty else ""
-    found, notes = [], []
+def _by_name(entries: list[os.DirEntry], matching: Matching, assignment: str | None) -> _Read:
+    """A folder or an archive for each student, named by the instructor; or clones."""
+    notes = []
+    usable: dict[os.DirEntry, str] = {}
     for entry in entries:
-        is_folder = entry.name in folders
-        if not is_folder and not (entry.is_file(follow_symlinks=False) and is_archive(entry.name)):
+        if entry.is_dir(follow_symlinks=False):
+            usable[entry] = entry.name
+        elif entry.is_file(follow_symlinks=False) and is_archive(entry.name):
+            usable[entry] = without_suffix(entry.name)
+        else:
             notes.append(f"{shown(entry.name)} is no folder and no archive: left out")
+    if assignment is None:
+        names = list(usable.values())
+        assignment = _assignment(names, matching) if matching.ids else _of_all_clones(entries)
+    start = f"{assignment}-" if assignment else ""
+    columns = ("login",) if start else NAMED  # logins are chosen, and may be another's id
+    found = []
+    for entry, name in usable.items():
+        called = name[len(start) :]
+        if not name.casefold().startswith(start.casefold()):
+            notes.append(f"{shown(entry.name)} does not begin with {shown(start)}: left out")
             continue
-        name = entry.name if is_folder else without_suffix(entry.name)
-        student = matching.student(name) or matching.of_clone(name) or name.removeprefix(prefix)
+        student = matching.student(called, *columns) or (name if matching.ids else called)
         if not 0 < len(student) <= _MAX_NAME:
             notes.append(f"{shown(entry.name)} is no name of a student: left out")
-        elif is_folder:
-            found += _in_folder(student, Path(entry.path), entry.name)
-        else:
-            found.append(Found(student, Path(entry.path), entry.name))
-    return found, notes[:_MAX_NOTES]
+            continue
+        one = Found(student, Path(entry.path), entry.name, name)
+        found += _in_folder(one) if entry.is_dir(follow_symlinks=False) else [one]
+    return found, notes
 
 
-def _prefix_of_clones(entries: list[os.DirEntry]) -> str:
+def _assignment(names: list[str], matching: Matching) -> str:
+    """Return what stands before a login in the names of all clones, "" where there are none.
+
+    Raises:
+        SourceError: the names do not show it, or can be read in several ways.
+    """
+    strange = [name for name in names if not matching.student(name, *NAMED)]
+    ways = {assignment: name for name in strange for assignment in matching.of_clone(name)}
+    common = [way for way in ways if all(n.casefold().startswith(f"{way}-") for n in names)]
+    if not ways or (len(common) == 1 and len(names) > 1):
+        return next(iter(common), "")
+    some = (common or list(ways))[:3]
+    raise SourceError(
+        f"SOURCE: got {shown(ways[some[0]])}, which can be a clone"
+        f" {' or '.join(shown(f'{way}-<login>') for way in some)}, expected two or more names"
+        f" that all begin with one assignment; say which it is, as --assignment {shown(some[0])},"
+        " or --assignment '' where these are no clones"
+    )
+
+
+def _of_all_clones(entries: list[os.DirEntry]) -> str:
     """Return what all clones of an assignment begin with, when nobody says who is in the class."""
     clones = [e.name for e in entries if os.path.isdir(os.path.join(e.path, ".git"))]
     common = os.path.commonprefix(clones)  # noqa: RUF071 - these are names
-    return common[: common.rfind("-") + 1] if len(clones) > 1 else ""
+    return common.rpartition("-")[0] if len(clones) > 1 else ""
 
 
-def _in_folder(student: str, folder: Path, name: str) -> Iterator[Found]:
+def _in_folder(whole: Found) -> Iterator[Found]:
     """Give the submission in a student's folder, or its archives where it has no answer itself."""
     try:
-        inner = _entries(folder)
+        inner = _entries(whole.path)
     except SourceError:  # reading the submission says why, and the others are read
         inner = []
     packed = [e for e in inner if e.is_file(follow_symlinks=False) and is_archive(e.name)]
-    if not packed or holds_answers(folder):
-        yield Found(student, folder, name)
+    if not packed or holds_answers(whole.path):
+        yield whole
         return
     others = [f"{shown(e.name)} is no archive: left out" for e in inner if e not in packed]
     for entry in packed:
-        shown_as = f"{name}/{entry.name}"
-        yield Found(student, Path(entry.path), shown_as, notes=tuple(others[:_MAX_NOTES]))
+        yield dataclasses.replace(
+            whole,
+            path=Path(entry.path),
+            shown_as=f"{whole.shown_as}/{entry.name}",
+            notes=(*whole.notes, *others[:_MAX_NOTES]),
+        )

@@ -37,7 +37,8 @@ Name = Annotated[Text, Field(min_length=1, max_length=200)]
 class Student(Record):
     """One row of the roster; `id` is what the course's own system calls this student.
 
-    `login` is a second name, as that of an account on GitHub.
+    `login` is that of an account on GitHub, `number` what Moodle or Canvas puts into the names of
+    submissions where that is not the id.
     """
 
     id: Name
@@ -45,6 +46,7 @@ class Student(Record):
     email: Text = ""
     section: Text = ""
     login: Text = ""
+    number: Text = ""
 
 
 class HandIn(Record):

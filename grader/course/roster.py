@@ -27,9 +27,14 @@ _COLUMNS: Mapping[str, tuple[str, ...]] = {
     "email": ("email", "email address", "sis login id", "login_id"),
     "section": ("section", "sections", "group"),
     "login": ("login", "github_username", "github_login"),
+    "number": ("number", "participant number"),
 }
 _FIRST, _LAST = ("first name", "first_name"), ("last name", "surname", "last_name")
 _TIMES = ("submitted_at", "submission_timestamp", "submission time", "time")
+
+
+# When a row's id and login handed in; either can be "".
+Times = Mapping[tuple[str, str], str]
 
 
 class RosterError(ManifestError):
@@ -50,6 +55,8 @@ def read_roster(path: Path) -> tuple[Student, ...]:
             f"{path}: got the columns {clean(', '.join(header), 120)}, expected one that is called"
             f" {', '.join(_COLUMNS['id'][:5])} or {_COLUMNS['id'][-1]}"
         )
+    if at["login"] is None and _column(header, ("github_id",)) is not None:
+        at["login"] = at["id"]  # Classroom 50, whose username is that of GitHub
     parts = [_column(header, _FIRST), _column(header, _LAST)]
     students: list[Student] = []
     seen: dict[str, int] = {}
@@ -78,8 +85,8 @@ def read_roster(path: Path) -> tuple[Student, ...]:
     return tuple(students)
 
 
-def read_times(path: Path) -> dict[str, str]:
-    """Return when each student handed in, in UTC, by the id or login that the file has.
+def read_times(path: Path) -> Times:
+    """Return when each student handed in, in UTC, by the id and the login that the file has.
 
     A row without a time says nothing. GitHub Classroom's grades are such a file.
 
@@ -87,14 +94,14 @@ def read_times(path: Path) -> dict[str, str]:
         RosterError: it cannot be read, lacks a column, or has a time that is none or has no zone.
     """
     header, rows = _table(path)
-    ids = [_column(header, _COLUMNS[field]) for field in ("login", "id")]
+    ids = [_column(header, _COLUMNS[field]) for field in ("id", "login")]
     when = _column(header, _TIMES)
     if when is None or ids == [None, None]:
         raise RosterError(
             f"{path}: got the columns {clean(', '.join(header), 120)}, expected id (or"
             f" github_username) and {_TIMES[0]} (or {_TIMES[1]})"
         )
-    times: dict[str, str] = {}
+    times: dict[tuple[str, str], str] = {}
     for number, row in rows:
         text = _field(row, when)
         if not text:
@@ -106,8 +113,8 @@ def read_times(path: Path) -> dict[str, str]:
                 f"{path}: row {number}: {_TIMES[0]}: got {clean(text, 60)!r}, expected a time with"
                 " its zone, as 2026-11-23T08:00:00Z"
             ) from None
-        for name in filter(None, (_field(row, column) for column in ids)):
-            times[name] = max(time, times.get(name, ""))
+        names = _field(row, ids[0]), _field(row, ids[1])
+        times[names] = max(time, times.get(names, ""))
     return times
 
 
