@@ -22,6 +22,7 @@ ELEMENTS = {
     "tspan",
 }  # fmt: skip
 MOST_BYTES = 30_000
+NONE = {"none": ("none", "none")}
 DRAWN = pictures()
 
 each_picture = pytest.mark.parametrize("picture", DRAWN, ids=[picture.name for picture in DRAWN])
@@ -81,14 +82,16 @@ def test_has_a_title_and_a_description(picture):
 
 @each_picture
 def test_has_both_colour_schemes(picture):
-    light, dark = re.search(
-        r"^svg\{(.*?)font-family.*?^@media \(prefers-color-scheme: dark\)\{svg\{(.*?)\}\}",
-        picture.svg,
-        re.MULTILINE | re.DOTALL,
-    ).groups()
-    names = [re.findall(r"--([a-z-]+):#", scheme) for scheme in (light, dark)]
-    assert names == [list(PALETTE), list(PALETTE)]
-    assert set(re.findall(r"var\(--([a-z-]+)\)", picture.svg)) <= set(PALETTE)
+    (sheet,) = re.findall(r"<style>(.*?)</style>", picture.svg, re.DOTALL)
+    assert "var(" not in sheet  # which is black outside a browser
+    schemes = sheet.split("@media (prefers-color-scheme: dark)")
+    for mode, scheme in enumerate(schemes):
+        rules = dict(
+            re.findall(r"^\.[fs]-([a-z-]+)\{(?:fill|stroke):(\S+)\}", scheme, re.MULTILINE)
+        )
+        assert rules == {name: (PALETTE | NONE)[name][mode] for name in rules}
+        assert len(rules) > 3
+    assert len(schemes) == 2
     outside = re.sub(r"<style>.*?</style>", "", picture.svg, flags=re.DOTALL)
     assert not re.search(r"#[0-9a-f]{3,8}\b|rgb|(fill|stroke)=", outside), "a colour of its own"
     ruled = set(re.findall(r"^\.([\w-]+)\{", picture.svg, re.MULTILINE))
