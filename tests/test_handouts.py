@@ -215,6 +215,14 @@ def survive_markdown(text):
         assert not re.search(r"<[a-z]", formula), f"looks like an HTML tag: {formula}"
 
 
+def test_the_experiment_of_p01_compares_each_length_with_the_one_before(capsys):
+    (script,) = (s for _, s in FENCE.findall(handout(load_problem("p01"))) if "CAP = 2**29" in s)
+    exec(script.replace("2**29", "2**23"), {})
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.split()[0] == "256" and "previous" not in first
+    assert re.fullmatch(r" +512 +[\d.]+ s +8 MiB of scores +[\d.]+ x previous", second)
+
+
 # -- numbers ----------------------------------------------------------------------------------
 
 

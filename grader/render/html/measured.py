@@ -23,6 +23,10 @@ from grader.render.score import shown_figures
 from grader.render.text import byte_size, clean, milliseconds, times
 
 _KERNEL_NAME = 60
+_SEGMENTS = (
+    "PyTorch takes a GPU's memory 20 MiB at a time: a call that asks for nothing but its outputs"
+    " shows up to 20 MiB"
+)
 _KERNEL_COLUMNS = (
     "kernel",
     "for",
@@ -207,7 +211,7 @@ def _memory_table(f: MemoryFigures) -> Table:
         parts = (f.extra_bytes, f.allowed_bytes, f.naive_extra_bytes)
         cells = (byte_size(part[number]) or "" if number < len(part) else "" for part in parts)
         rows.append((str(length), *cells))
-    return Table("Memory beyond inputs and outputs", f.shape, columns, rows)
+    return Table("Memory beyond inputs and outputs", f.shape, columns, rows, _SEGMENTS)
 
 
 def _work_table(f: WorkFigures) -> Table:
