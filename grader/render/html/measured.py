@@ -23,10 +23,7 @@ from grader.render.score import shown_figures
 from grader.render.text import byte_size, clean, milliseconds, times
 
 _KERNEL_NAME = 60
-_SEGMENTS = (
-    "PyTorch takes a GPU's memory 20 MiB at a time: a call that asks for nothing but its outputs"
-    " shows up to 20 MiB"
-)
+_SEGMENTS = "PyTorch takes GPU memory 20 MiB at a time, outputs included"
 _KERNEL_COLUMNS = (
     "kernel",
     "for",
