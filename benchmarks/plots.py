@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.shapes import FORWARD, TARGET_PASSES
-from docs.pictures.palette import PALETTE, variables
+from docs.pictures.palette import PALETTE
 
 _SIZE = (5.4, 5.0)  # inches: 390 points, so that a phone does not shrink the text
 _LIGHT = {name: light for name, (light, _) in PALETTE.items()}
@@ -111,15 +111,14 @@ def growth_curves(record: dict[str, Any]) -> dict[str, list[tuple[int, dict[str,
 
 def themed(svg: str, title: str) -> str:
     """Let a drawing in the light colours of the palette follow the reader's mode."""
-    names = {light: name for name, light in _LIGHT.items()}
-
-    def variable(match: re.Match[str]) -> str:
-        return f"var(--{names[match[0]]})" if match[0] in names else match[0]
-
-    light, dark = variables()
-    schemes = f"svg{{{light}}}\n@media (prefers-color-scheme: dark){{svg{{{dark}}}}}\n"
-    svg = re.sub(r"#[0-9a-f]{6}\b", variable, svg)
-    svg = svg.replace('<style type="text/css">', f'<style type="text/css">\n{schemes}', 1)
+    dark = "".join(
+        f'[style*="{kind}: {pair[0]}"]{{{kind}:{pair[1]} !important}}\n'
+        for kind in ("fill", "stroke")
+        for pair in PALETTE.values()
+        if f"{kind}: {pair[0]}" in svg
+    )
+    rules = f"@media (prefers-color-scheme: dark){{\n{dark}}}\n"
+    svg = svg.replace('<style type="text/css">', f'<style type="text/css">\n{rules}', 1)
     return re.sub(r"(<svg [^>]*>)", rf"\1\n <title>{title}</title>", svg, count=1)
 
 

@@ -122,13 +122,14 @@ class KernelReport(Record):
     """One kernel as it is launched: compiled for a chip, or refused.
 
     `line` is that of its `def`, 0 where it is not in the submission; `constants` are the arguments
-    that are compiled into it. Registers and stack are per thread; of the stack a Triton kernel uses
-    nothing but what it spills. What is not known of a kernel that was refused is None.
+    that are compiled into it, `types` those of the others. Registers and stack are per thread; a
+    Triton kernel's stack is what it spills. What is not known of a refused kernel is None.
     """
 
     kernel: _Name
     line: _Line
     constants: _Sentence = ""
+    types: _Sentence = ""
     refusal: Refusal | None = None
     num_warps: int | None = Field(None, ge=1, le=64)
     num_stages: int | None = Field(None, ge=0, le=1000)

@@ -14,14 +14,18 @@ from grader.desk.explain_command import FOLDER, INDEX, ExplainError, look_up, pa
 from grader.manifest import ROOT, load_problem, problem_ids
 from grader.model import Verdict
 from grader.render.explain import render
-from grader.render.message import NOT_REPORTED
+from grader.render.html import page as html
+from grader.render.message import NOT_REPORTED, facts, head_line, remarks
+from grader.render.score import told_causes
 from grader.source import step_regions
 from tests.errors import pictures
 from tests.errors.causes import about_pairs, all_ids, cause, events, known, seen, written
 from tests.errors.pages import MADE, SECTIONS, _sentence, pages
+from tests.exports import record
 from tests.harness import model_answer
 from tests.mutants import MUTANTS
 from tests.mutants.seen import SEEN
+from tests.test_render_html import Page
 
 PAGES = {path.stem: path.read_text("utf-8") for path in FOLDER.glob("*.md")}
 each_page = pytest.mark.parametrize("id", sorted(all_ids()))
@@ -269,3 +273,22 @@ def test_the_command(run):
 
 def test_the_folder_is_that_of_the_docs():
     assert Path(explain_command.FOLDER) == ROOT / "docs" / "errors" and INDEX in PAGES
+
+
+# -- the page of a report ------------------------------------------------------------------------
+
+
+def test_a_cause_says_first_what_to_do_and_links_to_its_text():
+    graded = record("a known mistake")
+    page = Page(html.render(graded))
+    (problem,) = graded.problems
+    (told, *_), _ = told_causes(problem)
+    _, _, after = page.text.partition(head_line(told))
+    labels = [label for label, _ in (*remarks(problem.id, told), *facts(problem.id, told))]
+    assert labels[:3] == ["note", "help", "where"]
+    places = [after.index(f" {label} ") for label in labels[:3]]
+    assert places == sorted(places) and places[0] == 0
+    links = [given["href"][1:] for tag, given in page.elements if tag == "a" and "href" in given]
+    assert "about-0" in links and ("h3", {"id": "about-0"}) in page.elements
+    title = PAGES[told.id[4:]].splitlines()[2]
+    assert title.removeprefix("# ") in page.text

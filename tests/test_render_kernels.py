@@ -16,7 +16,10 @@ from grader.model import (
     Refusal,
     Verdict,
 )
+from grader.render.html import measured
+from grader.render.html.page import render
 from grader.render.kernels import kernel_table, kernels_of, spill_lines
+from tests import exports
 from tests.records import CPU
 
 WHOLE = KernelReport(
@@ -137,3 +140,41 @@ def test_only_kernels_that_spill_are_named_with_their_chip():
 
 def test_nothing_is_said_where_nothing_spills():
     assert spill_lines(record((), (on_chip(WHOLE), on_chip(NOTHING_KNOWN)))) == []
+
+
+# The page for a browser.
+
+
+def compiled_twice() -> GradeRecord:
+    """A record whose problems have kernels that were compiled for two cases and two chips."""
+    small = WHOLE.model_copy(
+        update={"types": "q_ptr=*fp32 k_ptr=*fp32 n=i32", "constants": "HEAD_DIM=64 BLOCK_M=32"}
+    )
+    large = WHOLE.model_copy(
+        update={"types": "q_ptr=*fp16 k_ptr=*fp16 n=i32", "constants": "HEAD_DIM=128 BLOCK_M=32"}
+    )
+    kernels = tuple(
+        on_chip(kernel.model_copy(update={"kernel": name}), chip, programs=1, limit="shared memory")
+        for kernel in (large, small)
+        for chip in (80, 90)
+        for name in ("_forward_kernel", "_dkdv_kernel_of_the_window_and_of_the_sinks", "_delta")
+    )
+    graded = exports.record("mixed")
+    problems = [
+        problem.model_copy(
+            update={"checks": (check.model_copy(update={"kernels": kernels}), *checks)}
+        )
+        for problem in graded.problems
+        for check, *checks in [problem.checks]
+    ]
+    return graded.model_copy(update={"problems": tuple(problems)})
+
+
+def test_a_kernel_that_was_compiled_twice_says_what_is_not_the_same():
+    table = measured.kernel_table(compiled_twice().problems[0])
+    assert [row[:2] for row in table.rows[:4]] == [
+        ("_forward_kernel", chip) for chip in ("8.0", "8.0", "9.0", "9.0")
+    ]
+    assert table.details[:2] == ("fp16 HEAD_DIM=128", "fp32 HEAD_DIM=64")
+    assert len(table.rows) == len(table.details) == 12
+    assert '_delta <small class="free">fp32 HEAD_DIM=64</small>' in render(compiled_twice())

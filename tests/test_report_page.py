@@ -17,6 +17,7 @@ from tests.exports import evil, record
 from tests.harness import model_answer
 from tests.records import graded as graded_answers
 from tests.test_render_html import on_an_h200
+from tests.test_render_kernels import compiled_twice
 from tests.test_render_terminal import ANSWERS
 
 # The elements that stick out of the window or of the box around them, or whose text is cut off.
@@ -57,6 +58,7 @@ NAMES = (
     "not implemented",
     "mixed",
     "an H200",
+    "kernels compiled twice",
     "evil",
 )
 
@@ -89,6 +91,8 @@ def text_of(name):
             return render(evil(patch))
     if name == "an H200":
         return render(on_an_h200())
+    if name == "kernels compiled twice":
+        return render(compiled_twice())
     graded = record(name) if name != "tiles visited twice" else twice()
     sources = {
         f"{p.id}/answer.py": ANSWERS.get(name, {}).get(p.id, model_answer(p.id)).encode()

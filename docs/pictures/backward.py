@@ -43,7 +43,7 @@ def owners() -> Picture:
     held, read = ("`q`, `dout`", "`lse`, `delta`"), ("`k`, `v`",)
     _roles(canvas, MARGIN, y, held, read, "")
     _roles(canvas, right, y, read, held, "for each head of the group")
-    legend = ", ".join(f"{LETTERS[kind]} {kind}" for kind in (FULL, MASKED))
+    legend = f"{LETTERS[FULL]} every pair is visible, {LETTERS[MASKED]} the diagonal crosses it"
     canvas.text(MARGIN, y + 100, legend, size=14, fill="soft")
     return canvas.finish()
 

@@ -48,11 +48,14 @@ LEVELS = (
 INSETS = (80, 80, 40, 0)
 # between a level and the one below it
 RATES = (hardware.SHARED_RATE, hardware.L2_RATE, hardware.HBM_RATE)
+SOURCES = ("at most", "measured", "data sheet")
 
 
 def hierarchy() -> Picture:
     """The memories of one H200, and what of flash attention lives in each (p01, p02)."""
-    rates = [f"{rate / 1e12:.2g} TB/s" for rate in RATES]
+    rates = [
+        f"{rate / 1e12:.2g} TB/s {source}" for rate, source in zip(RATES, SOURCES, strict=True)
+    ]
     canvas = Canvas(
         "memory-hierarchy",
         title="The memories of one H200: the nearer to the arithmetic, the faster",

@@ -1,4 +1,4 @@
-"""The colours of the house in light and in dark mode, as CSS variables, and its type."""
+"""The colours of the house in light and in dark mode, and its type."""
 
 from __future__ import annotations
 
@@ -28,27 +28,24 @@ SANS = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, s
 MONO = 'ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace'
 
 
-def variables() -> tuple[str, str]:
-    """The colours as CSS variables, in light and in dark mode."""
-    light, dark = (
-        "".join(f"--{name}:{pair[mode]};" for name, pair in PALETTE.items()) for mode in (0, 1)
-    )
-    return light, dark
-
-
 def style_sheet(drawn: str) -> str:
-    """The palette in both modes, and a class for every colour that the elements use."""
-    light, dark = variables()
+    """A class for every colour that the elements use, in light and then in dark mode.
+
+    Without CSS variables, which most programs other than browsers do not know: they draw black.
+    """
     used = sorted(set(re.findall(r"\b([fs])-([a-z-]+)", drawn)))
-    kinds = {"f": "fill", "s": "stroke"}
-    rules = [
-        f".{kind}-{name}{{{kinds[kind]}:{'none' if name == 'none' else f'var(--{name})'}}}\n"
-        for kind, name in used
-    ]
+    light, dark = (_rules(used, mode) for mode in (0, 1))
     return (
-        f"svg{{{light}font-family:{SANS}}}\n"
-        f"@media (prefers-color-scheme: dark){{svg{{{dark}}}}}\n"
-        f".bold{{font-weight:600}}\n.mono{{font-family:{MONO}}}\n"
-        ".halo{paint-order:stroke;stroke:var(--paper);stroke-width:5px;stroke-linejoin:round}\n"
-        + "".join(rules)
+        f"svg{{font-family:{SANS}}}\n.bold{{font-weight:600}}\n.mono{{font-family:{MONO}}}\n"
+        ".halo{paint-order:stroke;stroke-width:5px;stroke-linejoin:round}\n"
+        f"{light}@media (prefers-color-scheme: dark){{\n{dark}}}\n"
     )
+
+
+def _rules(used: list[tuple[str, str]], mode: int) -> str:
+    kinds = {"f": "fill", "s": "stroke"}
+    rules = [f".halo{{stroke:{PALETTE['paper'][mode]}}}\n"]
+    for kind, name in used:
+        colour = "none" if name == "none" else PALETTE[name][mode]
+        rules.append(f".{kind}-{name}{{{kinds[kind]}:{colour}}}\n")
+    return "".join(rules)

@@ -170,6 +170,7 @@ class Recorder:
         return {
             **_named(source.fn, self._path),
             "constants": _constants(source),
+            "types": " ".join(f"{n}={t}" for n, t in source.signature.items() if t != "constexpr"),
             "num_warps": metadata.num_warps,
             "num_stages": metadata.num_stages,
             "shared_bytes": metadata.shared,

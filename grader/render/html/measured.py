@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from grader.model import (
+    Compilation,
     GradeRecord,
+    KernelReport,
     MemoryFigures,
     ProblemResult,
     SpeedFigures,
@@ -21,7 +23,10 @@ from grader.render.score import shown_figures
 from grader.render.text import byte_size, clean, milliseconds, times
 
 _KERNEL_NAME = 60
-_KERNEL_ROWS = (
+_SEGMENTS = "PyTorch takes GPU memory 20 MiB at a time, outputs included"
+_KERNEL_COLUMNS = (
+    "kernel",
+    "for",
     "registers per thread",
     "spills",
     "shared memory",
@@ -32,13 +37,17 @@ _KERNEL_ROWS = (
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """A small table: its title, the case it is of, its columns and rows, and a remark."""
+    """A table: its title, the case it is of, its columns and rows, and a remark.
+
+    `details`, where there are any, are small print below the first cell of each row.
+    """
 
     title: str
     shape: str
     columns: tuple[str, ...]
     rows: list[tuple[str, ...]]
     remark: str = ""
+    details: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,8 +133,8 @@ def _works(record: GradeRecord) -> list[Measure]:
 
 
 def tables(problem: ProblemResult) -> list[Table]:
-    """Return what was measured of one problem: its kernels, speed, memory, work and traffic."""
-    made = _kernel_tables(problem)
+    """Return what was measured of one problem: speed, memory, work and traffic."""
+    made = []
     speed = shown_figures(problem.components.get("speed"))
     if isinstance(speed, SpeedFigures):
         made.append(_speed_table(speed))
@@ -138,21 +147,38 @@ def tables(problem: ProblemResult) -> list[Table]:
     return made
 
 
-def _kernel_tables(problem: ProblemResult) -> list[Table]:
-    """Return a table per kernel, with a column per compute capability."""
-    by_name: dict[str, list[tuple[str, ...]]] = {}
-    refused = {}
-    for compiled in kernels_of(problem):
-        name, *cells = kernel_cells(compiled, _KERNEL_NAME)
-        by_name.setdefault(name, []).append(tuple(cells))
-        if compiled.kernel.refusal is not None:
-            refused[name] = f"refused: {clean(compiled.kernel.refusal.text)}"
-    made = []
-    for name, columns in by_name.items():
-        rows = list(zip(_KERNEL_ROWS, *(cells[1:] for cells in columns), strict=True))
-        chips = [f"for {cells[0]}" for cells in columns]
-        made.append(Table("Compiled", name, ("", *chips), rows, refused.get(name, "")))
-    return made
+def kernel_table(problem: ProblemResult) -> Table | None:
+    """Return a row per kernel and chip; where a kernel was compiled twice, what sets it apart."""
+    kernels = kernels_of(problem)
+    if not kernels:
+        return None
+    order = {name: n for n, name in enumerate(dict.fromkeys(k.kernel.kernel for k in kernels))}
+    ordered = sorted(kernels, key=lambda k: (order[k.kernel.kernel], k.capability))
+    rows = [kernel_cells(compiled, _KERNEL_NAME) for compiled in ordered]
+    refusals = {k.kernel.kernel: k.kernel.refusal.text for k in kernels if k.kernel.refusal}
+    remark = "; ".join(f"{name} refused: {text}" for name, text in refusals.items())
+    capabilities = "for: compute capability (8.0 is an A100, 9.0 an H100)"
+    details = tuple(_apart(k.kernel, [o.kernel for o in kernels if _alike(k, o)]) for k in ordered)
+    return Table("Compiled", capabilities, _KERNEL_COLUMNS, rows, remark, details)
+
+
+def _alike(one: Compilation, other: Compilation) -> bool:
+    return (one.kernel.kernel, one.capability) == (other.kernel.kernel, other.capability)
+
+
+def _apart(kernel: KernelReport, others: Sequence[KernelReport]) -> str:
+    """Return the types, constants and options of a kernel that are not those of all `others`."""
+    types, *rest = (
+        [word for word in words if not all(word in theirs for theirs in given)]
+        for words, *given in zip(*(_arguments(k) for k in (kernel, *others)), strict=True)
+    )
+    shown = dict.fromkeys(word.partition("=")[2].lstrip("*") for word in types)
+    return " ".join([*shown, *(word for words in rest for word in words)])
+
+
+def _arguments(kernel: KernelReport) -> tuple[list[str], ...]:
+    options = [f"num_warps={kernel.num_warps}", f"num_stages={kernel.num_stages}"]
+    return kernel.types.split(), kernel.constants.split(), options
 
 
 def _speed_table(f: SpeedFigures) -> Table:
@@ -182,7 +208,7 @@ def _memory_table(f: MemoryFigures) -> Table:
         parts = (f.extra_bytes, f.allowed_bytes, f.naive_extra_bytes)
         cells = (byte_size(part[number]) or "" if number < len(part) else "" for part in parts)
         rows.append((str(length), *cells))
-    return Table("Memory beyond inputs and outputs", f.shape, columns, rows)
+    return Table("Memory beyond inputs and outputs", f.shape, columns, rows, _SEGMENTS)
 
 
 def _work_table(f: WorkFigures) -> Table:

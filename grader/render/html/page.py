@@ -24,7 +24,7 @@ from markupsafe import Markup
 
 from grader.history import Run
 from grader.model import COMPONENTS, GradeRecord
-from grader.render.html import measured
+from grader.render.html import about, measured
 from grader.render.html.charts import Steps, steps
 from grader.render.html.problem import problem_view
 from grader.render.html.roofline import roofline
@@ -74,6 +74,7 @@ def render(
     script = _asset(environment, "script.js")
     runs, chart = _history(history)
     headline, *more = sum_lines(record)
+    problems = [problem_view(p, sources) for p in record.problems]
     environment_lines = [", ".join(machine(record.environment)), *record.environment.notes]
     return environment.get_template("page.html.j2").render(
         style=Markup(style),
@@ -87,7 +88,8 @@ def render(
         interrupted=INTERRUPTED if record.interrupted else "",
         next=next_step(record.problems) or "",
         parts=COMPONENTS,
-        problems=[problem_view(p, sources) for p in record.problems],
+        problems=problems,
+        about=about.texts(cause.id for problem in problems for cause in problem.causes),
         gaps=[
             f"not measured: {reason} ({', '.join(names)})"
             for reason, names in reasons_of_gaps(record).items()

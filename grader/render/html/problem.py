@@ -33,6 +33,7 @@ _QUIET = (Verdict.PASS, Verdict.SKIPPED, Verdict.NOT_MEASURED)
 class CauseView:
     """One cause as the page tells it."""
 
+    id: str
     head: str
     internal: bool
     facts: list[tuple[str, str]]
@@ -62,6 +63,7 @@ class ProblemView:
     checks: list[tuple[str, ...]]
     checks_passed: str
     figures: list[measured.Table]
+    kernels: measured.Table | None
     map: grids.Grid | None
     source: source.SourceView | None
     file: str
@@ -97,6 +99,7 @@ def problem_view(problem: ProblemResult, sources: Mapping[str, bytes]) -> Proble
         checks=[_check(check) for check in problem.checks],
         checks_passed=f"{passed} of {plural(len(problem.checks), 'check')} passed",
         figures=measured.tables(problem),
+        kernels=measured.kernel_table(problem),
         map=measured.work_map(problem),
         source=_source(problem, told, data) if file is not None and same else None,
         file=file or "",
@@ -140,6 +143,7 @@ def _cause(problem: ProblemResult, cause: Cause, *, errors: bool) -> CauseView:
         maps.append(grids.error_grid(message.errors, _rows_of(problem, message)))
     known, followed = facts(problem.id, cause), trace_of(cause)
     return CauseView(
+        id=cause.id,
         head=head_line(cause),
         internal=cause.verdict is Verdict.INTERNAL,
         facts=[(label, value) for label, value in known if label not in _APART],
