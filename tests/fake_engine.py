@@ -37,6 +37,9 @@ class FakeEngine:
             future.set_exception(error)
         return future
 
+    def check(self):
+        pass
+
     def close(self, *, keep_logs=False):
         self.closed += 1
         self.kept_logs = keep_logs
