@@ -77,7 +77,7 @@ def _check(problem: Problem) -> None:
         def _judge(self) -> None:
             pass
 
-    path = _test_file(problem)
+    path = problem.folder / f"test_{problem.id}.py"
     names: dict[str, object] = {"__name__": path.stem, "__file__": str(path)}
     exec(compile(path.read_bytes(), path, "exec"), names)
     tests = {name: test for name, test in names.items() if name.startswith("test_")}
@@ -95,10 +95,6 @@ def _check(problem: Problem) -> None:
             tests[name](UncalledCase(trial, check, case, index))
 
 
-def _test_file(problem: Problem) -> Path:
-    return problem.folder / f"test_{problem.id}.py"
-
-
 def _located(error: Exception, problem: Problem) -> str:
     """Return the error and the last line of this checkout that it came from."""
     if isinstance(error, SyntaxError) and error.filename:
@@ -107,10 +103,10 @@ def _located(error: Exception, problem: Problem) -> str:
         places = [(f.filename, f.lineno) for f in traceback.extract_tb(error.__traceback__)]
     inside = [(Path(p).relative_to(ROOT), n) for p, n in places if ROOT in Path(p).parents]
     inside = [(p, n) for p, n in inside if p.parts[0] in ("problems", "reference")]
-    path, line = (inside or [(_test_file(problem).relative_to(ROOT), None)])[-1]
-    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    path, line = (inside or [(problem.folder.relative_to(ROOT), None)])[-1]
+    words = (error.msg if isinstance(error, SyntaxError) else str(error)).split()
     where = f"{path}, line {line}" if line else str(path)
-    return f"{where}: {type(error).__name__}: {' '.join(text.split())[:300]}"
+    return ": ".join(filter(None, (where, type(error).__name__, " ".join(words)[:300])))
 
 
 if __name__ == "__main__":
