@@ -31,11 +31,14 @@ GRADE = """
 import sys
 from grader import cli
 from grader.course import grade_class
-from tests.fake_engine import slow_grade
+from tests.fake_engine import FakeEngine, fake_grade, slow_grade
 from tests.records import CPU
 grade_class.check_set = lambda problems: None
 grade_class.grading.look = lambda settings: CPU
 grade_class.grading.grade = slow_grade
+if sys.argv.pop(1) == "quickly":
+    grade_class.grading.grade = fake_grade
+    grade_class.make_engine = lambda options: FakeEngine()
 sys.exit(cli.main(sys.argv[1:]))
 """
 
@@ -50,12 +53,15 @@ def store(tmp_path):
 
 
 class Terminal:
-    """`class grade` with Parsl, in the foreground of a terminal of its own; gradings are fake."""
+    """`class grade` in the foreground of a terminal of its own; gradings are fake.
 
-    def __init__(self, source, course):
+    It runs them with Parsl, a second each, or `quickly` without.
+    """
+
+    def __init__(self, source, course, how="slowly"):
         self._database = course / DATABASE
-        command = [sys.executable, "-c", GRADE, "class", "grade", str(source), "--device", "cpu"]
-        command += ["--course", str(course), "--only", "p02", "--jobs", "2"]
+        command = [sys.executable, "-c", GRADE, how, "class", "grade", str(source)]
+        command += ["--course", str(course), "--only", "p02", "--device", "cpu", "--jobs", "2"]
         self._pid, self._terminal = pty.fork()
         if self._pid == 0:
             os.chdir(ROOT)
@@ -105,7 +111,7 @@ def test_ctrl_c_in_a_terminal_at_three_points_changes_no_grade(tmp_path):
         path.parent.mkdir(parents=True)
         path.write_text(f"{number % 8}  # {number}")
     whole, course = tmp_path / "whole", tmp_path / "course"
-    assert Terminal(source, whole).end(180)[0] == 0
+    assert Terminal(source, whole, "quickly").end()[0] == 0
     before = 0
     for wanted in (0, 4, 9):  # before the first result, in the middle, while the last come
         terminal = Terminal(source, course)
@@ -115,7 +121,7 @@ def test_ctrl_c_in_a_terminal_at_three_points_changes_no_grade(tmp_path):
         assert before <= terminal.results() and not (course / ".parsl").exists()
         assert "the same command goes on" in text or code == 0
         before = terminal.results()
-    assert Terminal(source, course).end(180)[0] == 0
+    assert Terminal(source, course, "quickly").end()[0] == 0
     for name in (CANVAS, MOODLE):
         assert (course / name).read_bytes() == (whole / name).read_bytes()
 
