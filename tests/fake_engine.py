@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import collections
+import errno
 import hashlib
+import time
 from concurrent.futures import Future
 from types import SimpleNamespace
 
@@ -36,6 +38,9 @@ class FakeEngine:
         except Exception as error:
             future.set_exception(error)
         return future
+
+    def check(self):
+        pass
 
     def close(self, *, keep_logs=False):
         self.closed += 1
@@ -74,6 +79,12 @@ def unfinished(problem: str, data: bytes) -> ProblemResult:
     return problem_result(problem, data, checks=(CheckResult(id="a", title="a", **skipped),))
 
 
+def slow_grade(task: Task) -> Outcome:
+    """Grade as `fake_grade`, in a second."""
+    time.sleep(1.0)
+    return fake_grade(task)
+
+
 def fake_grade(task: Task) -> Outcome:
     """Grade as the files say: a number is points; other words are ways to fail."""
     results = []
@@ -87,6 +98,10 @@ def fake_grade(task: Task) -> Outcome:
             return Outcome(-9, None)
         if word == "limit":
             return Outcome(None, record_of(*results, interrupted=True).to_json(), "", 9.0)
+        if word == "refused":
+            return Outcome(2, None, "grader: problems/p02/test_p02.py: not valid Python: x\n", 1.0)
+        if word == "full":
+            raise OSError(errno.ENOSPC, "No space left on device", "record.json")
         if word == "internal":
             judge = ComponentResult(verdict=V.INTERNAL, reason="shared memory is full")
             results.append(problem_result(problem, data, components={"correctness": judge}))

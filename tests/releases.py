@@ -1,12 +1,14 @@
 """Releases as `grader release` makes them, for its tests."""
 
 import contextlib
+import functools
 import io
 import json
 
 from grader import cli
-from grader.release import ledger
+from grader.release import command, ledger
 
+command.check_set = functools.cache(command.check_set)  # of the same checkout in every test
 STUB = "problems/p02/weighted_row_sum.py"
 
 

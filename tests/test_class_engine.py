@@ -193,6 +193,26 @@ def test_a_worker_that_dies_is_a_fault_of_its_task_alone(tmp_path, monkeypatch):
         parsl.dfk()
 
 
+def test_an_interchange_that_has_ended_is_said_and_nothing_waits_for_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(engine, "_CLEANUP_S", 1.0)
+    config = local_config(1, "cpu", {})
+    running = ParslEngine(config, tmp_path / ".parsl")
+    try:
+        running.check()
+        interchange = config.executors[0].interchange_proc
+        assert os.getsid(interchange.pid) == interchange.pid  # no terminal signals it
+        interchange.kill()
+        interchange.wait()
+        with pytest.raises(EngineFault, match=r"interchange has ended \(exit code -9\)"):
+            running.check()
+        time.sleep(2 * engine._HEARTBEAT_S)  # Parsl has asked it something and waits
+        began = time.monotonic()
+    finally:
+        running.close()
+    assert time.monotonic() - began < 1.0 + engine._END_S
+    assert not (tmp_path / ".parsl").exists()
+
+
 def place(_):
     """Say where this runs, slowly enough that every worker has its turn."""
     time.sleep(0.5)

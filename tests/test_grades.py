@@ -6,6 +6,7 @@ from grader.course.grades import Status, grades, people
 from grader.course.late import CourseFileError, Policy, lateness, read_policy
 from grader.course.records import Extension, Fault, Override, Student
 from grader.course.store import Store
+from grader.course.summary import summed_up
 from grader.model import Message, Verdict
 from tests.classes import AT, hand_in, key_of, result_of
 
@@ -83,6 +84,26 @@ def test_a_fault_decides_nothing_until_there_is_a_result(store):
     assert (found.points, found.status, found.reason) == (None, Status.FAULT, "killed")
     store.save_results([result_of("p02", b"x")])
     assert grade(store).points == 7.0
+
+
+def test_a_fault_of_a_new_version_leaves_the_grade_that_was_decided(store):
+    hand_in(store, "ada", {"p02": b"x"})
+    old = [result_of("p02", b"x", points, version=f"v{-n}") for n, points in enumerate((3.0, 6.5))]
+    for result in reversed(old):
+        store.save_results([result])
+    fault = Fault(key=key_of("p02", b"x", "v2"), text="the judge failed", at=AT)
+    found = grades(store, ("p02",), {"p02": "v2"})[0]
+    assert (found.points, found.status) == (None, Status.PENDING)
+    store.save_fault(fault)
+    results = {}
+    found = grades(store, ("p02",), {"p02": "v2"}, results=results)[0]
+    assert (found.points, found.status, found.key) == (3.0, Status.GRADED, old[0].key)
+    assert found.fault == "the judge failed" and results[found.key] == old[0]
+    summary = summed_up(store, [found])
+    assert summary.faults == (("ada", "p02", "the judge failed"),)
+    store.save_results([result_of("p02", b"x", 5.0, version="v2")])
+    found = grades(store, ("p02",), {"p02": "v2"})[0]
+    assert (found.points, found.fault) == (5.0, "")
 
 
 def test_the_last_override_counts_over_everything(store):

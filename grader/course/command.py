@@ -22,6 +22,7 @@ from grader.course import (
     status,
 )
 from grader.course.showing import Show
+from grader.environment import EnvironmentFault
 
 COMMANDS: Mapping[str, ModuleType] = {
     "collect": collecting,
@@ -52,5 +53,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, show: Show) -> int:
-    """Run the command that was asked for; return its exit code."""
-    return COMMANDS[options.class_command].run(options, show)
+    """Run the command that was asked for; return its exit code.
+
+    Raises:
+        EnvironmentFault: a file or a folder cannot be read or written, as on a full disk.
+    """
+    try:
+        return COMMANDS[options.class_command].run(options, show)
+    except OSError as error:
+        raise EnvironmentFault(
+            f"{error.filename or options.course}: {error.strerror or error}: what is stored already"
+            " is kept; run the command again when that is mended"
+        ) from error

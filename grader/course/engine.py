@@ -12,9 +12,10 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -41,7 +42,7 @@ _T = TypeVar("_T")
 BYTES_PER_WORKER = 2 * 2**30
 # A worker's death is noticed after the first, that of this process or of a node after the second.
 _HEARTBEAT_S, _LOST_S = 3, 20
-_END_S = 30.0
+_CLEANUP_S, _END_S = 20.0, 30.0
 _LEASH = Path(__file__).with_name("leash.py")
 _POOL = "parsl.executors.high_throughput.process_worker_pool"
 _INTERCHANGE = "parsl.executors.high_throughput.interchange"
@@ -80,8 +81,15 @@ class Engine(Protocol):
     def submit(self, function: Callable[[Any], _T], argument: Any) -> Future[_T]:
         """Run `function(argument)` when there is room; an exception of the future is a fault."""
 
+    def check(self) -> None:
+        """See that results can still come.
+
+        Raises:
+            EngineFault: none will.
+        """
+
     def close(self, *, keep_logs: bool = False) -> None:
-        """End everything that runs, and wait until it has."""
+        """End everything that runs, and wait for that, but not for ever."""
 
 
 class ParslEngine:
@@ -107,7 +115,8 @@ class ParslEngine:
         reaper.adopt_orphans()  # to find what the engine leaves behind
         self._kernel: Any = None
         try:
-            self._kernel = parsl.load(config)
+            with _ctrl_c_blocked():
+                self._kernel = parsl.load(config)
         except Exception as error:
             self.close()
             raise EngineFault(f"the engine does not start: {error}") from None
@@ -119,12 +128,20 @@ class ParslEngine:
         """See `Engine`."""
         return parsl.python_app(function, data_flow_kernel=self._kernel)(argument)
 
+    def check(self) -> None:
+        """See `Engine`: Parsl itself does not notice that its interchange has ended."""
+        for executor in self._kernel.executors.values():
+            process = getattr(executor, "interchange_proc", None)
+            if process is not None and process.poll() is not None:
+                raise EngineFault(f"Parsl's interchange has ended (exit code {process.returncode})")
+
     def close(self, *, keep_logs: bool = False) -> None:
         """See `Engine`; nothing of the engine is left, but for its logs if they are to be kept."""
         kernel, self._kernel = self._kernel, None
-        with contextlib.suppress(Exception):  # what it could not end is ended below
-            if kernel is not None:
-                kernel.cleanup()
+        if kernel is not None:  # without its interchange, Parsl's own clean-up waits for ever
+            ending = threading.Thread(target=_clean_up, args=(kernel,), daemon=True)
+            ending.start()
+            ending.join(_CLEANUP_S)
         parsl.clear()
         self._end_processes()
         if not keep_logs:
@@ -144,6 +161,24 @@ class ParslEngine:
                 with contextlib.suppress(OSError):
                     os.kill(pid, signal.SIGKILL if late else signal.SIGTERM)
             time.sleep(0.3)
+
+
+@contextlib.contextmanager
+def _ctrl_c_blocked() -> Iterator[None]:
+    """Block SIGINT; the processes and threads that are started meanwhile never get it.
+
+    A terminal sends it to the whole foreground process group, not to this process alone.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _clean_up(kernel: Any) -> None:
+    with contextlib.suppress(Exception):  # what it does not end, `_end_processes` does
+        kernel.cleanup()
 
 
 def _workers(config: Config) -> int | None:

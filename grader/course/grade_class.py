@@ -7,7 +7,7 @@ import contextlib
 import functools
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,7 @@ from grader.course.view import View
 from grader.environment import EnvironmentFault
 from grader.manifest import ManifestError, problems_named
 from grader.model import Environment
+from grader.release.checking import check_set
 from grader.render.class_summary import render
 from grader.render.text import clean
 
@@ -84,17 +85,23 @@ def run(options: argparse.Namespace, show: Show) -> int:
     """Grade; return 0, 3 where files are left that faults kept from being graded, 130 on Ctrl-C.
 
     Raises:
-        ManifestError: an option, the roster, the submissions or the engine's file is wrong.
+        ManifestError: an option, the roster, the submissions, the engine's file or the set of
+            problems is wrong.
         EnvironmentFault: nothing can be graded here, or the database cannot be written.
     """
     problems = problems_named(options.only)
     _check(options)
     policy = read_policy(options.course)
-    with locked(options.course), Store(options.course / DATABASE) as store:
+    with (
+        contextlib.ExitStack() as stack,
+        locked(options.course),
+        Store(options.course / DATABASE) as store,
+    ):
         collected, kept = into(store, options)
         if not store.hand_ins():
             raise ManifestError("SOURCE: got nothing, expected submissions: none are collected yet")
-        view, interrupted = _Grading(options, store, problems).run()
+        check_set(problems)
+        view, interrupted = _Grading(options, store, problems, stack).run()
         shown = sorted({*problems, *store.versions()})  # an --only takes no column away
         found = grades(store, shown, store.versions(), policy)
         summary = summed_up(
@@ -125,9 +132,17 @@ def _check(options: argparse.Namespace) -> None:
 
 
 class _Grading:
+    """Grades; from the start of an engine to the end of `stack`, Ctrl-C cuts nothing short."""
+
     def __init__(
-        self, options: argparse.Namespace, store: Store, problems: tuple[str, ...]
+        self,
+        options: argparse.Namespace,
+        store: Store,
+        problems: tuple[str, ...],
+        stack: contextlib.ExitStack,
     ) -> None:
+        self._stack = stack
+        self._interrupted: Callable[[], bool] = lambda: False
         self._options = options
         self._store = store
         self._problems = problems
@@ -145,10 +160,12 @@ class _Grading:
             try:
                 engine = stack.enter_context(self._engine()) if self._options.engine else None
                 machine = self._look(engine)
-                todo = self._plan(machine)
+                todo, versions = self._plan(machine)
                 view = View(Console(stderr=True), todo)
                 if todo.jobs:
                     engine = engine or stack.enter_context(self._engine())
+                self._store.set_versions(versions)
+                if engine and todo.jobs:
                     self._grade(engine, todo, machine, view)
             except KeyboardInterrupt:
                 return view, True
@@ -158,8 +175,9 @@ class _Grading:
         from grader.course.running import Running
 
         view.workers = engine.workers
+        given = self._store, engine, todo, self._settings, machine, view, grading.grade
         with view:
-            Running(self._store, engine, todo, self._settings, machine, view, grading.grade).run()
+            Running(*given, self._interrupted).run()
 
     def _look(self, engine: Engine | None) -> Environment:
         """Ask the machine that will grade what it is: with --engine that is another one."""
@@ -167,17 +185,22 @@ class _Grading:
             found = grading.look(self._settings)
         else:
             with Console(stderr=True).status("waiting for a worker"):
-                try:
-                    found = engine.submit(grading.look, self._settings).result()
-                except Exception as error:
-                    from grader.course.engine import EngineFault
+                from grader.course.engine import EngineFault
+                from grader.course.running import Patience
 
+                patience = Patience(engine, self._interrupted)
+                try:
+                    future = engine.submit(grading.look, self._settings)
+                    while not patience.wait([future], LIMIT_S):
+                        pass
+                    found = future.result()
+                except Exception as error:
                     raise EngineFault(f"the engine runs nothing: {error}") from None
         if isinstance(found, str):
             raise EnvironmentFault(found)
         return found
 
-    def _plan(self, machine: Environment) -> Plan:
+    def _plan(self, machine: Environment) -> tuple[Plan, dict[str, str]]:
         calibration = find_calibration(self._options.calibration, machine)
         text = calibration.model_dump_json() if calibration else None
         self._settings = Settings(**vars(self._settings) | {"calibration": text})
@@ -186,12 +209,12 @@ class _Grading:
             machine, official=settings.official, quick=settings.quick, calibration=text
         )
         of_problems = {problem: versions.of(problem) for problem in self._problems}
-        self._store.set_versions(of_problems)
         again = self._options.retry_faults
-        return plan(self._store, self._problems, of_problems, again=again)
+        return plan(self._store, self._problems, of_problems, again=again), of_problems
 
     @contextlib.contextmanager
     def _engine(self) -> Iterator[Engine]:
+        self._interrupted = self._stack.enter_context(_noted())
         engine = make_engine(self._options)
         keeps_logs = False
         try:
@@ -205,8 +228,7 @@ class _Grading:
             logs = self._options.course / _RUNDIR
             raise EngineFault(f"{clean(str(fault))}; its logs are in {logs}") from None
         finally:
-            with _deaf():  # a second Ctrl-C must leave nothing behind either
-                engine.close(keep_logs=keeps_logs)
+            engine.close(keep_logs=keeps_logs)
 
 
 def make_engine(options: argparse.Namespace) -> Engine:
@@ -230,12 +252,13 @@ def make_engine(options: argparse.Namespace) -> Engine:
 
 
 @contextlib.contextmanager
-def _deaf() -> Iterator[None]:
-    """Ignore Ctrl-C and SIGTERM for a while."""
+def _noted() -> Iterator[Callable[[], bool]]:
+    """Note Ctrl-C and SIGTERM for a while; give what says whether one came."""
+    came: list[int] = []
     numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+    before = {number: signal.signal(number, lambda n, _: came.append(n)) for number in numbers}
     try:
-        yield
+        yield lambda: bool(came)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

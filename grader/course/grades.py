@@ -32,7 +32,8 @@ class Grade:
     """What one student has for one problem; `points` is None where that is not decided.
 
     `earned` is what the judge gave before `days_late` cost something; None without a result.
-    `key` says which result counts, or would: None where there is no file.
+    `key` says which result counts, or would: None where there is no file. `fault` says why there is
+    no result of the present version; the last one of the same file counts then, where there is one.
     """
 
     student: str
@@ -44,6 +45,7 @@ class Grade:
     earned: float | None = None
     days_late: int = 0
     key: Key | None = None
+    fault: str = ""
 
 
 def people(store: Store) -> tuple[Student, ...]:
@@ -115,8 +117,9 @@ class _Deciding:
         if override is None:
             return judged
         reason = f"{override.author}: {override.reason}"
+        points = round(override.points, 1)
         return dataclasses.replace(
-            judged, points=round(override.points, 1), status=Status.OVERRIDDEN, reason=reason
+            judged, points=points, status=Status.OVERRIDDEN, reason=reason, fault=""
         )
 
     def _judged(self, student: str, problem: str, hand_in: HandIn | None) -> Grade:
@@ -129,12 +132,15 @@ class _Deciding:
         if sha256 is None:
             return dataclasses.replace(nothing, reason=f"no file of {problem}")
         key = Key(problem=problem, sha256=sha256, version=self._versions.get(problem, ""))
-        result = self._results.get(key)
+        result, fault = self._results.get(key), ""
+        if result is None and key in self._faults:
+            fault = self._faults[key].text
+            result = self._store.last_result(problem, sha256)
         if result is None:
-            fault = self._faults.get(key)
             status = Status.FAULT if fault else Status.PENDING
-            reason = fault.text if fault else ""
-            return dataclasses.replace(nothing, points=None, status=status, reason=reason, key=key)
+            undecided = {"points": None, "status": status, "reason": fault, "fault": fault}
+            return dataclasses.replace(nothing, **undecided, key=key)
+        self._results[result.key] = result
         late = lateness(self._policy, hand_in.submitted_at, student, self._extensions)
         earned = result.result.points.earned
         refused = result.result.verdict is Verdict.REJECTED
@@ -147,5 +153,6 @@ class _Deciding:
             reason="; ".join(filter(None, reasons)),
             earned=earned,
             days_late=late.days,
-            key=key,
+            key=result.key,
+            fault=fault,
         )

@@ -43,6 +43,10 @@ class Settings:
     calibration: str | None = None
     limit_s: float = LIMIT_S
 
+    def most_s(self, files: int) -> float:
+        """Return after how many seconds a grading of so many files is ended."""
+        return _START_S + self.limit_s * files
+
 
 @dataclasses.dataclass(frozen=True)
 class Task:
@@ -96,7 +100,7 @@ def grade(task: Task) -> Outcome:
         record = folder / "record.json"
         if task.settings.calibration is not None:
             (folder / "calibration.json").write_text(task.settings.calibration, encoding="utf-8")
-        limit_s = _START_S + task.settings.limit_s * len(task.files)
+        limit_s = task.settings.most_s(len(task.files))
         exit_code, text, last_words = _run(command(task, folder), record, limit_s)
         return Outcome(exit_code, text, last_words, time.monotonic() - started)
     finally:

@@ -15,6 +15,7 @@ from grader.results import NOT_REACHED
 
 BUSY = "not measured: the machine is busy"
 _WORDS = 300
+_USAGE = 2  # the exit code of a command that was called wrongly, or with a set that is broken
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,15 +73,24 @@ def all_faults(keys: Mapping[str, Key], text: str) -> Judged:
     return Judged(faults=dict.fromkeys(keys.values(), clean(text, _WORDS)))
 
 
+def refusal(outcome: Outcome) -> str | None:
+    """Return why the judge did not begin to grade; None if it did."""
+    return _last_line(outcome) if outcome.exit_code == _USAGE and not outcome.record else None
+
+
+def _last_line(outcome: Outcome) -> str:
+    lines = outcome.last_words.strip().splitlines()
+    return clean(lines[-1], _WORDS).removeprefix("grader: ") if lines else "no message"
+
+
 def _ending(outcome: Outcome) -> str:
     """Say how a grading ended, if that was not in good order."""
-    last = clean((outcome.last_words.strip().splitlines() or [""])[-1], 200)
     if outcome.exit_code is None:
         return f"the grading took longer than its limit ({outcome.seconds:.0f} s)"
     if outcome.exit_code < 0:
         return f"the grading was killed (signal {-outcome.exit_code})"
     if outcome.exit_code:
-        return f"the grading ended with exit code {outcome.exit_code}: {last or 'no message'}"
+        return f"the grading ended with exit code {outcome.exit_code}: {_last_line(outcome)}"
     return ""
 
 

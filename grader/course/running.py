@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
-from collections.abc import Callable
+import contextlib
+import errno
+import time
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from typing import Protocol
+from typing import Any, Protocol
 
 from grader.course.engine import Engine, EngineFault, is_broken
 from grader.course.grading import Outcome, Settings, Task
-from grader.course.outcomes import Judged, all_faults, judged
+from grader.course.outcomes import Judged, all_faults, judged, refusal
 from grader.course.plan import Job, Plan
 from grader.course.records import Fault, now
 from grader.course.store import Store
 from grader.model import Environment
+from grader.release.checking import SetError
 
 # More would only lie in the engine's memory; clusters grow by what waits.
 _UNDER_WAY = 256
 _TICK_S = 0.5
+# Beyond the limit of a grading: until a worker starts it, ends it, and its result has come.
+_MARGIN_S = 180.0
 
 
 class Watcher(Protocol):
@@ -34,6 +40,39 @@ class Watcher(Protocol):
         """Half a second has passed, or something has happened."""
 
 
+class Patience:
+    """Waits for an engine, but not for ever."""
+
+    def __init__(self, engine: Engine, interrupted: Callable[[], bool]) -> None:
+        self._engine = engine
+        self._interrupted = interrupted
+        self._heard = time.monotonic()
+
+    def wait(self, futures: Iterable[Future[Any]], limit_s: float) -> set[Future[Any]]:
+        """Return which of `futures` are done, after half a second at most.
+
+        Where the engine's workers are on this machine, one is done within `limit_s` seconds.
+
+        Raises:
+            KeyboardInterrupt: somebody has asked for the end.
+            EngineFault: no result will come.
+        """
+        done, _ = concurrent.futures.wait(futures, _TICK_S, concurrent.futures.FIRST_COMPLETED)
+        if self._interrupted():
+            raise KeyboardInterrupt
+        if done:
+            self._heard = time.monotonic()
+            return done
+        self._engine.check()
+        silent_s = time.monotonic() - self._heard
+        if self._engine.workers is not None and silent_s > limit_s + _MARGIN_S:
+            raise EngineFault(
+                f"the engine has returned no result for {silent_s:.0f} s, though a grading is"
+                f" ended after {limit_s:.0f} s"
+            )
+        return done
+
+
 class Running:
     """One run over a plan; whatever ends it, what was finished before is stored."""
 
@@ -46,8 +85,12 @@ class Running:
         machine: Environment,
         watcher: Watcher,
         grading: Callable[[Task], Outcome],
+        interrupted: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Grade the jobs of `plan` on machines like `machine`, with the function `grading`."""
+        """Grade the jobs of `plan` on machines like `machine`, with the function `grading`.
+
+        `interrupted` says whether somebody has asked for the end.
+        """
         self._store = store
         self._engine = engine
         self._waiting = collections.deque(plan.jobs)
@@ -56,29 +99,32 @@ class Running:
         self._machine = machine
         self._watcher = watcher
         self._grading = grading
+        self._patience = Patience(engine, interrupted)
         self._under_way: dict[Future[Outcome], Job] = {}
 
     def run(self) -> None:
         """Grade everything.
 
         Raises:
-            EngineFault: the engine runs nothing any more.
+            KeyboardInterrupt: somebody has asked for the end.
+            EngineFault: the engine runs nothing any more, or its disk is full.
+            SetError: the judge refuses to grade, as it would every other file.
             StoreError: results cannot be stored any more.
         """
         try:
             while self._waiting or self._under_way:
                 while self._waiting and len(self._under_way) < _UNDER_WAY:
                     self._start(self._waiting.popleft())
-                done, _ = concurrent.futures.wait(
-                    self._under_way, _TICK_S, concurrent.futures.FIRST_COMPLETED
-                )
+                most_s = max(self._settings.most_s(len(j.keys)) for j in self._under_way.values())
+                done = self._patience.wait(self._under_way, most_s)
                 for future in [f for f in self._under_way if f in done]:  # in their order
                     self._end(self._under_way.pop(future), future)
                 self._watcher.tick()
-        except (KeyboardInterrupt, EngineFault):
+        except (KeyboardInterrupt, EngineFault, SetError):
             for future, job in self._under_way.items():  # what is there already is not lost
                 if future.done() and not future.exception():
-                    self._end(job, future)
+                    with contextlib.suppress(SetError):
+                        self._end(job, future)
             raise
 
     def _start(self, job: Job) -> None:
@@ -92,8 +138,12 @@ class Running:
         except Exception as error:  # whatever a worker, a node or the way there may raise
             if is_broken(error):
                 raise EngineFault(f"the engine runs nothing any more: {error}") from None
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise EngineFault(f"nothing can be written where gradings run: {error}") from None
             done = all_faults(job.keys, f"{type(error).__name__}: {error}")
         else:
+            if words := refusal(outcome):
+                raise SetError(f"the judge refuses to grade: {words}")
             official = self._settings.official
             done = judged(job.keys, outcome, self._machine, official=official)
         self._store.save_results(done.results)

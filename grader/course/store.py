@@ -187,6 +187,12 @@ class Store:
         rows = self._all(f"SELECT record FROM results WHERE {where}", *row)
         return Result.model_validate_json(rows[0][0]) if rows else None
 
+    def last_result(self, problem: str, sha256: str) -> Result | None:
+        """Return the newest result of a file, of whatever version; None without one."""
+        where = "problem = ? AND sha256 = ? ORDER BY rowid DESC LIMIT 1"
+        rows = self._all(f"SELECT record FROM results WHERE {where}", problem, sha256)
+        return Result.model_validate_json(rows[0][0]) if rows else None
+
     def set_versions(self, versions: Mapping[str, str]) -> None:
         """Say, by problem, at which version results count from now on; other problems keep theirs.
 

@@ -58,7 +58,7 @@ def summed_up(store: Store, grades: Sequence[Grade], **more: object) -> Summary:
         missing=tuple(s.id for s in students if s.id not in hand_ins),
         unknown=tuple(sorted(hand_ins.keys() - ids)),
         refused=tuple(refused),
-        faults=tuple((g.student, g.problem, g.reason) for g in grades if g.status is Status.FAULT),
+        faults=tuple((g.student, g.problem, g.fault) for g in grades if g.fault),
         notes=tuple((h.student, note) for h in hand_ins.values() for note in h.notes),
         **more,
     )

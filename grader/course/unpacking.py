@@ -7,6 +7,7 @@ and no more of them than a class can have. What is left out is noted.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 import tarfile
@@ -19,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+from grader.environment import EnvironmentFault
 from grader.intake.entries import IGNORED, MAX_ARCHIVE_BYTES, shown
 from grader.manifest import ManifestError
 from grader.render.text import clean
@@ -97,7 +99,10 @@ class _Unpacking:
                 f"{self._source}: the archive is damaged: {reason}; download it again"
             ) from None
         except OSError as error:
-            raise SourceError(f"{self._source}: cannot be unpacked: {error.strerror}") from None
+            words = f"{self._source}: cannot be unpacked: {error.strerror}"
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise EnvironmentFault(f"{words} in {self._folder}") from None
+            raise SourceError(words) from None
         return self._notes
 
     def _unpack_zip(self) -> None:

@@ -14,6 +14,7 @@ from grader import __version__, scoring
 from grader.environment import EnvironmentFault
 from grader.manifest import ROOT, load_problem, problem_ids
 from grader.release import dates, ledger, writing
+from grader.release.checking import check_set
 from grader.release.contents import ReleaseError, build
 from grader.release.ledger import Ledger
 from grader.release.writing import Plan
@@ -56,6 +57,7 @@ def run(
 
     Raises:
         ReleaseError: DIR or an option cannot be used, or the checkout cannot be released from.
+        ManifestError: a problem of it is broken.
         EnvironmentFault: DIR cannot be written; what was written so far counts in the next run.
     """
     folder = options.folder
@@ -72,6 +74,7 @@ def run(
     if options.answers_after is not None:
         over_at = dates.with_date(old, chosen, dates.read_date(options.answers_after), now)
     answers = dates.over(stage, old, over_at, now)
+    check_set(stage)
     files = build(ROOT, stage, answers, problem_ids())
     stubs = {f"problems/{p.id}/{p.file}" for p in map(load_problem, stage)}
     made = writing.plan(folder, files, stubs, old)

@@ -1,0 +1,102 @@
+"""A set of problems that somebody broke by hand: what is wrong is said before anything happens."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from grader import manifest
+from grader.manifest import ROOT, problem_ids, read_problem
+from grader.release import checking
+
+TESTS, TOML = "problems/p04/test_p04.py", "problems/p04/problem.toml"
+LAST = "def test_compiles(case):"
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A copy of the problems, which takes the place of this checkout's."""
+    shutil.copytree(ROOT / "problems", tmp_path / "problems", symlinks=True)
+    monkeypatch.setattr(manifest, "PROBLEMS", tmp_path / "problems")
+    monkeypatch.setattr(checking, "ROOT", tmp_path)
+
+    def load(id):
+        return read_problem(tmp_path / "problems" / id / "problem.toml")
+
+    monkeypatch.setattr(checking, "load_problem", load)
+    return tmp_path
+
+
+def change(path, old, new):
+    text = path.read_text("utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new, 1), "utf-8")
+
+
+def test_the_set_of_this_checkout_is_whole():
+    checking.check_set(problem_ids())
+
+
+@pytest.mark.parametrize(
+    ("path", "old", "new", "words"),
+    [
+        (TESTS, LAST, "def test_compiles(case:", f"{TESTS}, line 89: SyntaxError: "),
+        (TESTS, LAST, "def test_compile(case):", f"{TESTS}: got test_compile, expected test_compi"),
+        (TESTS, LAST, "def compiles(case):", f"{TESTS}: got no test more, expected test_compiles"),
+        (TESTS, "import reference", "import referenc", f"{TESTS}, line 6: ModuleNotFoundError: No"),
+        (TESTS, "case.agrees_with", "case.agree_with", f"{TESTS}, line 11: AttributeError: "),
+        (TESTS, "reference.causal_attention", "reference.causal", f"{TESTS}, line 11: Attribute"),
+        (TESTS, "causal_attention)", "gqa_attention)", f"{TESTS}, line 11: AssertionError: got gq"),
+        (TESTS, "case.compiles()", "case.is_refused()", f"{TESTS}, line 91: AssertionError"),
+        (TOML, 'id = "lse"', 'id = "lses"', f"{TESTS}: got test_lse, expected test_lses"),
+        (TOML, 'given = ["arg', 'given = ["no", "arg', "problems/p04: ModuleNotFoundError: "),
+    ],
+)  # fmt: skip
+def test_what_is_broken_is_said_with_its_place(checkout, capsys, path, old, new, words):
+    change(checkout / path, old, new)
+    assert checking.main(["p02", "p04"]) == 1
+    out = capsys.readouterr().out
+    assert words in out and len(out.splitlines()) == 1
+
+
+def test_a_file_that_is_not_there(checkout, capsys):
+    (checkout / TESTS).unlink()
+    assert checking.main(["p04"]) == 1
+    assert capsys.readouterr().out.startswith("problems/p04: FileNotFoundError: ")
+
+
+def test_what_cannot_be_checked_is_not_the_sets_fault(monkeypatch):
+    def fails(*_, **__):
+        return subprocess.CompletedProcess([], 1, "", "Traceback\nModuleNotFoundError: torch\n")
+
+    monkeypatch.setattr(checking.subprocess, "run", fails)
+    with pytest.raises(checking.EnvironmentFault, match="cannot be checked: ModuleNotFoundError"):
+        checking.check_set(("p02",))
+
+
+def test_a_broken_set_is_neither_released_nor_graded(tmp_path):
+    root = tmp_path / "checkout"
+    ignored = shutil.ignore_patterns("__pycache__", ".git", ".venv", "tests", "benchmarks")
+    shutil.copytree(ROOT, root, symlinks=True, ignore=ignored)
+    change(root / TESTS, LAST, "def test_compiles(case:")
+    answer = tmp_path / "class" / "ada" / "p02" / "weighted_row_sum.py"
+    answer.parent.mkdir(parents=True)
+    answer.write_text("x = 1\n")
+    course = ["--course", str(tmp_path / "course"), "--device", "cpu"]
+    for command, made in (
+        (["release", str(tmp_path / "students")], tmp_path / "students"),
+        (["class", "grade", str(tmp_path / "class"), *course], tmp_path / "course" / ".parsl"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "grader", *command],
+            cwd=root,
+            env=os.environ | {"PYTHONPATH": ""},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 2 and done.stderr.startswith(f"grader: {TESTS}, line "), done
+        assert done.stderr.endswith("mend or restore the file, then run again\n")
+        assert len(done.stderr.splitlines()) == 1 and not made.exists()

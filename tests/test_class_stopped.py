@@ -1,0 +1,249 @@
+"""What stops a class: Ctrl-C in a terminal, a full disk, a judge that refuses to grade."""
+
+import contextlib
+import os
+import pty
+import select
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from concurrent.futures import Future
+
+import pytest
+
+from grader import cli
+from grader.course import grade_class, running, unpacking
+from grader.course.collecting import DATABASE
+from grader.course.engine import EngineFault
+from grader.course.gradebook import CANVAS, MOODLE
+from grader.course.grading import Settings
+from grader.course.store import Store
+from grader.manifest import ROOT, load_problem
+from grader.release.checking import SetError
+from tests.classes import hand_in
+from tests.fake_engine import FakeEngine
+from tests.test_class import run
+
+FILE = load_problem("p02").file
+GRADE = """
+import sys
+from grader import cli
+from grader.course import grade_class
+from tests.fake_engine import FakeEngine, fake_grade, slow_grade
+from tests.records import CPU
+grade_class.check_set = lambda problems: None
+grade_class.grading.look = lambda settings: CPU
+grade_class.grading.grade = slow_grade
+if sys.argv.pop(1) == "quickly":
+    grade_class.grading.grade = fake_grade
+    grade_class.make_engine = lambda options: FakeEngine()
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+@pytest.fixture
+def store(tmp_path):
+    with Store(tmp_path / DATABASE) as store:
+        yield store
+
+
+# -- Ctrl-C --------------------------------------------------------------------------------------
+
+
+class Terminal:
+    """`class grade` in the foreground of a terminal of its own; gradings are fake.
+
+    It runs them with Parsl, a second each, or `quickly` without.
+    """
+
+    def __init__(self, source, course, how="slowly"):
+        self._database = course / DATABASE
+        command = [sys.executable, "-c", GRADE, how, "class", "grade", str(source)]
+        command += ["--course", str(course), "--only", "p02", "--device", "cpu", "--jobs", "2"]
+        self._pid, self._terminal = pty.fork()
+        if self._pid == 0:
+            os.chdir(ROOT)
+            os.execv(command[0], command)
+        self.started = course / ".parsl" / "000" / "submit_scripts"
+
+    def results(self):
+        with contextlib.suppress(sqlite3.Error), contextlib.closing(self._connect()) as database:
+            return database.execute("SELECT count(*) FROM results").fetchone()[0]
+        return 0
+
+    def _connect(self):
+        return sqlite3.connect(f"file:{self._database}?mode=ro", uri=True)
+
+    def interrupt(self, wanted, seconds=120):
+        """Press Ctrl-C when there are so many results."""
+        deadline = time.monotonic() + seconds
+        while not (self.started.exists() and self.results() >= wanted):
+            assert time.monotonic() < deadline, self._read()
+            self._read()
+        os.write(self._terminal, b"\x03")
+
+    def end(self, seconds=60):
+        """Wait for its end; return the exit code and the last that it said."""
+        text, deadline = b"", time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            text += self._read()
+            pid, status = os.waitpid(self._pid, os.WNOHANG)
+            if pid:
+                os.close(self._terminal)
+                return os.waitstatus_to_exitcode(status), text.decode("utf-8", "replace")[-2000:]
+        os.kill(self._pid, signal.SIGKILL)
+        os.waitpid(self._pid, 0)
+        raise AssertionError(f"still there after {seconds} s: {text[-2000:]}")
+
+    def _read(self):
+        ready, _, _ = select.select([self._terminal], [], [], 0.1)
+        with contextlib.suppress(OSError):  # nobody holds the other end any more
+            return os.read(self._terminal, 65536) if ready else b""
+        return b""
+
+
+def test_ctrl_c_in_a_terminal_at_three_points_changes_no_grade(tmp_path):
+    source = tmp_path / "class"
+    for number in range(10):
+        path = source / f"s{number}" / "p02" / FILE
+        path.parent.mkdir(parents=True)
+        path.write_text(f"{number % 8}  # {number}")
+    whole, course = tmp_path / "whole", tmp_path / "course"
+    assert Terminal(source, whole, "quickly").end()[0] == 0
+    before = 0
+    for wanted in (0, 4, 9):  # before the first result, in the middle, while the last come
+        terminal = Terminal(source, course)
+        terminal.interrupt(wanted)
+        code, text = terminal.end()
+        assert code == 130 or terminal.results() == 10, text
+        assert before <= terminal.results() and not (course / ".parsl").exists()
+        assert "the same command goes on" in text or code == 0
+        before = terminal.results()
+    assert Terminal(source, course, "quickly").end()[0] == 0
+    for name in (CANVAS, MOODLE):
+        assert (course / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_ctrl_c_is_noted_while_an_engine_runs_and_heard_before_and_after():
+    before = signal.getsignal(signal.SIGINT)
+    with grade_class._noted() as interrupted:
+        assert not interrupted()
+        for number in (signal.SIGINT, signal.SIGINT, signal.SIGTERM):
+            os.kill(os.getpid(), number)
+        assert interrupted()
+    assert signal.getsignal(signal.SIGINT) == before
+
+
+class SilentEngine(FakeEngine):
+    """Returns the results of some gradings, and nothing of the others."""
+
+    def submit(self, function, argument):
+        if b"silent" in argument.files.values():
+            return Future()
+        return super().submit(function, argument)
+
+
+def test_what_is_noted_ends_the_run_and_keeps_what_is_there(store):
+    hand_in(store, "ada", {"p02": b"7"})
+    hand_in(store, "bob", {"p02": b"silent"})
+    with pytest.raises(KeyboardInterrupt):
+        run(store, SilentEngine(), interrupted=lambda: True)
+    assert store._all("SELECT count(*) FROM results") == [(1,)]
+
+
+def test_an_engine_is_not_waited_for_without_a_limit(store, monkeypatch):
+    monkeypatch.setattr(running, "_MARGIN_S", 0.5)
+    monkeypatch.setattr(Settings, "most_s", lambda settings, files: 0.5 * files)
+    hand_in(store, "ada", {"p02": b"7"})
+    hand_in(store, "bob", {"p02": b"silent"})
+    with pytest.raises(EngineFault, match="no result for 1 s, though a grading is ended after 0 s"):
+        run(store, SilentEngine())
+    assert store._all("SELECT count(*) FROM results") == [(1,)]
+
+
+# -- a full disk ---------------------------------------------------------------------------------
+
+FULL = """
+import resource, sys
+from pathlib import Path
+from grader import cli
+from grader.course import grade_class
+from tests.fake_engine import FakeEngine, fake_grade
+from tests.records import CPU
+grade_class.check_set = lambda problems: None
+grade_class.grading.look = lambda settings: CPU
+grade_class.grading.grade = fake_grade
+grade_class.make_engine = lambda options: FakeEngine()
+course, source = sys.argv[1:]
+who = ["--author", "t", "--reason", "r", "--student", "ada"]
+commands = [
+    ["collect", source], ["grade", source, "--only", "p02"], ["publish", "--author", "t"],
+    ["override", *who, "--problem", "p02", "--points", "1"], ["extend", *who, "--days", "1"],
+    ["report"], ["forget", "--student", "ada", "--yes"],
+]
+if Path(course).exists():  # nothing can grow: what comes closest to a full disk without being root
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+else:
+    commands = commands[:3]
+for command in commands:
+    name, *rest = command
+    print(name, cli.main(["class", name, "--course", course, *rest]), flush=True)
+"""
+
+
+def test_a_full_disk_is_one_sentence_in_every_command_that_writes(tmp_path):
+    path = tmp_path / "class" / "ada" / "p02" / FILE
+    path.parent.mkdir(parents=True)
+    path.write_text("7")
+    for course in (tmp_path / "empty", tmp_path / "course"):
+        command = [sys.executable, "-c", FULL, str(course), str(tmp_path / "class")]
+        if course.name == "empty":
+            course.mkdir()
+        else:
+            subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+            path.write_text("6")
+        done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+        codes = dict(line.split() for line in done.stdout.splitlines() if len(line.split()) == 2)
+        lines = done.stderr.splitlines()
+        assert len(lines) == 7 and all(line.startswith("grader: ") for line in lines), done.stderr
+        if course.name == "course":
+            assert set(codes.values()) == {"4"} and len(codes) == 7, done.stdout
+        else:
+            assert codes["collect"] == codes["grade"] == "4"
+    with Store(tmp_path / "course" / DATABASE) as store:
+        assert store.last_publication().grades[0].points == 7.0
+
+
+def test_a_full_disk_where_gradings_run_ends_the_run_and_blames_no_file(store):
+    hand_in(store, "ada", {"p02": b"7"})
+    hand_in(store, "bob", {"p02": b"full"})
+    with pytest.raises(EngineFault, match=r"written where gradings run: .*No space left"):
+        run(store, FakeEngine())
+    assert store._all("SELECT count(*) FROM results") == [(1,)] and not store.faults()
+
+
+def test_a_full_disk_while_an_archive_is_unpacked(tmp_path, monkeypatch, capsys):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(unpacking._Unpacking, "_unpack_zip", full)
+    (tmp_path / "class.zip").write_bytes(b"PK\5\6" + bytes(18))
+    arguments = ["collect", str(tmp_path / "class.zip"), "--course", str(tmp_path / "c")]
+    code = cli.main(["class", *arguments])
+    assert code == 4 and "cannot be unpacked: No space left on device" in capsys.readouterr().err
+
+
+# -- a judge that refuses ------------------------------------------------------------------------
+
+
+def test_a_judge_that_refuses_to_grade_ends_the_run_at_once(store, monkeypatch):
+    monkeypatch.setattr(running, "_UNDER_WAY", 2)
+    for student, word in (("ada", "7"), ("bob", "refused"), ("eve", "refused "), ("zoe", "5")):
+        hand_in(store, student, {"p02": word.encode()})
+    engine = FakeEngine()
+    with pytest.raises(SetError, match=r"refuses to grade: problems/p02/test_p02.py: not valid"):
+        run(store, engine)
+    assert len(engine.submitted) <= 3 and not store.faults()
+    assert store._all("SELECT count(*) FROM results") == [(1,)]
