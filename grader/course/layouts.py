@@ -5,8 +5,8 @@ Only names are looked at here, and Gradescope's list; no submission is read.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
+import errno
 import os
 import re
 import tempfile
@@ -269,9 +269,12 @@ def _gathered(files: list[tuple[str, Path]], work: Path) -> Path:
     folder.mkdir()
     for name, path in files:
         target = folder / name
-        with contextlib.suppress(OSError):  # reading the submission says what is missing
+        try:
             target.unlink(missing_ok=True)
             copy_regular(path, target)
+        except OSError as error:  # else reading the submission says what is missing
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise
     return folder
 
 
