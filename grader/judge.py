@@ -54,6 +54,7 @@ class CaseRun(ToldCase):
 
         Of a check that `compiles` the kernels are compiled, and on a GPU launched.
         """
+        self.session.budget.check = self.check.id
         if self.check.compiles:
             where = (self.check, self.index, self.case)
             return CompileRun(self.trial, self.session, *where).judge()

@@ -203,6 +203,7 @@ class ProblemTrial:
                 self._sessions[key] = self._interpreting(problem, self.budget)
             session = self._sessions[key]
             self.run.send(CaseBegins(check=WORK, index=0))
+            self.budget.check = WORK
             ahead = self.judged.ahead
             found = ahead.take_work(session) if ahead else None
             if found is None and self.budget.used_up() is None:

@@ -100,7 +100,7 @@ EVASIONS = [
     ),
     (
         "private-name",
-        "class A:\n    def f(self):\n        def g(self):\n            self._x\n        g(1)\n\nA()",
+        "class A:\n    def f(self):\n        def g(self):\n            self._x\n        g(1)\nA()",
     ),
     (
         "patching",

@@ -390,7 +390,7 @@ def test_a_class_that_nothing_names_is_not_looked_at(base):
         "@%s\nclass A:\n    def f(self): torch.bmm",
         "class A(metaclass=abc.ABCMeta):\n    def f(self): torch.bmm",
         "class A(enum.Enum):\n    X = 1\n    def __init__(self, x): torch.bmm",
-        "class E(enum.Enum):\n    pass\nclass A(E):\n    X = 1\n    def __init__(self, x): torch.bmm",
+        "class E(enum.Enum):\n    0\nclass A(E):\n    X = 1\n    def __init__(self, x): torch.bmm",
         "import enum as torch\nclass A(torch.autograd.Function):\n    def f(self): torch.bmm",
         "class A:\n    def f(): torch.bmm\n    x = f()",
         "class A:\n    def f(): torch.bmm\n    g = property(f)",

@@ -27,9 +27,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from grader.running import forks, jail, reaper, scratch, warden
+from grader.running import forks, jail, reaper, scratch, usage, warden
 from grader.running.protocol import IMPORTED, REPLY, STARTED, Ended, Reply
-from grader.running.usage import Tree
 
 _WORKER = Path(__file__).with_name("worker.py")
 _ROOT = _WORKER.parent.parent.parent
@@ -93,6 +92,7 @@ class Sandbox:
         path.write_bytes(source)
         self._tail = bytearray()
         self._imported = False
+        self.starved_s = 0.0  # for which the last request waited for a core, if that is counted
         self._load_nonce = secrets.randbits(63)
         reaper.adopt_orphans()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -160,11 +160,11 @@ class Sandbox:
         """Process id of the worker."""
         return self._pid
 
-    def tree(self) -> Tree:
+    def tree(self) -> usage.Tree:
         """Return the worker with all that it starts, once it is ready."""
         if self._jailed:
-            return Tree(self._pid, lambda: {self._pid}, self._first)
-        return Tree(self._pid, reaper.started)
+            return usage.Tree(self._pid, lambda: {self._pid}, self._first)
+        return usage.Tree(self._pid, reaper.started)
 
     def wait_for_imports(self) -> None:
         """Wait until a worker that is not forked has imported torch, or came to its end."""
@@ -185,8 +185,20 @@ class Sandbox:
             self._warden = warden.Warden(self._first, kernels=jail.kernels())
         return self._receive(self._load_nonce, IMPORT_TIMEOUT_S)
 
-    def ask(self, what: str, timeout_s: float, fds: tuple[int, ...] = (), **fields: Any):
-        """Send one request and wait for its reply: a `Reply`, or `Ended` if none came."""
+    def ask(
+        self,
+        what: str,
+        timeout_s: float,
+        fds: tuple[int, ...] = (),
+        *,
+        patience: float = 1.0,
+        **fields: Any,
+    ) -> Reply | Ended:
+        """Send one request and wait for its reply: a `Reply`, or `Ended` if none came.
+
+        With more `patience` the time in which the worker waits for a core does not count towards
+        `timeout_s`, up to so many times that in all.
+        """
         nonce = secrets.randbits(63)
         packet = json.dumps({"do": what, "nonce": nonce, **fields}).encode()
         self._read_output()
@@ -195,14 +207,20 @@ class Sandbox:
             socket.send_fds(self._channel, [packet], list(fds))
         except OSError:
             return self._ended(timeout=False, waited_s=0.0)
-        return self._receive(nonce, timeout_s)
+        return self._receive(nonce, timeout_s, patience)
 
-    def _receive(self, nonce: int, timeout_s: float) -> Reply | Ended:
+    def _receive(self, nonce: int, timeout_s: float, patience: float = 1.0) -> Reply | Ended:
         start = time.monotonic()
+        self.starved_s = 0.0
+        waiting = usage.Waiting(self.tree()) if patience > 1.0 else None
         while True:
-            waited_s = time.monotonic() - start
+            self.starved_s += waiting.next_s() if waiting else 0.0
+            waited_s = time.monotonic() - start - self.starved_s
             if waited_s >= timeout_s:
                 return self._ended(timeout=True, waited_s=timeout_s)
+            if waited_s + self.starved_s >= patience * timeout_s:
+                ended = self._ended(timeout=True, waited_s=waited_s)
+                return dataclasses.replace(ended, starved_s=self.starved_s)
             dead = self._process.poll() is not None  # asked first: what it sent is on the channel
             look_s = 0.0 if dead else min(timeout_s - waited_s, _LIVENESS_S)
             events = dict(self._poll.poll(1000 * look_s))

@@ -35,17 +35,23 @@ _COMPILE_FACTOR = 3.0
 
 
 class Budget:
-    """Seconds that the calls of one problem may take, those that do not come back apart."""
+    """Seconds that the calls of one problem may take, those that do not come back apart.
+
+    When these have used up theirs, a check of which no call was lost goes on, unless none has ever
+    come back. `check` is the one whose calls are made now.
+    """
 
     def __init__(self, limits: Limits, spent_s: float = 0.0, lost_s: float = 0.0) -> None:
         self._limits = limits
         self.spent_s = spent_s
         self.lost_s = lost_s
+        self.check = ""
+        self._lost: set[str] = set()  # checks of which a call did not come back
         self._slowest_s = 0.0
 
     def used_up(self) -> str | None:
         """Return why no further call is made, None while there is time left."""
-        if self.lost_s >= self._limits.lost_s:
+        if self.lost_s >= self._limits.lost_s and (not self._slowest_s or self.check in self._lost):
             return (
                 f"calls that did not come back took {self.lost_s:.0f} s"
                 f" of {self._limits.lost_s:g} s that they may take in this problem"
@@ -73,6 +79,7 @@ class Budget:
             self._slowest_s = max(self._slowest_s, seconds - start_s)
         else:
             self.lost_s += seconds
+            self._lost.add(self.check)
 
 
 class Session:

@@ -112,6 +112,41 @@ def _ticks(pid: int, field: int) -> float:
     return 0.0
 
 
+class Waiting:
+    """The time that all threads of a tree have waited for a core since this was made, roughly.
+
+    What a thread waited before it was first seen and after it was last seen does not count.
+    """
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+        self._last = self._read()
+        self._last_s = time.monotonic()
+
+    def next_s(self) -> float:
+        """Return how much of the time since the last call the tree would have used and had not.
+
+        Where it had a core, or slept, for a part of that time, the rest is what it waited.
+        """
+        now, now_s = self._read(), time.monotonic()
+        passed_s, self._last_s = now_s - self._last_s, now_s
+        known = [(now[thread], self._last[thread]) for thread in now.keys() & self._last]
+        ran_s, waited_s = (1e-9 * sum(new[i] - old[i] for new, old in known) for i in (0, 1))
+        self._last = now
+        return max(0.0, min(waited_s, passed_s - ran_s))
+
+    def _read(self) -> dict[str, tuple[int, int]]:
+        """Return the nanoseconds for which each thread had a core, and waited for one."""
+        found = {}
+        for pid in self._tree.pids():
+            with contextlib.suppress(OSError):
+                for task in Path(f"/proc/{pid}/task").iterdir():
+                    with contextlib.suppress(OSError, ValueError):
+                        ran, waited, _ = (task / "schedstat").read_text("ascii").split()
+                        found[task.name] = int(ran), int(waited)
+        return found
+
+
 def _status_bytes(pid: int, name: str, file_name: str = "status") -> int:
     with contextlib.suppress(OSError, IndexError, ValueError):
         with open(f"/proc/{pid}/{file_name}", encoding="ascii", errors="replace") as file:
