@@ -48,7 +48,7 @@ _STATUS_HELP = {
     Status.NO_ENTRY: "copy the function's first line from the stub",
     Status.EXITED: "return the result; the judge ends the process",
 }
-_ROUNDING_HELP = {
+ROUNDING_HELP = {
     "TF32": 'TF32 keeps 10 of 23 fraction bits; input_precision="ieee" keeps all',
     "bf16x3": 'bf16x3 keeps about 16 of 23 fraction bits; input_precision="ieee" keeps all',
 }
@@ -132,7 +132,7 @@ def _of_reply(reply: Reply, signature: str) -> Outcome:
     if reply.status == Status.FORBIDDEN_OPERATOR:
         help = _OPERATOR_HELP.get(reply.error_type)
     if reply.status == Status.ROUNDING_DOT:
-        help = _ROUNDING_HELP.get(reply.text)
+        help = ROUNDING_HELP.get(reply.text)
     elsewhere = re.search(EMPTY, named) is not None
     if reply.status == Status.OUT_OF_BOUNDS:
         _, _, how = extent.rpartition(", ")
