@@ -28,12 +28,11 @@ from grader.running.arena import Layout
 from grader.running.chips import CHIPS, EVERY_CHIP, resident_programs
 from grader.running.placing import place
 from grader.running.protocol import Ended, Reply, failed
-from grader.running.sandbox import Sandbox
+from grader.running.sandbox import PATIENCE, Sandbox
 from grader.source import Source
 
 _PROGRAM = Path(__file__).with_name("compile_worker.py")
 TIMEOUT_S = 60.0  # in which the worker has a core, or asks for none
-_PATIENCE = 5.0  # times as long on a busy machine, then nothing is measured
 MAX_KERNELS = 40  # those that compile, and refusals
 _MAX_REPORT_BYTES = 2**20
 _MAX_LINE_BYTES = 16 * 1024
@@ -184,7 +183,7 @@ def _ask(sandbox: Sandbox, call: Call, report: int, left_s: float) -> Reply | En
         "compile",
         left_s,
         (report,),
-        patience=_PATIENCE,
+        patience=PATIENCE,
         layout=call.layout.to_json(),
         kwargs=call.kwargs,
         returns=list(call.returns),

@@ -42,6 +42,7 @@ _DUMP_RULE = "\n" + 64 * "=" + "\n"
 _DUMP_END = "\nplease share the reproducer above with Triton project.\n"
 _MANY_TIMES = 5  # one line in the hundred frames of a dump: its function calls itself
 _LIVENESS_S = 0.5
+PATIENCE = 5.0  # times as long on a machine that is busy, then nothing is measured
 _DUMP_S = 1.0
 _SIGNALLED = 128  # bubblewrap's exit status for a worker that signal N ended is that plus N
 START_TIMEOUT_S = 120.0  # the interpreter and torch, perhaps from a cold network disk
@@ -212,10 +213,12 @@ class Sandbox:
     def _receive(self, nonce: int, timeout_s: float, patience: float = 1.0) -> Reply | Ended:
         start = time.monotonic()
         self.starved_s = 0.0
-        waiting = usage.Waiting(self.tree()) if patience > 1.0 else None
+        waiting = None
         while True:
             self.starved_s += waiting.next_s() if waiting else 0.0
             waited_s = time.monotonic() - start - self.starved_s
+            if waiting is None and patience > 1.0 and waited_s >= _LIVENESS_S:  # most are done
+                waiting = usage.Waiting(self.tree())
             if waited_s >= timeout_s:
                 return self._ended(timeout=True, waited_s=timeout_s)
             if waited_s + self.starved_s >= patience * timeout_s:

@@ -17,7 +17,7 @@ from grader.running.evidence import CallEvidence
 from grader.running.placing import place
 from grader.running.protocol import Ended, Reply, Status, failed
 from grader.running.rounds import RoundsShape
-from grader.running.sandbox import Sandbox
+from grader.running.sandbox import PATIENCE, Sandbox
 from grader.source import Source
 
 # After a first call that did not come back, a call has this long, or ten times the slowest that
@@ -103,6 +103,7 @@ class Session:
         self._unstarted: list[CallEvidence] = []  # one behind the other
         self._sandbox: Sandbox | None = None
         self._ready = False
+        self._starved_s = 0.0  # for which the last call waited for a core
 
     def start(self) -> None:
         """Start a worker and return at once; the first call waits for it."""
@@ -163,7 +164,7 @@ class Session:
             return CallEvidence(over_budget=why)
         if len(self._unstarted) >= _STARTS:
             return self._unstarted[-1]
-        start = time.monotonic()
+        start, self._starved_s = time.monotonic(), 0.0
         evidence = self._import()
         start_s = time.monotonic() - start
         if evidence is None:
@@ -171,7 +172,8 @@ class Session:
             evidence = self._exchange("call", case, inputs, outputs, **how)
         reply = evidence.result
         if isinstance(reply, Reply) or reply.started:  # what never started is no call
-            seconds, came_back = time.monotonic() - start, isinstance(reply, Reply)
+            seconds = time.monotonic() - start - self._starved_s
+            came_back = isinstance(reply, Reply)
             if not came_back and reply.compiling:  # another case may need less code
                 self.budget.spent_s += seconds
             else:
@@ -234,10 +236,12 @@ class Session:
             arena.poison()
             _write_inputs(arena, layout, inputs)
             before = arena.memory[: layout.inputs_end].clone()
-            result = self._sandbox.ask(
+            sandbox = self._sandbox
+            result = sandbox.ask(
                 what,
                 self.budget.call_s(compiles=self.device != "cpu"),
                 (arena.fd, *(part.fd for part in (block, steps) if part)),
+                patience=PATIENCE,
                 **({"trace": dataclasses.asdict(block.shape)} if block else {}),
                 **({"rounds": dataclasses.asdict(steps.shape)} if steps else {}),
                 layout=layout.to_json(),
@@ -247,6 +251,7 @@ class Session:
                 exact=case.exact,
                 idle=idle,
             )
+            self._starved_s = sandbox.starved_s
             after = arena.snapshot()
             trace = block.snapshot() if block else None
             rounds = steps.snapshot() if steps else None
