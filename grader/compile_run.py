@@ -27,10 +27,7 @@ class CompileRun(ToldCase):
 
     def judge(self) -> Finding:
         """Compile what this case launches, and kernels that other cases alone have launched."""
-        budget = self.session.budget
-        if budget.used_up() is not None or self.session.unusable is not None:
-            return self._judge_call()
-        if not self.session.interpret:
+        if self.session.unusable is not None or not self.session.interpret:
             return self._judge_call()
         reason = unavailable()
         if reason is not None:
@@ -80,7 +77,7 @@ class CompileRun(ToldCase):
                 help = translation(f"{refusal.error_type}: {refusal.text}")
                 return self._finding(Verdict.FAIL, headline, line=refusal.line, help=help)
             for result in chip.results:
-                failure = outcome.of_result(result, self.problem.signature, "compilation")
+                failure = outcome.of_result(result, self.problem.signature, outcome.COMPILATION)
                 values = chip.launches and _is_of_values(result, self.session.source)
                 if failure is not None and not values:
                     evidence = CallEvidence(result=result, output=chip.output)

@@ -31,7 +31,7 @@ from grader.model import (
 )
 from grader.progress import Listener
 from grader.request import Request
-from grader.results import NOT_REACHED, Assembly, of_entry
+from grader.results import NOT_REACHED, Assembly, supporting
 from grader.running import capacity
 from grader.running.processes import GRACE_S, Children, Ending
 from grader.source import read_source
@@ -206,8 +206,11 @@ class Grader:
         pending = [
             problem.id
             for problem in self._problems
-            if scoring.is_complete(of_entry(problem, self._results[problem.id].checks))
-            and problem.benchmarks_on(self._device)
+            if problem.benchmarks_on(self._device)
+            and any(
+                scoring.hold(supporting(problem, self._results[problem.id].checks, component))
+                for component in ("speed", "memory")
+            )
         ]
         groups, tried = [pending] if pending else [], set[str]()
         while groups:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 from collections.abc import Callable
@@ -11,7 +12,14 @@ import torch
 from grader.answers import Answer
 from grader.cases import Case
 from grader.checks import outcome
-from grader.checks.correctness import Difference, Expected, expect, find_differences, ranges
+from grader.checks.correctness import (
+    Difference,
+    Expected,
+    expect,
+    find_differences,
+    is_of_tf32,
+    ranges,
+)
 from grader.checks.idle import right_without_kernels
 from grader.compile_run import CompileRun
 from grader.diagnose import Casebook
@@ -54,6 +62,7 @@ class CaseRun(ToldCase):
 
         Of a check that `compiles` the kernels are compiled, and on a GPU launched.
         """
+        self.session.budget.check = self.check.id
         if self.check.compiles:
             where = (self.check, self.index, self.case)
             return CompileRun(self.trial, self.session, *where).judge()
@@ -98,6 +107,8 @@ class CaseRun(ToldCase):
             self.trial.compile_more(self.session)
         if evidence.overwritten is not None:
             self.trial.overwritten = self.trial.overwritten or f"the input {evidence.overwritten}"
+        if self._is_of_tf32(answer, differences, expected):
+            return self._rounded_by_dots(differences)
         self._look_at_out(answer, judged)
         try:
             seen = self._learn(call, answer.inputs, answer.names, evidence, expected, differences)
@@ -114,6 +125,33 @@ class CaseRun(ToldCase):
         kept = self.trial.was_right_before(evidence.outputs[differences[0].name])
         kept = kept or (call > 0 and self._is_right_in_a_new_worker(answer))
         return self._wrong(differences, evidence, seen, kept=kept)
+
+    def _is_of_tf32(self, answer: Answer, wrong: list[Difference], expected: Expected) -> bool:
+        """Whether a GPU's dots cut their operands to TF32; the interpreter sees that before.
+
+        What is wrong then is no sign of another mistake.
+        """
+        if not wrong or not self.case.exact or self.session.interpret:
+            return False
+        case = dataclasses.replace(self.case, exact=False)
+        cut = expect(self.problem, case, answer.inputs, answer.names)
+        got = answer.evidence.outputs
+        return all(is_of_tf32(got[d.name], d.name, expected, cut) for d in wrong)
+
+    def _rounded_by_dots(self, wrong: list[Difference]) -> Finding:
+        names = [difference.name for difference in wrong]
+        has = "has" if len(names) == 1 else "have"
+        return self._finding(
+            Verdict.FAIL,
+            f"{' and '.join(names)} {has} the error of tl.dot in TF32, which rounds fp32 operands",
+            first=wrong[0].first,
+            worst=wrong[0].worst,
+            extent=wrong[0].extent,
+            help=f"your fp32 dot runs in TF32: {outcome.ROUNDING_HELP['TF32']}",
+            errors=wrong[0].errors,
+            wrong_outputs=tuple(names),
+            margin=max(difference.margin for difference in wrong),
+        )
 
     def _is_right_in_a_new_worker(self, answer: Answer) -> bool:
         """Whether a call that was wrong is right where no call was made before it."""
@@ -232,9 +270,6 @@ class CaseRun(ToldCase):
             headline = f"{shown.name} is wrong in a second call with other values of the same shape"
             help = "a result may depend on nothing that an earlier call left behind"
         else:
-            on_gpu = self.problem.uses_triton and not self.session.interpret
-            if self.case.exact and on_gpu:  # the interpreter has seen such dots before
-                help = 'on a GPU tl.dot of fp32 is TF32 unless it has input_precision="ieee"'
             wrong = [d.name for d in differences]
             headline = f"{_are(wrong)} wrong"
             right = [n for n in self.trial.problem.judged(self.check) if n not in wrong]

@@ -111,6 +111,14 @@ class PointTable(Table):
     memory: Annotated[int, Field(ge=0)]
 
 
+class RestsOn(Table):
+    """The checks that must pass before a component earns: what the call that it is about needs."""
+
+    work: ListOf[str] = ()
+    speed: ListOf[str] = ()
+    memory: ListOf[str] = ()
+
+
 class Limits(Table):
     """Seconds: of one call, of all calls that do not come back, of all calls together."""
 
@@ -204,6 +212,7 @@ class Problem(Table):
     given: ListOf[str] = ()  # modules of the package `given` that a submission may import
     bonus: bool
     points: PointTable
+    rests_on: RestsOn
     steps: Annotated[ListOf[Step], Field(min_length=1)]
     limits: Limits
     tolerance: Tolerance
@@ -242,7 +251,20 @@ class Problem(Table):
                     raise ValueError(f"{where}: {key}: got {unknown[0]!r}, expected some of {some}")
             for table in check.cases:
                 _departs_only_in(check, table)
+        for component in RestsOn.model_fields:
+            self._rests_on_checks(component)
         return self
+
+    def _rests_on_checks(self, component: str) -> None:
+        named = getattr(self.rests_on, component)
+        own = [check.id for check in self.checks if not check.bridge]
+        unknown = next((id for id in named if id not in own), None)
+        if unknown is not None:
+            expected = f"expected some of {', '.join(own)}"
+            raise ValueError(f"rests_on: {component}: got {unknown!r}, {expected}")
+        if bool(named) != bool(self.points_of(component)):
+            got = "no check for a component with points" if not named else "checks, but no points"
+            raise ValueError(f"rests_on: {component}: got {got}")
 
     def of(self, check: Check) -> Problem:
         """Return the problem as `check` sees it: with the entry point that it calls."""

@@ -214,8 +214,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Any:
     finding = _finding(error, trial, item.nodeid)
     if finding.verdict is Verdict.PASS:
         finding = trial.passed.get((place[1].id, place[3]), finding)
-    wrong = finding.verdict not in (Verdict.PASS, Verdict.NOT_MEASURED)
-    trial.failures += wrong and not place[1].bridge
+    if finding.verdict not in (Verdict.PASS, Verdict.NOT_MEASURED):
+        trial.failed.add(place[1].id)
     finding = finding.model_copy(update={"duration_s": round(call.duration, 3)})
     item.stash[_FINDING] = finding
     _, check, _, index = place

@@ -120,7 +120,7 @@ class ProblemTrial:
         spent = (run.request.spent_s, run.request.lost_s) if run.request else (0.0, 0.0)
         self.budget = Budget(problem.limits, *spent)
         self.calls = 0
-        self.failures = 0
+        self.failed: set[str] = set()  # checks
         self.passed: dict[tuple[str, int], Finding] = {}
         self._sessions: dict[tuple[str, bool], Any] = {}  # by entry point, and whether on a GPU
         self._to_compile: list[tuple[Check, Case]] = []
@@ -159,7 +159,7 @@ class ProblemTrial:
             return self._interpreting(self.problem.of(check) if check else self.problem, budget)
 
         def wants_work() -> bool:
-            return self.problem.work is not None and not self.failures and _interprets()
+            return self.counts_work and _interprets()
 
         self.judged.ahead = Ahead(self.judged, cases, open_session, wants_work)
 
@@ -187,12 +187,17 @@ class ProblemTrial:
         workers = self.run.request.compile_workers if self.run.request else 1
         self._compilers = Compilers(self.problem, self.source, cases, workers)
 
+    @property
+    def counts_work(self) -> bool:
+        """Whether work is counted as far as is known: no check that it rests on has failed."""
+        return self.problem.work is not None and not self.failed & set(self.problem.rests_on.work)
+
     def count_work(self) -> None:
-        """Count the work of a submission of which all cases passed, but for those of a bridge."""
+        """Count the work of a submission if the checks that it rests on pass."""
         from grader.work_run import WorkRun
 
         request, problem = self.run.request, self.problem
-        if request is None or problem.work is None or self.failures:
+        if request is None or not self.counts_work:
             return
         if not _interprets():
             reason = "needs Triton's interpreter, which this Triton has not with this numpy"
@@ -203,6 +208,7 @@ class ProblemTrial:
                 self._sessions[key] = self._interpreting(problem, self.budget)
             session = self._sessions[key]
             self.run.send(CaseBegins(check=WORK, index=0))
+            self.budget.check = WORK
             ahead = self.judged.ahead
             found = ahead.take_work(session) if ahead else None
             if found is None and self.budget.used_up() is None:

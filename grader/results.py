@@ -91,8 +91,8 @@ class Assembly:
         components = dict(result.components)
         for name, evidence in (("speed", speed), ("memory", memory)):
             if self.problem.points_of(name):
-                correctness = of_entry(self.problem, result.checks)
-                components[name] = scoring.gate(self._score(name, evidence), correctness)
+                checks = supporting(self.problem, result.checks, name)
+                components[name] = scoring.gate(self._score(name, evidence), checks)
         update = {
             "components": components,
             "points": scoring.problem_points(components),
@@ -134,14 +134,17 @@ class Assembly:
     def _work(
         self, checks: Sequence[CheckResult], work: Evidence | None, *, interrupted: bool
     ) -> ComponentResult:
-        possible, correctness = self.problem.points_of("work"), of_entry(self.problem, checks)
+        possible, rests_on = (
+            self.problem.points_of("work"),
+            supporting(self.problem, checks, "work"),
+        )
         if work is not None:
             counted = self._score("work", work)
-        elif scoring.is_complete(correctness) and not interrupted:
+        elif scoring.hold(rests_on) and not interrupted:
             counted = scoring.internal(possible, "the judge recorded no count of work")
         else:
             counted = scoring.withheld(Verdict.SKIPPED, possible, "not run")
-        return scoring.gate(counted, correctness)
+        return scoring.gate(counted, rests_on)
 
     def _not_yet_measured(self, checks: Sequence[CheckResult]) -> dict[str, ComponentResult]:
         components = {}
@@ -153,7 +156,7 @@ class Assembly:
                 components[name] = scoring.not_measured(possible, _QUICK)
             elif possible:
                 pending = scoring.withheld(Verdict.SKIPPED, possible, NOT_REACHED)
-                components[name] = scoring.gate(pending, of_entry(self.problem, checks))
+                components[name] = scoring.gate(pending, supporting(self.problem, checks, name))
         return components
 
     def _score(self, name: str, evidence: Evidence) -> ComponentResult:
@@ -177,7 +180,9 @@ class Assembly:
         return scoring.internal(possible, f"the judge recorded no figures of {name}")
 
 
-def of_entry(problem: Problem, checks: Sequence[CheckResult]) -> ComponentResult:
-    """Return the correctness that work, speed and memory depend on: not that of the bridge."""
-    own = [check for check in checks if not problem.check(check.id).bridge]
-    return scoring.score_correctness(own, problem.points.correctness)[0]
+def supporting(
+    problem: Problem, checks: Sequence[CheckResult], component: str
+) -> list[CheckResult]:
+    """Return the results of the checks that a component rests on."""
+    named = getattr(problem.rests_on, component)
+    return [check for check in checks if check.id in named]

@@ -41,6 +41,7 @@ EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report Ctrl-C
 
 # A fraction computed as 0.9999999999 by rounding in the logarithms still earns the point.
 ROUNDING_SLACK = 1e-9
+_MOST_NAMED = 4  # checks that a component rests on
 
 
 # Constructors for the components that carry no measurement.
@@ -135,7 +136,7 @@ def _correctness_reason(checks: Sequence[CheckResult]) -> str | None:
     return "; ".join(parts) or None
 
 
-# Speed and memory. The components made here are not yet gated by correctness: see `gate`.
+# Work, speed and memory. The components made here are not yet gated: see `gate`.
 
 
 def speed_fraction(speedup: float | None, floor: float | None, full: float | None) -> float:
@@ -249,33 +250,50 @@ def score_memory(figures: MemoryFigures, possible: float) -> ComponentResult:
     return withheld(Verdict.FAIL, possible, reason).model_copy(update={"figures": figures})
 
 
-def gate(component: ComponentResult, correctness: ComponentResult | None) -> ComponentResult:
-    """Return `component` as it counts beside `correctness`: it earns when correctness is complete.
+def gate(component: ComponentResult, rests_on: Sequence[CheckResult]) -> ComponentResult:
+    """Return `component` as it counts beside the checks that it rests on: it earns when all pass.
 
     What was not measured, or lost to the judge, passes through unchanged. A gated component is
-    `SKIPPED`, keeps its figures as evidence, and stays available unless correctness itself could
-    not be judged through no fault of the submission: then its points are not available either.
+    `SKIPPED`, keeps its figures as evidence, and stays available unless it is no fault of the
+    submission that no check failed and some did not pass: then its points are not available either.
     """
     possible = component.points.possible
     if not _is_measured(component.verdict):
         return component
-    if correctness is None:
-        return internal(possible, "no correctness result was recorded")
-    if is_complete(correctness):
+    if not rests_on:
+        return internal(possible, "no check was recorded that it rests on")
+    if hold(rests_on):
         return component
-    judged = correctness.points
-    if correctness.verdict is Verdict.INTERNAL and judged.earned >= judged.available:
-        reason, available = "correctness could not be judged: fault of the judge", 0.0
-    elif correctness.verdict is Verdict.NOT_MEASURED:
-        reason, available = "correctness could not be measured", 0.0
+    if failed := [c.id for c in rests_on if _is_measured(c.verdict) and not _passes(c)]:
+        reason, available = f"not awarded: it rests on {_those(failed)}", component.points.available
+    elif faults := [c.id for c in rests_on if c.verdict is Verdict.INTERNAL]:
+        reason, available = f"fault of the judge in what it rests on: {', '.join(faults)}", 0.0
     else:
-        reason, available = "correctness is not complete", component.points.available
+        reason, available = "the checks that it rests on could not be measured", 0.0
     return ComponentResult(
         verdict=Verdict.SKIPPED,
         points=Points(available=available, possible=possible),
         reason=reason,
         figures=component.figures,
     )
+
+
+def hold(checks: Sequence[CheckResult]) -> bool:
+    """Whether all of `checks` pass that could be measured, and one could."""
+    measured = [check for check in checks if check.verdict is not Verdict.NOT_MEASURED]
+    return bool(measured) and all(map(_passes, measured))
+
+
+def _passes(check: CheckResult) -> bool:
+    return check.verdict is Verdict.PASS and check.share >= 1.0
+
+
+def _those(failed: list[str]) -> str:
+    """Name checks that do not pass, four at the most."""
+    named = ", ".join(failed[:_MOST_NAMED])
+    if len(failed) > _MOST_NAMED:
+        return f"{named} and {len(failed) - _MOST_NAMED} more checks, which do not pass"
+    return f"{named}, which {'does' if len(failed) == 1 else 'do'} not pass"
 
 
 def is_complete(correctness: ComponentResult) -> bool:

@@ -35,7 +35,7 @@ from grader.findings import (
 from grader.manifest import ROOT, WORK, Check, ManifestError, Problem
 from grader.model import CheckResult, Message, Verdict, worst
 from grader.running.processes import Children, Ending
-from grader.running.usage import Patience
+from grader.running.sandbox import PATIENCE
 
 # Beyond the time of the submission's calls: imports, oracles, naming a cause.
 _JUDGE_S = 600.0
@@ -207,7 +207,7 @@ class TestRun:
             device_uuid=self._device_uuid,
         )
         limits, ending = self.problem.limits, Ending()
-        deadline_s = Patience.BUSIEST * (limits.total_s + limits.lost_s) + _JUDGE_S
+        deadline_s = PATIENCE * (limits.total_s + limits.lost_s) + _JUDGE_S
         self._current, self._heard = None, 0
         lines = self._children.events(
             "pytest", arguments, request.model_dump_json(), deadline_s, ending

@@ -488,7 +488,7 @@ FAULTS = (
     fault(
         "speed counts for a wrong kernel",
         "scoring.py",
-        "    if is_complete(correctness):\n        return component\n",
+        "    if hold(rests_on):\n        return component\n",
         "    return component\n",
         "scoring",
     ),

@@ -14,7 +14,9 @@ import time
 import pytest
 
 from grader.cases import resolve
+from grader.checks import outcome
 from grader.manifest import load_problem
+from grader.model import Verdict
 from grader.running import capacity, compiled
 from grader.running.chips import CHIPS, resident_programs
 from grader.running.compiled import Call, Compiled, compile_calls
@@ -415,6 +417,17 @@ def test_a_compilation_without_end_is_ended_and_what_came_before_it_is_known():
     assert HANGS.splitlines()[ended.line - 1].strip() in ("while True:", "n += 1  # here")
     assert [k.kernel.kernel for k in found.kernels] == ["first"]
     assert time.monotonic() - begin < PROMPT_S
+
+
+@pytest.mark.parametrize(
+    ("line", "compiling", "word"),
+    [(0, False, "less code"), (9, True, "less code"), (9, False, "never ends")],
+)
+def test_a_compilation_that_takes_too_long_is_told_as_one(line, compiling, word):
+    ended = Ended(timeout=True, line=line, compiling=compiling, waited_s=60.0)
+    told = outcome.of_result(ended, what=outcome.COMPILATION)
+    assert told.verdict is Verdict.TIMEOUT and word in told.help
+    assert "loop" in outcome.of_result(ended).help or compiling
 
 
 @pytest.mark.parametrize("problem_id", ["p02", "p04", "p07", "p09"])  # tests/test_answers.py: all

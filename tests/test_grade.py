@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 from rich.console import Console
 
-from grader import grade
+from grader import grade, testrun
 from grader.findings import (
     Alive,
     Evidence,
@@ -204,8 +204,32 @@ def test_only_what_is_correct_is_measured(run):
     found, children, _ = run((whole("p02", "p04"), DONE), answers=answers)
     assert [file.problem for file in children.requests[0].sources] == ["p02", "p04"]
     speed = found["p03"].components["speed"]
-    assert (speed.verdict, speed.reason) == (Verdict.SKIPPED, "correctness is not complete")
+    told = "not awarded: it rests on plain, lse, half, ragged, which do not pass"
+    assert (speed.verdict, speed.reason) == (Verdict.SKIPPED, told)
     assert speed.points.available == load_problem("p03").points.speed
+
+
+def test_an_answer_keeps_what_does_not_rest_on_the_checks_that_fail(run, monkeypatch):
+    """Here all but the arguments pass; a TF32 dot, too, costs no more than its check."""
+
+    def fails(problem, findings, **_):
+        results = check_results(problem, findings, device="cuda", seed=SEED)
+        wrong = {"verdict": Verdict.FAIL, "share": 0.0}
+        return [r.model_copy(update=wrong if r.id in failing else {}) for r in results]
+
+    check_results = testrun.check_results
+    monkeypatch.setattr(testrun, "check_results", fails)
+    points = load_problem("p03").points
+    failing = {"arguments", "ieee"}
+    found, children, _ = run((whole(*PROBLEMS), DONE))
+    kept = {name: part.points.earned for name, part in found["p03"].components.items()}
+    assert kept.pop("correctness") < points.correctness
+    assert kept == {name: getattr(points, name) for name in kept}
+    failing = {"half"}  # which what is timed and measured needs, and what is counted does not
+    found, children, _ = run((whole("p02"), DONE))
+    assert [file.problem for file in children.requests[0].sources] == ["p02"]
+    kept = {name: part.points.earned for name, part in found["p03"].components.items()}
+    assert kept["work"] == points.work and kept["speed"] == kept["memory"] == 0
 
 
 def test_quick_measures_nothing(run):
@@ -249,7 +273,8 @@ def test_work_is_not_counted_beside_incomplete_correctness(run):
     answers = {p: model_answer(p) for p in PROBLEMS} | {"p03": "def attention():\n    return 1\n"}
     found, *_ = run(quick=True, answers=answers, work={"p03": counted(100)})
     work = found["p03"].components["work"]
-    assert (work.verdict, work.reason) == (Verdict.SKIPPED, "correctness is not complete")
+    told = "not awarded: it rests on plain, which does not pass"
+    assert (work.verdict, work.reason) == (Verdict.SKIPPED, told)
     assert work.points.earned == 0
     assert work.points.available == load_problem("p03").points.work
 

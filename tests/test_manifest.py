@@ -23,6 +23,11 @@ work = 1
 speed = 3
 memory = 2
 
+[rests_on]
+work = ["plain"]
+speed = ["plain", "half"]
+memory = ["plain", "lse"]
+
 [[steps]]
 title = "the query tile"
 lines = 15
@@ -192,6 +197,16 @@ MISTAKES = {
     "no lines": ("lines = 3", "lines = 0", "steps.1.lines: got 0, expected greater than or equal"),
     "targets upside down": ("full = 8.0", "full = 0.5", "speed: full: got 0.5, expected more than"),
     "device's targets": ("full = 10.0", "full = 1.0", "speed.devices.NVIDIA H200: full: got 1.0,"),
+    "a component that rests on what is no check": (
+        '["plain", "half"]',
+        '["plain", "hall"]',
+        "rests_on: speed: got 'hall', expected some of plain, lse, half",
+    ),
+    "a component that rests on nothing": (
+        'speed = ["plain", "half"]',
+        "",
+        "rests_on: speed: got no check for a component with points",
+    ),
     "points without work": ("[work]", "[worj]", "worj: got an unknown key, expected"),
     "naive in other words": (
         'naive = "causal"',
@@ -310,6 +325,7 @@ def test_points_for_work_and_its_table_come_together(tmp_path, old, new):
 
 def test_a_problem_without_points_for_work_has_no_calls_for_it(tmp_path):
     text = TEXT.replace(WORK_TABLE, "").replace("work = 1\n", "work = 0\n")
+    text = text.replace('work = ["plain"]\n', "")
     problem = read_problem(write(tmp_path, text))
     assert problem.work is None and problem.work_cases("5eed") == ()
 

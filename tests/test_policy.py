@@ -351,7 +351,8 @@ UNUSED = "def helper(q):\n    return q @ q\n"
         "x = helper",
         "def attention(q): return helper(q)",
         "def attention(q): return other(q)\ndef other(q): return helper(q)",
-        "class A:\n    def f(self, q): return helper(q)",
+        "class A:\n    def f(self, q): return helper(q)\nx = A()",
+        "class A:\n    x = [helper]",
         "def attention(q, f=helper): return f(q)",
         "@helper\ndef f(): pass",
         "if 1:\n    y = [helper]",
@@ -362,6 +363,65 @@ UNUSED = "def helper(q):\n    return q @ q\n"
 def test_what_runs_is_looked_at(use):
     assert broken(HEAD + UNUSED) == []
     assert broken(f"{HEAD}{UNUSED}{use}") == ["torch-computes"]
+
+
+UNUSED_CLASS = """
+class Reference(%s):
+    @staticmethod
+    def forward(ctx, q, k, v):
+        return torch.softmax(q @ k.mT, -1) @ v
+"""
+
+
+@pytest.mark.parametrize("base", ["", "object", "ValueError", "torch.autograd.Function"])
+def test_a_class_that_nothing_names_is_not_looked_at(base):
+    unused = UNUSED_CLASS % base
+    assert broken(HEAD + unused + "class Other(Reference):\n    def f(q):\n        q @ q") == []
+    named = "def attention(q, k, v): return Reference().forward(0, q, k, v)"
+    assert broken(HEAD + unused + named) == ["shortcut", "torch-computes"]
+    assert (
+        broken(f"{HEAD}{unused}def attention(q): return f(q)\ndef f(q): return Reference()") != []
+    )
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "@%s\nclass A:\n    def f(self): torch.bmm",
+        "class A(metaclass=abc.ABCMeta):\n    def f(self): torch.bmm",
+        "class A(enum.Enum):\n    X = 1\n    def __init__(self, x): torch.bmm",
+        "class E(enum.Enum):\n    0\nclass A(E):\n    X = 1\n    def __init__(self, x): torch.bmm",
+        "import enum as torch\nclass A(torch.autograd.Function):\n    def f(self): torch.bmm",
+        "class A:\n    def f(): torch.bmm\n    x = f()",
+        "class A:\n    def f(): torch.bmm\n    g = property(f)",
+        "class A:\n    @print\n    def f(): torch.bmm",
+        "def staticmethod(f): f()\nclass A:\n    @staticmethod\n    def f(): torch.bmm",
+        "class A:\n    def f(x=torch.bmm): 0",
+        "class A:\n    if 1:\n        torch.bmm",
+        "class A:\n    class B:\n        def f(): torch.bmm\n    B.f()",
+        "class B:\n    def __init_subclass__(cls): cls.f()\nclass A(B):\n    def f(): torch.bmm",
+        "def attention(q):\n    class A:\n        def f(): torch.bmm\n    return A.f()",
+    ],
+)
+def test_what_a_class_runs_or_hands_on_is_looked_at(use):
+    """Its methods run unseen where something other than the text can call them."""
+    assert broken("import abc, enum, torch\n" + use.replace("%s", "print")) != []
+
+
+@pytest.mark.parametrize(
+    ("line", "rules"),
+    [
+        ("if triton is None:\n    raise ImportError('install triton')", []),
+        ("if not triton:\n    raise ImportError('install triton')", []),
+        ("x = 1 if triton is not None else 2", []),
+        ("x = triton or 1", ["import"]),
+        ("x = triton == A()", ["import"]),
+        ("x = triton if triton else 0", ["import"]),
+    ],
+)
+def test_a_module_may_be_asked_for(line, rules):
+    guard = "try:\n    import triton\nexcept ImportError:\n    triton = None\n"
+    assert broken(guard + line) == rules
 
 
 def test_p08_and_p09_sum_over_rows():

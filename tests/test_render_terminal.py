@@ -18,6 +18,7 @@ from grader.findings import Evidence
 from grader.manifest import ROOT, load_problem, problem_ids
 from grader.model import (
     Amount,
+    CheckResult,
     Compilation,
     ComponentResult,
     Diagnosis,
@@ -462,7 +463,7 @@ def test_a_component_that_is_missing_shows_as_a_fault_of_the_judge(records):
 def test_a_wrong_kernel_has_no_speed_to_show(records):
     record = records("measured on a GPU")
     problem = record.problems[1]
-    wrong = ComponentResult(verdict=Verdict.FAIL, points=Points(available=12, possible=12))
+    wrong = [CheckResult(id="half", title="", verdict=Verdict.FAIL, weight=1)]
     parts = {
         name: scoring.gate(part, wrong) if name != "correctness" else part
         for name, part in problem.components.items()

@@ -9,6 +9,7 @@ Over 400 lines, for these are many.
 import os
 import resource
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -16,7 +17,8 @@ import pytest
 
 from grader.checks import outcome
 from grader.manifest import ROOT
-from grader.running import jail, protocol, sandbox, usage
+from grader.model import Verdict
+from grader.running import jail, protocol, reaper, sandbox, usage
 from grader.running.protocol import REPLY, STARTED, Ended, Reply, Status
 from grader.running.sandbox import Sandbox
 from tests.harness import PROMPT_S
@@ -107,6 +109,42 @@ def test_no_reply_in_time(start):
     assert time.monotonic() - begin < PROMPT_S
     assert not alive(worker.pid)
     assert worker.output() == "busy"
+
+
+BUSY = "end = time.process_time() + 0.5\nwhile time.process_time() < end: pass\n"
+ONE_CORE = "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+
+
+@in_and_out_of_jail
+@pytest.mark.parametrize(("patience", "comes_back"), [(60.0, True), (1.0, False), (1.2, None)])
+def test_a_worker_that_waits_for_a_core_has_more_time(start, patience, comes_back):
+    """It needs 0.5 s, may take 1.5 s, and is one of five on its core."""
+    command = [sys.executable, "-c", f"import os\n{ONE_CORE}while True: pass"]
+    others = [reaper.start(command, start_new_session=True) for _ in range(4)]
+    try:
+        worker = start(f"r = started()\n{ONE_CORE}{BUSY}send(r['nonce'])\ntime.sleep(60)\n")
+        worker.ready()
+        found = worker.ask("anything", 1.5, patience=patience)
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+            reaper.ended(other)
+    assert isinstance(found, Reply) == bool(comes_back)
+    if comes_back is None:
+        assert found.timeout and found.waited_s < 1.5 < found.waited_s + found.starved_s
+        assert outcome.of_result(found).verdict is Verdict.NOT_MEASURED
+    elif not comes_back:
+        assert outcome.of_result(found).verdict is Verdict.TIMEOUT
+
+
+@in_and_out_of_jail
+@pytest.mark.parametrize("text", ["time.sleep(60)", "while True: pass"])
+def test_who_sleeps_or_computes_does_not_wait_for_a_core(start, text):
+    worker = start(f"started()\n{text}\n")
+    worker.ready()
+    ended = worker.ask("anything", 1.0, patience=20.0)
+    assert ended.timeout and not ended.starved_s and ended.waited_s == 1.0
 
 
 @in_and_out_of_jail

@@ -391,37 +391,48 @@ SPEED = component(Verdict.PASS, 2, 2, 2)
 
 
 @pytest.mark.parametrize(
-    ("correctness", "verdict", "points"),
+    ("checks", "verdict", "points"),
     [
-        (component(Verdict.PASS, 6, 6, 6), "pass", (2, 2, 2)),
-        (component(Verdict.PASS, 3, 3, 6), "pass", (2, 2, 2)),
-        (component(Verdict.FAIL, 5.9, 6, 6), "skipped", (0, 2, 2)),
-        (component(Verdict.SKIPPED, 5.9, 6, 6), "skipped", (0, 2, 2)),
-        (component(Verdict.REJECTED, 0, 6, 6), "skipped", (0, 2, 2)),
-        (component(Verdict.INTERNAL, 5, 5, 6), "skipped", (0, 0, 2)),
-        (component(Verdict.INTERNAL, 3, 5, 6), "skipped", (0, 2, 2)),
-        (component(Verdict.NOT_MEASURED, 0, 0, 6), "skipped", (0, 0, 2)),
-        (None, "internal", (0, 0, 2)),
+        ("pass pass", "pass", (2, 2, 2)),
+        ("pass not-measured", "pass", (2, 2, 2)),
+        ("pass fail", "skipped", (0, 2, 2)),
+        ("pass skipped", "skipped", (0, 2, 2)),
+        ("rejected", "skipped", (0, 2, 2)),
+        ("timeout not-measured", "skipped", (0, 2, 2)),
+        ("pass internal", "skipped", (0, 0, 2)),
+        ("fail internal", "skipped", (0, 2, 2)),
+        ("not-measured", "skipped", (0, 0, 2)),
+        ("", "internal", (0, 0, 2)),
     ],
 )
-def test_gate_opens_only_for_complete_correctness(correctness, verdict, points):
-    gated = scoring.gate(SPEED, correctness)
+def test_gate_opens_only_where_all_checks_pass_that_a_component_rests_on(checks, verdict, points):
+    checks = make_checks(*map(Verdict, checks.split()))
+    gated = scoring.gate(SPEED, checks)
     assert gated.verdict == verdict
     assert gated.points == pts(*points)
-    assert (gated.reason is None) == (verdict == "pass")
+    assert (gated.reason is None) == (verdict == "pass") == scoring.hold(checks)
+
+
+def test_a_gated_component_names_the_checks_that_do_not_pass():
+    def reason(*verdicts):
+        return scoring.gate(SPEED, make_checks(*map(Verdict, verdicts))).reason
+
+    assert reason("pass", "fail") == "not awarded: it rests on check_1, which does not pass"
+    assert reason(*["timeout"] * 2).endswith("check_0, check_1, which do not pass")
+    assert reason(*["fail"] * 9).endswith("check_3 and 5 more checks, which do not pass")
 
 
 @pytest.mark.parametrize(
     "lost", [scoring.not_measured(2, "needs a CUDA GPU"), scoring.internal(2, "timer broke")]
 )
 def test_gate_passes_on_what_was_not_measured(lost):
-    assert scoring.gate(lost, component(Verdict.FAIL, 0, 6, 6)) == lost
+    assert scoring.gate(lost, make_checks(Verdict.FAIL)) == lost
 
 
 def test_a_gated_component_keeps_its_figures_as_evidence():
     figures = figures_of(5.0)
     speed = scoring.score_speed(figures, 2)
-    assert scoring.gate(speed, component(Verdict.FAIL, 3, 6, 6)).figures == figures
+    assert scoring.gate(speed, make_checks(Verdict.FAIL)).figures == figures
 
 
 def test_missing_component_is_internal_and_worthless_one_is_not_due():

@@ -68,6 +68,13 @@ def test_lost_time_and_all_time_run_out_apart():
     budget.count(0.2, came_back=False)
     assert "calls that did not come back took 25 s of 25 s" in budget.used_up()
     budget = Budget(LIMITS)
+    budget.count(0.1, came_back=True)
+    budget.check = "ragged"
+    budget.count(25.0, came_back=False)
+    assert "calls that did not come back took 25 s of 25 s" in budget.used_up()
+    budget.check = "groups"
+    assert budget.used_up() is None
+    budget = Budget(LIMITS)
     for _ in range(10):
         budget.count(18.0, came_back=True)
     assert "the calls of this problem took 180 s" in budget.used_up()
@@ -152,6 +159,18 @@ def test_a_compile_without_end_costs_its_own_case():
     assert slow[0].message.headline.startswith("Triton was still compiling after 2 s: ")
     assert "static_range" in slow[0].message.help
     assert found.of("plain").points.earned == found.of("plain").points.available
+
+
+def test_a_check_that_hangs_takes_no_other_along():
+    """Nor the one that compiles, which has a time of its own."""
+    hangs = "time.sleep(30) if x.shape[0] in (1, 7, 9, 63, 65) else None"
+    checks = ("plain", "ragged_rows", "ragged_cols", "compiles")
+    found = judge(answer(hangs), P02, checks=checks)
+    assert found.of("ragged_rows").verdict is Verdict.TIMEOUT
+    late = [f.message for f in found.findings.cases.values() if f.message and f.message.not_run]
+    assert "calls that did not come back took" in late[0].headline  # of the same check
+    for check in ("plain", "ragged_cols", "compiles"):
+        assert found.of(check).verdict is Verdict.PASS, check
 
 
 def test_calls_just_under_the_limit_end_with_what_was_earned():

@@ -115,6 +115,40 @@ def test_points_are_split_as_designed(problem):
 
 
 @each_problem
+def test_work_speed_and_memory_rest_on_what_their_calls_need(problem):
+    """Its mask, dtype and heads, and the kernels that a GPU runs; never what it does not touch."""
+    calls = {
+        "work": problem.work_cases("5eed"),
+        "speed": [c for device in ("cuda", "cpu") for c in problem.benchmarks_on(device)],
+        "memory": [c for d in ("cuda", "cpu") for c in problem.memory_cases(d) or ()],
+    }
+    for component, cases in calls.items():
+        checks = [problem.check(id) for id in getattr(problem.rests_on, component)]
+        if not checks:
+            continue
+        ids = {check.id for check in checks}
+        given = [table.given for check in checks for table in check.cases]
+        assert "plain" in ids and ("compiles" in ids) == problem.uses_triton
+        assert not any(check.exact or "invalid" in table for check in checks for table in given)
+        assert ("half" in ids) == any(case.dtype != "fp32" for case in cases)
+        for case in cases:
+            options = {name for name in case.kwargs if not name.startswith("tile")}
+            varied = {name for check in checks for name in check.varies}
+            assert options <= varied | problem.base.given.keys()
+            if case.num_kv_heads != case.num_q_heads and component != "work":
+                assert "num_kv_heads" in varied
+            if (
+                component == "speed"
+                and case.head_dim != problem.base.head_dim
+                and case.rows is None
+            ):
+                assert "head_dim" in varied
+        if component == "speed":  # masks and the running maximum take time
+            assert {id for id in ids if id.startswith("ragged")}
+            assert is_on_rows(problem) or "large_logits" in ids
+
+
+@each_problem
 def test_speed_and_memory_targets_make_sense(problem):
     for targets in (problem.speed, *problem.speed.devices.values()):
         assert 0 < targets.floor < targets.full

@@ -272,30 +272,3 @@ def test_a_call_beside_which_processes_ran_is_not_measured():
     assert watch.most_processes > 1
     with pytest.raises(CallFailed, match="other processes"):
         see_alone(watch)
-
-
-def test_patience_stands_still_while_others_have_the_core():
-    """Five processes on one core: each has a fifth of it, and its own clock says so."""
-    core = min(os.sched_getaffinity(0))
-    code = f"import os, time\nos.sched_setaffinity(0, [{core}])\nend = time.time() + 20\n"
-    busy = [subprocess.Popen([sys.executable, "-c", code + "while time.time() < end: pass"])]
-    busy += [subprocess.Popen([sys.executable, "-c", code + "while 1: pass"]) for _ in range(4)]
-    try:
-        time.sleep(1.0)  # all have started
-        patience, begin = usage.Patience(busy[0].pid), time.monotonic()
-        time.sleep(2.0)
-        assert patience.spent_s() < 0.7 * (time.monotonic() - begin)
-        assert patience.spent_s() >= 2.0 / usage.Patience.BUSIEST
-    finally:
-        for process in busy:
-            process.kill()
-            process.wait()
-
-
-def test_patience_counts_the_time_that_a_process_sleeps():
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as sleeper:
-        time.sleep(0.5)
-        patience, begin = usage.Patience(sleeper.pid), time.monotonic()
-        time.sleep(0.5)
-        assert patience.spent_s() > 0.8 * (time.monotonic() - begin) - 0.1
-        sleeper.kill()

@@ -522,9 +522,9 @@ class Heard:
         self.send = self.events.append
 
 
-def count_in(run: Heard, problem: Problem, failures: int = 0) -> list:
+def count_in(run: Heard, problem: Problem, failed: str = "") -> list:
     trial = ProblemTrial(run, problem)
-    trial.failures = failures
+    trial.failed = {failed}
     try:
         trial.count_work()
     finally:
@@ -539,10 +539,11 @@ def test_work_begins_like_a_case_so_that_who_dies_in_it_is_known():
     assert work.evidence.figures.multiply_adds.ratio == 1.0
 
 
-def test_work_is_counted_only_for_the_judge_and_only_where_all_cases_passed():
+def test_work_is_counted_only_for_the_judge_and_only_where_the_checks_pass_that_it_rests_on():
     problem = short("p04")
     assert count_in(Heard(problem, asked=False), problem) == []
-    assert count_in(Heard(problem), problem, failures=1) == []
+    assert count_in(Heard(problem), problem, failed="plain") == []
+    assert len(count_in(Heard(problem), problem, failed="ieee")) == 2
     assert count_in(Heard(problem), problem.model_copy(update={"work": None})) == []
 
 

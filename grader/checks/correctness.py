@@ -45,6 +45,9 @@ _SCORE_FLOOR = 3.0
 # one by one, as a loop over columns or `tl.dot` on a GPU does, rounds n times: a random walk, of
 # which sqrt(n) units are about three standard deviations.
 _ROW_SUM_FLOOR = 0.1
+# Cosine of the angle between two errors that are called alike. Dots in TF32 come to 0.5 and more;
+# weights or inputs that are rounded to fp16 or bf16 instead stay below 0.15 (tests/test_tf32.py).
+_ALIKE = 0.4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,6 +125,19 @@ def find_differences(got: dict[str, torch.Tensor], expected: Expected) -> list[D
     """Return every output that is outside its tolerance."""
     found = (_difference(name, got[name], expected) for name in expected.truth)
     return [difference for difference in found if difference is not None]
+
+
+def is_of_tf32(got: torch.Tensor, name: str, expected: Expected, cut: Expected) -> bool:
+    """Whether the error of one output is that of operands cut to TF32, as `cut` expects them.
+
+    Then it is small for TF32 and points where cut inputs alone make it point, by and large: the
+    weights are cut as well, and q only after it was scaled.
+    """
+    truth = expected.truth[name].double()
+    error, of_cut = got.double() - truth, cut.honest[name].double() - truth
+    size = _norm(error, tuple(range(error.dim()))) * _norm(of_cut, tuple(range(error.dim())))
+    alike = (error * of_cut).sum() / size.clamp_min(torch.finfo(torch.float32).tiny)
+    return alike.item() >= _ALIKE and _difference(name, got, cut) is None
 
 
 def element_errors(

@@ -48,10 +48,12 @@ _STATUS_HELP = {
     Status.NO_ENTRY: "copy the function's first line from the stub",
     Status.EXITED: "return the result; the judge ends the process",
 }
-_ROUNDING_HELP = {
+ROUNDING_HELP = {
     "TF32": 'TF32 keeps 10 of 23 fraction bits; input_precision="ieee" keeps all',
     "bf16x3": 'bf16x3 keeps about 16 of 23 fraction bits; input_precision="ieee" keeps all',
 }
+_STARVED_HELP = "grade again when less runs on this machine; the check costs no points"
+COMPILATION = "compilation"
 _POLICY = "docs/source-policy.md says what PyTorch may do"
 _OPERATOR_HELP = {
     "computes": f"compute it in a kernel; {_POLICY}",
@@ -130,7 +132,7 @@ def _of_reply(reply: Reply, signature: str) -> Outcome:
     if reply.status == Status.FORBIDDEN_OPERATOR:
         help = _OPERATOR_HELP.get(reply.error_type)
     if reply.status == Status.ROUNDING_DOT:
-        help = _ROUNDING_HELP.get(reply.text)
+        help = ROUNDING_HELP.get(reply.text)
     elsewhere = re.search(EMPTY, named) is not None
     if reply.status == Status.OUT_OF_BOUNDS:
         _, _, how = extent.rpartition(", ")
@@ -148,11 +150,17 @@ def _of_end(ended: Ended, what: str) -> Outcome:
         return Outcome(Verdict.INTERNAL, f"the judge's worker did not start: {sentence}")
     help = None
     verdict = Verdict.CRASH
+    if ended.starved_s:
+        return Outcome(Verdict.NOT_MEASURED, _how_ended(ended, what), help=_STARVED_HELP)
     if ended.timeout:
         verdict = Verdict.TIMEOUT
         help = "does every loop come closer to its end in each iteration?"
-        if ended.compiling:
+        if ended.compiling or (what == COMPILATION and not ended.line):
             help = "smaller tiles, and range instead of tl.static_range, make less code"
+        elif what == COMPILATION:
+            help = (
+                "kernels are compiled and not run here: a loop that waits for a result never ends"
+            )
     elif ended.over is not None:
         help = "a call needs one process, and memory for its tiles and results"
     elif ended.signal_name == "SIGKILL":
@@ -168,6 +176,11 @@ def _of_end(ended: Ended, what: str) -> Outcome:
 
 
 def _how_ended(ended: Ended, what: str) -> str:
+    if ended.starved_s:
+        return (
+            f"not measured: the machine is too busy: the {what} had {ended.waited_s:.3g} s and"
+            f" waited {ended.starved_s:.3g} s for a core"
+        )
     if ended.compiling:
         return f"Triton was still compiling after {ended.waited_s:.3g} s: the {what} was stopped"
     if ended.timeout:

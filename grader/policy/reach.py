@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 import enum
-from collections.abc import Iterable
 
 from grader.manifest import Problem
+from grader.policy.unused import Unused, names
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -33,33 +33,38 @@ class Zone(enum.Enum):
 def zones(problem: Problem, tree: ast.Module) -> dict[ast.AST, Zone]:
     """Return the zone of the module and of what begins another one: its `if` and its functions.
 
-    A function of the module runs if an entry point, the module's own code or a function that runs
-    names it. One that only a bridge in PyTorch reaches may compute in PyTorch.
+    A function or class of the module runs if an entry point, the module's own code or another that
+    runs names it. A function that only a bridge in PyTorch reaches may compute in PyTorch.
     """
     main = Zone.HOST if problem.uses_triton else Zone.PYTORCH
     found: dict[ast.AST, Zone] = {tree: main}
-    functions: dict[str, list[ast.AST]] = {}
+    unused = Unused(tree)
+    waiting: dict[str, list[ast.AST]] = {}
+    plain: set[str] = set()  # functions that may be the bridge's alone
     named: set[str] = {problem.entry}
     for node in tree.body:
         if is_main_block(node):
             found[node] = Zone.SKIPPED
-            named |= _names(node.orelse)
-        elif isinstance(node, _FUNCTIONS) and not node.decorator_list and not _is_dunder(node):
-            functions.setdefault(node.name, []).append(node)
-            named |= _names([node.args, *([node.returns] if node.returns else [])])
-        else:
-            named |= _names([node])
-    named_by = {name: _names(nodes) for name, nodes in functions.items()}
+            named |= names(node.orelse)
+            continue
+        parts = unused.waiting(node)
+        named |= names([node], without=parts)
+        if parts:
+            is_plain = isinstance(node, _FUNCTIONS)
+            plain = plain | {node.name} if is_plain else plain - {node.name}
+            waiting.setdefault(node.name, []).extend(parts)
+    named_by = {name: names(parts) for name, parts in waiting.items()}
+    entries = {problem.bridge.entry} if problem.bridge is not None else set()
+    bridge = _closure(entries, named_by)
+    for name in _closure(named | entries, named_by) - plain:
+        named |= {name} | named_by[name]
     runs = _closure(named, named_by)
-    bridge: set[str] = set()
-    if problem.bridge is not None:
-        bridge = _closure({problem.bridge.entry}, named_by)
     in_pytorch = problem.bridge is not None and problem.bridge.language == "pytorch"
     alone, shared = (Zone.BRIDGE, Zone.SHARED) if in_pytorch else (main, main)
-    for name, nodes in functions.items():
+    for name, nodes in waiting.items():
         zone = alone if name in bridge else Zone.SKIPPED
         if name in runs:
-            zone = shared if name in bridge else main
+            zone = shared if name in bridge and name in plain else main
         found |= dict.fromkeys(nodes, zone)
     return found
 
@@ -73,15 +78,6 @@ def is_main_block(node: ast.stmt) -> bool:
     is_name = any(isinstance(side, ast.Name) and side.id == "__name__" for side in sides)
     is_main = any(isinstance(side, ast.Constant) and side.value == "__main__" for side in sides)
     return isinstance(test.ops[0], ast.Eq) and is_name and is_main
-
-
-def _is_dunder(node: ast.AST) -> bool:
-    name = getattr(node, "name", "")
-    return name.startswith("__") and name.endswith("__")
-
-
-def _names(nodes: Iterable[ast.AST]) -> set[str]:
-    return {n.id for node in nodes for n in ast.walk(node) if isinstance(n, ast.Name)}
 
 
 def _closure(named: set[str], named_by: dict[str, set[str]]) -> set[str]:

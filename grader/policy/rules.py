@@ -156,7 +156,7 @@ class _Reader:
             and all(isinstance(target, ast.Name) for target in _targets(parent))
             and not isinstance(place.scope.node, ast.ClassDef)
         )
-        if modules and not is_base and not is_alias:
+        if modules and not (is_base or is_alias or _is_asked_for(node, parent)):
             text = f"the module {modules[0]} is handed on as a value"
             yield violation(node, "import", text, "use its members where you need them")
 
@@ -461,6 +461,13 @@ def _inside(paths: set[str], modules: dict[str, frozenset[str]]) -> str:
     named = paths - modules.keys() - {"torch.Tensor", "triton.language.tensor"}
     inside = (p for p in named if p.partition(".")[0] in modules)
     return min((p for p in inside if "." in p), default="")
+
+
+def _is_asked_for(node: ast.AST, parent: ast.AST) -> bool:
+    """Whether no more is asked of an object than whether it is there."""
+    if isinstance(parent, ast.Compare):
+        return all(isinstance(op, (ast.Is, ast.IsNot)) for op in parent.ops)
+    return isinstance(parent, ast.UnaryOp) or getattr(parent, "test", None) is node
 
 
 def _called(node: ast.Call) -> str:

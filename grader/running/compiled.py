@@ -28,11 +28,11 @@ from grader.running.arena import Layout
 from grader.running.chips import CHIPS, EVERY_CHIP, resident_programs
 from grader.running.placing import place
 from grader.running.protocol import Ended, Reply, failed
-from grader.running.sandbox import Sandbox
+from grader.running.sandbox import PATIENCE, Sandbox
 from grader.source import Source
 
 _PROGRAM = Path(__file__).with_name("compile_worker.py")
-TIMEOUT_S = 60.0
+TIMEOUT_S = 60.0  # in which the worker has a core, or asks for none
 MAX_KERNELS = 40  # those that compile, and refusals
 _MAX_REPORT_BYTES = 2**20
 _MAX_LINE_BYTES = 16 * 1024
@@ -116,7 +116,8 @@ def compile_calls(
 
     Args:
         capabilities: of `EVERY_CHIP`.
-        timeout_s: seconds of one core for all calls for one chip, the start of the worker apart.
+        timeout_s: seconds of one core for all calls for one chip, the start of the worker apart;
+            those in which a busy machine has no core for it do not count.
         workers: chips that are compiled for at a time, where there are as many cores.
         kernels: folder in which what is compiled is kept for the next time.
     """
@@ -159,10 +160,11 @@ def _compile(
                 results.append(result)
                 known.append(len(_read(report, capability)))
                 calls = ()
-            deadline = time.monotonic() + timeout_s
+            left_s = timeout_s
             for call in calls:
-                left_s = max(0.0, deadline - time.monotonic())
+                begun = time.monotonic()
                 results.append(_ask(sandbox, call, report, left_s))
+                left_s = max(0.0, left_s - (time.monotonic() - begun - sandbox.starved_s))
                 known.append(len(_read(report, capability)))
                 if isinstance(results[-1], Ended):
                     break
@@ -181,6 +183,7 @@ def _ask(sandbox: Sandbox, call: Call, report: int, left_s: float) -> Reply | En
         "compile",
         left_s,
         (report,),
+        patience=PATIENCE,
         layout=call.layout.to_json(),
         kwargs=call.kwargs,
         returns=list(call.returns),

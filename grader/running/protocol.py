@@ -96,7 +96,8 @@ class Ended:
     Both are None when it lives but closed its end of the channel. `started` is False as long as
     only the judge's own code had run in it. `line` is where the submission was, 0 if unknown;
     `recursive`, whether it was there many times over; `compiling`, whether Triton's compiler was at
-    work; `over`, of which limit the judge ended it.
+    work; `over`, of which limit the judge ended it. Where it was ended because the machine had no
+    core for it, `starved_s` is how long it had waited for one.
     """
 
     timeout: bool = False
@@ -108,6 +109,7 @@ class Ended:
     recursive: bool = False
     compiling: bool = False
     over: str | None = None
+    starved_s: float = 0.0
 
 
 def failed(result: Reply | Ended) -> bool:

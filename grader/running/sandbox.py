@@ -22,13 +22,13 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from grader.running import forks, jail, reaper, scratch, warden
+from grader.running import forks, jail, reaper, scratch, usage, warden
 from grader.running.protocol import IMPORTED, REPLY, STARTED, Ended, Reply
-from grader.running.usage import Patience, Tree
 
 _WORKER = Path(__file__).with_name("worker.py")
 _ROOT = _WORKER.parent.parent.parent
@@ -42,6 +42,7 @@ _DUMP_RULE = "\n" + 64 * "=" + "\n"
 _DUMP_END = "\nplease share the reproducer above with Triton project.\n"
 _MANY_TIMES = 5  # one line in the hundred frames of a dump: its function calls itself
 _LIVENESS_S = 0.5
+PATIENCE = 5.0  # times as long on a machine that is busy, then nothing is measured
 _DUMP_S = 1.0
 _SIGNALLED = 128  # bubblewrap's exit status for a worker that signal N ended is that plus N
 START_TIMEOUT_S = 120.0  # the interpreter and torch, perhaps from a cold network disk
@@ -92,8 +93,8 @@ class Sandbox:
         path.write_bytes(source)
         self._tail = bytearray()
         self._imported = False
+        self.starved_s = 0.0  # for which the last request waited for a core, if that is counted
         self._load_nonce = secrets.randbits(63)
-        self.waited_s = 0.0  # for replies; not while the worker itself waited for a core
         reaper.adopt_orphans()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
@@ -160,11 +161,11 @@ class Sandbox:
         """Process id of the worker."""
         return self._pid
 
-    def tree(self) -> Tree:
+    def tree(self) -> usage.Tree:
         """Return the worker with all that it starts, once it is ready."""
         if self._jailed:
-            return Tree(self._pid, lambda: {self._pid}, self._first)
-        return Tree(self._pid, reaper.started)
+            return usage.Tree(self._pid, lambda: {self._pid}, self._first)
+        return usage.Tree(self._pid, reaper.started)
 
     def wait_for_imports(self) -> None:
         """Wait until a worker that is not forked has imported torch, or came to its end."""
@@ -185,8 +186,20 @@ class Sandbox:
             self._warden = warden.Warden(self._first, kernels=jail.kernels())
         return self._receive(self._load_nonce, IMPORT_TIMEOUT_S)
 
-    def ask(self, what: str, timeout_s: float, fds: tuple[int, ...] = (), **fields: Any):
-        """Send one request and wait for its reply: a `Reply`, or `Ended` if none came."""
+    def ask(
+        self,
+        what: str,
+        timeout_s: float,
+        fds: tuple[int, ...] = (),
+        *,
+        patience: float = 1.0,
+        **fields: Any,
+    ) -> Reply | Ended:
+        """Send one request and wait for its reply: a `Reply`, or `Ended` if none came.
+
+        With more `patience` the time in which the worker waits for a core does not count towards
+        `timeout_s`, up to so many times that in all.
+        """
         nonce = secrets.randbits(63)
         packet = json.dumps({"do": what, "nonce": nonce, **fields}).encode()
         self._read_output()
@@ -195,20 +208,22 @@ class Sandbox:
             socket.send_fds(self._channel, [packet], list(fds))
         except OSError:
             return self._ended(timeout=False, waited_s=0.0)
-        return self._receive(nonce, timeout_s)
+        return self._receive(nonce, timeout_s, patience)
 
-    def _receive(self, nonce: int, timeout_s: float) -> Reply | Ended:
-        patience = Patience(self._pid)
-        try:
-            return self._reply(nonce, timeout_s, patience)
-        finally:
-            self.waited_s += patience.spent_s()
-
-    def _reply(self, nonce: int, timeout_s: float, patience: Patience) -> Reply | Ended:
+    def _receive(self, nonce: int, timeout_s: float, patience: float = 1.0) -> Reply | Ended:
+        start = time.monotonic()
+        self.starved_s = 0.0
+        waiting = None
         while True:
-            waited_s = patience.spent_s()
+            self.starved_s += waiting.next_s() if waiting else 0.0
+            waited_s = time.monotonic() - start - self.starved_s
+            if waiting is None and patience > 1.0 and waited_s >= _LIVENESS_S:  # most are done
+                waiting = usage.Waiting(self.tree())
             if waited_s >= timeout_s:
                 return self._ended(timeout=True, waited_s=timeout_s)
+            if waited_s + self.starved_s >= patience * timeout_s:
+                ended = self._ended(timeout=True, waited_s=waited_s)
+                return dataclasses.replace(ended, starved_s=self.starved_s)
             dead = self._process.poll() is not None  # asked first: what it sent is on the channel
             look_s = 0.0 if dead else min(timeout_s - waited_s, _LIVENESS_S)
             events = dict(self._poll.poll(1000 * look_s))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 
 import torch
 
@@ -16,7 +17,7 @@ from grader.running.evidence import CallEvidence
 from grader.running.placing import place
 from grader.running.protocol import Ended, Reply, Status, failed
 from grader.running.rounds import RoundsShape
-from grader.running.sandbox import Sandbox
+from grader.running.sandbox import PATIENCE, Sandbox
 from grader.source import Source
 
 # After a first call that did not come back, a call has this long, or ten times the slowest that
@@ -34,17 +35,23 @@ _COMPILE_FACTOR = 3.0
 
 
 class Budget:
-    """Seconds that the calls of one problem may take, those that do not come back apart."""
+    """Seconds that the calls of one problem may take, those that do not come back apart.
+
+    When these have used up theirs, a check of which no call was lost goes on, unless none has ever
+    come back. `check` is the one whose calls are made now.
+    """
 
     def __init__(self, limits: Limits, spent_s: float = 0.0, lost_s: float = 0.0) -> None:
         self._limits = limits
         self.spent_s = spent_s
         self.lost_s = lost_s
+        self.check = ""
+        self._lost: set[str] = set()  # checks of which a call did not come back
         self._slowest_s = 0.0
 
     def used_up(self) -> str | None:
         """Return why no further call is made, None while there is time left."""
-        if self.lost_s >= self._limits.lost_s:
+        if self.lost_s >= self._limits.lost_s and (not self._slowest_s or self.check in self._lost):
             return (
                 f"calls that did not come back took {self.lost_s:.0f} s"
                 f" of {self._limits.lost_s:g} s that they may take in this problem"
@@ -72,6 +79,7 @@ class Budget:
             self._slowest_s = max(self._slowest_s, seconds - start_s)
         else:
             self.lost_s += seconds
+            self._lost.add(self.check)
 
 
 class Session:
@@ -95,11 +103,7 @@ class Session:
         self._unstarted: list[CallEvidence] = []  # one behind the other
         self._sandbox: Sandbox | None = None
         self._ready = False
-        self._ended_s = 0.0  # of workers that came to their end
-
-    @property
-    def _waited_s(self) -> float:
-        return self._ended_s + (self._sandbox.waited_s if self._sandbox else 0.0)
+        self._starved_s = 0.0  # for which the last call waited for a core
 
     def start(self) -> None:
         """Start a worker and return at once; the first call waits for it."""
@@ -119,7 +123,6 @@ class Session:
         """End the worker."""
         sandbox, self._sandbox = self._sandbox, None
         if sandbox:
-            self._ended_s += sandbox.waited_s
             sandbox.close()
 
     def kill(self) -> None:
@@ -161,15 +164,16 @@ class Session:
             return CallEvidence(over_budget=why)
         if len(self._unstarted) >= _STARTS:
             return self._unstarted[-1]
-        start = self._waited_s
+        start, self._starved_s = time.monotonic(), 0.0
         evidence = self._import()
-        start_s = self._waited_s - start
+        start_s = time.monotonic() - start
         if evidence is None:
             how = {"traced": traced, "idle": idle, "follow": follow}
             evidence = self._exchange("call", case, inputs, outputs, **how)
         reply = evidence.result
         if isinstance(reply, Reply) or reply.started:  # what never started is no call
-            seconds, came_back = self._waited_s - start, isinstance(reply, Reply)
+            seconds = time.monotonic() - start - self._starved_s
+            came_back = isinstance(reply, Reply)
             if not came_back and reply.compiling:  # another case may need less code
                 self.budget.spent_s += seconds
             else:
@@ -185,10 +189,10 @@ class Session:
 
     def compile(self, case: Case, inputs: Inputs, outputs: tuple[str, ...]) -> None:
         """Let the worker compile what this call needs; what goes wrong is seen when it is made."""
-        start = self._waited_s
+        start = time.monotonic()
         if self._import() is None:
             self._exchange("compile", case, inputs, outputs)
-        self.budget.count(self._waited_s - start, came_back=True)
+        self.budget.count(time.monotonic() - start, came_back=True)
 
     def _import(self) -> CallEvidence | None:
         """Have a worker with the submission imported; return what keeps it from being so."""
@@ -232,10 +236,12 @@ class Session:
             arena.poison()
             _write_inputs(arena, layout, inputs)
             before = arena.memory[: layout.inputs_end].clone()
-            result = self._sandbox.ask(
+            sandbox = self._sandbox
+            result = sandbox.ask(
                 what,
                 self.budget.call_s(compiles=self.device != "cpu"),
                 (arena.fd, *(part.fd for part in (block, steps) if part)),
+                patience=PATIENCE,
                 **({"trace": dataclasses.asdict(block.shape)} if block else {}),
                 **({"rounds": dataclasses.asdict(steps.shape)} if steps else {}),
                 layout=layout.to_json(),
@@ -245,6 +251,7 @@ class Session:
                 exact=case.exact,
                 idle=idle,
             )
+            self._starved_s = sandbox.starved_s
             after = arena.snapshot()
             trace = block.snapshot() if block else None
             rounds = steps.snapshot() if steps else None

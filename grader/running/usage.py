@@ -44,37 +44,6 @@ def descendants(pid: int) -> list[int]:
     return list(found)
 
 
-class Patience:
-    """A clock that stands still while a process could run and no core was free.
-
-    A limit on it is one on the process, whatever else the machine does. It is never slower than
-    the clock on the wall by more than `BUSIEST`, so that a process with a hundred threads ends.
-    """
-
-    BUSIEST = 5.0
-
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
-        self._start, self._queued = time.monotonic(), _queued_seconds(pid)
-        self._lost_s = 0.0
-
-    def spent_s(self) -> float:
-        """Return the seconds since this clock was made, those in the queue left out."""
-        passed = time.monotonic() - self._start
-        lost = _queued_seconds(self._pid) - self._queued  # below what it was: the process is gone
-        self._lost_s = max(self._lost_s, lost)
-        return max(passed - self._lost_s, passed / self.BUSIEST)
-
-
-def _queued_seconds(pid: int) -> float:
-    """Return how long the main thread of `pid` waited for a core (Linux: sched-stats.rst)."""
-    try:
-        fields = Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()
-        return int(fields[1]) / 1e9
-    except (OSError, ValueError, IndexError):  # it has ended, or the kernel does not count
-        return 0.0
-
-
 class Tree:
     """A worker, what it started, and its orphans: what became a child of `adopter`.
 
@@ -141,6 +110,41 @@ def _ticks(pid: int, field: int) -> float:
         fields = stat.rpartition(")")[2].split()
         return _TICK_S * (int(fields[field]) + int(fields[field + 1]))
     return 0.0
+
+
+class Waiting:
+    """The time that all threads of a tree have waited for a core since this was made, roughly.
+
+    What a thread waited before it was first seen and after it was last seen does not count.
+    """
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+        self._last = self._read()
+        self._last_s = time.monotonic()
+
+    def next_s(self) -> float:
+        """Return how much of the time since the last call the tree would have used and had not.
+
+        Where it had a core, or slept, for a part of that time, the rest is what it waited.
+        """
+        now, now_s = self._read(), time.monotonic()
+        passed_s, self._last_s = now_s - self._last_s, now_s
+        known = [(now[thread], self._last[thread]) for thread in now.keys() & self._last]
+        ran_s, waited_s = (1e-9 * sum(new[i] - old[i] for new, old in known) for i in (0, 1))
+        self._last = now
+        return max(0.0, min(waited_s, passed_s - ran_s))
+
+    def _read(self) -> dict[str, tuple[int, int]]:
+        """Return the nanoseconds for which each thread had a core, and waited for one."""
+        found = {}
+        for pid in self._tree.pids():
+            with contextlib.suppress(OSError):
+                for task in Path(f"/proc/{pid}/task").iterdir():
+                    with contextlib.suppress(OSError, ValueError):
+                        ran, waited, _ = (task / "schedstat").read_text("ascii").split()
+                        found[task.name] = int(ran), int(waited)
+        return found
 
 
 def _status_bytes(pid: int, name: str, file_name: str = "status") -> int:
