@@ -12,7 +12,6 @@ import errno
 import hashlib
 import os
 import re
-import stat
 import unicodedata
 import warnings
 from pathlib import Path
@@ -23,6 +22,7 @@ from grader.manifest import Problem
 from grader.model import Message, Verdict
 from grader.policy.rules import violations
 from grader.policy.violation import Violation
+from grader.regular_file import open_below
 
 # Three times the longest model answer. A hostile f-string of this size takes ast.parse one second,
 # one of 400 kB ten: parsing is quadratic there (Python 3.11).
@@ -109,12 +109,15 @@ def read_source(problem: Problem, submission: Path, *, policy: bool = True) -> S
         return Source(problem.id, data, Verdict.ERROR, message)
 
     try:
-        data = _read_regular(submission / problem.id / problem.file)
+        data = _read(problem, submission)
     except (FileNotFoundError, NotADirectoryError):
         return bad(f"file not found: expected {shown} in the submission")
     except OSError as error:
         if error.errno == errno.ELOOP:
-            return bad(f"{shown} is a link, expected a regular file: copy it there")
+            where, expected = shown, "a regular file"
+            if error.filename == problem.id:
+                where, expected = problem.id, "a folder"
+            return bad(f"{where} is a link, expected {expected}: copy it there")
         return bad(f"cannot read {shown}: {error.strerror}")
     try:
         return examine(problem, data, policy=policy)
@@ -211,13 +214,14 @@ def _refusal(problem: Problem, broken: tuple[Violation, ...]) -> Message:
     )
 
 
-def _read_regular(path: Path) -> bytes:
-    """Return at most one byte more than a source may have; a pipe or device is an error."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
-    with open(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "got something else than a regular file")
-        return file.read(MAX_SOURCE_BYTES + 1)
+def _read(problem: Problem, submission: Path) -> bytes:
+    """Return at most one byte more than a source may have; `submission` itself may be a link."""
+    folder = os.open(submission, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with open_below(folder, (problem.id, problem.file)) as file:
+            return file.read(MAX_SOURCE_BYTES + 1)
+    finally:
+        os.close(folder)
 
 
 def _is_utf8(coding: bytes) -> bool:

@@ -77,6 +77,23 @@ def test_a_link_is_refused_whatever_it_leads_to(tmp_path, target):
     assert source.message.headline == expected
 
 
+@pytest.mark.parametrize("target", ["answers/p02", "nothing", "p02"])
+def test_a_folder_that_is_a_link_is_refused_whatever_it_leads_to(tmp_path, target):
+    (tmp_path / "answers").mkdir()
+    write(tmp_path / "answers", ENTRY)
+    (tmp_path / "p02").symlink_to(tmp_path / target)
+    source = read_source(P02, tmp_path)
+    assert source.verdict is Verdict.ERROR and source.data == b""
+    assert source.message.headline == "p02 is a link, expected a folder: copy it there"
+
+
+def test_the_folder_of_a_submission_may_itself_be_a_link(tmp_path):
+    (tmp_path / "answers").mkdir()
+    write(tmp_path / "answers", ENTRY)
+    (tmp_path / "mine").symlink_to("answers")
+    assert read_source(P02, tmp_path / "mine").data == ENTRY.encode()
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads every file")
 def test_a_file_that_may_not_be_read_is_named(tmp_path):
     write(tmp_path, ENTRY).chmod(0)

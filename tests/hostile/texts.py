@@ -7,6 +7,7 @@ import socket
 from dataclasses import replace
 from pathlib import Path
 
+from grader.manifest import ROOT
 from tests.hostile.entry import Hostile, answer, instead
 
 _DEF = "def ENTRY(*tensors, **options):\n"
@@ -22,6 +23,11 @@ def _link(path: Path) -> None:
 
 def _dangling(path: Path) -> None:
     path.symlink_to(path.name)
+
+
+def _linked_folder(path: Path) -> None:
+    path.parent.rmdir()
+    path.parent.symlink_to(ROOT / "solutions" / path.parent.name)
 
 
 def _socket(path: Path) -> None:
@@ -53,6 +59,7 @@ PLACES = (
     Hostile("a link to a file", make=_link),
     Hostile("a link to itself", make=_dangling),
     Hostile("a link to a device", make=_forever),
+    Hostile("a folder that is a link to the model answer", make=_linked_folder),
     Hostile("a file of 1 TB", make=_sparse),
     Hostile("a file in a file", make=_in_a_file),
 )
