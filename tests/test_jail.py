@@ -127,8 +127,9 @@ def test_a_session_keyring_that_jails_share_is_found(walls, session):
 
 
 _KEYS = f"""
-import ctypes
+import ctypes, sys
 libc, keyctl = ctypes.CDLL(None), {jail_entry.KEYCTL}
+add_key, search, name = keyctl - 2, 10, sys.argv[1].encode()
 rings = [-3, -4, -5]  # of the session, of the user, of the user's sessions
 try:
     lines = open("/proc/keys").read().splitlines()
@@ -136,17 +137,15 @@ except OSError:
     lines = []
 rings += [int(line.split()[0], 16) for line in lines if " keyring " in line]
 """
-_WRITES = (
-    f"{_KEYS}print(max(libc.syscall(keyctl - 2, b'user', b'text', b'x', 1, r) for r in rings))"
-)
-_READS = f"{_KEYS}print(max(libc.syscall(keyctl, 10, r, b'user', b'text', 0) for r in rings))"
+_WRITES = f"{_KEYS}print(max(libc.syscall(add_key, b'user', name, b'x', 1, r) for r in rings))"
+_READS = f"{_KEYS}print(max(libc.syscall(keyctl, search, r, b'user', name, 0) for r in rings))"
 
 
 def test_a_key_is_found_neither_in_the_next_jail_nor_outside(tmp_path, session):
     session.syscall(jail_entry.KEYCTL, 0, -4, 0)  # the user's keyring is made when it is asked for
 
     def run(program, *, jailed=True):
-        command = [sys.executable, "-I", "-S", "-c", program]
+        command = [sys.executable, "-I", "-S", "-c", program, f"test {tmp_path}"]
         command = jail.enclose(command, tmp_path, [], gpu=None) if jailed else command
         return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
