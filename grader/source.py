@@ -12,7 +12,6 @@ import errno
 import hashlib
 import os
 import re
-import stat
 import unicodedata
 import warnings
 from pathlib import Path
@@ -23,9 +22,10 @@ from grader.manifest import Problem
 from grader.model import Message, Verdict
 from grader.policy.rules import violations
 from grader.policy.violation import Violation
+from grader.reading import TooCostly, limited, try_parser
+from grader.regular_file import open_below
 
-# Three times the longest model answer. A hostile f-string of this size takes ast.parse one second,
-# one of 400 kB ten: parsing is quadratic there (Python 3.11).
+# Three times the longest model answer.
 MAX_SOURCE_BYTES = 128 * 1024
 # PEP 263: a cookie in the first two lines changes what the bytes mean to Python, not to `examine`.
 _COOKIE = re.compile(rb"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
@@ -109,12 +109,15 @@ def read_source(problem: Problem, submission: Path, *, policy: bool = True) -> S
         return Source(problem.id, data, Verdict.ERROR, message)
 
     try:
-        data = _read_regular(submission / problem.id / problem.file)
+        data = _read(problem, submission)
     except (FileNotFoundError, NotADirectoryError):
         return bad(f"file not found: expected {shown} in the submission")
     except OSError as error:
         if error.errno == errno.ELOOP:
-            return bad(f"{shown} is a link, expected a regular file: copy it there")
+            where, expected = shown, "a regular file"
+            if error.filename == problem.id:
+                where, expected = problem.id, "a folder"
+            return bad(f"{where} is a link, expected {expected}: copy it there")
         return bad(f"cannot read {shown}: {error.strerror}")
     try:
         return examine(problem, data, policy=policy)
@@ -125,11 +128,22 @@ def read_source(problem: Problem, submission: Path, *, policy: bool = True) -> S
 def examine(problem: Problem, data: bytes, *, policy: bool = True) -> Source:
     """Look for what would keep these bytes from being graded as the file of `problem`.
 
-    Found here: an empty or oversized file, text that is not UTF-8, a syntax error, an import that
-    `given` has not, what the source policy refuses (with `policy`), a missing entry point, a wrong
-    signature, a stub of which no step is done, and an entry point that provably ends in
-    `raise NotImplementedError` before it could return.
+    What takes too long to look through is rejected. Found here: an empty or oversized file, text
+    that is not UTF-8, a syntax error, an import that `given` has not, what the source policy
+    refuses (with `policy`), a missing entry point, a wrong signature, a stub of which no step is
+    done, and an entry point that provably ends in `raise NotImplementedError` before it could
+    return.
     """
+    try:
+        with limited():
+            return _examine(problem, data, policy=policy)
+    except TooCostly as error:
+        headline = f"{problem.id}/{problem.file} {error}: shorten its longest names and expressions"
+        message = Message(headline=headline, file=f"{problem.id}/{problem.file}")
+        return Source(problem.id, data, Verdict.REJECTED, message)
+
+
+def _examine(problem: Problem, data: bytes, *, policy: bool) -> Source:
     shown = f"{problem.id}/{problem.file}"
 
     def bad(verdict: Verdict, headline: str, line: int | None = None, data: bytes = b"") -> Source:
@@ -147,6 +161,7 @@ def examine(problem: Problem, data: bytes, *, policy: bool = True) -> Source:
             return bad(Verdict.ERROR, f"{shown}: got coding {got}, expected utf-8", number, data)
     try:
         text = data.decode("utf-8-sig")
+        try_parser(text)
         with warnings.catch_warnings(action="ignore"):  # the student's, about backslashes
             tree = ast.parse(text, filename=problem.file)
     except UnicodeDecodeError as error:
@@ -211,13 +226,14 @@ def _refusal(problem: Problem, broken: tuple[Violation, ...]) -> Message:
     )
 
 
-def _read_regular(path: Path) -> bytes:
-    """Return at most one byte more than a source may have; a pipe or device is an error."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
-    with open(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "got something else than a regular file")
-        return file.read(MAX_SOURCE_BYTES + 1)
+def _read(problem: Problem, submission: Path) -> bytes:
+    """Return at most one byte more than a source may have; `submission` itself may be a link."""
+    folder = os.open(submission, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with open_below(folder, (problem.id, problem.file)) as file:
+            return file.read(MAX_SOURCE_BYTES + 1)
+    finally:
+        os.close(folder)
 
 
 def _is_utf8(coding: bytes) -> bool:

@@ -546,9 +546,16 @@ FAULTS = (
     # -- sources ------------------------------------------------------------------------------
     fault(
         "a link is followed",
-        "source.py",
-        " | os.O_NOFOLLOW",
-        "",
+        "regular_file.py",
+        "_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW",
+        "_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC",
+        "source",
+    ),
+    fault(
+        "a link to a folder is followed",
+        "regular_file.py",
+        "FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW",
+        "FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC",
         "source",
     ),
     fault(

@@ -1,5 +1,6 @@
 """The jail of an official run: it holds, and what would not is found before anything is graded."""
 
+import ctypes
 import itertools
 import os
 import signal
@@ -14,7 +15,7 @@ import pytest
 from grader import cli
 from grader.manifest import ROOT
 from grader.model import GradeRecord
-from grader.running import inspection, jail, scratch, usage, warden
+from grader.running import inspection, jail, jail_entry, scratch, usage, warden
 from tests.jailed import require_jail
 
 
@@ -73,6 +74,7 @@ def test_the_jail_holds():
     assert "secret" not in os.listdir(scratch.folder())
 
 
+_WRITABLE = "/proc/self/comm" if os.geteuid() else "/proc/sys/kernel/core_pattern"
 HOLES = [
     ("net", without("--unshare-net"), "a network is in reach"),
     ("nested", without("--disable-userns"), "further user namespaces can be made"),
@@ -90,6 +92,7 @@ HOLES = [
     ("cgroup", without("--unshare-cgroup-try"), "its cgroup namespace is the judge's"),
     ("proc", in_place("--proc", "--ro-bind=/proc"), "other processes are in view"),
     ("dev", in_place("--dev", "--dev-bind=/dev"), "is in view"),
+    ("sys", lambda arguments: [*arguments, "--proc", "/proc"], f"{_WRITABLE} can be written to"),
 ]
 
 
@@ -105,6 +108,49 @@ def test_a_hole_is_found(walls, alter, told):
     with pytest.raises(inspection.JailFault, match="the jail does not hold") as fault:
         inspection.inspect(gpu=None)
     assert told in str(fault.value)
+
+
+@pytest.fixture
+def session():
+    """Give this thread a session keyring of its own, as a login does."""
+    require_jail()
+    libc = ctypes.CDLL(None)
+    if libc.syscall(jail_entry.KEYCTL, 1, None) < 0:
+        pytest.skip("there are no keyrings here")
+    return libc
+
+
+def test_a_session_keyring_that_jails_share_is_found(walls, session):
+    walls(lambda arguments: arguments[arguments.index(jail.bubblewrap()) :])
+    with pytest.raises(inspection.JailFault, match="two jails have one session keyring"):
+        inspection.inspect(gpu=None)
+
+
+_KEYS = f"""
+import ctypes, sys
+libc, keyctl = ctypes.CDLL(None), {jail_entry.KEYCTL}
+add_key, search, name = keyctl - 2, 10, sys.argv[1].encode()
+rings = [-3, -4, -5]  # of the session, of the user, of the user's sessions
+try:
+    lines = open("/proc/keys").read().splitlines()
+except OSError:
+    lines = []
+rings += [int(line.split()[0], 16) for line in lines if " keyring " in line]
+"""
+_WRITES = f"{_KEYS}print(max(libc.syscall(add_key, b'user', name, b'x', 1, r) for r in rings))"
+_READS = f"{_KEYS}print(max(libc.syscall(keyctl, search, r, b'user', name, 0) for r in rings))"
+
+
+def test_a_key_is_found_neither_in_the_next_jail_nor_outside(tmp_path, session):
+    session.syscall(jail_entry.KEYCTL, 0, -4, 0)  # the user's keyring is made when it is asked for
+
+    def run(program, *, jailed=True):
+        command = [sys.executable, "-I", "-S", "-c", program, f"test {tmp_path}"]
+        command = jail.enclose(command, tmp_path, [], gpu=None) if jailed else command
+        return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+    assert run(_WRITES) > 0
+    assert run(_READS) < 0 and run(_READS, jailed=False) < 0
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ import dataclasses
 import os
 import select
 import signal
-import stat
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ from pathlib import Path
 from grader.environment import EnvironmentFault, probe
 from grader.manifest import ROOT, load_problem
 from grader.model import Environment
+from grader.regular_file import open_regular
 from grader.running import inspection, reaper, scratch
 
 MAX_RECORD_BYTES = 32 * 2**20
@@ -170,8 +170,7 @@ def _listen(child: subprocess.Popen, deadline: float) -> str:
 def _read(path: Path) -> str | None:
     """Return a file's text; None where there is none, or no regular file, or too large a one."""
     with contextlib.suppress(OSError, UnicodeDecodeError):
-        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
-            if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                data = file.read(MAX_RECORD_BYTES + 1)
-                return data.decode("utf-8") if len(data) <= MAX_RECORD_BYTES else None
+        with open_regular(path) as file:
+            data = file.read(MAX_RECORD_BYTES + 1)
+            return data.decode("utf-8") if len(data) <= MAX_RECORD_BYTES else None
     return None

@@ -23,6 +23,7 @@ from typing import IO
 from grader.environment import EnvironmentFault
 from grader.intake.entries import IGNORED, MAX_ARCHIVE_BYTES, shown
 from grader.manifest import ManifestError
+from grader.regular_file import open_regular
 from grader.render.text import clean
 from grader.running import scratch
 
@@ -193,10 +194,8 @@ def copy_regular(source: Path, target: Path) -> None:
     Raises:
         OSError: it cannot be read, or is something else.
     """
-    with open(os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
-        if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            with open(target, "xb") as copy:
-                copy.write(file.read(MAX_ARCHIVE_BYTES))
+    with open_regular(source) as file, open(target, "xb") as copy:
+        copy.write(file.read(MAX_ARCHIVE_BYTES))
 
 
 def is_archive(name: str) -> bool:

@@ -22,10 +22,10 @@ from grader.intake.entries import (
     Entry,
     Kind,
     first_bytes,
-    open_regular,
     shown,
 )
 from grader.manifest import load_problem, problem_ids
+from grader.regular_file import open_regular
 
 __all__ = ["ArchiveError", "Contents", "read"]
 

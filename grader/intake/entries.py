@@ -6,13 +6,10 @@ no link is followed, and no size that an archive declares is believed.
 
 from __future__ import annotations
 
-import contextlib
 import enum
-import errno
-import os
 import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -83,20 +80,6 @@ def kind_of(mode: int) -> Kind | None:
     if form == stat.S_IFLNK:
         return Kind.LINK
     return Kind.FILE if form in (0, stat.S_IFREG) else Kind.SPECIAL
-
-
-@contextlib.contextmanager
-def open_regular(path: str | os.PathLike[str], folder: int | None = None) -> Iterator[BinaryIO]:
-    """Open a file that is no link, pipe or device; `folder` is the descriptor of the one it is in.
-
-    Raises:
-        OSError: it cannot be opened, or is something else.
-    """
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
-    with open(os.open(path, flags, dir_fd=folder), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "got something else than a regular file")
-        yield file
 
 
 def first_bytes(file: BinaryIO) -> bytes:

@@ -15,12 +15,11 @@ from grader.intake.entries import (
     Kind,
     first_bytes,
     kind_of,
-    open_regular,
     too_many,
 )
+from grader.regular_file import FOLDER, open_below
 
 MAX_DEPTH = 12
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 @contextlib.contextmanager
@@ -31,7 +30,7 @@ def opened(path: Path, what: str) -> Iterator[tuple[list[Entry], list[str]]]:
         ArchiveError: it cannot be opened, or has too many entries.
     """
     try:
-        root = os.open(path, _FOLDER)
+        root = os.open(path, FOLDER)
     except OSError as error:
         raise ArchiveError(f"{what} cannot be read: {error.strerror}") from None
     try:
@@ -72,7 +71,7 @@ def _walk(
             skipped.append("/".join(name))
             continue
         try:
-            below = os.open(item.name, _FOLDER, dir_fd=folder)
+            below = os.open(item.name, FOLDER, dir_fd=folder)
         except OSError:
             skipped.append("/".join(name))
             continue
@@ -84,12 +83,7 @@ def _walk(
 
 def _reader(root: int, name: tuple[str, ...]) -> Callable[[], bytes]:
     def read() -> bytes:
-        with contextlib.ExitStack() as stack:
-            folder = root
-            for part in name[:-1]:
-                folder = os.open(part, _FOLDER, dir_fd=folder)
-                stack.callback(os.close, folder)
-            with open_regular(name[-1], folder) as file:
-                return first_bytes(file)
+        with open_below(root, name) as file:
+            return first_bytes(file)
 
     return read

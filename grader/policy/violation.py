@@ -58,10 +58,9 @@ def violation(node: ast.AST, rule: str, text: str, help: str | None = None) -> V
 
 def closed(node: ast.AST, path: str) -> Violation:
     """Say that `node` imports or names `path`, which is not open."""
-    parts = path.split(".")
-    prefixes = (".".join(parts[:n]) for n in range(len(parts), 0, -1))
-    own = [_HELP_FOR[prefix] for prefix in prefixes if prefix in _HELP_FOR]
-    return violation(node, "import", f"{shortened(path)} is not open to submissions", *own[:1])
+    around = (module for module in _HELP_FOR if f"{path}.".startswith(f"{module}."))
+    help = _HELP_FOR.get(max(around, key=len, default=""))
+    return violation(node, "import", f"{shortened(path)} is not open to submissions", help)
 
 
 def shortened(name: str) -> str:

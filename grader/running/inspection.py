@@ -19,11 +19,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from grader.running import jail, reaper, scratch, usage, warden
+from grader.running import jail, jail_entry, reaper, scratch, usage, warden
 
 _PROBE = Path(__file__).with_name("jail_probe.py")
 _ROOT = _PROBE.parent.parent.parent
 _HIDDEN = ("solutions", "tests", "reference", "problems/p01", "grader/judge.py", ".git")
+# Where root of the host would let itself be called by the kernel, and what is any process's own.
+_OF_PROC = ("/proc", "/proc/sys/kernel/core_pattern", "/proc/self/comm")
 _DEVICES = {"null", "zero", "full", "random", "urandom", "tty", "console"}
 _TIMEOUT_S = 30.0
 _GONE_S = 5.0
@@ -86,12 +88,23 @@ def _expect_walls(folder: Path, secret: Path, *, gpu: str | None) -> None:
     asked = {
         "hidden": [str(_ROOT / name) for name in _HIDDEN]
         + [str(secret), str(Path.home() / ".ssh"), f"/proc/{os.getpid()}"],
-        "read_only": ["/", "/dev", "/usr", "/etc", "/proc", str(_PROBE.parent), sys.prefix],
+        "read_only": ["/", "/dev", "/usr", "/etc", *_OF_PROC, str(_PROBE.parent), sys.prefix],
         "limited": ["/tmp", "/dev/shm", str(folder)],
         "spare_bytes": jail.FOLDER_BYTES + 2**20,
         "judge": os.getpid(),
         "namespaces": _NAMESPACES,
+        "keyctl": jail_entry.KEYCTL,
     }
+    first, second = (_probed(asked, folder, gpu=gpu) for _ in range(2))
+    holes = _holes(second, gpu=gpu)
+    if first["keyring"] == second["keyring"] > 0:
+        holes.append("two jails have one session keyring")
+    if holes:
+        raise JailFault(f"the jail does not hold: {'; '.join(holes)}")
+
+
+def _probed(asked: dict[str, Any], folder: Path, *, gpu: str | None) -> dict[str, Any]:
+    """Return what the probe finds."""
     command = [sys.executable, "-I", "-S", str(_PROBE), json.dumps(asked)]
     with _jailed(command, folder, gpu=gpu) as child:
         try:
@@ -99,13 +112,12 @@ def _expect_walls(folder: Path, secret: Path, *, gpu: str | None) -> None:
         except subprocess.TimeoutExpired:
             raise JailFault("the jail was not made in time: is the machine busy?") from None
     text = out.decode("utf-8", "replace").strip()
-    try:
-        holes = _holes(json.loads(text.splitlines()[-1]), gpu=gpu)
-    except (ValueError, IndexError, KeyError, TypeError):
-        said = (text.splitlines() or ["it said nothing"])[-1][:200]
-        raise JailFault(f"the jail cannot be made ({said}); {_REMEDY}") from None
-    if holes:
-        raise JailFault(f"the jail does not hold: {'; '.join(holes)}")
+    with contextlib.suppress(ValueError, IndexError):
+        found = json.loads(text.splitlines()[-1])
+        if isinstance(found, dict) and "keyring" in found:
+            return found
+    said = (text.splitlines() or ["it said nothing"])[-1][:200]
+    raise JailFault(f"the jail cannot be made ({said}); {_REMEDY}")
 
 
 def _holes(found: dict[str, Any], *, gpu: str | None) -> list[str]:

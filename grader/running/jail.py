@@ -2,10 +2,10 @@
 
 A worker in the jail sees the system's programs and libraries, this Python, the judge's own worker
 and one submitted file, all read-only; folders of limited size that vanish with it; processes,
-network, IPC and users of its own, of which there are none; and of devices the GPU that is graded on
-and those without contents. What it takes of memory and processes is watched from outside
-(grader/running/warden.py). Whether all this holds here is tried out before anything is graded
-(grader/running/inspection.py). bubblewrap 0.8 or newer: `man bwrap`.
+network, IPC, users and a keyring of its own, of which there are none; and of devices the GPU that
+is graded on and those without contents. What it takes of memory and processes is watched from
+outside (grader/running/warden.py). Whether all this holds here is tried out before anything is
+graded (grader/running/inspection.py). bubblewrap 0.8 or newer: `man bwrap`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ from pathlib import Path
 from grader.running import scratch
 
 _RUNNING = Path(__file__).parent
+_ENTRY = _RUNNING / "jail_entry.py"
 _ROOT = _RUNNING.parent.parent
 _NOBODY = "65534"
 TMP_BYTES = 64 * 2**20  # of each of /tmp and /dev/shm
 FOLDER_BYTES = 256 * 2**20  # of the folder in which a worker runs
 _SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64")
+_KEYS = ("/proc/keys", "/proc/key-users")  # the numbers of keyrings, by which they can be used
 _SETTINGS = ("/etc/ld.so.cache", "/etc/alternatives")
 _OWN = (
     *("grader/__init__.py", "grader/cases.py", "grader/dtypes.py", "grader/running"),
@@ -85,7 +87,7 @@ def enclose(
     of ours. Open descriptors are passed on, the environment too.
     """
     walls = [
-        bubblewrap() or "bwrap",
+        *(sys.executable, "-I", "-S", str(_ENTRY), bubblewrap() or "bwrap"),
         *("--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"),
         *("--unshare-cgroup-try", "--disable-userns", "--uid", _NOBODY, "--gid", _NOBODY),
         *("--cap-drop", "ALL", "--new-session", "--die-with-parent", "--hostname", "worker"),
@@ -93,6 +95,7 @@ def enclose(
         *_read_only(),
         *("--proc", "/proc", "--dev", "/dev"),
         *("--size", str(TMP_BYTES), "--tmpfs", "/dev/shm"),
+        *(a for path in _KEYS if os.path.exists(path) for a in ("--ro-bind", os.devnull, path)),
     ]
     for device in _devices(gpu) if gpu is not None else ():
         walls += ["--dev-bind", device, device]
@@ -101,8 +104,10 @@ def enclose(
         walls += ["--bind", str(_kernels), str(_kernels)]
     for file in files:
         walls += ["--ro-bind", str(file), str(file)]
-    walls += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", str(folder)]
-    return [*walls, "--", *command]
+    # Whoever is root outside may set the kernel's parameters in /proc/sys, by whatever name.
+    for path in ("/proc", "/dev", "/"):
+        walls += ["--remount-ro", path]
+    return [*walls, "--chdir", str(folder), "--", *command]
 
 
 def _read_only() -> list[str]:

@@ -1,9 +1,9 @@
 """What a worker could do: runs in the jail, tries it, and prints what it found, as JSON.
 
 `python -I -S jail_probe.py JSON`, which has `hidden` (paths that must not be there), `read_only`
-(folders that must not be written to), `judge` (a process that must not be seen), `namespaces`
-(kinds of them), `limited` (folders that must not hold `spare_bytes`). It uses the standard library
-alone.
+(folders and files that must not be written to), `judge` (a process that must not be seen),
+`namespaces` (kinds of them), `limited` (folders that must not hold `spare_bytes`), `keyctl` (the
+number of that system call). It uses the standard library alone.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import sys
 import time
 
 _CLONE_NEWUSER = 0x10000000
+_SESSION_KEYRING = -3
 
 
 def _main() -> None:
@@ -34,6 +35,7 @@ def _main() -> None:
                 "capabilities": _status("CapEff"),
                 "may_gain": _status("NoNewPrivs") != "1",
                 "uid": os.getuid(),
+                "keyring": _keyring(asked["keyctl"]),
                 "unlimited": [
                     path for path in asked["limited"] if _can_hold(path, asked["spare_bytes"])
                 ],
@@ -49,15 +51,21 @@ def _main() -> None:
     _leave_a_daemon()
 
 
-def _can_write(folder: str) -> bool:
-    path = os.path.join(folder, "probe")
+def _can_write(path: str) -> bool:
     try:
-        with open(path, "w"):
-            pass
+        if not os.path.isdir(path):
+            os.close(os.open(path, os.O_WRONLY))
+            return True
+        os.close(os.open(os.path.join(path, "probe"), os.O_WRONLY | os.O_CREAT))
     except OSError:
         return False
-    os.unlink(path)
+    os.unlink(os.path.join(path, "probe"))
     return True
+
+
+def _keyring(keyctl: int) -> int:
+    """Return the number of the session keyring, less than zero where there are no keyrings."""
+    return ctypes.CDLL(None).syscall(keyctl, 0, _SESSION_KEYRING, 0)
 
 
 def _can_signal(pid: int) -> bool:

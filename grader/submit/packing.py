@@ -15,9 +15,10 @@ from pathlib import Path
 from grader import __version__
 from grader.intake import receipt, zips
 from grader.intake.archives import read
-from grader.intake.entries import ArchiveError, open_regular
+from grader.intake.entries import ArchiveError
 from grader.manifest import Problem
 from grader.model import Verdict
+from grader.regular_file import open_regular
 from grader.source import Source, read_source, steps_begun
 from grader.whole_file import write_whole_bytes
 

@@ -7,11 +7,13 @@ import socket
 from dataclasses import replace
 from pathlib import Path
 
+from grader.manifest import ROOT
 from tests.hostile.entry import Hostile, answer, instead
 
 _DEF = "def ENTRY(*tensors, **options):\n"
 _RETURN = f"{_DEF}    return tensors\n"
 _CRASH = ("crash",)
+_LATE = ("error", "not-implemented", "rejected")
 _LONG = "7" * 5000
 _UTF7 = "# coding: utf-7\n" + _RETURN + "+AAo-import os+AAo-os._exit(0)\n"
 
@@ -22,6 +24,11 @@ def _link(path: Path) -> None:
 
 def _dangling(path: Path) -> None:
     path.symlink_to(path.name)
+
+
+def _linked_folder(path: Path) -> None:
+    path.parent.rmdir()
+    path.parent.symlink_to(ROOT / "solutions" / path.parent.name)
 
 
 def _socket(path: Path) -> None:
@@ -53,6 +60,7 @@ PLACES = (
     Hostile("a link to a file", make=_link),
     Hostile("a link to itself", make=_dangling),
     Hostile("a link to a device", make=_forever),
+    Hostile("a folder that is a link to the model answer", make=_linked_folder),
     Hostile("a file of 1 TB", make=_sparse),
     Hostile("a file in a file", make=_in_a_file),
 )
@@ -60,6 +68,15 @@ PLACES = (
 
 def _deep(prefix: str, times: int, core: str = "1", suffix: str = "") -> str:
     return f"{_RETURN}x = {prefix * times}{core}{suffix * times}\n"
+
+
+_MARKS = "\u0300\u0316"  # above a letter and below it, which the parser sorts
+_ALIASES = "".join(f"import a{n} as x\n" for n in range(3000))
+
+
+def _slow(name: str, text: str) -> Hostile:
+    """What took the parser or the policy longer than linear time."""
+    return Hostile(name, text, ("rejected",), policy=True)
 
 
 # Refused for their text, nearly all: nothing of them runs.
@@ -75,7 +92,11 @@ UNREADABLE = (
     Hostile("only NUL", bytes(1000)),
     Hostile("only blanks", " \t\f\n" * 1000),
     Hostile("one byte too long", _RETURN + "#" * (128 * 1024)),
-    Hostile("a huge f-string", f'{_RETURN}x = f"{"{x}" * 40_000}"\n', ("error", "not-implemented")),
+    Hostile("a huge f-string", f'{_RETURN}x = f"{"{x}" * 40_000}"\n', _LATE),
+    _slow("a package above 120,000 others", f"from {'.' * 120_000}a import b\n{_RETURN}    b\n"),
+    _slow("a module in 60,000 others", f"import a{'.a' * 60_000} as b\n{_RETURN}    b\n"),
+    _slow("a name of 30,000 marks in disorder", f"a{_MARKS * 15_000} = eval\n{_RETURN}"),
+    _slow("a name for 3,000 modules", f"{_ALIASES}{_RETURN}" + "    x.b\n" * 8_000),
     Hostile("brackets in brackets", _deep("(", 60_000, suffix=")")),
     Hostile("minus minus", _deep("-", 120_000)),
     Hostile("a sum of a sum", _deep("1+", 60_000)),

@@ -68,6 +68,11 @@ REACHING = (
     _calls("traces its parent", "libc.ptrace(16, os.getppid(), None, None)"),
     _calls("lifts its limit of memory", "resource.setrlimit(resource.RLIMIT_AS, (-1, -1)) or 0"),
     _calls("becomes root", "libc.setuid(0)"),
+    _reads("the numbers of the keyrings", "/proc/keys"),
+    Trick(
+        "sets what the kernel runs at a crash",  # opened for writing, and left as it is
+        f"os.close(os.open('/proc/sys/kernel/core_pattern', os.O_WRONLY))\n{_RIGHT}",
+    ),
 )
 
 TAKING = (

@@ -1,0 +1,74 @@
+"""Limits on the CPU time that a submission's text may take: parsed, and looked through.
+
+Python's parser takes more than linear time for some texts (long dotted names, combining letters,
+f-strings), in C, where nothing can end it, and too deep a nesting can crash it. So a process of its
+own parses each text first. What Python itself does afterwards ends with a signal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+# The longest model answer takes a fiftieth of a second to parse, and a tenth to look through.
+PARSE_S = 2
+LOOK_S = 3.0
+# The last argument of compile() is ast.PyCF_ONLY_AST: nothing is imported that costs time.
+_PARSE = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+resource.setrlimit(resource.RLIMIT_CPU, (int(sys.argv[1]), int(sys.argv[1]) + 1))
+try:
+    compile(sys.stdin.buffer.read().decode(), "submission", "exec", 0x400)
+except Exception:
+    pass
+"""
+_CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT)
+
+
+class TooCostly(Exception):
+    """A text takes longer than any answer does; says what takes how long."""
+
+
+def try_parser(text: str) -> None:
+    """Let another process parse `text`: whether it is Python at all is not told.
+
+    Raises:
+        TooCostly: the parser took too long, or crashed.
+    """
+    command = [sys.executable, "-I", "-S", "-c", _PARSE, str(PARSE_S)]
+    try:
+        ended = subprocess.run(command, input=text.encode(), capture_output=True).returncode
+    except OSError:  # no process can be started: no fault of the text's
+        return
+    if ended == -signal.SIGXCPU:
+        raise TooCostly(f"takes Python's parser more than {PARSE_S} s")
+    if -ended in _CRASHES:
+        raise TooCostly("crashes Python's parser")
+
+
+@contextlib.contextmanager
+def limited() -> Iterator[None]:
+    """End what is done inside after some seconds of CPU time, where signals can: the main thread.
+
+    Raises:
+        TooCostly: it took too long.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(*_: object) -> None:
+        raise TooCostly(f"takes more than {LOOK_S:g} s to look through")
+
+    before = signal.signal(signal.SIGPROF, end)
+    signal.setitimer(signal.ITIMER_PROF, LOOK_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
