@@ -16,13 +16,13 @@ from grader import cli
 from grader.manifest import ROOT
 from grader.model import GradeRecord
 from grader.running import inspection, jail, jail_entry, scratch, usage, warden
-from tests.jailed import require_jail
+from tests import needs
 
 
 @pytest.fixture
 def walls(monkeypatch):
     """Let `change` turn the command that makes a jail into another one."""
-    require_jail()
+    needs.a_jail()
     whole = jail.enclose
 
     def change(alter):
@@ -67,7 +67,7 @@ def in_place(old, new):
 
 
 def test_the_jail_holds():
-    require_jail()
+    needs.a_jail()
     before = set(usage.descendants(os.getpid()))
     inspection.inspect(gpu=None)
     assert set(usage.descendants(os.getpid())) <= before
@@ -113,7 +113,7 @@ def test_a_hole_is_found(walls, alter, told):
 @pytest.fixture
 def session():
     """Give this thread a session keyring of its own, as a login does."""
-    require_jail()
+    needs.a_jail()
     libc = ctypes.CDLL(None)
     if libc.syscall(jail_entry.KEYCTL, 1, None) < 0:
         pytest.skip("there are no keyrings here")
@@ -157,7 +157,7 @@ def test_a_key_is_found_neither_in_the_next_jail_nor_outside(tmp_path, session):
     ("limit", "begins"), [("memory", "its processes held"), ("processes", "it ran")]
 )
 def test_a_limit_that_nobody_keeps_is_found(monkeypatch, limit, begins):
-    require_jail()
+    needs.a_jail()
     whole = warden.Warden._excess
 
     def blind(this):
@@ -199,7 +199,7 @@ _NAMELESS = (
     ids=["files", "nameless", "mapped", "deep", "many", "folders", "as-triton"],
 )
 def test_what_is_written_as_compiled_kernels_has_limits(tmp_path, monkeypatch, program, told):
-    require_jail()
+    needs.a_jail()
     folder, kernels = tmp_path / "own", tmp_path / "kernels"
     folder.mkdir()
     kernels.mkdir()
@@ -229,7 +229,7 @@ def test_what_is_written_as_compiled_kernels_has_limits(tmp_path, monkeypatch, p
 
 
 def test_a_compiler_that_does_not_work_in_the_jail_is_found(tmp_path, monkeypatch):
-    require_jail()
+    needs.a_jail()
     folder = tmp_path / "folder"
     folder.mkdir()
     inspection._expect_compiler(folder)
@@ -268,7 +268,7 @@ int cuDeviceGetUuid(unsigned char *uuid, int device) {
     ],
 )
 def test_a_gpu_that_cannot_be_used_in_the_jail_is_noticed(tmp_path, monkeypatch, error, gpu, told):
-    require_jail()
+    needs.a_jail()
     folder = tmp_path / "own"
     libraries = tmp_path / "lib"
     folder.mkdir()
@@ -330,7 +330,7 @@ def test_an_official_run_grades_everything(capsys, option):
 
 
 def test_an_official_record_says_so(tmp_path):
-    require_jail()
+    needs.a_jail()
     path = tmp_path / "record.json"
     command = [sys.executable, "-m", "grader", "grade", "--official", "--submission", "solutions"]
     options = ["--only", "p02", "--device", "cpu", "--json", str(path)]
@@ -342,7 +342,7 @@ def test_an_official_record_says_so(tmp_path):
 
 @pytest.mark.parametrize("often", [False, True], ids=["once", "always"])
 def test_a_judge_whose_processes_are_killed_blames_no_jailed_submission(tmp_path, often):
-    require_jail()
+    needs.a_jail()
     path = tmp_path / "record.json"
     command = [sys.executable, "-m", "grader", "grade", "--jail", "--submission", "solutions"]
     options = ["--only", "p02", "--device", "cpu", "--quick", "--json", str(path)]

@@ -21,8 +21,8 @@ from grader.model import Verdict
 from grader.running import jail, protocol, reaper, sandbox, usage
 from grader.running.protocol import REPLY, STARTED, Ended, Reply, Status
 from grader.running.sandbox import Sandbox
+from tests import needs
 from tests.harness import PROMPT_S
-from tests.jailed import require_jail
 
 PRELUDE = f"""
 import json, os, signal, socket, sys, time
@@ -59,7 +59,7 @@ def start(request, tmp_path, monkeypatch):
     """
     running = []
     if getattr(request, "param", None) == "jailed":
-        require_jail()
+        needs.a_jail()
         monkeypatch.setattr(jail, "_kernels", tmp_path / "kernels")
         (tmp_path / "kernels").mkdir()
 
