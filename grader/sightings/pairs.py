@@ -62,17 +62,17 @@ def mismatched(case: Case, walk: Walk) -> Sighting | None:
 
 
 def raised(case: Case, walk: Walk) -> Sighting | None:
-    """Masked scores that a negative factor has turned around."""
-    line = walk.trace.count(Counter.RAISED_LINE)
-    if not line or walk.product != "out":
+    """Masked scores that a factor of 0 or below has unmasked."""
+    if not walk.raised_line:
         return None
     return Sighting(
-        "MASKED-SCORES-NOT-HIDDEN",
-        "masked scores are multiplied by a negative number, and become the largest",
-        "seen: this line turns scores that a mask had made very negative into +inf, or into a"
-        " large number",
-        "scale the scores first, then mask them: softmax_scale may be negative",
-        line,
+        "MASKED-BEFORE-SCALED",
+        "scores are masked before they are scaled, and the scale is not positive",
+        "seen: in this line masked scores, -inf or far below 0, become +inf, a large number, NaN or"
+        " 0",
+        "scale the scores first, then mask them: -inf times a negative softmax_scale is +inf, and"
+        " times 0 it is NaN",
+        walk.raised_line,
         located=True,
     )
 
