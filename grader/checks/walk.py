@@ -29,7 +29,8 @@ class Walk:
     them. `tile` is the size of the kernel's tiles, queries by keys; `scores_line` and
     `product_line` are where it multiplies, `loop_line` is the loop around that, `mask_line` where
     scores are masked, 0 if nowhere; `mask_rows`, of `MASK_ROWS`, is what the rows of the tile are
-    there; `raised_line` is where masked scores are no longer masked, see `Trace`. `near` is batch, head and row of the result that a message speaks of, if of one.
+    there; `raised_line` is where masked scores are no longer masked, see `Trace`.
+    `near` is batch, head and row of the result that a message speaks of, if of one.
     """
 
     product: str

@@ -89,8 +89,7 @@ def padding(case: Case, walk: Walk) -> Sighting | None:
         "keys beyond the end of the sequence take part",
         f"seen: the last tile reaches past key {case.seqlen_k - 1}; its empty lanes have weights"
         " other than zero",
-        "set their scores to -inf before you take the maximum: tl.where(keys < seqlen_k, ..., "
-        'float("-inf"))',
+        'set their scores to float("-inf") before you take the maximum',
         walk.trace.count(Counter.PADDING_LINE),
     )
 
@@ -131,7 +130,8 @@ def positions_in_the_tile(case: Case, walk: Walk) -> Sighting | None:
                     "MASK-INSIDE-THE-TILE",
                     title,
                     f"seen: {_example(walk)}",
-                    "compare key_start + offs_n with query_start + offs_m",
+                    "compare positions in the sequence: add the tile's first key to the number of a"
+                    " key in the tile, and its first query to that of a query",
                     walk.mask_of(walk.extra | walk.missing),
                     located=True,
                 )
@@ -167,10 +167,7 @@ def twice(case: Case, walk: Walk) -> Sighting | None:
         " pointers, and end?"
     )
     if past_the_end and not walk.twice[..., :-1].any():
-        help = (
-            "lanes past the end that are clamped to the last key must have weight 0:"
-            " tl.where(keys < seqlen_k, p, 0.0)"
-        )
+        help = "lanes past the end that are clamped to the last key must have weight 0"
     first = walk.line_of(walk.taken_at, walk.twice)
     again = walk.line_of(walk.again_at, walk.twice) or walk.loop_line
     loops = f"; first in the loop of line {first}" if first not in (0, again) else ""
