@@ -194,11 +194,14 @@ def _make_pages(
     if answers:
         more = f"The answers of {pages.spoken(answers)} are in [solutions](solutions/README.md)."
     texts["README.md"] = pages.with_table(texts["README.md"], problems, later, more)
+    index = texts["docs/errors/README.md"]
     for path, text in texts.items():
         text = pages.with_links(text, path, files)
         if path != "CHANGELOG.md":  # what was, not what to type
-            text = pages.with_commands(text, problems)
+            text = pages.with_cause(pages.with_commands(text, problems), problems, index)
         files[path] = text.encode("utf-8")
+    makefile = pages.with_examples(files["Makefile"].decode("utf-8"), problems)
+    files["Makefile"] = pages.with_cause(makefile, problems, index).encode("utf-8")
 
 
 def _expect_no_answers(
