@@ -114,6 +114,11 @@ class Casebook:
         """Take in what the judge saw the kernel do in a case that came out wrong."""
         self._seen.setdefault(place, sighting)
 
+    def add_raced(self, place: Place, sighting: Sighting) -> None:
+        """Take in what programs were seen to do that race, though the judged numbers are right."""
+        self._wrong.append(place)
+        self.add_seen(place, sighting)
+
     def settle(self, step_at: Callable[[int], int | None] = lambda line: None) -> list[Cause]:
         """Return the causes that are known, each with the cases it explains.
 
@@ -136,7 +141,7 @@ class Casebook:
             shown = next(s for s in left.values() if s.kind == kind)
             if plain:  # every other check departs from the plain case
                 places += [p for p in self._wrong if p not in explained and p not in places]
-            step = step_at(shown.line) if shown.located else None
+            step = step_at(shown.line) if shown.located else self._problem.step_of_cause(shown.id)
             causes.append(self._cause(shown, places, step))
         causes = self._without_remnants(self._with_fitted(causes), plain=bool(plain))
         return [cause for cause in causes if not self._is_of_a_failure(cause)]
@@ -238,7 +243,8 @@ class Casebook:
                 continue
             same = {place for place, s in self._seen.items() if s.id == shown.id}
             told.setdefault(shown.id, (shown, set()))[1].update(same, cause.cases)
-        return [*kept, *(self._cause(shown, places, None) for shown, places in told.values())]
+        step_of = self._problem.step_of_cause
+        return [*kept, *(self._cause(s, places, step_of(s.id)) for s, places in told.values())]
 
     def _without_chance(
         self, left: dict[Place, Sighting], explained: set[Place]

@@ -27,7 +27,7 @@ from grader.findings import Finding
 from grader.following.program import Called
 from grader.inputs import Inputs, invalidate
 from grader.known_mistakes import WrongResult
-from grader.looking import Seen, look_again
+from grader.looking import Seen, look_again, look_at_race
 from grader.manifest import Problem
 from grader.model import Verdict
 from grader.running.evidence import CallEvidence
@@ -119,6 +119,8 @@ class CaseRun(ToldCase):
         if not differences:
             race = outcome.of_race(evidence)
             if race is not None:
+                where = (self.check.id, self.index), self.case, answer, race.headline
+                look_at_race(self.trial, self.session, *where)
                 return self._failure(race, evidence)
             earlier, self._earlier = self._earlier, expected
             return self._computed_elsewhere(judged, answer.idle, expected, earlier)

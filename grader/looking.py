@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 
+from grader.answers import Answer
+from grader.cases import Case
+from grader.checks.correctness import find_differences
+from grader.checks.outcome import of_call
 from grader.checks.walk import tile_map, walk_of
 from grader.following.program import Called, trimmed, untold
+from grader.known_mistakes import Place
 from grader.model import TileMap
 from grader.running.evidence import CallEvidence
 from grader.running.protocol import Reply, Status
 from grader.running.session import Session
 from grader.running.trace import PRODUCTS, traceable
 from grader.sightings.look import look
-from grader.sightings.sighting import Result
+from grader.sightings.overflow import limited, overflow
+from grader.sightings.placement import misplaced
+from grader.sightings.sighting import Result, Sighting
 from grader.traced import TRACED, TraceRecord
 from grader.trial import Trial
 
@@ -54,11 +61,12 @@ def look_again(
     trial.looked_at[check.id] = not trial.casebook.is_sure()
     if not trial.looked_at[check.id]:
         return Seen()
+    sighting = _overflow(session, called, names)
     evidence = _watched(trial, session, called, names)
     trace = evidence.trace
     if trace is None:
         return Seen()
-    sighting = look(called.problem.id, case, trace, result)
+    sighting = sighting or look(called.problem.id, case, trace, result)
     if sighting is not None:
         trial.casebook.add_seen((check.id, called.number - 1), sighting)
     walk = None
@@ -69,6 +77,36 @@ def look_again(
         walk = walk_of(called.problem.id, case, trace, product, near)
     tiles = tile_map(walk) if walk is not None else None
     return Seen(tiles, _told(trial, called, evidence))
+
+
+def _overflow(session: Session, called: Called, names: tuple[str, ...]) -> Sighting | None:
+    """Call with options that mean the same and are smaller: if that is right, they overflow."""
+    case = limited(called.case)
+    if case is None:
+        return None
+    evidence = session.call(case, called.inputs, names)
+    if of_call(evidence, called.problem.signature) is not None:
+        return None
+    right = not find_differences(evidence.outputs, called.expected)
+    return overflow(called.case, case) if right else None
+
+
+def look_at_race(
+    trial: Trial, session: Session, place: Place, case: Case, answer: Answer, headline: str
+) -> None:
+    """Call once more where programs race: one may store where the rows of another belong.
+
+    The casebook hears of it, in each case with this headline. What programs race for need not be
+    among the outputs that are judged.
+    """
+    if headline not in trial.races and traceable(case):
+        names = tuple(dict.fromkeys((*trial.problem.returns, *answer.names)))
+        trace = session.call(case, answer.inputs, names, traced=True).trace
+        result = Result(names, nan=False, close=False)
+        trial.races[headline] = trace and misplaced(case, trace, result)
+    sighting = trial.races.get(headline)
+    if sighting is not None:
+        trial.casebook.add_raced(place, sighting)
 
 
 def _watched(

@@ -20,6 +20,7 @@ from grader.manifest import Problem
 from grader.running.compiled import Call, Compiled, compile_calls, unavailable
 from grader.running.protocol import failed
 from grader.running.session import Session
+from grader.sightings.sighting import Sighting
 from grader.source import Source
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ class Trial:
     looked_at: dict[str, bool] = dataclasses.field(default_factory=dict)
     # Calls that are being compiled.
     compiling: dict[str, Future[list[Compiled]]] = dataclasses.field(default_factory=dict)
+    # By headline of a race, what the programs were seen to do.
+    races: dict[str, Sighting | None] = dataclasses.field(default_factory=dict)
     followed: bool = False  # one program of a kernel, tile by tile
     # Whether to compile beside the tests, from the first call on that came back with a result.
     compiles_ahead: bool = False

@@ -84,7 +84,7 @@ BACKWARD_MISTAKES = (
         BACKWARD,
         "dq is zero everywhere",
         "your dq equals zeros; out is right",
-        "accumulate softmax_scale * dS @ k over the key tiles and store it",
+        "add dS K of every key tile to dq, store it, and return it from backward",
         _zero("dq"),
     ),
     known(
@@ -92,7 +92,7 @@ BACKWARD_MISTAKES = (
         BACKWARD,
         "dk is zero everywhere",
         "your dk equals zeros; out is right",
-        "accumulate softmax_scale * dS^T @ q over the query tiles and store it",
+        "add dS^T Q of every query tile to dk, store it, and return it from backward",
         _zero("dk"),
     ),
     known(
@@ -100,7 +100,7 @@ BACKWARD_MISTAKES = (
         BACKWARD,
         "dv is zero everywhere",
         "your dv equals zeros; out is right",
-        "accumulate P^T @ dout over the query tiles and store it",
+        "add P^T dO of every query tile to dv, store it, and return it from backward",
         _zero("dv"),
     ),
     known(

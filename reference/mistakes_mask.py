@@ -78,7 +78,7 @@ _DIAGONAL = "let a query see its own key and no later one: the visible side is k
 _WINDOW = "let the window hold window_size keys with the query's own: query - window_size < key"
 _SINKS = "keep exactly the first num_sink_tokens keys visible, beside the window"
 _ONCE = "let every visible key enter one tile only: the sink tiles end where the window begins"
-_HEADS = "share a kv head among neighbours: kv_head = q_head // (num_q_heads // num_kv_heads)"
+_HEADS = "share a kv head among neighbours: kv_head = q_head // group_size"
 
 MASK_MISTAKES = (
     known(

@@ -8,7 +8,7 @@ from .mistakes_softmax import out_of
 from .variants import LOG2_E, known
 
 LOGIT = ("p09",)
-_LOGIT = "add exp(sink_logits[h] - maximum) to the denominator of head h, where logits are given"
+_LOGIT = "add exp(logit - maximum) to the denominator of the logit's head, where logits are given"
 
 LOGIT_MISTAKES = (
     known(
@@ -37,7 +37,7 @@ LOGIT_MISTAKES = (
         LOGIT,
         "sink_logits are multiplied by softmax_scale",
         "your output equals attention with sink_logits * softmax_scale",
-        "take sink_logits as they are: only the scores are scaled",
+        "take the sink logits as they are: only the scores are scaled",
         lambda case: out_of(
             case,
             sink_logits=None if case.sink_logits is None else case.sink_logits * case.scale,
@@ -48,7 +48,7 @@ LOGIT_MISTAKES = (
         LOGIT,
         "sink_logits in natural units are combined with scores in units of log2",
         "your output equals attention with sink_logits * log(2)",
-        "multiply sink_logits by log2(e) where the running maximum is in units of log2",
+        "multiply the sink logit by log2(e) where the running maximum is in units of log2",
         lambda case: out_of(
             case,
             sink_logits=None if case.sink_logits is None else case.sink_logits / LOG2_E,

@@ -83,7 +83,7 @@ def _dsink_of(compute):
 
 _DELTA = "take dS = P * (dP - delta), with delta = sum(dout * out) over the row"
 _LSE_UNITS = "multiply lse by log2(e) before subtracting it from scores in units of log2"
-_SCORES = "multiply the scores by softmax_scale * log2(e) before lse * log2(e) is subtracted"
+_SCORES = "multiply the scores by scale_log2 before you subtract lse * log2(e) from them"
 _DSINK = "dsink_logits[h] = -sum over batch and rows of exp(sink_logits[h] - lse) * delta"
 
 ROW_MISTAKES = (

@@ -86,7 +86,10 @@ def _diagonal_skipped(case):
 
 _ONE_SIZE = "begin a key tile every tile_k keys, and end each of them tile_k keys further"
 _MASK = "the mask compares positions inside the tile, not in the sequence"
-_POSITIONS = "compare q_start + row with k_start + column"
+_POSITIONS = (
+    "compare positions in the sequence: add the tile's first query to a row, and its first key to a"
+    " column"
+)
 
 TILE_MISTAKES = (
     known(

@@ -20,6 +20,7 @@ from grader.render.score import told_causes
 from grader.source import step_regions
 from tests.errors import pictures
 from tests.errors.causes import about_pairs, all_ids, cause, events, known, seen, written
+from tests.errors.helps import helps, unknown
 from tests.errors.pages import MADE, SECTIONS, _sentence, pages
 from tests.exports import record
 from tests.harness import model_answer
@@ -76,6 +77,20 @@ def test_what_a_page_names_exists(id):
         assert load_problem(problem).check(check)
         assert problem in cause(id).problems
     assert set(cause(id).problems) <= set(problem_ids()) and cause(id).problems
+
+
+def test_a_help_names_only_code_that_the_student_has():
+    """Such as scale_log2 where the function of the step gets that, and not softmax_scale."""
+    found = {
+        (id, problem): unknown(id, load_problem(problem), text) for id, problem, text in helps()
+    }
+    assert len(found) > 600 and {key: names for key, names in found.items() if names} == {}
+    p08 = load_problem("p08")
+    assert unknown("DQ-SCORES-UNSCALED", p08, "softmax_scale * log2(e)") == {"softmax_scale"}
+    assert unknown("WRONG-BATCH", p08, "batch * stride_kb, tl.nothing") == {
+        "stride_kb",
+        "tl.nothing",
+    }
 
 
 def test_a_page_says_how_the_judge_knows_the_cause():

@@ -291,10 +291,13 @@ def test_interface_is_that_of_problem_toml(problem):
 def test_commands_exist(problem):
     block = FENCE.search(sections(problem)["Check your work"])[2]
     assert block.splitlines() == [
+        f"make watch P={problem.id}",
         f"make grade P={problem.id}",
         f"pytest problems/{problem.id}",
         f"make grade P={problem.id} DEVICE=cpu",
     ]
+    text = sections(problem)["Check your work"]
+    assert f"`make watch P={problem.id}` answers fastest" in " ".join(text.split())
 
 
 def test_make_targets_and_grader_commands_exist():

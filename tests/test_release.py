@@ -270,6 +270,21 @@ def test_the_stages_make_targets_work(stage, tmp_path):
     assert packed.returncode == 0 and "2 not started" in packed.stdout
 
 
+def test_the_examples_of_a_stage_name_what_works_in_it(stage):
+    places = ("Makefile", "README.md", "docs/errors/README.md")
+    texts = {name: (stage / name).read_text("utf-8") for name in places}
+    ids = {id for text in texts.values() for id in re.findall(r"\bID=([A-Z0-9-]+)", text)}
+    assert len(ids) == 1
+    explained = run(stage, "make", "explain", f"ID={ids.pop()}", PY)
+    assert explained.returncode == 0 and "make grade P=p02" in explained.stdout
+    for text in (texts["Makefile"], *re.findall("`make .*?`", texts["README.md"])):
+        assert set(re.findall(r"p0\d", text)) <= {"p01", "p02"}
+    assert "make trace" not in texts["README.md"]  # no problem of this stage can be traced
+    assert "make trace P=p04`" in pages.with_commands("`make trace P=p06`", ["p03", "p04"])
+    makefile = pages.with_examples((ROOT / "Makefile").read_text("utf-8"), ["p02", "p03"])
+    assert "tile by tile: P=p03 CASE=plain:1\n" in makefile and "CASE=window" not in makefile
+
+
 def test_the_release_checks_itself(stage, tmp_path):
     copy = tmp_path / "course"
     shutil.copytree(stage, copy)

@@ -39,8 +39,8 @@ _MASKED_HELP = (
 _OF_ACCESS = {MASKED: _MASKED_HELP, BY_BLOCK: _BLOCK_HELP}
 _BEFORE_HELP = "is a first row or key negative, or does the pointer start before its tensor?"
 _RACE_HELP = (
-    "on a GPU programs run side by side and in no order: let one program write each element, or add"
-    " with tl.atomic_add to what was zero before the launch"
+    "on a GPU programs run side by side and in no order: let one program store each element; does"
+    " its offset tell batches, heads and tiles apart?"
 )
 _STATUS_HELP = {
     Status.OUT_OF_BOUNDS: _BOUNDS_HELP,

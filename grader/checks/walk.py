@@ -29,7 +29,8 @@ class Walk:
     them. `tile` is the size of the kernel's tiles, queries by keys; `scores_line` and
     `product_line` are where it multiplies, `loop_line` is the loop around that, `mask_line` where
     scores are masked, 0 if nowhere; `mask_rows`, of `MASK_ROWS`, is what the rows of the tile are
-    there. `near` is batch, head and row of the result that a message speaks of, if of one.
+    there; `raised_line` is where masked scores are no longer masked, see `Trace`.
+    `near` is batch, head and row of the result that a message speaks of, if of one.
     """
 
     product: str
@@ -50,6 +51,7 @@ class Walk:
     loop_line: int
     mask_line: int
     mask_rows: str = ""
+    raised_line: int = 0
     near: tuple[int, int, int] | None = None
 
     @property
@@ -194,6 +196,7 @@ def walk_of(
         product_line=main["line"],
         mask_line=int(arrays["mask_lines"][main["kernel"]]),
         mask_rows=MASK_ROWS[int(arrays["mask_rows"][main["kernel"]])],
+        raised_line=int(arrays["raised_lines"][main["kernel"]]),
         loop_line=main["loop"] or main["line"],
         near=near,
     )

@@ -17,6 +17,7 @@ from pathlib import Path
 from grader.manifest import ManifestError, Problem, read_problem
 from grader.release import pages
 from grader.source import step_regions, steps_begun
+from grader.traced import TRACED
 
 _TOP = {
     "LICENSE", "CHANGELOG.md", "README.md", "Makefile", "pyproject.toml", "requirements.txt",
@@ -62,6 +63,8 @@ def build(
         names = (*_OF_PROBLEM, f"test_{problem.id}.py", problem.file)
         wanted |= {f"problems/{problem.id}/{name}" for name in names}
     wanted |= _given(checkout, manifests.values()) | _causes(checkout, tracked, problems)
+    if not set(problems) & set(TRACED):  # `make trace` has nothing to show yet
+        wanted.discard("docs/tracing.md")
     files = {path: _read(checkout, path) for path in sorted(wanted)}
     for problem in manifests.values():
         _expect_stub(problem, files[f"problems/{problem.id}/{problem.file}"])
@@ -194,11 +197,14 @@ def _make_pages(
     if answers:
         more = f"The answers of {pages.spoken(answers)} are in [solutions](solutions/README.md)."
     texts["README.md"] = pages.with_table(texts["README.md"], problems, later, more)
+    index = texts["docs/errors/README.md"]
     for path, text in texts.items():
         text = pages.with_links(text, path, files)
         if path != "CHANGELOG.md":  # what was, not what to type
-            text = pages.with_commands(text, problems)
+            text = pages.with_cause(pages.with_commands(text, problems), problems, index)
         files[path] = text.encode("utf-8")
+    makefile = pages.with_examples(files["Makefile"].decode("utf-8"), problems)
+    files["Makefile"] = pages.with_cause(makefile, problems, index).encode("utf-8")
 
 
 def _expect_no_answers(

@@ -12,6 +12,8 @@ import posixpath
 import re
 from collections.abc import Callable, Collection, Sequence
 
+from grader.traced import TRACED
+
 # Of the blank lines around a part one goes with it.
 _COURSE = re.compile(
     r"(?<=\n\n)<!-- course -->\n.*?^<!-- end of course -->\n\n?"
@@ -34,7 +36,12 @@ _COMMAND = re.compile(
 )
 # One line per problem, on the page of a cause.
 _TEST = re.compile(r"^    pytest problems/(p\d\d) .*\n", re.MULTILINE)
-_NAMED = re.compile(r"(P=|problems/|--only )(p\d\d(?:,p\d\d)*)")
+_NAMED = re.compile(r"(P=|problems/|--only )(p\d\d(?:,p\d\d)*)((?: {2,})?)")
+_CASE, _CASE_OF_ALL = re.compile(r"\bCASE=\w+:\d+"), "CASE=plain:1"
+_MAKE_TRACE = re.compile(r"^trace:.*$", re.MULTILINE)
+_TRACE_ROW = re.compile(r"^\| `make trace .*\n", re.MULTILINE)
+_ID = re.compile(r"ID=((P\d\d)-[A-Z0-9-]+)")
+_CAUSE = re.compile(r"^- \[([A-Z0-9-]+)\]", re.MULTILINE)
 _ROW = re.compile(r"^\| \[(p\d\d)\]\(.*\n", re.MULTILINE)
 _PROBLEM = re.compile(r"problems/(p\d\d)/")
 
@@ -98,16 +105,60 @@ def with_links(text: str, path: str, present: Collection[str]) -> str:
 def with_commands(text: str, problems: Sequence[str]) -> str:
     """Return a page whose commands name problems that are there: an early one for a later one.
 
-    Of the tests that the page of a cause lists, those of later problems go.
+    Of the tests that the page of a cause lists, those of later problems go. `make trace` names a
+    problem that it can show; where there is none yet, its row in a table goes.
     """
-    early = problems[min(1, len(problems) - 1)]  # p02 from the first stage to the last
+    traced = [name for name in problems if name in TRACED]
+    text = _TEST.sub(lambda test: test[0] if test[1] in problems else "", text)
+    text = text if traced else _TRACE_ROW.sub("", text)
+
+    def changed(command: re.Match[str]) -> str:
+        there = traced if "make trace" in command[0] else problems
+        return _named(command[0], there) if there else command[0]
+
+    return _COMMAND.sub(changed, text)
+
+
+def with_cause(text: str, problems: Sequence[str], index: str) -> str:
+    """Return a page or a Makefile whose `ID=` is a cause of a problem that is there.
+
+    `index` is the page that lists the causes, by problem.
+    """
+    section = index.partition(f"\n## {_early(problems)}, ")[2]
+    id = _CAUSE.search(section)
+    for named, problem in set(_ID.findall(text)) if id else ():
+        if problem.lower() not in problems:
+            text = text.replace(named, f"{_early(problems).upper()}-{id[1]}")
+    return text
+
+
+def with_examples(makefile: str, problems: Sequence[str]) -> str:
+    """Return a Makefile whose help names problems that are there, and a case that they have."""
+    traced = [name for name in problems if name in TRACED]
+
+    def of_trace(line: re.Match[str]) -> str:
+        return _named(line[0], traced) if traced else line[0].partition(": P=")[0]
+
+    changed = _MAKE_TRACE.sub(of_trace, makefile)
+    if changed != makefile:
+        changed = _CASE.sub(lambda case: _CASE_OF_ALL.ljust(len(case[0])), changed)
+    return _named(changed, problems)
+
+
+def _named(commands: str, problems: Sequence[str]) -> str:
+    """Return commands that name these problems, with a case of theirs where a problem changed."""
 
     def named(found: re.Match[str]) -> str:
-        there = [name for name in found[2].split(",") if name in problems]
-        return found[1] + (",".join(there) or early)
+        there = [name for name in found[2].split(",") if name in problems] or [_early(problems)]
+        return found[1] + ",".join(there).ljust(len(found[2]) if found[3] else 0) + found[3]
 
-    text = _TEST.sub(lambda test: test[0] if test[1] in problems else "", text)
-    return _COMMAND.sub(lambda command: _NAMED.sub(named, command[0]), text)
+    changed = _NAMED.sub(named, commands)
+    return changed if changed == commands else _CASE.sub(_CASE_OF_ALL, changed)
+
+
+def _early(problems: Sequence[str]) -> str:
+    """Return p02 from the first stage to the last."""
+    return problems[min(1, len(problems) - 1)]
 
 
 def with_table(text: str, problems: Sequence[str], later: Sequence[str], more: str = "") -> str:

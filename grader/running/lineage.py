@@ -154,8 +154,10 @@ def follow_masks(result: Any, handles: list[Any], operation: Any) -> None:
 
 
 def raises_masked(result: Any, handles: list[Any]) -> bool:
-    """Whether scores that were masked by a number far down have become as large."""
+    """Whether a factor has made scores that a number far down masked as large, NaN or 0."""
     raised = result.data >= -_HIDDEN
+    if not result.weights:  # a factor below 0, and one of 0
+        raised |= np.isnan(result.data) | (result.data == 0)
     if not raised.any():
         return False
     same = (h for h in handles if is_of_pairs(h) and h.data.shape == raised.shape)

@@ -62,11 +62,10 @@ class Counter(enum.IntEnum):
     UNSEEN_PROGRAMS = 27  # in no launch that was seen
     TURNED_LINE = 28  # a product that sums over keys on one side and over queries on the other
     TURNED = 29  # with rows of which, in the order of `OPERANDS`
-    RAISED_LINE = 30  # a factor that makes the largest of masked scores
-    NAN_SIGN = 31  # of the infinities whose difference was the first NaN: 1 is -, 2 is +, 0 neither
-    ROUNDED_LINE = 32  # which rounds to 16 bits, of fp32 inputs, what a dot of fp32 multiplies
-    INFINITE_LINE = 33  # a dot of v or dout with weights of which some are infinite
-    STORED_OTHERWISE = 34  # rows of out that two programs stored different numbers to
+    NAN_SIGN = 30  # of the infinities whose difference was the first NaN: 1 is -, 2 is +, 0 neither
+    ROUNDED_LINE = 31  # which rounds to 16 bits, of fp32 inputs, what a dot of fp32 multiplies
+    INFINITE_LINE = 32  # a dot of v or dout with weights of which some are infinite
+    STORED_OTHERWISE = 33  # rows of out that two programs stored different numbers to
 
     @property
     def is_line(self) -> bool:
@@ -178,6 +177,7 @@ class TraceShape:
             "v_heads": (np.uint8, heads),
             "mask_lines": (np.int64, (KERNELS,)),
             "mask_rows": (np.int64, (KERNELS,)),
+            "raised_lines": (np.int64, (KERNELS,)),
             "discarded": (np.int64, (SCORES + 1,)),
             "left_out": (np.int64, (SCORES + 1,)),
             "columns": (np.int64, (2, len(COLUMNS))),
@@ -235,7 +235,7 @@ class Trace:
     `masked_at`, `taken_at` and `again_at` are the numbers in `lines` of the lines of the mask and
     of the loop in which a pair was taken, the first time and after it; of a pair that masks of
     several lines met, `masked_at` is SEVERAL_LINES. `mask_rows` is, per kernel, an index in
-    `MASK_ROWS`.
+    `MASK_ROWS`; `raised_lines` has, per kernel, the line of a factor that unmasks masked scores.
     `stores` is 1 for the rows of the result that were stored, 2 for those that two programs stored
     the same numbers to.
     `discarded` is, per product and for scores, a line of whose results nothing took up those of
@@ -263,7 +263,8 @@ class Trace:
         limits["columns"] = np.array([shape.lines, _MOST, _MOST])
         limits["overwritten"] = shape.overwritten_limits
         limits["stored_products"] = np.array([len(PRODUCTS), shape.lines])
-        limits |= dict.fromkeys(("lines", "mask_lines", "discarded", "left_out"), shape.lines)
+        of_lines = ("lines", "mask_lines", "raised_lines", "discarded", "left_out")
+        limits |= dict.fromkeys(of_lines, shape.lines)
         limits["mask_rows"] = len(MASK_ROWS) - 1
         for name, largest in limits.items():
             numbers = arrays[name]

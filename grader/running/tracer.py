@@ -228,7 +228,7 @@ class Tracer:
                 if args[-1] in (np.exp, np.exp2) and shows_masked(result):
                     self._counters[Counter.SHOWN_LINE] = self._lines.running()
                 if args[-1] is np.multiply and raises_masked(result, handles):
-                    self._counters[Counter.RAISED_LINE] = self._lines.running()
+                    self._arrays["raised_lines"][self._kernel] = self._lines.running()
             elif self._inputs[0].name == "x":
                 self._sums.added(result, args[-1], self._lines.running())
         data = getattr(result, "data", None)

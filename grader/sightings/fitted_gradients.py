@@ -30,7 +30,8 @@ _SHARE = 1e-3  # of a product: a term that has less is not told
 _LOG2E = 1.0 / math.log(2.0)
 _LARGEST = 300.0  # exponent
 _FORMULAS = (
-    "dS = P * (dP - delta); dQ = softmax_scale * dS k, dK = softmax_scale * dS^T q, dV = P^T dout"
+    "dS = P * (dP - delta); dQ is dS k and dK is dS^T q, each times softmax_scale once;"
+    " dV = P^T dout"
 )
 # Terms that dS may be the sum of, with numbers before them; the first that fit are told.
 _TILES = (128, 64, 32, 16)

@@ -57,9 +57,9 @@ _OF_ROW_SUMS = (rows.query_rows, pointers.strides, rows.elements_of_x, rows.elem
 
 def _before(case: Case, trace: Trace, result: Result) -> Iterator[Sighting | None]:
     """Ask what does not need the walk: rows, strides, heads."""
+    yield placement.misplaced(case, trace, result)
     yield rows.query_rows(case, trace)
     yield pointers.strides(case, trace)
-    yield placement.misplaced(case, trace, result)
     yield placement.overwritten(case, trace, result)
     yield placement.along_keys(trace, result)  # before what else a transposed tile looks like
     yield sums.turned(case, trace)

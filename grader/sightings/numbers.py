@@ -73,7 +73,7 @@ def narrow(case: Case, trace: Trace) -> Sighting | None:
         "OPERANDS-ROUNDED",
         "the operands of this tl.dot are rounded to 16 bits",
         "seen: the inputs are fp32, and what is multiplied has 16 bits",
-        "convert the weights to the dtype of v, not to a fixed one: p.to(v.dtype)",
+        "convert the weights to the dtype of v, not to a fixed one",
         line,
         located=True,
     )

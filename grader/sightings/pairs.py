@@ -62,17 +62,17 @@ def mismatched(case: Case, walk: Walk) -> Sighting | None:
 
 
 def raised(case: Case, walk: Walk) -> Sighting | None:
-    """Masked scores that a negative factor has turned around."""
-    line = walk.trace.count(Counter.RAISED_LINE)
-    if not line or walk.product != "out":
+    """Masked scores that a factor of 0 or below has unmasked."""
+    if not walk.raised_line:
         return None
     return Sighting(
-        "MASKED-SCORES-NOT-HIDDEN",
-        "masked scores are multiplied by a negative number, and become the largest",
-        "seen: this line turns scores that a mask had made very negative into +inf, or into a"
-        " large number",
-        "scale the scores first, then mask them: softmax_scale may be negative",
-        line,
+        "MASKED-BEFORE-SCALED",
+        "scores are masked before they are scaled, and the scale is not positive",
+        "seen: in this line masked scores, -inf or far below 0, become +inf, a large number, NaN or"
+        " 0",
+        "scale the scores first, then mask them: -inf times a negative softmax_scale is +inf, and"
+        " times 0 it is NaN",
+        walk.raised_line,
         located=True,
     )
 
@@ -89,8 +89,7 @@ def padding(case: Case, walk: Walk) -> Sighting | None:
         "keys beyond the end of the sequence take part",
         f"seen: the last tile reaches past key {case.seqlen_k - 1}; its empty lanes have weights"
         " other than zero",
-        "set their scores to -inf before you take the maximum: tl.where(keys < seqlen_k, ..., "
-        'float("-inf"))',
+        'set their scores to float("-inf") before you take the maximum',
         walk.trace.count(Counter.PADDING_LINE),
     )
 
@@ -131,7 +130,8 @@ def positions_in_the_tile(case: Case, walk: Walk) -> Sighting | None:
                     "MASK-INSIDE-THE-TILE",
                     title,
                     f"seen: {_example(walk)}",
-                    "compare key_start + offs_n with query_start + offs_m",
+                    "compare positions in the sequence: add the tile's first key to the number of a"
+                    " key in the tile, and its first query to that of a query",
                     walk.mask_of(walk.extra | walk.missing),
                     located=True,
                 )
@@ -167,10 +167,7 @@ def twice(case: Case, walk: Walk) -> Sighting | None:
         " pointers, and end?"
     )
     if past_the_end and not walk.twice[..., :-1].any():
-        help = (
-            "lanes past the end that are clamped to the last key must have weight 0:"
-            " tl.where(keys < seqlen_k, p, 0.0)"
-        )
+        help = "lanes past the end that are clamped to the last key must have weight 0"
     first = walk.line_of(walk.taken_at, walk.twice)
     again = walk.line_of(walk.again_at, walk.twice) or walk.loop_line
     loops = f"; first in the loop of line {first}" if first not in (0, again) else ""

@@ -31,13 +31,17 @@ def misplaced(case: Case, trace: Trace, result: Result) -> Sighting | None:
         if not all(seen.values()):
             continue
         side = "k" if name in ("dk", "dv") else "q"
-        shown, source = ("lse or delta", "rows") if name == SCRATCH else (name, side)
+        shown = "lse or delta" if name == SCRATCH else name
         made, of = (_Row.of(case, side, int(seen[key])) for key in ("place", "row"))
         return Sighting(
             "STORED-ELSEWHERE",
-            f"{shown} of {made.beside(of)} is computed from {source} of {of.beside(made)}",
+            f"{shown} of {of.beside(made)} is stored where that of {made.beside(of)} belongs",
             f"seen: the result of {of.whole} is stored to {made.whole}",
-            "a program stores to the batch, head and rows that it loaded: compare their offsets",
+            "its rows begin after those of batch * num_q_heads + head other heads: compare the"
+            " offset of the store with those of the loads"
+            if name in ("lse", SCRATCH)
+            else "a program stores to the batch, head and rows that it loaded, by strides of the"
+            " tensor's own: compare their offsets",
             int(seen["line"]),
         )
     return None
@@ -56,13 +60,13 @@ def overwritten(case: Case, trace: Trace, result: Result) -> Sighting | None:
             where = _Row.of(case, side, seen["first"]).up_to(seen["last"] - seen["first"])
         one, other = (tuple(seen[f"{of}{axis}"] for axis in "xyz") for of in ("", "other_"))
         of_group = name in ("dk", "dv") and case.num_q_heads > case.num_kv_heads
-        whole = "loops over the query heads of a group" if of_group else "computes the whole sum"
+        whole = "loop over the query heads of a group" if of_group else "compute the whole sum"
         return Sighting(
             "LAST-STORE-WINS",
             f"several programs store to the same elements of {name}, and the last one wins",
             f"seen: programs {one} and {other} both store {where} of {name} in this line",
-            f"stores do not add up: one program {whole}, or each adds its share by tl.atomic_add to"
-            " torch.zeros",
+            f"stores do not add up: let one program {whole}, or store the shares apart and sum them"
+            " afterwards",
             seen["line"],
             outright=True,
         )

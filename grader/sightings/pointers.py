@@ -32,8 +32,8 @@ def heads(case: Case, trace: Trace, result: Result) -> Sighting | None:
                     f"queries of batch {batch} are paired with {operand} of batch {wrong_batch}",
                     f"seen: query head {q_head} of batch {batch} took {operand} of batch"
                     f" {wrong_batch}, kv head {wrong_head}",
-                    f"the offset of {operand} is batch * stride_{operand}b"
-                    f" + kv_head * stride_{operand}h",
+                    f"the offset of {operand} is batch * {operand}_strides[0]"
+                    f" + head * {operand}_strides[1], of the kv head",
                     line,
                 )
             return Sighting(

@@ -35,6 +35,7 @@ WRONG = (
         ("sinks seen by earlier queries", "", "KEYS-AFTER-THE-QUERY", (_MASK, "visible = ((keys[None, :] <= queries) & (queries < keys[None, :] + window_size)) | (keys[None, :] < num_sink_tokens)")),
         ("window less the sinks", "", "VISIBLE-KEYS-MASKED", (_STOP, _STOP.replace("keys + window_size", "keys + window_size - num_sink_tokens"))),
         ("window and the sinks", "", "KEYS-BEFORE-THE-WINDOW", (_STOP, _STOP.replace("keys + window_size", "keys + window_size + num_sink_tokens"))),
+        ("window and sinks not clamped", "extreme_options", "OPTION-OVERFLOWS", (_CLAMP, "pass")),
         ("sinks not clamped", "", "FOLDED-IN-TWICE", (_SINKS, "sink_end = num_sink_tokens")),
         ("sinks clamped to the window", "", "FOLDED-IN-TWICE", (_SINKS, "sink_end = tl.minimum(num_sink_tokens, window_size)")),
         ("sinks clamped to a tile", "", "FOLDED-IN-TWICE", (_SINKS, "sink_end = tl.minimum(num_sink_tokens, BLOCK_N)")),

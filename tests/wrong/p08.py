@@ -41,6 +41,9 @@ _APART_LOOP = "range(lo // BM * BM, N, BM)"
 WRONG = (
     *of(
         "p08",
+        ("dq masked before scaled", "odd_scales", "MASKED-BEFORE-SCALED", (_Q_SCORES, _Q_SCORES.replace(" * scale_log2", "")), (_Q_P, _Q_P.replace("scores -", "scores * scale_log2 -"))),
+        ("dk and dv masked before scaled", "", "MASKED-BEFORE-SCALED", (_KV_LOG, 'scores_t = tl.where(keys[:, None] <= queries[None, :], scores_t, float("-inf"))\n        ' + _KV_LOG), (_KV_P, "p_t = tl.exp2(log2_p_t)")),
+        ("bridge masked before scaled", "", "", (_BRIDGE, "scores = scale * (q_tile @ k_tile.mT).masked_fill(hidden, float(\"-inf\"))")),
         ("bridge without delta", "", "DELTA-MISSING", (_B_DS, "ds = p * dp")),
         ("bridge delta of the tile", "", "OTHER-TERMS", (_B_DELTA, "delta = (p * dp).sum(-1, keepdim=True)")),
         ("bridge delta without sum", "", "OTHER-TERMS", (_B_DELTA, "delta = (dout_tile * out_tile).mean(-1, keepdim=True)")),

@@ -56,6 +56,8 @@ WRONG = (
         ("dq sinks at their positions", "", "KEYS-NEVER-VISITED", (_LOOP, _LOOP.replace("tl.where(position < first_key, position - begin, position)", "position"))),
         ("dq ends early", "", "KEYS-NEVER-VISITED", (_LOOP, _LOOP.replace("end_key,", "end_key - BLOCK_N,"))),
         ("dq without lse", "", "OTHER-PROBABILITIES", (_DQ_P, "log2_p = scores * scale_log2")),
+        ("dq masked before scaled", "odd_scales", "MASKED-BEFORE-SCALED", (_DQ_P, 'keys = key_start + tl.arange(0, BLOCK_N)\n        scores = tl.where(is_visible(queries, keys[None, :], seqlen, window_size, num_sink_tokens), scores, float("-inf"))\n        ' + _DQ_P), (_DQ_TEST, _DQ_TEST.replace("(position < full_start) | (position >= full_end)", "position < 0"))),
+        ("window and sinks not clamped", "extreme_options", "OPTION-OVERFLOWS", (_CLAMP_W, "pass"), (_CLAMP, "pass")),
         ("dq lse natural", "", "DQ-LSE-UNITS", (_DQ_P, _DQ_P.replace(" * LOG2_E", ""))),
         ("dq not masked", "", "KEYS-AFTER-THE-QUERY", (_DQ_TEST, _DQ_TEST.replace("(position < full_start) | (position >= full_end)", "position < 0"))),
         ("dq diagonal alone masked", "", "KEYS-BEFORE-THE-WINDOW", (_DQ_TEST, _DQ_TEST.replace("(position < full_start) | (position >= full_end)", "position >= full_end"))),
