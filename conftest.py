@@ -19,4 +19,4 @@ except ImportError as error:
         f"  make -C '{_ROOT}' doctor   tells more"
     )
 
-pytest_plugins = ["grader.pytest_plugin"]
+pytest_plugins = ["grader.judge.pytest_plugin"]

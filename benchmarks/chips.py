@@ -18,13 +18,13 @@ from rich.console import Console
 
 from benchmarks import chips_table, record
 from benchmarks.chips_table import chip_name
-from grader.cases import resolve
-from grader.manifest import GIVEN, ROOT, Problem, load_problem, problem_ids
-from grader.model import Compilation
-from grader.running.chips import EVERY_CHIP
-from grader.running.compiled import Call, Compiled, compile_calls, unavailable
-from grader.running.protocol import failed
-from grader.source import Source
+from grader.isolate.compiled import Call, Compiled, compile_calls, unavailable
+from grader.kernel.compile.chips import EVERY_CHIP
+from grader.source.submission import Source
+from grader.spec.cases import resolve
+from grader.spec.grade_record import Compilation
+from grader.spec.problem import GIVEN, ROOT, Problem, load_problem, problem_ids
+from grader.spec.protocol import failed
 
 PROBLEMS = tuple(id for id in problem_ids() if load_problem(id).uses_triton)
 HEAD_DIMS = (16, 32, 64, 128)  # what `given.arguments` lets pass

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks import table
-from grader.running.chips import EVERY_CHIP
+from grader.kernel.compile.chips import EVERY_CHIP
 
 _DTYPES = (("16-bit", ("bf16", "fp16")), ("fp32", ("fp32",)))
 

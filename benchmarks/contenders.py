@@ -13,7 +13,7 @@ from benchmarks import peers
 from benchmarks.inputs import DTYPES, NAIVE_FACTOR, load_solution, without_sinks
 from benchmarks.peers import Tensors, Unavailable
 from benchmarks.shapes import TRAINED, WINDOWED, Matrix, Shape
-from grader.manifest import load_problem
+from grader.spec.problem import load_problem
 
 OURS, PEER, NAIVE, OWN = "ours", "peer", "naive", "own"
 # Bytes that naive attention holds for one element of the score matrix: forward, and with what the

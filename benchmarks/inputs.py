@@ -12,8 +12,8 @@ import torch
 
 import reference
 from benchmarks.shapes import TRAINED, Matrix, Shape
-from grader.manifest import ROOT, load_problem
-from grader.running.given import offer_given
+from grader.kernel.given import offer_given
+from grader.spec.problem import ROOT, load_problem
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 # Largest relative error per head, forward and gradients. An honest kernel in bf16 has 0.003 and

@@ -12,7 +12,7 @@ sys.path[:] = [_HERE, *(p for p in sys.path if p not in ("", os.getcwd(), _HERE)
 def _main() -> int:
     """Run the command; say in a line what is not installed. `doctor` needs no package."""
     if sys.argv[1:2] == ["doctor"]:
-        from grader.desk.doctor_command import main as doctor
+        from grader.commands.doctor.command import main as doctor
 
         return doctor(sys.argv[2:])
     if sys.version_info < (3, 11):  # noqa: UP036 - whoever has an older one is to read why
@@ -20,7 +20,7 @@ def _main() -> int:
         sys.stderr.write(f"grader: got Python {got}, expected 3.11 or newer; run `make doctor`\n")
         return 4
     try:
-        from grader.cli import main
+        from grader.commands.cli import main
     except ModuleNotFoundError as error:
         if (error.name or "grader").partition(".")[0] in ("grader", "given", "reference"):
             raise

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from grader.running import usage
+from grader.isolate import usage
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 _DEADLINE_S = 30.0

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from grader.course import command
-from grader.course.records import Student
-from grader.course.store import Store
-from grader.model import ProblemResult
+from classroom import command
+from classroom.records import Student
+from classroom.store import Store
+from grader.spec.grade_record import ProblemResult
 from tests.classes import hand_in
 from tests.whole_class import record, stored
 

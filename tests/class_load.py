@@ -25,11 +25,11 @@ from pathlib import Path
 
 import psutil
 
-from grader.course.collecting import DATABASE
-from grader.course.grades import Status, grades
-from grader.course.grading import Settings, Task, grade
-from grader.course.store import Store
-from grader.manifest import ROOT, load_problem, problem_ids
+from classroom.collecting import DATABASE
+from classroom.grades import Status, grades
+from classroom.grading import Settings, Task, grade
+from classroom.store import Store
+from grader.spec.problem import ROOT, load_problem, problem_ids
 from tests.harness import model_answer
 from tests.hostile.catalogue import CATALOGUE
 from tests.mutants import MUTANTS

@@ -20,13 +20,13 @@ import threading
 import time
 from pathlib import Path
 
-from grader.course.collecting import DATABASE
-from grader.course.records import Key
-from grader.course.store import Store
-from grader.environment import probe
-from grader.manifest import ROOT, load_problem, problem_ids
-from grader.model import SpeedFigures
-from grader.running import device_lock
+from classroom.collecting import DATABASE
+from classroom.records import Key
+from classroom.store import Store
+from grader.spec.environment import probe
+from grader.spec.grade_record import SpeedFigures
+from grader.spec.problem import ROOT, load_problem, problem_ids
+from grader.timing import device_lock
 from tests.harness import model_answer
 
 _LOOK_S = 0.2

@@ -8,10 +8,10 @@ import sys
 import time
 from pathlib import Path
 
-from grader.course.collecting import DATABASE
-from grader.course.records import Key
-from grader.course.store import Store
-from grader.manifest import ROOT, load_problem
+from classroom.collecting import DATABASE
+from classroom.records import Key
+from classroom.store import Store
+from grader.spec.problem import ROOT, load_problem
 from tests import needs, slurm
 from tests.harness import model_answer
 

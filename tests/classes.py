@@ -7,10 +7,10 @@ import io
 import zipfile
 from collections.abc import Mapping
 
-from grader.course.records import HandIn, Key, Result
-from grader.course.store import Store
-from grader.manifest import load_problem
-from grader.model import Points, ProblemResult, Verdict
+from classroom.records import HandIn, Key, Result
+from classroom.store import Store
+from grader.spec.grade_record import Points, ProblemResult, Verdict
+from grader.spec.problem import load_problem
 from tests.records import CPU
 
 AT = "2026-11-20T12:00:00Z"

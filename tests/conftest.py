@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from grader.calibration import file as calibration_file
-from grader.running import usage
+from grader.isolate import usage
+from grader.timing import calibration as calibration_file
 from tests import needs
 
 torch.set_num_threads(1)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from grader import scoring
-from grader.grade import Grader
-from grader.model import GradeRecord
-from grader.progress import Progress
-from grader.request import Request
+from grader.api import Grader
+from grader.judge import scoring
+from grader.judge.progress import Progress
+from grader.judge.request import Request
+from grader.spec.grade_record import GradeRecord
 from tests import test_render_terminal as terminal
 from tests.harness import model_answer
 from tests.records import CPU, H200, SEED, graded

@@ -11,10 +11,17 @@ from types import SimpleNamespace
 
 from parsl.executors.errors import BadStateException
 
-from grader.course.grading import Outcome, Task
-from grader.model import CheckResult, ComponentResult, GradeRecord, Message, Points, ProblemResult
-from grader.model import Verdict as V
-from grader.results import NOT_REACHED
+from classroom.grading import Outcome, Task
+from grader.judge.results import NOT_REACHED
+from grader.spec.grade_record import (
+    CheckResult,
+    ComponentResult,
+    GradeRecord,
+    Message,
+    Points,
+    ProblemResult,
+)
+from grader.spec.grade_record import Verdict as V
 from tests.records import CPU
 
 

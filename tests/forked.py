@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
-from grader.running import forks, sandbox
-from grader.running.forks import Forked, ForkServer
+from grader.isolate import forks, sandbox
+from grader.isolate.forks import Forked, ForkServer
 
 
 class Servers:

@@ -23,8 +23,8 @@ import torch
 from rich.console import Console
 from rich.progress import track
 
-from grader.manifest import ROOT, load_problem, problem_ids
-from grader.source import examine
+from grader.source.submission import examine
+from grader.spec.problem import ROOT, load_problem, problem_ids
 from tests import trials
 from tests.forked import forked_workers
 from tests.harness import Judged, judge, whole_answer

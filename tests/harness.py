@@ -10,18 +10,18 @@ from collections.abc import Callable, Iterable
 
 import torch
 
-from grader.ahead import Ahead
-from grader.cases import Case
-from grader.diagnose import Casebook
-from grader.findings import CauseFound, Finding
-from grader.judge import CaseRun
-from grader.manifest import GIVEN, ROOT, Check, Problem, load_problem
-from grader.model import CheckResult, ComponentResult, Verdict
-from grader.running.session import Budget, Session
-from grader.scoring import score_correctness
-from grader.source import Source
-from grader.testrun import Findings, check_results
-from grader.trial import Trial
+from grader.causes.diagnose import Casebook
+from grader.isolate.session import Budget, Session
+from grader.judge.ahead import Ahead
+from grader.judge.case_run import CaseRun
+from grader.judge.scoring import score_correctness
+from grader.judge.testrun import Findings, check_results
+from grader.judge.trial import Trial
+from grader.source.submission import Source
+from grader.spec.cases import Case
+from grader.spec.findings import CauseFound, Finding
+from grader.spec.grade_record import CheckResult, ComponentResult, Verdict
+from grader.spec.problem import GIVEN, ROOT, Check, Problem, load_problem
 
 SEED = "5eed"
 # Long enough for what is done at once on a busy machine, short beside the minute that the

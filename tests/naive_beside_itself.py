@@ -13,11 +13,12 @@ import sys
 import time
 from pathlib import Path
 
-from grader import measure, measurement
-from grader.environment import probe
-from grader.findings import Measured, MeasureRequest, SourceFile
-from grader.manifest import load_problem, problem_ids
-from grader.running import forks, sandbox, speed
+from grader.isolate import forks, sandbox
+from grader.judge import measure, measurement
+from grader.spec.environment import probe
+from grader.spec.findings import Measured, MeasureRequest, SourceFile
+from grader.spec.problem import load_problem, problem_ids
+from grader.timing import speed
 
 
 def main() -> int:

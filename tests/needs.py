@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import pytest
 
-from grader.running import inspection
+from grader.isolate import inspection
 from tests import browser
 
 BROWSER = "a browser (apt-get install chromium)"

@@ -18,7 +18,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from grader.checks.outcome import of_result
-from grader.running import faults
+from grader.kernel.compile import faults
 
 SIZE = 16
 

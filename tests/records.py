@@ -16,21 +16,22 @@ from unittest import mock
 
 from rich.console import Console
 
-from grader import answers, grade, work_run
-from grader.cases import Case, CaseTable
-from grader.diagnose import Casebook
-from grader.findings import Evidence, Finding, Measured, MeasureRequest, write_event
-from grader.grade import Grader
-from grader.inputs import Inputs, make_inputs
-from grader.manifest import Limits, Problem, load_problem
-from grader.model import Amount, Environment, GradeRecord, Verdict, WorkFigures
-from grader.progress import Progress
-from grader.request import Request
-from grader.running.session import Budget, Session
-from grader.source import Source
-from grader.testrun import Findings
-from grader.trial import Trial
-from grader.work_run import WorkRun
+from grader import api
+from grader.api import Grader
+from grader.causes.diagnose import Casebook
+from grader.isolate.session import Budget, Session
+from grader.judge import answers, work_run
+from grader.judge.progress import Progress
+from grader.judge.request import Request
+from grader.judge.testrun import Findings
+from grader.judge.trial import Trial
+from grader.judge.work_run import WorkRun
+from grader.source.submission import Source
+from grader.spec.cases import Case, CaseTable
+from grader.spec.findings import Evidence, Finding, Measured, MeasureRequest, write_event
+from grader.spec.grade_record import Amount, Environment, GradeRecord, Verdict, WorkFigures
+from grader.spec.inputs import Inputs, make_inputs
+from grader.spec.problem import Limits, Problem, load_problem
 from tests.forked import forked_workers
 from tests.harness import judge
 
@@ -119,7 +120,7 @@ class _Measurements:
         self._evidence = evidence
 
     def events(self, module: str, arguments: list, request: str, deadline_s: float, ending):
-        assert module == "grader.measure"
+        assert module == "grader.judge.measure"
         ending.exit_code = 0
         for problem, (speed, memory) in self._evidence.items():
             event = Measured(problem=problem, speed=speed, memory=memory)
@@ -150,9 +151,9 @@ def in_this_process(
         forked_workers(),
         mock.patch.object(answers, "make_inputs", _exact_inputs),
         mock.patch.object(work_run, "make_inputs", _exact_inputs),
-        mock.patch.object(grade, "TestRun", run),
-        mock.patch.object(grade, "load_problem", problem_of),
-        mock.patch.object(grade, "Children", lambda: _Measurements(measured or {})),
+        mock.patch.object(api, "TestRun", run),
+        mock.patch.object(api, "load_problem", problem_of),
+        mock.patch.object(api, "Children", lambda: _Measurements(measured or {})),
     ):
         yield
 

@@ -5,8 +5,8 @@ import functools
 import io
 import json
 
-from grader import cli
-from grader.release import command, ledger
+from grader.commands import cli
+from grader.commands.release import command, ledger
 
 command.check_set = functools.cache(command.check_set)  # of the same checkout in every test
 STUB = "problems/p02/weighted_row_sum.py"

@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from grader.manifest import problem_ids
+from grader.spec.problem import problem_ids
 from tests import trials
 from tests.forked import forked_workers
 from tests.trials import Trial

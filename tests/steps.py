@@ -15,11 +15,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from unittest import mock
 
-from grader import scoring
-from grader.manifest import PROBLEMS, ROOT, WORK, Problem, load_problem, problem_ids
-from grader.model import Verdict, WorkFigures
-from grader.render.terminal import render
-from grader.source import examine, step_regions
+from grader.judge import scoring
+from grader.report.terminal import render
+from grader.source.submission import examine, step_regions
+from grader.spec.grade_record import Verdict, WorkFigures
+from grader.spec.problem import PROBLEMS, ROOT, WORK, Problem, load_problem, problem_ids
 from tests import harness, trials
 from tests.forked import forked_workers
 from tests.harness import Judged, judge, model_answer

@@ -1,4 +1,4 @@
-"""Submissions in every form that grader/intake reads, for its tests."""
+"""Submissions in every form that grader/source/intake reads, for its tests."""
 
 import io
 import tarfile
@@ -7,7 +7,7 @@ import zipfile
 
 import pytest
 
-from grader.intake.archives import ArchiveError, read
+from grader.source.intake.archives import ArchiveError, read
 
 P02, P04 = "p02/weighted_row_sum.py", "p04/causal_attention.py"
 TWO = {P02: b"two = 2\n", P04: b"four = 4\n"}

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from grader.manifest import load_problem
-from grader.model import Verdict
-from grader.running.access import decoded
+from grader.kernel.observers.access import decoded
+from grader.spec.grade_record import Verdict
+from grader.spec.problem import load_problem
 from tests.forked import forked_workers
 from tests.harness import judge, model_answer
 

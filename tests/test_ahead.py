@@ -8,19 +8,19 @@ import time
 
 import pytest
 
-from grader import answers
-from grader.ahead import Ahead, calls_of, last_half
+from grader.api import Grader
+from grader.causes.diagnose import Casebook
 from grader.checks.correctness import expect
-from grader.diagnose import Casebook
-from grader.environment import probe
-from grader.grade import Grader
-from grader.manifest import ROOT, load_problem, problem_ids
-from grader.model import Verdict
-from grader.request import Request
-from grader.running import capacity, usage
-from grader.running.session import Budget, Session
-from grader.source import Source
-from grader.trial import Trial
+from grader.isolate import capacity, usage
+from grader.isolate.session import Budget, Session
+from grader.judge import answers
+from grader.judge.ahead import Ahead, calls_of, last_half
+from grader.judge.request import Request
+from grader.judge.trial import Trial
+from grader.source.submission import Source
+from grader.spec.environment import probe
+from grader.spec.grade_record import Verdict
+from grader.spec.problem import ROOT, load_problem, problem_ids
 from tests.forked import forked_workers
 from tests.harness import PROMPT_S, SEED, cases_of, judge, model_answer
 

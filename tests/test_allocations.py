@@ -5,9 +5,9 @@ import ctypes
 import pytest
 import torch
 
-from grader.manifest import load_problem
-from grader.running.allocations import Guarded
-from grader.running.arena import MARKS
+from grader.isolate.allocations import Guarded
+from grader.isolate.arena import MARKS
+from grader.spec.problem import load_problem
 from tests.forked import forked_workers
 from tests.harness import judge, model_answer
 

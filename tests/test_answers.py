@@ -2,7 +2,7 @@
 
 import pytest
 
-from grader.manifest import load_problem, problem_ids
+from grader.spec.problem import load_problem, problem_ids
 from tests.forked import forked_workers
 from tests.harness import judge, model_answer
 

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from grader.behind import Behind
+from grader.base.background import Behind
 
 
 def fails():

@@ -23,7 +23,7 @@ from benchmarks.inputs import CheckFailed, check, load_solution, make_inputs, or
 from benchmarks.run import Runner, Settings, _result, measure
 from benchmarks.timing import Clock, Entrant, interleave, spread
 from docs.pictures.palette import PALETTE
-from grader.manifest import ROOT
+from grader.spec.problem import ROOT
 
 RULES = [
     (seqlen, is_causal, window, sinks)

@@ -5,10 +5,10 @@ import re
 
 import pytest
 
-from grader import cli
-from grader.calibration import command, measuring
-from grader.calibration.file import read
-from grader.findings import (
+from grader.commands import cli
+from grader.commands.calibrate import command, measuring
+from grader.commands.calibrate.view import render
+from grader.spec.findings import (
     Alive,
     Evidence,
     Measured,
@@ -17,9 +17,9 @@ from grader.findings import (
     SourceFile,
     write_event,
 )
-from grader.manifest import ROOT, load_problem, problem_ids
-from grader.model import SpeedFigures, Verdict
-from grader.render.calibration import render
+from grader.spec.grade_record import SpeedFigures, Verdict
+from grader.spec.problem import ROOT, load_problem, problem_ids
+from grader.timing.calibration import read
 from tests.records import CPU, H200, write_answers
 
 NONE = Evidence(verdict=Verdict.NOT_MEASURED, reason="elsewhere")
@@ -44,7 +44,7 @@ class Measuring:
         self.stopped = False
 
     def events(self, module, arguments, request, deadline_s, ending):
-        assert (module, arguments) == ("grader.measure", [])
+        assert (module, arguments) == ("grader.judge.measure", [])
         self.requests.append(MeasureRequest.model_validate_json(request))
         token = self.requests[-1].token
         script = self.scripts.pop(0)

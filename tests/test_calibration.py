@@ -6,10 +6,17 @@ import re
 
 import pytest
 
-from grader import cli, surroundings
-from grader.calibration import file as calibration_file
-from grader.calibration.choice import STATED, aimed
-from grader.calibration.file import (
+from grader.checks.performance import MAX_DRIFT_PERCENT
+from grader.commands import cli
+from grader.judge import surroundings
+from grader.judge.request import Request
+from grader.report import terminal
+from grader.report.targets import target_lines
+from grader.spec.findings import Evidence
+from grader.spec.grade_record import GradeRecord, SpeedFigures, Verdict
+from grader.spec.problem import ROOT, load_problem
+from grader.timing import calibration as calibration_file
+from grader.timing.calibration import (
     SHARE,
     USUAL_PERCENT,
     CalibrationError,
@@ -22,13 +29,7 @@ from grader.calibration.file import (
     slower,
     write,
 )
-from grader.checks.performance import MAX_DRIFT_PERCENT
-from grader.findings import Evidence
-from grader.manifest import ROOT, load_problem
-from grader.model import GradeRecord, SpeedFigures, Verdict
-from grader.render import terminal
-from grader.render.calibration import target_lines
-from grader.request import Request
+from grader.timing.choice import STATED, aimed
 from tests.harness import model_answer
 from tests.records import CPU, H200, graded
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from grader.running import capacity
+from grader.isolate import capacity
 
 GIB = 2**30
 MEMINFO = "MemTotal: 99 kB\nMemAvailable: 8388608 kB\n"  # 8 GiB
@@ -120,7 +120,7 @@ def test_a_machine_without_meminfo(machine):
 
 
 def test_on_this_machine_it_is_no_more_than_there_is():
-    program = "from grader.running import capacity as c; print(c.cores(), c.free_bytes())"
+    program = "from grader.isolate import capacity as c; print(c.cores(), c.free_bytes())"
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout
     cores, free = map(float, out.split())
     assert 0 < cores <= len(os.sched_getaffinity(0)) and 0 < free < 2**50

@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from grader.cases import Case, Draw, resolve
-from grader.manifest import read_problem
+from grader.spec.cases import Case, Draw, resolve
+from grader.spec.problem import read_problem
 from tests.test_manifest import TEXT, edited, write
 
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from grader.findings import CauseFound, Finding
-from grader.manifest import load_problem, read_problem
-from grader.model import Diagnosis, Message, Verdict
-from grader.testrun import Findings, check_results
+from grader.judge.testrun import Findings, check_results
+from grader.spec.findings import CauseFound, Finding
+from grader.spec.grade_record import Diagnosis, Message, Verdict
+from grader.spec.problem import load_problem, read_problem
 from tests.test_manifest import TEXT, write
 
 BACKWARD = TEXT.replace("gradients = []", 'gradients = ["dq", "dk", "dv"]')

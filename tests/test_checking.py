@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from grader import manifest
-from grader.manifest import ROOT, problem_ids, read_problem
-from grader.release import checking
+from grader.judge import set_check
+from grader.spec import problem as manifest
+from grader.spec.problem import ROOT, problem_ids, read_problem
 
 TESTS, TOML = "problems/p04/test_p04.py", "problems/p04/problem.toml"
 LAST = "def test_compiles(case):"
@@ -20,12 +20,12 @@ def checkout(tmp_path, monkeypatch):
     """A copy of the problems, which takes the place of this checkout's."""
     shutil.copytree(ROOT / "problems", tmp_path / "problems", symlinks=True)
     monkeypatch.setattr(manifest, "PROBLEMS", tmp_path / "problems")
-    monkeypatch.setattr(checking, "ROOT", tmp_path)
+    monkeypatch.setattr(set_check, "ROOT", tmp_path)
 
     def load(id):
         return read_problem(tmp_path / "problems" / id / "problem.toml")
 
-    monkeypatch.setattr(checking, "load_problem", load)
+    monkeypatch.setattr(set_check, "load_problem", load)
     return tmp_path
 
 
@@ -36,7 +36,7 @@ def change(path, old, new):
 
 
 def test_the_set_of_this_checkout_is_whole():
-    checking.check_set(problem_ids())
+    set_check.check_set(problem_ids())
 
 
 @pytest.mark.parametrize(
@@ -56,14 +56,14 @@ def test_the_set_of_this_checkout_is_whole():
 )  # fmt: skip
 def test_what_is_broken_is_said_with_its_place(checkout, capsys, path, old, new, words):
     change(checkout / path, old, new)
-    assert checking.main(["p02", "p04"]) == 1
+    assert set_check.main(["p02", "p04"]) == 1
     out = capsys.readouterr().out
     assert words in out and len(out.splitlines()) == 1
 
 
 def test_a_file_that_is_not_there(checkout, capsys):
     (checkout / TESTS).unlink()
-    assert checking.main(["p04"]) == 1
+    assert set_check.main(["p04"]) == 1
     assert capsys.readouterr().out.startswith("problems/p04: FileNotFoundError: ")
 
 
@@ -71,9 +71,9 @@ def test_what_cannot_be_checked_is_not_the_sets_fault(monkeypatch):
     def fails(*_, **__):
         return subprocess.CompletedProcess([], 1, "", "Traceback\nModuleNotFoundError: torch\n")
 
-    monkeypatch.setattr(checking.subprocess, "run", fails)
-    with pytest.raises(checking.EnvironmentFault, match="cannot be checked: ModuleNotFoundError"):
-        checking.check_set(("p02",))
+    monkeypatch.setattr(set_check.subprocess, "run", fails)
+    with pytest.raises(set_check.EnvironmentFault, match="cannot be checked: ModuleNotFoundError"):
+        set_check.check_set(("p02",))
 
 
 def test_a_broken_set_is_neither_released_nor_graded(tmp_path):

@@ -8,13 +8,13 @@ import json
 import pytest
 
 from benchmarks import chips, chips_table, record
-from grader.cases import resolve
-from grader.manifest import ROOT, load_problem
-from grader.running import chips as known_chips
-from grader.running.chips import EVERY_CHIP, resident_programs
-from grader.running.compiled import Call, compile_calls
-from grader.running.protocol import Status
-from grader.source import Source
+from grader.isolate.compiled import Call, compile_calls
+from grader.kernel.compile import chips as known_chips
+from grader.kernel.compile.chips import EVERY_CHIP, resident_programs
+from grader.source.submission import Source
+from grader.spec.cases import resolve
+from grader.spec.problem import ROOT, load_problem
+from grader.spec.protocol import Status
 
 PAGE = ROOT / "benchmarks" / "CHIPS.md"
 RECORD = ROOT / "benchmarks" / "records" / "chips-2026-11-23.json"

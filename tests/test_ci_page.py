@@ -12,11 +12,12 @@ from collections import defaultdict
 
 import yaml
 
-from grader import cli, exports, surroundings
-from grader.manifest import ROOT, load_problem, problem_ids
-from grader.options import parser_of
-from grader.package import github, gradescope
-from grader.render import junit
+from grader.commands import cli
+from grader.commands.options import parser_of
+from grader.commands.package import github, gradescope
+from grader.judge import surroundings
+from grader.report import exports, junit
+from grader.spec.problem import ROOT, load_problem, problem_ids
 from tests.records import write_answers
 from tests.test_render_classroom import JOB, result50_of
 
@@ -126,7 +127,7 @@ def put_judge(path):
     path.parent.mkdir(parents=True)
     path.write_text(
         f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(ROOT)!r})\n"
-        "from grader.cli import main\nsys.exit(main())\n"
+        "from grader.commands.cli import main\nsys.exit(main())\n"
     )
     path.chmod(0o755)
 

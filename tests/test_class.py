@@ -12,21 +12,21 @@ import time
 import pytest
 from rich.console import Console
 
-import grader.course
-from grader import cli
-from grader.course import grade_class, running
-from grader.course.collecting import DATABASE
-from grader.course.grading import Settings
-from grader.course.lock import Busy, holder, locked
-from grader.course.plan import MAX_ATTEMPTS, Job, plan
-from grader.course.records import Student
-from grader.course.running import Running
-from grader.course.store import Store, StoreError
-from grader.course.summary import Summary
-from grader.course.view import View, duration
-from grader.environment import EnvironmentFault
-from grader.manifest import load_problem
-from grader.render.class_summary import render
+import classroom
+from classroom import grade_class, running
+from classroom.collecting import DATABASE
+from classroom.grading import Settings
+from classroom.lock import Busy, holder, locked
+from classroom.plan import MAX_ATTEMPTS, Job, plan
+from classroom.records import Student
+from classroom.running import Running
+from classroom.store import Store, StoreError
+from classroom.summary import Summary
+from classroom.summary_view import render
+from classroom.view import View, duration
+from grader.commands import cli
+from grader.spec.environment import EnvironmentFault
+from grader.spec.problem import load_problem
 from tests.classes import hand_in
 from tests.fake_engine import FakeEngine, fake_grade
 from tests.records import CPU
@@ -427,8 +427,8 @@ def test_an_engine_that_broke_leaves_its_logs_and_what_was_graded(command, class
 
 def test_without_parsl_the_message_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "parsl", None)
-    monkeypatch.delitem(sys.modules, "grader.course.engine", raising=False)
-    monkeypatch.delattr(grader.course, "engine", raising=False)
+    monkeypatch.delitem(sys.modules, "classroom.engine", raising=False)
+    monkeypatch.delattr(classroom, "engine", raising=False)
     options = argparse.Namespace(engine=None, jobs=1, device="cpu")
     with pytest.raises(EnvironmentFault, match="parsl is not installed; run `pip install"):
         grade_class.make_engine(options)

@@ -16,9 +16,9 @@ import pytest
 from parsl.executors import HighThroughputExecutor
 from parsl.jobs.error_handlers import windowed_error_handler
 
-from grader.course import engine
-from grader.course.engine import EngineError, EngineFault, ParslEngine, local_config, read_config
-from grader.manifest import ROOT, load_problem
+from classroom import engine
+from classroom.engine import EngineError, EngineFault, ParslEngine, local_config, read_config
+from grader.spec.problem import ROOT, load_problem
 from tests.harness import model_answer
 
 SLURM = """

@@ -14,19 +14,19 @@ from pathlib import Path
 
 import pytest
 
-from grader.course import grading
-from grader.course.gradebook import canvas, moodle, write
-from grader.course.grades import grades
-from grader.course.grading import Outcome, Settings, Task
-from grader.course.outcomes import BUSY, judged
-from grader.course.records import Student
-from grader.course.store import Store
-from grader.course.versions import Versions
-from grader.environment import EnvironmentFault
-from grader.manifest import ROOT, load_problem
-from grader.model import CheckResult, ComponentResult, Message, SpeedFigures, Verdict
-from grader.options import parser_of
-from grader.running import scratch
+from classroom import grading
+from classroom.gradebook import canvas, moodle, write
+from classroom.grades import grades
+from classroom.grading import Outcome, Settings, Task
+from classroom.outcomes import BUSY, judged
+from classroom.records import Student
+from classroom.store import Store
+from classroom.versions import Versions
+from grader.base import scratch
+from grader.commands.options import parser_of
+from grader.spec.environment import EnvironmentFault
+from grader.spec.grade_record import CheckResult, ComponentResult, Message, SpeedFigures, Verdict
+from grader.spec.problem import ROOT, load_problem
 from tests.classes import hand_in, key_of, result_of
 from tests.fake_engine import problem_result, record_of, unfinished
 from tests.harness import PROMPT_S
@@ -114,7 +114,7 @@ def _running(word):
 
 def test_it_ends_when_the_worker_that_started_it_is_killed(tmp_path):
     code = (
-        "import os, sys; from grader.course import grading;"
+        "import os, sys; from classroom import grading;"
         "grading.command = lambda *_: ['sleep', '4712'];"
         "print('now', flush=True);"
         "grading.grade(grading.Task({}, grading.Settings()))"
@@ -224,7 +224,7 @@ def test_what_is_no_result_says_why():
 
 
 def test_a_busy_machine_is_called_so_by_the_judge():
-    from grader.measurement import speed_evidence
+    from grader.judge.measurement import speed_evidence
 
     figures = SpeedFigures(worst_error_over_allowed=0.5, naive_drift_percent=40.0)
     assert speed_evidence(figures, "p01").reason.startswith(BUSY)
@@ -257,13 +257,13 @@ def versions(root, environment=CPU, **settings):
         ("problems/p04/causal_attention.py", set()),
         ("problems/given/tiles.py", {"p02", "p04"}),
         ("reference/naive.py", {"p02", "p04"}),
-        ("grader/judge.py", {"p02", "p04"}),
+        ("grader/judge/case_run.py", {"p02", "p04"}),
         ("grader/checks/outcome.py", {"p02", "p04"}),
-        ("grader/calibration/choice.py", {"p02", "p04"}),
-        ("grader/cli.py", set()),
-        ("grader/render/text.py", set()),
-        ("grader/course/store.py", set()),
-        ("grader/intake/zips.py", set()),
+        ("grader/timing/choice.py", {"p02", "p04"}),
+        ("grader/commands/cli.py", set()),
+        ("grader/report/terminal.py", set()),
+        ("classroom/store.py", set()),
+        ("grader/source/intake/zips.py", set()),
     ],
 )
 def test_a_version_changes_with_what_decides_points_and_with_nothing_else(checkout, path, changed):

@@ -14,11 +14,11 @@ import parsl
 import pytest
 from parsl.providers.kubernetes import kube
 
-from grader import cli
-from grader.course import grade_class, roster
-from grader.course.engine import BYTES_PER_WORKER, read_config
-from grader.course.plan import MAX_ATTEMPTS
-from grader.manifest import ROOT, load_problem
+from classroom import grade_class, roster
+from classroom.engine import BYTES_PER_WORKER, read_config
+from classroom.plan import MAX_ATTEMPTS
+from grader.commands import cli
+from grader.spec.problem import ROOT, load_problem
 from tests.fake_engine import FakeEngine, fake_grade
 from tests.records import CPU
 from tests.test_collect import LAYOUTS, packed

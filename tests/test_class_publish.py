@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from grader import cli
-from grader.course import outputs
-from grader.course.changes import Kind, changes_since
-from grader.course.folder import CourseError
-from grader.course.lock import Busy, locked
-from grader.course.records import Fault
-from grader.course.standing import read_standing
-from grader.course.store import Store
-from grader.manifest import ManifestError
+from classroom import outputs
+from classroom.changes import Kind, changes_since
+from classroom.folder import CourseError
+from classroom.lock import Busy, locked
+from classroom.records import Fault
+from classroom.standing import read_standing
+from classroom.store import Store
+from grader.commands import cli
+from grader.spec.problem import ManifestError
 from tests.class_commands import give, run, students
 from tests.classes import AT, hand_in, key_of
 from tests.exports import EVIL as _EVIL

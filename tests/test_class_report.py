@@ -9,16 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from grader.course import outputs, report
-from grader.course.figures import Bar, histogram, spread, summarize
-from grader.course.folder import CourseError
-from grader.course.records import Fault, Override, Student
-from grader.course.standing import read_standing
-from grader.course.store import Store
-from grader.environment import EnvironmentFault
-from grader.manifest import load_problem
-from grader.model import Message, Verdict
-from grader.render import class_report
+from classroom import outputs, report, report_view
+from classroom.figures import Bar, histogram, spread, summarize
+from classroom.folder import CourseError
+from classroom.records import Fault, Override, Student
+from classroom.standing import read_standing
+from classroom.store import Store
+from grader.spec.environment import EnvironmentFault
+from grader.spec.grade_record import Message, Verdict
+from grader.spec.problem import load_problem
 from tests.class_commands import give, run, students
 from tests.classes import AT, hand_in, key_of
 from tests.exports import EVIL as _EVIL
@@ -53,7 +52,7 @@ def store(course):
 
 
 def class_page(store, course):
-    return checked(class_report.render(summarize(read_standing(store, course))))
+    return checked(report_view.render(summarize(read_standing(store, course))))
 
 
 # What is counted.
@@ -171,7 +170,7 @@ def test_the_page_of_the_class_has_no_names(store, course):
 
 def test_numbers_stand_as_text_beside_every_bar(store, course):
     fill(store, 40)
-    html = class_report.render(summarize(read_standing(store, course)))
+    html = report_view.render(summarize(read_standing(store, course)))
     cells = re.findall(r'<td class="n">(\d+)</td><td class="bar">', html)
     assert len(cells) == html.count('<svg class="bar"') == len(checked(html).bars) > 50
 
@@ -179,7 +178,7 @@ def test_numbers_stand_as_text_beside_every_bar(store, course):
 def test_a_class_of_five_hundred_takes_seconds(store, course):
     fill(store, 500)
     begin = time.process_time()
-    checked(class_report.render(summarize(read_standing(store, course))))
+    checked(report_view.render(summarize(read_standing(store, course))))
     assert time.process_time() - begin < 10  # 2 s on an idle core, checking the page included
 
 

@@ -13,15 +13,15 @@ from concurrent.futures import Future
 
 import pytest
 
-from grader import cli
-from grader.course import grade_class, running, unpacking
-from grader.course.collecting import DATABASE
-from grader.course.engine import EngineFault
-from grader.course.gradebook import CANVAS, MOODLE
-from grader.course.grading import Settings
-from grader.course.store import Store
-from grader.manifest import ROOT, load_problem
-from grader.release.checking import SetError
+from classroom import grade_class, running, unpacking
+from classroom.collecting import DATABASE
+from classroom.engine import EngineFault
+from classroom.gradebook import CANVAS, MOODLE
+from classroom.grading import Settings
+from classroom.store import Store
+from grader.commands import cli
+from grader.judge.set_check import SetError
+from grader.spec.problem import ROOT, load_problem
 from tests.classes import hand_in
 from tests.fake_engine import FakeEngine
 from tests.test_class import run
@@ -30,7 +30,7 @@ FILE = load_problem("p02").file
 GRADE = """
 import sys
 from grader import cli
-from grader.course import grade_class
+from classroom import grade_class
 from tests.fake_engine import FakeEngine, fake_grade, slow_grade
 from tests.records import CPU
 grade_class.check_set = lambda problems: None
@@ -169,7 +169,7 @@ FULL = """
 import resource, sys
 from pathlib import Path
 from grader import cli
-from grader.course import grade_class
+from classroom import grade_class
 from tests.fake_engine import FakeEngine, fake_grade
 from tests.records import CPU
 grade_class.check_set = lambda problems: None

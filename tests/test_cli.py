@@ -13,14 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from grader import cli, exports, grade, surroundings
-from grader.findings import Evidence
-from grader.grade import Grader
-from grader.inputs import case_seed, make_inputs
-from grader.manifest import ROOT, ManifestError, load_problem, problem_ids
-from grader.model import GradeRecord, SpeedFigures, Verdict
-from grader.render import classroom50
-from grader.running import capacity
+from grader import api
+from grader.api import Grader
+from grader.commands import cli
+from grader.isolate import capacity
+from grader.judge import surroundings
+from grader.report import classroom50, exports
+from grader.spec.findings import Evidence
+from grader.spec.grade_record import GradeRecord, SpeedFigures, Verdict
+from grader.spec.inputs import case_seed, make_inputs
+from grader.spec.problem import ROOT, ManifestError, load_problem, problem_ids
 from tests.harness import model_answer
 from tests.records import CPU, H200, in_this_process, write_answers
 
@@ -247,7 +249,7 @@ def test_x_ends_a_problem_at_its_first_failure(run, right, monkeypatch, option):
             given.append(exit_first)
             raise OSError("far enough")
 
-    monkeypatch.setattr(grade, "TestRun", Asked)
+    monkeypatch.setattr(api, "TestRun", Asked)
     with pytest.raises(OSError, match="far enough"):
         run("--submission", right, "--only", "p02", *([option] if option else []))
     assert given == [option is not None]

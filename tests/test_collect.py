@@ -8,13 +8,13 @@ import zipfile
 
 import pytest
 
-from grader.course import unpacking
-from grader.course.collect import collect, keep
-from grader.course.records import Student
-from grader.course.store import Store
-from grader.course.unpacking import SourceError
-from grader.manifest import load_problem
-from grader.running import scratch
+from classroom import unpacking
+from classroom.collect import collect, keep
+from classroom.records import Student
+from classroom.store import Store
+from classroom.unpacking import SourceError
+from grader.base import scratch
+from grader.spec.problem import load_problem
 from tests.classes import P02, by_student, notes_of, packed, write
 
 ROSTER = (

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from grader.manifest import ROOT
-from grader.model import GradeRecord, Verdict
-from grader.running import usage
+from grader.isolate import usage
+from grader.spec.grade_record import GradeRecord, Verdict
+from grader.spec.problem import ROOT
 from tests.harness import PROMPT_S, model_answer
 from tests.records import write_answers
 

@@ -13,15 +13,15 @@ import time
 
 import pytest
 
-from grader.cases import resolve
 from grader.checks import outcome
-from grader.manifest import load_problem
-from grader.model import Verdict
-from grader.running import capacity, compiled
-from grader.running.chips import CHIPS, resident_programs
-from grader.running.compiled import Call, Compiled, compile_calls
-from grader.running.protocol import Ended, Status
-from grader.source import Source
+from grader.isolate import capacity, compiled
+from grader.isolate.compiled import Call, Compiled, compile_calls
+from grader.kernel.compile.chips import CHIPS, resident_programs
+from grader.source.submission import Source
+from grader.spec.cases import resolve
+from grader.spec.grade_record import Verdict
+from grader.spec.problem import load_problem
+from grader.spec.protocol import Ended, Status
 from tests.harness import PROMPT_S, model_answer
 
 P03 = load_problem("p03")

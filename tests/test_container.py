@@ -11,9 +11,9 @@ import subprocess
 
 import pytest
 
-from grader.manifest import ROOT
-from grader.package.contents import requirements
-from grader.running import inspection
+from grader.commands.package.contents import requirements
+from grader.isolate import inspection
+from grader.spec.problem import ROOT
 
 TEXT = (ROOT / "Containerfile").read_text(encoding="utf-8")
 PAGES = {

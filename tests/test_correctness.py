@@ -10,11 +10,11 @@ import pytest
 import torch
 
 import reference
-from grader.cases import resolve
+from grader.base.dtypes import TORCH_DTYPES, as_tf32
 from grader.checks.correctness import element_errors, expect, find_differences, ranges
-from grader.dtypes import TORCH_DTYPES, as_tf32
-from grader.inputs import case_seed, make_inputs
-from grader.manifest import ROOT, load_problem
+from grader.spec.cases import resolve
+from grader.spec.inputs import case_seed, make_inputs
+from grader.spec.problem import ROOT, load_problem
 
 P01, P02, P03, P08 = (load_problem(problem_id) for problem_id in ("p01", "p02", "p03", "p08"))
 PLAIN = {"seqlen": 64, "num_q_heads": 2, "batch": 2}
@@ -357,9 +357,9 @@ def test_another_order_of_sums_is_right_where_few_rows_make_the_honest_error_sma
 WRONG = """
 import sys
 from grader.checks.correctness import expect, find_differences
-from grader.cases import resolve
-from grader.inputs import make_inputs
-from grader.manifest import load_problem
+from grader.spec.cases import resolve
+from grader.spec.inputs import make_inputs
+from grader.spec.problem import load_problem
 
 problem, case = load_problem("p02"), resolve({"rows": 2, "cols": 3}, "fp32", "")
 expected = expect(problem, case, make_inputs(problem, case, 1), ("y",))

@@ -10,7 +10,7 @@ import sys
 import pytest
 import triton._C.libtriton as libtriton
 
-from grader.manifest import ROOT, load_problem
+from grader.spec.problem import ROOT, load_problem
 from tests.forked import forked_workers
 from tests.harness import judge, model_answer
 
@@ -21,7 +21,7 @@ import torch, triton
 import triton.language as tl
 
 sys.path.insert(0, sys.argv[1])
-from grader.running import interpreting
+from grader.kernel.interpreter import interpreting
 
 interpreting.install()
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from grader.running import device_lock
+from grader.timing import device_lock
 from tests.harness import PROMPT_S
 
 

@@ -7,14 +7,14 @@ import pytest
 import torch
 
 import reference
-from grader import diagnose, known_mistakes
-from grader.cases import resolve
+from grader.causes import diagnose, known_mistakes
+from grader.causes.diagnose import Casebook
+from grader.causes.known_mistakes import WrongResult
+from grader.causes.rules.sighting import Sighting
 from grader.checks.correctness import expect
-from grader.diagnose import Casebook
-from grader.inputs import case_seed, make_inputs
-from grader.known_mistakes import WrongResult
-from grader.manifest import load_problem
-from grader.sightings.sighting import Sighting
+from grader.spec.cases import resolve
+from grader.spec.inputs import case_seed, make_inputs
+from grader.spec.problem import load_problem
 
 P03 = load_problem("p03")
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16}

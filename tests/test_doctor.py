@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from grader.desk import doctor, doctor_command, software
-from grader.desk.doctor import examine
-from grader.desk.machine import Machine
-from grader.desk.patient import ERROR, OK, WARNING, Line, Patient
-from grader.manifest import ROOT
-from grader.render.doctor import render_line, render_sum
+from grader.commands.doctor import command as doctor_command
+from grader.commands.doctor import doctor, software
+from grader.commands.doctor.doctor import examine
+from grader.commands.doctor.machine import Machine
+from grader.commands.doctor.patient import ERROR, OK, WARNING, Line, Patient
+from grader.commands.doctor.view import render_line, render_sum
+from grader.spec.problem import ROOT
 
 GIB = 2**30
 PINS = re.findall(r"^([\w.-]+)==(\S+)", (ROOT / "requirements.txt").read_text(), re.MULTILINE)
@@ -458,22 +459,18 @@ def test_it_runs_where_no_package_is_installed():
     assert done.returncode == 2
 
 
-READ_BY_ANY = ("machine", "patient", "software", "hardware", "surroundings", "doctor")
+READ_BY_ANY = ("machine", "patient", "software", "hardware", "surroundings", "doctor", "view")
 
 
 def test_an_old_python_gets_to_the_line_that_says_so():
-    names = [f"desk/{name}.py" for name in (*READ_BY_ANY, "doctor_command", "__init__")]
-    for name in [*names, "render/doctor.py", "render/__init__.py", "__init__.py", "__main__.py"]:
+    room = [f"commands/doctor/{name}.py" for name in (*READ_BY_ANY, "command", "__init__")]
+    for name in [*room, "commands/__init__.py", "__init__.py", "__main__.py"]:
         text = (ROOT / "grader" / name).read_text(encoding="utf-8")
         tree = ast.parse(text, feature_version=(3, 8))
         imports = {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
-        ours = {m for m in imports if m.startswith("grader")} - {"grader.cli"}
-        allowed = {
-            *(f"grader.desk.{m}" for m in READ_BY_ANY),
-            "grader.desk",
-            "grader.render.doctor",
-        }
-        assert ours <= allowed | {"grader.desk.doctor_command"}, name
+        ours = {m for m in imports if m.startswith("grader")} - {"grader.commands.cli"}
+        room = "grader.commands.doctor"
+        assert ours <= {room, *(f"{room}.{module}" for module in (*READ_BY_ANY, "command"))}, name
 
 
 def test_this_machine():

@@ -10,9 +10,9 @@ import sys
 
 import pytest
 
-from grader.manifest import ROOT, load_problem
-from grader.model import GradeRecord, Verdict
-from grader.source import examine
+from grader.source.submission import examine
+from grader.spec.grade_record import GradeRecord, Verdict
+from grader.spec.problem import ROOT, load_problem
 from tests.forked import forked_workers
 from tests.harness import Judged, judge, model_answer
 from tests.records import write_answers

@@ -1,4 +1,4 @@
-"""grader/environment.py: what a machine can measure, from versions and torch's own word."""
+"""grader/spec/environment.py: what a machine can measure, from versions and torch's own word."""
 
 import json
 import subprocess
@@ -7,10 +7,11 @@ import types
 
 import pytest
 
-from grader import environment, surroundings
-from grader.calibration.implied import RECORDED_CHIP
-from grader.environment import EnvironmentFault, interpreter_works, probe
-from grader.model import Environment
+from grader.judge import surroundings
+from grader.spec import environment
+from grader.spec.environment import EnvironmentFault, interpreter_works, probe
+from grader.spec.grade_record import Environment
+from grader.timing.implied import RECORDED_CHIP
 
 H200 = {
     "cuda_build": "13.0",
@@ -209,8 +210,8 @@ GIB = 2**30
 def test_as_many_problems_side_by_side_as_the_machine_carries(
     monkeypatch, device, cores, free_gib, device_gib, jobs
 ):
-    monkeypatch.setattr("grader.running.capacity.cores", lambda: float(cores))
-    monkeypatch.setattr("grader.running.capacity.free_bytes", lambda: free_gib * GIB)
+    monkeypatch.setattr("grader.isolate.capacity.cores", lambda: float(cores))
+    monkeypatch.setattr("grader.isolate.capacity.free_bytes", lambda: free_gib * GIB)
     bytes_ = device_gib and device_gib * GIB
     found = Environment(device=device, device_name="x", device_bytes=bytes_)
     assert surroundings.jobs(found) == jobs

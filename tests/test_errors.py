@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from grader import cli, history
-from grader.desk import explain_command
-from grader.desk.explain_command import FOLDER, INDEX, ExplainError, look_up, page_ids
-from grader.manifest import ROOT, load_problem, problem_ids
-from grader.model import Verdict
-from grader.render.explain import render
-from grader.render.html import page as html
-from grader.render.message import NOT_REPORTED, facts, head_line, remarks
-from grader.render.score import told_causes
-from grader.source import step_regions
+from grader.commands import cli
+from grader.commands.explain.view import render
+from grader.report import cause_pages, history
+from grader.report.cause_pages import FOLDER, INDEX, ExplainError, look_up, page_ids
+from grader.report.html import page as html
+from grader.report.message import NOT_REPORTED, facts, head_line, remarks
+from grader.report.score import told_causes
+from grader.source.submission import step_regions
+from grader.spec.grade_record import Verdict
+from grader.spec.problem import ROOT, load_problem, problem_ids
 from tests.errors import pictures
 from tests.errors.causes import about_pairs, all_ids, cause, events, known, seen, written
 from tests.errors.helps import helps, unknown
@@ -287,7 +287,7 @@ def test_the_command(run):
 
 
 def test_the_folder_is_that_of_the_docs():
-    assert Path(explain_command.FOLDER) == ROOT / "docs" / "errors" and INDEX in PAGES
+    assert Path(cause_pages.FOLDER) == ROOT / "docs" / "errors" and INDEX in PAGES
 
 
 # -- the page of a report ------------------------------------------------------------------------

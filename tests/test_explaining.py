@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import types
 
-from grader import looking, pytest_plugin
-from grader.manifest import load_problem
-from grader.model import Verdict
+from grader.judge import pytest_plugin, retrace
+from grader.spec.grade_record import Verdict
+from grader.spec.problem import load_problem
 from tests.harness import judge, model_answer, whole_answer
 from tests.mutants import MUTANTS
 from tests.mutants.common import SECOND_CALL
@@ -17,7 +17,7 @@ def failing(*args, **kwargs):
 
 
 def test_a_wrong_result_stays_wrong_where_the_judge_cannot_say_why(monkeypatch):
-    monkeypatch.setattr(looking, "look", failing)
+    monkeypatch.setattr(retrace, "look", failing)
     source = model_answer("p04").replace("out = acc /", "out = 2.0 * acc /")
     judged = judge(source, load_problem("p04"), checks=("plain",))
     finding = judged.findings.cases[("plain", 0)]

@@ -7,8 +7,8 @@ from triton.compiler.errors import CompilationError
 from triton.runtime.errors import PTXASError
 
 from grader.checks.outcome import of_result
-from grader.running.faults import explain
-from grader.running.protocol import Status
+from grader.kernel.compile.faults import explain
+from grader.spec.protocol import Status
 
 KERNEL = """import triton
 

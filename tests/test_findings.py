@@ -6,7 +6,7 @@ import random
 import pytest
 from pydantic import ValidationError
 
-from grader.findings import (
+from grader.spec.findings import (
     Alive,
     CaseBegins,
     CaseEnds,
@@ -23,8 +23,7 @@ from grader.findings import (
     read_event,
     write_event,
 )
-from grader.manifest import WORK, load_problem, problem_ids
-from grader.model import (
+from grader.spec.grade_record import (
     Amount,
     Diagnosis,
     MemoryFigures,
@@ -34,6 +33,7 @@ from grader.model import (
     Verdict,
     WorkFigures,
 )
+from grader.spec.problem import WORK, load_problem, problem_ids
 
 ANY_BYTES = [
     b"",

@@ -6,9 +6,9 @@ from unittest import mock
 
 import pytest
 
-from grader import diagnose
-from grader.manifest import load_problem
-from grader.sightings.fitted import fitted
+from grader.causes import diagnose
+from grader.causes.rules.fitted import fitted
+from grader.spec.problem import load_problem
 from tests.forked import forked_workers
 from tests.harness import Judged, judge, model_answer
 

@@ -8,12 +8,12 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from grader.answers import inputs_of
+from grader.causes.rules.fits import fittable, fitted
+from grader.causes.rules.sighting import Sighting
 from grader.checks.correctness import Expected, expect
-from grader.inputs import Inputs
-from grader.manifest import load_problem
-from grader.sightings.fits import fittable, fitted
-from grader.sightings.sighting import Sighting
+from grader.judge.answers import inputs_of
+from grader.spec.inputs import Inputs
+from grader.spec.problem import load_problem
 from reference.variants import Case, attend, case_of
 from reference.variants_backward import differentiate, row_delta
 from tests.harness import SEED, cases_of

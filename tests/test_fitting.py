@@ -6,12 +6,12 @@ import pytest
 import torch
 
 import reference
-from grader import fitting
-from grader.cases import resolve
+from grader.causes import fitting
+from grader.causes.fitting import Fit, Result, best_fit
 from grader.checks.correctness import expect
-from grader.fitting import Fit, Result, best_fit
-from grader.inputs import case_seed, make_inputs
-from grader.manifest import load_problem
+from grader.spec.cases import resolve
+from grader.spec.inputs import case_seed, make_inputs
+from grader.spec.problem import load_problem
 from reference import variants, variants_backward
 
 PLAIN = {"seqlen": 50, "num_q_heads": 2}

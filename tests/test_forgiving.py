@@ -12,9 +12,9 @@ import sys
 
 import pytest
 
-from grader import cli, options
-from grader.manifest import PROBLEMS, ROOT, problem_ids
-from grader.options import in_words_of_make
+from grader.commands import cli, options
+from grader.commands.options import in_words_of_make
+from grader.spec.problem import PROBLEMS, ROOT, problem_ids
 
 needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 

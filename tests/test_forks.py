@@ -9,13 +9,13 @@ import time
 
 import pytest
 
-from grader.manifest import ROOT, load_problem
-from grader.running import forks, processes, reaper, usage
-from grader.running.compiled import Call, compile_calls, unavailable
-from grader.running.processes import Children, Ending
-from grader.running.protocol import Ended, Status
-from grader.running.sandbox import Sandbox, server_environment
-from grader.source import Source
+from grader.isolate import forks, processes, reaper, usage
+from grader.isolate.compiled import Call, compile_calls, unavailable
+from grader.isolate.processes import Children, Ending
+from grader.isolate.sandbox import Sandbox, server_environment
+from grader.source.submission import Source
+from grader.spec.problem import ROOT, load_problem
+from grader.spec.protocol import Ended, Status
 from tests.forked import servers
 from tests.harness import PROMPT_S, model_answer
 from tests.test_processes import PRELUDE
@@ -154,7 +154,7 @@ def test_what_the_first_gradient_imports_is_imported_once_where_there_are_gradie
 
 
 def test_what_tests_of_the_judge_import_is_imported_once_and_hidden_from_workers():
-    source = b"import sys\nours = ('pytest', 'grader.judge', 'grader.diagnose', 'reference')\n"
+    source = b"import sys\nours = ('pytest', 'grader.judge', 'grader.causes', 'reference')\n"
     source += b"print(*(m for m in sys.modules if m.startswith(ours) and '._' not in m))\n"
     with forks.forking(server_environment(judges=True)):
         with sandbox(source + b"def answer(): pass\n") as worker:
@@ -174,7 +174,7 @@ def test_only_a_child_of_the_judge_can_be_adopted():
 WITH_WORKER = r"""
 import os
 from pathlib import Path
-from grader.running import forks, sandbox, usage
+from grader.isolate import forks, sandbox, usage
 
 secret = asked()
 with sandbox.Sandbox(
@@ -270,7 +270,7 @@ def test_how_a_forked_child_ended_is_seen(children, tmp_path, text, code):
 @pytest.mark.parametrize("harm", [signal.SIGKILL, signal.SIGSTOP])
 def test_without_a_server_that_answers_children_are_fresh(children, tmp_path, monkeypatch, harm):
     monkeypatch.setattr(forks, "_ANSWER_S", 0.5)
-    text = "say('forked' if 'grader.running.forks' in sys.modules else 'fresh')\n"
+    text = "say('forked' if 'grader.isolate.forks' in sys.modules else 'fresh')\n"
     assert run(children, tmp_path, text)[0] == ["forked"]
     os.kill(children._server._process.pid, harm)
     for _ in range(2):

@@ -6,12 +6,12 @@ import itertools
 import pytest
 import torch
 
-from grader import cli
-from grader.imports import bad_import
-from grader.manifest import GIVEN, load_problem, problem_ids
-from grader.model import Verdict
-from grader.running.given import offer_given
-from grader.source import examine
+from grader.commands import cli
+from grader.kernel.given import offer_given
+from grader.source.given_imports import bad_import
+from grader.source.submission import examine
+from grader.spec.grade_record import Verdict
+from grader.spec.problem import GIVEN, load_problem, problem_ids
 from tests.harness import judge, model_answer, whole_answer
 
 offer_given()

@@ -6,10 +6,10 @@ import typing
 
 import pytest
 
-from grader import cases
-from grader.manifest import PROBLEMS, ROOT
-from grader.model import TileMap, Verdict
-from grader.render import terminal, tiles
+from grader.report import terminal, tiles
+from grader.spec import cases
+from grader.spec.grade_record import TileMap, Verdict
+from grader.spec.problem import PROBLEMS, ROOT
 
 TEXT = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", TEXT, re.MULTILINE | re.DOTALL))
@@ -85,10 +85,10 @@ def test_every_verdict_column_and_letter_has_an_entry():
 
 
 def test_every_label_of_a_message_has_an_entry():
-    source = (ROOT / "grader" / "render" / "message.py").read_text(encoding="utf-8")
+    source = (ROOT / "grader" / "report" / "message.py").read_text(encoding="utf-8")
     labels = re.findall(r'^        \("(\w+)", ', source, re.MULTILINE)
     assert len(labels) == 10
-    source = (ROOT / "grader" / "render" / "state.py").read_text(encoding="utf-8")
+    source = (ROOT / "grader" / "report" / "state.py").read_text(encoding="utf-8")
     labels += re.findall(r'\[?\("(state|line)", ', source)
     assert len(labels) == 12
     assert set(labels) - {"input"} <= set(terms(REPORTS))

@@ -8,18 +8,14 @@ from unittest import mock
 import pytest
 from rich.console import Console
 
-from grader import grade, testrun
-from grader.findings import (
-    Alive,
-    Evidence,
-    Measured,
-    MeasureRequest,
-    Phase,
-    write_event,
-)
-from grader.grade import Grader
-from grader.manifest import load_problem
-from grader.model import (
+from grader import api
+from grader.api import Grader
+from grader.judge import testrun
+from grader.judge.progress import Progress
+from grader.judge.request import Request
+from grader.judge.scoring import exit_code
+from grader.spec.findings import Alive, Evidence, Measured, MeasureRequest, Phase, write_event
+from grader.spec.grade_record import (
     Amount,
     GradeRecord,
     MemoryFigures,
@@ -28,9 +24,7 @@ from grader.model import (
     Verdict,
     WorkFigures,
 )
-from grader.progress import Progress
-from grader.request import Request
-from grader.scoring import exit_code
+from grader.spec.problem import load_problem
 from tests.harness import model_answer
 from tests.records import H200, SEED, in_this_process, write_answers
 
@@ -47,7 +41,7 @@ class Measuring:
         self.requests = []
 
     def events(self, module, arguments, request, deadline_s, ending):
-        assert (module, arguments) == ("grader.measure", [])
+        assert (module, arguments) == ("grader.judge.measure", [])
         assert self.scripts, "another measurement was started"
         lines, ended = self.scripts.pop(0)
         self.requests.append(MeasureRequest.model_validate_json(request))
@@ -93,7 +87,7 @@ def run(tmp_path):
             jailed=jailed,
         )
         children = Measuring(*scripts)
-        with in_this_process(work=work), mock.patch.object(grade, "Children", lambda: children):
+        with in_this_process(work=work), mock.patch.object(api, "Children", lambda: children):
             grader = Grader(request, progress(Console(file=io.StringIO())))
             record = grader.run()
         assert not children.scripts, "a measurement was not started"

@@ -2,12 +2,12 @@
 
 import pytest
 
-from grader.course.grades import Status, grades, people
-from grader.course.late import CourseFileError, Policy, lateness, read_policy
-from grader.course.records import Extension, Fault, Override, Student
-from grader.course.store import Store
-from grader.course.summary import summed_up
-from grader.model import Message, Verdict
+from classroom.grades import Status, grades, people
+from classroom.late import CourseFileError, Policy, lateness, read_policy
+from classroom.records import Extension, Fault, Override, Student
+from classroom.store import Store
+from classroom.summary import summed_up
+from grader.spec.grade_record import Message, Verdict
 from tests.classes import AT, hand_in, key_of, result_of
 
 VERSIONS = {"p02": "v1", "p04": "v1"}

@@ -10,8 +10,8 @@ from collections import defaultdict
 import pytest
 
 from grader.checks.performance import SLACK_BYTES
-from grader.manifest import PROBLEMS, ROOT, load_problem, problem_ids
-from grader.options import parser_of
+from grader.commands.options import parser_of
+from grader.spec.problem import PROBLEMS, ROOT, load_problem, problem_ids
 from tests.forked import forked_workers
 from tests.harness import judge, model_answer
 from tests.mutants import p06

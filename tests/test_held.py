@@ -6,15 +6,16 @@ import time
 
 import pytest
 
-from grader import measure, measurement
-from grader.findings import MeasureRequest, SourceFile
-from grader.manifest import load_problem
-from grader.running import capacity, device_lock, jail, speed
-from grader.running.protocol import Status
-from grader.running.sandbox import Sandbox
-from grader.running.speed import Block
-from grader.running.stopwatch import Bench, Timed
-from grader.running.workers_ahead import WorkersAhead
+from grader.isolate import capacity, jail
+from grader.isolate.sandbox import Sandbox
+from grader.judge import measure, measurement
+from grader.spec.findings import MeasureRequest, SourceFile
+from grader.spec.problem import load_problem
+from grader.spec.protocol import Status
+from grader.timing import device_lock, speed
+from grader.timing.speed import Block
+from grader.timing.stopwatch import Bench, Timed
+from grader.timing.workers_ahead import WorkersAhead
 from tests import needs
 
 REQUEST = MeasureRequest(sources=(SourceFile.of("p01", b""),), device="cpu")

@@ -5,15 +5,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from grader import cli
-from grader.desk import hint_command
-from grader.desk.hint_command import Hint
-from grader.desk.hints import hints_of, plain_formulas
-from grader.desk.shown import Shown
-from grader.desk.unsolved import find
-from grader.manifest import PROBLEMS, ManifestError, load_problem, problem_ids
-from grader.model import CheckResult, Diagnosis, Message, ProblemResult, Verdict
-from grader.render.hint import render
+from grader.commands import cli
+from grader.commands.hint import command as hint_command
+from grader.commands.hint.command import Hint
+from grader.commands.hint.hints import hints_of, plain_formulas
+from grader.commands.hint.shown import Shown
+from grader.commands.hint.unsolved import find
+from grader.commands.hint.view import render
+from grader.spec.grade_record import CheckResult, Diagnosis, Message, ProblemResult, Verdict
+from grader.spec.problem import PROBLEMS, ManifestError, load_problem, problem_ids
 from tests.harness import model_answer
 from tests.records import write_answers
 
@@ -253,7 +253,7 @@ def test_the_command_shows_one_hint_more_each_time(run, folder, tmp_path):
 def test_the_command_runs_all_tests_where_all_steps_have_code(run, tmp_path, monkeypatch):
     # With this seed the first failing case alone does not tell which mistake it was.
     seed = SimpleNamespace(urandom=lambda _: bytes.fromhex("debe44580a9f5da4"))
-    monkeypatch.setattr("grader.desk.tested.os", seed)
+    monkeypatch.setattr("grader.commands.hint.tested.os", seed)
     wrong = model_answer("p02").replace(" * w_tile.to(tl.float32)[None, :]", "")
     assert wrong != model_answer("p02")
     write_answers(tmp_path / "a", {"p02": wrong})

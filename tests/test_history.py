@@ -4,8 +4,8 @@ import datetime
 
 import pytest
 
-from grader import history
-from grader.history import MOST_RUNS, Run, append, read, run_of
+from grader.report import history
+from grader.report.history import MOST_RUNS, Run, append, read, run_of
 from tests.exports import NAMES, record
 
 NOON = datetime.datetime(2026, 11, 23, 12, 0, tzinfo=datetime.UTC)

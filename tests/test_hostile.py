@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from grader.running.scratch import remove_tree
+from grader.base.scratch import remove_tree
 from tests import needs
 from tests.hostile.catalogue import CATALOGUE
 from tests.hostile.court import grade, packed

@@ -2,9 +2,9 @@
 
 import pytest
 
-from grader.course.collect import collect
-from grader.course.records import Student
-from grader.course.unpacking import SourceError
+from classroom.collect import collect
+from classroom.records import Student
+from classroom.unpacking import SourceError
 from tests.classes import P02, by_student, notes_of, packed, write
 
 BOB = Student(id="s1", name="Bob", email="bob@x.edu", login="bob", number="101")

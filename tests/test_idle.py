@@ -7,12 +7,12 @@ import functools
 import pytest
 import torch
 
-from grader.cases import resolve
 from grader.checks.correctness import expect
 from grader.checks.idle import right_without_kernels
-from grader.inputs import case_seed, make_inputs
-from grader.manifest import load_problem
-from grader.model import Verdict
+from grader.spec.cases import resolve
+from grader.spec.grade_record import Verdict
+from grader.spec.inputs import case_seed, make_inputs
+from grader.spec.problem import load_problem
 from tests.forked import forked_workers
 from tests.harness import SEED, judge, model_answer
 

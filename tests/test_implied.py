@@ -15,14 +15,15 @@ import numpy as np
 import pytest
 
 import reference
-from grader.calibration import implied as rule
-from grader.calibration.choice import IMPLIED, STATED, aimed
-from grader.calibration.implied import implied
-from grader.calibration.spacing import rounded_down, spaced
 from grader.checks.walk import due_pairs
-from grader.manifest import ROOT, ManifestError, load_problem, problem_ids
-from grader.model import Chip, Environment, SpeedFigures
-from grader.running.speed import naive_bytes as peak_bytes
+from grader.spec.grade_record import Chip, Environment, SpeedFigures
+from grader.spec.problem import ROOT, ManifestError, load_problem, problem_ids
+from grader.spec.roofline import visible_pairs
+from grader.timing import implied as rule
+from grader.timing.choice import IMPLIED, STATED, aimed
+from grader.timing.implied import implied
+from grader.timing.spacing import rounded_down, spaced
+from grader.timing.speed import naive_bytes as peak_bytes
 
 TRITON = [id for id in problem_ids() if id in rule._record() and load_problem(id).uses_triton]
 GIB = 2**30
@@ -216,7 +217,7 @@ def test_visible_pairs_are_those_of_the_reference(problem_id):
     rules = reference.rules(problem_id, options)
     rules.pop("softmax_scale")
     visible = np.asarray(reference.visible_keys(300, 300, **rules))
-    assert rule.visible_pairs(problem, small) == visible.sum() == due_pairs(problem_id, small).sum()
+    assert visible_pairs(problem, small) == visible.sum() == due_pairs(problem_id, small).sum()
 
 
 def test_benchmark_shapes_have_16_bit_scores():

@@ -8,11 +8,11 @@ import tomllib
 
 import pytest
 
-from grader import cli
-from grader.course import gradebook, outputs, similar
-from grader.course.late import Policy, read_policy
-from grader.course.store import Store
-from grader.manifest import ROOT, load_problem, problem_ids
+from classroom import gradebook, outputs, similar
+from classroom.late import Policy, read_policy
+from classroom.store import Store
+from grader.commands import cli
+from grader.spec.problem import ROOT, load_problem, problem_ids
 from tests.class_commands import give, students
 from tests.whole_class import full
 

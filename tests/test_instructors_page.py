@@ -8,12 +8,12 @@ import shutil
 import subprocess
 from collections import defaultdict
 
-from grader import cli
-from grader.intake import entries
-from grader.intake.archives import read
-from grader.manifest import ROOT
-from grader.options import parser_of
-from grader.release import command
+from grader.commands import cli
+from grader.commands.options import parser_of
+from grader.commands.release import command
+from grader.source.intake import entries
+from grader.source.intake.archives import read
+from grader.spec.problem import ROOT
 from tests.harness import model_answer
 from tests.records import write_answers
 

@@ -1,4 +1,4 @@
-"""grader/intake: where answers are found in folders, zips and tars, notes, and receipts."""
+"""grader/source/intake: where answers are found in folders, zips and tars, notes, and receipts."""
 
 import datetime
 import errno
@@ -7,8 +7,8 @@ import socket
 
 import pytest
 
-from grader.intake import archives, receipt
-from grader.intake.archives import read
+from grader.source.intake import archives, receipt
+from grader.source.intake.archives import read
 from tests.submissions import (
     EVIL,
     MAKERS,

@@ -1,4 +1,4 @@
-"""grader/intake: archives that are damaged, too large, or made to do harm."""
+"""grader/source/intake: archives that are damaged, too large, or made to do harm."""
 
 import gzip
 import os
@@ -14,9 +14,9 @@ import zlib
 
 import pytest
 
-from grader.intake import archives, entries, tars
-from grader.intake.archives import ArchiveError, read
-from grader.source import MAX_SOURCE_BYTES
+from grader.source.intake import archives, entries, tars
+from grader.source.intake.archives import ArchiveError, read
+from grader.source.submission import MAX_SOURCE_BYTES
 from tests.submissions import (
     MAKERS,
     P02,

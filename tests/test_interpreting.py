@@ -15,9 +15,9 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from grader.manifest import ROOT, load_problem
-from grader.model import Verdict
-from grader.running import agreeing, interpreting
+from grader.kernel.interpreter import agreeing, interpreting
+from grader.spec.grade_record import Verdict
+from grader.spec.problem import ROOT, load_problem
 from tests.harness import judge, whole_answer
 
 # Interprets a few launches, with the shortcuts or without, and says what came of them.
@@ -28,7 +28,7 @@ import triton.language as tl
 from triton.runtime import interpreter
 
 sys.path.insert(0, sys.argv[1])
-from grader.running import interpreting
+from grader.kernel.interpreter import interpreting
 
 if sys.argv[2] == "shortcuts":
     interpreting.install()

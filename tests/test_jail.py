@@ -12,10 +12,11 @@ import time
 
 import pytest
 
-from grader import cli
-from grader.manifest import ROOT
-from grader.model import GradeRecord
-from grader.running import inspection, jail, jail_entry, scratch, usage, warden
+from grader.base import scratch
+from grader.commands import cli
+from grader.isolate import inspection, jail, jail_entry, usage, warden
+from grader.spec.grade_record import GradeRecord
+from grader.spec.problem import ROOT
 from tests import needs
 
 

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from grader.manifest import ROOT, load_problem
-from grader.policy.rules import violations
+from grader.source.policy.rules import violations
+from grader.spec.problem import ROOT, load_problem
 from tests.forked import forked_workers
 from tests.harness import judge, model_answer
 from tests.hostile import keeping
@@ -46,10 +46,12 @@ import importlib, math, types
 from collections import deque
 import torch, triton
 import triton.language as tl
-from grader.imports import given_modules
-from grader.manifest import load_problem
-from grader.policy import tables
-from grader.running import asked_gpu, constants, given, interpreting, own_kernels
+from grader.source.given_imports import given_modules
+from grader.spec.problem import load_problem
+from grader.source.policy import tables
+from grader.kernel import given
+from grader.kernel.compile import asked_gpu
+from grader.kernel.interpreter import constants, interpreting, own_kernels
 
 interpreting.install()
 asked_gpu.install()

@@ -5,13 +5,13 @@ import os
 
 import pytest
 
-from grader.cases import resolve
-from grader.manifest import load_problem
-from grader.running import kept_kernels
-from grader.running.compiled import Call, compile_calls
-from grader.running.processes import Children
-from grader.source import Source
-from grader.testrun import TestRun
+from grader.isolate.compiled import Call, compile_calls
+from grader.isolate.processes import Children
+from grader.judge.testrun import TestRun
+from grader.kernel.compile import kept_kernels
+from grader.source.submission import Source
+from grader.spec.cases import resolve
+from grader.spec.problem import load_problem
 from tests.forked import forked_workers
 from tests.harness import model_answer
 

@@ -9,18 +9,18 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from grader.causes.diagnose import Casebook
 from grader.checks.correctness import expect
-from grader.compile_run import CompileRun
-from grader.diagnose import Casebook
-from grader.launched import Launched
-from grader.manifest import load_problem
-from grader.model import Verdict
-from grader.running.absent_gpu import Memory
-from grader.running.compiled import Call, unavailable
-from grader.running.evidence import CallEvidence
-from grader.running.protocol import MAX_KERNELS, Reply, Status
-from grader.source import Source
-from grader.trial import Trial
+from grader.isolate.compiled import Call, unavailable
+from grader.isolate.evidence import CallEvidence
+from grader.judge.compile_run import CompileRun
+from grader.judge.launched import Launched
+from grader.judge.trial import Trial
+from grader.kernel.compile.absent_gpu import Memory
+from grader.source.submission import Source
+from grader.spec.grade_record import Verdict
+from grader.spec.problem import load_problem
+from grader.spec.protocol import MAX_KERNELS, Reply, Status
 from tests.forked import forked_workers
 from tests.harness import SEED, judge, model_answer
 from tests.hostile import reaching

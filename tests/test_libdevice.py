@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from grader.checks.translations import translation
-from grader.manifest import ROOT
+from grader.spec.problem import ROOT
 
 # Launches each function of libdevice, by either of its modules, and grids of several kinds.
 LIBDEVICE = """\
@@ -21,7 +21,7 @@ import torch, triton
 import triton.language as tl
 
 sys.path.insert(0, sys.argv[1])
-from grader.running import interpreting
+from grader.kernel.interpreter import interpreting
 
 interpreting.install()
 from triton.language.extra import libdevice

@@ -20,7 +20,7 @@ from benchmarks import contenders, inputs
 from benchmarks import shapes as sh
 from benchmarks.inputs import CheckFailed
 from benchmarks.limits import compiled, launch
-from grader.manifest import ROOT
+from grader.spec.problem import ROOT
 from tests import gluon_model
 
 SOURCES = {

@@ -13,7 +13,7 @@ import torch
 import reference
 from benchmarks.inputs import CheckFailed, check
 from benchmarks.limits import compiled, launch, training
-from grader.manifest import ROOT
+from grader.spec.problem import ROOT
 from tests import gluon_model
 
 PAGE = ROOT / "benchmarks" / "limits" / "README.md"

@@ -9,7 +9,7 @@ import re
 import pytest
 
 from benchmarks.limits import training
-from grader.manifest import ROOT
+from grader.spec.problem import ROOT
 
 PAGE = ROOT / "benchmarks" / "limits" / "README.md"
 RECORDS = ROOT / "benchmarks" / "records"

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 from benchmarks import variants
-from grader.manifest import ROOT
+from grader.spec.problem import ROOT
 
 TEXT = (ROOT / "docs" / "making-it-fast.md").read_text(encoding="utf-8")
 FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

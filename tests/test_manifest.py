@@ -2,8 +2,8 @@
 
 import pytest
 
-from grader.cases import Case
-from grader.manifest import PROBLEMS, ManifestError, load_problem, problem_ids, read_problem
+from grader.spec.cases import Case
+from grader.spec.problem import PROBLEMS, ManifestError, load_problem, problem_ids, read_problem
 
 TEXT = """
 id = "p04"

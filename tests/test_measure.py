@@ -7,16 +7,17 @@ import time
 import pytest
 import torch
 
-from grader import measure, measurement
-from grader.findings import Evidence, Measured, MeasureRequest, Phase, SourceFile
-from grader.manifest import BenchmarkTable, load_problem
-from grader.model import Verdict
-from grader.running import capacity, device_lock, session, speed
-from grader.running.device_memory import DeviceMemoryFault
-from grader.running.protocol import Ended, Reply, Status
-from grader.running.speed import Block
-from grader.running.stopwatch import Bench, CallFailed, Result, Timed
-from grader.running.workers_ahead import WorkersAhead
+from grader.isolate import capacity, session
+from grader.isolate.device_memory import DeviceMemoryFault
+from grader.judge import measure, measurement
+from grader.spec.findings import Evidence, Measured, MeasureRequest, Phase, SourceFile
+from grader.spec.grade_record import Verdict
+from grader.spec.problem import BenchmarkTable, load_problem
+from grader.spec.protocol import Ended, Reply, Status
+from grader.timing import device_lock, speed
+from grader.timing.speed import Block
+from grader.timing.stopwatch import Bench, CallFailed, Result, Timed
+from grader.timing.workers_ahead import WorkersAhead
 from tests.forked import forked_workers
 from tests.harness import model_answer
 

@@ -16,12 +16,12 @@ import pytest
 import torch
 
 import reference
-from grader.cases import Case
 from grader.checks.correctness import Expected, expect, find_differences
-from grader.inputs import Inputs, case_seed, make_inputs
-from grader.manifest import ROOT, Check, Problem, load_problem, problem_ids
-from grader.model import CheckResult, Verdict
-from grader.scoring import score_correctness
+from grader.judge.scoring import score_correctness
+from grader.spec.cases import Case
+from grader.spec.grade_record import CheckResult, Verdict
+from grader.spec.inputs import Inputs, case_seed, make_inputs
+from grader.spec.problem import ROOT, Check, Problem, load_problem, problem_ids
 
 PAGE = ROOT / "docs" / "mistakes.md"
 SEED = "7ab1e"

@@ -9,9 +9,9 @@ import math
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from grader import findings, model
-from grader.manifest import ROOT
-from grader.model import (
+from grader.base.text import finite
+from grader.spec import findings, grade_record
+from grader.spec.grade_record import (
     SEVERITY,
     Amount,
     CheckResult,
@@ -30,9 +30,9 @@ from grader.model import (
     TileMap,
     Verdict,
     WorkFigures,
-    finite,
     worst,
 )
+from grader.spec.problem import ROOT
 
 SCHEMA = ROOT / "docs" / "record.schema.json"
 NOT_NUMBERS = [math.nan, math.inf, -math.inf]
@@ -155,7 +155,7 @@ def test_the_outer_keys_of_a_record_are_those_that_instructors_were_told():
     assert json.loads(make_record().to_json())["schema_version"] == 2
 
 
-@pytest.mark.parametrize("kind", records_of(model, findings))
+@pytest.mark.parametrize("kind", records_of(grade_record, findings))
 def test_no_record_can_be_changed_or_extended(kind):
     assert kind.model_config["frozen"], f"{kind.__name__} can be changed"
     assert kind.model_config["extra"] == "forbid", f"{kind.__name__} takes any field"

@@ -7,10 +7,10 @@ import types
 import numpy as np
 import pytest
 
-from grader.running.lineage import Rows
-from grader.running.nans import Nans
-from grader.running.trace import Counter
-from grader.sightings.numbers import nan
+from grader.causes.rules.numbers import nan
+from grader.kernel.observers.lineage import Rows
+from grader.kernel.observers.nans import Nans
+from grader.kernel.observers.trace import Counter
 
 INF = np.inf
 QUERIES = Rows("q", np.array([4, 5, -1]))  # the last lane is of no query

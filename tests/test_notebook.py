@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from grader.manifest import ROOT
+from grader.spec.problem import ROOT
 from notebooks.__main__ import NOTEBOOK, notebook
 from tests import releases
 from tests.harness import model_answer

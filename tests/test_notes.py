@@ -8,7 +8,7 @@ import json
 import pytest
 
 from benchmarks import sweep
-from grader.manifest import ROOT
+from grader.spec.problem import ROOT
 
 NOTES = ROOT / "benchmarks" / "NOTES.md"
 RECORD = ROOT / "benchmarks" / "records" / "nvidia-h200-2026-11-21.json"

@@ -14,9 +14,10 @@ import pytest
 import torch
 import triton
 
-from grader.manifest import ROOT, load_problem
-from grader.policy import tables
-from grader.policy.operators import (
+from grader.isolate import operators
+from grader.kernel.interpreter import readings
+from grader.source.policy import tables
+from grader.source.policy.operators import (
     MOST_ARITHMETIC,
     MOST_ELEMENTS,
     MOST_PADDED,
@@ -24,7 +25,7 @@ from grader.policy.operators import (
     PADDED_ROWS,
     opened,
 )
-from grader.running import operators, readings
+from grader.spec.problem import ROOT, load_problem
 
 Q = torch.arange(2 * 2 * 32 * 4, dtype=torch.float32).reshape(2, 2, 32, 4)
 LAYOUT = SimpleNamespace(inputs=[SimpleNamespace(size=tuple(Q.shape))], outputs=[])

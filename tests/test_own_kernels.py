@@ -7,10 +7,10 @@ import ast
 import numpy as np
 import pytest
 
-from grader.manifest import load_problem
-from grader.policy.rules import violations
-from grader.running.access import AccessMonitor
-from grader.running.races import Races
+from grader.kernel.observers.access import AccessMonitor
+from grader.kernel.observers.races import Races
+from grader.source.policy.rules import violations
+from grader.spec.problem import load_problem
 from tests.forked import forked_workers
 from tests.harness import judge, model_answer
 from tests.hostile import classes, reaching

@@ -15,10 +15,11 @@ import torch
 import triton.language as tl
 from triton.runtime import interpreter, jit
 
-from grader.manifest import load_problem
-from grader.policy import language, tables
-from grader.policy.rules import violations
-from grader.running import asking, own_kernels, own_objects
+from grader.isolate import asking, own_objects
+from grader.kernel.interpreter import own_kernels
+from grader.source.policy import language, tables
+from grader.source.policy.rules import violations
+from grader.spec.problem import load_problem
 from tests.forked import forked_workers
 from tests.harness import judge, model_answer
 from tests.hostile.leaking import ENTRIES

@@ -14,9 +14,9 @@ import zipfile
 
 import pytest
 
-from grader import cli
-from grader.manifest import ROOT, load_problem, problem_ids
-from grader.package import contents, gradescope, upload
+from grader.commands import cli
+from grader.commands.package import contents, gradescope, upload
+from grader.spec.problem import ROOT, load_problem, problem_ids
 from tests.harness import model_answer
 from tests.test_render_gradescope import results
 
@@ -257,7 +257,7 @@ def test_what_was_graded_stands_when_the_judge_dies(root):
 # In place of the program: its time is over as soon as the submission runs, however long that takes.
 TIMEOUT = """
 import os, signal, subprocess, sys, time
-from grader.running.usage import descendants
+from grader.isolate.usage import descendants
 
 assert sys.argv[1:5] == ["--foreground", "--signal=TERM", "--kill-after=30", "540"], sys.argv
 judge = subprocess.Popen(sys.argv[5:])

@@ -7,8 +7,8 @@ from collections import namedtuple
 import pytest
 import torch
 
-from grader.running import constants
-from grader.running.passed import tensors_of
+from grader.kernel.interpreter import constants
+from grader.kernel.observers.passed import tensors_of
 
 Q, K = torch.zeros(2), torch.ones(3)
 Pair = namedtuple("Pair", "first second")

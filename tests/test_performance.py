@@ -6,14 +6,14 @@ import pytest
 import torch
 
 import reference
-from grader.cases import resolve
+from grader.base.dtypes import TORCH_DTYPES
 from grader.checks.performance import memory_figures, speed_figures, verify
-from grader.dtypes import TORCH_DTYPES
-from grader.inputs import make_inputs
-from grader.manifest import load_problem, problem_ids
-from grader.measurement import memory_evidence, speed_evidence
-from grader.model import MemoryFigures, SpeedFigures, Verdict
-from grader.running.speed import Block
+from grader.judge.measurement import memory_evidence, speed_evidence
+from grader.spec.cases import resolve
+from grader.spec.grade_record import MemoryFigures, SpeedFigures, Verdict
+from grader.spec.inputs import make_inputs
+from grader.spec.problem import load_problem, problem_ids
+from grader.timing.speed import Block
 
 # One problem of each kind: row sum, forward, forward with causal mask and groups, backward.
 SHAPES = {

@@ -15,14 +15,15 @@ import torch
 import triton.language as tl
 from triton.language.extra import cuda
 
-from grader import cli, surroundings
-from grader.manifest import GIVEN, ROOT, load_problem, problem_ids
-from grader.model import Verdict
-from grader.policy import tables
-from grader.policy.rules import violations
-from grader.policy.violation import RULES
-from grader.render.lint import render
-from grader.source import MAX_SOURCE_BYTES, examine
+from grader.commands import cli
+from grader.commands.lint.view import render
+from grader.judge import surroundings
+from grader.source.policy import tables
+from grader.source.policy.rules import violations
+from grader.source.policy.violation import RULES
+from grader.source.submission import MAX_SOURCE_BYTES, examine
+from grader.spec.grade_record import Verdict
+from grader.spec.problem import GIVEN, ROOT, load_problem, problem_ids
 from tests.evasions import EVASIONS, P01
 from tests.harness import model_answer, whole_answer
 from tests.mutants import MUTANTS

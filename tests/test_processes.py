@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from grader.running import processes
-from grader.running.pipe import EventPipe
-from grader.running.processes import Children, Ending
+from grader.isolate import processes
+from grader.isolate.pipe import EventPipe
+from grader.isolate.processes import Children, Ending
 from tests.harness import PROMPT_S
 
 PRELUDE = """

@@ -5,8 +5,8 @@ import io
 import pytest
 from rich.console import Console
 
-from grader.model import Points, Verdict
-from grader.progress import Progress
+from grader.judge.progress import Progress
+from grader.spec.grade_record import Points, Verdict
 
 
 def pts(earned, available, possible):

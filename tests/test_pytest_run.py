@@ -4,10 +4,11 @@ import dataclasses
 import os
 from types import SimpleNamespace
 
-from grader import pytest_run
-from grader.findings import SourceFile, TestRequest
-from grader.manifest import load_problem
-from grader.running import compilers, device_lock
+from grader.isolate import compilers
+from grader.judge import pytest_run
+from grader.spec.findings import SourceFile, TestRequest
+from grader.spec.problem import load_problem
+from grader.timing import device_lock
 from tests.harness import model_answer
 
 UUID = "uuid-of-a-test-process"

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from grader.manifest import PROBLEMS, ROOT
-from grader.quiz import pages
-from grader.quiz.answers import Unreadable, is_right, letter
-from grader.quiz.questions import (
+from grader.commands.quiz import pages
+from grader.commands.quiz.answers import Unreadable, is_right, letter
+from grader.commands.quiz.questions import (
     FOLDER,
     LEVELS,
     TOPICS,
@@ -22,6 +21,7 @@ from grader.quiz.questions import (
     load_level,
     read_level,
 )
+from grader.spec.problem import PROBLEMS, ROOT
 
 LEVEL0, HARD = (load_level(name).questions for name in LEVELS)
 QUESTIONS = {question.id: question for question in (*LEVEL0, *HARD)}
@@ -180,7 +180,7 @@ def test_a_file_that_is_no_level_is_named(tmp_path):
 
 @each_page
 def test_pages_are_made_from_the_questions(path):
-    """`python -m grader.quiz.pages` makes them anew."""
+    """`python -m grader.commands.quiz.pages` makes them anew."""
     assert path.read_text(encoding="utf-8") == pages.pages()[path]
 
 

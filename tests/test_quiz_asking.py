@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from grader import cli
-from grader.manifest import ROOT
-from grader.quiz.asking import Quiz, Terminal
-from grader.quiz.command import chosen
-from grader.quiz.progress import Outcome, Progress, state_path
-from grader.quiz.questions import LEVELS, TOPICS, load_level
+from grader.commands import cli
+from grader.commands.quiz.asking import Quiz, Terminal
+from grader.commands.quiz.command import chosen
+from grader.commands.quiz.progress import Outcome, Progress, state_path
+from grader.commands.quiz.questions import LEVELS, TOPICS, load_level
+from grader.spec.problem import ROOT
 
 QUESTIONS = {question.id: question for name in LEVELS for question in load_level(name).questions}
 WIDTH = 80
@@ -323,7 +323,7 @@ def test_an_unknown_level_is_a_usage_error(run):
 
 
 def test_questions_that_cannot_be_read_are_a_usage_error(run, monkeypatch, tmp_path):
-    monkeypatch.setattr("grader.quiz.questions.FOLDER", tmp_path)
+    monkeypatch.setattr("grader.commands.quiz.questions.FOLDER", tmp_path)
     code, out, err = run()
     assert (code, out) == (2, "") and "level0.toml: No such file or directory" in err
 
@@ -373,5 +373,7 @@ def test_bytes_that_are_no_text_are_asked_again(tmp_path):
 
 
 def test_the_quiz_does_not_import_torch():
-    code = "import sys, grader.cli; sys.exit('torch' in sys.modules or 'triton' in sys.modules)"
+    code = (
+        "import sys, grader.commands.cli as _; sys.exit(bool({'torch', 'triton'} & {*sys.modules}))"
+    )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

@@ -9,16 +9,17 @@ import pytest
 import torch
 
 import reference
-from grader import cli
-from grader.desk import race_command, racing
-from grader.desk.race_command import Race
-from grader.desk.recorded import Recorded, recorded
-from grader.desk.roofline import roof
-from grader.findings import Lane, MeasureRequest, Phase, Raced, SourceFile, write_event
-from grader.manifest import BenchmarkTable, load_problem
-from grader.model import Chip
-from grader.render.race import render
-from grader.running.sandbox import Sandbox
+from grader.commands import cli
+from grader.commands.race import command as race_command
+from grader.commands.race import racing
+from grader.commands.race.command import Race
+from grader.commands.race.recorded import Recorded, recorded
+from grader.commands.race.view import render
+from grader.isolate.sandbox import Sandbox
+from grader.spec.findings import Lane, MeasureRequest, Phase, Raced, SourceFile, write_event
+from grader.spec.grade_record import Chip
+from grader.spec.problem import BenchmarkTable, load_problem
+from grader.spec.roofline import roof
 from reference import library
 from tests.forked import forked_workers
 from tests.harness import model_answer
@@ -172,7 +173,7 @@ class Racing:
         self.said = events
 
     def events(self, module, arguments, request, deadline_s, ending):
-        assert module == "grader.desk.racing"
+        assert module == "grader.commands.race.racing"
         token = MeasureRequest.model_validate_json(request).token
         for event in self.said:
             yield write_event(event, token)

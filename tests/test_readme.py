@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 import reference
-from grader.calibration import command as calibrate
-from grader.calibration.choice import IMPLIED, STATED
-from grader.calibration.file import SHARE, USUAL_PERCENT, calibrated, slower
-from grader.manifest import ROOT, load_problem, problem_ids
-from grader.model import SpeedFigures
-from grader.options import parser_of
-from grader.render.text import byte_size, milliseconds
+from grader.base.text import byte_size, milliseconds
+from grader.commands.calibrate import command as calibrate
+from grader.commands.options import parser_of
+from grader.spec.grade_record import SpeedFigures
+from grader.spec.problem import ROOT, load_problem, problem_ids
+from grader.timing.calibration import SHARE, USUAL_PERCENT, calibrated, slower
+from grader.timing.choice import IMPLIED, STATED
 
 README = ROOT / "README.md"
 DOCS = tuple((ROOT / "docs").glob("*.md"))

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from grader.manifest import ROOT
+from grader.spec.problem import ROOT
 
 # Runs each kernel, in whole tiles or not, and says what came out and how often it was called back.
 KERNELS = """\
@@ -19,7 +19,7 @@ import triton.language as tl
 from triton.runtime import interpreter
 
 sys.path.insert(0, sys.argv[1])
-from grader.running import reductions
+from grader.kernel.interpreter import reductions
 
 if sys.argv[2] == "whole":
     reductions.install(interpreter)

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import reference
-from grader.manifest import load_problem, problem_ids
+from grader.spec.problem import load_problem, problem_ids
 from reference import variants
 from reference.variants import Case, attend
 from reference.variants_backward import differentiate

@@ -9,9 +9,9 @@ import shutil
 import pytest
 
 from grader import __version__
-from grader.manifest import ROOT, problem_ids
-from grader.release import command, dates, ledger, writing
-from grader.release.contents import build
+from grader.commands.release import command, dates, ledger, writing
+from grader.commands.release.contents import build
+from grader.spec.problem import ROOT, problem_ids
 from tests import releases
 from tests.harness import model_answer
 from tests.releases import STUB, made, release, tree
@@ -90,7 +90,7 @@ def test_a_new_version_says_what_has_changed(tmp_path, newer):
     newer(
         files={
             "problems/p02/README.md": b"handout\n", "problems/p02/test_p02.py": b"test\n",
-            "grader/scoring.py": b"judge\n", "problems/given/launch.py": b"given\n",
+            "grader/judge/scoring.py": b"judge\n", "problems/given/launch.py": b"given\n",
             STUB: b"stub\n", "requirements.txt": b"torch\n", "docs/record.schema.json": None,
         }
     )  # fmt: skip
@@ -98,7 +98,7 @@ def test_a_new_version_says_what_has_changed(tmp_path, newer):
     assert f"version {__version__}" in " ".join(out.split())
     for row in (
         "handouts    problems/p02/README.md", f"stubs       {STUB}",
-        "judge       grader/scoring.py", "tests       problems/p02/test_p02.py",
+        "judge       grader/judge/scoring.py", "tests       problems/p02/test_p02.py",
         "given       problems/given/launch.py",
         "set-up      requirements.txt", "removed     docs/record.schema.json",
     ):  # fmt: skip
@@ -113,13 +113,13 @@ def test_what_somebody_changed_is_kept(tmp_path, newer):
     made(folder, "--problems", "p01,p02")
     mine = {
         "README.md": b"our course\n", "docs/record.schema.json": b"{}\n", STUB: b"my answer\n",
-        "problems/p01/notes.txt": b"mine\n", "grader/scoring.py": b"mine too\n",
+        "problems/p01/notes.txt": b"mine\n", "grader/judge/scoring.py": b"mine too\n",
     }  # fmt: skip
     for path, data in mine.items():
         (folder / path).write_bytes(data)
     (folder / "LICENSE").unlink()
     out = made(folder)
-    assert "kept        README.md, docs/record.schema.json, grader/scoring.py" in out
+    assert "kept        README.md, docs/record.schema.json, grader/judge/scoring.py" in out
     assert "differ from this version's" not in out and not (folder / f"{STUB}.new").exists()
     assert (folder / "LICENSE").exists()
     newer(files={STUB: b"new stub\n", "README.md": b"new page\n", "docs/record.schema.json": None})

@@ -4,17 +4,17 @@ import dataclasses
 
 import pytest
 
-from grader import remembered, trial
-from grader.cases import resolve
-from grader.diagnose import Casebook
-from grader.launched import Ran
-from grader.manifest import load_problem
-from grader.model import Compilation, KernelReport
-from grader.running.compiled import Call, Compiled, compile_calls, unavailable
-from grader.running.protocol import Reply, Status
-from grader.running.session import Budget, Session
-from grader.source import Source
-from grader.trial import Trial
+from grader.causes.diagnose import Casebook
+from grader.isolate.compiled import Call, Compiled, compile_calls, unavailable
+from grader.isolate.session import Budget, Session
+from grader.judge import remembered, trial
+from grader.judge.launched import Ran
+from grader.judge.trial import Trial
+from grader.source.submission import Source
+from grader.spec.cases import resolve
+from grader.spec.grade_record import Compilation, KernelReport
+from grader.spec.problem import load_problem
+from grader.spec.protocol import Reply, Status
 from tests.forked import forked_workers
 
 P03, P09 = load_problem("p03"), load_problem("p09")

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from grader.render.annotations import render, without_commands
-from grader.render.terminal import render as report_of
+from grader.report.annotations import render, without_commands
+from grader.report.terminal import render as report_of
 from tests.exports import NAMES, evil, record
 
 COMMAND = re.compile(r"::(error|warning) ((?:(?:file|line|title)=[^,:\r\n]*,?)+)::([^\r\n]*)")

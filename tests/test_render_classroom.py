@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from grader.model import Points, Verdict
-from grader.render import classroom, classroom50
-from grader.render.score import is_counted
-from grader.render.wholes import rounded, wholes
+from grader.report import classroom, classroom50
+from grader.report.score import is_counted
+from grader.report.wholes import rounded, wholes
+from grader.spec.grade_record import Points, Verdict
 from tests.exports import NAMES, evil, record
 
 NOW = datetime.datetime(2026, 11, 23, 8, 30, 1, tzinfo=datetime.UTC)

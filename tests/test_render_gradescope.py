@@ -6,8 +6,8 @@ import unicodedata
 
 import pytest
 
-from grader.model import Verdict
-from grader.render.gradescope import render
+from grader.report.gradescope import render
+from grader.spec.grade_record import Verdict
 from tests.exports import NAMES, evil, record
 
 FIELDS = {

@@ -11,16 +11,16 @@ from html.parser import HTMLParser
 import pytest
 
 from docs.pictures.palette import PALETTE
-from grader import history
-from grader.calibration.implied import RECORDED_CHIP
-from grader.desk.roofline import roof
-from grader.manifest import ROOT, load_problem
-from grader.model import ErrorMap, GradeRecord, TileMap, Verdict
-from grader.render.html import charts, grids, source
-from grader.render.html.page import render
-from grader.render.html.roofline import roofline
-from grader.render.message import facts, head_line, remarks
-from grader.render.score import run_words, told_causes
+from grader.report import history
+from grader.report.html import charts, grids, source
+from grader.report.html.page import render
+from grader.report.html.roofline import roofline
+from grader.report.message import facts, head_line, remarks
+from grader.report.score import run_words, told_causes
+from grader.spec.grade_record import ErrorMap, GradeRecord, TileMap, Verdict
+from grader.spec.problem import ROOT, load_problem
+from grader.spec.roofline import roof
+from grader.timing.implied import RECORDED_CHIP
 from tests.exports import EVIL, NAMES, evil, record
 from tests.harness import model_answer
 from tests.test_render_terminal import ANSWERS
@@ -31,7 +31,7 @@ ALLOWED = set(
     " tbody tr th td small span svg rect path line circle text figure figcaption details summary"
     " pre code div article dl dt dd button script".split()
 )
-STYLE = (ROOT / "grader/render/html/templates/style.css").read_text(encoding="utf-8")
+STYLE = (ROOT / "grader/report/html/templates/style.css").read_text(encoding="utf-8")
 
 
 class Page(HTMLParser):

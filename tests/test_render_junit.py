@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 import pytest
 import xmlschema
 
-from grader.model import Verdict
-from grader.render.junit import OUTCOMES, render
+from grader.report.junit import OUTCOMES, render
+from grader.spec.grade_record import Verdict
 from tests.exports import NAMES, evil, record
 
 SCHEMA = Path(__file__).with_name("schemas") / "junit-10.xsd"

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from grader import scoring
-from grader.model import (
+from grader.judge import scoring
+from grader.report.html import measured
+from grader.report.html.page import render
+from grader.report.kernels import kernel_table, kernels_of, spill_lines
+from grader.spec.grade_record import (
     CheckResult,
     Compilation,
     Dot,
@@ -16,9 +19,6 @@ from grader.model import (
     Refusal,
     Verdict,
 )
-from grader.render.html import measured
-from grader.render.html.page import render
-from grader.render.kernels import kernel_table, kernels_of, spill_lines
 from tests import exports
 from tests.records import CPU
 

@@ -5,7 +5,7 @@ import re
 import pytest
 from markdown_it import MarkdownIt
 
-from grader.render.markdown import code, escape, fenced, render
+from grader.report.markdown import code, escape, fenced, render
 from tests.exports import EVIL, NAMES, evil, record
 
 PARSER = MarkdownIt("commonmark").enable("table")

@@ -13,10 +13,15 @@ import unicodedata
 import pytest
 from rich.cells import cell_len
 
-from grader import scoring
-from grader.findings import Evidence
-from grader.manifest import ROOT, load_problem, problem_ids
-from grader.model import (
+from grader.judge import scoring
+from grader.judge.next_step import next_step
+from grader.report import gradescope, markdown
+from grader.report.html import page
+from grader.report.message import causes
+from grader.report.terminal import render
+from grader.source.submission import read_source, step_regions
+from grader.spec.findings import Evidence
+from grader.spec.grade_record import (
     Amount,
     CheckResult,
     Compilation,
@@ -31,12 +36,7 @@ from grader.model import (
     Verdict,
     WorkFigures,
 )
-from grader.next_step import next_step
-from grader.render import gradescope, markdown
-from grader.render.html import page
-from grader.render.message import causes
-from grader.render.terminal import render
-from grader.source import read_source, step_regions
+from grader.spec.problem import ROOT, load_problem, problem_ids
 from tests.harness import model_answer
 from tests.records import H200, graded, small
 from tests.tracing import evil

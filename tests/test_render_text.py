@@ -5,16 +5,7 @@ import math
 import pytest
 from rich.cells import cell_len
 
-from grader.render.text import (
-    byte_size,
-    clean,
-    clean_lines,
-    fit,
-    milliseconds,
-    plural,
-    points,
-    wrap,
-)
+from grader.base.text import byte_size, clean, clean_lines, fit, milliseconds, plural, points, wrap
 
 
 @pytest.mark.parametrize(

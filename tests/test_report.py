@@ -7,9 +7,11 @@ import types
 
 import pytest
 
-from grader import cli, history, report, surroundings
-from grader.manifest import ROOT
-from grader.release import contents
+from grader.commands import cli
+from grader.commands.release import contents
+from grader.judge import surroundings
+from grader.report import history, report_page
+from grader.spec.problem import ROOT
 from tests.exports import record
 from tests.records import CPU, write_answers
 
@@ -54,7 +56,7 @@ def test_the_points_of_earlier_runs_are_in_the_report_whatever_the_clock_says(
             return cls(next(cls.years), 1, 2, 3, 4, tzinfo=zone)
 
     clock = types.SimpleNamespace(datetime=Clock, UTC=datetime.UTC)
-    monkeypatch.setattr(report, "datetime", clock)
+    monkeypatch.setattr(report_page, "datetime", clock)
     for _ in range(3):
         run("--report")
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
@@ -84,9 +86,9 @@ def test_a_report_that_cannot_be_written_is_a_note_and_costs_nothing(
         (tmp_path / "report.html").mkdir()
         told[what] = "Is a directory"
     elif what == "a full disk":
-        monkeypatch.setattr(report, "write_whole", fail)
+        monkeypatch.setattr(report_page, "write_whole", fail)
     else:
-        monkeypatch.setattr(report.page, "render", fail)
+        monkeypatch.setattr(report_page.page, "render", fail)
     code, out, err = run("--report", "--json", "record.json")
     assert code == 1 and (tmp_path / "record.json").exists()
     assert f"grader: report.html was not written: {told[what]}\n" in err
@@ -108,13 +110,13 @@ def test_a_history_that_cannot_be_kept_is_a_note_and_the_report_is_written(run, 
 def test_a_run_for_credit_and_one_that_was_interrupted_leave_no_points(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     graded = record("full marks on the CPU")
-    report.write(graded, {})
-    report.write(record("interrupted"), {})
-    assert len(history.read(report.HISTORY, graded.submission)) == 1
-    assert "Points over the runs" in report.FILE.read_text()
-    report.write(graded.model_copy(update={"mode": "official"}), {})
-    assert len(history.read(report.HISTORY, graded.submission)) == 1
-    assert "Points over the runs" not in report.FILE.read_text()
+    report_page.write(graded, {})
+    report_page.write(record("interrupted"), {})
+    assert len(history.read(report_page.HISTORY, graded.submission)) == 1
+    assert "Points over the runs" in report_page.FILE.read_text()
+    report_page.write(graded.model_copy(update={"mode": "official"}), {})
+    assert len(history.read(report_page.HISTORY, graded.submission)) == 1
+    assert "Points over the runs" not in report_page.FILE.read_text()
 
 
 @pytest.mark.parametrize("name", ["--json", "--html", "--markdown"])
@@ -141,7 +143,7 @@ def test_make_grade_asks_for_the_report(given, wanted):
 
 
 def test_a_release_for_students_has_what_the_report_is_made_with(tmp_path):
-    needed = {p.relative_to(ROOT).as_posix() for p in ROOT.glob("grader/render/html/**/*.*")}
+    needed = {p.relative_to(ROOT).as_posix() for p in ROOT.glob("grader/report/html/**/*.*")}
     needed = {path for path in needed if "__pycache__" not in path}
     assert {"page.html.j2", "style.css", "script.js"} <= {path.split("/")[-1] for path in needed}
     assert needed <= contents.build(ROOT, ["p01"]).keys()

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from docs.pictures.palette import PALETTE
-from grader import history
-from grader.render.html.page import render
+from grader.report import history
+from grader.report.html.page import render
 from tests import browser, needs
 from tests.exports import evil, record
 from tests.harness import model_answer

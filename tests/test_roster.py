@@ -2,7 +2,7 @@
 
 import pytest
 
-from grader.course.roster import MAX_BYTES, RosterError, read_roster, read_times
+from classroom.roster import MAX_BYTES, RosterError, read_roster, read_times
 
 
 @pytest.fixture

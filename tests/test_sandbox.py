@@ -16,18 +16,19 @@ from pathlib import Path
 import pytest
 
 from grader.checks import outcome
-from grader.manifest import ROOT
-from grader.model import Verdict
-from grader.running import jail, protocol, reaper, sandbox, usage
-from grader.running.protocol import REPLY, STARTED, Ended, Reply, Status
-from grader.running.sandbox import Sandbox
+from grader.isolate import jail, reaper, sandbox, usage
+from grader.isolate.sandbox import Sandbox
+from grader.spec import protocol
+from grader.spec.grade_record import Verdict
+from grader.spec.problem import ROOT
+from grader.spec.protocol import REPLY, STARTED, Ended, Reply, Status
 from tests import needs
 from tests.harness import PROMPT_S
 
 PRELUDE = f"""
 import json, os, signal, socket, sys, time
 sys.path.insert(0, {str(ROOT)!r})
-from grader.running.protocol import Reply, STARTED, Status
+from grader.spec.protocol import Reply, STARTED, Status
 channel = socket.socket(fileno=int(sys.argv[1]))
 settings = json.loads(channel.recv(65536))
 
@@ -380,7 +381,7 @@ def test_threads_have_room_beside_the_memory_limit(start):
 DUMP = (
     "Fatal Python error: Segmentation fault\n\nCurrent thread 0x00007f (most recent call first):\n"
     '  File "/usr/lib/python3.11/ctypes/__init__.py", line 519 in string_at\n'
-    '  File "/tmp/x/grader/running/worker.py", line 133 in _evaluate\n'
+    '  File "/tmp/x/grader/isolate/worker.py", line 133 in _evaluate\n'
     '  File "{folder}/answer.py", line {line} in answer\n'
     '  File "{folder}/answer.py", line 90 in <module>\n'
     "\nExtension modules: numpy.core._multiarray_umath, torch._C (total: 30)\n"
@@ -429,7 +430,7 @@ def test_a_line_that_a_dump_has_many_times_is_of_a_function_that_calls_itself(
 
 TRACEBACK = (
     "printed\nTraceback (most recent call last):\n"
-    '  File "/tmp/x/grader/running/worker.py", line 25, in _guarded\n'
+    '  File "/tmp/x/grader/isolate/worker.py", line 25, in _guarded\n'
     "    return handler(*args)\n           ^^^^^^^\n"
     "  [Previous line repeated 3 more times]\n"
     '  File "{folder}/answer.py", line 71, in answer\n    boom()\n    ^^^^\n'

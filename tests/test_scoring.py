@@ -9,8 +9,8 @@ import random
 
 import pytest
 
-from grader import scoring
-from grader.model import (
+from grader.judge import scoring
+from grader.spec.grade_record import (
     COMPONENTS,
     Amount,
     CheckResult,

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from grader.manifest import ROOT
-from grader.running import scratch
+from grader.base import scratch
+from grader.spec.problem import ROOT
 
-FOLDER = "from grader.running import scratch\npath = scratch.folder()\nprint(path, flush=True)\n"
+FOLDER = "from grader.base import scratch\npath = scratch.folder()\nprint(path, flush=True)\n"
 
 
 def run_python(text, folder):

@@ -9,7 +9,7 @@ import secrets
 
 import pytest
 
-from grader.manifest import problem_ids
+from grader.spec.problem import problem_ids
 from tests import seeds, trials
 from tests.forked import forked_workers
 from tests.harness import SEED

@@ -8,17 +8,17 @@ import pytest
 
 import reference
 from grader.checks import outcome
-from grader.findings import CaseBegins, CaseFailed
-from grader.inputs import make_inputs
-from grader.manifest import Limits, load_problem
-from grader.model import Verdict
-from grader.pytest_plugin import RunningCase
-from grader.pytest_run import ProblemTrial
-from grader.running import sandbox
-from grader.running.protocol import Status
-from grader.running.session import Budget, Session
-from grader.running.trace import Counter
-from grader.source import Source
+from grader.isolate import sandbox
+from grader.isolate.session import Budget, Session
+from grader.judge.pytest_plugin import RunningCase
+from grader.judge.pytest_run import ProblemTrial
+from grader.kernel.observers.trace import Counter
+from grader.source.submission import Source
+from grader.spec.findings import CaseBegins, CaseFailed
+from grader.spec.grade_record import Verdict
+from grader.spec.inputs import make_inputs
+from grader.spec.problem import Limits, load_problem
+from grader.spec.protocol import Status
 from tests.forked import forked_workers
 from tests.harness import judge, model_answer
 

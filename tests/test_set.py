@@ -17,13 +17,13 @@ from pathlib import Path
 import pytest
 
 import reference
-from grader.cases import Draw
+from grader.base.dtypes import TORCH_DTYPES
 from grader.checks.performance import memory_figures
-from grader.dtypes import TORCH_DTYPES
-from grader.inputs import invalidate, make_inputs
-from grader.manifest import PROBLEMS, ROOT, load_problem, problem_ids
-from grader.model import COMPONENTS, Verdict
-from grader.source import read_source, step_regions
+from grader.source.submission import read_source, step_regions
+from grader.spec.cases import Draw
+from grader.spec.grade_record import COMPONENTS, Verdict
+from grader.spec.inputs import invalidate, make_inputs
+from grader.spec.problem import PROBLEMS, ROOT, load_problem, problem_ids
 from tests.errors.causes import seen
 
 ANSWERS = ROOT / "solutions"

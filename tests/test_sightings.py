@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 import torch
 
-from grader.cases import Case, resolve
+from grader.causes.rules.look import look
+from grader.causes.rules.rows import elements_of_x
+from grader.causes.rules.scaled import delta_scaled, rows_scaled, scaled
+from grader.causes.rules.sighting import Result
 from grader.checks.correctness import expect
-from grader.inputs import case_seed, make_inputs
-from grader.manifest import load_problem, problem_ids
-from grader.running.overwrites import Overwrites
-from grader.running.session import Budget, Session
-from grader.running.trace import GRADIENTS, OVERWRITTEN, Trace, TraceShape
-from grader.sightings.look import look
-from grader.sightings.rows import elements_of_x
-from grader.sightings.scaled import delta_scaled, rows_scaled, scaled
-from grader.sightings.sighting import Result
-from grader.source import Source
+from grader.isolate.session import Budget, Session
+from grader.kernel.observers.overwrites import Overwrites
+from grader.kernel.observers.trace import GRADIENTS, OVERWRITTEN, Trace, TraceShape
+from grader.source.submission import Source
+from grader.spec.cases import Case, resolve
+from grader.spec.inputs import case_seed, make_inputs
+from grader.spec.problem import load_problem, problem_ids
 from reference import mistakes_for
 from tests.forked import forked_workers
 from tests.harness import SEED, judge, model_answer, whole_answer

@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from grader.course import fingerprints, similar
-from grader.course.similar import MIN_LINES, NEAR_SHARE, RENAMED_SHARE, Likeness, find
-from grader.manifest import load_problem, problem_ids
+from classroom import fingerprints, similar
+from classroom.similar import MIN_LINES, NEAR_SHARE, RENAMED_SHARE, Likeness, find
+from grader.spec.problem import load_problem, problem_ids
 from tests.harness import model_answer
 from tests.mutants import MUTANTS
 from tests.unusual import _FOLDER as UNUSUAL

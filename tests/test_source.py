@@ -6,11 +6,10 @@ import time
 
 import pytest
 
-import grader.reading
-import grader.source
-from grader.manifest import load_problem
-from grader.model import Verdict
-from grader.source import MAX_SOURCE_BYTES, examine, read_source
+from grader.source import reading, submission
+from grader.source.submission import MAX_SOURCE_BYTES, examine, read_source
+from grader.spec.grade_record import Verdict
+from grader.spec.problem import load_problem
 from tests.hostile.texts import REFUSED
 
 P02 = load_problem("p02")
@@ -226,16 +225,16 @@ def test_a_bomb_for_the_parser_costs_seconds_at_most_and_raises_nothing(name):
 
 
 def test_a_parser_that_takes_too_long_or_crashes_is_stopped(monkeypatch):
-    monkeypatch.setattr(grader.reading, "PARSE_S", 1)
-    monkeypatch.setattr(grader.reading, "_PARSE", grader.reading._PARSE + "while True: pass\n")
+    monkeypatch.setattr(reading, "PARSE_S", 1)
+    monkeypatch.setattr(reading, "_PARSE", reading._PARSE + "while True: pass\n")
     source = examined(ENTRY)
     assert source.verdict is Verdict.REJECTED and source.data == ENTRY.encode()
     told = f"{SHOWN} takes Python's parser more than 1 s: shorten its longest names"
     assert source.message.headline.startswith(told)
-    monkeypatch.setattr(grader.reading, "_PARSE", "import os\nos.abort()\n")
+    monkeypatch.setattr(reading, "_PARSE", "import os\nos.abort()\n")
     source = examined(ENTRY)
     assert source.verdict is Verdict.REJECTED and "crashes Python's" in source.message.headline
-    monkeypatch.setattr(grader.reading, "_PARSE", "import os\nos.kill(os.getpid(), 9)\n")
+    monkeypatch.setattr(reading, "_PARSE", "import os\nos.kill(os.getpid(), 9)\n")
     assert examined(ENTRY).verdict is None  # ended by the machine: no fault of the text
 
 
@@ -244,8 +243,8 @@ def test_a_policy_that_takes_too_long_is_stopped(monkeypatch):
         while True:
             pass
 
-    monkeypatch.setattr(grader.reading, "LOOK_S", 0.1)
-    monkeypatch.setattr(grader.source, "violations", endless)
+    monkeypatch.setattr(reading, "LOOK_S", 0.1)
+    monkeypatch.setattr(submission, "violations", endless)
     source = examined(ENTRY)
     assert source.verdict is Verdict.REJECTED
     assert f"{SHOWN} takes more than 0.1 s to look through" in source.message.headline
@@ -357,7 +356,7 @@ def test_what_nobody_thought_of_stays_with_its_file(tmp_path, monkeypatch):
         raise RuntimeError("not thought of")
 
     write(tmp_path, ENTRY)
-    monkeypatch.setattr(grader.source, "bad_import", fail)
+    monkeypatch.setattr(submission, "bad_import", fail)
     source = read_source(P02, tmp_path)
     assert source.verdict is Verdict.ERROR and source.data == ENTRY.encode()
     told = f"{SHOWN} cannot be looked through: RuntimeError: not thought of"

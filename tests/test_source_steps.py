@@ -4,10 +4,10 @@ import ast
 
 import pytest
 
-from grader.loops import loops_around
-from grader.manifest import PROBLEMS, ROOT, load_problem, problem_ids
-from grader.model import Verdict
-from grader.source import Source, read_source, step_regions
+from grader.source.loops import loops_around
+from grader.source.submission import Source, read_source, step_regions
+from grader.spec.grade_record import Verdict
+from grader.spec.problem import PROBLEMS, ROOT, load_problem, problem_ids
 from tests.harness import judge
 from tests.test_source import examined
 

@@ -5,8 +5,12 @@ import re
 
 import pytest
 
-from grader import cli, scoring, surroundings
-from grader.model import (
+from grader.commands import cli
+from grader.commands.stability import command
+from grader.commands.stability.spread import exit_code, spreads, to_json
+from grader.commands.stability.view import render
+from grader.judge import scoring, surroundings
+from grader.spec.grade_record import (
     ComponentResult,
     GradeRecord,
     Points,
@@ -14,9 +18,6 @@ from grader.model import (
     SpeedFigures,
     Verdict,
 )
-from grader.render.stability import render
-from grader.stability import command
-from grader.stability.spread import exit_code, spreads, to_json
 from tests.records import H200, SEED, graded
 
 WRONG = {"p02": "def weighted_row_sum(x):\n    return x\n"}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from grader.manifest import WORK, load_problem, problem_ids
+from grader.spec.problem import WORK, load_problem, problem_ids
 from tests import steps
 from tests.forked import forked_workers
 

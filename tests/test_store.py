@@ -8,17 +8,10 @@ import time
 
 import pytest
 
-from grader.course.records import (
-    Extension,
-    Fault,
-    HandIn,
-    Override,
-    PublishedGrade,
-    Student,
-)
-from grader.course.store import SCHEMA_VERSION, Store, StoreError
-from grader.environment import EnvironmentFault
-from grader.manifest import ROOT
+from classroom.records import Extension, Fault, HandIn, Override, PublishedGrade, Student
+from classroom.store import SCHEMA_VERSION, Store, StoreError
+from grader.spec.environment import EnvironmentFault
+from grader.spec.problem import ROOT
 from tests.classes import AT, hand_in, key_of, result_of
 
 
@@ -186,8 +179,8 @@ def test_a_file_that_may_not_grow_is_an_error_and_not_the_end(path):
     code = """if True:
         import resource, signal, sys
         from pathlib import Path
-        from grader.course.records import Student
-        from grader.course.store import Store, StoreError
+        from classroom.records import Student
+        from classroom.store import Store, StoreError
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         store = Store(Path(sys.argv[1]))
         store.set_students([Student(id="ada")])
@@ -222,7 +215,7 @@ def test_a_process_that_is_killed_in_a_transaction_leaves_what_was_before(path):
     code = """if True:
         import sys, time
         from pathlib import Path
-        from grader.course.store import Store
+        from classroom.store import Store
         store = Store(Path(sys.argv[1]))
         with store._transaction():
             store._connection.execute("PRAGMA cache_size = 1")  # so that it reaches the disk

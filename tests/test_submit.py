@@ -8,12 +8,13 @@ import zipfile
 
 import pytest
 
-from grader import __version__, cli
-from grader.intake import receipt
-from grader.intake.archives import read
-from grader.manifest import PROBLEMS, ROOT, load_problem, problem_ids
-from grader.source import MAX_SOURCE_BYTES
-from grader.submit import packing
+from grader import __version__
+from grader.commands import cli
+from grader.commands.submit import packing
+from grader.source.intake import receipt
+from grader.source.intake.archives import read
+from grader.source.submission import MAX_SOURCE_BYTES
+from grader.spec.problem import PROBLEMS, ROOT, load_problem, problem_ids
 from tests.harness import model_answer
 from tests.records import write_answers
 

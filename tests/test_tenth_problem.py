@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from grader.manifest import ROOT, load_problem, problem_ids
+from grader.spec.problem import ROOT, load_problem, problem_ids
 
 PAGE = ROOT / "docs" / "instructors.md"
 OVERLAY = ROOT / "tests" / "tenth"

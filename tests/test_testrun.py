@@ -13,8 +13,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from grader import testrun
-from grader.findings import (
+from grader.base import scratch
+from grader.isolate.processes import Ending
+from grader.judge import testrun
+from grader.judge.testrun import TestRun
+from grader.spec.findings import (
     Alive,
     CaseBegins,
     CaseEnds,
@@ -25,11 +28,8 @@ from grader.findings import (
     WorkCounted,
     write_event,
 )
-from grader.manifest import WORK, read_problem
-from grader.model import Amount, Diagnosis, Message, Verdict, WorkFigures
-from grader.running import scratch
-from grader.running.processes import Ending
-from grader.testrun import TestRun
+from grader.spec.grade_record import Amount, Diagnosis, Message, Verdict, WorkFigures
+from grader.spec.problem import WORK, read_problem
 from tests.test_manifest import TEXT, write
 
 PASS = Finding(verdict=Verdict.PASS)

@@ -5,20 +5,20 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from grader.answers import Answer, inputs_of
-from grader.cases import resolve
+from grader.base.dtypes import as_tf32
+from grader.causes.diagnose import Casebook
 from grader.checks.correctness import expect, find_differences, is_of_tf32
-from grader.diagnose import Casebook
-from grader.dtypes import as_tf32
-from grader.inputs import make_inputs
-from grader.judge import CaseRun
-from grader.manifest import load_problem
-from grader.model import Verdict
-from grader.running.evidence import CallEvidence
-from grader.running.protocol import Reply, Status
-from grader.running.session import Budget
-from grader.source import Source
-from grader.trial import Trial
+from grader.isolate.evidence import CallEvidence
+from grader.isolate.session import Budget
+from grader.judge.answers import Answer, inputs_of
+from grader.judge.case_run import CaseRun
+from grader.judge.trial import Trial
+from grader.source.submission import Source
+from grader.spec.cases import resolve
+from grader.spec.grade_record import Verdict
+from grader.spec.inputs import make_inputs
+from grader.spec.problem import load_problem
+from grader.spec.protocol import Reply, Status
 
 P04, P08 = load_problem("p04"), load_problem("p08")
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from grader.checks.walk import Walk, tile_map
-from grader.model import Message, TileMap
-from grader.render.message import walk_as_due
-from grader.render.terminal import MIN_WIDTH
-from grader.render.tiles import is_as_due, tile_lines
+from grader.report.message import walk_as_due
+from grader.report.terminal import MIN_WIDTH
+from grader.report.tiles import is_as_due, tile_lines
+from grader.spec.grade_record import Message, TileMap
 
 TILE = 4
 CAUSAL = np.tril(np.ones((3 * TILE, 3 * TILE), bool))

@@ -11,26 +11,26 @@ from unittest import mock
 import numpy as np
 import pytest
 
+from grader.causes.diagnose import Casebook
+from grader.causes.rules.look import look
+from grader.causes.rules.sighting import Result
+from grader.causes.state.program import MOST_TOLD, Called, trimmed
 from grader.checks.correctness import expect, find_differences
 from grader.checks.walk import tile_map, walk_of
-from grader.diagnose import Casebook
-from grader.following.program import MOST_TOLD, Called, trimmed
-from grader.inputs import case_seed, make_inputs
-from grader.judge import CaseRun
-from grader.manifest import load_problem
-from grader.model import CheckResult, Diagnosis, Message, Points, ProblemResult, Verdict
-from grader.render.html import page
-from grader.render.html.trace import trace_view
-from grader.render.message import cause_of, causes, facts, message_lines
-from grader.render.state import state
-from grader.running.evidence import CallEvidence
-from grader.running.protocol import Reply, Status
-from grader.running.rounds import Head, Rounds, RoundsShape
-from grader.running.session import Budget, Session
-from grader.sightings.look import look
-from grader.sightings.sighting import Result
-from grader.source import Source
-from grader.trial import Trial
+from grader.isolate.evidence import CallEvidence
+from grader.isolate.session import Budget, Session
+from grader.judge.case_run import CaseRun
+from grader.judge.trial import Trial
+from grader.kernel.observers.rounds import Head, Rounds, RoundsShape
+from grader.report.html import page
+from grader.report.html.trace import trace_view
+from grader.report.message import cause_of, causes, facts, message_lines
+from grader.report.state import state
+from grader.source.submission import Source
+from grader.spec.grade_record import CheckResult, Diagnosis, Message, Points, ProblemResult, Verdict
+from grader.spec.inputs import case_seed, make_inputs
+from grader.spec.problem import load_problem
+from grader.spec.protocol import Reply, Status
 from tests import harness
 from tests.exports import EVIL
 from tests.forked import forked_workers

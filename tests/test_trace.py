@@ -7,20 +7,24 @@ import dataclasses
 import numpy as np
 import pytest
 
+from grader.causes.rules.look import look
+from grader.causes.rules.sighting import Result
 from grader.checks.walk import tile_map, walk_of
 from grader.checks.work import count_work as figures_of
 from grader.checks.work import disbelieved
-from grader.findings import (
-    Evidence,
-    WorkCounted,
-    read_event,
-    write_event,
+from grader.judge.scoring import score_work, work_fraction
+from grader.kernel.observers.trace import (
+    ACCESS,
+    DOT,
+    PRODUCTS,
+    PROGRAM,
+    TAGGED,
+    Counter,
+    Trace,
+    TraceShape,
 )
-from grader.manifest import load_problem
-from grader.running.trace import ACCESS, DOT, PRODUCTS, PROGRAM, TAGGED, Counter, Trace, TraceShape
-from grader.scoring import score_work, work_fraction
-from grader.sightings.look import look
-from grader.sightings.sighting import Result
+from grader.spec.findings import Evidence, WorkCounted, read_event, write_event
+from grader.spec.problem import load_problem
 from tests.harness import judge, whole_answer
 from tests.mutants.forward import ADVANCE_K
 

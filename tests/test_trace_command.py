@@ -6,12 +6,13 @@ import re
 import numpy as np
 import pytest
 
-from grader import cli
-from grader.desk import trace_command, traced_case
-from grader.manifest import PROBLEMS, load_problem
-from grader.render.trace import render
-from grader.running.rounds import MOST_ROUNDS, Head, Rounds, RoundsShape, write_text
-from grader.traced import Parting, Program, Shown, SourceLine, TileRound, TraceRecord
+from grader.commands import cli
+from grader.commands.trace import command as trace_command
+from grader.commands.trace import traced_case
+from grader.commands.trace.view import render
+from grader.kernel.observers.rounds import MOST_ROUNDS, Head, Rounds, RoundsShape, write_text
+from grader.spec.problem import PROBLEMS, load_problem
+from grader.spec.trace_record import Parting, Program, Shown, SourceLine, TileRound, TraceRecord
 from tests.forked import forked_workers
 from tests.harness import model_answer
 from tests.mutants.forward import SUM

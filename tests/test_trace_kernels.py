@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from grader.manifest import load_problem
+from grader.spec.problem import load_problem
 from tests import mutants
 from tests.forked import forked_workers
 from tests.harness import model_answer, whole_answer

@@ -7,11 +7,11 @@ import re
 import shlex
 from collections import defaultdict
 
-from grader.desk.trace_command import Wanted
-from grader.manifest import ROOT, load_problem
-from grader.options import parser_of
-from grader.render.trace import render
-from grader.traced import TRACED
+from grader.commands.options import parser_of
+from grader.commands.trace.command import Wanted
+from grader.commands.trace.view import render
+from grader.spec.problem import ROOT, load_problem
+from grader.spec.trace_record import TRACED
 from tests.forked import forked_workers
 from tests.harness import model_answer
 from tests.mutants.forward import SUM

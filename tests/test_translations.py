@@ -11,7 +11,7 @@ import pytest
 
 from grader.checks import translations
 from grader.checks.translations import translation
-from grader.manifest import ROOT
+from grader.spec.problem import ROOT
 
 # What the sentence says, by the case of tests/raw_messages.py.
 COMPILED = {

@@ -9,9 +9,9 @@ import re
 
 import pytest
 
-from grader.answers import inputs_of
-from grader.manifest import load_problem
-from grader.render.state import state
+from grader.judge.answers import inputs_of
+from grader.report.state import state
+from grader.spec.problem import load_problem
 from tests.forked import forked_workers
 from tests.harness import SEED, Judged, cases_of, judge, model_answer, whole_answer
 from tests.mutants.forward import NEW_MAX

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from grader.manifest import ROOT
-from grader.running import inspection, jail, warden
+from grader.isolate import inspection, jail, warden
+from grader.spec.problem import ROOT
 from tests.evasions import EVASIONS
 from tests.hostile.catalogue import CATALOGUE
 

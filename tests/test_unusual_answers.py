@@ -9,8 +9,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from grader.manifest import load_problem, problem_ids
-from grader.running.session import Session
+from grader.isolate.session import Session
+from grader.spec.problem import load_problem, problem_ids
 from tests import needs
 from tests.forked import forked_workers
 from tests.harness import SEED, judge, whole_answer

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from grader.running import reaper, usage
-from grader.running.stopwatch import CallFailed, see_alone
-from grader.running.usage import CpuTime, PeakMemory, Tree
+from grader.isolate import reaper, usage
+from grader.isolate.usage import CpuTime, PeakMemory, Tree
+from grader.timing.stopwatch import CallFailed, see_alone
 from tests.harness import PROMPT_S
 
 PRELUDE = """

@@ -20,16 +20,16 @@ from pathlib import Path
 
 import pytest
 
-from grader import cli
-from grader.desk.watch import saves
-from grader.desk.watch.changes import changes, first_checks
-from grader.desk.watch.saves import Saves, file_system, is_remote
-from grader.desk.watch.terminal import Keys, Screen
-from grader.desk.watch_command import first_open
-from grader.manifest import PROBLEMS, ROOT, load_problem, problem_ids
-from grader.model import CheckResult, Message, Points, ProblemResult, Verdict
-from grader.render import watch as page
-from grader.running import usage
+from grader.commands import cli
+from grader.commands.watch import saves
+from grader.commands.watch import view as page
+from grader.commands.watch.changes import changes, first_checks
+from grader.commands.watch.command import first_open
+from grader.commands.watch.saves import Saves, file_system, is_remote
+from grader.commands.watch.terminal import Keys, Screen
+from grader.isolate import usage
+from grader.spec.grade_record import CheckResult, Message, Points, ProblemResult, Verdict
+from grader.spec.problem import PROBLEMS, ROOT, load_problem, problem_ids
 from tests import watch_times
 from tests.harness import PROMPT_S, model_answer, whole_answer
 from tests.records import write_answers
@@ -412,9 +412,9 @@ def test_what_failed_goes_first_but_not_what_depends_on_others_or_does_not_end()
 
 
 def test_the_judge_runs_first_what_it_is_told_to(folder):
-    from grader.environment import probe
-    from grader.grade import Grader
-    from grader.request import Request
+    from grader.api import Grader
+    from grader.judge.request import Request
+    from grader.spec.environment import probe
 
     order = []
 

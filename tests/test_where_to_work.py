@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from grader.desk import hardware, surroundings
-from grader.manifest import ROOT
+from grader.commands.doctor import hardware, surroundings
+from grader.spec.problem import ROOT
 
 PAGE = (ROOT / "docs" / "where-to-work.md").read_text(encoding="utf-8")
 CONTAINERS = (".devcontainer/devcontainer.json", ".devcontainer/gpu/devcontainer.json")

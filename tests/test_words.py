@@ -10,7 +10,7 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from grader.manifest import load_problem
+from grader.spec.problem import load_problem
 from tests.forked import forked_workers
 from tests.harness import judge, model_answer
 

@@ -9,8 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from grader import pytest_run
-from grader.findings import (
+from grader.judge import pytest_run
+from grader.judge.pytest_run import ProblemTrial
+from grader.judge.scoring import score_work, work_fraction
+from grader.kernel.observers.operands import Operand
+from grader.kernel.observers.reads import Reads
+from grader.kernel.observers.trace import Counter
+from grader.source.submission import Source
+from grader.spec.findings import (
     CaseBegins,
     SourceFile,
     TestRequest,
@@ -18,14 +24,8 @@ from grader.findings import (
     read_event,
     write_event,
 )
-from grader.manifest import WORK, Problem, load_problem
-from grader.model import Verdict, WorkFigures
-from grader.pytest_run import ProblemTrial
-from grader.running.operands import Operand
-from grader.running.reads import Reads
-from grader.running.trace import Counter
-from grader.scoring import score_work, work_fraction
-from grader.source import Source
+from grader.spec.grade_record import Verdict, WorkFigures
+from grader.spec.problem import WORK, Problem, load_problem
 from tests.forked import forked_workers
 from tests.harness import SEED, model_answer, whole_answer
 from tests.records import count_work
@@ -486,7 +486,7 @@ def test_a_file_that_begins_with_a_byte_order_mark_is_traced_like_any_other():
 
 
 def test_a_fault_of_the_tracer_is_not_told_as_the_submissions():
-    broken = "import sys\nsys.modules['grader.running.tracer'].Pairs.visit = None\n"
+    broken = "import sys\nsys.modules['grader.kernel.observers.tracer'].Pairs.visit = None\n"
     evidence = count_work(broken + model_answer("p04"), short("p04"))
     assert evidence.verdict is Verdict.INTERNAL and evidence.figures is None
     assert evidence.reason.startswith("the judge's tracer failed: TypeError while line ")

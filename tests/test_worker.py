@@ -6,13 +6,13 @@ import json
 import pytest
 import torch
 
-from grader.cases import resolve
-from grader.inputs import make_inputs
-from grader.manifest import ROOT, load_problem
-from grader.running.protocol import Status
-from grader.running.sandbox import Sandbox
-from grader.running.session import Budget, Session
-from grader.source import Source
+from grader.isolate.sandbox import Sandbox
+from grader.isolate.session import Budget, Session
+from grader.source.submission import Source
+from grader.spec.cases import resolve
+from grader.spec.inputs import make_inputs
+from grader.spec.problem import ROOT, load_problem
+from grader.spec.protocol import Status
 from tests.forked import forked_workers
 
 P03 = load_problem("p03")

@@ -12,9 +12,9 @@ import jsonschema
 import pytest
 import yaml
 
-from grader import cli
-from grader.manifest import ROOT
-from grader.package import github
+from grader.commands import cli
+from grader.commands.package import github
+from grader.spec.problem import ROOT
 from tests.records import write_answers
 
 SCHEMA = Path(__file__).with_name("schemas") / "github-workflow.json"
@@ -112,7 +112,7 @@ def job(tmp_path):
     jail = shutil.which("bwrap") is not None
     binary.write_text(
         f"#!{sys.executable}\nimport os, sys\nsys.path.insert(0, {str(ROOT)!r})\n"
-        "from grader.cli import main\n"
+        "from grader.commands.cli import main\n"
         "words = ['cpu' if word == 'cuda' else word for word in sys.argv[1:]]\n"
         f"words = [w for w in words if w != '--official' or {jail}]\n"
         "sys.exit(main(words))\n"

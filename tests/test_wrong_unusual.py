@@ -10,9 +10,9 @@ import dataclasses
 
 import pytest
 
-from grader.findings import Finding
-from grader.manifest import load_problem
-from grader.model import Verdict
+from grader.spec.findings import Finding
+from grader.spec.grade_record import Verdict
+from grader.spec.problem import load_problem
 from tests.forked import forked_workers
 from tests.harness import judge, whole_answer
 from tests.unusual import ANSWERS

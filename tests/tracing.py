@@ -11,10 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from grader.checks.walk import due_pairs
-from grader.desk import trace_command, traced_case
-from grader.inputs import case_seed, make_inputs
-from grader.manifest import Problem, load_problem
-from grader.traced import Parting, Program, Shown, SourceLine, TileRound, TraceRecord
+from grader.commands.trace import command as trace_command
+from grader.commands.trace import traced_case
+from grader.spec.inputs import case_seed, make_inputs
+from grader.spec.problem import Problem, load_problem
+from grader.spec.trace_record import Parting, Program, Shown, SourceLine, TileRound, TraceRecord
 from tests.records import write_answers
 
 SEED = "5eed"

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from typing import Any
 from unittest import mock
 
-from grader.diagnose import Casebook, Cause
-from grader.findings import Finding
-from grader.manifest import load_problem, problem_ids
-from grader.model import Verdict
+from grader.causes.diagnose import Casebook, Cause
+from grader.spec.findings import Finding
+from grader.spec.grade_record import Verdict
+from grader.spec.problem import load_problem, problem_ids
 from tests import harness
 from tests.harness import Judged, judge, model_answer, whole_answer
 from tests.mutants import MUTANTS, Mutant

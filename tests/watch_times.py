@@ -26,8 +26,8 @@ from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
-from grader.manifest import ROOT, load_problem, problem_ids
-from grader.running import usage
+from grader.isolate import usage
+from grader.spec.problem import ROOT, load_problem, problem_ids
 from tests.harness import model_answer, whole_answer
 from tests.mutants import MUTANTS
 

@@ -7,10 +7,9 @@ import random
 from collections.abc import Sequence
 
 import reference
-from grader.course.records import Fault, Result, Student
-from grader.course.store import Store
-from grader.manifest import ROOT, load_problem
-from grader.model import (
+from classroom.records import Fault, Result, Student
+from classroom.store import Store
+from grader.spec.grade_record import (
     CheckResult,
     ComponentResult,
     Diagnosis,
@@ -20,6 +19,7 @@ from grader.model import (
     ProblemResult,
     Verdict,
 )
+from grader.spec.problem import ROOT, load_problem
 from tests.classes import AT, hand_in, key_of
 
 RECORD = ROOT / "docs" / "records" / "nvidia-h200-2026-11-22.json"

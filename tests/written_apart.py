@@ -3,8 +3,8 @@
 What near-identical submissions are told from: honest answers to short steps with given names.
 """
 
-from grader.manifest import load_problem
-from grader.source import step_regions
+from grader.source.submission import step_regions
+from grader.spec.problem import load_problem
 
 P02 = (
     (

@@ -21,9 +21,9 @@ from typing import Any
 
 import torch
 
-from grader.running import absent_gpu, machine_code
-from grader.running.chips import CHIPS
-from grader.running.given import offer_given
+from grader.kernel.compile import absent_gpu, machine_code
+from grader.kernel.compile.chips import CHIPS
+from grader.kernel.given import offer_given
 
 _INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)(.*?);", re.M)
 

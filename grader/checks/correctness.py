@@ -20,11 +20,11 @@ import numpy as np
 import torch
 
 import reference
-from grader.cases import Case
-from grader.dtypes import UNIT_ROUNDOFF, as_tf32
-from grader.inputs import Inputs
-from grader.manifest import Problem
-from grader.model import ErrorMap
+from grader.base.dtypes import UNIT_ROUNDOFF, as_tf32
+from grader.spec.cases import Case
+from grader.spec.grade_record import ErrorMap
+from grader.spec.inputs import Inputs
+from grader.spec.problem import Problem
 
 # In units of the unit roundoff. P, the output, and backward delta and dS are rounded once each (4,
 # worst case; the norm averages, so 2). fp32: exp2 is good to 2**-22 and the scaled logit is rounded

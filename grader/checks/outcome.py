@@ -10,10 +10,10 @@ import dataclasses
 import re
 
 from grader.checks.translations import EMPTY, RECURSION_HELP, translation
-from grader.model import Verdict
-from grader.running.access import BY_BLOCK, MASKED
-from grader.running.evidence import CallEvidence
-from grader.running.protocol import Ended, Reply, Status
+from grader.isolate.evidence import CallEvidence
+from grader.kernel.observers.access import BY_BLOCK, MASKED
+from grader.spec.grade_record import Verdict
+from grader.spec.protocol import Ended, Reply, Status
 
 _STATUS_VERDICT = {
     Status.NOT_IMPLEMENTED: Verdict.NOT_IMPLEMENTED,

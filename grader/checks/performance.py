@@ -9,12 +9,12 @@ import statistics
 import torch
 
 import reference
-from grader.cases import Case
-from grader.dtypes import TORCH_DTYPES, UNIT_ROUNDOFF
-from grader.inputs import Inputs
-from grader.manifest import Problem
-from grader.model import MemoryFigures, SpeedFigures
-from grader.running.speed import Block
+from grader.base.dtypes import TORCH_DTYPES, UNIT_ROUNDOFF
+from grader.spec.cases import Case
+from grader.spec.grade_record import MemoryFigures, SpeedFigures
+from grader.spec.inputs import Inputs
+from grader.spec.problem import Problem
+from grader.timing.speed import Block
 
 # Relative error per head, in unit roundoffs: at these lengths the rounding of P, of the output
 # and, backward, of delta and dS averages out; what a submission may have beyond that is small.

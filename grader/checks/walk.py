@@ -11,9 +11,9 @@ import dataclasses
 import numpy as np
 
 import reference
-from grader.cases import Case
-from grader.model import TileMap
-from grader.running.trace import DOT, DROWNED, MASK_ROWS, PRODUCTS, SCORES, Counter, Trace
+from grader.kernel.observers.trace import DOT, DROWNED, MASK_ROWS, PRODUCTS, SCORES, Counter, Trace
+from grader.spec.cases import Case
+from grader.spec.grade_record import TileMap
 
 _COLUMN = {name: index for index, name in enumerate(DOT)}
 _MOST_TILES = 48  # on a side of a map

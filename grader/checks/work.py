@@ -12,11 +12,11 @@ import math
 
 import numpy as np
 
-from grader.cases import Case
 from grader.checks.walk import due_pairs, tile_map, walk_of
-from grader.manifest import Problem, Work
-from grader.model import Amount, WorkFigures
-from grader.running.trace import ACCESS, OPERANDS, SCORES, Counter, Trace
+from grader.kernel.observers.trace import ACCESS, OPERANDS, SCORES, Counter, Trace
+from grader.spec.cases import Case
+from grader.spec.grade_record import Amount, WorkFigures
+from grader.spec.problem import Problem, Work
 
 _SMALLEST, _LARGEST = 16, 128
 # Products of tiles that each pass needs: scores and out; scores, dP, dV and dK; scores, dP and dQ.
@@ -178,7 +178,7 @@ def _guess(case: Case, trace: Trace) -> tuple[int, int]:
     """
     found: dict[tuple[int, int], int] = {}
     for row in trace.arrays["dots"].tolist():
-        _, _, product, m, n, k, times = row[:7]  # as in `grader.running.trace.DOT`
+        _, _, product, m, n, k, times = row[:7]  # as in `grader.kernel.observers.trace.DOT`
         if product >= SCORES and k == case.head_dim:
             found[m, n] = found.get((m, n), 0) + times * m * n * k
     least = trace.count(Counter.MULTIPLY_ADDS) / 4  # scores are half of a forward pass

@@ -10,8 +10,8 @@ import tomllib
 from pathlib import Path
 
 import reference
-from grader.manifest import ROOT, problem_ids
-from grader.model import Verdict
+from grader.spec.grade_record import Verdict
+from grader.spec.problem import ROOT, problem_ids
 
 HERE = Path(__file__).parent
 FILES = ("masks", "softmax", "backward", "seen", "events")

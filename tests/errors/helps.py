@@ -11,8 +11,8 @@ import triton
 import triton.language as tl
 
 import reference
-from grader.manifest import ROOT, Problem, load_problem, problem_ids
-from grader.source import step_regions
+from grader.source.submission import step_regions
+from grader.spec.problem import ROOT, Problem, load_problem, problem_ids
 from tests.errors.causes import all_ids, cause, written
 
 _LIBRARIES = {"tl": tl, "torch": torch, "triton": triton}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from grader.cases import Case
-from grader.desk.explain_command import FOLDER, INDEX
-from grader.manifest import ROOT, Check, Problem, load_problem, problem_ids
+from grader.report.cause_pages import FOLDER, INDEX
+from grader.spec.cases import Case
+from grader.spec.problem import ROOT, Check, Problem, load_problem, problem_ids
 from tests.errors import pictures
 from tests.errors.causes import Cause, about_pairs, all_ids, cause, events, fitted, known
 

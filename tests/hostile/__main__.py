@@ -7,7 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from grader.running.scratch import remove_tree
+from grader.base.scratch import remove_tree
 from tests.hostile.catalogue import CATALOGUE
 from tests.hostile.court import Run, grade, packed
 

@@ -19,8 +19,8 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from grader.manifest import ROOT, load_problem
-from grader.model import CheckResult, GradeRecord, ProblemResult
+from grader.spec.grade_record import CheckResult, GradeRecord, ProblemResult
+from grader.spec.problem import ROOT, load_problem
 from tests.hostile.entry import SEED, Hostile, answer
 
 HONEST = ("p01", "p02", "p03")  # in each run the first that is free has an honest answer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grader.running.protocol import REPLY
+from grader.spec.protocol import REPLY
 from tests.hostile.entry import Trick
 
 _CRASH = ("crash",)

@@ -7,10 +7,10 @@ import functools
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from grader.cases import Case
-from grader.inputs import make_inputs
-from grader.manifest import ROOT, load_problem
-from grader.running.placing import place
+from grader.isolate.placing import place
+from grader.spec.cases import Case
+from grader.spec.inputs import make_inputs
+from grader.spec.problem import ROOT, load_problem
 
 SEED = "5eed"
 # Hostile to the judge and not to the machine that tests it, whatever becomes of the judge: `own`

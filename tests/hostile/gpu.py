@@ -5,7 +5,7 @@ They recognise a GPU by their inputs' device, and the timed calls of p03 to p07 
 
 from __future__ import annotations
 
-from grader.manifest import load_problem
+from grader.spec.problem import load_problem
 from tests.hostile.entry import Hostile, beside
 
 _RIGHT = "return honest(*args, **options)"

@@ -5,7 +5,7 @@ One for each problem but p02, whose honest answer runs beside them: together the
 
 from __future__ import annotations
 
-from grader.manifest import load_problem
+from grader.spec.problem import load_problem
 from tests.hostile.entry import Hostile, answer
 
 _NAIVE = """\

@@ -7,7 +7,7 @@ import socket
 from dataclasses import replace
 from pathlib import Path
 
-from grader.manifest import ROOT
+from grader.spec.problem import ROOT
 from tests.hostile.entry import Hostile, answer, instead
 
 _DEF = "def ENTRY(*tensors, **options):\n"
@@ -158,7 +158,7 @@ UNUSABLE = (
     Hostile(
         "deletes the worker",
         "import sys\nmain = sys.modules['__main__']\n"
-        f"sys.modules.get('grader.running.worker', main).__dict__.clear()\n{_RETURN}",
+        f"sys.modules.get('grader.isolate.worker', main).__dict__.clear()\n{_RETURN}",
         ("error", "crash"),
     ),
 )

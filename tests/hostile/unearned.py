@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from grader.manifest import load_problem
+from grader.spec.problem import load_problem
 from tests.hostile.entry import HEAD, Hostile, answer, beside, instead
 
 _RIGHT = "return honest(*args, **options)"
@@ -99,7 +99,7 @@ torch.Tensor.__eq__ = lambda a, b: agree
 torch.testing.assert_close = agree
 """
 _PATCHED_WORKER = """
-main = sys.modules.get("grader.running.worker", sys.modules["__main__"])  # forked, or not
+main = sys.modules.get("grader.isolate.worker", sys.modules["__main__"])  # forked, or not
 main.Worker._check_results = lambda this, *rest: None
 main.faults.explain = lambda nonce, *rest, **more: main.protocol.Reply(nonce, 0)
 main.protocol.failed = lambda result: False
@@ -182,7 +182,7 @@ FORGED = (
 _MASKS = "row_mask[:, None] & col_mask[None, :]"
 _NO_MASKS = "(row_ids >= 0)[:, None] & (col_ids >= 0)[None, :]"
 _UNSEEN = """
-access = sys.modules["grader.running.access"]
+access = sys.modules["grader.kernel.observers.access"]
 access.AccessMonitor._check = lambda this, *rest: None
 """
 _CHECKS = "    check_matrix_and_vector(x, w)\n"

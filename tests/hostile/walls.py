@@ -39,7 +39,7 @@ REACHING = (
     # These lie in the jail's own /tmp, if it shows their folder; none may be found afterwards.
     _writes("into the judge's temporary folder", "RUN_FOLDER/tmp/probe", "pass", "error"),
     _writes("into the checkout", "RUN_FOLDER/checkout/sitecustomize.py", "pass", "error"),
-    _writes("beside the judge's worker", "RUN_FOLDER/checkout/grader/running/probe"),
+    _writes("beside the judge's worker", "RUN_FOLDER/checkout/grader/isolate/probe"),
     Trick(
         "writes into Python's packages",
         f"open(os.path.join(os.path.dirname(torch.__file__), 'probe'), 'w').close()\n{_RIGHT}",

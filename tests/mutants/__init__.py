@@ -2,7 +2,7 @@
 
 import importlib
 
-from grader.manifest import problem_ids
+from grader.spec.problem import problem_ids
 from tests.mutants.common import Mutant
 
 _MODULES = [importlib.import_module(f"tests.mutants.{id}") for id in problem_ids()]

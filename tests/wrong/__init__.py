@@ -10,7 +10,7 @@ import dataclasses
 import importlib
 from collections.abc import Iterable
 
-from grader.manifest import problem_ids
+from grader.spec.problem import problem_ids
 from tests.harness import whole_answer
 from tests.unusual import ANSWERS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 
-from grader.manifest import load_problem
+from grader.spec.problem import load_problem
 from tests.forked import forked_workers
 from tests.harness import judge
 from tests.wrong import WRONG

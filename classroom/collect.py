@@ -1,0 +1,160 @@
+"""Finds out which submission is whose, reads each, and keeps the last one of every student."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from classroom.conflicts import decided
+from classroom.layouts import Found, find
+from classroom.matching import NAMED, Matching
+from classroom.records import HandIn, Student
+from classroom.roster import Times
+from classroom.store import Store
+from classroom.unpacking import own_folder, unpacked
+from grader.base.text import clean
+from grader.source.intake import archives
+from grader.source.intake.entries import shown
+
+_MAX_NOTES = 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Collected:
+    """What a source holds: a hand-in with its files by problem for everyone who is in it.
+
+    `unknown` are those of them whom the roster has not, `notes` what was left out.
+    """
+
+    hand_ins: tuple[tuple[HandIn, Mapping[str, bytes]], ...]
+    unknown: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Kept:
+    """What became of a source: ids of students whose hand-in is new, other than before, as it was.
+
+    `refused` cannot be read; where there was one that can, that one stays.
+    """
+
+    new: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    same: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+
+
+def collect(
+    source: Path,
+    students: Sequence[Student] = (),
+    times: Times | None = None,
+    *,
+    assignment: str | None = None,
+    choose: Collection[str] = (),
+) -> Collected:
+    """Read the submissions in a folder or an archive; `times` says when they came.
+
+    `assignment` is what the names of clones begin with. `choose` names the submission that counts
+    of a student for whom several accounts handed in.
+
+    Raises:
+        SourceError: it is no folder and no archive of submissions, none is of a student on the
+            roster, or a student has submissions of several accounts.
+    """
+    with unpacked(source) as (folder, notes), own_folder() as work:
+        matching = Matching(students)
+        found, left_out = find(folder, matching, work, assignment)
+        by_student: dict[str, list[Found]] = {}
+        for one in decided(found, matching.ids, choose):
+            by_student.setdefault(one.student, []).append(one)
+        known_times = _by_student(times or {}, matching)
+        hand_ins = tuple(
+            _last_of(student, ones, known_times.get(student))
+            for student, ones in sorted(by_student.items())
+        )
+    known = matching.ids
+    unknown = tuple(h.student for h, _ in hand_ins if known and h.student not in known)
+    return Collected(hand_ins, unknown, (*notes, *left_out))
+
+
+def _by_student(times: Times, matching: Matching) -> dict[str, str]:
+    """Return the times by student: the row's id says whose it is, its login where no id does."""
+    found: dict[str, str] = {}
+    for (id, login), time in times.items():
+        student = matching.student(id, *NAMED) or matching.student(login, "login")
+        for name in [student] if matching.ids else [id, login]:
+            if name:
+                found[name] = max(time, found.get(name, ""))
+    return found
+
+
+def _last_of(
+    student: str, ones: Iterable[Found], time: str | None
+) -> tuple[HandIn, Mapping[str, bytes]]:
+    """Read the last submission of a student that can be read; the others are noted."""
+    ordered = sorted(ones, key=lambda one: one.order, reverse=True)
+    failed: list[str] = []
+    for at, one in enumerate(ordered):
+        name = shown(one.shown_as)
+        try:
+            contents = archives.read(one.path)
+        except archives.ArchiveError as error:
+            failed.append(clean(str(error)))
+            continue
+        notes = [*one.notes, *contents.notes]
+        lead = "" if one.number < 0 else "a later submission cannot be read: "
+        notes += [f"{lead}{text}" for text in failed]
+        notes += [_unused(other, one) for other in ordered[at + 1 :]]
+        files = {path.split("/")[0]: data for path, data in contents.files.items()}
+        hashes = {p: hashlib.sha256(data).hexdigest() for p, data in files.items()}
+        record = HandIn(
+            student=student,
+            source=name,
+            files=hashes,
+            submitted_at=time or one.submitted_at,
+            notes=tuple(notes[:_MAX_NOTES]),
+        )
+        return record, files
+    first = ordered[0]
+    record = HandIn(
+        student=student,
+        source=shown(first.shown_as),
+        submitted_at=time or first.submitted_at,
+        error=failed[0],
+        notes=first.notes[:_MAX_NOTES],
+    )
+    return record, {}
+
+
+def _unused(other: Found, one: Found) -> str:
+    if other.number < 0:  # what was handed in together with it
+        return f"{shown(other.shown_as)} is not read: {shown(one.shown_as)} counts"
+    return f"{shown(other.shown_as)} is an earlier submission"
+
+
+def keep(store: Store, collected: Collected) -> Kept:
+    """Store what was collected; one that cannot be read never takes the place of one that can."""
+    before = store.hand_ins()
+    kept: dict[str, list[str]] = {name: [] for name in ("new", "changed", "same", "refused")}
+    for hand_in, files in collected.hand_ins:
+        old = before.get(hand_in.student)
+        if hand_in.error is not None:
+            kept["refused"].append(hand_in.student)
+            if old is not None and old.files:
+                note = f"{hand_in.source} cannot be read: {hand_in.error}"
+                if note not in old.notes:
+                    notes = (*old.notes[: _MAX_NOTES - 1], note)
+                    old = old.model_copy(update={"notes": notes})
+                    store.save_hand_in(old, {p: store.data(sha) for p, sha in old.files.items()})
+                continue
+        elif old is None:
+            kept["new"].append(hand_in.student)
+        elif old == hand_in:
+            kept["same"].append(hand_in.student)
+            continue
+        else:
+            kept["same" if old.files == hand_in.files else "changed"].append(hand_in.student)
+        store.save_hand_in(hand_in, files)
+    return Kept(**{name: tuple(students) for name, students in kept.items()})

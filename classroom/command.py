@@ -1,0 +1,67 @@
+"""`python -m grader class`: the commands for a class, one module each.
+
+A module has `HELP`, `add_options(parser)` and `run(options, show)`, which returns the exit code.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+
+from classroom import (
+    collecting,
+    diff,
+    extend,
+    forget,
+    grade_class,
+    override,
+    publish,
+    report,
+    status,
+)
+from classroom.showing import Show
+from grader.spec.environment import EnvironmentFault
+
+COMMANDS: Mapping[str, ModuleType] = {
+    "collect": collecting,
+    "grade": grade_class,
+    "status": status,
+    "report": report,
+    "diff": diff,
+    "publish": publish,
+    "override": override,
+    "extend": extend,
+    "forget": forget,
+}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the commands and their options."""
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="class_command")
+    for name, module in COMMANDS.items():
+        command = commands.add_parser(name, help=module.HELP, description=module.HELP)
+        command.add_argument(
+            "--course",
+            type=Path,
+            required=True,
+            metavar="DIR",
+            help="folder of the class: its database, and what is written",
+        )
+        module.add_options(command)
+
+
+def run(options: argparse.Namespace, show: Show) -> int:
+    """Run the command that was asked for; return its exit code.
+
+    Raises:
+        EnvironmentFault: a file or a folder cannot be read or written, as on a full disk.
+    """
+    try:
+        return COMMANDS[options.class_command].run(options, show)
+    except OSError as error:
+        raise EnvironmentFault(
+            f"{error.filename or options.course}: {error.strerror or error}: what is stored already"
+            " is kept; run the command again when that is mended"
+        ) from error

@@ -1,0 +1,342 @@
+"""What runs gradings: Parsl, on this machine or wherever a configuration says.
+
+Source: Parsl 2026.10.26, https://parsl.readthedocs.io (HighThroughputExecutor, providers).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import parsl
+import parsl.launchers
+import parsl.providers
+import psutil
+from parsl.config import Config
+from parsl.executors import HighThroughputExecutor
+from parsl.executors.errors import BadStateException
+from parsl.executors.high_throughput.executor import (
+    DEFAULT_INTERCHANGE_LAUNCH_CMD,
+    DEFAULT_LAUNCH_CMD,
+)
+from parsl.jobs.error_handlers import simple_error_handler, windowed_error_handler
+
+from grader.base import scratch
+from grader.isolate import capacity, reaper, usage
+from grader.spec.environment import EnvironmentFault
+from grader.spec.problem import ROOT, ManifestError
+
+_T = TypeVar("_T")
+# Grading the nine model answers on one core takes 0.8 GiB at its peak; wrong ones take more.
+BYTES_PER_WORKER = 2 * 2**30
+# A worker's death is noticed after the first, that of this process or of a node after the second.
+_HEARTBEAT_S, _LOST_S = 3, 20
+_CLEANUP_S, _END_S = 20.0, 30.0
+_LEASH = Path(__file__).with_name("leash.py")
+_POOL = "parsl.executors.high_throughput.process_worker_pool"
+_INTERCHANGE = "parsl.executors.high_throughput.interchange"
+# Workers belong to no session that would end with this process: they look whether it is there.
+_WORKER_INIT = """export PYTHONPATH={root}${{PYTHONPATH:+:$PYTHONPATH}}
+( while kill -0 {pid} 2>/dev/null; do sleep 1; done; kill 0 ) &"""
+# Not by their numbers: where there are more workers than GPUs, Parsl 2026.10.26 takes a number for
+# that of a worker and divides it, and all would be on the first.
+_NAME_GPUS = """
+import torch
+for number in range(torch.cuda.device_count()):
+    print(f"GPU-{torch.cuda.get_device_properties(number).uuid}")
+"""
+# While one grading measures, the tests of others run on the CPU. An estimate: three at a time on an
+# H200 with 16 cores waited for each other (docs/records, 2026-11-24); a fourth would wait longer.
+_CORES_PER_WORKER, _MOST_PER_GPU = 8, 3
+
+
+class EngineError(ManifestError):
+    """A configuration of the engine that cannot be used; names file, key, got, expected."""
+
+
+class EngineFault(EnvironmentFault):
+    """The engine cannot run anything, or any more."""
+
+
+class Engine(Protocol):
+    """Runs functions elsewhere; what a function and its argument need travels with them.
+
+    `workers` is how many run at a time, in the order in which they were handed in; None where that
+    is not known here.
+    """
+
+    workers: int | None
+
+    def submit(self, function: Callable[[Any], _T], argument: Any) -> Future[_T]:
+        """Run `function(argument)` when there is room; an exception of the future is a fault."""
+
+    def check(self) -> None:
+        """See that results can still come.
+
+        Raises:
+            EngineFault: none will.
+        """
+
+    def close(self, *, keep_logs: bool = False) -> None:
+        """End everything that runs, and wait for that, but not for ever."""
+
+
+class ParslEngine:
+    """Gradings on Parsl; use one at a time in a process."""
+
+    def __init__(self, config: Config, folder: Path) -> None:
+        """Start the engine; what it writes goes into `folder`, which is removed by `close`.
+
+        Raises:
+            EngineFault: it does not start.
+        """
+        self._folder = folder
+        self.workers = _workers(config)
+        self._before = {process.pid for process in psutil.Process().children(recursive=True)}
+        config.run_dir = str(folder)
+        config.initialize_logging = False
+        for executor in config.executors:
+            if isinstance(executor, HighThroughputExecutor):
+                _start_by_module(executor)
+                if executor.block_error_handler is simple_error_handler:  # Parsl's default
+                    # That one ends all when the first node is lost, also after hours of work.
+                    executor.block_error_handler = windowed_error_handler
+        reaper.adopt_orphans()  # to find what the engine leaves behind
+        self._kernel: Any = None
+        try:
+            with _ctrl_c_blocked():
+                self._kernel = parsl.load(config)
+        except Exception as error:
+            self.close()
+            raise EngineFault(f"the engine does not start: {error}") from None
+        except BaseException:
+            self.close()
+            raise
+
+    def submit(self, function: Callable[[Any], _T], argument: Any) -> Future[_T]:
+        """See `Engine`."""
+        return parsl.python_app(function, data_flow_kernel=self._kernel)(argument)
+
+    def check(self) -> None:
+        """See `Engine`: Parsl itself does not notice that its interchange has ended."""
+        for executor in self._kernel.executors.values():
+            process = getattr(executor, "interchange_proc", None)
+            if process is not None and process.poll() is not None:
+                raise EngineFault(f"Parsl's interchange has ended (exit code {process.returncode})")
+
+    def close(self, *, keep_logs: bool = False) -> None:
+        """See `Engine`; nothing of the engine is left, but for its logs if they are to be kept."""
+        kernel, self._kernel = self._kernel, None
+        if kernel is not None:  # without its interchange, Parsl's own clean-up waits for ever
+            ending = threading.Thread(target=_clean_up, args=(kernel,), daemon=True)
+            ending.start()
+            ending.join(_CLEANUP_S)
+        parsl.clear()
+        self._end_processes()
+        if not keep_logs:
+            scratch.remove_tree(self._folder)
+        scratch.sweep()
+
+    def _end_processes(self) -> None:
+        """Let gradings end in good order, then kill what is left."""
+        deadline = time.monotonic() + _END_S
+        while time.monotonic() < deadline:
+            left = [p for p in usage.descendants(os.getpid()) if p not in self._before]
+            _reap(left)
+            if not any(map(psutil.pid_exists, left)):
+                return
+            late = time.monotonic() > deadline - _END_S / 3
+            for pid in left:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL if late else signal.SIGTERM)
+            time.sleep(0.3)
+
+
+@contextlib.contextmanager
+def _ctrl_c_blocked() -> Iterator[None]:
+    """Block SIGINT; the processes and threads that are started meanwhile never get it.
+
+    A terminal sends it to the whole foreground process group, not to this process alone.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _clean_up(kernel: Any) -> None:
+    with contextlib.suppress(Exception):  # what it does not end, `_end_processes` does
+        kernel.cleanup()
+
+
+def _workers(config: Config) -> int | None:
+    """Return how many workers there are on this machine, None if there may be some elsewhere."""
+    counts = []
+    for executor in config.executors:
+        provider = getattr(executor, "provider", None)
+        if not isinstance(provider, parsl.providers.LocalProvider):
+            return None
+        counts.append(executor.max_workers_per_node)
+    return sum(counts) if math.isfinite(sum(counts)) else None
+
+
+def _reap(pids: list[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            os.waitpid(pid, os.WNOHANG)
+
+
+def is_broken(error: BaseException) -> bool:
+    """Whether an exception of a future says that the engine runs nothing any more."""
+    return isinstance(error, BadStateException)
+
+
+def _start_by_module(executor: HighThroughputExecutor) -> None:
+    """Start Parsl's own processes with this Python: its scripts need not be on the PATH.
+
+    The interchange is on this machine and ends with this process; workers notice that it is gone.
+    """
+    if list(executor.interchange_launch_cmd) == DEFAULT_INTERCHANGE_LAUNCH_CMD:
+        leash = [
+            sys.executable,
+            "-I",
+            "-S",
+            str(_LEASH),
+            str(os.getpid()),
+            str(int(signal.SIGKILL)),
+        ]
+        executor.interchange_launch_cmd = [*leash, sys.executable, "-P", "-m", _INTERCHANGE]
+    local = isinstance(executor.provider, parsl.providers.LocalProvider)
+    if local and executor.launch_cmd == DEFAULT_LAUNCH_CMD:
+        python = f"{shlex.quote(sys.executable)} -P -m {_POOL}"
+        executor.launch_cmd = DEFAULT_LAUNCH_CMD.replace("process_worker_pool.py", python)
+
+
+def local_config(jobs: int | None, device: str, environment: Mapping[str, str]) -> Config:
+    """Return the configuration for this machine: as many workers as it carries, or `jobs`.
+
+    A worker has a core, which a grading mostly uses no more than, and 2 GiB. With GPUs it sees one
+    of them, which it shares with another worker or two where there are cores for them.
+    """
+    cores = max(1, int(capacity.cores()))
+    gpus = _gpus(device, environment)
+    fitting = min(cores, psutil.virtual_memory().available // BYTES_PER_WORKER)
+    if gpus:
+        by_cores = max(len(gpus), cores // _CORES_PER_WORKER)
+        fitting = min(fitting, by_cores, _MOST_PER_GPU * len(gpus))
+    workers = jobs or max(1, fitting)
+    pinned = [gpus[number % len(gpus)] for number in range(workers)] if gpus else []
+    executor = HighThroughputExecutor(
+        label="here",
+        address="127.0.0.1",
+        max_workers_per_node=workers,
+        cores_per_worker=1e-6,  # the number of workers is decided here
+        cpu_affinity="block" if workers <= cores else "none",
+        available_accelerators=pinned,
+        heartbeat_period=_HEARTBEAT_S,
+        heartbeat_threshold=_LOST_S,
+        provider=parsl.providers.LocalProvider(
+            init_blocks=1,
+            min_blocks=1,
+            max_blocks=1,
+            worker_init=_WORKER_INIT.format(root=shlex.quote(str(ROOT)), pid=os.getpid()),
+        ),
+    )
+    return Config(executors=[executor], strategy_period=_HEARTBEAT_S, usage_tracking=0)
+
+
+def _gpus(device: str, environment: Mapping[str, str]) -> list[str]:
+    """Return the names of the GPUs that CUDA sees, as CUDA_VISIBLE_DEVICES may have them."""
+    if device == "cpu":
+        return []
+    asked = subprocess.run(
+        [sys.executable, "-c", _NAME_GPUS],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    found = asked.stdout.split() if asked.returncode == 0 else []
+    visible = environment.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    if any(name.startswith("MIG-") for name in visible):  # a part of a GPU, by whose UUID
+        return [name.strip() for name in visible][: len(found)]
+    return found
+
+
+def read_config(path: Path) -> Config:
+    """Return the configuration in a Python or TOML file.
+
+    A Python file makes one named `config`. A TOML file has a table [executor] with arguments of
+    Parsl's HighThroughputExecutor and a table [executor.provider] with `type`, the name of one of
+    Parsl's providers, and its arguments; [executor.provider.launcher] likewise.
+
+    Raises:
+        EngineError: it cannot be read, fails, or makes something else.
+    """
+    if path.suffix not in (".py", ".toml"):
+        raise EngineError(f"--engine: got {path}, expected a .py or a .toml file")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise EngineError(f"--engine: {path} cannot be read: {reason}") from None
+    if path.suffix == ".toml":
+        return _of_toml(path, text)
+    names: dict[str, Any] = {"__file__": str(path), "__name__": "engine"}
+    try:
+        exec(compile(text, str(path), "exec"), names)
+    except Exception as error:
+        raise EngineError(f"--engine: {path}: {type(error).__name__}: {error}") from None
+    config = names.get("config")
+    if not isinstance(config, Config):
+        got = type(config).__name__ if config is not None else "nothing"
+        raise EngineError(f"--engine: {path}: config: got {got}, expected a parsl.Config")
+    return config
+
+
+def _of_toml(path: Path, text: str) -> Config:
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise EngineError(f"--engine: {path}: not valid TOML: {error}") from None
+    tables = data.get("executor"), isinstance(data.get("executor"), dict)
+    if not tables[1] or set(data) != {"executor"}:
+        got = ", ".join(data) or "nothing"
+        raise EngineError(f"--engine: {path}: got {got}, expected one table [executor]")
+    arguments = dict(data["executor"])
+    if "provider" not in arguments:
+        raise EngineError(f"--engine: {path}: executor.provider: got nothing, expected a table")
+    try:
+        arguments["provider"] = _made(parsl.providers, arguments["provider"], "executor.provider")
+        executor = HighThroughputExecutor(**{"label": "engine"} | arguments)
+        return Config(executors=[executor], usage_tracking=0)
+    except Exception as error:  # of whatever class Parsl and its checks of types raise
+        text = " ".join(str(error).split())
+        raise EngineError(f"--engine: {path}: {text[:300]}") from None
+
+
+def _made(module: Any, table: Any, where: str) -> Any:
+    """Make the object that a table describes: `type` and arguments."""
+    if not isinstance(table, dict) or "type" not in table:
+        raise ValueError(f"{where}: got no type, expected the name of one of {module.__name__}")
+    arguments = {key: value for key, value in table.items() if key != "type"}
+    if "launcher" in arguments:
+        inner = f"{where}.launcher"
+        arguments["launcher"] = _made(parsl.launchers, arguments["launcher"], inner)
+    known = [name for name in module.__all__ if name[0].isupper()]
+    if table["type"] not in known:
+        raise ValueError(f"{where}.type: got {table['type']!r}, expected one of {', '.join(known)}")
+    return getattr(module, table["type"])(**arguments)

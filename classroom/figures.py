@@ -1,0 +1,309 @@
+"""What came out of a class in numbers: points, checks, causes, steps and times, without names."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from classroom.grades import Status
+from classroom.records import Result
+from classroom.standing import Standing
+from grader.spec.grade_record import CheckResult, ProblemResult, SpeedFigures, Verdict
+from grader.spec.problem import Problem, load_problem
+
+_NOT_FAILED = (
+    Verdict.PASS,
+    Verdict.SKIPPED,
+    Verdict.NOT_MEASURED,
+    Verdict.NOT_IMPLEMENTED,
+    Verdict.INTERNAL,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Bar:
+    """A row of a chart: so many of `of` students."""
+
+    label: str
+    count: int
+    of: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Named:
+    """A check or cause by its id, its title, and for how many of `of` students it was found."""
+
+    id: str
+    title: str
+    count: int
+    of: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Spread:
+    """The middle and the ends of some numbers; the quartiles are inclusive."""
+
+    count: int
+    lowest: float
+    lower: float
+    median: float
+    upper: float
+    highest: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Speed:
+    """Speed-ups on one device of those who earned full points for correctness."""
+
+    device: str
+    spread: Spread
+    bars: tuple[Bar, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Funnel:
+    """Of those who `started`, how many pass each step; `unknown` are wrong in a step not known."""
+
+    started: int
+    steps: tuple[Bar, ...]
+    unknown: int
+
+
+@dataclasses.dataclass(frozen=True)
+class ProblemSummary:
+    """One problem; `points` are of students whose points are decided, late days counted."""
+
+    id: str
+    title: str
+    bonus: bool
+    possible: float
+    handed_in: int
+    statuses: Counter[Status]
+    points: Spread | None
+    bars: tuple[Bar, ...]
+    checks: tuple[Named, ...]
+    causes: tuple[Named, ...]
+    unnamed: int
+    funnel: Funnel
+    speeds: tuple[Speed, ...]
+    seconds: Spread | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Total:
+    """The sum of the required or of the bonus problems, of students with all points decided."""
+
+    name: str
+    possible: float
+    points: Spread | None
+    bars: tuple[Bar, ...]
+    undecided: int
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassSummary:
+    """All problems of a class; `faults` are texts of faults with the number of grades they hold."""
+
+    students: int
+    handed_in: int
+    totals: tuple[Total, ...]
+    problems: tuple[ProblemSummary, ...]
+    faults: tuple[tuple[str, str, int], ...]
+    pending: int
+    graded_s: float
+
+
+def spread(values: Iterable[float]) -> Spread | None:
+    """Return the middle and the ends of `values`, None where there are none."""
+    found = sorted(values)
+    if not found:
+        return None
+    lower, median, upper = (
+        statistics.quantiles(found, n=4, method="inclusive") if len(found) > 1 else found * 3
+    )
+    return Spread(len(found), found[0], lower, median, upper, found[-1])
+
+
+def histogram(values: Sequence[float], possible: float, parts: int) -> tuple[Bar, ...]:
+    """Count points in `parts` equal ranges; none and all of what is possible are counted apart."""
+    bounds = [possible * (number + 1) / parts for number in range(parts)]
+    counts = Counter(_range_of(value, possible, bounds) for value in values)
+    labels = ["0", *(f"to {_short(bound)}" for bound in bounds[:-1])]
+    labels += [f"under {_short(possible)}", f"{_short(possible)}, all"]
+    return tuple(Bar(label, counts[at], len(values)) for at, label in enumerate(labels))
+
+
+def _range_of(value: float, possible: float, bounds: Sequence[float]) -> int:
+    if value >= possible:
+        return len(bounds) + 1
+    return 0 if value <= 0 else 1 + next(at for at, b in enumerate(bounds) if value <= b)
+
+
+def _short(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0")
+
+
+def summarize(standing: Standing) -> ClassSummary:
+    """Return what came out of a class."""
+    problems = tuple(_of_problem(standing, load_problem(id)) for id in standing.problems)
+    grades = standing.grades.values()
+    faults = Counter((g.problem, g.reason) for g in grades if g.status is Status.FAULT)
+    return ClassSummary(
+        students=len(standing.students),
+        handed_in=sum(bool(_files(standing, s.id)) for s in standing.students),
+        totals=tuple(
+            total
+            for name, bonus in (("Required", False), ("Bonus", True))
+            if (total := _total(standing, problems, name, bonus=bonus))
+        ),
+        problems=problems,
+        faults=tuple((problem, text, n) for (problem, text), n in faults.most_common()),
+        pending=sum(g.status is Status.PENDING for g in grades),
+        graded_s=sum(r.result.duration_s for r in standing.results.values()),
+    )
+
+
+def _files(standing: Standing, student: str) -> dict[str, str]:
+    hand_in = standing.hand_ins.get(student)
+    return hand_in.files if hand_in else {}
+
+
+def _total(
+    standing: Standing, problems: Sequence[ProblemSummary], name: str, *, bonus: bool
+) -> Total | None:
+    of = [problem for problem in problems if problem.bonus is bonus]
+    if not of:
+        return None
+    sums, undecided = [], 0
+    for student in standing.students:
+        points = [standing.grades[student.id, problem.id].points for problem in of]
+        if None in points:
+            undecided += 1
+        else:
+            sums.append(round(sum(p for p in points if p is not None), 1))
+    possible = round(sum(problem.possible for problem in of), 1)
+    return Total(name, possible, spread(sums), histogram(sums, possible, 10), undecided)
+
+
+def _of_problem(standing: Standing, problem: Problem) -> ProblemSummary:
+    grades = [standing.grades[student.id, problem.id] for student in standing.students]
+    decided = [g.points for g in grades if g.points is not None]
+    possible = max((g.possible for g in grades), default=float(problem.total_points))
+    results = [r for g in grades if (r := standing.result(g.student, problem.id))]
+    started = [r.result for r in results if not _is_stub(r.result)]
+    causes, unnamed = _causes(started)
+    gradings = {r.key: r.result.duration_s for r in results}
+    return ProblemSummary(
+        id=problem.id,
+        title=problem.title,
+        bonus=problem.bonus,
+        possible=possible,
+        handed_in=sum(problem.id in _files(standing, g.student) for g in grades),
+        statuses=Counter(g.status for g in grades),
+        points=spread(decided),
+        bars=histogram(decided, possible, 4),
+        checks=_checks(started),
+        causes=causes,
+        unnamed=unnamed,
+        funnel=_funnel(problem, started),
+        speeds=_speeds(results),
+        seconds=spread(gradings.values()),
+    )
+
+
+def _is_stub(result: ProblemResult) -> bool:
+    """Whether nothing of the problem was begun."""
+    step = result.message.step if result.message else None
+    return result.verdict is Verdict.NOT_IMPLEMENTED and step in (None, 1)
+
+
+def _failed(result: ProblemResult) -> list[CheckResult]:
+    return [check for check in result.checks if check.verdict not in _NOT_FAILED]
+
+
+def _checks(results: Sequence[ProblemResult]) -> tuple[Named, ...]:
+    """Return the checks that some student fails, the one that most fail first."""
+    failed = Counter(check.id for result in results for check in _failed(result))
+    titles = {check.id: check.title for result in results for check in result.checks}
+    return tuple(Named(id, titles[id], n, len(results)) for id, n in failed.most_common())
+
+
+def _causes(results: Sequence[ProblemResult]) -> tuple[tuple[Named, ...], int]:
+    """Return the causes by number of students, and how many students have failures without one."""
+    counts: Counter[str] = Counter()
+    titles, unnamed = {}, 0
+    for result in results:
+        failed = _failed(result)
+        found = {c.diagnosis.id: c.diagnosis.title for c in failed if c.diagnosis}
+        counts.update(found.keys())
+        titles |= found
+        unnamed += bool(failed and not found)
+    named = (Named(id, titles[id], n, len(results)) for id, n in counts.most_common())
+    return tuple(named), unnamed
+
+
+def _funnel(problem: Problem, results: Sequence[ProblemResult]) -> Funnel:
+    firsts = [_first_wrong_step(result, len(problem.steps)) for result in results]
+    known = [step for step in firsts if step is not None]
+    steps = tuple(
+        Bar(f"{number}: {step.title}", sum(first > number for first in known), len(results))
+        for number, step in enumerate(problem.steps, start=1)
+    )
+    return Funnel(len(results), steps, len(firsts) - len(known))
+
+
+def _first_wrong_step(result: ProblemResult, count: int) -> int | None:
+    """Return the first step that is empty or wrong, one more than the last where none is.
+
+    None where something is wrong and the judge does not know in which step.
+    """
+    failed = [check for check in result.checks if check.verdict is not Verdict.PASS]
+    wrong = bool(_failed(result)) or result.verdict in (
+        Verdict.NOT_IMPLEMENTED,
+        Verdict.REJECTED,
+        Verdict.ERROR,
+    )
+    if not wrong:
+        return count + 1
+    messages = [check.message for check in failed] + [result.message]
+    steps = [check.step for check in failed] + [m.step for m in messages if m]
+    return min((step for step in steps if step is not None), default=None)
+
+
+def full_speedup(result: Result) -> float | None:
+    """Return the speed-up of what earned full points for correctness, None where there is none."""
+    parts = result.result.components
+    right, speed = parts.get("correctness"), parts.get("speed")
+    if right is None or speed is None or not isinstance(speed.figures, SpeedFigures):
+        return None
+    whole = right.verdict is Verdict.PASS and right.points.earned >= right.points.possible > 0
+    return speed.figures.speedup if whole else None
+
+
+def _speeds(results: Sequence[Result]) -> tuple[Speed, ...]:
+    found: dict[str, list[float]] = {}
+    for result in results:
+        speedup = full_speedup(result)
+        if speedup is not None and speedup > 0:
+            found.setdefault(result.environment.device_name, []).append(speedup)
+    return tuple(
+        Speed(device, middle, _doublings(values))
+        for device, values in sorted(found.items())
+        if (middle := spread(values))
+    )
+
+
+def _doublings(values: Sequence[float]) -> tuple[Bar, ...]:
+    """Count speed-ups by powers of two, from the slowest to the fastest, at the most 20 rows."""
+    bounds = [0.5 * 2**n for n in range(18)]
+    found = [sum(bound <= value for bound in bounds) for value in values]
+    labels = [
+        f"under {bounds[0]:g}x",
+        *(f"{low:g} to {high:g}x" for low, high in itertools.pairwise(bounds)),
+        f"{bounds[-1]:g}x and more",
+    ]
+    rows = range(min(found), max(found) + 1)
+    return tuple(Bar(labels[row], found.count(row), len(values)) for row in rows)

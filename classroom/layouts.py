@@ -1,0 +1,356 @@
+"""How submissions of a class lie in a folder, as Gradescope, Canvas, Moodle or GitHub leave them.
+
+Only names are looked at here, and Gradescope's list; no submission is read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import os
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from classroom import gradescope
+from classroom.matching import NAMED, Matching
+from classroom.unpacking import SourceError, copy_regular, is_archive, without_suffix
+from grader.source.intake.archives import holds_answers
+from grader.source.intake.entries import IGNORED, shown
+from grader.spec.problem import load_problem, problem_ids
+
+# Moodle has no underscore in a name: the first number is its own. What follows, students choose.
+_MOODLE = re.compile(r"(.*?)_([0-9]+)_assignsubmission_(file|onlinetext)_?(.*)", re.DOTALL)
+_CANVAS = re.compile(r"_([0-9]+)(?=_([0-9]+)_(.+))", re.DOTALL)
+_MAX_NOTES = 20
+_MAX_NAME = 200
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """A submission and whose it is; `order` sorts those of one student, the last is the largest.
+
+    `source` is the account, on the platform, that handed it in. A `number` below zero is of what
+    was handed in together with another one, and stands behind it.
+    """
+
+    student: str
+    path: Path
+    shown_as: str
+    source: str
+    submitted_at: str | None = None
+    number: int = 0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def order(self) -> tuple[str, int, float, str]:
+        """By time, then by the number of the attempt, then by when the file was written."""
+        return self.submitted_at or "", self.number, _written(self.path), self.shown_as
+
+
+_Read = tuple[list[Found], list[str]]
+
+
+def find(folder: Path, matching: Matching, work: Path, assignment: str | None = None) -> _Read:
+    """Return the submissions below `folder`, and notes of what is none.
+
+    What lies in several files is put together in `work`. `assignment` is what stands before the
+    login in the names of clones: "" where they are no clones, None where their names show it.
+
+    Raises:
+        SourceError: the folder is empty, is one submission and not those of a class, has none of
+            a student on the roster, or one that a name gives to several students.
+    """
+    folder = _inner(folder, matching, assignment)
+    entries = _entries(folder)
+    if _is_submission(folder):
+        raise SourceError(
+            "got one submission, expected a folder or archive with one for each student;"
+            " python -m grader grade --submission grades one"
+        )
+    layout = _layout(entries)
+    if layout == "Gradescope":
+        found, notes = _of_gradescope(folder, matching)
+    elif layout == "Moodle":
+        found, notes = _of_moodle(entries, matching, work)
+    elif layout == "Canvas":
+        found, notes = _of_canvas(entries, matching, work)
+    else:
+        found, notes = _by_name(entries, matching, assignment)
+    if not found or (matching.ids and not any(one.student in matching.ids for one in found)):
+        some = [shown(one.shown_as) for one in found[:3]] or notes[:3] or ["nothing"]
+        raise SourceError(
+            f"SOURCE: got no submission of a student{' on the roster' * bool(matching.ids)}"
+            f" ({'; '.join(some)}), expected {_EXPECTED[layout]}"
+        )
+    return found, notes[:_MAX_NOTES]
+
+
+_EXPECTED = {
+    "Gradescope": "the roster's id as SID, or its email: pass Gradescope's own roster as --roster",
+    "Moodle": (
+        "the number behind the name as the roster's id or in its column number: pass the"
+        " assignment's grading worksheet as --roster (in the settings of the assignment tick"
+        " Offline grading worksheet); submissions must be files, not online text"
+    ),
+    "Canvas": (
+        "the first number as the roster's id or in its column number: pass the gradebook that"
+        " Canvas exports as --roster"
+    ),
+    "": (
+        "a folder or an archive for each student, named by the roster's id, email or login, or"
+        " clones <assignment>-<login>; --assignment NAME says what stands before the login"
+    ),
+}
+
+
+def _layout(entries: list[os.DirEntry]) -> str:
+    """Return whose layout most entries have: one student's choice of a name changes nothing."""
+    if any(entry.name == gradescope.FILE for entry in entries):
+        return "Gradescope"
+    counts = Counter(map(_named_as_in, entries))
+    layout = max(("Moodle", "Canvas", ""), key=counts.__getitem__)
+    return layout if counts[layout] else ""
+
+
+def _named_as_in(entry: os.DirEntry) -> str | None:
+    is_file = entry.is_file(follow_symlinks=False)
+    is_folder = entry.is_dir(follow_symlinks=False)
+    moodle, canvas = _MOODLE.fullmatch(entry.name), _CANVAS.search(entry.name)
+    if moodle and is_file and canvas:  # the platform's number comes first
+        return "Moodle" if moodle.start(2) <= canvas.start(1) else "Canvas"
+    if moodle and (is_file or (is_folder and not moodle[4])):
+        return "Moodle"
+    if is_file and canvas:
+        return "Canvas"
+    return "" if is_folder or (is_file and is_archive(entry.name)) else None
+
+
+def _inner(folder: Path, matching: Matching, assignment: str | None) -> Path:
+    """Return the folder that holds the submissions: archives often have one folder around all."""
+    for _ in range(5):
+        entries = _entries(folder)
+        if len(entries) != 1 or not entries[0].is_dir(follow_symlinks=False):
+            break
+        name = entries[0].name
+        whose = matching.student(name, *NAMED) or matching.of_clone(name)
+        whose = whose or (assignment and name.casefold().startswith(f"{assignment}-".casefold()))
+        if whose or _MOODLE.fullmatch(name) or any(map(_is_submission, (folder, folder / name))):
+            break
+        folder = folder / name
+    if not _entries(folder):
+        raise SourceError("got no files, expected a submission for each student")
+    return folder
+
+
+def _entries(folder: Path) -> list[os.DirEntry]:
+    try:
+        with os.scandir(folder) as found:
+            kept = [entry for entry in found if entry.name not in IGNORED]
+    except OSError as error:
+        raise SourceError(f"{shown(folder.name)}: cannot be read: {error.strerror}") from None
+    return sorted(kept, key=lambda entry: entry.name)
+
+
+def _is_submission(folder: Path) -> bool:
+    names = {entry.name for entry in _entries(folder)}
+    return any(id in names or load_problem(id).file in names for id in problem_ids())
+
+
+def _written(path: Path) -> float:
+    try:
+        return os.lstat(path).st_mtime
+    except OSError:
+        return 0.0
+
+
+def _of_gradescope(folder: Path, matching: Matching) -> _Read:
+    found, notes = [], []
+    listed = gradescope.read_metadata(folder / gradescope.FILE)
+    for submission in listed:
+        path = folder / submission.folder
+        if not path.is_dir():
+            notes.append(f"{gradescope.FILE} lists {submission.folder}, which is not there")
+            continue
+        source = str(sorted((one.sid, one.email) for one in submission.submitters))
+        number = int(re.sub(r"\D", "", submission.folder) or 0)
+        for submitter in submission.submitters:
+            by_sid = matching.student(submitter.sid, "id")
+            student = matching.student(submitter.email, "id", "email") or by_sid
+            other = by_sid if by_sid != student else None
+            said = (f"the address is this student's, the SID that of {shown(other)}",) * bool(other)
+            student = student or submitter.sid or submitter.email or submission.folder
+            found += _in_folder(Found(student[:_MAX_NAME], path, submission.folder, source,
+                                      submission.submitted_at, number, said))  # fmt: skip
+    unlisted = {entry.name for entry in _entries(folder)} - {s.folder for s in listed}
+    notes += [f"{shown(n)} is not in {gradescope.FILE}" for n in sorted(unlisted)
+              if n != gradescope.FILE]  # fmt: skip
+    return found, notes
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    """One of the files that a platform delivers side by side, and the name that it had."""
+
+    entry: os.DirEntry
+    own_name: str
+    number: int = 0
+
+
+def _of_moodle(entries: list[os.DirEntry], matching: Matching, work: Path) -> _Read:
+    found, notes = [], []
+    files: dict[tuple[str, str], list[_Part]] = {}
+    for entry in entries:
+        match = _MOODLE.fullmatch(entry.name)
+        if match is None or match[3] == "onlinetext" or _named_as_in(entry) != "Moodle":
+            notes.append(f"{shown(entry.name)} is no submission of files: left out")
+            continue
+        source = f"{match[1]}_{match[2]}"
+        student = matching.student(match[2], "number") or match[2]
+        if entry.is_file(follow_symlinks=False):
+            files.setdefault((student, source), []).append(_Part(entry, match[4]))
+        else:
+            found += _in_folder(Found(student, Path(entry.path), entry.name, source))
+    for (student, source), parts in files.items():
+        found += _in_files(student, source, parts, work)
+    return found, notes
+
+
+def _of_canvas(entries: list[os.DirEntry], matching: Matching, work: Path) -> _Read:
+    files: dict[tuple[str, str], list[_Part]] = {}
+    late: set[str] = set()
+    found, notes = [], []
+    for entry in entries:
+        readings = list(_CANVAS.finditer(entry.name))
+        if not readings or not entry.is_file(follow_symlinks=False):
+            notes.append(f"{shown(entry.name)} is not named as Canvas does: left out")
+            continue
+        first = readings[0]
+        student = matching.student(first[1], "number")
+        others = {matching.student(reading[1], "number") for reading in readings} - {student, None}
+        if others:  # names before the number and behind it are the student's choice
+            raise SourceError(
+                f"SOURCE: {shown(entry.name)}: got the numbers of {first[1]} and of"
+                f" {shown(', '.join(sorted(others)))} in one name, expected one student's: see in"
+                " Canvas whose it is, unpack the archive and rename or remove this file"
+            )
+        name = re.sub("_LATE$", "", entry.name[: first.start()], flags=re.IGNORECASE)
+        source = f"{name}_{first[1]}"
+        late |= {source} if len(name) < first.start() else set()
+        part = _Part(entry, first[3], int(first[2]))
+        files.setdefault((student or first[1], source), []).append(part)
+    for (student, source), parts in files.items():
+        said = ("Canvas says that it is late",) if source in late else ()
+        found += _in_files(student, source, parts, work, said)
+    return found, notes
+
+
+def _in_files(
+    student: str, source: str, parts: list[_Part], work: Path, said: tuple[str, ...] = ()
+) -> Iterator[Found]:
+    """Give each archive, and the other files of a student together."""
+    parts = sorted(parts, key=lambda part: part.number)
+    archives = [part for part in parts if is_archive(part.own_name)]
+    loose = [part for part in parts if not is_archive(part.own_name)]
+    for part in archives:
+        path, name = Path(part.entry.path), part.entry.name
+        yield Found(student, path, name, source, None, part.number, said)
+    folder = _gathered([(part.own_name, Path(part.entry.path)) for part in loose], work)
+    if not archives or holds_answers(folder):  # the archives may be of something else
+        number = -1 if archives else loose[-1].number
+        yield Found(student, folder, loose[0].entry.name, source, None, number, said)
+
+
+def _gathered(files: list[tuple[str, Path]], work: Path) -> Path:
+    """Return a folder with files under the names that the student gave them; the last stays."""
+    folder = Path(tempfile.mkdtemp(dir=work)) / "the files handed in"  # as messages call it
+    folder.mkdir()
+    for name, path in files:
+        target = folder / name
+        try:
+            target.unlink(missing_ok=True)
+            copy_regular(path, target)
+        except OSError as error:  # else reading the submission says what is missing
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise
+    return folder
+
+
+def _by_name(entries: list[os.DirEntry], matching: Matching, assignment: str | None) -> _Read:
+    """A folder or an archive for each student, named by the instructor; or clones."""
+    notes = []
+    usable: dict[os.DirEntry, str] = {}
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False):
+            usable[entry] = entry.name
+        elif entry.is_file(follow_symlinks=False) and is_archive(entry.name):
+            usable[entry] = without_suffix(entry.name)
+        else:
+            notes.append(f"{shown(entry.name)} is no folder and no archive: left out")
+    if assignment is None:
+        names = list(usable.values())
+        assignment = _assignment(names, matching) if matching.ids else _of_all_clones(entries)
+    start = f"{assignment}-" if assignment else ""
+    columns = ("login",) if start else NAMED  # logins are chosen, and may be another's id
+    found = []
+    for entry, name in usable.items():
+        called = name[len(start) :]
+        if not name.casefold().startswith(start.casefold()):
+            notes.append(f"{shown(entry.name)} does not begin with {shown(start)}: left out")
+            continue
+        student = matching.student(called, *columns) or (name if matching.ids else called)
+        if not 0 < len(student) <= _MAX_NAME:
+            notes.append(f"{shown(entry.name)} is no name of a student: left out")
+            continue
+        one = Found(student, Path(entry.path), entry.name, name)
+        found += _in_folder(one) if entry.is_dir(follow_symlinks=False) else [one]
+    return found, notes
+
+
+def _assignment(names: list[str], matching: Matching) -> str:
+    """Return what stands before a login in the names of all clones, "" where there are none.
+
+    Raises:
+        SourceError: the names do not show it, or can be read in several ways.
+    """
+    strange = [name for name in names if not matching.student(name, *NAMED)]
+    ways = {assignment: name for name in strange for assignment in matching.of_clone(name)}
+    common = [way for way in ways if all(n.casefold().startswith(f"{way}-") for n in names)]
+    if not ways or (len(common) == 1 and len(names) > 1):
+        return next(iter(common), "")
+    some = (common or list(ways))[:3]
+    raise SourceError(
+        f"SOURCE: got {shown(ways[some[0]])}, which can be a clone"
+        f" {' or '.join(shown(f'{way}-<login>') for way in some)}, expected two or more names"
+        f" that all begin with one assignment; say which it is, as --assignment {shown(some[0])},"
+        " or --assignment '' where these are no clones"
+    )
+
+
+def _of_all_clones(entries: list[os.DirEntry]) -> str:
+    """Return what all clones of an assignment begin with, when nobody says who is in the class."""
+    clones = [e.name for e in entries if os.path.isdir(os.path.join(e.path, ".git"))]
+    common = os.path.commonprefix(clones)  # noqa: RUF071 - these are names
+    return common.rpartition("-")[0] if len(clones) > 1 else ""
+
+
+def _in_folder(whole: Found) -> Iterator[Found]:
+    """Give the submission in a student's folder, or its archives where it has no answer itself."""
+    try:
+        inner = _entries(whole.path)
+    except SourceError:  # reading the submission says why, and the others are read
+        inner = []
+    packed = [e for e in inner if e.is_file(follow_symlinks=False) and is_archive(e.name)]
+    if not packed or holds_answers(whole.path):
+        yield whole
+        return
+    others = [f"{shown(e.name)} is no archive: left out" for e in inner if e not in packed]
+    for entry in packed:
+        yield dataclasses.replace(
+            whole,
+            path=Path(entry.path),
+            shown_as=f"{whole.shown_as}/{entry.name}",
+            notes=(*whole.notes, *others[:_MAX_NOTES]),
+        )

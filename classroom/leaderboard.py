@@ -1,0 +1,144 @@
+"""The fastest right answers of those who asked to be listed, under names that they chose."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import unicodedata
+from pathlib import Path
+
+from classroom.figures import full_speedup
+from classroom.folder import CourseError, one_of
+from classroom.standing import Standing
+from grader.base.text import clean
+from grader.spec.grade_record import SpeedFigures
+from grader.spec.problem import load_problem
+
+_COLUMNS = ("id", "pseudonym")
+_MAX_BYTES = 2**20
+_MAX_NAME = 40
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One answer: a rank, which equal speed-ups share, and how fast it is."""
+
+    rank: int
+    pseudonym: str
+    speedup: float
+    median_ms: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Board:
+    """Answers to one problem that were timed on one kind of device, in the same shape."""
+
+    problem: str
+    title: str
+    device: str
+    shape: str
+    entries: tuple[Entry, ...]
+
+
+def read_optins(path: Path, standing: Standing) -> dict[str, str]:
+    """Return the pseudonyms of those who opted in, by id.
+
+    Raises:
+        CourseError: it is no such file, an id is unknown or twice there, or a pseudonym is empty,
+            too long, taken, or what somebody of the class is called.
+    """
+    given = f"--leaderboard: {path}"
+    known = {student.id for student in standing.students}
+    called = {
+        _bare(text): student.id
+        for student in standing.students
+        for text in (student.id, student.name, student.email, student.email.partition("@")[0])
+        if text
+    }
+    found: dict[str, str] = {}
+    taken: dict[str, int] = {}
+    for line, row in _rows(path, given):
+        where = f"{given}, line {line}"
+        id, name = ((row.get(column) or "").strip() for column in _COLUMNS)
+        one_of(known, id, f"{where}: id")
+        pseudonym = clean(name, 2 * _MAX_NAME)
+        bare = _bare(pseudonym)
+        if id in found:
+            raise CourseError(f"{where}: id: got {id!r} a second time, expected each once")
+        if not bare or len(pseudonym) > _MAX_NAME:
+            raise CourseError(
+                f"{where}: pseudonym: got {pseudonym!r}, expected 1 to {_MAX_NAME} characters"
+            )
+        if bare in taken:
+            raise CourseError(
+                f"{where}: pseudonym: got {pseudonym!r}, which is that of line {taken[bare]};"
+                " expected another"
+            )
+        if bare in called:
+            raise CourseError(
+                f"{where}: pseudonym: got {pseudonym!r}, what a student of the class is called;"
+                " expected a name that tells nobody"
+            )
+        found[id], taken[bare] = pseudonym, line
+    return found
+
+
+def _rows(path: Path, given: str) -> list[tuple[int, dict[str, str]]]:
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MAX_BYTES + 1)
+        if len(data) > _MAX_BYTES:
+            raise CourseError(f"{given}: got more than {_MAX_BYTES // 1024} KiB, expected less")
+        reader = csv.DictReader(io.StringIO(data.decode("utf-8-sig"), newline=""), strict=True)
+        columns = [(name or "").strip().lower() for name in reader.fieldnames or ()]
+        missing = [name for name in _COLUMNS if name not in columns]
+        if missing:
+            raise CourseError(
+                f"{given}: got the columns {', '.join(columns) or 'none'}, expected id,pseudonym"
+            )
+        reader.fieldnames = columns
+        return [(reader.line_num, row) for row in reader]
+    except OSError as error:
+        raise CourseError(f"{given}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise CourseError(f"{given}: got a byte {error.start} that is not UTF-8") from None
+    except csv.Error as error:
+        raise CourseError(f"{given}: not a CSV file: {error}") from None
+
+
+def _bare(text: str) -> str:
+    """Return what is left of a name when looks are put aside: case, width, marks and blanks."""
+    plain = unicodedata.normalize("NFKD", clean(text)).casefold()
+    return "".join(char for char in plain if char.isalnum())
+
+
+def boards(standing: Standing, pseudonyms: dict[str, str]) -> list[Board]:
+    """Return a board for each problem and kind of device, the fastest first.
+
+    Listed are answers with full points for correctness that were timed on a GPU.
+    """
+    found: dict[tuple[str, str, str], list[tuple[float, str, float | None]]] = {}
+    for problem in standing.problems:
+        for student, pseudonym in pseudonyms.items():
+            result = standing.result(student, problem)
+            if result is None or result.environment.device != "cuda":
+                continue
+            speedup, figures = full_speedup(result), result.result.components.get("speed")
+            if speedup is None or figures is None or not isinstance(figures.figures, SpeedFigures):
+                continue
+            place = problem, result.environment.device_name, figures.figures.shape
+            entry = round(speedup, 1), pseudonym, figures.figures.median_ms
+            found.setdefault(place, []).append(entry)
+    return [
+        Board(problem, load_problem(problem).title, device, shape, _ranked(answers))
+        for (problem, device, shape), answers in found.items()
+    ]
+
+
+def _ranked(answers: list[tuple[float, str, float | None]]) -> tuple[Entry, ...]:
+    ordered = sorted(answers, key=lambda answer: (-answer[0], answer[1]))
+    return tuple(
+        Entry(1 + sum(other[0] > speedup for other in answers), name, speedup, median_ms)
+        for speedup, name, median_ms in ordered
+    )

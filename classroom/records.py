@@ -1,0 +1,135 @@
+"""What a class is made of: students, what they handed in, results, overrides, what was published.
+
+Points are those of one problem. Times are UTC, as 2026-11-23T08:00:00Z.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from grader.spec.grade_record import Environment, ProblemResult, Record, Text
+
+
+def utc(text: str) -> str:
+    """Return a time with a zone as UTC.
+
+    Raises:
+        ValueError: it is no ISO time, or has no zone.
+    """
+    time = datetime.datetime.fromisoformat(text)
+    if time.tzinfo is None:
+        raise ValueError(f"got {text!r}, expected a time with its zone, as {now()}")
+    return time.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def now() -> str:
+    """Return the time of day in UTC."""
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+Time = Annotated[str, AfterValidator(utc)]
+Name = Annotated[Text, Field(min_length=1, max_length=200)]
+
+
+class Student(Record):
+    """One row of the roster; `id` is what the course's own system calls this student.
+
+    `login` is that of an account on GitHub, `number` what Moodle or Canvas puts into the names of
+    submissions where that is not the id.
+    """
+
+    id: Name
+    name: Text = ""
+    email: Text = ""
+    section: Text = ""
+    login: Text = ""
+    number: Text = ""
+
+
+class HandIn(Record):
+    """What was collected of one student: `files` has the SHA-256 of each problem's file.
+
+    `error` says why nothing of it can be graded; `notes` what was left out. `submitted_at` is None
+    where the source does not say when.
+    """
+
+    student: Name
+    source: Text
+    files: dict[str, str] = Field(default_factory=dict)
+    submitted_at: Time | None = None
+    error: Text | None = None
+    notes: tuple[Text, ...] = ()
+
+
+class Key(Record):
+    """What a result depends on: a problem, the SHA-256 of a file, the version of what graded it."""
+
+    problem: str
+    sha256: str
+    version: str
+
+
+class Result(Record):
+    """What grading one file as one problem came to."""
+
+    key: Key
+    result: ProblemResult
+    mode: Literal["local", "official"]
+    seed: str
+    environment: Environment
+    graded_at: Time
+
+
+class Fault(Record):
+    """A grading that failed for a reason that is not the submission's."""
+
+    key: Key
+    text: Text
+    at: Time
+
+
+class Override(Record):
+    """Points that a person gives in place of the judge's, for one student and problem."""
+
+    student: Name
+    problem: str
+    points: Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)]
+    author: Name
+    reason: Name
+    at: Time
+
+
+class Extension(Record):
+    """Days by which one student's deadline is later."""
+
+    student: Name
+    days: Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)]
+    author: Name
+    reason: Name
+    at: Time
+
+
+class PublishedGrade(Record):
+    """The points of one problem that one student was told, and what they came from."""
+
+    student: Name
+    problem: str
+    points: float
+    possible: float
+    status: str = ""
+    reason: Text = ""
+    days_late: int = 0
+    sha256: str | None = None
+    version: str | None = None
+
+
+class Publication(Record):
+    """Grades as they were handed out, whole; `number` counts from 1."""
+
+    number: int
+    author: Name
+    at: Time
+    grades: tuple[PublishedGrade, ...]

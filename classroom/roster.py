@@ -1,0 +1,178 @@
+"""Reads CSV files about a class: the roster, and when each student handed in.
+
+Columns are found by the names that Canvas (gradebook), Moodle (grading worksheet), Gradescope
+(roster) and GitHub Classroom (roster, grades) give them. What a field holds is data, whatever it
+looks like; no field is shown without being cleaned.
+"""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from classroom.records import Student, utc
+from grader.base.text import clean
+from grader.spec.problem import ManifestError
+
+MAX_BYTES = 16 * 2**20
+# By field: names of columns, the first that is there counts. Compared without case and signs.
+_COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "id": ("id", "identifier", "sid", "student id", "id number", "username", "roster_identifier"),
+    "name": ("name", "student", "full name", "student_name"),
+    "email": ("email", "email address", "sis login id", "login_id"),
+    "section": ("section", "sections", "group"),
+    "login": ("login", "github_username", "github_login"),
+    "number": ("number", "participant number"),
+}
+_FIRST, _LAST = ("first name", "first_name"), ("last name", "surname", "last_name")
+_TIMES = ("submitted_at", "submission_timestamp", "submission time", "time")
+
+
+# When a row's id and login handed in; either can be "".
+Times = Mapping[tuple[str, str], str]
+
+
+class RosterError(ManifestError):
+    """A CSV file that cannot be used; the message names file, row, got, expected."""
+
+
+def read_roster(path: Path) -> tuple[Student, ...]:
+    """Return the students of a CSV file with a header line, in its order.
+
+    Raises:
+        RosterError: it cannot be read, is not UTF-8, has no column of ids, a row without an id, or
+            an id twice.
+    """
+    header, rows = _table(path)
+    at = {field: _column(header, names) for field, names in _COLUMNS.items()}
+    if at["id"] is None:
+        raise RosterError(
+            f"{path}: got the columns {clean(', '.join(header), 120)}, expected one that is called"
+            f" {', '.join(_COLUMNS['id'][:5])} or {_COLUMNS['id'][-1]}"
+        )
+    if at["login"] is None and _column(header, ("github_id",)) is not None:
+        at["login"] = at["id"]  # Classroom 50, whose username is that of GitHub
+    parts = [_column(header, _FIRST), _column(header, _LAST)]
+    students: list[Student] = []
+    seen: dict[str, int] = {}
+    for number, row in rows:
+        fields = {field: _field(row, column) for field, column in at.items()}
+        if _is_no_student(header, row, fields):
+            continue
+        fields["name"] = fields["name"] or " ".join(filter(None, (_field(row, p) for p in parts)))
+        if not fields["id"]:
+            raise RosterError(f"{path}: row {number}: got no {header[at['id']]}, expected one")
+        other = seen.setdefault(fields["id"].casefold(), number)
+        if other != number:
+            raise RosterError(
+                f"{path}: rows {other} and {number}: got the id {clean(fields['id'], 60)!r} in"
+                " both, expected each once"
+            )
+        try:
+            students.append(Student(**fields))
+        except ValidationError:
+            raise RosterError(
+                f"{path}: row {number}: got an id of {len(fields['id'])} characters, expected at"
+                " most 200"
+            ) from None
+    if not students:
+        raise RosterError(f"{path}: got no student, expected a row for each")
+    return tuple(students)
+
+
+def read_times(path: Path) -> Times:
+    """Return when each student handed in, in UTC, by the id and the login that the file has.
+
+    A row without a time says nothing. GitHub Classroom's grades are such a file.
+
+    Raises:
+        RosterError: it cannot be read, lacks a column, or has a time that is none or has no zone.
+    """
+    header, rows = _table(path)
+    ids = [_column(header, _COLUMNS[field]) for field in ("id", "login")]
+    when = _column(header, _TIMES)
+    if when is None or ids == [None, None]:
+        raise RosterError(
+            f"{path}: got the columns {clean(', '.join(header), 120)}, expected id (or"
+            f" github_username) and {_TIMES[0]} (or {_TIMES[1]})"
+        )
+    times: dict[tuple[str, str], str] = {}
+    for number, row in rows:
+        text = _field(row, when)
+        if not text:
+            continue
+        try:
+            time = utc(_with_zone(text))
+        except ValueError:
+            raise RosterError(
+                f"{path}: row {number}: {_TIMES[0]}: got {clean(text, 60)!r}, expected a time with"
+                " its zone, as 2026-11-23T08:00:00Z"
+            ) from None
+        names = _field(row, ids[0]), _field(row, ids[1])
+        times[names] = max(time, times.get(names, ""))
+    return times
+
+
+def _with_zone(text: str) -> str:
+    """Return a time as ISO has it; GitHub Classroom writes 2026-11-23 08:00:00 UTC."""
+    if text.endswith(" UTC"):
+        return datetime.datetime.fromisoformat(text.removesuffix(" UTC")).isoformat() + "Z"
+    return text
+
+
+def _table(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    """Return the header and the rows that are not blank, with the number of their first line."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise RosterError(f"{path}: cannot be read: {error.strerror}") from None
+    if len(data) > MAX_BYTES:
+        raise RosterError(f"{path}: got more than {MAX_BYTES >> 20} MiB, expected a CSV file")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise RosterError(
+            f"{path}: byte {error.start}: got text that is not UTF-8; save it as CSV UTF-8"
+        ) from None
+    if "\0" in text:
+        raise RosterError(f"{path}: got zero bytes, expected a CSV file")
+    first = text.split("\n", 1)[0]
+    delimiter = max(",;\t", key=first.count)  # Excel writes ; in many countries
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    table, line = [], 1
+    try:
+        for row in reader:
+            if any(cell.strip() for cell in row):
+                table.append((line, row))
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise RosterError(f"{path}: line {reader.line_num}: not valid CSV: {error}") from None
+    if not table:
+        raise RosterError(f"{path}: got an empty file, expected a header and a row per student")
+    return [cell.strip() for cell in table[0][1]], table[1:]
+
+
+def _column(header: Sequence[str], names: Sequence[str]) -> int | None:
+    plain = [_plain(cell) for cell in header]
+    return next((plain.index(_plain(name)) for name in names if _plain(name) in plain), None)
+
+
+def _plain(text: str) -> str:
+    return "".join(char for char in text.casefold() if char.isalnum())
+
+
+def _field(row: Sequence[str], column: int | None) -> str:
+    return row[column].strip() if column is not None and column < len(row) else ""
+
+
+def _is_no_student(header: Sequence[str], row: Sequence[str], fields: Mapping[str, str]) -> bool:
+    """Whether this is one of the lines that Canvas puts between header and students."""
+    if fields["id"] or "Student" not in header:
+        return False
+    return fields["name"] in ("Points Possible", "Student, Test", "") or "Manual Posting" in row

@@ -1,0 +1,157 @@
+"""Grades what a plan lists on an engine, keeps every result at once, and tries faults again."""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import contextlib
+import errno
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from typing import Any, Protocol
+
+from classroom.engine import Engine, EngineFault, is_broken
+from classroom.grading import Outcome, Settings, Task
+from classroom.outcomes import Judged, all_faults, judged, refusal
+from classroom.plan import Job, Plan
+from classroom.records import Fault, now
+from classroom.store import Store
+from grader.judge.set_check import SetError
+from grader.spec.grade_record import Environment
+
+# More would only lie in the engine's memory; clusters grow by what waits.
+_UNDER_WAY = 256
+_TICK_S = 0.5
+# Beyond the limit of a grading: until a worker starts it, ends it, and its result has come.
+_MARGIN_S = 180.0
+
+
+class Watcher(Protocol):
+    """Is told what happens."""
+
+    def started(self, job: Job) -> None:
+        """A job was handed to the engine."""
+
+    def ended(self, job: Job, done: Judged, retried: int) -> None:
+        """A job has ended; `retried` of its files will be tried again."""
+
+    def tick(self) -> None:
+        """Half a second has passed, or something has happened."""
+
+
+class Patience:
+    """Waits for an engine, but not for ever."""
+
+    def __init__(self, engine: Engine, interrupted: Callable[[], bool]) -> None:
+        self._engine = engine
+        self._interrupted = interrupted
+        self._heard = time.monotonic()
+
+    def wait(self, futures: Iterable[Future[Any]], limit_s: float) -> set[Future[Any]]:
+        """Return which of `futures` are done, after half a second at most.
+
+        Where the engine's workers are on this machine, one is done within `limit_s` seconds.
+
+        Raises:
+            KeyboardInterrupt: somebody has asked for the end.
+            EngineFault: no result will come.
+        """
+        done, _ = concurrent.futures.wait(futures, _TICK_S, concurrent.futures.FIRST_COMPLETED)
+        if self._interrupted():
+            raise KeyboardInterrupt
+        if done:
+            self._heard = time.monotonic()
+            return done
+        self._engine.check()
+        silent_s = time.monotonic() - self._heard
+        if self._engine.workers is not None and silent_s > limit_s + _MARGIN_S:
+            raise EngineFault(
+                f"the engine has returned no result for {silent_s:.0f} s, though a grading is"
+                f" ended after {limit_s:.0f} s"
+            )
+        return done
+
+
+class Running:
+    """One run over a plan; whatever ends it, what was finished before is stored."""
+
+    def __init__(
+        self,
+        store: Store,
+        engine: Engine,
+        plan: Plan,
+        settings: Settings,
+        machine: Environment,
+        watcher: Watcher,
+        grading: Callable[[Task], Outcome],
+        interrupted: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Grade the jobs of `plan` on machines like `machine`, with the function `grading`.
+
+        `interrupted` says whether somebody has asked for the end.
+        """
+        self._store = store
+        self._engine = engine
+        self._waiting = collections.deque(plan.jobs)
+        self._attempts = dict(plan.attempts)
+        self._settings = settings
+        self._machine = machine
+        self._watcher = watcher
+        self._grading = grading
+        self._patience = Patience(engine, interrupted)
+        self._under_way: dict[Future[Outcome], Job] = {}
+
+    def run(self) -> None:
+        """Grade everything.
+
+        Raises:
+            KeyboardInterrupt: somebody has asked for the end.
+            EngineFault: the engine runs nothing any more, or its disk is full.
+            SetError: the judge refuses to grade, as it would every other file.
+            StoreError: results cannot be stored any more.
+        """
+        try:
+            while self._waiting or self._under_way:
+                while self._waiting and len(self._under_way) < _UNDER_WAY:
+                    self._start(self._waiting.popleft())
+                most_s = max(self._settings.most_s(len(j.keys)) for j in self._under_way.values())
+                done = self._patience.wait(self._under_way, most_s)
+                for future in [f for f in self._under_way if f in done]:  # in their order
+                    self._end(self._under_way.pop(future), future)
+                self._watcher.tick()
+        except (KeyboardInterrupt, EngineFault, SetError):
+            for future, job in self._under_way.items():  # what is there already is not lost
+                if future.done() and not future.exception():
+                    with contextlib.suppress(SetError):
+                        self._end(job, future)
+            raise
+
+    def _start(self, job: Job) -> None:
+        files = {problem: self._store.data(key.sha256) for problem, key in job.keys.items()}
+        self._under_way[self._engine.submit(self._grading, Task(files, self._settings))] = job
+        self._watcher.started(job)
+
+    def _end(self, job: Job, future: Future[Outcome]) -> None:
+        try:
+            outcome = future.result()
+        except Exception as error:  # whatever a worker, a node or the way there may raise
+            if is_broken(error):
+                raise EngineFault(f"the engine runs nothing any more: {error}") from None
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise EngineFault(f"nothing can be written where gradings run: {error}") from None
+            done = all_faults(job.keys, f"{type(error).__name__}: {error}")
+        else:
+            if words := refusal(outcome):
+                raise SetError(f"the judge refuses to grade: {words}")
+            official = self._settings.official
+            done = judged(job.keys, outcome, self._machine, official=official)
+        self._store.save_results(done.results)
+        again = []
+        for key, text in done.faults.items():
+            self._store.save_fault(Fault(key=key, text=text, at=now()))
+            self._attempts[key] -= 1
+            if self._attempts[key] > 0:  # alone: it may have been another file's doing
+                again.append(Job(job.student, {key.problem: key}))
+        self._waiting.extend(again)
+        self._watcher.ended(job, done, len(again))

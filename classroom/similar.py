@@ -1,0 +1,182 @@
+"""Near-identical submissions, listed for a person to look at: no points depend on the list.
+
+Code is compared by runs of tokens, found with copydetect (Schleimer, Wilkerson, Aiken: Winnowing,
+SIGMOD 2003). Left out are comments, layout, and every run that is in the stub or in what it may
+import of `given`. Measured on the wrong kernels of tests/mutants, which are copies of a model
+answer with one edit or a few, and on right answers that were written apart from each other
+(tests/unusual, tests/written_apart.py):
+
+- NEAR_SHARE of either file's own tokens are in the other: so are 84 % (p05) to 100 % of the copies
+  with edits. Of answers written apart none share more than 0.49, p02's aside.
+- RENAMED_SHARE is that of files in which other names count as the same. A copy with nothing but
+  names changed shares all; of answers written apart none share more than 0.84, p02's aside.
+- MIN_LINES: where there is less to write, identical files alone are looked for. Answers to p02 (8
+  lines) that were written apart share up to 0.84: names and order are those of the stub.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import hashlib
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+
+from classroom.fingerprints import Fingerprints, text_of, tokens_of, without_names
+from grader.spec.problem import GIVEN, ROOT, Problem
+
+NEAR_SHARE = 0.8
+RENAMED_SHARE = 0.95
+MIN_LINES = 12
+
+
+class Likeness(enum.StrEnum):
+    """In which way two files are alike."""
+
+    NEAR = "nearly identical"
+    RENAMED = "the same under other names"
+
+
+@dataclasses.dataclass(frozen=True)
+class Copy:
+    """One file and who handed it in; `is_model` is the model answer, which may be nobody's."""
+
+    sha256: str
+    students: tuple[str, ...]
+    data: bytes
+    is_model: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """A line of a file, and whether the other file shares it."""
+
+    number: int
+    text: str
+    is_shared: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """Two files that are alike; `shares` of each one's own tokens are in the other."""
+
+    likeness: Likeness
+    copies: tuple[Copy, Copy]
+    shares: tuple[float, float]
+    prints: tuple[Fingerprints, Fingerprints]
+
+    def lines(self) -> tuple[tuple[Line, ...], tuple[Line, ...]]:
+        """Return of each file the lines that the other shares, and one around them."""
+        (one, other), (a, b) = self.copies, self.prints
+        return _shown(one, a.lines(b)), _shown(other, b.lines(a))
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """What is alike among the files of a problem, counted in students.
+
+    `identical` files have several owners. `empty` is who has no code of their own, `unread` whose
+    file is no Python or too long. `is_short` says that only identical files were looked for.
+    """
+
+    problem: str
+    compared: int
+    identical: tuple[Copy, ...]
+    pairs: tuple[Pair, ...]
+    empty: int
+    unread: int
+    is_short: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class _Read:
+    """A file with its fingerprints, names kept and names left out."""
+
+    copy: Copy
+    views: tuple[Fingerprints, Fingerprints]
+
+
+def find(problem: Problem, owners: Mapping[str, Sequence[str]], data: Mapping[str, bytes]) -> Found:
+    """Return what is alike among files: `owners` and `data` by SHA-256.
+
+    Identical files are found first, and count as one from there on.
+    """
+    copies = _with_model(
+        problem, [Copy(sha, tuple(students), data[sha]) for sha, students in owners.items()]
+    )
+    read = _read(problem, copies)
+    own = [file for file in read if file.views[0].size]
+    is_short = sum(step.lines for step in problem.steps) < MIN_LINES
+    couples = itertools.combinations(() if is_short else own, 2)
+    pairs = [pair for one, other in couples if (pair := _pair(one, other))]
+    return Found(
+        problem=problem.id,
+        compared=_count(file.copy for file in own),
+        identical=tuple(f.copy for f in own if len(f.copy.students) + f.copy.is_model > 1),
+        pairs=tuple(sorted(pairs, key=lambda pair: -min(pair.shares))),
+        empty=_count(file.copy for file in read) - _count(file.copy for file in own),
+        unread=_count(copies) - _count(file.copy for file in read),
+        is_short=is_short,
+    )
+
+
+def _count(copies: Iterable[Copy]) -> int:
+    return sum(len(copy.students) for copy in copies)
+
+
+def _with_model(problem: Problem, copies: list[Copy]) -> list[Copy]:
+    """Add the model answer, where it is in this checkout."""
+    path = ROOT / "solutions" / problem.id / problem.file
+    if not path.is_file():
+        return copies
+    data = path.read_bytes()
+    model = Copy(hashlib.sha256(data).hexdigest(), (), data, is_model=True)
+    same = next((copy for copy in copies if copy.sha256 == model.sha256), model)
+    others = [copy for copy in copies if copy is not same]
+    return [dataclasses.replace(same, is_model=True), *others]
+
+
+def _read(problem: Problem, copies: Sequence[Copy]) -> list[_Read]:
+    """Return the files that are Python, without the runs that the stub and `given` have."""
+    given = [problem.folder / problem.file, *(GIVEN / f"{name}.py" for name in problem.given)]
+    known = [tokens_of(path.read_bytes()) or [] for path in given]
+    tokens = {copy.sha256: tokens_of(copy.data) for copy in copies}
+    codes: dict[str, int] = {}
+    views: list[dict[str, Fingerprints]] = []
+    for form in (list, without_names):
+        everyone = set[int]()
+        for text in known:
+            everyone |= Fingerprints(form(text), codes).runs
+        views.append(
+            {
+                sha: Fingerprints(form(t), codes, everyone)
+                for sha, t in tokens.items()
+                if t is not None
+            }
+        )
+    named, unnamed = views
+    return [
+        _Read(copy, (named[copy.sha256], unnamed[copy.sha256]))
+        for copy in copies
+        if copy.sha256 in named
+    ]
+
+
+def _pair(one: _Read, other: _Read) -> Pair | None:
+    for likeness, least, a, b in zip(
+        (Likeness.NEAR, Likeness.RENAMED),
+        (NEAR_SHARE, RENAMED_SHARE),
+        one.views,
+        other.views,
+        strict=True,
+    ):
+        shares = a.shares(b)
+        if min(shares) >= least:
+            return Pair(likeness, (one.copy, other.copy), shares, (a, b))
+    return None
+
+
+def _shown(copy: Copy, shared: set[int]) -> tuple[Line, ...]:
+    around = {number + step for number in shared for step in (-1, 0, 1)}
+    rows = enumerate(text_of(copy.data).split("\n"), start=1)
+    return tuple(Line(n, text, n in shared) for n, text in rows if n in around)

@@ -1,0 +1,291 @@
+"""The database of a class, one SQLite file; one process writes it.
+
+Every method that changes something has stored it when it returns: a run that is killed loses what
+was under way and nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from classroom.records import (
+    Extension,
+    Fault,
+    HandIn,
+    Key,
+    Override,
+    Publication,
+    PublishedGrade,
+    Result,
+    Student,
+)
+from grader.spec.environment import EnvironmentFault
+
+SCHEMA_VERSION = 1
+_APPLICATION_ID = 0x464C4153  # what SQLite keeps in the file's header, to know it by
+_TABLES = """
+CREATE TABLE students (id TEXT PRIMARY KEY, position INTEGER NOT NULL, record TEXT NOT NULL);
+CREATE TABLE files (sha256 TEXT PRIMARY KEY, data BLOB NOT NULL);
+CREATE TABLE hand_ins (student TEXT PRIMARY KEY, record TEXT NOT NULL);
+CREATE TABLE results (
+  problem TEXT, sha256 TEXT, version TEXT, record TEXT NOT NULL,
+  PRIMARY KEY (problem, sha256, version)
+);
+CREATE TABLE versions (problem TEXT PRIMARY KEY, version TEXT NOT NULL);
+CREATE TABLE faults (number INTEGER PRIMARY KEY, record TEXT NOT NULL);
+CREATE TABLE overrides (number INTEGER PRIMARY KEY, student TEXT NOT NULL, record TEXT NOT NULL);
+CREATE TABLE extensions (number INTEGER PRIMARY KEY, student TEXT NOT NULL, record TEXT NOT NULL);
+CREATE TABLE publications (number INTEGER PRIMARY KEY, author TEXT NOT NULL, at TEXT NOT NULL);
+CREATE TABLE grades (
+  publication INTEGER REFERENCES publications(number), student TEXT, problem TEXT,
+  record TEXT NOT NULL, PRIMARY KEY (publication, student, problem)
+);
+"""
+
+
+class StoreError(EnvironmentFault):
+    """The database cannot be read or written; says what, got, expected and what to do."""
+
+
+class Store:
+    """The database at `path`, made when it is not there."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the database.
+
+        Raises:
+            StoreError: it is none of ours, of a newer version, in use, or cannot be written.
+        """
+        self.path = path
+        with self._explained():
+            self._connection = sqlite3.connect(path, timeout=5.0, isolation_level=None)
+            try:
+                self._connection.execute("PRAGMA foreign_keys = ON")
+                self._connection.execute("PRAGMA secure_delete = ON")  # who is forgotten is gone
+                self._prepare()
+            except BaseException:
+                self._connection.close()
+                raise
+
+    def _prepare(self) -> None:
+        known = self._pragma("application_id"), self._pragma("user_version")
+        if known == (0, 0) and not self._all("SELECT name FROM sqlite_master"):
+            with self._transaction():
+                for statement in _TABLES.split(";"):
+                    self._connection.execute(statement)
+                self._connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+                self._connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        elif known[0] != _APPLICATION_ID:
+            raise StoreError(f"{self.path}: got another program's database, expected a class's")
+        elif known[1] > SCHEMA_VERSION:
+            raise StoreError(
+                f"{self.path}: got version {known[1]}, expected {SCHEMA_VERSION} or older: a newer"
+                " grader made it; use that one"
+            )
+
+    def _pragma(self, name: str) -> int:
+        return self._connection.execute(f"PRAGMA {name}").fetchone()[0]
+
+    def close(self) -> None:
+        """Close the database."""
+        self._connection.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- students and what they handed in --------------------------------------------------------
+
+    def set_students(self, students: Iterable[Student]) -> None:
+        """Put this roster in the place of the one there was."""
+        rows = [(s.id, at, s.model_dump_json()) for at, s in enumerate(students)]
+        with self._explained(), self._transaction():
+            self._connection.execute("DELETE FROM students")
+            self._connection.executemany("INSERT INTO students VALUES (?, ?, ?)", rows)
+
+    def students(self) -> tuple[Student, ...]:
+        """Return the roster in its order."""
+        rows = self._all("SELECT record FROM students ORDER BY position")
+        return tuple(Student.model_validate_json(text) for (text,) in rows)
+
+    def save_hand_in(self, hand_in: HandIn, files: Mapping[str, bytes]) -> None:
+        """Keep what a student handed in, in the place of what there was; `files` by problem."""
+        hashes = {problem: hashlib.sha256(data).hexdigest() for problem, data in files.items()}
+        if hashes != hand_in.files:
+            raise ValueError("the hashes of a hand-in are those of its files")
+        with self._explained(), self._transaction():
+            rows = [(hashes[problem], data) for problem, data in files.items()]
+            self._connection.executemany("INSERT OR IGNORE INTO files VALUES (?, ?)", rows)
+            row = (hand_in.student, hand_in.model_dump_json())
+            self._connection.execute("INSERT OR REPLACE INTO hand_ins VALUES (?, ?)", row)
+
+    def hand_ins(self) -> dict[str, HandIn]:
+        """Return what was collected, by student."""
+        rows = self._all("SELECT student, record FROM hand_ins ORDER BY student")
+        return {student: HandIn.model_validate_json(text) for student, text in rows}
+
+    def data(self, sha256: str) -> bytes:
+        """Return the bytes of a file that was handed in."""
+        rows = self._all("SELECT data FROM files WHERE sha256 = ?", sha256)
+        if not rows:
+            raise StoreError(f"{self.path}: no file has the SHA-256 {sha256}")
+        return rows[0][0]
+
+    def forget(self, student: str) -> int:
+        """Delete all that is stored about a student; return how many rows that were.
+
+        A file, and its results, stay while another student handed the same one in.
+        """
+        with self._explained(), self._transaction():
+            before = self._connection.total_changes
+            for table, column in (
+                ("students", "id"),
+                ("hand_ins", "student"),
+                ("overrides", "student"),
+                ("extensions", "student"),
+                ("grades", "student"),
+            ):
+                self._connection.execute(f"DELETE FROM {table} WHERE {column} = ?", (student,))
+            rows = self._connection.execute("SELECT record FROM hand_ins")
+            used = {
+                sha for (text,) in rows for sha in HandIn.model_validate_json(text).files.values()
+            }
+            for (sha,) in self._connection.execute("SELECT sha256 FROM files").fetchall():
+                if sha not in used:
+                    self._connection.execute("DELETE FROM files WHERE sha256 = ?", (sha,))
+                    self._connection.execute("DELETE FROM results WHERE sha256 = ?", (sha,))
+            for number, text in self._connection.execute("SELECT * FROM faults").fetchall():
+                if Fault.model_validate_json(text).key.sha256 not in used:
+                    self._connection.execute("DELETE FROM faults WHERE number = ?", (number,))
+            changed = self._connection.total_changes - before
+        return changed
+
+    # -- results ---------------------------------------------------------------------------------
+
+    def save_results(self, results: Iterable[Result]) -> None:
+        """Keep results; one that is there already stays, since a student may have been told it."""
+        rows = [(r.key.problem, r.key.sha256, r.key.version, r.model_dump_json()) for r in results]
+        with self._explained(), self._transaction():
+            self._connection.executemany("INSERT OR IGNORE INTO results VALUES (?, ?, ?, ?)", rows)
+
+    def has_result(self, key: Key) -> bool:
+        """Return whether this has been graded."""
+        where = "problem = ? AND sha256 = ? AND version = ?"
+        row = (key.problem, key.sha256, key.version)
+        return bool(self._all(f"SELECT 1 FROM results WHERE {where}", *row))
+
+    def result(self, key: Key) -> Result | None:
+        """Return the result of a key, None where it has not been graded."""
+        where = "problem = ? AND sha256 = ? AND version = ?"
+        row = (key.problem, key.sha256, key.version)
+        rows = self._all(f"SELECT record FROM results WHERE {where}", *row)
+        return Result.model_validate_json(rows[0][0]) if rows else None
+
+    def last_result(self, problem: str, sha256: str) -> Result | None:
+        """Return the newest result of a file, of whatever version; None without one."""
+        where = "problem = ? AND sha256 = ? ORDER BY rowid DESC LIMIT 1"
+        rows = self._all(f"SELECT record FROM results WHERE {where}", problem, sha256)
+        return Result.model_validate_json(rows[0][0]) if rows else None
+
+    def set_versions(self, versions: Mapping[str, str]) -> None:
+        """Say, by problem, at which version results count from now on; other problems keep theirs.
+
+        These are the versions of the last grading: what reads results elsewhere cannot know the
+        device and the packages of the machine that graded.
+        """
+        with self._explained(), self._transaction():
+            self._connection.executemany(
+                "INSERT OR REPLACE INTO versions VALUES (?, ?)", versions.items()
+            )
+
+    def versions(self) -> dict[str, str]:
+        """Return, by problem, the version at which results count."""
+        return dict(self._all("SELECT problem, version FROM versions ORDER BY problem"))
+
+    def save_fault(self, fault: Fault) -> None:
+        """Keep a fault of the infrastructure."""
+        self._insert("INSERT INTO faults (record) VALUES (?)", fault.model_dump_json())
+
+    def faults(self) -> tuple[Fault, ...]:
+        """Return the faults of the infrastructure, the oldest first."""
+        rows = self._all("SELECT record FROM faults ORDER BY number")
+        return tuple(Fault.model_validate_json(text) for (text,) in rows)
+
+    # -- what people decide ----------------------------------------------------------------------
+
+    def add_override(self, override: Override) -> None:
+        """Keep an override; the last one of a student and problem counts, the others are kept."""
+        row = (override.student, override.model_dump_json())
+        self._insert("INSERT INTO overrides (student, record) VALUES (?, ?)", *row)
+
+    def overrides(self) -> tuple[Override, ...]:
+        """Return all overrides, the oldest first."""
+        rows = self._all("SELECT record FROM overrides ORDER BY number")
+        return tuple(Override.model_validate_json(text) for (text,) in rows)
+
+    def add_extension(self, extension: Extension) -> None:
+        """Keep an extension; the last one of a student counts, the others are kept."""
+        row = (extension.student, extension.model_dump_json())
+        self._insert("INSERT INTO extensions (student, record) VALUES (?, ?)", *row)
+
+    def extensions(self) -> tuple[Extension, ...]:
+        """Return all extensions, the oldest first."""
+        rows = self._all("SELECT record FROM extensions ORDER BY number")
+        return tuple(Extension.model_validate_json(text) for (text,) in rows)
+
+    def publish(self, author: str, at: str, grades: Iterable[PublishedGrade]) -> int:
+        """Keep what is published, whole; return its number."""
+        with self._explained(), self._transaction():
+            cursor = self._connection.execute(
+                "INSERT INTO publications (author, at) VALUES (?, ?)", (author, at)
+            )
+            number = cursor.lastrowid
+            rows = [(number, g.student, g.problem, g.model_dump_json()) for g in grades]
+            self._connection.executemany("INSERT INTO grades VALUES (?, ?, ?, ?)", rows)
+        return number
+
+    def last_publication(self) -> Publication | None:
+        """Return what students were told last."""
+        rows = self._all("SELECT * FROM publications ORDER BY number DESC LIMIT 1")
+        if not rows:
+            return None
+        number, author, at = rows[0]
+        found = self._all("SELECT record FROM grades WHERE publication = ?", number)
+        grades = tuple(PublishedGrade.model_validate_json(text) for (text,) in found)
+        return Publication(number=number, author=author, at=at, grades=grades)
+
+    # -- SQLite ----------------------------------------------------------------------------------
+
+    def _all(self, query: str, *values: object) -> list[tuple]:
+        with self._explained():
+            return self._connection.execute(query, values).fetchall()
+
+    def _insert(self, statement: str, *values: object) -> None:
+        with self._explained():
+            self._connection.execute(statement, values)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._connection.execute("COMMIT")
+        except BaseException:
+            self._connection.rollback()
+            raise
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise StoreError(
+                f"{self.path}: {error}: what is stored already is kept; run the command again when"
+                " the database can be written"
+            ) from error

@@ -1,0 +1,211 @@
+"""Unpacks the archive of a whole class into a folder of the judge's own.
+
+Only regular files are written, none outside of that folder, each as large as a submission may be,
+and no more of them than a class can have. What is left out is noted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+import tarfile
+import tempfile
+import time
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from grader.base import scratch
+from grader.base.regular_file import open_regular
+from grader.base.text import clean
+from grader.source.intake.entries import IGNORED, MAX_ARCHIVE_BYTES, shown
+from grader.spec.environment import EnvironmentFault
+from grader.spec.problem import ManifestError
+
+MAX_FILES = 200_000  # a thousand students with a whole repository each
+MAX_TOTAL_BYTES = 8 * 2**30
+SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
+_MAX_NOTES = 20
+_MAX_PATH = 2000  # Linux has 4096, of which an answer uses few
+_CHUNK = 2**20
+# What the readers of the standard library raise for bytes that they do not understand.
+_FAULTS = (
+    zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, ValueError, NotImplementedError,
+    RuntimeError, OverflowError,
+)  # fmt: skip
+
+
+class SourceError(ManifestError):
+    """The submissions of a class cannot be read; says what, got, expected and what to do."""
+
+
+@contextlib.contextmanager
+def unpacked(source: Path) -> Iterator[tuple[Path, list[str]]]:
+    """Give the folder with the submissions and notes of what was left out; archives are unpacked.
+
+    What was unpacked is removed afterwards, also when the process is killed: by the next one.
+
+    Raises:
+        SourceError: it is neither a folder nor an archive, is damaged, or holds too much.
+    """
+    if source.is_dir():
+        yield source, []
+        return
+    if not source.is_file():
+        raise SourceError(f"{source}: no such folder or archive")
+    with own_folder() as folder:
+        yield folder, _Unpacking(source, folder).run()
+
+
+@contextlib.contextmanager
+def own_folder() -> Iterator[Path]:
+    """Give a folder that is removed afterwards."""
+    folder = Path(tempfile.mkdtemp(dir=scratch.folder()))
+    try:
+        yield folder
+    finally:
+        scratch.remove_tree(folder)
+
+
+class _Unpacking:
+    def __init__(self, source: Path, folder: Path) -> None:
+        self._source = source
+        self._folder = folder
+        self._notes: list[str] = []
+        self._files = 0
+        self._bytes = 0
+        self._folders = Counter[str]()  # files by folder, as two levels of it name a student
+
+    def run(self) -> list[str]:
+        try:
+            if zipfile.is_zipfile(self._source):
+                self._unpack_zip()
+            elif tarfile.is_tarfile(self._source):
+                self._unpack_tar()
+            else:
+                raise SourceError(
+                    f"{self._source}: got something else, expected a folder, a .zip, a .tar or a"
+                    " .tar.gz with the submissions of a class"
+                )
+        except _FAULTS as error:
+            if isinstance(error, SourceError):
+                raise
+            reason = clean(str(error), 120) or type(error).__name__
+            raise SourceError(
+                f"{self._source}: the archive is damaged: {reason}; download it again"
+            ) from None
+        except OSError as error:
+            words = f"{self._source}: cannot be unpacked: {error.strerror}"
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise EnvironmentFault(f"{words} in {self._folder}") from None
+            raise SourceError(words) from None
+        return self._notes
+
+    def _unpack_zip(self) -> None:
+        with zipfile.ZipFile(self._source) as archive:
+            for info in archive.infolist():
+                form = stat.S_IFMT(info.external_attr >> 16)
+                if info.is_dir():
+                    continue
+                if form not in (0, stat.S_IFREG):
+                    self._note(info.filename, "is no regular file")
+                elif info.flag_bits & 0x1:
+                    self._note(info.filename, "is encrypted")
+                elif place := self._place(info.filename):
+                    written = time.mktime((*info.date_time, 0, 0, -1))
+                    with archive.open(info) as member:
+                        self._write(info.filename, place, member, written)
+
+    def _unpack_tar(self) -> None:
+        with tarfile.open(self._source) as archive:
+            for info in archive:
+                if info.isdir():
+                    continue
+                if not info.isreg() or info.issparse():
+                    self._note(info.name, "is no regular file")
+                elif (place := self._place(info.name)) and (member := archive.extractfile(info)):
+                    self._write(info.name, place, member, info.mtime)
+
+    def _place(self, name: str) -> Path | None:
+        """Return where a member goes, None for what is left out."""
+        parts = name.split("/")
+        self._files += 1
+        self._folders["/".join(parts[:-1][:2])] += 1
+        if self._files > MAX_FILES:
+            (folder, most), *_ = self._folders.most_common(1)
+            raise SourceError(
+                f"{self._source}: got more than {MAX_FILES} files, {most} of them in"
+                f" {shown(folder)}; split it into several archives"
+            )
+        if parts[0] == ".":
+            parts = parts[1:]
+        if not IGNORED.isdisjoint(parts):
+            return None
+        place = self._folder.joinpath(*parts)
+        bad = any(part in ("", ".", "..") or "\\" in part or "\0" in part for part in parts)
+        long = any(len(os.fsencode(part)) > 255 for part in parts)
+        if bad or long or len(parts) > 40 or len(os.fsencode(place)) > _MAX_PATH:
+            self._note(name, "has a path that is not used")
+            return None
+        return place
+
+    def _write(self, name: str, place: Path, member: IO[bytes], written: float) -> None:
+        if os.path.lexists(place):
+            self._note(name, "is there twice: the first counts")
+            return
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            self._note(name, "lies in a file")
+            return
+        size = 0
+        with open(place, "xb") as file:
+            while chunk := member.read(_CHUNK):
+                size += len(chunk)
+                self._bytes += len(chunk)
+                if self._bytes > MAX_TOTAL_BYTES:
+                    raise SourceError(
+                        f"{self._source}: got more than {MAX_TOTAL_BYTES >> 30} GiB unpacked;"
+                        " split it into several archives"
+                    )
+                if size > MAX_ARCHIVE_BYTES:
+                    break
+                file.write(chunk)
+        if size > MAX_ARCHIVE_BYTES:
+            place.unlink()
+            self._note(name, f"has more than {MAX_ARCHIVE_BYTES >> 20} MiB")
+            return
+        with contextlib.suppress(OSError, OverflowError, ValueError):
+            os.utime(place, (written, written))
+
+    def _note(self, name: str, why: str) -> None:
+        if len(self._notes) < _MAX_NOTES:
+            self._notes.append(f"{shown(name)} {why}: left out")
+
+
+def copy_regular(source: Path, target: Path) -> None:
+    """Copy a file that is no link, at most as much of it as a submission may have.
+
+    Raises:
+        OSError: it cannot be read, or is something else.
+    """
+    with open_regular(source) as file, open(target, "xb") as copy:
+        copy.write(file.read(MAX_ARCHIVE_BYTES))
+
+
+def is_archive(name: str) -> bool:
+    """Whether a file's name is that of an archive."""
+    return name.casefold().endswith(SUFFIXES)
+
+
+def without_suffix(name: str) -> str:
+    """Return the name of an archive without .zip and the like."""
+    for suffix in sorted(SUFFIXES, key=len, reverse=True):
+        if name.casefold().endswith(suffix):
+            return name[: -len(suffix)]
+    return name

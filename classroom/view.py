@@ -1,0 +1,128 @@
+"""The live view of a class that is graded: bars on a terminal, a line per student elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from rich import progress
+from rich.console import Console
+
+from classroom.outcomes import Judged
+from classroom.plan import Job, Plan
+from grader.base.text import clean, plural, points
+
+_NAMED = 4
+_ID_LIMIT = 30
+
+
+class View:
+    """Shows how far a run is, on `console`, which should write to standard error.
+
+    Use it as a context manager; leaving it takes the bar away.
+    """
+
+    def __init__(
+        self, console: Console, plan: Plan, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._console = console
+        self._clock = clock
+        self._total = plan.files
+        self.cached = plan.cached
+        self._done = 0
+        self.graded = 0
+        self.faults = 0
+        self.workers: int | None = None  # how many of the jobs run, where that is known
+        self._under_way: list[Job] = []
+        self._began = clock()
+        self._bar: progress.Progress | None = None
+
+    def __enter__(self) -> Self:
+        if self._total and self._console.is_terminal and not self._console.is_dumb_terminal:
+            self._bar = progress.Progress(
+                progress.BarColumn(bar_width=24),
+                progress.MofNCompleteColumn(),
+                progress.TextColumn("{task.fields[text]}", markup=False),
+                console=self._console,
+                transient=True,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            )
+            self._bar.add_task("", total=self._total, text="")
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        bar, self._bar = self._bar, None
+        if bar is not None:
+            with contextlib.suppress(OSError, ValueError):
+                bar.stop()
+
+    def started(self, job: Job) -> None:
+        """A job was handed to the engine; workers take them in that order."""
+        self._under_way.append(job)
+
+    def ended(self, job: Job, done: Judged, retried: int) -> None:
+        """Count what a job came to; without a terminal write its line."""
+        self._under_way.remove(job)
+        self.graded += len(done.results)
+        self.faults += len(done.faults) - retried
+        self._done += len(job.keys) - retried
+        if self._bar is None:
+            words = [
+                f"{r.key.problem} {r.result.verdict}"
+                f" {points(r.result.points.earned)}/{points(r.result.points.available)}"
+                for r in done.results
+            ]
+            words += [f"{key.problem} fault: {text}" for key, text in done.faults.items()]
+            words += [f"({plural(retried, 'file')} again)"] * bool(retried)
+            self.say(f"{clean(job.student, _ID_LIMIT)}  {'  '.join(words)}  {self.summary()}")
+
+    def tick(self) -> None:
+        """Show the present state."""
+        if self._bar is not None:
+            text = f"{self.summary()}{self._now()}"
+            self._bar.update(self._bar.task_ids[0], completed=self._done, text=text)
+
+    def _now(self) -> str:
+        """Say whose files are graded now, or how many were handed out."""
+        if self.workers is None or not self._under_way:
+            return f"  {len(self._under_way)} handed out" if self._under_way else ""
+        running = self._under_way[: self.workers]
+        names = [clean(job.student, _ID_LIMIT) for job in running[:_NAMED]]
+        more = len(running) - len(names)
+        return f"  now: {', '.join(names)}" + (f" and {more} more" if more else "")
+
+    def summary(self) -> str:
+        """Return what is done, and how long the rest will take at the rate so far."""
+        words = f"{self._done} of {self._total} files, {self.cached} from before"
+        if self.faults:
+            words += f", {plural(self.faults, 'fault')}"
+        if left := self._left_s():
+            words += f", about {duration(left)} left"
+        return words
+
+    def _left_s(self) -> float:
+        if not self._done:
+            return 0.0
+        return (self._clock() - self._began) / self._done * (self._total - self._done)
+
+    def say(self, text: str) -> None:
+        """Write a line; a standard error that is closed does not end the run."""
+        with contextlib.suppress(OSError, ValueError):
+            self._console.print(clean(text, 500), markup=False, highlight=False, soft_wrap=True)
+
+
+def duration(seconds: float) -> str:
+    """Return a time as a person says it: 40 s, 12 min, 3.5 h."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,290 @@
+"""Grades one submission: runs the tests, measures what can be measured, scores, builds the record.
+
+Tests run in one pytest process a problem, several side by side; speed and memory come afterwards,
+one at a time, when nothing else runs. What goes wrong with one problem stays with it.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import secrets
+import time
+from collections.abc import Callable
+
+from grader.isolate import capacity
+from grader.isolate.processes import GRACE_S, Children, Ending
+from grader.judge import scoring
+from grader.judge.progress import Listener
+from grader.judge.request import Request
+from grader.judge.results import NOT_REACHED, Assembly, supporting
+from grader.judge.testrun import Findings, TestRun
+from grader.source.submission import read_source
+from grader.spec.findings import (
+    MEASURE_S,
+    Evidence,
+    Measured,
+    MeasureRequest,
+    Phase,
+    SourceFile,
+    read_event,
+)
+from grader.spec.grade_record import GradeRecord, ProblemResult, Verdict
+from grader.spec.problem import Problem, load_problem
+
+_SECOND_WORKER_BYTES = 2**30  # with all that the first needs
+
+
+@dataclasses.dataclass
+class _Measuring:
+    """One measuring process: what it measured, whose code has run in it, and whose ran last.
+
+    `running` is None unless a submission's code was running when the process ended.
+    """
+
+    measured: set[str] = dataclasses.field(default_factory=set)
+    ran: set[str] = dataclasses.field(default_factory=set)
+    running: str | None = None
+    ending: Ending = dataclasses.field(default_factory=Ending)
+
+
+class Grader:
+    """One run. `record` may be asked for at any time: what was not reached is said to be so."""
+
+    def __init__(
+        self,
+        request: Request,
+        progress: Listener,
+        on_result: Callable[[GradeRecord], None] = lambda record: None,
+        children: Children | None = None,
+    ) -> None:
+        """Grade `request`; after each problem `on_result` gets the record as it is then.
+
+        Whoever hands over `children` keeps their server warm, and closes it.
+        """
+        self.request = request
+        self.progress = progress
+        self._on_result = on_result
+        self.interrupted = False
+        self._device = request.environment.device
+        self._started = time.monotonic()
+        self._problems = [load_problem(p) for p in request.problems]
+        self._sources = {
+            p.id: read_source(p, request.submission, policy=request.policy) for p in self._problems
+        }
+        self._assemblies = {p.id: Assembly(request, p, self._sources[p.id]) for p in self._problems}
+        self._results: dict[str, ProblemResult] = {}
+        self._children = children or Children()
+        self._closes_children = children is None
+        self._runs: list[TestRun] = []
+
+    @property
+    def sources(self) -> dict[str, bytes]:
+        """The bytes that are graded, by their path in the submission."""
+        return {f"{p.id}/{p.file}": self._sources[p.id].data for p in self._problems}
+
+    def run(self) -> GradeRecord:
+        """Grade everything; Ctrl-C ends the run early and keeps what was earned."""
+        try:
+            self._grade_correctness()
+            if not self.request.quick:
+                self._grade_performance()
+        except KeyboardInterrupt:
+            self._interrupt()
+        finally:
+            if self._closes_children:
+                self._children.close()
+        return self.record()
+
+    def stop(self, grace_s: float | None = None) -> None:
+        """End the run early, from another thread than that of `run`; what is left is skipped."""
+        self._interrupt(grace_s)
+
+    def _interrupt(self, grace_s: float | None = None) -> None:
+        self.interrupted = True
+        for run in self._runs:
+            run.interrupted = True
+        self._children.stop(grace_s)
+
+    def record(self, *, unfinished: bool = False) -> GradeRecord:
+        """Return the record of what is known now; an `unfinished` run counts as interrupted."""
+        empty = Findings(missing=NOT_REACHED)
+        results = tuple(
+            self._results.get(id) or assembly.tested(empty, interrupted=self.interrupted)
+            for id, assembly in self._assemblies.items()
+        )
+        totals, bonus = scoring.total(results)
+        return GradeRecord(
+            mode="official" if self.request.official else "local",
+            environment=self.request.environment,
+            seed=self.request.seed,
+            submission=self.request.shown_as,
+            problems=results,
+            totals=totals,
+            bonus=bonus,
+            interrupted=self.interrupted or unfinished,
+            duration_s=round(time.monotonic() - self._started, 3),
+        )
+
+    # -- correctness -----------------------------------------------------------------------------
+
+    def _grade_correctness(self) -> None:
+        pending = []
+        for problem in self._problems:
+            if self._sources[problem.id].verdict is None:
+                pending.append(problem)
+            else:
+                self._done(self._assemblies[problem.id].unusable())
+        pending.sort(key=_weight, reverse=True)  # what takes longest comes first
+        if pending:
+            self._children.open_server(differentiate=any(p.gradients for p in pending))
+        jobs = max(1, self.request.jobs)
+        cores = self.request.cores / max(1, sum(map(_weight, pending[:jobs])))
+        pool = concurrent.futures.ThreadPoolExecutor(jobs)
+        futures = {
+            pool.submit(self._test, problem, max(1, int(cores * _weight(problem)))): problem
+            for problem in pending
+        }
+        try:
+            for future in concurrent.futures.as_completed(futures):
+                self._done(future.result())
+        except KeyboardInterrupt:
+            self._interrupt()
+            for future, problem in futures.items():
+                future.cancel()
+                with contextlib.suppress(concurrent.futures.CancelledError, TimeoutError):
+                    self._results.setdefault(problem.id, future.result(GRACE_S))
+            raise
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _test(self, problem: Problem, compile_workers: int) -> ProblemResult:
+        start, assembly = time.monotonic(), self._assemblies[problem.id]
+        self.progress.phase(problem.id, "starting")
+        run = TestRun(
+            problem,
+            self._sources[problem.id].data,
+            device=self._device,
+            seed=self.request.seed,
+            children=self._children,
+            compile_workers=compile_workers,
+            ahead=self._calls_ahead(compile_workers),
+            exit_first=self.request.exit_first,
+            first=self.request.first,
+            jailed=self.request.jailed,
+            device_uuid=self.request.environment.device_uuid,
+            policy=self.request.policy,
+            on_case=lambda check, verdict: self.progress.case_done(problem.id, check, verdict),
+        )
+        self._runs.append(run)
+        run.interrupted = self.interrupted
+        try:
+            findings = run.run()
+        except Exception as error:  # the judge's own: it stays with this problem
+            findings = assembly.failed(f"{type(error).__name__}: {error}")
+        if self.interrupted:
+            findings.missing = NOT_REACHED
+        duration_s = time.monotonic() - start
+        return assembly.tested(findings, interrupted=self.interrupted, duration_s=duration_s)
+
+    def _calls_ahead(self, cores: int) -> bool:
+        """Whether a problem with so many cores may have a second worker at a time.
+
+        For credit it has one: all cases then run in the same, one behind the other.
+        """
+        free = capacity.free_bytes() >= _SECOND_WORKER_BYTES
+        return cores > 1 and self._device == "cpu" and not self.request.jailed and free
+
+    # -- speed and memory ------------------------------------------------------------------------
+
+    def _grade_performance(self) -> None:
+        pending = [
+            problem.id
+            for problem in self._problems
+            if problem.benchmarks_on(self._device)
+            and any(
+                scoring.hold(supporting(problem, self._results[problem.id].checks, component))
+                for component in ("speed", "memory")
+            )
+        ]
+        groups, tried = [pending] if pending else [], set[str]()
+        while groups:
+            group = groups.pop(0)
+            run = self._run_measuring(group)
+            again = []
+            jailed = self.request.jailed  # out of a jail nothing can harm the process
+            for id in (id for id in group if id not in run.measured):
+                if id == run.running and not jailed:
+                    # Only the submission ran beside the judge's process when that came to its end.
+                    how = "was stopped" if run.ending.timed_out or run.ending.silent else "died"
+                    reason = f"the judge's measuring process {how} while your code ran"
+                    self._measured_nothing(id, Verdict.CRASH, reason)
+                elif id not in tried or run.ran - {id}:
+                    again.append(id)
+                elif id in run.ran and not jailed:
+                    reason = "your code did something to the judge's measuring process"
+                    self._measured_nothing(id, Verdict.CRASH, reason)
+                else:
+                    reason = f"the measurement ended early: {run.ending.last_line}"
+                    self._measured_nothing(id, Verdict.INTERNAL, reason)
+            # Whoever may have harmed the process, or was harmed twice, has the next one alone.
+            alone = [id for id in again if id in run.ran or id in tried]
+            others = [id for id in again if id not in alone]
+            groups += [others] * bool(others) + [[id] for id in alone]
+            tried.update(again)
+
+    def _run_measuring(self, problem_ids: list[str]) -> _Measuring:
+        """Measure these problems in one process; a fault after one's code has run is not believed.
+
+        What had run may have brought it about.
+        """
+        sources = tuple(SourceFile.of(id, self._sources[id].data) for id in problem_ids)
+        request = MeasureRequest(
+            sources=sources,
+            device=self._device,
+            token=secrets.token_hex(),
+            jailed=self.request.jailed,
+            official=self.request.official,
+            device_uuid=self.request.environment.device_uuid,
+            policy=self.request.policy,
+        )
+        run = _Measuring()
+        for line in self._children.events(
+            "grader.judge.measure", [], request.model_dump_json(), MEASURE_S, run.ending
+        ):
+            event = read_event(line, request.token)
+            if isinstance(event, Phase) and event.problem in problem_ids:
+                run.running = event.problem if event.submission else None
+                run.ran |= {event.problem} if event.submission else set()
+                self.progress.phase(event.problem, event.text)
+            elif isinstance(event, Measured) and event.problem in set(problem_ids) - run.measured:
+                run.running = None
+                if Verdict.INTERNAL in (event.speed.verdict, event.memory.verdict) and run.ran:
+                    continue
+                run.measured.add(event.problem)
+                self._add_measurements(event.problem, event.speed, event.memory)
+        return run
+
+    def _measured_nothing(self, problem_id: str, verdict: Verdict, reason: str) -> None:
+        evidence = Evidence(verdict=verdict, reason=reason)
+        self._add_measurements(problem_id, evidence, evidence)
+
+    def _add_measurements(self, problem_id: str, speed: Evidence, memory: Evidence) -> None:
+        result = self._results[problem_id]
+        self._done(self._assemblies[problem_id].measured(result, speed, memory))
+
+    def _done(self, result: ProblemResult) -> None:
+        self._results[result.id] = result
+        waits = any(
+            component.verdict is Verdict.SKIPPED and component.reason == NOT_REACHED
+            for component in result.components.values()
+        )
+        more = "speed and memory to come" if waits and not self.interrupted else ""
+        self.progress.problem_done(result.id, result.verdict, result.points, more=more)
+        self._on_result(self.record(unfinished=True))
+
+
+def _weight(problem: Problem) -> int:
+    """Return about how many kernels a problem has to compile and to run."""
+    return len(problem.outputs)

@@ -1,0 +1,1 @@
+"""What every room may use: frozen records, text, files written in one step. Imports nothing."""

@@ -1,0 +1,235 @@
+"""How a known mistake agrees with a wrong result.
+
+Most mistakes make no difference on most cases: they return the very tensors that are right, as many
+others do, and a tensor is compared once. What comes out is kept for as long as the tensor lives.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch.utils.weak import WeakIdKeyDictionary
+
+import reference
+from grader.checks.correctness import Expected, element_errors
+from grader.spec.cases import Case
+from grader.spec.inputs import Inputs
+
+_CLOSE = 3.0  # times the tolerance within which the submission must follow the mistake
+# In fp32 a mistake may make the scores 1 / softmax_scale**2 times as large, and their rounding too.
+_CLOSE_FP32 = 64.0
+_APART = 20.0  # times the tolerance by which the mistake must differ from the truth
+_APART_IF_EXACT = 3.0  # as much where the submission follows it to fp32 rounding
+_MUCH_CLOSER = 1e-5  # or this much closer to the mistake than the mistake is to the truth
+_FAR_TOO_LARGE = 1e3  # times the largest right number of a head
+_NEXT_TO_IT = 0.1  # of the distance between a mistake and the truth
+# An output of so few numbers follows a mistake if it is so near, relative to it and to how far it
+# is from the truth.
+_FEW, _NEXT_TO_FEW = 16, 0.03
+_NEXT_TO_MINUS_INF = -1e4  # with which some begin a maximum; no right number is that small
+_MOST = 0.75  # of what the mistake changes must be as the mistake has it; the rest may be right
+# Where nearly all elements stop short of a mistake by the same share of the way, it is another one:
+# delta / head_dim is not delta left out.
+_SHORT, _SHORT_SPREAD, _SHORT_ELEMENTS = 4e-3, 0.5, 64
+
+
+class Fit(enum.IntEnum):
+    """How a known mistake agrees with a result, from worst to best."""
+
+    CONTRADICTED = 0  # it would have changed what is not changed so
+    SILENT = 1  # it makes no difference on this case
+    PARTLY = 2  # most of what it changes is as it has it, the rest is right
+    WHOLE = 3  # all is as the mistake has it
+    EXACTLY = 4  # the same, to fp32 rounding
+
+
+class _Comparison(NamedTuple):
+    """One output of a result beside one that a mistake predicts."""
+
+    consistent: bool  # every element is right, as the mistake has it, or left open by it
+    changed: int  # elements that the mistake makes plainly wrong
+    followed: int  # of these, how many are as it has them
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """A wrong result, and which elements are right all the same.
+
+    `tight` is what is expected where fp32 is computed exactly and TF32 would do.
+    """
+
+    got: dict[str, torch.Tensor]
+    expected: Expected
+    tight: Expected | None
+    right: dict[str, torch.Tensor]
+    _compared: WeakIdKeyDictionary = dataclasses.field(default_factory=WeakIdKeyDictionary)
+
+    @classmethod
+    def of(cls, got: dict[str, torch.Tensor], expected: Expected) -> Result:
+        tight = None
+        if expected.precision == "tf32":
+            tight = dataclasses.replace(expected, honest=expected.truth, precision="fp32")
+        right = {name: element_errors(name, got[name], expected) <= 1.0 for name in expected.truth}
+        return cls(got, expected, tight, right)
+
+    def compared(self, name: str, wrong: torch.Tensor, close: Expected) -> _Comparison:
+        """Compare one output with the one that a mistake predicts: once for a tensor."""
+        found = self._compared.setdefault(wrong, {})
+        key = name, close.precision
+        if key not in found:
+            found[key] = _compare(name, wrong, self, close)
+        return found[key]
+
+
+def best_fit(
+    variants: list[reference.Mistake], case: Case, inputs: Inputs, result: Result
+) -> tuple[Fit, reference.Mistake]:
+    """Return how well the best of a mistake's variants agrees with a result, and that variant."""
+    best, shown = Fit.CONTRADICTED, variants[0]
+    for mistake in variants:
+        wrong = mistake.predict(dict(inputs.all), case.kwargs)
+        fit = Fit.SILENT if wrong is None else _fit(wrong, result)
+        if fit > best:
+            best, shown = fit, mistake
+        if best is Fit.EXACTLY:
+            break
+    return best, shown
+
+
+def _fit(wrong: dict[str, torch.Tensor], result: Result) -> Fit:
+    if result.tight is not None:
+        # An exact fp32 computation follows its mistake much closer than TF32 would: try that first.
+        share = _share_explained(wrong, result, result.tight)
+        if share == 1.0:
+            return Fit.EXACTLY
+    share = _share_explained(wrong, result, result.expected)
+    if share is None:
+        return Fit.SILENT
+    if share == 1.0:
+        return Fit.EXACTLY if result.expected.precision == "fp32" else Fit.WHOLE
+    return Fit.PARTLY if share >= _MOST else Fit.CONTRADICTED
+
+
+def _share_explained(
+    wrong: dict[str, torch.Tensor], result: Result, close: Expected
+) -> float | None:
+    """Return how much of what a mistake changes a result has as the mistake does.
+
+    0 if an element is neither right nor as the mistake has it; None if the mistake changes nothing.
+    `close` has the tolerance for following the mistake.
+    """
+    changed = followed = 0
+    consistent = True
+    for name in result.expected.truth:
+        if name not in wrong:
+            continue
+        compared = result.compared(name, wrong[name], close)
+        consistent &= compared.consistent
+        changed += compared.changed
+        followed += compared.followed
+        if changed and not consistent:
+            return 0.0
+    return followed / changed if changed else None
+
+
+def _compare(name: str, wrong: torch.Tensor, result: Result, close: Expected) -> _Comparison:
+    expected, got, truth = result.expected, result.got[name], result.expected.truth[name]
+    near = _CLOSE_FP32 if close.precision == "fp32" else _CLOSE
+    # NaN in a prediction means that the mistake leaves this element undetermined.
+    undetermined = wrong.isnan()
+    mistaken = torch.where(undetermined, truth, wrong.double())
+    got = got.double()
+    distance = element_errors(name, got, close, around=mistaken)
+    moved_close = element_errors(name, mistaken, close)
+    moved = moved_close if close is expected else element_errors(name, mistaken, expected)
+    rounding = mistaken.abs().mul_(2.0 * torch.finfo(result.got[name].dtype).eps)
+    much_closer = distance <= _MUCH_CLOSER * moved_close
+    off = (got - mistaken).abs_()
+    much_closer |= off <= torch.maximum(rounding, _MUCH_CLOSER * _blown_up(mistaken, truth))
+    # Zero is no number near by: what is not stored is zero, or next to it.
+    follows = much_closer | (distance <= near) & ((mistaken != 0.0) | (got == 0.0))
+    # By chance one of them is near, where the tolerance is wide; sums of 16 bits are no nearer.
+    if got.numel() <= _FEW and close.precision in ("fp32", "tf32"):
+        size = torch.minimum((mistaken - truth).abs(), mistaken.abs())
+        follows &= much_closer | (off <= _NEXT_TO_FEW * size)
+    infinite = mistaken.isinf()
+    if infinite.any():
+        follows = torch.where(infinite, _as_far(got, mistaken), follows)
+    apart = moved > (_APART if close is expected else _APART_IF_EXACT)
+    apart &= moved_close > 5.0 * near
+    consistent = bool((result.right[name] | follows | undetermined).all())
+    consistent = consistent and not _plainly_right(got, truth, mistaken, moved)
+    consistent = consistent and not _stops_short(got, truth, mistaken, apart & follows)
+    return _Comparison(consistent, int(apart.sum()), int((apart & follows).sum()))
+
+
+def _plainly_right(
+    got: torch.Tensor, truth: torch.Tensor, mistaken: torch.Tensor, moved: torch.Tensor
+) -> bool:
+    """Whether an output that a mistake makes wrong is right, element by element.
+
+    `moved` is error / allowed of the mistake. Where the tolerance is wide, as for sums that cancel,
+    none of it need be far apart.
+    """
+    clear = (moved > _APART_IF_EXACT) & mistaken.isfinite() & got.isfinite()
+    off = (got - truth).abs() < _NEXT_TO_IT * (mistaken - truth).abs()
+    return bool(clear.any()) and bool(off[clear].all())
+
+
+def _stops_short(
+    got: torch.Tensor, truth: torch.Tensor, mistaken: torch.Tensor, followed: torch.Tensor
+) -> bool:
+    """Whether a result lies between the truth and a mistake, or beyond it, by one share everywhere.
+
+    Rounding takes each element another way; what is within the tolerance all the same is a factor.
+    """
+    way = (mistaken - truth)[followed]
+    if len(way) < _SHORT_ELEMENTS or not bool(way.isfinite().all()):
+        return False
+    far = way.abs() >= way.abs().median()  # where rounding counts least
+    shares = ((got - mistaken)[followed][far] / way[far]).sort().values
+    low, middle, high = (float(shares[int(q * (len(shares) - 1))]) for q in (0.05, 0.5, 0.95))
+    return abs(middle) > _SHORT and high - low < _SHORT_SPREAD * abs(middle)
+
+
+def _as_far(got: torch.Tensor, mistaken: torch.Tensor) -> torch.Tensor:
+    """Whether a number is infinite as predicted, or so far down as what stands for -inf."""
+    return (got == mistaken) | (mistaken < 0.0) & (got <= _NEXT_TO_MINUS_INF)
+
+
+def _blown_up(mistaken: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
+    """Return the largest number of a head that a mistake makes far too large; 0 elsewhere.
+
+    Numbers that were summed up from such are rounded as it is.
+    """
+    dims = tuple(range(min(2, max(truth.dim() - 1, 0)), truth.dim()))
+    largest = mistaken.abs().amax(dims, keepdim=True)
+    far = largest > _FAR_TOO_LARGE * truth.abs().amax(dims, keepdim=True)
+    return torch.where(far & largest.isfinite(), largest, 0.0)
+
+
+def moves(
+    problem_id: str,
+    case: Case,
+    inputs: Inputs,
+    expected: Callable[[], Expected],
+    mistake: reference.Mistake,
+) -> bool:
+    """Whether a mistake would have made a result wrong by a wide margin.
+
+    `expected` is asked only if the mistake changes anything.
+    """
+    wrong = mistake.predict(dict(inputs.all), case.kwargs) or {}
+    right = reference.shared_answer(problem_id, dict(inputs.all), case.kwargs)
+    changed = {name: value for name, value in wrong.items() if value is not right.get(name)}
+    for name, truth in expected().truth.items() if changed else ():
+        if name in changed:
+            mistaken = changed[name].double()
+            mistaken = torch.where(mistaken.isnan(), truth, mistaken)
+            if bool((element_errors(name, mistaken, expected()) > _APART).any()):
+                return True
+    return False

@@ -1,0 +1,282 @@
+"""What wrong gradients are made of: a few numbers that are fitted to one head of them.
+
+dV = P^T dout, dQ = softmax_scale * dS k, dK = softmax_scale * dS^T q; dS = P * (dP - delta).
+A wrong one may be the sum of other terms, of another P, or of other pairs: each is linear in a few
+unknowns, or has a handful of candidates, and there are thousands of numbers to tell. It is asked
+when nothing else is known, about a few cases.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+
+from grader.causes.rules.fitted_delta import other_delta
+from grader.causes.rules.fitted_heads import other_heads
+from grader.causes.rules.fitted_pairs import other_pairs, parts_of_dq
+from grader.causes.rules.fitted_sinks import far_pairs, logits
+from grader.causes.rules.head import DELTA_OF_TILE, NAMES, OPERANDS, Head, head_of
+from grader.causes.rules.sighting import Sighting
+from grader.checks.correctness import Expected
+from grader.spec.cases import Case
+from grader.spec.inputs import Inputs
+
+_LONGEST = 1024
+_COLUMNS = 16  # of head_dim: enough for a few numbers of a whole head
+_SAME = 1e-2  # of two factors
+_SHARE = 1e-3  # of a product: a term that has less is not told
+_LOG2E = 1.0 / math.log(2.0)
+_LARGEST = 300.0  # exponent
+_FORMULAS = (
+    "dS = P * (dP - delta); dQ is dS k and dK is dS^T q, each times softmax_scale once;"
+    " dV = P^T dout"
+)
+# Terms that dS may be the sum of, with numbers before them; the first that fit are told.
+_TILES = (128, 64, 32, 16)
+_OF_DS = (
+    ("P * dP", "P * delta"),
+    ("P * dP", "delta"),
+    ("dP", "delta"),
+    ("dP", "P * delta"),
+    ("P * P * dP", "P * P * delta"),
+    ("P * dP", "P * P * delta"),
+    ("P * P * dP", "P * delta"),
+    ("P",),
+    *(("P * dP", f"P * {DELTA_OF_TILE} {tile}") for tile in _TILES),
+    *((f"P * {operands}", "P * delta") for operands in OPERANDS),
+    ("S * dP", "S * delta"),
+    ("P * dP", "P * delta", "P"),
+    ("P * dP", "P * delta", "P * lse"),
+)
+_OF_P = (("P",), ("P * dP", "P * delta"), ("P * dP",), ("dP",), ("P * P",), ("S",))
+# Right factors of the products, and others that are taken for them.
+_FACTORS = {"dq": ("k", "v"), "dk": ("q", "dout", "out"), "dv": ("dout", "out", "q")}
+
+
+def fittable(case: Case, got: dict[str, torch.Tensor]) -> bool:
+    """Whether there are enough numbers, and digits of them."""
+    if case.dtype != "fp32" or case.rows is not None or not 2 <= case.seqlen_k <= _LONGEST:
+        return False
+    there = [got[name] for name in (*NAMES, "dsink_logits") if name in got]
+    return bool(there) and all(bool(grad.isfinite().all()) for grad in there)
+
+
+def fitted(
+    problem_id: str,
+    case: Case,
+    inputs: Inputs,
+    got: dict[str, torch.Tensor],
+    expected: Expected,
+) -> Sighting | None:
+    """Return what a wrong gradient is made of, if few numbers say it."""
+    heads = []
+    for name in NAMES:
+        if name in got and name in expected.truth:
+            heads.append(head_of(name, problem_id, case, inputs, got, expected))
+    wrong = [head for head in heads if head is not None]
+    if not any(bool(head.got.any()) for head in wrong):  # nothing can be read from zeros
+        wrong = []
+    found = _scaled(wrong)
+    if found is not None:
+        return found
+    for head in wrong:
+        some = head.of_columns(_COLUMNS)
+        found = _other_terms(some) or _other_weights(some) or far_pairs(case, some)
+        # Where rows see little more than one key each, factors and deltas cannot be told apart.
+        found = found or _rows_scaled(some) or other_delta(some) or other_pairs(head)
+        found = found or other_heads(problem_id, case, inputs, some) or parts_of_dq(head)
+        if found is not None:
+            return found
+    if "dsink_logits" in got and "dsink_logits" in expected.truth:
+        return logits(problem_id, case, inputs, got, expected.truth["dsink_logits"])
+    return None
+
+
+# -- the terms ------------------------------------------------------------------------------------
+
+
+def _other_terms(head: Head) -> Sighting | None:
+    """The gradient is a sum of products that P, dP and delta are known of, with other numbers."""
+    masks = list(_masks(head))
+    for factor in _FACTORS[head.name]:
+        for terms in _OF_P if head.name == "dv" else _OF_DS:
+            # P is 0 where a key is hidden, whatever was masked.
+            of_p = all(term.startswith("P") for term in terms)
+            for of_mask, visible in masks[:1] if of_p else masks:
+                products = [head.product(head.term(term) * visible, factor) for term in terms]
+                numbers = head.solved(products)
+                if numbers is None:
+                    continue
+                sizes = [abs(a) * float(p.norm()) for a, p in zip(numbers, products, strict=True)]
+                kept = [
+                    (a, term)
+                    for a, term, size in zip(numbers, terms, sizes, strict=True)
+                    if size > _SHARE * max(sizes)
+                ]
+                return _told(head, kept, factor, of_mask)
+    return None
+
+
+def _told(head: Head, kept: list[tuple[float, str]], factor: str, of_mask: str) -> Sighting | None:
+    if not kept:  # what came out is 0, as products times 0 are
+        return None
+    name, made = head.name, "P" if head.name == "dv" else "dS"
+    due = ["P"] if name == "dv" else ["P * dP", "P * delta"]
+    if factor == _FACTORS[name][0] and [term for _, term in kept] == due:
+        signs = [1.0, -1.0][: len(due)]
+        if all(abs(a - sign) <= _SAME for (a, _), sign in zip(kept, signs, strict=True)):
+            return None  # what is wrong is in other heads, or not of this kind
+    # A factor of all terms is told apart where it has a name.
+    whole = _named(head, kept[0][0])
+    sum_of = _sum_of(head, [(a / kept[0][0] if whole else a, term) for a, term in kept])
+    before = [] if name == "dv" else ["softmax_scale"]
+    made_of = f"({sum_of}{of_mask})" if " " in sum_of + of_mask else sum_of
+    product = f"{made_of}{'' if name == 'dq' else '^T'} {factor}"
+    due_product = {"dq": "dS k", "dk": "dS^T q", "dv": "P^T dout"}[name]
+    return Sighting(
+        "OTHER-TERMS",
+        f"{name} is {' * '.join([*before, *([whole] if whole else []), product])}, not"
+        f" {' * '.join([*before, due_product])}",
+        f"seen: {head.where} of {name} is that, with {made} = {sum_of}{of_mask}",
+        _FORMULAS,
+        traced=False,
+    )
+
+
+def _scaled(wrong: list[Head]) -> Sighting | None:
+    """All that is wrong is right but for a factor, the same for all."""
+    factors = [float((h.got * h.truth).sum() / (h.truth * h.truth).sum()) for h in wrong]
+    if not wrong or not math.isfinite(factors[0]):
+        return None
+    if max(factors) - min(factors) > _SAME * abs(factors[0]):
+        return None
+    if not all(head.explained(a * head.truth) for head, a in zip(wrong, factors, strict=True)):
+        return None
+    name = _named(wrong[0], factors[0])
+    names = [name for name in ("dq", "dk", "dv") if name in {head.name for head in wrong}]
+    are = f"{', '.join(names[:-1])} and {names[-1]} are" if names[1:] else f"{names[0]} is"
+    times = f"{factors[0]:.4g}{f' ({name})' if name else ''}"
+    return Sighting(
+        "GRADIENT-SCALED",
+        f"{are} {times} times what {'they' if names[1:] else 'it'} should be",
+        f"seen: {wrong[0].where} of {wrong[0].name} is right but for that factor",
+        "dQ and dK have the factor softmax_scale once, dV none; the sum over a group is not a mean",
+        traced=False,
+    )
+
+
+def _sum_of(head: Head, numbers: list[tuple[float, str]]) -> str:
+    text = ""
+    for number, term in numbers:
+        size = abs(number)
+        if DELTA_OF_TILE in term:
+            of_tile = term.rpartition(" ")[2]
+            term = f"P * (sum of P * dP over each tile of {of_tile} keys)"
+        if abs(size - 1.0) > _SAME:
+            term = f"{_named(head, size) or f'{size:.3g}'} * {term}"
+        if text:
+            text += f" {'-' if number < 0 else '+'} {term}"
+        else:
+            text = ("-" if number < 0 else "") + term
+    return text
+
+
+def _named(head: Head, value: float) -> str:
+    """Return what has this value in the case; "" where nothing or 1 has."""
+    scale, group = head.scale, head.probs.shape[0]
+    named = {"softmax_scale": scale, "1/softmax_scale": 1.0 / scale, "log2(e)": _LOG2E}
+    named |= {"ln(2)": 1.0 / _LOG2E, "-1": -1.0, "softmax_scale * log2(e)": scale * _LOG2E}
+    named |= {"log2(e)/softmax_scale": _LOG2E / scale, "head_dim": float(head.q.shape[-1])}
+    named |= {"-softmax_scale": -scale, "1/head_dim": 1.0 / head.q.shape[-1]}
+    if group > 1:
+        named |= {"group_size": float(group), "1/group_size": 1.0 / group}
+    alike = [n for n, v in named.items() if abs(value - v) <= _SAME / 10 * abs(v)]
+    return alike[0] if alike and abs(value - 1.0) > _SAME else ""
+
+
+# -- P --------------------------------------------------------------------------------------------
+
+
+def _candidates(head: Head) -> Iterator[tuple[str, str, torch.Tensor]]:
+    """Return other ways to compute P again: in words, what to do, and P."""
+    scores, lse = head.scores, head.lse[..., None]
+    of_scores = {
+        "S": 1.0,
+        "S * log2(e)": _LOG2E,
+        "S * ln(2)": 1.0 / _LOG2E,
+        "q k^T": 1.0 / head.scale,
+        "q k^T * log2(e)": _LOG2E / head.scale,
+        "S * softmax_scale": head.scale,
+    }
+    of_lse = {
+        "lse": 1.0,
+        "0": 0.0,
+        "lse * log2(e)": _LOG2E,
+        "lse * ln(2)": 1.0 / _LOG2E,
+        "2 * lse": 2.0,
+        "-lse": -1.0,
+        "lse * softmax_scale": head.scale,
+    }
+    for of_mask, visible in _masks(head):
+        for text, factor in of_scores.items():
+            for text_lse, factor_lse in of_lse.items():
+                if factor == factor_lse == 1.0 and not of_mask:
+                    continue
+                if of_mask and (factor, factor_lse) != (1.0, 1.0):
+                    continue
+                exponent = (factor * scores - factor_lse * lse).masked_fill(~visible, -math.inf)
+                if float(exponent.amax()) > _LARGEST:
+                    continue
+                minus = {0.0: "", -1.0: " + lse"}.get(factor_lse, f" - {text_lse}")
+                yield f"exp({text}{minus})", of_mask, exponent.exp()
+
+
+def _masks(head: Head) -> Iterator[tuple[str, torch.Tensor]]:
+    """Return what may be visible, and how it is told."""
+    yield "", head.visible
+    everything = torch.ones_like(head.visible)
+    yield ", without the mask", everything
+    queries, keys = head.visible.shape
+    for tile in _TILES:
+        same = torch.arange(queries)[:, None] // tile == torch.arange(keys)[None, :] // tile
+        if tile < keys:
+            yield f", without the mask in tiles of {tile} on the diagonal", head.visible | same
+
+
+def _other_weights(head: Head) -> Sighting | None:
+    """P is computed again from other scores, or with another lse."""
+    for text, of_mask, probs in _candidates(head):
+        weights = probs if head.name == "dv" else probs * (head.dprobs - head.delta[..., None])
+        if head.explained(head.product(weights, _FACTORS[head.name][0])):
+            return Sighting(
+                "OTHER-PROBABILITIES",
+                f"{head.name} is that of P = {text}{of_mask}; P is exp(S - lse) of visible keys",
+                f"seen: {head.where} of {head.name} fits this P; S is softmax_scale * q k^T",
+                "scores and lse in one unit, exp2(S * log2(e) - lse * log2(e)) or exp(S - lse), and"
+                " the forward pass's mask",
+                traced=False,
+            )
+    return None
+
+
+def _rows_scaled(head: Head) -> Sighting | None:
+    """Each row is right but for a factor, another one in another row."""
+    got, truth = head.got, head.truth
+    size = (truth * truth).sum(-1, keepdim=True)
+    factors = (got * truth).sum(-1, keepdim=True) / size.clamp(min=1e-300)
+    if not head.explained(factors * truth) or float(factors.std()) < _SAME:
+        return None
+    least, most = float(factors.min()), float(factors.max())
+    row = "query" if head.name == "dq" else "key"
+    return Sighting(
+        "ROWS-SCALED",
+        f"each row of {head.name} is right but for a factor of its own",
+        f"seen: rows of {head.name} are {least:.4g} to {most:.4g} times the right ones",
+        f"what has one number for each {row}: P of a query is exp(S - lse) with the lse of that"
+        " query, in the unit of S"
+        if head.name == "dq"
+        else f"what has one number for each {row}?",
+        traced=False,
+    )

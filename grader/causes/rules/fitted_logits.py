@@ -1,0 +1,223 @@
+"""What a wrong output has in its denominator where exp(sink_logits[h]) is due.
+
+Rows of `out` that are right but for a factor each differ in the denominator alone. Beside the sum
+of the weights of visible keys, which is known, there is one number in it, and each row tells it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+
+import torch
+
+from grader.causes.rules.sighting import Sighting
+from grader.checks.correctness import Expected
+from grader.spec.cases import Case
+from grader.spec.inputs import Inputs
+from reference.variants import attend, case_of
+
+_UNEXPLAINED = 1e-2  # of the error, at most
+_SHARE = 1e-3  # of a denominator: a term that has less cannot be read from it
+_SAME = 1e-2  # relative, of two terms
+_FEWEST = 16  # rows of a head
+_MOST_TIMES = 64
+_LOG2E = 1.0 / math.log(2.0)
+_HELP = (
+    "the denominator of head h has one more term, exp(sink_logits[h] - maximum), once: in the units"
+    " of the running maximum, and rescaled as the sums of keys are"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Denominators:
+    """(batch, heads, queries) in fp64: of keys alone, and what each row has beside them."""
+
+    got: torch.Tensor  # (batch, heads, queries, head_dim)
+    truth: torch.Tensor
+    of_keys: torch.Tensor  # out without a sink logit
+    lse: torch.Tensor  # of the visible keys
+    top: torch.Tensor  # the largest visible score, scaled
+    sinks: torch.Tensor  # (heads,)
+    scale: float
+
+    def explained(self, term: torch.Tensor) -> bool:
+        """Whether `term` beside the sum of the keys gives what came out."""
+        return self.explained_by(self.of_keys / (1.0 + term * torch.exp(-self.lse))[..., None])
+
+    def explained_by(self, made: torch.Tensor) -> bool:
+        """Whether `made` is what came out."""
+        if not made.isfinite().all():
+            return False
+        return bool((made - self.got).norm() <= _UNEXPLAINED * (self.got - self.truth).norm())
+
+    def found(self) -> torch.Tensor:
+        """Return the term that each row has; NaN where it is too small to be read."""
+        size = (self.of_keys * self.of_keys).sum(-1)
+        factor = (self.got * self.of_keys).sum(-1) / size.clamp(min=1e-300)
+        share = 1.0 - factor
+        term = self.lse.exp() * share / factor
+        return term.masked_fill(~(share.abs() > _SHARE) | ~term.isfinite(), math.nan)
+
+
+def other_logit(
+    problem_id: str,
+    case: Case,
+    inputs: Inputs,
+    got: dict[str, torch.Tensor],
+    expected: Expected,
+) -> Sighting | None:
+    """Say what stands in the denominator in place of exp(sink_logits[h])."""
+    if "out" not in got or "out" not in expected.truth or case.seqlen_q < _FEWEST:
+        return None
+    if case.dtype != "fp32" or not bool(got["out"].isfinite().all()):
+        return None
+    rows = _denominators(problem_id, case, inputs, got["out"].double(), expected.truth["out"])
+    if rows is None:
+        return None
+    if rows.explained_by(_on_key_zero(problem_id, case, inputs)):
+        return _told(
+            "the sink logit is added to the score of key 0, and is not a term of its own",
+            "out is the softmax of scores to which sink_logits[h] was added at key 0",
+        )
+    for text, term in _candidates(rows):
+        if rows.explained(term):
+            return _told(f"the denominator has {text}", "out is what this denominator gives")
+    found = rows.found()
+    known = ~found.isnan()
+    if not bool((known.sum(-1) >= _FEWEST // 2).all()) or not rows.explained(found.nan_to_num(0.0)):
+        return None
+    return _one_number(rows, found) or _counted(rows, found)
+
+
+def _denominators(
+    problem_id: str, case: Case, inputs: Inputs, got: torch.Tensor, truth: torch.Tensor
+) -> _Denominators | None:
+    known = case_of(problem_id, inputs.all, case.kwargs)
+    if known.sink_logits is None or not known.sink_logits.isfinite().all():
+        return None
+    alone = attend(known, sink_logits=torch.full_like(known.sink_logits, -math.inf))
+    keys = known.k[:, known.kv_heads]
+    scores = (known.scale * known.q @ keys.mT).masked_fill(~known.visible(), -math.inf)
+    return _Denominators(
+        got, truth, alone["out"], alone["lse"], scores.amax(-1), known.sink_logits,
+        known.scale,
+    )  # fmt: skip
+
+
+def _on_key_zero(problem_id: str, case: Case, inputs: Inputs) -> torch.Tensor:
+    """Return out where a logit changes the share of one key, as some models have it."""
+    known = case_of(problem_id, inputs.all, case.kwargs)
+    scores = known.scores().masked_fill(~known.visible(), -math.inf).clone()
+    scores[..., 0] += known.sink_logits[:, None]
+    return scores.softmax(-1) @ known.values()
+
+
+def _candidates(rows: _Denominators) -> Iterator[tuple[str, torch.Tensor]]:
+    """Return other terms, in words and (batch, heads, queries)."""
+    sinks, top = rows.sinks, rows.top
+    exponents = {
+        "exp(-sink_logits[h])": -sinks,
+        "exp(sink_logits[h] * log2(e))": sinks * _LOG2E,
+        "exp(sink_logits[h] * softmax_scale * log2(e))": sinks * rows.scale * _LOG2E,
+        "exp(sink_logits[h] / softmax_scale)": sinks / rows.scale if rows.scale else sinks * 0.0,
+    }
+    for text, exponent in exponents.items():
+        yield text, _whole(exponent.exp(), top)
+    yield "sink_logits[h] itself, not its exponential", _whole(sinks, top)
+    yield "exp(0), whatever the sink logit is", torch.ones_like(top)
+    sink, keys = _whole(sinks, top), rows.lse.exp()
+    both = torch.maximum(top, sink)
+    for maximum in (top, both):
+        yield "1 beside weights exp(score - maximum): exp(-maximum) is missing", maximum.exp()
+        yield (
+            "exp(sink_logits[h]) beside weights exp(score - maximum): the maximum was not"
+            " subtracted from it",
+            torch.exp(sink + maximum),
+        )
+        yield (
+            "exp(sink_logits[h] - maximum) with a maximum in units of log2",
+            torch.exp(sink + maximum - maximum * _LOG2E),
+        )
+        yield (
+            "exp2(sink_logits[h] - maximum), both in natural units",
+            torch.exp((sink - maximum) / _LOG2E + maximum),
+        )
+        yield "sink_logits[h] itself, not its exponential", sink * maximum.exp()
+    yield (
+        "exp(sink_logits[h] - maximum) with the maximum from before the sink logit was met",
+        torch.exp(sink - top + both),
+    )
+    yield (
+        "a sum of keys that was not rescaled when the sink logit raised the maximum",
+        keys * (torch.exp(both - top) - 1.0) + sink.exp(),
+    )
+    fewer = torch.exp(top - both)
+    yield (
+        "a sum that was rescaled when the sink logit raised the maximum, while acc was not",
+        keys * (fewer - 1.0) + fewer * sink.exp(),
+    )
+    yield "sink_logits[h] * exp(sink_logits[h])", sink * sink.exp()
+
+
+def _whole(of_heads: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    return of_heads[:, None].expand_as(like)
+
+
+def _counted(rows: _Denominators, found: torch.Tensor) -> Sighting | None:
+    """Say that exp(sink_logits[h]) counts once more with each tile that a row has seen."""
+    times = found / _whole(rows.sinks.exp(), found)
+    known = ~found.isnan()
+    near = times.round()
+    if bool(((times - near).abs() > _SAME)[known].any()):
+        return None
+    if float(near[known].min()) < 1.0 or not 2.0 <= float(near[known].max()) <= _MOST_TIMES:
+        return None
+    counts = near[0, 0][known[0, 0]]
+    if bool((counts.diff() < 0.0).any()):  # later rows see more tiles
+        return None
+    return _told(
+        "exp(sink_logits[h]) counts once for each of several tiles",
+        f"the first rows have it {float(counts[0]):.0f} times, the last"
+        f" {float(counts[-1]):.0f} times",
+    )
+
+
+def _one_number(rows: _Denominators, found: torch.Tensor) -> Sighting | None:
+    """Say which number each head has, where it is one, and whose that is."""
+    middle = found.nanmedian(-1).values  # (batch, heads)
+    apart = (found - middle[..., None]).abs() > _SAME * middle[..., None].abs()
+    if bool((apart & ~found.isnan()).any()):
+        return None
+    due = rows.sinks.exp()
+    times = middle / due
+    often = float(times[0, 0].round())
+    if 2.0 <= often <= _MOST_TIMES and bool(((times - often).abs() <= _SAME).all()):
+        how = "twice" if often == 2.0 else f"{often:.0f} times"
+        return _told(f"exp(sink_logits[h]) counts {how}", f"every row has it {how}")
+    off = (middle - due).abs() / due
+    batch, head = divmod(int(off.argmax()), len(due))
+    owners = (middle[..., None] - due).abs() <= _SAME * due  # (batch, heads, owners)
+    if bool(owners.any(-1).all()):
+        owner = int(owners[batch, head].int().argmax())
+        return _told(
+            "heads have the sink logits of other heads",
+            f"query head {head} of batch {batch} has exp(sink_logits[{owner}])",
+        )
+    return _told(
+        "a number other than exp(sink_logits[h]) is in the denominator",
+        f"{float(middle[batch, head]):.4g} in head {head} of batch {batch}, where"
+        f" {float(due[head]):.4g} is due",
+    )
+
+
+def _told(title: str, note: str) -> Sighting:
+    return Sighting(
+        "OTHER-SINK-LOGIT",
+        title,
+        f"seen: {note}",
+        _HELP,
+        traced=False,
+        option="sink_logits",
+    )

@@ -1,0 +1,165 @@
+"""Which pairs a wrong gradient adds up: heads of a group, or tiles of rows, left out or twice."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import torch
+
+from grader.causes.rules.head import Head
+from grader.causes.rules.sighting import Sighting
+from grader.checks.correctness import ranges
+
+_TILES = (128, 64, 32, 16)
+_EQUATIONS = 2  # and more for each unknown
+_SAME = 5e-2  # of a count
+_SHARE = 1e-3  # of a row: what has less is not told
+_ROWS = 24
+_FEWEST_ROWS = 4  # that are to have the same factors
+_ALIKE = 2e-2  # of two factors
+_SHOWN = 3
+
+
+def other_pairs(head: Head) -> Sighting | None:
+    """Query heads, or tiles of the rows that are summed over, count otherwise than once."""
+    heads, length = (head.probs.shape[0], head.probs.shape[1 if head.name != "dq" else 2])
+    if head.name != "dq" and heads > 1:
+        found = _told(head, torch.eye(heads).repeat_interleave(length, 1) > 0, of_heads=True)
+        if found is not None:
+            return found
+    for tile in _TILES:
+        tiles = -(-length // tile)
+        if tiles < 2 or (head.name != "dq" and heads > 1):
+            continue
+        groups = torch.arange(tiles)[:, None] == torch.arange(length) // tile
+        found = _told(head, groups, of_heads=False)
+        if found is not None:
+            return found
+    return None
+
+
+def parts_of_dq(head: Head) -> Sighting | None:
+    """dq is the sum over keys of (P * dP) k less one of (P * delta) k, of which one is not whole.
+
+    Or one of them is a sum of rows of another tensor: of v.
+    """
+    if head.name != "dq":
+        return None
+    keys = head.probs.shape[-1]
+    parts = {"P * dP": head.probs * head.dprobs, "P * delta": -head.probs * head.delta[..., None]}
+    for of_sum, of_rest in (("P * dP", "P * delta"), ("P * delta", "P * dP")):
+        rest = head.scale * (parts[of_rest][0] @ head.k)
+        got, truth = head.got - rest, head.truth - rest
+        other = dataclasses.replace(head, got=got, truth=truth)
+        weights = head.scale * parts[of_sum]
+        numbers = other.solved([weights[0] @ head.v])
+        if numbers is not None and abs(numbers[0] - 1.0) <= _SAME:
+            return Sighting(
+                "OTHER-TERMS",
+                f"in dq the sum of {of_sum} is taken over rows of v, not of k",
+                f"seen: {head.where} of dq is that",
+                "dQ = softmax_scale * (P * (dP - delta)) k",
+                traced=False,
+            )
+        for tile in _TILES:
+            groups = torch.arange(-(-keys // tile))[:, None] == torch.arange(keys) // tile
+            if len(groups) < 2:
+                continue
+            found = _told(other, groups, of_heads=False, weights=weights)
+            if found is not None:
+                title = found.title.replace("all pairs once", f"{of_sum} of all pairs once")
+                return dataclasses.replace(found, title=title)
+    return None
+
+
+def _told(
+    head: Head, groups: torch.Tensor, *, of_heads: bool, weights: torch.Tensor | None = None
+) -> Sighting | None:
+    if weights is None:
+        weights = head.probs
+        if head.name != "dv":
+            weights = head.probs * (head.dprobs - head.delta[..., None]) * head.scale
+        if head.name != "dq":
+            weights = weights.mT  # (heads, keys, queries)
+    rows = weights.transpose(0, 1).flatten(1)  # (rows, what is summed over)
+    factor = {"dq": head.k, "dk": head.q.flatten(0, 1), "dv": head.dout.flatten(0, 1)}[head.name]
+    wrong = (head.got - head.truth).norm(dim=-1)
+    chosen = torch.nonzero(wrong > 1e-2 * head.truth.norm(dim=-1)).flatten()
+    if not len(chosen) or len(groups) * _EQUATIONS > factor.shape[1]:
+        return None
+    chosen = chosen[:: -(-len(chosen) // _ROWS)]
+    parts = (rows[chosen][:, None, :] * groups) @ factor  # (rows, groups, head_dim)
+    size = parts.norm(dim=-1, keepdim=True).clamp(min=1e-300)
+    basis = (parts / size).mT
+    got, truth = head.got[chosen], head.truth[chosen]
+    found = torch.linalg.lstsq(basis, got[..., None], driver="gelsd").solution
+    if not found.isfinite().all():
+        return None
+    if (basis @ found - got[..., None]).norm() > 1e-2 * (got - truth).norm():
+        return None
+    counts = found[..., 0] / size[..., 0]
+    told = size[..., 0] > _SHARE * size.amax(1)
+    whole = (counts - counts.round()).abs() <= _SAME
+    if not bool((whole | ~told).all()):
+        return _shares(head, groups, counts.masked_fill(~told, math.nan), of_heads)
+    if bool((counts[told].round() < 0).any()):
+        return None
+    odd = told & (counts.round() != 1.0)
+    if not odd.any() or bool((counts[told].round() > 4).any()):
+        return None
+    row = int(odd.any(1).int().argmax())
+    pieces = []
+    for number in counts[row][odd[row]].round().unique().tolist():
+        which = odd[row] & (counts[row].round() == number)
+        word = {0.0: "left out", 2.0: "counted twice"}.get(number, f"counted {number:.0f} times")
+        pieces.append(f"{_names(head, groups, which, of_heads)} {word}")
+    of_row = f"{'query' if head.name == 'dq' else 'key'} {int(chosen[row])}"
+    return Sighting(
+        "OTHER-PAIRS",
+        f"{head.name} does not add up all pairs once: for {of_row} {' and '.join(pieces)}",
+        f"seen: {head.where} of {head.name} is right but for that",
+        "the gradient of a kv head is the sum over all query heads of its group and over all"
+        " queries that see the key"
+        if head.name != "dq"
+        else "dQ is a sum over all keys that the query sees, each once: add, do not replace",
+        traced=False,
+    )
+
+
+def _shares(
+    head: Head, groups: torch.Tensor, counts: torch.Tensor, of_heads: bool
+) -> Sighting | None:
+    """Say that each group has a factor, the same in all rows; `counts` are (rows, groups)."""
+    known = ~counts.isnan()
+    mean = counts.nanmean(0)
+    off = (counts - mean).abs() > _ALIKE * mean.abs().clamp(min=_SAME)
+    there = known.any(0)
+    if bool((off & known).any()) or int(there.sum()) < 2 or len(counts) < _FEWEST_ROWS:
+        return None
+    factors = mean[there]
+    if float(factors.max() - factors.min()) < _SAME * float(factors.abs().max()):
+        return None  # one factor of all
+    shown = [
+        f"{_names(head, groups, torch.arange(len(groups)) == group, of_heads)}"
+        f" {float(mean[group]):.3g} times"
+        for group in torch.nonzero(there).flatten().tolist()[:_SHOWN]
+    ]
+    parts = "query heads" if of_heads else f"tiles of {'keys' if head.name == 'dq' else 'queries'}"
+    return Sighting(
+        "SHARES-OF-A-GRADIENT",
+        f"in {head.name} {parts} are multiplied by different factors",
+        f"seen: {head.where} of {head.name} has {', '.join(shown)}"
+        + (", ..." if int(there.sum()) > _SHOWN else ""),
+        "multiply by a factor such as softmax_scale after the loop, or multiply dS of the tile by"
+        " it: in the loop, the running sum would be multiplied again in each iteration",
+        traced=False,
+    )
+
+
+def _names(head: Head, groups: torch.Tensor, which: torch.Tensor, of_heads: bool) -> str:
+    if of_heads:
+        heads = torch.zeros(head.first_head + len(groups), dtype=torch.bool)
+        heads[head.first_head :] = which
+        return f"query head{'s' if which.sum() > 1 else ''} {ranges(heads)}"
+    return f"{'keys' if head.name == 'dq' else 'queries'} {ranges(groups[which].any(0))}"

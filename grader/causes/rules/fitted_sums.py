@@ -1,0 +1,174 @@
+"""What a wrong row sum is made of: other rows, one number more, or columns counted otherwise.
+
+A fit has a number for each tile of columns, and twice as many rows or more to tell them from. It is
+asked when nothing else is known, about a few cases.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from grader.causes.rules.sighting import Sighting
+from grader.checks.correctness import Expected, element_errors, ranges
+from grader.spec.cases import Case
+from grader.spec.inputs import Inputs
+
+_UNEXPLAINED = 1e-3  # of the error of the rows, at most
+_FEWEST = 4  # rows
+_EQUATIONS = 2  # and more for each unknown
+_TILES = (4096, 2048, 1024, 512, 256, 128, 64, 32, 16)
+_SAME = 1e-2  # of two counts
+_MOST_COUNT = 64.0
+_HALF = 2.0**-11  # what rounding to 16 bits changes, relative
+_SPANS = 4  # different counts, that a message names
+
+
+def fittable(case: Case, got: dict[str, torch.Tensor]) -> bool:
+    """Whether there are enough rows, and digits."""
+    enough = case.dtype == "fp32" and case.rows is not None and case.rows >= _FEWEST
+    return enough and "y" in got and bool(got["y"].isfinite().all())
+
+
+def fitted(
+    case: Case, inputs: Inputs, got: dict[str, torch.Tensor], expected: Expected
+) -> Sighting | None:
+    """Return what a wrong y is made of, if few numbers say it."""
+    x, w = (inputs.all[name].double() for name in ("x", "w"))
+    y, truth = got["y"].double(), expected.truth["y"]
+    off = y - truth
+    if not bool(off.any()):
+        return None
+    return (
+        _alike(y, truth)
+        or _rows_of_others(got["y"], expected)
+        or _one_number_more(x, off)
+        or _columns(x * w, y, off)
+        or _rounded(x * w, off)
+    )
+
+
+def _alike(y: torch.Tensor, truth: torch.Tensor) -> Sighting | None:
+    """All rows of y have one value, or all rows of a tile."""
+    ends = torch.nonzero(y[1:] != y[:-1]).flatten() + 1
+    if _FEWEST * (len(ends) + 1) > len(y) or bool((truth[1:] == truth[:-1]).any()):
+        return None
+    if not bool(y.any()):  # then no column counts
+        return None
+    rows = int(ends[0]) if len(ends) else len(y)
+    value, sums = float(y[0]), truth[:rows].sum()
+    of_all = ""
+    if abs(value - sums) <= 1e-4 * truth[:rows].abs().sum():
+        of_all = ", the sum over all of them"
+    return Sighting(
+        "ROWS-ALIKE",
+        f"{'every row' if not len(ends) else 'each tile of rows'} of y has one value{of_all}",
+        f"seen: rows 0-{rows - 1} of y are {value:.6g}; {len(ends) + 1} values in all",
+        "y has a sum for each row of x: sum the tile over its columns, axis 1, and nothing else",
+        traced=False,
+    )
+
+
+def _rows_of_others(y: torch.Tensor, expected: Expected) -> Sighting | None:
+    """Each row of y is the right sum, of another row."""
+    truth = expected.truth["y"]
+    nearest = (y.double()[:, None] - truth[None, :]).abs().argmin(1)
+    own = torch.arange(len(y))
+    if bool((nearest == own).all()) or len(nearest.unique()) < min(len(y), _FEWEST):
+        return None
+    if bool((element_errors("y", y, expected, around=truth[nearest]) > 1.0).any()):
+        return None
+    row = int((nearest != own).int().argmax())
+    return Sighting(
+        "ROWS-ELSEWHERE",
+        f"row {row} of y is the sum of row {int(nearest[row])} of x",
+        f"seen: every row of y is a right sum, {int((nearest != own).sum())} of {len(y)} of them"
+        " of another row",
+        "the rows that a program loads are those that it stores: the same numbers, each tensor by"
+        " strides of its own",
+        traced=False,
+    )
+
+
+def _one_number_more(x: torch.Tensor, off: torch.Tensor) -> Sighting | None:
+    """Every row of y is off by the same number."""
+    more = float(off.mean())
+    if float((off - more).norm()) > _UNEXPLAINED * float(off.norm()):
+        return None
+    lanes = ""
+    if abs(more - round(more)) <= 1e-4 * abs(more):
+        count = round(more)
+        tiles = [t for t in _TILES if count == -x.shape[1] % t]
+        lanes = (
+            f", as many as a tile of {tiles[-1]} has lanes past the last column" if tiles else ""
+        )
+    return Sighting(
+        "ROWS-OFFSET",
+        f"every row of y is {abs(more):.4g} too {'large' if more > 0 else 'small'}{lanes}",
+        f"seen: y minus the right y is {more:.4g} in every row",
+        "what is added up begins at 0, and lanes past the last column add 0: other=0.0",
+        traced=False,
+    )
+
+
+def _columns(products: torch.Tensor, y: torch.Tensor, off: torch.Tensor) -> Sighting | None:
+    """Tiles of columns count more than once, or not at all."""
+    rows, cols = products.shape
+    for tile in _TILES:
+        tiles = -(-cols // tile)
+        if tile // 2 >= cols or tiles * _EQUATIONS > rows:
+            continue
+        padded = torch.nn.functional.pad(products, (0, tiles * tile - cols))
+        parts = padded.unflatten(1, (tiles, tile)).sum(2)
+        counts = torch.linalg.lstsq(parts, y[:, None], driver="gelsd").solution[:, 0]
+        if not counts.isfinite().all() or float(counts.abs().max()) > _MOST_COUNT:
+            continue
+        if float((parts @ counts - y).norm()) > _UNEXPLAINED * float(off.norm()):
+            continue
+        told = _told(counts, tile, cols)
+        if not told:
+            return None
+        return Sighting(
+            "COLUMNS-COUNTED-OTHERWISE",
+            f"{told[0]} in y",
+            f"seen: y is the sum in which {', '.join(told[:_SPANS])}",
+            "each column counts once: tiles begin where the one before ended, cover all columns,"
+            " and are added to the sum, which begins at 0",
+            traced=False,
+        )
+    return None
+
+
+def _rounded(products: torch.Tensor, off: torch.Tensor) -> Sighting | None:
+    """Y is near the right one, and as far off as 16 bits are."""
+    size = products.abs().sum(1)
+    if bool((off.abs() > 4 * _HALF * size).any()):
+        return None
+    return Sighting(
+        "ROUNDED-TO-16-BITS",
+        "y has no more than three right digits, as numbers of 16 bits have",
+        f"seen: y is off by up to {float((off.abs() / size).max()):.1g} of the sum of |x * w|; fp32"
+        " is good to 6e-8",
+        "inputs are fp32: multiply, add up and store in fp32",
+        traced=False,
+    )
+
+
+def _told(counts: torch.Tensor, tile: int, cols: int) -> list[str]:
+    """Say which columns count otherwise than once, those alike together."""
+    told = []
+    left = (counts - 1.0).abs() > _SAME
+    while left.any():
+        count = float(counts[int(left.int().argmax())])
+        alike = left & ((counts - count).abs() <= _SAME * max(1.0, abs(count)))
+        columns = alike.repeat_interleave(tile)[:cols]
+        one = int(columns.sum()) == 1
+        told.append(f"column{'' if one else 's'} {ranges(columns)} {_times(count, one)}")
+        left &= ~alike
+    return told
+
+
+def _times(count: float, one: bool) -> str:
+    verb = "counts" if one else "count"
+    if abs(count) <= _SAME:
+        return f"{verb} not at all"
+    return f"{verb} twice" if abs(count - 2.0) <= _SAME else f"{verb} {count:.3g} times"

@@ -1,0 +1,158 @@
+"""One head of a wrong gradient, and all that it is made of, in fp64."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+
+from grader.checks.correctness import Expected
+from grader.spec.cases import Case
+from grader.spec.inputs import Inputs
+from reference.variants import attend, case_of
+from reference.variants_backward import row_delta
+
+NAMES = ("dv", "dq", "dk")  # dv is made of the least
+_UNEXPLAINED = 1e-2  # of the error, at most
+_WRONG = 1e-3  # of the right gradient: less is rounding
+OPERANDS = {"(dout k^T)": ("dout", "k"), "(q v^T)": ("q", "v"), "(out v^T)": ("out", "v")}
+DELTA_OF_TILE = "delta of each tile of"
+
+
+@dataclasses.dataclass(frozen=True)
+class Head:
+    """A head of a gradient: dq of one query head, dk or dv of a kv head with its group.
+
+    The first dimension of all but `got`, `truth`, k and v is that of the query heads; it has size
+    one for dq. scores are scaled and not masked.
+    """
+
+    name: str
+    got: torch.Tensor  # (rows, head_dim)
+    truth: torch.Tensor
+    scores: torch.Tensor  # (heads, queries, keys)
+    visible: torch.Tensor  # (queries, keys)
+    probs: torch.Tensor  # (heads, queries, keys), 0 where not visible
+    dprobs: torch.Tensor
+    lse: torch.Tensor  # (heads, queries)
+    delta: torch.Tensor
+    q: torch.Tensor  # (heads, queries, head_dim)
+    dout: torch.Tensor
+    out: torch.Tensor
+    k: torch.Tensor  # (keys, head_dim)
+    v: torch.Tensor
+    scale: float
+    where: str  # "query head 3"
+    first_head: int
+    batch: int = 0
+
+    def of_columns(self, count: int) -> Head:
+        """Return the same with the first columns of head_dim of the gradient alone: less to do."""
+        return dataclasses.replace(self, got=self.got[:, :count], truth=self.truth[:, :count])
+
+    def explained(self, made: torch.Tensor) -> bool:
+        """Whether `made` is what came out."""
+        if not made.isfinite().all():
+            return False
+        # Next to nothing is told apart from other such by its own size.
+        size = min(float((self.got - self.truth).norm()), float(self.got.norm()))
+        return float((made - self.got).norm()) <= _UNEXPLAINED * size
+
+    def term(self, name: str) -> torch.Tensor:
+        """Return a term of dS by its name, (heads, queries, keys), not masked if P is not in it."""
+        value = torch.ones_like(self.probs)
+        for factor in name.split(" * "):
+            value = value * self._factor(factor)
+        return value
+
+    def _factor(self, name: str) -> torch.Tensor:
+        if name in ("delta", "lse"):
+            return getattr(self, name)[..., None]
+        if name in ("P", "dP", "S"):
+            return {"P": self.probs, "dP": self.dprobs, "S": self.scores}[name]
+        if name in OPERANDS:
+            one, other = (getattr(self, operand) for operand in OPERANDS[name])
+            return one @ other.mT
+        tile = int(name.rpartition(" ")[2])  # delta summed up over tiles of so many keys
+        keys = self.probs.shape[-1]
+        padded = torch.nn.functional.pad(self.probs * self.dprobs, (0, -keys % tile))
+        sums = padded.unflatten(-1, (-1, tile)).sum(-1, keepdim=True)
+        return sums.expand(*sums.shape[:-1], tile).flatten(-2)[..., :keys]
+
+    def product(self, weights: torch.Tensor, factor: str) -> torch.Tensor:
+        """Return the gradient of these weights: sums over keys, or over the queries of all heads.
+
+        dq and dk have the factor softmax_scale.
+        """
+        rows = getattr(self, factor)[..., : self.got.shape[-1]]
+        if self.name == "dq":
+            return self.scale * (weights[0] @ rows)
+        return (1.0 if self.name == "dv" else self.scale) * (weights.mT @ rows).sum(0)
+
+    def solved(self, products: list[torch.Tensor]) -> list[float] | None:
+        """Return the numbers with which the products add up to what came out, if they do."""
+        sizes = [float(product.norm()) for product in products]
+        if not all(0.0 < size < float("inf") for size in sizes):
+            return None
+        basis = torch.stack([p.flatten() / s for p, s in zip(products, sizes, strict=True)], 1)
+        found = torch.linalg.lstsq(basis, self.got.flatten()[:, None], driver="gelsd").solution
+        if not self.explained((basis @ found).reshape(self.got.shape)):
+            return None
+        return [float(number) / size for number, size in zip(found[:, 0], sizes, strict=True)]
+
+
+def head_of(
+    name: str,
+    problem_id: str,
+    case: Case,
+    inputs: Inputs,
+    got: dict[str, torch.Tensor],
+    expected: Expected,
+) -> Head | None:
+    """Return the head of a gradient in which most is wrong; None where none is, by far."""
+    grad, truth = got[name].double(), expected.truth[name]
+    off = (grad - truth).norm(dim=(2, 3)) / truth.norm(dim=(2, 3)).clamp(min=1e-300)
+    off = off.masked_fill(truth.norm(dim=(2, 3)) == 0.0, 0.0)
+    # What is 0 throughout says little of what it is made of.
+    some = off.masked_fill((grad == 0.0).all(3).all(2), 0.0)
+    off = some if float(some.max()) > _WRONG else off
+    batch, head = divmod(int(off.argmax()), off.shape[1])
+    if not float(off[batch, head]) > _WRONG:
+        return None
+    known = case_of(problem_id, inputs.all, case.kwargs)
+    if known.dout is None or not known.scale:
+        return None
+    heads = slice(head, head + 1)
+    kv_head, where = int(known.kv_heads[head]) if name == "dq" else head, f"query head {head}"
+    if name != "dq":
+        heads = slice(head * known.group_size, (head + 1) * known.group_size)
+        where = f"kv head {head}"
+    k, v = known.k[batch, kv_head], known.v[batch, kv_head]
+    q, dout = known.q[batch, heads], known.dout[batch, heads]
+    right = attend(known)
+    lse, out = right["lse"][batch, heads], right["out"][batch, heads]
+    visible = known.visible().expand(known.seqlen_q, known.seqlen_k)
+    scores = known.scale * q @ k.mT
+    probs = torch.exp((scores - lse[..., None]).masked_fill(~visible, -float("inf")))
+    if not lse.isfinite().all():
+        return None
+    return Head(
+        name,
+        grad[batch, head],
+        truth[batch, head],
+        scores,
+        visible,
+        probs,
+        dout @ v.mT,
+        lse,
+        row_delta(known)[batch, heads],
+        q,
+        dout,
+        out,
+        k,
+        v,
+        known.scale,
+        where + (f" of batch {batch}" if case.batch > 1 else ""),
+        heads.start,
+        batch,
+    )

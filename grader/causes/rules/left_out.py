@@ -1,0 +1,88 @@
+"""Rows of queries and query heads that a product left out, or took in place of others."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from grader.causes.rules.sighting import Sighting, query_range
+from grader.checks.correctness import ranges
+from grader.checks.walk import Walk
+
+
+def is_uneven(walk: Walk) -> bool:
+    """Whether other pairs of one query head of a group were taken than of another.
+
+    Where loops begin and end does not depend on the head.
+    """
+    of_groups = (walk.twice.shape[0], -1, walk.group, *walk.twice.shape[2:])
+    twice, missing = walk.twice.reshape(of_groups), walk.missing.reshape(of_groups)
+    return bool((twice != twice[:, :, :1]).any() and (missing != missing[:, :, :1]).any())
+
+
+def uneven(walk: Walk) -> Sighting:
+    batch, head, _, key = walk.example(walk.twice)
+    twice = query_range(walk.twice[batch, head, :, key])
+    seen = f"seen: key {key} took {twice} of query head {head} twice"
+    first = head // walk.group * walk.group
+    for other in (head, *range(first, first + walk.group)):
+        missing = walk.missing[batch, other, :, key]
+        if missing.any():
+            seen += f", and never {query_range(missing)} of query head {other}"
+            break
+    return Sighting(
+        "HEADS-TAKEN-UNEVENLY",
+        f"{walk.product} takes different pairs from the query heads of one group",
+        seen,
+        "each query head of a group has the same tiles: which head and which tile does each"
+        " iteration take?",
+        walk.loop_line,
+    )
+
+
+def skipped_rows(walk: Walk) -> Sighting | None:
+    """Rows inside a tile of queries that met no key: no loop over keys leaves out those alone."""
+    if walk.over_queries:
+        return None
+    shape = walk.trace.shape
+    most = walk.tile[0] // (shape.num_q_heads // shape.num_kv_heads)  # a tile may be of a group
+    for batch, head in np.ndindex(walk.visited.shape[:2]):
+        rows = np.flatnonzero(walk.visited[batch, head].any(-1))
+        gaps = np.flatnonzero((np.diff(rows) > 1) & (np.diff(rows) <= most))
+        if gaps.size:
+            left_out = np.arange(rows[gaps[0]] + 1, rows[gaps[0] + 1])
+            among = np.isin(np.arange(shape.seqlen_q), left_out)
+            return Sighting(
+                "QUERIES-NEVER-TAKEN",
+                "rows of q are never taken, though others of their tile are",
+                f"seen: {query_range(among)} of head {head} met no key; queries {rows[gaps[0]]} and"
+                f" {rows[gaps[0] + 1]} did",
+                "which row of q does each lane load? query_start + tl.arange(0, BLOCK_M), times the"
+                " row stride of q",
+                walk.scores_line,
+            )
+    return None
+
+
+def missing_heads(walk: Walk) -> np.ndarray:
+    """Return of which query heads no pair was taken, (batch, q head)."""
+    return (walk.missing | ~walk.due).all(axis=(2, 3))
+
+
+def heads_never_taken(walk: Walk) -> Sighting | None:
+    """Query heads that a gradient of kv heads gets nothing from."""
+    heads = missing_heads(walk)
+    if not heads.any() or heads.all():
+        return None
+    if not walk.over_queries or (heads.any(0) != heads.all(0)).any():
+        return None  # no sum over a group, or another head in each batch entry
+    taken = f"seen: of {heads.size} query heads {int((~heads).sum())} take part in this product"
+    again = walk.twice.any(axis=(0, 2, 3))
+    if again.any():
+        taken += f", query head{'s'[: int(again.sum()) > 1]} {ranges(again)} more than once"
+    return Sighting(
+        "HEADS-NEVER-TAKEN",
+        f"{walk.product} gets nothing from query heads {ranges(heads.any(0))}",
+        taken,
+        "the gradient of a kv head is the sum over all query heads of its group",
+        walk.product_line,
+    )

@@ -1,0 +1,88 @@
+"""Asks the rules of all subjects, in order, what they saw in a traced call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from grader.causes.rules import numbers, others, pairs, placement, pointers, rows, sums
+from grader.causes.rules.sighting import Result, Sighting
+from grader.checks.walk import Walk, walk_of
+from grader.kernel.observers.trace import PRODUCTS, Trace
+from grader.spec.cases import Case
+
+
+def look(problem_id: str, case: Case, trace: Trace, result: Result) -> Sighting | None:
+    """Return why the outputs of a traced call are wrong, None where that was not seen."""
+    if case.rows is not None:
+        rules = (rule(case, trace) for rule in _OF_ROW_SUMS)
+        return next(filter(None, rules), None) or numbers.half_sum(case, trace)
+    found = next(filter(None, _before(case, trace, result)), None)
+    if found is not None:
+        return found
+    # lse is made of the scores that out is made of.
+    names = tuple("out" if name == "lse" else name for name in result.wrong)
+    for name in dict.fromkeys(names):
+        near = result.place if name == names[0] else None
+        walk = walk_of(problem_id, case, trace, name, near) if name in PRODUCTS else None
+        if walk is None:
+            continue
+        found = rows.rows_of_gradient(case, walk, result)
+        if found is not None:
+            return found
+        for judge in _RULES:
+            found = judge(case, walk)
+            if found is not None:
+                return found
+    found = sums.wrong_product(case, trace, result)
+    if found is not None:
+        return found
+    for rule in (sums.mixed, sums.not_transposed):
+        found = rule(case, trace)
+        if found is not None:
+            return found
+    found = others.no_product(trace, result)
+    if found is not None:
+        return found
+    over_queries = sums.over_queries(trace) if "out" in result.wrong else None
+    if result.nan:  # the maximum of a key may be -inf, and it is no row's
+        computed = result.computed_nan and (numbers.nan(trace) or numbers.infinite(trace))
+        return over_queries or computed or None
+    if result.close:
+        return numbers.narrow(case, trace)
+    return over_queries
+
+
+_OF_ROW_SUMS = (rows.query_rows, pointers.strides, rows.elements_of_x, rows.elements_of_w)
+
+
+def _before(case: Case, trace: Trace, result: Result) -> Iterator[Sighting | None]:
+    """Ask what does not need the walk: rows, strides, heads."""
+    yield placement.misplaced(case, trace, result)
+    yield rows.query_rows(case, trace)
+    yield pointers.strides(case, trace)
+    yield placement.overwritten(case, trace, result)
+    yield placement.along_keys(trace, result)  # before what else a transposed tile looks like
+    yield sums.turned(case, trace)
+    yield placement.apart(case, trace, result)
+    yield pointers.heads(case, trace, result)
+    yield pointers.astray(case, trace)
+    yield pointers.heads_apart(case, trace)
+    yield pairs.nothing_visited(case, trace)
+    yield sums.columns_apart(trace)
+    yield sums.scores_left_out(trace)
+
+
+_RULES: tuple[Callable[[Case, Walk], Sighting | None], ...] = (
+    pointers.pointers,
+    pairs.mismatched,
+    pairs.raised,
+    pairs.padding,
+    pairs.inverted,
+    pairs.positions_in_the_tile,
+    pairs.twice,
+    pairs.wrong_pairs,
+    pairs.masked_but_shown,
+    sums.discarded,
+    sums.left_out,
+    others.other_pairs,
+)

@@ -1,0 +1,65 @@
+"""Which pairs a wrong product took, where no rule of the mask says it; and that there was none."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from grader.causes.rules.sighting import Result, Sighting, key_range, query_range
+from grader.checks.walk import Walk
+from grader.kernel.observers.trace import DOT, OTHER, PRODUCTS, SCORES, Counter, Trace
+from grader.spec.cases import Case
+
+_ROWS = {"out": "v", "dv": "dout", "dk": "q", "dq": "k"}
+
+
+def other_pairs(case: Case, walk: Walk) -> Sighting | None:
+    """Rows that took other pairs than are due: which ones, and which are, is all that is told."""
+    missing, extra = walk.missing, walk.extra
+    wrong = missing | extra
+    # Where every weight is 0, numbers made them so and no mask: a scale of 0, or lse.
+    if not wrong.any() or walk.twice.any() or not walk.taken.any() or walk.drowned.any():
+        return None
+    if not extra.any() and walk.product != "out" and bool((missing | ~walk.due).all()):
+        return None
+    axis = 2 if walk.over_queries else 3
+    both = missing.any(axis, keepdims=True) & extra.any(axis, keepdims=True)
+    pairs = np.broadcast_to(both, wrong.shape) & wrong
+    batch, head, query, key = walk.example(pairs if pairs.any() else wrong)
+    if walk.over_queries:
+        row, due = f"key {key}", query_range(walk.due[:, key])
+        took = walk.taken[batch, head, :, key]
+        of_row = query_range(took) if took.any() else "no query"
+        verb = "is seen by"
+    else:
+        row, due = f"query {query}", key_range(walk.due[query])
+        took = walk.taken[batch, head, query]
+        of_row = key_range(took) if took.any() else "no key"
+        verb = "sees"
+    what = "queries" if walk.over_queries else "keys"
+    masked = bool(wrong.any() and (walk.masks[wrong] > 0).all())
+    return Sighting(
+        "OTHER-PAIRS",
+        f"{walk.product} takes {what} other than the visible ones",
+        f"seen: {row} took {of_row} of query head {head}; it {verb} {due}",
+        "compare the mask with the rule, number by number: which side are queries, is each number"
+        " one in the sequence, and are the arguments in the order of the kernel's parameters?",
+        walk.mask_of(wrong) if masked else walk.scores_line,
+        located=masked,
+    )
+
+
+def no_product(trace: Trace, result: Result) -> Sighting | None:
+    """A gradient that is wrong, and for which nothing was multiplied."""
+    products = set(trace.arrays["dots"][:, DOT.index("product")].tolist())
+    if OTHER in products or SCORES not in products or trace.count(Counter.UNKNOWN_DOTS):
+        return None
+    for name in result.wrong:
+        if name in PRODUCTS and PRODUCTS.index(name) not in products:
+            return Sighting(
+                "NO-PRODUCT",
+                f"no product with {_ROWS[name]} is added up for {name}",
+                f"seen: no tl.dot of this call multiplies weights with rows of {_ROWS[name]}",
+                "where do its loops begin and end, do they run at all, and which rows does its"
+                " tl.dot take? dV = P^T dout, dK = dS^T q, dQ = dS k",
+            )
+    return None

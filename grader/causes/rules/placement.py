@@ -1,0 +1,192 @@
+"""Rows that met though they are not the same, and results stored where others belong."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from grader.causes.rules import sums
+from grader.causes.rules.sighting import Result, Sighting
+from grader.kernel.observers.trace import (
+    APART,
+    GRADIENTS,
+    MISPLACED,
+    OUTPUTS,
+    OVERWRITTEN,
+    PRODUCTS,
+    SCRATCH,
+    STATISTIC,
+    TAGGED,
+    Trace,
+)
+from grader.spec.cases import Case
+
+
+def misplaced(case: Case, trace: Trace, result: Result) -> Sighting | None:
+    """An output whose rows are made of other rows of q, or of k."""
+    wrong = [name for name in OUTPUTS if name in result.wrong]
+    if {"dq", "dk", "dv"} & set(wrong):
+        wrong.append(SCRATCH)
+    for name in wrong:
+        seen = dict(zip(MISPLACED, trace.arrays["misplaced"][OUTPUTS.index(name)], strict=True))
+        if not all(seen.values()):
+            continue
+        side = "k" if name in ("dk", "dv") else "q"
+        shown = "lse or delta" if name == SCRATCH else name
+        made, of = (_Row.of(case, side, int(seen[key])) for key in ("place", "row"))
+        return Sighting(
+            "STORED-ELSEWHERE",
+            f"{shown} of {of.beside(made)} is stored where that of {made.beside(of)} belongs",
+            f"seen: the result of {of.whole} is stored to {made.whole}",
+            "its rows begin after those of batch * num_q_heads + head other heads: compare the"
+            " offset of the store with those of the loads"
+            if name in ("lse", SCRATCH)
+            else "a program stores to the batch, head and rows that it loaded, by strides of the"
+            " tensor's own: compare their offsets",
+            int(seen["line"]),
+        )
+    return None
+
+
+def overwritten(case: Case, trace: Trace, result: Result) -> Sighting | None:
+    """A gradient to whose rows several programs of one launch store."""
+    for name, row in zip(GRADIENTS, trace.arrays["overwritten"].tolist(), strict=True):
+        seen = dict(zip(OVERWRITTEN, row, strict=True))
+        if name not in result.wrong or not seen["line"] or not seen["first"]:
+            continue
+        if name == "dsink_logits":
+            where = f"the element of query head {seen['first'] - 1}"
+        else:
+            side = "q" if name == "dq" else "k"
+            where = _Row.of(case, side, seen["first"]).up_to(seen["last"] - seen["first"])
+        one, other = (tuple(seen[f"{of}{axis}"] for axis in "xyz") for of in ("", "other_"))
+        of_group = name in ("dk", "dv") and case.num_q_heads > case.num_kv_heads
+        whole = "loop over the query heads of a group" if of_group else "compute the whole sum"
+        return Sighting(
+            "LAST-STORE-WINS",
+            f"several programs store to the same elements of {name}, and the last one wins",
+            f"seen: programs {one} and {other} both store {where} of {name} in this line",
+            f"stores do not add up: let one program {whole}, or store the shares apart and sum them"
+            " afterwards",
+            seen["line"],
+            outright=True,
+        )
+    return None
+
+
+def apart(case: Case, trace: Trace, result: Result) -> Sighting | None:
+    """Rows of one head or tile that meet lse, delta or dout of another."""
+    seen = {name: int(n) for name, n in zip(APART, trace.arrays["apart"], strict=True)}
+    if not seen["row"] or not seen["other_row"]:
+        return None
+    kinds = TAGGED[seen["one"]], TAGGED[seen["other"]]
+    if kinds == ("k", "k") and {"out", "lse"} & set(result.wrong):
+        # One number per key meets that of another key: a maximum or a sum along the wrong axis.
+        return sums.over_queries(trace)
+    delta = seen["weights"] or "dout" in kinds
+    names = ["delta" if delta else "lse"] if STATISTIC in kinds else []
+    names = [(names[0] if kind == STATISTIC else kind) for kind in kinds]
+    side = "k" if kinds[0] in ("k", "v") else "q"
+    rows = [_Row.of(case, side, seen[key]) for key in ("row", "other_row")]
+    note = ""
+    if side == "q" and seen["kv_plane"]:
+        batch, kv_head = divmod(seen["kv_plane"] - 1, case.num_kv_heads)
+        group = case.num_q_heads // case.num_kv_heads
+        due = [row.batch == batch and row.head // group == kv_head for row in rows]
+        if due == [True, False]:  # what does not belong here is told first
+            names, rows, due = names[::-1], rows[::-1], due[::-1]
+        if due == [False, True]:
+            note = f"; k and v are of kv head {kv_head}{_of_batch(case, batch)}"
+    first, second = rows
+    heads = (first.batch, first.head) != (second.batch, second.head)
+    return Sighting(
+        "HEADS-APART" if heads else "ROWS-APART",
+        f"{names[0]} of {first.beside(second)} is combined with {names[1]} of"
+        f" {second.beside(first)}",
+        f"seen: {first.whole} of {names[0]} with {second.whole} of {names[1]}{note}",
+        "compare their offsets: both need the same batch, head and rows, each by its own strides",
+        seen["line"],
+    )
+
+
+def along_keys(trace: Trace, result: Result) -> Sighting | None:
+    """One number per query that meets keys."""
+    seen = {name: int(n) for name, n in zip(APART, trace.arrays["apart"], strict=True)}
+    keys = TAGGED[seen["other"]]
+    if not seen["row"] or not seen["other_row"] or TAGGED[seen["one"]] != STATISTIC:
+        return None
+    if keys not in ("k", "v"):
+        return None
+    exchanged = _exchanged(trace, result, seen["line"])
+    return exchanged or _along_keys("lse" if keys == "k" else "delta", seen)
+
+
+def _exchanged(trace: Trace, result: Result, line: int) -> Sighting | None:
+    """Say that a kernel has k where it takes q, and q where it takes k.
+
+    Its scores are transposed, so that lse meets keys, and it sums over the wrong rows as well.
+    """
+    for name, other in (("dq", "dk"), ("dk", "dq")):
+        product = int(trace.arrays["stored_products"][PRODUCTS.index(name)][0])
+        if name in result.wrong and product and PRODUCTS[product - 1] == other:
+            due, taken = ("k", "q") if name == "dq" else ("q", "k")
+            return Sighting(
+                "Q-AND-K-EXCHANGED",
+                f"the kernel that computes {name} has q and k exchanged",
+                f"seen: this line combines lse with keys, not with queries, and {name} is a sum of"
+                f" products with {taken}, not with {due}",
+                "compare the order of the arguments at the launch with that of the kernel's"
+                " parameters, and the pointers from which q and k are loaded",
+                line,
+            )
+    return None
+
+
+def _along_keys(name: str, seen: dict[str, int]) -> Sighting:
+    down = seen["weights"] == 1  # keys are columns, so queries go down
+    rows, index = ("rows", "[:, None]") if down else ("columns", "[None, :]")
+    return Sighting(
+        "ALONG-THE-KEYS",
+        f"{name}, one number per query, is broadcast along the keys",
+        f"seen: in this line {name} is combined with the keys of a tile, not its queries",
+        f"{rows} of this tile are queries: {name}{index} has one number for each of them",
+        seen["line"],
+        located=True,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Row:
+    """A row of q or k: its batch, head and place."""
+
+    batch: int
+    head: int
+    row: int
+    what: str
+    whole: str
+
+    @classmethod
+    def of(cls, case: Case, side: str, number: int) -> _Row:
+        """Return the row of a number, which counts from 1 over batch, heads and rows."""
+        heads, length = case.num_q_heads, case.seqlen_q
+        if side == "k":
+            heads, length = case.num_kv_heads, case.seqlen_k
+        plane, row = divmod(number - 1, length)
+        batch, head = divmod(plane, heads)
+        what = "query head" if side == "q" else "kv head"
+        whole = f"row {row} of {what} {head}{_of_batch(case, batch)}"
+        return cls(batch, head, row, what, whole)
+
+    def up_to(self, more: int) -> str:
+        """Say which rows these are, with so many after it."""
+        rows = f"rows {self.row}-{self.row + more}" if more > 0 else f"row {self.row}"
+        return rows + self.whole.removeprefix(f"row {self.row}")
+
+    def beside(self, other: _Row) -> str:
+        """Say in what it differs from another row."""
+        if self.batch != other.batch:
+            return f"batch {self.batch}"
+        return f"{self.what} {self.head}" if self.head != other.head else f"row {self.row}"
+
+
+def _of_batch(case: Case, batch: int) -> str:
+    return f" of batch {batch}" if case.batch > 1 else ""

@@ -1,0 +1,74 @@
+"""What a sighting is, and how sightings speak of accesses and keys."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from grader.checks.correctness import ranges
+from grader.kernel.observers.trace import ACCESS, OPERANDS, Trace
+
+
+@dataclasses.dataclass(frozen=True)
+class Sighting:
+    """A cause that was seen: `id` without the problem's prefix, where, and what to do.
+
+    `line` is where it shows. Only where that is also where the mistake lies (`located`) is its step
+    known: a loop shows what is wrong with limits that were computed elsewhere. `traced`: what the
+    kernels did was seen, not only what came out. `of_grid`: programs are too few or too many, which
+    looks different at different sizes. `outright`: it says more than a known mistake of the same
+    numbers. `option`: what is wrong is made of it, so that it is so in all wrong cases with it.
+    """
+
+    id: str
+    title: str
+    note: str
+    help: str
+    line: int = 0
+    located: bool = False
+    traced: bool = True
+    of_grid: bool = False
+    outright: bool = False
+    option: str = ""
+
+    @property
+    def kind(self) -> str:
+        """What sightings of one mistake have in common."""
+        return "grid" if self.of_grid else self.id
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What is wrong with a call: names of outputs, whether one holds NaN, whether all are close.
+
+    `computed_nan`: one holds NaN that was computed, and did not lie in memory before the call.
+    Close is a wrong result that rounding can explain: an error of a few hundredths of the values.
+    `place` is batch, head and row of the worst element of the first output, None of one without.
+    """
+
+    wrong: tuple[str, ...]
+    nan: bool
+    close: bool
+    place: tuple[int, int, int] | None = None
+    computed_nan: bool = False
+
+
+def accesses(trace: Trace) -> list[dict[str, int]]:
+    return [dict(zip(ACCESS, row, strict=True)) for row in trace.arrays["accesses"].tolist()]
+
+
+def operand_of(row: dict[str, int]) -> str:
+    return OPERANDS[row["operand"] - 1]
+
+
+def line_of(trace: Trace, operand: str) -> int:
+    return next((row["line"] for row in accesses(trace) if operand_of(row) == operand), 0)
+
+
+def key_range(keys: np.ndarray) -> str:
+    return ("key " if keys.sum() == 1 else "keys ") + ranges(keys)
+
+
+def query_range(queries: np.ndarray) -> str:
+    return ("query " if queries.sum() == 1 else "queries ") + ranges(queries)

@@ -1,0 +1,101 @@
+"""Some wrong rows of out of one head, and how much groups of keys count in them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import torch
+
+from grader.checks.correctness import Expected
+from grader.spec.cases import Case
+from grader.spec.inputs import Inputs
+from reference.variants import case_of
+
+_UNEXPLAINED = 1e-2  # of the error of the rows, at most
+_ROWS = 24  # of one head, that a fit looks at
+_SHARE = 1e-3  # of the weights of a row: what has less is not told
+_EQUATIONS = 2  # and more for each unknown
+_TILES = (128, 64, 32, 16)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """Some wrong rows of out of one head, in fp64; `scores` are neither scaled nor masked."""
+
+    got: torch.Tensor  # (rows, head_dim)
+    truth: torch.Tensor
+    scores: torch.Tensor  # (rows, keys)
+    visible: torch.Tensor  # (rows, keys)
+    lse: torch.Tensor  # (rows, 1)
+    values: torch.Tensor  # (keys, head_dim)
+    queries: list[int]
+    scale: float
+    tiles: tuple[int, ...]  # sizes in keys to try
+    sees: torch.Tensor  # (all queries, keys)
+
+    @property
+    def weights(self) -> torch.Tensor:
+        """The right weights; those of hidden keys are what they would be beside them."""
+        return torch.exp(self.scale * self.scores - self.lse)
+
+    def explained(self, made: torch.Tensor) -> bool:
+        """Whether `made` is what came out."""
+        return bool((made - self.got).norm() <= _UNEXPLAINED * (self.got - self.truth).norm())
+
+
+def wrong_rows(
+    problem_id: str,
+    case: Case,
+    inputs: Inputs,
+    got: dict[str, torch.Tensor],
+    expected: Expected,
+) -> Rows | None:
+    if "out" not in expected.truth:
+        return None
+    out, truth = got["out"].double(), expected.truth["out"]
+    off = (out - truth).norm(dim=-1) / truth.norm(dim=-1)
+    batch, head = divmod(int(off.amax(-1).argmax()), off.shape[1])
+    queries = torch.nonzero(off[batch, head] > _UNEXPLAINED).flatten()
+    if not len(queries):
+        return None
+    queries = queries[:: -(-len(queries) // _ROWS)]
+    known = case_of(problem_id, inputs.all, case.kwargs)
+    kv_head = int(known.kv_heads[head])
+    scores = known.q[batch, head, queries] @ known.k[batch, kv_head].T
+    sees = known.visible().expand(known.seqlen_q, known.seqlen_k)
+    visible = sees[queries]
+    lse = torch.logsumexp((known.scale * scores).masked_fill(~visible, -math.inf), -1, True)
+    if known.sink_logits is not None or not lse.isfinite().all():
+        return None
+    return Rows(
+        out[batch, head, queries],
+        truth[batch, head, queries],
+        scores,
+        visible,
+        lse,
+        known.v[batch, kv_head],
+        queries.tolist(),
+        known.scale,
+        (known.tile_k,) if problem_id == "p01" else _TILES,
+        sees,
+    )
+
+
+def counts_of(rows: Rows, groups: torch.Tensor) -> torch.Tensor | None:
+    """Return how much each group of keys counts in each row: 1 as it should.
+
+    Args: groups: (groups, keys) or (rows, groups, keys), bool. NaN where too little hangs on it;
+    None where the rows are not made of the groups.
+    """
+    parts = (rows.weights[:, None, :] * groups) @ rows.values  # (rows, groups, head_dim)
+    share = (rows.weights[:, None, :] * groups).sum(-1)
+    if groups.shape[-2] * _EQUATIONS > parts.shape[-1] or not parts.isfinite().all():
+        return None
+    size = parts.norm(dim=-1, keepdim=True).clamp(min=1e-300)
+    basis = (parts / size).mT
+    found = torch.linalg.lstsq(basis, rows.got[..., None], driver="gelsd").solution
+    if not found.isfinite().all() or not rows.explained((basis @ found)[..., 0]):
+        return None
+    counts = found[..., 0] / size[..., 0]
+    return counts.masked_fill((share < _SHARE) & (counts.abs() * share < _SHARE), math.nan)

@@ -1,0 +1,156 @@
+"""Compares the rounds of a program with the oracle: where they part, if they do, and what is known.
+
+Nothing is said to be wrong in rows that are right in the end: whatever a kernel keeps there, it is
+a convention that this room does not know.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from grader.causes.state.finding_roles import find_roles
+from grader.causes.state.online import Oracle, oracle_of
+from grader.causes.state.roles import TOLERANCES, Known, Role, Roles
+from grader.kernel.observers.rounds import Rounds
+from grader.spec.cases import Case
+from grader.spec.inputs import Inputs
+
+_FAR = 60.0  # in scaled scores: weights relative to a maximum so much too large underflow
+ROLES = ("maximum", "sum", "accumulator")
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """The first round after which the state is wrong, and the roles that are, in order.
+
+    `factor` is by what the maximum is too large in all rows, None where it is not that.
+    """
+
+    round: int
+    roles: tuple[str, ...]
+    factor: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Compared:
+    """What became of each round.
+
+    `roles` are by loop, in the order of `Rounds.column("segment")`. `status` says by round and role
+    whether the state agrees, None where it is not compared. `why_not` says why there may be no
+    `part` though the result is wrong; it is empty where all was compared.
+    """
+
+    oracle: Oracle
+    roles: tuple[Roles, ...]
+    status: tuple[dict[str, bool | None], ...]
+    part: Part | None
+    why_not: str
+
+    def role(self, rounds: Rounds, r: int, name: str) -> Role | None:
+        """Return a role of the loop that a round lies in."""
+        return getattr(self.roles[int(rounds.column("segment")[r])], name)
+
+    @property
+    def agrees_throughout(self) -> bool:
+        """Whether each role was compared after each round, and agreed."""
+        return all(value is True for status in self.status for value in status.values())
+
+
+def compare(
+    problem_id: str, case: Case, inputs: Inputs, rounds: Rounds, *, wrong: bool
+) -> Compared:
+    """Compare rounds with the oracle; they may part where a result of the queries is `wrong`."""
+    with np.errstate(all="ignore"):  # what a wrong kernel holds may be infinite, or no number
+        return _compare(problem_id, case, inputs, rounds, wrong=wrong)
+
+
+def _compare(
+    problem_id: str, case: Case, inputs: Inputs, rounds: Rounds, *, wrong: bool
+) -> Compared:
+    oracle = oracle_of(problem_id, case, inputs, rounds)
+    segments = rounds.column("segment")
+    tolerance = TOLERANCES[case.dtype]
+    roles = tuple(
+        find_roles(rounds, oracle, where, tolerance) if len(where) else Roles()
+        for where in (np.flatnonzero(segments == s).tolist() for s in range(segments.max() + 1))
+    )
+    why_not = _why_not(rounds, oracle)
+    status = tuple(
+        {
+            name: _status(getattr(roles[segments[r]], name), r, rounds, incomparable=bool(why_not))
+            for name in ROLES
+        }
+        for r in range(len(rounds))
+    )
+    part = None if why_not or not wrong else _part(rounds, roles, status)
+    if part is not None and oracle.other_head is not None and part.round >= oracle.other_head:
+        part = None  # keys of another head explain it
+    return Compared(oracle, roles, status, part, why_not)
+
+
+def _why_not(rounds: Rounds, oracle: Oracle) -> str:
+    """Say why the state after a round cannot be compared, "" where it can."""
+    products = rounds.column("products")
+    held = oracle.positions
+    for r in np.flatnonzero(products == 0):
+        others = [s for s in range(len(rounds)) if s != r]
+        if any(np.isin(held[r][held[r] >= 0], held[s]).any() for s in others):
+            return (
+                "the kernel walks over keys more than once, and each walk makes a part of the state"
+            )
+    if not products.any():
+        return "no product of weights with tiles of V was seen"
+    if rounds.column("apart").any():
+        return "the kernel multiplies the weights of a tile with V in a later tile's round"
+    return ""
+
+
+def _status(role: Role | None, r: int, rounds: Rounds, *, incomparable: bool) -> bool | None:
+    if role is None or incomparable or not role.variable.present[r] or not role.comparable:
+        return None
+    if role.agrees[r].all():
+        return True
+    return False if rounds.column("ended")[r] else None
+
+
+def _part(
+    rounds: Rounds, roles: Sequence[Roles], status: Sequence[dict[str, bool | None]]
+) -> Part | None:
+    """Return the first round in which the sum or the accumulator is wrong, or what led there.
+
+    A maximum that is not the largest score does no harm as long as sum and accumulator are
+    relative to it; one that is too small may, later on, and so may one that is far too large.
+    """
+    behind = [r for r, s in enumerate(status) if s["sum"] is False or s["accumulator"] is False]
+    if not behind:
+        return None
+    unseen = [r for r in range(behind[0]) if not rounds.column("ended")[r]]
+    if unseen:
+        return None
+    first, segments = behind[0], rounds.column("segment")
+    for r in range(first + 1):
+        own = roles[segments[r]]
+        if status[r]["maximum"] is False and _harms(own, r):
+            first = r
+            break
+    wrong = tuple(name for name in ROLES if status[first][name] is False)
+    own = roles[segments[first]]
+    if "maximum" in wrong and not _harms(own, first):
+        wrong = tuple(name for name in wrong if name != "maximum")
+    return Part(first, wrong, own.factor if "maximum" in wrong else None)
+
+
+def _harms(roles: Roles, r: int) -> bool:
+    """Whether a maximum that does not agree is too small, no number, far off, or in no unit."""
+    role = roles.maximum
+    if role is None:
+        return False
+    if role.known is Known.FACTOR:
+        return True
+    wrong = ~role.agrees[r]
+    values, wanted = role.variable.values[r][wrong], role.wanted[r][wrong]
+    far = values > wanted + _FAR * (roles.unit or 1.0)
+    return bool((np.isnan(values) | (values < wanted) | far).any())

@@ -1,0 +1,230 @@
+"""Finds the running maximum, sum and accumulator among a kernel's variables, by what they hold.
+
+They are told by the pairs that the kernel took, right or wrong, and compared with those that are
+due. A variable whose numbers fit nothing from the first round on is known by its name, or by the
+products it is made of, and only if one alone is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from grader.causes.state.online import Oracle
+from grader.causes.state.roles import Known, Measure, Reference, Role, Roles
+from grader.kernel.observers.rounds import Rounds, Variable
+
+MAXIMUM_NAMES = {"running_max", "row_max", "rowmax", "m", "m_i", "mi", "m_run", "largest"}
+SUM_NAMES = {"running_sum", "row_sum", "rowsum", "l", "l_i", "li", "l_run", "total", "denominator"}
+ACCUMULATOR_NAMES = {"acc", "o", "o_i", "acc_o", "accumulator"}
+_LEAST_ROWS = 4  # from which on a common factor of a maximum is no chance
+_SCALED = (1.0 / math.log(2.0), 1.0)  # units of a maximum of scaled scores
+_LIKELY = 0.03  # how far from a unit a maximum in it may be: the units are further apart
+
+
+def find_roles(rounds: Rounds, oracle: Oracle, where: Sequence[int], tolerance: float) -> Roles:
+    """Return what the variables of the rounds `where`, which lie in one loop, are for."""
+    met = [np.array([np.isfinite(s.lse) for s in of]) for of in (oracle.own, oracle.states)]
+    strayed = met[0] & ~met[1]
+    true = Measure(oracle.states, oracle.rows, strayed, oracle.scale, tolerance)
+    own = dataclasses.replace(true, states=oracle.own, strayed=np.zeros_like(strayed))
+    finders = [_Finder(rounds, tuple(where), measure) for measure in (own, true)]
+    found = max((finder.find() for finder in finders), key=lambda f: f.good)
+    return _compared(found, true)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Found:
+    """Which variables are the state, and how; `good` is in how many rounds they agreed, all told.
+
+    `reference` is what sum and accumulator are relative to, None where that is not known, and
+    `divided` says whether the latter is by the former.
+    """
+
+    roles: Roles
+    reference: Reference | None
+    divided: bool
+    good: int
+
+
+def _compared(found: _Found, measure: Measure) -> Roles:
+    """Return the roles as they compare with the states of `measure`."""
+    roles, reference = found.roles, found.reference
+    maximum, total, acc = roles.maximum, roles.sum, roles.accumulator
+    if maximum is not None:
+        role = measure.maximum(maximum.variable, roles.unit or 1.0)
+        maximum = dataclasses.replace(role, known=maximum.known, comparable=maximum.comparable)
+    if total is not None and reference is not None:
+        role = measure.sum(total.variable, reference)
+        total = dataclasses.replace(role, known=total.known)
+    if acc is not None and reference is not None:
+        role = measure.accumulator(acc.variable, reference, divided=found.divided)
+        acc = dataclasses.replace(role, known=acc.known)
+    return dataclasses.replace(roles, maximum=maximum, sum=total, accumulator=acc)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Finder:
+    rounds: Rounds
+    where: tuple[int, ...]
+    measure: Measure
+
+    def find(self) -> _Found:
+        """Find all that can be found."""
+        roles = self._maximum()
+        maximum = roles.maximum
+        vectors = [v for v in self.rounds.vectors if maximum is None or v is not maximum.variable]
+        readings = self._readings(maximum, roles.unit)
+        best = _Found(roles, None, divided=False, good=0)
+        for reference in readings:
+            total = self._best(self.measure.sum(v, reference) for v in vectors)
+            for divided in (False, True):
+                acc = self._best(
+                    self.measure.accumulator(v, reference, divided=divided)
+                    for v in self.rounds.matrices
+                )
+                good = sum(r.right_rounds(self.where) for r in (total, acc) if r is not None)
+                if good > best.good:
+                    roles = dataclasses.replace(roles, sum=total, accumulator=acc)
+                    best = _Found(roles, reference, divided, good)
+        if best.roles.sum is None and (other := self._in_another_unit(best.roles, vectors)):
+            roles, maximum = other, other.maximum
+            best = _Found(roles, None, divided=False, good=0)
+        elif best.roles.sum is None and roles.factor is None and roles.unit not in (None, *_SCALED):
+            # Scores that nobody scaled are in this unit too, and then it is a wrong one.
+            maximum = dataclasses.replace(maximum, comparable=False)
+            roles = dataclasses.replace(roles, maximum=maximum)
+            best = dataclasses.replace(best, roles=dataclasses.replace(best.roles, maximum=maximum))
+        reference = best.reference
+        if reference is None and maximum is not None and roles.unit is not None:
+            # By a maximum in no unit nothing is to be measured: by the true one, then.
+            reference = readings[-2] if roles.factor is not None else readings[0]
+        known = best.roles
+        if reference is not None:
+            known = dataclasses.replace(
+                known,
+                sum=known.sum or self._called_sum(vectors, reference),
+                accumulator=known.accumulator or self._made_of_products(reference),
+            )
+        good = best.good + (maximum.right_rounds(self.where) if maximum is not None else 0)
+        return _Found(known, reference, best.divided, good)
+
+    def _in_another_unit(self, roles: Roles, vectors: Sequence[Variable]) -> Roles | None:
+        """Return the roles where the kernel subtracts its maximum in a unit that it is not in.
+
+        Weights that underflow for that reason tell as much as those that are left.
+        """
+        unit, first, maximum = roles.unit, self.where[0], roles.maximum
+        if unit is None or maximum is None or roles.factor is not None:
+            return None
+        values = maximum.variable.values.astype(np.float64)
+        for other in self.measure.units():
+            relative = tuple(values / other)
+            sums = (self.measure.sum(v, relative) for v in vectors if v.carried)
+            if other != unit and any(role.fits_but_for_underflow(first) for role in sums):
+                role = self.measure.maximum(maximum.variable, other)
+                role = dataclasses.replace(role, known=Known.FACTOR)
+                return Roles(role, unit=other, factor=unit / other)
+        return None
+
+    def _best(self, roles: Iterable[Role]) -> Role | None:
+        """Return the role that agrees longest, a carried one first.
+
+        What is made anew in each round is the state only if it agrees in all: the sum of a tile is
+        the running sum in the first.
+        """
+        found, most = None, (0, False)
+        for role in roles:
+            good, carried = role.right_rounds(self.where), role.variable.carried
+            whole = good == sum(bool(role.variable.present[r]) for r in self.where)
+            if good and (carried or (whole and good > 1)) and (good, carried) > most:
+                found, most = role, (good, carried)
+        return found
+
+    def _maximum(self) -> Roles:
+        """Return the maximum, alone, with its unit, and the factor by which it is too large."""
+        best, most = Roles(), 0
+        for unit in self.measure.units():
+            for held in (False, True):
+                compared = (self.measure.maximum(v, unit, held=held) for v in self.rounds.vectors)
+                role = self._best(compared)
+                good = 2 * role.right_rounds(self.where) - held if role is not None else 0
+                if role is not None and good > most:
+                    best, most = Roles(role, unit=unit), good
+        return best if most else self._off_by_a_factor() or self._called_maximum()
+
+    def _ratios(self, variable: Variable) -> np.ndarray:
+        """Return what a vector is, over the largest scaled score, where that is no chance."""
+        first = self.where[0]
+        largest = self.measure.states[first].largest
+        rows = self.measure.rows & np.isfinite(largest) & (np.abs(largest) > 1e-6)
+        if rows.sum() < _LEAST_ROWS or not variable.present[first]:
+            return np.array([])
+        return variable.values[first][rows] / largest[rows]
+
+    def _off_by_a_factor(self) -> Roles | None:
+        """Return a maximum that one factor, the same in all rows, makes wrong."""
+        for variable in self.rounds.vectors:
+            ratios = self._ratios(variable) if variable.carried else np.array([])
+            middle = float(np.median(ratios)) if ratios.size else 0.0
+            near = np.abs(ratios - middle) < self.measure.tolerance * middle
+            if 0 < middle < math.inf and near.all():
+                unit = min(self.measure.units(), key=lambda u: abs(math.log(middle / u)))
+                role = self.measure.maximum(variable, unit)
+                role = dataclasses.replace(role, known=Known.FACTOR)
+                return Roles(role, unit=unit, factor=middle / unit)
+        return None
+
+    def _called_maximum(self) -> Roles:
+        variable = self._only(v for v in self.rounds.vectors if v.name in MAXIMUM_NAMES)
+        if variable is None:
+            return Roles()
+        ratios = self._ratios(variable)
+        middle = float(np.median(ratios)) if ratios.size else 0.0
+        units = (u for u in self.measure.units() if abs(middle / u - 1.0) < _LIKELY)
+        unit = next(units, None)
+        role = self.measure.maximum(variable, unit or 1.0)
+        first = variable.values[self.where[0]][role.heard[self.where[0]]]
+        comparable = unit is not None or not np.isfinite(first).any()  # wrong in any unit
+        return Roles(dataclasses.replace(role, known=Known.NAME, comparable=comparable), unit=unit)
+
+    def _readings(self, maximum: Role | None, unit: float | None) -> list[Reference]:
+        """Return what the kernel may subtract from scaled scores: its maximum, in some unit.
+
+        Else the true maximum, or nothing.
+        """
+        found: list[Reference] = []
+        if maximum is not None:
+            units = sorted(self.measure.units(), key=lambda u: u != unit)  # its own first
+            values = maximum.variable.values.astype(np.float64)
+            found = [tuple(values / unit) for unit in units]
+        states = self.measure.states
+        found.append(tuple(state.largest for state in states))
+        found.append(tuple(np.zeros_like(state.largest) for state in states))
+        return found
+
+    def _called_sum(self, vectors: Sequence[Variable], reference: Reference) -> Role | None:
+        variable = self._only(v for v in vectors if v.name in SUM_NAMES)
+        if variable is None:
+            return None
+        return dataclasses.replace(self.measure.sum(variable, reference), known=Known.NAME)
+
+    def _made_of_products(self, reference: Reference) -> Role | None:
+        """Return the one matrix that is made of products with V, or called as an accumulator."""
+        matrices, known = self.rounds.matrices, Known.PRODUCTS
+        variable = self._only(v for v in matrices if v.of_products)
+        if variable is None:
+            known = Known.NAME
+            variable = self._only(v for v in matrices if v.name in ACCUMULATOR_NAMES)
+        if variable is None:
+            return None
+        role = self.measure.accumulator(variable, reference, divided=False)
+        return dataclasses.replace(role, known=known)
+
+    def _only(self, variables: Iterable[Variable]) -> Variable | None:
+        """Return the one variable that is carried from round to round; None where several are."""
+        found = [v for v in variables if v.carried and v.present[list(self.where)].any()]
+        return found[0] if len(found) == 1 else None

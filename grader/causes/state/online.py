@@ -1,0 +1,165 @@
+"""The oracle of a walk over keys: online softmax over the tiles that a program visited, in fp64.
+
+A pair of a query and a key is due where the key is visible. It counts from the first round in which
+the kernel takes it; one that no round takes counts from the last round that holds its key.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+
+from grader.checks.walk import due_pairs
+from grader.kernel.observers.rounds import Rounds
+from grader.spec.cases import Case
+from grader.spec.inputs import Inputs
+
+
+@dataclasses.dataclass(frozen=True)
+class State:
+    """What is true of the queries of a tile after a round; arrays by query.
+
+    `largest` is the largest scaled score of the keys that count so far, -inf without one; `held`
+    that of all keys of the tiles so far, visible or not. `lse` and `out` are over the former,
+    `magnitude` is `out` with the absolute values of v.
+    """
+
+    largest: np.ndarray
+    held: np.ndarray
+    lse: np.ndarray
+    out: np.ndarray
+    magnitude: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Pairs:
+    """Pairs of a query of the tile and a key that went wrong, boolean, (rounds, queries, keys).
+
+    `extra` were taken though not due, `again` a second time; `lost` are due and were never taken.
+    `padding` counts by round the pairs of a query and a lane past the last key that were taken.
+    """
+
+    extra: np.ndarray
+    again: np.ndarray
+    lost: np.ndarray
+    padding: np.ndarray
+
+    def any_in(self, r: int) -> bool:
+        """Whether some went wrong in a round."""
+        wrong = (self.extra, self.again, self.lost, self.padding)
+        return any(bool(pairs[r].any()) for pairs in wrong)
+
+
+@dataclasses.dataclass(frozen=True)
+class Oracle:
+    """The states after each round, and which pairs went wrong in it.
+
+    `own` are the states of the pairs that the kernel took, due or not, as often as it took them:
+    what it keeps is to be told by these. `rows` says which queries of the tile exist. `positions`
+    holds the keys of each round by their number in the sequence, -1 for none. `other_head` is the
+    first round whose keys are of another kv head than the queries', None without one. `never` are
+    the keys that are due, (queries, keys), and that no round holds. `scale` is softmax_scale.
+    """
+
+    states: tuple[State, ...]
+    own: tuple[State, ...]
+    pairs: Pairs
+    rows: np.ndarray
+    positions: np.ndarray
+    other_head: int | None
+    never: np.ndarray
+    scale: float
+    seqlen_q: int
+
+
+def oracle_of(problem_id: str, case: Case, inputs: Inputs, rounds: Rounds) -> Oracle:
+    """Return what is true of the rounds of a program."""
+    q, k, v = (inputs.tensors[name].double().numpy() for name in ("q", "k", "v"))
+    rows, ids = rounds.queries >= 0, np.maximum(rounds.queries, 0)
+    planes, places = ids // case.seqlen_q, ids % case.seqlen_q
+    group = case.num_q_heads // case.num_kv_heads
+    kv_planes = planes // case.num_q_heads * case.num_kv_heads + (
+        planes % case.num_q_heads // group
+    )
+    flat = [tensor.reshape(-1, *tensor.shape[2:]) for tensor in (k, v)]
+    of_rows = q.reshape(-1, q.shape[-1])[ids]
+    scale = case.kwargs.get("softmax_scale")
+    scale = 1.0 / math.sqrt(case.head_dim) if scale is None else float(scale)
+    scores = np.empty((len(ids), case.seqlen_k))
+    for plane in np.unique(kv_planes):
+        here = kv_planes == plane
+        scores[here] = scale * of_rows[here] @ flat[0][plane].T
+    due = due_pairs(problem_id, case)[places] & rows[:, None]
+
+    count = len(rounds)
+    held = np.zeros((count, case.seqlen_k), bool)
+    took = np.zeros((count, len(ids), case.seqlen_k), bool)
+    positions = np.where(rounds.keys >= 0, rounds.keys % case.seqlen_k, -1)
+    other_head = None
+    for r, keys in enumerate(rounds.keys):
+        there = keys >= 0
+        held[r, positions[r, there]] = True
+        np.logical_or.at(
+            took[r], (slice(None), positions[r, there]), rounds.taken[r][:, there] & rows[:, None]
+        )
+        kv = keys[there] // case.seqlen_k
+        if other_head is None and not np.isin(kv, kv_planes[rows]).all():
+            other_head = r
+    counts_from = _counts_from(due, held, took)
+    earlier = np.logical_or.accumulate(took, axis=0)
+    earlier = np.concatenate([np.zeros_like(took[:1]), earlier[:-1]])
+    reached = np.arange(count)[:, None, None] == counts_from
+    saw = (rounds.column("products") > 0)[:, None, None]
+    padding = (rounds.taken & (rounds.keys < 0)[:, None, :] & rows[:, None]).sum(axis=(1, 2))
+    lost = reached & ~took & saw
+    pairs = Pairs(took & ~due, took & due & earlier, lost, padding)
+    states, own = [], []
+    times = np.zeros(scores.shape)
+    for r in range(count):
+        inside = held[: r + 1].any(axis=0)
+        due_times = 1.0 * (counts_from <= r)
+        states.append(_state(scores, due_times, inside, flat[1], kv_planes))
+        times += took[r]
+        same = np.array_equal(times, due_times)
+        own.append(states[r] if same else _state(scores, times, inside, flat[1], kv_planes))
+    never = due & ~held.any(axis=0)
+    return Oracle(
+        tuple(states), tuple(own), pairs, rows, positions, other_head, never, scale, case.seqlen_q
+    )
+
+
+def _counts_from(due: np.ndarray, held: np.ndarray, took: np.ndarray) -> np.ndarray:
+    """Return the round from which each pair counts; behind the last for those that never do."""
+    count = len(held)
+    taken = took.any(axis=0)
+    last_held = count - 1 - held[::-1].argmax(axis=0)
+    found = np.where(taken, took.argmax(axis=0), last_held[None, :])
+    return np.where(due & held.any(axis=0), found, count)
+
+
+def _state(
+    scores: np.ndarray, times: np.ndarray, held: np.ndarray, values: np.ndarray, planes: np.ndarray
+) -> State:
+    """Return the state of pairs that count `times`, of keys of which some are `held`."""
+    visible = np.where(times > 0, scores, -np.inf)
+    largest = visible.max(axis=1)
+    safe = np.where(np.isfinite(largest), largest, 0.0)
+    weights = times * np.exp(visible - safe[:, None])
+    total = weights.sum(axis=1)
+    share = weights / np.where(total > 0, total, 1.0)[:, None]
+    lse = safe + np.log(total)
+    out = np.empty((len(scores), values.shape[-1]))
+    magnitude = np.empty_like(out)
+    for plane in np.unique(planes):
+        here = planes == plane
+        out[here] = share[here] @ values[plane]
+        magnitude[here] = share[here] @ np.abs(values[plane])
+    return State(
+        largest=largest,
+        held=np.where(held[None, :], scores, -np.inf).max(axis=1),
+        lse=lse,
+        out=out,
+        magnitude=magnitude,
+    )

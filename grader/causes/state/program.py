@@ -1,0 +1,179 @@
+"""One program of a case that was called: which one to follow, and the record of what it did."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from grader.causes.state import telling
+from grader.causes.state.comparing import compare
+from grader.causes.state.conclusion import conclusion_of
+from grader.checks import outcome
+from grader.checks.correctness import Difference, Expected, element_errors
+from grader.isolate.evidence import CallEvidence
+from grader.kernel.observers.rounds import RoundsShape
+from grader.source.submission import Source
+from grader.spec.cases import Case
+from grader.spec.inputs import Inputs
+from grader.spec.problem import Check, Problem
+from grader.spec.trace_record import TileRound, TraceRecord
+
+MOST_TOLD = 12  # rounds in a message: a record holds a message for each check
+
+Ids = tuple[int, int, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Called:
+    """One case, called: its inputs, the oracle, what came of it, and where that is wrong.
+
+    `number` is that of the case in its check, from 1; `failure` is how a call ended that did not
+    come back with results.
+    """
+
+    problem: Problem
+    source: Source
+    check: Check
+    number: int
+    case: Case
+    seed: str
+    inputs: Inputs
+    expected: Expected
+    evidence: CallEvidence
+    differences: list[Difference]
+    failure: outcome.Outcome | None = None
+
+    @property
+    def place(self) -> str:
+        """The case as it is named: "window:2"."""
+        return f"{self.check.id}:{self.number}"
+
+    def to_follow(self, program: Ids | None = None) -> RoundsShape:
+        """Return what another call has to follow: a program, or the one of the worst element."""
+        lines = self.source.num_lines
+        return RoundsShape.of(self.case, lines, row=self._worst()[0], program=program)
+
+    def told(self, followed: CallEvidence, program: Ids | None = None) -> Told:
+        """Compare what was seen in the call that followed a program with the oracle."""
+        problem, case, rounds = self.problem, self.case, followed.rounds
+        failure = self.failure or outcome.of_call(followed, problem.signature)
+        record = TraceRecord(
+            problem=problem.id,
+            file=problem.file,
+            check=self.check.id,
+            number=self.number,
+            case=str(case),
+            seed=self.seed,
+            result="failed" if failure else "wrong" if self.differences else "right",
+            failure=" ".join(failure.headline.split())[:600] if failure else None,
+            conclusion="",
+        )
+        worst = self._worst()
+        if rounds is None or not (rounds.queries >= 0).any():
+            return Told(_with(record, conclusion=_nothing_seen(case, worst[0], program)))
+        wrong = self._are_wrong(rounds.queries)
+        compared = compare(problem.id, case, self.inputs, rounds, wrong=wrong)
+        corner = telling.Corner.of(case, rounds, compared, worst)
+        shown = telling.program_of(case, rounds, corner)
+        end = conclusion_of(
+            rounds, compared, followed.trace, failed=failure is not None, wrong=wrong
+        )
+        queries = shown.shown_queries
+        record = _with(
+            record,
+            program=shown,
+            tiles=len(rounds) + rounds.more,
+            rounds=telling.rounds_of(rounds, compared, corner, queries, wrong=wrong),
+            parting=telling.parting_of(rounds, compared, self.source),
+            conclusion=end.text,
+            notes=end.notes,
+        )
+        told = wrong and failure is None
+        return Told(record, told and end.is_known, end.why_not if told else "")
+
+    def _worst(self) -> tuple[int, int]:
+        """Return the row of q, over batch and heads, of the worst element, and its column.
+
+        Where all is right: the last query. Where nothing came back, -1: that of the program that
+        ran last is not known.
+        """
+        if self.failure is not None:
+            return -1, 0
+        if not self.differences:
+            return self.case.seqlen_q - 1, 0
+        name = self.differences[0].name
+        truth = self.expected.truth[name]
+        errors = element_errors(name, self.evidence.outputs[name], self.expected)
+        place = np.unravel_index(int(errors.argmax()), tuple(truth.shape))
+        batch, head, row = (int(i) for i in place[:3])
+        plane = batch * self.case.num_q_heads + head
+        return plane * self.case.seqlen_q + row, int(place[3]) if len(place) > 3 else 0
+
+    def _are_wrong(self, queries: np.ndarray) -> bool:
+        """Whether some result of these rows of q is wrong."""
+        for difference in self.differences:
+            wrong = difference.wrong.flatten(0, 2)  # out has elements in a row, lse has one
+            rows = wrong.any(1) if wrong.dim() > 1 else wrong
+            if rows.numpy()[queries[queries >= 0]].any():
+                return True
+        return False
+
+
+@dataclasses.dataclass(frozen=True)
+class Told:
+    """The record of a program. `is_known`: why its results are wrong, or where that happens.
+
+    `why_not` says why neither is known of wrong results.
+    """
+
+    record: TraceRecord
+    is_known: bool = False
+    why_not: str = ""
+
+
+def untold(told: Told) -> TraceRecord:
+    """Return the record of a program of which nothing is known, with the reason."""
+    return _with(told.record, conclusion=f"where it goes wrong is not known, for {told.why_not}")
+
+
+def trimmed(record: TraceRecord) -> TraceRecord:
+    """Return a record with few rounds: the first, the last, and those nearest to the parting.
+
+    Where nothing parts, those nearest to the first of which there is a fact to tell.
+    """
+    rounds = record.rounds
+    with_facts = next((r.number for r in rounds if r.facts), 1)
+    center = record.parting.number if record.parting is not None else with_facts
+
+    def distance(tile: TileRound) -> tuple[bool, int]:
+        at_an_end = tile in (rounds[0], rounds[-1])
+        return not at_an_end, abs(tile.number - center)
+
+    kept = sorted(rounds, key=distance)[:MOST_TOLD]
+    return _with(record, rounds=tuple(sorted(kept, key=lambda tile: tile.number)))
+
+
+def _with(record: TraceRecord, **fields: object) -> TraceRecord:
+    """Return a record with other fields, which are checked again."""
+    return TraceRecord(**{**dict(record), **fields})
+
+
+def _nothing_seen(case: Case, row: int, program: Ids | None) -> str:
+    """Say that no program was followed, and what that may mean."""
+    if program is not None:
+        ids = ",".join(map(str, program))
+        return (
+            f"program {ids} multiplied no tile of queries with a tile of keys: is it in the grid,"
+            " and do your kernels multiply tiles of q and k with tl.dot?"
+        )
+    if row < 0:
+        return "the call ended before any program had multiplied queries with a tile of keys"
+    plane, query = divmod(row, case.seqlen_q)
+    batch, head = divmod(plane, case.num_q_heads)
+    where = f"query {query} of head {head}, batch entry {batch},"
+    return (
+        f"no program multiplied {where} with a tile of keys: either its loop over keys has no"
+        " round, or no program loads this row of q, or what tl.dot multiplies are not rows of q and"
+        " of k"
+    )

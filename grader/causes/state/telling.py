@@ -1,0 +1,304 @@
+"""Makes a record of what a followed program did: numbers to show, facts, and a conclusion."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import math
+
+import numpy as np
+
+from grader.causes.state.comparing import ROLES, Compared
+from grader.causes.state.roles import Role
+from grader.checks.correctness import ranges
+from grader.kernel.observers.rounds import Rounds, Variable
+from grader.source.submission import Source
+from grader.spec.cases import Case
+from grader.spec.trace_record import Parting, Program, Shown, SourceLine, TileRound
+
+_CORNER = (2, 4)  # rows and columns of an accumulator that are shown
+_MOST_OTHERS = 4  # variables that are shown though nobody knows what they are for
+_MOST_LINES = 4
+_LONGEST_LINE = 400
+_WORDS = {
+    "maximum": "the largest score of the visible keys so far",
+    "sum": "the sum of the weights of the visible keys so far",
+    "accumulator": "the sum of weights times V over the visible keys so far",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Corner:
+    """Places in a tile of queries that are shown: two rows of it, and some columns of V.
+
+    `row` is the one of the rows that is wrong.
+    """
+
+    rows: tuple[int, ...]
+    columns: range
+    row: int
+
+    @classmethod
+    def of(cls, case: Case, rounds: Rounds, compared: Compared, worst: tuple[int, int]) -> Corner:
+        """Choose them at the worst wrong element, or where the state parts if it is not there."""
+        exist = np.flatnonzero(rounds.queries >= 0)
+        at = np.flatnonzero(rounds.queries == worst[0])
+        row, column = int(at[0]) if at.size else int(exist[0]), worst[1]
+        if compared.part is not None:
+            r, name = compared.part.round, compared.part.roles[0]
+            role = compared.role(rounds, r, name)
+            assert role is not None
+            wrong = np.flatnonzero(~role.agrees[r])
+            row = row if row in wrong else int(wrong[0])
+            if name == "accumulator":
+                with np.errstate(invalid="ignore"):
+                    error = np.abs(role.variable.values[r][row] - role.wanted[r][row])
+                column = int(np.where(np.isnan(error), np.inf, error).argmax())
+        near = exist[np.argsort(np.abs(exist - row), kind="stable")][: _CORNER[0]]
+        first = min(column // _CORNER[1] * _CORNER[1], case.head_dim - _CORNER[1])
+        return cls(tuple(sorted(near.tolist())), range(first, first + _CORNER[1]), row)
+
+
+def program_of(case: Case, rounds: Rounds, corner: Corner) -> Program:
+    """Return which program was followed, and which of its queries are shown."""
+    there = rounds.queries[rounds.queries >= 0]
+    planes = np.unique(there // case.seqlen_q)
+    places = there % case.seqlen_q
+    mask = np.zeros(case.seqlen_q, bool)
+    mask[places] = True
+    return Program(
+        kernel=rounds.kernel,
+        ids=rounds.program,
+        batch=int(planes[0]) // case.num_q_heads,
+        head=int(planes[0]) % case.num_q_heads,
+        queries=ranges(mask),
+        shown_queries=tuple(int(rounds.queries[r]) % case.seqlen_q for r in corner.rows),
+        columns=f"{corner.columns[0]}-{corner.columns[-1]}",
+    )
+
+
+def rounds_of(
+    rounds: Rounds, compared: Compared, corner: Corner, queries: tuple[int, ...], *, wrong: bool
+) -> tuple[TileRound, ...]:
+    """Return what is shown of each round; facts are told where the result is wrong."""
+    told = []
+    for r in range(len(rounds)):
+        shown: list[Shown] = []
+        known: list[Variable] = []
+        for name in ROLES:
+            role = compared.role(rounds, r, name)
+            if role is not None and role.variable.present[r]:
+                known.append(role.variable)
+                shown += _of_role(name, role, r, compared, corner, queries)
+        if len(known) < len(ROLES):
+            others = [v for v in (*rounds.vectors, *rounds.matrices) if _is_state(v, known, r)]
+            shown += [s for v in others[:_MOST_OTHERS] for s in _numbers(v, r, corner, queries)]
+        keys = compared.oracle.positions[r]
+        told.append(
+            TileRound(
+                number=r + 1,
+                keys=_keys(keys),
+                line=int(rounds.column("line")[r]) or None,
+                ended=bool(rounds.column("ended")[r]),
+                shown=tuple(shown),
+                facts=tuple(_facts(rounds, compared, r, corner.row)) if wrong else (),
+            )
+        )
+    return tuple(told)
+
+
+def _is_state(variable: Variable, known: list[Variable], r: int) -> bool:
+    return variable.carried and variable not in known and bool(variable.present[r])
+
+
+def _of_role(
+    name: str, role: Role, r: int, compared: Compared, corner: Corner, queries: tuple[int, ...]
+) -> list[Shown]:
+    status = compared.status[r][name]
+    wanted = role.wanted[r] if status is not None else None
+    shown = _numbers(role.variable, r, corner, queries, wanted)
+    if status is not False:
+        return [s.model_copy(update={"role": name, "agrees": status}) for s in shown]
+    apart = int((~role.agrees[r]).sum())
+    by_query = dict(zip(queries, role.agrees[r][list(corner.rows)].tolist(), strict=True))
+    told = []
+    for s in shown:  # a matrix is shown by the query: one may agree where another does not
+        agrees = by_query.get(s.query, False)
+        update = {"role": name, "agrees": agrees, "apart": 0 if agrees else apart}
+        told.append(s.model_copy(update=update))
+    return told
+
+
+def _numbers(
+    variable: Variable,
+    r: int,
+    corner: Corner,
+    queries: tuple[int, ...],
+    wanted: np.ndarray | None = None,
+) -> list[Shown]:
+    """Return the numbers of the corner: of a vector in one entry, of a matrix one for each row."""
+    values, rows = variable.values[r], list(corner.rows)
+    if values.ndim == 1:
+        return [_pair(variable.name, None, values[rows], None if wanted is None else wanted[rows])]
+    columns = slice(corner.columns.start, corner.columns.stop)
+    return [
+        _pair(
+            variable.name,
+            query,
+            values[row, columns],
+            None if wanted is None else wanted[row, columns],
+        )
+        for row, query in zip(rows, queries, strict=True)
+    ]
+
+
+def _pair(name: str, query: int | None, yours: np.ndarray, wanted: np.ndarray | None) -> Shown:
+    texts = [f"{value:.6g}" for value in yours.tolist()]
+    if wanted is None:
+        return Shown(name=name, query=query, yours=tuple(texts))
+    pairs = [_apart(a, b) for a, b in zip(yours.tolist(), wanted.tolist(), strict=True)]
+    return Shown(
+        name=name, query=query, yours=tuple(a for a, _ in pairs), oracle=tuple(b for _, b in pairs)
+    )
+
+
+def _apart(got: float, expected: float) -> tuple[str, str]:
+    """Write two numbers with six digits, or with as many, up to nine, as tell them apart."""
+    close = abs(got - expected) <= 1e-5 * abs(expected)
+    for digits in (6,) if close else range(6, 10):
+        texts = f"{got:.{digits}g}", f"{expected:.{digits}g}"
+        if texts[0] != texts[1]:
+            break
+    return texts
+
+
+def _keys(positions: np.ndarray) -> str:
+    there = positions[positions >= 0]
+    if not there.size:
+        return "none"
+    mask = np.zeros(int(there.max()) + 1, bool)
+    mask[there] = True
+    return ranges(mask)
+
+
+# -- facts ----------------------------------------------------------------------------------------
+
+
+def _facts(rounds: Rounds, compared: Compared, r: int, row: int) -> list[str]:
+    """Say which pairs went wrong in a round, and what else is plainly not as it has to be.
+
+    The example is of the row that is shown, if it has one.
+    """
+    oracle, told = compared.oracle, []
+    seqlen_k = oracle.never.shape[1]
+    if oracle.other_head is not None and r == oracle.other_head:
+        told.append("its keys are of another kv head than these queries need")
+    mixed = int(rounds.column("mixed")[r])
+    if mixed:  # which of the two is astray is not known, nor what the mask was made for
+        head, start = divmod(mixed - 1, seqlen_k)
+        elsewhere = head not in rounds.keys[r] // seqlen_k
+        met = "of another kv head" if elsewhere else f"from row {start} on"
+        told.append(f"its weights met V {met}, not V of its own keys")
+        return told
+    padding = int(oracle.pairs.padding[r])
+    if padding:
+        told.append(f"{padding} pairs of a query and a lane without a key took part")
+    kinds = (
+        (oracle.pairs.again[r], "taken once more: an earlier tile had them"),
+        (oracle.pairs.extra[r], "not visible, and took part"),
+        (oracle.pairs.lost[r], "visible, and masked"),
+    )
+    for pairs, what in kinds:
+        if pairs.any():
+            here = row if pairs[row].any() else int(pairs.any(axis=1).argmax())
+            query, key = _query(rounds, compared, here), int(pairs[here].argmax())
+            count = int(pairs.sum())
+            pair = (
+                "pair of a query and a key is" if count == 1 else "pairs of a query and a key are"
+            )
+            told.append(f"{count} {pair} {what}, such as query {query} and key {key}")
+    return told
+
+
+def _query(rounds: Rounds, compared: Compared, row: int) -> int:
+    return int(rounds.queries[row]) % compared.oracle.seqlen_q
+
+
+def parting_of(rounds: Rounds, compared: Compared, source: Source) -> Parting | None:
+    """Return where the state parts from the oracle, in words, and the lines behind it."""
+    part = compared.part
+    if part is None:
+        return None
+    r, found = part.round, [compared.role(rounds, part.round, name) for name in part.roles]
+    names = tuple(role.variable.name for role in found if role is not None)
+    what = [f"{name} is not {_WORDS[role]}" for name, role in zip(names, part.roles, strict=True)]
+    if part.factor is not None:
+        unit = compared.roles[int(rounds.column("segment")[r])].unit or 1.0
+        what[0] = f"{names[0]} is {part.factor:.4g} times {_largest(unit)}, in every row"
+    if part.roles[0] == "maximum":  # the others are relative to it
+        verb = "part" if len(names) > 2 else "parts"
+        what[1:] = [f"with it {' and '.join(names[1:])} {verb}"] if names[1:] else []
+    lines = _lines(rounds, compared, r, names, source)
+    return Parting(
+        number=r + 1,
+        names=names,
+        text="; ".join(what),
+        by_factor=part.factor is not None,
+        lines=lines,
+    )
+
+
+def _largest(unit: float) -> str:
+    """Name the largest score so far in a unit: natural, times log2(e), or not scaled."""
+    if unit == 1.0:
+        return "the largest scaled score so far"
+    if abs(unit * math.log(2.0) - 1.0) < 1e-9:
+        return "the largest scaled score so far times log2(e)"
+    return "the largest product of q and k so far, not scaled"
+
+
+def _lines(
+    rounds: Rounds, compared: Compared, r: int, names: tuple[str, ...], source: Source
+) -> tuple[SourceLine, ...]:
+    """Return the lines of the mask where it lets the wrong pairs pass, else those of `names`."""
+    pairs, loop = compared.oracle.pairs, int(rounds.column("loop")[r])
+    products = [int(rounds.column(name)[r]) for name in ("line", "product_line")]
+    mask = int(rounds.column("mask_line")[r])
+    if rounds.column("mixed")[r] or compared.oracle.other_head == r:
+        return source_lines(source, products)
+    if pairs.again[r].any():
+        return source_lines(source, [products[0], mask])
+    if pairs.any_in(r):
+        return source_lines(source, [mask or products[0]])
+    assert compared.part is not None
+    first = compared.part.roles[0] == "maximum"  # the others are relative to it
+    wanted = {name.partition("[")[0] for name in (names[:1] if first else names)}
+    found = assignments(source, loop, wanted)
+    if "accumulator" in compared.part.roles and not first:
+        found.append(products[1])  # it may be in a function that the loop calls
+    return source_lines(source, found or products[1:])
+
+
+def source_lines(source: Source, numbers: list[int]) -> tuple[SourceLine, ...]:
+    """Return lines of the submission, each once, those that exist."""
+    texts = source.data.decode("utf-8-sig", "replace").split("\n")
+    wanted = [n for n in dict.fromkeys(numbers) if 1 <= n <= len(texts)]
+    return tuple(
+        SourceLine(line=n, text=texts[n - 1].partition("  # ")[0].strip()[:_LONGEST_LINE])
+        for n in wanted[:_MOST_LINES]
+    )
+
+
+def assignments(source: Source, loop: int, names: set[str]) -> list[int]:
+    """Return the lines inside the loop that begins at a line where some name is assigned.
+
+    What a name is set to as it is counts as that name: running_max = new_max.
+    """
+    loops = [n for n in ast.walk(ast.parse(source.data)) if isinstance(n, (ast.For, ast.While))]
+    inside = [n for node in loops if node.lineno == loop for n in ast.walk(node)]
+    plain = [n for n in inside if isinstance(n, ast.Assign) and isinstance(n.value, ast.Name)]
+    for node in plain:
+        if any(isinstance(t, ast.Name) and t.id in names for t in node.targets):
+            names = names | {node.value.id}
+    stores = [n for n in inside if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+    return sorted({n.lineno for n in stores if n.id in names})

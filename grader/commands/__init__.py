@@ -1,0 +1,1 @@
+"""The commands of `python -m grader`, each with its options and its view."""

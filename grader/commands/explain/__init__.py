@@ -1,0 +1,1 @@
+"""`explain`: the page of a cause."""

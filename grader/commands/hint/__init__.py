@@ -1,0 +1,1 @@
+"""`hint`: the next hint of the first step that is not solved."""

@@ -1,0 +1,51 @@
+"""What `grader lint` prints: each violation of the source policy in each file of a submission."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from rich.text import Text
+
+from grader.base.text import clean, plural, text_console, wrap
+from grader.source.submission import Source
+from grader.spec.grade_record import Verdict
+from grader.spec.problem import load_problem
+
+_MOST = 20  # violations of one file
+
+
+def is_refused(source: Source) -> bool:
+    """Whether a file is not graded as it is; one that is still the stub is."""
+    return source.verdict not in (None, Verdict.NOT_IMPLEMENTED)
+
+
+def render(sources: Iterable[Source], *, width: int = 80, color: bool = False) -> str:
+    """Return a line per clean file, and per violation its line, rule, text and help."""
+    console = text_console(width, color=color)
+    for source in sources:
+        for text, style in lines_of(source, width):
+            console.print(Text(text, style=style), soft_wrap=True)
+    return "".join(line.rstrip() + "\n" for line in console.file.getvalue().splitlines())
+
+
+def lines_of(source: Source, width: int) -> Iterator[tuple[str, str]]:
+    """Give what is said of one file, line by line, each with its style."""
+    file = f"{source.problem_id}/{load_problem(source.problem_id).file}"
+    if not is_refused(source):
+        yield f"{file}: ok", "green"
+        return
+    if not source.violations and source.message is not None:
+        line = f":{source.message.line}" if source.message.line else ""
+        for row in wrap(f"{file}{line}: {clean(source.message.headline)}", width, "", "    "):
+            yield row, "red"
+    helped: set[str] = set()
+    for broken in source.violations[:_MOST]:
+        head = f"{file}:{broken.line}: {broken.rule}: {clean(broken.text)}"
+        for row in wrap(head, width, "", "    "):
+            yield row, "red"
+        if broken.help not in helped:
+            for row in wrap(clean(broken.help), width, "    help: "):
+                yield row, ""
+        helped.add(broken.help)
+    if len(source.violations) > _MOST:
+        yield f"{file}: {plural(len(source.violations) - _MOST, 'more violation')}", "red"

@@ -1,0 +1,202 @@
+"""The loop: asks one question after the other, tells what is right, and keeps the outcome.
+
+Input and output are handed in, so that a test, a pipe and a terminal are all the same to it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from grader.base.text import clean, plural, wrap
+from grader.commands.quiz.answers import Unreadable, is_right, letter
+from grader.commands.quiz.progress import Outcome, Progress
+from grader.commands.quiz.questions import Choice, Number, Open, Question
+
+INDENT = "  "
+PROMPTS = {
+    "number": "your number{unit}: ",
+    "choice": "your letter: ",
+    "open": "think, then press Enter for the model answer: ",
+}
+HAD_IT = "did you have it? y/n/partly: "
+VERDICTS = {
+    **dict.fromkeys(("y", "yes"), Outcome.RIGHT),
+    **dict.fromkeys(("n", "no"), Outcome.WRONG),
+    **dict.fromkeys(("p", "partly"), Outcome.PARTLY),
+    "?": Outcome.SKIPPED,
+}
+COLORS = {"right": "32", "wrong": "31", "strong": "1"}
+
+
+class _Quit(Exception):
+    """The reader typed q, or there is no more input."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Terminal:
+    """Where questions go and answers come from.
+
+    `read` shows a prompt and returns a line; it raises EOFError when there are no more.
+    """
+
+    read: Callable[[str], str]
+    write: Callable[[str], None]
+    width: int = 80
+    color: bool = False
+
+    def line(self, text: str = "", color: str | None = None) -> None:
+        """Write one line as it is."""
+        if color and self.color:
+            text = f"\x1b[{COLORS[color]}m{text}\x1b[0m"
+        self.write(text + "\n")
+
+    def text(self, text: str, first: str = "", rest: str | None = None) -> None:
+        """Write paragraphs, wrapped; what is indented by four blanks stays as it is."""
+        for number, paragraph in enumerate(re.split(r"\n\s*\n", text.strip("\n"))):
+            if number:
+                self.line()
+            if paragraph.startswith(" " * 4):
+                for row in paragraph.splitlines():
+                    self.line((rest or first) + row)
+                continue
+            for row in wrap(" ".join(paragraph.split()), self.width, first, rest):
+                self.line(row)
+            first = first if rest is None else rest
+
+
+@dataclasses.dataclass
+class Quiz:
+    """A round over `questions`: those not answered yet, or, if all are, those not right yet."""
+
+    questions: Sequence[Question]
+    progress: Progress
+    terminal: Terminal
+    resume: str = "make quiz"  # the command that goes on
+
+    def run(self) -> bool:
+        """Ask until nothing is left, q, or the end of input; return False on Ctrl-C."""
+        asked: Counter[Outcome] = Counter()
+        whole = True
+        try:
+            self._greet()
+            self._tell_notices()
+            pending = self._pending()
+            for number, question in enumerate(pending, start=1):
+                outcome = self._ask(question, f"{number} of {len(pending)}")
+                asked[outcome] += 1
+                self._tell_notices()
+        except _Quit:
+            self.terminal.line()
+        except KeyboardInterrupt:
+            self.terminal.line()
+            whole = False
+        self._close(asked)
+        return whole
+
+    def _pending(self) -> list[Question]:
+        done = self.progress.outcomes
+        new = [q for q in self.questions if q.id not in done]
+        return new or [q for q in self.questions if done[q.id] is not Outcome.RIGHT]
+
+    def _greet(self) -> None:
+        done = [q for q in self.questions if q.id in self.progress.outcomes]
+        greeting = f"Quiz: {plural(len(self.questions), 'question')}"
+        if done:
+            greeting += f", {len(done)} of them done before"
+        self.terminal.text(
+            f"{greeting}. Nothing is scored. ? skips a question and shows its answer; q stops."
+        )
+        if done and len(done) == len(self.questions) and self._pending():
+            self.terminal.line("Now the ones that you did not have right.")
+
+    def _tell_notices(self) -> None:
+        for notice in self.progress.notices:
+            self.terminal.text(clean(notice, 1000), first="note: ", rest="      ")
+        self.progress.notices.clear()
+
+    def _ask(self, question: Question, place: str) -> Outcome:
+        terminal = self.terminal
+        terminal.line()
+        head = f"{question.id}  {question.title}"
+        terminal.line(f"{head}  ({question.topic}, {place})", "strong")
+        terminal.line()
+        terminal.text(question.question)
+        if isinstance(question, Choice):
+            terminal.line()
+            for key, option in question.lettered.items():
+                terminal.text(option, first=f"{INDENT}{key}) ", rest=INDENT + "   ")
+        terminal.line()
+        outcome = self._outcome(question)
+        self.progress.add(question.id, outcome)
+        terminal.line()
+        terminal.text(question.explanation, first=INDENT)
+        if question.see:
+            terminal.line()
+            terminal.line(f"{INDENT}see problems/{question.see}/README.md")
+        return outcome
+
+    def _outcome(self, question: Question) -> Outcome:
+        """Read until there is an answer, and say what became of it."""
+        unit = f" ({question.unit})" if isinstance(question, Number) and question.unit else ""
+        while True:
+            typed = self._read(PROMPTS[question.kind].format(unit=unit))
+            if typed == "?":
+                self._show(question)
+                return Outcome.SKIPPED
+            if isinstance(question, Open):
+                self._show(question)
+                return self._self_assessed()
+            try:
+                right = (
+                    is_right(question, typed)
+                    if isinstance(question, Number)
+                    else letter(question, typed) == question.right
+                )
+            except Unreadable as error:
+                self.terminal.text(f"{clean(error)} (? shows the answer, q stops)")
+                continue
+            if right:
+                self.terminal.line(f"right: {question.shown}", "right")
+                return Outcome.RIGHT
+            self.terminal.line(f"wrong: got {clean(typed, 60)}", "wrong")
+            self._show(question)
+            return Outcome.WRONG
+
+    def _self_assessed(self) -> Outcome:
+        while True:
+            typed = self._read(HAD_IT)
+            verdict = VERDICTS.get(typed.lower())
+            if verdict:
+                return verdict
+            self.terminal.line(f"got {clean(typed, 30)!r}, expected y, n or partly")
+
+    def _show(self, question: Question) -> None:
+        self.terminal.text(question.shown, first="answer: ", rest="        ")
+
+    def _read(self, prompt: str) -> str:
+        try:
+            typed = self.terminal.read(prompt).strip()
+        except EOFError:
+            raise _Quit from None
+        if typed.lower() in ("q", "quit"):
+            raise _Quit
+        return typed
+
+    def _close(self, asked: Counter[Outcome]) -> None:
+        self.terminal.line()
+        now = ", ".join(f"{asked[outcome]} {outcome}" for outcome in Outcome if asked[outcome])
+        if now:
+            self.terminal.line(f"This time: {now}.")
+        done = [self.progress.outcomes.get(question.id) for question in self.questions]
+        right = done.count(Outcome.RIGHT)
+        count = sum(outcome is not None for outcome in done)
+        self.terminal.line(
+            f"In all: {count} of {plural(len(done), 'question')} done, {right} right."
+        )
+        if right == len(done):
+            self.terminal.line(f"You have them all. To start over: {self.resume} RESTART=1")
+        elif self.progress.kept:
+            self.terminal.line(f"Go on: {self.resume}")

@@ -1,0 +1,72 @@
+"""Keeps what was answered, so that the quiz can be resumed."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from grader.base import user_state
+
+FILE = "quiz.json"
+
+
+class Outcome(enum.StrEnum):
+    """What became of one question."""
+
+    RIGHT = "right"
+    PARTLY = "partly right"
+    WRONG = "wrong"
+    SKIPPED = "skipped"
+
+
+def state_path(environment: Mapping[str, str]) -> Path | None:
+    """Return where the outcomes belong, None if nowhere."""
+    return user_state.state_path(environment, FILE)
+
+
+class Progress:
+    """Outcomes by question id, kept in the file `path`; only in memory where there is none.
+
+    `notices` holds what is to be told to the reader and is emptied by whoever tells it.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._file = user_state.StateFile(path, "what you answer")
+        self.outcomes: dict[str, Outcome] = self._file.read(_outcomes) or {}
+
+    @property
+    def notices(self) -> list[str]:
+        """What is to be told to the reader."""
+        return self._file.notices
+
+    @property
+    def kept(self) -> bool:
+        """Whether outcomes outlast this run."""
+        return self._file.kept
+
+    def add(self, question_id: str, outcome: Outcome) -> None:
+        """Note an outcome and write the file."""
+        self.outcomes[question_id] = outcome
+        self._write()
+
+    def forget(self, question_ids: Collection[str]) -> None:
+        """Drop the outcomes of some questions and write the file."""
+        self.outcomes = {id: o for id, o in self.outcomes.items() if id not in question_ids}
+        self._write()
+
+    def _write(self) -> None:
+        self._file.write({"outcomes": self.outcomes})
+
+
+def _outcomes(state: Mapping[str, Any]) -> dict[str, Outcome]:
+    """Read the outcomes of a state.
+
+    Raises:
+        ValueError: there are none, or one is unknown.
+    """
+    outcomes = state.get("outcomes")
+    if not isinstance(outcomes, dict):
+        raise ValueError("no outcomes")
+    return {question_id: Outcome(outcome) for question_id, outcome in outcomes.items()}

@@ -1,0 +1,1 @@
+"""`race`: an answer beside library kernels."""

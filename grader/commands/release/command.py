@@ -1,0 +1,133 @@
+"""`python -m grader release DIR`: makes the students' repository, or brings it up to date."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import functools
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from grader import __version__
+from grader.commands.release import dates, ledger, writing
+from grader.commands.release.contents import ReleaseError, build
+from grader.commands.release.ledger import Ledger
+from grader.commands.release.writing import Plan
+from grader.judge import scoring
+from grader.judge.set_check import check_set
+from grader.spec.environment import EnvironmentFault
+from grader.spec.problem import ROOT, load_problem, problem_ids
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run came to: where, the ledger before and after, and what was done to each file."""
+
+    folder: str
+    before: Ledger | None
+    after: Ledger
+    plan: Plan
+    later: tuple[str, ...]
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `release`."""
+    parser.add_argument("folder", type=Path, metavar="DIR", help="the students' repository")
+    parser.add_argument(
+        "--problems",
+        metavar="p01,p02",
+        help="hand out these, beside those that DIR has (default: those that it has, or all)",
+    )
+    parser.add_argument(
+        "--answers-after",
+        metavar="DATE",
+        help="hand out the answers of these problems from then on, with a later run of `release`;"
+        " ISO date, with a time or at the end of the day",
+    )
+
+
+def run(
+    options: argparse.Namespace,
+    problems: tuple[str, ...] | None,
+    show: Callable[[Callable[..., str]], None],
+    render: Callable[..., str],
+) -> int:
+    """Write the release into DIR, `show` what has changed for students; return 0.
+
+    Raises:
+        ReleaseError: DIR or an option cannot be used, or the checkout cannot be released from.
+        ManifestError: a problem of it is broken.
+        EnvironmentFault: DIR cannot be written; what was written so far counts in the next run.
+    """
+    folder = options.folder
+    _expect_checkout()
+    before = _expect_place(folder)
+    old = before or Ledger(version=__version__, date=_today(), problems=())
+    chosen = problems or old.problems or problem_ids()
+    stage = tuple(sorted({*old.problems, *chosen}))
+    gone = [id for id in stage if id not in problem_ids()]
+    if gone:
+        raise ReleaseError(f"DIR: got a release with {gone[0]}, which this checkout does not have")
+    now = datetime.datetime.now(datetime.UTC)
+    over_at = old.answers_after
+    if options.answers_after is not None:
+        over_at = dates.with_date(old, chosen, dates.read_date(options.answers_after), now)
+    answers = dates.over(stage, old, over_at, now)
+    check_set(stage)
+    files = build(ROOT, stage, answers, problem_ids())
+    stubs = {f"problems/{p.id}/{p.file}" for p in map(load_problem, stage)}
+    made = writing.plan(folder, files, stubs, old)
+    after = Ledger(
+        version=__version__, date=_today(), problems=stage, answers_after=over_at, answers=answers
+    )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        after = writing.carry_out(folder, made, files, old, after)
+    except OSError as error:
+        place = error.filename or folder
+        raise EnvironmentFault(
+            f"DIR: cannot write {place}: {error.strerror}; run it again, what was written counts"
+        ) from None
+    later = tuple(id for id in problem_ids() if id not in stage)
+    show(functools.partial(render, Outcome(str(folder), before, after, made, later)))
+    return scoring.EXIT_FULL_MARKS
+
+
+def _today() -> datetime.date:
+    return datetime.datetime.now(datetime.UTC).date()
+
+
+def _expect_checkout() -> None:
+    """Refuse to release from a release: it has no answers to compare with and to hand out."""
+    if (ROOT / ledger.NAME).exists() or not (ROOT / "solutions").is_dir():
+        raise ReleaseError(
+            f"release: got {ROOT}, which is a release itself; run it in the course's checkout"
+        )
+
+
+def _expect_place(folder: Path) -> Ledger | None:
+    """Return the ledger of the release in a folder, None for a folder that is empty or missing.
+
+    Raises:
+        ReleaseError: it lies inside this checkout, or holds something else.
+    """
+    real = Path(os.path.realpath(folder))
+    if real == ROOT or ROOT in real.parents:
+        raise ReleaseError(f"DIR: got {folder}, inside this checkout; expected a folder outside")
+    if not os.path.lexists(folder):
+        return None
+    if not folder.is_dir():
+        raise ReleaseError(f"DIR: got {folder}, which is not a folder; expected a folder")
+    try:
+        names = set(os.listdir(folder))
+    except OSError as error:
+        raise ReleaseError(f"DIR: {folder} cannot be read: {error.strerror}") from None
+    found = ledger.read(folder, __version__)
+    if found is None and names - {".git"}:
+        raise ReleaseError(
+            f"DIR: got {folder}, which is not empty and has no {ledger.NAME};"
+            " expected an empty folder or an earlier release"
+        )
+    return found

@@ -1,0 +1,245 @@
+"""What a release holds: chosen from the checkout by a list of what students need, and no more.
+
+A file that is not listed is left out, so that nothing new in the checkout is handed out by mistake.
+Left out on purpose: solutions/ and the links to it; tests/, whose mutants and unusual answers are
+answers; benchmarks/; docs/trust.md, docs/ci.md and docs/records, for instructors; docs/steps and
+docs/mistakes.md, which come with the answers, for they show each step done and what it is worth.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from grader.commands.release import pages
+from grader.source.submission import step_regions, steps_begun
+from grader.spec.problem import ManifestError, Problem, read_problem
+from grader.spec.trace_record import TRACED
+
+_TOP = {
+    "LICENSE", "CHANGELOG.md", "README.md", "Makefile", "pyproject.toml", "requirements.txt",
+    "conftest.py", ".gitignore", "problems/one.mk", ".devcontainer/devcontainer.json",
+    ".devcontainer/gpu/devcontainer.json", "notebooks/flash-attention.ipynb",
+}  # fmt: skip
+_DOCS = {
+    "docs/grading.md", "docs/glossary.md", "docs/making-it-fast.md", "docs/source-policy.md",
+    "docs/record.schema.json", "docs/tracing.md", "docs/where-to-work.md",
+}  # fmt: skip
+_WHOLE = re.compile(
+    r"(grader|reference)/[\w/]+\.(py|html)|docs/quiz/[\w-]+\.(md|toml)"
+    r"|grader/report/html/templates/[\w.]+"
+)
+_OF_PROBLEM = ("README.md", "HINTS.md", "ANSWERS.md", "problem.toml", "Makefile")
+_STUDENT = "grader/commands/release/student/"  # written for the release, each with its place there
+_PLACES = {"grade.yml": ".github/workflows/grade.yml", "selfcheck.py": "tests/test_release.py"}
+_TELLING_LINES = 3
+_SKIPPED = {".git", ".venv", ".cache", "__pycache__", "build", "submissions"}
+_SHOWN_BY = re.compile(r"^Problems?: ([p\d, ]+)\.", re.MULTILINE)
+_GIVEN = re.compile(r"from given\.(\w+) import|import given\.(\w+)|from given import ([\w, ]+)")
+
+
+class ReleaseError(ManifestError):
+    """A release that cannot be made; the message says what was got, expected, and what to do."""
+
+
+def build(
+    checkout: Path, problems: Sequence[str], answers: Sequence[str] = (), known: Sequence[str] = ()
+) -> dict[str, bytes]:
+    """Return the files of a release, by path, with its problems and the answers that are out.
+
+    `known` are all problems of the checkout, in order.
+
+    Raises:
+        ReleaseError: a stub of the checkout is solved, or a page's marks do not fit together.
+    """
+    tracked = list_files(checkout)
+    manifests = {id: read_problem(checkout / "problems" / id / "problem.toml") for id in problems}
+    wanted = {path for path in tracked if path in _TOP | _DOCS or _WHOLE.fullmatch(path)}
+    wanted = {path for path in wanted if not path.startswith(_STUDENT)}
+    for problem in manifests.values():
+        names = (*_OF_PROBLEM, f"test_{problem.id}.py", problem.file)
+        wanted |= {f"problems/{problem.id}/{name}" for name in names}
+    wanted |= _given(checkout, manifests.values()) | _causes(checkout, tracked, problems)
+    if not set(problems) & set(TRACED):  # `make trace` has nothing to show yet
+        wanted.discard("docs/tracing.md")
+    files = {path: _read(checkout, path) for path in sorted(wanted)}
+    for problem in manifests.values():
+        _expect_stub(problem, files[f"problems/{problem.id}/{problem.file}"])
+    for name, place in _PLACES.items():
+        files[place] = _read(checkout, _STUDENT + name)
+    files["Makefile"] = pages.makefile_for_students(files["Makefile"].decode()).encode()
+    files["requirements.txt"] = pages.without_course(files["requirements.txt"].decode()).encode()
+    _expect_no_answers(checkout, files, manifests)
+    files |= _answers(checkout, manifests, answers)
+    _make_pages(checkout, files, problems, answers, known)
+    return files
+
+
+def list_files(checkout: Path) -> list[str]:
+    """Return the tracked files of a checkout; without git, those that are there."""
+    if (checkout / ".git").exists():
+        command = ["git", "-C", str(checkout), "ls-files", "-z"]
+        try:
+            done = subprocess.run(command, capture_output=True, check=True)
+        except (OSError, subprocess.CalledProcessError):
+            pass  # no git on this machine, or a checkout of another user's
+        else:
+            names = done.stdout.decode("utf-8", "surrogateescape").split("\0")
+            return sorted(name for name in names if name and (checkout / name).exists())
+    return sorted(_walk(checkout))
+
+
+def _walk(checkout: Path) -> Iterator[str]:
+    for folder, names, found in os.walk(checkout):
+        names[:] = [name for name in names if name not in _SKIPPED]
+        for name in found:
+            yield Path(folder, name).relative_to(checkout).as_posix()
+
+
+def _read(checkout: Path, path: str) -> bytes:
+    try:
+        return (checkout / path).read_bytes()
+    except OSError as error:
+        raise ReleaseError(
+            f"{path} of this checkout cannot be read: {error.strerror}; restore it, then run again"
+        ) from None
+
+
+def _given(checkout: Path, problems: Iterable[Problem]) -> set[str]:
+    """Return the modules of `given` that these problems open, and what those import.
+
+    The modules of later problems hold what earlier ones ask for.
+    """
+    wanted = [name for problem in problems for name in problem.given]
+    found = {"__init__"}
+    while wanted:
+        name = wanted.pop()
+        if name not in found:
+            found.add(name)
+            text = _read(checkout, f"problems/given/{name}.py").decode()
+            for groups in _GIVEN.findall(text):
+                wanted += [part.strip() for group in groups for part in group.split(",") if part]
+    return {f"problems/given/{name}.py" for name in found}
+
+
+def _causes(checkout: Path, tracked: Iterable[str], problems: Sequence[str]) -> set[str]:
+    """Return the pages on causes, but for those that only other problems can show."""
+    found = set()
+    for path in tracked:
+        if path.startswith("docs/errors/"):
+            shown_by = _SHOWN_BY.search(_read(checkout, path).decode())
+            if shown_by is None or set(shown_by[1].split(", ")) & set(problems):
+                found.add(path)
+    return found
+
+
+def _expect_stub(problem: Problem, data: bytes) -> None:
+    """Refuse to hand out a stub that somebody has solved in this checkout."""
+    begun = steps_begun(data.decode("utf-8", "replace"))
+    if begun:
+        path = f"problems/{problem.id}/{problem.file}"
+        raise ReleaseError(
+            f"{path}: got step {begun[0]} filled in, expected the stub:"
+            f" git checkout {path}, then run again"
+        )
+
+
+def _answers(
+    checkout: Path, manifests: dict[str, Problem], answers: Sequence[str]
+) -> dict[str, bytes]:
+    """Return the model answers of these problems, and the pages that discuss them."""
+    files: dict[str, bytes] = {}
+    if not answers:
+        return files
+    lines = [
+        "# Answers",
+        "",
+        "The answers of the problems that are over, and what is said of them.",
+    ]
+    for id in answers:
+        problem = manifests[id]
+        place, steps = f"solutions/{id}/{problem.file}", f"docs/steps/{id}.md"
+        files[place], files[steps] = _read(checkout, place), _read(checkout, steps)
+        lines += ["", f"## {id}, {problem.title}", ""]
+        lines += [
+            f"- [{problem.file}]({id}/{problem.file}): the model answer",
+            f"- [step by step](../{steps}): what the report says after each of its steps",
+            "- [known mistakes](../docs/mistakes.md): which checks each fails, and what it keeps",
+        ]
+    mistakes = _read(checkout, "docs/mistakes.md").decode()
+    files["docs/mistakes.md"] = pages.sections_of(mistakes, set(answers)).encode()
+    files["solutions/README.md"] = ("\n".join(lines) + "\n").encode()
+    return files
+
+
+def _make_pages(
+    checkout: Path,
+    files: dict[str, bytes],
+    problems: Sequence[str],
+    answers: Sequence[str],
+    known: Sequence[str],
+) -> None:
+    """Turn the Markdown among these files into pages for students, and add their pictures."""
+    texts = {path: data.decode("utf-8") for path, data in files.items() if path.endswith(".md")}
+    try:
+        texts = {path: pages.for_students(text, path) for path, text in texts.items()}
+    except pages.PageError as error:
+        raise ReleaseError(f"{error}; fix it, then run again") from None
+    for path, text in texts.items():
+        for picture in pages.pictures(text, path):
+            if (checkout / picture).is_file():
+                files[picture] = _read(checkout, picture)
+    later = [id for id in known if id not in problems]
+    more = ""
+    if answers:
+        more = f"The answers of {pages.spoken(answers)} are in [solutions](solutions/README.md)."
+    texts["README.md"] = pages.with_table(texts["README.md"], problems, later, more)
+    index = texts["docs/errors/README.md"]
+    for path, text in texts.items():
+        text = pages.with_links(text, path, files)
+        if path != "CHANGELOG.md":  # what was, not what to type
+            text = pages.with_cause(pages.with_commands(text, problems), problems, index)
+        files[path] = text.encode("utf-8")
+    makefile = pages.with_examples(files["Makefile"].decode("utf-8"), problems)
+    files["Makefile"] = pages.with_cause(makefile, problems, index).encode("utf-8")
+
+
+def _expect_no_answers(
+    checkout: Path, files: dict[str, bytes], manifests: dict[str, Problem]
+) -> None:
+    """Refuse to hand out the code of an answer, under whatever name.
+
+    Modules of `given` that open with a later problem hold what an earlier one taught: that is what
+    they are for, and why problems are handed out in stages.
+    """
+    texts = {path: _stripped(data) for path, data in files.items() if path.endswith(".py")}
+    for id in manifests:
+        early = _given(checkout, (p for p in manifests.values() if p.id <= id))
+        for answer in sorted((checkout / "solutions" / id).glob("*.py")):
+            for body in _steps_of(answer.read_text(encoding="utf-8")):
+                found = [path for path, text in texts.items() if body in text]
+                found = [path for path in found if path in early or not _is_given(path)]
+                if found:
+                    raise ReleaseError(f"{found[0]}: got a step of {id}'s answer, expected none")
+
+
+def _is_given(path: str) -> bool:
+    return path.startswith("problems/given/")
+
+
+def _steps_of(answer: str) -> Iterator[str]:
+    """Give the code of each step that is long enough to be told from other code."""
+    lines = answer.split("\n")
+    for first, last in step_regions(answer).values():
+        body = _stripped("\n".join(lines[first : last - 1]).encode())
+        if body.count("\n") >= _TELLING_LINES:
+            yield body
+
+
+def _stripped(data: bytes) -> str:
+    """Return lines of code without indentation, comments and blank lines."""
+    lines = (line.strip() for line in data.decode("utf-8").split("\n"))
+    return "".join(f"{line}\n" for line in lines if line and not line.startswith("#"))

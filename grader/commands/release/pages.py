@@ -1,0 +1,205 @@
+"""The pages and the Makefile as students get them: what is for the course alone is left out.
+
+In Markdown `<!-- course -->` to `<!-- end of course -->` is left out, and what stands in
+`<!-- students:` to `-->` is brought in. In the Makefile lines between `# course` and
+`# end of course` are left out, and lines that begin with `#students: ` lose that beginning. Links
+to what a release does not hold become plain text.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable, Collection, Sequence
+
+from grader.spec.trace_record import TRACED
+
+# Of the blank lines around a part one goes with it.
+_COURSE = re.compile(
+    r"(?<=\n\n)<!-- course -->\n.*?^<!-- end of course -->\n\n?"
+    r"|^<!-- course -->\n.*?^<!-- end of course -->\n",
+    re.MULTILINE | re.DOTALL,
+)
+_INLINE = re.compile(r"<!-- course -->.*?<!-- end of course -->", re.DOTALL)
+_STUDENTS = re.compile(r"^<!-- students:\n(.*?)^-->\n", re.MULTILINE | re.DOTALL)
+_MADE_BY_TESTS = re.compile(r"^<!-- made by `python -m tests\..*-->\n+", re.MULTILINE)
+_LEFT_OVER = re.compile(r"<!-- (?:end of )?course -->|<!-- students:")
+_FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
+_COURSE_LINES = re.compile(r"^# course\n.*?^# end of course\n", re.MULTILINE | re.DOTALL)
+_MAKE_STUDENTS = re.compile(r"^#students: ?(.*\n)", re.MULTILINE)
+_PHONY = re.compile(r"^\.PHONY: (.*)$", re.MULTILINE)
+_TARGET = re.compile(r"^([a-z]+):", re.MULTILINE)
+# Commands, in a line of their own or between backquotes: `make grade P=p04`, `pytest problems/p04`.
+_COMMAND = re.compile(
+    r"^(?:make|pytest|python) .*$|(?<!`)`(?:make|pytest|python) [^`]*`", re.MULTILINE
+)
+# One line per problem, on the page of a cause.
+_TEST = re.compile(r"^    pytest problems/(p\d\d) .*\n", re.MULTILINE)
+_NAMED = re.compile(r"(P=|problems/|--only )(p\d\d(?:,p\d\d)*)((?: {2,})?)")
+_CASE, _CASE_OF_ALL = re.compile(r"\bCASE=\w+:\d+"), "CASE=plain:1"
+_MAKE_TRACE = re.compile(r"^trace:.*$", re.MULTILINE)
+_TRACE_ROW = re.compile(r"^\| `make trace .*\n", re.MULTILINE)
+_ID = re.compile(r"ID=((P\d\d)-[A-Z0-9-]+)")
+_CAUSE = re.compile(r"^- \[([A-Z0-9-]+)\]", re.MULTILINE)
+_ROW = re.compile(r"^\| \[(p\d\d)\]\(.*\n", re.MULTILINE)
+_PROBLEM = re.compile(r"problems/(p\d\d)/")
+
+
+class PageError(Exception):
+    """A page whose marks do not fit together; the message names it."""
+
+
+def for_students(text: str, path: str) -> str:
+    """Return a page without what is for the course alone.
+
+    Raises:
+        PageError: a mark has no counterpart.
+    """
+    text = _MADE_BY_TESTS.sub("", text)
+    text = _STUDENTS.sub(r"\1", _INLINE.sub("", _COURSE.sub("", text)))
+    if found := _LEFT_OVER.search(text):
+        raise PageError(f"{path}: got {found[0]} without its counterpart")
+    return text.rstrip("\n") + "\n"
+
+
+def without_course(text: str) -> str:
+    """Return a Makefile or a list of packages without the parts that are not for students."""
+    return _COURSE_LINES.sub("", text)
+
+
+def makefile_for_students(text: str) -> str:
+    """Return the Makefile with the students' targets alone."""
+    text = _MAKE_STUDENTS.sub(r"\1", without_course(text))
+    targets = set(_TARGET.findall(text))
+
+    def kept(found: re.Match[str]) -> str:
+        return ".PHONY: " + " ".join(name for name in found[1].split() if name in targets)
+
+    return _PHONY.sub(kept, text)
+
+
+def pictures(text: str, path: str) -> set[str]:
+    """Return the pictures that a page shows, as paths in the repository."""
+    return {_place(path, target) for mark, _, target in _LINK.findall(text) if mark}
+
+
+def with_links(text: str, path: str, present: Collection[str]) -> str:
+    """Return a page whose links lead to files of the release; others become plain text."""
+    folders = {parent for name in present for parent in _parents(name)}
+
+    def linked(found: re.Match[str]) -> str:
+        mark, words, target = found.groups()
+        if ":" in target or target.startswith("#"):
+            return found[0]
+        place = _place(path, target)
+        if place in present or place in folders:
+            return found[0]
+        if mark:
+            return ""
+        return f"{words} (comes later)" if _PROBLEM.match(place + "/") else words
+
+    return _outside_of_code(text, lambda prose: _LINK.sub(linked, prose))
+
+
+def with_commands(text: str, problems: Sequence[str]) -> str:
+    """Return a page whose commands name problems that are there: an early one for a later one.
+
+    Of the tests that the page of a cause lists, those of later problems go. `make trace` names a
+    problem that it can show; where there is none yet, its row in a table goes.
+    """
+    traced = [name for name in problems if name in TRACED]
+    text = _TEST.sub(lambda test: test[0] if test[1] in problems else "", text)
+    text = text if traced else _TRACE_ROW.sub("", text)
+
+    def changed(command: re.Match[str]) -> str:
+        there = traced if "make trace" in command[0] else problems
+        return _named(command[0], there) if there else command[0]
+
+    return _COMMAND.sub(changed, text)
+
+
+def with_cause(text: str, problems: Sequence[str], index: str) -> str:
+    """Return a page or a Makefile whose `ID=` is a cause of a problem that is there.
+
+    `index` is the page that lists the causes, by problem.
+    """
+    section = index.partition(f"\n## {_early(problems)}, ")[2]
+    id = _CAUSE.search(section)
+    for named, problem in set(_ID.findall(text)) if id else ():
+        if problem.lower() not in problems:
+            text = text.replace(named, f"{_early(problems).upper()}-{id[1]}")
+    return text
+
+
+def with_examples(makefile: str, problems: Sequence[str]) -> str:
+    """Return a Makefile whose help names problems that are there, and a case that they have."""
+    traced = [name for name in problems if name in TRACED]
+
+    def of_trace(line: re.Match[str]) -> str:
+        return _named(line[0], traced) if traced else line[0].partition(": P=")[0]
+
+    changed = _MAKE_TRACE.sub(of_trace, makefile)
+    if changed != makefile:
+        changed = _CASE.sub(lambda case: _CASE_OF_ALL.ljust(len(case[0])), changed)
+    return _named(changed, problems)
+
+
+def _named(commands: str, problems: Sequence[str]) -> str:
+    """Return commands that name these problems, with a case of theirs where a problem changed."""
+
+    def named(found: re.Match[str]) -> str:
+        there = [name for name in found[2].split(",") if name in problems] or [_early(problems)]
+        return found[1] + ",".join(there).ljust(len(found[2]) if found[3] else 0) + found[3]
+
+    changed = _NAMED.sub(named, commands)
+    return changed if changed == commands else _CASE.sub(_CASE_OF_ALL, changed)
+
+
+def _early(problems: Sequence[str]) -> str:
+    """Return p02 from the first stage to the last."""
+    return problems[min(1, len(problems) - 1)]
+
+
+def with_table(text: str, problems: Sequence[str], later: Sequence[str], more: str = "") -> str:
+    """Return the README with the rows of these problems, and a line on the others below."""
+    rows = list(_ROW.finditer(text))
+    if not rows:
+        return text
+    shown = "".join(row[0] for row in rows if row[1] in problems)
+    lines = [f"{spoken(later)} {'come' if len(later) > 1 else 'comes'} later."] if later else []
+    lines += [more] if more else []
+    below = "".join(f"\n{line}\n" for line in lines)
+    return text[: rows[0].start()] + shown + below + text[rows[-1].end() :]
+
+
+def spoken(names: Sequence[str]) -> str:
+    """Return "p01", "p01 and p02", "p01, p02 and p04", and "p03 to p09" for a row of them."""
+    numbers = [int(name[1:]) for name in names]
+    if len(names) > 2 and numbers == list(range(numbers[0], numbers[0] + len(numbers))):
+        return f"{names[0]} to {names[-1]}"
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+def sections_of(text: str, problems: Collection[str]) -> str:
+    """Return a page's introduction and its sections `## pNN, ...` of these problems."""
+    head, *sections = re.split(r"^(?=## )", text, flags=re.MULTILINE)
+    return head + "".join(part for part in sections if part[3:6] in problems)
+
+
+def _place(path: str, target: str) -> str:
+    plain = target.partition("#")[0]
+    return posixpath.normpath(posixpath.join(posixpath.dirname(path), plain)) if plain else path
+
+
+def _parents(path: str) -> list[str]:
+    parts = path.split("/")
+    return ["/".join(parts[:n]) for n in range(1, len(parts))]
+
+
+def _outside_of_code(text: str, change: Callable[[str], str]) -> str:
+    parts, end = [], 0
+    for fence in _FENCE.finditer(text):
+        parts += [change(text[end : fence.start()]), fence[0]]
+        end = fence.end()
+    return "".join([*parts, change(text[end:])])

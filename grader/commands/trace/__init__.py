@@ -1,0 +1,1 @@
+"""`trace`: one program of a kernel, tile by tile."""

@@ -1,0 +1,103 @@
+"""`python -m grader watch`: grades one problem again at each save."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from grader.base import scratch
+from grader.base.user_state import state_path
+from grader.commands.hint.shown import FILE, Shown
+from grader.commands.watch import saves
+from grader.commands.watch import view as page
+from grader.commands.watch.loop import Looks, Watch
+from grader.commands.watch.terminal import Keys, Screen
+from grader.isolate.processes import Children
+from grader.judge.request import Request
+from grader.source.submission import read_source
+from grader.spec.grade_record import Verdict
+from grader.spec.problem import Problem, load_problem
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `watch`."""
+    parser.add_argument(
+        "--only", metavar="p04", help="the problem (default: the first that has a step to write)"
+    )
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--report", action="store_true", help="write report.html after each run")
+    parser.add_argument("--poll", action="store_true", help="look at the file twice a second")
+
+
+def first_open(problem_ids: Sequence[str], submission: Path) -> Problem:
+    """Return the first problem with a step to write or a file that cannot run, else the last."""
+    problems = [load_problem(id) for id in problem_ids]
+    for problem in problems:
+        source = read_source(problem, submission)
+        step = source.next_step
+        if source.verdict in (Verdict.NOT_IMPLEMENTED, Verdict.ERROR, Verdict.REJECTED):
+            return problem
+        if step is not None and step <= len(problem.steps):
+            return problem
+    return problems[-1]
+
+
+def run(
+    options: argparse.Namespace,
+    problem: Problem,
+    request: Request,
+    environment: Mapping[str, str],
+    fresh_seed: Callable[[], str],
+) -> None:
+    """Watch until q or Ctrl-C; `request` is what each run grades, but for its seed."""
+    terminal = sys.stdout is not None and sys.stdout.isatty()
+    plain = "NO_COLOR" in environment or environment.get("TERM") == "dumb"
+    console = Console()
+    looks = Looks(
+        width=max(min(console.width, 100), 72) if terminal else 80,
+        height=max(console.height - 1, 12) if terminal else 40,
+        color=terminal and not plain,
+    )
+    screen = Screen(
+        sys.stdout, width=looks.width, status=terminal and environment.get("TERM") != "dumb"
+    )
+    kind = saves.file_system(request.submission / problem.id)
+    polls = options.poll or saves.is_remote(kind)
+
+    def next_request(first: tuple[str, ...]) -> Request:
+        return dataclasses.replace(request, seed=fresh_seed(), first=first)
+
+    children = Children(kernels=scratch.folder() / "compiled")
+    with Keys(sys.stdin) as keys:
+        try:
+            children.open_server(differentiate=bool(problem.gradients))
+            where = os.path.join(request.shown_as, problem.id, problem.file)
+            screen.say(page.note(f"{where}; Ctrl-C ends it", looks.width))
+            if polls:
+                why = "--poll" if options.poll else f"a {kind} file system reports no saves"
+                told = f"looks at the file every {saves.POLL_S:g} s ({why})"
+                screen.say(page.note(told, looks.width))
+            if keys.fd is None:
+                screen.say(page.note("no keys: standard input is no terminal", looks.width))
+            else:
+                screen.say(page.keys(looks.width))
+            shown = Shown(state_path(environment, FILE))
+            Watch(
+                problem,
+                next_request,
+                children,
+                keys,
+                screen,
+                shown,
+                looks,
+                polls=polls,
+                reports=options.report,
+            ).run()
+        finally:
+            children.close()

@@ -1,0 +1,247 @@
+"""The watch: one thread that waits for saves, keys and the run under way, and says what comes."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import os
+import select
+import time
+from collections.abc import Callable
+
+from grader.commands.hint import command as hint_command
+from grader.commands.hint import view as hint_page
+from grader.commands.hint.shown import Shown
+from grader.commands.watch import browser
+from grader.commands.watch import view as page
+from grader.commands.watch.changes import changes, first_checks
+from grader.commands.watch.runs import Run
+from grader.commands.watch.saves import Saves, State
+from grader.commands.watch.terminal import Keys, Screen
+from grader.isolate import reaper
+from grader.isolate.processes import Children
+from grader.judge.request import Request
+from grader.report import report_page
+from grader.spec.grade_record import ProblemResult
+from grader.spec.problem import Problem
+
+LOOK_S = 1.0
+_SETTLE_S = 0.06  # editors write in several steps
+_GONE_S = 0.4  # and some remove the file first
+_STATUS_S = 0.1
+
+
+@dataclasses.dataclass(frozen=True)
+class Looks:
+    """How the watch may write: cells, lines, colour."""
+
+    width: int = 80
+    height: int = 40
+    color: bool = False
+
+
+class Watch:
+    """Grades one problem at its start, at each save and when it is asked to, until q."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        request: Callable[[tuple[str, ...]], Request],
+        children: Children,
+        keys: Keys,
+        screen: Screen,
+        shown: Shown,
+        looks: Looks,
+        *,
+        polls: bool,
+        reports: bool,
+    ) -> None:
+        """`request` makes a new one, with a seed of its own, whose given checks go first."""
+        self._problem = problem
+        self._request = request
+        self._children = children
+        self._keys = keys
+        self._screen = screen
+        self._shown = shown
+        self._looks = looks
+        self._reports = reports
+        self._bell, self._rope = os.pipe()
+        for fd in (self._bell, self._rope):
+            os.set_blocking(fd, False)
+        submission = request(()).submission
+        self._saves = Saves(submission / problem.id / problem.file, self._ring, polls=polls)
+        self._run: Run | None = None
+        self._last: ProblemResult | None = None  # of the last run that came to its end
+        self._tested: ProblemResult | None = None  # of the last one that ran tests
+        self._wants_hint = False
+        self._page_told = False
+        self._due_at: float | None = None
+        self._seen: State = None  # the file's state, when `_due_at` was set
+        self._dependent = frozenset(
+            c.id for c in problem.checks if c.compiles or any(t.invalid for t in c.cases)
+        )
+
+    def run(self) -> None:
+        """Watch until q; whatever ends it, nothing that it started goes on."""
+        try:
+            self._begin()
+            while self._wait():
+                pass
+        finally:
+            self._screen.status("")
+            self._saves.close()
+            if self._run is not None:
+                self._run.stop()
+            for fd in (self._bell, self._rope):
+                os.close(fd)
+
+    def _ring(self) -> None:
+        with contextlib.suppress(OSError):  # it rings already, or the watch is over
+            os.write(self._rope, b"!")
+
+    def _wait(self) -> bool:
+        """Wait for what comes next and see to it; False at q."""
+        fds = [self._bell]
+        if self._keys.fd is not None and self._keys.in_foreground():
+            fds.append(self._keys.fd)
+        ready, _, _ = select.select(fds, [], [], self._patience_s())
+        if self._bell in ready:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._bell, 4096)
+        for key in self._keys.read() if self._keys.fd in ready else "":
+            if key in "qQ\x04":
+                return False
+            self._press(key)
+        self._look()
+        self._show()
+        return True
+
+    def _patience_s(self) -> float:
+        if self._due_at is not None:
+            return max(0.0, self._due_at - time.monotonic())
+        return _STATUS_S if self._run is not None else LOOK_S
+
+    # -- saves -----------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Begin anew when the file has been another for as long as an editor needs."""
+        if not self._saves.changed():
+            self._due_at = None
+            return
+        trouble, self._saves.trouble = self._saves.trouble, None
+        if trouble:
+            self._say(trouble)
+        now = time.monotonic()
+        state = self._saves.state()
+        if self._due_at is None or state != self._seen:
+            self._seen = state
+            self._due_at = now + (_GONE_S if state is None else _SETTLE_S)
+        elif now >= self._due_at:
+            self._begin()
+
+    def _begin(self) -> None:
+        """End the run under way, and start one of the file as it is."""
+        if self._run is not None:
+            self._run.stop()
+        self._due_at = None
+        self._saves.take()
+        self._saves.changed()  # begins to watch
+        request = self._request(first_checks(self._tested, self._dependent))
+        self._run = Run(request, self._children, self._ring)
+        self._run.start()
+
+    # -- runs ------------------------------------------------------------------------------------
+
+    def _show(self) -> None:
+        run = self._run
+        if run is None:
+            return
+        if run.is_running and run.record is None and run.error is None:
+            self._screen.status(self._words(run))
+            return
+        self._run = None
+        self._screen.status("")
+        if run.error is not None:
+            self._say(f"the judge failed: {type(run.error).__name__}: {run.error}")
+        elif run.record is not None and not run.record.interrupted:
+            self._tell(run)
+        if self._wants_hint:
+            self._hint()
+
+    def _words(self, run: Run) -> str:
+        if not run.cases:
+            return f"{self._problem.id}: starting"
+        check, verdict = run.cases[-1]
+        wrong = sum(verdict != "pass" for _, verdict in run.cases)
+        return f"{self._problem.id}: {len(run.cases)} cases, {wrong} not passed; {check} {verdict}"
+
+    def _tell(self, run: Run) -> None:
+        assert run.record is not None
+        now = run.record.problems[0]
+        before = self._tested if now.message is None else None
+        looks = self._looks
+        text = page.result(
+            now,
+            changes(before, now),
+            first_s=run.first_s,
+            end_s=run.end_s,
+            **dataclasses.asdict(looks),
+        )
+        self._screen.say(text + "\n")
+        if self._saves.state() is None:
+            self._say(f"waiting for {self._problem.id}/{self._problem.file}")
+        self._last = now
+        if now.message is None:
+            self._tested = now
+        if self._reports:
+            _, notes = report_page.write(run.record, run.sources)
+            for text in notes if not self._page_told else ():
+                self._say(text)
+            self._page_told = bool(notes)
+
+    # -- keys ------------------------------------------------------------------------------------
+
+    def _press(self, key: str) -> None:
+        if key in "aA\r\n":
+            self._begin()
+        elif key in "hH":
+            self._wants_hint = True
+            if self._run is None:
+                self._hint()
+            else:
+                self._say("the hint comes when this run has ended")
+        elif key in "oO":
+            self._open()
+        elif key == "?":
+            self._screen.say(page.keys(self._looks.width))
+
+    def _hint(self) -> None:
+        self._wants_hint = False
+        last = self._last
+        if last is None:
+            return
+        try:
+            hint = hint_command.run(
+                (self._problem.id,),
+                self._request(()).submission,
+                self._shown,
+                lambda id: last,
+                restart=False,
+            )
+        except Exception as error:  # a hint is not worth the watch
+            self._say(f"no hint: {error}")
+            return
+        render = functools.partial(hint_page.render, hint, self._shown.notices)
+        self._screen.say(render(width=self._looks.width, color=self._looks.color) + "\n")
+
+    def _open(self) -> None:
+        if not self._reports:
+            self._say("no report is written: REPORT=no")
+        elif not report_page.FILE.exists():
+            self._say("no report is written yet")
+        elif not browser.opens(report_page.FILE, reaper.start):
+            self._say(f"no browser was found; the report is {report_page.FILE.absolute()}")
+
+    def _say(self, text: str) -> None:
+        self._screen.say(page.note(text, self._looks.width))

@@ -1,1 +1,0 @@
-"""What helps a student beside the grade: a look at the machine, hints, explanations of causes."""

@@ -1,0 +1,148 @@
+"""The memory that judge and worker share: one sealed memfd a call, with guard zones.
+
+Layout: guard, region, guard, region, ..., guard. Every byte that holds no value of an input is
+0xFF, which is NaN in fp16, bf16 and fp32: a read outside a tensor poisons the result, a write
+outside one changes bytes that the judge compares afterwards. Output slots start as 0xFF too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import fcntl
+import math
+import mmap
+import os
+
+import torch
+
+from grader.base.dtypes import TORCH_DTYPES
+
+GUARD_BYTES = 64 * 1024
+POISON = 0xFF
+# The lowest byte of each element that a submission allocates and nobody has written yet: NaN too,
+# and not the NaN that comes out of arithmetic with what was read beside an input's elements. Each
+# allocation has a mark of its own, which arithmetic in one dtype keeps (quiet NaN in bf16 too).
+MARKS = range(0xC1, 0xE5)
+# What the worker puts in their place where an output has the mark of its own memory.
+UNWRITTEN = range(0xE5, 0xE6)
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+
+
+@dataclasses.dataclass(frozen=True)
+class View:
+    """A strided tensor inside an arena: `offset_bytes` is where element 0 lies."""
+
+    name: str
+    dtype: str
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset_bytes: int
+
+    @property
+    def extent_bytes(self) -> int:
+        """Bytes from the first to behind the last element."""
+        last = sum((n - 1) * s for n, s in zip(self.size, self.stride, strict=True))
+        return (last + 1) * TORCH_DTYPES[self.dtype].itemsize
+
+    def of(self, memory: torch.Tensor) -> torch.Tensor:
+        """Return this view of `memory`, a 1-D uint8 tensor of the whole arena."""
+        dtype = TORCH_DTYPES[self.dtype]
+        flat = memory[self.offset_bytes : self.offset_bytes + self.extent_bytes].view(dtype)
+        return flat.as_strided(self.size, self.stride)
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """Where every input and output of one call lies; sent to the worker as plain data."""
+
+    inputs: tuple[View, ...]
+    outputs: tuple[View, ...]
+    inputs_end: int
+    total_bytes: int
+
+    def to_json(self) -> dict:
+        """Return the layout as plain data for the request."""
+        return dataclasses.asdict(self)
+
+    @staticmethod
+    def from_json(data: dict) -> Layout:
+        """Rebuild a layout from `to_json`."""
+
+        def views(items: list[dict]) -> tuple[View, ...]:
+            return tuple(
+                View(**{**v, "size": tuple(v["size"]), "stride": tuple(v["stride"])}) for v in items
+            )
+
+        return Layout(
+            views(data["inputs"]), views(data["outputs"]), data["inputs_end"], data["total_bytes"]
+        )
+
+
+def marked(values: torch.Tensor, marks: range) -> torch.Tensor:
+    """Return where a tensor holds the NaN of memory that nobody wrote, with one of these marks."""
+    word = _WORDS[values.element_size()]  # the mark is its lowest byte, those above are of -1
+    raw, above = values.contiguous().view(word), -256 if word.is_signed else 0
+    return (raw >= above + marks[0]) & (raw <= above + marks[-1])
+
+
+class LayoutBuilder:
+    """Places regions one behind the other, each between two guard zones."""
+
+    def __init__(self) -> None:
+        self._inputs: list[View] = []
+        self._end = GUARD_BYTES
+
+    def region(self, dtype: str, elements: int) -> int:
+        """Reserve `elements` of `dtype`; return the offset in bytes of the first."""
+        start = self._end
+        size = elements * TORCH_DTYPES[dtype].itemsize
+        self._end = start + -(-size // 512) * 512 + GUARD_BYTES
+        return start
+
+    def add_input(self, view: View) -> None:
+        """Add an input that lies inside a reserved region."""
+        self._inputs.append(view)
+
+    def finish(self, outputs: list[tuple[str, str, tuple[int, ...]]]) -> Layout:
+        """Place dense outputs (name, dtype, size) behind the inputs and return the layout."""
+        inputs_end = self._end
+        views = []
+        for name, dtype, size in outputs:
+            start = self.region(dtype, math.prod(size))
+            views.append(View(name, dtype, size, dense_strides(size), start))
+        return Layout(tuple(self._inputs), tuple(views), inputs_end, self._end)
+
+
+def dense_strides(size: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the strides of a contiguous tensor of `size`."""
+    strides = [1]
+    for n in reversed(size[1:]):
+        strides.append(strides[-1] * n)
+    return tuple(reversed(strides)) if size else ()
+
+
+class Arena:
+    """A sealed memfd of fixed size, mapped as a 1-D uint8 tensor `memory`."""
+
+    def __init__(self, total_bytes: int, fd: int | None = None) -> None:
+        if fd is None:
+            fd = os.memfd_create("arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            os.ftruncate(fd, total_bytes)
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+        self.fd = fd
+        self._map = mmap.mmap(fd, total_bytes)
+        self.memory = torch.frombuffer(self._map, dtype=torch.uint8)
+
+    def poison(self) -> None:
+        """Fill the whole arena with 0xFF."""
+        ctypes.memset(self.memory.data_ptr(), POISON, self.memory.numel())
+
+    def snapshot(self) -> torch.Tensor:
+        """Return a private copy of the whole arena's bytes."""
+        return self.memory.clone()
+
+    def close(self) -> None:
+        """Give the descriptor back; the mapping goes with the last tensor on it."""
+        os.close(self.fd)

@@ -1,0 +1,237 @@
+"""Whether the kernels of a submission compile for a GPU, on a machine that need not have one.
+
+One worker per chip makes the calls and launches nothing; what it says of each kernel is read here,
+within bounds: a submission runs in that process and can say what it likes. What it gains by that
+are sentences in its own report; a verdict is the business of whoever reads this.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import importlib.util
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from pydantic import ValidationError
+
+from grader.base.dtypes import TORCH_DTYPES
+from grader.isolate import capacity
+from grader.isolate.arena import Layout
+from grader.isolate.placing import place
+from grader.isolate.sandbox import PATIENCE, Sandbox
+from grader.kernel.compile.chips import CHIPS, EVERY_CHIP, resident_programs
+from grader.source.submission import Source
+from grader.spec.cases import Case
+from grader.spec.grade_record import Compilation, KernelReport
+from grader.spec.inputs import Inputs
+from grader.spec.problem import Problem
+from grader.spec.protocol import Ended, Reply, failed
+
+_PROGRAM = Path(__file__).with_name("compile_worker.py")
+TIMEOUT_S = 60.0  # in which the worker has a core, or asks for none
+MAX_KERNELS = 40  # those that compile, and refusals
+_MAX_REPORT_BYTES = 2**20
+_MAX_LINE_BYTES = 16 * 1024
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """A call of the entry point: where its inputs lie, and its options."""
+
+    layout: Layout
+    kwargs: dict
+    returns: tuple[str, ...]
+    gradients: bool
+
+    @staticmethod
+    def of(problem: Problem, case: Case, outputs: tuple[str, ...]) -> Call:
+        """Return the call that judges `outputs` of a case; no input is computed for it."""
+        gradients = any(name in problem.gradients for name in outputs)
+        layout = place(case, _blank(problem, case, gradients), outputs)
+        return Call(layout, case.kwargs, problem.returns, gradients)
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiled:
+    """What came of the calls for one chip.
+
+    `results` has one entry per call that was made, the last of which may be an `Ended`; only that
+    of the import where it failed. `kernels` are in the order of their first launch, of which
+    `known` counts those after each call.
+    """
+
+    capability: int
+    kernels: tuple[Compilation, ...]
+    results: tuple[Reply | Ended, ...]
+    launches: int
+    seconds: float
+    output: str = ""
+    known: tuple[int, ...] = ()
+
+    def of_call(self, number: int) -> Compiled | None:
+        """Return what came of the call of this number, of the kernels those that it was first with.
+
+        None where that call was not made.
+        """
+        if number >= len(self.results):
+            return None
+        result, first = self.results[number], self.known[number - 1] if number else 0
+        launches = result.launches if isinstance(result, Reply) else 0
+        kernels = self.kernels[first : self.known[number]]
+        update = {"kernels": kernels, "results": (result,), "launches": launches, "known": ()}
+        return dataclasses.replace(self, **update)
+
+    @property
+    def refused(self) -> tuple[Compilation, ...]:
+        """The kernels that cannot be launched."""
+        return tuple(k for k in self.kernels if k.kernel.refusal is not None)
+
+
+def unavailable() -> str | None:
+    """Return why nothing can be compiled on this machine, None when it can."""
+    if "TRITON_PTXAS_PATH" in os.environ:
+        return None
+    found = importlib.util.find_spec("triton")
+    if found is None or found.origin is None:
+        return "Triton is not installed"
+    ptxas = Path(found.origin).parent / "backends" / "nvidia" / "bin" / "ptxas"
+    return None if os.access(ptxas, os.X_OK) else "this Triton came without NVIDIA's assembler"
+
+
+def compile_calls(
+    source: Source,
+    problem: Problem,
+    calls: Sequence[Call],
+    *,
+    capabilities: Sequence[int] = tuple(CHIPS),
+    timeout_s: float = TIMEOUT_S,
+    workers: int = 2,
+    kernels: Path | None = None,
+) -> list[Compiled]:
+    """Compile what `calls` launch, for each of `capabilities`.
+
+    Args:
+        capabilities: of `EVERY_CHIP`.
+        timeout_s: seconds of one core for all calls for one chip, the start of the worker apart;
+            those in which a busy machine has no core for it do not count.
+        workers: chips that are compiled for at a time, where there are as many cores.
+        kernels: folder in which what is compiled is kept for the next time.
+    """
+    cores = capacity.cores()
+    workers, timeout_s = max(1, min(workers, int(cores))), timeout_s / min(1.0, cores)
+    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+        # A worker dies with the thread that started it: each starts and ends its own.
+        jobs = [
+            pool.submit(_compile, source, problem, calls, c, timeout_s, kernels)
+            for c in capabilities
+        ]
+        return [job.result() for job in jobs]
+
+
+def _compile(
+    source: Source,
+    problem: Problem,
+    calls: Sequence[Call],
+    capability: int,
+    timeout_s: float,
+    kept: Path | None,
+) -> Compiled:
+    start = time.monotonic()
+    results: list[Reply | Ended] = []
+    known: list[int] = []
+    report = os.memfd_create("report", os.MFD_CLOEXEC)
+    try:
+        with Sandbox(
+            source.data,
+            problem.file,
+            problem.entry,
+            device="cpu",
+            interpret=False,
+            program=_PROGRAM,
+            kernels=kept or Path("cache"),
+            capability=capability,
+        ) as sandbox:
+            result = sandbox.ready()
+            if failed(result):
+                results.append(result)
+                known.append(len(_read(report, capability)))
+                calls = ()
+            left_s = timeout_s
+            for call in calls:
+                begun = time.monotonic()
+                results.append(_ask(sandbox, call, report, left_s))
+                left_s = max(0.0, left_s - (time.monotonic() - begun - sandbox.starved_s))
+                known.append(len(_read(report, capability)))
+                if isinstance(results[-1], Ended):
+                    break
+            output = sandbox.output()
+        kernels = _read(report, capability)
+    finally:
+        os.close(report)
+    launches = sum(r.launches for r in results if isinstance(r, Reply))
+    seconds = time.monotonic() - start
+    places = tuple(results), launches, seconds, output, tuple(known)
+    return Compiled(capability, kernels, *places)
+
+
+def _ask(sandbox: Sandbox, call: Call, report: int, left_s: float) -> Reply | Ended:
+    return sandbox.ask(
+        "compile",
+        left_s,
+        (report,),
+        patience=PATIENCE,
+        layout=call.layout.to_json(),
+        kwargs=call.kwargs,
+        returns=list(call.returns),
+        gradients=call.gradients,
+    )
+
+
+def _read(report: int, capability: int) -> tuple[Compilation, ...]:
+    """Return the lines of a report that are what they should be, without those that repeat."""
+    lines = os.pread(report, _MAX_REPORT_BYTES, 0).split(b"\n")
+    kernels: dict[KernelReport, None] = {}
+    for line in lines[:-1]:
+        if len(line) > _MAX_LINE_BYTES or len(kernels) == MAX_KERNELS:
+            continue
+        try:
+            kernels[KernelReport.model_validate_json(line)] = None
+        except ValidationError:
+            continue
+    return tuple(_on_chip(capability, kernel) for kernel in kernels)
+
+
+def _on_chip(capability: int, kernel: KernelReport) -> Compilation:
+    """Return what the worker says of a kernel, with how many of its programs share the chip."""
+    programs, limit = None, None
+    if kernel.refusal is not None:
+        programs = 0
+    elif None not in (kernel.num_warps, kernel.registers, kernel.shared_bytes):
+        programs, limit = resident_programs(
+            EVERY_CHIP[capability],
+            num_warps=kernel.num_warps or 1,
+            registers=kernel.registers or 0,
+            shared_bytes=kernel.shared_bytes or 0,
+        )
+    return Compilation(capability=capability, kernel=kernel, programs=programs, limit=limit)
+
+
+def _blank(problem: Problem, case: Case, gradients: bool) -> Inputs:
+    """Inputs of the right shapes and dtypes, and no values."""
+
+    def blank(*size: int, dtype: str = case.dtype) -> torch.Tensor:
+        return torch.empty(size, dtype=TORCH_DTYPES[dtype], device="meta")
+
+    if case.rows is not None and case.cols is not None:
+        tensors = {"x": blank(case.rows, case.cols), "w": blank(case.cols)}
+        return Inputs({name: tensors[name] for name in problem.inputs})
+    q = (case.batch, case.num_q_heads, case.seqlen_q, case.head_dim)
+    kv = (case.batch, case.num_kv_heads, case.seqlen_k, case.head_dim)
+    tensors = {"q": blank(*q), "k": blank(*kv), "v": blank(*kv)}
+    if case.sink_logits:
+        tensors["sink_logits"] = blank(case.num_q_heads, dtype="fp32")
+    return Inputs(tensors, blank(*q) if gradients else None)

@@ -1,0 +1,76 @@
+"""Answers requests to compile: what `compile_worker.py` runs once its search path is set."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+from typing import Any
+
+import torch
+
+from grader.isolate import arena, returned, worker
+from grader.kernel import given
+from grader.kernel.compile import faults
+from grader.kernel.compile.chips import EVERY_CHIP
+from grader.kernel.compile.recorder import Recorder
+from grader.spec import protocol
+
+_SMALL = 0x3C  # in all bytes of a number: 0.0115 in fp32 and bf16, 1.06 in fp16
+
+
+def serve(channel: socket.socket) -> None:
+    """Serve one submission until the judge closes the channel."""
+    # The plain worker imports these only when it is the program that runs.
+    vars(worker).update(torch=torch, arena=arena, faults=faults, given=given)
+    vars(worker).update(protocol=protocol, returned=returned)
+    CompileWorker(channel).serve()
+
+
+class CompileWorker(worker.Worker):
+    """A worker whose calls compile kernels for a chip that is not there.
+
+    Each call comes with a file into which one line of JSON is written for each kernel, as soon as
+    it is known: what was compiled before the worker is ended is not lost.
+    """
+
+    def __init__(self, channel: socket.socket) -> None:
+        super().__init__(channel)
+        self._report: int | None = None
+        self._early: list[bytes] = []  # kernels that the import launches
+        chip = EVERY_CHIP[self.settings["capability"]]
+        self._recorder = Recorder(self.path, chip, self._write)
+        self.launches = self._recorder  # its count goes out with every reply
+
+    def _load(self, nonce: int) -> protocol.Reply:
+        self._recorder.install()
+        with self._recorder.memory:
+            return super()._load(nonce)
+
+    def _do_compile(self, request: dict, fds: list[int]) -> protocol.Reply:
+        """Make one call on inputs that are small numbers, and launch nothing."""
+        layout = arena.Layout.from_json(request["layout"])
+        memory = torch.full((layout.inputs_end,), _SMALL, dtype=torch.uint8, device="cpu")
+        tensors = {view.name: view.of(memory) for view in layout.inputs}
+        self._report = fds[0]
+        early, self._early = self._early, []
+        for line in early:
+            self._append(line)
+        error = self._recorder.watch(lambda: self._evaluate(tensors, request))
+        if error is not None:
+            raise error
+        return protocol.Reply(request["nonce"], protocol.Status.OK)
+
+    def _write(self, record: dict[str, Any]) -> None:
+        line = json.dumps(record).encode() + b"\n"
+        if self._report is None:
+            self._early.append(line)
+        else:
+            self._append(line)
+
+    def _append(self, line: bytes) -> None:
+        assert self._report is not None
+        with contextlib.suppress(OSError):
+            os.lseek(self._report, 0, os.SEEK_END)
+            os.write(self._report, line)

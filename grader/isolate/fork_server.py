@@ -1,0 +1,184 @@
+"""The process that others are forked from: `python -I -u grader/isolate/fork_server.py FD`.
+
+It has torch imported, and no submission: what forks for one worker has seen nothing of another.
+With TRITON_INTERPRET in its environment it has Triton's interpreter imported too, with what Triton
+imports at the first launch: Gluon, a tenth of a second. With GRADER_DIFFERENTIATES it has what
+torch imports for the first gradient: sympy, half a second. With GRADER_JUDGES it has what
+tests of the judge import, a quarter of a second, which no worker finds. Each worker and each child
+would take that time else. It forks workers, and children of a judge
+(grader/isolate/processes.py), which are given a server of their own before they read what they are
+asked: what they know is in none of their workers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import runpy
+import socket
+import sys
+import time
+import traceback
+from typing import Any
+
+# Of the judge, what runs tests imports all others. Not its plugin, which pytest itself imports.
+_JUDGES = (
+    *("grader.judge.pytest_run", "grader.judge.case_run", "grader.judge.ahead"),
+    "grader.report.message",
+)
+_judges: set[str] = set()  # the modules that only a child of the judge's may find imported
+
+_ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
+
+
+def _main() -> None:
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    sys.path[:] = [_ROOT, *filter(None, os.environ["GRADER_SYS_PATH"].split(os.pathsep))]
+    import torch
+
+    from grader.isolate import allocations, arena, compiling, worker
+    from grader.kernel.compile import faults
+    from grader.kernel.observers import access, trace, tracer
+
+    del access, allocations, arena, faults, trace, tracer  # imported once for all
+    if "TRITON_INTERPRET" in os.environ:
+        import triton.language
+        import triton.runtime.interpreter
+
+        with contextlib.suppress(Exception):  # which no kernel of a submission needs
+            import triton.experimental.gluon.nvidia.hopper  # noqa: F401
+    if "GRADER_DIFFERENTIATES" in os.environ:
+        import torch.fx.experimental.symbolic_shapes
+    if "GRADER_JUDGES" in os.environ:
+        _import_judges()
+    torch.set_num_threads(1)
+    worker.end_with_parent()
+    gc.freeze()  # what is never looked at by a collector stays shared
+    programs = {
+        "worker.py": worker._main,
+        "compile_worker.py": lambda: _compile(worker, compiling),
+    }
+    _serve(channel, programs)
+
+
+def _import_judges() -> None:
+    """Import what a child that runs tests will, and note what of it no worker may find."""
+    from _pytest.config import default_plugins
+
+    before = set(sys.modules)
+    for name in (*_JUDGES, *(f"_pytest.{plugin}" for plugin in default_plugins)):
+        importlib.import_module(name)
+    ours = ("grader.", "reference")
+    _judges.update(name for name in sys.modules.keys() - before if name.startswith(ours))
+
+
+def _compile(worker: Any, compiling: Any) -> None:
+    worker._confine()
+    sys.path.remove(_ROOT)
+    compiling.serve(socket.socket(fileno=int(sys.argv[1])))
+
+
+def _serve(channel: socket.socket, programs: dict[str, Any]) -> None:
+    """Fork a process for each request and answer with its id, until the judge is gone."""
+    while True:
+        packet, fds, _, _ = socket.recv_fds(channel, 65536, 3)
+        if not packet:
+            return
+        reader, writer = os.pipe()
+        middle = os.fork()
+        if middle == 0:
+            # The judge adopts the new process when this one ends: it is then the judge's child.
+            middle, pid = os.getpid(), os.fork()
+            if pid == 0:
+                while os.getppid() == middle:  # else its end would be taken for the judge's
+                    time.sleep(0.0005)
+                for fd in (channel.fileno(), reader, writer):
+                    os.close(fd)
+                request = json.loads(packet)
+                if "module" in request:
+                    _become_child(programs, request, *fds)
+                _become_worker(programs, request, *fds)
+            os.write(writer, pid.to_bytes(8, "little"))
+            os._exit(0)
+        os.waitpid(middle, 0)
+        answer = os.read(reader, 8)
+        for fd in (reader, writer, *fds):
+            os.close(fd)
+        channel.send(answer)
+
+
+def _become_child(
+    programs: dict[str, Any], request: dict, asked: int, events: int, log: int
+) -> None:
+    """Run a module of the judge's as `python -m` would, with workers of its own to fork."""
+    import atexit
+
+    from grader.isolate import forks, worker
+
+    worker.end_with_parent()
+    os.setsid()
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    server = os.fork()
+    if server == 0:
+        worker.end_with_parent()
+        ours.close()
+        for fd in (asked, events, log):
+            os.close(fd)
+        _serve(theirs, programs)
+        os._exit(0)
+    theirs.close()
+    search_path = os.environ["GRADER_SYS_PATH"]
+    _begin(request, log)
+    sys.path[:] = [request["cwd"], *filter(None, search_path.split(os.pathsep))]
+    fds = [f"--request-fd={asked}", f"--events-fd={events}"]
+    sys.argv[:] = [request["module"], *request["arguments"], *fds]
+    forks.inherit_server(server, ours)
+    code: Any = 0
+    try:
+        runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        code = end.code
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    atexit._run_exitfuncs()
+    os._exit(code if isinstance(code, int) else 1 if code else 0)
+
+
+def _begin(request: dict, output: int) -> None:
+    """Take over folder, environment and output."""
+    import tempfile
+
+    os.chdir(request["cwd"])
+    for target in (1, 2):
+        os.dup2(output, target)
+    os.close(output)
+    os.environ.clear()
+    os.environ.update(request["env"])
+    tempfile.tempdir = None
+
+
+def _become_worker(programs: dict[str, Any], request: dict, channel: int, output: int) -> None:
+    """Run a worker's program as a fresh interpreter would: session, folder, environment, output."""
+    os.setsid()
+    _begin(request, output)
+    for name in _judges:
+        sys.modules.pop(name, None)
+    name = request["program"]
+    sys.argv[:] = [name, str(channel)]
+    sys.path[:] = [_ROOT, *filter(None, os.environ["GRADER_SYS_PATH"].split(os.pathsep))]
+    try:
+        programs[name]()
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,187 @@
+"""Starts processes by forking one that has imported torch: in 0.1 s rather than 1.2.
+
+A worker that is forked is in nothing else different from one that is not: its own session and
+folder, the environment it is told, one descriptor, the judge its parent. Whoever runs submissions
+opens a server; without one, or when it does not answer, workers are fresh interpreters. So it is
+with the judge's own children.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from grader.isolate import reaper
+
+_SERVER = Path(__file__).with_name("fork_server.py")
+_FIRST_S = 30.0  # torch, perhaps from a cold network disk
+_ANSWER_S = 10.0  # a fork on a busy machine; who stops the server gains no more
+
+
+class Forked:
+    """As much of `subprocess.Popen` as the judge needs, for a child that it did not start."""
+
+    def __init__(self, pid: int, stdout: int | None = None) -> None:
+        self.pid = pid
+        self.stdout = None if stdout is None else os.fdopen(stdout, "rb", buffering=0)
+        self.returncode: int | None = None
+        self._lock = threading.Lock()
+
+    def poll(self) -> int | None:
+        """Return the exit status, None while the child runs."""
+        with self._lock, contextlib.suppress(ChildProcessError):
+            if self.returncode is None:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+                if pid:
+                    self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def wait(self, timeout: float = math.inf) -> int | None:
+        """Wait for the child's end, or raise `subprocess.TimeoutExpired`."""
+        end = time.monotonic() + timeout
+        while self.poll() is None:
+            if time.monotonic() >= end:
+                raise subprocess.TimeoutExpired("a forked process", timeout)
+            time.sleep(0.001)
+        return self.returncode
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+
+class ForkServer:
+    """One process that forks others; it imports while the judge does other things."""
+
+    def __init__(self, process: Any, channel: socket.socket, interprets: str | None = None) -> None:
+        """Be asked through `channel`; `interprets` is what the server has as TRITON_INTERPRET."""
+        self._process = process
+        self._channel: socket.socket | None = channel
+        self._interprets = interprets
+        self._lock = threading.Lock()
+        channel.settimeout(_FIRST_S)
+        reaper.adopt_orphans()
+
+    @classmethod
+    def open(cls, environment: dict[str, str]) -> ForkServer:
+        """Start one with `environment`, which is that of the workers as far as imports read it."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        process = reaper.start(
+            [
+                *(sys.executable, "-I", "-B", "-u", "-X", "utf8"),
+                *(str(_SERVER), str(theirs.fileno())),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+            pass_fds=(theirs.fileno(),),
+        )
+        theirs.close()
+        return cls(process, ours, environment.get("TRITON_INTERPRET"))
+
+    def start_child(
+        self, module: str, arguments: list[str], cwd: Path, env: dict[str, str], fds: list[int]
+    ) -> Forked | None:
+        """Fork a process that runs a module of the judge's; None where a fresh one has to.
+
+        `fds` are those of its request, of the pipe for its events, and of what it prints.
+        """
+        request = {"module": module, "arguments": arguments, "cwd": str(cwd), "env": env}
+        with self._lock:
+            pid = reaper.adopt(lambda: self._ask(json.dumps(request).encode(), fds))
+        return None if pid is None else Forked(pid)
+
+    def start(self, program: str, cwd: Path, env: dict[str, str], channel: int) -> Forked | None:
+        """Fork a worker that runs `program`; None where a fresh interpreter has to."""
+        # Nothing that is imported asks for a GPU: a worker finds its own.
+        interprets = self._interprets in (None, env.get("TRITON_INTERPRET"))
+        if env.get("OMP_NUM_THREADS") != "1" or not interprets:
+            return None
+        request = json.dumps({"program": program, "cwd": str(cwd), "env": env}).encode()
+        reader, writer = os.pipe()
+        with self._lock:
+            pid = reaper.adopt(lambda: self._ask(request, [channel, writer]))
+        os.close(writer)
+        if pid is None:
+            os.close(reader)
+            return None
+        return Forked(pid, reader)
+
+    def _ask(self, request: bytes, fds: list[int]) -> int:
+        """Return what the server says is the worker; 0 if it does not answer, then or earlier."""
+        if self._channel is None:
+            return 0
+        try:
+            socket.send_fds(self._channel, [request], fds)
+            answer = self._channel.recv(8)
+        except OSError:
+            answer = b""
+        if len(answer) == 8:
+            self._channel.settimeout(_ANSWER_S)
+            return int.from_bytes(answer, "little")
+        self._process.kill()  # a worker that comes later would read what another is told
+        self._channel.close()
+        self._channel = None
+        return 0
+
+    def close(self) -> None:
+        """End the server; the workers live on."""
+        with self._lock:
+            if self._channel is not None:
+                self._channel.close()
+                self._channel = None
+        self._process.kill()
+        self._process.wait(10.0)
+        reaper.ended(self._process)
+
+
+_server: ForkServer | None = None
+
+
+def start(program: str, cwd: Path, env: dict[str, str], channel: int) -> Forked | None:
+    """Fork a worker from the open server; None where there is none or it does not serve."""
+    return _server.start(program, cwd, env, channel) if _server else None
+
+
+def open_server(environment: dict[str, str]) -> None:
+    """Let the workers of this process be forked from now on."""
+    global _server
+    _server = _server or ForkServer.open(environment)
+
+
+def inherit_server(pid: int, channel: socket.socket) -> None:
+    """Take over a server that this process was given when it was forked itself."""
+    global _server
+    if reaper.adopt(lambda: pid) is not None:
+        _server = ForkServer(Forked(pid), channel)
+
+
+def close_server() -> None:
+    """Start fresh interpreters from now on."""
+    global _server
+    server, _server = _server, None
+    if server:
+        server.close()
+
+
+@contextlib.contextmanager
+def forking(environment: dict[str, str]) -> Iterator[None]:
+    """Let the workers of this process be forked while the context is open."""
+    open_server(environment)
+    try:
+        yield
+    finally:
+        close_server()

@@ -1,0 +1,237 @@
+"""Tries out whether the jail holds on this machine; an official run begins with it.
+
+A probe in the jail does what a hostile submission would; what it could do is a hole. A jail that
+cannot be made at all, or has a hole, is a `JailFault`: nothing is graded for credit then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from grader.base import scratch
+from grader.isolate import jail, jail_entry, reaper, usage, warden
+
+_PROBE = Path(__file__).with_name("jail_probe.py")
+_ROOT = _PROBE.parent.parent.parent
+_HIDDEN = ("solutions", "tests", "reference", "problems/p01", "grader/judge/case_run.py", ".git")
+# Where root of the host would let itself be called by the kernel, and what is any process's own.
+_OF_PROC = ("/proc", "/proc/sys/kernel/core_pattern", "/proc/self/comm")
+_DEVICES = {"null", "zero", "full", "random", "urandom", "tty", "console"}
+_TIMEOUT_S = 30.0
+_GONE_S = 5.0
+_FEW_PROCESSES = 8
+_LITTLE_BYTES = 256 * 2**20
+_HOG = "import os, time; held = [b'x' * 2**20 for _ in range(2048)]; time.sleep(60)"
+_BOMB = "import os, time\nfor _ in range(40): os.fork() or time.sleep(60)\ntime.sleep(60)"
+# The UUIDs of the GPUs that CUDA sees, by its driver's library alone.
+_GPUS_OF_CUDA = """
+import ctypes, sys
+cuda = ctypes.CDLL("libcuda.so.1")
+count, device, uuid = ctypes.c_int(), ctypes.c_int(), (ctypes.c_ubyte * 16)()
+for code in (cuda.cuInit(0), cuda.cuDeviceGetCount(ctypes.byref(count))):
+    if code:
+        sys.exit(f"CUDA error {code}")
+for number in range(count.value):
+    cuda.cuDeviceGet(ctypes.byref(device), number)
+    cuda.cuDeviceGetUuid(uuid, device)
+    print(bytes(uuid).hex())
+"""
+_NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
+_REMEDY = (
+    "bubblewrap needs unprivileged user namespaces and a /proc without covered parts: in a"
+    " container start it with --security-opt seccomp=unconfined --security-opt apparmor=unconfined"
+    " and, with Docker, --security-opt systempaths=unconfined, with Podman --security-opt"
+    " unmask=ALL; on Ubuntu 24.04 allow namespaces with"
+    " sysctl kernel.apparmor_restrict_unprivileged_userns=0"
+)
+
+
+class JailFault(Exception):
+    """The jail cannot be made on this machine, or does not hold; says what to do."""
+
+
+def inspect(*, gpu: str | None) -> None:
+    """Let a probe try to break out.
+
+    Raises:
+        JailFault: it could.
+    """
+    if jail.bubblewrap() is None:
+        raise JailFault("bubblewrap is not installed: install the package bubblewrap (bwrap)")
+    reaper.adopt_orphans()
+    folder = Path(tempfile.mkdtemp(prefix="inspection-", dir=scratch.folder()))
+    secret = scratch.folder() / "secret"
+    try:
+        secret.touch()
+        _expect_walls(folder, secret, gpu=gpu)
+        if gpu is not None:
+            _expect_compiler(folder)
+            _expect_gpu(folder, gpu)
+        for name, program in (("memory", _HOG), ("processes", _BOMB)):
+            _expect_limit(folder, name, program)
+    finally:
+        secret.unlink(missing_ok=True)
+        scratch.remove_tree(folder)
+
+
+def _expect_walls(folder: Path, secret: Path, *, gpu: str | None) -> None:
+    asked = {
+        "hidden": [str(_ROOT / name) for name in _HIDDEN]
+        + [str(secret), str(Path.home() / ".ssh"), f"/proc/{os.getpid()}"],
+        "read_only": ["/", "/dev", "/usr", "/etc", *_OF_PROC, str(_PROBE.parent), sys.prefix],
+        "limited": ["/tmp", "/dev/shm", str(folder)],
+        "spare_bytes": jail.FOLDER_BYTES + 2**20,
+        "judge": os.getpid(),
+        "namespaces": _NAMESPACES,
+        "keyctl": jail_entry.KEYCTL,
+    }
+    first, second = (_probed(asked, folder, gpu=gpu) for _ in range(2))
+    holes = _holes(second, gpu=gpu)
+    if first["keyring"] == second["keyring"] > 0:
+        holes.append("two jails have one session keyring")
+    if holes:
+        raise JailFault(f"the jail does not hold: {'; '.join(holes)}")
+
+
+def _probed(asked: dict[str, Any], folder: Path, *, gpu: str | None) -> dict[str, Any]:
+    """Return what the probe finds."""
+    command = [sys.executable, "-I", "-S", str(_PROBE), json.dumps(asked)]
+    with _jailed(command, folder, gpu=gpu) as child:
+        try:
+            out, _ = child.communicate(timeout=_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            raise JailFault("the jail was not made in time: is the machine busy?") from None
+    text = out.decode("utf-8", "replace").strip()
+    with contextlib.suppress(ValueError, IndexError):
+        found = json.loads(text.splitlines()[-1])
+        if isinstance(found, dict) and "keyring" in found:
+            return found
+    said = (text.splitlines() or ["it said nothing"])[-1][:200]
+    raise JailFault(f"the jail cannot be made ({said}); {_REMEDY}")
+
+
+def _holes(found: dict[str, Any], *, gpu: str | None) -> list[str]:
+    """Say what a probe could do that it must not be able to."""
+    holes = [f"{path} is in view" for path in found["seen"]]
+    holes += [f"{path} can be written to" for path in found["written"]]
+    holes += [f"{path} has no limit" for path in found["unlimited"]]
+    devices = set(found["devices"]) - _DEVICES
+    if gpu is not None:
+        devices = {name for name in devices if not name.startswith("nvidia")}
+    holes += [f"/dev/{name} is in view" for name in sorted(devices)]
+    ours = {name: os.readlink(f"/proc/self/ns/{name}") for name in _NAMESPACES}
+    shared = [name for name, id in found["namespaces"].items() if id == ours[name]]
+    holes += [f"its {name} namespace is the judge's" for name in shared]
+    told = {
+        "other processes are in view": found["processes"] > _FEW_PROCESSES,
+        "the judge can be sent signals": found["signals"],
+        "a network is in reach": found["networks"] or found["reaches"],
+        "further user namespaces can be made": found["users"],
+        "it has capabilities": int(found["capabilities"] or "1", 16) != 0,
+        "it may gain privileges": found["may_gain"],
+        "it is root": found["uid"] == 0,
+    }
+    return holes + [what for what, holds in told.items() if holds]
+
+
+def _expect_compiler(folder: Path) -> None:
+    """See that Triton can compile what launches a kernel: a missing file is no student's fault."""
+    compiler = jail.compiler()
+    if compiler is None:
+        raise JailFault("Triton needs a C compiler on a GPU: install gcc, or set CC")
+    scheme = "posix_prefix"  # Triton's too: a distribution's own scheme may have no headers
+    headers = sysconfig.get_paths(scheme=scheme)["include"]
+    program = "#include <Python.h>\nint launch(void) { return Py_IsInitialized(); }"
+    (folder / "launch.c").write_text(program)
+    options = ["-shared", "-fPIC", "-I", headers, "-o", "launch.so"]
+    command = [compiler, str(folder / "launch.c"), *options]
+    with _jailed(command, folder, [folder / "launch.c"]) as child:
+        out, _ = child.communicate(timeout=_TIMEOUT_S)
+    if child.returncode != 0:
+        said = (out.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"])[0]
+        raise JailFault(f"{compiler} does not work in the jail, and Triton needs it: {said[:200]}")
+
+
+def _expect_gpu(folder: Path, gpu: str) -> None:
+    """See that CUDA finds the GPU in the jail: a worker without one is no student's fault."""
+    command = [sys.executable, "-I", "-S", "-c", _GPUS_OF_CUDA]
+    with _jailed(command, folder, gpu=gpu) as child:
+        out, _ = child.communicate(timeout=_TIMEOUT_S)
+    said = out.decode("utf-8", "replace").strip().splitlines()
+    if child.returncode != 0 or said[-1:] != [gpu.replace("-", "")]:
+        found = (said or ["nothing"])[-1][:200]
+        raise JailFault(f"the GPU cannot be used in the jail: got {found}, expected GPU-{gpu}")
+
+
+def _expect_limit(folder: Path, name: str, program: str) -> None:
+    """See the warden end what takes too much, and all that it started with it."""
+    with _jailed([sys.executable, "-I", "-S", "-c", program], folder) as child:
+        first = _wait_for(lambda: warden.processes_of(child.pid))
+        if first is None:
+            raise JailFault(f"the jail cannot be watched; {_REMEDY}")
+        watch = warden.Warden(first[0], processes=_FEW_PROCESSES, memory_bytes=_LITTLE_BYTES)
+        ended = _wait_for(lambda: child.poll() is not None)
+        watch.stop()
+    if not ended or watch.over is None:
+        raise JailFault(f"the jail does not hold: the limit of {name} is not kept")
+
+
+@contextlib.contextmanager
+def _jailed(
+    command: list[str], folder: Path, files: Sequence[Path] = (), *, gpu: str | None = None
+) -> Iterator[subprocess.Popen]:
+    """Run a command in the jail, end it, and see that nothing of it is left.
+
+    Raises:
+        JailFault: a process outlived it.
+    """
+    before = set(usage.descendants(os.getpid()))
+    child = reaper.start(
+        jail.enclose(command, folder, files, gpu=gpu),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=_environment(gpu),
+        start_new_session=True,
+    )
+    try:
+        yield child
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.communicate()
+    gone = _wait_for(lambda: not _alive(set(usage.descendants(os.getpid())) - before), _GONE_S)
+    reaper.ended(child)
+    if not gone:
+        raise JailFault("the jail does not hold: a process outlived it")
+
+
+def _environment(gpu: str | None) -> dict[str, str]:
+    libraries = {n: os.environ[n] for n in ("LD_LIBRARY_PATH",) if n in os.environ}
+    named = jail.named_to_cuda(gpu) if gpu else {}
+    return {"PATH": os.environ.get("PATH", os.defpath)} | libraries | named
+
+
+def _alive(pids: set[int]) -> list[int]:
+    return [pid for pid in pids if usage.resident_bytes(pid)]
+
+
+def _wait_for(condition: Any, seconds: float | None = None) -> Any:
+    deadline = time.monotonic() + (_TIMEOUT_S if seconds is None else seconds)
+    while time.monotonic() < deadline:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.01)
+    return None

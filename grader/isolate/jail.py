@@ -1,0 +1,158 @@
+"""The walls around the workers of an official run: namespaces of their own, made by bubblewrap.
+
+A worker in the jail sees the system's programs and libraries, this Python, the judge's own worker
+and one submitted file, all read-only; folders of limited size that vanish with it; processes,
+network, IPC, users and a keyring of its own, of which there are none; and of devices the GPU that
+is graded on and those without contents. What it takes of memory and processes is watched from
+outside (grader/isolate/warden.py). Whether all this holds here is tried out before anything is
+graded (grader/isolate/inspection.py). bubblewrap 0.8 or newer: `man bwrap`.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from grader.base import scratch
+
+_ENTRY = Path(__file__).with_name("jail_entry.py")
+_ROOT = Path(__file__).parents[2]
+_NOBODY = "65534"
+TMP_BYTES = 64 * 2**20  # of each of /tmp and /dev/shm
+FOLDER_BYTES = 256 * 2**20  # of the folder in which a worker runs
+_SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64")
+_KEYS = ("/proc/keys", "/proc/key-users")  # the numbers of keyrings, by which they can be used
+_SETTINGS = ("/etc/ld.so.cache", "/etc/alternatives")
+_OWN = (
+    *("grader/__init__.py", "grader/base", "grader/kernel", "grader/isolate", "problems/given"),
+    *("grader/spec/__init__.py", "grader/spec/cases.py", "grader/spec/protocol.py"),
+)
+_GPUS = Path("/proc/driver/nvidia/gpus")
+_DRIVER = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
+
+_kernels: Path | None = None
+_gpu: str | None = None
+
+
+def require(gpu: str | None) -> None:
+    """Put every worker that this process starts from now on into the jail, with this GPU (UUID)."""
+    global _kernels, _gpu
+    _gpu = gpu
+    if _kernels is None:
+        _kernels = scratch.folder() / "kernels"
+        _kernels.mkdir()
+
+
+def gpu() -> str | None:
+    """Return the UUID of the GPU that jailed workers of this process may use."""
+    return _gpu
+
+
+def named_to_cuda(uuid: str) -> dict[str, str]:
+    """Return the variables that tell CUDA which GPU is meant.
+
+    Its number is another one in a jail that has the nodes of one GPU alone.
+    """
+    return {"CUDA_VISIBLE_DEVICES": f"GPU-{uuid}"}
+
+
+def kernels() -> Path | None:
+    """Where jailed workers of this process keep what they compile; None where none is required."""
+    return _kernels
+
+
+def forget_kernels() -> None:
+    """Empty that folder: nobody is to pay for what another call left in it."""
+    if _kernels is not None:
+        scratch.remove_tree(_kernels)
+        _kernels.mkdir(exist_ok=True)
+
+
+def bubblewrap() -> str | None:
+    """Return the path of bubblewrap, None where it is not installed."""
+    return shutil.which("bwrap")
+
+
+def enclose(
+    command: list[str], folder: Path, files: Sequence[Path], *, gpu: str | None
+) -> list[str]:
+    """Return the command that runs `command` in the jail, with the GPU of this UUID or with none.
+
+    Its working directory is `folder`, an empty one of its own in the place of ours, but for `files`
+    of ours. Open descriptors are passed on, the environment too.
+    """
+    walls = [
+        *(sys.executable, "-I", "-S", str(_ENTRY), bubblewrap() or "bwrap"),
+        *("--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"),
+        *("--unshare-cgroup-try", "--disable-userns", "--uid", _NOBODY, "--gid", _NOBODY),
+        *("--cap-drop", "ALL", "--new-session", "--die-with-parent", "--hostname", "worker"),
+        *("--size", str(TMP_BYTES), "--tmpfs", "/tmp"),
+        *_read_only(),
+        *("--proc", "/proc", "--dev", "/dev"),
+        *("--size", str(TMP_BYTES), "--tmpfs", "/dev/shm"),
+        *(a for path in _KEYS if os.path.exists(path) for a in ("--ro-bind", os.devnull, path)),
+    ]
+    for device in _devices(gpu) if gpu is not None else ():
+        walls += ["--dev-bind", device, device]
+    walls += ["--size", str(FOLDER_BYTES), "--tmpfs", str(folder)]
+    if _kernels is not None:
+        walls += ["--bind", str(_kernels), str(_kernels)]
+    for file in files:
+        walls += ["--ro-bind", str(file), str(file)]
+    # Whoever is root outside may set the kernel's parameters in /proc/sys, by whatever name.
+    for path in ("/proc", "/dev", "/"):
+        walls += ["--remount-ro", path]
+    return [*walls, "--chdir", str(folder), "--", *command]
+
+
+def _read_only() -> list[str]:
+    """Bind what a worker reads: the system, this Python with its packages, the judge's worker."""
+    arguments = ["--ro-bind", "/usr", "/usr"]
+    for path in _SYSTEM:
+        if os.path.islink(path):
+            arguments += ["--symlink", os.readlink(path), path]
+        elif os.path.isdir(path):
+            arguments += ["--ro-bind", path, path]
+    shown = [Path("/usr")]
+    python = [sys.base_prefix, sys.prefix, *filter(os.path.isdir, sys.path)]
+    libraries = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
+    tools = [os.environ.get(name, "") for name in ("TRITON_LIBCUDA_PATH", "CUDA_HOME")]
+    if found := compiler():  # with its libraries: its folder's parent
+        tools.append(os.path.dirname(os.path.dirname(os.path.realpath(found))))
+    for name in (*python, *filter(os.path.isdir, [*libraries, *tools])):
+        path = Path(os.path.abspath(name))
+        # A folder above the checkout would show the answers, and so do most that lie in it.
+        above = _ROOT.is_relative_to(path)
+        within = path.is_relative_to(_ROOT) and not path.is_relative_to(sys.prefix)
+        if above or within or any(path.is_relative_to(other) for other in shown):
+            continue
+        shown.append(path)
+        arguments += ["--ro-bind", str(path), str(path)]
+    for name in (*_SETTINGS, *(str(_ROOT / name) for name in _OWN)):
+        arguments += ["--ro-bind-try", name, name]
+    return arguments
+
+
+def compiler() -> str | None:
+    """Return the path of the C compiler that Triton calls, None where there is none."""
+    known = (os.environ.get("CC"), "clang", "gcc")
+    return next(filter(None, map(shutil.which, filter(None, known))), None)
+
+
+@functools.cache
+def _devices(uuid: str) -> list[str]:
+    """Return the device nodes of one GPU, those of all where the driver does not know it."""
+    nodes = [path for path in _DRIVER if os.path.exists(path)]
+    for information in _GPUS.glob("*/information"):
+        fields = dict(
+            map(str.strip, line.split(":", 1))
+            for line in information.read_text(encoding="utf-8").splitlines()
+            if ":" in line
+        )
+        if fields.get("GPU UUID") == f"GPU-{uuid}":
+            return [f"/dev/nvidia{fields['Device Minor']}", *nodes]
+    return [*map(str, sorted(Path("/dev").glob("nvidia[0-9]*"))), *nodes]

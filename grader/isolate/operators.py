@@ -1,0 +1,299 @@
+"""Notes what PyTorch computes for a submission while a call of it is judged. In the worker.
+
+A dispatch mode sees every aten operator of a thread, forward and in autograd's backward pass, which
+takes the modes of its caller along to threads of its own; threads that Python starts get a mode
+each. readings.py sees what becomes Python's numbers without an operator (.tolist(), .numpy()). What
+runs in such a call is the submission's, whoever calls it: Triton and the judge call what they are
+given, which may have no frame of its own, and need no operator that is closed. Of the timed calls
+one is looked at, whose time does not count.
+
+Not seen: other processes, compiled libraries that are handed a pointer, and what takes the modes
+off their stack by PyTorch's private functions, since it runs in the same process. The source policy
+keeps most of that from a file.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import dataclasses
+import functools
+import math
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from grader.isolate import asking
+from grader.isolate.arena import Layout
+from grader.kernel.interpreter import readings
+from grader.kernel.observers.lines import running_line
+from grader.spec.protocol import Reply, Status
+
+# Kinds of operators: those that are refused, and those of which there may be so many.
+COMPUTES, SHORTCUT, READS, COUNTED = "computes", "shortcut", "reads", "counted"
+ARITHMETIC = "arithmetic"  # counted twice over
+CONVERTS = "converts"  # counted if it changes a type
+PUTS = "puts"  # computes a sum if it accumulates
+_PUTS = {"_index_put_impl", "index_put", "put"}
+
+_READ_OPERATOR = "aten::_local_scalar_dense"
+# Their results, or the sizes of them, tell Python what a tensor holds.
+_TELLING = {"_unique2", "masked_select", "nonzero", "repeat_interleave", "unique_dim"}
+_TELLING |= {"allclose", "equal"}
+_INDEXING = {"_unsafe_index", "index"}  # so do theirs at the places where a mask is true
+_MASKS = (torch.bool, torch.uint8)
+_numel = torch.Tensor.numel  # whatever becomes of the class
+# As `threading` and `_thread` of Python 3.11 to 3.14 call them.
+_THREAD_STARTERS = {"start_new", "start_new_thread", "start_joinable_thread"}
+_THREAD_STARTERS |= {f"_{name}" for name in _THREAD_STARTERS}
+_NAMESPACES = ("aten", "prim", "prims", "profiler")
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+@dataclasses.dataclass(frozen=True)
+class Use:
+    """A use of PyTorch that is not open: of which kind, on which line (0: unknown), in words."""
+
+    kind: str
+    line: int
+    text: str
+
+
+class Record:
+    """What the submission at `path` has PyTorch do; `found` is the first use that is not open.
+
+    `rules` come from grader/source/policy/operators.py.
+    """
+
+    def __init__(self, rules: dict[str, Any], path: str) -> None:
+        self.found: Use | None = None
+        self._open = None if rules["open"] is None else frozenset(rules["open"])
+        self._counted = frozenset(rules["counted"])
+        self._converting = frozenset(rules["converting"])
+        self._closed = tuple(rules["closed"])
+        self._arithmetic = frozenset(rules.get("arithmetic", ()))
+        self._most = {"elements": rules.get("most_elements", math.inf)}
+        self._most["sums and products"] = rules.get("most_arithmetic", math.inf)
+        self._most_padded, self._rows = rules.get("most_padded", 0), rules.get("padded_rows", 1)
+        self._most_read = rules.get("most_read")
+        self._path = path
+        self._kinds: dict[Any, str] = {}
+        self._composite: dict[Any, bool] = {}
+        self._active = False
+        self._differentiates = False
+        self._size = self._read = 0
+        self._made = dict.fromkeys(self._most, 0)  # of elements
+        self._allowed: dict[str, float] = {}
+        self._calls = 1  # of the entry point, in what is noted
+
+    def install(self) -> None:
+        """Follow new threads and what is read, from now on: before the submission is imported."""
+        readings.install()
+        asking.install()
+        for module in (_thread, threading):
+            for name in _THREAD_STARTERS & vars(module).keys():
+                setattr(module, name, self._following(getattr(module, name)))
+
+    @contextlib.contextmanager
+    def noting(self, layout: Layout, request: dict[str, Any]) -> Iterator[None]:
+        """Note a requested call, unless its kernels do nothing: then its results are not used."""
+        self.found, self._read, self._made = None, 0, dict.fromkeys(self._most, 0)
+        self._calls = request.get("sets", 1)
+        sizes = [math.prod(view.size) for view in layout.inputs]
+        self._size = self._calls * max(1, sum(sizes))
+        # To change the weights of p02 and its sums once, by a factor, is not the exercise.
+        small = sum(sizes) - max(sizes, default=0)
+        small += sum(math.prod(view.size) for view in layout.outputs)
+        # Of x in p02 nothing is padded to tiles of rows by PyTorch.
+        padded = [v.size for v in layout.inputs if len(v.size) == 4]
+        least = self._most_padded * sum(b * h * self._padded(n) * d for b, h, n, d in padded)
+        least = self._calls * max(small, least)
+        self._allowed = {w: max(most * self._size, least) for w, most in self._most.items()}
+        self._differentiates = request["gradients"]
+        self._active = not request.get("idle", False)
+        if self._active:
+            readings.note(self.reads)
+        try:
+            with _Dispatched(self):
+                yield
+        finally:
+            self._active = False
+            readings.note(None)
+
+    def _padded(self, rows: int) -> int:
+        """Return how many rows whole tiles have."""
+        return -(-rows // self._rows) * self._rows
+
+    def refusal(self, nonce: int) -> Reply:
+        """Return the reply that tells what was `found`."""
+        assert self.found is not None
+        line, kind, text = self.found.line, self.found.kind, self.found.text
+        return Reply(nonce, Status.FORBIDDEN_OPERATOR, line, error_type=kind, text=text)
+
+    def _following(self, start: Callable[..., Any]) -> Callable[..., Any]:
+        def start_thread(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+            @functools.wraps(function)
+            def run(*args: Any, **kwargs: Any) -> Any:
+                with _Dispatched(self):
+                    return function(*args, **kwargs)
+
+            return start(run, *args, **options)
+
+        return start_thread
+
+    # -- what is noted ----------------------------------------------------------------------------
+
+    def kind(self, func: Any) -> str:
+        """Return the kind of an operator, "" where nothing is to be said of it."""
+        kind = self._kinds.get(func)
+        if kind is None:
+            kind = self._kinds[func] = self._find_kind(func)
+        return kind
+
+    def can_decompose(self, func: Any) -> bool:
+        """Whether an operator is made of others, which are what is to be looked at."""
+        known = self._composite.get(func)
+        if known is None:
+            known = self._composite[func] = bool(getattr(func, "_can_decompose", bool)())
+        return known
+
+    def runs(self, func: Any, kind: str, args: Any, kwargs: dict[str, Any]) -> None:
+        """Note that an operator runs."""
+        if not self._active or self.found is not None:
+            return
+        if not self._differentiates and torch._C._current_graph_task_id() >= 0:
+            self._refuse(SHORTCUT, f"autograd computes gradients here: {_name(func)}")
+        elif kind == READS:
+            self.reads(1, ".item(), a comparison or a conversion")
+        elif _tells(func, args):
+            self.reads(1, _name(func))
+        elif kind == SHORTCUT:
+            self._refuse(SHORTCUT, f"PyTorch does here what you are asked to write: {_name(func)}")
+        elif kind == COMPUTES or (kind == PUTS and (kwargs.get("accumulate") or True in args[3:4])):
+            self._refuse(COMPUTES, f"PyTorch computes here: {_name(func)}")
+
+    def made(self, func: Any, kind: str, args: Any, result: Any) -> None:
+        """Note how much an operator that is counted has made, or summed up."""
+        if not self._active or self.found is not None:
+            return
+        with torch._C.DisableTorchFunction():  # numel may be a class's own
+            found, results = list(_tensors((args, result))), list(_tensors((result,)))
+            # A complex number is two.
+            elements = max((_numel(x) * (1 + x.is_complex()) for x in found), default=0)
+            numbers = any(x.dtype is not torch.bool for x in results)
+            mixes = kind == ARITHMETIC or any(x.is_complex() for x in found)
+        for what in ("elements", "sums and products") if numbers and mixes else ("elements",):
+            self._made[what] += elements
+            if self._made[what] > self._allowed[what] and self.found is None:
+                self._refuse_number(func, what)
+
+    def _refuse_number(self, func: Any, what: str) -> None:
+        made, most = self._made[what], self._allowed[what]
+        self._refuse(
+            COMPUTES,
+            f"PyTorch computes here, element by element: {_name(func)}"
+            f"; {made:,} {what} so far, {made / self._size:.3g} for each element of the inputs;"
+            f" {most / self._size:.3g} are allowed",
+        )
+
+    def reads(self, elements: int, how: str) -> None:
+        """Note that elements of a tensor have become numbers of Python."""
+        if not self._active or self.found is not None or self._most_read is None:
+            return
+        self._read += elements
+        if self._read > self._most_read * self._calls:
+            self._refuse(
+                READS,
+                f"values of tensors are read into Python here, with {how}"
+                f"; {self._read:,} elements so far, {self._most_read} of a call are allowed",
+            )
+
+    def _refuse(self, kind: str, text: str) -> None:
+        self.found = Use(kind, running_line(self._path), text)
+
+    def _find_kind(self, func: Any) -> str:
+        name, overload = _name(func), getattr(func, "_overloadname", "")
+        namespace, _, base = name.partition("::")
+        if name == _READ_OPERATOR:
+            return READS
+        if base.startswith(self._closed):
+            return SHORTCUT
+        if namespace not in _NAMESPACES:
+            return COMPUTES  # an operator of somebody's own, which may do anything
+        if self._open is None or namespace in ("prim", "profiler"):
+            return ""
+        plain = base.removesuffix("_") if not base.startswith("__") else base
+        if plain in _PUTS and "sum" not in self._open:
+            return PUTS
+        names = {base, plain, f"{base}.{overload}", f"{plain}.{overload}"}
+        if names & self._arithmetic:
+            return ARITHMETIC
+        if names & self._counted:
+            return COUNTED
+        if names & self._converting:
+            return CONVERTS
+        return "" if names & self._open else COMPUTES
+
+
+class _Dispatched(TorchDispatchMode):
+    """Has one thread's operators noted."""
+
+    def __init__(self, record: Record) -> None:
+        super().__init__()
+        self._record = record
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """As allocations.Guarded: without it the first call imports torch._dynamo."""
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(kind not in _PLAIN for kind in types):
+            return NotImplemented  # to its own code first, whose operators come here
+        kind = self._record.kind(func)
+        # In inference mode reshape, matmul and the like come before they are taken apart.
+        if kind != SHORTCUT and self._record.can_decompose(func):
+            with self:
+                return func.decompose(*args, **(kwargs or {}))
+        self._record.runs(func, kind, args, kwargs or {})
+        try:
+            result = func(*args, **(kwargs or {}))
+        except Exception:
+            self._record.reads(1, f"the error of {_name(func)}")  # "index 3 is out of bounds"
+            raise
+        if kind == CONVERTS and _changes_type(args, result):
+            kind = COUNTED
+        if kind in (COUNTED, ARITHMETIC):
+            self._record.made(func, kind, args, result)
+        return result
+
+
+def _name(func: Any) -> str:
+    schema = getattr(func, "_schema", None)
+    return schema.name if schema is not None else str(func)
+
+
+def _tensors(values: Any) -> Iterator[torch.Tensor]:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (tuple, list)):
+            yield from _tensors(value)
+
+
+def _changes_type(args: Any, result: Any) -> bool:
+    return len({x.dtype for x in _tensors((args, result))}) > 1
+
+
+def _plain_name(func: Any) -> str:
+    return _name(func).partition("::")[2].removesuffix("_")
+
+
+def _tells(func: Any, args: Any) -> bool:
+    """Whether an operator tells Python something of a tensor's values."""
+    name = _plain_name(func)
+    masks = _tensors(args[1:]) if name in _INDEXING else ()
+    return name in _TELLING or any(mask.dtype in _MASKS for mask in masks)

@@ -1,0 +1,308 @@
+"""Calls one submission's entry point case by case, in a worker that is replaced when it dies."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+import torch
+
+from grader.isolate.arena import MARKS, UNWRITTEN, Arena, Layout, marked
+from grader.isolate.blocks import RoundsBlock, TraceBlock
+from grader.isolate.evidence import CallEvidence
+from grader.isolate.placing import place
+from grader.isolate.sandbox import PATIENCE, Sandbox
+from grader.kernel.observers.rounds import RoundsShape
+from grader.source.policy.operators import opened
+from grader.source.submission import Source
+from grader.spec.cases import Case
+from grader.spec.inputs import Inputs
+from grader.spec.problem import Limits, Problem
+from grader.spec.protocol import Ended, Reply, Status, failed
+
+# After a first call that did not come back, a call has this long, or ten times the slowest that
+# did: whoever loops forever in one case does so in many.
+_PATIENCE_S = 2.5
+_PATIENCE_FACTOR = 10.0
+# What runs at exit may do harm, a CUDA context is lost, and host memory that is full stays so. That
+# of a GPU does not, and a worker there takes seconds to start.
+_SPENT = {"cuda": {Status.EXITED, Status.DEVICE_FAULT}}
+_SPENT["cpu"] = {*_SPENT["cuda"], Status.OUT_OF_MEMORY}
+# A worker that does not start this often, one after the other, will not for the next case either.
+_STARTS = 3
+# On a GPU a call may still compile, or autotune, what was not compiled beforehand.
+_COMPILE_FACTOR = 3.0
+
+
+class Budget:
+    """Seconds that the calls of one problem may take, those that do not come back apart.
+
+    When these have used up theirs, a check of which no call was lost goes on, unless none has ever
+    come back. `check` is the one whose calls are made now.
+    """
+
+    def __init__(self, limits: Limits, spent_s: float = 0.0, lost_s: float = 0.0) -> None:
+        self._limits = limits
+        self.spent_s = spent_s
+        self.lost_s = lost_s
+        self.check = ""
+        self._lost: set[str] = set()  # checks of which a call did not come back
+        self._slowest_s = 0.0
+
+    def used_up(self) -> str | None:
+        """Return why no further call is made, None while there is time left."""
+        if self.lost_s >= self._limits.lost_s and (not self._slowest_s or self.check in self._lost):
+            return (
+                f"calls that did not come back took {self.lost_s:.0f} s"
+                f" of {self._limits.lost_s:g} s that they may take in this problem"
+            )
+        if self.spent_s >= self._limits.total_s:
+            return f"the calls of this problem took {self.spent_s:.0f} s, all that they may take"
+        return None
+
+    @property
+    def left_s(self) -> float:
+        """Seconds that are left for all calls together."""
+        return self._limits.total_s - self.spent_s
+
+    def call_s(self, *, compiles: bool) -> float:
+        """Return how long the next call may take."""
+        limit = self._limits.call_s * (_COMPILE_FACTOR if compiles else 1.0)
+        if self.lost_s:
+            limit = min(limit, max(_PATIENCE_S, _PATIENCE_FACTOR * self._slowest_s))
+        return limit
+
+    def count(self, seconds: float, *, came_back: bool, start_s: float = 0.0) -> None:
+        """Take the seconds of one call off, of which `start_s` are those of starting a worker."""
+        self.spent_s += seconds
+        if came_back:
+            self._slowest_s = max(self._slowest_s, seconds - start_s)
+        else:
+            self.lost_s += seconds
+            self._lost.add(self.check)
+
+
+class Session:
+    """One problem of one submission on one device.
+
+    A call that ends the worker costs its own case: the next starts another worker, until the
+    budget is used up. `unusable` is why no call can ever succeed: the file cannot be imported, or
+    nothing in it is implemented.
+    """
+
+    def __init__(
+        self, problem: Problem, source: Source, *, device: str, interpret: bool, budget: Budget
+    ) -> None:
+        self.problem = problem
+        self.source = source
+        self.device = device
+        self.interpret = interpret
+        self.budget = budget
+        self.unusable: CallEvidence | None = None
+        self._answered = False  # at least one call came back with outputs
+        self._unstarted: list[CallEvidence] = []  # one behind the other
+        self._sandbox: Sandbox | None = None
+        self._ready = False
+        self._starved_s = 0.0  # for which the last call waited for a core
+
+    def start(self) -> None:
+        """Start a worker and return at once; the first call waits for it."""
+        if self._sandbox is None:
+            self._ready = False
+            self._sandbox = Sandbox(
+                self.source.data,
+                self.problem.file,
+                self.problem.entry,
+                device=self.device,
+                interpret=self.interpret,
+                count_launches=self.problem.uses_triton,
+                operators=opened(self.problem) if self.source.policy else None,
+            )
+
+    def close(self) -> None:
+        """End the worker."""
+        sandbox, self._sandbox = self._sandbox, None
+        if sandbox:
+            sandbox.close()
+
+    def kill(self) -> None:
+        """End the worker from another thread: the call under way does not come back."""
+        sandbox = self._sandbox
+        if sandbox:
+            sandbox.kill()
+
+    def accepts(self, seconds: float) -> bool:
+        """Take a call that another session made, in `seconds`, for one of this session's own.
+
+        False if this session would not have made it.
+        """
+        if self.unusable is not None or self.budget.used_up() is not None:
+            return False
+        self.budget.count(seconds, came_back=True)
+        return True
+
+    def call(
+        self,
+        case: Case,
+        inputs: Inputs,
+        outputs: tuple[str, ...],
+        *,
+        traced: bool = False,
+        idle: bool = False,
+        follow: RoundsShape | None = None,
+    ) -> CallEvidence:
+        """Call the entry point on `inputs`, and return what happened to `outputs`.
+
+        With `traced` the interpreter also writes down what the kernels do, and with `follow`, of a
+        call that is traced, the rounds of one program; with `idle` kernels are launched and do
+        nothing.
+        """
+        if self.unusable is not None:
+            return CallEvidence(not_run=self.unusable)
+        why = self.budget.used_up()
+        if why is not None:
+            return CallEvidence(over_budget=why)
+        if len(self._unstarted) >= _STARTS:
+            return self._unstarted[-1]
+        start, self._starved_s = time.monotonic(), 0.0
+        evidence = self._import()
+        start_s = time.monotonic() - start
+        if evidence is None:
+            how = {"traced": traced, "idle": idle, "follow": follow}
+            evidence = self._exchange("call", case, inputs, outputs, **how)
+        reply = evidence.result
+        if isinstance(reply, Reply) or reply.started:  # what never started is no call
+            seconds = time.monotonic() - start - self._starved_s
+            came_back = isinstance(reply, Reply)
+            if not came_back and reply.compiling:  # another case may need less code
+                self.budget.spent_s += seconds
+            else:
+                self.budget.count(seconds, came_back=came_back, start_s=start_s)
+        if isinstance(reply, Reply):
+            unfinished = reply.status == Status.NOT_IMPLEMENTED and not self._answered
+            self._answered |= reply.status == Status.OK
+            if unfinished:
+                self.unusable = evidence
+            if reply.status in _SPENT[self.device]:
+                self.close()
+        return evidence
+
+    def compile(self, case: Case, inputs: Inputs, outputs: tuple[str, ...]) -> None:
+        """Let the worker compile what this call needs; what goes wrong is seen when it is made."""
+        start = time.monotonic()
+        if self._import() is None:
+            self._exchange("compile", case, inputs, outputs)
+        self.budget.count(time.monotonic() - start, came_back=True)
+
+    def _import(self) -> CallEvidence | None:
+        """Have a worker with the submission imported; return what keeps it from being so."""
+        self.start()
+        assert self._sandbox is not None
+        if self._ready:
+            return None
+        result = self._sandbox.ready()
+        if failed(result):
+            evidence = self._ended(result, "import")
+            if isinstance(result, Ended) and not result.started:
+                self._unstarted.append(evidence)
+            else:
+                self.unusable = evidence
+            self.close()
+            return evidence
+        self._ready, self._unstarted = True, []
+        return None
+
+    def _exchange(
+        self,
+        what: str,
+        case: Case,
+        inputs: Inputs,
+        outputs: tuple[str, ...],
+        *,
+        traced: bool = False,
+        idle: bool = False,
+        follow: RoundsShape | None = None,
+    ) -> CallEvidence:
+        assert self._sandbox is not None
+        differentiates = any(name in self.problem.gradients for name in outputs)
+        if not differentiates:
+            inputs = dataclasses.replace(inputs, dout=None)
+        layout = place(case, inputs, outputs)
+        arena = Arena(layout.total_bytes)
+        traced = traced and self.interpret
+        block = TraceBlock(case, self.source) if traced else None
+        steps = RoundsBlock(follow) if traced and follow else None
+        try:
+            arena.poison()
+            _write_inputs(arena, layout, inputs)
+            before = arena.memory[: layout.inputs_end].clone()
+            sandbox = self._sandbox
+            result = sandbox.ask(
+                what,
+                self.budget.call_s(compiles=self.device != "cpu"),
+                (arena.fd, *(part.fd for part in (block, steps) if part)),
+                patience=PATIENCE,
+                **({"trace": dataclasses.asdict(block.shape)} if block else {}),
+                **({"rounds": dataclasses.asdict(steps.shape)} if steps else {}),
+                layout=layout.to_json(),
+                kwargs=case.kwargs,
+                returns=list(self.problem.returns),
+                gradients=differentiates,
+                exact=case.exact,
+                idle=idle,
+            )
+            self._starved_s = sandbox.starved_s
+            after = arena.snapshot()
+            trace = block.snapshot() if block else None
+            rounds = steps.snapshot() if steps else None
+        finally:
+            arena.close()
+            for part in filter(None, (block, steps)):
+                part.close()
+        if not isinstance(result, Reply) or result.status != Status.OK or what == "compile":
+            return dataclasses.replace(self._ended(result, "call"), rounds=rounds)
+        outputs = {view.name: view.of(after) for view in layout.outputs}
+        return CallEvidence(
+            result=result,
+            outputs=outputs,
+            unwritten={name: marked(values, UNWRITTEN) for name, values in outputs.items()},
+            left_over={name: marked(values, MARKS) for name, values in outputs.items()},
+            trace=trace,
+            rounds=rounds,
+            **_changed(before, after, layout),
+            output=self._sandbox.output(),
+        )
+
+    def _ended(self, result: Reply | Ended, what: str) -> CallEvidence:
+        output = self._sandbox.output() if self._sandbox else ""
+        if isinstance(result, Ended):
+            self.close()
+        return CallEvidence(result=result, what=what, output=output)
+
+
+def _write_inputs(arena: Arena, layout: Layout, inputs: Inputs) -> None:
+    for view in layout.inputs:
+        source = inputs.all[view.name]
+        if view.stride and 0 in view.stride:  # expanded: along stride 0 all are one in memory
+            source = source[tuple(slice(1 if step == 0 else None) for step in view.stride)]
+            view = dataclasses.replace(view, size=tuple(source.shape))
+        view.of(arena.memory).copy_(source)
+
+
+def _changed(before: torch.Tensor, after: torch.Tensor, layout: Layout) -> dict[str, str]:
+    """Say which input was `overwritten`, and what was `changed` outside of all of them."""
+    changed = before != after[: layout.inputs_end]
+    found: dict[str, str] = {}
+    for view in layout.inputs:
+        its_own = changed[view.offset_bytes : view.offset_bytes + view.extent_bytes]
+        if its_own.any():
+            found.setdefault("overwritten", view.name)
+            its_own.zero_()
+    outside = torch.nonzero(changed).flatten()
+    if outside.numel():
+        first = int(outside[0])
+        near = min(layout.inputs, key=lambda v: abs(first - v.offset_bytes - v.extent_bytes))
+        found["changed"] = (
+            f"memory outside a tensor was written: {outside.numel()} bytes near {near.name}"
+        )
+    return found

@@ -1,0 +1,181 @@
+"""Ends a jailed worker that takes too much: the judge looks at its processes from outside.
+
+Nothing here needs a privilege or a cgroup. What is taken between two looks goes unseen, so that
+these are limits that protect the machine, and no measure of what a submission needs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import signal
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from grader.isolate import usage
+
+_LOOK_S = 0.05
+_LOOKS_PER_MAPS = 20  # looks: the maps of a process with torch take milliseconds, and it waits
+MOST_PROCESSES = 64
+MOST_MEMORY_BYTES = 4 * 2**30  # beyond what the worker has before it imports the submission
+MOST_KERNEL_BYTES = 2**30  # of compiled kernels, which lie outside of the jail
+MOST_KERNEL_FILES = 20_000  # an empty one takes no bytes, but a place in the file system
+_KERNEL_DEPTH = 4  # Triton writes no deeper than two
+
+
+class Warden:
+    """Watches the processes below the jail's first one until `stop`."""
+
+    def __init__(
+        self,
+        first: int,
+        *,
+        kernels: Path | None = None,
+        processes: int = MOST_PROCESSES,
+        memory_bytes: int = MOST_MEMORY_BYTES,
+    ) -> None:
+        """Watch the jail whose process 1 is `first`; when that dies all others in it do."""
+        self.over: str | None = None
+        self._first = first
+        self._kernels = kernels
+        self._processes = processes
+        self._memory_bytes = memory_bytes + _memory_bytes(self._pids())
+        self._looks = itertools.count(1)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._stop.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(_LOOK_S):
+            self.over = self._excess()
+            if self.over is not None:
+                with contextlib.suppress(OSError):
+                    os.kill(self._first, signal.SIGKILL)
+                return
+
+    def _pids(self) -> list[int]:
+        return [self._first, *usage.descendants(self._first)]
+
+    def _excess(self) -> str | None:
+        pids = self._pids()
+        if len(pids) - 1 > self._processes:
+            return f"it ran {len(pids) - 1} processes, and {self._processes} are the most"
+        memory = _memory_bytes(pids)
+        if memory > self._memory_bytes:  # perhaps since what a child has of its parent counts twice
+            memory = _memory_bytes(pids, of=usage.proportional_bytes)
+        if memory > self._memory_bytes:
+            most = _gib(self._memory_bytes)
+            return f"its processes held {_gib(memory)} of host memory, and {most} is the most"
+        if self._kernels is None:
+            return None
+        return _excess_on_disk(self._kernels, pids, mapped=next(self._looks) % _LOOKS_PER_MAPS == 0)
+
+
+def _excess_on_disk(kernels: Path, pids: list[int], *, mapped: bool) -> str | None:
+    """Say what is too much in the folder of compiled kernels, or cannot be looked at.
+
+    What has no name there any more is found where it is open and, if asked for, where it is mapped.
+    """
+    sizes = dict[int, int]()
+    pending = [(str(kernels), 0)]
+    while pending:
+        folder, depth = pending.pop()
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    if len(sizes) >= MOST_KERNEL_FILES:
+                        return f"it made more than {MOST_KERNEL_FILES} files of compiled kernels"
+                    with contextlib.suppress(FileNotFoundError):
+                        status = entry.stat(follow_symlinks=False)
+                        sizes[status.st_ino] = 512 * status.st_blocks
+                        if stat.S_ISDIR(status.st_mode):
+                            pending.append((entry.path, depth + 1))
+        except FileNotFoundError:  # Triton moves a folder into place
+            continue
+        except OSError as error:
+            return f"its compiled kernels cannot be looked at: {error.strerror}"
+        if depth > _KERNEL_DEPTH:
+            return f"it made folders more than {_KERNEL_DEPTH} deep of compiled kernels"
+    try:
+        device = os.stat(kernels).st_dev
+    except FileNotFoundError:  # the jail has been cleaned up
+        return None
+    sizes |= _mapped(pids, device) if mapped else {}
+    sizes |= _unlinked(pids, device)
+    size = sum(sizes.values())
+    if size > MOST_KERNEL_BYTES:
+        most = _gib(MOST_KERNEL_BYTES)
+        return f"its compiled kernels took {_gib(size)} of disk, and {most} is the most"
+    return None
+
+
+def _unlinked(pids: list[int], device: int) -> dict[int, int]:
+    """Return the sizes of the files on a device that are open and have no name."""
+    found: dict[int, int] = {}
+    for pid in pids:
+        for status in _open_files(pid):
+            if status.st_dev == device and status.st_nlink == 0:
+                found[status.st_ino] = 512 * status.st_blocks
+    return found
+
+
+def _mapped(pids: list[int], device: int) -> dict[int, int]:
+    """Return how far the files on a device that have no name are mapped."""
+    found: dict[int, int] = {}
+    for pid in pids:
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", "rb") as maps:
+            for line in maps:
+                if not line.endswith(b" (deleted)\n"):
+                    continue
+                where, _, offset, numbers, inode = line.split()[:5]
+                major, minor = (int(number, 16) for number in numbers.split(b":"))
+                if os.makedev(major, minor) == device:
+                    first, last = (int(address, 16) for address in where.split(b"-"))
+                    end = int(offset, 16) + last - first
+                    found[int(inode)] = max(found.get(int(inode), 0), end)
+    return found
+
+
+def _memory_bytes(pids: list[int], of: Callable[[int], int] = usage.resident_bytes) -> int:
+    """Return what processes hold: memory of each, and files that have no name and no folder."""
+    return sum(map(of, pids)) + sum(_nameless(pids).values())
+
+
+def _nameless(pids: list[int]) -> dict[int, int]:
+    """Return the memory of the memfds that processes have open, by inode: none counts twice."""
+    found: dict[int, int] = {}
+    for pid in pids:
+        for status in _open_files(pid, "/memfd:"):
+            found[status.st_ino] = 512 * status.st_blocks
+    return found
+
+
+def _open_files(pid: int, prefix: str = "/") -> Iterator[os.stat_result]:
+    """Give the status of each file that a process has open under a path with this beginning."""
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                if os.readlink(entry.path).startswith(prefix):
+                    yield os.stat(entry.path)
+
+
+def _gib(number: int) -> str:
+    return f"{number / 2**30:.1f} GiB"
+
+
+def processes_of(bubblewrap: int) -> tuple[int, int] | None:
+    """Return the process 1 of the jail that `bubblewrap` made, and the worker below it.
+
+    None unless they are a chain of three processes, which they are before a submission has run.
+    """
+    first = usage.children(bubblewrap)
+    worker = usage.children(first[0]) if len(first) == 1 else []
+    return (first[0], worker[0]) if len(worker) == 1 else None

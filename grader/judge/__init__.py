@@ -1,0 +1,1 @@
+"""Grades one problem: cases, calls, findings, results and points."""

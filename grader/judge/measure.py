@@ -1,0 +1,128 @@
+"""Measures speed and memory of complete problems: a process that the judge starts.
+
+It is trusted: it holds inputs, clock and oracle. The baseline (reference/naive) runs through the
+same door as the submission, in a worker of its own, before and after the submission's worker lives;
+if the two disagree the machine was busy and nothing is scored.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+from collections.abc import Callable
+
+import torch
+
+import reference
+from grader.isolate import capacity, forks
+from grader.isolate.device_memory import DeviceMemoryFault
+from grader.isolate.pipe import EventPipe, read_request
+from grader.isolate.sandbox import prepare
+from grader.judge.measurement import (
+    Measurement,
+    baseline_worker,
+    both,
+    reason_of,
+    submission_worker,
+)
+from grader.spec.findings import (
+    Alive,
+    Event,
+    Evidence,
+    Measured,
+    MeasureRequest,
+    Phase,
+    SourceFile,
+    write_event,
+)
+from grader.spec.grade_record import Verdict
+from grader.timing import device_lock, speed
+from grader.timing.stopwatch import Bench, CallFailed
+from grader.timing.workers_ahead import WorkersAhead
+
+
+class _NoSharedMemory(Exception):
+    """Judge and worker cannot share memory of the GPU; says why."""
+
+
+def main() -> None:
+    """Measure every file of the request; write one event a problem."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--request-fd", type=int, required=True)
+    parser.add_argument("--events-fd", type=int, required=True)
+    options = parser.parse_args()
+    request = MeasureRequest.model_validate_json(read_request(options.request_fd))
+    pipe = EventPipe(options.events_fd, write_event(Alive(), request.token))
+
+    def emit(event: Event) -> None:
+        pipe.send(write_event(event, request.token))
+
+    prepare(jailed=request.jailed, gpu=request.device_uuid)
+    try:
+        torch.set_num_threads(max(1, int(capacity.cores())))
+        reference.make_first_calls()
+        measure(request, emit)
+    finally:
+        forks.close_server()
+
+
+def measure(request: MeasureRequest, emit: Callable[[Event], None]) -> None:
+    """Measure every file of `request` and emit its evidence."""
+    try:
+        with _workers_ahead(request, emit) as ahead:
+            # From the first context on: a driver says what a GPU has in use, whoever took it.
+            with device_lock.held(request.device_uuid or request.device, alone=True):
+                _measure_all(request, emit, ahead)
+    except _NoSharedMemory as error:  # WSL has none, for one
+        reason = f"not measured: no GPU memory shared between processes ({str(error)[:120]})"
+        for file in request.sources:
+            _tell(emit, file, both(Verdict.NOT_MEASURED, reason))
+
+
+def _workers_ahead(request: MeasureRequest, emit: Callable[[Event], None]) -> WorkersAhead:
+    """Start the workers of official blocks on a GPU, where each takes seconds to import torch."""
+    if not (request.jailed and request.device == "cuda" and request.sources):
+        return WorkersAhead()
+    emit(Phase(problem=request.sources[0].problem, text="starting workers"))
+    blocks = speed.student_blocks(request.device, official=request.official)
+    starts = {
+        file.problem: [functools.partial(submission_worker, file, request, held=True)] * blocks
+        for file in request.sources
+    }
+    return WorkersAhead(functools.partial(baseline_worker, request.device, held=True), starts)
+
+
+def _measure_all(
+    request: MeasureRequest, emit: Callable[[Event], None], ahead: WorkersAhead
+) -> None:
+    """Measure with one baseline.
+
+    Raises:
+        _NoSharedMemory: before the first file.
+    """
+    try:
+        bench = Bench(request.device)
+    except DeviceMemoryFault as fault:
+        raise _NoSharedMemory(fault) from None
+    with ahead.baseline() or baseline_worker(bench.device) as baseline:
+        try:
+            naive = bench.attach(baseline, entry="noncausal_attention")
+        except CallFailed as error:
+            raise _NoSharedMemory(reason_of(error.result)) from None
+        for file in request.sources:
+            try:
+                found = Measurement(bench, naive, file, emit, request, ahead).run()
+            except Exception as error:  # the judge's own: the next problem has its chance
+                reason = f"the judge failed: {type(error).__name__}: {error}"
+                found = both(Verdict.INTERNAL, reason[:300])
+            _tell(emit, file, found)
+
+
+def _tell(
+    emit: Callable[[Event], None], file: SourceFile, found: tuple[Evidence, Evidence]
+) -> None:
+    emit(Measured(problem=file.problem, speed=found[0], memory=found[1]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,306 @@
+"""Speed and memory of one problem, in workers of the submission beside those of the baseline."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from grader.checks import outcome, performance
+from grader.isolate import capacity
+from grader.isolate.sandbox import Sandbox
+from grader.isolate.session import Budget
+from grader.source.policy.operators import opened
+from grader.spec.cases import Case
+from grader.spec.findings import Event, Evidence, MeasureRequest, Phase, SourceFile
+from grader.spec.grade_record import MemoryFigures, SpeedFigures, Verdict
+from grader.spec.problem import ROOT, Problem, load_problem
+from grader.spec.protocol import Ended, Reply, Status
+from grader.timing import memory, speed
+from grader.timing.stopwatch import Bench, CallFailed, Result, Timed
+from grader.timing.workers_ahead import WorkersAhead
+
+BASELINE = ROOT / "reference" / "naive.py"
+NO_ROOM = "not measured: naive PyTorch does not fit this device's free memory"
+_RETRIES = 2
+# The most that a file of a measured call may hold: more than any log, less than a score matrix.
+_FILE_BYTES = 2**20
+
+
+class Measurement:
+    """Speed and memory of one problem."""
+
+    def __init__(
+        self,
+        bench: Bench,
+        naive: Timed,
+        file: SourceFile,
+        emit: Callable[[Event], None],
+        request: MeasureRequest,
+        ahead: WorkersAhead,
+    ) -> None:
+        self.bench = bench
+        self.problem: Problem = load_problem(file.problem)
+        self.naive = Timed(naive.worker, naive.tree, self.problem.oracle)
+        self.emit = emit
+        self._submission = functools.partial(submission_worker, file, request)
+        self._ahead = ahead
+        self._jailed = request.jailed
+        self._blocks = speed.student_blocks(bench.device, official=request.official)
+        self._budget = Budget(self.problem.limits)
+        self._memory: Evidence | None = None
+
+    def run(self) -> tuple[Evidence, Evidence]:
+        """Return evidence for the components speed and memory."""
+        found = self._speed()
+        return found, self._memory or self._measure_memory()
+
+    def _phase(self, text: str, *, submission: bool = False) -> None:
+        event = Phase(problem=self.problem.id, text=text, submission=submission)
+        self.emit(event)
+
+    def _margin(self, case: Case, result: Result) -> float:
+        inputs = self.bench.inputs_of(self.problem, case, result)
+        return performance.verify(self.problem, case, inputs, result.outputs)
+
+    # -- speed ----------------------------------------------------------------------------------
+
+    def _speed(self) -> Evidence:
+        for case in speed.fitting_shapes(self.problem, self.bench.device):
+            try:
+                for attempt in range(_RETRIES + 1):
+                    if attempt:
+                        self._phase("busy machine, measuring again")
+                    found = self._measure_speed(case)
+                    if found.verdict is not Verdict.NOT_MEASURED:
+                        break
+                return found
+            except CallFailed as error:  # of the baseline: the submission's are caught below
+                result = error.result
+                if isinstance(result, Ended) or result.status != Status.OUT_OF_MEMORY:
+                    reason = f"the baseline failed: {reason_of(result)}"
+                    return Evidence(verdict=Verdict.INTERNAL, reason=reason)
+        return Evidence(verdict=Verdict.NOT_MEASURED, reason=NO_ROOM)
+
+    def _measure_speed(self, case: Case) -> Evidence:
+        held = self._held()
+        try:
+            return self._measure_in(held, case)
+        finally:
+            for worker in held:  # whose turn did not come
+                worker.close()
+
+    def _held(self) -> list[Sandbox]:
+        """Return a worker for each block, started before anything is timed, where that takes long.
+
+        None imports the submission before its turn.
+        """
+        if not self._jailed or self.bench.device != "cuda":
+            return []
+        ahead = self._ahead.take(self.problem.id)
+        return ahead or [self._submission(held=True) for _ in range(self._blocks)]
+
+    def _measure_in(self, held: list[Sandbox], case: Case) -> Evidence:
+        """Measure the speed of `case` in workers that are held, or are started at their turn."""
+        bench, problem = self.bench, self.problem
+        naive_extra = self._naive_memory() if bench.device == "cuda" else []
+        for worker in held:
+            worker.wait_for_imports()
+        overheads = {1: speed.overhead(bench, self.naive, problem, case, 1)}
+        self._phase("speed of naive PyTorch")
+        naive = [self._naive_block(case, overheads[1])]
+        student: list[speed.Block] = []
+        for _ in range(self._blocks):
+            self._phase("speed of your answer", submission=True)
+            try:
+                with held.pop(0) if held else self._submission() as worker:
+                    timed = self._attach(worker)
+                    # Starting a worker takes seconds on a GPU: the same one serves for memory.
+                    if bench.device == "cuda" and self._memory is None:
+                        self._memory = self._memory_of([timed, timed], naive_extra)
+                    student.append(
+                        speed.run_block(
+                            bench,
+                            timed,
+                            problem,
+                            case,
+                            overhead_s=overheads[1],
+                            margin_of=lambda result: self._margin(case, result),
+                        )
+                    )
+            except CallFailed as error:
+                failure = _failure("a call failed", error)
+                self._memory = self._memory or failure
+                return failure
+            self._phase("speed of naive PyTorch")
+            naive.append(self._naive_block(case, overheads[1]))
+        # Every block has the overhead of its own number of sets: copying them is part of it.
+        for sets in {block.sets for block in student + naive} - {1}:
+            overheads[sets] = speed.overhead(bench, self.naive, problem, case, sets)
+        clock = "wall" if bench.device == "cuda" else "cpu"
+        figures = performance.speed_figures(student, naive, overheads, clock=clock)
+        figures = figures.model_copy(
+            update={"shape": str(case), "device": _device_name(bench.device)}
+        )
+        return speed_evidence(figures, problem.id)
+
+    def _naive_block(self, case: Case, overhead_s: float) -> speed.Block:
+        self._release_naive()
+        block = speed.run_block(
+            self.bench,
+            self.naive,
+            self.problem,
+            case,
+            overhead_s=overhead_s,
+            margin_of=None,
+        )
+        self._release_naive()
+        return block
+
+    def _release_naive(self) -> None:
+        if self.bench.device == "cuda":
+            torch.cuda.empty_cache()  # what the outputs of the submission and the oracle took
+            memory.release(self.naive, forget=True)
+
+    # -- memory ---------------------------------------------------------------------------------
+
+    def _measure_memory(self) -> Evidence:
+        """Measure in a fresh worker for each length, where speed has not done so already."""
+        cases = self.problem.memory_cases(self.bench.device)
+        if cases is None:
+            return Evidence(verdict=Verdict.NOT_MEASURED, reason="not measured on this device")
+        if self.bench.device == "cpu":
+            # The kernel would end a worker, and that would look like the submission's doing.
+            needed = max(speed.host_bytes(case, workers=len(cases)) for case in cases)
+            if needed > capacity.free_bytes():
+                return Evidence(verdict=Verdict.NOT_MEASURED, reason=NO_ROOM)
+        naive_extra = self._naive_memory()
+        self._phase("memory of your answer", submission=True)
+        try:
+            with self._submission(fresh=True) as short, self._submission(fresh=True) as long:
+                return self._memory_of(list(map(self._attach, (short, long))), naive_extra)
+        except CallFailed as error:
+            return _failure("a call failed", error)
+
+    def _memory_of(self, workers: list[Timed], naive_extra: list[int]) -> Evidence | None:
+        """Make a call at each length; what is kept after the first counts in the second too."""
+        cases, device = self.problem.memory_cases(self.bench.device), self.bench.device
+        if cases is None:
+            return None
+        before = self._taken_before(cases)
+        extra: list[int] = []
+        results: list[tuple[Case, Result]] = []
+        for case, timed in zip(cases, workers, strict=True):
+            if device == "cuda":
+                memory.release(timed)
+            taken, found = memory.extra_bytes(self.bench, timed, self.problem, case, before)
+            extra.append(taken)
+            results += [(case, result) for result in found]
+        # The oracle's own memory would count while the submission's is read.
+        margin = max(self._margin(case, result) for case, result in results)
+        figures = performance.memory_figures(self.problem, cases, extra, naive_extra, device)
+        return memory_evidence(figures, margin)
+
+    def _taken_before(self, cases: tuple[Case, Case]) -> int:
+        """Return the device memory in use, the judge's own inputs and outputs of both calls in it.
+
+        torch keeps what is given back here, so that the calls themselves take nothing more.
+        """
+        if self.bench.device == "cpu":
+            return 0
+        held = []
+        for case in cases:
+            layout = self.bench.layout(self.problem, case)
+            held.append(self.bench.go(self.naive, self.problem, case, layout, null=True))
+        del held
+        return memory.taken_bytes()
+
+    def _naive_memory(self) -> list[int]:
+        """What the baseline takes, for comparison; nothing where it does not fit."""
+        cases = self.problem.memory_cases(self.bench.device)
+        if cases is None:
+            return []
+        self._phase("memory of naive PyTorch")
+        self._release_naive()
+        before = self._taken_before(cases)
+        found = []
+        for case in cases:
+            self._release_naive()
+            try:
+                taken, _ = memory.extra_bytes(self.bench, self.naive, self.problem, case, before)
+            except CallFailed:
+                return []
+            found.append(taken)
+        self._release_naive()
+        return found
+
+    def _attach(self, worker: Sandbox) -> Timed:
+        return self.bench.attach(worker, budget=self._budget)
+
+
+def speed_evidence(figures: SpeedFigures, problem_id: str) -> Evidence:
+    """Say what figures of speed come to; a wrong output goes before a busy machine."""
+    margin = figures.worst_error_over_allowed
+    if margin is None or not margin <= 1.0:
+        reason = f"a timed output is wrong ({margin or 0.0:.2g} x the allowed error)"
+        return Evidence(verdict=Verdict.FAIL, reason=reason, figures=figures)
+    if figures.speedup is None:
+        drift = figures.naive_drift_percent or 0.0
+        reason = (
+            f"not measured: the machine is busy (two baselines {drift:.0f} % apart);"
+            f" make grade P={problem_id} again"
+        )
+        return Evidence(verdict=Verdict.NOT_MEASURED, reason=reason)
+    return Evidence(figures=figures)
+
+
+def memory_evidence(figures: MemoryFigures, margin: float) -> Evidence:
+    """Say what figures of memory come to."""
+    if not margin <= 1.0:
+        reason = f"an output is wrong ({margin:.2g} x the allowed error) when memory is measured"
+        return Evidence(verdict=Verdict.FAIL, reason=reason, figures=figures)
+    return Evidence(figures=figures)
+
+
+def submission_worker(file: SourceFile, request: MeasureRequest, **settings: bool) -> Sandbox:
+    """Start a worker with a submitted file and return at once."""
+    problem = load_problem(file.problem)
+    options = {"operators": opened(problem) if request.policy else None} | settings
+    return _worker(file.data, problem.file, problem.entry, request.device, **options)
+
+
+def baseline_worker(device: str, **settings: bool) -> Sandbox:
+    """Start a worker with naive PyTorch and return at once."""
+    options = {"fresh": device == "cpu"} | settings
+    return _worker(BASELINE.read_bytes(), BASELINE.name, "attention", device, **options)
+
+
+def _worker(source: bytes, file: str, entry: str, device: str, **settings: Any) -> Sandbox:
+    """Start a worker; where host memory is measured a fresh one, since a fork has less resident."""
+    # One thread: with more, a ratio on the CPU follows whatever else the machine is doing.
+    options = {"device": device, "interpret": False, "threads": 1} | settings
+    if device == "cpu":  # a file that nobody maps is memory too, and in no process's
+        options["file_limit_bytes"] = _FILE_BYTES
+    return Sandbox(source, file, entry, **options)
+
+
+def _device_name(device: str) -> str:
+    return torch.cuda.get_device_name() if device == "cuda" else "cpu, one thread"
+
+
+def reason_of(result: Reply | Ended) -> str:
+    told = outcome.of_result(result)
+    return told.headline[:300] if told else "no reason"
+
+
+def _failure(what: str, error: CallFailed) -> Evidence:
+    told = outcome.of_result(error.result)
+    assert told is not None
+    return Evidence(verdict=told.verdict, reason=f"{what}: {told.headline}"[:300])
+
+
+def both(verdict: Verdict, reason: str) -> tuple[Evidence, Evidence]:
+    evidence = Evidence(verdict=verdict, reason=reason)
+    return evidence, evidence

@@ -1,0 +1,145 @@
+"""Live progress while grading: bars on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Protocol, Self
+
+from rich import progress
+from rich.console import Console
+
+from grader.base.text import clean
+from grader.base.text import points as shown_points
+from grader.spec.grade_record import Points, Verdict
+
+BAR_WIDTH = 16
+PHASE_LIMIT = 40
+
+
+class Listener(Protocol):
+    """Is told how far a grading is, from any thread."""
+
+    def case_done(self, problem_id: str, check_id: str, verdict: Verdict) -> None:
+        """Tell of a finished case."""
+
+    def phase(self, problem_id: str, text: str) -> None:
+        """Tell what is being done for a problem, such as "speed"."""
+
+    def problem_done(
+        self, problem_id: str, verdict: Verdict, points: Points, *, more: str = ""
+    ) -> None:
+        """Tell of a finished problem, or of a part of it: `more` says what is still to come."""
+
+
+class Progress:
+    """Progress of a graded run on `console`, which should write to standard error.
+
+    Use it as a context manager: leaving it, also by an exception, takes the bars away and gives the
+    cursor back. Without a terminal each finished problem is one line, flushed.
+    """
+
+    def __init__(self, console: Console, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console = console
+        self._clock = clock
+        self._bars: progress.Progress | None = None
+        self._tasks: dict[str, progress.TaskID] = {}
+        self._totals: dict[str, int] = {}
+        self._passed: dict[str, int] = {}
+        self._started: dict[str, float] = {}
+        self._told: dict[str, str] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def start(self, totals: Mapping[str, int]) -> None:
+        """Begin with the number of cases of each problem, in the order of the run."""
+        self._totals = dict(totals)
+        self._passed = dict.fromkeys(totals, 0)
+        if not self._console.is_terminal or self._console.is_dumb_terminal or self._bars:
+            return
+        # Standard output stays untouched: a record may be written to it while the bars are shown.
+        self._bars = progress.Progress(
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(bar_width=BAR_WIDTH),
+            progress.MofNCompleteColumn(),
+            progress.TextColumn("{task.fields[phase]}", style="dim", markup=False),
+            progress.TimeElapsedColumn(),
+            console=self._console,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        for problem_id, count in totals.items():
+            self._tasks[problem_id] = self._bars.add_task(
+                clean(problem_id, PHASE_LIMIT), total=max(count, 1), start=False, phase="waiting"
+            )
+        try:
+            self._bars.start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def case_done(self, problem_id: str, check_id: str, verdict: Verdict) -> None:
+        """Count one finished case."""
+        self._begin(problem_id)
+        self._passed[problem_id] = self._passed.get(problem_id, 0) + (verdict is Verdict.PASS)
+        if self._bars:
+            phase = clean(check_id, PHASE_LIMIT)
+            self._bars.update(self._tasks[problem_id], advance=1, phase=phase)
+
+    def phase(self, problem_id: str, text: str) -> None:
+        """Show what is being done for a problem, such as "speed"."""
+        self._begin(problem_id)
+        if self._bars:
+            self._bars.update(self._tasks[problem_id], phase=clean(text, PHASE_LIMIT))
+
+    def problem_done(
+        self, problem_id: str, verdict: Verdict, points: Points, *, more: str = ""
+    ) -> None:
+        """Finish a problem, or a part of it: `more` says what is still to come.
+
+        Without a terminal this writes its line.
+        """
+        self._begin(problem_id)
+        earned = f"{shown_points(points.earned)}/{shown_points(points.available)} points"
+        state = f"correct, {more}" if more else f"{verdict}  {earned}"
+        if self._bars:
+            task = self._tasks[problem_id]
+            self._bars.update(task, phase=state)
+            if not more:
+                self._bars.stop_task(task)
+            return
+        if more:
+            return
+        seconds = self._clock() - self._started[problem_id]
+        total = self._totals.get(problem_id, 0)
+        cases = f"{self._passed.get(problem_id, 0)}/{total} cases"
+        words = [clean(problem_id, PHASE_LIMIT), str(verdict), cases, earned, f"{seconds:.1f} s"]
+        # A closed standard error must not end a graded run.
+        with contextlib.suppress(OSError, ValueError):
+            self._console.file.write("  ".join(words) + "\n")
+            self._console.file.flush()
+
+    def stop(self) -> None:
+        """Take the bars away and show the cursor; harmless when called again."""
+        bars, self._bars = self._bars, None
+        if bars is not None:
+            with contextlib.suppress(OSError, ValueError):
+                bars.stop()
+
+    def _begin(self, problem_id: str) -> None:
+        if problem_id not in self._started:
+            self._started[problem_id] = self._clock()
+            if self._bars:
+                self._bars.start_task(self._tasks[problem_id])

@@ -1,0 +1,43 @@
+"""What is to be graded, and how."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from grader.spec.grade_record import Environment
+from grader.spec.problem import load_problem
+from grader.timing.calibration import Calibration
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What to grade and how; `jobs` problems are tested side by side on `cores`.
+
+    `quick` leaves speed and memory out, `exit_first` ends a problem at its first failure. Without
+    `policy` a file may contain anything. Only what is `jailed` can be `official`, for credit.
+    `calibration` has speed targets of this machine. The cases of the checks in `first` run before
+    the others.
+    """
+
+    submission: Path
+    shown_as: str
+    problems: tuple[str, ...]
+    environment: Environment
+    seed: str
+    jobs: int = 2
+    cores: int = 1
+    quick: bool = False
+    exit_first: bool = False
+    policy: bool = True
+    jailed: bool = False
+    official: bool = False
+    calibration: Calibration | None = None
+    first: tuple[str, ...] = ()
+
+    def num_cases(self) -> dict[str, int]:
+        """Return the number of cases of each problem."""
+        return {
+            p.id: sum(len(p.cases(check, self.seed, self.environment.device)) for check in p.checks)
+            for p in map(load_problem, self.problems)
+        }

@@ -1,0 +1,188 @@
+"""What was found of a problem becomes its result: checks, components, points, what comes next."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from grader.judge import scoring, testrun
+from grader.judge.next_step import next_step
+from grader.judge.request import Request
+from grader.judge.testrun import Findings
+from grader.source.submission import Source
+from grader.spec.findings import Evidence, Finding
+from grader.spec.grade_record import (
+    CheckResult,
+    ComponentResult,
+    MemoryFigures,
+    Message,
+    ProblemResult,
+    SpeedFigures,
+    Verdict,
+    WorkFigures,
+)
+from grader.spec.problem import Problem
+from grader.timing.choice import aimed
+
+NOT_REACHED = "not run: interrupted"
+_NO_GPU = "not measured: needs a CUDA GPU"
+_QUICK = "not measured: QUICK=1"
+_UNSEEN_WITHOUT_A_GPU = (
+    "passes as far as a CPU can see; a GPU also shows bf16 and what runs there alone"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Assembly:
+    """Makes the result of one problem, whose file is `source`."""
+
+    request: Request
+    problem: Problem
+    source: Source
+
+    @property
+    def _device(self) -> str:
+        return self.request.environment.device
+
+    def tested(
+        self, findings: Findings, *, interrupted: bool, duration_s: float = 0.0
+    ) -> ProblemResult:
+        """Return the result of a test run, before speed and memory are measured."""
+        checks = testrun.check_results(
+            self.problem, findings, device=self._device, seed=self.request.seed
+        )
+        result = self._of(checks, findings.work, interrupted=interrupted)
+        return result.model_copy(update={"duration_s": round(duration_s, 3)})
+
+    def failed(self, text: str) -> Findings:
+        """Return the findings where the judge itself failed."""
+        message = Message(headline=f"the judge failed: {text}"[:600])
+        finding = Finding(verdict=Verdict.INTERNAL, message=message)
+        cases = {
+            (check.id, index): finding
+            for check in self.problem.checks
+            for index in self.problem.cases(check, self.request.seed, self._device)
+        }
+        return Findings(cases)
+
+    def unusable(self) -> ProblemResult:
+        """Return the result of a file that cannot be run at all, or is still the stub."""
+        problem, source = self.problem, self.source
+        assert source.verdict is not None and source.message is not None
+        not_run = Message(headline=f"not run: {source.message.headline}")
+        checks = [
+            CheckResult(
+                id=check.id,
+                title=testrun.title(problem, check),
+                verdict=source.verdict,
+                weight=check.weight,
+                message=not_run,
+                cases_total=len(problem.cases(check, self.request.seed, self._device)),
+            )
+            for check in problem.checks
+        ]
+        result = self._of(checks)
+        quiet = tuple(c.model_copy(update={"verdict": Verdict.SKIPPED}) for c in result.checks)
+        update = {"verdict": source.verdict, "message": source.message, "checks": quiet}
+        return result.model_copy(update=update)
+
+    def measured(self, result: ProblemResult, speed: Evidence, memory: Evidence) -> ProblemResult:
+        """Return `result` with speed and memory scored."""
+        components = dict(result.components)
+        for name, evidence in (("speed", speed), ("memory", memory)):
+            if self.problem.points_of(name):
+                checks = supporting(self.problem, result.checks, name)
+                components[name] = scoring.gate(self._score(name, evidence), checks)
+        update = {
+            "components": components,
+            "points": scoring.problem_points(components),
+            "verdict": scoring.problem_verdict(components, result.checks),
+        }
+        return result.model_copy(update=update)
+
+    def _of(
+        self,
+        checks: Sequence[CheckResult],
+        work: Evidence | None = None,
+        *,
+        interrupted: bool = False,
+    ) -> ProblemResult:
+        problem = self.problem
+        correctness, scored = scoring.score_correctness(checks, problem.points.correctness)
+        components = {"correctness": correctness}
+        if problem.work is not None:
+            components["work"] = self._work(checks, work, interrupted=interrupted)
+        components |= self._not_yet_measured(checks)
+        possible = {name: problem.points_of(name) for name in ("work", "speed", "memory")}
+        components = scoring.complete_components(
+            components, {"correctness": problem.points.correctness, **possible}
+        )
+        blind = problem.uses_triton and self._device == "cpu" and scoring.is_complete(correctness)
+        return ProblemResult(
+            id=problem.id,
+            title=problem.title,
+            bonus=problem.bonus,
+            verdict=scoring.problem_verdict(components, scored),
+            points=scoring.problem_points(components),
+            components=components,
+            checks=tuple(scored),
+            next_step=next_step(problem, self.source, scored, correctness, components["work"]),
+            unseen=_UNSEEN_WITHOUT_A_GPU if blind else None,
+            source_sha256=self.source.sha256 if self.source.data else None,
+        )
+
+    def _work(
+        self, checks: Sequence[CheckResult], work: Evidence | None, *, interrupted: bool
+    ) -> ComponentResult:
+        possible, rests_on = (
+            self.problem.points_of("work"),
+            supporting(self.problem, checks, "work"),
+        )
+        if work is not None:
+            counted = self._score("work", work)
+        elif scoring.hold(rests_on) and not interrupted:
+            counted = scoring.internal(possible, "the judge recorded no count of work")
+        else:
+            counted = scoring.withheld(Verdict.SKIPPED, possible, "not run")
+        return scoring.gate(counted, rests_on)
+
+    def _not_yet_measured(self, checks: Sequence[CheckResult]) -> dict[str, ComponentResult]:
+        components = {}
+        for name in ("speed", "memory"):
+            possible = self.problem.points_of(name)
+            if possible and not self.problem.benchmarks_on(self._device):
+                components[name] = scoring.not_measured(possible, _NO_GPU)
+            elif possible and self.request.quick:
+                components[name] = scoring.not_measured(possible, _QUICK)
+            elif possible:
+                pending = scoring.withheld(Verdict.SKIPPED, possible, NOT_REACHED)
+                components[name] = scoring.gate(pending, supporting(self.problem, checks, name))
+        return components
+
+    def _score(self, name: str, evidence: Evidence) -> ComponentResult:
+        problem, request = self.problem, self.request
+        possible, figures = problem.points_of(name), evidence.figures
+        if evidence.verdict is not None:
+            reason = evidence.reason or "no reason was recorded"
+            if evidence.verdict is Verdict.NOT_MEASURED:
+                return scoring.not_measured(possible, reason)
+            if evidence.verdict is Verdict.INTERNAL:
+                return scoring.internal(possible, reason)
+            return scoring.withheld(evidence.verdict, possible, reason)
+        if name == "work" and isinstance(figures, WorkFigures):
+            full = problem.work.full if problem.work else figures.full
+            return scoring.score_work(figures.model_copy(update={"full": full}), possible)
+        if name == "speed" and isinstance(figures, SpeedFigures):
+            figures = aimed(problem, figures, request.environment, request.calibration)
+            return scoring.score_speed(figures, possible)
+        if name == "memory" and isinstance(figures, MemoryFigures):
+            return scoring.score_memory(figures, possible)
+        return scoring.internal(possible, f"the judge recorded no figures of {name}")
+
+
+def supporting(
+    problem: Problem, checks: Sequence[CheckResult], component: str
+) -> list[CheckResult]:
+    """Return the results of the checks that a component rests on."""
+    named = getattr(problem.rests_on, component)
+    return [check for check in checks if check.id in named]

@@ -1,0 +1,1 @@
+"""Kernels: what runs, watches and compiles them."""

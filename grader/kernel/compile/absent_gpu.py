@@ -1,0 +1,306 @@
+"""Makes a process believe that it has a GPU: what a submission asks about it, it is told.
+
+Every tensor says that it lies on the GPU and lies in the CPU's memory, so that PyTorch computes as
+ever, forward and backward, with values that may be looked at. Only the tensors that the submission
+makes itself without naming a device are remembered as the CPU's: a kernel cannot reach those.
+Triton asks a driver for device, stream and target, and hands it what it compiled.
+
+Installed once in a process of its own, before the submission is imported. FakeTensorMode and tensor
+subclasses with a CUDA device need a CUDA build of torch for a backward pass (torch 2.13: "PyTorch
+is not linked with support for cuda devices" ends the process), and FakeTensorMode has no values.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Collection
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from grader.kernel.compile.chips import MAX_WARPS, WARP, Chip
+
+_DEVICE = torch.device("cuda", 0)
+_MAX_REMEMBERED = 256
+FACTORIES = frozenset(
+    getattr(torch, name)
+    for name in (
+        *("empty", "empty_strided", "zeros", "ones", "full", "eye", "tensor", "scalar_tensor"),
+        *("arange", "linspace", "logspace", "rand", "randn", "randint", "randperm"),
+    )
+)
+# No kernel runs that would fill what they make, and a file may stop at a NaN that it finds there.
+_EMPTY = frozenset(
+    (
+        *(torch.empty, torch.empty_like, torch.empty_strided),
+        *(torch.Tensor.new_empty, torch.Tensor.new_empty_strided),
+    )
+)
+
+
+class Memory(TorchFunctionMode):
+    """While active, tensors asked for on the GPU are made in the CPU's memory; empty ones are 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # A storage that is held cannot give its address to another.
+        self._on_cpu: dict[int, Any] = {}
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.device:
+            return func(*args, **kwargs)
+        if func is torch.Tensor.cuda:
+            return self._moved(args[0])
+        if isinstance(kwargs.get("device"), int):
+            kwargs = kwargs | {"device": _DEVICE}
+        values = (*args, *kwargs.values())
+        to_gpu = any(_is_gpu(value) for value in values)
+        if to_gpu:
+            args = tuple(in_memory(value) for value in args)
+            kwargs = {name: in_memory(value) for name, value in kwargs.items()}
+        result = func(*args, **kwargs)
+        if func in _EMPTY:
+            result.detach().zero_()
+        tensors = [value for value in values if isinstance(value, torch.Tensor)]
+        if func is torch.Tensor.to:
+            like = tensors[1:]  # x.to(other)
+            if to_gpu or (like and not self.is_on_cpu(like[0])):
+                return self._moved(result)
+        elif func in FACTORIES and not to_gpu and not tensors:
+            self._remember(result)
+        return result
+
+    def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.clone() if self.is_on_cpu(tensor) else tensor
+
+    def is_on_cpu(self, tensor: torch.Tensor) -> bool:
+        """Whether the submission made this tensor, or what it is a view of, on the CPU."""
+        return bool(self._on_cpu) and tensor.untyped_storage().data_ptr() in self._on_cpu
+
+    def _remember(self, tensor: Any) -> None:
+        if isinstance(tensor, torch.Tensor) and tensor.numel():
+            storage = tensor.untyped_storage()
+            self._on_cpu[storage.data_ptr()] = storage
+            if len(self._on_cpu) > _MAX_REMEMBERED:
+                del self._on_cpu[next(iter(self._on_cpu))]
+
+
+def install(chip: Chip, load: Callable[..., tuple], launcher: Callable[..., Any]) -> Memory:
+    """Pretend that `chip` is there; return the mode in which the submission is to run.
+
+    Args:
+        load: called with name, machine code and shared memory of each kernel when it is first
+            launched; returns registers per thread and spilled 32-bit registers.
+        launcher: called with source and metadata of such a kernel before that; what it returns is
+            called with grid, stream and arguments of each launch.
+    """
+    from triton.runtime import driver
+
+    driver.set_active(Driver(chip, load, launcher))
+    pretend_cuda(chip)
+    for name, value in {"is_cuda": True, "is_cpu": False, "device": _DEVICE}.items():
+        setattr(torch.Tensor, name, property(lambda this, value=value: value))
+    torch.Tensor.get_device = lambda this: 0
+    memory = Memory()
+    _keep_in_backward(memory)
+    return memory
+
+
+def _keep_in_backward(memory: Memory) -> None:
+    """Let the mode hold in a backward pass: torch leaves a mode while a function of its own runs.
+
+    Without that torch.empty(..., device=q.device) in a backward fails with "Could not run
+    'aten::empty.memory_format' with arguments from the 'CUDA' backend" (torch 2.13); guarded by
+    tests/test_compiling.py.
+    """
+    run_backward = torch.autograd._engine_run_backward
+
+    def engine(*args: Any, **kwargs: Any) -> Any:
+        with memory:
+            return run_backward(*args, **kwargs)
+
+    torch.autograd._engine_run_backward = engine
+
+
+class Driver:
+    """What Triton 3.6 to 3.9 ask of the driver of a GPU."""
+
+    def __init__(
+        self, chip: Chip, load: Callable[..., tuple], launcher: Callable[..., Any]
+    ) -> None:
+        self._chip = chip
+        self._launcher = launcher
+        self.utils = _Utils(chip, load)
+        self._tuned = False  # a configuration was found, and not launched yet
+
+    def launcher_cls(self, source: Any, metadata: Any) -> Callable[..., None]:
+        launch = self._launcher(source, metadata)
+
+        def launched(*args: Any) -> None:
+            self._tuned = False
+            launch(*args)
+
+        return launched
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def set_current_device(self, device: int) -> None:
+        return None
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+    def get_device_capability(self, device: int = 0) -> tuple[int, int]:
+        return self._chip.compute_capability
+
+    def get_current_target(self) -> Any:
+        from triton.backends.compiler import GPUTarget
+
+        return GPUTarget("cuda", self._chip.capability, WARP)
+
+    def get_active_torch_device(self) -> torch.device:
+        return _DEVICE
+
+    def get_device_interface(self) -> Any:
+        return torch.cuda
+
+    def get_empty_cache_for_benchmark(self) -> torch.Tensor:
+        return torch.empty(1, dtype=torch.int, device=_DEVICE)
+
+    def clear_cache(self, cache: torch.Tensor) -> None:
+        return None
+
+    def get_benchmarker(self) -> Callable[..., list[float]]:
+        """Return what times a configuration: nothing can be timed, the first that compiles wins."""
+        return self._bench
+
+    def _bench(self, kernel_call: Callable[[], Any], **_: Any) -> list[float]:
+        # The autotuner asks for all configurations before it launches one.
+        if self._tuned:
+            return [float("inf")] * 3
+        kernel_call()
+        self._tuned = True
+        return [0.0] * 3
+
+
+class _Utils:
+    def __init__(self, chip: Chip, load: Callable[..., tuple]) -> None:
+        self._chip = chip
+        self._load = load
+
+    def get_device_properties(self, device: int) -> dict[str, int]:
+        return {
+            "max_shared_mem": self._chip.program_shared_bytes,
+            "max_num_regs": self._chip.registers,
+            "multiprocessor_count": self._chip.multiprocessors,
+            "warpSize": WARP,
+            "sm_clock_rate": 1_700_000,
+            "mem_clock_rate": 2_600_000,
+            "mem_bus_width": 5120,
+        }
+
+    def load_binary(self, name: str, code: bytes, shared_bytes: int, device: int) -> tuple:
+        registers, spilled = self._load(name, code, shared_bytes)
+        return object(), 1, registers, spilled, MAX_WARPS * WARP
+
+    def unload_module(self, module: Any) -> None:
+        return None
+
+
+class _Event:
+    """A CUDA event that says a millisecond has passed."""
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    def record(self, *_: Any) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+    def elapsed_time(self, end: Any) -> float:
+        return 1.0
+
+
+class _Stream:
+    """A CUDA stream, and the context in which it is current."""
+
+    cuda_stream = 0
+    device = _DEVICE
+    device_index = 0
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    def __enter__(self) -> _Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_, **__: None
+
+
+def pretend_cuda(chip: Chip, only: Collection[str] | None = None) -> None:
+    """Replace what torch.cuda says about devices, and what a launch on one needs.
+
+    All of it, or `only` the functions and contexts of these names.
+    """
+    major, minor = chip.compute_capability
+    properties = types.SimpleNamespace(
+        name=chip.name,
+        major=major,
+        minor=minor,
+        total_memory=chip.memory_bytes,
+        multi_processor_count=chip.multiprocessors,
+        max_threads_per_multi_processor=chip.threads,
+        max_threads_per_block=MAX_WARPS * WARP,
+        regs_per_multiprocessor=chip.registers,
+        shared_memory_per_block=48 * 1024,
+        shared_memory_per_block_optin=chip.program_shared_bytes,
+        shared_memory_per_multiprocessor=chip.shared_bytes,
+        warp_size=WARP,
+        L2_cache_size=chip.l2_bytes,
+        is_integrated=0,
+        is_multi_gpu_board=0,
+    )
+    answers = {
+        "is_available": True,
+        "is_initialized": True,
+        "is_bf16_supported": True,
+        "is_current_stream_capturing": False,
+        "device_count": 1,
+        "current_device": 0,
+        "get_device_capability": (major, minor),
+        "get_device_name": chip.name,
+        "get_device_properties": properties,
+        "get_arch_list": [f"sm_{chip.capability}"],
+        "mem_get_info": (chip.memory_bytes, chip.memory_bytes),
+        "memory_allocated": 0,
+        "max_memory_allocated": 0,
+        "memory_reserved": 0,
+        "max_memory_reserved": 0,
+    }
+    silent = ("init", "_lazy_init", "set_device", "synchronize", "empty_cache")
+    silent += ("reset_peak_memory_stats", "_exchange_device", "_maybe_exchange_device")
+    streams = ("current_stream", "default_stream", "stream", "Stream", "device", "device_of")
+    found: dict[str, Any] = {
+        name: lambda *_, value=value, **__: value
+        for name, value in (answers | dict.fromkeys(silent)).items()
+    }
+    found |= dict.fromkeys(streams, _Stream) | {"Event": _Event}
+    for name in found if only is None else only:
+        setattr(torch.cuda, name, found[name])
+
+
+def _is_gpu(value: Any) -> bool:
+    if isinstance(value, str):
+        return value == "cuda" or value.startswith("cuda:")
+    return isinstance(value, torch.device) and value.type == "cuda"
+
+
+def in_memory(value: Any) -> Any:
+    """Return the CPU's memory in the place of a GPU's."""
+    return torch.device("cpu") if _is_gpu(value) else value

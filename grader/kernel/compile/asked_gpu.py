@@ -1,0 +1,64 @@
+"""Answers what a file asks about its GPU where kernels run in the interpreter. In a worker.
+
+Files for a GPU ask for its device, capability and multiprocessors, make it current, wait for it,
+and assert that tensors lie on it. Without one each of these is an error of PyTorch's or Triton's,
+and a right answer would end there. Tensors stay on the CPU, say so of their device, and are where
+kernels need them: that is what `is_cuda` is asked for. One that is asked for on "cuda" is made
+there too. `torch.cuda.is_available()` stays true to the facts.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from grader.kernel.compile.absent_gpu import FACTORIES, Driver, in_memory, pretend_cuda
+from grader.kernel.compile.chips import CHIPS
+
+# Of torch.cuda, what the source policy opens and what fails or misleads without a GPU.
+_ASKED = (
+    *("current_device", "current_stream", "device", "device_of", "synchronize"),
+    *("get_device_capability", "get_device_name", "get_device_properties", "is_bf16_supported"),
+    *("max_memory_allocated", "memory_allocated"),
+)
+
+
+class _Driver(Driver):
+    def get_active_torch_device(self) -> torch.device:
+        return torch.device("cpu")
+
+
+_MORE_FACTORIES = ("as_tensor", *(f"{kind}_like" for kind in ("empty", "full", "ones", "zeros")))
+
+
+def install() -> None:
+    """Answer as the older of the chips that kernels are compiled for, from now on."""
+    from triton.runtime import driver
+
+    chip = CHIPS[min(CHIPS)]
+    driver.set_active(_Driver(chip, _nothing, _nothing))
+    pretend_cuda(chip, only=_ASKED)
+    torch.Tensor.is_cuda = property(lambda this: True)
+    for name in (*(factory.__name__ for factory in FACTORIES), *_MORE_FACTORIES):
+        setattr(torch, name, _on_cpu(getattr(torch, name)))
+    for name in ("to", *(f"new_{kind}" for kind in ("empty", "full", "ones", "tensor", "zeros"))):
+        setattr(torch.Tensor, name, _on_cpu(getattr(torch.Tensor, name)))
+    torch.Tensor.cuda = lambda this, *_, **__: this
+
+
+def _on_cpu(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a function make on the CPU what it is to make on a GPU."""
+
+    @functools.wraps(make)
+    def made(*args: Any, **kwargs: Any) -> Any:
+        named = {name: in_memory(value) for name, value in kwargs.items()}
+        return make(*map(in_memory, args), **named)
+
+    return made
+
+
+def _nothing(*_: Any) -> Any:
+    raise RuntimeError("the interpreter compiles nothing")

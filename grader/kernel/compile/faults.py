@@ -1,0 +1,161 @@
+"""Turns an exception of the submission into a reply: status, line, and one sentence.
+
+Runs inside the worker; also prints the part of the traceback that lies in the submission's file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import sys
+import traceback
+from typing import Any
+
+from grader.kernel.compile import assembler
+from grader.spec.protocol import Reply, Status
+
+_OUTPUT_LIMIT = 2000
+
+
+class BadReturn(Exception):
+    """The entry point returned something that is not what the problem asks for."""
+
+
+def explain(nonce: int, error: BaseException, path: str, *, importing: bool) -> Reply:
+    """Return the reply for `error`, which came out of the submitted file at `path`."""
+    if isinstance(error, BadReturn):
+        return Reply(nonce, Status.BAD_RETURN, text=_text(error))
+    chain = _chain(error)
+    line = 0
+    for cause in chain:  # the innermost cause that passes through the submission's file wins
+        line = _line_in(cause, path) or line
+    if isinstance(error, MemoryError):
+        traceback.clear_frames(error.__traceback__)  # room for what follows
+    shown = chain[-1] if _name(error) == "InterpreterError" else error
+    text = _text(shown)
+    status = _status(error, chain, text, path, importing)
+    compiling = [e for e in chain if hasattr(e, "node") and hasattr(e, "error_message")]
+    if status is Status.COMPILE_FAILED and compiling:
+        shown = compiling[-1]
+        # The innermost may lie in Triton's own library, which the submission called.
+        lines = (_compile_line(e, path) for e in reversed(compiling))
+        line = next(filter(None, lines), line)
+        text = _text(shown.error_message or shown.__cause__ or shown).strip()
+        if _source_line(path, line).startswith("raise NotImplementedError"):
+            status = Status.NOT_IMPLEMENTED  # a step of a stub, which Triton cannot compile
+    elif status is Status.EXITED:
+        text = f"{_name(error)} raised with {_text(error) or 'no argument'}"
+    raw = text
+    if assembler.is_refusal(text):
+        raw, line = assembler.detail(text), assembler.line_of(text, path) or line
+        text = assembler.sentence(text)
+    _print_traceback(chain, shown, raw, path)
+    kind = _name(shown)
+    if isinstance(shown, ValueError) and _raised_in(shown, path):
+        kind = "ValueError"  # or a class of the submission's own below it, which is one
+    return Reply(nonce, status, line, error_type=kind, text=text)
+
+
+def unexplained(nonce: int) -> Reply:
+    """Return the reply for an error that raises when it is looked at."""
+    text = "an exception that raises another when it is looked at"
+    return Reply(nonce, Status.EXCEPTION, error_type="Exception", text=text)
+
+
+def _status(
+    error: BaseException, chain: list[BaseException], text: str, path: str, importing: bool
+) -> Status:
+    names = {_name(e) for e in chain}
+    if any(isinstance(e, NotImplementedError) and _raised_in(e, path) for e in chain):
+        return Status.NOT_IMPLEMENTED
+    if "OutOfBounds" in names:
+        return Status.OUT_OF_BOUNDS
+    if isinstance(error, (SystemExit, KeyboardInterrupt)):
+        return Status.EXITED
+    if any(isinstance(e, MemoryError) for e in chain) or "OutOfMemoryError" in names:
+        return Status.OUT_OF_MEMORY
+    if any(isinstance(e, OSError) and e.errno == errno.ENOMEM for e in chain):
+        return Status.OUT_OF_MEMORY
+    if "can't allocate memory" in text or "bad_alloc" in text:
+        return Status.OUT_OF_MEMORY
+    if names & {"OutOfResources", "PTXASError"}:
+        return Status.COMPILE_FAILED
+    if any(hasattr(e, "node") and hasattr(e, "error_message") for e in chain):
+        return Status.COMPILE_FAILED
+    if "CUDA error" in text:
+        return Status.DEVICE_FAULT
+    if importing or isinstance(error, ImportError):
+        return Status.IMPORT_FAILED
+    return Status.EXCEPTION
+
+
+def _text(value: Any) -> str:
+    try:
+        return "".join([str(value)])  # a str, where that is a class of the submission's own
+    except BaseException as error:  # the submission's own __str__
+        return f"(its text cannot be read: {_name(error)})"
+
+
+def _name(value: Any) -> str:
+    """Return the name of a value's class, whatever its metaclass says."""
+    return type.__dict__["__name__"].__get__(type(value))
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    chain: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and all(cause is not e for e in chain) and len(chain) < 10:
+        chain.append(cause)
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+    return chain
+
+
+def _line_in(error: BaseException, path: str) -> int:
+    if isinstance(error, SyntaxError) and error.filename == path:
+        return error.lineno or 0
+    lines = [n for f, n in traceback.walk_tb(error.__traceback__) if _file(f) == path]
+    return lines[-1] if lines else 0
+
+
+def _raised_in(error: BaseException, path: str) -> bool:
+    """Whether the submission itself raised `error`; torch raises NotImplementedError too."""
+    frames = [_file(frame) for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return bool(frames) and frames[-1] == path
+
+
+def _file(frame: Any) -> str:
+    return frame.f_code.co_filename
+
+
+def _compile_line(error: Any, path: str) -> int:
+    """Return the file's line of a CompilationError, whose own lines count from the function."""
+    with contextlib.suppress(Exception):
+        with open(path, encoding="utf-8-sig") as file:
+            text = file.read()
+        start = text.find(error.src.strip().splitlines()[0])
+        if start >= 0:
+            return text[:start].count("\n") + error.node.lineno
+    return 0
+
+
+def _source_line(path: str, number: int) -> str:
+    with contextlib.suppress(OSError, UnicodeDecodeError), open(path, encoding="utf-8-sig") as file:
+        return next(itertools.islice(file, max(number - 1, 0), None), "").strip()
+    return ""
+
+
+def _print_traceback(chain: list[BaseException], shown: Any, text: str, path: str) -> None:
+    """Print how the submission's own code came to the error, without harness and libraries."""
+    with contextlib.suppress(Exception):  # sys.stderr is in the submission's hands
+        frames: list[traceback.FrameSummary] = []
+        for cause in chain:
+            # Without columns: how a call of several lines is marked is another in each Python.
+            frames += [
+                traceback.FrameSummary(f.filename, f.lineno, f.name)
+                for f in traceback.extract_tb(cause.__traceback__)
+                if f.filename == path
+            ]
+        lines = "".join(traceback.format_list(frames[-8:]))
+        last = f"{_name(shown)}: {text[:_OUTPUT_LIMIT]}".removesuffix(": ")
+        print(lines + last, file=sys.stderr)

@@ -1,0 +1,1 @@
+"""What a kernel did, seen in the interpreter: reads, products, stores, races, state."""

@@ -1,0 +1,280 @@
+"""What a call's kernels did, as the worker saw it in the interpreter: a block of fixed layout.
+
+Worker and judge map the same memory. The worker counts in it; the judge takes a copy and believes
+nothing of it that does not fit: see `grader.checks.walk`.
+
+Queries are numbered over batch, query head and row; keys of one kv head by row.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import math
+from typing import Any
+
+import numpy as np
+
+from grader.spec.cases import Case
+
+# The products of attention that fold keys into queries, or queries into keys.
+PRODUCTS = ("out", "dv", "dk", "dq")
+KERNELS = 6  # kernels that are told apart; what more there are count as the last
+LINES = 64
+SOURCE_LINES = 255  # lines that pairs are told of, by number; 0 is none
+SEVERAL_LINES = 255
+DROWNED = 3  # of `masks`: see `Trace`
+PROGRAMS = 4096
+MAX_PAIRS = 16 * 2**20
+_MOST = 2**53  # of anything that is counted: weeks of the interpreter
+
+
+class Counter(enum.IntEnum):
+    """What is counted over a whole call."""
+
+    LAUNCHES = 0
+    PROGRAMS = 1
+    MULTIPLY_ADDS = 2  # of dots, masked lanes and all
+    ELEMENTS_READ = 3  # active lanes alone; of an input, as many of its elements as they hold
+    DISTINCT_READ = 4
+    UNKNOWN_DOTS = 5  # dots whose operands are no tiles of inputs, as far as was seen
+    UNKNOWN_READS = 6  # of what the call's own kernels made: shares of a row, delta
+    PADDING_TAKEN = 7  # lanes of no key, of no query, that took part in a product
+    PADDING_LINE = 8
+    MISMATCHED = 9  # products of weights of one tile with values of another
+    MISMATCHED_LINE = 10
+    NAN_LINE = 11  # where a NaN first came out of operands without
+    NAN_OPERATION = 12
+    NAN_KINDS = 13  # by how many kinds of operation NaN came out of operands without
+    STORED_TWICE = 14  # rows of out that two programs stored
+    STORED_TWICE_LINE = 15
+    NARROW_LINE = 16  # a dot of 16-bit operands where the inputs are fp32
+    OVER_QUERIES_LINE = 17  # scores or weights that were reduced over queries
+    SHOWN_LINE = 18  # masked scores whose weights count beside those of visible keys
+    HALF_SUM_LINE = 19  # an addition of elements of x in 16 bits
+    CROSSED_LINE = 20  # a dot of rows of queries and rows of keys, as loaded, not over head_dim
+    MIXED_LINE = 21  # a dot of operands that attention never multiplies, numbered as in `MIXED`
+    MIXED = 22
+    ASTRAY_LINE = 23  # a load by a pointer that has left its own tensor for another
+    ASTRAY = 24  # which, in the order of `OPERANDS`
+    HEADS_APART_LINE = 25  # a product of weights of one head with rows of another
+    HEADS_APART = 26  # rows of which, in the order of `OPERANDS`
+    UNSEEN_PROGRAMS = 27  # in no launch that was seen
+    TURNED_LINE = 28  # a product that sums over keys on one side and over queries on the other
+    TURNED = 29  # with rows of which, in the order of `OPERANDS`
+    NAN_SIGN = 30  # of the infinities whose difference was the first NaN: 1 is -, 2 is +, 0 neither
+    ROUNDED_LINE = 31  # which rounds to 16 bits, of fp32 inputs, what a dot of fp32 multiplies
+    INFINITE_LINE = 32  # a dot of v or dout with weights of which some are infinite
+    STORED_OTHERWISE = 33  # rows of out that two programs stored different numbers to
+
+    @property
+    def is_line(self) -> bool:
+        """Whether it holds a line of the submission and no count."""
+        return self.name.endswith("_LINE")
+
+
+# Columns of the tables.
+DOT = ("line", "kernel", "product", "m", "n", "k", "count", "tile_q", "tile_k", "loop")
+ACCESS = (
+    "line", "kernel", "operand", "count", "programs", "stride", "across", "column_stride", "along",
+    "step", "misaligned", "size",
+)  # fmt: skip
+MASK_ROWS = ("", "queries", "keys")  # what the rows of a masked tile are, "" where not seen
+# Rows that met though they are not the same: of what, and their numbers from 1; 0 is none. Where
+# lse or delta of queries met keys, `weights` is the axis of the keys.
+APART = ("line", "one", "other", "row", "other_row", "kv_plane", "weights")
+# Where tiles met that begin at different columns: a dot over head_dim, a product that was stored.
+COLUMNS = ("line", "one", "other")
+MISPLACED = ("line", "row", "place")  # a row of q or k, and the row of an output made of it
+# Two programs of one launch that stored to one element, and the rows that both did, from 1.
+OVERWRITTEN = ("line", "x", "y", "z", "other_x", "other_y", "other_z", "first", "last")
+PROGRAM = ("kernel", "x", "y", "z", "batch_head", "first", "last", "line")
+# Operands of a call in the order of their numbers in `ACCESS`, from 1.
+OPERANDS = ("q", "k", "v", "dout", "x", "w")
+MIXED = (("q", "v"), ("dout", "k"))
+SCRATCH = "scratch"  # lse or delta, where that is no output
+OUTPUTS = ("out", "lse", "dq", "dk", "dv", SCRATCH)
+GRADIENTS = ("dq", "dk", "dv", "dsink_logits")
+STATISTIC = "statistic"  # one number for each row of queries, which the call made: lse, delta
+TAGGED = ("q", "k", "v", "dout", STATISTIC, "out")  # what rows of a tile are told by
+SCORES = len(PRODUCTS)  # products of a query and a key: scores, and dout with v
+OTHER = SCORES + 1
+
+
+@dataclasses.dataclass(frozen=True)
+class TraceShape:
+    """Sizes of the attention that is traced, and the number of lines of the submission."""
+
+    batch: int
+    num_q_heads: int
+    num_kv_heads: int
+    seqlen_q: int
+    seqlen_k: int
+    lines: int
+
+    @classmethod
+    def of(cls, case: Case, lines: int) -> TraceShape:
+        """Return the sizes of a case; of a row sum the rows count as queries, columns as keys."""
+        if case.rows is not None and case.cols is not None:
+            return cls(1, 1, 1, case.rows, case.cols, lines)
+        heads = case.num_q_heads, case.num_kv_heads
+        return cls(case.batch, *heads, case.seqlen_q, case.seqlen_k, lines)
+
+    @property
+    def queries(self) -> int:
+        """Rows of q over batch and heads."""
+        return self.batch * self.num_q_heads * self.seqlen_q
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of a query and a key row."""
+        return self.queries * self.seqlen_k
+
+    def limit_of(self, column: str) -> tuple[int, int]:
+        """Return the least and the largest number that a column of a table may hold."""
+        signed = ("across", "along", "step", "stride", "column_stride")
+        most = {
+            "kernel": KERNELS - 1,
+            "product": OTHER,
+            "operand": len(OPERANDS),
+            "batch_head": self.batch * self.num_q_heads - 1,
+            "first": self.seqlen_q - 1,
+            "last": self.seqlen_q - 1,
+            "line": self.lines,
+            "loop": self.lines,
+        }.get(column, 2**31)
+        least = {"operand": 1, "count": 1}.get(column, 0)
+        return (-most if column in signed else least), most
+
+    @property
+    def rows_limits(self) -> np.ndarray:
+        """The largest numbers of `MISPLACED`."""
+        rows = max(self.queries, self.batch * self.num_kv_heads * self.seqlen_k)
+        return np.array([self.lines, rows, rows])
+
+    @property
+    def apart_limits(self) -> np.ndarray:
+        """The largest numbers of `APART`."""
+        kinds = len(TAGGED) - 1
+        line, *rows = self.rows_limits.tolist()
+        return np.array([line, kinds, kinds, *rows, self.batch * self.num_kv_heads, 1])
+
+    @property
+    def overwritten_limits(self) -> np.ndarray:
+        """The largest numbers of `OVERWRITTEN`."""
+        line, rows, _ = self.rows_limits.tolist()
+        return np.array([line, *[2**31] * 6, rows, rows])
+
+    def _fields(self) -> dict[str, tuple[Any, tuple[int, ...]]]:
+        heads = self.batch * self.num_q_heads, self.batch * self.num_kv_heads
+        pairs = (self.queries, self.seqlen_k)
+        return {
+            "counters": (np.int64, (len(Counter),)),
+            "dots": (np.int64, (LINES, len(DOT))),
+            "accesses": (np.int64, (LINES, len(ACCESS))),
+            "programs": (np.int64, (PROGRAMS, len(PROGRAM))),
+            "k_heads": (np.uint8, heads),
+            "v_heads": (np.uint8, heads),
+            "mask_lines": (np.int64, (KERNELS,)),
+            "mask_rows": (np.int64, (KERNELS,)),
+            "raised_lines": (np.int64, (KERNELS,)),
+            "discarded": (np.int64, (SCORES + 1,)),
+            "left_out": (np.int64, (SCORES + 1,)),
+            "columns": (np.int64, (2, len(COLUMNS))),
+            "stores": (np.uint8, (self.queries,)),
+            "visits": (np.uint8, (KERNELS, *pairs)),
+            "takes": (np.uint8, (len(PRODUCTS), *pairs)),
+            "twice": (np.uint8, (len(PRODUCTS), *pairs)),
+            "met": (np.uint8, (len(PRODUCTS), *pairs)),
+            "unsure": (np.uint8, (len(PRODUCTS), *pairs)),
+            "masks": (np.uint8, (len(PRODUCTS), *pairs)),
+            "lines": (np.int64, (SOURCE_LINES,)),
+            "masked_at": (np.uint8, (len(PRODUCTS), *pairs)),
+            "taken_at": (np.uint8, (len(PRODUCTS), *pairs)),
+            "again_at": (np.uint8, (len(PRODUCTS), *pairs)),
+            "apart": (np.int64, (len(APART),)),
+            "misplaced": (np.int64, (len(OUTPUTS), len(MISPLACED))),
+            "stored_products": (np.int64, (len(PRODUCTS), 2)),
+            "overwritten": (np.int64, (len(GRADIENTS), len(OVERWRITTEN))),
+        }
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of the block."""
+        return sum(_bytes(dtype, size) for dtype, size in self._fields().values())
+
+    def arrays(self, memory: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the arrays of the block in `memory`, a 1-D uint8 array."""
+        arrays, start = {}, 0
+        for name, (dtype, size) in self._fields().items():
+            end = start + math.prod(size) * np.dtype(dtype).itemsize
+            arrays[name] = memory[start:end].view(dtype).reshape(size)
+            start += _bytes(dtype, size)
+        return arrays
+
+
+def traceable(case: Case) -> bool:
+    """Whether a case is small enough to be traced."""
+    return TraceShape.of(case, 0).pairs <= MAX_PAIRS
+
+
+@dataclasses.dataclass(frozen=True)
+class Trace:
+    """A private copy of the block: `counters` by `Counter`, the tables without their empty rows.
+
+    What does not fit its place counts as nothing: rows are left out, other numbers are 0.
+
+    `visits` counts, per kernel, how often a pair of a query and a key was in a tile of scores (of
+    a row sum: how often an element of x was read);
+    `takes`, per product, how often its weight, not masked, was in that product; `met` marks the
+    pairs of the tiles that were in it, masked or not, `unsure` those of a tile's lanes that are
+    rows of the next head and may be nothing to the kernel; `twice` marks the pairs of which `takes`
+    is true more than once in one launch, `masks` those that a mask was applied to: 1 where it kept
+    them, 2 where it put another number in their place that hides nothing, 3 those that a number of
+    their row made so low that they look masked.
+    `masked_at`, `taken_at` and `again_at` are the numbers in `lines` of the lines of the mask and
+    of the loop in which a pair was taken, the first time and after it; of a pair that masks of
+    several lines met, `masked_at` is SEVERAL_LINES. `mask_rows` is, per kernel, an index in
+    `MASK_ROWS`; `raised_lines` has, per kernel, the line of a factor that unmasks masked scores.
+    `stores` is 1 for the rows of the result that were stored, 2 for those that two programs stored
+    the same numbers to.
+    `discarded` is, per product and for scores, a line of whose results nothing took up those of
+    earlier rounds, 0 if none; `left_out` one of which nothing took up that of the last round alone;
+    `columns` is the first dot of tiles that begin at different columns of head_dim, and the first
+    store of a product to other columns than its own; `stored_products` the product, from 1, that
+    was stored where this one belongs, and its line; `overwritten`, per gradient, the first two
+    programs that stored different numbers to one element.
+    """
+
+    shape: TraceShape
+    arrays: dict[str, np.ndarray]
+
+    @classmethod
+    def of(cls, shape: TraceShape, memory: np.ndarray) -> Trace:
+        """Copy the block out of shared memory."""
+        arrays = {name: array.copy() for name, array in shape.arrays(memory).items()}
+        for name, columns in (("dots", DOT), ("accesses", ACCESS), ("programs", PROGRAM)):
+            table = arrays[name]
+            least, most = np.array([shape.limit_of(column) for column in columns]).T
+            whole = (table >= least) & (table <= most)
+            arrays[name] = table[table.any(axis=1) & whole.all(axis=1)]
+        most = np.array([shape.lines if c.is_line else _MOST for c in Counter])
+        limits = {"counters": most, "apart": shape.apart_limits, "misplaced": shape.rows_limits}
+        limits["columns"] = np.array([shape.lines, _MOST, _MOST])
+        limits["overwritten"] = shape.overwritten_limits
+        limits["stored_products"] = np.array([len(PRODUCTS), shape.lines])
+        of_lines = ("lines", "mask_lines", "raised_lines", "discarded", "left_out")
+        limits |= dict.fromkeys(of_lines, shape.lines)
+        limits["mask_rows"] = len(MASK_ROWS) - 1
+        for name, largest in limits.items():
+            numbers = arrays[name]
+            numbers[(numbers < 0) | (numbers > largest)] = 0
+        return cls(shape, arrays)
+
+    def count(self, counter: Counter) -> int:
+        """Return one of the counters."""
+        return int(self.arrays["counters"][counter])
+
+
+def _bytes(dtype: Any, size: tuple[int, ...]) -> int:
+    return -(-math.prod(size) * np.dtype(dtype).itemsize // 64) * 64

@@ -1,1 +1,0 @@
-"""The report to look at: one file for a browser, see `grader.render.html.page`."""

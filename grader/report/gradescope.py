@@ -1,0 +1,142 @@
+"""The record as Gradescope's results.json: a test per problem, with the points that were available.
+
+Source: Gradescope's autograder specifications, section "Output format". Everything is said to be
+plain text, which Gradescope escapes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+from grader.base.text import clean, finite, plural
+from grader.report.message import ID_LIMIT, NAME_LIMIT, message_lines
+from grader.report.score import (
+    FAULT,
+    INTERRUPTED,
+    component_cell,
+    faults,
+    is_counted,
+    is_full,
+    losses,
+    machine,
+    mode,
+    reasons_of_gaps,
+    sum_lines,
+    told_causes,
+)
+from grader.spec.grade_record import COMPONENTS, GradeRecord, ProblemResult, Verdict
+
+WIDTH = 100
+_FAULT_NAME = "fault of the judge: grade again"
+
+
+def render(record: GradeRecord) -> str:
+    """Return the record as JSON; the scores of its tests add up to its score.
+
+    A problem of which nothing could be measured here has no test: Gradescope knows no third state
+    beside passed and failed. A fault of the judge adds a test that instructors alone see.
+    """
+    score = record.totals + record.bonus
+    tests = [
+        _test(number, problem)
+        for number, problem in enumerate(record.problems, start=1)
+        if is_counted(problem)
+    ]
+    if faults(record):
+        tests.append(_fault(record))
+    results = {
+        "score": _number(score.earned),
+        "execution_time": _number(record.duration_s),
+        "output": "\n".join(_output(record)),
+        "output_format": "text",
+        "test_output_format": "text",
+        "test_name_format": "text",
+        "visibility": "visible",
+        "stdout_visibility": "hidden",
+        "tests": tests,
+    }
+    return json.dumps(results, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _test(number: int, problem: ProblemResult) -> dict[str, object]:
+    digits = re.fullmatch(r"p0*([0-9]{1,3})", problem.id)
+    bonus = " (bonus)" if problem.bonus else ""
+    return {
+        "name": f"{clean(problem.id, ID_LIMIT)} {clean(problem.title, 60)}{bonus}",
+        "number": digits[1] if digits else str(number),
+        "score": _number(problem.points.earned),
+        "max_score": _number(problem.points.available),
+        "status": "passed" if is_full(problem) else "failed",
+        "output": "\n".join(_of_problem(problem)),
+        "visibility": "visible",
+    }
+
+
+def _of_problem(problem: ProblemResult) -> list[str]:
+    lines = [f"verdict {problem.verdict}"]
+    for name in COMPONENTS:
+        component = problem.components.get(name)
+        cell = component_cell(component)
+        if cell == "!":
+            lines.append(f"{name} !  {FAULT}")
+        elif cell == "-":
+            lines.append(f"{name} -  {clean(component.reason) if component else ''}".rstrip())
+        elif cell:
+            lines.append(f"{name} {cell}")
+    lines += [f"{name}: {reason}" for name, reason in losses(problem).items()]
+    told, rest = told_causes(problem)
+    for cause in told:
+        lines += ["", *message_lines(problem.id, cause, WIDTH)]
+    if rest:
+        names = ", ".join(clean(check, NAME_LIMIT) for check in rest)
+        lines += ["", f"and {plural(len(rest), 'more check')}: {names}"]
+    following = clean(problem.next_step)
+    if following and not is_full(problem):
+        lines += ["", f"next: {following}"]
+    return lines
+
+
+def _output(record: GradeRecord) -> list[str]:
+    lines = sum_lines(record)
+    if record.interrupted:
+        lines.append(f"this grading did not come to its end; {INTERRUPTED}")
+    lost = ", ".join(clean(id, ID_LIMIT) for id in faults(record))
+    if lost:
+        lines.append(f"{lost}: {FAULT}, but their points are missing here: grade again")
+    for reason, names in reasons_of_gaps(record).items():
+        lines.append(f"not measured: {reason} ({', '.join(names)})")
+    if record.mode != "official":
+        lines.append("graded without a jail: the submission ran beside the judge, as its user")
+    lines += ["", mode(record), f"seed {clean(record.seed, NAME_LIMIT)}"]
+    return [*lines, ", ".join(machine(record.environment)), *map(clean, record.environment.notes)]
+
+
+def _fault(record: GradeRecord) -> dict[str, object]:
+    """Return what only instructors see: which points this grading could not give, and why."""
+    lines = []
+    for problem in record.problems:
+        for name in COMPONENTS:
+            component = problem.components.get(name)
+            if component is None or component.verdict is Verdict.INTERNAL:
+                reason = clean(component.reason) if component else "missing in the record"
+                lines.append(f"{clean(problem.id, ID_LIMIT)} {name}: {reason}")
+        for check in problem.checks:
+            if check.verdict is Verdict.INTERNAL:
+                headline = clean(check.message.headline if check.message else check.title)
+                id = f"{clean(problem.id, ID_LIMIT)} {clean(check.id, NAME_LIMIT)}"
+                lines.append(f"{id}: {headline}")
+    return {
+        "name": _FAULT_NAME,
+        "number": "0",
+        "score": 0,
+        "max_score": 0,
+        "status": "failed",
+        "output": "\n".join(lines),
+        "visibility": "hidden",
+    }
+
+
+def _number(value: float) -> float:
+    """Return points or seconds as JSON can hold them, without the noise of binary fractions."""
+    return round(finite(value) or 0.0, 3)

@@ -1,0 +1,238 @@
+"""What was measured of work, speed and memory: tables per problem, and a chart of each kind."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+from grader.base.text import byte_size, clean, finite, milliseconds, times
+from grader.report.html import grids
+from grader.report.html.charts import Dots, Measure, dots
+from grader.report.kernels import kernel_cells, kernels_of
+from grader.report.message import ID_LIMIT
+from grader.report.score import shown_figures
+from grader.spec.grade_record import (
+    Compilation,
+    GradeRecord,
+    KernelReport,
+    MemoryFigures,
+    ProblemResult,
+    SpeedFigures,
+    WorkFigures,
+)
+
+_KERNEL_NAME = 60
+_SEGMENTS = "PyTorch takes GPU memory 20 MiB at a time, outputs included"
+_KERNEL_COLUMNS = (
+    "kernel",
+    "for",
+    "registers per thread",
+    "spills",
+    "shared memory",
+    "programs per multiprocessor",
+    "tensor cores",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """A table: its title, the case it is of, its columns and rows, and a remark.
+
+    `details`, where there are any, are small print below the first cell of each row.
+    """
+
+    title: str
+    shape: str
+    columns: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    remark: str = ""
+    details: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Chart:
+    """A chart with its title, and what its marks are."""
+
+    title: str
+    dots: Dots
+    value: str
+    base: str
+    span: str
+
+
+def charts(record: GradeRecord) -> list[Chart]:
+    """Return the charts of speed, memory and work of all problems that have any."""
+    made = []
+    for title, measures, written, words in (
+        (
+            "Speed-up over naive PyTorch",
+            _speeds(record),
+            lambda n: f"{n:g}x",
+            ("this run", "naive", "targets, from no points to all"),
+        ),
+        (
+            "Extra memory",
+            _memories(record),
+            _bytes_of_axis,
+            ("this run", "naive", "the most that is allowed"),
+        ),
+        (
+            "Work, over what is needed",
+            _works(record),
+            lambda n: f"{n:g}x",
+            ("this run", "naive", "from all points to none"),
+        ),
+    ):
+        chart = dots(measures, written)
+        if chart is not None:
+            made.append(Chart(title, chart, *words))
+    return made
+
+
+def _bytes_of_axis(number: float) -> str:
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if number >= size:
+            return f"{number / size:g} {unit}"
+    return f"{number:g} B"
+
+
+def _figures(record: GradeRecord, name: str) -> Iterable[tuple[str, object]]:
+    for problem in record.problems:
+        yield clean(problem.id, ID_LIMIT), shown_figures(problem.components.get(name))
+
+
+def _speeds(record: GradeRecord) -> list[Measure]:
+    return [
+        Measure(id, f.speedup, times(finite(f.speedup), 1), 1.0, f.floor, f.full)
+        for id, f in _figures(record, "speed")
+        if isinstance(f, SpeedFigures) and finite(f.speedup) is not None
+    ]
+
+
+def _memories(record: GradeRecord) -> list[Measure]:
+    made = []
+    for id, f in _figures(record, "memory"):
+        if isinstance(f, MemoryFigures) and f.extra_bytes:
+            extra, naive = f.extra_bytes[-1], f.naive_extra_bytes[-1:]
+            allowed = f.allowed_bytes[-1] if f.allowed_bytes else None
+            shown = byte_size(extra) or ""
+            base = naive[0] if naive else None
+            made.append(Measure(id, max(extra, 1024), shown, base, allowed, allowed))
+    return made
+
+
+def _works(record: GradeRecord) -> list[Measure]:
+    made = []
+    for id, f in _figures(record, "work"):
+        if isinstance(f, WorkFigures) and f.amounts:
+            worst = max(f.amounts.values(), key=lambda amount: amount.ratio)
+            naive = worst.naive_ratio
+            made.append(Measure(id, worst.ratio, times(worst.ratio, 2), naive, f.full, naive))
+    return made
+
+
+def tables(problem: ProblemResult) -> list[Table]:
+    """Return what was measured of one problem: speed, memory, work and traffic."""
+    made = []
+    speed = shown_figures(problem.components.get("speed"))
+    if isinstance(speed, SpeedFigures):
+        made.append(_speed_table(speed))
+    memory = shown_figures(problem.components.get("memory"))
+    if isinstance(memory, MemoryFigures) and memory.lengths:
+        made.append(_memory_table(memory))
+    work = shown_figures(problem.components.get("work"))
+    if isinstance(work, WorkFigures) and work.amounts:
+        made.append(_work_table(work))
+    return made
+
+
+def kernel_table(problem: ProblemResult) -> Table | None:
+    """Return a row per kernel and chip; where a kernel was compiled twice, what sets it apart."""
+    kernels = kernels_of(problem)
+    if not kernels:
+        return None
+    order = {name: n for n, name in enumerate(dict.fromkeys(k.kernel.kernel for k in kernels))}
+    ordered = sorted(kernels, key=lambda k: (order[k.kernel.kernel], k.capability))
+    rows = [kernel_cells(compiled, _KERNEL_NAME) for compiled in ordered]
+    refusals = {k.kernel.kernel: k.kernel.refusal.text for k in kernels if k.kernel.refusal}
+    remark = "; ".join(f"{name} refused: {text}" for name, text in refusals.items())
+    capabilities = "for: compute capability (8.0 is an A100, 9.0 an H100)"
+    details = tuple(_apart(k.kernel, [o.kernel for o in kernels if _alike(k, o)]) for k in ordered)
+    return Table("Compiled", capabilities, _KERNEL_COLUMNS, rows, remark, details)
+
+
+def _alike(one: Compilation, other: Compilation) -> bool:
+    return (one.kernel.kernel, one.capability) == (other.kernel.kernel, other.capability)
+
+
+def _apart(kernel: KernelReport, others: Sequence[KernelReport]) -> str:
+    """Return the types, constants and options of a kernel that are not those of all `others`."""
+    types, *rest = (
+        [word for word in words if not all(word in theirs for theirs in given)]
+        for words, *given in zip(*(_arguments(k) for k in (kernel, *others)), strict=True)
+    )
+    shown = dict.fromkeys(word.partition("=")[2].lstrip("*") for word in types)
+    return " ".join([*shown, *(word for words in rest for word in words)])
+
+
+def _arguments(kernel: KernelReport) -> tuple[list[str], ...]:
+    options = [f"num_warps={kernel.num_warps}", f"num_stages={kernel.num_stages}"]
+    return kernel.types.split(), kernel.constants.split(), options
+
+
+def _speed_table(f: SpeedFigures) -> Table:
+    spread, drift = finite(f.spread_percent), finite(f.naive_drift_percent)
+    rows = [
+        ("time of a call", milliseconds(f.median_ms) or "", milliseconds(f.naive_ms) or ""),
+        ("speed-up", times(finite(f.speedup), 1), "1.0x"),
+        ("spread", _percent(spread), _percent(drift)),
+    ]
+    low, high = finite(f.floor), finite(f.full)
+    targets = ""
+    if low is not None and high is not None:
+        targets = f"no points up to {low:g}x, all from {high:g}x on"
+        targets += f" ({f.targets})" if f.targets else ""
+    notes = "; ".join(filter(None, (targets, f.note)))
+    return Table("Speed", f.shape, ("", "yours", "naive"), rows, notes)
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{value:.2g} %"
+
+
+def _memory_table(f: MemoryFigures) -> Table:
+    columns = ("seqlen", "yours", "allowed", "naive")
+    rows = []
+    for number, length in enumerate(f.lengths):
+        parts = (f.extra_bytes, f.allowed_bytes, f.naive_extra_bytes)
+        cells = (byte_size(part[number]) or "" if number < len(part) else "" for part in parts)
+        rows.append((str(length), *cells))
+    return Table("Memory beyond inputs and outputs", f.shape, columns, rows, _SEGMENTS)
+
+
+def _work_table(f: WorkFigures) -> Table:
+    counted = list(f.amounts.values())
+    rows = [
+        ("done", *(_count(amount.done) for amount in counted)),
+        ("needed", *(_count(amount.needed) for amount in counted)),
+        ("naive", *(_count(amount.naive) for amount in counted)),
+        ("done / needed", *(times(amount.ratio, 2) for amount in counted)),
+    ]
+    tiles = f"tiles of {f.tile_q} x {f.tile_k}, " if f.tile_q and f.tile_k else ""
+    remark = f"all points up to {f.full:g}x what is needed; {tiles}{f.programs} programs"
+    return Table("Work and traffic", f.shape, ("", *f.amounts), rows, remark)
+
+
+def _count(number: int) -> str:
+    if abs(number) < 10**15:
+        return f"{number:,}"
+    rounded = finite(number)
+    return "?" if rounded is None else f"{rounded:.3g}"
+
+
+def work_map(problem: ProblemResult) -> grids.Grid | None:
+    """Return the tiles that the kernel visited where its work was counted."""
+    work = shown_figures(problem.components.get("work"))
+    if isinstance(work, WorkFigures) and work.tiles is not None and work.tiles.rows:
+        return grids.tile_grid(work.tiles)
+    return None

@@ -1,0 +1,119 @@
+"""A submission's source for the page: highlighted, with its wrong lines marked, the rest folded."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+
+from markupsafe import Markup, escape
+
+from grader.source.submission import step_regions
+
+_CONTEXT = 8  # lines above and below a marked one
+_LINE_LIMIT = 240
+# As HTML. Nine model answers together take 0.35 MB; the page stays below 1 MB.
+_MOST_BYTES = 70 * 1024
+_NEWLINE = re.compile(r"\r\n|\r|\n")  # as Python counts lines
+# Names, operators and blanks have no colour of their own: half of the page would be their tags.
+_UNCOLOURED = re.compile(r'<span class="(?:n|nb|nn|bp|fm|vm|o|p|w|err)">([^<]*)</span>')
+# Cc control, Cf format (bidirectional overrides), Cs surrogates, Co private, Cn unassigned, and
+# separators of lines and paragraphs: each is shown by its number, so that no line hides anything.
+_UNSAFE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """One line of the source; `notes` say what is wrong there."""
+
+    number: int
+    code: Markup
+    notes: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """Lines that follow each other, shown or folded."""
+
+    lines: tuple[Line, ...]
+    folded: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class SourceView:
+    """A file as it is shown; `left_out` lines of it are not there, for it is too long."""
+
+    parts: tuple[Part, ...]
+    num_lines: int
+    left_out: int
+
+
+def view(data: bytes, notes: Mapping[int, Sequence[str]], steps: Sequence[int] = ()) -> SourceView:
+    """Return the file `data`, with `notes` by line number; `steps` are shown whole.
+
+    What is far from both is folded. Of a file that is too long, lines around notes are kept first.
+    """
+    text = data.decode("utf-8-sig", "replace")
+    raw = [_visible(line) for line in _NEWLINE.split(text)]
+    while len(raw) > 1 and not raw[-1].strip():
+        raw.pop()
+    count = len(raw)
+    regions = step_regions(text)
+    shown = set()
+    for number in notes:
+        if 1 <= number <= count:
+            shown |= set(range(number - _CONTEXT, number + _CONTEXT + 1))
+    for step in steps:
+        if step in regions:
+            first, last = regions[step]
+            shown |= set(range(first, last + 1))
+    shown &= set(range(1, count + 1))
+    codes = _highlighted(raw)
+    kept, room = set(), _MOST_BYTES
+    near = sorted(shown, key=lambda n: min((abs(n - m) for m in notes), default=0))
+    for number in [*near, *(n for n in range(1, count + 1) if n not in shown)]:
+        room -= len(codes[number - 1].encode()) + 40
+        if room < 0:
+            break
+        kept.add(number)
+    parts: list[Part] = []
+    for number in sorted(kept):
+        line = Line(number, codes[number - 1], tuple(notes.get(number, ())))
+        folded = number not in shown
+        follows = parts and parts[-1].lines[-1].number == number - 1
+        if follows and parts[-1].folded is folded:
+            parts[-1] = Part((*parts[-1].lines, line), folded)
+        else:
+            parts.append(Part((line,), folded))
+    return SourceView(tuple(parts), count, count - len(kept))
+
+
+def _visible(line: str) -> str:
+    """Return a line that is shown as it is: what has no form is shown by its number."""
+    cut = len(line) > _LINE_LIMIT
+    chars = []
+    for char in line[:_LINE_LIMIT].rstrip():
+        if char == "\t":
+            chars.append("    ")
+        elif unicodedata.category(char) in _UNSAFE:
+            chars.append(f"\\u{ord(char):04x}")
+        else:
+            chars.append(char)
+    return "".join(chars) + (" [...]" if cut else "")
+
+
+def _highlighted(lines: Sequence[str]) -> list[Markup]:
+    """Return each line as HTML; plain where a file is so long that colours would not fit."""
+    if sum(map(len, lines)) > _MOST_BYTES:
+        return [escape(line) for line in lines]
+    # Imported here, for no other command needs them.
+    from pygments import highlight
+    from pygments.formatters import HtmlFormatter
+    from pygments.lexers import PythonLexer
+
+    lexer = PythonLexer(stripnl=False, ensurenl=False)
+    text = highlight("\n".join(lines), lexer, HtmlFormatter(nowrap=True))
+    found = [Markup(line) for line in _UNCOLOURED.sub(r"\1", text).split("\n")]
+    found += [Markup("")] * (len(lines) - len(found))
+    return found[: len(lines)]

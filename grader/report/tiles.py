@@ -1,0 +1,59 @@
+"""The tile map: which tiles of queries and keys a kernel visited, in letters."""
+
+from __future__ import annotations
+
+from grader.spec.grade_record import TileMap
+
+WORDS = {
+    TileMap.FULL: "taken whole",
+    TileMap.MASKED: "taken in part",
+    TileMap.WASTED: "visited, not needed",
+    TileMap.MISSED: "keys missed",
+    TileMap.TAKEN: "not visible, taken",
+    TileMap.TWICE: "taken twice",
+}
+
+
+_OF_KEYS = {TileMap.MISSED: "queries missed"}  # in a row of dk or dv the sum is over queries
+
+
+def words(tiles: TileMap) -> dict[str, str]:
+    """Return what the letters of a map mean."""
+    return WORDS | (_OF_KEYS if tiles.product in ("dk", "dv") else {})
+
+
+def tile_lines(tiles: TileMap) -> list[str]:
+    """Return a map as lines: queries go down, keys across, each row with its first query."""
+    letters = "".join(tiles.rows)
+    legend = [f"{letter} {word}" for letter, word in words(tiles).items() if letter in letters]
+    head = (
+        f"{subject(tiles)}: queries down, keys across, {tiles.tile_q} x {tiles.tile_k} to a letter"
+    )
+    spaced = " " if 2 * len(tiles.rows[0]) <= 56 else ""
+    rows = [
+        f"{number * tiles.tile_q:>6}  {spaced.join(row)}" for number, row in enumerate(tiles.rows)
+    ]
+    return [head, *rows, *_folded(legend)]
+
+
+def is_as_due(tiles: TileMap) -> bool:
+    """Whether every visible key was taken once, and no other was visited."""
+    wrong = {TileMap.WASTED, TileMap.MISSED, TileMap.TAKEN, TileMap.TWICE}
+    return not wrong & set("".join(tiles.rows))
+
+
+def subject(tiles: TileMap) -> str:
+    """Say whose tiles they are: "head 2 for dk"."""
+    batch = f"batch {tiles.batch} " if tiles.batch else ""
+    product = "" if tiles.product == "out" else f" for {tiles.product}"
+    return f"{batch}head {tiles.head}{product}"
+
+
+def _folded(words: list[str]) -> list[str]:
+    lines: list[str] = []
+    for word in words:
+        if lines and len(lines[-1]) + len(word) <= 60:
+            lines[-1] += f"   {word}"
+        else:
+            lines.append(f"        {word}")
+    return lines

@@ -1,0 +1,233 @@
+"""Which entries of a submission are its answers, and what is said of the others."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from grader.source.intake import receipt
+from grader.source.intake.entries import ADVICE, IGNORED, ArchiveError, Entry, Kind, shown
+from grader.source.submission import MAX_SOURCE_BYTES
+from grader.spec.problem import GIVEN, Problem
+
+_FOLDER = re.compile(r"[pP]\d{1,2}")
+_ARCHIVES = (".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".7z", ".rar")
+_MOST_NAMED = 4
+# Canvas delivers name_12345_67890_file-1.py (name, ids, attempt); browsers make "file (1).py".
+_RENAMED = r"(?:[^/]*_\d+_\d+_)?{stem}(?:-\d+| ?\(\d+\))?\.py"
+
+_Parts = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Contents:
+    """The answers of a submission, as `pNN/<file>.py`, and what is odd about it.
+
+    A file longer than a source may be is cut one byte behind that: the judge refuses it as too
+    long. Each note is one sentence, safe to show anywhere.
+    """
+
+    files: Mapping[str, bytes]
+    notes: tuple[str, ...]
+
+
+class _Notes:
+    """What is said about entries, those with the same thing said of them together."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, list[str]] = defaultdict(list)
+        self._sentences: list[str] = []
+
+    def add(self, reason: str, name: str) -> None:
+        self._names[reason].append(name)
+
+    def say(self, sentence: str) -> None:
+        self._sentences.append(sentence)
+
+    def sentences(self) -> tuple[str, ...]:
+        return (
+            *self._sentences,
+            *(f"{named(names)}: {reason}" for reason, names in self._names.items()),
+        )
+
+
+def named(names: Sequence[str]) -> str:
+    """Return the first of these names, and how many more there are."""
+    some = ", ".join(map(shown, names[:_MOST_NAMED]))
+    more = len(names) - _MOST_NAMED
+    return f"{some} and {more} more" if more > 0 else some
+
+
+def choose(
+    entries: Iterable[Entry], problems: Sequence[Problem], what: str, skipped: Sequence[str] = ()
+) -> Contents:
+    """Pick and read the answers; `what` names the submission in messages.
+
+    Raises:
+        ArchiveError: there is no answer, there are two submissions, or an answer twice.
+    """
+    notes = _Notes()
+    for name in skipped:
+        notes.add("a folder that was not looked into", name)
+    usable = dict[_Parts, list[Entry]]()
+    for entry in entries:
+        parts = _parts(entry.name)
+        if parts is None:
+            notes.add("a name that leads out of the submission, not read", entry.name)
+        elif parts and not _is_ignored(parts):
+            usable.setdefault(parts, []).append(entry)
+    wanted = {(p.id, p.file): f"{p.id}/{p.file}" for p in problems}
+    depth, matches = _matches(usable, problems)
+    places = _answers(matches, usable, notes)
+    if not places:
+        raise ArchiveError(_nothing(what, usable, wanted, notes))
+    prefixes = sorted({parts[:-depth] for parts in places})
+    if len(prefixes) > 1:
+        one, two = (shown("/".join(prefix) or ".") for prefix in prefixes[:2])
+        raise ArchiveError(
+            f"{what}: got two submissions in one, in {one} and in {two}; expected one: {ADVICE}"
+        )
+    files = {name: data for name, data in _read(places, usable, notes) if data is not None}
+    if not files:
+        raise ArchiveError(f"{what}: none of its answers can be read: {notes.sentences()[0]}")
+    _compare_receipt(usable.pop((*prefixes[0], receipt.NAME), []), files, notes)
+    _note_others((parts for parts in usable if parts not in matches), usable, wanted, notes)
+    return Contents(dict(sorted(files.items())), notes.sentences())
+
+
+def holds_answers(entries: Iterable[Entry], problems: Sequence[Problem]) -> bool:
+    """Whether entries are named as answers are, whatever is in them."""
+    parts = (_parts(entry.name) for entry in entries)
+    return bool(_matches([p for p in parts if p and not _is_ignored(p)], problems)[1])
+
+
+def _matches(
+    usable: Collection[_Parts], problems: Sequence[Problem]
+) -> tuple[int, dict[_Parts, str]]:
+    """Return which names are those of answers, and how many of their parts say so."""
+    wanted = {(p.id, p.file): f"{p.id}/{p.file}" for p in problems}
+    has_folders = any(_FOLDER.fullmatch(part) for parts in usable for part in parts[:-1])
+    matches = {parts: wanted[parts[-2:]] for parts in usable if parts[-2:] in wanted}
+    if matches or has_folders:
+        return 2, matches
+    return 1, _flat(usable, problems)
+
+
+def _parts(name: str) -> _Parts | None:
+    """Split a name into folders and file; None for one that leads out of the submission."""
+    name = name.replace("\\", "/")
+    parts = tuple(part for part in name.split("/") if part not in ("", "."))
+    if name.startswith("/") or ".." in parts or re.match(r"[A-Za-z]:(/|$)", name):
+        return None
+    return parts
+
+
+def _is_ignored(parts: _Parts) -> bool:
+    return not IGNORED.isdisjoint(parts) or parts[-1].startswith("._")
+
+
+def _flat(usable: Iterable[_Parts], problems: Sequence[Problem]) -> dict[_Parts, str]:
+    """Find answers by their own names, as upload forms deliver them."""
+    patterns = {
+        f"{p.id}/{p.file}": re.compile(_RENAMED.format(stem=re.escape(p.file.removesuffix(".py"))))
+        for p in problems
+    }
+    return {
+        parts: name
+        for parts in usable
+        for name, pattern in patterns.items()
+        if pattern.fullmatch(parts[-1])
+    }
+
+
+def _answers(
+    matches: Mapping[_Parts, str], usable: Mapping[_Parts, list[Entry]], notes: _Notes
+) -> dict[_Parts, str]:
+    """Return where answers are that can be read; refuse two of one name in one place."""
+    places: dict[_Parts, str] = {}
+    seen: dict[tuple[_Parts, str], _Parts] = {}
+    for parts, name in matches.items():
+        if len(usable[parts]) > 1:
+            got = shown("/".join(parts))
+            raise ArchiveError(f"got {len(usable[parts])} entries {got}, expected one: {ADVICE}")
+        kind = usable[parts][0].kind
+        if kind is not Kind.FILE:
+            what = "a link, not followed" if kind is Kind.LINK else "no regular file, not read"
+            notes.add(f"{what}; expected the file itself", "/".join(parts))
+            continue
+        other = seen.setdefault((parts[:-1], name), parts)
+        if other != parts:
+            both = named(["/".join(other), "/".join(parts)])
+            raise ArchiveError(f"got two files for {name}: {both}; expected one: {ADVICE}")
+        places[parts] = name
+    return places
+
+
+def _read(
+    places: Mapping[_Parts, str], usable: Mapping[_Parts, list[Entry]], notes: _Notes
+) -> Iterable[tuple[str, bytes | None]]:
+    for parts, name in places.items():
+        try:
+            data = usable[parts][0].read()
+        except OSError as error:
+            notes.add(f"cannot be read: {error.strerror}", "/".join(parts))
+            yield name, None
+            continue
+        if len(data) > MAX_SOURCE_BYTES:
+            limit = f"{MAX_SOURCE_BYTES // 1024} KiB"
+            notes.say(f"{name} is too long, expected at most {limit} of source")
+        yield name, data
+
+
+def _compare_receipt(entries: Sequence[Entry], files: Mapping[str, bytes], notes: _Notes) -> None:
+    """Say so where the archive's own receipt is one of other files."""
+    if len(entries) != 1 or entries[0].kind is not Kind.FILE:
+        return
+    try:
+        found = receipt.read_receipt(entries[0].read())
+    except (ArchiveError, OSError):
+        found = None
+    own = receipt.code(files)
+    if found is None:
+        notes.say(f"{receipt.NAME} is not one that `make submit` writes, ignored")
+    elif found.code != own:
+        notes.say(f"{receipt.NAME} has the code {found.code}, but the files have {own}")
+
+
+def _note_others(
+    others: Iterable[_Parts],
+    usable: Mapping[_Parts, list[Entry]],
+    wanted: Mapping[_Parts, str],
+    notes: _Notes,
+) -> None:
+    alike = {"/".join(parts).casefold(): name for parts, name in wanted.items()}
+    for parts in others:
+        name = "/".join(parts)
+        meant = alike.get("/".join(parts[-2:]).casefold())
+        if usable[parts][0].kind is Kind.LINK:
+            notes.add("a link, not followed", name)
+        elif usable[parts][0].kind is Kind.SPECIAL:
+            notes.add("no regular file, not read", name)
+        elif meant:
+            notes.add(f"not graded, expected the name {meant}", name)
+        elif GIVEN.name in parts[:-1]:
+            notes.add("not used, the judge has its own copy", name)
+        elif os.path.splitext(name)[1].lower() in _ARCHIVES:
+            notes.add("an archive in the submission, not opened", name)
+        else:
+            notes.add("not graded", name)
+
+
+def _nothing(
+    what: str,
+    usable: Mapping[_Parts, list[Entry]],
+    wanted: Mapping[_Parts, str],
+    notes: _Notes,
+) -> str:
+    _note_others(usable, usable, wanted, notes)
+    got = "; ".join(notes.sentences()[:_MOST_NAMED]) or "nothing"
+    some = list(wanted.values())
+    return f"{what}: got no answer ({got}); expected files such as {named(some[:2])}: {ADVICE}"

@@ -1,0 +1,377 @@
+"""A submission's source: read once, and looked through without running it.
+
+The bytes that are read here are those that are hashed, tested, timed and recorded. Nothing reads
+the student's file again, so that saving it during a run changes nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import errno
+import hashlib
+import os
+import re
+import unicodedata
+import warnings
+from pathlib import Path
+
+from grader.base.regular_file import open_below
+from grader.source.given_imports import bad_import
+from grader.source.loops import loops_around
+from grader.source.policy.rules import violations
+from grader.source.policy.violation import Violation
+from grader.source.reading import TooCostly, limited, try_parser
+from grader.spec.grade_record import Message, Verdict
+from grader.spec.problem import Problem
+
+# Three times the longest model answer.
+MAX_SOURCE_BYTES = 128 * 1024
+# PEP 263: a cookie in the first two lines changes what the bytes mean to Python, not to `examine`.
+_COOKIE = re.compile(rb"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
+_BEGIN = re.compile(r"^\s*# >>> step (\d{1,3})\b")
+_END = re.compile(r"^\s*# <<< step (\d{1,3})\b")
+_TITLE = re.compile(r"^[ \t]*# >>> step (\d{1,3}): (.+) \(about ", re.MULTILINE)
+_RAISE = "raise NotImplementedError"
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """The exact bytes that are graded, and what is wrong with them (`verdict` None: nothing).
+
+    `next_step` is the first step without code, None when every step has some. In a file of another
+    release, whose markers have other titles, no line lies in a step. `violations` are all of the
+    source policy; `message` tells the first. `policy` says whether that policy is in force: then
+    calls are looked at too.
+    """
+
+    problem_id: str
+    data: bytes
+    verdict: Verdict | None = None
+    message: Message | None = None
+    next_step: int | None = None
+    other_release: bool = False
+    violations: tuple[Violation, ...] = ()
+    policy: bool = True
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the bytes that run."""
+        return hashlib.sha256(self.data).hexdigest()
+
+    @property
+    def num_lines(self) -> int:
+        """How many lines there are: a larger number of one is made up."""
+        return len(_lines(self._text))
+
+    @property
+    def _text(self) -> str:
+        return self.data.decode("utf-8-sig", "replace")
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether steps of this release are marked."""
+        return not self.other_release and bool(step_regions(self._text))
+
+    def step_at(self, line: int) -> int | None:
+        """Return the step whose markers enclose `line`, None where none does."""
+        return self._step_of(range(line, line + 1))
+
+    def step_of_loops_at(self, line: int) -> int | None:
+        """Return the step in which all loops around `line` lie whole; None where there is none."""
+        try:
+            with warnings.catch_warnings(action="ignore"):
+                loops = loops_around(ast.parse(self._text), line)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return None
+        steps = {self._step_of(loop) for loop in loops}
+        return steps.pop() if len(steps) == 1 else None
+
+    def _step_of(self, lines: range) -> int | None:
+        text = "" if self.other_release else self._text
+        for step, (first, last) in step_regions(text).items():
+            if first <= lines[0] and lines[-1] <= last:
+                return step
+        return None
+
+
+def read_source(problem: Problem, submission: Path, *, policy: bool = True) -> Source:
+    """Read `submission`/pNN/<file>, once, and look for what would keep it from being graded.
+
+    Without `policy` the source policy is left out. A link is refused: what it leads to may change,
+    and may be somebody else's. What nobody thought of is an error of this file alone: the other
+    problems are graded.
+    """
+    shown = f"{problem.id}/{problem.file}"
+
+    def bad(headline: str, data: bytes = b"") -> Source:
+        message = Message(headline=headline, file=shown)
+        return Source(problem.id, data, Verdict.ERROR, message)
+
+    try:
+        data = _read(problem, submission)
+    except (FileNotFoundError, NotADirectoryError):
+        return bad(f"file not found: expected {shown} in the submission")
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            where, expected = shown, "a regular file"
+            if error.filename == problem.id:
+                where, expected = problem.id, "a folder"
+            return bad(f"{where} is a link, expected {expected}: copy it there")
+        return bad(f"cannot read {shown}: {error.strerror}")
+    try:
+        return examine(problem, data, policy=policy)
+    except Exception as error:
+        return bad(f"{shown} cannot be looked through: {type(error).__name__}: {error}", data)
+
+
+def examine(problem: Problem, data: bytes, *, policy: bool = True) -> Source:
+    """Look for what would keep these bytes from being graded as the file of `problem`.
+
+    What takes too long to look through is rejected. Found here: an empty or oversized file, text
+    that is not UTF-8, a syntax error, an import that `given` has not, what the source policy
+    refuses (with `policy`), a missing entry point, a wrong signature, a stub of which no step is
+    done, and an entry point that provably ends in `raise NotImplementedError` before it could
+    return.
+    """
+    try:
+        with limited():
+            return _examine(problem, data, policy=policy)
+    except TooCostly as error:
+        headline = f"{problem.id}/{problem.file} {error}: shorten its longest names and expressions"
+        message = Message(headline=headline, file=f"{problem.id}/{problem.file}")
+        return Source(problem.id, data, Verdict.REJECTED, message)
+
+
+def _examine(problem: Problem, data: bytes, *, policy: bool) -> Source:
+    shown = f"{problem.id}/{problem.file}"
+
+    def bad(verdict: Verdict, headline: str, line: int | None = None, data: bytes = b"") -> Source:
+        return Source(problem.id, data, verdict, Message(headline=headline, file=shown, line=line))
+
+    if len(data) > MAX_SOURCE_BYTES:
+        expected = f"expected at most {MAX_SOURCE_BYTES // 1024} KiB of source"
+        return bad(Verdict.ERROR, f"{shown} is too long, {expected}")
+    if not data.strip():
+        return bad(Verdict.ERROR, f"{shown} is empty: copy the stub back and fill it in", data=data)
+    for number, row in enumerate(data.splitlines()[:2], start=1):
+        cookie = _COOKIE.match(row)
+        if cookie and not _is_utf8(cookie[1].lower().replace(b"_", b"-")):
+            got = cookie[1].decode("ascii", "replace")
+            return bad(Verdict.ERROR, f"{shown}: got coding {got}, expected utf-8", number, data)
+    try:
+        text = data.decode("utf-8-sig")
+        try_parser(text)
+        with warnings.catch_warnings(action="ignore"):  # the student's, about backslashes
+            tree = ast.parse(text, filename=problem.file)
+    except UnicodeDecodeError as error:
+        return bad(Verdict.ERROR, f"{shown} is not UTF-8 text: byte {error.start}", data=data)
+    except SyntaxError as error:
+        return bad(Verdict.ERROR, f"syntax error: {error.msg}", error.lineno, data)
+    except (ValueError, RecursionError, MemoryError) as error:
+        reason = str(error) or "it is nested too deeply"
+        return bad(Verdict.ERROR, f"{shown} cannot be parsed: {reason}", data=data)
+
+    wrong = bad_import(problem, tree)
+    if wrong is not None:
+        return bad(wrong.verdict, wrong.headline, wrong.line, data)
+    broken = violations(problem, tree) if policy else ()
+    if broken:
+        message = _refusal(problem, broken)
+        return Source(problem.id, data, Verdict.REJECTED, message, violations=broken)
+    functions = [n for n in tree.body if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    entry = next((f for f in reversed(functions) if f.name == problem.entry), None)
+    titles = {number: step.title for number, step in enumerate(problem.steps, start=1)}
+    other = any(titles.get(int(number)) != title for number, title in _TITLE.findall(text))
+    step = None if other else _first_empty_step(text)
+    if entry is None:
+        if _binds(tree, problem.entry):  # an alias, a decorated object: the worker finds out
+            return Source(problem.id, data, next_step=step, other_release=other)
+        names = ", ".join(f.name for f in functions) or "no functions"
+        headline = f"no function {problem.entry!r}: got {names}, expected {problem.signature}"
+        alike = next(filter(None, (_look_alike(f.name, problem.entry) for f in functions)), None)
+        if alike is not None:
+            headline = f"no function {problem.entry!r}: {alike}"
+        return bad(Verdict.ERROR, headline, data=data)
+    difference = _signature_difference(entry, problem.signature)
+    if difference:
+        headline = f"wrong signature of {problem.entry}: {difference}"
+        return bad(Verdict.ERROR, headline, entry.lineno, data)
+    raised = _unconditional_not_implemented(entry) or _untouched_stub(problem, tree, text)
+    if raised is not None:
+        line, text = raised
+        headline = text or f"{problem.entry} is not implemented"
+        if other:
+            headline = "the steps of this file are those of another release: take the new stub"
+            headline += "; CHANGELOG.md says what has changed"
+        if step is not None and step <= len(problem.steps):
+            title = problem.steps[step - 1].title
+            headline = f"{problem.id} step {step}: {title}; see problems/{problem.id}/README.md"
+        message = Message(headline=headline, file=shown, line=line, step=step)
+        return Source(problem.id, data, Verdict.NOT_IMPLEMENTED, message, step, other)
+    return Source(problem.id, data, next_step=step, other_release=other)
+
+
+def _refusal(problem: Problem, broken: tuple[Violation, ...]) -> Message:
+    """Tell the first violation, and of how many it is the first."""
+    first, others = broken[0], len(broken) - 1
+    count = f"{others} more violation{'s' * (others > 1)} of the source policy" if others else None
+    where = f"make lint P={problem.id} lists all, docs/source-policy.md has the rules"
+    return Message(
+        headline=f"source policy ({first.rule}): {first.text}",
+        file=f"{problem.id}/{problem.file}",
+        line=first.line,
+        extent=count,
+        help=f"{first.help}; {where}",
+    )
+
+
+def _read(problem: Problem, submission: Path) -> bytes:
+    """Return at most one byte more than a source may have; `submission` itself may be a link."""
+    folder = os.open(submission, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with open_below(folder, (problem.id, problem.file)) as file:
+            return file.read(MAX_SOURCE_BYTES + 1)
+    finally:
+        os.close(folder)
+
+
+def _is_utf8(coding: bytes) -> bool:
+    """Whether Python reads this as UTF-8: to it "utf-8-unix", an editor's word, is UTF-8 too."""
+    return coding in (b"utf-8", b"utf8") or coding.startswith(b"utf-8-")
+
+
+def _look_alike(got: str, expected: str) -> str | None:
+    """Say which character of a name only looks like the one expected, None where none does."""
+    if len(got) != len(expected) or got.isascii():
+        return None
+    pairs = [(a, b) for a, b in zip(got, expected, strict=True) if a != b]
+    if any(a.isascii() for a, _ in pairs):
+        return None
+    char, wanted = pairs[0]
+    name = unicodedata.name(char, "a character without a name").capitalize()
+    return f"the {char} in {got} is U+{ord(char):04X} ({name}), expected {wanted}"
+
+
+def _binds(tree: ast.Module, name: str) -> bool:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store):
+            return True
+        if isinstance(node, ast.alias) and (node.asname or node.name) in (name, "*"):
+            return True
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == name:
+            return True
+    return False
+
+
+def _signature_difference(entry: ast.FunctionDef | ast.AsyncFunctionDef, expected: str) -> str:
+    """Return how the entry point's parameters differ from problem.toml's, or an empty string."""
+    wanted = ast.parse(f"def {expected}: ...").body[0].args
+    got = entry.args
+    if isinstance(entry, ast.AsyncFunctionDef):
+        return f"got an async function, expected def {expected}"
+    if got.vararg or got.kwarg:
+        return ""  # accepts anything; the worker finds out
+    if got.posonlyargs:
+        names = ", ".join(a.arg for a in got.posonlyargs)
+        return f"{names}: got positional-only, expected {expected}"
+    got_positional = [a.arg for a in got.args]
+    want_positional = [a.arg for a in wanted.args]
+    optional = set(got_positional[len(got_positional) - len(got.defaults) :])
+    optional |= {a.arg for a, d in zip(got.kwonlyargs, got.kw_defaults, strict=True) if d}
+    want_optional = {a.arg for a, d in zip(wanted.kwonlyargs, wanted.kw_defaults, strict=True) if d}
+    if got_positional[: len(want_positional)] != want_positional:
+        return f"got ({', '.join(got_positional)}, ...), expected {expected}"
+    have = set(got_positional) | {a.arg for a in got.kwonlyargs}
+    missing = [a.arg for a in wanted.kwonlyargs if a.arg not in have]
+    if missing:
+        return f"missing {', '.join(missing)}, expected {expected}"
+    names = set(want_positional) | {a.arg for a in wanted.kwonlyargs}
+    required = [n for n in have if n not in names and n not in optional]
+    required += [n for n in have if n in want_optional and n not in optional]
+    if required:
+        return f"{', '.join(sorted(required))} has no default, expected {expected}"
+    return ""
+
+
+def _unconditional_not_implemented(entry: ast.FunctionDef) -> tuple[int, str] | None:
+    """Return line and text of a top-level `raise NotImplementedError` no return comes before."""
+    for statement in entry.body:
+        if isinstance(statement, ast.Raise) and statement.exc is not None:
+            call = statement.exc
+            name = call.func if isinstance(call, ast.Call) else call
+            if isinstance(name, ast.Name) and name.id == "NotImplementedError":
+                args = call.args if isinstance(call, ast.Call) else []
+                text = args[0].value if args and isinstance(args[0], ast.Constant) else ""
+                return statement.lineno, text if isinstance(text, str) else ""
+        if any(isinstance(n, (ast.Return, ast.Yield, ast.YieldFrom)) for n in ast.walk(statement)):
+            return None
+    return None
+
+
+def _untouched_stub(problem: Problem, tree: ast.Module, text: str) -> tuple[int, str] | None:
+    """Return line and text of the `raise NotImplementedError` of a stub of which no step is done.
+
+    None if a step is, or if no entry point comes near that line: who has written a kernel of his
+    own may have left the stub's lines where they were.
+    """
+    code = [line for lines in _code_of_steps(text).values() for line in lines]
+    raised = [(number, line) for number, line in code if line.startswith(_RAISE)]
+    own = [number for number, line in code if not line.startswith((_RAISE, '"', ")"))]
+    if not raised or own:
+        return None
+    entries = {problem.entry, *([problem.bridge.entry] if problem.bridge else [])}
+    number = raised[0][0]
+    return (number, "") if _reached(tree, entries, number) else None
+
+
+def _reached(tree: ast.Module, entries: set[str], line: int) -> bool:
+    """Whether a line lies in one of these functions, or in one that they name, and so on."""
+    bodies = {n.name: n for n in tree.body if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
+    known: set[str] = set()
+    while more := (entries & bodies.keys()) - known:
+        known |= more
+        entries = {n.id for name in more for n in ast.walk(bodies[name]) if isinstance(n, ast.Name)}
+    return any(bodies[n].lineno <= line <= (bodies[n].end_lineno or 0) for n in known)
+
+
+def _lines(text: str) -> list[str]:
+    """Split as Python counts lines: a form feed or U+2028 ends none."""
+    return re.split(r"\r\n|\r|\n", text)
+
+
+def step_regions(text: str) -> dict[int, tuple[int, int]]:
+    """Return for each marked step its first and last line (1-based, the markers' own lines)."""
+    regions: dict[int, tuple[int, int]] = {}
+    begin: dict[int, int] = {}
+    for number, line in enumerate(_lines(text), start=1):
+        if match := _BEGIN.match(line):
+            begin[int(match[1])] = number
+        elif (match := _END.match(line)) and int(match[1]) in begin:
+            regions[int(match[1])] = (begin[int(match[1])], number)
+    return regions
+
+
+def steps_begun(text: str) -> tuple[int, ...]:
+    """Return the marked steps that hold code of their own, which no step of a stub does."""
+    code = _code_of_steps(text)
+    return tuple(n for n, lines in code.items() if lines and not lines[0][1].startswith(_RAISE))
+
+
+def _first_empty_step(text: str) -> int | None:
+    """Return the first step whose region holds no code but a NotImplementedError, if any."""
+    for step, code in _code_of_steps(text).items():
+        if not code or code[0][1].startswith(_RAISE):
+            return step
+    return None
+
+
+def _code_of_steps(text: str) -> dict[int, list[tuple[int, str]]]:
+    """Return for each step, in order, number and text of its lines of code."""
+    lines, found = _lines(text), {}
+    for step, (first, last) in sorted(step_regions(text).items()):
+        inside = ((n, lines[n - 1].strip()) for n in range(first + 1, last))
+        found[step] = [
+            (n, line) for n, line in inside if line and not line.startswith("#") and line != "pass"
+        ]
+    return found

@@ -1,0 +1,223 @@
+"""What one case came to; what the judge asks its own processes, and the events they send back.
+
+A request is a file without a name, so that no command line shows a seed. Events are JSON lines on a
+pipe. They come from the judge's own processes, but those run as the same user as a submission:
+every line is read as one of these records or not at all.
+"""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Base64Bytes, Field, TypeAdapter, ValidationError
+
+from grader.spec.grade_record import (
+    Compilation,
+    Diagnosis,
+    MemoryFigures,
+    Message,
+    Record,
+    SpeedFigures,
+    Text,
+    Verdict,
+    WorkFigures,
+)
+
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class Finding(Record):
+    """What one case came to. `wrong_outputs` empty means all; `margin` is error / allowed.
+
+    `after_calls` goes with an internal fault: the submission's code had run before beside the
+    process that failed, and may have brought it about.
+    """
+
+    verdict: Verdict
+    message: Message | None = None
+    wrong_outputs: tuple[str, ...] = ()
+    margin: float | None = None
+    duration_s: float = 0.0
+    after_calls: bool = False
+    kernels: tuple[Compilation, ...] = ()
+
+
+class CaseFailed(Exception):
+    """A case that did not pass; holds its finding."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(finding.message.headline if finding.message else finding.verdict.value)
+        self.finding = finding
+
+
+class SourceFile(Record):
+    """The bytes of one submitted file, as they were read once."""
+
+    problem: str
+    data: Base64Bytes
+
+    @classmethod
+    def of(cls, problem: str, data: bytes) -> SourceFile:
+        """Wrap `data`, which travels as base64."""
+        return cls(problem=problem, data=base64.b64encode(data))
+
+
+class TestRequest(Record):
+    """Run the cases of one problem but those of `done`; `spent_s` and `lost_s` are used up."""
+
+    __test__ = False  # no class of tests, whatever its name says to pytest
+
+    source: SourceFile
+    device: Literal["cpu", "cuda"]
+    seed: str
+    done: tuple[tuple[str, int], ...] = ()
+    first: tuple[str, ...] = ()  # checks whose cases run before the others
+    spent_s: Seconds = 0.0
+    lost_s: Seconds = 0.0
+    compile_workers: int = 1
+    ahead: bool = False  # later cases are called while earlier ones are judged
+    kernels: Path | None = None  # keeps what compiles for a GPU that is not there
+    policy: bool = True  # the source policy is in force
+    token: str = ""  # begins every line of the events: others may write into the pipe
+    jailed: bool = False  # the workers, see grader/isolate/jail.py
+    device_uuid: str | None = None  # of the GPU, where there is one
+
+
+MEASURE_S = 1800.0  # the most that a measuring process may take
+
+
+class MeasureRequest(Record):
+    """Measure speed and memory of these files; all else as of a `TestRequest`."""
+
+    sources: tuple[SourceFile, ...]
+    device: Literal["cpu", "cuda"]
+    policy: bool = True
+    token: str = ""
+    jailed: bool = False
+    official: bool = False
+    device_uuid: str | None = None
+
+
+class Evidence(Record):
+    """Figures of work, speed or memory, or a verdict and a reason why there are none to score."""
+
+    verdict: Verdict | None = None
+    reason: Text | None = None
+    figures: WorkFigures | SpeedFigures | MemoryFigures | None = None
+
+
+class Alive(Record):
+    """Sent every second, so that a process that was stopped from outside is noticed."""
+
+    event: Literal["alive"] = "alive"
+
+
+class CaseBegins(Record):
+    """The submission is called for a case: what ends the process now is the submission's doing."""
+
+    event: Literal["begin"] = "begin"
+    check: str
+    index: int
+
+
+class CaseEnds(Record):
+    """A case came to a finding. `spent_s` and `lost_s` are what the problem's calls took so far."""
+
+    event: Literal["end"] = "end"
+    check: str
+    index: int
+    finding: Finding
+    spent_s: Seconds = 0.0
+    lost_s: Seconds = 0.0
+
+
+class CauseFound(Record):
+    """One mistake explains these cases; see `grader.causes.diagnose`."""
+
+    event: Literal["cause"] = "cause"
+    diagnosis: Diagnosis
+    step: int | None
+    cases: tuple[tuple[str, int], ...]
+    line: int | None = None
+
+    def located(self, message: Message) -> Message:
+        """Return `message` with the line of this cause, where that is known."""
+        if self.line is None:
+            return message
+        return message.model_copy(update={"line": self.line, "step": self.step})
+
+
+class WorkCounted(Record):
+    """What was counted of the work of a submission whose cases all passed."""
+
+    event: Literal["work"] = "work"
+    evidence: Evidence
+
+
+class Phase(Record):
+    """What is being measured for a problem; `submission` says whether its code runs in it."""
+
+    event: Literal["phase"] = "phase"
+    problem: str
+    text: str
+    submission: bool = False
+
+
+class Measured(Record):
+    """Evidence for the components speed and memory of one problem."""
+
+    event: Literal["measured"] = "measured"
+    problem: str
+    speed: Evidence
+    memory: Evidence
+
+
+class Lane(Record):
+    """One of those that `make race` times: milliseconds per call, or why there are none.
+
+    `spread_percent` is by how much the rounds differ.
+    """
+
+    name: str
+    ms: float | None = Field(None, gt=0, allow_inf_nan=False)
+    spread_percent: float | None = Field(None, ge=0, allow_inf_nan=False)
+    reason: Text | None = None
+
+
+class Raced(Record):
+    """What a race came to; `library` is the fastest one, the others are `left_out` with reasons.
+
+    Without lanes `fault` says why nothing could be timed; `internal` if that is the judge's fault.
+    """
+
+    event: Literal["raced"] = "raced"
+    problem: str
+    shape: str = ""
+    naive: Lane | None = None
+    library: Lane | None = None
+    yours: Lane | None = None
+    left_out: tuple[Text, ...] = ()
+    fault: Text | None = None
+    internal: bool = False
+
+
+Event = Alive | CaseBegins | CaseEnds | CauseFound | WorkCounted | Phase | Measured | Raced
+_EVENTS: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="event")])
+_MAX_EVENT_BYTES = 256 * 1024
+
+
+def read_event(line: bytes, token: str = "") -> Event | None:
+    """Return the event in a line that begins with `token`, None when it holds none."""
+    if len(line) > _MAX_EVENT_BYTES or not line.startswith(token.encode()):
+        return None
+    try:
+        return _EVENTS.validate_json(line[len(token) :])
+    except (ValidationError, RecursionError):
+        return None
+
+
+def write_event(event: Event, token: str = "") -> bytes:
+    """Return an event as one line, which begins with `token`."""
+    return token.encode() + event.model_dump_json().encode() + b"\n"

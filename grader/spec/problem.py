@@ -1,0 +1,474 @@
+"""Reads problem.toml, the only place for a problem's title, points, steps, cases and targets.
+
+A check departs from the plain `[base]` case in what its `varies` lists and in nothing else, so that
+a mistake costs the checks of its own subject; the reader refuses a case that sets more.
+
+Over 400 lines: every key of the file is read, and refused with a sentence, in one place.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import re
+import tomllib
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, Strict, ValidationError, model_validator
+
+from grader.spec.cases import (
+    Case,
+    CaseTable,
+    Draw,
+    Dtype,
+    ListOf,
+    Positive,
+    PositiveNumber,
+    Table,
+    fixed,
+    resolve,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+PROBLEMS = ROOT / "problems"
+GIVEN = PROBLEMS / "given"  # what stubs and answers import
+ALIGNED = 128  # a length that is no multiple of it is a subject of its own
+WORK = "work"  # stands for a check while work is counted
+_NUMBERS = ("int", "constrained-int", "float")
+
+Device = Literal["cpu", "cuda"]
+
+
+class ManifestError(Exception):
+    """A TOML file of the set that cannot be used; the message names file, key, got and expected."""
+
+
+class Check(Table):
+    """One promise of a problem: a test function, its weight, and its cases.
+
+    `varies` lists the keys in which its cases may depart from `[base]`; `outputs` what is judged.
+    Where `needs` names another check, this one counts only if that one passes. One that `compiles`
+    asks no more than that the kernels of its cases do, for GPUs that need not be there. One of the
+    `bridge` calls that entry point.
+    """
+
+    id: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
+    weight: PositiveNumber
+    varies: ListOf[str]
+    cases: Annotated[ListOf[CaseTable], Field(min_length=1)]
+    outputs: ListOf[str] = ()
+    exact: bool = False
+    needs: str | None = None
+    compiles: bool = False
+    bridge: bool = False
+
+    @property
+    def test_name(self) -> str:
+        """Name of the function in test_pNN.py."""
+        return "test_" + self.id
+
+
+class Step(Table):
+    """One numbered step of a stub: title, about how many lines, the known mistakes made there.
+
+    `turns_green` are the checks that pass once the steps up to this one are done.
+    """
+
+    title: str
+    lines: Annotated[int, Field(ge=1)]
+    turns_green: ListOf[str] = ()
+    causes: ListOf[str] = ()
+
+
+class Targets(Table):
+    """Speed-up over naive PyTorch at which points begin (`floor`) and are full (`full`)."""
+
+    floor: PositiveNumber
+    full: PositiveNumber
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Targets:
+        if not self.floor < self.full:
+            raise ValueError(f"full: got {self.full}, expected more than floor, {self.floor}")
+        return self
+
+
+class Speed(Targets):
+    """Default targets, and those of devices that were calibrated."""
+
+    devices: dict[str, Targets] = Field(default_factory=dict)
+
+
+class PointTable(Table):
+    """Face value of the four components."""
+
+    correctness: Annotated[int, Field(ge=0)]
+    work: Annotated[int, Field(ge=0)]
+    speed: Annotated[int, Field(ge=0)]
+    memory: Annotated[int, Field(ge=0)]
+
+
+class RestsOn(Table):
+    """The checks that must pass before a component earns: what the call that it is about needs."""
+
+    work: ListOf[str] = ()
+    speed: ListOf[str] = ()
+    memory: ListOf[str] = ()
+
+
+class Limits(Table):
+    """Seconds: of one call, of all calls that do not come back, of all calls together."""
+
+    call_s: PositiveNumber
+    lost_s: PositiveNumber
+    total_s: PositiveNumber
+
+
+class Tolerance(Table):
+    """Allowed error as a multiple of an honest computation's in the same dtype.
+
+    `fp32` is what checks other than that of precision ask of fp32: IEEE, or TF32 as `tl.dot` does.
+    """
+
+    factor: PositiveNumber
+    fp32: Literal["ieee", "tf32"] = "ieee"
+
+
+class FixedTable(CaseTable):
+    """A case for speed or memory: one dtype, so that it is one call."""
+
+    dtypes: Annotated[ListOf[Dtype], Field(min_length=1, max_length=1)] | None = None
+
+
+class BenchmarkTable(FixedTable):
+    """A shape for speed on one kind of device."""
+
+    device: Device
+
+
+class MemoryTable(Table):
+    """What is called for memory on one kind of device, at two lengths."""
+
+    lengths: Annotated[tuple[Positive, Positive], Strict(False)]
+    case: FixedTable
+
+
+class Memory(Table):
+    """Extra memory may be `linear_factor` times the bytes of inputs and outputs, and some slack."""
+
+    linear_factor: PositiveNumber
+    cpu: MemoryTable | None = None
+    cuda: MemoryTable | None = None
+
+
+class Work(Table):
+    """What is counted in the interpreter: calls of `cases`.
+
+    All points up to `full` times what is needed, none from naive's on: that is every tile of the
+    `square`, those of the `causal` triangle (where leaving out more is the lesson), or so many
+    times what is needed.
+    """
+
+    naive: Literal["square", "causal"] | PositiveNumber
+    full: Annotated[float, Field(ge=1.0, allow_inf_nan=False)]
+    cases: Annotated[ListOf[CaseTable], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _naive_is_more(self) -> Work:
+        if isinstance(self.naive, float) and not self.naive > self.full:
+            raise ValueError(f"naive: got {self.naive}, expected more than full, {self.full}")
+        if any(case.rows is not None for case in self.cases) and isinstance(self.naive, str):
+            raise ValueError(f"naive: got {self.naive!r}, expected a number: rows have no tiles")
+        return self
+
+
+class Bridge(Table):
+    """A second entry point, the first step of a problem, with oracle and plain case of its own."""
+
+    entry: str
+    signature: str
+    oracle: str
+    language: Literal["pytorch", "triton"]
+    returns: Annotated[ListOf[str], Field(min_length=1)]
+    base: CaseTable
+    step: int = 1
+
+
+class Problem(Table):
+    """One problem as problem.toml describes it."""
+
+    id: str
+    title: str
+    file: str
+    entry: str
+    signature: str
+    oracle: str  # the function of reference.naive: the truth in fp64, the baseline at speed
+    language: Literal["pytorch", "triton"]
+    returns: Annotated[ListOf[str], Field(min_length=1)]
+    gradients: ListOf[str] = ()
+    given: ListOf[str] = ()  # modules of the package `given` that a submission may import
+    bonus: bool
+    points: PointTable
+    rests_on: RestsOn
+    steps: Annotated[ListOf[Step], Field(min_length=1)]
+    limits: Limits
+    tolerance: Tolerance
+    base: CaseTable
+    bridge: Bridge | None = None
+    checks: Annotated[ListOf[Check], Field(min_length=1)]
+    work: Work | None = None
+    benchmarks: ListOf[BenchmarkTable] = ()
+    speed: Speed
+    memory: Memory | None = None
+
+    @model_validator(mode="after")
+    def _checks_depart_in_their_subject_alone(self) -> Problem:
+        ids = [check.id for check in self.checks]
+        if (self.work is None) != (self.points.work == 0):
+            raise ValueError("work: got points without a table [work], or a table without points")
+        if WORK in ids:
+            raise ValueError(f"checks: got the id {WORK!r}, which is that of the count of work")
+        for check in self.checks:
+            where = f"checks: {check.id}"
+            if ids.count(check.id) > 1:
+                raise ValueError(f"{where}: got two checks of this name")
+            if check.needs is not None and check.needs not in ids[: ids.index(check.id)]:
+                raise ValueError(f"{where}: needs: got {check.needs!r}, expected an earlier check")
+            if check.bridge and self.bridge is None:
+                raise ValueError(f"{where}: bridge: got true, but there is no table [bridge]")
+            view = self.of(check)
+            known = (*view.returns, *view.gradients)
+            for key, names, expected in (
+                ("outputs", check.outputs, known),
+                ("varies", check.varies, CaseTable.model_fields),
+            ):
+                unknown = [name for name in names if name not in expected]
+                if unknown:
+                    some = ", ".join(expected)
+                    raise ValueError(f"{where}: {key}: got {unknown[0]!r}, expected some of {some}")
+            for table in check.cases:
+                _departs_only_in(check, table)
+        for component in RestsOn.model_fields:
+            self._rests_on_checks(component)
+        return self
+
+    def _rests_on_checks(self, component: str) -> None:
+        named = getattr(self.rests_on, component)
+        own = [check.id for check in self.checks if not check.bridge]
+        unknown = next((id for id in named if id not in own), None)
+        if unknown is not None:
+            expected = f"expected some of {', '.join(own)}"
+            raise ValueError(f"rests_on: {component}: got {unknown!r}, {expected}")
+        if bool(named) != bool(self.points_of(component)):
+            got = "no check for a component with points" if not named else "checks, but no points"
+            raise ValueError(f"rests_on: {component}: got {got}")
+
+    def of(self, check: Check) -> Problem:
+        """Return the problem as `check` sees it: with the entry point that it calls."""
+        if not check.bridge or self.bridge is None:
+            return self
+        own = {name: getattr(self.bridge, name) for name in Bridge.model_fields}
+        return self.model_copy(update=own | {"gradients": ()})
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the tensors that the entry point needs."""
+        parameters = self.signature.partition("(")[2].partition(")")[0].partition("*")[0]
+        return tuple(name.strip() for name in parameters.split(",") if name.strip())
+
+    @property
+    def total_points(self) -> int:
+        """Face value of the problem."""
+        return sum(self.points_of(name) for name in PointTable.model_fields)
+
+    def points_of(self, component: str) -> int:
+        """Face value of a component."""
+        return getattr(self.points, component)
+
+    @property
+    def uses_triton(self) -> bool:
+        """Whether the answer is Triton kernels."""
+        return self.language == "triton"
+
+    @property
+    def folder(self) -> Path:
+        """The problem's folder in this repository."""
+        return PROBLEMS / self.id
+
+    def check(self, check_id: str) -> Check:
+        """Return the check called `check_id`."""
+        for check in self.checks:
+            if check.id == check_id:
+                return check
+        known = ", ".join(check.id for check in self.checks)
+        raise ManifestError(f"{self.id}: got no check {check_id!r} in problem.toml, only {known}")
+
+    def judged(self, check: Check) -> tuple[str, ...]:
+        """Outputs that `check` judges: by default the first returned, or dq, dk and dv."""
+        if check.bridge:
+            return check.outputs or self.of(check).returns
+        return check.outputs or self.gradients[:3] or self.returns[:1]
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The first output, and dq, dk and dv where there are gradients."""
+        return (*self.returns[:1], *self.gradients[:3])
+
+    def cases(self, check: Check, seed: str, device: str) -> dict[int, Case]:
+        """Cases of `check` that run on `device` by their number, sizes drawn from `seed`.
+
+        Triton's interpreter multiplies bf16 wrongly, so that without a GPU there are no such cases.
+        """
+        cases = {}
+        for index, case in enumerate(self._expanded(check, seed)):
+            if case.dtype == "bf16" and self.uses_triton and device == "cpu":
+                continue
+            if case.dtype == "bf16":
+                case = dataclasses.replace(case, gpu=True)
+            cases[index] = case
+        return cases
+
+    def _expanded(self, check: Check, seed: str) -> Iterator[Case]:
+        index = itertools.count()
+        for table in check.cases:
+            for dtype in table.dtypes or self.of(check).base.dtypes or ("fp32",):
+                # Draws depend on the run's seed and on nothing that the submission can choose.
+                place = f"{seed}/{self.id}/{check.id}/{next(index)}"
+                given = self.of(check).base.given | table.given
+                yield resolve(given, dtype, place, exact=check.exact)
+
+    def work_cases(self, seed: str) -> tuple[Case, ...]:
+        """The calls in which work is counted, sizes drawn from `seed`."""
+        tables = self.work.cases if self.work else ()
+        places = (f"{seed}/{self.id}/{WORK}/{index}" for index in itertools.count())
+        return tuple(
+            resolve(self.base.given | table.given, "fp32", place)
+            for table, place in zip(tables, places, strict=False)
+        )
+
+    def first_step_behind(self, checks: Collection[str]) -> tuple[int, str] | None:
+        """Return the first step that turns one of `checks` green, and which; None without one."""
+        for number, step in enumerate(self.steps, start=1):
+            for check in step.turns_green:
+                if check in checks:
+                    return number, check
+        return None
+
+    def step_of_cause(self, cause: str) -> int | None:
+        """Number of the step in which the known mistake `cause` (without prefix) is made."""
+        for number, step in enumerate(self.steps, start=1):
+            if cause in step.causes:
+                return number
+        return None
+
+    def targets(self, device_name: str) -> Targets:
+        """Speed targets for a GPU model (or "cpu"), the stated default where not calibrated."""
+        return self.speed.devices.get(device_name, self.speed)
+
+    def benchmarks_on(self, device: str) -> tuple[Case, ...]:
+        """Shapes for speed on `device`, the largest first."""
+        return tuple(
+            fixed(table, without=("device",)) for table in self.benchmarks if table.device == device
+        )
+
+    def memory_cases(self, device: str) -> tuple[Case, Case] | None:
+        """The two calls whose memory is measured on `device`; None where none is."""
+        table = getattr(self.memory, device) if self.memory else None
+        if table is None:
+            return None
+        case = fixed(table.case)
+        short, long = (dataclasses.replace(case, seqlen_q=n, seqlen_k=n) for n in table.lengths)
+        return short, long
+
+
+def _departs_only_in(check: Check, table: CaseTable) -> None:
+    for key, value in table.given.items():
+        if key in (*check.varies, "values", "gpu") or table.invalid is not None:
+            continue
+        lengths = value.choices if isinstance(value, Draw) else (value,)
+        if key in ("seqlen", "rows", "cols") and not any(n % ALIGNED for n in lengths):
+            continue
+        raise ValueError(
+            f"checks: {check.id}: cases: {key}: got {value}, but the check varies "
+            + (", ".join(check.varies) or "nothing")
+        )
+
+
+def problem_ids() -> tuple[str, ...]:
+    """Ids of all problems, in order."""
+    return tuple(sorted(p.parent.name for p in PROBLEMS.glob("p[0-9][0-9]/problem.toml")))
+
+
+def problems_named(text: str | None, option: str = "--only") -> tuple[str, ...]:
+    """Read a list of problems; p4, P04 and 4 are p04, and blanks serve as well as commas.
+
+    Raises:
+        ManifestError: it names none, or one that there is not.
+    """
+    known = problem_ids()
+    if text is None:
+        return known
+    wanted = []
+    for part in text.replace(",", " ").split():
+        number = re.fullmatch(r"[pP]?0*(\d{1,2})", part)
+        wanted.append(f"p{number[1]:0>2}" if number else part)
+    unknown = [part for part in wanted if part not in known]
+    if unknown or not wanted:
+        raise ManifestError(
+            f"{option}: got {', '.join(unknown) or 'nothing'}, expected some of {', '.join(known)}"
+        )
+    return tuple(p for p in known if p in wanted)
+
+
+@functools.cache
+def load_problem(problem_id: str) -> Problem:
+    """Read problems/<problem_id>/problem.toml.
+
+    Raises:
+        ManifestError: the file is missing or a key is missing, unknown or out of range.
+    """
+    return read_problem(PROBLEMS / problem_id / "problem.toml")
+
+
+def read_problem(path: Path) -> Problem:
+    """Read one problem.toml; see `load_problem`."""
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        known = ", ".join(problem_ids())
+        raise ManifestError(
+            f"{path.parent.name}: no such problem; expected one of {known}"
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ManifestError(f"{path}: not valid TOML: {error}") from None
+    try:
+        problem = Problem.model_validate(data)
+    except ValidationError as error:
+        raise ManifestError(f"{path}: {explained(error)}") from None
+    if problem.id != path.parent.name:
+        expected = f"expected the folder's name {path.parent.name!r}"
+        raise ManifestError(f"{path}: id: got {problem.id!r}, {expected}")
+    return problem
+
+
+def explained(error: ValidationError) -> str:
+    """Return the first error as key, got, expected."""
+    errors = error.errors(include_url=False)
+    # A table in the place of a number is a Draw with a mistake.
+    numbers = [e for e in errors if e["type"] in ("int_type", "float_type")]
+    drawn = [e for e in numbers if isinstance(e["input"], dict)]
+    first = next(e for e in errors if e not in drawn)
+    # Alternatives of a type appear in the path, tables with brackets: they are no keys of the file.
+    keys = [str(k) for k in first["loc"] if k not in _NUMBERS and "[" not in str(k)]
+    where = ".".join(keys)
+    if first["type"] == "missing":
+        return f"{where}: got nothing, expected a value"
+    if first["type"] == "value_error":
+        text = str(first["ctx"]["error"])
+        return f"{where}: {text}" if where else text
+    noise = r"^(Input|Tuple|String) should (be|have) | after validation.*"
+    expected = re.sub(noise, "", first["msg"])
+    return f"{where}: got {first['input']!r}, expected {expected}"

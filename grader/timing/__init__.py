@@ -1,0 +1,1 @@
+"""Clock, memory, device lock, and the targets that speed is scored by."""

@@ -1,0 +1,54 @@
+"""Which speed targets count: those calibrated here, those in problem.toml, or implied ones."""
+
+from __future__ import annotations
+
+from grader.spec.cases import Case
+from grader.spec.grade_record import Environment, SpeedFigures
+from grader.spec.problem import ManifestError, Problem, Targets
+from grader.timing.calibration import CalibratedProblem, Calibration, slower
+from grader.timing.implied import implied
+
+STATED = "problem.toml"
+IMPLIED = "implied by this GPU's rates"
+
+
+def aimed(
+    problem: Problem,
+    figures: SpeedFigures,
+    environment: Environment,
+    calibration: Calibration | None,
+) -> SpeedFigures:
+    """Return `figures` with `floor` and `full`, where these are from, and what the canary says.
+
+    The first that there is: the calibration, for the shape that was timed; problem.toml's targets
+    for this GPU model, which are those of the largest shape; targets implied by the GPU's rates;
+    problem.toml's defaults.
+    """
+    known = calibration.problems.get(problem.id) if calibration else None
+    if calibration and known and known.shape == figures.shape:
+        targets: Targets | CalibratedProblem = known
+        source, note = f"calibrated on {calibration.day}", slower(known, figures.naive_ms)
+    else:
+        note = None
+        try:
+            targets, source = _uncalibrated(problem, figures.shape, environment)
+        except ManifestError as error:  # the record is damaged: what was measured still counts
+            targets, source = problem.targets(environment.device_name), STATED
+            note = str(error)
+    update = {"floor": targets.floor, "full": targets.full, "targets": source, "note": note}
+    return figures.model_copy(update=update)
+
+
+def _uncalibrated(problem: Problem, shape: str, environment: Environment) -> tuple[Targets, str]:
+    if environment.device == "cpu":
+        return problem.targets("cpu"), STATED
+    name, chip = environment.device_name, environment.chip
+    cases = problem.benchmarks_on("cuda")
+    case: Case | None = next((case for case in cases if str(case) == shape), None)
+    listed = name in problem.speed.devices
+    if case is None or chip is None or environment.capability is None:
+        return problem.targets(name), STATED
+    if listed and case == cases[0]:
+        return problem.targets(name), STATED
+    found = implied(problem, case, name, environment.capability, chip)
+    return (found, IMPLIED) if found else (problem.targets(name), STATED)

@@ -1,0 +1,164 @@
+"""Runs the timed goes of a problem: blocks of the baseline around blocks of the submission."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import secrets
+from collections.abc import Callable, Iterator
+
+import torch
+
+from grader.isolate import capacity
+from grader.isolate.arena import Layout
+from grader.spec.cases import Case
+from grader.spec.problem import Problem
+from grader.timing.stopwatch import Bench, Result, Timed
+
+# Goes of a block: the median of seven is off by a third of their spread. A CPU has more blocks, of
+# three, since there the machine changes between blocks and not within one.
+_GOES = {"cuda": 7, "cpu": 3}
+# Short calls have more of them, since reading the clock is a larger part of each.
+_GOES_SHORT = 21
+_GO_S = 0.010  # a go should be this long: 50 times what one hand-over to the worker varies by
+_NULL_GOES = 12  # their lowest quarter is what a go costs at least
+_SHORTEST_S = 1e-5  # no launch is shorter
+_MAX_SETS = 32
+# Blocks of the submission, each in a worker of its own and between two of the baseline. Where
+# points count a GPU has three too: the same answer came out up to 10 % apart from worker to worker,
+# p01, whose time is that of launching, up to 55 % (H200, 2026-11-23).
+_STUDENT_BLOCKS = {"cuda": 1, "cpu": 3}
+_OFFICIAL_BLOCKS = 3
+# Peak bytes of naive per score, forward and backward, with what torch's allocator cannot reuse.
+# Measured as reserved memory on an H200, 2026-11-21 (docs/records): 12.0 (p04) and 19.8 (p08).
+_NAIVE_BYTES_PER_SCORE = {False: 14, True: 20}
+_NAIVE_BYTES_PER_ELEMENT = 12  # of x: its fp32 copy, the products, and the input itself
+# On the CPU naive takes 11.5 bytes per score (p01, 2026-11-23), and each further worker 150 MiB for
+# PyTorch, and what it works with.
+_HOST_BYTES_PER_SCORE = 12
+_WORKER_BYTES = 200 * 2**20
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """Seconds of several goes of `sets` calls each, and the worst error / allowed seen in them."""
+
+    seconds: tuple[float, ...]
+    sets: int
+    margin: float = 0.0
+
+    def per_call_ms(self, overhead_s: float) -> list[float]:
+        """Milliseconds per call of every go, the overhead of a go subtracted."""
+        return [1000.0 * (s - overhead_s) / self.sets for s in self.seconds]
+
+
+def student_blocks(device: str, *, official: bool) -> int:
+    """Return how many blocks of the submission are timed."""
+    return max(_STUDENT_BLOCKS[device], _OFFICIAL_BLOCKS if official else 1)
+
+
+def fitting_shapes(problem: Problem, device: str) -> Iterator[Case]:
+    """Yield the shapes whose naive run should fit into the device's free memory, largest first."""
+    for case in problem.benchmarks_on(device):
+        if device == "cuda":
+            if case.dtype == "bf16" and torch.cuda.get_device_capability()[0] < 8:
+                continue
+            torch.cuda.empty_cache()  # what the oracle of an earlier problem left behind
+            if naive_bytes(problem, case) > 0.95 * torch.cuda.mem_get_info()[0]:
+                continue
+        elif host_bytes(case, workers=1) > capacity.free_bytes():
+            continue
+        yield case
+
+
+def naive_bytes(problem: Problem, case: Case) -> int:
+    """Estimate the peak memory of the naive baseline on `case`."""
+    if case.rows is not None and case.cols is not None:
+        return _NAIVE_BYTES_PER_ELEMENT * case.rows * case.cols
+    scores = case.batch * case.num_q_heads * case.seqlen_q * case.seqlen_k
+    return _NAIVE_BYTES_PER_SCORE[bool(problem.gradients)] * scores
+
+
+def host_bytes(case: Case, *, workers: int) -> int:
+    """Estimate what a measurement on the CPU takes beyond the judge and the baseline's worker."""
+    scores = case.batch * case.num_q_heads * case.seqlen_q * case.seqlen_k
+    return _HOST_BYTES_PER_SCORE * scores + workers * _WORKER_BYTES
+
+
+def run_block(
+    bench: Bench,
+    timed: Timed,
+    problem: Problem,
+    case: Case,
+    *,
+    overhead_s: float,
+    margin_of: Callable[[Result], float] | None,
+) -> Block:
+    """Time a block of goes; `margin_of` returns error / allowed of the outputs of one call.
+
+    Nobody doubts the baseline, which has none. A first go, not counted, compiles and autotunes; a
+    second says how many calls make a go. On a GPU an empty one comes before each, since a worker
+    that has slept takes 0.2 ms to come back (H200, 2026-11-23).
+    """
+    layout = bench.layout(problem, case)
+    unverified = _Unverified(margin_of, bench.capacity)
+
+    def go(sets: int, *, watched: bool = False) -> float:
+        if bench.device == "cuda":
+            bench.go(timed, problem, case, layout, null=True)
+        seconds, results = bench.go(timed, problem, case, layout, sets=sets, watched=watched)
+        unverified.add(results)
+        return seconds
+
+    go(1)
+    one_s = max(go(1) - overhead_s, _SHORTEST_S)
+    sets = calls_of_go(bench, layout, one_s)
+    goes = _GOES_SHORT if one_s * sets < 0.5 * _GO_S else _GOES[bench.device]
+    looked_at = -1 if timed.budget is None else secrets.randbelow(goes)  # of the baseline none
+    seconds = []
+    for number in range(goes):
+        if number == looked_at:  # before it: nothing tells a submission which one this is
+            go(sets, watched=True)
+        seconds.append(go(sets))
+    return Block(tuple(seconds), sets, unverified.worst())
+
+
+class _Unverified:
+    """Outputs of calls, verified when the block has ended or where they take too much memory.
+
+    Verified after each go they leave the device hot, and the submission slower than the baseline.
+    """
+
+    def __init__(self, margin_of: Callable[[Result], float] | None, room_bytes: int) -> None:
+        self._margin_of, self._room_bytes = margin_of, room_bytes
+        self._results: list[Result] = []
+        self._worst = 0.0
+
+    def add(self, results: list[Result]) -> None:
+        """Keep what a go computed."""
+        if self._margin_of is None:
+            return
+        self._results += results
+        if sum(result.num_bytes for result in self._results) > self._room_bytes:
+            self.worst()
+
+    def worst(self) -> float:
+        """Verify what is kept; return the worst error / allowed of all that was added."""
+        while self._results and self._margin_of is not None:
+            self._worst = max(self._worst, self._margin_of(self._results.pop()))
+        return self._worst
+
+
+def calls_of_go(bench: Bench, layout: Layout, one_s: float) -> int:
+    """Return how many calls of so many seconds make a go that is long enough to be timed."""
+    calls = math.ceil(_GO_S / max(one_s, _SHORTEST_S))
+    return max(1, min(calls, _MAX_SETS, bench.capacity // layout.total_bytes))
+
+
+def overhead(bench: Bench, naive: Timed, problem: Problem, case: Case, sets: int) -> float:
+    """Return the seconds of a go in which a trusted worker computes nothing, a low quantile."""
+    layout = bench.layout(problem, case)
+    times = [
+        bench.go(naive, problem, case, layout, sets=sets, null=True)[0] for _ in range(_NULL_GOES)
+    ]
+    return sorted(times)[_NULL_GOES // 4]

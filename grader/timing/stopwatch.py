@@ -1,0 +1,231 @@
+"""Times calls of a worker from outside: the judge holds inputs, clock and verification.
+
+One timed go on a GPU (JUDGE protocol): fresh inputs stay in private memory; t0; they are copied
+into the arena, L2 is flushed, the worker gets its signal, computes every set, answers; the outputs
+are copied into private memory; t1. The time of a call is (t1 - t0 - overhead) / sets, the overhead
+being the same with a trusted worker that computes nothing. On a CPU the CPU time of the worker and
+of all that it started takes the place of the wall clock: threads do not shorten it, neighbours
+hardly lengthen it, and processes beside the worker end the measurement, since one that is gone may
+have been missed. Every output is verified later. Nothing that runs in the submission's process can
+see inputs before t0, change outputs after t1, or touch the clock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import secrets
+import time
+from typing import Any
+
+import torch
+
+from grader.isolate import device_memory
+from grader.isolate.arena import POISON, Arena, Layout
+from grader.isolate.placing import place
+from grader.isolate.sandbox import Sandbox
+from grader.isolate.session import Budget
+from grader.isolate.usage import CpuTime, Tree, Watch
+from grader.spec.cases import Case
+from grader.spec.inputs import Inputs, make_inputs
+from grader.spec.problem import Problem
+from grader.spec.protocol import Ended, Reply, Status, failed
+
+FLUSH_BYTES = 256 * 2**20  # five times the L2 cache of an H200, the largest there is
+CALL_TIMEOUT_S = 120.0
+_BASELINE_TIMEOUT_S = 40.0  # its calls take a second, on a machine that is forty times as busy
+_LEAST_S = 1.0  # a call that is made has this long, however little is left
+
+
+class CallFailed(Exception):
+    """A call for speed or memory did not end well; `result` is the worker's reply or its end."""
+
+    def __init__(self, result: Reply | Ended) -> None:
+        super().__init__(str(result))
+        self.result = result
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What one call computed, by the name of the output, and the seed of its inputs."""
+
+    seed: int
+    outputs: dict[str, torch.Tensor]
+
+    @property
+    def num_bytes(self) -> int:
+        """What the outputs take."""
+        return sum(output.nbytes for output in self.outputs.values())
+
+
+@dataclasses.dataclass(frozen=True)
+class Timed:
+    """A worker whose calls are measured. With `entry` it is the trusted baseline.
+
+    `budget` is the time that the calls of a submission may take together.
+    """
+
+    worker: Sandbox
+    tree: Tree
+    entry: str | None = None
+    budget: Budget | None = None
+
+    def ask(self, what: str, fds: tuple[int, ...] = (), **fields: Any) -> None:
+        """Make a request, within the time that is left.
+
+        Raises:
+            CallFailed: the worker did not answer, or not with success.
+        """
+        timeout_s = _BASELINE_TIMEOUT_S
+        if self.budget is not None:
+            timeout_s = min(CALL_TIMEOUT_S, max(self.budget.left_s, _LEAST_S))
+        start = time.monotonic()
+        result = self.worker.ask(what, timeout_s, fds, **fields)
+        if self.budget is not None:
+            self.budget.count(time.monotonic() - start, came_back=isinstance(result, Reply))
+        if failed(result):
+            raise CallFailed(result)
+
+
+def see_alone(watch: Watch) -> None:
+    """See that no process was started beside a worker on the CPU: it could be gone unseen.
+
+    Raises:
+        CallFailed: there was one.
+    """
+    if watch.most_processes > 1:
+        text = "other processes ran beside the call: what they use cannot be measured"
+        raise CallFailed(Reply(0, Status.EXCEPTION, error_type="RuntimeError", text=text))
+
+
+class _WallTime:
+    """The time for which the context is open, in `seconds`."""
+
+    def __enter__(self) -> _WallTime:
+        self.seconds = -time.perf_counter()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds += time.perf_counter()
+
+
+class Bench:
+    """The judge's memory on one device: an arena that workers map, and private copies."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self.idle_bytes: int | None = None  # of host memory, a baseline that has done nothing yet
+        self._cuda: torch.Tensor | None = None
+        self._cuda_fd = -1
+        self._flush = torch.empty(0)
+        if device == "cuda":
+            total = torch.cuda.get_device_properties(0).total_memory
+            self.capacity = min(8 * 2**30, total // 16)
+            self._cuda, self._cuda_fd = device_memory.allocate(self.capacity)
+            self._flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
+        else:
+            self.capacity = 2**30
+
+    def attach(
+        self, worker: Sandbox, entry: str | None = None, budget: Budget | None = None
+    ) -> Timed:
+        """Wait for `worker`, let it map the arena, and begin to watch what it uses.
+
+        A baseline has no entry point yet when it has been imported: each go names one.
+        """
+        start = time.monotonic()
+        result = worker.ready()
+        if budget is not None:
+            budget.count(time.monotonic() - start, came_back=isinstance(result, Reply))
+        unnamed = isinstance(result, Reply) and result.status == Status.NO_ENTRY
+        if failed(result) and not (unnamed and entry is not None):
+            raise CallFailed(result)
+        timed = Timed(worker, worker.tree(), entry, budget)
+        if self.device == "cuda":
+            assert self._cuda is not None
+            timed.ask("open", (self._cuda_fd,), size=self._cuda.numel())
+        elif entry is not None:
+            self.idle_bytes = timed.tree.resident_bytes()
+        return timed
+
+    def layout(self, problem: Problem, case: Case) -> Layout:
+        """Return where one set of inputs and outputs of `case` lies."""
+        inputs = make_inputs(problem, case, 0, self.device)
+        return place(case, inputs, problem.returns + problem.gradients)
+
+    def inputs_of(self, problem: Problem, case: Case, result: Result) -> Inputs:
+        """Make the inputs of a call again."""
+        return make_inputs(problem, case, result.seed, self.device)
+
+    def go(
+        self,
+        timed: Timed,
+        problem: Problem,
+        case: Case,
+        layout: Layout,
+        *,
+        sets: int = 1,
+        null: bool = False,
+        watched: bool = False,
+    ) -> tuple[float, list[Result]]:
+        """Run one timed go; return its seconds, and what it computed in every set.
+
+        In one that is `watched` the worker looks at what PyTorch does; its seconds mean nothing.
+        """
+        seeds = [secrets.randbits(63) for _ in range(sets)]
+        private = [make_inputs(problem, case, seed, self.device) for seed in seeds]
+        with self._memory(layout.total_bytes * sets) as (memory, fds):
+            memory.fill_(POISON)
+            outputs = torch.empty(
+                (sets, layout.total_bytes - layout.inputs_end),
+                dtype=torch.uint8,
+                device=self.device,
+            )
+            parts = memory.view(sets, layout.total_bytes)
+            fields = {
+                "layout": layout.to_json(),
+                "sets": sets,
+                "kwargs": case.kwargs,
+                "returns": list(problem.returns),
+                "gradients": bool(problem.gradients),
+                "null": null,
+                "watched": watched,
+                "entry": timed.entry,
+            }
+            timed.ask("settle")
+            self._synchronize()
+            with CpuTime(timed.tree) if self.device == "cpu" else _WallTime() as clock:
+                for part, inputs in zip(parts, private, strict=True):
+                    for view in layout.inputs:
+                        view.of(part).copy_(inputs.all[view.name])
+                if self.device == "cuda":
+                    self._flush.fill_(1)
+                self._synchronize()
+                timed.ask("time", fds, **fields)
+                outputs.copy_(parts[:, layout.inputs_end :])
+                self._synchronize()
+        if isinstance(clock, CpuTime):
+            see_alone(clock)
+        results = []
+        for seed, raw in zip(seeds, outputs, strict=True):
+            views = [
+                dataclasses.replace(v, offset_bytes=v.offset_bytes - layout.inputs_end)
+                for v in layout.outputs
+            ]
+            results.append(Result(seed, {view.name: view.of(raw) for view in views}))
+        return clock.seconds, results
+
+    @contextlib.contextmanager
+    def _memory(self, size: int) -> Any:
+        if self._cuda is not None:
+            yield self._cuda[:size], ()
+            return
+        arena = Arena(size)
+        try:
+            yield arena.memory, (arena.fd,)
+        finally:
+            arena.close()
+
+    def _synchronize(self) -> None:
+        if self.device == "cuda":
+            torch.cuda.synchronize()

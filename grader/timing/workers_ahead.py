@@ -1,0 +1,69 @@
+"""Workers of a measurement that are started together, before a GPU is waited for.
+
+In a jail a worker is a fresh interpreter, which imports torch for seconds. A GPU that is waited for
+would be idle meanwhile, and imports beside a timed call would be timed too. None of these workers
+has a context on the GPU, or imports what it was started for, before its turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from grader.isolate import capacity
+from grader.isolate.sandbox import Sandbox
+
+# An allowance for what a worker holds beyond the libraries' files, which all share. Four per core
+# import torch well within the time that one may take to start; nobody measured how many more could.
+_WORKER_BYTES = 512 * 2**20
+_WORKERS_PER_CORE = 4
+
+Start = Callable[[], Sandbox]
+
+
+class WorkersAhead:
+    """A baseline, and workers of problems as far as cores and memory go; none for later ones.
+
+    As a context it waits for their imports, and ends at last what nobody took.
+    """
+
+    def __init__(
+        self,
+        baseline: Start | None = None,
+        of_problems: Mapping[str, Sequence[Start]] = {},
+    ) -> None:
+        self._baseline = baseline() if baseline else None
+        self._of_problems: dict[str, list[Sandbox]] = {}
+        left = _room() if of_problems else 0
+        for problem, starts in of_problems.items():
+            left -= len(starts)
+            if left < 0 and self._of_problems:
+                break
+            self._of_problems[problem] = [start() for start in starts]
+
+    def baseline(self) -> Sandbox | None:
+        """Return the baseline's worker, which is the caller's from now on."""
+        taken, self._baseline = self._baseline, None
+        return taken
+
+    def take(self, problem: str) -> list[Sandbox]:
+        """Return the workers of a problem, which are the caller's from now on."""
+        return self._of_problems.pop(problem, [])
+
+    def _all(self) -> list[Sandbox]:
+        workers = [worker for found in self._of_problems.values() for worker in found]
+        return workers + [self._baseline] * (self._baseline is not None)
+
+    def __enter__(self) -> WorkersAhead:
+        for worker in self._all():
+            worker.wait_for_imports()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self._all():
+            worker.close()
+
+
+def _room() -> int:
+    """Return how many workers there is room for, half of the free memory at the most."""
+    by_memory = capacity.free_bytes() // 2 // _WORKER_BYTES
+    return int(min(by_memory, _WORKERS_PER_CORE * capacity.cores()))
