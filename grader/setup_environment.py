@@ -8,6 +8,7 @@ requirements.lock lists. `.ready` is written last, so that nothing unfinished is
 """
 
 import argparse
+import contextlib
 import glob
 import json
 import os
@@ -51,6 +52,10 @@ REMEDIES = (
         " example: make setup PYTHON=python3.12",
     ),
 )
+
+
+def say(line):
+    print(line, flush=True)  # at once, also into a pipe
 
 
 class SetupError(Exception):
@@ -137,18 +142,17 @@ def of_cuda(report):
 
 def activity(output):
     """Return what pip is at by the last line that says so, "" where none does."""
-    installing = r"Installing collected packages: (?P<names>.*)"
-    at = r" *(?P<verb>Collecting|Downloading|Using cached|Processing) (?P<what>\S+)(?P<size> \(.*\))?"
-    found = None
-    for found in re.finditer(rf"^(?:{at}|{installing})", output, re.MULTILINE):
-        pass
-    if found is None:
+    verbs = "Collecting|Downloading|Using cached|Processing|Installing collected packages:"
+    found = re.findall(rf"^ *({verbs}) (.+)", output, re.MULTILINE)
+    if not found:
         return ""
-    if found.group("names"):
-        count = found.group("names").count(",") + 1
-        return "unpacking {} package{}".format(count, "s" if count > 1 else "")
-    name = "-".join(found.group("what").rpartition("/")[2].split("-")[:2])
-    return found.group("verb").lower() + " " + name + (found.group("size") or "")
+    verb, rest = found[-1]
+    if verb.startswith("Installing"):
+        names = rest.split(", ")
+        return "unpacking " + (names[0] if len(names) == 1 else f"{len(names)} packages")
+    name = "-".join(rest.split()[0].rpartition("/")[2].split("-")[:2])
+    size = re.search(r" \([\d.]+ .?B\)$", rest)
+    return verb.lower() + " " + name + (size.group() if size else "")
 
 
 def megabytes(folder):
@@ -172,7 +176,7 @@ class Progress:
         self.started = self.shown = time.monotonic()
         self.downloaded = self.downloading = 0
 
-    def show(self, output):
+    def show(self, doing):
         """Say what goes on, unless that was said just now."""
         # pip downloads into these folders; its cache has a second copy beside them.
         folders = glob.glob(str(self.folder / "tmp" / "pip-unpack-*"))
@@ -183,7 +187,7 @@ class Progress:
         self.shown = now
         line = "  {:.0f} s, {} MB downloaded, {} MB unpacked: {}".format(
             now - self.started, self.downloaded + self.downloading,
-            megabytes(self.folder / "lib"), activity(output) or "starting",
+            megabytes(self.folder / "lib"), doing,
         )  # fmt: skip
         if self.terminal:
             columns = shutil.get_terminal_size().columns
@@ -209,20 +213,20 @@ class Setup:
         self.progress = Progress(folder)
 
     def run(self):
-        print(f"Setting up {self.folder}, once", flush=True)
+        say(f"Setting up {self.folder}, once")
         self.begin()
         try:
-            # Not the Python of an environment that is active: it may be the one that was just emptied.
+            # Not an active environment's Python: that may be the one that was just emptied.
             python = getattr(sys, "_base_executable", sys.executable)
-            self.call(python, "-m", "venv", self.folder)
+            self.call("making the environment", python, "-m", "venv", self.folder)
             own = self.folder / "tmp" / "pip.lock"
             own.write_text(entry(self.lock, "pip"), encoding="utf-8")
-            self.pip("--require-hashes", "--no-deps", "-r", own)
+            self.pip("updating pip", "--require-hashes", "--no-deps", "-r", own)
             torch = self.choose_torch()
             locks = [word for name in LOCKS if Path(name).exists() for word in ("-r", name)]
-            self.pip("--require-hashes", "--no-deps", *locks)
-            self.pip(*torch)
-            self.pip("--no-deps", "--no-build-isolation", "-e", ".")
+            self.pip("packages", "--require-hashes", "--no-deps", *locks)
+            self.pip("PyTorch", *torch)
+            self.pip("the grader itself", "--no-deps", "--no-build-isolation", "-e", ".")
         except Failed as error:
             lines = error.output.rstrip().splitlines()[-LINES_OF_PIP:]
             print("".join("  | " + line + "\n" for line in lines), end="", file=sys.stderr)
@@ -230,13 +234,11 @@ class Setup:
         finally:
             shutil.rmtree(str(self.folder / "tmp"), ignore_errors=True)
         self.ready.touch()
-        progress = self.progress
-        print(
-            "  ready after {:.0f} s: {} MB downloaded, {} MB in {}".format(
-                time.monotonic() - progress.started, progress.downloaded,
-                megabytes(self.folder), self.folder,
-            )
-        )  # fmt: skip
+        seconds, downloaded = time.monotonic() - self.progress.started, self.progress.downloaded
+        size = megabytes(self.folder)
+        say(
+            f"  ready after {seconds:.0f} s: {downloaded} MB downloaded, {size} MB in {self.folder}"
+        )
 
     def begin(self):
         """Leave of an earlier environment what can be used: all, if it was finished."""
@@ -262,27 +264,27 @@ class Setup:
         """
         default = ["torch==" + self.torch]
         if any(os.path.exists(path) for path in GPU_FILES):
-            print(f"  PyTorch {self.torch} for CUDA ({CUDA_SIZE})", flush=True)
+            say(f"  PyTorch {self.torch} for CUDA ({CUDA_SIZE})")
             return default
         cpu = ["--extra-index-url", self.cpu_index, "--retries", "1", default[0] + "+cpu"]
         # fast-deps reads what a wheel requires without the rest of it.
         peek = ("--dry-run", "--no-deps", "--use-feature=fast-deps")
         try:
-            self.pip(*peek, *cpu)
+            self.pip("looking for PyTorch", *peek, *cpu)
         except Failed:
             pass
         else:
-            print(f"  PyTorch {self.torch} for the CPU (about 200 MB; no NVIDIA GPU found)")
+            say(f"  PyTorch {self.torch} for the CPU (about 200 MB; no NVIDIA GPU found)")
             return cpu
         report = self.folder / "tmp" / "report.json"
-        self.pip(*peek, "--report", report, *default)
+        self.pip("looking for PyTorch", *peek, "--report", report, *default)
         unreached = "  no build of PyTorch for the CPU can be reached; "
         if not of_cuda(json.loads(report.read_text(encoding="utf-8"))):
-            print(unreached + "the default build is small, too")
+            say(unreached + "the default build does not need CUDA")
             return default
-        print(unreached + f"the default build is for CUDA: {CUDA_SIZE}", flush=True)
+        say(unreached + "the default build is for CUDA: " + CUDA_SIZE)
         if self.yes or not (sys.stdin.isatty() and sys.stdout.isatty()):
-            print("  going on with it" + ("" if self.yes else ": there is no terminal to ask at"))
+            say("  going on with it" + ("" if self.yes else ": there is no terminal to ask at"))
             return default
         try:
             answer = input("  Go on? [y/N] ")
@@ -295,11 +297,11 @@ class Setup:
             )
         return default
 
-    def pip(self, *words):
+    def pip(self, doing, *words):
         options = ("--disable-pip-version-check", "--no-input", "--progress-bar", "off")
-        self.call(self.python, "-m", "pip", "install", *options, *words)
+        self.call(doing, self.python, "-m", "pip", "install", *options, *words)
 
-    def call(self, *command):
+    def call(self, doing, *command):
         """Run a command with its output in the log; raise Failed with that output."""
         variables = dict(os.environ, TMPDIR=str((self.folder / "tmp").absolute()))
         with self.log.open("ab") as log:
@@ -310,11 +312,9 @@ class Setup:
             )  # fmt: skip
             try:
                 while process.poll() is None:
-                    self.progress.show(self.output(begin))
-                    try:
+                    self.progress.show(activity(self.output(begin)) or doing)
+                    with contextlib.suppress(subprocess.TimeoutExpired):
                         process.wait(0.5)
-                    except subprocess.TimeoutExpired:
-                        pass
             finally:
                 if process.poll() is None:
                     process.kill()

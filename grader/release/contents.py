@@ -20,7 +20,8 @@ from grader.source import step_regions, steps_begun
 
 _TOP = {
     "LICENSE", "CHANGELOG.md", "README.md", "Makefile", "pyproject.toml", "requirements.txt",
-    "requirements.lock", "conftest.py", ".gitignore", "problems/one.mk", ".devcontainer/devcontainer.json",
+    "requirements.lock", "conftest.py", ".gitignore", "problems/one.mk",
+    ".devcontainer/devcontainer.json",
     ".devcontainer/gpu/devcontainer.json", "notebooks/flash-attention.ipynb",
 }  # fmt: skip
 _DOCS = {
