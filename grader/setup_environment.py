@@ -9,6 +9,7 @@ requirements.lock lists. `.ready` is written last, so that nothing unfinished is
 
 import argparse
 import contextlib
+import errno
 import glob
 import json
 import os
@@ -27,7 +28,8 @@ GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")  # of Linux, of WSL 2
 # torch 2.13.0 for CUDA with all that it requires: 2.7 GB of wheels, which hold 4.8 GB.
 CUDA_SIZE = "about 3 GB to download, 5 GB on disk"
 SECONDS_PER_LINE = {True: 1, False: 15}  # on a terminal, where one line is rewritten; in a log
-LINES_OF_PIP = 5
+LINES_OF_PIP, WIDTH_OF_PIP = 5, 200
+FULL_MB = 20
 
 # What the output of a failed command says, and what to do.
 REMEDIES = (
@@ -116,13 +118,15 @@ def sentence(error, folder):
     said = error.output if isinstance(error, Failed) else str(error)
     if not isinstance(error, (Failed, OSError)):
         return said
+    there = next(p for p in (folder, *folder.absolute().parents) if p.exists())
+    free = shutil.disk_usage(str(there)).free // 10**6
+    if isinstance(error, Failed) and free < FULL_MB:  # venv does not say why it failed
+        said += os.strerror(errno.ENOSPC)
     for pattern, remedy in REMEDIES:
         if re.search(pattern, said):
-            there = next(p for p in (folder, *folder.absolute().parents) if p.exists())
-            free = shutil.disk_usage(str(there)).free // 10**6
             return remedy.format(free=free, folder=folder, python=folder / "bin" / "python")
     if isinstance(error, OSError):
-        return said + "; fix that, then: make setup"
+        return f"{error.filename}: {error.strerror}; fix that, then: make setup"
     return f"that failed: the whole output is in {folder}/pip.log; then: make clean && make setup"
 
 
@@ -228,8 +232,10 @@ class Setup:
             self.pip("PyTorch", *torch)
             self.pip("the grader itself", "--no-deps", "--no-build-isolation", "-e", ".")
         except Failed as error:
-            lines = error.output.rstrip().splitlines()[-LINES_OF_PIP:]
-            print("".join("  | " + line + "\n" for line in lines), end="", file=sys.stderr)
+            lines = [line[:WIDTH_OF_PIP] for line in error.output.splitlines() if line.strip()]
+            telling = [line for line in lines if not line.startswith("WARNING: ")] or lines
+            for line in telling[-LINES_OF_PIP:]:
+                print("  | " + line, file=sys.stderr)
             raise
         finally:
             shutil.rmtree(str(self.folder / "tmp"), ignore_errors=True)
