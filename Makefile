@@ -8,9 +8,9 @@ SUBMISSION ?= problems
 P ?= $(p)
 REPORT ?= yes
 READY := $(if $(filter $(VENV)/bin/python,$(PY)),$(VENV)/.ready)
-TORCH := $(shell sed -n 's/^torch==//p' requirements.txt)
 CPU_INDEX := https://download.pytorch.org/whl/cpu
-PIP := $(VENV)/bin/python -m pip install -q --disable-pip-version-check
+need = command -v "$1" >/dev/null 2>&1 || { echo "make: got no $1, expected Python 3.11 or newer;" \
+	"install one and say for example: make $2 PYTHON=python3.12" >&2; exit 4; }
 # course
 # As many test workers as cores, eight at the most: each has a torch of its own in memory.
 WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 1); [ $$n -gt 8 ] && n=8; echo $$n)
@@ -31,7 +31,7 @@ help: ## list the targets
 	@echo "  OFFICIAL=1           grade for credit, in a jail (needs bubblewrap)"
 	@echo "  OUTPUT=file          the archive that submit writes (default: submission.zip)"
 	@echo "  JSON=file            write the record        PY=python  skip .venv, use this Python"
-	@echo "  REPORT=no            write no report.html"
+	@echo "  REPORT=no            write no report.html    YES=1  setup: download GBs unasked"
 # course
 	@echo "  SHAPES=names         shapes to time: growth, or 1,64,8,8192,128,w=128,s=4"
 	@echo "  PLOT=dir             draw plots              BENCH=...  more options of the benchmark"
@@ -43,23 +43,9 @@ help: ## list the targets
 
 setup: $(READY) ## make .venv with everything that is needed (the other targets do it themselves)
 
-$(VENV)/.ready: requirements.txt pyproject.toml
-	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-	  echo "make: got $$("$(PYTHON)" --version 2>&1), expected Python 3.11 or newer;" \
-	    "say for example: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 4; }
-	@echo "Setting up $(VENV), once ..."
-	@"$(PYTHON)" -m venv $(VENV)
-	@if [ -e /dev/nvidiactl ] || [ -e /dev/dxg ]; then \
-	  echo "  PyTorch $(TORCH) for CUDA (several GB)"; \
-	else \
-	  echo "  PyTorch $(TORCH) for the CPU (about 200 MB; no NVIDIA GPU found)"; \
-	  $(PIP) --retries 1 --extra-index-url $(CPU_INDEX) "torch==$(TORCH)+cpu" 2>$(VENV)/pip.log || \
-	  echo "  the CPU build is out of reach; taking the default build (may be several GB)"; \
-	fi
-	@echo "  Triton (about 200 MB) and the grader's own packages"
-	@$(PIP) -r requirements.txt 2>>$(VENV)/pip.log && $(PIP) --no-deps -e . 2>>$(VENV)/pip.log || { \
-	  tail -n 5 $(VENV)/pip.log >&2; exit 4; }
-	@touch $@
+$(VENV)/.ready: requirements.txt $(wildcard requirements*.lock) pyproject.toml
+	@$(call need,$(PYTHON),setup)
+	@"$(PYTHON)" grader/commands/setup_environment.py --folder $(VENV) --cpu-index $(CPU_INDEX) $(if $(YES),--yes)
 
 grade: $(READY) ## grade your answers and print the score report
 	@"$(PY)" -m grader grade --exit-zero --submission "$(SUBMISSION)" $(if $(P),--only "$(P)") \
@@ -95,8 +81,7 @@ quiz: $(READY) ## ask you the questions of the course, one by one; never scored
 
 doctor: ## check this machine, and say what to type where something is wrong
 	@p="$(PY)"; command -v "$$p" >/dev/null 2>&1 || p="$(PYTHON)"; \
-	  command -v "$$p" >/dev/null 2>&1 || { echo "make: got no $$p, expected Python 3.11 or newer;" \
-	    "install one and say for example: make doctor PYTHON=python3.12" >&2; exit 4; }; \
+	  $(call need,$$p,doctor); \
 	  "$$p" -m grader doctor
 
 submit: $(READY) ## pack your answers into submission.zip, which you upload

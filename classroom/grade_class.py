@@ -242,7 +242,7 @@ def make_engine(options: argparse.Namespace) -> Engine:
         from classroom import engine
     except ImportError as error:
         raise EnvironmentFault(
-            f"{error.name} is not installed; run `pip install -r requirements.txt`"
+            f"{error.name} is not installed; run `pip install -r requirements-course.txt`"
         ) from None
     if options.engine:
         config = engine.read_config(options.engine)

@@ -97,5 +97,5 @@ def _similar(store: Store, standing: Standing) -> Iterator[similar.Found]:
                 yield similar.find(load_problem(problem), owners, data)
             except ImportError as error:
                 raise EnvironmentFault(
-                    f"{error.name} is not installed; run `pip install -r requirements.txt`"
+                    f"{error.name} is not installed; run `pip install -r requirements-course.txt`"
                 ) from None

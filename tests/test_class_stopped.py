@@ -29,7 +29,7 @@ from tests.test_class import run
 FILE = load_problem("p02").file
 GRADE = """
 import sys
-from grader import cli
+from grader.commands import cli
 from classroom import grade_class
 from tests.fake_engine import FakeEngine, fake_grade, slow_grade
 from tests.records import CPU
@@ -168,7 +168,7 @@ def test_an_engine_is_not_waited_for_without_a_limit(store, monkeypatch):
 FULL = """
 import resource, sys
 from pathlib import Path
-from grader import cli
+from grader.commands import cli
 from classroom import grade_class
 from tests.fake_engine import FakeEngine, fake_grade
 from tests.records import CPU

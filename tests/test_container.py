@@ -11,7 +11,6 @@ import subprocess
 
 import pytest
 
-from grader.commands.package.contents import requirements
 from grader.isolate import inspection
 from grader.spec.problem import ROOT
 
@@ -45,8 +44,9 @@ def test_what_is_copied_exists_and_has_no_answers():
     for source in copied:
         assert (ROOT / source).exists(), source
     assert not set(copied) & {".", "solutions", "tests", ".git"}
-    # What a judge that is handed on consists of is there; constraints.txt is made.
+    # What a judge that is handed on consists of is there.
     tops = {"grader", "reference", "problems", "pyproject.toml", "LICENSE", "requirements.txt"}
+    tops.add("requirements.lock")
     assert tops <= set(copied)
 
 
@@ -78,19 +78,12 @@ def test_the_pinned_versions_are_installed(tmp_path, device):
     (fake / "python3").chmod(0o755)
     variables = {"PATH": f"{fake}:/usr/bin:/bin", "DEVICE": device}
     subprocess.run(["sh", "-ec", step], cwd=tmp_path, env=variables, check=True)
-    files = requirements()
-    assert (tmp_path / "judge.txt").read_text().split() == files[
-        "requirements.txt"
-    ].decode().split()
-    assert (tmp_path / "constraints.txt").read_bytes() == files["constraints.txt"]
-    asked = (tmp_path / "asked").read_text().splitlines()
-    torch = re.search(r"^torch==(\S+)", files["requirements.txt"].decode(), re.MULTILINE)[1]
-    assert len(asked) == (2 if device == "cpu" else 1)
-    assert asked[-1].endswith("-r judge.txt -c constraints.txt")
+    locked, torch = (tmp_path / "asked").read_text().splitlines()
+    assert locked.endswith(" --require-hashes --no-deps -r requirements.lock")
+    version = re.search(r"^torch==\S+", (ROOT / "requirements.txt").read_text(), re.MULTILINE)[0]
     if device == "cpu":
-        assert (
-            f"torch=={torch}+cpu" in asked[0] and "https://download.pytorch.org/whl/cpu" in asked[0]
-        )
+        version = f"--extra-index-url https://download.pytorch.org/whl/cpu {version}+cpu"
+    assert torch.endswith(f" --disable-pip-version-check {version}")
 
 
 def test_the_judge_runs_as_nobody_special():

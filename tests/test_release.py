@@ -62,6 +62,11 @@ def test_it_holds_what_a_student_needs(whole):
     assert {"reference/naive.py", "docs/quiz/level0.md", ".github/workflows/grade.yml"} <= set(
         files
     )
+    # What the course alone needs is neither in these nor beside them.
+    assert {path for path in files if path.startswith("requirements")} == {
+        "requirements.txt", "requirements.lock"
+    }  # fmt: skip
+    assert b"parsl" not in files["requirements.txt"] + files["requirements.lock"]
 
 
 def test_it_holds_nothing_else(whole):

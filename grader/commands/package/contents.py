@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from grader.spec.problem import GIVEN, PROBLEMS, ROOT
 
 _PACKAGES = (ROOT / "grader", ROOT / "reference", GIVEN)
-_SINGLE = ("LICENSE", "pyproject.toml")
-_COURSE = "# course"  # from here on: what checks the set itself, and what grades a class
+_SINGLE = ("LICENSE", "pyproject.toml", "requirements.txt", "requirements.lock")
 
 
 def judge_files(problem_ids: Sequence[str]) -> dict[str, bytes]:
@@ -23,16 +21,7 @@ def judge_files(problem_ids: Sequence[str]) -> dict[str, bytes]:
         paths += _modules(package)
     for id in problem_ids:
         paths += [PROBLEMS / id / "problem.toml", PROBLEMS / id / f"test_{id}.py"]
-    files = {path.relative_to(ROOT).as_posix(): path.read_bytes() for path in paths}
-    return files | requirements()
-
-
-def requirements() -> dict[str, bytes]:
-    """Return requirements.txt without what checks the set itself, and all pins as constraints."""
-    text = (ROOT / "requirements.txt").read_text(encoding="utf-8")
-    needed = text.partition(_COURSE)[0].rstrip() + "\n"
-    pins = "".join(f"{line}\n" for line in text.splitlines() if re.match(r"[\w.-]+==", line))
-    return {"requirements.txt": needed.encode(), "constraints.txt": pins.encode()}
+    return {path.relative_to(ROOT).as_posix(): path.read_bytes() for path in paths}
 
 
 def _modules(package: Path) -> Iterator[Path]:

@@ -21,7 +21,8 @@ from grader.spec.trace_record import TRACED
 
 _TOP = {
     "LICENSE", "CHANGELOG.md", "README.md", "Makefile", "pyproject.toml", "requirements.txt",
-    "conftest.py", ".gitignore", "problems/one.mk", ".devcontainer/devcontainer.json",
+    "requirements.lock", "conftest.py", ".gitignore", "problems/one.mk",
+    ".devcontainer/devcontainer.json",
     ".devcontainer/gpu/devcontainer.json", "notebooks/flash-attention.ipynb",
 }  # fmt: skip
 _DOCS = {
@@ -71,7 +72,6 @@ def build(
     for name, place in _PLACES.items():
         files[place] = _read(checkout, _STUDENT + name)
     files["Makefile"] = pages.makefile_for_students(files["Makefile"].decode()).encode()
-    files["requirements.txt"] = pages.without_course(files["requirements.txt"].decode()).encode()
     _expect_no_answers(checkout, files, manifests)
     files |= _answers(checkout, manifests, answers)
     _make_pages(checkout, files, problems, answers, known)

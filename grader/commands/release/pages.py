@@ -63,14 +63,9 @@ def for_students(text: str, path: str) -> str:
     return text.rstrip("\n") + "\n"
 
 
-def without_course(text: str) -> str:
-    """Return a Makefile or a list of packages without the parts that are not for students."""
-    return _COURSE_LINES.sub("", text)
-
-
 def makefile_for_students(text: str) -> str:
     """Return the Makefile with the students' targets alone."""
-    text = _MAKE_STUDENTS.sub(r"\1", without_course(text))
+    text = _MAKE_STUDENTS.sub(r"\1", _COURSE_LINES.sub("", text))
     targets = set(_TARGET.findall(text))
 
     def kept(found: re.Match[str]) -> str:

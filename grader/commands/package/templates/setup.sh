@@ -27,9 +27,9 @@ python=$(newest_python) || {
 }
 
 "$python" -m venv .venv
+pip() { .venv/bin/python -m pip install --no-cache-dir --disable-pip-version-check "$@"; }
+pip --require-hashes --no-deps -r requirements.lock
 torch=$(sed -n 's/^torch==//p' requirements.txt)
-.venv/bin/python -m pip install --no-cache-dir --disable-pip-version-check \
-  --extra-index-url https://download.pytorch.org/whl/cpu \
-  "torch==$torch+cpu" -r requirements.txt -c constraints.txt
+pip --no-deps --extra-index-url https://download.pytorch.org/whl/cpu "torch==$torch+cpu"
 .venv/bin/python -c 'import torch, triton'
 .venv/bin/python -m grader --version

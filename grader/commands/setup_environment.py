@@ -1,0 +1,339 @@
+"""Make .venv with the tested versions, and show that the work goes on; `make setup` runs this.
+
+The Python that runs it may have nothing installed and be too old for the course: this file uses the
+standard library alone, and syntax that Python 3.6 reads.
+
+torch comes from an index of its own, chosen here; every other file must have a hash that
+requirements.lock lists. `.ready` is written last, so that nothing unfinished is used.
+"""
+
+import argparse
+import contextlib
+import errno
+import glob
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+OLDEST = (3, 11)
+LOCK = "requirements.lock"
+LOCKS = (LOCK, "requirements-course.lock")  # a release has the first alone
+GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")  # of Linux, of WSL 2
+# torch 2.13.0 for CUDA with all that it requires: 2.7 GB of wheels, which hold 4.8 GB.
+CUDA_SIZE = "about 3 GB to download, 5 GB on disk"
+SECONDS_PER_LINE = {True: 1, False: 15}  # on a terminal, where one line is rewritten; in a log
+LINES_OF_PIP, WIDTH_OF_PIP = 5, 200
+FULL_MB = 20
+
+# What the output of a failed command says, and what to do.
+REMEDIES = (
+    (
+        r"No space left on device|Disk quota exceeded",
+        "the disk is full: got {free} MB free in {folder}, expected 3 GB, or 9 GB for CUDA;"
+        " make room there and in pip's cache (`{python} -m pip cache purge`), then: make setup",
+    ),
+    (
+        r"DO NOT MATCH THE HASHES",
+        f"got a file that is not the tested one, expected a hash of {LOCK}: the download was"
+        " damaged, or the index serves other files; try again, then ask who runs the index",
+    ),
+    (
+        r"connection broken|Max retries exceeded|timed out|ProxyError|SSLError|NameResolution",
+        "no connection to the package index; check the network and the proxy (on a cluster, use"
+        " the login node), then: make setup",
+    ),
+    (
+        r"No matching distribution",
+        "the package index has no such file for this Python and machine; take another Python, for"
+        " example: make setup PYTHON=python3.12",
+    ),
+)
+
+
+def say(line):
+    print(line, flush=True)  # at once, also into a pipe
+
+
+class SetupError(Exception):
+    """What keeps the environment from being made: one sentence that says what to type."""
+
+
+class Failed(SetupError):
+    """A command that failed, with what it wrote."""
+
+    def __init__(self, output):
+        super().__init__(output)
+        self.output = output
+
+
+def main(words=None):
+    parser = argparse.ArgumentParser(description="Make the environment of the course.")
+    parser.add_argument("--folder", default=".venv", type=Path)
+    parser.add_argument("--cpu-index", required=True, help="where torch has builds for the CPU")
+    parser.add_argument("--yes", action="store_true", help="download gigabytes without asking")
+    options = parser.parse_args(words)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
+    try:
+        expect_python(sys.version_info, shutil.which)
+        Setup(options.folder, options.cpu_index, options.yes).run()
+    except (SetupError, OSError) as error:
+        print("setup: " + sentence(error, options.folder), file=sys.stderr)
+        return 4
+    except KeyboardInterrupt:
+        print("\nsetup: stopped; make setup starts over, with what pip has cached", file=sys.stderr)
+        return 130
+    return 0
+
+
+def expect_python(version, which):
+    """Raise SetupError unless this Python is new enough and can make environments."""
+    number = "{}.{}".format(*version[:2])
+    if tuple(version[:2]) < OLDEST:
+        names = ("python3." + str(minor) for minor in (13, 12, 11, 14))
+        found = next((name for name in names if which(name)), None)
+        raise SetupError(
+            "got Python {}, expected 3.11 or newer; {}make setup PYTHON={}".format(
+                number, "type: " if found else "install one, then: ", found or "python3.12"
+            )
+        )
+    try:
+        import ensurepip  # noqa: F401  # Debian has it in a package of its own
+        import venv  # noqa: F401
+    except ImportError:
+        raise SetupError(
+            f"this Python {number} cannot make environments; on Debian and Ubuntu type:"
+            f" sudo apt-get install python{number}-venv, then: make setup"
+        ) from None
+
+
+def sentence(error, folder):
+    """Return what happened and what to type, for what pip or the system said."""
+    said = error.output if isinstance(error, Failed) else str(error)
+    if not isinstance(error, (Failed, OSError)):
+        return said
+    there = next(p for p in (folder, *folder.absolute().parents) if p.exists())
+    free = shutil.disk_usage(str(there)).free // 10**6
+    if isinstance(error, Failed) and free < FULL_MB:  # venv does not say why it failed
+        said += os.strerror(errno.ENOSPC)
+    for pattern, remedy in REMEDIES:
+        if re.search(pattern, said):
+            return remedy.format(free=free, folder=folder, python=folder / "bin" / "python")
+    if isinstance(error, OSError):
+        return f"{error.filename}: {error.strerror}; fix that, then: make setup"
+    return f"that failed: the whole output is in {folder}/pip.log; then: make clean && make setup"
+
+
+def entry(lock, name):
+    """Return the lines of a lock file on one package."""
+    found = re.search(rf"^{name}==.*(?:\n .*)*\n", lock, re.MULTILINE)
+    return found.group()
+
+
+def of_cuda(report):
+    """Whether what pip would install, by its report, asks for NVIDIA's packages."""
+    asked = [
+        line for item in report["install"] for line in item["metadata"].get("requires_dist", ())
+    ]
+    return any(re.match(r"(nvidia|cuda)-", line) and "extra ==" not in line for line in asked)
+
+
+def activity(output):
+    """Return what pip is at by the last line that says so, "" where none does."""
+    verbs = "Collecting|Downloading|Using cached|Processing|Installing collected packages:"
+    found = re.findall(rf"^ *({verbs}) (.+)", output, re.MULTILINE)
+    if not found:
+        return ""
+    verb, rest = found[-1]
+    if verb.startswith("Installing"):
+        names = rest.split(", ")
+        return "unpacking " + (names[0] if len(names) == 1 else f"{len(names)} packages")
+    name = "-".join(rest.split()[0].rpartition("/")[2].split("-")[:2])
+    size = re.search(r" \([\d.]+ .?B\)$", rest)
+    return verb.lower() + " " + name + (size.group() if size else "")
+
+
+def megabytes(folder):
+    """Return the size of the files below a folder, which change while they are counted."""
+    total = 0
+    for place, _, names in os.walk(str(folder)):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(place, name)).st_size
+            except OSError:
+                continue
+    return total // 10**6
+
+
+class Progress:
+    """One line that is rewritten on a terminal; elsewhere a line every 15 seconds."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+        self.started = self.shown = time.monotonic()
+        self.downloaded = self.downloading = 0
+
+    def show(self, doing):
+        """Say what goes on, unless that was said just now."""
+        # pip downloads into these folders; its cache has a second copy beside them.
+        folders = glob.glob(str(self.folder / "tmp" / "pip-unpack-*"))
+        self.downloading = max(self.downloading, sum(map(megabytes, folders)))
+        now = time.monotonic()
+        if now - self.shown < SECONDS_PER_LINE[self.terminal]:
+            return
+        self.shown = now
+        line = "  {:.0f} s, {} MB downloaded, {} MB unpacked: {}".format(
+            now - self.started, self.downloaded + self.downloading,
+            megabytes(self.folder / "lib"), doing,
+        )  # fmt: skip
+        if self.terminal:
+            columns = shutil.get_terminal_size().columns
+            print("\r\x1b[K" + line[: columns - 1], end="", flush=True)
+        else:
+            print(line, flush=True)
+
+    def end(self):
+        """Close the rewritten line: what comes next has a line of its own."""
+        self.downloaded, self.downloading = self.downloaded + self.downloading, 0
+        if self.terminal:
+            print("\r\x1b[K", end="", flush=True)
+
+
+class Setup:
+    def __init__(self, folder, cpu_index, yes):
+        self.folder, self.cpu_index, self.yes = folder, cpu_index, yes
+        self.python = folder / "bin" / "python"
+        self.log, self.ready = folder / "pip.log", folder / ".ready"
+        self.lock = Path(LOCK).read_text(encoding="utf-8")
+        pins = Path("requirements.txt").read_text(encoding="utf-8")
+        self.torch = re.search(r"^torch==(\S+)", pins, re.MULTILINE).group(1)
+        self.progress = Progress(folder)
+
+    def run(self):
+        say(f"Setting up {self.folder}, once")
+        self.begin()
+        try:
+            # Not an active environment's Python: that may be the one that was just emptied.
+            python = getattr(sys, "_base_executable", sys.executable)
+            self.call("making the environment", python, "-m", "venv", self.folder)
+            own = self.folder / "tmp" / "pip.lock"
+            own.write_text(entry(self.lock, "pip"), encoding="utf-8")
+            self.pip("updating pip", "--require-hashes", "--no-deps", "-r", own)
+            torch = self.choose_torch()
+            locks = [word for name in LOCKS if Path(name).exists() for word in ("-r", name)]
+            self.pip("packages", "--require-hashes", "--no-deps", *locks)
+            self.pip("PyTorch", *torch)
+            self.pip("the grader itself", "--no-deps", "--no-build-isolation", "-e", ".")
+        except Failed as error:
+            lines = [line[:WIDTH_OF_PIP] for line in error.output.splitlines() if line.strip()]
+            telling = [line for line in lines if not line.startswith("WARNING: ")] or lines
+            for line in telling[-LINES_OF_PIP:]:
+                print("  | " + line, file=sys.stderr)
+            raise
+        finally:
+            shutil.rmtree(str(self.folder / "tmp"), ignore_errors=True)
+        self.ready.touch()
+        seconds, downloaded = time.monotonic() - self.progress.started, self.progress.downloaded
+        size = megabytes(self.folder)
+        say(
+            f"  ready after {seconds:.0f} s: {downloaded} MB downloaded, {size} MB in {self.folder}"
+        )
+
+    def begin(self):
+        """Leave of an earlier environment what can be used: all, if it was finished."""
+        config = self.folder / "pyvenv.cfg"
+        made = config.exists() and re.search(r"^version\w* = (\d+\.\d+)", config.read_text(), re.M)
+        other = made and made.group(1) != "{}.{}".format(*sys.version_info[:2])
+        if other or (self.log.exists() and not self.ready.exists()):
+            for path in self.folder.iterdir():  # the folder itself may be a link to another disk
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(str(path))
+                else:
+                    path.unlink()
+        (self.folder / "tmp").mkdir(parents=True, exist_ok=True)
+        self.log.write_text("")
+        if self.ready.exists():
+            self.ready.unlink()
+
+    def choose_torch(self):
+        """Return the options with which pip installs torch: for CUDA where there is an NVIDIA GPU.
+
+        Elsewhere the build for the CPU; where that cannot be had, the default build, which may
+        bring gigabytes for CUDA: then a person at a terminal is asked.
+        """
+        default = ["torch==" + self.torch]
+        if any(os.path.exists(path) for path in GPU_FILES):
+            say(f"  PyTorch {self.torch} for CUDA ({CUDA_SIZE})")
+            return default
+        cpu = ["--extra-index-url", self.cpu_index, "--retries", "1", default[0] + "+cpu"]
+        # fast-deps reads what a wheel requires without the rest of it.
+        peek = ("--dry-run", "--no-deps", "--use-feature=fast-deps")
+        try:
+            self.pip("looking for PyTorch", *peek, *cpu)
+        except Failed:
+            pass
+        else:
+            say(f"  PyTorch {self.torch} for the CPU (about 200 MB; no NVIDIA GPU found)")
+            return cpu
+        report = self.folder / "tmp" / "report.json"
+        self.pip("looking for PyTorch", *peek, "--report", report, *default)
+        unreached = "  no build of PyTorch for the CPU can be reached; "
+        if not of_cuda(json.loads(report.read_text(encoding="utf-8"))):
+            say(unreached + "the default build does not need CUDA")
+            return default
+        say(unreached + "the default build is for CUDA: " + CUDA_SIZE)
+        if self.yes or not (sys.stdin.isatty() and sys.stdout.isatty()):
+            say("  going on with it" + ("" if self.yes else ": there is no terminal to ask at"))
+            return default
+        try:
+            answer = input("  Go on? [y/N] ")
+        except EOFError:
+            answer = ""
+        if answer.strip().lower() not in ("y", "yes"):
+            raise SetupError(
+                "nothing was downloaded for CUDA; make setup YES=1 takes that build,"
+                " make grade PY=python3 an environment of your own"
+            )
+        return default
+
+    def pip(self, doing, *words):
+        options = ("--disable-pip-version-check", "--no-input", "--progress-bar", "off")
+        self.call(doing, self.python, "-m", "pip", "install", *options, *words)
+
+    def call(self, doing, *command):
+        """Run a command with its output in the log; raise Failed with that output."""
+        variables = dict(os.environ, TMPDIR=str((self.folder / "tmp").absolute()))
+        with self.log.open("ab") as log:
+            begin = log.seek(0, os.SEEK_END)
+            process = subprocess.Popen(
+                [str(word) for word in command],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=variables,
+            )  # fmt: skip
+            try:
+                while process.poll() is None:
+                    self.progress.show(activity(self.output(begin)) or doing)
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        process.wait(0.5)
+            finally:
+                if process.poll() is None:
+                    process.kill()
+                    process.wait()
+                self.progress.end()
+        if process.returncode:
+            raise Failed(self.output(begin))
+
+    def output(self, begin):
+        with self.log.open("rb") as log:
+            log.seek(begin)
+            return log.read().decode("utf-8", "replace")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
