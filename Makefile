@@ -102,6 +102,7 @@ test: $(READY) ## test the grader, the reference, the model answers and the set 
 
 check: $(READY) ## the set proves itself: stubs, answers, handouts and problem.toml agree
 	@"$(PY)" -m ruff check . && "$(PY)" -m ruff format --check -q .
+	@"$(PY)" -c 'from importlinter.cli import lint_imports_command as main; main()'
 	@"$(PY)" -m pytest tests/test_set.py tests/test_handouts.py tests/test_mistakes.py -q
 	@"$(PY)" -m tests.test_mistakes --check
 
