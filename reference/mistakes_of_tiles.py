@@ -87,7 +87,7 @@ def _diagonal_skipped(case):
 _ONE_SIZE = "begin a key tile every tile_k keys, and end each of them tile_k keys further"
 _MASK = "the mask compares positions inside the tile, not in the sequence"
 _POSITIONS = (
-    "compare positions in the sequence: add the tile's first query to a row, and its first key to a"
+    "compare positions in the sequence: add a tile's first query to a row, and its first key to a"
     " column"
 )
 

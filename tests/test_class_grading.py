@@ -237,7 +237,7 @@ def test_a_busy_machine_is_called_so_by_the_judge():
 def checkout(tmp_path_factory):
     """A copy of all that grades."""
     root = tmp_path_factory.mktemp("checkout")
-    for folder in ("problems", "reference", "grader"):
+    for folder in ("problems", "reference", "grader", "classroom"):
         ignored = shutil.ignore_patterns("__pycache__", "solution.py")
         shutil.copytree(ROOT / folder, root / folder, ignore=ignored)
     return root

@@ -127,7 +127,7 @@ def test_no_page_holds_a_line_of_a_model_answer():
         lines = model_answer(problem).split("\n")
         for first, last in step_regions("\n".join(lines)).values():
             answers |= {_bare(line.split("#")[0]) for line in lines[first : last - 1]}
-    told = "".join(path.read_text() for path in (ROOT / "grader" / "sightings").glob("*.py"))
+    told = "".join(path.read_text() for path in (ROOT / "grader" / "causes" / "rules").glob("*.py"))
     answers = {line for line in answers if len(line) >= 10 and line not in _bare(told)}
     assert len(answers) > 100
     for id, text in PAGES.items():

@@ -294,7 +294,7 @@ def test_the_release_checks_itself(stage, tmp_path):
     shutil.copytree(stage, copy)
     done = run(copy, "make", "test", PY)
     assert done.returncode == 0, done.stdout
-    with open(copy / "grader" / "scoring.py", "a") as file:
+    with open(copy / "grader" / "judge" / "scoring.py", "a") as file:
         file.write("# mine\n")
     done = run(copy, sys.executable, "-m", "pytest", "-q", "tests", "-k", "handed_out")
     assert done.returncode == 1

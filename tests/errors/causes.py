@@ -52,7 +52,7 @@ def known() -> dict[str, dict[str, reference.Mistake]]:
 @functools.cache
 def seen() -> frozenset[str]:
     """Return the ids in the source of the rules that look at a kernel."""
-    folder = ROOT / "grader" / "sightings"
+    folder = ROOT / "grader" / "causes" / "rules"
     nodes = [n for path in folder.glob("*.py") for n in ast.walk(ast.parse(path.read_text()))]
     return frozenset(_ids(nodes))
 
@@ -66,7 +66,7 @@ def _ids(nodes: list[ast.AST]) -> set[str]:
 def fitted() -> frozenset[str]:
     """Return those of `seen` that are always computed from a wrong result, never from a trace."""
     from_result, from_trace = set(), set()
-    for path in (ROOT / "grader" / "sightings").glob("*.py"):
+    for path in (ROOT / "grader" / "causes" / "rules").glob("*.py"):
         nodes = list(ast.walk(ast.parse(path.read_text())))
         calls = [n for n in nodes if isinstance(n, ast.Call) and ast.unparse(n.func) == "Sighting"]
         untraced = calls and all("traced=False" in map(ast.unparse, n.keywords) for n in calls)

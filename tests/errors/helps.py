@@ -27,7 +27,7 @@ def helps() -> Iterator[tuple[str, str, str]]:
         of_problem = reference.mistakes_for(problem), reference.bridge_mistakes_for(problem)
         for mistake in (m for mistakes in of_problem for m in mistakes):
             yield mistake.id, problem, mistake.help
-    for path in sorted((ROOT / "grader" / "sightings").glob("*.py")):
+    for path in sorted((ROOT / "grader" / "causes" / "rules").glob("*.py")):
         for id, text, of_groups in _of_rules(ast.parse(path.read_text("utf-8"))):
             for problem in cause(id).problems:
                 if not of_groups or "num_kv_heads" in stub(load_problem(problem)):
