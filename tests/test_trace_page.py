@@ -30,9 +30,15 @@ def page_with_sample() -> str:
     return f"{before}{BEGIN}```\n{sample}```\n{rest[rest.index(END) :]}"
 
 
+def rounded(page: str) -> list[str]:
+    """The words of a page, its numbers to four digits: the last ones differ between processors."""
+    numbers = re.compile(r"-?\d+\.\d+")
+    return numbers.sub(lambda number: f"{float(number[0]):.4g}", page).split()
+
+
 def test_the_sample_is_what_is_printed():
     with forked_workers():
-        assert PAGE.read_text("utf-8") == page_with_sample()
+        assert rounded(PAGE.read_text("utf-8")) == rounded(page_with_sample())
 
 
 def test_the_commands_are_understood():

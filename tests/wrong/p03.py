@@ -310,7 +310,7 @@ WRONG = (
         (
             "weight not masked and rows that wrap",
             "ragged",
-            "PADDED-KEYS-COUNTED FOLDED-IN-TWICE",
+            "PADDED-KEYS-COUNTED FOLDED-IN-TWICE ROWS-STORED-TWICE",
             (_CLAMPED, "tl.exp(s - now[:, None])"),
             (
                 "m = pid % tiles * BM + tl.arange(0, BM)",
