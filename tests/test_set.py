@@ -12,6 +12,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -539,3 +540,18 @@ def test_unsupported_arguments_are_tried(problem):
         if a.arg in ("window_size", "num_sink_tokens", "tile_q", "tile_k")
     ]
     assert set(parameters) <= names
+
+
+def test_the_plan_of_the_house_is_true():
+    """docs/architecture.md: the rooms of the contract, as their packages say, and paths that exist."""
+    text = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    contract = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]
+    rooms = [room.replace(".", "/") for room in contract["contracts"][0]["layers"]]
+    rows = dict(re.findall(r"^\| `([\w/.]+)` \| (.+) \|$", text, re.MULTILINE))
+    assert [path.removesuffix(".py") for path in rows] == rooms
+    for path, what in rows.items():
+        file = ROOT / path if path.endswith(".py") else ROOT / path / "__init__.py"
+        assert ast.get_docstring(ast.parse(file.read_text("utf-8"))).split("\n")[0] == what, path
+    for path in re.findall(r"`((?:grader|classroom|tests|problems)/[\w/.]+)`", text):
+        assert (ROOT / path).exists(), path
+    assert len(list((ROOT / "grader").glob("*.py"))) <= 4

@@ -1,0 +1,1 @@
+"""Runs a submission in a process of its own: worker, protocol, jail, watchdog."""
