@@ -3,7 +3,8 @@
 A line of tests/golden.txt for each stub, model answer, unusual answer, mutant, mistake and text
 that the source policy refuses: its points for correctness, and per check that does not pass the
 verdict, the cause, the step and the line. `diff` judges them again and prints what has changed;
-`write` makes the file anew. All take about an hour on 2 idle cores; `--share 8` takes every eighth.
+`write` makes the file anew. A source takes 6 CPU seconds (p05) to 25 (p09): all of them some five
+hours on 2 cores, and `--share 24`, every 24th, a quarter of an hour.
 """
 
 from __future__ import annotations
@@ -143,13 +144,15 @@ def main(argv: list[str] | None = None) -> int:
         FILE.write_text("".join(f"{lines[id]}\n" for id in sorted(lines)), encoding="utf-8")
         return 0
     before = [known[id] for id in sorted(ids) if id in known]
-    now = [found[id] for id in sorted(found)]
+    now = [found[id] for id in sorted(found) if id in known]
     changed = [
         line
         for line in difflib.unified_diff(before, now, lineterm="", n=0)
         if line[:1] in "+-" and line[:3] not in ("+++", "---")
     ]
-    print(*changed, f"{len(found)} judged, {len(changed)} lines differ", sep="\n")
+    print(*changed, f"{len(now)} compared, {len(changed)} lines differ", sep="\n")
+    if len(found) > len(now):
+        print(f"{len(found) - len(now)} judged that are not on record: `write` adds them")
     return int(bool(changed))
 
 

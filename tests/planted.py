@@ -929,13 +929,6 @@ FAULTS = (
         "render_classroom",
     ),
     fault(
-        "a line of a log is a command of GitHub's",
-        "grader/report/classroom.py",
-        '    return _COMMAND.sub(lambda found: (found[1] or "") + found[0].strip() + " ", text)',
-        "    return text",
-        "render_classroom",
-    ),
-    fault(
         "an archive that is an upload is not looked into",
         "grader/commands/package/upload.py",
         "contents = archives.read(_inner(upload))",

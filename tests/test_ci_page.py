@@ -1,7 +1,5 @@
 """docs/ci.md: its commands are understood, and it lists what there is to write."""
 
-import base64
-import json
 import os
 import re
 import shlex
@@ -9,8 +7,6 @@ import subprocess
 import sys
 import zipfile
 from collections import defaultdict
-
-import yaml
 
 from grader.commands import cli
 from grader.commands.options import parser_of
@@ -36,9 +32,8 @@ def commands():
 
 
 def test_commands_have_the_options_that_are_named():
-    github, classroom, jenkins, zipped, some = commands()
+    github, jenkins, zipped, some = commands()
     assert (github.platform, github.judge, github.ref) == ("github", "OWNER/REPO", "main")
-    assert classroom.classroom and classroom.markdown and classroom.exit_zero
     assert jenkins.junit and jenkins.exit_zero
     assert (zipped.platform, zipped.minutes, zipped.only) == ("gradescope", 40, None)
     assert (some.minutes, some.only, some.official) == (10, "p01,p02", False)
@@ -57,7 +52,7 @@ def test_what_the_page_says_of_memory_and_hanging_calls_is_so():
 
 
 def test_commands_that_package_do_so(tmp_path, monkeypatch):
-    github, _, _, *zips = commands()
+    github, _, *zips = commands()
     monkeypatch.chdir(tmp_path)
     (tmp_path / "DIR").mkdir()
     for options in (github, *zips):
@@ -65,37 +60,6 @@ def test_commands_that_package_do_so(tmp_path, monkeypatch):
     assert (tmp_path / "DIR/.github/workflows/grade.yml").read_text().startswith("# Grades the rep")
     for name in ("autograder.zip", "p01-p02.zip"):
         assert zipfile.is_zipfile(tmp_path / name)
-
-
-def step_of_classroom():
-    (block,) = (text for kind, text in BLOCKS if kind == "yaml")
-    judge, reporter = yaml.safe_load(block)
-    return judge, reporter
-
-
-def test_the_step_of_github_classroom_hands_over_the_result(tmp_path):
-    """As the reporter reads it: <runner>_RESULTS, in base64."""
-    judge, reporter = step_of_classroom()
-    assert reporter["uses"] == "classroom-resources/autograding-grading-reporter@v1"
-    variable = f"{reporter['with']['runners'].upper()}_RESULTS"
-    assert reporter["env"] == {variable: "${{ steps.judge.outputs.result }}"}
-    assert judge["id"] == reporter["with"]["runners"]
-    write_answers(tmp_path / "problems", {"p02": "def weighted_row_sum(x):\n    return x\n"})
-    variables = {
-        **os.environ,
-        "RUNNER_TEMP": str(tmp_path),
-        "GITHUB_OUTPUT": str(tmp_path / "output"),
-        "GITHUB_STEP_SUMMARY": str(tmp_path / "summary"),
-    }
-    put_judge(tmp_path / "judge" / ".venv" / "bin" / "grader")
-    script = ["bash", "-eo", "pipefail", "-c", judge["run"]]
-    done = subprocess.run(script, cwd=tmp_path, env=variables, capture_output=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    name, _, value = (tmp_path / "output").read_text().strip().partition("=")
-    assert name == "result"
-    result = json.loads(base64.b64decode(value))
-    assert result["max_score"] == 77 + 35 and result["status"] == "fail"
-    assert (tmp_path / "summary").read_text().startswith("# Grade")
 
 
 def test_the_autograder_of_classroom_50_writes_its_result(tmp_path):

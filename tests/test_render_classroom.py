@@ -1,4 +1,4 @@
-"""GitHub Classroom and Classroom 50: whole points that add up, statuses, identity, hostile text."""
+"""Classroom 50: whole points that add up, statuses, identity, hostile text."""
 
 import datetime
 import json
@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from grader.report import classroom, classroom50
+from grader.report import classroom50
 from grader.report.score import is_counted
 from grader.report.wholes import rounded, wholes
 from grader.spec.grade_record import Points, Verdict
@@ -27,21 +27,6 @@ JOB = {
 
 def points(earned, available):
     return Points(earned=earned, available=available, possible=available)
-
-
-def result_of(text):
-    """What the reporter gets, after its fields were compared with those of a test runner."""
-    found = json.loads(text)
-    assert list(found) == ["version", "status", "max_score", "tests"]
-    assert found["version"] == 1 and type(found["max_score"]) is int
-    kinds = {"name": str, "status": str, "score": int, "message": str, "test_code": str}
-    kinds |= {"filename": str, "line_no": int, "duration": int}
-    for test in found["tests"]:
-        assert {name: type(value) for name, value in test.items()} == kinds
-        assert test["status"] in ("pass", "fail", "error")
-    assert found["status"] in ("pass", "fail", "error")
-    assert 0 <= sum(test["score"] for test in found["tests"]) <= found["max_score"]
-    return found
 
 
 def result50_of(text):
@@ -69,9 +54,6 @@ def result50_of(text):
 def test_scores_add_up_to_the_total_which_is_rounded_once(name):
     graded = record(name)
     both = graded.totals + graded.bonus
-    found = result_of(classroom.render(graded))
-    assert sum(test["score"] for test in found["tests"]) == rounded(both.earned)
-    assert found["max_score"] == rounded(both.available)
     found50 = result50_of(classroom50.render(graded, JOB, NOW))
     assert (found50["score"], found50["max-score"]) == (
         rounded(both.earned),
@@ -83,18 +65,11 @@ def test_scores_add_up_to_the_total_which_is_rounded_once(name):
 def test_a_test_passes_where_all_available_points_were_earned(name):
     graded = record(name)
     problems = [problem for problem in graded.problems if is_counted(problem)]
-    found = result_of(classroom.render(graded))
     found50 = result50_of(classroom50.render(graded, JOB, NOW))
-    for problem, one, other in zip(problems, found["tests"], found50["tests"], strict=True):
+    for problem, test in zip(problems, found50["tests"], strict=True):
         full = problem.verdict is Verdict.PASS and problem.points.earned >= problem.points.available
-        wanted = "error" if problem.verdict is Verdict.INTERNAL else "pass" if full else "fail"
-        assert one["status"] == wanted and bool(one["message"]) is (wanted != "pass")
-        assert other["passed"] is full and other["verdict"] == problem.verdict
-        assert one["name"] == other["test-name"] and one["name"].startswith(problem.id)
-        assert one["score"] == other["score"]
-    statuses = {test["status"] for test in found["tests"]}
-    wanted = "pass" if statuses <= {"pass"} else "error" if "error" in statuses else "fail"
-    assert found["status"] == ("error" if graded.interrupted else wanted)
+        assert test["passed"] is full and test["verdict"] == problem.verdict
+        assert test["test-name"].startswith(problem.id)
 
 
 def test_a_half_point_counts_for_the_student_and_noise_does_not():
@@ -148,17 +123,7 @@ def test_identity_is_what_the_job_says():
     assert classroom50.missing({}) == list(classroom50.REQUIRED.values())
 
 
-@pytest.mark.parametrize("text", ["::error::x", "  ::add-mask::y", "##[error]z", "a ##[error]z"])
-def test_nothing_is_a_command_where_the_reporter_prints_it(monkeypatch, text):
-    graded = evil(monkeypatch, f"{text} first\n{text}")
-    (test,) = result_of(classroom.render(graded))["tests"]
-    for line in (test["name"] + "\n" + test["message"]).splitlines():
-        assert not line.lstrip().startswith("::") and "##[" not in line
-
-
 def test_hostile_text_stays_in_its_place(monkeypatch):
     graded = evil(monkeypatch)
-    (test,) = result_of(classroom.render(graded))["tests"]
     (test50,) = result50_of(classroom50.render(graded, JOB, NOW))["tests"]
-    assert "\n" not in test["name"] + test50["test-name"]
-    assert "\x1b" not in test["message"] and "##[" not in test["message"]
+    assert "\n" not in test50["test-name"]

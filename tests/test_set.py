@@ -543,7 +543,7 @@ def test_unsupported_arguments_are_tried(problem):
 
 
 def test_the_plan_of_the_house_is_true():
-    """docs/architecture.md: the rooms of the contract, as their packages say, and paths that exist."""
+    """docs/architecture.md: the rooms of the contract, as they say themselves, and true paths."""
     text = (ROOT / "docs" / "architecture.md").read_text("utf-8")
     contract = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]
     rooms = [room.replace(".", "/") for room in contract["contracts"][0]["layers"]]

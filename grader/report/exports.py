@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from grader.base.atomic_write import write_whole
-from grader.report import classroom, classroom50, gradescope, junit, markdown
+from grader.report import classroom50, gradescope, junit, markdown
 from grader.report.html import page
 from grader.spec.environment import EnvironmentFault
 from grader.spec.grade_record import GradeRecord
@@ -20,7 +20,6 @@ FORMATS: Mapping[str, Callable[[GradeRecord], str]] = {
     "markdown": markdown.render,
     "junit": junit.render,
     "gradescope": gradescope.render,
-    "classroom": classroom.render,
 }
 # These also say which job the record is from, as the job's environment has it.
 OF_A_JOB: Mapping[str, Callable[[GradeRecord, Mapping[str, str], datetime.datetime], str]] = {
@@ -31,7 +30,6 @@ HELP: Mapping[str, str] = {
     "markdown": "write a summary for a CI's page, such as $GITHUB_STEP_SUMMARY",
     "junit": "write the checks as JUnit XML, for Jenkins, GitLab and others",
     "gradescope": "write the scores as Gradescope's results.json",
-    "classroom": "write the scores for GitHub Classroom's reporter",
     "classroom50": "write the scores as Classroom 50's result.json",
     "html": "write the report as one page for a browser",
 }
