@@ -446,7 +446,7 @@ def test_a_quarter_of_the_longest_file_takes_little_time(line):
     tree = ast.parse(HEAD + line * (MAX_SOURCE_BYTES // 4 // len(line)))
     begin = time.process_time()
     violations(PROBLEMS["p04"], tree)
-    assert time.process_time() - begin < 1.0
+    assert time.process_time() - begin < 3.0
 
 
 def test_chains_of_names_take_little_time():
@@ -473,7 +473,7 @@ def test_depth_is_no_matter():
         tree = ast.parse(f"{HEAD}x = q{link * 700} @ q")
         begin = time.process_time()
         assert [v.rule for v in violations(PROBLEMS["p04"], tree)] == ["torch-computes"]
-        assert time.process_time() - begin < 1.0
+        assert time.process_time() - begin < 3.0
 
 
 # -- the page -------------------------------------------------------------------------------------
