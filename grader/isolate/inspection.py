@@ -25,8 +25,8 @@ from grader.isolate import jail, jail_entry, reaper, usage, warden
 _PROBE = Path(__file__).with_name("jail_probe.py")
 _ROOT = _PROBE.parent.parent.parent
 _HIDDEN = ("solutions", "tests", "reference", "problems/p01", "grader/judge/case_run.py", ".git")
-# Where root of the host would let itself be called by the kernel, and what is any process's own.
-_OF_PROC = ("/proc", "/proc/sys/kernel/core_pattern", "/proc/self/comm")
+# The second is where root of the host lets itself be called by the kernel.
+_OF_PROC = ("/proc", "/proc/sys/kernel/core_pattern")
 _DEVICES = {"null", "zero", "full", "random", "urandom", "tty", "console"}
 _TIMEOUT_S = 30.0
 _GONE_S = 5.0

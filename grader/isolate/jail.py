@@ -94,7 +94,7 @@ def enclose(
         *_read_only(),
         *("--proc", "/proc", "--dev", "/dev"),
         *("--size", str(TMP_BYTES), "--tmpfs", "/dev/shm"),
-        *(a for path in _KEYS if os.path.exists(path) for a in ("--ro-bind", os.devnull, path)),
+        *_machine_wide(),
     ]
     for device in _devices(gpu) if gpu is not None else ():
         walls += ["--dev-bind", device, device]
@@ -103,10 +103,22 @@ def enclose(
         walls += ["--bind", str(_kernels), str(_kernels)]
     for file in files:
         walls += ["--ro-bind", str(file), str(file)]
-    # Whoever is root outside may set the kernel's parameters in /proc/sys, by whatever name.
-    for path in ("/proc", "/dev", "/"):
-        walls += ["--remount-ro", path]
-    return [*walls, "--chdir", str(folder), "--", *command]
+    walls += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", str(folder)]
+    return [*walls, "--", *command]
+
+
+def _machine_wide() -> list[str]:
+    """Bind what belongs to no process of /proc, read-only, and keyrings' numbers not at all.
+
+    Whoever is root outside may set the kernel's parameters in /proc/sys, by whatever name. CUDA
+    does not start where it cannot write what belongs to its own process.
+    """
+    arguments = []
+    for entry in sorted(os.scandir("/proc"), key=lambda entry: entry.name):
+        if not entry.name.isdigit() and not entry.is_symlink():
+            source = os.devnull if entry.path in _KEYS else entry.path
+            arguments += ["--ro-bind", source, entry.path]
+    return arguments
 
 
 def _read_only() -> list[str]:

@@ -19,7 +19,7 @@ _NO_KEYRINGS = (errno.ENOSYS, errno.EPERM)  # of the kernel, or refused by a con
 
 
 def _main() -> None:
-    # A worker cannot write this itself: /proc is read-only in the jail.
+    # Where memory runs out, the kernel ends the worker first.
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")
     if KEYCTL is None:
