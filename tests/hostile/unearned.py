@@ -75,7 +75,7 @@ SIZES = (
         "zeros in long rows that nobody named",
         "y = honest(*args, **options)\n"
         f"return y * (options['x'].shape[1] <= {_largest_fixed('p02', 'cols')})",
-        points=5.6,
+        points=6.6,  # the work of the plain case, which is right
     ),
     _beside(
         "p01",
@@ -197,14 +197,14 @@ KERNELS = (
         beside("p02", _RIGHT, _UNSEEN).replace(_MASKS, _NO_MASKS),
         _WRONG,
         problem="p02",
-        points=5.3,
+        points=6.3,  # the work of the plain case, which is right
     ),
     Hostile(
         "no argument is checked",
         answer("p02").replace(_CHECKS, ""),
         ("fail", "error"),
         problem="p02",
-        points=5.8,
+        points=6.8,  # the work of the plain case, which is right
     ),
 )
 
