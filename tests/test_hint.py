@@ -12,7 +12,15 @@ from grader.commands.hint.hints import hints_of, plain_formulas
 from grader.commands.hint.shown import Shown
 from grader.commands.hint.unsolved import find
 from grader.commands.hint.view import render
-from grader.spec.grade_record import CheckResult, Diagnosis, Message, ProblemResult, Verdict
+from grader.spec.grade_record import (
+    CheckResult,
+    ComponentResult,
+    Diagnosis,
+    Message,
+    Points,
+    ProblemResult,
+    Verdict,
+)
 from grader.spec.problem import PROBLEMS, ManifestError, load_problem, problem_ids
 from tests.harness import model_answer
 from tests.records import write_answers
@@ -154,6 +162,17 @@ def test_without_a_step_it_is_the_first_that_turns_a_failing_check_green(folder)
     text = render(Hint(found, "a nudge", 1, 2, 1), ())
     assert "it names no step; test_x_strides fails, which this step turns green" in text
     assert failing("no_step_is_for_this").told == "out is wrong"
+
+
+@pytest.mark.parametrize(("earned", "step"), [(0, 2), (1.9, 2), (2, None)])
+def test_needless_work_leads_to_the_step_that_ends_it(folder, earned, step):
+    points = {"earned": earned, "available": 2, "possible": 2}
+    work = ComponentResult(verdict=Verdict.PASS, points=Points(**points))
+    passes = result("p04").model_copy(update={"components": {"work": work}})
+    found = find(("p04",), folder, lambda id: passes)
+    assert (found and (found.step, found.seen)) == (
+        step and (step, f"work: {earned:g} of 2 points; every check passes")
+    )
 
 
 def test_a_file_that_python_cannot_read_is_told_and_costs_no_hint(folder, shown):

@@ -136,6 +136,11 @@ MISTAKES = {
     "nothing returned": ('["out", "lse"]', "[]", "returns: got [], expected at least 1 item"),
     "wrong type": ("bonus = false", "bonus = 0", "bonus: got 0, expected a valid boolean"),
     "number in words": ("lines = 3", 'lines = "3"', "steps.1.lines: got '3', expected a valid"),
+    "step without check": (
+        "lines = 3",
+        'lines = 3\nturns_green = ["speed"]',
+        "steps: 2: turns_green: got",
+    ),
     "negative points": ("speed = 3", "speed = -3", "points.speed: got -3, expected greater than"),
     "half a point": ("work = 1", "work = 0.5", "points.work: got 0.5, expected a valid integer"),
     "no time": ("call_s = 20", "call_s = 0", "limits.call_s: got 0, expected greater than 0"),

@@ -178,24 +178,22 @@ def test_answers_wait_for_their_date(tmp_path):
     moment = datetime.datetime.fromisoformat("2999-01-01T18:00+01:00").astimezone()
     for _ in range(2):
         assert f"of p02: not before {moment:%Y-%m-%d %H:%M}" in " ".join(out.split())
-        assert not (folder / "solutions").exists() and not (folder / "docs" / "steps").exists()
+        assert not (folder / "solutions").exists()
         out = made(folder)
 
 
 def test_answers_come_with_what_is_said_of_them(answered):
     files = tree(answered)
     assert files["solutions/p02/weighted_row_sum.py"].decode() == model_answer("p02")
-    assert files["docs/steps/p02.md"] == (ROOT / "docs" / "steps" / "p02.md").read_bytes()
     mistakes = files["docs/mistakes.md"].decode()
     assert re.findall(r"^## (p\d\d)", mistakes, re.MULTILINE) == ["p02"]
     assert "tests.test_mistakes" not in mistakes
-    assert "[step by step](../docs/steps/p02.md)" in files["solutions/README.md"].decode()
+    assert "(p02/weighted_row_sum.py): the model answer" in files["solutions/README.md"].decode()
     assert (
         "The answers of p02 are in [solutions](solutions/README.md)." in files["README.md"].decode()
     )
     closed = ("p01", "p03")
     assert not [p for p in files if p.startswith("solutions/p") and p.split("/")[1] in closed]
-    assert b"p01" not in files["docs/steps/p02.md"]
 
 
 def test_answers_that_are_out_stay_out(answered, tmp_path):

@@ -74,7 +74,8 @@ class Check(Table):
 class Step(Table):
     """One numbered step of a stub: title, about how many lines, the known mistakes made there.
 
-    `turns_green` are the checks that pass once the steps up to this one are done.
+    `turns_green` are the checks that pass once the steps up to this one are done, and `work` where
+    it then earns all its points.
     """
 
     title: str
@@ -251,6 +252,11 @@ class Problem(Table):
                     raise ValueError(f"{where}: {key}: got {unknown[0]!r}, expected some of {some}")
             for table in check.cases:
                 _departs_only_in(check, table)
+        for number, step in enumerate(self.steps, start=1):
+            unknown = [name for name in step.turns_green if name not in (*ids, WORK)]
+            if unknown:
+                expected = f"expected some of {', '.join((*ids, WORK))}"
+                raise ValueError(f"steps: {number}: turns_green: got {unknown[0]!r}, {expected}")
         for component in RestsOn.model_fields:
             self._rests_on_checks(component)
         return self

@@ -9,7 +9,7 @@ from pathlib import Path
 from grader.report.message import causes, headline_of
 from grader.source.submission import Source, read_source
 from grader.spec.grade_record import ProblemResult, Verdict
-from grader.spec.problem import Problem, load_problem
+from grader.spec.problem import WORK, Problem, load_problem
 
 _DONE = (Verdict.PASS, Verdict.SKIPPED, Verdict.NOT_MEASURED)
 
@@ -73,7 +73,7 @@ def _in_tests(problem: Problem, test: Callable[[str], ProblemResult]) -> Unsolve
     found = causes(result)
     failed = [check for check in result.checks if check.verdict not in _DONE]
     if not found and not failed:
-        return None
+        return _in_work(problem, result)
     if not found:
         return Unsolved(problem, told=f"{failed[0].title}: {failed[0].verdict}")
     first = found[0]
@@ -85,3 +85,13 @@ def _in_tests(problem: Problem, test: Callable[[str], ProblemResult]) -> Unsolve
             return Unsolved(problem, told=seen, cause=named)
         return Unsolved(problem, behind[0], seen=seen, cause=named, check=behind[1])
     return Unsolved(problem, step, seen=seen, cause=named)
+
+
+def _in_work(problem: Problem, result: ProblemResult) -> Unsolved | None:
+    """Return the step that ends needless work, where every check passes and work costs points."""
+    work, behind = result.components.get(WORK), problem.first_step_behind([WORK])
+    if work is None or behind is None or work.points.earned >= work.points.available:
+        return None
+    earned, available = work.points.earned, work.points.available
+    seen = f"work: {earned:g} of {available:g} points; every check passes"
+    return Unsolved(problem, behind[0], seen=seen)

@@ -2,8 +2,8 @@
 
 A file that is not listed is left out, so that nothing new in the checkout is handed out by mistake.
 Left out on purpose: solutions/ and the links to it; tests/, whose mutants and unusual answers are
-answers; benchmarks/; docs/trust.md, docs/ci.md and docs/records, for instructors; docs/steps and
-docs/mistakes.md, which come with the answers, for they show each step done and what it is worth.
+answers; benchmarks/; docs/trust.md, docs/ci.md and docs/records, for instructors; docs/mistakes.md,
+which comes with the answers, for it shows what each mistake is worth.
 """
 
 from __future__ import annotations
@@ -161,12 +161,11 @@ def _answers(
     ]
     for id in answers:
         problem = manifests[id]
-        place, steps = f"solutions/{id}/{problem.file}", f"docs/steps/{id}.md"
-        files[place], files[steps] = _read(checkout, place), _read(checkout, steps)
+        place = f"solutions/{id}/{problem.file}"
+        files[place] = _read(checkout, place)
         lines += ["", f"## {id}, {problem.title}", ""]
         lines += [
             f"- [{problem.file}]({id}/{problem.file}): the model answer",
-            f"- [step by step](../{steps}): what the report says after each of its steps",
             "- [known mistakes](../docs/mistakes.md): which checks each fails, and what it keeps",
         ]
     mistakes = _read(checkout, "docs/mistakes.md").decode()
