@@ -22,7 +22,7 @@ from grader.isolate.compiled import Call, Compiled, compile_calls, unavailable
 from grader.kernel.compile.chips import EVERY_CHIP
 from grader.source.submission import Source
 from grader.spec.cases import resolve
-from grader.spec.grade_record import Compilation
+from grader.spec.kernel_report import Compilation
 from grader.spec.problem import GIVEN, ROOT, Problem, load_problem, problem_ids
 from grader.spec.protocol import failed
 

@@ -21,7 +21,8 @@ from grader.source.submission import Source
 from grader.spec.cases import Case
 from grader.spec.findings import CauseFound, Finding
 from grader.spec.grade_record import CheckResult, ComponentResult, Verdict
-from grader.spec.problem import GIVEN, ROOT, Check, Problem, load_problem
+from grader.spec.problem import GIVEN, ROOT, Problem, load_problem
+from grader.spec.problem_tables import Check
 
 SEED = "5eed"
 # Long enough for what is done at once on a busy machine, short beside the minute that the

@@ -31,7 +31,8 @@ from grader.spec.cases import Case, CaseTable
 from grader.spec.findings import Evidence, Finding, Measured, MeasureRequest, write_event
 from grader.spec.grade_record import Amount, Environment, GradeRecord, Verdict, WorkFigures
 from grader.spec.inputs import Inputs, make_inputs
-from grader.spec.problem import Limits, Problem, load_problem
+from grader.spec.problem import Problem, load_problem
+from grader.spec.problem_tables import Limits
 from tests.forked import forked_workers
 from tests.harness import judge
 

@@ -16,7 +16,8 @@ from unittest import mock
 from grader.judge import scoring
 from grader.source.submission import examine, step_regions
 from grader.spec.grade_record import Verdict, WorkFigures
-from grader.spec.problem import PROBLEMS, WORK, Problem, load_problem, problem_ids
+from grader.spec.problem import PROBLEMS, Problem, load_problem, problem_ids
+from grader.spec.problem_tables import WORK
 from tests import harness, trials
 from tests.forked import forked_workers
 from tests.harness import judge, model_answer

@@ -33,7 +33,8 @@ from grader.spec.grade_record import (
     Verdict,
     WorkFigures,
 )
-from grader.spec.problem import WORK, load_problem, problem_ids
+from grader.spec.problem import load_problem, problem_ids
+from grader.spec.problem_tables import WORK
 
 ANY_BYTES = [
     b"",

@@ -12,7 +12,8 @@ from grader.isolate.device_memory import DeviceMemoryFault
 from grader.judge import measure, measurement
 from grader.spec.findings import Evidence, Measured, MeasureRequest, Phase, SourceFile
 from grader.spec.grade_record import Verdict
-from grader.spec.problem import BenchmarkTable, load_problem
+from grader.spec.problem import load_problem
+from grader.spec.problem_tables import BenchmarkTable
 from grader.spec.protocol import Ended, Reply, Status
 from grader.timing import device_lock, speed
 from grader.timing.speed import Block

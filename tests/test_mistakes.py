@@ -21,7 +21,8 @@ from grader.judge.scoring import score_correctness
 from grader.spec.cases import Case
 from grader.spec.grade_record import CheckResult, Verdict
 from grader.spec.inputs import Inputs, case_seed, make_inputs
-from grader.spec.problem import ROOT, Check, Problem, load_problem, problem_ids
+from grader.spec.problem import ROOT, Problem, load_problem, problem_ids
+from grader.spec.problem_tables import Check
 
 PAGE = ROOT / "docs" / "mistakes.md"
 SEED = "7ab1e"

@@ -18,7 +18,8 @@ from grader.commands.race.view import render
 from grader.isolate.sandbox import Sandbox
 from grader.spec.findings import Lane, MeasureRequest, Phase, Raced, SourceFile, write_event
 from grader.spec.grade_record import Chip
-from grader.spec.problem import BenchmarkTable, load_problem
+from grader.spec.problem import load_problem
+from grader.spec.problem_tables import BenchmarkTable
 from grader.spec.roofline import roof
 from reference import library
 from tests.forked import forked_workers

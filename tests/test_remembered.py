@@ -12,7 +12,7 @@ from grader.judge.launched import Ran
 from grader.judge.trial import Trial
 from grader.source.submission import Source
 from grader.spec.cases import resolve
-from grader.spec.grade_record import Compilation, KernelReport
+from grader.spec.kernel_report import Compilation, KernelReport
 from grader.spec.problem import load_problem
 from grader.spec.protocol import Reply, Status
 from tests.forked import forked_workers

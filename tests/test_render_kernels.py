@@ -8,17 +8,8 @@ from grader.judge import scoring
 from grader.report.html import measured
 from grader.report.html.page import render
 from grader.report.kernels import kernel_table, kernels_of, spill_lines
-from grader.spec.grade_record import (
-    CheckResult,
-    Compilation,
-    Dot,
-    GradeRecord,
-    KernelReport,
-    Points,
-    ProblemResult,
-    Refusal,
-    Verdict,
-)
+from grader.spec.grade_record import CheckResult, GradeRecord, Points, ProblemResult, Verdict
+from grader.spec.kernel_report import Compilation, Dot, KernelReport, Refusal
 from tests import exports
 from tests.records import CPU
 

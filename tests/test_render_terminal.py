@@ -24,10 +24,8 @@ from grader.spec.findings import Evidence
 from grader.spec.grade_record import (
     Amount,
     CheckResult,
-    Compilation,
     ComponentResult,
     Diagnosis,
-    KernelReport,
     MemoryFigures,
     Message,
     Points,
@@ -36,6 +34,7 @@ from grader.spec.grade_record import (
     Verdict,
     WorkFigures,
 )
+from grader.spec.kernel_report import Compilation, KernelReport
 from grader.spec.problem import ROOT, load_problem, problem_ids
 from tests.harness import model_answer
 from tests.records import H200, graded, small

@@ -17,7 +17,8 @@ from grader.source.submission import Source
 from grader.spec.findings import CaseBegins, CaseFailed
 from grader.spec.grade_record import Verdict
 from grader.spec.inputs import make_inputs
-from grader.spec.problem import Limits, load_problem
+from grader.spec.problem import load_problem
+from grader.spec.problem_tables import Limits
 from grader.spec.protocol import Status
 from tests.forked import forked_workers
 from tests.harness import judge, model_answer

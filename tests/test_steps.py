@@ -2,7 +2,8 @@
 
 import pytest
 
-from grader.spec.problem import WORK, load_problem, problem_ids
+from grader.spec.problem import load_problem, problem_ids
+from grader.spec.problem_tables import WORK
 from tests import steps
 from tests.forked import forked_workers
 

@@ -29,7 +29,8 @@ from grader.spec.findings import (
     write_event,
 )
 from grader.spec.grade_record import Amount, Diagnosis, Message, Verdict, WorkFigures
-from grader.spec.problem import WORK, read_problem
+from grader.spec.problem import read_problem
+from grader.spec.problem_tables import WORK
 from tests.test_manifest import TEXT, write
 
 PASS = Finding(verdict=Verdict.PASS)

@@ -25,7 +25,8 @@ from grader.spec.findings import (
     write_event,
 )
 from grader.spec.grade_record import Verdict, WorkFigures
-from grader.spec.problem import WORK, Problem, load_problem
+from grader.spec.problem import Problem, load_problem
+from grader.spec.problem_tables import WORK
 from tests.forked import forked_workers
 from tests.harness import SEED, model_answer, whole_answer
 from tests.records import count_work

@@ -16,7 +16,8 @@ from grader.checks.walk import due_pairs, tile_map, walk_of
 from grader.kernel.observers.trace import ACCESS, OPERANDS, SCORES, Counter, Trace
 from grader.spec.cases import Case
 from grader.spec.grade_record import Amount, WorkFigures
-from grader.spec.problem import Problem, Work
+from grader.spec.problem import Problem
+from grader.spec.problem_tables import Work
 
 _SMALLEST, _LARGEST = 16, 128
 # Products of tiles that each pass needs: scores and out; scores, dP, dV and dK; scores, dP and dQ.

@@ -26,8 +26,8 @@ from grader.isolate.sandbox import PATIENCE, Sandbox
 from grader.kernel.compile.chips import CHIPS, EVERY_CHIP, resident_programs
 from grader.source.submission import Source
 from grader.spec.cases import Case
-from grader.spec.grade_record import Compilation, KernelReport
 from grader.spec.inputs import Inputs
+from grader.spec.kernel_report import Compilation, KernelReport
 from grader.spec.problem import Problem
 from grader.spec.protocol import Ended, Reply, failed
 

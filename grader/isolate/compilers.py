@@ -14,7 +14,8 @@ from grader.isolate.session import Budget, Session
 from grader.source.submission import Source
 from grader.spec.cases import Case
 from grader.spec.inputs import make_inputs
-from grader.spec.problem import Check, Limits, Problem
+from grader.spec.problem import Problem
+from grader.spec.problem_tables import Check, Limits
 
 _CALL_S = 20.0  # one case; a session gives it three times as much on a GPU
 _TOTAL_S = 150.0

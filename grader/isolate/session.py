@@ -17,7 +17,8 @@ from grader.source.policy.operators import opened
 from grader.source.submission import Source
 from grader.spec.cases import Case
 from grader.spec.inputs import Inputs
-from grader.spec.problem import Limits, Problem
+from grader.spec.problem import Problem
+from grader.spec.problem_tables import Limits
 from grader.spec.protocol import Ended, Reply, Status, failed
 
 # After a first call that did not come back, a call has this long, or ten times the slowest that

@@ -20,7 +20,8 @@ from grader.judge.trial import Trial
 from grader.judge.work_run import WorkRun
 from grader.spec.cases import Case
 from grader.spec.findings import Evidence
-from grader.spec.problem import Check, Problem
+from grader.spec.problem import Problem
+from grader.spec.problem_tables import Check
 from grader.spec.protocol import Reply, Status
 
 Place = tuple[str, int]  # check and number of the case

@@ -12,7 +12,8 @@ from grader.isolate.evidence import CallEvidence
 from grader.isolate.session import Session
 from grader.spec.cases import Case
 from grader.spec.inputs import Inputs, case_seed, make_inputs
-from grader.spec.problem import Check, Problem
+from grader.spec.problem import Problem
+from grader.spec.problem_tables import Check
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,7 @@ from grader.spec.cases import Case
 from grader.spec.findings import Finding
 from grader.spec.grade_record import Message, Verdict
 from grader.spec.inputs import Inputs
-from grader.spec.problem import Check
+from grader.spec.problem_tables import Check
 
 _HEADLINE_LIMIT = 600
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from grader.isolate.compiled import Compiled
 from grader.isolate.evidence import CallEvidence
 from grader.spec.cases import Case
-from grader.spec.problem import Check
+from grader.spec.problem_tables import Check
 from grader.spec.protocol import Reply
 
 MOST = 8  # kernels that are compiled or called in another case than the one that compiles

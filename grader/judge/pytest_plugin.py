@@ -20,7 +20,8 @@ from grader.report.message import event, failure_text
 from grader.spec.cases import Case, resolve
 from grader.spec.findings import CaseBegins, CaseEnds, CaseFailed, CauseFound, Finding
 from grader.spec.grade_record import Message, Verdict
-from grader.spec.problem import PROBLEMS, Check, ManifestError, Problem, load_problem
+from grader.spec.problem import PROBLEMS, ManifestError, Problem, load_problem
+from grader.spec.problem_tables import Check
 
 _FAULTS_FROM_OUTSIDE = (OSError, MemoryError)
 _TEXTS_FROM_OUTSIDE = ("start new thread", "allocate memory", "bad_alloc", "open files")

@@ -26,7 +26,8 @@ from grader.spec.findings import (
     write_event,
 )
 from grader.spec.grade_record import Verdict
-from grader.spec.problem import WORK, Check, Problem
+from grader.spec.problem import Problem
+from grader.spec.problem_tables import WORK, Check
 
 if TYPE_CHECKING:
     from grader.isolate.session import Budget, Session

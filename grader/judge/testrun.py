@@ -35,7 +35,8 @@ from grader.spec.findings import (
     read_event,
 )
 from grader.spec.grade_record import CheckResult, Message, Verdict, worst
-from grader.spec.problem import ROOT, WORK, Check, ManifestError, Problem
+from grader.spec.problem import ROOT, ManifestError, Problem
+from grader.spec.problem_tables import WORK, Check
 
 # Beyond the time of the submission's calls: imports, oracles, naming a cause.
 _JUDGE_S = 600.0

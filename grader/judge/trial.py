@@ -22,7 +22,8 @@ from grader.judge.launched import MOST, Launched, Ran, lines_compiled
 from grader.source.submission import Source
 from grader.spec.cases import Case
 from grader.spec.findings import Evidence
-from grader.spec.problem import Check, Problem
+from grader.spec.problem import Problem
+from grader.spec.problem_tables import Check
 from grader.spec.protocol import failed
 
 _FEWEST = 16  # numbers, of which other values make others

@@ -11,7 +11,7 @@ from grader.judge.trial import Trial
 from grader.spec.findings import Evidence
 from grader.spec.grade_record import Verdict
 from grader.spec.inputs import case_seed, make_inputs
-from grader.spec.problem import WORK
+from grader.spec.problem_tables import WORK
 from grader.spec.protocol import Reply, Status
 
 

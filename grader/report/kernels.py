@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from rich.table import Table
 
 from grader.base.text import byte_size, clean
-from grader.spec.grade_record import Compilation, GradeRecord, ProblemResult
+from grader.spec.grade_record import GradeRecord, ProblemResult
+from grader.spec.kernel_report import Compilation
 
 COLUMNS = ("compiled", "for", "regs", "spills", "shared", "programs", "tensor cores")
 _NAME_LIMIT = 20

@@ -2,8 +2,6 @@
 
 A check departs from the plain `[base]` case in what its `varies` lists and in nothing else, so that
 a mistake costs the checks of its own subject; the reader refuses a case that sets more.
-
-Over 400 lines: every key of the file is read, and refused with a sentence, in one place.
 """
 
 from __future__ import annotations
@@ -17,185 +15,34 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, Strict, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
-from grader.spec.cases import (
-    Case,
-    CaseTable,
-    Draw,
-    Dtype,
-    ListOf,
-    Positive,
-    PositiveNumber,
-    Table,
-    fixed,
-    resolve,
+from grader.spec.cases import Case, CaseTable, Draw, ListOf, Table, fixed, resolve
+from grader.spec.problem_tables import (
+    WORK,
+    BenchmarkTable,
+    Bridge,
+    Check,
+    Limits,
+    Memory,
+    PointTable,
+    RestsOn,
+    Speed,
+    Step,
+    Targets,
+    Tolerance,
+    Work,
 )
 
 ROOT = Path(__file__).resolve().parents[2]
 PROBLEMS = ROOT / "problems"
 GIVEN = PROBLEMS / "given"  # what stubs and answers import
 ALIGNED = 128  # a length that is no multiple of it is a subject of its own
-WORK = "work"  # stands for a check while work is counted
 _NUMBERS = ("int", "constrained-int", "float")
-
-Device = Literal["cpu", "cuda"]
 
 
 class ManifestError(Exception):
     """A TOML file of the set that cannot be used; the message names file, key, got and expected."""
-
-
-class Check(Table):
-    """One promise of a problem: a test function, its weight, and its cases.
-
-    `varies` lists the keys in which its cases may depart from `[base]`; `outputs` what is judged.
-    Where `needs` names another check, this one counts only if that one passes. One that `compiles`
-    asks no more than that the kernels of its cases do, for GPUs that need not be there. One of the
-    `bridge` calls that entry point.
-    """
-
-    id: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
-    weight: PositiveNumber
-    varies: ListOf[str]
-    cases: Annotated[ListOf[CaseTable], Field(min_length=1)]
-    outputs: ListOf[str] = ()
-    exact: bool = False
-    needs: str | None = None
-    compiles: bool = False
-    bridge: bool = False
-
-    @property
-    def test_name(self) -> str:
-        """Name of the function in test_pNN.py."""
-        return "test_" + self.id
-
-
-class Step(Table):
-    """One numbered step of a stub: title, about how many lines, the known mistakes made there.
-
-    `turns_green` are the checks that pass once the steps up to this one are done, and `work` where
-    it then earns all its points.
-    """
-
-    title: str
-    lines: Annotated[int, Field(ge=1)]
-    turns_green: ListOf[str] = ()
-    causes: ListOf[str] = ()
-
-
-class Targets(Table):
-    """Speed-up over naive PyTorch at which points begin (`floor`) and are full (`full`)."""
-
-    floor: PositiveNumber
-    full: PositiveNumber
-
-    @model_validator(mode="after")
-    def _in_order(self) -> Targets:
-        if not self.floor < self.full:
-            raise ValueError(f"full: got {self.full}, expected more than floor, {self.floor}")
-        return self
-
-
-class Speed(Targets):
-    """Default targets, and those of devices that were calibrated."""
-
-    devices: dict[str, Targets] = Field(default_factory=dict)
-
-
-class PointTable(Table):
-    """Face value of the four components."""
-
-    correctness: Annotated[int, Field(ge=0)]
-    work: Annotated[int, Field(ge=0)]
-    speed: Annotated[int, Field(ge=0)]
-    memory: Annotated[int, Field(ge=0)]
-
-
-class RestsOn(Table):
-    """The checks that must pass before a component earns: what the call that it is about needs."""
-
-    work: ListOf[str] = ()
-    speed: ListOf[str] = ()
-    memory: ListOf[str] = ()
-
-
-class Limits(Table):
-    """Seconds: of one call, of all calls that do not come back, of all calls together."""
-
-    call_s: PositiveNumber
-    lost_s: PositiveNumber
-    total_s: PositiveNumber
-
-
-class Tolerance(Table):
-    """Allowed error as a multiple of an honest computation's in the same dtype.
-
-    `fp32` is what checks other than that of precision ask of fp32: IEEE, or TF32 as `tl.dot` does.
-    """
-
-    factor: PositiveNumber
-    fp32: Literal["ieee", "tf32"] = "ieee"
-
-
-class FixedTable(CaseTable):
-    """A case for speed or memory: one dtype, so that it is one call."""
-
-    dtypes: Annotated[ListOf[Dtype], Field(min_length=1, max_length=1)] | None = None
-
-
-class BenchmarkTable(FixedTable):
-    """A shape for speed on one kind of device."""
-
-    device: Device
-
-
-class MemoryTable(Table):
-    """What is called for memory on one kind of device, at two lengths."""
-
-    lengths: Annotated[tuple[Positive, Positive], Strict(False)]
-    case: FixedTable
-
-
-class Memory(Table):
-    """Extra memory may be `linear_factor` times the bytes of inputs and outputs, and some slack."""
-
-    linear_factor: PositiveNumber
-    cpu: MemoryTable | None = None
-    cuda: MemoryTable | None = None
-
-
-class Work(Table):
-    """What is counted in the interpreter: calls of `cases`.
-
-    All points up to `full` times what is needed, none from naive's on: that is every tile of the
-    `square`, those of the `causal` triangle (where leaving out more is the lesson), or so many
-    times what is needed.
-    """
-
-    naive: Literal["square", "causal"] | PositiveNumber
-    full: Annotated[float, Field(ge=1.0, allow_inf_nan=False)]
-    cases: Annotated[ListOf[CaseTable], Field(min_length=1)]
-
-    @model_validator(mode="after")
-    def _naive_is_more(self) -> Work:
-        if isinstance(self.naive, float) and not self.naive > self.full:
-            raise ValueError(f"naive: got {self.naive}, expected more than full, {self.full}")
-        if any(case.rows is not None for case in self.cases) and isinstance(self.naive, str):
-            raise ValueError(f"naive: got {self.naive!r}, expected a number: rows have no tiles")
-        return self
-
-
-class Bridge(Table):
-    """A second entry point, the first step of a problem, with oracle and plain case of its own."""
-
-    entry: str
-    signature: str
-    oracle: str
-    language: Literal["pytorch", "triton"]
-    returns: Annotated[ListOf[str], Field(min_length=1)]
-    base: CaseTable
-    step: int = 1
 
 
 class Problem(Table):

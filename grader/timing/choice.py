@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from grader.spec.cases import Case
 from grader.spec.grade_record import Environment, SpeedFigures
-from grader.spec.problem import ManifestError, Problem, Targets
+from grader.spec.problem import ManifestError, Problem
+from grader.spec.problem_tables import Targets
 from grader.timing.calibration import CalibratedProblem, Calibration, slower
 from grader.timing.implied import implied
 

@@ -37,7 +37,8 @@ import math
 
 from grader.spec.cases import Case
 from grader.spec.grade_record import Chip
-from grader.spec.problem import ROOT, ManifestError, Problem, Targets
+from grader.spec.problem import ROOT, ManifestError, Problem
+from grader.spec.problem_tables import Targets
 from grader.spec.roofline import answer_counts, bandwidth, dot_rate, is_causal
 from grader.timing.spacing import rounded_down, spaced
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from grader.spec.problem import Targets
+from grader.spec.problem_tables import Targets
 
 # Points are linear in log(speed-up) between the targets, so that a speed-up that is read 10 % too
 # low costs log(1.1) / log(1.5), a quarter of the points, at the worst; closer targets cost more.

@@ -6,7 +6,8 @@ import re
 
 from grader.report.cause_pages import FOLDER, INDEX
 from grader.spec.cases import Case
-from grader.spec.problem import ROOT, Check, Problem, load_problem, problem_ids
+from grader.spec.problem import ROOT, Problem, load_problem, problem_ids
+from grader.spec.problem_tables import Check
 from tests.errors import pictures
 from tests.errors.causes import Cause, about_pairs, all_ids, cause, events, fitted, known
 

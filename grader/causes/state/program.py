@@ -16,7 +16,8 @@ from grader.kernel.observers.rounds import RoundsShape
 from grader.source.submission import Source
 from grader.spec.cases import Case
 from grader.spec.inputs import Inputs
-from grader.spec.problem import Check, Problem
+from grader.spec.problem import Problem
+from grader.spec.problem_tables import Check
 from grader.spec.trace_record import TileRound, TraceRecord
 
 MOST_TOLD = 12  # rounds in a message: a record holds a message for each check

@@ -9,7 +9,8 @@ from pathlib import Path
 from grader.report.message import causes, headline_of
 from grader.source.submission import Source, read_source
 from grader.spec.grade_record import ProblemResult, Verdict
-from grader.spec.problem import WORK, Problem, load_problem
+from grader.spec.problem import Problem, load_problem
+from grader.spec.problem_tables import WORK
 
 _DONE = (Verdict.PASS, Verdict.SKIPPED, Verdict.NOT_MEASURED)
 

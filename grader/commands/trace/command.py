@@ -7,7 +7,8 @@ import dataclasses
 import re
 from pathlib import Path
 
-from grader.spec.problem import Check, ManifestError, Problem
+from grader.spec.problem import ManifestError, Problem
+from grader.spec.problem_tables import Check
 from grader.spec.trace_record import TRACED
 
 _WHY_NOT = {

@@ -17,7 +17,8 @@ from grader.source.submission import Source, read_source
 from grader.spec.cases import Case
 from grader.spec.grade_record import Message
 from grader.spec.inputs import case_seed, make_inputs
-from grader.spec.problem import Check, Problem
+from grader.spec.problem import Problem
+from grader.spec.problem_tables import Check
 from grader.spec.trace_record import TraceRecord
 
 

@@ -12,14 +12,13 @@ from grader.report.kernels import kernel_cells, kernels_of
 from grader.report.message import ID_LIMIT
 from grader.report.score import shown_figures
 from grader.spec.grade_record import (
-    Compilation,
     GradeRecord,
-    KernelReport,
     MemoryFigures,
     ProblemResult,
     SpeedFigures,
     WorkFigures,
 )
+from grader.spec.kernel_report import Compilation, KernelReport
 
 _KERNEL_NAME = 60
 _SEGMENTS = "PyTorch takes GPU memory 20 MiB at a time, outputs included"

@@ -1,0 +1,67 @@
+"""What a compiler made of a kernel, as the grade record holds it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from grader.base.record import Record, Text
+
+_Line = Annotated[int, Field(ge=0, le=2**24)]
+_Bytes = Annotated[int, Field(ge=0, le=2**31)]
+_Name = Annotated[Text, Field(max_length=200)]
+_Sentence = Annotated[Text, Field(max_length=4000)]
+
+
+class Refusal(Record):
+    """What the compiler, or a launch, does not accept, and in which line of the submission."""
+
+    error_type: _Name
+    line: _Line
+    text: _Sentence
+
+
+class Dot(Record):
+    """The instructions of the dots of one line: for tensor cores (`mma`, `wgmma`) or not."""
+
+    line: _Line
+    instruction: Literal["mma", "wgmma", "none"]
+
+
+class KernelReport(Record):
+    """One kernel as it is launched: compiled for a chip, or refused.
+
+    `line` is that of its `def`, 0 where it is not in the submission; `constants` are the arguments
+    that are compiled into it, `types` those of the others. Registers and stack are per thread; a
+    Triton kernel's stack is what it spills. What is not known of a refused kernel is None.
+    """
+
+    kernel: _Name
+    line: _Line
+    constants: _Sentence = ""
+    types: _Sentence = ""
+    refusal: Refusal | None = None
+    num_warps: int | None = Field(None, ge=1, le=64)
+    num_stages: int | None = Field(None, ge=0, le=1000)
+    registers: int | None = Field(None, ge=0, le=1024)
+    stack_bytes: _Bytes | None = None
+    spill_store_bytes: _Bytes | None = None
+    spill_load_bytes: _Bytes | None = None
+    shared_bytes: _Bytes | None = None
+    dots: tuple[Dot, ...] = Field((), max_length=1000)
+    compile_ms: float | None = Field(None, ge=0, le=1e7, allow_inf_nan=False)
+
+
+class Compilation(Record):
+    """A kernel on a chip of compute capability `capability` / 10.
+
+    `programs` is how many of its programs run on a multiprocessor at a time, 0 for a kernel that
+    cannot be launched, None where it is not known; `limit` is what allows no more: registers,
+    shared memory, threads or programs.
+    """
+
+    capability: int
+    kernel: KernelReport
+    programs: int | None = None
+    limit: str | None = None
