@@ -7,11 +7,10 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections import defaultdict
 
 import pytest
 
-from grader.commands.options import parser_of
+from grader.commands.cli import parser_of
 from grader.commands.release import contents, ledger, pages
 from grader.commands.release.contents import ReleaseError, build
 from grader.source.submission import examine, step_regions
@@ -191,7 +190,7 @@ def test_every_command_on_a_page_is_one_that_works_here(request, which):
             if words[0] == "make":
                 assert words[1] in targets, (page, line)
             elif words[:3] == ["python", "-m", "grader"]:
-                parser_of(defaultdict(lambda: print)).parse_args(words[3:])
+                parser_of().parse_args(words[3:])
             elif words[0] == "python":
                 assert words[:3] == ["python", "-m", "grader.commands.quiz.pages"], (page, line)
             assert "solutions" not in line or which == "answered", (page, line)
