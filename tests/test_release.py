@@ -332,6 +332,28 @@ def test_the_judge_grades_as_in_the_checkout(stage, tmp_path):
             assert data == (ROOT / path).read_bytes(), path
 
 
+def test_the_command_for_a_class_is_not_part_of_it(stage):
+    """Nor is classroom/, which the environment of these tests has, and a student's has not."""
+    start = (
+        "import runpy, sys; sys.modules['classroom'] = None; sys.argv = ['grader', *sys.argv[1:]];"
+    )
+    start += " runpy.run_module('grader', run_name='__main__', alter_sys=True)"
+
+    def grader(*words):
+        command = [sys.executable, "-c", start, *words]
+        return subprocess.run(command, cwd=stage, capture_output=True, text=True, check=False)
+
+    helped = grader("--help")
+    assert helped.returncode == 0 and "    explain " in helped.stdout
+    assert "    class " not in helped.stdout
+    refused = grader("class", "status", "--course", ".")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert (
+        refused.stderr
+        == "grader: class: got the students' release, expected the course's checkout\n"
+    )
+
+
 def test_what_needs_answers_says_so(stage):
     done = run(stage, sys.executable, "-m", "grader", "calibrate", "--device", "cpu")
     assert done.returncode == 2
