@@ -29,18 +29,12 @@ COMMANDS = (
 )  # fmt: skip
 _NOT_OF_MAKE = ("calibrate", "package", "class", "")
 # What a target of the Makefile calls an option.
-_OF_MAKE = {
-    "submission": "SUBMISSION",
-    "only": "P",
-    "problems": "P",
-    "exitfirst": "X",
-    **{
-        name: name.upper()
-        for name in (
-            "device", "seed", "json", "quick", "map", "official", "topic", "level", "restart",
-            "case", "program",
-        )
-    },
+_OF_MAKE = {"only": "P", "problems": "P", "exitfirst": "X"} | {
+    name: name.upper()
+    for name in (
+        "submission", "device", "seed", "json", "quick", "map", "official", "topic", "level",
+        "restart", "case", "program",
+    )
 }  # fmt: skip
 _ABOUT = re.compile(rf"^((?:argument )?(?:-x/)?--({'|'.join(_OF_MAKE)})( \S+)?)(?=: )")
 
@@ -52,20 +46,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = first if first in COMMANDS else ""
     try:
         options = parser_of(command).parse_args(words)
-        heed_interrupts(signal.SIGINT, signal.SIGTERM)
+        # A background job of a shell may start with Ctrl-C ignored, and hand that on to children.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.default_int_handler)
         return options.run(options)
     except (UsageError, ManifestError) as error:
-        print(f"grader: {in_words_of_make(str(error), command)}", file=sys.stderr)
-        return EXIT_USAGE
+        said, code = in_words_of_make(str(error), command), EXIT_USAGE
     except EnvironmentFault as error:
-        print(f"grader: {in_words_of_make(str(error), command)}", file=sys.stderr)
-        return scoring.EXIT_ENVIRONMENT
+        said, code = in_words_of_make(str(error), command), scoring.EXIT_ENVIRONMENT
     except JudgeFault as error:
-        print(f"grader: fault of the judge: {error}", file=sys.stderr)
-        return scoring.EXIT_JUDGE_FAULT
+        said, code = f"fault of the judge: {error}", scoring.EXIT_JUDGE_FAULT
     except KeyboardInterrupt:
-        print("grader: interrupted before anything was graded", file=sys.stderr)
-        return scoring.EXIT_INTERRUPTED
+        said, code = "interrupted before anything was graded", scoring.EXIT_INTERRUPTED
+    print(f"grader: {said}", file=sys.stderr)
+    return code
 
 
 def parser_of(command: str = "") -> argparse.ArgumentParser:
@@ -113,16 +107,3 @@ def in_words_of_make(message: str, command: str) -> str:
         return f"{match[1]} ({_OF_MAKE[match[2]]}={(match[3] or '').strip()} of make)"
 
     return _ABOUT.sub(named, re.sub(r"^DIR: ", "DIR (SUBMISSION= of make): ", message))
-
-
-def heed_interrupts(*numbers: signal.Signals) -> None:
-    """Let Ctrl-C and SIGTERM end the command in good order.
-
-    A background job of a shell may start with Ctrl-C ignored, and hand that on to its children.
-    """
-    for number in numbers:
-        signal.signal(number, _interrupt)
-
-
-def _interrupt(*_: object) -> NoReturn:
-    raise KeyboardInterrupt

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from rich.text import Text
-
-from grader.base.text import clean, plural, text_console, wrap
+from grader.base.text import clean, plural, styled, wrap
 from grader.commands.release.dates import shown
 from grader.commands.release.writing import BESIDE, Action, Released
 from grader.spec.problem import load_problem
@@ -17,10 +15,7 @@ _INDENT = "              "
 
 def render(released: Released, *, width: int = 80, color: bool = False) -> str:
     """Return the report on a release that was written."""
-    console = text_console(width, color=color)
-    for row in _rows(released, width):
-        console.print(Text(row), soft_wrap=True)
-    return "".join(line.rstrip() + "\n" for line in console.file.getvalue().splitlines())
+    return styled(((row, "") for row in _rows(released, width)), width, color=color)
 
 
 def _rows(released: Released, width: int) -> Iterator[str]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rich.text import Text
-
-from grader.base.text import byte_size, clean, fit, plural, text_console, wrap
+from grader.base.text import byte_size, clean, fit, plural, styled, wrap
 from grader.commands.lint.view import lines_of
 from grader.commands.submit.packing import Answer, Packed, State
 
@@ -15,12 +13,9 @@ _STYLES = {State.READY: "green", State.REFUSED: "red"}
 
 def render(packed: Packed, *, width: int = 80, color: bool = False) -> str:
     """Return the report on a submission that was, or was not, packed."""
-    console = text_console(width, color=color)
     rows = [row for answer in packed.answers for row in _problem(answer, width)]
     rows += [("-" * width, ""), *((row, "") for row in _summary(packed, width))]
-    for row, style in rows:
-        console.print(Text(row, style=style), soft_wrap=True)
-    return "".join(line.rstrip() + "\n" for line in console.file.getvalue().splitlines())
+    return styled(rows, width, color=color)
 
 
 def _problem(answer: Answer, width: int) -> Iterator[tuple[str, str]]:
