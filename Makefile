@@ -45,7 +45,7 @@ setup: $(READY) ## make .venv with everything that is needed (the other targets 
 
 $(VENV)/.ready: requirements.txt $(wildcard requirements*.lock) pyproject.toml
 	@$(call need,$(PYTHON),setup)
-	@"$(PYTHON)" grader/commands/setup_environment.py --folder $(VENV) --cpu-index $(CPU_INDEX) $(if $(YES),--yes)
+	@"$(PYTHON)" -u grader/commands/setup_environment.py --folder $(VENV) --cpu-index $(CPU_INDEX) $(if $(YES),--yes)
 
 grade: $(READY) ## grade your answers and print the score report
 	@"$(PY)" -m grader grade --exit-zero --submission "$(SUBMISSION)" $(if $(P),--only "$(P)") \

@@ -1,6 +1,7 @@
 """`python -m grader class`: the commands for a class, one module each.
 
 A module has `HELP`, `add_options(parser)` and `run(options, show)`, which returns the exit code.
+This one is a command of `grader/commands/cli.py`; the students' release does not have it.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from classroom import (
     report,
     status,
 )
-from classroom.showing import Show
+from grader.base import stdout
 from grader.spec.environment import EnvironmentFault
 
+HELP = "collect and grade the submissions of a class"
 COMMANDS: Mapping[str, ModuleType] = {
     "collect": collecting,
     "grade": grade_class,
@@ -52,14 +54,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         module.add_options(command)
 
 
-def run(options: argparse.Namespace, show: Show) -> int:
+def run(options: argparse.Namespace) -> int:
     """Run the command that was asked for; return its exit code.
 
     Raises:
         EnvironmentFault: a file or a folder cannot be read or written, as on a full disk.
     """
     try:
-        return COMMANDS[options.class_command].run(options, show)
+        return COMMANDS[options.class_command].run(options, stdout.show)
     except OSError as error:
         raise EnvironmentFault(
             f"{error.filename or options.course}: {error.strerror or error}: what is stored already"

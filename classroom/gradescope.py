@@ -1,18 +1,19 @@
 """Reads submission_metadata.yml of Gradescope's export: whose submission each folder is.
 
-The file is written by a program, in one style: YAML with two blanks per level and Ruby's symbols
-as keys. Only that style is read, and of it three keys of a submission; texts of students are
-deeper inside and are never looked at. The layout is that of exports as the tools at
+A program writes the file: YAML with Ruby's symbols as keys and Ruby's tags, which are ignored: all
+scalars are text. Two keys of a submission are read. The layout is that of exports as the tools at
 https://github.com/search?q=submission_metadata.yml read them.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from classroom.records import utc
 from classroom.unpacking import SourceError
@@ -20,12 +21,10 @@ from grader.base.text import clean
 
 FILE = "submission_metadata.yml"
 _MAX_BYTES = 512 * 2**20  # the file has the output of every autograder run
-_SUBMISSION = re.compile(r"(['\"]?)(submission_\w{1,40})\1:\s*")
-_KEY = re.compile(r"  :(\w+): ?(.*)")
-_FIELD = re.compile(r"  (?:- |  ):(\w+):(?: (.*))?")
-_FURTHER = re.compile(r"      .*|\s*")
-_BLOCK = re.compile(r"^[|>][-+]?\d? ")
+_SUBMISSION = re.compile(r"submission_\w{1,40}")
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:\.\d+)? ?(Z|UTC|[+-]\d\d:?\d\d)")
+_LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+_LEVELS = 4  # file, submission, list of its submitters, one of them; deeper are results
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +34,9 @@ class Submitter:
     sid: str = ""
     email: str = ""
     name: str = ""
+
+
+_FIELDS = [field.name for field in dataclasses.fields(Submitter)]
 
 
 @dataclasses.dataclass
@@ -50,63 +52,68 @@ def read_metadata(path: Path) -> list[Submission]:
     """Return the submissions that the file lists.
 
     Raises:
-        SourceError: it cannot be read, or a line is not understood; names the line.
+        SourceError: it cannot be read, or is no export; names the line.
     """
     try:
         with open(path, encoding="utf-8-sig") as file:
-            text = file.read(_MAX_BYTES)
+            text = file.read(_MAX_BYTES + 1)
     except (OSError, UnicodeDecodeError) as error:
         raise SourceError(f"{path.name}: cannot be read: {clean(str(error), 120)}") from None
-    found: list[Submission] = []
-    key, fields = "", {}
-    for number, line in _joined(text.split("\n")):
-        if top := _SUBMISSION.fullmatch(line):
-            found.append(Submission(top[2]))
-            key = ""
-        elif not found:
-            if line.strip() not in ("", "---", "--- {}"):
-                raise _not_understood(path, number, line, "submission_<number>:")
-        elif opened := _KEY.fullmatch(line):
-            key = opened[1]
-            if key == "created_at" and (time := _TIME.search(opened[2])):
-                found[-1].submitted_at = _utc(time)
-        elif key == "created_at" and line.strip().startswith("utc:"):
-            if time := _TIME.search(line):
-                found[-1].submitted_at = _utc(time)
-        elif key == "submitters" and line.strip():
-            field = _FIELD.fullmatch(line)
-            if field is None:
-                raise _not_understood(path, number, line, "the :name:, :sid: or :email: of one")
-            if line.startswith("  - "):
-                fields = {}
-                found[-1].submitters.append(Submitter())
-            if not found[-1].submitters:
-                raise _not_understood(path, number, line, "a submitter, after a dash")
-            try:
-                fields[field[1]] = _scalar(path, number, field[2] or "")
-            except SourceError:
-                if field[1] != "name":  # which students choose; others are not to pay for it
-                    raise
-            known = {name: fields.get(name, "") for name in ("sid", "email", "name")}
-            found[-1].submitters[-1] = Submitter(**known)
+    if len(text) > _MAX_BYTES:
+        raise SourceError(f"{path.name}: got more than {_MAX_BYTES >> 20} MiB, expected less")
+    try:
+        events = yaml.parse(text, _LOADER)
+        ends = yaml.NodeEvent | yaml.StreamEndEvent
+        data = _value(next(e for e in events if isinstance(e, ends)), events, _LEVELS)
+    except (yaml.YAMLError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1}: " if mark else ""
+        raise _not_understood(f"{where}{getattr(error, 'problem', error)}", "YAML") from None
+    found = [_submission(key, value) for key, value in (data.items() if _is_map(data) else ())]
     if not found:
         raise SourceError(f"{path.name}: got no submission, expected Gradescope's export")
     return found
 
 
-def _joined(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
-    """Give lines with their numbers; a value that goes on below is one, as YAML folds them."""
-    pending: list[str] = []
-    first = 0
-    for number, line in enumerate(lines, start=1):
-        line = line.rstrip("\r")
-        if pending and _FIELD.fullmatch(pending[0]) and _FURTHER.fullmatch(line):
-            pending.append(line.strip())
-            continue
-        if pending:
-            yield first, " ".join(filter(None, pending))
-        first, pending = number, [line]
-    yield first, " ".join(filter(None, pending))
+def _value(event: yaml.Event, events: Iterator[yaml.Event], levels: int) -> Any:
+    """Return a text, a list or a mapping, and None in place of what lies more levels down.
+
+    To build all of it takes fifteen times the file's size.
+    """
+    if not isinstance(event, yaml.CollectionStartEvent):
+        return getattr(event, "value", None)  # an alias, or the end of an empty file, has none
+    found: list[Any] = []
+    while not isinstance(event := next(events), yaml.CollectionEndEvent):
+        value = _value(event, events, levels - 1)
+        found += [value] if levels > 0 else []
+    if levels <= 0:
+        return None
+    is_list = isinstance(event, yaml.SequenceEndEvent)
+    return found if is_list else dict(zip(map(str, found[::2]), found[1::2], strict=True))
+
+
+def _submission(folder: str, data: Any) -> Submission:
+    if not _SUBMISSION.fullmatch(folder) or not _is_map(data):
+        raise _not_understood(f"{folder}: {data}", "submission_<number>: and its :submitters:")
+    time, submitters = data.get(":created_at"), data.get(":submitters") or []
+    if not isinstance(submitters, list) or not all(map(_is_map, submitters)):
+        expected = "the :name:, :sid: or :email: of each"
+        raise _not_understood(f"{folder}: :submitters: {submitters}", expected)
+    match = _TIME.search(str(time.get("utc") if _is_map(time) else time))
+    return Submission(
+        folder,
+        [Submitter(*(_text(who, f":{key}") for key in _FIELDS)) for who in submitters],
+        _utc(match) if match else None,
+    )
+
+
+def _is_map(data: Any) -> bool:
+    return isinstance(data, dict)
+
+
+def _text(data: dict[str, Any], key: str) -> str:
+    text = data.get(key)
+    return text if isinstance(text, str) and text not in ("null", "~") else ""
 
 
 def _utc(time: re.Match[str]) -> str:
@@ -114,23 +121,8 @@ def _utc(time: re.Match[str]) -> str:
     return utc(f"{time[1]}T{time[2]}{zone}")
 
 
-def _scalar(path: Path, number: int, text: str) -> str:
-    """Return a value: plain, 'single quoted' or "double quoted" as JSON is."""
-    text = _BLOCK.sub("", text.strip())
-    if text.startswith("'"):
-        if len(text) < 2 or not text.endswith("'"):
-            raise _not_understood(path, number, text, "a text on one line")
-        return text[1:-1].replace("''", "'")
-    if text.startswith('"'):
-        try:
-            return str(json.loads(re.sub(r"\\x(..)", r"\\u00\1", text.replace(r"\e", r"\u001b"))))
-        except ValueError:
-            raise _not_understood(path, number, text, "a text on one line") from None
-    return "" if text in ("null", "~") else text
-
-
-def _not_understood(path: Path, number: int, line: str, expected: str) -> SourceError:
+def _not_understood(got: str, expected: str) -> SourceError:
     return SourceError(
-        f"{path.name}: line {number}: got {clean(line, 60)!r}, expected {expected}; unpack the"
-        " export, remove this file and name each folder after its student"
+        f"{FILE}: got {clean(got, 60)!r}, expected {expected}; unpack the export, remove this file"
+        " and name each folder after its student"
     )

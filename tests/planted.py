@@ -456,8 +456,8 @@ FAULTS = (
     ),
     fault(
         "a grading in which speed was not measured counts as one that lost its points",
-        "grader/commands/stability/spread.py",
-        "p.points.available >= most - _ROUNDING and most > 0",
+        "tools/stability.py",
+        'run["points"]["available"] >= most - _ROUNDING and most > 0',
         "most > 0",
         "stability",
     ),
@@ -907,10 +907,10 @@ FAULTS = (
     ),
     fault(
         "the report is printed before the record is written",
-        "grader/commands/cli.py",
-        "        exports.write_all(files, record, os.environ, sources)\n    finally:\n",
-        "        _print_report(record, options)\n    finally:\n"
-        "        exports.write_all(files, record, os.environ, sources)\n",
+        "grader/commands/grade/command.py",
+        "        exports.write_all(wanted.files, record, os.environ, sources)\n    finally:\n",
+        "        _print_report(wanted, record)\n    finally:\n"
+        "        exports.write_all(wanted.files, record, os.environ, sources)\n",
         "cli",
     ),
     # -- files for other tools ----------------------------------------------------------------
@@ -972,21 +972,21 @@ FAULTS = (
     ),
     fault(
         "two options may have one file",
-        "grader/commands/arguments.py",
+        "grader/commands/grade/command.py",
         "        if other != name:\n",
         "        if other is None:\n",
         "cli",
     ),
     fault(
         "the report may hold commands of GitHub's",
-        "grader/commands/cli.py",
+        "grader/commands/grade/command.py",
         "annotations.without_commands(text, os.urandom(16).hex())",
         "text",
         "cli",
     ),
     fault(
         "the token that ends the report is known",
-        "grader/commands/cli.py",
+        "grader/commands/grade/command.py",
         "annotations.without_commands(text, os.urandom(16).hex())",
         'annotations.without_commands(text, "0" * 32)',
         "cli",
@@ -1130,21 +1130,21 @@ FAULTS = (
     ),
     fault(
         "doctor ends with what goes wrong while it looks",
-        "grader/commands/doctor/doctor.py",
+        "grader/commands/doctor/command.py",
         "        except Exception as error:\n",
         "        except ZeroDivisionError as error:\n",
         "doctor",
     ),
     fault(
         "a hint is shown again and again",
-        "grader/commands/hint/command.py",
+        "grader/commands/hint/next_hint.py",
         "        shown.add(problem.id, step)\n",
         "",
         "hint",
     ),
     fault(
         "a file that cannot be read costs a hint",
-        "grader/commands/hint/command.py",
+        "grader/commands/hint/next_hint.py",
         "    if where.step is None:\n",
         "    if False:\n",
         "hint",
@@ -1172,7 +1172,7 @@ FAULTS = (
     ),
     fault(
         "messages speak of options that nobody typed",
-        "grader/commands/options.py",
+        "grader/commands/cli.py",
         "        super().error(in_words_of_make(message, command))\n",
         "        super().error(message)\n",
         "forgiving",

@@ -1,6 +1,7 @@
 """`python -m grader calibrate`: what it measures, prints and writes; measurements are scripted."""
 
 import itertools
+import os
 import re
 
 import pytest
@@ -72,7 +73,7 @@ def run(monkeypatch, capfd, tmp_path):
     monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
 
     def start(*options, scripts=(), environment=H200):
-        monkeypatch.setattr(cli, "probe", lambda device: environment)
+        monkeypatch.setattr(command, "probe", lambda device: environment)
         children = Measuring(*scripts)
         monkeypatch.setattr(measuring, "Children", lambda: children)
         output = tmp_path / "calibration.json"
@@ -100,7 +101,7 @@ def test_every_problem_is_measured_so_many_times_and_written(run):
     assert found.problems["p03"].speedups == (30.0, 31.5, 29.4, 30.6, 30.0)
     assert found.problems["p03"].full == 18.0 and found.problems["p03"].share == 0.6
     assert re.search(r"^p03 +30x +29.4x +7.1 % +10 ms +0 % +1x +18x +0.60$", out, re.M)
-    assert f"written to {cli.os.path.relpath(run.output)}" in out
+    assert f"written to {os.path.relpath(run.output)}" in out
     assert max(len(line) for line in out.splitlines() if "written" not in line) <= 80
     assert re.search(r"^run 5 of 5: p01 10x  p02 20x  .*  p09 90x  .*0 s$", err, re.M)
 
@@ -154,7 +155,7 @@ def test_an_interrupt_shows_what_was_done_and_writes_nothing(run):
 def test_without_an_option_it_is_written_where_grade_looks(run, monkeypatch, tmp_path):
     path = tmp_path / "of this GPU.json"
     monkeypatch.setattr(command, "default_path", lambda environment: path)
-    monkeypatch.setattr(cli, "probe", lambda device: H200)
+    monkeypatch.setattr(command, "probe", lambda device: H200)
     monkeypatch.setattr(measuring, "Children", lambda: Measuring(*[whole()] * 3))
     assert cli.main(["calibrate", "--runs", "3"]) == 0
     assert read(path).runs == 3

@@ -6,10 +6,8 @@ import shlex
 import subprocess
 import sys
 import zipfile
-from collections import defaultdict
 
-from grader.commands import cli
-from grader.commands.options import parser_of
+from grader.commands.cli import parser_of
 from grader.commands.package import github, gradescope
 from grader.judge import surroundings
 from grader.report import exports, junit
@@ -27,7 +25,7 @@ def commands():
     """The commands of the page's blocks, as they are parsed."""
     blocks = "\n".join(text for kind, text in BLOCKS if kind != "python")
     found = COMMAND.findall(re.sub(r"\\\n *", "", blocks))
-    parser = parser_of(defaultdict(lambda: print))
+    parser = parser_of()
     return [parser.parse_args(shlex.split(command)) for command in found]
 
 
@@ -56,7 +54,7 @@ def test_commands_that_package_do_so(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "DIR").mkdir()
     for options in (github, *zips):
-        assert cli._package(options) == 0
+        assert options.run(options) == 0
     assert (tmp_path / "DIR/.github/workflows/grade.yml").read_text().startswith("# Grades the rep")
     for name in ("autograder.zip", "p01-p02.zip"):
         assert zipfile.is_zipfile(tmp_path / name)

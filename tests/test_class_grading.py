@@ -1,6 +1,5 @@
 """One grading of a class: what it is started with, how it ends, what of it counts, its version."""
 
-import collections
 import csv
 import dataclasses
 import io
@@ -23,7 +22,7 @@ from classroom.records import Student
 from classroom.store import Store
 from classroom.versions import Versions
 from grader.base import scratch
-from grader.commands.options import parser_of
+from grader.commands.cli import parser_of
 from grader.spec.environment import EnvironmentFault
 from grader.spec.grade_record import CheckResult, ComponentResult, Message, SpeedFigures, Verdict
 from grader.spec.problem import ROOT, load_problem
@@ -60,13 +59,13 @@ def test_a_grading_is_the_command_of_the_judge_with_what_was_set(tmp_path):
     settings = Settings("cuda", official=True, calibration="{}")
     command = grading.command(Task({"p02": b"", "p04": b""}, settings), tmp_path)
     assert command[1:4] == ["-m", "grader", "grade"]
-    options = parser_of(collections.defaultdict(lambda: print)).parse_args(command[3:])
+    options = parser_of().parse_args(command[3:])
     assert options.official and options.exit_zero and not options.quick
     assert (options.only, options.device) == ("p02,p04", "cuda")
     assert options.submission == tmp_path / "submission" and options.json.parent == tmp_path
     assert options.calibration == tmp_path / "calibration.json"
     command = grading.command(Task({"p02": b""}, Settings("cpu", quick=True)), tmp_path)
-    options = parser_of(collections.defaultdict(lambda: print)).parse_args(command[3:])
+    options = parser_of().parse_args(command[3:])
     assert options.quick and not options.official and options.calibration is None
 
 

@@ -16,6 +16,7 @@ import pytest
 from grader import api
 from grader.api import Grader
 from grader.commands import cli
+from grader.commands.grade import command
 from grader.isolate import capacity
 from grader.judge import surroundings
 from grader.report import classroom50, exports
@@ -143,7 +144,7 @@ def test_a_problem_toml_that_cannot_be_used_is_a_usage_error(run, wrong, monkeyp
     def broken(problem_id):
         raise ManifestError("problem.toml: points: got nothing, expected a value")
 
-    monkeypatch.setattr(cli, "load_problem", broken)
+    monkeypatch.setattr(command, "load_problem", broken)
     code, _, err = run("--submission", wrong, "--only", "p02")
     assert (code, err) == (2, "grader: problem.toml: points: got nothing, expected a value\n")
 
@@ -235,7 +236,7 @@ def test_work_that_is_too_much_costs_points_and_the_exit_code_says_so(run, tmp_p
 @pytest.mark.parametrize("option", ["--map", None])
 def test_the_map_is_shown_when_it_is_asked_for(run, wrong, monkeypatch, option):
     asked = []
-    monkeypatch.setattr(cli.terminal, "render", lambda *_, maps, **__: asked.append(maps) or "")
+    monkeypatch.setattr(command.terminal, "render", lambda *_, maps, **__: asked.append(maps) or "")
     run("--submission", wrong, "--only", "p02", *([option] if option else []))
     assert asked == [option is not None]
 
@@ -260,7 +261,7 @@ def test_the_record_is_written_in_one_step_and_before_the_report(run, wrong, tmp
     path.parent.mkdir()
     path.write_text("old")
     seen = []
-    replace, render = os.replace, cli.terminal.render
+    replace, render = os.replace, command.terminal.render
 
     def watch_replace(source, target):
         seen.append((path.read_text(), json.loads(Path(source).read_text())["schema_version"]))
@@ -270,8 +271,8 @@ def test_the_record_is_written_in_one_step_and_before_the_report(run, wrong, tmp
         seen.append(json.loads(path.read_text())["schema_version"])
         return render(*arguments, **options)
 
-    monkeypatch.setattr(cli.os, "replace", watch_replace)
-    monkeypatch.setattr(cli.terminal, "render", watch_render)
+    monkeypatch.setattr(os, "replace", watch_replace)
+    monkeypatch.setattr(command.terminal, "render", watch_render)
     run("--submission", wrong, "--only", "p02", "--json", path)
     first, (unfinished, version), rendered = seen
     assert first == ("old", 2) and (version, rendered) == (2, 2)
@@ -287,7 +288,7 @@ def test_a_record_that_cannot_be_written_does_not_cost_the_report(
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(cli.os, "replace", full)
+    monkeypatch.setattr(os, "replace", full)
     path = tmp_path / "record.json"
     code, out, err = run("--submission", wrong, "--only", "p02", "--json", path)
     assert code == 4
@@ -377,7 +378,7 @@ def test_an_interrupt_before_anything_was_graded_says_so(run, wrong, monkeypatch
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "jobs", interrupt)
+    monkeypatch.setattr(command, "jobs", interrupt)
     code, out, err = run("--submission", wrong)
     assert (code, out) == (130, "")
     assert err == "grader: interrupted before anything was graded\n"

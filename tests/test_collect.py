@@ -131,7 +131,7 @@ def test_gradescope_says_when_and_whose_in_a_group(tmp_path):
         "|-\n      Jane\n      Doe",
         '"Jane\\\\q\n      \\ Doe"',
         "'Jane\n\n      Doe'",
-        "'no end",
+        '"\'no end"',
     ],
 )
 def test_a_name_that_a_student_chose_keeps_no_class_from_being_read(tmp_path, name):
@@ -350,13 +350,14 @@ def test_an_archive_of_a_class_has_limits(tmp_path, monkeypatch, limit, value):
         ({".git/config": "x"}, "got no files"),
         (
             {"submission_metadata.yml": "submission_1:\n  :submitters:\n  - oops\n"},
-            "line 3: got '- oops', expected the :name:",
+            "submission_1: :submitters: .*oops.*, expected the :name:",
         ),
         (
             {"submission_metadata.yml": "submission_1:\n  :submitters:\n  - :sid: 'a\n"},
-            "expected a text on one line",
+            "line 4: found unexpected end of stream., expected YAML",
         ),
-        ({"submission_metadata.yml": "hello: 1\n"}, "line 1: got 'hello: 1'"),
+        ({"submission_metadata.yml": "hello: 1\n"}, "got 'hello: 1', expected submission_<number>"),
+        ({"submission_metadata.yml": "submission_1: 5\n"}, "got 'submission_1: 5', expected"),
         ({"submission_metadata.yml": ""}, "got no submission"),
         ({"submission_metadata.yml": b"\xff"}, "cannot be read"),
     ],

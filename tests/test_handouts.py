@@ -5,12 +5,11 @@ import importlib
 import re
 import shutil
 import subprocess
-from collections import defaultdict
 
 import pytest
 
 from grader.checks.performance import SLACK_BYTES
-from grader.commands.options import parser_of
+from grader.commands.cli import parser_of
 from grader.spec.problem import PROBLEMS, ROOT, load_problem, problem_ids
 from tests.forked import forked_workers
 from tests.harness import judge, model_answer
@@ -301,11 +300,7 @@ def test_commands_exist(problem):
 
 
 def test_make_targets_and_grader_commands_exist():
-    (commands,) = [
-        a
-        for a in parser_of(defaultdict(lambda: print))._actions
-        if a.choices and a.dest == "command"
-    ]
+    (commands,) = [a for a in parser_of()._actions if a.choices and a.dest == "command"]
     targets = set()
     for path in documents():
         text = path.read_text(encoding="utf-8")

@@ -6,9 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from grader.commands import cli
-from grader.commands.hint import command as hint_command
-from grader.commands.hint.command import Hint
 from grader.commands.hint.hints import hints_of, plain_formulas
+from grader.commands.hint.next_hint import Hint, next_hint
 from grader.commands.hint.shown import Shown
 from grader.commands.hint.unsolved import find
 from grader.commands.hint.view import render
@@ -77,7 +76,7 @@ def shown(tmp_path):
 
 
 def hint(folder, shown, *ids, test=never, restart=False):
-    return hint_command.run(ids, folder, shown, test, restart=restart)
+    return next_hint(ids, folder, shown, test, restart=restart)
 
 
 # -- HINTS.md ------------------------------------------------------------------------------------

@@ -6,10 +6,9 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections import defaultdict
 
 from grader.commands import cli
-from grader.commands.options import parser_of
+from grader.commands.cli import parser_of
 from grader.commands.release import command
 from grader.source.intake import entries
 from grader.source.intake.archives import read
@@ -60,7 +59,7 @@ def test_the_command_of_make_is_that_of_the_grader():
         check=True,
     )
     words = shlex.split(done.stdout.replace("\\\n", " "))
-    options = parser_of(defaultdict(lambda: print)).parse_args(words[words.index("release") :])
+    options = parser_of().parse_args(words[words.index("release") :])
     assert (str(options.folder), options.problems) == ("../course", "p05")
     assert options.answers_after == "2027-03-07"
 

@@ -12,9 +12,8 @@ import reference
 from grader.commands import cli
 from grader.commands.race import command as race_command
 from grader.commands.race import racing
-from grader.commands.race.command import Race
 from grader.commands.race.recorded import Recorded, recorded
-from grader.commands.race.view import render
+from grader.commands.race.view import Race, render
 from grader.isolate.sandbox import Sandbox
 from grader.spec.findings import Lane, MeasureRequest, Phase, Raced, SourceFile, write_event
 from grader.spec.grade_record import Chip
@@ -191,7 +190,7 @@ def run(monkeypatch, capfd, tmp_path):
     monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
 
     def start(*options, events=(RACED,), environment=GPU, source=None):
-        monkeypatch.setattr(cli, "probe", lambda device: environment)
+        monkeypatch.setattr(race_command, "probe", lambda device: environment)
         monkeypatch.setattr(race_command, "Children", lambda: Racing(*events))
         write_answers(tmp_path, {"p04": source or model_answer("p04")})
         code = cli.main(["race", "--submission", str(tmp_path), *options])

@@ -7,7 +7,6 @@ import json
 import math
 import re
 import shlex
-from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ import pytest
 import reference
 from grader.base.text import byte_size, milliseconds
 from grader.commands.calibrate import command as calibrate
-from grader.commands.options import parser_of
+from grader.commands.cli import parser_of
 from grader.spec.grade_record import SpeedFigures
 from grader.spec.problem import ROOT, load_problem, problem_ids
 from grader.timing.calibration import SHARE, USUAL_PERCENT, calibrated, slower
@@ -132,13 +131,11 @@ def test_commands_of_the_grader_have_the_options_that_are_named(path):
     shown += re.findall(r"`python -m grader ([a-z]+ [^`\n]+)`", text)
     for command in shown:
         words = shlex.split(re.sub(r"\bN\b", "3", command), comments=True)
-        options = parser_of(defaultdict(lambda: print)).parse_args(
-            words
-        )  # ends with a usage error where one is unknown
+        options = parser_of().parse_args(words)  # ends with a usage error where one is unknown
         assert callable(options.run)
     if path.endswith("grading.md"):
         commands = {command.split()[0] for command in shown}
-        assert commands >= {"grade", "lint", "calibrate", "stability"}
+        assert commands >= {"grade", "lint", "calibrate"}
 
 
 def test_the_page_on_calibration_says_what_the_judge_does():
@@ -153,7 +150,7 @@ def test_the_page_on_calibration_says_what_the_judge_does():
     assert slower(known, 14.1) in section
     default = (
         calibrate.measuring.LEAST_RUNS,
-        parser_of(defaultdict(lambda: print)).parse_args(["calibrate"]).runs,
+        parser_of().parse_args(["calibrate"]).runs,
     )
     assert default == (3, 5) and "five times (`--runs N`)" in section
 

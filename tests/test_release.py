@@ -7,11 +7,10 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections import defaultdict
 
 import pytest
 
-from grader.commands.options import parser_of
+from grader.commands.cli import parser_of
 from grader.commands.release import contents, ledger, pages
 from grader.commands.release.contents import ReleaseError, build
 from grader.source.submission import examine, step_regions
@@ -191,7 +190,7 @@ def test_every_command_on_a_page_is_one_that_works_here(request, which):
             if words[0] == "make":
                 assert words[1] in targets, (page, line)
             elif words[:3] == ["python", "-m", "grader"]:
-                parser_of(defaultdict(lambda: print)).parse_args(words[3:])
+                parser_of().parse_args(words[3:])
             elif words[0] == "python":
                 assert words[:3] == ["python", "-m", "grader.commands.quiz.pages"], (page, line)
             assert "solutions" not in line or which == "answered", (page, line)
@@ -331,6 +330,28 @@ def test_the_judge_grades_as_in_the_checkout(stage, tmp_path):
         judge = path.startswith(("grader/", "reference/", "problems/"))
         if judge and not path.endswith((".md", ".pyc")):
             assert data == (ROOT / path).read_bytes(), path
+
+
+def test_the_command_for_a_class_is_not_part_of_it(stage):
+    """Nor is classroom/, which the environment of these tests has, and a student's has not."""
+    start = (
+        "import runpy, sys; sys.modules['classroom'] = None; sys.argv = ['grader', *sys.argv[1:]];"
+    )
+    start += " runpy.run_module('grader', run_name='__main__', alter_sys=True)"
+
+    def grader(*words):
+        command = [sys.executable, "-c", start, *words]
+        return subprocess.run(command, cwd=stage, capture_output=True, text=True, check=False)
+
+    helped = grader("--help")
+    assert helped.returncode == 0 and "    explain " in helped.stdout
+    assert "    class " not in helped.stdout
+    refused = grader("class", "status", "--course", ".")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert (
+        refused.stderr
+        == "grader: class: got the students' release, expected the course's checkout\n"
+    )
 
 
 def test_what_needs_answers_says_so(stage):

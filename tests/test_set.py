@@ -552,6 +552,6 @@ def test_the_plan_of_the_house_is_true():
     for path, what in rows.items():
         file = ROOT / path if path.endswith(".py") else ROOT / path / "__init__.py"
         assert ast.get_docstring(ast.parse(file.read_text("utf-8"))).split("\n")[0] == what, path
-    for path in re.findall(r"`((?:grader|classroom|tests|problems)/[\w/.]+)`", text):
+    for path in re.findall(r"`((?:grader|classroom|tests|problems|tools)/[\w/.]+)`", text):
         assert (ROOT / path).exists(), path
     assert len(list((ROOT / "grader").glob("*.py"))) <= 4

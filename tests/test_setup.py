@@ -117,28 +117,6 @@ def test_what_pip_says_becomes_one_sentence(said, sentence, tmp_path):
     assert program.sentence(error, tmp_path).startswith(".venv: Read-only file system; ")
 
 
-@pytest.mark.parametrize(
-    ("output", "activity"),
-    [
-        ("", ""),
-        ("Collecting torch==2.13.0+cpu\n", "collecting torch==2.13.0+cpu"),
-        (
-            "Collecting rich==15.0.0\n  Downloading https://index.test/rich-15.0.0-py3-none-any.whl"
-            " (310 kB)\n",
-            "downloading rich-15.0.0 (310 kB)",
-        ),
-        ("Processing ./numpy-2.4.6-cp311.whl (from -r a (line 3))\n", "processing numpy-2.4.6"),
-        ("Installing collected packages: torch\n", "unpacking torch"),
-        (
-            "  Using cached x-1-py3.whl\nInstalling collected packages: a, b\n",
-            "unpacking 2 packages",
-        ),
-    ],
-)
-def test_what_pip_is_at(output, activity):
-    assert program.activity(output) == activity
-
-
 def test_only_what_a_build_always_needs_makes_it_one_for_cuda():
     def report(*lines):
         return {"install": [{"metadata": {"requires_dist": list(lines)}}]}

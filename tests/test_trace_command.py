@@ -10,6 +10,7 @@ from grader.commands import cli
 from grader.commands.trace import command as trace_command
 from grader.commands.trace import traced_case
 from grader.commands.trace.view import render
+from grader.commands.trace.wanted import Wanted
 from grader.kernel.observers.rounds import MOST_ROUNDS, Head, Rounds, RoundsShape, write_text
 from grader.spec.problem import PROBLEMS, load_problem
 from grader.spec.trace_record import Parting, Program, Shown, SourceLine, TileRound, TraceRecord
@@ -83,10 +84,10 @@ def test_what_cannot_be_asked_is_refused_before_anything_runs(capsys, arguments,
 
 def test_a_case_is_named_as_messages_name_its_test():
     problem = load_problem("p06")
-    wanted = trace_command.Wanted.of(problem, "test_window:2", "1, 0,0")
-    assert wanted == trace_command.Wanted("window", 2, (1, 0, 0))
-    assert trace_command.Wanted.of(problem, "window", "7").program == (7, 0, 0)
-    assert trace_command.Wanted.of(problem, None, None) == trace_command.Wanted()
+    wanted = Wanted.of(problem, "test_window:2", "1, 0,0")
+    assert wanted == Wanted("window", 2, (1, 0, 0))
+    assert Wanted.of(problem, "window", "7").program == (7, 0, 0)
+    assert Wanted.of(problem, None, None) == Wanted()
 
 
 # -- what it prints -------------------------------------------------------------------------------
@@ -116,7 +117,7 @@ def test_a_file_that_cannot_be_written_is_said_and_the_trace_is_shown(
     def full(path, text):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(cli, "write_whole", full)
+    monkeypatch.setattr(trace_command, "write_whole", full)
     options = ("--only", "p03", "--submission", answers, "--case", "plain:1")
     code, out, err = run(capsys, *options, "--json", tmp_path / "t.json")
     assert code == 4 and "cannot write" in err and "<- parts here" in out
@@ -160,7 +161,7 @@ def test_a_stub_and_a_missing_file_and_a_refused_one_are_told(tmp_path):
     refused = trace("p03", model_answer("p03") + "\nimport ctypes\n\nX = ctypes.CDLL(None)\n")
     assert refused.result == "failed" and "nothing was run" in refused.conclusion
     problem = load_problem("p03")
-    missing = traced_case.run(problem, tmp_path, trace_command.Wanted(), "5eed")
+    missing = traced_case.run(problem, tmp_path, Wanted(), "5eed")
     assert missing.result == "failed" and missing.failure
     assert "nothing was run" in render(missing)
 

@@ -5,11 +5,10 @@
 
 import re
 import shlex
-from collections import defaultdict
 
-from grader.commands.options import parser_of
-from grader.commands.trace.command import Wanted
+from grader.commands.cli import parser_of
 from grader.commands.trace.view import render
+from grader.commands.trace.wanted import Wanted
 from grader.spec.problem import ROOT, load_problem
 from grader.spec.trace_record import TRACED
 from tests.forked import forked_workers
@@ -42,7 +41,7 @@ def test_the_sample_is_what_is_printed():
 
 
 def test_the_commands_are_understood():
-    parser = parser_of(defaultdict(lambda: print))
+    parser = parser_of()
     commands = COMMAND.findall(PAGE.read_text("utf-8"))
     assert len(commands) == 3
     for command in commands:

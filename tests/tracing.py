@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from grader.checks.walk import due_pairs
-from grader.commands.trace import command as trace_command
 from grader.commands.trace import traced_case
+from grader.commands.trace.wanted import Wanted
 from grader.spec.inputs import case_seed, make_inputs
 from grader.spec.problem import Problem, load_problem
 from grader.spec.trace_record import Parting, Program, Shown, SourceLine, TileRound, TraceRecord
@@ -30,7 +30,7 @@ def trace(
 ) -> TraceRecord:
     """Trace `source` as the answer to a problem."""
     problem = load_problem(problem) if isinstance(problem, str) else problem
-    wanted = trace_command.Wanted.of(problem, case, program)
+    wanted = Wanted.of(problem, case, program)
     with tempfile.TemporaryDirectory() as folder:
         write_answers(Path(folder), {problem.id: source})
         return traced_case.run(problem, Path(folder), wanted, seed)

@@ -10,10 +10,12 @@ import io
 import math
 import re
 import unicodedata
+from collections.abc import Iterable
 from typing import Any
 
 from rich.cells import cell_len, chop_cells
 from rich.console import Console
+from rich.text import Text
 
 LINE_LIMIT = 300
 OUTPUT_LINES = 10
@@ -159,6 +161,19 @@ def byte_size(value: Any) -> str | None:
 def plural(count: int, noun: str) -> str:
     """Return "1 check", "2 checks"."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def styled(rows: Iterable[tuple[str, str]], width: int, *, color: bool) -> str:
+    """Return rows of text, each in its style; none is broken or has blanks at its end."""
+    console = text_console(width, color=color)
+    for row, style in rows:
+        console.print(Text(row, style=style), soft_wrap=True)
+    return without_blanks(console.file.getvalue())
+
+
+def without_blanks(text: str) -> str:
+    """Return lines without the blanks at their ends."""
+    return "".join(line.rstrip() + "\n" for line in text.splitlines())
 
 
 def text_console(width: int, *, color: bool) -> Console:

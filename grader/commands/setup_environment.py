@@ -56,20 +56,12 @@ REMEDIES = (
 )
 
 
-def say(line):
-    print(line, flush=True)  # at once, also into a pipe
-
-
 class SetupError(Exception):
     """What keeps the environment from being made: one sentence that says what to type."""
 
 
-class Failed(SetupError):
+class Failed(Exception):
     """A command that failed, with what it wrote."""
-
-    def __init__(self, output):
-        super().__init__(output)
-        self.output = output
 
 
 def main(words=None):
@@ -83,13 +75,13 @@ def main(words=None):
     try:
         expect_python(sys.version_info, shutil.which)
         Setup(options.folder, options.cpu_index, options.yes).run()
-    except (SetupError, OSError) as error:
+        return 0
+    except (SetupError, Failed, OSError) as error:
         print("setup: " + sentence(error, options.folder), file=sys.stderr)
         return 4
     except KeyboardInterrupt:
         print("\nsetup: stopped; make setup starts over, with what pip has cached", file=sys.stderr)
         return 130
-    return 0
 
 
 def expect_python(version, which):
@@ -115,8 +107,8 @@ def expect_python(version, which):
 
 def sentence(error, folder):
     """Return what happened and what to type, for what pip or the system said."""
-    said = error.output if isinstance(error, Failed) else str(error)
-    if not isinstance(error, (Failed, OSError)):
+    said = str(error)
+    if isinstance(error, SetupError):
         return said
     there = next(p for p in (folder, *folder.absolute().parents) if p.exists())
     free = shutil.disk_usage(str(there)).free // 10**6
@@ -132,42 +124,22 @@ def sentence(error, folder):
 
 def entry(lock, name):
     """Return the lines of a lock file on one package."""
-    found = re.search(rf"^{name}==.*(?:\n .*)*\n", lock, re.MULTILINE)
-    return found.group()
+    return re.search(rf"^{name}==.*(?:\n .*)*\n", lock, re.MULTILINE).group()
 
 
 def of_cuda(report):
     """Whether what pip would install, by its report, asks for NVIDIA's packages."""
-    asked = [
-        line for item in report["install"] for line in item["metadata"].get("requires_dist", ())
-    ]
+    asked = [line for i in report["install"] for line in i["metadata"].get("requires_dist", ())]
     return any(re.match(r"(nvidia|cuda)-", line) and "extra ==" not in line for line in asked)
 
 
-def activity(output):
-    """Return what pip is at by the last line that says so, "" where none does."""
-    verbs = "Collecting|Downloading|Using cached|Processing|Installing collected packages:"
-    found = re.findall(rf"^ *({verbs}) (.+)", output, re.MULTILINE)
-    if not found:
-        return ""
-    verb, rest = found[-1]
-    if verb.startswith("Installing"):
-        names = rest.split(", ")
-        return "unpacking " + (names[0] if len(names) == 1 else f"{len(names)} packages")
-    name = "-".join(rest.split()[0].rpartition("/")[2].split("-")[:2])
-    size = re.search(r" \([\d.]+ .?B\)$", rest)
-    return verb.lower() + " " + name + (size.group() if size else "")
-
-
-def megabytes(folder):
-    """Return the size of the files below a folder, which change while they are counted."""
+def megabytes(*folders):
+    """Return the size of the files below folders, which change while they are counted."""
     total = 0
-    for place, _, names in os.walk(str(folder)):
+    for place, _, names in (entry for folder in folders for entry in os.walk(str(folder))):
         for name in names:
-            try:
+            with contextlib.suppress(OSError):
                 total += os.lstat(os.path.join(place, name)).st_size
-            except OSError:
-                continue
     return total // 10**6
 
 
@@ -183,27 +155,23 @@ class Progress:
     def show(self, doing):
         """Say what goes on, unless that was said just now."""
         # pip downloads into these folders; its cache has a second copy beside them.
-        folders = glob.glob(str(self.folder / "tmp" / "pip-unpack-*"))
-        self.downloading = max(self.downloading, sum(map(megabytes, folders)))
-        now = time.monotonic()
+        now, folders = time.monotonic(), glob.glob(str(self.folder / "tmp" / "pip-unpack-*"))
+        self.downloading = max(self.downloading, megabytes(*folders))
         if now - self.shown < SECONDS_PER_LINE[self.terminal]:
             return
-        self.shown = now
-        line = "  {:.0f} s, {} MB downloaded, {} MB unpacked: {}".format(
-            now - self.started, self.downloaded + self.downloading,
-            megabytes(self.folder / "lib"), doing,
-        )  # fmt: skip
-        if self.terminal:
-            columns = shutil.get_terminal_size().columns
-            print("\r\x1b[K" + line[: columns - 1], end="", flush=True)
-        else:
-            print(line, flush=True)
+        self.shown, unpacked = now, megabytes(self.folder / "lib")
+        line = f"  {now - self.started:.0f} s, {self.downloaded + self.downloading} MB downloaded,"
+        line += f" {unpacked} MB unpacked: {doing}"
+        room = shutil.get_terminal_size().columns - 1
+        self.write("\r\x1b[K" + line[:room] if self.terminal else line + "\n")
 
     def end(self):
         """Close the rewritten line: what comes next has a line of its own."""
         self.downloaded, self.downloading = self.downloaded + self.downloading, 0
-        if self.terminal:
-            print("\r\x1b[K", end="", flush=True)
+        self.write("\r\x1b[K" if self.terminal else "")
+
+    def write(self, text):
+        print(text, end="", flush=True)  # at once, also into a pipe
 
 
 class Setup:
@@ -217,7 +185,7 @@ class Setup:
         self.progress = Progress(folder)
 
     def run(self):
-        say(f"Setting up {self.folder}, once")
+        print(f"Setting up {self.folder}, once")
         self.begin()
         try:
             # Not an active environment's Python: that may be the one that was just emptied.
@@ -228,11 +196,11 @@ class Setup:
             self.pip("updating pip", "--require-hashes", "--no-deps", "-r", own)
             torch = self.choose_torch()
             locks = [word for name in LOCKS if Path(name).exists() for word in ("-r", name)]
-            self.pip("packages", "--require-hashes", "--no-deps", *locks)
+            self.pip("the packages", "--require-hashes", "--no-deps", *locks)
             self.pip("PyTorch", *torch)
             self.pip("the grader itself", "--no-deps", "--no-build-isolation", "-e", ".")
         except Failed as error:
-            lines = [line[:WIDTH_OF_PIP] for line in error.output.splitlines() if line.strip()]
+            lines = [line[:WIDTH_OF_PIP] for line in str(error).splitlines() if line.strip()]
             telling = [line for line in lines if not line.startswith("WARNING: ")] or lines
             for line in telling[-LINES_OF_PIP:]:
                 print("  | " + line, file=sys.stderr)
@@ -240,11 +208,9 @@ class Setup:
         finally:
             shutil.rmtree(str(self.folder / "tmp"), ignore_errors=True)
         self.ready.touch()
-        seconds, downloaded = time.monotonic() - self.progress.started, self.progress.downloaded
-        size = megabytes(self.folder)
-        say(
-            f"  ready after {seconds:.0f} s: {downloaded} MB downloaded, {size} MB in {self.folder}"
-        )
+        size, seconds = megabytes(self.folder), time.monotonic() - self.progress.started
+        done = f"{self.progress.downloaded} MB downloaded, {size} MB in {self.folder}"
+        print(f"  ready after {seconds:.0f} s: {done}")
 
     def begin(self):
         """Leave of an earlier environment what can be used: all, if it was finished."""
@@ -253,10 +219,8 @@ class Setup:
         other = made and made.group(1) != "{}.{}".format(*sys.version_info[:2])
         if other or (self.log.exists() and not self.ready.exists()):
             for path in self.folder.iterdir():  # the folder itself may be a link to another disk
-                if path.is_dir() and not path.is_symlink():
-                    shutil.rmtree(str(path))
-                else:
-                    path.unlink()
+                real = path.is_dir() and not path.is_symlink()
+                shutil.rmtree(str(path)) if real else path.unlink()
         (self.folder / "tmp").mkdir(parents=True, exist_ok=True)
         self.log.write_text("")
         if self.ready.exists():
@@ -270,7 +234,7 @@ class Setup:
         """
         default = ["torch==" + self.torch]
         if any(os.path.exists(path) for path in GPU_FILES):
-            say(f"  PyTorch {self.torch} for CUDA ({CUDA_SIZE})")
+            print(f"  PyTorch {self.torch} for CUDA ({CUDA_SIZE})")
             return default
         cpu = ["--extra-index-url", self.cpu_index, "--retries", "1", default[0] + "+cpu"]
         # fast-deps reads what a wheel requires without the rest of it.
@@ -280,17 +244,17 @@ class Setup:
         except Failed:
             pass
         else:
-            say(f"  PyTorch {self.torch} for the CPU (about 200 MB; no NVIDIA GPU found)")
+            print(f"  PyTorch {self.torch} for the CPU (about 200 MB; no NVIDIA GPU found)")
             return cpu
         report = self.folder / "tmp" / "report.json"
         self.pip("looking for PyTorch", *peek, "--report", report, *default)
         unreached = "  no build of PyTorch for the CPU can be reached; "
         if not of_cuda(json.loads(report.read_text(encoding="utf-8"))):
-            say(unreached + "the default build does not need CUDA")
+            print(unreached + "the default build does not need CUDA")
             return default
-        say(unreached + "the default build is for CUDA: " + CUDA_SIZE)
+        print(unreached + "the default build is for CUDA: " + CUDA_SIZE)
         if self.yes or not (sys.stdin.isatty() and sys.stdout.isatty()):
-            say("  going on with it" + ("" if self.yes else ": there is no terminal to ask at"))
+            print("  going on with it" + ("" if self.yes else ": there is no terminal to ask at"))
             return default
         try:
             answer = input("  Go on? [y/N] ")
@@ -310,29 +274,23 @@ class Setup:
     def call(self, doing, *command):
         """Run a command with its output in the log; raise Failed with that output."""
         variables = dict(os.environ, TMPDIR=str((self.folder / "tmp").absolute()))
+        begin = self.log.stat().st_size
         with self.log.open("ab") as log:
-            begin = log.seek(0, os.SEEK_END)
             process = subprocess.Popen(
                 [str(word) for word in command],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=variables,
             )  # fmt: skip
-            try:
-                while process.poll() is None:
-                    self.progress.show(activity(self.output(begin)) or doing)
-                    with contextlib.suppress(subprocess.TimeoutExpired):
-                        process.wait(0.5)
-            finally:
-                if process.poll() is None:
-                    process.kill()
-                    process.wait()
-                self.progress.end()
+        try:
+            while process.poll() is None:
+                self.progress.show(doing)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(0.5)
+        finally:
+            process.kill()
+            process.wait()
+            self.progress.end()
         if process.returncode:
-            raise Failed(self.output(begin))
-
-    def output(self, begin):
-        with self.log.open("rb") as log:
-            log.seek(begin)
-            return log.read().decode("utf-8", "replace")
+            raise Failed(self.log.read_bytes()[begin:].decode("utf-8", "replace"))
 
 
 if __name__ == "__main__":

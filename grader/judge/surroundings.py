@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
+from pathlib import Path
 
 from grader.isolate import capacity, inspection
 from grader.spec.environment import EnvironmentFault, probe
@@ -16,16 +16,18 @@ _LEAST_BYTES = {False: 600 * 2**20, True: 960 * 2**20}
 
 
 def surroundings(
-    options: argparse.Namespace, *, jailed: bool
+    device: str, calibration_file: Path | None = None, *, jailed: bool
 ) -> tuple[Environment, Calibration | None]:
     """Look at this machine, find its speed targets, and see that no submission can break out.
+
+    `device` is auto, cpu or cuda; without a file the targets are those of this GPU, if any.
 
     Raises:
         EnvironmentFault: it could, or memory is short; nothing is graded for credit then.
     """
-    environment = probe(options.device)
+    environment = probe(device)
     expect_memory(jailed=jailed)
-    calibration = find_calibration(options.calibration, environment)
+    calibration = find_calibration(calibration_file, environment)
     if calibration:
         notes = (*environment.notes, *changed_versions(calibration, environment))
         environment = environment.model_copy(update={"notes": notes})

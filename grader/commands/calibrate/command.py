@@ -5,16 +5,23 @@ from __future__ import annotations
 import argparse
 import functools
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
 
+from grader.base import stdout
 from grader.base.text import clean
 from grader.commands.calibrate import measuring
 from grader.commands.calibrate.view import render
+from grader.commands.options import (
+    add_device,
+    add_submission,
+    expect_folder,
+    expect_place,
+    writing,
+)
 from grader.judge import scoring
-from grader.spec.environment import EnvironmentFault
+from grader.spec.environment import EnvironmentFault, probe
 from grader.spec.grade_record import Environment
 from grader.spec.problem import ROOT
 from grader.timing.calibration import (
@@ -25,20 +32,16 @@ from grader.timing.calibration import (
     write,
 )
 
+HELP = "measure the model answers here and write this GPU's speed targets"
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `calibrate`."""
-    parser.add_argument(
-        "--submission",
-        type=Path,
-        default=Path(os.path.relpath(ROOT / "solutions")),
-        metavar="DIR",
-        help="folder with the answers that earn full marks (default: solutions)",
-    )
+    add_submission(parser, ROOT / "solutions", "solutions, which earn full marks")
     parser.add_argument(
         "--runs", type=int, default=5, metavar="N", help="how often to measure (default: 5)"
     )
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    add_device(parser)
     parser.add_argument(
         "--output",
         type=Path,
@@ -47,44 +50,37 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(
-    options: argparse.Namespace,
-    environment: Environment,
-    console: Console,
-    show: Callable[[Callable[..., str]], None],
-) -> int:
-    """Measure, write the calibration, `show` the table; return the exit code.
+def run(options: argparse.Namespace) -> int:
+    """Measure, write the calibration, show the table; return the exit code.
 
     0 when every problem that is timed on the device has targets, 1 when some have none, 4 when none
-    have, 130 after Ctrl-C, when nothing is written. Progress goes to `console`.
+    have, 130 after Ctrl-C, when nothing is written.
 
     Raises:
-        CalibrationError: an option, or an answer, cannot be used.
+        UsageError: an option cannot be used.
+        CalibrationError: an answer cannot be used.
         EnvironmentFault: the file cannot be written.
     """
-    if options.runs < measuring.LEAST_RUNS:
-        raise CalibrationError(
-            f"--runs: got {options.runs}, expected {measuring.LEAST_RUNS} or more"
-        )
+    folder, runs = expect_folder(options.submission), options.runs
+    environment = probe(options.device)
+    if runs < measuring.LEAST_RUNS:
+        raise CalibrationError(f"--runs: got {runs}, expected {measuring.LEAST_RUNS} or more")
+    expect_place(options.output, "--output")
     output = options.output or default_path(environment)
-    if output.is_dir():
-        raise CalibrationError(f"--output: got the folder {output}, expected a file's name")
-    if options.output and not output.absolute().parent.is_dir():
-        raise CalibrationError(f"--output: no such folder: {output.absolute().parent}")
-    files = measuring.read_answers(options.submission, environment.device)
-    outcome = _measured(files, environment, options.runs, console)
+    files = measuring.read_answers(folder, environment.device)
+    outcome = _measured(files, environment, runs, Console(stderr=True))
     interrupted = len(outcome.runs) < outcome.wanted
     calibration: Calibration | None = None
     if outcome.problems and not interrupted:
-        shown_as = str(options.submission)
-        calibration = of_environment(environment, shown_as, options.runs, outcome.problems)
+        calibration = of_environment(environment, str(folder), runs, outcome.problems)
         try:
-            write(output, calibration)
-        except OSError as error:
-            show(functools.partial(render, outcome, None))
-            raise EnvironmentFault(f"--output: cannot write {output}: {error.strerror}") from None
+            with writing(output, "--output"):
+                write(output, calibration)
+        except EnvironmentFault:
+            stdout.show(functools.partial(render, outcome, None))
+            raise
     written = os.path.relpath(output) if calibration else None
-    show(functools.partial(render, outcome, calibration, written_to=written))
+    stdout.show(functools.partial(render, outcome, calibration, written_to=written))
     if interrupted:
         return scoring.EXIT_INTERRUPTED
     if not outcome.problems:

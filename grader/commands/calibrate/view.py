@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.table import Table
 from rich.text import Text
 
-from grader.base.text import clean, milliseconds, plural, text_console, wrap
+from grader.base.text import clean, milliseconds, plural, text_console, without_blanks, wrap
 from grader.commands.calibrate.measuring import Outcome
 from grader.report.message import ID_LIMIT
 from grader.timing.calibration import Calibration
@@ -42,7 +42,7 @@ def render(
         lines.append(f"written to {written_to}")
     for line in lines:
         console.print(Text(line), soft_wrap=True)
-    return "".join(line.rstrip() + "\n" for line in console.file.getvalue().splitlines())
+    return without_blanks(console.file.getvalue())
 
 
 def _table(outcome: Outcome) -> Table:

@@ -1,43 +1,101 @@
-"""`python -m grader doctor`: says what it looks at as soon as it knows."""
+"""`python -m grader doctor`: says what it finds on this machine as soon as it knows.
+
+The standard library alone: `grader/__main__.py` runs it where nothing is installed.
+"""
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from collections.abc import Callable, Sequence
+import textwrap
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from grader.commands.doctor.doctor import examine
+from grader.commands.doctor.checks import CHECKS, ERROR, OK, WARNING
 from grader.commands.doctor.machine import Machine
-from grader.commands.doctor.patient import ERROR
-from grader.commands.doctor.view import render_line, render_sum
 
 EXIT_ENVIRONMENT = 4
 ROOT = Path(__file__).resolve().parents[3]
 HELP = "check Python, packages, GPU and machine, and say what to type where something is wrong"
+_COLORS = {OK: "32", WARNING: "33", ERROR: "31"}
 
 
-def run(machine: Machine, write: Callable[[str], None], *, color: bool = False) -> int:
-    """Examine the machine and write a line per subject; return 0, or 4 where one is an error."""
+class Line(NamedTuple):
+    """One subject: `level` is ok, warning or error; `remedy` the command or step that mends it."""
+
+    name: str
+    level: str
+    found: str
+    remedy: str = ""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare that there are none."""
+
+
+def run(options: argparse.Namespace) -> int:
+    """Check this machine; return 0, or 4 where something must be mended."""
+    out = sys.stdout
+    encoding = getattr(out, "encoding", None) or "ascii"
+    plain = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
+    color = out is not None and out.isatty() and not plain
     lines = []
-    for line in examine(machine):
+    for line in examine(Machine(ROOT, encoding=encoding)):
         lines.append(line)
-        write(render_line(line, color=color))
-    write(render_sum(lines))
+        _write(render_line(line, color=color))
+    _write(render_sum(lines))
     return EXIT_ENVIRONMENT if any(line.level == ERROR for line in lines) else 0
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run where the packages of the command line need not be installed."""
-    argparse.ArgumentParser(prog="grader doctor", description=HELP).parse_args(arguments)
-    encoding = getattr(sys.stdout, "encoding", None) or "ascii"
-
-    def write(text: str) -> None:
-        if sys.stdout is not None:
-            sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
-            sys.stdout.flush()
-
+    parser = argparse.ArgumentParser(prog="grader doctor", description=HELP)
     try:
-        return run(Machine(ROOT, encoding=encoding), write)
+        return run(parser.parse_args(arguments))
     except KeyboardInterrupt:
         return 130
+
+
+def examine(machine: Machine) -> Iterable[Line]:
+    """Return one line per subject; whatever goes wrong with one of them is its line."""
+    for name, check in CHECKS.items():
+        try:
+            yield Line(name, *check(machine))
+        except Exception as error:
+            said = f"could not be looked at: {type(error).__name__}: {error}"
+            yield Line(name, WARNING, said)
+
+
+def render_line(line: Line, *, width: int = 80, color: bool = False) -> str:
+    """Return one subject: level, name, what was found, and below it what to type."""
+    level = f"{line.level:<7}"
+    lead = f"{level}  {line.name:<10}  "
+    text = _wrapped(line.found, lead, width)
+    if color:
+        text = f"\x1b[{_COLORS[line.level]}m{level}\x1b[0m" + text[len(level) :]
+    if line.level != OK and line.remedy:
+        text += _wrapped(line.remedy, " " * (len(lead) - 3) + "-> ", width)
+    return text
+
+
+def render_sum(lines: Sequence[Line]) -> str:
+    """Return the last line: how many there are of each level, and what follows."""
+    counts = {level: sum(line.level == level for line in lines) for level in (OK, WARNING, ERROR)}
+    words = [f"{n} {level}{'' if level == OK or n == 1 else 's'}" for level, n in counts.items()]
+    after = "fix the errors from the top down" if counts[ERROR] else "make grade works here"
+    return f"\n{', '.join(words)}: {after}\n"
+
+
+def _wrapped(text: str, lead: str, width: int) -> str:
+    shown = "".join(c if c.isprintable() else " " for c in text[:600])
+    space = {"initial_indent": lead, "subsequent_indent": " " * len(lead)}
+    return textwrap.fill(shown, width, break_on_hyphens=False, **space).rstrip() + "\n"
+
+
+def _write(text: str) -> None:
+    if sys.stdout is not None and not sys.stdout.closed:
+        encoding = sys.stdout.encoding or "ascii"
+        sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+        sys.stdout.flush()

@@ -7,6 +7,7 @@ the set-up has failed.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import shutil
@@ -19,6 +20,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+NEEDED = ("torch", "triton", "numpy", "pydantic", "pytest", "pytest-json-report", "rich")
 _IMPORT_S = 300
 _LOOP_TURNS = 100_000  # some milliseconds
 # One package after another, so that what follows a broken one is looked at as well.
@@ -120,6 +122,21 @@ class Machine:
                 f"the process died with signal {-done.returncode}: " if done.returncode < 0 else ""
             )
             return {"torch_error": how + last}
+
+    @functools.cached_property
+    def found(self) -> dict[str, Any]:
+        """What torch and Triton say of themselves, asked once."""
+        return self.imports()
+
+    @property
+    def missing(self) -> list[str]:
+        """Packages that are needed and not installed."""
+        return [name for name in NEEDED if self.installed(name) is None]
+
+    @property
+    def has_gpu(self) -> bool:
+        """Whether a driver has made the devices of an NVIDIA GPU."""
+        return self.exists("/dev/nvidiactl") or self.exists("/dev/dxg")
 
     def python_headers(self) -> str:
         """Return where Python.h must lie for a compiler to find it."""

@@ -1,8 +1,16 @@
-"""`python -m grader explain ID`: what it may be asked for."""
+"""`python -m grader explain ID`: the page of a cause."""
 
 from __future__ import annotations
 
 import argparse
+import functools
+
+from grader.base import stdout
+from grader.commands.explain.view import render
+from grader.report import cause_pages, report_page
+from grader.spec.problem import problems_named
+
+HELP = "explain a cause that the report names"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -15,3 +23,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="p04,p05",
         help="list the causes of these problems only; with an ID, the problem of the commands",
     )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Show the page of a cause, or list them all; return 0."""
+    problems = None if options.only is None else problems_named(options.only)
+    page = cause_pages.look_up(options.id or None, problems, runs=report_page.HISTORY)
+    stdout.show(functools.partial(render, page))
+    return 0

@@ -3,68 +3,32 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
-from collections.abc import Callable, Sequence
-from pathlib import Path
+import functools
+import os
 
-from grader.commands.hint.hints import hints_of
-from grader.commands.hint.shown import Shown
-from grader.commands.hint.unsolved import Unsolved, find
-from grader.spec.grade_record import ProblemResult
-from grader.spec.problem import Problem
+from grader.base import stdout
+from grader.base.user_state import state_path
+from grader.commands.hint.next_hint import next_hint
+from grader.commands.hint.shown import FILE, Shown
+from grader.commands.hint.tested import tested
+from grader.commands.hint.view import render
+from grader.commands.options import add_submission, expect_folder, one_or_all
 
-
-@dataclasses.dataclass(frozen=True)
-class Hint:
-    """What is shown: hint `number` of `count` of a step in Markdown, or none where `text` is None.
-
-    `taken` counts the hints of the problem so far, this one with them.
-    """
-
-    where: Unsolved
-    text: str | None = None
-    number: int = 0
-    count: int = 0
-    taken: int = 0
+HELP = "give the next hint of the first unsolved step"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `hint`."""
     parser.add_argument("--only", metavar="p04", help="the problem (default: where you are)")
     parser.add_argument("--restart", action="store_true", help="begin with its first hint again")
+    add_submission(parser)
 
 
-def run(
-    problem_ids: Sequence[str],
-    submission: Path,
-    shown: Shown,
-    test: Callable[[str], ProblemResult],
-    *,
-    restart: bool,
-) -> Hint | None:
-    """Return the next hint and count it; None where nothing is left to solve.
-
-    `test` grades one problem without its measurements; it is asked where every step has code.
-
-    Raises:
-        ManifestError: a problem has no hints.
-    """
-    where = find(problem_ids, submission, test)
-    if where is None:
-        return None
-    if restart:
-        shown.forget(where.problem.id)
-    if where.step is None:
-        return Hint(where, taken=shown.in_all(where.problem.id))
-    return _next(where, where.problem, where.step, shown)
-
-
-def _next(where: Unsolved, problem: Problem, step: int, shown: Shown) -> Hint:
-    hints = hints_of(problem)[step]
-    number = shown.of(problem.id, step)
-    text = None
-    if number < len(hints):
-        text = hints[number]
-        shown.add(problem.id, step)
-        number += 1
-    return Hint(where, text, number, len(hints), shown.in_all(problem.id))
+def run(options: argparse.Namespace) -> int:
+    """Show the next hint; return 0."""
+    ids, folder = one_or_all(options.only), expect_folder(options.submission)
+    shown = Shown(state_path(os.environ, FILE))
+    test = functools.partial(tested, folder)
+    hint = next_hint(ids, folder, shown, test, restart=options.restart)
+    stdout.show(functools.partial(render, hint, shown.notices))
+    return 0

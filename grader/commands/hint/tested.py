@@ -8,12 +8,10 @@ from pathlib import Path
 from rich.console import Console
 
 from grader.api import Grader
-from grader.isolate import capacity
+from grader.commands.options import request_for
 from grader.judge.progress import Progress
-from grader.judge.request import Request
 from grader.spec.environment import probe
 from grader.spec.grade_record import ProblemResult
-from grader.spec.problem import load_problem
 
 
 def tested(submission: Path, problem_id: str) -> ProblemResult:
@@ -25,21 +23,10 @@ def tested(submission: Path, problem_id: str) -> ProblemResult:
         EnvironmentFault: torch or Triton is missing.
         KeyboardInterrupt: Ctrl-C ended it.
     """
-    environment, seed = probe("cpu"), os.urandom(8).hex()
-    request = Request(
-        submission=submission.absolute(),
-        shown_as=str(submission),
-        problems=(problem_id,),
-        environment=environment,
-        seed=seed,
-        jobs=1,
-        cores=max(1, int(capacity.cores())),
-        quick=True,
-    )
-    problem = load_problem(problem_id)
-    cases = sum(len(problem.cases(c, seed, environment.device)) for c in problem.checks)
+    seed = os.urandom(8).hex()
+    request = request_for(submission, (problem_id,), probe("cpu"), seed=seed, jobs=1, quick=True)
     with Progress(Console(stderr=True)) as progress:
-        progress.start({problem_id: cases})
+        progress.start(request.num_cases())
         record = Grader(request, progress).run()
     if record.interrupted:
         raise KeyboardInterrupt

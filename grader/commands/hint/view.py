@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from rich.markdown import Markdown
 
 from grader.base.text import clean, plural, text_console, wrap
-from grader.commands.hint.command import Hint
 from grader.commands.hint.hints import FILE, plain_formulas
+from grader.commands.hint.next_hint import Hint
 
 
 def render(

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from rich.text import Text
-
-from grader.base.text import clean, plural, text_console, wrap
+from grader.base.text import clean, plural, styled, wrap
 from grader.source.submission import Source
 from grader.spec.grade_record import Verdict
 from grader.spec.problem import load_problem
@@ -21,11 +19,8 @@ def is_refused(source: Source) -> bool:
 
 def render(sources: Iterable[Source], *, width: int = 80, color: bool = False) -> str:
     """Return a line per clean file, and per violation its line, rule, text and help."""
-    console = text_console(width, color=color)
-    for source in sources:
-        for text, style in lines_of(source, width):
-            console.print(Text(text, style=style), soft_wrap=True)
-    return "".join(line.rstrip() + "\n" for line in console.file.getvalue().splitlines())
+    rows = (row for source in sources for row in lines_of(source, width))
+    return styled(rows, width, color=color)
 
 
 def lines_of(source: Source, width: int) -> Iterator[tuple[str, str]]:

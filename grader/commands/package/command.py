@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable
 from pathlib import Path
 
+from grader.base import stdout
+from grader.commands.options import expect_place, writing
 from grader.commands.package import github, gradescope
-from grader.spec.environment import EnvironmentFault
 from grader.spec.problem import ManifestError, problem_ids, problems_named
+
+HELP = "write what a course platform needs to grade"
 
 
 class PackageError(ManifestError):
@@ -43,8 +45,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     flow.add_argument("--ref", default="main", help="its branch, tag or commit (default: main)")
 
 
-def run(options: argparse.Namespace, say: Callable[[str], None]) -> int:
-    """Write the files of a platform and `say` where they are; return the exit code.
+def run(options: argparse.Namespace) -> int:
+    """Write the files of a platform and say where they are; return 0.
 
     Raises:
         PackageError: an option cannot be used.
@@ -54,20 +56,16 @@ def run(options: argparse.Namespace, say: Callable[[str], None]) -> int:
         raise PackageError("package: got the students' release, expected the course's checkout")
     if options.platform == "gradescope":
         path, data = options.output, _gradescope(options)
-        if not path.absolute().parent.is_dir():
-            raise PackageError(f"--output: no such folder: {path.absolute().parent}")
-        if path.is_dir():
-            raise PackageError(f"--output: got the folder {path}, expected a file's name")
+        expect_place(path, "--output")
     else:
         path, data = options.output / github.PATH, _github(options)
         if not options.output.is_dir():
             raise PackageError(f"--output: got {options.output}, which is not a folder")
-    try:
+    with writing(path, "--output"):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
-    except OSError as error:
-        raise EnvironmentFault(f"--output: cannot write {path}: {error.strerror}") from None
-    say(f"wrote {path} ({-(-len(data) // 1024)} KiB); what to do with it is in docs/ci.md\n")
+    size = -(-len(data) // 1024)
+    stdout.write(f"wrote {path} ({size} KiB); what to do with it is in docs/ci.md\n")
     return 0
 
 

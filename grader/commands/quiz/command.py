@@ -1,46 +1,70 @@
-"""`python -m grader quiz`: picks the questions and joins the loop to the streams it is given."""
+"""`python -m grader quiz`: picks the questions and joins the loop to the standard streams."""
 
 from __future__ import annotations
 
+import argparse
 import io
-from collections.abc import Mapping
+import os
+import sys
+from collections.abc import Sequence
 from typing import TextIO
 
+from rich.console import Console
+
+from grader.base import stdout
 from grader.base.text import clean
+from grader.commands.options import UsageError
 from grader.commands.quiz.asking import Quiz, Terminal
 from grader.commands.quiz.progress import Progress, state_path
 from grader.commands.quiz.questions import LEVELS, TOPICS, Question, QuizError, load_level
+from grader.judge import scoring
+
+HELP = "ask you the questions of the course; never scored"
 
 
-def run(
-    topic: str | None,
-    level: str | None,
-    *,
-    restart: bool,
-    stdin: TextIO | None,
-    stdout: TextIO,
-    environment: Mapping[str, str],
-    width: int,
-    color: bool,
-) -> bool:
-    """Ask on the given streams; return False when Ctrl-C ended it.
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `quiz`."""
+    parser.add_argument(
+        "--topic", metavar="TOPIC", help="ask about this topic only, such as softmax"
+    )
+    parser.add_argument("--level", choices=LEVELS, help="ask this level only (default: both)")
+    parser.add_argument("--restart", action="store_true", help="forget what was answered before")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Ask on standard input and output; Ctrl-C ends with 130, q and the end of input with 0.
 
     Raises:
+        UsageError: there is no standard output.
         QuizError: there is no such topic (in that level), or the questions cannot be read.
     """
-    questions = chosen(topic, level)
-    progress = Progress(state_path(environment))
+    if sys.stdout is None:
+        raise UsageError("quiz: got no standard output, expected a terminal, a pipe or a file")
+    questions = chosen(options.topic, options.level)
+    words = ["make quiz"]
+    words += [f"TOPIC={options.topic}"] if options.topic else []
+    words += [f"LEVEL={options.level}"] if options.level else []
+    try:
+        whole = _ask(questions, " ".join(words), restart=options.restart)
+    except OSError:
+        stdout.silence()
+        return scoring.EXIT_FULL_MARKS
+    return scoring.EXIT_FULL_MARKS if whole else scoring.EXIT_INTERRUPTED
+
+
+def _ask(questions: Sequence[Question], resume: str, *, restart: bool) -> bool:
+    """Ask on the standard streams; return False when Ctrl-C ended it."""
+    progress = Progress(state_path(os.environ))
     if restart:
         progress.forget({question.id for question in questions})
-    for stream in (stdin, stdout):
+    for stream in (sys.stdin, sys.stdout):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-    words = ["make quiz"]
-    words += [f"TOPIC={topic}"] if topic else []
-    words += [f"LEVEL={level}"] if level else []
-    terminal = Terminal(_Lines(stdin, stdout).read, stdout.write, width, color)
-    whole = Quiz(questions, progress, terminal, resume=" ".join(words)).run()
-    stdout.flush()
+    width = max(min(Console().width, 80), 40) if sys.stdout.isatty() else 80
+    read = _Lines(sys.stdin, sys.stdout).read
+    terminal = Terminal(read, sys.stdout.write, width, stdout.wants_color())
+    whole = Quiz(questions, progress, terminal, resume=resume).run()
+    sys.stdout.flush()
     return whole
 
 

@@ -3,66 +3,58 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import functools
 import secrets
-from collections.abc import Callable
-from pathlib import Path
 
 from rich.console import Console
 
+from grader.base import stdout
 from grader.base.text import clean
-from grader.commands.race.recorded import Recorded, recorded
+from grader.commands.options import UsageError, add_submission, expect_folder, one_or_all
+from grader.commands.race.recorded import recorded
+from grader.commands.race.view import Race, render
 from grader.isolate.processes import Children, Ending
 from grader.judge import scoring
 from grader.source.submission import read_source
-from grader.spec.environment import EnvironmentFault, JudgeFault
+from grader.spec.environment import EnvironmentFault, JudgeFault, probe
 from grader.spec.findings import MEASURE_S, MeasureRequest, Phase, Raced, SourceFile, read_event
 from grader.spec.grade_record import Environment
-from grader.spec.problem import ManifestError, Problem
-from grader.spec.roofline import Roof, roof
+from grader.spec.problem import ManifestError, load_problem
+from grader.spec.roofline import roof
 
-
-@dataclasses.dataclass(frozen=True)
-class Race:
-    """What took part, what is known of the model answer, and the roofline of this GPU."""
-
-    environment: Environment
-    raced: Raced
-    recorded: Recorded | None
-    roof: Roof | None
+HELP = "time your answer beside naive PyTorch and SDPA"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `race`."""
     parser.add_argument("--only", metavar="p04", help="the problem")
+    add_submission(parser)
 
 
-def run(
-    problem: Problem,
-    submission: Path,
-    environment: Environment,
-    console: Console,
-    show: Callable[[Callable[..., str]], None],
-    render: Callable[..., str],
-) -> int:
-    """Time all, `show` what it came to; return 0, or 1 where your answer could not be timed.
+def run(options: argparse.Namespace) -> int:
+    """Time all, show what it came to; return 0, or 1 where your answer could not be timed.
 
     Raises:
+        UsageError: an option cannot be used.
         ManifestError: the answer cannot be run.
         EnvironmentFault: there is no GPU, or nothing can be measured on it.
         JudgeFault: the process that measures ended early, or a kernel of the judge failed.
     """
+    if options.only is None:
+        raise UsageError("--only: got nothing, expected one problem: make race P=p04")
+    (id,) = one_or_all(options.only)
+    folder, problem = expect_folder(options.submission), load_problem(id)
+    environment = probe("auto")
     if environment.device != "cuda":
         raise EnvironmentFault(
             "race: got no CUDA GPU, expected one: only there a kernel has a speed; see"
             " docs/where-to-work.md for GPUs that can be borrowed"
         )
-    source = read_source(problem, submission)
+    source = read_source(problem, folder)
     if source.verdict is not None:
         told = source.message.headline if source.message else str(source.verdict)
         raise ManifestError(f"race: {problem.id}/{problem.file}: {told}; make grade P={problem.id}")
-    raced = _raced(SourceFile.of(problem.id, source.data), environment, console)
+    raced = _raced(SourceFile.of(problem.id, source.data), environment)
     if raced.internal:
         raise JudgeFault(f"race: {problem.id} was not timed: {clean(raced.fault)}")
     if raced.fault or raced.naive is None or raced.yours is None:
@@ -74,11 +66,11 @@ def run(
         recorded(environment, problem.id, raced.shape),
         roof(problem, case, environment) if case else None,
     )
-    show(functools.partial(render, made))
+    stdout.show(functools.partial(render, made))
     return scoring.EXIT_POINTS_LOST if raced.yours.reason else scoring.EXIT_FULL_MARKS
 
 
-def _raced(file: SourceFile, environment: Environment, console: Console) -> Raced:
+def _raced(file: SourceFile, environment: Environment) -> Raced:
     ending = Ending()
     children = Children()
     request = MeasureRequest(
@@ -89,7 +81,7 @@ def _raced(file: SourceFile, environment: Environment, console: Console) -> Race
     )
     found = None
     try:
-        with console.status("starting") as status:
+        with Console(stderr=True).status("starting") as status:
             lines = children.events(
                 "grader.commands.race.racing", [], request.model_dump_json(), MEASURE_S, ending
             )

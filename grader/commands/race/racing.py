@@ -1,39 +1,27 @@
 """Times an answer, naive PyTorch and PyTorch's own kernels in turns: a process of the judge's.
 
-All go through the door of a measurement (grader/judge/measure.py): workers of their own, inputs
-that are new in each call, the judge's clock, and outputs that are verified. Nothing is scored.
+It measures as grader/judge/measure.py does: in workers of their own, with inputs that are new in
+each call, by the judge's clock, and all outputs are verified. Nothing is scored.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import functools
 import statistics
-from collections.abc import Callable, Iterator
-
-import torch
+from collections.abc import Iterator
 
 import reference
-from grader.checks import outcome, performance
-from grader.isolate import capacity, forks
+from grader.checks import performance
 from grader.isolate.arena import Layout
 from grader.isolate.device_memory import DeviceMemoryFault
-from grader.isolate.pipe import EventPipe, read_request
-from grader.isolate.sandbox import Sandbox, prepare
+from grader.isolate.sandbox import Sandbox
 from grader.isolate.session import Budget
-from grader.source.policy.operators import opened
+from grader.judge import measure
+from grader.judge.measure import Emit
+from grader.judge.measurement import reason_of, submission_worker
 from grader.spec.cases import Case
-from grader.spec.findings import (
-    Alive,
-    Event,
-    Lane,
-    MeasureRequest,
-    Phase,
-    Raced,
-    SourceFile,
-    write_event,
-)
+from grader.spec.findings import Lane, MeasureRequest, Phase, Raced
 from grader.spec.problem import ROOT, Problem, load_problem
 from grader.spec.protocol import Ended, Status
 from grader.timing import device_lock, memory, speed
@@ -52,60 +40,48 @@ _ATTENTION = {
 _ROWS = {"mv": "torch.mv"}
 
 
-def main() -> None:
-    """Time the file of the request, and write one event about all that took part."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--request-fd", type=int, required=True)
-    parser.add_argument("--events-fd", type=int, required=True)
-    options = parser.parse_args()
-    request = MeasureRequest.model_validate_json(read_request(options.request_fd))
-    pipe = EventPipe(options.events_fd, write_event(Alive(), request.token))
-    prepare(jailed=False, gpu=request.device_uuid)
-    try:
-        torch.set_num_threads(max(1, int(capacity.cores())))
-        reference.make_first_calls()
-        race(request, lambda event: pipe.send(write_event(event, request.token)))
-    finally:
-        forks.close_server()
-
-
-def race(request: MeasureRequest, emit: Callable[[Event], None]) -> None:
+def race(request: MeasureRequest, emit: Emit) -> None:
     """Time the only file of `request`, and emit what it came to."""
-    (file,) = request.sources
     with device_lock.held(request.device_uuid or request.device, alone=True):
         try:
-            emit(_raced(file, request.device, emit))
-        except (DeviceMemoryFault, _NoWorker) as fault:  # WSL has none, for one
-            text = f"no GPU memory shared between processes ({str(fault)[:200]})"
-            emit(Raced(problem=file.problem, fault=text))
-        except _WorkerDied as fault:
-            text = f"a worker of the judge's died ({str(fault)[:200]})"
-            emit(Raced(problem=file.problem, fault=text, internal=True))
+            raced = _raced(request, emit)
+        except DeviceMemoryFault as fault:
+            raced = _not_timed(request, _NO_SHARED.format(str(fault)[:200]))
+        except _Lost as lost:
+            raced = _not_timed(request, str(lost), internal=lost.internal)
+    emit(raced)
 
 
-class _NoWorker(Exception):
-    """A trusted worker cannot take part; says why."""
+_NO_SHARED = "no GPU memory shared between processes ({})"  # WSL has none, for one
 
 
-class _WorkerDied(Exception):
-    """A trusted worker was gone before it took part; says how."""
+class _Lost(Exception):
+    """A race that cannot be; says why, and whether the judge is to blame."""
+
+    def __init__(self, why: str, *, internal: bool) -> None:
+        super().__init__(why)
+        self.internal = internal
 
 
-def _raced(file: SourceFile, device: str, emit: Callable[[Event], None]) -> Raced:
-    problem, bench = load_problem(file.problem), Bench(device)
-    for case in speed.fitting_shapes(problem, device):
+def _not_timed(request: MeasureRequest, fault: str, *, internal: bool = False) -> Raced:
+    return Raced(problem=request.sources[0].problem, fault=fault, internal=internal)
+
+
+def _raced(request: MeasureRequest, emit: Emit) -> Raced:
+    problem, bench = load_problem(request.sources[0].problem), Bench(request.device)
+    for case in speed.fitting_shapes(problem, request.device):
         try:
-            return _Race(bench, problem, case, file.data, emit).run()
+            return _Race(bench, problem, case, request, emit).run()
         except CallFailed as error:  # of naive; that of others is in their lanes
             if isinstance(error.result, Ended) or error.result.status != Status.OUT_OF_MEMORY:
-                fault = f"naive PyTorch failed: {_reason(error)}"
-                return Raced(problem=problem.id, fault=fault, internal=True)
-    return Raced(problem=problem.id, fault=NO_ROOM)
+                why = f"naive PyTorch failed: {reason_of(error.result)}"
+                raise _Lost(why, internal=True) from None
+    return _not_timed(request, NO_ROOM)
 
 
 @dataclasses.dataclass
 class _Runner:
-    """One that is timed: as what, by whom, and the median milliseconds of its blocks so far."""
+    """One that is timed: as what, by whom, its blocks so far, and why it is out of the race."""
 
     name: str
     timed: Timed | None
@@ -119,17 +95,12 @@ class _Race:
     """All that are timed at one shape."""
 
     def __init__(
-        self,
-        bench: Bench,
-        problem: Problem,
-        case: Case,
-        source: bytes,
-        emit: Callable[[Event], None],
+        self, bench: Bench, problem: Problem, case: Case, request: MeasureRequest, emit: Emit
     ) -> None:
         self._bench = bench
         self._problem = problem
         self._case = case
-        self._source = source
+        self._request = request
         self._emit = emit
         self._overheads: dict[tuple[tuple[str, ...], int], float] = {}
 
@@ -138,23 +109,21 @@ class _Race:
 
         Raises:
             CallFailed: naive PyTorch did not come to its end.
-            _NoWorker: no worker can share memory with this process.
-            _WorkerDied: naive PyTorch or the library has no worker any more.
+            _Lost: naive PyTorch or the library has no worker that can take part.
         """
-        problem, bench = self._problem, self._bench
+        problem, case, bench = self._problem, self._case, self._bench
         with (
             _worker("naive.py", bench.device) as naive,
             _worker("library.py", bench.device) as library,
-            self._submission() as submission,
+            submission_worker(self._request.sources[0], self._request) as submission,
         ):
-            self._naive = _Runner(
-                "naive PyTorch", self._trusted(naive, problem.oracle), problem, self._case
-            )
-            yours = _Runner("your answer", None, problem, self._case)
+            trusted = self._trusted(naive, problem.oracle)
+            self._naive = _Runner("naive PyTorch", trusted, problem, case)
+            yours = _Runner("your answer", None, problem, case)
             try:
                 yours.timed = bench.attach(submission, budget=Budget(problem.limits))
             except CallFailed as error:
-                yours.reason = _reason(error)
+                yours.reason = reason_of(error.result)
             left_out: list[str] = []
             fastest = self._heats(self._trusted(library, "mv"), left_out)
             runners = [self._naive, *filter(None, (fastest, yours))]
@@ -166,7 +135,7 @@ class _Race:
             left_out.append(f"{fastest.name}: {fastest.reason}")
         return Raced(
             problem=problem.id,
-            shape=str(self._case),
+            shape=str(case),
             naive=lanes[0],
             library=lanes[1] if fastest and not fastest.reason else None,
             yours=lanes[-1],
@@ -188,7 +157,7 @@ class _Race:
                     continue
                 times[entry] = self._heat(runner, layout), runner
             except CallFailed as error:
-                left_out.append(f"{runner.name}: {_reason(error)}")
+                left_out.append(f"{runner.name}: {reason_of(error.result)}")
                 if isinstance(error.result, Ended) or error.result.status == Status.DEVICE_FAULT:
                     break  # this worker computes nothing more
             self._release(runner)
@@ -224,8 +193,8 @@ class _Race:
         """Add a block; a submission or a library that fails does not run again."""
         if runner.reason is not None or runner.timed is None:
             return
-        whose = runner.timed.budget
-        self._phase(f"round {number} of {ROUNDS}: {runner.name}", submission=whose)
+        untrusted = runner.timed.budget is not None
+        self._phase(f"round {number} of {ROUNDS}: {runner.name}", submission=untrusted)
         doubted = runner is not self._naive
         try:
             self._release(self._naive)
@@ -240,7 +209,7 @@ class _Race:
         except CallFailed as error:
             if runner is self._naive:
                 raise
-            runner.reason = _reason(error)
+            runner.reason = reason_of(error.result)
             return
         if not block.margin <= 1.0:
             runner.reason = f"a timed output is wrong ({block.margin:.2g} x the allowed error)"
@@ -281,17 +250,12 @@ class _Race:
         try:
             return self._bench.attach(worker, entry=entry)
         except CallFailed as error:
-            kind = _WorkerDied if isinstance(error.result, Ended) else _NoWorker
-            raise kind(_reason(error)) from None
+            died, why = isinstance(error.result, Ended), reason_of(error.result)[:200]
+            text = f"a worker of the judge's died ({why})" if died else _NO_SHARED.format(why)
+            raise _Lost(text, internal=died) from None
 
-    def _submission(self) -> Sandbox:
-        problem, device = self._problem, self._bench.device
-        file, rules = (self._source, problem.file, problem.entry), opened(problem)
-        return Sandbox(*file, device=device, interpret=False, threads=1, operators=rules)
-
-    def _phase(self, text: str, *, submission: object = None) -> None:
-        given = {"problem": self._problem.id, "text": text}
-        self._emit(Phase(**given, submission=submission is not None))
+    def _phase(self, text: str, *, submission: bool = False) -> None:
+        self._emit(Phase(problem=self._problem.id, text=text, submission=submission))
 
 
 def _worker(name: str, device: str) -> Sandbox:
@@ -299,10 +263,5 @@ def _worker(name: str, device: str) -> Sandbox:
     return Sandbox(data, name, "attention", device=device, interpret=False, threads=1)
 
 
-def _reason(error: CallFailed) -> str:
-    told = outcome.of_result(error.result)
-    return told.headline[:300] if told else "no reason"
-
-
 if __name__ == "__main__":
-    main()
+    measure.main(race)

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 from grader.base.text import clean, fit, wrap
-from grader.commands.race.command import Race
-from grader.spec.findings import Lane
+from grader.commands.race.recorded import Recorded
+from grader.spec.findings import Lane, Raced
+from grader.spec.grade_record import Environment
 from grader.spec.roofline import Roof
 
 _NAME, _BAR = 34, 17
 _NOISY_PERCENT = 10.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Race:
+    """What took part, what is known of the model answer, and the roofline of this GPU."""
+
+    environment: Environment
+    raced: Raced
+    recorded: Recorded | None
+    roof: Roof | None
 
 
 def render(race: Race, *, width: int = 80, color: bool = False) -> str:

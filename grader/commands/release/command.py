@@ -6,30 +6,21 @@ import argparse
 import datetime
 import functools
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from grader import __version__
+from grader.base import stdout
 from grader.commands.release import dates, ledger, writing
 from grader.commands.release.contents import ReleaseError, build
 from grader.commands.release.ledger import Ledger
-from grader.commands.release.writing import Plan
+from grader.commands.release.view import render
+from grader.commands.release.writing import Released
 from grader.judge import scoring
 from grader.judge.set_check import check_set
 from grader.spec.environment import EnvironmentFault
-from grader.spec.problem import ROOT, load_problem, problem_ids
+from grader.spec.problem import ROOT, load_problem, problem_ids, problems_named
 
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a run came to: where, the ledger before and after, and what was done to each file."""
-
-    folder: str
-    before: Ledger | None
-    after: Ledger
-    plan: Plan
-    later: tuple[str, ...]
+HELP = "make the students' repository, or update it"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -48,20 +39,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(
-    options: argparse.Namespace,
-    problems: tuple[str, ...] | None,
-    show: Callable[[Callable[..., str]], None],
-    render: Callable[..., str],
-) -> int:
-    """Write the release into DIR, `show` what has changed for students; return 0.
+def run(options: argparse.Namespace) -> int:
+    """Write the release into DIR, show what has changed for students; return 0.
 
     Raises:
         ReleaseError: DIR or an option cannot be used, or the checkout cannot be released from.
         ManifestError: a problem of it is broken.
         EnvironmentFault: DIR cannot be written; what was written so far counts in the next run.
     """
-    folder = options.folder
+    folder, wanted = options.folder, options.problems
+    problems = None if wanted is None else problems_named(wanted, "--problems")
     _expect_checkout()
     before = _expect_place(folder)
     old = before or Ledger(version=__version__, date=_today(), problems=())
@@ -91,7 +78,7 @@ def run(
             f"DIR: cannot write {place}: {error.strerror}; run it again, what was written counts"
         ) from None
     later = tuple(id for id in problem_ids() if id not in stage)
-    show(functools.partial(render, Outcome(str(folder), before, after, made, later)))
+    stdout.show(functools.partial(render, Released(str(folder), before, after, made, later)))
     return scoring.EXIT_FULL_MARKS
 
 

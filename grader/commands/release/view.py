@@ -3,44 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
-from rich.text import Text
-
-from grader.base.text import clean, plural, text_console, wrap
+from grader.base.text import clean, plural, styled, wrap
 from grader.commands.release.dates import shown
-from grader.commands.release.writing import BESIDE, Action
+from grader.commands.release.writing import BESIDE, Action, Released
 from grader.spec.problem import load_problem
-
-if TYPE_CHECKING:
-    from grader.commands.release.command import Outcome
 
 _MOST = 6
 _INDENT = "              "
 
 
-def render(outcome: Outcome, *, width: int = 80, color: bool = False) -> str:
+def render(released: Released, *, width: int = 80, color: bool = False) -> str:
     """Return the report on a release that was written."""
-    console = text_console(width, color=color)
-    for row in _rows(outcome, width):
-        console.print(Text(row), soft_wrap=True)
-    return "".join(line.rstrip() + "\n" for line in console.file.getvalue().splitlines())
+    return styled(((row, "") for row in _rows(released, width)), width, color=color)
 
 
-def _rows(outcome: Outcome, width: int) -> Iterator[str]:
-    after, before, plan = outcome.after, outcome.before, outcome.plan
+def _rows(released: Released, width: int) -> Iterator[str]:
+    after, before, plan = released.after, released.before, released.plan
     problems = [load_problem(id) for id in after.problems]
     required = sum(p.total_points for p in problems if not p.bonus)
     bonus = sum(p.total_points for p in problems if p.bonus)
     points = f"{required} points" + (f" and {bonus} bonus" if bonus else "")
-    head = f"{clean(outcome.folder, 200)}: version {after.version}, {', '.join(after.problems)}"
+    head = f"{clean(released.folder, 200)}: version {after.version}, {', '.join(after.problems)}"
     yield from wrap(f"{head}, {points}", width)
-    if outcome.later:
-        yield from _row("later", [", ".join(outcome.later)], width)
+    if released.later:
+        yield from _row("later", [", ".join(released.later)], width)
     if before is None:
         yield from _row("written", [plural(len(plan.of(Action.ADDED)), "file")], width)
     else:
-        yield from _changes(outcome, width)
+        yield from _changes(released, width)
     answers = [id for id in after.answers if before is None or id not in before.answers]
     if answers:
         yield from _row("answers", [f"of {', '.join(answers)}: handed out now"], width)
@@ -53,8 +44,8 @@ def _rows(outcome: Outcome, width: int) -> Iterator[str]:
         yield from _row("answers", [text], width)
 
 
-def _changes(outcome: Outcome, width: int) -> Iterator[str]:
-    plan, before = outcome.plan, outcome.before
+def _changes(released: Released, width: int) -> Iterator[str]:
+    plan, before = released.plan, released.before
     beside = [path for path in plan.of(Action.ADDED, Action.UPDATED) if path.endswith(BESIDE)]
     changed = [path for path in plan.of(Action.ADDED, Action.UPDATED) if path not in beside]
     for group in ("handouts", "stubs", "tests", "given", "judge", "answers", "set-up"):
@@ -74,7 +65,7 @@ def _changes(outcome: Outcome, width: int) -> Iterator[str]:
     if plan.outdated:
         text = "differ from this version's; move them away and run again to have those"
         yield from _row("", [*plan.outdated, text], width)
-    if not (plan.writes or removed) and before == outcome.after:
+    if not (plan.writes or removed) and before == released.after:
         yield from _row("unchanged", ["nothing has changed for students"], width)
 
 

@@ -47,6 +47,17 @@ class Plan:
         return sorted(path for path, action in self.actions.items() if action in actions)
 
 
+@dataclass(frozen=True)
+class Released:
+    """What a run came to: where, the ledger before and after, and what was done to each file."""
+
+    folder: str
+    before: Ledger | None
+    after: Ledger
+    plan: Plan
+    later: tuple[str, ...]
+
+
 def plan(folder: Path, files: Mapping[str, bytes], stubs: Collection[str], before: Ledger) -> Plan:
     """Compare what is there with what a release should hold; nothing is written.
 

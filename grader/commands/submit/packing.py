@@ -51,6 +51,17 @@ class Answer:
         return f"{self.problem.id}/{self.problem.file}"
 
 
+@dataclass(frozen=True)
+class Packed:
+    """What was looked through, and the archive that was written, if any."""
+
+    answers: tuple[Answer, ...]
+    archive: str | None = None
+    num_files: int = 0
+    num_bytes: int = 0
+    code: str = ""
+
+
 def look_through(problems: Iterable[Problem], submission: Path) -> tuple[Answer, ...]:
     """Return what a submission holds for each problem; nothing is run."""
     return tuple(_answer(problem, submission) for problem in problems)

@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-from rich.text import Text
-
-from grader.base.text import byte_size, clean, fit, plural, text_console, wrap
+from grader.base.text import byte_size, clean, fit, plural, styled, wrap
 from grader.commands.lint.view import lines_of
-from grader.commands.submit.packing import Answer, State
-
-if TYPE_CHECKING:
-    from grader.commands.submit.command import Outcome
+from grader.commands.submit.packing import Answer, Packed, State
 
 _STYLES = {State.READY: "green", State.REFUSED: "red"}
 
 
-def render(outcome: Outcome, *, width: int = 80, color: bool = False) -> str:
+def render(packed: Packed, *, width: int = 80, color: bool = False) -> str:
     """Return the report on a submission that was, or was not, packed."""
-    console = text_console(width, color=color)
-    rows = [row for answer in outcome.answers for row in _problem(answer, width)]
-    rows += [("-" * width, ""), *((row, "") for row in _summary(outcome, width))]
-    for row, style in rows:
-        console.print(Text(row, style=style), soft_wrap=True)
-    return "".join(line.rstrip() + "\n" for line in console.file.getvalue().splitlines())
+    rows = [row for answer in packed.answers for row in _problem(answer, width)]
+    rows += [("-" * width, ""), *((row, "") for row in _summary(packed, width))]
+    return styled(rows, width, color=color)
 
 
 def _problem(answer: Answer, width: int) -> Iterator[tuple[str, str]]:
@@ -39,12 +30,12 @@ def _problem(answer: Answer, width: int) -> Iterator[tuple[str, str]]:
             yield f"    {row}", style
 
 
-def _summary(outcome: Outcome, width: int) -> Iterator[str]:
-    states = [answer.state for answer in outcome.answers]
+def _summary(packed: Packed, width: int) -> Iterator[str]:
+    states = [answer.state for answer in packed.answers]
     counts = [(state, states.count(state)) for state in State if state in states]
     yield ", ".join(f"{count} {state.value}" for state, count in counts)
     refused = states.count(State.REFUSED)
-    if outcome.archive is None:
+    if packed.archive is None:
         text = "nothing was written: no answer in it would be graded"
         yield from wrap(f"{text}; solve a problem, then run `make submit` again", width)
         return
@@ -53,6 +44,6 @@ def _summary(outcome: Outcome, width: int) -> Iterator[str]:
             "what is refused earns nothing as it is, although it is in the archive where it can be"
         )
         yield from wrap(f"{text} read", width)
-    size, files = byte_size(outcome.num_bytes), plural(outcome.num_files, "file")
-    yield from wrap(f"wrote   {clean(outcome.archive)} ({files}, {size}): upload it", width)
-    yield f"receipt {outcome.code}"
+    size, files = byte_size(packed.num_bytes), plural(packed.num_files, "file")
+    yield from wrap(f"wrote   {clean(packed.archive)} ({files}, {size}): upload it", width)
+    yield f"receipt {packed.code}"

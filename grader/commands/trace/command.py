@@ -1,33 +1,29 @@
-"""`python -m grader trace`: what it may be asked for."""
+"""`python -m grader trace`: shows one program of a kernel tile by tile."""
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import re
+import functools
 from pathlib import Path
 
-from grader.spec.problem import ManifestError, Problem
-from grader.spec.problem_tables import Check
-from grader.spec.trace_record import TRACED
+from rich.console import Console
 
-_WHY_NOT = {
-    "p01": "p01 is PyTorch, which has no programs to follow: print the running state in your loop,"
-    " and compare it with torch.softmax over the keys so far",
-    "p02": "the kernels of p02 have no running maximum and no accumulator of attention:"
-    " make grade P=p02 says which elements took part",
-    **dict.fromkeys(
-        ("p08", "p09"),
-        "a backward kernel sums gradients over tiles, and has no state that a tile alone makes"
-        " right or wrong: make grade MAP=1 shows the tiles it visits",
-    ),
-}
-_CASE = re.compile(r"(\w{1,60})(?::(\d{1,4}))?")
-_PROGRAM = re.compile(r"(\d{1,9})(?:,(\d{1,9}))?(?:,(\d{1,9}))?")
+from grader.base import stdout
+from grader.base.atomic_write import write_whole
+from grader.commands.options import (
+    add_seed,
+    add_submission,
+    expect_folder,
+    expect_place,
+    seed_of,
+    writing,
+)
+from grader.commands.trace.view import render
+from grader.commands.trace.wanted import Wanted, expect_traceable
+from grader.spec.environment import probe
+from grader.spec.problem import load_problem, problems_named
 
-
-class TraceError(ManifestError):
-    """An option of `trace` cannot be used."""
+HELP = "show one program of a kernel, tile by tile"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -43,74 +39,24 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="X,Y,Z",
         help="the program's ids (default: the one with the worst wrong element)",
     )
-    parser.add_argument(
-        "--seed", metavar="HEX", help="repeat a run's inputs (default: fresh and secret)"
-    )
+    add_seed(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what is shown as JSON")
+    add_submission(parser)
 
 
-@dataclasses.dataclass(frozen=True)
-class Wanted:
-    """What is asked for: a case by check and number from 1, and a program, each None for any."""
+def run(options: argparse.Namespace) -> int:
+    """Find a case, follow one program and show it; return 0, whatever it shows."""
+    problem = load_problem(expect_traceable(problems_named(options.only)))
+    wanted = Wanted.of(problem, options.case, options.program)
+    seed, folder = seed_of(options.seed), expect_folder(options.submission)
+    expect_place(options.json, "--json")
+    probe("cpu")
+    from grader.commands.trace import traced_case  # with torch, which no other command imports
 
-    check: str | None = None
-    number: int | None = None
-    program: tuple[int, int, int] | None = None
-
-    @classmethod
-    def of(cls, problem: Problem, case: str | None, program: str | None) -> Wanted:
-        """Read the options.
-
-        Raises:
-            TraceError: one cannot be used.
-        """
-        check_id, number, ids = None, None, None
-        if case:
-            match = _CASE.fullmatch(case)
-            checks = [check.id for check in problem.checks if why_not(check) is None]
-            known = [check.id for check in problem.checks]
-            if match is None or match[1].removeprefix("test_") not in known:
-                raise TraceError(
-                    f"--case: got {case!r}, expected a check and a number, such as"
-                    f" {checks[0]}:2; the checks are {', '.join(checks)}"
-                )
-            check_id = match[1].removeprefix("test_")
-            number = int(match[2]) if match[2] else None
-            why = why_not(problem.check(check_id))
-            if why is not None:
-                raise TraceError(f"--case: got {check_id}, {why}")
-        if program:
-            match = _PROGRAM.fullmatch(program.replace(" ", ""))
-            if match is None:
-                raise TraceError(f"--program: got {program!r}, expected ids such as 1,0,0")
-            ids = (int(match[1]), int(match[2] or 0), int(match[3] or 0))
-        return cls(check_id, number, ids)
-
-
-def expect_traceable(problem_ids: tuple[str, ...]) -> str:
-    """Return the one problem to trace.
-
-    Raises:
-        TraceError: several were named, or one that is not traced.
-    """
-    if len(problem_ids) != 1:
-        raise TraceError(
-            f"--only: got {', '.join(problem_ids)}, expected one of {', '.join(TRACED)}"
-        )
-    if problem_ids[0] not in TRACED:
-        raise TraceError(
-            f"--only: got {problem_ids[0]}, expected one of {', '.join(TRACED)}:"
-            f" {_WHY_NOT.get(problem_ids[0], 'it is no forward kernel')}"
-        )
-    return problem_ids[0]
-
-
-def why_not(check: Check) -> str | None:
-    """Return why the cases of a check have no program to follow, None where they have."""
-    if check.bridge:
-        return "whose function has no queries and keys; expected a check of attention"
-    if check.compiles:
-        return "which compiles and computes nothing; expected a check of numbers"
-    if any(case.invalid is not None for case in check.cases):
-        return "whose calls have to be refused; expected a check of numbers"
-    return None
+    with Console(stderr=True).status("starting") as status:
+        record = traced_case.run(problem, folder, wanted, seed, status.update)
+    stdout.show(functools.partial(render, record))
+    if options.json is not None:
+        with writing(options.json, "--json"):
+            write_whole(options.json, record.to_json())
+    return 0

@@ -10,7 +10,7 @@ import torch
 from grader.causes.state.program import Called
 from grader.checks import outcome
 from grader.checks.correctness import expect, find_differences
-from grader.commands.trace.command import TraceError, Wanted, why_not
+from grader.commands.trace.wanted import TraceError, Wanted, why_not
 from grader.isolate.session import Budget, Session
 from grader.kernel.observers.trace import traceable
 from grader.source.submission import Source, read_source

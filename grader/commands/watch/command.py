@@ -5,24 +5,39 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
+import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
-from grader.base import scratch
+from grader.base import scratch, stdout
 from grader.base.user_state import state_path
 from grader.commands.hint.shown import FILE, Shown
+from grader.commands.options import (
+    UsageError,
+    add_device,
+    add_submission,
+    expect_folder,
+    one_or_all,
+    request_for,
+    seed_of,
+)
 from grader.commands.watch import saves
 from grader.commands.watch import view as page
 from grader.commands.watch.loop import Looks, Watch
 from grader.commands.watch.terminal import Keys, Screen
 from grader.isolate.processes import Children
+from grader.judge import scoring
 from grader.judge.request import Request
+from grader.judge.surroundings import expect_memory
 from grader.source.submission import read_source
+from grader.spec.environment import probe
 from grader.spec.grade_record import Verdict
 from grader.spec.problem import Problem, load_problem
+
+HELP = "grade one problem again at each save"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -30,9 +45,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--only", metavar="p04", help="the problem (default: the first that has a step to write)"
     )
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    add_device(parser)
     parser.add_argument("--report", action="store_true", help="write report.html after each run")
     parser.add_argument("--poll", action="store_true", help="look at the file twice a second")
+    add_submission(parser)
 
 
 def first_open(problem_ids: Sequence[str], submission: Path) -> Problem:
@@ -48,14 +64,26 @@ def first_open(problem_ids: Sequence[str], submission: Path) -> Problem:
     return problems[-1]
 
 
-def run(
-    options: argparse.Namespace,
-    problem: Problem,
-    request: Request,
-    environment: Mapping[str, str],
-    fresh_seed: Callable[[], str],
-) -> None:
+def run(options: argparse.Namespace) -> int:
+    """Grade one problem again at each save; q ends with 0, Ctrl-C with 130."""
+    ids, folder = one_or_all(options.only), expect_folder(options.submission)
+    if not stdout.is_open():
+        raise UsageError("watch: got no standard output, expected a terminal, a pipe or a file")
+    signal.signal(signal.SIGHUP, signal.default_int_handler)
+    environment = probe(options.device)
+    expect_memory(jailed=False)
+    problem = first_open(ids, folder)
+    request = request_for(folder, (problem.id,), environment, seed="", jobs=1, quick=True)
+    try:
+        _watch(problem, request, reports=options.report, polls=options.poll)
+    except KeyboardInterrupt:
+        return scoring.EXIT_INTERRUPTED
+    return scoring.EXIT_FULL_MARKS
+
+
+def _watch(problem: Problem, request: Request, *, reports: bool, polls: bool) -> None:
     """Watch until q or Ctrl-C; `request` is what each run grades, but for its seed."""
+    asked, environment = polls, os.environ
     terminal = sys.stdout is not None and sys.stdout.isatty()
     plain = "NO_COLOR" in environment or environment.get("TERM") == "dumb"
     console = Console()
@@ -68,10 +96,10 @@ def run(
         sys.stdout, width=looks.width, status=terminal and environment.get("TERM") != "dumb"
     )
     kind = saves.file_system(request.submission / problem.id)
-    polls = options.poll or saves.is_remote(kind)
+    polls = asked or saves.is_remote(kind)
 
     def next_request(first: tuple[str, ...]) -> Request:
-        return dataclasses.replace(request, seed=fresh_seed(), first=first)
+        return dataclasses.replace(request, seed=seed_of(None), first=first)
 
     children = Children(kernels=scratch.folder() / "compiled")
     with Keys(sys.stdin) as keys:
@@ -80,7 +108,7 @@ def run(
             where = os.path.join(request.shown_as, problem.id, problem.file)
             screen.say(page.note(f"{where}; Ctrl-C ends it", looks.width))
             if polls:
-                why = "--poll" if options.poll else f"a {kind} file system reports no saves"
+                why = "--poll" if asked else f"a {kind} file system reports no saves"
                 told = f"looks at the file every {saves.POLL_S:g} s ({why})"
                 screen.say(page.note(told, looks.width))
             if keys.fd is None:
@@ -97,7 +125,7 @@ def run(
                 shown,
                 looks,
                 polls=polls,
-                reports=options.report,
+                reports=reports,
             ).run()
         finally:
             children.close()

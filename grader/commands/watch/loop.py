@@ -10,8 +10,8 @@ import select
 import time
 from collections.abc import Callable
 
-from grader.commands.hint import command as hint_command
 from grader.commands.hint import view as hint_page
+from grader.commands.hint.next_hint import next_hint
 from grader.commands.hint.shown import Shown
 from grader.commands.watch import browser
 from grader.commands.watch import view as page
@@ -222,13 +222,8 @@ class Watch:
         if last is None:
             return
         try:
-            hint = hint_command.run(
-                (self._problem.id,),
-                self._request(()).submission,
-                self._shown,
-                lambda id: last,
-                restart=False,
-            )
+            folder = self._request(()).submission
+            hint = next_hint((self._problem.id,), folder, self._shown, lambda id: last)
         except Exception as error:  # a hint is not worth the watch
             self._say(f"no hint: {error}")
             return

@@ -1,0 +1,1 @@
+"""`grade`: grades a submission, writes the files that were asked for and prints the report."""

@@ -1,0 +1,217 @@
+"""`python -m grader grade`: grades one submission and hands its record over."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from grader.api import Grader
+from grader.base import stdout
+from grader.commands.options import (
+    UsageError,
+    add_device,
+    add_seed,
+    add_submission,
+    expect_folder,
+    expect_place,
+    request_for,
+    seed_of,
+)
+from grader.judge import scoring
+from grader.judge.progress import Progress
+from grader.judge.request import Request
+from grader.judge.surroundings import jobs, surroundings
+from grader.report import annotations, classroom50, exports, report_page, terminal
+from grader.spec.grade_record import GradeRecord
+from grader.spec.problem import GIVEN, load_problem, problem_ids, problems_named
+
+HELP = "grade one submission and print the score report"
+
+
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """What to do with a record: files by format, the page, the report, and the exit code."""
+
+    submission: Path
+    files: Mapping[str, Path]
+    report: bool
+    annotations: bool
+    map: bool
+    fail_under: float | None
+    exit_zero: bool
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `grade`."""
+    add_submission(parser)
+    parser.add_argument(
+        "--only", metavar="p04,p05", help="grade these problems only (default: all)"
+    )
+    add_device(parser)
+    parser.add_argument(
+        "--official", action="store_true", help="for credit: grade everything, in a jail"
+    )
+    parser.add_argument(
+        "--calibration",
+        type=Path,
+        metavar="FILE",
+        help="speed targets that `calibrate` wrote (default: those of this GPU, if there are any)",
+    )
+    add_seed(parser)
+    for name, what in exports.HELP.items():
+        parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=what)
+    parser.add_argument(
+        "--report",
+        action="store_true",
+        help=f"write {report_page.FILE} here, with the points of earlier runs; what keeps it from"
+        " being written is said and costs nothing",
+    )
+    parser.add_argument(
+        "--annotations", action="store_true", help="print GitHub's annotations after the report"
+    )
+    parser.add_argument(
+        "--jail", action="store_true", help="run the submission where it can reach nothing else"
+    )
+    parser.add_argument(
+        "--fail-under", type=float, metavar="N", help="exit 0 from N required points on, else 1"
+    )
+    parser.add_argument(
+        "--exit-zero", action="store_true", help="exit 0 even when points were lost"
+    )
+    parser.add_argument("--quick", action="store_true", help="leave speed and memory out")
+    parser.add_argument("--map", action="store_true", help="show the tiles that the kernels visit")
+    parser.add_argument(
+        "-x", "--exitfirst", action="store_true", help="end a problem at its first failure"
+    )
+    parser.add_argument(
+        "--jobs", type=int, metavar="N", help="problems tested side by side (default: by cores)"
+    )
+    parser.add_argument(
+        "--no-policy", action="store_true", help="leave the source policy out: not for credit"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Grade, write the files and print the report; return the exit code of `scoring`."""
+    request, wanted = _wanted(options)
+    with Progress(Console(stderr=True)) as progress:
+        progress.start(request.num_cases())
+        grader = Grader(request, progress, lambda record: _keep(wanted, record, grader.sources))
+        try:
+            record = grader.run()
+        except BaseException:
+            _hand_over(wanted, grader.record(), grader.sources)
+            raise
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not lose the report
+    _hand_over(wanted, record, grader.sources)
+    return scoring.exit_code(record, wanted.fail_under, wanted.exit_zero)
+
+
+def _wanted(options: argparse.Namespace) -> tuple[Request, Wanted]:
+    """Check the options.
+
+    Raises:
+        UsageError: one cannot be used.
+        EnvironmentFault: nothing can be graded on this machine.
+    """
+    problems, seed = problems_named(options.only), seed_of(options.seed)
+    folder = expect_folder(options.submission)
+    if options.jobs is not None and options.jobs < 1:
+        raise UsageError(f"--jobs: got {options.jobs}, expected 1 or more")
+    wanted = Wanted(
+        folder,
+        _files(options),
+        options.report,
+        options.annotations,
+        options.map,
+        options.fail_under,
+        options.exit_zero,
+    )
+    most = sum(load_problem(id).total_points for id in problem_ids())
+    if options.fail_under is not None and not 0 <= options.fail_under <= most:
+        raise UsageError(f"--fail-under: got {options.fail_under}, expected 0 to {most} points")
+    if options.official and options.no_policy:
+        raise UsageError("--no-policy: got it with --official, expected one of them")
+    if options.official and (options.quick or options.exitfirst):
+        name = "--quick" if options.quick else "--exitfirst"
+        raise UsageError(f"{name}: got it with --official, which grades everything")
+    jailed = options.official or options.jail
+    environment, calibration = surroundings(options.device, options.calibration, jailed=jailed)
+    notes, given = [*environment.notes], folder / GIVEN.name
+    if given.exists() and given.resolve() != GIVEN:
+        notes.append(f"{given.name}/ in the submission is not used: the judge has its own copy")
+    if options.no_policy:
+        notes.append("--no-policy: the source policy was left out")
+    request = request_for(
+        folder,
+        problems,
+        environment.model_copy(update={"notes": tuple(notes)}),
+        seed=seed,
+        jobs=options.jobs or jobs(environment),
+        quick=options.quick,
+        exit_first=options.exitfirst,
+        policy=not options.no_policy,
+        jailed=jailed,
+        official=options.official,
+        calibration=calibration,
+    )
+    return request, wanted
+
+
+def _files(options: argparse.Namespace) -> dict[str, Path]:
+    """Return the files to write by format; refuse what cannot be, before anything was graded."""
+    files = {name: path for name in exports.HELP if (path := getattr(options, name)) is not None}
+    taken = {os.path.realpath(report_page.FILE): "report"} if options.report else {}
+    for name, path in files.items():
+        expect_place(path, f"--{name}")
+        other = taken.setdefault(os.path.realpath(path), name)
+        if other != name:
+            raise UsageError(f"--{name}: got {path}, the file of --{other}; expected another")
+    unset = classroom50.missing(os.environ) if "classroom50" in files else []
+    if unset:
+        raise UsageError(
+            f"--classroom50: got no {', '.join(unset)} in the environment, expected what Classroom"
+            " 50's runner sets"
+        )
+    return files
+
+
+def _keep(wanted: Wanted, record: GradeRecord, sources: Mapping[str, bytes]) -> None:
+    """Write the files of an unfinished run, for the case that nobody comes to its end."""
+    with contextlib.suppress(Exception):  # what fails now fails at the end too, and is said then
+        exports.write_all(wanted.files, record, os.environ, sources)
+
+
+def _hand_over(wanted: Wanted, record: GradeRecord, sources: Mapping[str, bytes]) -> None:
+    """Write the files, then print the report: a standard output that is gone loses neither."""
+    written = None
+    try:
+        if wanted.report:
+            written, notes = report_page.write(record, sources)
+            for note in notes:
+                print(f"grader: {note}", file=sys.stderr)
+        exports.write_all(wanted.files, record, os.environ, sources)
+    finally:
+        _print_report(wanted, record, written)
+
+
+def _print_report(wanted: Wanted, record: GradeRecord, written: Path | None = None) -> None:
+    """Print the report, where there is a standard output, and the annotations that are wanted."""
+
+    def whole(**looks: Any) -> str:
+        text = terminal.render(record, maps=wanted.map, page=written, **looks)
+        if not wanted.annotations:
+            return text
+        quiet = annotations.without_commands(text, os.urandom(16).hex())
+        return quiet + annotations.render(record, os.path.relpath(wanted.submission))
+
+    stdout.show(whole)
