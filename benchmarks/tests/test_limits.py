@@ -1,8 +1,8 @@
 """The kernels at the limit of the chip: right on the model of Gluon, and what the compiler keeps.
 
-Without a GPU: the kernel's own source runs on gluon_model.py, which fails where Hopper would hang or
-multiply what is not there; and it is compiled for Hopper. Each promise of the model is
-tried on a kernel with that very mistake.
+Without a GPU: the kernel's own source runs on gluon_model.py, which fails where Hopper would hang
+or multiply what is not there; and it is compiled for Hopper. Each promise of the model is tried on
+a kernel with that very mistake.
 """
 
 import dataclasses
