@@ -18,7 +18,7 @@ WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 1); [ $$n -gt 8 ] && n=8; echo
 
 .DEFAULT_GOAL := help
 .PHONY: help setup grade watch race hint trace explain lint quiz doctor submit
-.PHONY: bench release test check seeds hostile planted clean
+.PHONY: bench release test check sweep clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -106,14 +106,9 @@ check: $(READY) ## the set proves itself: stubs, answers, handouts and problem.t
 	@"$(PY)" -m pytest tests/test_set.py tests/test_handouts.py tests/test_mistakes.py -q
 	@"$(PY)" -m tests.test_mistakes --check
 
-seeds: $(READY) ## judge all wrong and right kernels under twenty seeds each (3 hours on 2 cores)
-	@"$(PY)" -m tests.seeds $(if $(P),--problems $(P)) $(SEEDS)
-
-hostile: $(READY) ## grade the submissions that attack the judge, the slow ones too
-	@"$(PY)" -m tests.hostile --slow $(HOSTILE)
-
-planted: $(READY) ## plant faults in the judge, one at a time; a test must catch each (15 minutes)
-	@"$(PY)" -m tests.planted $(PLANTED)
+sweep: $(READY) ## judge the whole corpora, under many seeds; plant faults: hours (PARTS=golden,limits)
+	@"$(PY)" -c 'import mutmut' 2>/dev/null || "$(PY)" -m pip install -q "mutmut>=3.8"
+	@"$(PY)" -m tests.sweep $(PARTS)
 # end of course
 #students: test: $(READY) ## check that this repository is whole and that the judge runs
 #students: 	@"$(PY)" -m pytest tests -q
