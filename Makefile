@@ -14,6 +14,8 @@ need = command -v "$1" >/dev/null 2>&1 || { echo "make: got no $1, expected Pyth
 # course
 # As many test workers as cores, eight at the most: each has a torch of its own in memory.
 WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 1); [ $$n -gt 8 ] && n=8; echo $$n)
+# `make check test` runs them once.
+CHECKED := tests/test_set.py tests/test_handouts.py tests/test_mistakes.py
 # end of course
 
 .DEFAULT_GOAL := help
@@ -98,12 +100,13 @@ release: $(READY) ## make the students' repository: DIR=../course P=p01,p02 ANSW
 	  $(if $(ANSWERS_AFTER),--answers-after "$(ANSWERS_AFTER)")
 
 test: $(READY) ## test the grader, the reference, the model answers and the set itself
-	@"$(PY)" -m pytest tests -q -n $(WORKERS) --dist worksteal
+	@"$(PY)" -m pytest tests -q -n $(WORKERS) --dist worksteal \
+	  $(if $(filter check,$(MAKECMDGOALS)),$(CHECKED:%=--ignore=%))
 
 check: $(READY) ## the set proves itself: stubs, answers, handouts and problem.toml agree
 	@"$(PY)" -m ruff check . && "$(PY)" -m ruff format --check -q .
 	@"$(PY)" -c 'from importlinter.cli import lint_imports_command as main; main()'
-	@"$(PY)" -m pytest tests/test_set.py tests/test_handouts.py tests/test_mistakes.py -q
+	@"$(PY)" -m pytest $(CHECKED) -q -n $(WORKERS) --dist worksteal
 	@"$(PY)" -m tests.test_mistakes --check
 
 sweep: $(READY) ## judge the whole corpora, under many seeds; plant faults: hours (PARTS=golden,limits)

@@ -1,6 +1,6 @@
 """Hostile submissions gain nothing, cost their neighbours nothing and leave nothing behind.
 
-Each run grades several side by side with an honest answer. A share of each kind and verdict;
+Each run grades several side by side with an honest answer. A share of each kind;
 `make sweep PARTS=hostile` grades all.
 """
 
@@ -19,7 +19,7 @@ from tests.shares import drawn
 QUICK = [
     entry for entry in CATALOGUE if not entry.slow and (torch.cuda.is_available() or not entry.gpu)
 ]
-RUNS = packed(drawn(QUICK, 4, lambda entry: (*kind(entry), entry.verdicts)))
+RUNS = packed(drawn(QUICK, 4, kind))
 
 
 @pytest.mark.parametrize("number", range(len(RUNS)))

@@ -1,10 +1,16 @@
-"""Each step turns green what docs/steps.md says; `python -m tests.steps` makes that page."""
+"""Each step turns green what docs/steps.md says; `python -m tests.steps` makes that page.
+
+A share of the steps; `make sweep PARTS=corpora` judges all of them.
+"""
+
+from typing import NamedTuple
 
 import pytest
 
 from grader.spec.problem import WORK, load_problem, problem_ids
 from tests import steps
 from tests.forked import forked_workers
+from tests.shares import drawn
 
 PAGE = steps.read_page()
 # Steps before the first launch, which nothing can be seen of; the last of p01 earns speed alone.
@@ -22,17 +28,40 @@ def first_of(problem, checks):
     return min(checks, key=lambda name: len(problem.check(name).cases) if name != "work" else 9)
 
 
-@pytest.mark.parametrize("problem_id", problem_ids())
-def test_each_step_turns_green_what_the_page_says(problem_id):
-    problem, found = load_problem(problem_id), PAGE[problem_id]
-    assert len(found) == len(problem.steps)
-    silent = {number for number, new in enumerate(found, start=1) if not new}
-    assert silent == NOTHING.get(problem_id, set())
-    for number, new in enumerate(found, start=1):
-        if new:
-            name = first_of(problem, new)
-            assert name in steps.green(problem, number, {name}), f"step {number}: {name}"
-            assert name not in steps.green(problem, number - 1, {name}), f"before step {number}"
+class Green(NamedTuple):
+    """What the page says of a step that turns something green."""
+
+    problem: str
+    number: int
+    checks: list[str]
+
+    @property
+    def id(self):
+        return f"{self.problem}-{self.number}"
+
+
+GREEN = [
+    Green(problem_id, number, new)
+    for problem_id, found in PAGE.items()
+    for number, new in enumerate(found, start=1)
+    if new
+]
+
+
+@pytest.mark.parametrize("step", drawn(GREEN, 5), ids=lambda step: step.id)
+def test_each_step_turns_green_what_the_page_says(step):
+    problem = load_problem(step.problem)
+    name = first_of(problem, step.checks)
+    assert name in steps.green(problem, step.number, {name})
+    assert name not in steps.green(problem, step.number - 1, {name})
+
+
+def test_every_step_is_on_the_page():
+    for problem in map(load_problem, problem_ids()):
+        found = PAGE[problem.id]
+        assert len(found) == len(problem.steps)
+        silent = {number for number, new in enumerate(found, start=1) if not new}
+        assert silent == NOTHING.get(problem.id, set())
 
 
 @pytest.mark.parametrize("problem_id", problem_ids())
