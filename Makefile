@@ -14,11 +14,13 @@ need = command -v "$1" >/dev/null 2>&1 || { echo "make: got no $1, expected Pyth
 # course
 # As many test workers as cores, eight at the most: each has a torch of its own in memory.
 WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 1); [ $$n -gt 8 ] && n=8; echo $$n)
+# `make check test` runs them once.
+CHECKED := tests/test_set.py tests/test_handouts.py tests/test_mistakes.py
 # end of course
 
 .DEFAULT_GOAL := help
 .PHONY: help setup grade watch race hint trace explain lint quiz doctor submit
-.PHONY: bench release test check seeds hostile planted clean
+.PHONY: bench release test check sweep clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -98,22 +100,18 @@ release: $(READY) ## make the students' repository: DIR=../course P=p01,p02 ANSW
 	  $(if $(ANSWERS_AFTER),--answers-after "$(ANSWERS_AFTER)")
 
 test: $(READY) ## test the grader, the reference, the model answers and the set itself
-	@"$(PY)" -m pytest tests -q -n $(WORKERS) --dist worksteal
+	@"$(PY)" -m pytest tests -q -n $(WORKERS) --dist worksteal \
+	  $(if $(filter check,$(MAKECMDGOALS)),$(CHECKED:%=--ignore=%))
 
 check: $(READY) ## the set proves itself: stubs, answers, handouts and problem.toml agree
 	@"$(PY)" -m ruff check . && "$(PY)" -m ruff format --check -q .
 	@"$(PY)" -c 'from importlinter.cli import lint_imports_command as main; main()'
-	@"$(PY)" -m pytest tests/test_set.py tests/test_handouts.py tests/test_mistakes.py -q
+	@"$(PY)" -m pytest $(CHECKED) -q -n $(WORKERS) --dist worksteal
 	@"$(PY)" -m tests.test_mistakes --check
 
-seeds: $(READY) ## judge all wrong and right kernels under twenty seeds each (3 hours on 2 cores)
-	@"$(PY)" -m tests.seeds $(if $(P),--problems $(P)) $(SEEDS)
-
-hostile: $(READY) ## grade the submissions that attack the judge, the slow ones too
-	@"$(PY)" -m tests.hostile --slow $(HOSTILE)
-
-planted: $(READY) ## plant faults in the judge, one at a time; a test must catch each (15 minutes)
-	@"$(PY)" -m tests.planted $(PLANTED)
+sweep: $(READY) ## judge the whole corpora, under many seeds; plant faults: hours (PARTS=golden,limits)
+	@"$(PY)" -c 'import mutmut' 2>/dev/null || "$(PY)" -m pip install -q "mutmut>=3.8"
+	@"$(PY)" -m tests.sweep $(PARTS)
 # end of course
 #students: test: $(READY) ## check that this repository is whole and that the judge runs
 #students: 	@"$(PY)" -m pytest tests -q

@@ -9,7 +9,7 @@ import torch
 
 from grader.isolate import usage
 from grader.timing import calibration as calibration_file
-from tests import needs
+from tests import needs, shares
 
 torch.set_num_threads(1)
 
@@ -32,7 +32,8 @@ def no_calibration_of_this_machine(monkeypatch):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Say in one line what was skipped for want of a program or a device, and the remedy."""
+    """Say which share of the corpora was judged, and what was skipped for want of a program."""
+    terminalreporter.write_line(f"share of the corpora: SHARE={shares.SHARE}")
     skipped = terminalreporter.stats.get("skipped", ())
     reasons = (report.longrepr[2] for report in skipped if isinstance(report.longrepr, tuple))
     if line := needs.summary(reasons):

@@ -2,7 +2,7 @@
 
 Every wrong kernel of tests/mutants must be rejected in each of its checks, by a wide margin, and
 every right answer, unusual or not, accepted in all, under each of a number of fresh seeds.
-`--kind names` looks at the causes that are named, `--kind points` at what a mistake costs.
+`--kind names` looks at the causes that are named and at what a mistake costs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.forked import forked_workers
 from tests.trials import Trial
 
 KINDS = ("mutants", "unusual", "answers")
-SLOW_KINDS = ("names", "points")
+SLOW_KINDS = ("names",)
 _SMALLEST = 10
 
 
@@ -55,8 +55,7 @@ def judge_one(kind: str, id: str, seed: str) -> Trial:
     if kind in ("answers", "unusual"):
         return trials.acceptance(kind, id, seed)
     mutant = trials.wrong_kernels(problem_ids())[id]
-    look = {"mutants": trials.rejection, "names": trials.naming, "points": trials.points_left}
-    return look[kind](mutant, seed)
+    return (trials.named if kind == "names" else trials.rejection)(mutant, seed)
 
 
 def _begin() -> None:

@@ -1,7 +1,7 @@
 """Hostile submissions gain nothing, cost their neighbours nothing and leave nothing behind.
 
-Each run grades several side by side with an honest answer. A share of them: `make hostile`
-grades all.
+Each run grades several side by side with an honest answer. A share of each kind;
+`make sweep PARTS=hostile` grades all.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ import torch
 from grader.base.scratch import remove_tree
 from tests import needs
 from tests.hostile.catalogue import CATALOGUE
-from tests.hostile.court import grade, packed
+from tests.hostile.court import grade, kind, packed
 from tests.hostile.entry import Hostile
+from tests.shares import drawn
 
-RUNS = packed(
+QUICK = [
     entry for entry in CATALOGUE if not entry.slow and (torch.cuda.is_available() or not entry.gpu)
-)
+]
+RUNS = packed(drawn(QUICK, 4, kind))
 
 
 @pytest.mark.parametrize("number", range(len(RUNS)))

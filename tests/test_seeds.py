@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import json
 import secrets
+from unittest import mock
 
 import pytest
 
-from grader.spec.problem import problem_ids
+from grader.judge.testrun import Findings
+from grader.spec.grade_record import Points
+from grader.spec.problem import load_problem, problem_ids
 from tests import seeds, trials
 from tests.forked import forked_workers
 from tests.harness import SEED
-from tests.mutants import MUTANTS
+from tests.mutants import MUTANTS, Mutant
+from tests.shares import drawn
 from tests.trials import Trial
+from tests.unusual import ANSWERS, Unusual
+from tests.wrong import WRONG as WRONG_ANSWERS
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -23,15 +28,18 @@ def _quick():
         yield
 
 
-@pytest.mark.parametrize("seed", [secrets.token_hex(4) for _ in range(2)], ids=["one", "other"])
-@pytest.mark.parametrize("problem_id", problem_ids())
-def test_todays_share_does_not_depend_on_the_seed(problem_id: str, seed: str) -> None:
-    today = datetime.date.today().toordinal()
-    wrong = list(trials.wrong_kernels([problem_id]).values())
-    assert trials.rejection(wrong[today % len(wrong)], seed).complaints == ()
-    if problem_id == sorted(problem_ids())[today % 7]:  # p08 and p09 take long
-        right = [id for id in trials.right_answers("unusual") if id.startswith(problem_id)]
-        assert trials.acceptance("unusual", right[today % len(right)], seed).complaints == ()
+WRONG = drawn(trials.wrong_kernels(problem_ids()).values(), 1000)  # one of each problem
+RIGHT = [answer for answer in ANSWERS if answer.problem < "p08" and answer.lacks() is None]
+
+
+@pytest.mark.parametrize("wrong", drawn(WRONG, 3, lambda mutant: None), ids=lambda wrong: wrong.id)
+def test_a_wrong_kernel_is_rejected_whatever_the_seed(wrong: Mutant) -> None:
+    assert trials.rejection(wrong, secrets.token_hex(4)).complaints == ()
+
+
+@pytest.mark.parametrize("right", drawn(RIGHT, 1000, lambda answer: None), ids=lambda a: a.id)
+def test_a_right_answer_passes_whatever_the_seed(right: Unusual) -> None:
+    assert trials.acceptance("unusual", right.id, secrets.token_hex(4)).complaints == ()
 
 
 def mutant(**changes):
@@ -49,22 +57,35 @@ def test_a_wrong_kernel_that_is_rejected_for_something_else_is_a_complaint():
     assert complaint == "plain says 'out is wrong', expected 'no such headline'"
 
 
-def test_a_wrong_name_and_a_wrong_step_are_complaints():
-    found = trials.naming(mutant(expected_id=None, step=6), SEED).complaints
-    assert found == ("named SCALE-MISSING, expected nothing", "step 1, expected 6")
+def test_a_wrong_name_a_wrong_step_and_lost_points_are_complaints():
+    wrong = mutant(expected_id=None, step=6, earns_nothing=True, keeps=0.5)
+    found = trials.named(wrong, SEED).complaints
+    assert found[:2] == ("named SCALE-MISSING, expected nothing", "step 1, expected 6")
+    assert len(found) == 3
+    assert found[2].startswith("keeps 0.00, expected 0.5 or more: lost one_key,")
 
 
-def test_points_are_complaints_both_ways():
-    found = trials.points_left(mutant(earns_nothing=True, keeps=0.5), SEED).complaints
-    assert len(found) == 1 and found[0].startswith(
-        "keeps 0.00, expected 0.5 or more: lost one_key,"
-    )
-    line = "def flash_attention("
-    found = trials.points_left(mutant(edits=((line, line),), earns_nothing=True), SEED).complaints
+def test_points_that_a_wrong_kernel_keeps_are_a_complaint():
+    right = trials.Judged(load_problem("p01"), Findings(), [])
+    full = Points(earned=12.0, available=12.0, possible=12.0)
+    with mock.patch.object(trials.Judged, "correctness", mock.Mock(points=full)):
+        found = trials.overcharged(mutant(earns_nothing=True), right)
     assert [text.split(":")[0] for text in found] == [
         "earns 12.0 points",
         "keeps 1.00, expected 0.0 or more",
     ]
+
+
+def test_a_name_that_is_not_true_of_a_mistake_is_a_complaint():
+    wrong = next(wrong for wrong in WRONG_ANSWERS if len(wrong.causes) == 1)
+    right = trials.Judged(load_problem(wrong.problem), Findings(), [])
+    assert trials.untrue(wrong, right) == ["every check accepts it"]
+    for said, complaints in ((wrong.causes, 0), ((), 1), (("OTHER",), 1)):
+        with (
+            mock.patch.object(trials.Judged, "wrong", {("plain", 0): None}),
+            mock.patch.object(trials.Judged, "named", set(said)),
+        ):
+            assert len(trials.untrue(wrong, right)) == complaints
 
 
 def test_a_right_answer_that_is_rejected_is_a_complaint(monkeypatch):

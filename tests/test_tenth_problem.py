@@ -137,7 +137,7 @@ class Checkout:
         _, *arguments = shlex.split(command)
         environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("PYTEST")},
-            **{"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "NO_COLOR": "1"},
+            **{"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "NO_COLOR": "1", "SHARE": "all"},
         }
         done = subprocess.run(
             [sys.executable, *arguments, *map(str, more)],

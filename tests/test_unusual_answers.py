@@ -1,7 +1,8 @@
 """Right answers that do not look like the model answer pass.
 
-Here a few cases each, and all of them on a GPU; `python -m tests.seeds --kind unusual` judges them
-in every case under many seeds. Nor is anything seen in them that would be a mistake.
+Here a few cases of a share of them, and on a GPU all; `python -m tests.golden diff unusual` judges
+them in every case, `python -m tests.seeds` under many seeds. Nor is anything seen in them that
+would be a mistake.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from grader.spec.problem import load_problem, problem_ids
 from tests import needs
 from tests.forked import forked_workers
 from tests.harness import SEED, judge, whole_answer
+from tests.shares import drawn
 from tests.test_sightings import nothing_is_seen
 from tests.unusual import ANSWERS, Unusual
 
@@ -21,6 +23,8 @@ from tests.unusual import ANSWERS, Unusual
 # and of all but the plain one every other: the next answer to the problem has those between.
 FEW = ("plain", "half", "ragged", "cols", "causal_tiles", "unaligned_window", "overlap")
 FEW = (*FEW, "ragged_cols", "odd_scales", "groups", "sinks", "arguments")
+
+POSSIBLE = [answer for answer in ANSWERS if answer.lacks() is None]
 
 
 def few_checks(answer: Unusual) -> set[str]:
@@ -37,25 +41,26 @@ def _quick():
         yield
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-@pytest.mark.parametrize("answer", ANSWERS, ids=lambda answer: answer.id)
-def test_right_answer_passes(answer: Unusual, device: str) -> None:
-    if device == "cuda" and not torch.cuda.is_available():
+@pytest.mark.parametrize(
+    "answer", POSSIBLE if torch.cuda.is_available() else POSSIBLE[:1], ids=lambda answer: answer.id
+)
+def test_right_answer_passes_on_a_gpu(answer: Unusual) -> None:
+    if not torch.cuda.is_available():
         needs.skip(needs.GPU)
-    if answer.lacks():
-        pytest.skip(answer.lacks())
-    problem = load_problem(answer.problem)
     source = answer.applied_to(whole_answer(answer.problem))
-    if device == "cuda":
-        judged = judge(source, problem, device=device, seed=SEED)
-    else:
-        judged = judge(
-            source,
-            problem,
-            checks=few_checks(answer),
-            enough=lambda found: True,
-            last=lambda session: watched(answer, session),
-        )
+    judged = judge(source, load_problem(answer.problem), device="cuda", seed=SEED)
+    assert {place: finding.message for place, finding in judged.wrong.items()} == {}
+
+
+@pytest.mark.parametrize("answer", drawn(POSSIBLE, 4), ids=lambda answer: answer.id)
+def test_right_answer_passes(answer: Unusual) -> None:
+    judged = judge(
+        answer.applied_to(whole_answer(answer.problem)),
+        load_problem(answer.problem),
+        checks=few_checks(answer),
+        enough=lambda found: True,
+        last=lambda session: watched(answer, session),
+    )
     assert {place: finding.message for place, finding in judged.wrong.items()} == {}
 
 

@@ -1,6 +1,7 @@
 """Mistakes of tests/wrong get no name that is not true of them, and one where one is known.
 
-One of each name and problem; `python -m tests.wrong` judges all of them, in all checks.
+A share of one of each name and problem; `python -m tests.golden diff mistake` judges all of them,
+in all checks.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import pytest
 from grader.spec.problem import load_problem
 from tests.forked import forked_workers
 from tests.harness import judge
+from tests.shares import drawn
+from tests.trials import last_is_wrong, right_answers, untrue
 from tests.wrong import WRONG, Wrong
 
 ONE_OF_EACH = {
@@ -23,9 +26,22 @@ def _quick():
         yield
 
 
-@pytest.mark.parametrize("wrong", ONE_OF_EACH, ids=lambda wrong: wrong.id)
+@pytest.mark.parametrize("wrong", drawn(ONE_OF_EACH, 4), ids=lambda wrong: wrong.id)
 def test_a_mistake_is_named_truly_or_not_at_all(wrong: Wrong) -> None:
     judged = judge(wrong.source(), load_problem(wrong.problem), checks=wrong.checks)
-    assert judged.wrong
-    assert judged.named <= set(wrong.causes)
-    assert bool(judged.named) == bool(wrong.causes)
+    assert untrue(wrong, judged) == []
+
+
+def test_keys_of_the_first_sequence_are_no_heads_that_a_gradient_leaves_out() -> None:
+    source = right_answers("unusual")["p05-one_row_of_tokens"][1]
+    wrong = source.replace("k_ptr + (row[None, :] *", "k_ptr + (kpos[None, :] *")
+    judged = judge(wrong, load_problem("p05"), checks=("batch_heads",), enough=last_is_wrong)
+    assert wrong != source and judged.wrong and "HEADS-NEVER-TAKEN" not in judged.named
+
+
+def test_a_clamped_row_is_no_mistake_where_its_weight_is_zero() -> None:
+    source = right_answers("unusual")["p03-clamped_indices"][1].replace(
+        "tl.log(den) + top", "tl.log(den)"
+    )
+    judged = judge(source, load_problem("p03"), checks=("ragged", "lse"))
+    assert judged.named == {"LSE-WITHOUT-MAX"}

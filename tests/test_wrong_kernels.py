@@ -1,8 +1,8 @@
 """Wrong kernels of tests/mutants are rejected by a wide margin, and named where possible.
 
-Here those of `CHOSEN`, and what those of `LEFT` keep; `python -m tests.seeds` judges all of them
-under many seeds, with `--kind names` their names and with `--kind points` what they keep. On the
-CPU, Triton's interpreter runs them; on a machine with a GPU, those that show there alone.
+Here a share of those of `CHOSEN`; `python -m tests.golden diff mutant` judges all of them in all
+checks, and `python -m tests.seeds` under many seeds. On the CPU, Triton's interpreter runs them; on
+a machine with a GPU, those that show there alone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from tests import needs
 from tests.forked import forked_workers
 from tests.harness import SEED, judge, whole_answer
 from tests.mutants import MUTANTS, Mutant
-from tests.trials import naming, points_left
+from tests.shares import drawn
+from tests.trials import misnamed
 
 CHOSEN = {
     "p01": (
@@ -64,14 +65,6 @@ CHOSEN = {
         "stride of the sink logits ignored",
     ),
 }
-LEFT = {
-    "p01": (
-        *("zeros", "zeros above 300", "kept by shape", "lse in base 2", "last tile dropped"),
-        *("equal lengths asserted", "no mask", "softmax_scale ignored"),
-    ),
-    "p02": ("no kernel", "products in 16 bits", "grid rounded down"),
-    "p04": ("weights not cast for v",),
-}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -80,21 +73,16 @@ def _quick():
         yield
 
 
-def those(names: dict[str, tuple[str, ...]]) -> list:
-    """The wrong kernels of these names, as parameters of a test."""
-    known = {(mutant.problem, mutant.name): mutant for mutant in MUTANTS}
-    chosen = [known[problem, name] for problem in names for name in names[problem]]
-    return [pytest.param(mutant, id=mutant.id) for mutant in chosen]
+KNOWN = {(mutant.problem, mutant.name): mutant for mutant in MUTANTS}
+POOL = [KNOWN[problem, name] for problem, names in CHOSEN.items() for name in names]
 
 
-@pytest.mark.parametrize("mutant", those(CHOSEN))
+@pytest.mark.parametrize("mutant", drawn(POOL, 4), ids=lambda mutant: mutant.id)
 def test_wrong_kernel_is_rejected_and_named(mutant: Mutant) -> None:
-    assert naming(mutant, SEED, all_checks=False).complaints == ()
-
-
-@pytest.mark.parametrize("mutant", those(LEFT))
-def test_a_mistake_costs_its_subject(mutant: Mutant) -> None:
-    assert points_left(mutant, SEED).complaints == ()
+    source, checks = mutant.applied_to(whole_answer(mutant.problem)), {"plain", *mutant.checks}
+    problem = load_problem(mutant.problem)
+    judged = judge(source, problem, checks=checks, seed=SEED, policy=mutant.keeps_policy)
+    assert misnamed(mutant, judged, all_checks=False) == []
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What must become of wrong kernels and of right ones: for tests and `python -m tests.seeds`."""
+"""What must become of wrong kernels and of right ones: for tests, tests/seeds.py and golden.py."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from tests.harness import Judged, judge, model_answer, whole_answer
 from tests.mutants import MUTANTS, Mutant
 from tests.mutants.seen import IN_ALL_CHECKS, TWO_NAMES
 from tests.unusual import ANSWERS
+from tests.wrong import Wrong
 
 WIDE = 8.0  # error / allowed below which a wrong kernel might pass with other inputs
 Place = tuple[str, int]
@@ -78,18 +79,12 @@ def rejection(mutant: Mutant, seed: str) -> Trial:
     )
 
 
-def naming(mutant: Mutant, seed: str, *, all_checks: bool = True) -> Trial:
-    """Judge a wrong kernel, and look at the cause that is named.
+def misnamed(mutant: Mutant, judged: Judged, *, all_checks: bool = True) -> list[str]:
+    """Look at the cause and the step that are named of a wrong kernel.
 
-    Without `all_checks` in the plain cases and its own alone: no other can contradict its cause.
+    Without `all_checks` it was judged in the plain cases and its own alone: no other can contradict
+    its cause.
     """
-    start = time.monotonic()
-    source = whole_answer(mutant.problem)
-    problem = load_problem(mutant.problem)
-    checks = None if all_checks else {"plain", *mutant.checks}
-    judged = judge(
-        mutant.applied_to(source), problem, checks=checks, seed=seed, policy=mutant.keeps_policy
-    )
     complaints = _not_rejected(mutant, judged)
     names = set(mutant.names)
     if all_checks:
@@ -99,20 +94,17 @@ def naming(mutant: Mutant, seed: str, *, all_checks: bool = True) -> Trial:
         complaints.append(f"named {_listed(judged.named)}, expected {_listed(names)}")
     if mutant.step is not None or not mutant.caught_as:  # else the line decides
         steps = {judged.of(check).step for check in mutant.checks}
-        known = {None, *mutant.steps_touched(source)} if mutant.step is None else {mutant.step}
+        touched = mutant.steps_touched(whole_answer(mutant.problem))
+        known = {None, *touched} if mutant.step is None else {mutant.step}
         if judged.named and judged.named <= names - {mutant.expected_id}:
             known |= {None}
         if not steps <= known:
             complaints.append(f"step {_listed(steps)}, expected {_listed(known)}")
-    return Trial("names", mutant.id, seed, tuple(complaints), None, time.monotonic() - start)
+    return complaints
 
 
-def points_left(mutant: Mutant, seed: str) -> Trial:
-    """Judge a wrong kernel in all checks, and look at the correctness points that are left."""
-    start = time.monotonic()
-    source = mutant.applied_to(whole_answer(mutant.problem))
-    with mock.patch.object(harness, "Casebook", NoNames):
-        judged = judge(source, load_problem(mutant.problem), seed=seed, policy=mutant.keeps_policy)
+def overcharged(mutant: Mutant, judged: Judged) -> list[str]:
+    """Look at the correctness points that are left of a wrong kernel, judged in all checks."""
     points = judged.correctness.points
     share = points.earned / points.possible
     complaints = []
@@ -122,14 +114,20 @@ def points_left(mutant: Mutant, seed: str) -> Trial:
     if share < (mutant.keeps or 0.0) or share >= 1.0:
         lost = ", ".join(check.id for check in judged.checks if check.share < 1.0)
         complaints.append(f"keeps {share:.2f}, expected {mutant.keeps or 0.0} or more: lost {lost}")
-    return Trial("points", mutant.id, seed, tuple(complaints), share, time.monotonic() - start)
+    return complaints
 
 
-def acceptance(kind: str, id: str, seed: str) -> Trial:
-    """Judge a right answer in all checks."""
-    start = time.monotonic()
-    problem_id, source = right_answers(kind)[id]
-    judged = judge(source, load_problem(problem_id), seed=seed)
+def untrue(wrong: Wrong, judged: Judged) -> list[str]:
+    """Look at the cause that is named of a mistake: a true one, and one where one is known."""
+    if not judged.wrong:
+        return ["every check accepts it"]
+    if judged.named <= set(wrong.causes) and bool(judged.named) == bool(wrong.causes):
+        return []
+    return [f"named {_listed(judged.named)}, expected {_listed(wrong.causes)}"]
+
+
+def rejected(judged: Judged) -> list[str]:
+    """Look at a right answer: each case passes, and no point is missing."""
     complaints = [
         f"{check} rejects it: {finding.message.headline if finding.message else finding.verdict}"
         f" ({finding.message.input if finding.message else index})"
@@ -138,6 +136,28 @@ def acceptance(kind: str, id: str, seed: str) -> Trial:
     points = judged.correctness.points
     if points.earned < points.possible:
         complaints.append(f"earns {points.earned} of {points.possible} points")
+    return complaints
+
+
+def of_mutant(mutant: Mutant, judged: Judged) -> list[str]:
+    """Look at all that is expected of a wrong kernel, judged in all checks."""
+    return misnamed(mutant, judged) + overcharged(mutant, judged)
+
+
+def named(mutant: Mutant, seed: str) -> Trial:
+    """Judge a wrong kernel in all checks; look at its names and at the points that are left."""
+    start = time.monotonic()
+    source = mutant.applied_to(whole_answer(mutant.problem))
+    judged = judge(source, load_problem(mutant.problem), seed=seed, policy=mutant.keeps_policy)
+    complaints = tuple(of_mutant(mutant, judged))
+    return Trial("names", mutant.id, seed, complaints, None, time.monotonic() - start)
+
+
+def acceptance(kind: str, id: str, seed: str) -> Trial:
+    """Judge a right answer in all checks."""
+    start = time.monotonic()
+    problem_id, source = right_answers(kind)[id]
+    complaints = rejected(judge(source, load_problem(problem_id), seed=seed))
     return Trial(kind, id, seed, tuple(complaints), None, time.monotonic() - start)
 
 

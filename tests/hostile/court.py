@@ -60,12 +60,12 @@ class Run:
 def packed(entries: Iterable[Hostile]) -> list[dict[str, Hostile]]:
     """Share entries among as few runs as possible, one to a problem; an honest answer in each."""
     runs: list[dict[str, Hostile]] = []
-    entries = sorted(entries, key=lambda entry: (entry.problem is None, _kind(entry)))
+    entries = sorted(entries, key=lambda entry: (entry.problem is None, kind(entry)))
     for entry in entries:
         wanted = [entry.problem] if entry.problem else list(_ANY)
         for run in runs:
             free = [p for p in wanted if p not in run]
-            alike = all(_kind(e) == _kind(entry) for e in run.values())
+            alike = all(kind(e) == kind(entry) for e in run.values())
             if free and alike and set(HONEST) - run.keys() - {free[0]}:
                 run[free[0]] = entry
                 break
@@ -74,7 +74,7 @@ def packed(entries: Iterable[Hostile]) -> list[dict[str, Hostile]]:
     return runs
 
 
-def _kind(entry: Hostile) -> tuple[bool, bool, bool, bool]:
+def kind(entry: Hostile) -> tuple[bool, bool, bool, bool]:
     """What has to be the same for all entries of a run."""
     return entry.measured, entry.policy, entry.jailed, entry.gpu
 

@@ -67,6 +67,11 @@ class Hostile:
     gpu: bool = False
     tricks: tuple[Trick, ...] = ()
 
+    @property
+    def id(self) -> str:
+        """What it is drawn by, see tests/shares.py."""
+        return self.name
+
 
 @dataclasses.dataclass(frozen=True)
 class Trick:

@@ -1,7 +1,7 @@
 """Mistakes as students make them, in model answers and in unusual ones: which names may be given.
 
-`python -m tests.wrong [words]` judges them in all checks and prints what is said of each;
-tests/test_wrong_answers.py judges those that are cheap.
+`python -m tests.golden diff mistake` judges them in all checks and says what has a wrong name;
+tests/test_wrong_answers.py judges a share of those that are cheap.
 """
 
 from __future__ import annotations
@@ -68,6 +68,6 @@ def of(answer: str, *mistakes: tuple) -> Iterable[Wrong]:
 
 WRONG: tuple[Wrong, ...] = tuple(
     wrong
-    for name in (*problem_ids(), "students", "asked")
+    for name in (*problem_ids(), "students", "asked", "unusual")
     for wrong in importlib.import_module(f"{__name__}.{name}").WRONG
 )

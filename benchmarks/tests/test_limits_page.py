@@ -1,6 +1,6 @@
 """benchmarks/limits/README.md: its figures are those of the records.
 
-`python -m tests.test_limits_page` writes the table anew after the record has changed.
+`python -m benchmarks.tests.test_limits_page` writes the table anew after the record has changed.
 """
 
 import json

@@ -13,8 +13,8 @@ import torch
 import reference
 from benchmarks.inputs import CheckFailed, check
 from benchmarks.limits import compiled, launch, training
+from benchmarks.tests import gluon_model
 from grader.spec.problem import ROOT
-from tests import gluon_model
 
 PAGE = ROOT / "benchmarks" / "limits" / "README.md"
 NAMES = ("schedule", "rings", "backward_schedule", "backward")
@@ -245,7 +245,7 @@ def test_a_planted_mistake_is_seen(name, monkeypatch):
 
 def test_prepare_is_right():
     environment = dict(os.environ) | {"TRITON_INTERPRET": "1"}
-    command = [sys.executable, "-m", "tests.test_limits_backward"]
+    command = [sys.executable, "-m", "benchmarks.tests.test_limits_backward"]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 

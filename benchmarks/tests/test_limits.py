@@ -1,8 +1,8 @@
 """The kernels at the limit of the chip: right on the model of Gluon, and what the compiler keeps.
 
-Without a GPU: the kernel's own source runs on tests/gluon_model.py, which fails where Hopper would
-hang or multiply what is not there; and it is compiled for Hopper. Each promise of the model is
-tried on a kernel with that very mistake.
+Without a GPU: the kernel's own source runs on gluon_model.py, which fails where Hopper would hang
+or multiply what is not there; and it is compiled for Hopper. Each promise of the model is tried on
+a kernel with that very mistake.
 """
 
 import dataclasses
@@ -20,8 +20,8 @@ from benchmarks import contenders, inputs
 from benchmarks import shapes as sh
 from benchmarks.inputs import CheckFailed
 from benchmarks.limits import compiled, launch
+from benchmarks.tests import gluon_model
 from grader.spec.problem import ROOT
-from tests import gluon_model
 
 SOURCES = {
     f"benchmarks.limits.{name}": (ROOT / "benchmarks" / "limits" / f"{name}.py").read_text()

@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 
-from tests.partitions import Barrier, Fault, Partitions, State
+from benchmarks.tests.partitions import Barrier, Fault, Partitions, State
 
 
 def load(sources: Mapping[str, str]) -> list[types.ModuleType]:
