@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 
 import reference
+from grader.spec.problem import problem_ids
 
 _LENGTH = 12
 _OPTIONS = {
@@ -37,6 +38,24 @@ _WORDS = {
     "2": "taken twice",
     "?": "depends on the kernel",
 }
+
+
+def of(id: str) -> tuple[str, list[str]] | None:
+    """Return the picture of a known mistake: what its letters mean, "" where it has none; rows."""
+    known: dict[str, reference.Mistake] = {}
+    for problem in problem_ids():
+        for mistake in reference.mistakes_for(problem):
+            if mistake.id == id:
+                known.setdefault(problem, mistake)
+    for problem, mistake in known.items():
+        rows = pairs(mistake, problem)
+        if rows:
+            return legend(rows), [" ".join(row) if len(row) < 30 else row for row in rows]
+    for problem, mistake in reversed(known.items()):
+        rows = heads(mistake, problem)
+        if rows:
+            return "", rows
+    return None
 
 
 def pairs(mistake: reference.Mistake, problem: str) -> list[str]:
