@@ -1152,23 +1152,16 @@ FAULTS = (
     fault(
         "explain shows commands of a problem that has no such cause",
         "grader/report/cause_pages.py",
-        "    if problem in among:\n",
+        "    if problem in entry.problems:\n",
         "    if problem is not None:\n",
-        "errors",
+        "causes",
     ),
     fault(
         "explain forgets which problem failed last",
         "grader/report/history.py",
         "        for problem, found in run.causes.items():\n",
         "        for problem, found in ():\n",
-        "errors",
-    ),
-    fault(
-        "explain reads any file",
-        "grader/report/cause_pages.py",
-        "    if name in known:\n",
-        '    if (folder / f"{name}.md").exists():\n',
-        "errors",
+        "causes",
     ),
     fault(
         "messages speak of options that nobody typed",

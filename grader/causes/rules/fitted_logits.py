@@ -7,6 +7,7 @@ of the weights of visible keys, which is known, there is one number in it, and e
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterator
 
@@ -24,6 +25,7 @@ _SAME = 1e-2  # relative, of two terms
 _FEWEST = 16  # rows of a head
 _MOST_TIMES = 64
 _LOG2E = 1.0 / math.log(2.0)
+_told = functools.partial(Sighting, "OTHER-SINK-LOGIT", traced=False, option="sink_logits")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,10 +75,10 @@ def other_logit(
     if rows is None:
         return None
     if rows.explained_by(_on_key_zero(problem_id, case, inputs)):
-        return _told("on_key_zero")
+        return _told(variant="on_key_zero")
     for text, term in _candidates(rows):
         if rows.explained(term):
-            return _told("other_term", term=text)
+            return _told(variant="other_term", figures={"term": text})
     found = rows.found()
     known = ~found.isnan()
     if not bool((known.sum(-1) >= _FEWEST // 2).all()) or not rows.explained(found.nan_to_num(0.0)):
@@ -170,7 +172,9 @@ def _counted(rows: _Denominators, found: torch.Tensor) -> Sighting | None:
     counts = near[0, 0][known[0, 0]]
     if bool((counts.diff() < 0.0).any()):  # later rows see more tiles
         return None
-    return _told("once_a_tile", first=float(counts[0]), last=float(counts[-1]))
+    return _told(
+        variant="once_a_tile", figures={"first": float(counts[0]), "last": float(counts[-1])}
+    )
 
 
 def _one_number(rows: _Denominators, found: torch.Tensor) -> Sighting | None:
@@ -184,17 +188,20 @@ def _one_number(rows: _Denominators, found: torch.Tensor) -> Sighting | None:
     often = float(times[0, 0].round())
     if 2.0 <= often <= _MOST_TIMES and bool(((times - often).abs() <= _SAME).all()):
         how = "twice" if often == 2.0 else f"{often:.0f} times"
-        return _told("often", often=how)
+        return _told(variant="often", figures={"often": how})
     off = (middle - due).abs() / due
     batch, head = divmod(int(off.argmax()), len(due))
     owners = (middle[..., None] - due).abs() <= _SAME * due  # (batch, heads, owners)
     if bool(owners.any(-1).all()):
         owner = int(owners[batch, head].int().argmax())
-        return _told("of_other_heads", head=head, batch=batch, owner=owner)
-    return _told("", found=float(middle[batch, head]), head=head, batch=batch, due=float(due[head]))
-
-
-def _told(variant: str, **figures: object) -> Sighting:
-    return Sighting(
-        "OTHER-SINK-LOGIT", traced=False, option="sink_logits", variant=variant, figures=figures
+        return _told(
+            variant="of_other_heads", figures={"head": head, "batch": batch, "owner": owner}
+        )
+    return _told(
+        figures={
+            "found": float(middle[batch, head]),
+            "head": head,
+            "batch": batch,
+            "due": float(due[head]),
+        }
     )

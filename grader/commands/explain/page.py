@@ -65,7 +65,7 @@ def _section(entry: Entry, problems: Sequence[Problem]) -> Iterator[str]:
     yield f"**{entry.text.title}** ({', '.join(among)})"
     for heading, paragraphs in sections(entry):
         first, *more = paragraphs
-        yield f"{heading}: {first}" if heading == "How to fix it" else first
+        yield f"**{heading}.** {first}" if heading == "How to fix it" else first
         yield from more
     shown = {problem.id for problem in problems}
     rows = cost_table(entry)

@@ -80,7 +80,7 @@ def _changes(outcome: Outcome, width: int) -> Iterator[str]:
 
 def _group(path: str) -> str:
     """Return which part of a course a file is."""
-    if path.startswith("solutions/") or path.startswith("docs/steps/") or "mistakes.md" in path:
+    if path.startswith("solutions/") or path.startswith("docs/steps/"):
         return "answers"
     if path.startswith("problems/given/"):
         return "given"
