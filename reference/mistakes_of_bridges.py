@@ -12,17 +12,15 @@ from .variants import LOG2_E, Mistake, in_fp32, known
 
 _LN_2 = 1.0 / LOG2_E
 _COLUMNS = 128  # of a tile of p03's first step, and keys of one of p08's
-_RESCALE = "multiply the running sum by exp2(old maximum - new maximum), then add the tile's"
-_UNITS = "multiply x by log2(e) when it is loaded: exp2 and the conversion at the end expect that"
 
 
-def _of_row(id, title, note, help, compute):
+def _of_row(id, compute, variant=""):
     """A mistake of `row_logsumexp`; compute(x), x (rows, cols) in fp64, returns lse."""
 
     def fn(inputs, options):
         return {"lse": compute(inputs["x"].double())}
 
-    return Mistake(id, ("p03",), title, note, help, fn)
+    return Mistake(id, ("p03",), fn, variant=variant)
 
 
 def _row_sum(x, *, rescaled=True, overwritten=False):
@@ -78,90 +76,27 @@ def _last_tile(case):
 
 
 _OF_A_ROW = (
-    _of_row(
-        "ROW-LSE-BASE-2",
-        "lse is a logarithm to base 2",
-        "your lse equals log2 of the sum of exponentials",
-        "convert once, at the end: a logarithm to base 2 times ln(2) is a natural one",
-        lambda x: x.logsumexp(1) * LOG2_E,
-    ),
-    _of_row(
-        "ROW-IN-NATURAL-UNITS",
-        "exp2 is applied to numbers in natural units",
-        "your lse equals ln(sum of 2^x)",
-        _UNITS,
-        lambda x: (x * _LN_2).logsumexp(1),
-    ),
+    _of_row("ROW-LSE-BASE-2", lambda x: x.logsumexp(1) * LOG2_E),
+    _of_row("ROW-IN-NATURAL-UNITS", lambda x: (x * _LN_2).logsumexp(1)),
     _of_row(
         "ROW-UNITS-MIXED",
-        "the maximum and the logarithm of the sum are in different units",
-        "your lse equals maximum * ln(2) + ln(sum of exp(x - maximum))",
-        _UNITS,
         lambda x: x.amax(1) * _LN_2 + (x - x.amax(1, keepdim=True)).exp().sum(1).log(),
     ),
-    _of_row(
-        "ROW-RESCALE-MISSING",
-        "the running sum is not rescaled when the running maximum grows",
-        "your lse equals that of tiles of 128 columns whose sums are added as they are",
-        _RESCALE,
-        lambda x: _lse_of(x, rescaled=False),
-    ),
-    _of_row(
-        "ROW-SUM-OVERWRITTEN",
-        "only the last tile of columns reaches the running sum",
-        "your lse equals maximum + log(sum over the last tile of 128 columns)",
-        _RESCALE,
-        lambda x: _lse_of(x, overwritten=True),
-    ),
-    _of_row(
-        "ROW-PADDING-COUNTED",
-        "columns past the end count as zeros",
-        "your lse equals that of rows with zeros up to the next multiple of 128",
-        "load minus infinity where the mask is off: other=float('-inf')",
-        _padded,
-    ),
-    _of_row(
-        "ROW-LAST-TILE-DROPPED",
-        "the last, partial tile of columns is not visited",
-        "your lse equals that of the first cols // 128 * 128 columns",
-        "loop over range(0, cols, BLOCK_N), and mask the columns past the end",
-        _whole_tiles,
-    ),
-    _of_row(
-        "ROW-FIRST-TILE-ONLY",
-        "only the first tile of columns is visited",
-        "your lse equals that of the first 128 columns",
-        "add the start of the tile to the offsets of the columns",
-        lambda x: x[:, :_COLUMNS].logsumexp(1),
-    ),
-    _of_row(
-        "ROW-WITHOUT-MAX",
-        "lse lacks the running maximum",
-        "your lse equals log(sum of exp(x - maximum))",
-        "add the running maximum to the logarithm of the running sum",
-        lambda x: x.logsumexp(1) - x.amax(1),
-    ),
+    _of_row("ROW-RESCALE-MISSING", lambda x: _lse_of(x, rescaled=False)),
+    _of_row("ROW-SUM-OVERWRITTEN", lambda x: _lse_of(x, overwritten=True), "of_lse"),
+    _of_row("ROW-PADDING-COUNTED", _padded),
+    _of_row("ROW-LAST-TILE-DROPPED", _whole_tiles),
+    _of_row("ROW-FIRST-TILE-ONLY", lambda x: x[:, :_COLUMNS].logsumexp(1)),
+    _of_row("ROW-WITHOUT-MAX", lambda x: x.logsumexp(1) - x.amax(1)),
 )
 
 _OF_GRADIENTS = (
     *BACKWARD_MISTAKES,
     *ROW_MISTAKES,
     known(
-        "SOFTMAX-OF-EACH-TILE",
-        ("p08",),
-        "the weights sum to 1 over each tile of keys, not over the row",
-        "your gradients equal those with P = softmax(scores of a tile of 128 keys)",
-        "recompute P from the forward pass: exp(scores - lse), with the lse of the whole row",
-        lambda case: _pytorch(case, probs=_softmax_of_each_tile),
+        "SOFTMAX-OF-EACH-TILE", ("p08",), lambda case: _pytorch(case, probs=_softmax_of_each_tile)
     ),
-    known(
-        "DQ-OVERWRITTEN",
-        ("p08",),
-        "only one tile of keys reaches dq",
-        "your dq equals the share of the last tile of 128 keys that a query sees",
-        "add each tile's share to the rows of dq from the tile's first key on",
-        lambda case: _pytorch(case, of_query=_last_tile(case)),
-    ),
+    known("DQ-OVERWRITTEN", ("p08",), lambda case: _pytorch(case, of_query=_last_tile(case))),
 )
 
 

@@ -84,102 +84,40 @@ def _diagonal_skipped(case):
     return attend(case, case.visible() & (case.key < case.query_tile_end - case.tile_q))
 
 
-_ONE_SIZE = "begin a key tile every tile_k keys, and end each of them tile_k keys further"
-_MASK = "the mask compares positions inside the tile, not in the sequence"
-_POSITIONS = (
-    "compare positions in the sequence: add a tile's first query to a row, and its first key to a"
-    " column"
-)
-
 TILE_MISTAKES = (
-    known(
-        "SUM-OVERWRITTEN",
-        P01,
-        "only the last tile of keys reaches the running sum",
-        "your output equals attention divided by the weights of the last tile of tile_k keys",
-        "add the tile's sum to the rescaled running sum instead of replacing it",
-        _sum_overwritten,
-    ),
+    known("SUM-OVERWRITTEN", P01, _sum_overwritten),
     known(
         "SCALE-AGAIN-IN-WEIGHTS",
         P01,
-        "scores that are already scaled are scaled again inside the weights",
-        "your output equals an online softmax with weights exp(softmax_scale * (score - maximum))",
-        "scale the scores once: the weights are exp(score - maximum)",
         lambda case: online(case, case.tile_k, weight_scale=case.scale),
     ),
-    known(
-        "K-RESHAPED",
-        P01,
-        "a tile of keys is reshaped instead of transposed",
-        "your output equals attention with scores q_tile @ k_tile.reshape(head_dim, keys)",
-        "exchange the last two dimensions of k_tile: reshape keeps the order of the numbers",
-        _k_reshaped,
-    ),
+    known("K-RESHAPED", P01, _k_reshaped),
     known(
         "LOOP-OVER-SEQLEN-Q",
         P01,
-        "the loop over keys ends at seqlen_q, not at seqlen_k",
-        "your output equals attention to the first seqlen_q keys",
-        "loop over the keys up to seqlen_k",
         lambda case: attend(case, case.visible() & (case.key < case.seqlen_q)),
     ),
-    known(
-        "KEY-TILES-END-AT-TILE-Q",
-        P01,
-        "key tiles are tile_q keys long: some keys are visited twice, or never",
-        "your output equals attention with tiles of tile_q keys that begin tile_k keys apart",
-        _ONE_SIZE,
-        lambda case: _walked(case, case.tile_k, case.tile_q),
-    ),
-    known(
-        "KEY-TILES-BEGIN-AT-TILE-Q",
-        P01,
-        "key tiles begin tile_q keys apart: some keys are visited twice, or never",
-        "your output equals attention with tiles of tile_k keys that begin tile_q keys apart",
-        _ONE_SIZE,
-        lambda case: _walked(case, case.tile_q, case.tile_k),
-    ),
-    known(
-        "MASK-INSIDE-THE-TILE",
-        P01,
-        _MASK,
-        "your output equals attention with the mask column <= row in the tiles on the diagonal",
-        _POSITIONS,
-        _mask_inside_the_tile,
-    ),
+    known("KEY-TILES-END-AT-TILE-Q", P01, lambda case: _walked(case, case.tile_k, case.tile_q)),
+    known("KEY-TILES-BEGIN-AT-TILE-Q", P01, lambda case: _walked(case, case.tile_q, case.tile_k)),
+    known("MASK-INSIDE-THE-TILE", P01, _mask_inside_the_tile),
     *(
-        known(
-            "MASK-INVERTED",
-            P01,
-            "the mask hides the visible keys and shows the others",
-            f"your output equals attention with the mask {mask} in the tiles on the diagonal",
-            "hide the keys after the query: masked_fill(key > query, -inf) fills where it is true",
-            compute,
-        )
+        known("MASK-INVERTED", P01, compute, variant="of_p01", mask=mask)
         for mask, compute in (
             ("key >= query", lambda case: _masked(case, case.key >= case.query)),
             ("key > query", lambda case: _masked(case, case.key > case.query)),
         )
     ),
-    known(
-        "MASK-INSIDE-EVERY-TILE",
-        P01,
-        _MASK,
-        "your output equals attention with the mask column <= row in every tile",
-        _POSITIONS,
-        partial(_mask_inside_the_tile, every_tile=True),
-    ),
+    known("MASK-INSIDE-EVERY-TILE", P01, partial(_mask_inside_the_tile, every_tile=True)),
     *(
         known(
             f"MASK-INSIDE-{'EVERY' if every_tile else 'THE'}-TILE",
             P01,
-            _MASK,
-            f"your output equals attention with the mask {mask} in {where}",
-            _POSITIONS,
             partial(_mask_inside_the_tile, **{inside: False}, every_tile=every_tile, whole=whole),
+            variant="of_p01",
+            mask=mask,
+            tiles=tiles,
         )
-        for every_tile, whole, where in (
+        for every_tile, whole, tiles in (
             (False, False, "the tiles on the diagonal"),
             (True, False, "every tile"),
             (True, True, "every whole tile"),
@@ -189,28 +127,17 @@ TILE_MISTAKES = (
     known(
         "DIAGONAL-TILES-NOT-MASKED",
         P01,
-        "queries see all keys of the tiles that the diagonal crosses",
-        "your output equals attention to the keys before the end of each query tile",
-        "hide the keys after the query in every tile whose last key lies after its first query",
         lambda case: attend(case, (case.key < case.walk_end).expand_as(case.visible())),
     ),
     *(
         known(
             "MASKED-SCORES-NOT-HIDDEN",
             P01,
-            "masked scores are 0, which does not hide them",
-            f"your output equals attention in which the masked keys of a {tile} have the score 0",
-            'a key that is not visible has the score float("-inf"): exp of 0 is 1',
             partial(_hidden_scores_zero, whole=whole),
+            variant="of_p01",
+            tile_of=tile,
         )
         for tile, whole in (("tile", False), ("whole tile", True))
     ),
-    known(
-        "DIAGONAL-TILES-SKIPPED",
-        P01,
-        "the tiles that the diagonal crosses are not visited",
-        "your output equals attention to the keys before the first query of each query tile",
-        "loop on to the end of the query tile: its last query sees the keys up to itself",
-        _diagonal_skipped,
-    ),
+    known("DIAGONAL-TILES-SKIPPED", P01, _diagonal_skipped),
 )

@@ -8,11 +8,11 @@ import torch
 from .variants import TILES, Mistake
 
 
-def _row_sum(id, title, note, help, compute, tile=None):
+def _row_sum(id, compute, tile=None):
     def fn(inputs, options, problem_id="p02"):
         return {"y": compute(inputs["x"].double(), inputs["w"].double())}
 
-    return Mistake(id, ("p02",), title, note, help, fn, tile)
+    return Mistake(id, ("p02",), fn, tile)
 
 
 def _swapped_axes(x, w):
@@ -64,92 +64,26 @@ def _last_column_again(x, w, tile):
 _ROW_TILES = (*TILES, 256, 512, 1024, 2048)
 
 ROW_SUM_MISTAKES = (
-    _row_sum(
-        "ROW-SUM-ZEROS",
-        "the output is zero everywhere",
-        "your output equals zeros",
-        "store the accumulator to y after the loop over column tiles",
-        lambda x, w: torch.zeros_like(x[:, 0]),
-    ),
-    _row_sum(
-        "WEIGHTS-IGNORED",
-        "the weights do not enter the sum",
-        "your output equals x.sum(1)",
-        "multiply every tile of x by the tile of w at the same columns",
-        lambda x, w: x.sum(1),
-    ),
-    _row_sum(
-        "WEIGHTS-BY-ROW",
-        "the weight is taken by row instead of by column",
-        "your output equals w[i] * x[i].sum()",
-        "index w by column, the position along which the sum runs",
-        _weight_by_row,
-    ),
-    _row_sum(
-        "AXES-SWAPPED",
-        "the sum runs down the columns instead of along the rows",
-        "your output equals x.T @ w",
-        "multiply row positions by the row stride and column positions by the column stride",
-        _swapped_axes,
-    ),
-    _row_sum(
-        "MEAN-NOT-SUM",
-        "the sum is divided by the number of columns",
-        "your output equals the weighted mean of each row",
-        "return the sum itself",
-        lambda x, w: x @ w / x.shape[1],
-    ),
+    _row_sum("ROW-SUM-ZEROS", lambda x, w: torch.zeros_like(x[:, 0])),
+    _row_sum("WEIGHTS-IGNORED", lambda x, w: x.sum(1)),
+    _row_sum("WEIGHTS-BY-ROW", _weight_by_row),
+    _row_sum("AXES-SWAPPED", _swapped_axes),
+    _row_sum("MEAN-NOT-SUM", lambda x, w: x @ w / x.shape[1]),
     *(
-        _row_sum(
-            "LAST-COLUMN-TILE-DROPPED",
-            "the last, partial tile of columns is not visited",
-            f"your output equals the sum over the first cols // {tile} * {tile} columns",
-            "round the number of column tiles up, and mask the columns past the end",
-            partial(_last_columns_dropped, tile=tile),
-            tile,
-        )
+        _row_sum("LAST-COLUMN-TILE-DROPPED", partial(_last_columns_dropped, tile=tile), tile)
         for tile in _ROW_TILES
     ),
     *(
-        _row_sum(
-            "LAST-COLUMN-COUNTED-AGAIN",
-            "lanes past the end count the last column again",
-            f"your output sums tiles of {tile} columns, the last column again past the end",
-            "lanes clamped to the last column add 0: tl.where(col_ids < cols, product, 0.0)",
-            partial(_last_column_again, tile=tile),
-            tile,
-        )
+        _row_sum("LAST-COLUMN-COUNTED-AGAIN", partial(_last_column_again, tile=tile), tile)
         for tile in _ROW_TILES
     ),
     *(
-        _row_sum(
-            "ROW-SUM-OVERWRITTEN",
-            "only the last tile of columns reaches the output",
-            f"your output equals the sum over the last tile of {tile} columns",
-            "add each tile's sum to the accumulator instead of replacing it",
-            partial(_overwritten, tile=tile),
-            tile,
-        )
+        _row_sum("ROW-SUM-OVERWRITTEN", partial(_overwritten, tile=tile), tile)
         for tile in _ROW_TILES
     ),
-    Mistake(
-        "HALF-PRODUCTS",
-        ("p02",),
-        "products are taken in 16 bits",
-        "your output equals a sum of products each rounded to the input's dtype",
-        "convert both factors to fp32 before they are multiplied",
-        _half_multiplied,
-    ),
+    Mistake("HALF-PRODUCTS", ("p02",), _half_multiplied),
     *(
-        Mistake(
-            "HALF-ACCUMULATED",
-            ("p02",),
-            "the sum is kept in 16 bits",
-            f"your output equals a sum rounded to the input's dtype after each {tile} columns",
-            "accumulate in fp32 and round once, when storing",
-            partial(_half_accumulated, tile=tile),
-            tile,
-        )
+        Mistake("HALF-ACCUMULATED", ("p02",), partial(_half_accumulated, tile=tile), tile)
         for tile in TILES
     ),
 )

@@ -6,8 +6,8 @@ All in fp64. A wrong rule is another `counts`, which says how often a key enters
 
 import functools
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 
 import torch
@@ -25,11 +25,8 @@ class Mistake:
     """A mistake that is known, and what a kernel that makes it returns.
 
     Attributes:
-        id: names the cause; variants by tile size share it.
+        id: names the cause, of which grader/spec/causes says more; variants by tile size share it.
         problems: ids of the problems in which it can be made.
-        title: one line, what the output does.
-        note: one sentence, what the output equals.
-        help: one sentence, what to do.
         fn: (inputs, options) -> dict name -> fp64 tensor. inputs: q, k, v, and dout and
             sink_logits where there are any, or x and w, of any dtype; options: the entry's.
             Only the outputs that the mistake determines are returned, and all of them must
@@ -37,15 +34,15 @@ class Mistake:
             leaves undetermined (a row that sees no key). Where a mistake makes no difference
             on the given inputs, the right answer comes back.
         tile: the tile size that the output depends on, or None.
+        variant, figures: which form of its text says so, and what stands in the fields.
     """
 
     id: str
     problems: tuple[str, ...]
-    title: str
-    note: str
-    help: str
     fn: Callable
     tile: int | None = None
+    variant: str = ""
+    figures: Mapping = field(default_factory=dict)
 
     def predict(self, inputs, options):
         """What `fn` returns, or None where the mistake has no meaning on these inputs."""
@@ -55,32 +52,28 @@ class Mistake:
             return None
 
 
-def known(id, problems, title, note, help, compute, tile=None):
+def known(id, problems, compute, tile=None, variant="", **figures):
     """A Mistake from a function of a Case."""
 
     def fn(inputs, options, problem_id="p01"):
         return compute(case_of(problem_id, inputs, options))
 
-    return Mistake(id, problems, title, note, help, fn, tile)
+    return Mistake(id, problems, fn, tile, variant, figures)
 
 
-def known_per_tile(id, problems, title, note, help, compute):
-    """A Mistake for each tile size; compute(case, tile); `note` contains {tile}.
+def known_per_tile(id, problems, compute, variant=""):
+    """A Mistake for each tile size; compute(case, tile).
 
     In p01 the tile is an argument, tile_k, and there is one mistake for all of its values.
     """
     kernels = tuple(problem for problem in problems if problem != "p01")
-    found = [
-        known(id, kernels, title, note.format(tile=tile), help, partial(compute, tile=tile), tile)
-        for tile in TILES
-    ]
+    found = [known(id, kernels, partial(compute, tile=tile), tile, variant) for tile in TILES]
     if "p01" in problems:
 
         def with_argument(case):
             return compute(case, tile=case.tile_k)
 
-        note = note.format(tile="tile_k")
-        found.append(known(id, ("p01",), title, note, help, with_argument))
+        found.append(known(id, ("p01",), with_argument, None, variant))
     return found
 
 

@@ -10,9 +10,11 @@ import reference
 from grader.causes import diagnose, known_mistakes
 from grader.causes.diagnose import Casebook
 from grader.causes.known_mistakes import WrongResult
+from grader.causes.rules import sighting
 from grader.causes.rules.sighting import Sighting
 from grader.checks.correctness import expect
 from grader.spec.cases import resolve
+from grader.spec.causes import Entry
 from grader.spec.inputs import case_seed, make_inputs
 from grader.spec.problem import load_problem
 
@@ -197,7 +199,11 @@ def made_up(id, change, *, only=lambda inputs, options: True, tile=None):
         out, lse = reference.noncausal_attention(**exact, **options)
         return {"out": out + change if only(inputs, options) else out, "lse": lse}
 
-    return reference.Mistake(id, ("p03",), id.lower(), f"with tiles of {tile}", "help", fn, tile)
+    return reference.Mistake(id, ("p03",), fn, tile)
+
+
+TABLE = {"title": "made up", "note": "with tiles of {tile}", "help": "help"}
+SAID = Entry("MADE-UP", "results", TABLE | {"seen": {"note": "seen: ..."}}, {})
 
 
 @pytest.fixture
@@ -206,6 +212,8 @@ def book(monkeypatch):
 
     def make(*mistakes):
         monkeypatch.setattr(diagnose.reference, "mistakes_for", lambda problem_id: mistakes)
+        for module in (diagnose, sighting):
+            monkeypatch.setattr(module, "entry_of", lambda id: SAID)
         return Book()
 
     return make
@@ -217,7 +225,7 @@ def test_no_number_is_close_to_an_infinite_one(book):
             found = made_up(id, 0.0).fn(inputs, options)
             return found | {"lse": change(found["lse"])}
 
-        return reference.Mistake(id, ("p03",), id.lower(), "note", "help", fn)
+        return reference.Mistake(id, ("p03",), fn)
 
     endless = with_lse("ENDLESS", lambda lse: torch.full_like(lse, -torch.inf))
     for made in ("ENDLESS", "SHIFTED"):
@@ -233,7 +241,7 @@ def test_numbers_that_a_mistake_makes_huge_are_rounded_as_the_largest(book):
         factor[:, :, 0] = 1e7
         return found | {"out": found["out"] * factor}
 
-    mistake = reference.Mistake("EXPLODED", ("p03",), "exploded", "note", "help", exploded)
+    mistake = reference.Mistake("EXPLODED", ("p03",), exploded)
     for off, named in ((2e-6, {"EXPLODED"}), (1e-3, set())):
         found = book(mistake)
         case, inputs, expected = found._case({}, "fp32")
@@ -328,7 +336,7 @@ def test_the_variant_that_fits_is_the_one_that_is_told(book):
 
 
 def seen(id, *, traced):
-    return Sighting(id, id.lower(), "seen: ...", "help", traced=traced)
+    return Sighting(id, traced=traced)
 
 
 def test_what_numbers_alone_say_is_told_where_nothing_else_is_known_and_most_cases_say_it(book):

@@ -123,7 +123,7 @@ def delta(case: Case) -> torch.Tensor:
 def test_a_wrong_gradient_is_told_by_what_it_is_made_of(make, id: str | None, title: str) -> None:
     found = told("p08", "plain", 0 if id == "OTHER-PROBABILITIES" else 1, make)
     assert (found and found.id) == id
-    assert found is None or title in found.title
+    assert found is None or title in found.text.title
 
 
 def test_a_head_that_is_left_out_of_its_group_is_named() -> None:
@@ -134,7 +134,7 @@ def test_a_head_that_is_left_out_of_its_group_is_named() -> None:
 
     found = told("p08", "groups", 0, without_the_second)
     assert found is not None and found.id == "OTHER-PAIRS"
-    assert "query head 1 left out" in found.title
+    assert "query head 1 left out" in found.text.title
 
 
 def of_heads(case: Case) -> torch.Tensor:
@@ -159,7 +159,7 @@ def test_heads_that_are_added_to_another_kv_head_are_named(check, place, note) -
 
     found = told("p08", check, 0, elsewhere)
     assert found is not None and found.id == "GROUP-OF-OTHER-HEADS"
-    assert note in found.note
+    assert note in found.text.note
 
 
 def halves(case: Case) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -190,7 +190,7 @@ def test_one_of_two_sums_of_dq_is_told(other, id: str, title: str) -> None:
         return {"dq": case.scale * (first @ k - other(case, second, k))}
 
     found = told("p08", "plain", 1, make)
-    assert found is not None and found.id == id and title in found.title
+    assert found is not None and found.id == id and title in found.text.title
 
 
 def test_tiles_that_are_scaled_again_in_each_iteration_are_told() -> None:
@@ -201,7 +201,7 @@ def test_tiles_that_are_scaled_again_in_each_iteration_are_told() -> None:
 
     found = told("p08", "plain", 1, make)
     assert found is not None and found.id == "SHARES-OF-A-GRADIENT"
-    assert "queries 0-63 0.125 times, queries 64-127 0.25 times" in found.note
+    assert "queries 0-63 0.125 times, queries 64-127 0.25 times" in found.text.note
 
 
 def test_far_pairs_of_sinks_and_other_sums_for_their_logits_are_told() -> None:
@@ -214,12 +214,12 @@ def test_far_pairs_of_sinks_and_other_sums_for_their_logits_are_told() -> None:
 
     found = told("p09", "sinks", 0, halved)
     assert found is not None and found.id == "SINK-PAIRS"
-    assert "count 0.5 times in dv" in found.title
+    assert "count 0.5 times in dv" in found.text.title
     found = told(
         "p09", "dsink_logits", 0, lambda case: {"dsink_logits": -row_delta(case).sum((0, 2))}
     )
     assert found is not None and found.id == "OTHER-SINK-GRADIENT"
-    assert "the sum of -delta" in found.title
+    assert "the sum of -delta" in found.text.title
 
     def at_the_kv_head(case: Case) -> Made:
         weights = torch.exp(case.sink_column() - attend(case)["lse"])
@@ -229,7 +229,7 @@ def test_far_pairs_of_sinks_and_other_sums_for_their_logits_are_told() -> None:
 
     found = told("p09", "together", 1, at_the_kv_head)
     assert found is not None and found.id == "OTHER-SINK-GRADIENT"
-    assert "at the place of its kv head" in found.title
+    assert "at the place of its kv head" in found.text.title
 
 
 def test_a_sink_logit_that_raises_the_score_of_a_key_is_told() -> None:
@@ -240,7 +240,7 @@ def test_a_sink_logit_that_raises_the_score_of_a_key_is_told() -> None:
 
     found = told("p09", "forward_sink_logits", 0, make)
     assert found is not None and found.id == "OTHER-SINK-LOGIT"
-    assert "added to the score of key 0" in found.title
+    assert "added to the score of key 0" in found.text.title
 
 
 @pytest.mark.parametrize(
@@ -268,4 +268,4 @@ def test_a_wrong_row_sum_is_told_by_what_it_is_made_of(make, id: str | None, tit
     assert fittable(case, got)
     found = fitted("p02", case, inputs, got, expected)
     assert (found and found.id) == id
-    assert found is None or title in found.title
+    assert found is None or title in found.text.title

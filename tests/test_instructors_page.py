@@ -67,7 +67,7 @@ def test_the_command_of_make_is_that_of_the_grader():
 def test_what_is_left_out_is_left_out(tmp_path):
     grader(["release", str(tmp_path / "c")])
     pages = re.findall(r"\]\((\w+\.md)\)", section("Hand out").split("It also leaves out")[0])
-    assert pages == ["trust.md", "ci.md", "mistakes.md"]
+    assert pages == ["trust.md", "ci.md"]
     for name in (*pages, "instructors.md"):
         assert (ROOT / "docs" / name).exists() and not (tmp_path / "c" / "docs" / name).exists()
     opened = (tmp_path / "c" / "problems" / "given" / "forward.py").read_text()

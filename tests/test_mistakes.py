@@ -1,4 +1,4 @@
-"""docs/mistakes.md: which checks each known mistake loses, and the correctness points it keeps.
+"""grader/spec/causes/measured.toml: what each known mistake costs, and pictures of some.
 
 `python -m tests.test_mistakes` writes the tables anew after cases, weights or mistakes have
 changed, `python -m tests.test_mistakes p04 p05` those of these problems alone; with `--check`
@@ -8,9 +8,9 @@ changed, `python -m tests.test_mistakes p04 p05` those of these problems alone; 
 from __future__ import annotations
 
 import functools
-import re
 import sys
 from collections.abc import Collection, Iterator
+from functools import partial
 
 import pytest
 import torch
@@ -18,19 +18,20 @@ import torch
 import reference
 from grader.checks.correctness import Expected, expect, find_differences
 from grader.judge.scoring import score_correctness
+from grader.spec import causes
 from grader.spec.cases import Case
 from grader.spec.grade_record import CheckResult, Verdict
 from grader.spec.inputs import Inputs, case_seed, make_inputs
-from grader.spec.problem import ROOT, Problem, load_problem, problem_ids
+from grader.spec.problem import Problem, load_problem, problem_ids
 from grader.spec.problem_tables import Check
+from tests import mistake_pictures
 
-PAGE = ROOT / "docs" / "mistakes.md"
+FILE = causes.FOLDER / f"{causes.MEASURED}.toml"
 SEED = "7ab1e"
 EVERY = 4
 TILE = 32  # of the mistakes that depend on a tile size
 MOST_SCORES = 2**23  # cases with more (whole batches of heads, for a GPU) are left out
 
-_ROW = re.compile(r"^\| \[([A-Z0-9-]+)\]\(.*?\)(, \*core\*)? \| (\d+) % \| ", re.MULTILINE)
 # Mistakes in what every case rests on: products, sum, scale, division, and what a query may see in
 # a causal problem. They may cost everything.
 CORE = {
@@ -66,16 +67,12 @@ KEEPS_MORE = (
     *("LSE-", "PADDED-", "LAST-", "DQ-LAST-", "WINDOW-EDGE-", "SCALE-OPTION-", "WINDOW-IGNORED"),
     *("SINKS-IGNORED", "SINK-LOGIT-IGNORED", "BACKWARD-WINDOW-", "BACKWARD-SINKS-"),
 )
-INTRODUCTION = """\
-# Known mistakes, and what they cost
-
-Each line is about an answer with one mistake: the checks that it fails, and the share of the
-correctness points that it keeps. A check differs from one plain case only in its own subject, so a
-mistake costs only the checks of its subject. Mistakes marked *core* change the plain case itself.
-Where a backward check judges several gradients, the part that stays right is in brackets. The judge
-names these mistakes; it finds others too.<!-- course -->
-`python -m tests.test_mistakes` makes this page.<!-- end of course -->
+HEAD = """\
+# What each known mistake costs: the percentage of the correctness points that an answer with it
+# keeps, and the checks that fail. Where a backward check judges several gradients, the part that
+# stays right is in brackets. `python -m tests.test_mistakes` writes this file.
 """
+_SEED = "e1"  # of the cases whose sizes are compared
 
 
 def variants(problem: Problem) -> dict[str, reference.Mistake]:
@@ -148,6 +145,7 @@ def points_kept(problem: Problem, held: dict[str, float]) -> float:
 
 
 def rows(problem: Problem, every: int = 1) -> list[str]:
+    """Return a line of the file for each mistake in one problem."""
     lines = []
     for id, held in shares(problem, every).items():
         failed = [
@@ -159,57 +157,78 @@ def rows(problem: Problem, every: int = 1) -> list[str]:
         unmoved = {"arguments", *others}
         everything = all(part == 0.0 for id, part in held.items() if id not in unmoved)
         shown = f"all but {' and '.join(sorted(unmoved))}" if everything else ", ".join(failed)
-        core = ", *core*" if id in CORE and held.get("plain", 1.0) < 1.0 else ""
-        kept = f"{100 * points_kept(problem, held):.0f} %"
-        link = f"[{id}](errors/{id}.md)"
-        lines.append(f"| {link}{core} | {kept} | {shown or 'nothing on these sizes'} |")
+        core = ", core = true" if id in CORE and held.get("plain", 1.0) < 1.0 else ""
+        kept = f"{100 * points_kept(problem, held):.0f}"
+        smallest = min((c for c in problem.checks if held[c.id] < 1.0), key=partial(size, problem))
+        lines.append(
+            f'{id} = {{ keeps = {kept}, fails = "{shown}", smallest = "{smallest.id}"{core} }}'
+        )
     return lines
 
 
-def _head(problem: Problem) -> str:
-    return f"\n## {problem.id}, {problem.title}\n\n| mistake | keeps | fails |\n|---|---|---|\n"
+def size(problem: Problem, check: Check) -> int:
+    """Return the number of scores in the smallest case of a check, or of elements of x."""
+    cases = [case for case in problem.cases(check, _SEED, "cpu").values() if case.invalid is None]
+    sizes = (
+        case.rows * case.cols
+        if case.rows is not None
+        else case.batch * case.num_q_heads * case.seqlen_q * case.seqlen_k
+        for case in cases
+    )
+    return min(sizes, default=2**60)
+
+
+def pictures() -> Iterator[str]:
+    """Return a table for each mistake of which there is a picture."""
+    for id, entry in causes.entries().items():
+        drawn = mistake_pictures.of(id) if entry.file == "masks" else None
+        if drawn is not None:
+            legend, lines = drawn
+            drawing = "\n".join(lines)
+            yield f'\n[pictures.{id}]\nlegend = "{legend}"\nrows = """\n{drawing}"""\n'
 
 
 def page(anew: Collection[str] = problem_ids()) -> str:
-    """The page, with the tables of the problems `anew` made, and the others as they stand there."""
+    """The file, with the tables of the problems `anew` made, and the others as they stand there."""
     tables = (
-        _head(p) + ("\n".join(rows(p)) if p.id in anew else table(p.id)) + "\n"
+        f"\n[{p.id}]\n" + ("\n".join(rows(p)) if p.id in anew else "\n".join(table(p.id))) + "\n"
         for p in map(load_problem, problem_ids())
     )
-    return INTRODUCTION + "".join(tables)
+    return HEAD + "".join(tables) + "".join(pictures())
 
 
 @functools.cache
-def table(problem_id: str) -> str:
-    """The rows of a problem as the page has them."""
-    text = PAGE.read_text(encoding="utf-8")
-    _, found, after = text.partition(_head(load_problem(problem_id)))
+def table(problem_id: str) -> tuple[str, ...]:
+    """The rows of a problem as the file has them."""
+    text = FILE.read_text(encoding="utf-8")
+    _, found, after = text.partition(f"\n[{problem_id}]\n")
     assert found
-    return after.partition("\n\n")[0].rstrip("\n")
+    return tuple(after.partition("\n\n")[0].rstrip("\n").splitlines())
+
+
+def costs(problem_id: str) -> dict[str, causes.Cost]:
+    found = causes.entries().values()
+    return {entry.id: entry.costs[problem_id] for entry in found if problem_id in entry.costs}
 
 
 @pytest.mark.parametrize("problem_id", problem_ids())
-def test_the_page_is_up_to_date(problem_id: str) -> None:
+def test_the_file_is_up_to_date(problem_id: str) -> None:
     problem, found = load_problem(problem_id), table(problem_id)
-    assert [row[0] for row in _ROW.findall(found)] == list(variants(problem))
+    assert [row.partition(" = ")[0] for row in found] == list(variants(problem))
     wanted = rows(problem, EVERY)
-    assert [line for line in found.splitlines() if line in wanted] == wanted
+    assert [line for line in found if line in wanted] == wanted
 
 
-def test_each_mistake_leads_to_its_page() -> None:
-    links = re.findall(r"^\| \[(.+?)\]\((.+?)\)", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-    assert len(links) == sum(len(variants(problem)) for problem in map(load_problem, problem_ids()))
-    for id, target in links:
-        page = (PAGE.parent / target).read_text(encoding="utf-8")
-        assert f"# {id}: " in page
+def test_the_pictures_are_up_to_date() -> None:
+    assert FILE.read_text("utf-8").endswith("".join(pictures()))
 
 
 @pytest.mark.parametrize("problem_id", problem_ids())
 def test_a_mistake_costs_its_subject_and_not_the_problem(problem_id: str) -> None:
-    for id, core, kept in _ROW.findall(table(problem_id)):
-        assert not core or id in CORE
-        assert core or int(kept) >= (60 if id.startswith(KEEPS_MORE) else 50), f"{id} keeps {kept}"
-        assert core or int(kept) < 100, f"{id} loses nothing"
+    for id, cost in costs(problem_id).items():
+        assert not cost.core or id in CORE
+        least = 60 if id.startswith(KEEPS_MORE) else 50
+        assert cost.core or least <= cost.keeps < 100, f"{id} keeps {cost.keeps}"
 
 
 @pytest.mark.parametrize("problem_id", problem_ids())
@@ -222,7 +241,7 @@ def test_no_share_is_too_small_to_be_seen(problem_id: str) -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     if "--check" in sys.argv[1:]:
-        if page() != PAGE.read_text(encoding="utf-8"):
-            sys.exit("docs/mistakes.md is not what the known mistakes cost; write it anew")
+        if page() != FILE.read_text(encoding="utf-8"):
+            sys.exit(f"{FILE.name} is not what the known mistakes cost; write it anew")
     else:
-        PAGE.write_text(page(sys.argv[1:] or problem_ids()), encoding="utf-8")
+        FILE.write_text(page(sys.argv[1:] or problem_ids()), encoding="utf-8")

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-import reference
 from grader.base.text import byte_size, milliseconds
 from grader.commands.calibrate import command as calibrate
 from grader.commands.cli import parser_of
+from grader.spec.causes import entry_of
 from grader.spec.grade_record import SpeedFigures
 from grader.spec.problem import ROOT, load_problem, problem_ids
 from grader.timing.calibration import SHARE, USUAL_PERCENT, calibrated, slower
@@ -98,8 +98,7 @@ def test_problem_list_agrees_with_problem_toml():
 
 def test_sample_messages_are_those_of_the_judge():
     text = " ".join(README.read_text(encoding="utf-8").split())
-    mistakes = {m.id: m for m in reference.mistakes_for("p05")}
-    shown = mistakes["HEADS-INTERLEAVED"]
+    shown = entry_of("HEADS-INTERLEAVED").text
     assert f"error[P05-HEADS-INTERLEAVED]: {shown.title}" in text
     assert f"note: {shown.note} help: {shown.help}" in text
     p05 = load_problem("p05")

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import reference
+from grader.spec.causes import entry_of
 from grader.spec.problem import load_problem, problem_ids
 from reference import variants
 from reference.variants import Case, attend
@@ -557,15 +558,16 @@ def test_mistakes_are_described():
     of_bridges = [param.values[1] for param in OF_BRIDGES]
     own = [m for m in of_bridges if m.id not in {m.id for m in reference.MISTAKES}]
     for mistake in (*reference.MISTAKES, *own):
-        variant = (mistake.id, mistake.tile, mistake.note)
+        figures = {"tile": mistake.tile or "tile_k", **mistake.figures}
+        text = entry_of(mistake.id).said(figures, mistake.variant)
+        variant = (mistake.id, mistake.tile, text.note)
         assert variant not in seen
         seen.add(variant)
         assert mistake.id == mistake.id.upper() and " " not in mistake.id
         assert mistake.problems and set(mistake.problems) <= set(ORACLES)
-        for text in (mistake.title, mistake.note, mistake.help):
-            assert text and not text.endswith(".") and len(text) <= 100 and "\n" not in text
-        assert mistake.note.startswith("your ") and " step" not in mistake.help
-        assert mistake.tile is None or "{" not in mistake.note
+        for line in (text.title, text.note, text.help):
+            assert line and not line.endswith(".") and len(line) <= 100 and "\n" not in line
+        assert text.note.startswith("your ") and " step" not in text.help
     for problem_id, name in ORACLES.items():
         assert callable(getattr(reference, name))
         assert len(reference.mistakes_for(problem_id)) > 10

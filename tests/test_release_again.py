@@ -185,9 +185,6 @@ def test_answers_wait_for_their_date(tmp_path):
 def test_answers_come_with_what_is_said_of_them(answered):
     files = tree(answered)
     assert files["solutions/p02/weighted_row_sum.py"].decode() == model_answer("p02")
-    mistakes = files["docs/mistakes.md"].decode()
-    assert re.findall(r"^## (p\d\d)", mistakes, re.MULTILINE) == ["p02"]
-    assert "tests.test_mistakes" not in mistakes
     assert "(p02/weighted_row_sum.py): the model answer" in files["solutions/README.md"].decode()
     assert (
         "The answers of p02 are in [solutions](solutions/README.md)." in files["README.md"].decode()

@@ -271,7 +271,7 @@ def test_an_output_that_is_off_by_a_factor_everywhere(given, factor, words):
     got = {"lse": (factor * expected.truth["lse"]).float()}
     found = scaled(case, ("lse",), got, expected)
     assert (found is None) == (words is None)
-    assert found is None or words in found.title
+    assert found is None or words in found.text.title
     if found:
         got["lse"][0, 0, 0] += 1.0
         assert scaled(case, ("lse",), got, expected) is None
@@ -317,7 +317,7 @@ def test_how_often_delta_counts(times, told):
     got = {n: without[n] + times * (t - without[n]) for n, t in expected.truth.items()}
     found = delta_scaled("p08", case, inputs, ("dq", "dk"), got, expected)
     assert (found is not None) == told
-    assert found is None or f"{times:.3g} * delta" in found.title
+    assert found is None or f"{times:.3g} * delta" in found.text.title
     got["dq"] = got["dq"] + 0.1 * got["dq"].abs().max() * torch.randn_like(got["dq"])
     assert delta_scaled("p08", case, inputs, ("dq", "dk"), got, expected) is None
     assert delta_scaled("p08", case, inputs, ("dv",), got, expected) is None

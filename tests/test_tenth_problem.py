@@ -39,7 +39,7 @@ FILES = {
     3: ("problems/p10/test_p10.py",),
     4: ("solutions/p10/row_rms.py", "problems/p10/solution.py"),
     5: ("problems/p10/row_rms.py",),
-    6: ("reference/mistakes_row_rms.py",),
+    6: ("reference/mistakes_row_rms.py", "grader/spec/causes/row_rms.toml"),
     7: ("problems/p10/README.md", "problems/p10/HINTS.md", "problems/p10/ANSWERS.md"),
     8: ("tests/mutants/p10.py",),
 }
@@ -169,7 +169,7 @@ def test_the_page_has_ten_steps_with_a_command_each():
     for number, names in FILES.items():
         for name in names:
             place = name.replace("p10", "pNN").replace("row_rms.py", "<file>.py")
-            place = f"tests/tenth/{name}" if name.startswith("reference") else place
+            place = f"tests/tenth/{name}" if name.startswith(("reference", "grader")) else place
             said = {place, Path(place).name} if number == 7 else {place}
             link = f"\n   {name}`" if name.endswith("solution.py") else ""
             text = steps[number][0]
@@ -232,9 +232,11 @@ def test_ten_steps_add_a_problem(tmp_path):
 
     copy.follow(6)
     copy.run(*commands_of(6))
-    page = (copy.root / "docs" / "mistakes.md").read_text("utf-8")
-    assert page.startswith((ROOT / "docs" / "mistakes.md").read_text("utf-8").rstrip("\n"))
-    assert "| [RMS-OF-SUM](errors/RMS-OF-SUM.md), *core* | 0 % |" in page
+    measured = (copy.root / "grader" / "spec" / "causes" / "measured.toml").read_text("utf-8")
+    assert re.search(r"^\[p10\]\nRMS-OF-SUM = \{ keeps = 0, .* core = true \}$", measured, re.M)
+    before, found, after = measured.partition("[p10]\n")
+    kept = (ROOT / "grader" / "spec" / "causes" / "measured.toml").read_text("utf-8")
+    assert kept == before + after.partition("\n\n")[2]
 
     for step in (7, 8, 9):
         copy.follow(step)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import random
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from collections.abc import Sequence
 import reference
 from classroom.records import Fault, Result, Student
 from classroom.store import Store
+from grader.spec.causes import entry_of
 from grader.spec.grade_record import (
     CheckResult,
     ComponentResult,
@@ -56,8 +58,9 @@ def wrong(result: ProblemResult, failing: Sequence[str], cause: str | None = Non
     diagnosis, step = None, None
     if cause is not None:
         mistake = known[cause]
+        text = entry_of(cause).said({"tile": mistake.tile or "tile_k"}, mistake.variant)
         name = f"{result.id.upper()}-{cause}"
-        diagnosis = Diagnosis(id=name, title=mistake.title, note=mistake.note, help=mistake.help)
+        diagnosis = Diagnosis(id=name, **dataclasses.asdict(text))
         step = problem.step_of_cause(cause)
     given = {"headline": "out is wrong", "test": "test_x", "file": problem.file} | message
 

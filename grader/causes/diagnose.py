@@ -18,6 +18,7 @@ from grader.causes.known_mistakes import KnownMistakes, Place, Recompute, WrongR
 from grader.causes.rules.fits import fittable, fitted
 from grader.causes.rules.sighting import Sighting
 from grader.spec.cases import Case
+from grader.spec.causes import Text, entry_of
 from grader.spec.grade_record import Diagnosis
 from grader.spec.problem import Problem
 
@@ -218,19 +219,17 @@ class Casebook:
         if self._bridge or any(check == "plain" for check, _ in told):
             places = self._wrong  # every other check departs from the plain case
         # What a number has in common with a length in one case alone is chance, and makes it long.
-        shown = min((s for s in told.values() if s.id in ids), key=lambda s: len(s.title))
+        shown = min((s for s in told.values() if s.id in ids), key=lambda s: len(s.text.title))
         step = self._bridge.step if self._bridge else None
         places = {*places, *self._options.get(shown.option, ())}
         return [self._cause(shown, places, step)]
 
     def _cause(self, shown: Sighting, places: Iterable[Place], step: int | None) -> Cause:
-        diagnosis = Diagnosis(
-            id=f"{self._problem.id.upper()}-{shown.id}",
-            title=shown.title,
-            note=shown.note,
-            help=shown.help,
-        )
+        diagnosis = self._diagnosis(shown.id, shown.text)
         return Cause(diagnosis, step, tuple(sorted(places)), shown.line or None)
+
+    def _diagnosis(self, id: str, text: Text) -> Diagnosis:
+        return Diagnosis(id=f"{self._problem.id.upper()}-{id}", **dataclasses.asdict(text))
 
     def _as_seen(self, causes: list[Cause]) -> list[Cause]:
         """Tell what was seen instead of known mistakes that have the same numbers by it."""
@@ -282,12 +281,8 @@ class Casebook:
     def _of_known_mistakes(self) -> list[Cause]:
         causes = []
         for mistake, places in self._known.explaining(set(self._wrong)):
-            diagnosis = Diagnosis(
-                id=f"{self._problem.id.upper()}-{mistake.id}",
-                title=mistake.title,
-                note=mistake.note,
-                help=mistake.help,
-            )
+            figures = {"tile": mistake.tile or "tile_k", **mistake.figures}
+            text = entry_of(mistake.id).said(figures, mistake.variant)
             step = self._bridge.step if self._bridge else self._problem.step_of_cause(mistake.id)
-            causes.append(Cause(diagnosis, step, tuple(sorted(places))))
+            causes.append(Cause(self._diagnosis(mistake.id, text), step, tuple(sorted(places))))
         return causes

@@ -1,49 +1,59 @@
-"""Finds the page of a cause under docs/errors, and the problem that its commands are for."""
+"""Finds what grader/spec/causes says of a cause, and writes it as the page that `explain` shows."""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
 import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from grader.report import history
-from grader.spec.problem import ROOT, ManifestError, load_problem, problem_ids
+from grader.spec.causes import Entry, entries
+from grader.spec.problem import ManifestError, Problem, load_problem, problem_ids
 
-FOLDER = ROOT / "docs" / "errors"
-INDEX = "README"
 UNNAMED = "UNNAMED"
+ANY = "pNN"  # in a command, where the reader puts the problem
 _PREFIX = re.compile(r"(P\d\d)-(.+)")
-_PROBLEMS = re.compile(r"^Problems: ([p0-9, ]+)\.", re.MULTILINE)
 _ALIKE = 3
+_NAMES = {"k", "kv", "q", "v", "w", "x", "y", "dq", "dk", "dv", "lse", "out", "delta", "torch"}
+
+# A heading and its paragraphs; one that is code has its lines indented by four.
+Section = tuple[str, list[str]]
 
 
 class ExplainError(ManifestError):
-    """An id without a page; the message says which ids are like it."""
+    """An id of no cause; the message says which ids are like it."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Explanation:
-    """A page in Markdown; its commands are to be those of `problem`, None where that is not known.
+    """What was asked for: a cause, or the list of those of some problems where `entry` is None.
 
-    `check` is the check that was asked for in place of a cause.
+    The commands of a page are to be those of `problem`, None where that is not known. `check` is
+    the check that was asked for in place of a cause.
     """
 
-    text: str
+    entry: Entry | None
+    problems: tuple[str, ...] | None = None
     problem: str | None = None
     check: str | None = None
 
+    @property
+    def text(self) -> str:
+        """The page in Markdown."""
+        if self.entry is None:
+            return listed(self.problems)
+        return _page(self.entry, self.problem, self.check)
 
-def page_ids(folder: Path = FOLDER) -> tuple[str, ...]:
-    """Return the ids that have a page, in order."""
-    return tuple(sorted(path.stem for path in folder.glob("*.md") if path.stem != INDEX))
+
+def shown() -> dict[str, Entry]:
+    """Return the causes of the problems that are there, by id."""
+    return {id: entry for id, entry in entries().items() if entry.problems}
 
 
 def look_up(
-    asked: str | None,
-    problems: tuple[str, ...] | None = None,
-    folder: Path = FOLDER,
-    runs: Path | None = None,
+    asked: str | None, problems: tuple[str, ...] | None = None, runs: Path | None = None
 ) -> Explanation:
     """Return the page of an id in any letter case, with or without its problem; None: the list.
 
@@ -54,63 +64,157 @@ def look_up(
     The id of a check without a named cause leads to the page on such failures.
 
     Raises:
-        ExplainError: there is no such id, or no page can be read.
+        ManifestError: there is no such id, or the causes cannot be read.
     """
-    known = page_ids(folder)
-    if not known:
-        raise ExplainError(f"{folder}: got no pages of causes; copy it from the release again")
+    known = shown()
     if asked is not None and asked.strip().lower() in problem_ids():
         asked, problems = None, (asked.strip().lower(),)
     if asked is None:
-        return Explanation(_listed(_read(folder / f"{INDEX}.md"), problems))
+        return Explanation(None, problems)
     wanted = asked.strip().upper().replace("_", "-")
     match = _PREFIX.fullmatch(wanted)
     problem, name = (match[1].lower(), match[2]) if match else (None, wanted)
     if problem is None and problems is not None and len(problems) == 1:
         problem = problems[0]
     if name in known:
-        text = _read(folder / f"{name}.md")
-        return Explanation(text, _of_page(text, name, problem, runs))
+        return Explanation(known[name], problem=_problem_of(known[name], problem, runs))
     checks = {}
     if problem in problem_ids():
         checks = {c.id.upper().replace("_", "-"): c.id for c in load_problem(problem).checks}
         if name in checks:
-            return Explanation(_read(folder / f"{UNNAMED}.md"), problem, checks[name])
+            return Explanation(known[UNNAMED], problem=problem, check=checks[name])
     every = (*known, *checks)
     alike = [id for id in every if name and id.startswith(name)]
     alike += difflib.get_close_matches(name, every, n=_ALIKE, cutoff=0.5)
     alike += [id for id in every if name and name in id]
     alike = [f"{problem.upper()}-{id}" if id in checks else id for id in dict.fromkeys(alike)]
     did = f"; like it are {', '.join(alike[:_ALIKE])}" if alike else ""
-    shown = asked if len(asked) <= 60 else f"{asked[:60]}..."
-    raise ExplainError(f"ID: got {shown!r}, expected one that `make explain` lists{did}")
+    got = asked if len(asked) <= 60 else f"{asked[:60]}..."
+    raise ExplainError(f"ID: got {got!r}, expected one that `make explain` lists{did}")
 
 
-def _of_page(text: str, name: str, problem: str | None, runs: Path | None) -> str | None:
+def _problem_of(entry: Entry, problem: str | None, runs: Path | None) -> str | None:
     """Return the problem that the commands of a page are for, None for any of several."""
-    found = _PROBLEMS.search(text)
-    among = found[1].split(", ") if found else []
-    if problem in among:
+    if problem in entry.problems:
         return problem
-    if len(among) == 1:
-        return among[0]
+    if len(entry.problems) == 1:
+        return entry.problems[0]
     try:
-        return history.named_last(runs, name, among) if runs is not None else None
+        return history.named_last(runs, entry.id, entry.problems) if runs is not None else None
     except OSError:
         return None
 
 
-def _listed(index: str, problems: tuple[str, ...] | None) -> str:
-    """Return the list of the causes of some problems, that of all with what stands before it."""
-    if problems is None:
-        return index
-    sections = re.split(r"^(?=## )", index, flags=re.MULTILINE)
-    return "".join(part for part in sections if part[3:6] in problems)
+def sections(entry: Entry) -> list[Section]:
+    """Return what is said of a cause, whichever problem it is in."""
+    found = [("What happened", [sentence(entry.text.note)]), ("Why", [entry.table["why"]])]
+    if entry.picture is not None:
+        legend = entry.picture.legend
+        told = [f"Queries go down, keys go across: {legend}."] if legend else []
+        found.append(("The picture", [*told, _block(entry.picture.rows.split("\n"))]))
+    mend = [sentence(entry.text.help)]
+    if "wrong" in entry.table:
+        mend.append(_block(f"{name:7} {entry.table[name]}" for name in ("wrong", "right")))
+    return [*found, ("How to fix it", mend)]
 
 
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise ExplainError(f"{path}: {why}; copy the file from the release again") from None
+def sentence(text: str) -> str:
+    """Return a note or help as a sentence; names of the course's code stay as they are."""
+    first = text.partition(" ")[0]
+    code = not first.isalpha() or first in _NAMES or first[1:] != first[1:].lower()
+    begun = text if code else text[0].upper() + text[1:]
+    return begun if begun.endswith((".", "?", "!")) else f"{begun}."
+
+
+def listed(problems: Sequence[str] | None) -> str:
+    """Return the list of the causes of some problems, that of all with how calls end."""
+    parts = [] if problems else [INTRODUCTION]
+    for problem in map(load_problem, problems or problem_ids()):
+        found = [e for e in shown().values() if e.file != "events" and problem.id in e.problems]
+        parts.append(f"## {problem.id}, {problem.title}\n\n{_rows(found)}\n")
+    if not problems:
+        ends = [entry for entry in shown().values() if entry.file == "events"]
+        parts.append(f"## How a call ended\n\n{_rows(ends)}\n")
+    return "\n".join(parts)
+
+
+INTRODUCTION = """\
+# Causes that the judge names
+
+A report names a cause that the judge is sure of by problem and id, such as P06-WINDOW-SHIFTED.
+`make explain ID=P06-WINDOW-SHIFTED` shows the page of that cause; letter case does not matter, and
+you may leave out the problem. `make explain P=p06` lists the causes of one problem. A name that is
+not in this list is that of a check: UNNAMED. In the commands of a page `pNN` stands for the
+problem; `make explain` fills in the problem of the id or of `P=`, or else the one in which the
+cause was reported last.
+"""
+
+
+def _rows(found: Iterable[Entry]) -> str:
+    return "\n".join(f"- {entry.id}: {entry.text.title}" for entry in found)
+
+
+def _page(entry: Entry, problem: str | None, check: str | None) -> str:
+    *before, mend = sections(entry)
+    parts = [f"# {entry.id}: {entry.text.title}", _where(entry)]
+    for heading, paragraphs in (*before, ("How to find it", _finding(entry, problem)), mend):
+        parts += [f"## {heading}", *paragraphs]
+    steps = (_step(load_problem(id), entry.id) for id in entry.problems)
+    parts.append(f"Read on: {', '.join(steps)}, glossary.")
+    if check is not None:
+        command = f"pytest problems/{problem} -x -k {check}"
+        parts += [f"Here it is the check `{check}` of {problem}:", _block([command])]
+    elif problem is None and len(entry.problems) > 1:
+        parts.append(f"`{ANY}` stands for the problem; with `P=p04` the commands name it.")
+    return "\n\n".join(parts) + "\n"
+
+
+def _where(entry: Entry) -> str:
+    problems = f"Problems: {', '.join(entry.problems)}."
+    if entry.id in (UNNAMED, "COMPILES"):
+        return problems
+    ids = ", ".join(f"{p.upper()}-{entry.id}" for p in entry.problems[:2])
+    more = " and so on" if len(entry.problems) > 2 else ""
+    return f"{problems} In reports: {ids}{more}."
+
+
+def _step(problem: Problem, id: str) -> str:
+    step = problem.step_of_cause(id)
+    return problem.id if step is None else f"{problem.id} step {step}"
+
+
+def _finding(entry: Entry, problem: str | None) -> list[str]:
+    command = f"make grade P={problem or ANY} X=1"
+    note = (
+        "`X=1` stops at the first failure. The message names the test, and the step if it is"
+        " known; its line `repeat` is the command that repeats the run with the same inputs."
+    )
+    if entry.file == "events":
+        return [note, _block([command])]
+    costs = {id: entry.costs[id] for id in entry.problems if id in entry.costs}
+    if costs:
+        note = f"Each `pytest` command runs the failing check with the smallest cases. {note}"
+    elif entry.file == "results":
+        note += " The judge recognises this cause by the numbers of the result, and names no line."
+    elif entry.file in ("kernels", "pairs"):
+        note += " The judge sees this cause while your kernel runs, and names the line if it can."
+    if entry.file == "masks" and set(entry.problems) - {"p01", "p02"}:
+        note += " If the kernel ran in the interpreter, the message also draws the visited tiles."
+    tests = [
+        f"pytest problems/{id} -x -k {cost.smallest}"
+        for id, cost in costs.items()
+        if problem in (None, id)
+    ]
+    found = [note, _block([*tests, command])]
+    return [*found, "\n".join(cost_table(entry))] if costs else found
+
+
+def cost_table(entry: Entry) -> list[str]:
+    """Return what a known mistake costs in each problem, as the lines of a table."""
+    head = ["| problem | checks that fail | correctness kept |", "|---|---|---|"]
+    costs = ((id, entry.costs[id]) for id in entry.problems if id in entry.costs)
+    return head + [f"| {id} | {cost.fails} | {cost.keeps} % |" for id, cost in costs]
+
+
+def _block(lines: Iterable[str]) -> str:
+    return "\n".join(f"    {line}" for line in lines)

@@ -25,9 +25,6 @@ _MOST_KEYS = 1024
 _SAME = 1e-2  # relative, of two weights
 _NAMES = 4  # of one number, at most: more say nothing
 _EQUATIONS = 2  # and more for each unknown
-_ONE_MAXIMUM = (
-    "weights are exp(score - new max); the sums so far are multiplied by exp(old - new), once"
-)
 _OCTAVES = torch.arange(-10.0, 10.25, 0.25, dtype=torch.float64)
 
 
@@ -93,11 +90,8 @@ def _other_scale(case: Case, rows: Rows) -> Sighting | None:
         return None
     return Sighting(
         "OTHER-SCALE",
-        f"scores are multiplied by {scale:.4g}{_name(case, rows.scale, scale)}, not by"
-        f" {rows.scale:.4g}",
-        f"seen: out is the softmax of scores times {scale:.4g}; softmax_scale is {rows.scale:.4g}",
-        "multiply q @ k^T by softmax_scale once, by default 1/sqrt(head_dim), and by nothing else",
         traced=False,
+        figures={"scale": scale, "named": _name(case, rows.scale, scale), "due": rows.scale},
     )
 
 
@@ -148,11 +142,12 @@ def _shares_of_tiles(case: Case, rows: Rows) -> Sighting | None:
         shown = ", ".join(f"{_span(tiles[t])} {float(numbers[t]):.3g}" for t in of_tile[:4])
         return Sighting(
             "TILE-SHARES",
-            f"whole tiles of {tile} keys count too much or too little in out",
-            f"seen: in row {rows.queries[row]} weights are the right ones times, by tile: {shown}"
-            + (", ..." if len(of_tile) > 4 else ""),
-            _ONE_MAXIMUM,
             traced=False,
+            figures={
+                "tile": tile,
+                "row": rows.queries[row],
+                "shown": shown + (", ..." if len(of_tile) > 4 else ""),
+            },
         )
     return None
 
@@ -174,12 +169,8 @@ def _shares_of_sinks(case: Case, rows: Rows) -> Sighting | None:
     of_sinks, of_window = (float(count) for count in counts[row])
     return Sighting(
         "SINK-SHARES",
-        "sinks before the window, or the keys in it, count too much or too little in out",
-        f"seen: in row {rows.queries[row]} weights are the right ones times {of_sinks:.3g} for the"
-        f" sinks before the window and times {of_window:.3g} in the window",
-        "sinks and window are one softmax: one maximum and one sum; states that were kept apart"
-        " are joined by exp(maximum - common maximum)",
         traced=False,
+        figures={"row": rows.queries[row], "of_sinks": of_sinks, "of_window": of_window},
     )
 
 
@@ -191,14 +182,14 @@ def _mixed_exponentials(case: Case, rows: Rows) -> Sighting | None:
         lse = torch.logsumexp(scores, -1, keepdim=True)
         found = _shares_of_tiles(case, dataclasses.replace(rows, scale=scale, lse=lse))
         if found is not None and found.id == "TILE-SHARES":
-            return dataclasses.replace(
-                found,
-                id="EXPONENTIALS-MIXED",
-                title=f"inside a tile weights are exp(score * {name}), from tile to tile they are"
-                " not",
-                note=found.note.replace("the right ones", "such ones"),
-                help="one exponential throughout: exp2 of scores, maximum and rescale in units of"
-                " log2, or exp of natural ones",
+            return Sighting(
+                "EXPONENTIALS-MIXED",
+                traced=False,
+                figures={
+                    "name": name,
+                    "row": found.figures["row"],
+                    "shown": found.figures["shown"],
+                },
             )
     return None
 
@@ -256,12 +247,7 @@ def _as_keys(rows: Rows, counts: torch.Tensor, groups: torch.Tensor) -> Sighting
     words = (("left out", missing), ("counted twice", twice))
     what = [f"{_keys(keys)} {word}" for word, keys in words if keys.any()]
     return Sighting(
-        "OTHER-KEYS",
-        f"out is attention over other keys: {' and '.join(what)}{of_row}",
-        f"seen: the visible keys, but {' and '.join(what)}{of_row}",
-        "tiles begin where the one before ended; the last ends at the last visible key; and what"
-        " was added up stays when a later tile has no visible key",
-        traced=False,
+        "OTHER-KEYS", traced=False, figures={"keys": " and ".join(what), "of_row": of_row}
     )
 
 

@@ -8,7 +8,6 @@ from grader.causes.rules.head import Head
 from grader.causes.rules.sighting import Sighting
 
 _SAME = 1e-2  # relative, of two vectors
-_HELP = "delta = sum(dout * out) over head_dim, in fp32, of the same query; dS = P * (dP - delta)"
 
 
 def other_delta(head: Head) -> Sighting | None:
@@ -76,9 +75,7 @@ def _alike(found: torch.Tensor, other: torch.Tensor, known: torch.Tensor) -> boo
 def _told(head: Head, name: str, example: str) -> Sighting:
     return Sighting(
         "OTHER-DELTA",
-        f"dS subtracts {name or 'a number other than delta'} where delta is due",
-        f"seen: {head.where} of {head.name} is that of dS = P * (dP -"
-        f" {name or 'a number for each query'}){example}",
-        _HELP,
         traced=False,
+        variant="named" if name else "",
+        figures={"where": head.where, "name": head.name, "delta": name, "example": example},
     )

@@ -29,10 +29,6 @@ _SAME = 1e-2  # of two factors
 _SHARE = 1e-3  # of a product: a term that has less is not told
 _LOG2E = 1.0 / math.log(2.0)
 _LARGEST = 300.0  # exponent
-_FORMULAS = (
-    "dS = P * (dP - delta); dQ is dS k and dK is dS^T q, each times softmax_scale once;"
-    " dV = P^T dout"
-)
 # Terms that dS may be the sum of, with numbers before them; the first that fit are told.
 _TILES = (128, 64, 32, 16)
 _OF_DS = (
@@ -137,11 +133,15 @@ def _told(head: Head, kept: list[tuple[float, str]], factor: str, of_mask: str) 
     due_product = {"dq": "dS k", "dk": "dS^T q", "dv": "P^T dout"}[name]
     return Sighting(
         "OTHER-TERMS",
-        f"{name} is {' * '.join([*before, *([whole] if whole else []), product])}, not"
-        f" {' * '.join([*before, due_product])}",
-        f"seen: {head.where} of {name} is that, with {made} = {sum_of}{of_mask}",
-        _FORMULAS,
         traced=False,
+        figures={
+            "name": name,
+            "got": " * ".join([*before, *([whole] if whole else []), product]),
+            "due": " * ".join([*before, due_product]),
+            "where": head.where,
+            "made": made,
+            "sum_of": f"{sum_of}{of_mask}",
+        },
     )
 
 
@@ -160,10 +160,14 @@ def _scaled(wrong: list[Head]) -> Sighting | None:
     times = f"{factors[0]:.4g}{f' ({name})' if name else ''}"
     return Sighting(
         "GRADIENT-SCALED",
-        f"{are} {times} times what {'they' if names[1:] else 'it'} should be",
-        f"seen: {wrong[0].where} of {wrong[0].name} is right but for that factor",
-        "dQ and dK have the factor softmax_scale once, dV none; the sum over a group is not a mean",
         traced=False,
+        figures={
+            "are": are,
+            "times": times,
+            "they": "they" if names[1:] else "it",
+            "where": wrong[0].where,
+            "name": wrong[0].name,
+        },
     )
 
 
@@ -252,11 +256,8 @@ def _other_weights(head: Head) -> Sighting | None:
         if head.explained(head.product(weights, _FACTORS[head.name][0])):
             return Sighting(
                 "OTHER-PROBABILITIES",
-                f"{head.name} is that of P = {text}{of_mask}; P is exp(S - lse) of visible keys",
-                f"seen: {head.where} of {head.name} fits this P; S is softmax_scale * q k^T",
-                "scores and lse in one unit, exp2(S * log2(e) - lse * log2(e)) or exp(S - lse), and"
-                " the forward pass's mask",
                 traced=False,
+                figures={"name": head.name, "text": text, "of_mask": of_mask, "where": head.where},
             )
     return None
 
@@ -269,14 +270,9 @@ def _rows_scaled(head: Head) -> Sighting | None:
     if not head.explained(factors * truth) or float(factors.std()) < _SAME:
         return None
     least, most = float(factors.min()), float(factors.max())
-    row = "query" if head.name == "dq" else "key"
     return Sighting(
         "ROWS-SCALED",
-        f"each row of {head.name} is right but for a factor of its own",
-        f"seen: rows of {head.name} are {least:.4g} to {most:.4g} times the right ones",
-        f"what has one number for each {row}: P of a query is exp(S - lse) with the lse of that"
-        " query, in the unit of S"
-        if head.name == "dq"
-        else f"what has one number for each {row}?",
         traced=False,
+        variant="of_dq" if head.name == "dq" else "of_dk_or_dv",
+        figures={"name": head.name, "least": least, "most": most},
     )

@@ -38,12 +38,13 @@ def other_heads(problem_id: str, case: Case, inputs: Inputs, head: Head) -> Sigh
     got = _named(counts, case)
     return Sighting(
         "GROUP-OF-OTHER-HEADS",
-        f"{head.name} of a kv head sums query heads outside its group",
-        f"seen: {head.name} of {head.where} is what {got} give; its group is"
-        f" {_named(own.double(), case)}",
-        "kv head j has the query heads j * group_size and those after it: kv_head = q_head //"
-        " group_size, and both stay in their batch",
         traced=False,
+        figures={
+            "name": head.name,
+            "where": head.where,
+            "got": got,
+            "group": _named(own.double(), case),
+        },
     )
 
 

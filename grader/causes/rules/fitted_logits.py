@@ -7,6 +7,7 @@ of the weights of visible keys, which is known, there is one number in it, and e
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterator
 
@@ -24,10 +25,7 @@ _SAME = 1e-2  # relative, of two terms
 _FEWEST = 16  # rows of a head
 _MOST_TIMES = 64
 _LOG2E = 1.0 / math.log(2.0)
-_HELP = (
-    "the denominator of head h has one more term, exp(sink_logits[h] - maximum), once: in the units"
-    " of the running maximum, and rescaled as the sums of keys are"
-)
+_told = functools.partial(Sighting, "OTHER-SINK-LOGIT", traced=False, option="sink_logits")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,13 +75,10 @@ def other_logit(
     if rows is None:
         return None
     if rows.explained_by(_on_key_zero(problem_id, case, inputs)):
-        return _told(
-            "the sink logit is added to the score of key 0, and is not a term of its own",
-            "out is the softmax of scores to which sink_logits[h] was added at key 0",
-        )
+        return _told(variant="on_key_zero")
     for text, term in _candidates(rows):
         if rows.explained(term):
-            return _told(f"the denominator has {text}", "out is what this denominator gives")
+            return _told(variant="other_term", figures={"term": text})
     found = rows.found()
     known = ~found.isnan()
     if not bool((known.sum(-1) >= _FEWEST // 2).all()) or not rows.explained(found.nan_to_num(0.0)):
@@ -178,9 +173,7 @@ def _counted(rows: _Denominators, found: torch.Tensor) -> Sighting | None:
     if bool((counts.diff() < 0.0).any()):  # later rows see more tiles
         return None
     return _told(
-        "exp(sink_logits[h]) counts once for each of several tiles",
-        f"the first rows have it {float(counts[0]):.0f} times, the last"
-        f" {float(counts[-1]):.0f} times",
+        variant="once_a_tile", figures={"first": float(counts[0]), "last": float(counts[-1])}
     )
 
 
@@ -195,29 +188,20 @@ def _one_number(rows: _Denominators, found: torch.Tensor) -> Sighting | None:
     often = float(times[0, 0].round())
     if 2.0 <= often <= _MOST_TIMES and bool(((times - often).abs() <= _SAME).all()):
         how = "twice" if often == 2.0 else f"{often:.0f} times"
-        return _told(f"exp(sink_logits[h]) counts {how}", f"every row has it {how}")
+        return _told(variant="often", figures={"often": how})
     off = (middle - due).abs() / due
     batch, head = divmod(int(off.argmax()), len(due))
     owners = (middle[..., None] - due).abs() <= _SAME * due  # (batch, heads, owners)
     if bool(owners.any(-1).all()):
         owner = int(owners[batch, head].int().argmax())
         return _told(
-            "heads have the sink logits of other heads",
-            f"query head {head} of batch {batch} has exp(sink_logits[{owner}])",
+            variant="of_other_heads", figures={"head": head, "batch": batch, "owner": owner}
         )
     return _told(
-        "a number other than exp(sink_logits[h]) is in the denominator",
-        f"{float(middle[batch, head]):.4g} in head {head} of batch {batch}, where"
-        f" {float(due[head]):.4g} is due",
-    )
-
-
-def _told(title: str, note: str) -> Sighting:
-    return Sighting(
-        "OTHER-SINK-LOGIT",
-        title,
-        f"seen: {note}",
-        _HELP,
-        traced=False,
-        option="sink_logits",
+        figures={
+            "found": float(middle[batch, head]),
+            "head": head,
+            "batch": batch,
+            "due": float(due[head]),
+        }
     )

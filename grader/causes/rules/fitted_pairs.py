@@ -57,24 +57,28 @@ def parts_of_dq(head: Head) -> Sighting | None:
         if numbers is not None and abs(numbers[0] - 1.0) <= _SAME:
             return Sighting(
                 "OTHER-TERMS",
-                f"in dq the sum of {of_sum} is taken over rows of v, not of k",
-                f"seen: {head.where} of dq is that",
-                "dQ = softmax_scale * (P * (dP - delta)) k",
                 traced=False,
+                variant="rows_of_v",
+                figures={"of_sum": of_sum, "where": head.where},
             )
         for tile in _TILES:
             groups = torch.arange(-(-keys // tile))[:, None] == torch.arange(keys) // tile
             if len(groups) < 2:
                 continue
-            found = _told(other, groups, of_heads=False, weights=weights)
+            of_terms = f"{of_sum} of "
+            found = _told(other, groups, of_heads=False, weights=weights, of_sum=of_terms)
             if found is not None:
-                title = found.title.replace("all pairs once", f"{of_sum} of all pairs once")
-                return dataclasses.replace(found, title=title)
+                return found
     return None
 
 
 def _told(
-    head: Head, groups: torch.Tensor, *, of_heads: bool, weights: torch.Tensor | None = None
+    head: Head,
+    groups: torch.Tensor,
+    *,
+    of_heads: bool,
+    weights: torch.Tensor | None = None,
+    of_sum: str = "",
 ) -> Sighting | None:
     if weights is None:
         weights = head.probs
@@ -117,13 +121,15 @@ def _told(
     of_row = f"{'query' if head.name == 'dq' else 'key'} {int(chosen[row])}"
     return Sighting(
         "OTHER-PAIRS",
-        f"{head.name} does not add up all pairs once: for {of_row} {' and '.join(pieces)}",
-        f"seen: {head.where} of {head.name} is right but for that",
-        "the gradient of a kv head is the sum over all query heads of its group and over all"
-        " queries that see the key"
-        if head.name != "dq"
-        else "dQ is a sum over all keys that the query sees, each once: add, do not replace",
         traced=False,
+        variant="of_dq" if head.name == "dq" else "of_dk_or_dv",
+        figures={
+            "name": head.name,
+            "of_sum": of_sum,
+            "row": of_row,
+            "counts": " and ".join(pieces),
+            "where": head.where,
+        },
     )
 
 
@@ -148,12 +154,13 @@ def _shares(
     parts = "query heads" if of_heads else f"tiles of {'keys' if head.name == 'dq' else 'queries'}"
     return Sighting(
         "SHARES-OF-A-GRADIENT",
-        f"in {head.name} {parts} are multiplied by different factors",
-        f"seen: {head.where} of {head.name} has {', '.join(shown)}"
-        + (", ..." if int(there.sum()) > _SHOWN else ""),
-        "multiply by a factor such as softmax_scale after the loop, or multiply dS of the tile by"
-        " it: in the loop, the running sum would be multiplied again in each iteration",
         traced=False,
+        figures={
+            "name": head.name,
+            "parts": parts,
+            "where": head.where,
+            "shares": ", ".join(shown) + (", ..." if int(there.sum()) > _SHOWN else ""),
+        },
     )
 
 

@@ -32,12 +32,8 @@ def far_pairs(case: Case, head: Head) -> Sighting | None:
         return None
     return Sighting(
         "SINK-PAIRS",
-        f"pairs of a sink and a query beyond its window count {numbers[0]:.3g} times in"
-        f" {head.name}",
-        f"seen: {head.where} of {head.name} is right but for these pairs",
-        "add what all later queries give to a sink, all chunks of them, once and with the same"
-        " factors as window pairs",
         traced=False,
+        figures={"times": numbers[0], "name": head.name, "where": head.where},
     )
 
 
@@ -92,13 +88,7 @@ def logits(
     name = next((name for name, value in told if _alike(grad, value)), None)
     if name is None:
         return None
-    return Sighting(
-        "OTHER-SINK-GRADIENT",
-        f"dsink_logits is {name}, with P = exp(sink_logits - lse)",
-        f"seen: this gives the number of every head, {len(grad)} in all",
-        "dsink_logits[h] = -sum over batch and rows of exp(sink_logits[h] - lse) * delta",
-        traced=False,
-    )
+    return Sighting("OTHER-SINK-GRADIENT", traced=False, figures={"name": name, "heads": len(grad)})
 
 
 def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:

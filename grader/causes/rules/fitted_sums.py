@@ -61,10 +61,9 @@ def _alike(y: torch.Tensor, truth: torch.Tensor) -> Sighting | None:
         of_all = ", the sum over all of them"
     return Sighting(
         "ROWS-ALIKE",
-        f"{'every row' if not len(ends) else 'each tile of rows'} of y has one value{of_all}",
-        f"seen: rows 0-{rows - 1} of y are {value:.6g}; {len(ends) + 1} values in all",
-        "y has a sum for each row of x: sum the tile over its columns, axis 1, and nothing else",
         traced=False,
+        variant="of_a_tile" if len(ends) else "",
+        figures={"of_all": of_all, "last": rows - 1, "value": value, "number": len(ends) + 1},
     )
 
 
@@ -80,12 +79,13 @@ def _rows_of_others(y: torch.Tensor, expected: Expected) -> Sighting | None:
     row = int((nearest != own).int().argmax())
     return Sighting(
         "ROWS-ELSEWHERE",
-        f"row {row} of y is the sum of row {int(nearest[row])} of x",
-        f"seen: every row of y is a right sum, {int((nearest != own).sum())} of {len(y)} of them"
-        " of another row",
-        "the rows that a program loads are those that it stores: the same numbers, each tensor by"
-        " strides of its own",
         traced=False,
+        figures={
+            "row": row,
+            "other": int(nearest[row]),
+            "number": int((nearest != own).sum()),
+            "rows": len(y),
+        },
     )
 
 
@@ -103,10 +103,13 @@ def _one_number_more(x: torch.Tensor, off: torch.Tensor) -> Sighting | None:
         )
     return Sighting(
         "ROWS-OFFSET",
-        f"every row of y is {abs(more):.4g} too {'large' if more > 0 else 'small'}{lanes}",
-        f"seen: y minus the right y is {more:.4g} in every row",
-        "what is added up begins at 0, and lanes past the last column add 0: other=0.0",
         traced=False,
+        figures={
+            "size": abs(more),
+            "large": "large" if more > 0 else "small",
+            "lanes": lanes,
+            "more": more,
+        },
     )
 
 
@@ -129,11 +132,8 @@ def _columns(products: torch.Tensor, y: torch.Tensor, off: torch.Tensor) -> Sigh
             return None
         return Sighting(
             "COLUMNS-COUNTED-OTHERWISE",
-            f"{told[0]} in y",
-            f"seen: y is the sum in which {', '.join(told[:_SPANS])}",
-            "each column counts once: tiles begin where the one before ended, cover all columns,"
-            " and are added to the sum, which begins at 0",
             traced=False,
+            figures={"columns": told[0], "counts": ", ".join(told[:_SPANS])},
         )
     return None
 
@@ -144,12 +144,7 @@ def _rounded(products: torch.Tensor, off: torch.Tensor) -> Sighting | None:
     if bool((off.abs() > 4 * _HALF * size).any()):
         return None
     return Sighting(
-        "ROUNDED-TO-16-BITS",
-        "y has no more than three right digits, as numbers of 16 bits have",
-        f"seen: y is off by up to {float((off.abs() / size).max()):.1g} of the sum of |x * w|; fp32"
-        " is good to 6e-8",
-        "inputs are fp32: multiply, add up and store in fp32",
-        traced=False,
+        "ROUNDED-TO-16-BITS", traced=False, figures={"off": float((off.abs() / size).max())}
     )
 
 

@@ -57,14 +57,10 @@ def _full(rows: Rows, tile_q: int, tile_k: int) -> torch.Tensor:
 
 
 def _told(rows: Rows, name: str, factor: float, *, of_full: bool) -> Sighting:
-    which = "that need no mask" if of_full else "that need a mask"
     shown = f" ({name})" if name != "1" else ""
     return Sighting(
         "SCALE-OF-SOME-TILES",
-        f"in tiles {which} scores are multiplied by {factor:.4g}{shown}, not by {rows.scale:.4g}",
-        f"seen: out is the softmax of such scores; in the tiles {'with' if of_full else 'without'}"
-        " a mask they are right",
-        "where tiles with and without a mask have code of their own, both multiply by softmax_scale"
-        " once and in the same unit",
         traced=False,
+        variant="full_tiles" if of_full else "masked_tiles",
+        figures={"factor": factor, "named": shown, "due": rows.scale},
     )

@@ -22,20 +22,15 @@ def is_uneven(walk: Walk) -> bool:
 def uneven(walk: Walk) -> Sighting:
     batch, head, _, key = walk.example(walk.twice)
     twice = query_range(walk.twice[batch, head, :, key])
-    seen = f"seen: key {key} took {twice} of query head {head} twice"
+    pairs = f"key {key} took {twice} of query head {head} twice"
     first = head // walk.group * walk.group
     for other in (head, *range(first, first + walk.group)):
         missing = walk.missing[batch, other, :, key]
         if missing.any():
-            seen += f", and never {query_range(missing)} of query head {other}"
+            pairs += f", and never {query_range(missing)} of query head {other}"
             break
     return Sighting(
-        "HEADS-TAKEN-UNEVENLY",
-        f"{walk.product} takes different pairs from the query heads of one group",
-        seen,
-        "each query head of a group has the same tiles: which head and which tile does each"
-        " iteration take?",
-        walk.loop_line,
+        "HEADS-TAKEN-UNEVENLY", walk.loop_line, figures={"product": walk.product, "pairs": pairs}
     )
 
 
@@ -53,12 +48,13 @@ def skipped_rows(walk: Walk) -> Sighting | None:
             among = np.isin(np.arange(shape.seqlen_q), left_out)
             return Sighting(
                 "QUERIES-NEVER-TAKEN",
-                "rows of q are never taken, though others of their tile are",
-                f"seen: {query_range(among)} of head {head} met no key; queries {rows[gaps[0]]} and"
-                f" {rows[gaps[0] + 1]} did",
-                "which row of q does each lane load? query_start + tl.arange(0, BLOCK_M), times the"
-                " row stride of q",
                 walk.scores_line,
+                figures={
+                    "queries": query_range(among),
+                    "head": head,
+                    "before": rows[gaps[0]],
+                    "after": rows[gaps[0] + 1],
+                },
             )
     return None
 
@@ -75,14 +71,18 @@ def heads_never_taken(walk: Walk) -> Sighting | None:
         return None
     if not walk.over_queries or (heads.any(0) != heads.all(0)).any():
         return None  # no sum over a group, or another head in each batch entry
-    taken = f"seen: of {heads.size} query heads {int((~heads).sum())} take part in this product"
+    more = ""
     again = walk.twice.any(axis=(0, 2, 3))
     if again.any():
-        taken += f", query head{'s'[: int(again.sum()) > 1]} {ranges(again)} more than once"
+        more = f", query head{'s'[: int(again.sum()) > 1]} {ranges(again)} more than once"
     return Sighting(
         "HEADS-NEVER-TAKEN",
-        f"{walk.product} gets nothing from query heads {ranges(heads.any(0))}",
-        taken,
-        "the gradient of a kv head is the sum over all query heads of its group",
         walk.product_line,
+        figures={
+            "product": walk.product,
+            "heads": ranges(heads.any(0)),
+            "of": heads.size,
+            "number": int((~heads).sum()),
+            "again": more,
+        },
     )

@@ -15,24 +15,9 @@ def nan(trace: Trace) -> Sighting | None:
         return None
     line = trace.count(Counter.NAN_LINE)
     if trace.count(Counter.NAN_SIGN) == _MINUS:
-        return Sighting(
-            "NAN-FROM-INF-MINUS-INF",
-            "-inf - (-inf) is NaN",
-            "seen: the first NaN comes out of this line, where both numbers are -inf; the maximum"
-            " of a row that has met no visible key, or has lost what it met, is -inf, and so is its"
-            " lse",
-            "subtract a finite number where the maximum is -inf",
-            line,
-        )
+        return Sighting("NAN-FROM-INF-MINUS-INF", line)
     if trace.count(Counter.NAN_SIGN) == _PLUS:
-        return Sighting(
-            "NAN-FROM-PLUS-INFINITY",
-            "inf - inf is NaN",
-            "seen: the first NaN comes out of this line, where both numbers are +inf",
-            "a score, a maximum and a logit are finite or -inf: which of them has become +inf, by"
-            " its sign, its units or its type?",
-            line,
-        )
+        return Sighting("NAN-FROM-PLUS-INFINITY", line)
     return None
 
 
@@ -41,14 +26,7 @@ def infinite(trace: Trace) -> Sighting | None:
     line = trace.count(Counter.INFINITE_LINE)
     if not line:
         return None
-    return Sighting(
-        "WEIGHTS-INFINITE",
-        "some of the weights that this tl.dot multiplies are infinite",
-        "seen: weights of pairs that exist are +inf here, and sums of them come out as NaN",
-        "exp(score - maximum) and exp(score - lse) are at most 1: subtract the new maximum, that of"
-        " this tile included, in the unit of the scores",
-        line,
-    )
+    return Sighting("WEIGHTS-INFINITE", line)
 
 
 def narrow(case: Case, trace: Trace) -> Sighting | None:
@@ -57,37 +35,14 @@ def narrow(case: Case, trace: Trace) -> Sighting | None:
         return None
     rounded = trace.count(Counter.ROUNDED_LINE)
     if rounded and not line:
-        return Sighting(
-            "OPERANDS-ROUNDED",
-            "an operand of a tl.dot is computed from numbers rounded to 16 bits",
-            "seen: the inputs are fp32, and this line rounds numbers to 16 bits of which an operand"
-            " in fp32 is made later",
-            "a conversion back to fp32 restores nothing: convert to the dtype of the other operand,"
-            " not to a fixed one",
-            rounded,
-            located=True,
-        )
+        return Sighting("OPERANDS-ROUNDED", rounded, located=True, variant="in_between")
     if not line:
         return None
-    return Sighting(
-        "OPERANDS-ROUNDED",
-        "the operands of this tl.dot are rounded to 16 bits",
-        "seen: the inputs are fp32, and what is multiplied has 16 bits",
-        "convert the weights to the dtype of v, not to a fixed one",
-        line,
-        located=True,
-    )
+    return Sighting("OPERANDS-ROUNDED", line, located=True)
 
 
 def half_sum(case: Case, trace: Trace) -> Sighting | None:
     line = trace.count(Counter.HALF_SUM_LINE)
     if not line:
         return None
-    return Sighting(
-        "HALF-ACCUMULATED",
-        "the sum is kept in 16 bits",
-        "seen: this line adds up numbers of 16 bits",
-        "accumulate in fp32 and round once, when storing",
-        line,
-        located=True,
-    )
+    return Sighting("HALF-ACCUMULATED", line, located=True)

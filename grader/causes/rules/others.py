@@ -39,12 +39,17 @@ def other_pairs(case: Case, walk: Walk) -> Sighting | None:
     masked = bool(wrong.any() and (walk.masks[wrong] > 0).all())
     return Sighting(
         "OTHER-PAIRS",
-        f"{walk.product} takes {what} other than the visible ones",
-        f"seen: {row} took {of_row} of query head {head}; it {verb} {due}",
-        "compare the mask with the rule, number by number: which side are queries, is each number"
-        " one in the sequence, and are the arguments in the order of the kernel's parameters?",
         walk.mask_of(wrong) if masked else walk.scores_line,
         located=masked,
+        figures={
+            "product": walk.product,
+            "what": what,
+            "row": row,
+            "took": of_row,
+            "head": head,
+            "verb": verb,
+            "due": due,
+        },
     )
 
 
@@ -55,11 +60,5 @@ def no_product(trace: Trace, result: Result) -> Sighting | None:
         return None
     for name in result.wrong:
         if name in PRODUCTS and PRODUCTS.index(name) not in products:
-            return Sighting(
-                "NO-PRODUCT",
-                f"no product with {_ROWS[name]} is added up for {name}",
-                f"seen: no tl.dot of this call multiplies weights with rows of {_ROWS[name]}",
-                "where do its loops begin and end, do they run at all, and which rows does its"
-                " tl.dot take? dV = P^T dout, dK = dS^T q, dQ = dS k",
-            )
+            return Sighting("NO-PRODUCT", figures={"name": name, "rows": _ROWS[name]})
     return None

@@ -28,10 +28,4 @@ def overflow(case: Case, right: Case) -> Sighting:
     large = {name: n for name, n in case.options if n != right.kwargs[name]}
     shown = " and ".join(f"{name} {n}" for name, n in large.items())
     smaller = ", ".join(f"{name}={right.kwargs[name]}" for name in large)
-    return Sighting(
-        "OPTION-OVERFLOWS",
-        f"{shown}: a sum with a position overflows 32 bits",
-        f"seen: with {smaller}, which means the same here, the result is right",
-        "no query sees more than the sequence: limit the option to seqlen before the launch",
-        outright=True,
-    )
+    return Sighting("OPTION-OVERFLOWS", outright=True, figures={"shown": shown, "smaller": smaller})

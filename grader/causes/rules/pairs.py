@@ -16,13 +16,6 @@ from grader.checks.walk import Walk
 from grader.kernel.observers.trace import Counter, Trace
 from grader.spec.cases import Case
 
-_MASK_SIDES = {
-    "queries": "rows of the scores are queries, [:, None]; columns are keys, [None, :]",
-    "keys": "rows of these scores are keys, [:, None]; columns are queries, [None, :]",
-    "": "rows of the scores are queries, [:, None], and columns keys, [None, :]; where they are"
-    " transposed it is the other way round",
-}
-
 
 def nothing_visited(case: Case, trace: Trace) -> Sighting | None:
     """Programs that end before they have read a key."""
@@ -33,9 +26,8 @@ def nothing_visited(case: Case, trace: Trace) -> Sighting | None:
         return None  # keys in a form that is not recognised
     return Sighting(
         "KEYS-NEVER-VISITED",
-        "visible keys are never visited",
-        f"seen: {trace.count(Counter.PROGRAMS)} programs ran, and none of them read k or v",
-        "where does the loop over the tiles begin and end?",
+        variant="nothing_read",
+        figures={"programs": trace.count(Counter.PROGRAMS)},
     )
 
 
@@ -44,20 +36,10 @@ def mismatched(case: Case, walk: Walk) -> Sighting | None:
         return None
     line = walk.trace.count(Counter.MISMATCHED_LINE)
     if walk.product == "out":
-        return Sighting(
-            "K-AND-V-APART",
-            "the weights of one tile of keys are multiplied by the values of another",
-            "seen: the rows of k and of v in one iteration of the loop are not the same",
-            "let k and v of a tile begin at the same row and move together",
-            line,
-        )
+        return Sighting("K-AND-V-APART", line)
     pair = "k and of v" if walk.product == "dq" else "q and of dout"
     return Sighting(
-        "ROWS-APART",
-        f"the rows of {pair} in one iteration of the loop are not the same",
-        f"seen: a product for {walk.product} combines rows of one tile or head with another's",
-        "tensors of one tile begin at the same row of the same head, each by strides of its own",
-        line,
+        "ROWS-APART", line, variant="of_a_product", figures={"pair": pair, "product": walk.product}
     )
 
 
@@ -65,16 +47,7 @@ def raised(case: Case, walk: Walk) -> Sighting | None:
     """Masked scores that a factor of 0 or below has unmasked."""
     if not walk.raised_line:
         return None
-    return Sighting(
-        "MASKED-BEFORE-SCALED",
-        "scores are masked before they are scaled, and the scale is not positive",
-        "seen: in this line masked scores, -inf or far below 0, become +inf, a large number, NaN or"
-        " 0",
-        "scale the scores first, then mask them: -inf times a negative softmax_scale is +inf, and"
-        " times 0 it is NaN",
-        walk.raised_line,
-        located=True,
-    )
+    return Sighting("MASKED-BEFORE-SCALED", walk.raised_line, located=True)
 
 
 def padding(case: Case, walk: Walk) -> Sighting | None:
@@ -85,12 +58,7 @@ def padding(case: Case, walk: Walk) -> Sighting | None:
     if walk.extra.any():  # keys that are there take part as well: no mask of the end is at fault
         return None
     return Sighting(
-        "PADDING-TAKEN",
-        "keys beyond the end of the sequence take part",
-        f"seen: the last tile reaches past key {case.seqlen_k - 1}; its empty lanes have weights"
-        " other than zero",
-        'set their scores to float("-inf") before you take the maximum',
-        walk.trace.count(Counter.PADDING_LINE),
+        "PADDING-TAKEN", walk.trace.count(Counter.PADDING_LINE), figures={"last": case.seqlen_k - 1}
     )
 
 
@@ -109,31 +77,27 @@ def positions_in_the_tile(case: Case, walk: Walk) -> Sighting | None:
     if any((guess & walk.visited == walk.taken).all() for guess in (turned, turned | full)):
         return Sighting(
             "MASK-TRANSPOSED",
-            "the mask compares queries and keys the wrong way round",
-            f"seen: {_example(walk)}",
-            _MASK_SIDES[walk.mask_rows],
             walk.mask_of(walk.extra | walk.missing),
             located=True,
+            variant={"queries": "rows_are_queries", "keys": "rows_are_keys"}.get(
+                walk.mask_rows, ""
+            ),
+            figures={"example": _example(walk)},
         )
-    inside = "the mask compares positions inside the tile, not in the sequence"
-    # Of keys that are numbered too high the same is seen.
-    apart = "the mask compares numbers that are not both positions in the sequence"
-    for rows, columns, title in (
-        (query % tile_q, key % tile_k, inside),
-        (query, key % tile_k, inside),
-        (query % tile_q, key, apart),
+    for rows, columns, variant in (
+        (query % tile_q, key % tile_k, ""),
+        (query, key % tile_k, ""),
+        (query % tile_q, key, "of_one_side"),  # of keys that are numbered too high the same is seen
     ):
         masked = columns <= rows
         for guess in (masked, masked | full):
             if (guess & walk.visited == walk.taken).all():
                 return Sighting(
                     "MASK-INSIDE-THE-TILE",
-                    title,
-                    f"seen: {_example(walk)}",
-                    "compare positions in the sequence: add the tile's first key to the number of a"
-                    " key in the tile, and its first query to that of a query",
                     walk.mask_of(walk.extra | walk.missing),
                     located=True,
+                    variant=variant,
+                    figures={"example": _example(walk)},
                 )
     return None
 
@@ -146,11 +110,9 @@ def inverted(case: Case, walk: Walk) -> Sighting | None:
         return None
     return Sighting(
         "MASK-INVERTED",
-        f"the mask hides the {_visible(walk)} and shows the others",
-        f"seen: {_example(walk)}",
-        "tl.where(condition, x, y) is x where the condition holds: there the scores stay",
         walk.mask_of(masked),
         located=True,
+        figures={"visible": _visible(walk), "example": _example(walk)},
     )
 
 
@@ -162,12 +124,7 @@ def twice(case: Case, walk: Walk) -> Sighting | None:
     _, _, query, key = walk.example(walk.twice)
     what = _folded(walk, query, key)
     past_the_end = not walk.over_queries and case.seqlen_k % walk.tile[1] > 0
-    help = (
-        "two loops, or two iterations of one, visit the same tile: where does each begin, with its"
-        " pointers, and end?"
-    )
-    if past_the_end and not walk.twice[..., :-1].any():
-        help = "lanes past the end that are clamped to the last key must have weight 0"
+    clamped = past_the_end and not walk.twice[..., :-1].any()
     first = walk.line_of(walk.taken_at, walk.twice)
     again = walk.line_of(walk.again_at, walk.twice) or walk.loop_line
     loops = f"; first in the loop of line {first}" if first not in (0, again) else ""
@@ -175,10 +132,14 @@ def twice(case: Case, walk: Walk) -> Sighting | None:
     noun = ("key", "keys") if walk.over_queries else ("query", "queries")
     return Sighting(
         "FOLDED-IN-TWICE",
-        f"{what} twice",
-        f"seen: {_row(walk, walk.twice, 'took')} twice{loops}; {rows} {noun[rows != 1]} in all",
-        help,
         again,
+        variant="clamped" if clamped else "",
+        figures={
+            "pair": what,
+            "row": _row(walk, walk.twice, "took"),
+            "loops": loops,
+            "number": f"{rows} {noun[rows != 1]}",
+        },
     )
 
 
@@ -204,12 +165,7 @@ def masked_but_shown(case: Case, walk: Walk) -> Sighting | None:
     if not walk.trace.count(Counter.SHOWN_LINE):
         return None
     return Sighting(
-        "MASKED-SCORES-NOT-HIDDEN",
-        "masked scores are set to a number that does not hide them here",
-        "seen: weights of masked keys count beside those of the visible keys of the same query",
-        'a key that is not visible has the score float("-inf")',
-        walk.mask_line,
-        located=True,
+        "MASKED-SCORES-NOT-HIDDEN", walk.mask_line, located=True, variant="beside_others"
     )
 
 
@@ -220,36 +176,27 @@ def wrong_pairs(case: Case, walk: Walk) -> Sighting | None:
     if extra.any():
         _, _, queries, keys = np.nonzero(extra)
         if (keys > queries).all():
-            id, side = "KEYS-AFTER-THE-QUERY", "keys to the right of the diagonal take part"
-            of_keys = f"queries before the key take part in {walk.product}"
+            id = "KEYS-AFTER-THE-QUERY"
         elif (keys <= queries).all():
-            id, side = "KEYS-BEFORE-THE-WINDOW", "keys to the left of the window take part"
-            of_keys = f"queries whose window lies behind the key take part in {walk.product}"
+            id = "KEYS-BEFORE-THE-WINDOW"
         else:
             return None
-        side = of_keys if walk.over_queries else side
-        seen = f"seen: {_row(walk, extra, 'took')}"
+        row = _row(walk, extra, "took")
         masks = walk.masks[extra]
         if (masks == 2).all():
             return Sighting(
-                "MASKED-SCORES-NOT-HIDDEN",
-                "masked scores are set to a number that hides nothing",
-                seen,
-                'a key that is not visible has the score float("-inf")',
-                walk.mask_of(extra),
-                located=True,
+                "MASKED-SCORES-NOT-HIDDEN", walk.mask_of(extra), located=True, figures={"row": row}
             )
         if (masks == 0).all():
-            side += ": a tile on the edge is not masked"
-            help, line = "which tiles need the mask?", walk.scores_line
+            line, variant = walk.scores_line, "not_masked"
             if walk.product != "out":
-                help = "which tiles need the mask, and is what this product takes masked at all?"
+                variant = "of_queries_not_masked" if walk.over_queries else "not_masked_for_dq"
         else:
-            help = "compare the mask, and the numbers of its keys and queries, with the rule"
-            line = walk.mask_of(extra)
+            line, variant = walk.mask_of(extra), "of_queries" if walk.over_queries else ""
         masked = bool((masks > 0).all())
-        unseen = "which do not see it" if walk.over_queries else "which it does not see"
-        return Sighting(id, side, f"{seen}, {unseen}", help, line, located=masked)
+        return Sighting(
+            id, line, located=masked, variant=variant, figures={"product": walk.product, "row": row}
+        )
     if missing.any():
         return _missing(case, walk)
     return None
@@ -260,17 +207,11 @@ def _missing(case: Case, walk: Walk) -> Sighting | None:
     heads = missing_heads(walk)
     if heads.any() and not heads.all():
         return heads_never_taken(walk)
-    seen = f"seen: {_row(walk, missing, 'never took')}"
+    row = _row(walk, missing, "never took")
     keys = missing.any(axis=(0, 1, 2))
     beyond = np.arange(case.seqlen_k) >= case.seqlen_q
     if beyond.any() and (keys == beyond).all():
-        return Sighting(
-            "LOOP-OVER-SEQLEN-Q",
-            "the loop over keys ends at seqlen_q, not at seqlen_k",
-            seen,
-            "keys are counted by seqlen_k; are both lengths passed in the kernel's order?",
-            walk.loop_line,
-        )
+        return Sighting("LOOP-OVER-SEQLEN-Q", walk.loop_line, figures={"row": row})
     visited = walk.visited & missing
     if not visited.any():
         skipped = skipped_rows(walk)
@@ -278,20 +219,16 @@ def _missing(case: Case, walk: Walk) -> Sighting | None:
             return skipped
         return Sighting(
             "KEYS-NEVER-VISITED",
-            f"{_visible(walk)} are never visited",
-            seen,
-            f"where does the loop over the {'queries' if walk.over_queries else 'tiles'} begin and"
-            " end?",
             walk.loop_line,
+            figures={
+                "visible": _visible(walk),
+                "row": row,
+                "loop": "queries" if walk.over_queries else "tiles",
+            },
         )
     if (visited == missing).all() and not (walk.met & missing).any():
         return Sighting(
-            "K-AND-V-APART",
-            "the weights of visible keys meet no rows of v",
-            seen,
-            "let k and v of a tile begin at the same row and move together; is v multiplied in each"
-            " iteration?",
-            walk.product_line,
+            "K-AND-V-APART", walk.product_line, variant="met_no_rows", figures={"row": row}
         )
     # Where every weight of a gradient is 0, lse or the scores made them so, and no mask.
     nothing_left = walk.product != "out" and bool((missing | ~walk.due).all())
@@ -301,12 +238,13 @@ def _missing(case: Case, walk: Walk) -> Sighting | None:
     if (masked == missing).all() and not (nothing_left or times_zero or walk.drowned.any()):
         return Sighting(
             "VISIBLE-KEYS-MASKED",
-            f"the mask hides {_visible(walk)}",
-            seen,
-            "compare the mask with the handout's rule, at its edges; are its keys"
-            f"{' and queries' if walk.over_queries else ''} those that were loaded?",
             walk.mask_of(missing),
             located=True,
+            figures={
+                "visible": _visible(walk),
+                "row": row,
+                "keys": "keys and queries" if walk.over_queries else "keys",
+            },
         )
     return None
 

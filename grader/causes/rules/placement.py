@@ -35,14 +35,15 @@ def misplaced(case: Case, trace: Trace, result: Result) -> Sighting | None:
         made, of = (_Row.of(case, side, int(seen[key])) for key in ("place", "row"))
         return Sighting(
             "STORED-ELSEWHERE",
-            f"{shown} of {of.beside(made)} is stored where that of {made.beside(of)} belongs",
-            f"seen: the result of {of.whole} is stored to {made.whole}",
-            "its rows begin after those of batch * num_q_heads + head other heads: compare the"
-            " offset of the store with those of the loads"
-            if name in ("lse", SCRATCH)
-            else "a program stores to the batch, head and rows that it loaded, by strides of the"
-            " tensor's own: compare their offsets",
             int(seen["line"]),
+            variant="number_per_query" if name in ("lse", SCRATCH) else "",
+            figures={
+                "name": shown,
+                "row": of.beside(made),
+                "place": made.beside(of),
+                "whole_row": of.whole,
+                "whole_place": made.whole,
+            },
         )
     return None
 
@@ -63,12 +64,9 @@ def overwritten(case: Case, trace: Trace, result: Result) -> Sighting | None:
         whole = "loop over the query heads of a group" if of_group else "compute the whole sum"
         return Sighting(
             "LAST-STORE-WINS",
-            f"several programs store to the same elements of {name}, and the last one wins",
-            f"seen: programs {one} and {other} both store {where} of {name} in this line",
-            f"stores do not add up: let one program {whole}, or store the shares apart and sum them"
-            " afterwards",
             seen["line"],
             outright=True,
+            figures={"name": name, "one": one, "other": other, "where": where, "whole": whole},
         )
     return None
 
@@ -100,11 +98,16 @@ def apart(case: Case, trace: Trace, result: Result) -> Sighting | None:
     heads = (first.batch, first.head) != (second.batch, second.head)
     return Sighting(
         "HEADS-APART" if heads else "ROWS-APART",
-        f"{names[0]} of {first.beside(second)} is combined with {names[1]} of"
-        f" {second.beside(first)}",
-        f"seen: {first.whole} of {names[0]} with {second.whole} of {names[1]}{note}",
-        "compare their offsets: both need the same batch, head and rows, each by its own strides",
         seen["line"],
+        figures={
+            "one": names[0],
+            "other": names[1],
+            "row": first.beside(second),
+            "other_row": second.beside(first),
+            "whole_row": first.whole,
+            "whole_other": second.whole,
+            "note": note,
+        },
     )
 
 
@@ -130,13 +133,7 @@ def _exchanged(trace: Trace, result: Result, line: int) -> Sighting | None:
         if name in result.wrong and product and PRODUCTS[product - 1] == other:
             due, taken = ("k", "q") if name == "dq" else ("q", "k")
             return Sighting(
-                "Q-AND-K-EXCHANGED",
-                f"the kernel that computes {name} has q and k exchanged",
-                f"seen: this line combines lse with keys, not with queries, and {name} is a sum of"
-                f" products with {taken}, not with {due}",
-                "compare the order of the arguments at the launch with that of the kernel's"
-                " parameters, and the pointers from which q and k are loaded",
-                line,
+                "Q-AND-K-EXCHANGED", line, figures={"name": name, "taken": taken, "due": due}
             )
     return None
 
@@ -146,11 +143,9 @@ def _along_keys(name: str, seen: dict[str, int]) -> Sighting:
     rows, index = ("rows", "[:, None]") if down else ("columns", "[None, :]")
     return Sighting(
         "ALONG-THE-KEYS",
-        f"{name}, one number per query, is broadcast along the keys",
-        f"seen: in this line {name} is combined with the keys of a tile, not its queries",
-        f"{rows} of this tile are queries: {name}{index} has one number for each of them",
         seen["line"],
         located=True,
+        figures={"name": name, "rows": rows, "index": index},
     )
 
 

@@ -29,29 +29,31 @@ def heads(case: Case, trace: Trace, result: Result) -> Sighting | None:
             if wrong_batch != batch:
                 return Sighting(
                     "WRONG-BATCH",
-                    f"queries of batch {batch} are paired with {operand} of batch {wrong_batch}",
-                    f"seen: query head {q_head} of batch {batch} took {operand} of batch"
-                    f" {wrong_batch}, kv head {wrong_head}",
-                    f"the offset of {operand} is batch * {operand}_strides[0]"
-                    f" + head * {operand}_strides[1], of the kv head",
                     line,
+                    figures={
+                        "batch": batch,
+                        "operand": operand,
+                        "wrong_batch": wrong_batch,
+                        "q_head": q_head,
+                        "wrong_head": wrong_head,
+                    },
                 )
+            # A program of kv heads may have read the query head.
+            reads = "reads" if "out" in result.wrong else "is paired with"
             return Sighting(
                 "WRONG-KV-HEAD",
-                f"query head {q_head} reads {operand} of kv head {wrong_head},"
-                f" not of kv head {q_head // group}"
-                if "out" in result.wrong  # else a program of kv heads may have read the query head
-                else f"query head {q_head} is paired with {operand} of kv head {wrong_head},"
-                f" not of kv head {q_head // group}",
-                f"{case.num_q_heads} query heads share {case.num_kv_heads} kv heads:"
-                f" {group} to a group"
-                if group > 1
-                else f"seen: {operand} of kv head {wrong_head} was loaded for query head {q_head}",
-                "kv_head = q_head // group_size; a kv head's query heads are kv_head * group_size"
-                " and those after it"
-                if group > 1
-                else f"{operand} moves to its head by strides of its own: {operand}.stride()",
                 line,
+                variant="" if group > 1 else "ungrouped",
+                figures={
+                    "q_head": q_head,
+                    "reads": reads,
+                    "operand": operand,
+                    "wrong_head": wrong_head,
+                    "due": q_head // group,
+                    "q_heads": case.num_q_heads,
+                    "kv_heads": case.num_kv_heads,
+                    "group": group,
+                },
             )
     return None
 
@@ -70,25 +72,27 @@ def strides(case: Case, trace: Trace) -> Sighting | None:
             continue
         owners = [other for other, own in strides.items() if own == across and other != name]
         if row["along"] != row["column_stride"] and row["along"] == 1 and row["misaligned"]:
-            what, got, due = "columns", 1, row["column_stride"]
-            title = f"{name} is read as if its columns lay side by side"
+            what, got, due, variant = "columns", 1, row["column_stride"], ""
         elif across in (stride, 0) or row["along"] != row["column_stride"]:
             continue
         elif owners and row["misaligned"]:
-            title = f"{name} is read with the row stride of {' and '.join(owners)}"
-        elif name == "w" and across == 1:
-            title = "w is read as if its elements lay side by side"
-        elif across == width and (row["misaligned"] or name in together):
-            title = f"{name} is read as if its rows lay side by side"
+            variant = "of_another"
         else:
-            continue
+            of_width = across == width and (row["misaligned"] or name in together)
+            if not of_width and (name != "w" or across != 1):
+                continue
+            variant = ""
         return Sighting(
             "WRONG-STRIDE",
-            title,
-            f"seen: from one to the next the pointer to {name} moves by"
-            f" {got} element{'s'[: got != 1]}; its {what} are {due} apart",
-            f"{name} has strides of its own, {name}.stride(): use them wherever its pointer moves",
             row["line"],
+            variant=variant,
+            figures={
+                "name": name,
+                "owners": " and ".join(owners),
+                "moves": f"{got} element{'s'[: got != 1]}",
+                "what": what,
+                "due": due,
+            },
         )
     return _between_tiles(rows, strides)
 
@@ -101,12 +105,15 @@ def _between_tiles(rows: list[dict[str, int]], strides: dict[str, int]) -> Sight
         if size > 1 and owners and row["misaligned"]:
             return Sighting(
                 "WRONG-STRIDE",
-                f"{name} is read with the row stride of {' and '.join(owners)}",
-                f"seen: from tile to tile the pointer to {name} moves by {step} elements; {size}"
-                f" rows of {name} are {size * stride}",
-                f"{name} has strides of its own, {name}.stride(): use them wherever its pointer"
-                " moves",
                 row["line"],
+                variant="between_tiles",
+                figures={
+                    "name": name,
+                    "owners": " and ".join(owners),
+                    "step": step,
+                    "size": size,
+                    "due": size * stride,
+                },
             )
     return None
 
@@ -117,14 +124,7 @@ def astray(case: Case, trace: Trace) -> Sighting | None:
     if not line or not 0 <= number < len(OPERANDS):
         return None
     name = OPERANDS[number]
-    return Sighting(
-        "READ-ASTRAY",
-        f"the pointer to {name} leaves the elements of {name}",
-        f"seen: this line reads addresses that no element of {name} has, by the pointer to {name}",
-        f"the offsets of batch, head, row and tile are counted in the strides of {name} itself:"
-        f" {name}.stride()",
-        line,
-    )
+    return Sighting("READ-ASTRAY", line, figures={"name": name})
 
 
 def heads_apart(case: Case, trace: Trace) -> Sighting | None:
@@ -133,13 +133,7 @@ def heads_apart(case: Case, trace: Trace) -> Sighting | None:
     if not line or not 0 <= number < len(OPERANDS):
         return None
     name = OPERANDS[number]
-    return Sighting(
-        "HEADS-APART",
-        f"the weights of one head are multiplied by {name} of another",
-        f"seen: the rows of {name} in this product are not of the head that the weights are of",
-        f"{name} moves to its batch and head by strides of its own: {name}.stride()",
-        line,
-    )
+    return Sighting("HEADS-APART", line, variant="weights", figures={"name": name})
 
 
 def pointers(case: Case, walk: Walk) -> Sighting | None:
@@ -153,17 +147,18 @@ def pointers(case: Case, walk: Walk) -> Sighting | None:
         if step == 0:
             return Sighting(
                 "POINTER-STANDS-STILL",
-                f"the pointer to {name} does not move from tile to tile",
-                f"seen: a program loads the same {size} rows of {name} again and again",
-                "move it by the tile's rows times the row stride in each iteration",
                 row["line"],
+                figures={
+                    "name": name,
+                    "what": f"{size} rows",
+                    "along": "rows",
+                    "stride": "row stride",
+                },
             )
         if step == size != size * stride:
             return Sighting(
                 "POINTER-WITHOUT-STRIDE",
-                f"the pointer to {name} moves by {size} elements, not by {size} rows",
-                f"seen: rows of {name} are {stride} elements apart; a tile has {size} of them",
-                f"move it by {size} * stride: pointers count elements",
                 row["line"],
+                figures={"name": name, "size": size, "stride": stride},
             )
     return None

@@ -15,13 +15,7 @@ def query_rows(case: Case, trace: Trace) -> Sighting | None:
     """Which program stores which rows of out."""
     stores, programs = trace.arrays["stores"], trace.arrays["programs"]
     if not trace.count(Counter.PROGRAMS) and trace.count(Counter.LAUNCHES):
-        return Sighting(
-            "EMPTY-GRID",
-            "the grid is empty: no program runs",
-            "seen: a kernel was launched, and not one program of it ran",
-            "the grid needs triton.cdiv(rows, BLOCK_M) programs, not rows // BLOCK_M",
-            of_grid=True,
-        )
+        return Sighting("EMPTY-GRID", of_grid=True)
     if not len(programs) or not stores.any():
         return None
     out, length = ("out", case.seqlen_q) if case.rows is None else ("y", case.rows)
@@ -41,20 +35,14 @@ def query_rows(case: Case, trace: Trace) -> Sighting | None:
             neighbours = len(group) > 1 and (np.diff(group[:, axis]) == 1).all()
             if neighbours and tile > 1 and (abs(steps) == 1).all():
                 return Sighting(
-                    "TILE-NUMBER-AS-ROW",
-                    f"tiles of {tile} rows begin one row apart",
-                    f"seen: programs begin at rows {_first(group[:, 5])}; each stores {tile} rows",
-                    "a tile's first row is its number times the tile's size",
-                    line,
+                    "TILE-NUMBER-AS-ROW", line, figures={"tile": tile, "first": _first(group[:, 5])}
                 )
         again = trace.count(Counter.STORED_TWICE_LINE) or line
         where = f"; no program stores rows {ranges(nobody.any(0))}" if nobody.any() else ""
         return Sighting(
             "ROWS-STORED-TWICE",
-            f"two programs store the same rows of {out}",
-            f"seen: {_two_programs(programs)}{where}",
-            "each program needs rows of its own: look at program_id and its axis",
             again,
+            figures={"out": out, "programs": _two_programs(programs), "nobody": where},
         )
     heads = nobody.all(axis=1)
     ran = trace.count(Counter.PROGRAMS) if trace.count(Counter.LAUNCHES) == 1 else 0
@@ -62,15 +50,16 @@ def query_rows(case: Case, trace: Trace) -> Sighting | None:
     if heads.any() and not nobody[~heads].any():
         return Sighting(
             "HEADS-OF-NOBODY",
-            f"no program computes {int(heads.sum())} of {heads.size} query heads",
-            f"seen: out is stored for {_planes(~heads, case)} and not for {_planes(heads, case)}"
-            + (f", by a grid of {ran} programs" if enough else ""),
-            "the grid is large enough: how does a program find its batch, head and tile in"
-            " program_id?"
-            if enough
-            else "the grid needs batch * num_q_heads programs on its axis of heads",
             line,
             of_grid=True,
+            variant="in_the_kernel" if enough else "",
+            figures={
+                "number": int(heads.sum()),
+                "of": heads.size,
+                "stored": _planes(~heads, case),
+                "missing": _planes(heads, case),
+                "programs": ran,
+            },
         )
     if nobody.any():
         partial = length // tile * tile
@@ -83,13 +72,14 @@ def query_rows(case: Case, trace: Trace) -> Sighting | None:
         where = f" of {_planes(one, case)}" if case.rows is None else ""
         return Sighting(
             "ROWS-OF-NOBODY",
-            f"no program stores some rows of {out}",
-            f"seen: rows {ranges(nobody[head])}{where} are not stored; programs"
-            f" begin at rows {_first(np.unique(firsts))}",
-            "which rows does each program_id get, does the mask of tl.store let them pass, and does"
-            " the grid have a program for each tile?",
             line,
             of_grid=True,
+            figures={
+                "out": out,
+                "rows": ranges(nobody[head]),
+                "where": where,
+                "first": _first(np.unique(firsts)),
+            },
         )
     return None
 
@@ -114,10 +104,14 @@ def _last_rows(name: str, tile: int, length: int) -> Sighting:
     partial = length // tile * tile
     return Sighting(
         "LAST-ROWS-LEFT-OUT",
-        f"no program computes the last {length - partial} rows of {name}",
-        f"seen: tiles of {tile} rows are stored up to row {partial - 1} of {length}",
-        "the grid needs triton.cdiv(rows, BLOCK_M) programs, not rows // BLOCK_M",
         of_grid=True,
+        figures={
+            "missing": length - partial,
+            "name": name,
+            "tile": tile,
+            "last": partial - 1,
+            "length": length,
+        },
     )
 
 
@@ -155,34 +149,29 @@ def elements_of_x(case: Case, trace: Trace) -> Sighting | None:
         if repeated and row["step"] == 0 and not reads.all():
             return Sighting(
                 "POINTER-STANDS-STILL",
-                "the pointer to x does not move from tile to tile",
-                "seen: a program loads the same tile of x again and again",
-                "move it by the tile's columns times the column stride in each iteration",
                 row["line"],
+                figures={
+                    "name": "x",
+                    "what": "tile",
+                    "along": "columns",
+                    "stride": "column stride",
+                },
             )
     columns, rows = (reads == 0).all(axis=0), (reads == 0).all(axis=1)
     if columns.any() and not columns.all() and (reads[:, ~columns] == 1).all():
         first, end = np.flatnonzero(columns)[[0, -1]].tolist()
         together = bool(columns[first : end + 1].all())
         last = together and columns[-1]
+        variant = "apart" if not together else "first" if columns[0] else ""
         return Sighting(
             "LAST-COLUMNS-NEVER-READ" if last else "COLUMNS-NEVER-READ",
-            f"{'the last' if last else 'some'} columns of x are never read",
-            f"seen: columns {ranges(columns)} of {case.cols} are read by no program",
-            "the loop over columns begins at column 0"
-            if together and columns[0]
-            else "the loop over columns goes to cols, and so does the mask of each tile"
-            if together
-            else "each tile, and each program's share, begins where the one before it ends",
             line_of(trace, "x"),
+            variant=variant,
+            figures={"columns": ranges(columns), "of": case.cols},
         )
     if rows.any() and not rows.all():
         return Sighting(
-            "ROWS-NEVER-READ",
-            "some rows of x are never read",
-            f"seen: rows {ranges(rows)} of {case.rows} are read by no program",
-            "which rows does each program_id get, and by which stride does a row follow another?",
-            line_of(trace, "x"),
+            "ROWS-NEVER-READ", line_of(trace, "x"), figures={"rows": ranges(rows), "of": case.rows}
         )
     return None
 
@@ -195,10 +184,13 @@ def elements_of_w(case: Case, trace: Trace) -> Sighting | None:
         if repeated and row["step"] == 0 and row["size"] < case.cols and (reads == 1).all():
             return Sighting(
                 "POINTER-STANDS-STILL",
-                "the pointer to w does not move from tile to tile",
-                f"seen: a program loads the same {_elements(row['size'])} of w again and again",
-                "move it by the tile's columns times the stride of w in each iteration",
                 row["line"],
+                figures={
+                    "name": "w",
+                    "what": _elements(row["size"]),
+                    "along": "columns",
+                    "stride": "stride of w",
+                },
             )
     return None
 
@@ -210,10 +202,8 @@ def _nothing_read(trace: Trace) -> Sighting | None:
         return None
     return Sighting(
         "COLUMNS-NEVER-READ",
-        "no element of x is read",
-        f"seen: {programs} program{'s' if programs > 1 else ''} ran, and none read x",
-        "where does the loop over columns begin and end, and which elements does the mask let"
-        " pass?",
+        variant="none_read",
+        figures={"programs": f"{programs} program{'s' if programs > 1 else ''}"},
     )
 
 

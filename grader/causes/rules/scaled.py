@@ -65,10 +65,8 @@ def scaled(
         return None
     return Sighting(
         "OUTPUT-SCALED",
-        f"{name} is {_words(case, factor)} times what it should be",
-        f"seen: every element of {name} is {factor:.4g} times the right one",
-        "look for a factor that is applied twice, or missing",
         traced=False,
+        figures={"name": name, "times": _words(case, factor), "factor": factor},
     )
 
 
@@ -90,13 +88,7 @@ def rows_scaled(
     if (out - factors * truth).norm() > _UNEXPLAINED * (out - truth).norm():
         return None
     least, most = (float(getattr(factors, which)()) for which in ("min", "max"))
-    return Sighting(
-        "ROWS-SCALED",
-        "each row of out is wrong by a factor of its own",
-        f"seen: rows of out are {least:.4g} to {most:.4g} times the right ones",
-        "out is divided by the sum of the weights that multiply v: masked and rescaled alike, once",
-        traced=False,
-    )
+    return Sighting("ROWS-SCALED", traced=False, figures={"least": least, "most": most})
 
 
 def delta_scaled(
@@ -132,11 +124,7 @@ def delta_scaled(
     inverse = 1.0 / case.head_dim
     mean = " (1/head_dim: a mean, not a sum)" if abs(times - inverse) < _ALIKE * inverse else ""
     return Sighting(
-        "DELTA-SCALED",
-        f"dS subtracts {times:.3g}{mean} * delta instead of delta",
-        f"seen: {are} of dS = P * (dP - {times:.3g} * delta)",
-        "delta = sum(dout * out) over head_dim; it is subtracted from dP once",
-        traced=False,
+        "DELTA-SCALED", traced=False, figures={"times": times, "mean": mean, "are": are}
     )
 
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+from collections.abc import Mapping
 
 import numpy as np
 
 from grader.checks.correctness import ranges
 from grader.kernel.observers.trace import ACCESS, OPERANDS, Trace
+from grader.spec.causes import Text, entry_of
 
 
 @dataclasses.dataclass(frozen=True)
 class Sighting:
-    """A cause that was seen: `id` without the problem's prefix, where, and what to do.
+    """A cause that was seen: `id` without the problem's prefix, and where.
+
+    Its text is in grader/spec/causes, in the form `variant`, with `figures` in its fields.
 
     `line` is where it shows. Only where that is also where the mistake lies (`located`) is its step
     known: a loop shows what is wrong with limits that were computed elsewhere. `traced`: what the
@@ -22,15 +27,19 @@ class Sighting:
     """
 
     id: str
-    title: str
-    note: str
-    help: str
     line: int = 0
     located: bool = False
     traced: bool = True
     of_grid: bool = False
     outright: bool = False
     option: str = ""
+    variant: str = ""
+    figures: Mapping[str, object] = dataclasses.field(default_factory=dict)
+
+    @functools.cached_property
+    def text(self) -> Text:
+        """What a report says of it."""
+        return entry_of(self.id).said(self.figures, "seen", self.variant)
 
     @property
     def kind(self) -> str:

@@ -14,53 +14,29 @@ def discarded(case: Case, walk: Walk) -> Sighting | None:
     line = int(walk.trace.arrays["discarded"][PRODUCTS.index(walk.product)])
     if not line:
         return None
-    return Sighting(
-        "PRODUCT-DISCARDED",
-        f"part of what this line adds to {walk.product} is lost",
-        "seen: this line computes several products, and nothing uses the earlier ones",
-        "add to the accumulator instead of replacing it, tl.dot(a, b, accumulator), and set it to"
-        " zero once, before all loops that add to it",
-        line,
-        located=True,
-    )
+    return Sighting("PRODUCT-DISCARDED", line, located=True, figures={"product": walk.product})
 
 
 def scores_left_out(trace: Trace) -> Sighting | None:
     line = max(int(trace.arrays[name][SCORES]) for name in ("discarded", "left_out"))
     if not line:
         return None
-    return Sighting(
-        "PRODUCT-LEFT-OUT",
-        "a product over head_dim is computed and not used",
-        "seen: nothing uses what this line computes",
-        "where scores are the sum of several products, add them up: tl.dot(q, k, scores)",
-        line,
-        located=True,
-    )
+    return Sighting("PRODUCT-LEFT-OUT", line, located=True, variant="scores")
 
 
 def columns_apart(trace: Trace) -> Sighting | None:
     """Parts of head_dim that do not belong together."""
-    for row, text in zip(trace.arrays["columns"].tolist(), _COLUMNS_APART, strict=True):
+    for row, variant in zip(trace.arrays["columns"].tolist(), ("", "stored"), strict=True):
         seen = dict(zip(COLUMNS, row, strict=True))
         if seen["line"]:
             return Sighting(
                 "COLUMNS-APART",
-                "columns of head_dim that do not belong together are combined",
-                "seen: " + text.format(**seen),
-                "a part of head_dim of q goes with the same part of k, and one of v with that of"
-                " out",
                 seen["line"],
                 located=True,
+                variant=variant,
+                figures={"one": seen["one"], "other": seen["other"]},
             )
     return None
-
-
-_COLUMNS_APART = (
-    "this tl.dot multiplies the columns from {one} on of one tile with those from {other} on of"
-    " the other",
-    "what is made of the columns from {one} on is stored to the columns from {other} on",
-)
 
 
 def turned(case: Case, trace: Trace) -> Sighting | None:
@@ -71,13 +47,9 @@ def turned(case: Case, trace: Trace) -> Sighting | None:
     rows, axis = ("keys", "queries") if values in ("k", "v") else ("queries", "keys")
     return Sighting(
         "WEIGHTS-NOT-TRANSPOSED",
-        f"the weights that are multiplied with {values} are not the right way round",
-        f"seen: this tl.dot sums over {axis} in the weights, and over rows of {values}, which are"
-        f" {rows}",
-        "out = P v and dQ = dS k sum over keys; dV = P^T dout and dK = dS^T q over queries:"
-        " tl.trans",
         line,
         located=True,
+        figures={"values": values, "axis": axis, "rows": rows},
     )
 
 
@@ -85,27 +57,14 @@ def left_out(case: Case, walk: Walk) -> Sighting | None:
     line = int(walk.trace.arrays["left_out"][PRODUCTS.index(walk.product)])
     if not line:
         return None
-    return Sighting(
-        "PRODUCT-LEFT-OUT",
-        f"what a loop adds up for {walk.product} does not reach the output",
-        "seen: nothing uses what this line has computed by the end of the loop",
-        "where there are several accumulators, each has its part in the result",
-        line,
-    )
+    return Sighting("PRODUCT-LEFT-OUT", line, figures={"product": walk.product})
 
 
 def over_queries(trace: Trace) -> Sighting | None:
     line = trace.count(Counter.OVER_QUERIES_LINE)
     if not line:
         return None
-    return Sighting(
-        "REDUCED-OVER-QUERIES",
-        "scores are reduced over queries, not over keys",
-        "seen: this line takes a maximum or a sum along the axis of the queries",
-        "each query has a maximum and a sum of its own: reduce over the axis of the keys",
-        line,
-        located=True,
-    )
+    return Sighting("REDUCED-OVER-QUERIES", line, located=True)
 
 
 def mixed(case: Case, trace: Trace) -> Sighting | None:
@@ -116,11 +75,9 @@ def mixed(case: Case, trace: Trace) -> Sighting | None:
     due = {"q": "k", "dout": "v"}[query_side]
     return Sighting(
         "WRONG-OPERAND",
-        f"{query_side} is multiplied with {key_side}, not with {due}",
-        f"seen: this tl.dot takes rows of {query_side} and rows of {key_side}",
-        "scores are q @ k^T, and dP is dout @ v^T",
         line,
         located=True,
+        figures={"query_side": query_side, "key_side": key_side, "due": due},
     )
 
 
@@ -128,14 +85,7 @@ def not_transposed(case: Case, trace: Trace) -> Sighting | None:
     line = trace.count(Counter.CROSSED_LINE)
     if not line:
         return None
-    return Sighting(
-        "TILE-NOT-TRANSPOSED",
-        "this tl.dot does not sum over head_dim: its second tile is not transposed",
-        "seen: columns of the first tile are multiplied with rows of the second, both as loaded",
-        "a product of queries and keys is tl.dot(q, tl.trans(k))",
-        line,
-        located=True,
-    )
+    return Sighting("TILE-NOT-TRANSPOSED", line, located=True)
 
 
 def wrong_product(case: Case, trace: Trace, result: Result) -> Sighting | None:
@@ -151,11 +101,8 @@ def wrong_product(case: Case, trace: Trace, result: Result) -> Sighting | None:
         factor, due = _FACTORS[product], _FACTORS[name]
         return Sighting(
             "WRONG-PRODUCT",
-            f"{name} is computed with {factor} instead of {due}",
-            f"seen: what is stored to {name} is a sum of products with {factor}",
-            "out = P v: look at the pointer from which this tile is loaded"
-            if name == "out"
-            else "dV = P^T dout, dK = dS^T q, dQ = dS k",
             line,
+            variant="of_out" if name == "out" else "",
+            figures={"name": name, "factor": factor, "due": due},
         )
     return None

@@ -2,8 +2,8 @@
 
 A file that is not listed is left out, so that nothing new in the checkout is handed out by mistake.
 Left out on purpose: solutions/ and the links to it; tests/, whose mutants and unusual answers are
-answers; benchmarks/; docs/trust.md, docs/ci.md and docs/records, for instructors; docs/mistakes.md,
-which comes with the answers, for it shows what each mistake is worth.
+answers; benchmarks/; docs/trust.md, docs/ci.md and docs/records, for instructors. docs/causes.md
+has the causes of the problems of the release.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from grader.commands.explain import page as causes_page
 from grader.commands.release import pages
 from grader.source.submission import step_regions, steps_begun
 from grader.spec.problem import ManifestError, Problem, read_problem
@@ -31,14 +32,14 @@ _DOCS = {
 }  # fmt: skip
 _WHOLE = re.compile(
     r"(grader|reference)/[\w/]+\.(py|html)|docs/quiz/[\w-]+\.(md|toml)"
-    r"|grader/report/html/templates/[\w.]+"
+    r"|grader/report/html/templates/[\w.]+|grader/spec/causes/\w+\.toml"
 )
 _OF_PROBLEM = ("README.md", "HINTS.md", "ANSWERS.md", "problem.toml", "Makefile")
+_CAUSES = "docs/causes.md"
 _STUDENT = "grader/commands/release/student/"  # written for the release, each with its place there
 _PLACES = {"grade.yml": ".github/workflows/grade.yml", "selfcheck.py": "tests/test_release.py"}
 _TELLING_LINES = 3
 _SKIPPED = {".git", ".venv", ".cache", "__pycache__", "build", "submissions"}
-_SHOWN_BY = re.compile(r"^Problems?: ([p\d, ]+)\.", re.MULTILINE)
 _GIVEN = re.compile(r"from given\.(\w+) import|import given\.(\w+)|from given import ([\w, ]+)")
 
 
@@ -63,7 +64,7 @@ def build(
     for problem in manifests.values():
         names = (*_OF_PROBLEM, f"test_{problem.id}.py", problem.file)
         wanted |= {f"problems/{problem.id}/{name}" for name in names}
-    wanted |= _given(checkout, manifests.values()) | _causes(checkout, tracked, problems)
+    wanted |= _given(checkout, manifests.values())
     if not set(problems) & set(TRACED):  # `make trace` has nothing to show yet
         wanted.discard("docs/tracing.md")
     files = {path: _read(checkout, path) for path in sorted(wanted)}
@@ -71,6 +72,7 @@ def build(
         _expect_stub(problem, files[f"problems/{problem.id}/{problem.file}"])
     for name, place in _PLACES.items():
         files[place] = _read(checkout, _STUDENT + name)
+    files[_CAUSES] = causes_page.text(problems).encode()
     files["Makefile"] = pages.makefile_for_students(files["Makefile"].decode()).encode()
     _expect_no_answers(checkout, files, manifests)
     files |= _answers(checkout, manifests, answers)
@@ -125,17 +127,6 @@ def _given(checkout: Path, problems: Iterable[Problem]) -> set[str]:
     return {f"problems/given/{name}.py" for name in found}
 
 
-def _causes(checkout: Path, tracked: Iterable[str], problems: Sequence[str]) -> set[str]:
-    """Return the pages on causes, but for those that only other problems can show."""
-    found = set()
-    for path in tracked:
-        if path.startswith("docs/errors/"):
-            shown_by = _SHOWN_BY.search(_read(checkout, path).decode())
-            if shown_by is None or set(shown_by[1].split(", ")) & set(problems):
-                found.add(path)
-    return found
-
-
 def _expect_stub(problem: Problem, data: bytes) -> None:
     """Refuse to hand out a stub that somebody has solved in this checkout."""
     begun = steps_begun(data.decode("utf-8", "replace"))
@@ -166,10 +157,8 @@ def _answers(
         lines += ["", f"## {id}, {problem.title}", ""]
         lines += [
             f"- [{problem.file}]({id}/{problem.file}): the model answer",
-            "- [known mistakes](../docs/mistakes.md): which checks each fails, and what it keeps",
+            f"- [known mistakes](../{_CAUSES}): which checks each fails, and what it keeps",
         ]
-    mistakes = _read(checkout, "docs/mistakes.md").decode()
-    files["docs/mistakes.md"] = pages.sections_of(mistakes, set(answers)).encode()
     files["solutions/README.md"] = ("\n".join(lines) + "\n").encode()
     return files
 
@@ -196,7 +185,7 @@ def _make_pages(
     if answers:
         more = f"The answers of {pages.spoken(answers)} are in [solutions](solutions/README.md)."
     texts["README.md"] = pages.with_table(texts["README.md"], problems, later, more)
-    index = texts["docs/errors/README.md"]
+    index = texts[_CAUSES]
     for path, text in texts.items():
         text = pages.with_links(text, path, files)
         if path != "CHANGELOG.md":  # what was, not what to type

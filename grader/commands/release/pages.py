@@ -34,8 +34,6 @@ _TARGET = re.compile(r"^([a-z]+):", re.MULTILINE)
 _COMMAND = re.compile(
     r"^(?:make|pytest|python) .*$|(?<!`)`(?:make|pytest|python) [^`]*`", re.MULTILINE
 )
-# One line per problem, on the page of a cause.
-_TEST = re.compile(r"^    pytest problems/(p\d\d) .*\n", re.MULTILINE)
 _NAMED = re.compile(r"(P=|problems/|--only )(p\d\d(?:,p\d\d)*)((?: {2,})?)")
 _CASE, _CASE_OF_ALL = re.compile(r"\bCASE=\w+:\d+"), "CASE=plain:1"
 _MAKE_TRACE = re.compile(r"^trace:.*$", re.MULTILINE)
@@ -100,11 +98,9 @@ def with_links(text: str, path: str, present: Collection[str]) -> str:
 def with_commands(text: str, problems: Sequence[str]) -> str:
     """Return a page whose commands name problems that are there: an early one for a later one.
 
-    Of the tests that the page of a cause lists, those of later problems go. `make trace` names a
-    problem that it can show; where there is none yet, its row in a table goes.
+    `make trace` names a problem that it can show; where there is none yet, its row in a table goes.
     """
     traced = [name for name in problems if name in TRACED]
-    text = _TEST.sub(lambda test: test[0] if test[1] in problems else "", text)
     text = text if traced else _TRACE_ROW.sub("", text)
 
     def changed(command: re.Match[str]) -> str:
@@ -174,12 +170,6 @@ def spoken(names: Sequence[str]) -> str:
     if len(names) > 2 and numbers == list(range(numbers[0], numbers[0] + len(numbers))):
         return f"{names[0]} to {names[-1]}"
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
-
-
-def sections_of(text: str, problems: Collection[str]) -> str:
-    """Return a page's introduction and its sections `## pNN, ...` of these problems."""
-    head, *sections = re.split(r"^(?=## )", text, flags=re.MULTILINE)
-    return head + "".join(part for part in sections if part[3:6] in problems)
 
 
 def _place(path: str, target: str) -> str:

@@ -71,7 +71,7 @@ def _changes(released: Released, width: int) -> Iterator[str]:
 
 def _group(path: str) -> str:
     """Return which part of a course a file is."""
-    if path.startswith("solutions/") or "mistakes.md" in path:
+    if path.startswith("solutions/"):
         return "answers"
     if path.startswith("problems/given/"):
         return "given"

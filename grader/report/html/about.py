@@ -1,12 +1,11 @@
-"""What the pages of docs/errors say of the causes that a report names."""
+"""What grader/spec/causes says of the causes that a report names."""
 
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Iterable
 
-from grader.report.cause_pages import ExplainError, look_up
+from grader.report.cause_pages import ExplainError, look_up, sections
 
 _PARTS = ("What happened", "Why", "How to fix it")
 
@@ -23,26 +22,22 @@ class About:
 
 def texts(ids: Iterable[str]) -> dict[str, About]:
     """Return the texts of those causes that have one, by id; causes may share a text."""
-    by_title: dict[str, About] = {}
+    by_id: dict[str, About] = {}
     found = {}
     for id in ids:
         try:
-            text = look_up(id).text
+            entry = look_up(id).entry
         except ExplainError:
             continue
-        title = re.search(r"^# (.*)", text, re.MULTILINE)
-        if title is not None:
-            new = About(f"about-{len(by_title)}", title[1], _paragraphs(text))
-            found[id] = by_title.setdefault(title[1], new)
+        if entry is not None:
+            parts = [p for name, part in sections(entry) if name in _PARTS for p in part]
+            title = f"{entry.id}: {entry.text.title}"
+            new = About(f"about-{len(by_id)}", title, list(map(_paragraph, parts)))
+            found[id] = by_id.setdefault(entry.id, new)
     return found
 
 
-def _paragraphs(text: str) -> list[tuple[bool, list[str]]]:
-    sections = dict(re.findall(r"^## (.*)\n\n((?:(?!## |Read on).*\n)*)", text, re.MULTILINE))
-    made = []
-    for part in _PARTS:
-        for paragraph in re.split(r"\n{2,}", sections.get(part, "").strip("\n")):
-            is_code = paragraph.startswith("    ")
-            rows = [row.removeprefix("    ") for row in paragraph.split("\n")]
-            made.append((is_code, ["\n".join(rows)] if is_code else paragraph.split("`")))
-    return made
+def _paragraph(text: str) -> tuple[bool, list[str]]:
+    is_code = text.startswith("    ")
+    rows = [row.removeprefix("    ") for row in text.split("\n")]
+    return is_code, ["\n".join(rows)] if is_code else text.split("`")

@@ -1,1 +1,0 @@
-"""docs/errors, one page per cause that the judge can name: `python -m tests.errors` writes them."""
