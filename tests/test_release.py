@@ -354,6 +354,18 @@ def test_the_command_for_a_class_is_not_part_of_it(stage):
     )
 
 
+def test_the_packages_that_its_set_up_installs_are_there(stage):
+    code = "from setuptools.config.pyprojecttoml import read_configuration as read;"
+    code += " print(*read('pyproject.toml')['tool']['setuptools']['packages'])"
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], cwd=stage, capture_output=True, text=True
+    )
+    found = set(done.stdout.split())
+    assert {"grader", "grader.commands.grade", "given", "reference"} <= found, done.stderr
+    for name in found - {"given"}:
+        assert (stage / name.replace(".", "/") / "__init__.py").exists(), name
+
+
 def test_what_needs_answers_says_so(stage):
     done = run(stage, sys.executable, "-m", "grader", "calibrate", "--device", "cpu")
     assert done.returncode == 2

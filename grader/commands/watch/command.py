@@ -75,25 +75,26 @@ def run(options: argparse.Namespace) -> int:
     problem = first_open(ids, folder)
     request = request_for(folder, (problem.id,), environment, seed="", jobs=1, quick=True)
     try:
-        _watch(problem, request, reports=options.report, polls=options.poll)
+        _watch(problem, request, reports=options.report, asked=options.poll)
     except KeyboardInterrupt:
         return scoring.EXIT_INTERRUPTED
     return scoring.EXIT_FULL_MARKS
 
 
-def _watch(problem: Problem, request: Request, *, reports: bool, polls: bool) -> None:
-    """Watch until q or Ctrl-C; `request` is what each run grades, but for its seed."""
-    asked, environment = polls, os.environ
+def _watch(problem: Problem, request: Request, *, reports: bool, asked: bool) -> None:
+    """Watch until q or Ctrl-C; `request` is what each run grades, but for its seed.
+
+    The file is polled where that is `asked` for, or a file system reports no saves.
+    """
     terminal = sys.stdout is not None and sys.stdout.isatty()
-    plain = "NO_COLOR" in environment or environment.get("TERM") == "dumb"
     console = Console()
     looks = Looks(
         width=max(min(console.width, 100), 72) if terminal else 80,
         height=max(console.height - 1, 12) if terminal else 40,
-        color=terminal and not plain,
+        color=terminal and stdout.wants_color(),
     )
     screen = Screen(
-        sys.stdout, width=looks.width, status=terminal and environment.get("TERM") != "dumb"
+        sys.stdout, width=looks.width, status=terminal and os.environ.get("TERM") != "dumb"
     )
     kind = saves.file_system(request.submission / problem.id)
     polls = asked or saves.is_remote(kind)
@@ -115,7 +116,7 @@ def _watch(problem: Problem, request: Request, *, reports: bool, polls: bool) ->
                 screen.say(page.note("no keys: standard input is no terminal", looks.width))
             else:
                 screen.say(page.keys(looks.width))
-            shown = Shown(state_path(environment, FILE))
+            shown = Shown(state_path(os.environ, FILE))
             Watch(
                 problem,
                 next_request,
