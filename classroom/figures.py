@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from classroom.grades import Status
-from classroom.records import Result
+from classroom.records import FileResult
 from classroom.standing import Standing
 from grader.spec.grade_record import CheckResult, ProblemResult, SpeedFigures, Verdict
 from grader.spec.problem import Problem, load_problem
@@ -273,7 +273,7 @@ def _first_wrong_step(result: ProblemResult, count: int) -> int | None:
     return min((step for step in steps if step is not None), default=None)
 
 
-def full_speedup(result: Result) -> float | None:
+def full_speedup(result: FileResult) -> float | None:
     """Return the speed-up of what earned full points for correctness, None where there is none."""
     parts = result.result.components
     right, speed = parts.get("correctness"), parts.get("speed")
@@ -283,7 +283,7 @@ def full_speedup(result: Result) -> float | None:
     return speed.figures.speedup if whole else None
 
 
-def _speeds(results: Sequence[Result]) -> tuple[Speed, ...]:
+def _speeds(results: Sequence[FileResult]) -> tuple[Speed, ...]:
     found: dict[str, list[float]] = {}
     for result in results:
         speedup = full_speedup(result)

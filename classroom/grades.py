@@ -7,7 +7,7 @@ import enum
 from collections.abc import Iterable, Mapping, Sequence
 
 from classroom.late import Policy, lateness
-from classroom.records import HandIn, Key, Override, Result, Student
+from classroom.records import FileResult, HandIn, Key, Override, Student
 from classroom.store import Store
 from grader.spec.grade_record import Verdict
 from grader.spec.problem import load_problem
@@ -58,7 +58,7 @@ def grades(
     problems: Sequence[str],
     versions: Mapping[str, str],
     policy: Policy | None = None,
-    results: dict[Key, Result] | None = None,
+    results: dict[Key, FileResult] | None = None,
 ) -> list[Grade]:
     """Return the points of every student for each of `problems`, in the order of the roster.
 
@@ -84,7 +84,7 @@ class _Deciding:
         store: Store,
         versions: Mapping[str, str],
         policy: Policy,
-        results: dict[Key, Result],
+        results: dict[Key, FileResult],
     ) -> None:
         self._store = store
         self._versions = versions

@@ -58,7 +58,7 @@ class Task:
 
 
 @dataclasses.dataclass(frozen=True)
-class Outcome:
+class GradingOutcome:
     """How a grading ended: `record` is the JSON it wrote, as far as it came.
 
     `exit_code` is None where it was killed at its limit, negative where a signal ended it.
@@ -83,7 +83,7 @@ def look(settings: Settings) -> Environment | str:
     return machine
 
 
-def grade(task: Task) -> Outcome:
+def grade(task: Task) -> GradingOutcome:
     """Grade a task's files; no exception comes out of it but for a fault of this machine.
 
     Raises:
@@ -103,7 +103,7 @@ def grade(task: Task) -> Outcome:
             (folder / "calibration.json").write_text(task.settings.calibration, encoding="utf-8")
         limit_s = task.settings.most_s(len(task.files))
         exit_code, text, last_words = _run(command(task, folder), record, limit_s)
-        return Outcome(exit_code, text, last_words, time.monotonic() - started)
+        return GradingOutcome(exit_code, text, last_words, time.monotonic() - started)
     finally:
         scratch.remove_tree(folder)
 

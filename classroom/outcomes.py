@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from pydantic import ValidationError
 
-from classroom.grading import Outcome
-from classroom.records import Key, Result, now
+from classroom.grading import GradingOutcome
+from classroom.records import FileResult, Key, now
 from grader.base.text import clean
 from grader.judge.results import NOT_REACHED
 from grader.spec.grade_record import Environment, GradeRecord, ProblemResult, Verdict
@@ -22,12 +22,12 @@ _USAGE = 2  # the exit code of a command that was called wrongly, or with a set 
 class Judged:
     """Results, and by key why there is none."""
 
-    results: tuple[Result, ...] = ()
+    results: tuple[FileResult, ...] = ()
     faults: Mapping[Key, str] = dataclasses.field(default_factory=dict)
 
 
 def judged(
-    keys: Mapping[str, Key], outcome: Outcome, machine: Environment, *, official: bool
+    keys: Mapping[str, Key], outcome: GradingOutcome, machine: Environment, *, official: bool
 ) -> Judged:
     """Return what a grading of `keys`, by problem, came to on a machine that should be `machine`.
 
@@ -56,7 +56,7 @@ def judged(
             faults[key] = clean("; ".join(filter(None, (why, ending))), _WORDS)
             continue
         results.append(
-            Result(
+            FileResult(
                 key=key,
                 result=result,
                 mode=record.mode,
@@ -73,17 +73,17 @@ def all_faults(keys: Mapping[str, Key], text: str) -> Judged:
     return Judged(faults=dict.fromkeys(keys.values(), clean(text, _WORDS)))
 
 
-def refusal(outcome: Outcome) -> str | None:
+def refusal(outcome: GradingOutcome) -> str | None:
     """Return why the judge did not begin to grade; None if it did."""
     return _last_line(outcome) if outcome.exit_code == _USAGE and not outcome.record else None
 
 
-def _last_line(outcome: Outcome) -> str:
+def _last_line(outcome: GradingOutcome) -> str:
     lines = outcome.last_words.strip().splitlines()
     return clean(lines[-1], _WORDS).removeprefix("grader: ") if lines else "no message"
 
 
-def _ending(outcome: Outcome) -> str:
+def _ending(outcome: GradingOutcome) -> str:
     """Say how a grading ended, if that was not in good order."""
     if outcome.exit_code is None:
         return f"the grading took longer than its limit ({outcome.seconds:.0f} s)"

@@ -72,7 +72,7 @@ class Key(Record):
     version: str
 
 
-class Result(Record):
+class FileResult(Record):
     """What grading one file as one problem came to."""
 
     key: Key

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from typing import Any, Protocol
 
 from classroom.engine import Engine, EngineFault, is_broken
-from classroom.grading import Outcome, Settings, Task
+from classroom.grading import GradingOutcome, Settings, Task
 from classroom.outcomes import Judged, all_faults, judged, refusal
 from classroom.plan import Job, Plan
 from classroom.records import Fault, now
@@ -84,7 +84,7 @@ class Running:
         settings: Settings,
         machine: Environment,
         watcher: Watcher,
-        grading: Callable[[Task], Outcome],
+        grading: Callable[[Task], GradingOutcome],
         interrupted: Callable[[], bool] = lambda: False,
     ) -> None:
         """Grade the jobs of `plan` on machines like `machine`, with the function `grading`.
@@ -100,7 +100,7 @@ class Running:
         self._watcher = watcher
         self._grading = grading
         self._patience = Patience(engine, interrupted)
-        self._under_way: dict[Future[Outcome], Job] = {}
+        self._under_way: dict[Future[GradingOutcome], Job] = {}
 
     def run(self) -> None:
         """Grade everything.
@@ -132,7 +132,7 @@ class Running:
         self._under_way[self._engine.submit(self._grading, Task(files, self._settings))] = job
         self._watcher.started(job)
 
-    def _end(self, job: Job, future: Future[Outcome]) -> None:
+    def _end(self, job: Job, future: Future[GradingOutcome]) -> None:
         try:
             outcome = future.result()
         except Exception as error:  # whatever a worker, a node or the way there may raise

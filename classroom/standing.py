@@ -8,7 +8,7 @@ from pathlib import Path
 
 from classroom.grades import Grade, grades, people
 from classroom.late import read_policy
-from classroom.records import HandIn, Key, Result, Student
+from classroom.records import FileResult, HandIn, Key, Student
 from classroom.store import Store
 from grader.spec.problem import problem_ids
 
@@ -21,9 +21,9 @@ class Standing:
     problems: tuple[str, ...]
     hand_ins: Mapping[str, HandIn]
     grades: Mapping[tuple[str, str], Grade]
-    results: Mapping[Key, Result]
+    results: Mapping[Key, FileResult]
 
-    def result(self, student: str, problem: str) -> Result | None:
+    def result(self, student: str, problem: str) -> FileResult | None:
         """Return the result that counts for a student, None where there is none."""
         key = self.grades[student, problem].key
         return self.results.get(key) if key else None
@@ -40,7 +40,7 @@ def read_standing(store: Store, course: Path) -> Standing:
     """
     versions = store.versions()
     problems = tuple(p for p in problem_ids() if p in versions) or problem_ids()
-    results: dict[Key, Result] = {}
+    results: dict[Key, FileResult] = {}
     found = grades(store, problems, versions, read_policy(course), results)
     return Standing(
         students=people(store),

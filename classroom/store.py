@@ -15,12 +15,12 @@ from pathlib import Path
 from classroom.records import (
     Extension,
     Fault,
+    FileResult,
     HandIn,
     Key,
     Override,
     Publication,
     PublishedGrade,
-    Result,
     Student,
 )
 from grader.spec.environment import EnvironmentFault
@@ -168,7 +168,7 @@ class Store:
 
     # -- results ---------------------------------------------------------------------------------
 
-    def save_results(self, results: Iterable[Result]) -> None:
+    def save_results(self, results: Iterable[FileResult]) -> None:
         """Keep results; one that is there already stays, since a student may have been told it."""
         rows = [(r.key.problem, r.key.sha256, r.key.version, r.model_dump_json()) for r in results]
         with self._explained(), self._transaction():
@@ -180,18 +180,18 @@ class Store:
         row = (key.problem, key.sha256, key.version)
         return bool(self._all(f"SELECT 1 FROM results WHERE {where}", *row))
 
-    def result(self, key: Key) -> Result | None:
+    def result(self, key: Key) -> FileResult | None:
         """Return the result of a key, None where it has not been graded."""
         where = "problem = ? AND sha256 = ? AND version = ?"
         row = (key.problem, key.sha256, key.version)
         rows = self._all(f"SELECT record FROM results WHERE {where}", *row)
-        return Result.model_validate_json(rows[0][0]) if rows else None
+        return FileResult.model_validate_json(rows[0][0]) if rows else None
 
-    def last_result(self, problem: str, sha256: str) -> Result | None:
+    def last_result(self, problem: str, sha256: str) -> FileResult | None:
         """Return the newest result of a file, of whatever version; None without one."""
         where = "problem = ? AND sha256 = ? ORDER BY rowid DESC LIMIT 1"
         rows = self._all(f"SELECT record FROM results WHERE {where}", problem, sha256)
-        return Result.model_validate_json(rows[0][0]) if rows else None
+        return FileResult.model_validate_json(rows[0][0]) if rows else None
 
     def set_versions(self, versions: Mapping[str, str]) -> None:
         """Say, by problem, at which version results count from now on; other problems keep theirs.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from classroom.grades import Grade, Status
 from classroom.pages import page
-from classroom.records import Result, Student
+from classroom.records import FileResult, Student
 from grader.base.text import clean, points, wrap
 from grader.judge import scoring
 from grader.report import terminal
@@ -32,7 +32,7 @@ class Graded:
     """One problem of a student; `result` is None where there is none."""
 
     grade: Grade
-    result: Result | None
+    result: FileResult | None
 
     @property
     def remark(self) -> str:
@@ -69,14 +69,14 @@ def render_text(student: Student, problems: Sequence[Graded]) -> str:
 
 def _records(problems: Sequence[Graded]) -> list[GradeRecord]:
     """Return a grade record for each run that results are of."""
-    runs: dict[tuple[str, str, str], list[Result]] = {}
+    runs: dict[tuple[str, str, str], list[FileResult]] = {}
     for result in (problem.result for problem in problems if problem.result):
         place = result.mode, result.seed, result.environment.model_dump_json()
         runs.setdefault(place, []).append(result)
     return [_record(results) for results in runs.values()]
 
 
-def _record(results: Sequence[Result]) -> GradeRecord:
+def _record(results: Sequence[FileResult]) -> GradeRecord:
     first, found = results[0], tuple(result.result for result in results)
     totals, bonus = scoring.total(found)
     return GradeRecord(
@@ -116,7 +116,7 @@ def _sum(grades: Sequence[Grade]) -> str:
     return text if len(decided) == len(grades) else f"{text}, not all decided"
 
 
-def _section(problem: Graded, stored: Result) -> dict[str, object]:
+def _section(problem: Graded, stored: FileResult) -> dict[str, object]:
     result = stored.result
     told, rest = told_causes(result)
     return {

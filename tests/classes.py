@@ -7,7 +7,7 @@ import io
 import zipfile
 from collections.abc import Mapping
 
-from classroom.records import HandIn, Key, Result
+from classroom.records import FileResult, HandIn, Key
 from classroom.store import Store
 from grader.spec.grade_record import Points, ProblemResult, Verdict
 from grader.spec.problem import load_problem
@@ -31,7 +31,7 @@ def result_of(
     verdict: Verdict = Verdict.PASS,
     available: float = 7.0,
     **fields: object,
-) -> Result:
+) -> FileResult:
     """Return a result of so many points."""
     result = ProblemResult(
         id=problem,
@@ -42,7 +42,7 @@ def result_of(
         components={},
         **fields,
     )
-    return Result(
+    return FileResult(
         key=key_of(problem, data, version),
         result=result,
         mode="local",

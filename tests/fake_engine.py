@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 from parsl.executors.errors import BadStateException
 
-from classroom.grading import Outcome, Task
+from classroom.grading import GradingOutcome, Task
 from grader.judge.results import NOT_REACHED
 from grader.spec.grade_record import (
     CheckResult,
@@ -86,13 +86,13 @@ def unfinished(problem: str, data: bytes) -> ProblemResult:
     return problem_result(problem, data, checks=(CheckResult(id="a", title="a", **skipped),))
 
 
-def slow_grade(task: Task) -> Outcome:
+def slow_grade(task: Task) -> GradingOutcome:
     """Grade as `fake_grade`, in a second."""
     time.sleep(1.0)
     return fake_grade(task)
 
 
-def fake_grade(task: Task) -> Outcome:
+def fake_grade(task: Task) -> GradingOutcome:
     """Grade as the files say: a number is points; other words are ways to fail."""
     results = []
     for problem, data in task.files.items():
@@ -102,11 +102,13 @@ def fake_grade(task: Task) -> Outcome:
         if word == "broken":
             raise BadStateException(SimpleNamespace(label="x"), RuntimeError("no more nodes"))
         if word == "killed":
-            return Outcome(-9, None)
+            return GradingOutcome(-9, None)
         if word == "limit":
-            return Outcome(None, record_of(*results, interrupted=True).to_json(), "", 9.0)
+            return GradingOutcome(None, record_of(*results, interrupted=True).to_json(), "", 9.0)
         if word == "refused":
-            return Outcome(2, None, "grader: problems/p02/test_p02.py: not valid Python: x\n", 1.0)
+            return GradingOutcome(
+                2, None, "grader: problems/p02/test_p02.py: not valid Python: x\n", 1.0
+            )
         if word == "full":
             raise OSError(errno.ENOSPC, "No space left on device", "record.json")
         if word == "internal":
@@ -116,4 +118,4 @@ def fake_grade(task: Task) -> Outcome:
             results.append(unfinished(problem, data))
         else:
             results.append(problem_result(problem, data, float(word)))
-    return Outcome(0, record_of(*results).to_json(), "", 1.0)
+    return GradingOutcome(0, record_of(*results).to_json(), "", 1.0)

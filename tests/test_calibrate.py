@@ -208,7 +208,7 @@ def test_phases_are_shown_on_a_terminal(monkeypatch):
 
 def test_hostile_text_of_a_run_does_no_harm():
     evidence = Evidence(verdict=Verdict.CRASH, reason="\x1b[2J[bold]" + "W" * 5000)
-    runs = [measuring.Run({"p02": evidence}, 1.0)] * 3
+    runs = [measuring.TimedRun({"p02": evidence}, 1.0)] * 3
     outcome = measuring.summed_up(["p02"], "cuda", runs, 3)
     text = render(outcome, None)
     assert "\x1b" not in text and max(map(len, text.splitlines())) <= 80

@@ -332,7 +332,7 @@ def test_without_a_problem_it_is_that_of_the_last_failure(tmp_path):
 
     def graded(**causes):
         points = {id: (0.0, 1.0) for id in causes}
-        run = history.Run(time="now", submission="s", points=points, causes=causes)
+        run = history.PastRun(time="now", submission="s", points=points, causes=causes)
         history.append(runs, run)
 
     assert problem("CAUSAL-IGNORED") is None

@@ -16,7 +16,7 @@ import pytest
 from classroom import grading
 from classroom.gradebook import canvas, moodle, write
 from classroom.grades import grades
-from classroom.grading import Outcome, Settings, Task
+from classroom.grading import GradingOutcome, Settings, Task
 from classroom.outcomes import BUSY, judged
 from classroom.records import Student
 from classroom.store import Store
@@ -169,7 +169,7 @@ def test_a_machine_without_torch_says_so(monkeypatch):
 
 
 def outcome_of(*problems, exit_code=0, **fields):
-    return Outcome(exit_code, record_of(*problems, **fields).to_json(), "last words\n", 2.0)
+    return GradingOutcome(exit_code, record_of(*problems, **fields).to_json(), "last words\n", 2.0)
 
 
 def fault_of(outcome, machine=CPU, official=False):
@@ -201,12 +201,12 @@ def test_what_is_no_result_says_why():
         id="a", title="a", verdict=Verdict.INTERNAL, message=Message(headline="the judge failed")
     )
     for outcome, words in (
-        (Outcome(-9, None), "the grading was killed (signal 9)"),
-        (Outcome(None, None, "", 61.2), "the grading took longer than its limit (61 s)"),
-        (Outcome(4, None, "a\ntorch\x1b[2J is missing\n"), "exit code 4: torch is missing"),
-        (Outcome(0, None), "it wrote no record"),
-        (Outcome(0, "{}"), "its record is not valid: Field required"),
-        (Outcome(0, "x" * 100), "its record is not valid: Invalid JSON"),
+        (GradingOutcome(-9, None), "the grading was killed (signal 9)"),
+        (GradingOutcome(None, None, "", 61.2), "the grading took longer than its limit (61 s)"),
+        (GradingOutcome(4, None, "a\ntorch\x1b[2J is missing\n"), "exit code 4: torch is missing"),
+        (GradingOutcome(0, None), "it wrote no record"),
+        (GradingOutcome(0, "{}"), "its record is not valid: Field required"),
+        (GradingOutcome(0, "x" * 100), "its record is not valid: Invalid JSON"),
         (outcome_of(), "it is not in the record"),
         (outcome_of(problem_result("p02", b"other", 7.0)), "other bytes were graded"),
         (outcome_of(unfinished("p02", DATA)), "it was not graded to its end"),

@@ -5,14 +5,14 @@ import datetime
 import pytest
 
 from grader.report import history
-from grader.report.history import MOST_RUNS, Run, append, read, run_of
+from grader.report.history import MOST_RUNS, PastRun, append, read, run_of
 from tests.exports import NAMES, record
 
 NOON = datetime.datetime(2026, 11, 23, 12, 0, tzinfo=datetime.UTC)
 
 
 def run(time="2026-11-23 12:00", submission="problems", **points):
-    return Run(time=time, submission=submission, points=points or {"p02": (1.5, 7.0)})
+    return PastRun(time=time, submission=submission, points=points or {"p02": (1.5, 7.0)})
 
 
 @pytest.mark.parametrize("name", NAMES)

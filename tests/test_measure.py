@@ -17,7 +17,7 @@ from grader.spec.problem_tables import BenchmarkTable
 from grader.spec.protocol import Ended, Reply, Status
 from grader.timing import device_lock, speed
 from grader.timing.speed import Block
-from grader.timing.stopwatch import Bench, CallFailed, Result, Timed
+from grader.timing.stopwatch import Bench, CallFailed, CallOutputs, Timed
 from grader.timing.workers_ahead import WorkersAhead
 from tests.forked import forked_workers
 from tests.harness import model_answer
@@ -416,7 +416,7 @@ class Recorded:
 
     def go(self, *_, sets=1, null=False, watched=False):
         self.asked.append("empty go" if null else "go")
-        made = [] if null else [Result(0, {"y": torch.tensor([n])}) for n in range(sets)]
+        made = [] if null else [CallOutputs(0, {"y": torch.tensor([n])}) for n in range(sets)]
         self.calls += len(made)
         return 0.02, made
 

@@ -35,7 +35,7 @@ def found(compute, problem="p04", *, gradients=False, idle=False, layout=LAYOUT)
     """What is found when `compute` runs in a call of a problem, as kind and headline."""
     view = load_problem(problem)
     readings.install()
-    record = operators.Record(opened(view), __file__)
+    record = operators.OperatorAudit(opened(view), __file__)
     with record.noting(layout, {"gradients": gradients, "idle": idle}):
         compute()
     use = record.found
@@ -346,7 +346,7 @@ def test_gradients_and_ready_made_attention_are_shortcuts():
 
 
 def test_idle_calls_and_what_runs_between_calls_are_not_noted():
-    record = operators.Record(opened(load_problem("p04")), __file__)
+    record = operators.OperatorAudit(opened(load_problem("p04")), __file__)
     with record.noting(LAYOUT, {"gradients": False, "idle": True}):
         Q @ Q.mT
     Q @ Q.mT
@@ -406,7 +406,7 @@ def test_p02_leaves_sums_and_products_to_kernels():
             p = torch.view_as_complex(p.unflatten(1, (-1, 2))).abs()
 
     def of(compute, *inputs):
-        record = operators.Record(rules, __file__)
+        record = operators.OperatorAudit(rules, __file__)
         layout = SimpleNamespace(
             inputs=[SimpleNamespace(size=t.shape) for t in inputs or (x, w)],
             outputs=[SimpleNamespace(size=x.shape[:1])],

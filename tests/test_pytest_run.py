@@ -38,7 +38,7 @@ def test_a_test_process_starts_nothing_on_a_gpu_that_is_measured(monkeypatch):
     problem = load_problem("p04")
     check = problem.check("plain")
     case = dataclasses.replace(problem.cases(check, "5eed", "cuda")[0], gpu=True)
-    run = pytest_run.Run(config)
+    run = pytest_run.PytestRun(config)
     with device_lock.held(UUID, alone=True):
         run.trial(problem).compile_ahead([(check, case)])
         assert not began and not run.have_gpu(0.0)
@@ -54,7 +54,7 @@ def test_a_free_gpu_is_had_at_once(monkeypatch):
     )
     monkeypatch.setattr(pytest_run, "read_request", lambda fd: request.model_dump_json().encode())
     options = {"--request-fd": 0, "--events-fd": os.open(os.devnull, os.O_WRONLY)}
-    run = pytest_run.Run(SimpleNamespace(getoption=lambda name: options.get(name, ".")))
+    run = pytest_run.PytestRun(SimpleNamespace(getoption=lambda name: options.get(name, ".")))
     assert run.have_gpu(0.0) and not had_alone()
     run.close()
     assert had_alone()

@@ -16,7 +16,7 @@ import pytest
 from grader.commands import cli
 from grader.commands.quiz.asking import Quiz, Terminal
 from grader.commands.quiz.command import chosen
-from grader.commands.quiz.progress import Outcome, Progress, state_path
+from grader.commands.quiz.progress import AnswerState, QuizProgress, state_path
 from grader.commands.quiz.questions import LEVELS, TOPICS, load_level
 from grader.spec.problem import ROOT
 
@@ -34,7 +34,7 @@ class Asked:
 
     def __init__(self, path, *lines, questions=THREE, color=False):
         self.written = []
-        self.progress = Progress(path)
+        self.progress = QuizProgress(path)
         self._lines = iter(lines)
         terminal = Terminal(self._read, self.written.append, WIDTH, color)
         self.whole = Quiz(questions, self.progress, terminal).run()
@@ -63,7 +63,7 @@ def path(tmp_path):
 
 def test_right_answers(path):
     asked = Asked(path, "5", "a", "", "y")
-    assert asked.outcomes == [Outcome.RIGHT] * 3 and asked.whole
+    assert asked.outcomes == [AnswerState.RIGHT] * 3 and asked.whole
     assert "right: 5\n" in asked.text and f"right: {THREE[1].shown}\n" in asked.text
     assert "sqrt(9 + 16) = sqrt(25) = 5" in asked.text
     assert "see problems/p01/README.md" in asked.text
@@ -73,7 +73,7 @@ def test_right_answers(path):
 
 def test_wrong_answers_are_told_with_the_right_one(path):
     asked = Asked(path, "7", "b", "my answer", "n")
-    assert asked.outcomes == [Outcome.WRONG] * 3 and asked.whole
+    assert asked.outcomes == [AnswerState.WRONG] * 3 and asked.whole
     assert "wrong: got 7\nanswer: 5\n" in asked.text
     assert f"wrong: got b\nanswer: {THREE[1].shown}\n" in asked.text
     assert "sqrt(9 + 16) = sqrt(25) = 5" in asked.text
@@ -83,7 +83,7 @@ def test_wrong_answers_are_told_with_the_right_one(path):
 
 def test_what_cannot_be_read_is_asked_again(path):
     asked = Asked(path, "five", "5 cats", "5", "z", "", "a", "", "perhaps", "partly")
-    assert asked.outcomes == [Outcome.RIGHT, Outcome.RIGHT, Outcome.PARTLY]
+    assert asked.outcomes == [AnswerState.RIGHT, AnswerState.RIGHT, AnswerState.PARTLY]
     assert "got 'five', expected a number such as" in asked.text
     assert "got 'cats' after the number, expected nothing" in asked.text
     assert "got 'z', expected one of a, b, c, d" in asked.text
@@ -93,28 +93,28 @@ def test_what_cannot_be_read_is_asked_again(path):
 
 def test_a_question_mark_skips_with_the_answer(path):
     asked = Asked(path, "?", "?", "?")
-    assert asked.outcomes == [Outcome.SKIPPED] * 3 and asked.whole
+    assert asked.outcomes == [AnswerState.SKIPPED] * 3 and asked.whole
     assert "answer: 5\n" in asked.text and "answer: One defensible list." in asked.text
     assert "This time: 3 skipped.\n" in asked.text
 
 
 def test_an_open_answer_may_be_skipped_after_it_was_seen(path):
     asked = Asked(path, "", "?", questions=THREE[2:])
-    assert asked.outcomes[2] is Outcome.SKIPPED
+    assert asked.outcomes[2] is AnswerState.SKIPPED
 
 
 @pytest.mark.parametrize("end", ["q", "Q", "quit", EOFError()])
 def test_q_and_the_end_of_input_keep_what_was_done(path, end):
     asked = Asked(path, "5", end)
     assert asked.whole
-    assert asked.outcomes == [Outcome.RIGHT, None, None] == Asked(path).outcomes
+    assert asked.outcomes == [AnswerState.RIGHT, None, None] == Asked(path).outcomes
     assert asked.text.endswith("In all: 1 of 3 questions done, 1 right.\nGo on: make quiz\n")
 
 
 def test_ctrl_c_keeps_what_was_done_and_says_so(path):
     asked = Asked(path, "5", KeyboardInterrupt())
     assert not asked.whole
-    assert Asked(path).outcomes == [Outcome.RIGHT, None, None]
+    assert Asked(path).outcomes == [AnswerState.RIGHT, None, None]
     assert asked.text.endswith("Go on: make quiz\n")
 
 
@@ -128,7 +128,7 @@ def test_a_later_round_asks_what_is_left_then_what_was_not_right(path):
     second = Asked(path, "a", "", "y")
     assert "3 questions, 1 of them done before" in second.text
     assert "Length of a vector" not in second.text
-    assert second.outcomes == [Outcome.WRONG, Outcome.RIGHT, Outcome.RIGHT]
+    assert second.outcomes == [AnswerState.WRONG, AnswerState.RIGHT, AnswerState.RIGHT]
     third = Asked(path, "5")
     assert "Now the ones that you did not have right." in third.text
     assert "Length of a vector  (vectors, 1 of 1)" in third.text
@@ -172,7 +172,7 @@ def test_a_state_that_cannot_be_written_is_told_once(path, monkeypatch):
 
     monkeypatch.setattr(os, "replace", refuse)
     asked = Asked(path, "5", "a", "", "y")
-    assert asked.outcomes == [Outcome.RIGHT] * 3 and asked.whole
+    assert asked.outcomes == [AnswerState.RIGHT] * 3 and asked.whole
     text = " ".join(asked.text.split())
     assert text.count("Permission denied; what you answer is not kept") == 1
     assert not list(path.parent.iterdir())
@@ -183,14 +183,14 @@ def test_a_read_only_state_directory_does_not_end_the_quiz(path):
     path.parent.mkdir()
     path.parent.chmod(0o500)
     asked = Asked(path, "5", "a")
-    assert asked.outcomes[:2] == [Outcome.RIGHT] * 2
+    assert asked.outcomes[:2] == [AnswerState.RIGHT] * 2
     assert "cannot write" in asked.text and "Go on" not in asked.text
 
 
 def test_a_state_directory_that_is_a_file_does_not_end_the_quiz(path):
     path.parent.write_text("in the way")
     asked = Asked(path, "5", "a")
-    assert asked.outcomes[:2] == [Outcome.RIGHT] * 2
+    assert asked.outcomes[:2] == [AnswerState.RIGHT] * 2
     assert "what you answer is not kept" in " ".join(asked.text.split())
     assert "Go on" not in asked.text
 
@@ -198,7 +198,7 @@ def test_a_state_directory_that_is_a_file_does_not_end_the_quiz(path):
 def test_a_state_that_is_a_folder_does_not_end_the_quiz(path):
     path.mkdir(parents=True)
     asked = Asked(path, "5")
-    assert asked.outcomes[0] is Outcome.RIGHT
+    assert asked.outcomes[0] is AnswerState.RIGHT
     assert " ".join(asked.text.split()).count("Is a directory; what you answer is not kept") == 1
 
 
@@ -226,7 +226,7 @@ def test_the_state_is_where_the_specification_puts_it(state_home, expected):
 
 def test_without_a_home_nothing_is_kept():
     asked = Asked(state_path({}), "5")
-    assert asked.outcomes[0] is Outcome.RIGHT and "Go on" not in asked.text
+    assert asked.outcomes[0] is AnswerState.RIGHT and "Go on" not in asked.text
     assert "there is no home folder: what you answer is not kept" in asked.text
 
 
@@ -251,7 +251,7 @@ def test_colour_repeats_what_words_say(path, tmp_path):
 def test_every_question_fits_the_terminal(path, width):
     written = []
     terminal = Terminal(lambda prompt: "?", written.append, width)
-    Quiz(tuple(QUESTIONS.values()), Progress(path), terminal).run()
+    Quiz(tuple(QUESTIONS.values()), QuizProgress(path), terminal).run()
     lines = "".join(written).splitlines()
     assert max(map(len, lines)) <= width or width < WIDTH
     assert sum(line.startswith("answer: ") for line in lines) == 64

@@ -76,7 +76,7 @@ def sources_of(name):
 
 
 def run(number, **points):
-    return history.Run(time=f"day {number}", submission="answers", points=points)
+    return history.PastRun(time=f"day {number}", submission="answers", points=points)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -143,7 +143,7 @@ def test_text_of_a_submission_stays_text(monkeypatch):
     (problem,) = graded.problems
     problem = problem.model_copy(update={"source_sha256": hashlib.sha256(hostile).hexdigest()})
     sources = {f"{problem.id}/{EVIL}": hostile}
-    runs = [history.Run(time="<b>", submission="x", points={"<i>": (1, 2)})] * 2
+    runs = [history.PastRun(time="<b>", submission="x", points={"<i>": (1, 2)})] * 2
     text = render(graded.model_copy(update={"problems": (problem,)}), sources=sources, history=runs)
     page = Page(text)
     assert {tag for tag, _ in page.elements} <= ALLOWED

@@ -101,7 +101,7 @@ def text_of(name):
     hashes = {hashlib.sha256(data).hexdigest() for data in sources.values()}
     assert name == "mixed" or {p.source_sha256 for p in graded.problems} == hashes
     runs = [
-        history.Run(time=f"2026-11-{n:02d} 09:00", submission="x", points={"p02": (n % 8, 7)})
+        history.PastRun(time=f"2026-11-{n:02d} 09:00", submission="x", points={"p02": (n % 8, 7)})
         for n in range(1, 31)
     ]
     return render(graded, sources=sources, history=runs)

@@ -8,7 +8,7 @@ import random
 from collections.abc import Sequence
 
 import reference
-from classroom.records import Fault, Result, Student
+from classroom.records import Fault, FileResult, Student
 from classroom.store import Store
 from grader.spec.causes import entry_of
 from grader.spec.grade_record import (
@@ -111,11 +111,11 @@ def _without(result: ProblemResult, verdict: Verdict) -> dict[str, ComponentResu
     }
 
 
-def stored(result: ProblemResult, data: bytes, version: str = "v1", **fields: object) -> Result:
+def stored(result: ProblemResult, data: bytes, version: str = "v1", **fields: object) -> FileResult:
     """Return a result as it is stored."""
     given = {"mode": "official", "seed": "5eed", "graded_at": AT}
     given |= {"environment": record().environment} | fields
-    return Result(key=key_of(result.id, data, version), result=result, **given)
+    return FileResult(key=key_of(result.id, data, version), result=result, **given)
 
 
 def fill(store: Store, count: int, seed: int = 1) -> None:

@@ -63,7 +63,7 @@ _OPERATOR_HELP = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Outcome:
+class CaseOutcome:
     """How a call that brought no outputs to compare is told."""
 
     verdict: Verdict
@@ -75,22 +75,22 @@ class Outcome:
     looping: bool = False  # the line is where it was stopped, one of those that repeat
 
 
-def of_call(evidence: CallEvidence, signature: str) -> Outcome | None:
+def of_call(evidence: CallEvidence, signature: str) -> CaseOutcome | None:
     """Return what became of a call, None when it came back with outputs to compare."""
     if evidence.over_budget is not None:
-        return Outcome(Verdict.TIMEOUT, f"not run: {evidence.over_budget}")
+        return CaseOutcome(Verdict.TIMEOUT, f"not run: {evidence.over_budget}")
     if evidence.not_run is not None:
         earlier = of_call(evidence.not_run, signature)
         assert earlier is not None
-        return Outcome(Verdict.SKIPPED, f"not run: {earlier.headline}")
+        return CaseOutcome(Verdict.SKIPPED, f"not run: {earlier.headline}")
     assert evidence.result is not None
     outcome = of_result(evidence.result, signature, evidence.what)
     if outcome is None and evidence.changed is not None:
-        return Outcome(Verdict.FAIL, evidence.changed)
+        return CaseOutcome(Verdict.FAIL, evidence.changed)
     return outcome
 
 
-def of_race(evidence: CallEvidence) -> Outcome | None:
+def of_race(evidence: CallEvidence) -> CaseOutcome | None:
     """Return what it comes to that programs race, None where none was seen.
 
     For a call whose outputs are right, as they need not be on a GPU.
@@ -99,10 +99,10 @@ def of_race(evidence: CallEvidence) -> Outcome | None:
     if not isinstance(reply, Reply) or reply.status != Status.OK or not reply.text:
         return None
     headline, _, extent = reply.text.partition("; ")
-    return Outcome(Verdict.FAIL, headline, extent, reply.line, _RACE_HELP)
+    return CaseOutcome(Verdict.FAIL, headline, extent, reply.line, _RACE_HELP)
 
 
-def of_result(result: Reply | Ended, signature: str = "", what: str = "call") -> Outcome | None:
+def of_result(result: Reply | Ended, signature: str = "", what: str = "call") -> CaseOutcome | None:
     """Return what a worker's reply or end comes to, None when it is success."""
     if isinstance(result, Ended):
         return _of_end(result, what)
@@ -111,7 +111,7 @@ def of_result(result: Reply | Ended, signature: str = "", what: str = "call") ->
     return _of_reply(result, signature)
 
 
-def _of_reply(reply: Reply, signature: str) -> Outcome:
+def _of_reply(reply: Reply, signature: str) -> CaseOutcome:
     extent = ""
     named = f"{reply.error_type}: {reply.text}" if reply.text else reply.error_type
     headline = {
@@ -141,17 +141,17 @@ def _of_reply(reply: Reply, signature: str) -> Outcome:
     if reply.status in (Status.EXCEPTION, Status.COMPILE_FAILED, Status.IMPORT_FAILED):
         help = translation(named)
     verdict = _STATUS_VERDICT.get(reply.status, Verdict.ERROR)
-    return Outcome(verdict, headline, extent or None, reply.line, help, elsewhere)
+    return CaseOutcome(verdict, headline, extent or None, reply.line, help, elsewhere)
 
 
-def _of_end(ended: Ended, what: str) -> Outcome:
+def _of_end(ended: Ended, what: str) -> CaseOutcome:
     if not ended.started:
         sentence = _how_ended(ended, "start")
-        return Outcome(Verdict.INTERNAL, f"the judge's worker did not start: {sentence}")
+        return CaseOutcome(Verdict.INTERNAL, f"the judge's worker did not start: {sentence}")
     help = None
     verdict = Verdict.CRASH
     if ended.starved_s:
-        return Outcome(Verdict.NOT_MEASURED, _how_ended(ended, what), help=_STARVED_HELP)
+        return CaseOutcome(Verdict.NOT_MEASURED, _how_ended(ended, what), help=_STARVED_HELP)
     if ended.timeout:
         verdict = Verdict.TIMEOUT
         help = "does every loop come closer to its end in each iteration?"
@@ -170,7 +170,7 @@ def _of_end(ended: Ended, what: str) -> Outcome:
     if ended.recursive:
         help = RECURSION_HELP
     headline = _how_ended(ended, what)
-    return Outcome(
+    return CaseOutcome(
         verdict, headline, line=ended.line, help=help, looping=ended.timeout and not ended.compiling
     )
 

@@ -62,7 +62,7 @@ class Use:
     text: str
 
 
-class Record:
+class OperatorAudit:
     """What the submission at `path` has PyTorch do; `found` is the first use that is not open.
 
     `rules` come from grader/source/policy/operators.py.
@@ -241,7 +241,7 @@ class Record:
 class _Dispatched(TorchDispatchMode):
     """Has one thread's operators noted."""
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: OperatorAudit) -> None:
         super().__init__()
         self._record = record
 

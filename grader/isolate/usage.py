@@ -161,7 +161,7 @@ def proportional_bytes(pid: int) -> int:
     return _status_bytes(pid, "Pss:", "smaps_rollup")
 
 
-class Watch:
+class UsageMonitor:
     """Looks at a tree again and again while the context is open."""
 
     def __init__(self, tree: Tree) -> None:
@@ -199,7 +199,7 @@ class Watch:
         raise NotImplementedError
 
 
-class CpuTime(Watch):
+class CpuTime(UsageMonitor):
     """The CPU time that a tree spends while the context is open, in `seconds`.
 
     The kernel drops the time of a child whose parent ignores its end, so the tree is watched: what
@@ -238,7 +238,7 @@ class CpuTime(Watch):
         return self._tree.reaped_seconds() + sum(map(_waited_seconds, self._tree.pids()))
 
 
-class PeakMemory(Watch):
+class PeakMemory(UsageMonitor):
     """The most memory a tree held at a time, watched while the context is open.
 
     The kernel's own mark (VmHWM) misses nothing, but a process can reset it and it knows nothing of

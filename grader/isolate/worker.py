@@ -41,7 +41,7 @@ class Worker:
         self.monitor: access.AccessMonitor | None = None
         self.dots: access.DotMonitor | None = None
         self.launches: access.LaunchCounter | None = None
-        self.record: operators.Record | None = None
+        self.record: operators.OperatorAudit | None = None
         self.cuda_arena: Any = None
         self.inputs = torch.empty(0, dtype=torch.uint8, device="cpu")
 
@@ -84,7 +84,7 @@ class Worker:
             self.launches = access.LaunchCounter(self.path, interpret=self.settings["interpret"])
             self.launches.install()
         if self.settings.get("operators"):
-            self.record = operators.Record(self.settings["operators"], self.path)
+            self.record = operators.OperatorAudit(self.settings["operators"], self.path)
             self.record.install()
         if self.device == "cpu":
             _limit_address_space(self.settings["memory_limit_bytes"])

@@ -28,7 +28,7 @@ class Answer:
     names: tuple[str, ...]
     idle: CallEvidence | None
     evidence: CallEvidence
-    failure: outcome.Outcome | None
+    failure: outcome.CaseOutcome | None
     expected: Expected | None = None
     differences: tuple[Difference, ...] = ()
 

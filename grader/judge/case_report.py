@@ -36,7 +36,7 @@ class ToldCase:
         trial = self.trial
         return inputs_of(trial.problem, trial.seed, self.check, self.index, self.case, call)
 
-    def _failure(self, failure: outcome.Outcome, evidence: CallEvidence) -> Finding:
+    def _failure(self, failure: outcome.CaseOutcome, evidence: CallEvidence) -> Finding:
         return self._finding(
             failure.verdict,
             failure.headline,
@@ -49,7 +49,7 @@ class ToldCase:
             not_run=evidence.result is None,
         )
 
-    def _of_given_code(self, failure: outcome.Outcome) -> str | None:
+    def _of_given_code(self, failure: outcome.CaseOutcome) -> str | None:
         """Say of an error outside of all steps that what a step computed may have led to it."""
         source = self.session.source
         line = failure.line if failure.verdict is Verdict.ERROR else 0

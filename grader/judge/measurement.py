@@ -19,7 +19,7 @@ from grader.spec.grade_record import MemoryFigures, SpeedFigures, Verdict
 from grader.spec.problem import ROOT, Problem, load_problem
 from grader.spec.protocol import Ended, Reply, Status
 from grader.timing import memory, speed
-from grader.timing.stopwatch import Bench, CallFailed, Result, Timed
+from grader.timing.stopwatch import Bench, CallFailed, CallOutputs, Timed
 from grader.timing.workers_ahead import WorkersAhead
 
 BASELINE = ROOT / "reference" / "naive.py"
@@ -61,7 +61,7 @@ class Measurement:
         event = Phase(problem=self.problem.id, text=text, submission=submission)
         self.emit(event)
 
-    def _margin(self, case: Case, result: Result) -> float:
+    def _margin(self, case: Case, result: CallOutputs) -> float:
         inputs = self.bench.inputs_of(self.problem, case, result)
         return performance.verify(self.problem, case, inputs, result.outputs)
 
@@ -191,7 +191,7 @@ class Measurement:
             return None
         before = self._taken_before(cases)
         extra: list[int] = []
-        results: list[tuple[Case, Result]] = []
+        results: list[tuple[Case, CallOutputs]] = []
         for case, timed in zip(cases, workers, strict=True):
             if device == "cuda":
                 memory.release(timed)

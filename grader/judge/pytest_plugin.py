@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from grader.judge.pytest_run import ProblemTrial, Run
+from grader.judge.pytest_run import ProblemTrial, PytestRun
 from grader.report.message import event, failure_text
 from grader.spec.cases import Case, resolve
 from grader.spec.findings import CaseBegins, CaseEnds, CaseFailed, CauseFound, Finding
@@ -36,12 +36,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--events-fd", type=int, default=None, help="where the judge reads events")
 
 
-_RUN = pytest.StashKey[Run]()
+_RUN = pytest.StashKey[PytestRun]()
 _FINDING = pytest.StashKey[Finding]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    run = config.stash[_RUN] = Run(config)
+    run = config.stash[_RUN] = PytestRun(config)
     if run.request is not None:
         from grader.isolate import sandbox
 

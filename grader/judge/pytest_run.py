@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from grader.isolate.session import Budget, Session
 
 
-class Run:
+class PytestRun:
     """What was asked for, from the command line or by the judge, and where events go."""
 
     def __init__(self, config: pytest.Config) -> None:
@@ -103,7 +103,7 @@ class Run:
 class ProblemTrial:
     """One problem under test: its sessions on the device and in the interpreter, its casebook."""
 
-    def __init__(self, run: Run, problem: Problem) -> None:
+    def __init__(self, run: PytestRun, problem: Problem) -> None:
         import torch
 
         from grader.causes.diagnose import Casebook

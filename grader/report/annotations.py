@@ -13,7 +13,7 @@ from grader.base.text import clean
 from grader.report.message import (
     HEADLINE_LIMIT,
     ID_LIMIT,
-    Cause,
+    ReportedCause,
     causes,
     headline_of,
     message_lines,
@@ -54,7 +54,7 @@ def without_commands(report: str, token: str) -> str:
     return f"::stop-commands::{token}\n{report}::{token}::\n"
 
 
-def _of_cause(problem: ProblemResult, cause: Cause, folder: str) -> str:
+def _of_cause(problem: ProblemResult, cause: ReportedCause, folder: str) -> str:
     title = f"{clean(problem.id, ID_LIMIT)}: {headline_of(cause)}"
     lines = message_lines(problem.id, cause, WIDTH)
     place = _place(problem, cause.message.file, cause.message.line, folder)

@@ -25,7 +25,7 @@ _CauseId = Annotated[str, Field(max_length=60)]
 _Points = Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)]
 
 
-class Run(Record):
+class PastRun(Record):
     """One run: points earned and available of each problem that was graded, and when (UTC).
 
     `causes` has the ids of what went wrong in a problem, without its prefix.
@@ -41,9 +41,9 @@ class Run(Record):
     ]
 
 
-def run_of(record: GradeRecord, now: datetime.datetime) -> Run:
+def run_of(record: GradeRecord, now: datetime.datetime) -> PastRun:
     """Return what a record adds to the history; `now` has a time zone."""
-    return Run(
+    return PastRun(
         time=now.astimezone(datetime.UTC).strftime("%Y-%m-%d %H:%M"),
         submission=record.submission[:1000],
         points={p.id: (p.points.earned, p.points.available) for p in record.problems},
@@ -56,7 +56,7 @@ def _causes(problem: ProblemResult) -> tuple[str, ...]:
     return tuple(dict.fromkeys(ids))[:_MOST_CAUSES]
 
 
-def read(path: Path, submission: str) -> tuple[Run, ...]:
+def read(path: Path, submission: str) -> tuple[PastRun, ...]:
     """Return the runs of one submission, oldest first; none where there is no file.
 
     Raises:
@@ -79,7 +79,7 @@ def named_last(path: Path, cause: str, among: Collection[str]) -> str | None:
     return None
 
 
-def append(path: Path, run: Run) -> None:
+def append(path: Path, run: PastRun) -> None:
     """Add a run, and drop the oldest lines beyond `MOST_RUNS`; makes the file's folder.
 
     Raises:
@@ -100,8 +100,8 @@ def _lines(path: Path) -> Sequence[str]:
     return [line for line in text.split("\n") if line.strip()]
 
 
-def _run_in(line: str) -> Run | None:
+def _run_in(line: str) -> PastRun | None:
     try:
-        return Run.model_validate_json(line)
+        return PastRun.model_validate_json(line)
     except (ValidationError, RecursionError):
         return None

@@ -13,7 +13,7 @@ from grader.report.message import (
     HEADLINE_LIMIT,
     ID_LIMIT,
     NAME_LIMIT,
-    Cause,
+    ReportedCause,
     headline_of,
     message_lines,
 )
@@ -129,7 +129,7 @@ def _sections(problem: ProblemResult) -> list[str]:
     return blocks
 
 
-def _heading(cause: Cause) -> str:
+def _heading(cause: ReportedCause) -> str:
     return f"{escape(cause.label, 60)}: {code(headline_of(cause), HEADLINE_LIMIT)}"
 
 

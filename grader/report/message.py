@@ -35,7 +35,7 @@ NOT_REPORTED = (Verdict.PASS, Verdict.SKIPPED, Verdict.NOT_MEASURED, Verdict.NOT
 
 
 @dataclasses.dataclass(frozen=True)
-class Cause:
+class ReportedCause:
     """One cause and the checks that show it; `checks` is empty for a problem's own message.
 
     `not_run` are checks of which a case was not run because of this or of what else went wrong.
@@ -59,18 +59,18 @@ class Cause:
         return f"{kind} {clean(self.id, 60)}"
 
 
-def causes(problem: ProblemResult) -> list[Cause]:
+def causes(problem: ProblemResult) -> list[ReportedCause]:
     """Return the causes of a problem's failures: its own message, then its checks merged by cause.
 
     Checks have one cause when their diagnosis has the same id, or, undiagnosed, when the submission
     ended in the same way at the same line (one exception in every check is one report). Wrong
     numbers in the plain case are the reason for those in every other check, which depart from it.
     """
-    found: list[Cause] = []
+    found: list[ReportedCause] = []
     if problem.message is not None and problem.verdict is not Verdict.NOT_IMPLEMENTED:
         identity = _error_id(problem.id, str(problem.verdict))
         message = problem.message
-        found.append(Cause(identity, problem.verdict, problem.title, message, message.step))
+        found.append(ReportedCause(identity, problem.verdict, problem.title, message, message.step))
     merged: dict[tuple[str, ...], list[CheckResult]] = {}
     not_run: list[CheckResult] = []
     for check in problem.checks:
@@ -87,14 +87,14 @@ def causes(problem: ProblemResult) -> list[Cause]:
     return found
 
 
-def cause_of(problem: ProblemResult, checks: Sequence[CheckResult]) -> Cause:
+def cause_of(problem: ProblemResult, checks: Sequence[CheckResult]) -> ReportedCause:
     """Return the cause that `checks` show, told as the first of them tells it."""
     first = checks[0]
     if first.diagnosis is not None:
         identity, title = first.diagnosis.id, first.diagnosis.title
     else:
         identity, title = _error_id(problem.id, _kind(first.verdict, first.id)), first.title
-    return Cause(
+    return ReportedCause(
         identity,
         first.verdict,
         title,
@@ -106,7 +106,7 @@ def cause_of(problem: ProblemResult, checks: Sequence[CheckResult]) -> Cause:
     )
 
 
-def headline_of(cause: Cause) -> str:
+def headline_of(cause: ReportedCause) -> str:
     """Return what a message says in its first line: the name of the cause where it is known."""
     told = cause.diagnosis.title if cause.diagnosis else cause.message.headline
     return clean(told, HEADLINE_LIMIT) or clean(cause.title, HEADLINE_LIMIT)
@@ -162,7 +162,7 @@ def _kind(verdict: Verdict, check_id: str) -> str:
     return check_id if verdict is Verdict.FAIL else str(verdict)
 
 
-def message_lines(problem_id: str, cause: Cause, width: int) -> list[str]:
+def message_lines(problem_id: str, cause: ReportedCause, width: int) -> list[str]:
     """Return one cause as lines no wider than `width` cells."""
     rows = wrap(head_line(cause), width, "", "    ")
     for label, value in facts(problem_id, cause):
@@ -174,13 +174,13 @@ def message_lines(problem_id: str, cause: Cause, width: int) -> list[str]:
     return rows
 
 
-def head_line(cause: Cause) -> str:
+def head_line(cause: ReportedCause) -> str:
     """Return the line that stands alone: "error[P04-DIAGONAL]: own key hidden"."""
     kind = "internal" if cause.verdict is Verdict.INTERNAL else "error"
     return f"{kind}[{clean(cause.id, 60)}]: {headline_of(cause)}"
 
 
-def facts(problem_id: str, cause: Cause) -> list[tuple[str, str]]:
+def facts(problem_id: str, cause: ReportedCause) -> list[tuple[str, str]]:
     """Return what is known of a cause: where, the case, the wrong elements, how to repeat it."""
     message, trace = cause.message, trace_of(cause)
     found = clean(message.headline, HEADLINE_LIMIT)
@@ -200,19 +200,19 @@ def facts(problem_id: str, cause: Cause) -> list[tuple[str, str]]:
     return [(label, value) for label, value in told if value]
 
 
-def trace_of(cause: Cause) -> TraceRecord | None:
+def trace_of(cause: ReportedCause) -> TraceRecord | None:
     """Return what one program did in a case of this cause; one case of a problem was followed."""
     told = (cause.message, *(check.message for check in cause.checks if check.message))
     return next((message.trace for message in told if message.trace is not None), None)
 
 
-def lines_behind(cause: Cause, trace: TraceRecord) -> tuple[SourceLine, ...]:
+def lines_behind(cause: ReportedCause, trace: TraceRecord) -> tuple[SourceLine, ...]:
     """Return the lines that assign what is wrong; none where the line of the mistake is known."""
     known = cause.diagnosis is not None and cause.message.line is not None
     return trace.parting.lines if trace.parting is not None and not known else ()
 
 
-def remarks(problem_id: str, cause: Cause) -> list[tuple[str, str]]:
+def remarks(problem_id: str, cause: ReportedCause) -> list[tuple[str, str]]:
     """Return what else is to be said of a cause: notes, and what to do."""
     message, diagnosis = cause.message, cause.diagnosis
     internal = cause.verdict is Verdict.INTERNAL
@@ -228,7 +228,7 @@ def remarks(problem_id: str, cause: Cause) -> list[tuple[str, str]]:
     return [(label, shown) for label, text in said if (shown := clean(text))]
 
 
-def _where(problem_id: str, cause: Cause) -> str:
+def _where(problem_id: str, cause: ReportedCause) -> str:
     """Say which step, test, file and line; what is not known is left out."""
     message = cause.message
     step = f" step {cause.step}" if cause.step is not None else ""
@@ -241,7 +241,7 @@ def _where(problem_id: str, cause: Cause) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _not_run(cause: Cause) -> str:
+def _not_run(cause: ReportedCause) -> str:
     """Name the checks that were not run, and why."""
     if not cause.not_run:
         return ""
@@ -300,5 +300,5 @@ def failure_text(
     identity = identity or _error_id(problem_id, _kind(finding.verdict, check_id))
     if message.step is not None:
         step = message.step
-    cause = Cause(identity, finding.verdict, message.headline, message, step, diagnosis)
+    cause = ReportedCause(identity, finding.verdict, message.headline, message, step, diagnosis)
     return "\n".join(message_lines(problem_id, cause, width))

@@ -25,7 +25,7 @@ def write(record: GradeRecord, sources: Mapping[str, bytes]) -> tuple[Path | Non
     A grade for credit is told from its record alone: it has no history. Neither has a run that was
     interrupted, for its points are not those of the answers.
     """
-    runs: tuple[history.Run, ...] = ()
+    runs: tuple[history.PastRun, ...] = ()
     notes = []
     if record.mode != "official":
         try:

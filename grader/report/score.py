@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from grader.base.text import byte_size, clean, points, wrap
-from grader.report.message import ID_LIMIT, NAME_LIMIT, Cause, causes
+from grader.report.message import ID_LIMIT, NAME_LIMIT, ReportedCause, causes
 from grader.spec.grade_record import (
     COMPONENTS,
     ComponentResult,
@@ -106,7 +106,7 @@ def _loss(component: ComponentResult) -> str:
     return (share if component.points.available else "") + clean(component.reason) + limit
 
 
-def told_causes(problem: ProblemResult) -> tuple[list[Cause], list[str]]:
+def told_causes(problem: ProblemResult) -> tuple[list[ReportedCause], list[str]]:
     """Return the causes that a report tells in full, and the ids of the checks of all others."""
     found = causes(problem)
     return found[:MAX_CAUSES], [c.id for cause in found[MAX_CAUSES:] for c in cause.checks]

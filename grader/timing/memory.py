@@ -14,12 +14,12 @@ from grader.base.dtypes import TORCH_DTYPES
 from grader.isolate.usage import PeakMemory
 from grader.spec.cases import Case
 from grader.spec.problem import Problem
-from grader.timing.stopwatch import Bench, Result, Timed, see_alone
+from grader.timing.stopwatch import Bench, CallOutputs, Timed, see_alone
 
 
 def extra_bytes(
     bench: Bench, timed: Timed, problem: Problem, case: Case, before_bytes: int
-) -> tuple[int, list[Result]]:
+) -> tuple[int, list[CallOutputs]]:
     """Return the most memory one call takes beyond inputs and outputs, and what it computed.
 
     `before_bytes` is the `taken_bytes` after the import; on the CPU that of the idle baseline.

@@ -13,7 +13,7 @@ from grader.isolate import capacity
 from grader.isolate.arena import Layout
 from grader.spec.cases import Case
 from grader.spec.problem import Problem
-from grader.timing.stopwatch import Bench, Result, Timed
+from grader.timing.stopwatch import Bench, CallOutputs, Timed
 
 # Goes of a block: the median of seven is off by a third of their spread. A CPU has more blocks, of
 # three, since there the machine changes between blocks and not within one.
@@ -92,7 +92,7 @@ def run_block(
     case: Case,
     *,
     overhead_s: float,
-    margin_of: Callable[[Result], float] | None,
+    margin_of: Callable[[CallOutputs], float] | None,
 ) -> Block:
     """Time a block of goes; `margin_of` returns error / allowed of the outputs of one call.
 
@@ -129,12 +129,12 @@ class _Unverified:
     Verified after each go they leave the device hot, and the submission slower than the baseline.
     """
 
-    def __init__(self, margin_of: Callable[[Result], float] | None, room_bytes: int) -> None:
+    def __init__(self, margin_of: Callable[[CallOutputs], float] | None, room_bytes: int) -> None:
         self._margin_of, self._room_bytes = margin_of, room_bytes
-        self._results: list[Result] = []
+        self._results: list[CallOutputs] = []
         self._worst = 0.0
 
-    def add(self, results: list[Result]) -> None:
+    def add(self, results: list[CallOutputs]) -> None:
         """Keep what a go computed."""
         if self._margin_of is None:
             return

@@ -25,7 +25,7 @@ from grader.isolate.arena import POISON, Arena, Layout
 from grader.isolate.placing import place
 from grader.isolate.sandbox import Sandbox
 from grader.isolate.session import Budget
-from grader.isolate.usage import CpuTime, Tree, Watch
+from grader.isolate.usage import CpuTime, Tree, UsageMonitor
 from grader.spec.cases import Case
 from grader.spec.inputs import Inputs, make_inputs
 from grader.spec.problem import Problem
@@ -46,7 +46,7 @@ class CallFailed(Exception):
 
 
 @dataclasses.dataclass(frozen=True)
-class Result:
+class CallOutputs:
     """What one call computed, by the name of the output, and the seed of its inputs."""
 
     seed: int
@@ -87,7 +87,7 @@ class Timed:
             raise CallFailed(result)
 
 
-def see_alone(watch: Watch) -> None:
+def see_alone(watch: UsageMonitor) -> None:
     """See that no process was started beside a worker on the CPU: it could be gone unseen.
 
     Raises:
@@ -153,7 +153,7 @@ class Bench:
         inputs = make_inputs(problem, case, 0, self.device)
         return place(case, inputs, problem.returns + problem.gradients)
 
-    def inputs_of(self, problem: Problem, case: Case, result: Result) -> Inputs:
+    def inputs_of(self, problem: Problem, case: Case, result: CallOutputs) -> Inputs:
         """Make the inputs of a call again."""
         return make_inputs(problem, case, result.seed, self.device)
 
@@ -167,7 +167,7 @@ class Bench:
         sets: int = 1,
         null: bool = False,
         watched: bool = False,
-    ) -> tuple[float, list[Result]]:
+    ) -> tuple[float, list[CallOutputs]]:
         """Run one timed go; return its seconds, and what it computed in every set.
 
         In one that is `watched` the worker looks at what PyTorch does; its seconds mean nothing.
@@ -212,7 +212,7 @@ class Bench:
                 dataclasses.replace(v, offset_bytes=v.offset_bytes - layout.inputs_end)
                 for v in layout.outputs
             ]
-            results.append(Result(seed, {view.name: view.of(raw) for view in views}))
+            results.append(CallOutputs(seed, {view.name: view.of(raw) for view in views}))
         return clock.seconds, results
 
     @contextlib.contextmanager

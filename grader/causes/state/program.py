@@ -43,7 +43,7 @@ class Called:
     expected: Expected
     evidence: CallEvidence
     differences: list[Difference]
-    failure: outcome.Outcome | None = None
+    failure: outcome.CaseOutcome | None = None
 
     @property
     def place(self) -> str:

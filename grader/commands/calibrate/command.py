@@ -90,14 +90,14 @@ def run(options: argparse.Namespace) -> int:
 
 def _measured(
     files: tuple, environment: Environment, runs: int, console: Console
-) -> measuring.Outcome:
+) -> measuring.CalibrationResult:
     """Measure with a live line on a terminal, and a line per run elsewhere as well."""
     with console.status("starting") as status:
 
         def on_phase(number: int, problem: str, text: str) -> None:
             status.update(f"run {number} of {runs}: {problem}: {clean(text, 60)}")
 
-        def on_run(number: int, done: measuring.Run) -> None:
+        def on_run(number: int, done: measuring.TimedRun) -> None:
             speedups = {id: getattr(e.figures, "speedup", None) for id, e in done.speed.items()}
             words = [f"{id} {value:.3g}x" if value else f"{id} -" for id, value in speedups.items()]
             text = f"run {number} of {runs}: {'  '.join(words)}  {done.seconds:.0f} s"

@@ -28,7 +28,7 @@ LEAST_RUNS = 3  # fewer say nothing about a spread
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
+class TimedRun:
     """One run: the speed of each problem by id, and how many seconds it took."""
 
     speed: dict[str, Evidence]
@@ -36,10 +36,10 @@ class Run:
 
 
 @dataclasses.dataclass(frozen=True)
-class Outcome:
+class CalibrationResult:
     """What several runs came to: targets by problem id, and why a problem has none."""
 
-    runs: tuple[Run, ...]
+    runs: tuple[TimedRun, ...]
     problems: dict[str, CalibratedProblem]
     missing: dict[str, str]
     wanted: int
@@ -80,8 +80,8 @@ def repeat(
     runs: int,
     *,
     on_phase: Callable[[int, str, str], None],
-    on_run: Callable[[int, Run], None],
-) -> Outcome:
+    on_run: Callable[[int, TimedRun], None],
+) -> CalibrationResult:
     """Measure `files` so many times, each time in a process of its own; Ctrl-C keeps whole runs.
 
     Args:
@@ -91,7 +91,7 @@ def repeat(
         on_phase: is told the run's number, the problem and what is measured.
         on_run: is told the number of a run and what it came to.
     """
-    done: list[Run] = []
+    done: list[TimedRun] = []
     children = Children()
     children.open_server()
     try:
@@ -111,7 +111,7 @@ def _measured(
     files: Sequence[SourceFile],
     environment: Environment,
     on_phase: Callable[[str, str], None],
-) -> Run:
+) -> TimedRun:
     start, ending, found = time.monotonic(), Ending(), dict[str, Evidence]()
     request = MeasureRequest(
         sources=tuple(files),
@@ -130,10 +130,12 @@ def _measured(
         if file.problem not in found:
             reason = f"the measuring process ended early: {ending.last_line}"
             found[file.problem] = Evidence(verdict=Verdict.INTERNAL, reason=reason)
-    return Run(found, time.monotonic() - start)
+    return TimedRun(found, time.monotonic() - start)
 
 
-def summed_up(ids: Sequence[str], device: str, runs: Sequence[Run], wanted: int) -> Outcome:
+def summed_up(
+    ids: Sequence[str], device: str, runs: Sequence[TimedRun], wanted: int
+) -> CalibrationResult:
     """Return the targets that `runs` imply, and for each problem without any the reason."""
     problems, missing = {}, {}
     for id in ids:
@@ -151,4 +153,4 @@ def summed_up(ids: Sequence[str], device: str, runs: Sequence[Run], wanted: int)
         reasons = [e.reason or str(e.verdict) for e in found if e.verdict]
         counted = f"measured in {len(figures)} of {len(runs)} runs, expected {LEAST_RUNS} or more"
         missing[id] = "; ".join([counted, *reasons[:1]])
-    return Outcome(tuple(runs), problems, missing, wanted)
+    return CalibrationResult(tuple(runs), problems, missing, wanted)

@@ -6,7 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from grader.base.text import clean, milliseconds, plural, text_console, without_blanks, wrap
-from grader.commands.calibrate.measuring import Outcome
+from grader.commands.calibrate.measuring import CalibrationResult
 from grader.report.message import ID_LIMIT
 from grader.timing.calibration import Calibration
 
@@ -14,7 +14,7 @@ _MOST_NAMES = 3
 
 
 def render(
-    outcome: Outcome,
+    outcome: CalibrationResult,
     calibration: Calibration | None,
     *,
     written_to: str | None = None,
@@ -45,7 +45,7 @@ def render(
     return without_blanks(console.file.getvalue())
 
 
-def _table(outcome: Outcome) -> Table:
+def _table(outcome: CalibrationResult) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     names = ("calibrated", "speed-up", "lowest", "spread", "naive", "spread")
     for name in (*names, "floor", "full", "share"):

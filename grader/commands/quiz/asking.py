@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from grader.base.text import clean, plural, wrap
 from grader.commands.quiz.answers import Unreadable, is_right, letter
-from grader.commands.quiz.progress import Outcome, Progress
+from grader.commands.quiz.progress import AnswerState, QuizProgress
 from grader.commands.quiz.questions import Choice, Number, Open, Question
 
 INDENT = "  "
@@ -23,10 +23,10 @@ PROMPTS = {
 }
 HAD_IT = "did you have it? y/n/partly: "
 VERDICTS = {
-    **dict.fromkeys(("y", "yes"), Outcome.RIGHT),
-    **dict.fromkeys(("n", "no"), Outcome.WRONG),
-    **dict.fromkeys(("p", "partly"), Outcome.PARTLY),
-    "?": Outcome.SKIPPED,
+    **dict.fromkeys(("y", "yes"), AnswerState.RIGHT),
+    **dict.fromkeys(("n", "no"), AnswerState.WRONG),
+    **dict.fromkeys(("p", "partly"), AnswerState.PARTLY),
+    "?": AnswerState.SKIPPED,
 }
 COLORS = {"right": "32", "wrong": "31", "strong": "1"}
 
@@ -72,13 +72,13 @@ class Quiz:
     """A round over `questions`: those not answered yet, or, if all are, those not right yet."""
 
     questions: Sequence[Question]
-    progress: Progress
+    progress: QuizProgress
     terminal: Terminal
     resume: str = "make quiz"  # the command that goes on
 
     def run(self) -> bool:
         """Ask until nothing is left, q, or the end of input; return False on Ctrl-C."""
-        asked: Counter[Outcome] = Counter()
+        asked: Counter[AnswerState] = Counter()
         whole = True
         try:
             self._greet()
@@ -99,7 +99,7 @@ class Quiz:
     def _pending(self) -> list[Question]:
         done = self.progress.outcomes
         new = [q for q in self.questions if q.id not in done]
-        return new or [q for q in self.questions if done[q.id] is not Outcome.RIGHT]
+        return new or [q for q in self.questions if done[q.id] is not AnswerState.RIGHT]
 
     def _greet(self) -> None:
         done = [q for q in self.questions if q.id in self.progress.outcomes]
@@ -117,7 +117,7 @@ class Quiz:
             self.terminal.text(clean(notice, 1000), first="note: ", rest="      ")
         self.progress.notices.clear()
 
-    def _ask(self, question: Question, place: str) -> Outcome:
+    def _ask(self, question: Question, place: str) -> AnswerState:
         terminal = self.terminal
         terminal.line()
         head = f"{question.id}  {question.title}"
@@ -138,14 +138,14 @@ class Quiz:
             terminal.line(f"{INDENT}see problems/{question.see}/README.md")
         return outcome
 
-    def _outcome(self, question: Question) -> Outcome:
+    def _outcome(self, question: Question) -> AnswerState:
         """Read until there is an answer, and say what became of it."""
         unit = f" ({question.unit})" if isinstance(question, Number) and question.unit else ""
         while True:
             typed = self._read(PROMPTS[question.kind].format(unit=unit))
             if typed == "?":
                 self._show(question)
-                return Outcome.SKIPPED
+                return AnswerState.SKIPPED
             if isinstance(question, Open):
                 self._show(question)
                 return self._self_assessed()
@@ -160,12 +160,12 @@ class Quiz:
                 continue
             if right:
                 self.terminal.line(f"right: {question.shown}", "right")
-                return Outcome.RIGHT
+                return AnswerState.RIGHT
             self.terminal.line(f"wrong: got {clean(typed, 60)}", "wrong")
             self._show(question)
-            return Outcome.WRONG
+            return AnswerState.WRONG
 
-    def _self_assessed(self) -> Outcome:
+    def _self_assessed(self) -> AnswerState:
         while True:
             typed = self._read(HAD_IT)
             verdict = VERDICTS.get(typed.lower())
@@ -185,13 +185,13 @@ class Quiz:
             raise _Quit
         return typed
 
-    def _close(self, asked: Counter[Outcome]) -> None:
+    def _close(self, asked: Counter[AnswerState]) -> None:
         self.terminal.line()
-        now = ", ".join(f"{asked[outcome]} {outcome}" for outcome in Outcome if asked[outcome])
+        now = ", ".join(f"{asked[outcome]} {outcome}" for outcome in AnswerState if asked[outcome])
         if now:
             self.terminal.line(f"This time: {now}.")
         done = [self.progress.outcomes.get(question.id) for question in self.questions]
-        right = done.count(Outcome.RIGHT)
+        right = done.count(AnswerState.RIGHT)
         count = sum(outcome is not None for outcome in done)
         self.terminal.line(
             f"In all: {count} of {plural(len(done), 'question')} done, {right} right."

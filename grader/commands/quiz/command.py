@@ -15,7 +15,7 @@ from grader.base import stdout
 from grader.base.text import clean
 from grader.commands.options import UsageError
 from grader.commands.quiz.asking import Quiz, Terminal
-from grader.commands.quiz.progress import Progress, state_path
+from grader.commands.quiz.progress import QuizProgress, state_path
 from grader.commands.quiz.questions import LEVELS, TOPICS, Question, QuizError, load_level
 from grader.judge import scoring
 
@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _ask(questions: Sequence[Question], resume: str, *, restart: bool) -> bool:
     """Ask on the standard streams; return False when Ctrl-C ended it."""
-    progress = Progress(state_path(os.environ))
+    progress = QuizProgress(state_path(os.environ))
     if restart:
         progress.forget({question.id for question in questions})
     for stream in (sys.stdin, sys.stdout):

@@ -12,7 +12,7 @@ from grader.base import user_state
 FILE = "quiz.json"
 
 
-class Outcome(enum.StrEnum):
+class AnswerState(enum.StrEnum):
     """What became of one question."""
 
     RIGHT = "right"
@@ -26,7 +26,7 @@ def state_path(environment: Mapping[str, str]) -> Path | None:
     return user_state.state_path(environment, FILE)
 
 
-class Progress:
+class QuizProgress:
     """Outcomes by question id, kept in the file `path`; only in memory where there is none.
 
     `notices` holds what is to be told to the reader and is emptied by whoever tells it.
@@ -34,7 +34,7 @@ class Progress:
 
     def __init__(self, path: Path | None) -> None:
         self._file = user_state.StateFile(path, "what you answer")
-        self.outcomes: dict[str, Outcome] = self._file.read(_outcomes) or {}
+        self.outcomes: dict[str, AnswerState] = self._file.read(_outcomes) or {}
 
     @property
     def notices(self) -> list[str]:
@@ -46,7 +46,7 @@ class Progress:
         """Whether outcomes outlast this run."""
         return self._file.kept
 
-    def add(self, question_id: str, outcome: Outcome) -> None:
+    def add(self, question_id: str, outcome: AnswerState) -> None:
         """Note an outcome and write the file."""
         self.outcomes[question_id] = outcome
         self._write()
@@ -60,7 +60,7 @@ class Progress:
         self._file.write({"outcomes": self.outcomes})
 
 
-def _outcomes(state: Mapping[str, Any]) -> dict[str, Outcome]:
+def _outcomes(state: Mapping[str, Any]) -> dict[str, AnswerState]:
     """Read the outcomes of a state.
 
     Raises:
@@ -69,4 +69,4 @@ def _outcomes(state: Mapping[str, Any]) -> dict[str, Outcome]:
     outcomes = state.get("outcomes")
     if not isinstance(outcomes, dict):
         raise ValueError("no outcomes")
-    return {question_id: Outcome(outcome) for question_id, outcome in outcomes.items()}
+    return {question_id: AnswerState(outcome) for question_id, outcome in outcomes.items()}

@@ -25,7 +25,7 @@ from grader.spec.findings import Lane, MeasureRequest, Phase, Raced
 from grader.spec.problem import ROOT, Problem, load_problem
 from grader.spec.protocol import Ended, Status
 from grader.timing import device_lock, memory, speed
-from grader.timing.stopwatch import Bench, CallFailed, Result, Timed
+from grader.timing.stopwatch import Bench, CallFailed, CallOutputs, Timed
 
 ROUNDS = 3
 _HEAT_GOES = 3
@@ -237,7 +237,7 @@ class _Race:
             self._overheads[key] = speed.overhead(*given)
         return self._overheads[key]
 
-    def _margin(self, runner: _Runner, result: Result) -> float:
+    def _margin(self, runner: _Runner, result: CallOutputs) -> float:
         inputs = self._bench.inputs_of(runner.problem, runner.case, result)
         return performance.verify(runner.problem, runner.case, inputs, result.outputs)
 

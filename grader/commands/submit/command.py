@@ -17,7 +17,7 @@ from grader.commands.options import (
     writing,
 )
 from grader.commands.submit import packing
-from grader.commands.submit.packing import Answer, Packed, State
+from grader.commands.submit.packing import Packed, PackedAnswer, State
 from grader.commands.submit.view import render
 from grader.judge import scoring
 from grader.source.intake import receipt
@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
     return scoring.EXIT_POINTS_LOST if lost else scoring.EXIT_FULL_MARKS
 
 
-def _written(answers: tuple[Answer, ...], output: Path) -> Packed:
+def _written(answers: tuple[PackedAnswer, ...], output: Path) -> Packed:
     files = packing.files_of(answers)
     today = datetime.datetime.now(datetime.UTC).date()
     try:

@@ -38,7 +38,7 @@ class State(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Answer:
+class PackedAnswer:
     """One problem's file and what would become of it; `source` is None where there is no file."""
 
     problem: Problem
@@ -55,29 +55,29 @@ class Answer:
 class Packed:
     """What was looked through, and the archive that was written, if any."""
 
-    answers: tuple[Answer, ...]
+    answers: tuple[PackedAnswer, ...]
     archive: str | None = None
     num_files: int = 0
     num_bytes: int = 0
     code: str = ""
 
 
-def look_through(problems: Iterable[Problem], submission: Path) -> tuple[Answer, ...]:
+def look_through(problems: Iterable[Problem], submission: Path) -> tuple[PackedAnswer, ...]:
     """Return what a submission holds for each problem; nothing is run."""
     return tuple(_answer(problem, submission) for problem in problems)
 
 
-def _answer(problem: Problem, submission: Path) -> Answer:
+def _answer(problem: Problem, submission: Path) -> PackedAnswer:
     if not os.path.lexists(submission / problem.id / problem.file):
-        return Answer(problem, State.MISSING)
+        return PackedAnswer(problem, State.MISSING)
     source = read_source(problem, submission)
     if source.verdict not in (None, Verdict.NOT_IMPLEMENTED):
-        return Answer(problem, State.REFUSED, source)
+        return PackedAnswer(problem, State.REFUSED, source)
     begun = source.verdict is None or steps_begun(source.data.decode("utf-8-sig", "replace"))
-    return Answer(problem, State.READY if begun else State.NOT_STARTED, source)
+    return PackedAnswer(problem, State.READY if begun else State.NOT_STARTED, source)
 
 
-def files_of(answers: Iterable[Answer]) -> dict[str, bytes]:
+def files_of(answers: Iterable[PackedAnswer]) -> dict[str, bytes]:
     """Return the bytes of all answers that could be read, refused ones too, by name."""
     return {a.name: a.source.data for a in answers if a.source is not None and a.source.data}
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from grader.base.text import byte_size, clean, fit, plural, styled, wrap
 from grader.commands.lint.view import lines_of
-from grader.commands.submit.packing import Answer, Packed, State
+from grader.commands.submit.packing import Packed, PackedAnswer, State
 
 _STYLES = {State.READY: "green", State.REFUSED: "red"}
 
@@ -18,7 +18,7 @@ def render(packed: Packed, *, width: int = 80, color: bool = False) -> str:
     return styled(rows, width, color=color)
 
 
-def _problem(answer: Answer, width: int) -> Iterator[tuple[str, str]]:
+def _problem(answer: PackedAnswer, width: int) -> Iterator[tuple[str, str]]:
     words = answer.state.value
     source = answer.source
     if answer.state is State.READY and source is not None and source.next_step:

@@ -16,7 +16,7 @@ from grader.commands.hint.shown import Shown
 from grader.commands.watch import browser
 from grader.commands.watch import view as page
 from grader.commands.watch.changes import changes, first_checks
-from grader.commands.watch.runs import Run
+from grader.commands.watch.runs import GradingRun
 from grader.commands.watch.saves import Saves, State
 from grader.commands.watch.terminal import Keys, Screen
 from grader.isolate import reaper
@@ -71,7 +71,7 @@ class Watch:
             os.set_blocking(fd, False)
         submission = request(()).submission
         self._saves = Saves(submission / problem.id / problem.file, self._ring, polls=polls)
-        self._run: Run | None = None
+        self._run: GradingRun | None = None
         self._last: ProblemResult | None = None  # of the last run that came to its end
         self._tested: ProblemResult | None = None  # of the last one that ran tests
         self._wants_hint = False
@@ -148,7 +148,7 @@ class Watch:
         self._saves.take()
         self._saves.changed()  # begins to watch
         request = self._request(first_checks(self._tested, self._dependent))
-        self._run = Run(request, self._children, self._ring)
+        self._run = GradingRun(request, self._children, self._ring)
         self._run.start()
 
     # -- runs ------------------------------------------------------------------------------------
@@ -169,14 +169,14 @@ class Watch:
         if self._wants_hint:
             self._hint()
 
-    def _words(self, run: Run) -> str:
+    def _words(self, run: GradingRun) -> str:
         if not run.cases:
             return f"{self._problem.id}: starting"
         check, verdict = run.cases[-1]
         wrong = sum(verdict != "pass" for _, verdict in run.cases)
         return f"{self._problem.id}: {len(run.cases)} cases, {wrong} not passed; {check} {verdict}"
 
-    def _tell(self, run: Run) -> None:
+    def _tell(self, run: GradingRun) -> None:
         assert run.record is not None
         now = run.record.problems[0]
         before = self._tested if now.message is None else None

@@ -15,7 +15,7 @@ from grader.spec.grade_record import GradeRecord, Points, Verdict
 _GRACE_S = 0.5
 
 
-class Run:
+class GradingRun:
     """Grades `request` once; `tell` is called from its thread at each case and at the end."""
 
     def __init__(self, request: Request, children: Children, tell: Callable[[], None]) -> None:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from grader.base.text import clean, points
-from grader.report.history import Run
+from grader.report.history import PastRun
 from grader.report.html import about, measured
 from grader.report.html.charts import Steps, steps
 from grader.report.html.problem import problem_view
@@ -59,7 +59,7 @@ class RunView:
 
 
 def render(
-    record: GradeRecord, *, sources: Mapping[str, bytes] = _NONE, history: Sequence[Run] = ()
+    record: GradeRecord, *, sources: Mapping[str, bytes] = _NONE, history: Sequence[PastRun] = ()
 ) -> str:
     """Return the page.
 
@@ -168,7 +168,7 @@ def _block(text: str) -> Markup:
     return Markup("\n").join(kept)
 
 
-def _history(history: Sequence[Run]) -> tuple[list[RunView], Steps | None]:
+def _history(history: Sequence[PastRun]) -> tuple[list[RunView], Steps | None]:
     """Return the last runs, the newest first, and the chart of the points after each run.
 
     A run of some problems leaves the points of the others as they were.

@@ -13,7 +13,7 @@ from grader.report.message import (
     HEADLINE_LIMIT,
     ID_LIMIT,
     NAME_LIMIT,
-    Cause,
+    ReportedCause,
     facts,
     head_line,
     lines_behind,
@@ -130,7 +130,7 @@ def _check(check: CheckResult) -> tuple[str, ...]:
     return clean(check.id, NAME_LIMIT), check.title, str(check.verdict), cases, earned
 
 
-def _cause(problem: ProblemResult, cause: Cause, *, errors: bool) -> CauseView:
+def _cause(problem: ProblemResult, cause: ReportedCause, *, errors: bool) -> CauseView:
     message = cause.message
     named, tiles = cause.diagnosis is not None, message.tiles
     maps = []
@@ -166,7 +166,9 @@ def _rows_of(problem: ProblemResult, message: Message) -> str:
     return "keys" if output in ("dk", "dv") else "queries"
 
 
-def _source(problem: ProblemResult, told: Sequence[Cause], data: bytes) -> source.SourceView:
+def _source(
+    problem: ProblemResult, told: Sequence[ReportedCause], data: bytes
+) -> source.SourceView:
     """Return the file with its wrong lines; where no line is known, the step's are shown."""
     notes: dict[int, list[str]] = {}
     open_steps = []
