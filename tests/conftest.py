@@ -16,6 +16,11 @@ torch.set_num_threads(1)
 collect_ignore = ["tenth"]  # files of a problem, which test_tenth_problem.py puts in their places
 
 
+def pytest_collection_modifyitems(items):
+    """Begin with the longest test: at the end one worker would run it while the others wait."""
+    items.sort(key=lambda item: "test_ten_steps_add_a_problem" not in item.nodeid)
+
+
 @pytest.fixture(autouse=True, scope="module")
 def no_zombies():
     """Bury what a module's tests have killed: its children are ours, who adopt orphans."""

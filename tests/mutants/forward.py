@@ -3,6 +3,9 @@
 Over 400 lines: the lines of the kernels and the mistakes in them belong together.
 """
 
+# ruff: noqa: E501  (an edit is one line of source)
+# fmt: off
+
 from functools import partial
 
 from tests.mutants.common import (
@@ -108,28 +111,10 @@ def work_not_done(problem: str) -> tuple[Mutant, ...]:
     naive = _NAIVE.format(visible=_IN_WINDOW[problem])
     options = f"(q.shape, k.shape, q.dtype, softmax_scale, {_OPTIONS.get(problem, '')})"
     return (
-        Mutant(
-            problem,
-            "zeros",
-            ("plain", "lse"),
-            ((RETURN, "    return torch.zeros_like(out), torch.zeros_like(lse)\n"),),
-            "ZEROS",
-            earns_nothing=True,
-        ),
-        mutant(
-            name="zeros above 300",
-            edits=(
-                (
-                    RETURN,
-                    "    if max(q.shape[2], k.shape[2]) > 300:\n"
-                    "        out, lse = torch.zeros_like(out), torch.zeros_like(lse)\n" + RETURN,
-                ),
-            ),
-        ),
+        Mutant(problem, 'zeros', ('plain', 'lse'), ((RETURN, '    return torch.zeros_like(out), torch.zeros_like(lse)\n'),), 'ZEROS', earns_nothing=True),
+        mutant(name='zeros above 300', edits=((RETURN, '    if max(q.shape[2], k.shape[2]) > 300:\n        out, lse = torch.zeros_like(out), torch.zeros_like(lse)\n' + RETURN),)),
         mutant(name="no kernel", edits=((ALLOCATE, naive + ALLOCATE),), caught_as=NO_KERNEL),
-        mutant(
-            name="kept by shape", edits=kept("(q.shape, k.shape, q.dtype)"), caught_as=SECOND_CALL
-        ),
+        mutant(name='kept by shape', edits=kept('(q.shape, k.shape, q.dtype)'), caught_as=SECOND_CALL),
         mutant(name="kept by address", edits=kept("q.data_ptr()"), caught_as=SECOND_CALL),
         mutant(name="kept by shape dtype and options", edits=kept(options), caught_as=SECOND_CALL),
     )
@@ -141,50 +126,14 @@ def wrong_lse(problem: str) -> tuple[Mutant, ...]:
     step = _STEPS[problem].get("finish")
     allocated = "dtype=torch.float32, device=q.device)"
     return (
-        mutant(
-            name="lse in base 2",
-            edits=((LSE, "lse = running_max + tl.log2(running_sum)"),),
-            expected_id="LSE-BASE-2",
-            step=step,
-        ),
-        mutant(
-            name="lse with its units mixed",
-            edits=((LSE, "lse = running_max + tl.log(running_sum)"),),
-            expected_id="LSE-UNITS-MIXED",
-            step=step,
-        ),
-        mutant(
-            name="lse of a natural log scaled",
-            edits=((LSE, "lse = (running_max + tl.log(running_sum)) * LN_2"),),
-            expected_id="LSE-LOG-SCALED",
-            step=step,
-        ),
-        mutant(
-            name="lse without max",
-            edits=((LSE, "lse = tl.log(running_sum)"),),
-            expected_id="LSE-WITHOUT-MAX",
-            step=step,
-        ),
-        mutant(
-            name="lse without sum",
-            edits=((LSE, "lse = running_max * LN_2"),),
-            expected_id="LSE-WITHOUT-SUM",
-            step=step,
-        ),
+        mutant(name='lse in base 2', edits=((LSE, 'lse = running_max + tl.log2(running_sum)'),), expected_id='LSE-BASE-2', step=step),
+        mutant(name='lse with its units mixed', edits=((LSE, 'lse = running_max + tl.log(running_sum)'),), expected_id='LSE-UNITS-MIXED', step=step),
+        mutant(name='lse of a natural log scaled', edits=((LSE, 'lse = (running_max + tl.log(running_sum)) * LN_2'),), expected_id='LSE-LOG-SCALED', step=step),
+        mutant(name='lse without max', edits=((LSE, 'lse = tl.log(running_sum)'),), expected_id='LSE-WITHOUT-MAX', step=step),
+        mutant(name='lse without sum', edits=((LSE, 'lse = running_max * LN_2'),), expected_id='LSE-WITHOUT-SUM', step=step),
         mutant(name="lse not written", edits=((STORE_LSE[problem], ""),), caught_as=NOT_WRITTEN),
-        mutant(
-            name="lse not returned",
-            edits=((RETURN, "    return out\n"),),
-            caught_as=NOT_RETURNED,
-        ),
-        Mutant(
-            problem,
-            "lse of the dtype of q",
-            ("half_lse",),
-            ((allocated, allocated.replace("torch.float32", "q.dtype")),),
-            caught_as=WRONG_DTYPE,
-            keeps=0.6,
-        ),
+        mutant(name='lse not returned', edits=((RETURN, '    return out\n'),), caught_as=NOT_RETURNED),
+        Mutant(problem, 'lse of the dtype of q', ('half_lse',), ((allocated, allocated.replace('torch.float32', 'q.dtype')),), caught_as=WRONG_DTYPE, keeps=0.6),
     )
 
 
@@ -195,138 +144,25 @@ def wrong_fold(problem: str) -> tuple[Mutant, ...]:
     launch, fold = steps.get("launch"), steps.get("fold")
     unseen = 'tl.where(running_max == float("-inf"), 0.0, 1.0)'
     return (
-        mutant(
-            name="no scale", edits=((LAUNCH_SCALE, "LOG2_E.value,"),), expected_id="SCALE-MISSING"
-        ),
-        mutant(
-            name="log2e forgotten",
-            edits=((LAUNCH_SCALE, "softmax_scale,"),),
-            expected_id="EXP2-WITHOUT-LOG2E",
-            step=launch,
-        ),
-        mutant(
-            name="exp of scores in log2",
-            edits=(
-                (RESCALE, RESCALE.replace("exp2", "exp")),
-                (WEIGHTS, WEIGHTS.replace("exp2", "exp")),
-            ),
-            expected_id="EXP-WITH-LOG2E",
-            step=fold,
-        ),
-        mutant(
-            name="scaled before the fold too",
-            edits=((PRODUCTS, PRODUCTS + " * scale_log2"),),
-            expected_id="SCALE-TWICE-IN-LOG2",
-            step=steps.get("walk"),
-        ),
-        mutant(
-            name="scaled again inside exp2",
-            edits=(
-                (PRODUCTS, PRODUCTS + " * scale_log2"),
-                (NEW_MAX, NEW_MAX.replace(" * scale_log2", "")),
-                (WEIGHTS, "p = tl.exp2(scale_log2 * scores - scale_log2 * "),
-            ),
-            expected_id="SCALE-AGAIN-IN-WEIGHTS",
-        ),
-        mutant(
-            name="weights not scaled",
-            edits=((WEIGHTS, "p = tl.exp2(scores - "),),
-            expected_id="WEIGHTS-OF-RAW-SCORES",
-        ),
-        Mutant(
-            problem,
-            "softmax_scale ignored",
-            ("scale",),
-            ((DEFAULT_SCALE, "return 1.0 / math.sqrt(head_dim)"),),
-            "SCALE-OPTION-IGNORED",
-            keeps=0.6,
-        ),
-        mutant(
-            name="no rescale",
-            edits=(old_maximum_replaced(problem) or (RESCALE + "new_max)", f"rescale = {unseen}"),),
-            expected_id="RESCALE-MISSING",
-            step=fold or (steps.get("walk") if old_maximum_replaced(problem) else None),
-        ),
-        mutant(
-            name="acc not rescaled",
-            edits=((ACC, ACC.replace("acc * rescale[:, None]", "acc")),),
-            expected_id="RESCALE-ACC-MISSING",
-            step=steps.get("acc"),
-        ),
-        mutant(
-            name="acc rescaled after the tile was added",
-            edits=((ACC, ACC.replace(" * rescale[:, None]", "") + " * rescale[:, None]"),),
-            expected_id="RESCALE-ACC-LATE",
-        ),
-        mutant(
-            name="sum not rescaled",
-            edits=((SUM, SUM.replace(" * rescale", "")),),
-            expected_id="RESCALE-SUM-MISSING",
-            step=fold,
-        ),
-        mutant(
-            name="sum rescaled after the tile was added",
-            edits=(
-                (SUM, SUM.replace("running_sum * rescale +", "(running_sum +") + ") * rescale"),
-            ),
-            expected_id="RESCALE-SUM-LATE",
-        ),
-        mutant(
-            name="acc overwritten",
-            edits=((ACC, ACC.replace("acc * rescale[:, None], ", "")),),
-            expected_id="ACC-OVERWRITTEN",
-            step=steps.get("acc"),
-        ),
-        mutant(
-            name="running max forgotten",
-            edits=(("running_max = new_max\n", "running_max += 0.0\n"),),
-            expected_id="RUNNING-MAX-FORGOTTEN",
-            step=fold or steps.get("walk"),
-        ),
-        mutant(
-            name="sum along the wrong axis",
-            edits=((SUM, SUM.replace("(p, 1)", "(p, 0)")),),
-        ),
-        mutant(
-            name="not divided",
-            edits=((DIVIDE, "out = acc"),),
-            expected_id="NOT-NORMALISED",
-            step=steps.get("finish"),
-        ),
-        Mutant(
-            problem,
-            "weights not cast for v",
-            ("half",),
-            ((ACC, ACC.replace("p.to(v.dtype)", "p")),),
-            caught_as="same dtype",
-            keeps=0.6,
-        ),
-        Mutant(
-            problem,
-            "fp32 operands cast to fp16",
-            ("ieee",),
-            (
-                (
-                    PRODUCTS,
-                    PRODUCTS.replace(
-                        "(q, tl.trans(k),", "(q.to(tl.float16), tl.trans(k).to(tl.float16),"
-                    ),
-                ),
-                (ACC, ACC.replace("(p.to(v.dtype), v,", "(p.to(tl.float16), v.to(tl.float16),")),
-            ),
-            keeps=0.6,
-        ),
-        Mutant(
-            problem,
-            "fp32 dots in tf32",
-            ("ieee",),
-            (
-                (PRODUCTS, PRODUCTS.replace("ieee", "tf32")),
-                (ACC, ACC.replace("ieee", "tf32")),
-            ),
-            caught_as="this tl.dot rounds its fp32 operands to TF32",
-            keeps=0.6,
-        ),
+        mutant(name='no scale', edits=((LAUNCH_SCALE, 'LOG2_E.value,'),), expected_id='SCALE-MISSING'),
+        mutant(name='log2e forgotten', edits=((LAUNCH_SCALE, 'softmax_scale,'),), expected_id='EXP2-WITHOUT-LOG2E', step=launch),
+        mutant(name='exp of scores in log2', edits=((RESCALE, RESCALE.replace('exp2', 'exp')), (WEIGHTS, WEIGHTS.replace('exp2', 'exp'))), expected_id='EXP-WITH-LOG2E', step=fold),
+        mutant(name='scaled before the fold too', edits=((PRODUCTS, PRODUCTS + ' * scale_log2'),), expected_id='SCALE-TWICE-IN-LOG2', step=steps.get('walk')),
+        mutant(name='scaled again inside exp2', edits=((PRODUCTS, PRODUCTS + ' * scale_log2'), (NEW_MAX, NEW_MAX.replace(' * scale_log2', '')), (WEIGHTS, 'p = tl.exp2(scale_log2 * scores - scale_log2 * ')), expected_id='SCALE-AGAIN-IN-WEIGHTS'),
+        mutant(name='weights not scaled', edits=((WEIGHTS, 'p = tl.exp2(scores - '),), expected_id='WEIGHTS-OF-RAW-SCORES'),
+        Mutant(problem, 'softmax_scale ignored', ('scale',), ((DEFAULT_SCALE, 'return 1.0 / math.sqrt(head_dim)'),), 'SCALE-OPTION-IGNORED', keeps=0.6),
+        mutant(name='no rescale', edits=(old_maximum_replaced(problem) or (RESCALE + 'new_max)', f'rescale = {unseen}'),), expected_id='RESCALE-MISSING', step=fold or (steps.get('walk') if old_maximum_replaced(problem) else None)),
+        mutant(name='acc not rescaled', edits=((ACC, ACC.replace('acc * rescale[:, None]', 'acc')),), expected_id='RESCALE-ACC-MISSING', step=steps.get('acc')),
+        mutant(name='acc rescaled after the tile was added', edits=((ACC, ACC.replace(' * rescale[:, None]', '') + ' * rescale[:, None]'),), expected_id='RESCALE-ACC-LATE'),
+        mutant(name='sum not rescaled', edits=((SUM, SUM.replace(' * rescale', '')),), expected_id='RESCALE-SUM-MISSING', step=fold),
+        mutant(name='sum rescaled after the tile was added', edits=((SUM, SUM.replace('running_sum * rescale +', '(running_sum +') + ') * rescale'),), expected_id='RESCALE-SUM-LATE'),
+        mutant(name='acc overwritten', edits=((ACC, ACC.replace('acc * rescale[:, None], ', '')),), expected_id='ACC-OVERWRITTEN', step=steps.get('acc')),
+        mutant(name='running max forgotten', edits=(('running_max = new_max\n', 'running_max += 0.0\n'),), expected_id='RUNNING-MAX-FORGOTTEN', step=fold or steps.get('walk')),
+        mutant(name='sum along the wrong axis', edits=((SUM, SUM.replace('(p, 1)', '(p, 0)')),)),
+        mutant(name='not divided', edits=((DIVIDE, 'out = acc'),), expected_id='NOT-NORMALISED', step=steps.get('finish')),
+        Mutant(problem, 'weights not cast for v', ('half',), ((ACC, ACC.replace('p.to(v.dtype)', 'p')),), caught_as='same dtype', keeps=0.6),
+        Mutant(problem, 'fp32 operands cast to fp16', ('ieee',), ((PRODUCTS, PRODUCTS.replace('(q, tl.trans(k),', '(q.to(tl.float16), tl.trans(k).to(tl.float16),')), (ACC, ACC.replace('(p.to(v.dtype), v,', '(p.to(tl.float16), v.to(tl.float16),'))), keeps=0.6),
+        Mutant(problem, 'fp32 dots in tf32', ('ieee',), ((PRODUCTS, PRODUCTS.replace('ieee', 'tf32')), (ACC, ACC.replace('ieee', 'tf32'))), caught_as='this tl.dot rounds its fp32 operands to TF32', keeps=0.6),
     )
 
 
@@ -387,83 +223,17 @@ def wrong_memory(problem: str) -> tuple[Mutant, ...]:
     return (
         *(_wrong_pointers(problem) if problem != "p07" else ()),
         mutant("block size forgotten", ("plain",), (start,), caught_as=NOT_WRITTEN),
-        mutant(
-            "wrong axis of the grid",
-            ("plain",),
-            (
-                ("tl.program_id(0) % num_query_tiles", "tl.program_id(1) % num_query_tiles")
-                if problem == "p03"
-                else (" - 1 - tl.program_id(1)", " - 1 - tl.program_id(0)"),
-            ),
-            caught_as=NOT_WRITTEN,
-        ),
-        mutant(
-            "grid rounded down",
-            ("ragged",),
-            ((rounded_up, rounded_up.replace("triton.cdiv(", "(").replace(", ", " // ")),),
-            caught_as=NOT_WRITTEN,
-            keeps=0.6,
-        ),
-        mutant(
-            "out written past the end",
-            ("ragged",),
-            ((STORE_OUT, STORE_OUT.partition(", mask=")[0] + ")"),),
-            caught_as=WRITE_OUTSIDE,
-            keeps=0.6,
-        ),
-        mutant(
-            "lse written past the end",
-            ("ragged",),
-            ((store_lse, store_lse.partition(", mask=")[0] + ")\n"),),
-            caught_as=WRITE_OUTSIDE,
-            keeps=0.6,
-        ),
-        mutant(
-            "strides of k for v",
-            ("layouts",),
-            (("v.stride()[:3]", "k.stride()[:3]"),),
-            keeps=0.6,
-        ),
-        mutant(
-            "strides of q for out",
-            ("layouts",),
-            (("out.stride()[:3]", "q.stride()[:3]"),),
-            caught_as=WRITE_OUTSIDE,
-            keeps=0.6,
-        ),
-        mutant(
-            "rows of k taken to be dense",
-            ("layouts",),
-            (rows_of_k,),
-            keeps=0.6,
-        ),
-        mutant(
-            "out like q",
-            ("layouts",),
-            ((ALLOCATE, "out = torch.empty_like(q)"),),
-            caught_as=NOT_DENSE,
-            keeps=0.6,
-        ),
-        mutant(
-            "out in fp32",
-            ("half",),
-            ((ALLOCATE, ALLOCATE.replace("q.dtype", "torch.float32")),),
-            caught_as=WRONG_DTYPE,
-            keeps=0.6,
-        ),
-        mutant(
-            "lse of whole tiles",
-            ("lse_lengths",),
-            ((LSE_OFFSET[problem], whole_tiles),),
-            caught_as=WRITE_OUTSIDE,
-            keeps=0.6,
-        ),
-        mutant(
-            "q scaled in place",
-            ("arguments",),
-            ((ALLOCATE, "q.mul_(softmax_scale)\n    " + ALLOCATE), (LAUNCH_SCALE, "LOG2_E.value,")),
-            caught_as=OVERWRITTEN,
-        ),
+        mutant('wrong axis of the grid', ('plain',), (('tl.program_id(0) % num_query_tiles', 'tl.program_id(1) % num_query_tiles') if problem == 'p03' else (' - 1 - tl.program_id(1)', ' - 1 - tl.program_id(0)'),), caught_as=NOT_WRITTEN),
+        mutant('grid rounded down', ('ragged',), ((rounded_up, rounded_up.replace('triton.cdiv(', '(').replace(', ', ' // ')),), caught_as=NOT_WRITTEN, keeps=0.6),
+        mutant('out written past the end', ('ragged',), ((STORE_OUT, STORE_OUT.partition(', mask=')[0] + ')'),), caught_as=WRITE_OUTSIDE, keeps=0.6),
+        mutant('lse written past the end', ('ragged',), ((store_lse, store_lse.partition(', mask=')[0] + ')\n'),), caught_as=WRITE_OUTSIDE, keeps=0.6),
+        mutant('strides of k for v', ('layouts',), (('v.stride()[:3]', 'k.stride()[:3]'),), keeps=0.6),
+        mutant('strides of q for out', ('layouts',), (('out.stride()[:3]', 'q.stride()[:3]'),), caught_as=WRITE_OUTSIDE, keeps=0.6),
+        mutant('rows of k taken to be dense', ('layouts',), (rows_of_k,), keeps=0.6),
+        mutant('out like q', ('layouts',), ((ALLOCATE, 'out = torch.empty_like(q)'),), caught_as=NOT_DENSE, keeps=0.6),
+        mutant('out in fp32', ('half',), ((ALLOCATE, ALLOCATE.replace('q.dtype', 'torch.float32')),), caught_as=WRONG_DTYPE, keeps=0.6),
+        mutant('lse of whole tiles', ('lse_lengths',), ((LSE_OFFSET[problem], whole_tiles),), caught_as=WRITE_OUTSIDE, keeps=0.6),
+        mutant('q scaled in place', ('arguments',), ((ALLOCATE, 'q.mul_(softmax_scale)\n    ' + ALLOCATE), (LAUNCH_SCALE, 'LOG2_E.value,')), caught_as=OVERWRITTEN),
     )
 
 

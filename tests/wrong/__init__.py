@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import pkgutil
+import re
 from collections.abc import Iterable
 
-from grader.spec.problem import problem_ids
 from tests.harness import whole_answer
 from tests.unusual import ANSWERS
 
@@ -66,8 +67,9 @@ def of(answer: str, *mistakes: tuple) -> Iterable[Wrong]:
         yield Wrong(answer, name, tuple(edits), tuple(causes.split()), tuple(checks.split()))
 
 
+# Those of each problem, then those of several.
+_NAMES = [module.name for module in pkgutil.iter_modules(__path__)]
+_NAMES.sort(key=lambda name: not re.fullmatch(r"p\d\d", name))
 WRONG: tuple[Wrong, ...] = tuple(
-    wrong
-    for name in (*problem_ids(), "students", "asked", "unusual")
-    for wrong in importlib.import_module(f"{__name__}.{name}").WRONG
+    wrong for name in _NAMES for wrong in importlib.import_module(f"{__name__}.{name}").WRONG
 )
