@@ -7,9 +7,9 @@
 from __future__ import annotations
 
 import collections
+import hashlib
 import math
 import os
-import zlib
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
@@ -28,7 +28,9 @@ def drawn(
         families[family(item)].append(item)
     chosen: set[int] = set()
     for group in families.values():
-        order = sorted(group, key=lambda item: zlib.crc32(f"{SHARE} {item.id}".encode()))
+        order = sorted(
+            group, key=lambda item: hashlib.sha256(f"{SHARE} {item.id}".encode()).digest()
+        )
         count = len(group) if SHARE == "all" else math.ceil(len(group) / one_in)
         chosen |= {id(item) for item in order[:count]}
     return [item for item in items if id(item) in chosen]

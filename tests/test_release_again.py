@@ -52,8 +52,9 @@ def test_nothing_changes_when_nothing_has(stage):
 
 def test_the_page_of_a_cause_tests_the_problems_that_are_there(stage, whole):
     def tested(folder):
-        text = (folder / "docs" / "errors" / "SCALE-OPTION-IGNORED.md").read_text("utf-8")
-        return re.findall(r"^    pytest problems/(p\d\d) ", text, re.MULTILINE)
+        text = (folder / "docs" / "causes.md").read_text("utf-8")
+        (about,) = re.findall(r"^### SCALE-OPTION-IGNORED.*?(?=^### )", text, re.MULTILINE | re.S)
+        return re.findall(r"^\| (p\d\d) \|", about, re.MULTILINE)
 
     assert tested(stage) == ["p01"] and len(tested(whole)) > 5
 
