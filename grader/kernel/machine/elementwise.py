@@ -21,6 +21,7 @@ Function = Callable[..., Tensor]
 
 # Of these nothing but speed depends; a flag of overflow promises what a kernel's author knows.
 _HINTS = {"overflow", "fastmath", "libname", "libpath", "pure"}
+_ATTRIBUTES = _HINTS | {"rounding", "propagateNan", "symbol"}
 
 
 def divided(a: Tensor, b: Tensor) -> Tensor:
@@ -160,9 +161,7 @@ def function_of(op: Operation, module: Module) -> Function:
         Unmodelled: it has an attribute, or calls a function, that is not known.
     """
     kind, result = module.type(op.operands[0]), module.type(op.results[0])
-    known = _HINTS | {"rounding", "propagateNan", "symbol"}
-    if not known.issuperset(op.attributes):
-        raise op.unmodelled(" ".join(sorted(op.attributes.keys() - known)))
+    op.check(_ATTRIBUTES)
     if op.name in CASTS:
         return _cast(op, kind, result)
     if op.name == "arith.cmpi":

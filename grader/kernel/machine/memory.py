@@ -71,10 +71,12 @@ class Accesses:
                 low, high = ends(safe)
                 if low >= base and high < base + size:
                     return [(memory, safe - base, mask)]
-        active = pointers if mask is None else whole_like(pointers, mask)[mask_like(mask, pointers)]
+        active = pointers
+        if mask is not None:
+            pairs = torch.broadcast_tensors(pointers, mask)
+            active = pairs[0][pairs[1]]
         found = numbers(torch.unique(active >> SHIFT))
-        parts = [self._part(memories.get(n), n, pointers, mask, env) for n in found]
-        return parts
+        return [self._part(memories.get(n), n, pointers, mask, env) for n in found]
 
     def _part(
         self, memory: Memory | None, number: int, pointers: Tensor, mask: Tensor | None, env: Env
@@ -97,7 +99,7 @@ class Accesses:
         program = int(outside.flatten(1).any(1).nonzero()[0, 0])
         mine = offsets[program if offsets.shape[0] > 1 else 0].expand(outside.shape[1:])
         found = mine[outside[program]]
-        lanes = whole_count(self.type, found, outside[program])
+        lanes = _count(self.type, found, outside[program])
         where, far = "every tensor of the launch", ""
         if memory is not None:
             first = int(found.flatten()[0])
@@ -123,28 +125,14 @@ class Accesses:
         observe(events.Access(kind, self.op, memory, *told))
 
 
-def whole_like(value: Tensor, other: Tensor) -> Tensor:
-    """Return an array that is as large as it is with another."""
-    return value.expand(torch.broadcast_shapes(value.shape, other.shape))
-
-
-mask_like = whole_like
-
-
-def whole_count(type: Type, found: Tensor, outside: Tensor) -> int:
+def _count(type: Type, found: Tensor, outside: Tensor) -> int:
     """Return how many lanes of a whole tile are outside, of an array that may stand for more."""
     return found.numel() * max(1, type.numel) // max(1, outside.numel())
 
 
-def _modelled(op: Operation, known: set[str]) -> None:
-    unknown = {name for name in op.attributes if "." not in name} - known
-    if unknown:
-        raise op.unmodelled(" ".join(sorted(unknown)))
-
-
 def load(op: Operation, translation: Translation) -> Run:
     """Translate a tt.load."""
-    _modelled(op, _HINTS)
+    op.check(_HINTS)
     (result,) = op.results
     type = translation.module.type(result)
     mask = op.operands[1] if len(op.operands) > 1 else None
@@ -158,6 +146,7 @@ def load(op: Operation, translation: Translation) -> Run:
         value = env[other] if other is not None else nothing
         for part in parts:
             memory, index, here = part
+            memory.is_read = True
             loaded = torch.take(memory.as_dtype(dtype), index)
             value = loaded if here is None else torch.where(here, loaded, value)
             if accesses.state.observe is not None:
@@ -169,7 +158,7 @@ def load(op: Operation, translation: Translation) -> Run:
 
 def store(op: Operation, translation: Translation) -> Run:
     """Translate a tt.store."""
-    _modelled(op, _HINTS)
+    op.check(_HINTS)
     value, *masks = op.operands[1:]
     mask = masks[0] if masks else None
     dtype = dtype_of(translation.module.type(value))
@@ -180,6 +169,7 @@ def store(op: Operation, translation: Translation) -> Run:
         lanes = env[mask] if mask is not None else None
         for part in accesses.parts(env[accesses.pointers], lanes, env):
             memory, index, here = part
+            memory.is_updated |= memory.is_read
             programs = max(x.shape[0] for x in (index, env[value], lanes) if x is not None)
             index, stored = whole(index, shape, programs), whole(env[value], shape, programs)
             if here is not None:
@@ -208,7 +198,7 @@ _UPDATES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 def atomic_rmw(op: Operation, translation: Translation) -> Run:
     """Translate a tt.atomic_rmw; its result is what was there before."""
-    _modelled(op, set())
+    op.check(())
     kind = op.words[0] if op.words else ""
     if kind not in _UPDATES:
         raise op.unmodelled(kind)
@@ -221,7 +211,7 @@ def atomic_rmw(op: Operation, translation: Translation) -> Run:
 
 def atomic_cas(op: Operation, translation: Translation) -> Run:
     """Translate a tt.atomic_cas."""
-    _modelled(op, set())
+    op.check(())
     _, compared, value = op.operands
 
     def update(old: Tensor, expected: Tensor, new: Tensor) -> Tensor:
@@ -256,6 +246,7 @@ def _atomic(
         before = whole(nothing, shape, programs)
         for part in accesses.parts(pointers, lanes, env):
             memory, index, here = part
+            memory.is_updated = True
             chosen = torch.ones(index.shape, dtype=torch.bool) if here is None else here
             flat, places = memory.as_dtype(dtype), index[chosen]
             taken = [value[chosen] for value in given]

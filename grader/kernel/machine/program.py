@@ -43,18 +43,13 @@ control.PURE |= elementwise.NAMES | tiles.FUNCTIONS.keys() | _PLACES
 class Program(Translation):
     """One kernel, ready to be launched any number of times."""
 
-    def __init__(self, module: Module, *, tf32: bool = False, overflow: bool = False) -> None:
-        """Translate a module.
-
-        Args:
-            tf32: cut the operands of dots to TF32 where a GPU may.
-            overflow: tell observers of integers of 32 bits that wrap around.
+    def __init__(self, module: Module, *, overflow: bool = False) -> None:
+        """Translate a module; with `overflow` observers see integers of 32 bits wrap around.
 
         Raises:
             Unmodelled: it has an operation whose meaning is not known.
         """
         super().__init__(module)
-        self._tf32 = tf32
         self._overflow = overflow
         self._steps: dict[str, Callable[[Operation, Translation], Run]] = {
             **control.STEPS,
@@ -126,7 +121,7 @@ class Program(Translation):
         return run
 
     def _dot(self, op: Operation, translation: Translation) -> Run:
-        multiply = tiles.dot(op, self, tf32=self._tf32)
+        multiply = tiles.dot(op, self)
         left, right = op.operands[:2]
 
         def run(env: Env) -> None:
@@ -199,6 +194,7 @@ class Program(Translation):
         *,
         observe: Callable[[events.Event], None] | None = None,
         limits: Limits | None = None,
+        tf32: bool = False,
     ) -> None:
         """Run all programs of a grid.
 
@@ -207,6 +203,7 @@ class Program(Translation):
             arguments: a name and a value, a tensor or a number, for each parameter.
             observe: is told what happens.
             limits: what the launch may take.
+            tf32: cut operands of dots to TF32 where a GPU does.
 
         Raises:
             OutOfBounds: an access is outside its tensor.
@@ -219,7 +216,7 @@ class Program(Translation):
         if self._bytes > 4 * limits.value_bytes:
             raise Stopped(f"the values of one program take {self._bytes >> 20:,} MiB")
         memories = Memories()
-        self.state = State(grid, memories, Spending(limits), observe)
+        self.state = State(grid, memories, Spending(limits), observe, tf32)
         self._printed = 0
         env = self.fresh()
         parameters = self.module.functions[self.module.entry][0].arguments

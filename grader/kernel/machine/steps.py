@@ -68,12 +68,16 @@ def _where(op: Operation) -> str:
 
 @dataclasses.dataclass(eq=False)
 class State:
-    """One launch while it runs; `memories` are the tensors by their numbers, from 1 on."""
+    """One launch while it runs; `memories` are the tensors by their numbers, from 1 on.
+
+    With `tf32` operands of fp32 dots are cut to TF32 where the kernel lets a GPU do so.
+    """
 
     grid: tuple[int, int, int]
     memories: Any
     spending: Spending
     observe: Callable[[Any], None] | None = None
+    tf32: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -31,13 +31,16 @@ class OutOfBounds(Exception):
 class Memory:
     """One tensor that a launch was given; `names` are those of the arguments that it came by.
 
-    `flat` are its elements from the first to the last, with what lies between them.
+    `flat` are its elements from the first to the last, with what lies between them. A launch that
+    stores to it after it had read from it, or by an atomic operation, has `updated` it.
     """
 
     number: int
     tensor: Tensor
     flat: Tensor
     names: list[str]
+    is_read: bool = False
+    is_updated: bool = False
 
     @property
     def name(self) -> str:

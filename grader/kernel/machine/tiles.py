@@ -41,10 +41,7 @@ def function_of(op: Operation, module: Module) -> Function:
     Raises:
         Unmodelled: it has an attribute that is not known.
     """
-    unknown = {name for name in op.attributes if "." not in name}
-    unknown -= _ATTRIBUTES.get(op.name, set())
-    if unknown:
-        raise op.unmodelled(" ".join(sorted(unknown)))
+    op.check(_ATTRIBUTES.get(op.name, ()))
     return FUNCTIONS[op.name](op, module)
 
 
@@ -164,18 +161,14 @@ def split(op: Operation, translation: Translation) -> Run:
 _PRECISIONS = {"ieee", "tf32", "tf32x3", "bf16x3", "bf16x6"}
 
 
-def dot(op: Operation, translation: Translation, *, tf32: bool = False) -> Run:
-    """Translate a tt.dot: products are exact, sums in fp32 (fp64, int32), rounded once at the end.
-
-    With `tf32` operands of fp32 are cut to TF32 where the kernel lets a GPU do so.
-    """
+def dot(op: Operation, translation: Translation) -> Run:
+    """Translate a tt.dot: products are exact, sums in fp32 (fp64, int32), rounded once at the end."""
     types = [translation.module.type(value) for value in op.operands]
-    if not {"inputPrecision", "maxNumImpreciseAcc"}.issuperset(op.attributes):
-        raise op.unmodelled(" ".join(op.attributes))
+    op.check(("inputPrecision", "maxNumImpreciseAcc"))
     precision = op.attributes.get("inputPrecision", "ieee")
     if precision not in _PRECISIONS:
         raise op.unmodelled(precision)
-    cuts = tf32 and precision == "tf32" and types[0].element == "f32"
+    cuts = precision == "tf32" and types[0].element == "f32"
     dtype = dtype_of(types[2])
     work = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
     a, b, c = op.operands
@@ -185,7 +178,7 @@ def dot(op: Operation, translation: Translation, *, tf32: bool = False) -> Run:
 
     def run(env: Env) -> None:
         values = same_programs([env[value].to(work) for value in (a, b, c)], shapes)
-        if cuts:
+        if cuts and translation.state.tf32:
             values[:2] = [as_tf32(value) for value in values[:2]]
         left, right, into = (v.reshape((-1, *s)) for v, s in zip(values, flat, strict=True))
         out = torch.baddbmm(into, left, right)
@@ -271,8 +264,7 @@ def _combination(
 
 
 def _axis(op: Operation) -> int:
-    if not {"axis", "reverse"}.issuperset(op.attributes):
-        raise op.unmodelled(" ".join(op.attributes))
+    op.check(("axis", "reverse"))
     return op.number("axis") + 1
 
 

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import math
 import re
+from collections.abc import Iterable
 from typing import Any
 
 ELEMENT_BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64, "f16": 16, "bf16": 16, "f32": 32}
@@ -113,6 +114,12 @@ class Operation:
         """Return an attribute that is a list of whole numbers, as in `array<i32: 1, 0>`."""
         return tuple(int(n) for n in re.findall(r"-?\d+", self.attributes[name].partition(":")[2]))
 
+    def check(self, known: Iterable[str]) -> None:
+        """Raise `Unmodelled` if there is an attribute but these and the hints of a dialect."""
+        unknown = {name for name in self.attributes if "." not in name}.difference(known)
+        if unknown:
+            raise self.unmodelled(" ".join(sorted(unknown)))
+
     def unmodelled(self, what: str = "") -> Unmodelled:
         """Return the error that says so of this operation."""
         return Unmodelled(" ".join(filter(None, (self.name, what))), self.place)
@@ -154,7 +161,7 @@ def attribute_list(text: str) -> dict[str, Any]:
     """Return the attributes of `axis = 1 : i32, order = array<i32: 1, 0>` by their names."""
     found: dict[str, Any] = {}
     for part in split(text):
-        name, _, value = part.partition(" = ")
+        name, _, value = part.partition("=")
         found[name.strip().strip('"')] = value.strip()
     return found
 
