@@ -25,7 +25,7 @@ from grader.isolate import session as sessions
 from grader.isolate.session import Budget, Session
 from grader.judge.answers import Answer
 from grader.source.submission import Source
-from grader.spec.problem import Limits, Problem, load_problem, problem_ids
+from grader.spec.problem import Problem, load_problem, problem_ids
 from grader.spec.protocol import Reply, Status
 from tests import trials
 from tests.forked import forked_workers
@@ -175,12 +175,13 @@ def compared(
     places = [place for place in places if place[1] < most]
     sides = [Side(problem, source, machine=machine) for machine in (False, True)]
     try:
-        answers = [[side.answers(places) for _ in range(passes)][0] for side in sides]
+        made = [[side.answers(places) for _ in range(passes)] for side in sides]
     finally:
         for side in sides:
             side.close()
     found = [
-        (place, compare(old, new)) for place, old, new in zip(places, *answers, strict=True)
+        (place, compare(old, new))
+        for place, old, new in zip(places, made[0][0], made[1][0], strict=True)
     ]
     return found, sides[0].cpu_s, sides[1].cpu_s
 
@@ -208,7 +209,9 @@ def main() -> int:
     seconds: dict[tuple[str, str], list[float]] = {}
     with forked_workers():
         for problem, kind, id in _chosen(arguments):
-            found, old_s, new_s = compared(problem, kind, id, 2 if arguments.time else 1, arguments.cases)
+            found, old_s, new_s = compared(
+                problem, kind, id, 2 if arguments.time else 1, arguments.cases
+            )
             counter = totals.setdefault((problem, kind), collections.Counter())
             counter.update(result.kind for _, result in found)
             spent = seconds.setdefault((problem, kind), [0.0] * 4)

@@ -242,7 +242,9 @@ def selects_a_tensor(x, y, n: tl.constexpr):
     tl.store(y + i, tl.load(tl.where(i % 2 == 0, x + i, y + i)))
 
 
-@pytest.mark.parametrize(("kernel", "expected", "grid"), KERNELS, ids=lambda v: getattr(v, "__name__", ""))
+@pytest.mark.parametrize(
+    ("kernel", "expected", "grid"), KERNELS, ids=lambda v: getattr(v, "__name__", "")
+)
 def test_kernels(kernel: Any, expected: Callable[..., torch.Tensor], grid: tuple[int, ...]) -> None:
     x, y = numbers(), torch.zeros(N + 1)
     wanted = expected(x)
@@ -309,7 +311,9 @@ def never_ends(x, n: tl.constexpr):
 
 def test_a_kernel_that_never_ends_is_stopped(engine: Engine) -> None:
     engine._limits = Limits(seconds=0.2)
-    with pytest.raises(Stopped, match=rf"0.2 s, in the loop of line {line_of(never_ends, 'while')}"):
+    with pytest.raises(
+        Stopped, match=rf"0.2 s, in the loop of line {line_of(never_ends, 'while')}"
+    ):
         never_ends[(1,)](torch.zeros(2), 1)
 
 

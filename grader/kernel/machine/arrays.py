@@ -47,13 +47,13 @@ def dtype_of(type: Type) -> torch.dtype:
 
 def filled(type: Type, value: Any) -> Tensor:
     """Return an array that stands for a tile of one value, the same in all programs."""
-    return torch.full((1,) * (len(type.shape) + 1), value, dtype=dtype_of(type))
+    return full((1,) * (len(type.shape) + 1), value, dtype=dtype_of(type))
 
 
 def left_out(type: Type) -> Tensor:
     """Return what a load without `other` leaves in lanes that its mask leaves out."""
     if type.is_float:
-        return filled(type, 1.0).copy_(torch.tensor(math.nan))
+        return filled(type, 1.0).copy_(tensor_of(math.nan))
     return filled(type, 0 if type.bits < 16 or type.pointee else _LEFT_OUT_INTEGER)
 
 
@@ -76,7 +76,7 @@ def unsigned(function: Callable[..., Any]) -> Callable[..., Tensor]:
 
         dtype = values[0].dtype
         if dtype is torch.bool:
-            arrays = [_numpy(value.to(torch.uint8)) for value in values]
+            arrays = [_numpy(cast(value, torch.uint8)) for value in values]
         else:
             kind = _UNSIGNED[dtype.itemsize]
             arrays = [_numpy(value.contiguous()).view(kind) for value in values]
@@ -94,13 +94,19 @@ def unsigned(function: Callable[..., Any]) -> Callable[..., Tensor]:
 def as_bits(value: Tensor) -> Tensor:
     """Return integers without sign as what they stand for, in 64 bits; those of 64 stay."""
     if value.dtype is torch.bool or value.itemsize == 8:
-        return value.to(torch.int64)
-    return value.to(torch.int64) & ((1 << 8 * value.itemsize) - 1)
+        return cast(value, torch.int64)
+    return cast(value, torch.int64) & ((1 << 8 * value.itemsize) - 1)
 
 
-# The method itself: a worker counts in the class's own what a submission reads by it.
-_numpy = torch.Tensor.numpy
-_tolist = torch.Tensor.tolist
+# torch's own: in a worker those of the class count what a submission reads, or ask for its device.
+_numpy, _tolist, _to = torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.to
+full, zeros, ones, arange = torch.full, torch.zeros, torch.ones, torch.arange
+tensor_of, zeros_like = torch.tensor, torch.zeros_like
+
+
+def cast(value: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return an array with its elements as those of another type."""
+    return value if value.dtype is dtype else _to(value, dtype)
 
 
 def numbers(value: Tensor) -> list[Any]:
@@ -123,7 +129,7 @@ def constant(op: Operation, type: Type) -> Tensor:
         values = [_number(op, part.strip(), type) for part in text[1:-1].split(",")]
         if len(type.shape) != 1 or len(values) != type.shape[0]:
             raise op.unmodelled("with a table")
-        return torch.tensor(values, dtype=dtype_of(type)).unsqueeze(0)
+        return tensor_of(values, dtype=dtype_of(type)).unsqueeze(0)
     return filled(type, _number(op, text, type))
 
 

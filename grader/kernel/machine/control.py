@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from grader.kernel.machine import events
-from grader.kernel.machine.arrays import Tensor, ends, numbers, whole
+from grader.kernel.machine.arrays import Tensor, arange, cast, ends, numbers, whole
 from grader.kernel.machine.steps import Body, Env, Run, Translation, cut, cut_arrays
 from grader.kernel.machine.ttir import Block, Operation, Type
 
@@ -25,7 +25,7 @@ def put_together(parts: Sequence[Part], types: Sequence[Type]) -> list[Tensor]:
         return parts[0][1]
     order = torch.cat([programs for programs, _ in parts])
     place = torch.empty_like(order)
-    place[order] = torch.arange(len(order))
+    place[order] = arange(len(order))
     together = []
     for index, type in enumerate(types):
         arrays = [whole(values[index], type.shape, len(p)) for p, values in parts]
@@ -75,7 +75,7 @@ def for_loop(op: Operation, translation: Translation) -> Run:
     is_unsigned = "unsigned" in op.words
 
     def run(env: Env) -> None:
-        first, last, by = (env[value].to(torch.int64) for value in (low, high, step))
+        first, last, by = (cast(env[value], torch.int64) for value in (low, high, step))
         if is_unsigned:
             first, last, by = (x & 0xFFFFFFFF for x in (first, last, by))
         if bool((by <= 0).any()):
@@ -192,7 +192,7 @@ def while_loop(op: Operation, translation: Translation) -> Run:
     def run(env: Env) -> None:
         inner = env.copy()
         values = [env[value] for value in op.operands]
-        programs = torch.arange(env[0].shape[0])
+        programs = arange(env[0].shape[0])
         parts: list[Part] = []
         number = 0
         while True:
@@ -252,7 +252,7 @@ class Function:
 
     def run(self, env: Env) -> list[Tensor]:
         """Run all programs of an environment; return what they return."""
-        waiting = [(self._first, env, torch.arange(env[0].shape[0]))]
+        waiting = [(self._first, env, arange(env[0].shape[0]))]
         parts: list[Part] = []
         while waiting:
             label, env, programs = waiting.pop()

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from grader.kernel.machine import libdevice
-from grader.kernel.machine.arrays import Tensor, as_bits, dtype_of, unsigned
+from grader.kernel.machine.arrays import Tensor, as_bits, cast, dtype_of, unsigned
 from grader.kernel.machine.ttir import Module, Operation, Type
 
 Function = Callable[..., Tensor]
@@ -34,7 +34,7 @@ def divided(a: Tensor, b: Tensor) -> Tensor:
         return torch.div(a, b, rounding_mode="trunc")
     safe = torch.where(by_zero | by_minus_one, 1, b)
     quotient = torch.where(by_minus_one, 0 - a, torch.div(a, safe, rounding_mode="trunc"))
-    return torch.where(by_zero, -1, quotient).to(a.dtype)
+    return cast(torch.where(by_zero, -1, quotient), a.dtype)
 
 
 def remainder(a: Tensor, b: Tensor) -> Tensor:
@@ -43,12 +43,12 @@ def remainder(a: Tensor, b: Tensor) -> Tensor:
     if not unsafe.any():
         return torch.fmod(a, b)
     rest = torch.fmod(a, torch.where(unsafe, 1, b))
-    return torch.where(by_zero, a, rest).to(a.dtype)
+    return cast(torch.where(by_zero, a, rest), a.dtype)
 
 
 def fused(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     """Multiply and add with one rounding: of 32 bits or fewer the product is exact in 64."""
-    return (a.double() * b.double() + c.double()).to(a.dtype)
+    return cast(a.double() * b.double() + c.double(), a.dtype)
 
 
 def _shift_left(a: Tensor, b: Tensor) -> Tensor:
@@ -175,7 +175,7 @@ def function_of(op: Operation, module: Module) -> Function:
         if found is None:
             raise op.unmodelled(op.text.rpartition("\0")[2])
         dtype = dtype_of(result)
-        return lambda *values: found(*values).to(dtype)
+        return lambda *values: cast(found(*values), dtype)
     if kind.element == "i1" and op.name in _OF_BITS:
         return _OF_BITS[op.name]
     return _PLAIN[op.name]
@@ -191,11 +191,11 @@ def _cast(op: Operation, kind: Type, result: Type) -> Function:
     """Return how elements of one type become those of another."""
     name, dtype = op.name.partition(".")[2], dtype_of(result)
     if name in ("extsi", "sitofp") and kind.element == "i1":
-        return lambda x: -x.to(dtype)
+        return lambda x: -cast(x, dtype)
     if name in ("extui", "uitofp", "index_castui"):
         if kind.bits == 64:
-            return lambda x: torch.from_numpy(_unsigned_floats(x)).to(dtype)
-        return lambda x: as_bits(x).to(dtype)
+            return lambda x: cast(torch.from_numpy(_unsigned_floats(x)), dtype)
+        return lambda x: cast(as_bits(x), dtype)
     if name == "trunci" and result.element == "i1":
         return lambda x: (x & 1) != 0
     if name in ("fptosi", "fptoui"):
@@ -207,8 +207,8 @@ def _cast(op: Operation, kind: Type, result: Type) -> Function:
         raise op.unmodelled(f"rounding {rounding}")
     if result.element.startswith("f8"):
         largest = torch.finfo(dtype).max
-        return lambda x: x.float().clamp(-largest, largest).to(dtype)
-    return lambda x: x.to(dtype)
+        return lambda x: cast(x.float().clamp(-largest, largest), dtype)
+    return lambda x: cast(x, dtype)
 
 
 def _unsigned_floats(x: Tensor) -> Any:
@@ -221,7 +221,7 @@ def _whole_numbers(x: Tensor, low: int, high: int, dtype: torch.dtype) -> Tensor
     over, inside = wide >= high, (wide >= low) & (wide < high)
     if high > 1 << 63:
         halved = torch.where(wide >= 2.0**63, wide - 2.0**64, wide)
-        whole = torch.where(inside, halved, 0.0).to(torch.int64)
-        return torch.where(over, -1, whole).to(dtype)
-    whole = torch.where(inside, wide, 0.0).to(torch.int64)
-    return torch.where(over, high - 1, torch.where(wide < low, low, whole)).to(dtype)
+        whole = cast(torch.where(inside, halved, 0.0), torch.int64)
+        return cast(torch.where(over, -1, whole), dtype)
+    whole = cast(torch.where(inside, wide, 0.0), torch.int64)
+    return cast(torch.where(over, high - 1, torch.where(wide < low, low, whole)), dtype)

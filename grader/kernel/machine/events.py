@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from grader.kernel.machine.arrays import Tensor
 from grader.kernel.machine.tensors import Memory
@@ -18,6 +19,11 @@ class Launched:
     name: str
     grid: tuple[int, int, int]
     memories: tuple[Memory, ...]
+
+    @property
+    def programs(self) -> int:
+        """How many programs run."""
+        return math.prod(self.grid)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +43,7 @@ class Access:
 
 @dataclasses.dataclass(frozen=True)
 class Wrapped:
-    """Integers of 32 bits wrapped around; `wide` is what came out in 64."""
+    """An offset of 32 bits wrapped around; `wide` is what came out in 64."""
 
     op: Operation
     wide: Tensor

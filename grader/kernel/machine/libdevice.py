@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import torch
 
-from grader.kernel.machine.arrays import Tensor
+from grader.kernel.machine.arrays import Tensor, cast, zeros_like
 
 Function = Callable[..., Tensor]
 
@@ -21,11 +21,11 @@ def _away_from_zero(x: Tensor) -> Tensor:
 
 
 def _fused(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    return (a.double() * b.double() + c.double()).to(a.dtype)
+    return cast(a.double() * b.double() + c.double(), a.dtype)
 
 
 def _cube_root(x: Tensor) -> Tensor:
-    return (x.double().abs().pow(1 / 3) * x.sign()).to(x.dtype)
+    return cast(x.double().abs().pow(1 / 3) * x.sign(), x.dtype)
 
 
 def _saturated(x: Tensor) -> Tensor:
@@ -37,7 +37,7 @@ def _bits_as(dtype: torch.dtype) -> Function:
 
 
 def _ones(x: Tensor) -> Tensor:
-    return sum(((x >> bit) & 1 for bit in range(8 * x.itemsize)), torch.zeros_like(x))
+    return sum(((x >> bit) & 1 for bit in range(8 * x.itemsize)), zeros_like(x))
 
 
 _SAME = (
@@ -55,10 +55,10 @@ _FLOATS: dict[str, Function] = {
     "round": _away_from_zero,
     "cbrt": _cube_root,
     "rcbrt": lambda x: 1 / _cube_root(x),
-    "exp10": lambda x: torch.pow(10.0, x.double()).to(x.dtype),
+    "exp10": lambda x: cast(torch.pow(10.0, x.double()), x.dtype),
     "tgamma": lambda x: torch.exp(torch.lgamma(x)),
-    "sinpi": lambda x: torch.sin(x.double() * math.pi).to(x.dtype),
-    "cospi": lambda x: torch.cos(x.double() * math.pi).to(x.dtype),
+    "sinpi": lambda x: cast(torch.sin(x.double() * math.pi), x.dtype),
+    "cospi": lambda x: cast(torch.cos(x.double() * math.pi), x.dtype),
     "normcdf": torch.special.ndtr,
     "normcdfinv": torch.special.ndtri,
     "erfcx": torch.special.erfcx,
@@ -70,12 +70,12 @@ _FLOATS: dict[str, Function] = {
     "y0": torch.special.bessel_y0,
     "y1": torch.special.bessel_y1,
     "rhypot": lambda x, y: 1 / torch.hypot(x, y),
-    "fdim": lambda x, y: torch.where(x <= y, torch.zeros_like(x), x - y),
+    "fdim": lambda x, y: torch.where(x <= y, zeros_like(x), x - y),
     "fma": _fused,
     "powi": torch.pow,
     "scalbn": torch.ldexp,
     "saturate": _saturated,
-    "remainder": lambda x, y: x - y * torch.round(x.double() / y.double()).to(x.dtype),
+    "remainder": lambda x, y: x - y * cast(torch.round(x.double() / y.double()), x.dtype),
     "isnan": torch.isnan,
     "isinf": torch.isinf,
     "finite": torch.isfinite,

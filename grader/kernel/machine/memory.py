@@ -15,13 +15,17 @@ import torch
 from grader.kernel.machine import events
 from grader.kernel.machine.arrays import (
     Tensor,
+    arange,
+    cast,
     dtype_of,
     ends,
     filled,
     left_out,
     numbers,
+    ones,
     unsigned,
     whole,
+    zeros,
 )
 from grader.kernel.machine.steps import Env, Run, State, Translation
 from grader.kernel.machine.tensors import MIDDLE, SHIFT, Memory, OutOfBounds, reinterpreted
@@ -120,7 +124,7 @@ class Accesses:
         shape = (env[0].shape[0], *self.type.shape)
         programs = env[0].reshape((-1, *(1,) * len(self.type.shape))).expand(shape)
         index, value = index.expand(shape), value.expand(shape)
-        lanes = torch.ones(shape, dtype=torch.bool) if mask is None else mask.expand(shape)
+        lanes = ones(shape, dtype=torch.bool) if mask is None else mask.expand(shape)
         told = (programs[lanes], index[lanes], value[lanes])
         observe(events.Access(kind, self.op, memory, *told))
 
@@ -247,7 +251,7 @@ def _atomic(
         for part in accesses.parts(pointers, lanes, env):
             memory, index, here = part
             memory.is_updated = True
-            chosen = torch.ones(index.shape, dtype=torch.bool) if here is None else here
+            chosen = ones(index.shape, dtype=torch.bool) if here is None else here
             flat, places = memory.as_dtype(dtype), index[chosen]
             taken = [value[chosen] for value in given]
             if adds:
@@ -266,12 +270,12 @@ def _one_behind_the_other(
     flat: Tensor, places: Tensor, values: list[Tensor], update: Callable[..., Tensor]
 ) -> Tensor:
     """Update places, those that are the same in their order; return what was there before each."""
-    old = torch.empty(places.shape, dtype=flat.dtype)
+    old = zeros(places.shape, dtype=flat.dtype)
     order = torch.argsort(places, stable=True)
     ordered = places[order]
-    starts = torch.ones(len(ordered), dtype=torch.bool)
+    starts = ones(len(ordered), dtype=torch.bool)
     starts[1:] = ordered[1:] != ordered[:-1]
-    count = torch.arange(len(ordered))
+    count = arange(len(ordered))
     turn = count - torch.cummax(torch.where(starts, count, 0), 0)[0] if len(ordered) else count
     for number in range(int(turn.max()) + 1 if len(ordered) else 0):
         now = order[turn == number]
@@ -309,7 +313,7 @@ def bitcast(op: Operation, translation: Translation) -> Run:
         def of_numbers(env: Env) -> None:
             value = env[operand]
             same = value.dtype.itemsize == dtype.itemsize and torch.bool not in (value.dtype, dtype)
-            env[result] = value.contiguous().view(dtype) if same else value.to(dtype)
+            env[result] = value.contiguous().view(dtype) if same else cast(value, dtype)
 
         return of_numbers
     widths = [max(1, Type((), type.pointee).bits // 8) for type in (before, after)]
@@ -337,7 +341,7 @@ def _converted(op: Operation, translation: Translation, pointer: int, method: st
 
     def run(env: Env) -> None:
         convert = getattr(translation.state.memories, method)
-        env[result] = convert(env[operand].to(torch.int64), width).to(dtype)
+        env[result] = cast(convert(cast(env[operand], torch.int64), width), dtype)
 
     return run
 

@@ -184,9 +184,7 @@ class _Parser:
                 raise op.unmodelled()
         except Unmodelled as error:
             raise Unmodelled(error.what, op.place) from None
-        op.results = tuple(
-            self._define(n, t, op.place) for n, t in zip(names, types, strict=True)
-        )
+        op.results = tuple(self._define(n, t, op.place) for n, t in zip(names, types, strict=True))
         return op
 
     def _placed(self, line: str) -> tuple[str, Place]:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from grader.kernel.machine import control, elementwise, events, memory, tiles
-from grader.kernel.machine.arrays import Tensor, dtype_of, filled, numbers
+from grader.kernel.machine.arrays import Tensor, arange, cast, filled, numbers
 from grader.kernel.machine.steps import (
     Asserted,
     Body,
@@ -34,6 +34,8 @@ _IGNORED = {
 _ENDS = {"scf.yield", "scf.condition", "tt.return", "cf.br", "cf.cond_br"}
 _ENDS |= {"tt.reduce.return", "tt.scan.return", "tt.map_elementwise.return"}
 _INTEGERS = ("arith.addi", "arith.subi", "arith.muli", "arith.shli")
+_MAKING_OFFSETS = {name for name in elementwise.NAMES if name.startswith("arith.")}
+_MAKING_OFFSETS |= {"tt.splat", "tt.broadcast", "tt.expand_dims", "tt.trans", "tt.reshape"}
 _PLACES = {"tt.get_program_id", "tt.get_num_programs"}
 _WAITING = ("tt.atomic_rmw", "tt.atomic_cas", "tt.load")
 _MOST_PRINTED = 1000  # lines of a launch
@@ -44,13 +46,13 @@ class Program(Translation):
     """One kernel, ready to be launched any number of times."""
 
     def __init__(self, module: Module, *, overflow: bool = False) -> None:
-        """Translate a module; with `overflow` observers see integers of 32 bits wrap around.
+        """Translate a module; with `overflow` observers see offsets of 32 bits wrap around.
 
         Raises:
             Unmodelled: it has an operation whose meaning is not known.
         """
         super().__init__(module)
-        self._overflow = overflow
+        self._offsets = offsets(module) if overflow else frozenset()
         self._steps: dict[str, Callable[[Operation, Translation], Run]] = {
             **control.STEPS,
             **memory.STEPS,
@@ -102,9 +104,8 @@ class Program(Translation):
         if all(value is not None for value in constants):
             self.constants[op.results[0]] = function(*constants)
             return None
-        if self._overflow and op.name in _INTEGERS:
-            if self.module.type(op.results[0]).element == "i32":
-                return self._checked(op, function)
+        if op.name in _INTEGERS and op.results[0] in self._offsets:
+            return self._checked(op, function)
         return _applied(function, op.operands, op.results[0])
 
     def _checked(self, op: Operation, function: Callable[..., Tensor]) -> Run:
@@ -113,8 +114,8 @@ class Program(Translation):
         (result,) = op.results
 
         def run(env: Env) -> None:
-            wide = function(env[a].to(torch.int64), env[b].to(torch.int64))
-            env[result] = wide.to(torch.int32)
+            wide = function(cast(env[a], torch.int64), cast(env[b], torch.int64))
+            env[result] = cast(wide, torch.int32)
             if self.state.observe is not None and not torch.equal(env[result].long(), wide):
                 self.state.observe(events.Wrapped(op, wide, env[0]))
 
@@ -138,7 +139,7 @@ class Program(Translation):
             x, y, _ = self.state.grid
             number = env[0]
             number = (number % x, number // x % y, number // (x * y))[axis]
-            env[result] = number.to(torch.int32)
+            env[result] = cast(number, torch.int32)
 
         return run
 
@@ -228,7 +229,7 @@ class Program(Translation):
         for first in range(0, programs, 1 if self._waits else at_once):
             some = env.copy()
             last = min(programs, first + (1 if self._waits else at_once))
-            some[0] = torch.arange(first, last)
+            some[0] = arange(first, last)
             self.call(self.module.entry, some)
 
     def _argument(self, parameter: int, name: str, value: Any, memories: Memories) -> Tensor:
@@ -266,6 +267,38 @@ def _applied(function: Callable[..., Tensor], operands: tuple[int, ...], result:
     return of_more
 
 
+def offsets(module: Module) -> frozenset[int]:
+    """Return the values of 32 bits that offsets of pointers are made of, through loops too."""
+    made: dict[int, list[int]] = {}
+    wanted: list[int] = []
+
+    def visit(blocks: list[Block]) -> None:
+        for block in blocks:
+            for op in block.operations:
+                if op.name == "tt.addptr":
+                    wanted.append(op.operands[1])
+                if op.name in _MAKING_OFFSETS:
+                    made.setdefault(op.results[0], []).extend(op.operands)
+                for region in op.regions:
+                    visit(region)
+                if op.name == "scf.for":
+                    body = op.regions[0][0]
+                    last = body.last.operands if body.last else ()
+                    for values in (body.arguments[1:], op.results):
+                        for value, first, next in zip(values, op.operands[3:], last, strict=False):
+                            made.setdefault(value, []).extend((first, next))
+
+    for blocks in module.functions.values():
+        visit(blocks)
+    found: set[int] = set()
+    while wanted:
+        value = wanted.pop()
+        if value not in found:
+            found.add(value)
+            wanted += made.get(value, ())
+    return frozenset(value for value in found if module.type(value).element == "i32")
+
+
 def _waits(blocks: list[Block], *, inside: bool = False) -> bool:
     """Whether programs may wait for each other: a `while` with an atomic or volatile access.
 
@@ -273,9 +306,9 @@ def _waits(blocks: list[Block], *, inside: bool = False) -> bool:
     """
     for block in blocks:
         for op in block.operations:
-            if inside and op.name in _WAITING:
-                if op.name != "tt.load" or "isVolatile" in op.attributes:
-                    return True
+            is_plain = op.name == "tt.load" and "isVolatile" not in op.attributes
+            if inside and op.name in _WAITING and not is_plain:
+                return True
             around = inside or op.name == "scf.while"
             if any(_waits(region, inside=around) for region in op.regions):
                 return True

@@ -1,7 +1,7 @@
 """The tensors of a launch, and pointers into them.
 
-A pointer is the number of its tensor << 50, plus 2**49, plus elements from the tensor's first: which
-tensor it is of stays known whatever is added to it, through selections and loops.
+A pointer is the number of its tensor << 50, plus 2**49, plus elements from the tensor's first: it
+keeps its tensor whatever is added to it, through selections and loops.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from grader.kernel.machine.arrays import Tensor
+from grader.kernel.machine.arrays import Tensor, zeros_like
 from grader.kernel.machine.ttir import Place
 
 SHIFT = 50
@@ -107,7 +107,7 @@ class Memories:
 
     def pointers(self, addresses: Tensor, width: int) -> Tensor:
         """Return addresses, as tensor.data_ptr() gives them, as pointers into the tensors there."""
-        found = torch.zeros_like(addresses)
+        found = zeros_like(addresses)
         for memory in self._all:
             start = memory.flat.data_ptr()
             inside = (addresses >= start) & (addresses < start + memory.size(1))

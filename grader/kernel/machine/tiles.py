@@ -1,7 +1,7 @@
 """What Triton's operations on whole tiles compute: shapes, dots, reductions, scans.
 
-A reduction halves its axis, neighbour with neighbour, so that any associative function comes out as
-on a GPU, and a sum in 16 bits rounds as often as it does there. Sums of 32 bits and more are torch's.
+A reduction halves its axis, neighbour with neighbour, so that any associative function comes out
+as on a GPU, and a sum in 16 bits rounds as often as it does there. Others are torch's.
 """
 
 from __future__ import annotations
@@ -14,12 +14,16 @@ import torch
 from grader.base.dtypes import as_tf32
 from grader.kernel.machine.arrays import (
     Tensor,
+    arange,
     as_bits,
+    cast,
     constant,
     dtype_of,
     filled,
+    ones,
     same_programs,
     whole,
+    zeros,
 )
 from grader.kernel.machine.steps import Env, Run, Translation
 from grader.kernel.machine.ttir import Module, Operation
@@ -56,13 +60,13 @@ def _poison(op: Operation, module: Module) -> Function:
 
 
 def _make_range(op: Operation, module: Module) -> Function:
-    value = torch.arange(op.number("start"), op.number("end"), dtype=torch.int32).unsqueeze(0)
+    value = arange(op.number("start"), op.number("end"), dtype=torch.int32).unsqueeze(0)
     return lambda: value
 
 
 def _splat(op: Operation, module: Module) -> Function:
     axes = (1,) * len(module.type(op.results[0]).shape)
-    return lambda x: x.reshape((x.shape[0], *axes))
+    return lambda x: x.view(-1, *axes)
 
 
 def _expand_dims(op: Operation, module: Module) -> Function:
@@ -94,7 +98,7 @@ def _bitcast(op: Operation, module: Module) -> Function:
     before, after = module.type(op.operands[0]), module.type(op.results[0])
     dtype = dtype_of(after)
     if before.element == "i1" or after.element == "i1":
-        return lambda x: x.to(dtype)
+        return lambda x: cast(x, dtype)
     return lambda x: x.contiguous().view(dtype)
 
 
@@ -104,7 +108,7 @@ def _gather(op: Operation, module: Module) -> Function:
     size = shapes[0][axis - 1]
 
     def gather(source: Tensor, index: Tensor) -> Tensor:
-        source, index = same_programs([source, index.to(torch.int64)], shapes)
+        source, index = same_programs([source, cast(index, torch.int64)], shapes)
         if bool(((index < 0) | (index >= size)).any()):
             raise IndexError(f"line {op.place.line}: tl.gather with an index outside 0..{size - 1}")
         return source.gather(axis, index)
@@ -117,11 +121,11 @@ def _histogram(op: Operation, module: Module) -> Function:
     bins = module.type(op.results[0]).shape[0]
 
     def count(x: Tensor, mask: Tensor | None = None) -> Tensor:
-        counted = torch.ones((1, 1), dtype=torch.bool) if mask is None else mask
+        counted = ones((1, 1), dtype=torch.bool) if mask is None else mask
         x, counted = same_programs([as_bits(x), counted], [shape, shape])
         counted = counted & (x < bins) & (x >= 0)
-        found = torch.zeros((x.shape[0], bins), dtype=torch.int32)
-        return found.scatter_add(1, torch.where(counted, x, 0), counted.to(torch.int32))
+        found = zeros((x.shape[0], bins), dtype=torch.int32)
+        return found.scatter_add(1, torch.where(counted, x, 0), cast(counted, torch.int32))
 
     return count
 
@@ -162,7 +166,7 @@ _PRECISIONS = {"ieee", "tf32", "tf32x3", "bf16x3", "bf16x6"}
 
 
 def dot(op: Operation, translation: Translation) -> Run:
-    """Translate a tt.dot: products are exact, sums in fp32 (fp64, int32), rounded once at the end."""
+    """Translate a tt.dot: of 16 bits products are exact and sums in fp32, rounded at the end."""
     types = [translation.module.type(value) for value in op.operands]
     op.check(("inputPrecision", "maxNumImpreciseAcc"))
     precision = op.attributes.get("inputPrecision", "ieee")
@@ -177,12 +181,12 @@ def dot(op: Operation, translation: Translation) -> Run:
     flat = [shape[-2:] for shape in shapes]
 
     def run(env: Env) -> None:
-        values = same_programs([env[value].to(work) for value in (a, b, c)], shapes)
+        values = same_programs([cast(env[value], work) for value in (a, b, c)], shapes)
         if cuts and translation.state.tf32:
             values[:2] = [as_tf32(value) for value in values[:2]]
         left, right, into = (v.reshape((-1, *s)) for v, s in zip(values, flat, strict=True))
         out = torch.baddbmm(into, left, right)
-        env[result] = out.reshape((-1, *shapes[2])).to(dtype)
+        env[result] = cast(out.reshape((-1, *shapes[2])), dtype)
 
     return run
 
@@ -220,7 +224,10 @@ _REDUCED: dict[str, Callable[[Tensor, int], Tensor]] = {
     "arith.maxnumf": _passing_over_nan(_largest, -math.inf),
     "arith.minnumf": _passing_over_nan(_smallest, math.inf),
 }
-_SCANNED: dict[str, Callable[..., Tensor]] = {"arith.addf": torch.cumsum, "arith.addi": torch.cumsum}
+_SCANNED: dict[str, Callable[..., Tensor]] = {
+    "arith.addf": torch.cumsum,
+    "arith.addi": torch.cumsum,
+}
 _EXACT = (torch.float32, torch.float64, torch.int32, torch.int64)
 
 
