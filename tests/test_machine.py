@@ -287,12 +287,13 @@ def test_a_masked_lane_without_other_is_no_number() -> None:
     assert y.isnan().tolist() == [False] * 10 + [True] * 22
 
 
+ADD = tl.constexpr("add.f32 $0, $1, $1;")
+
+
 @triton.jit
 def assembled(x, y, n: tl.constexpr):
     i = tl.arange(0, n)
-    v = tl.inline_asm_elementwise(
-        "add.f32 $0, $1, $1;", "=f,f", [tl.load(x + i)], dtype=tl.float32, is_pure=True, pack=1
-    )
+    v = tl.inline_asm_elementwise(ADD, "=f,f", [tl.load(x + i)], tl.float32, True, 1)
     tl.store(y + i, v)
 
 
@@ -300,7 +301,7 @@ def test_what_is_not_modelled_is_said_with_its_line() -> None:
     words = "this Triton operation is not modelled: tt.elementwise_inline_asm"
     with pytest.raises(Unmodelled, match=words) as caught:
         assembled[(1,)](numbers(), torch.zeros(N), N)
-    assert last_line(caught) == line_of(assembled, "add.f32")
+    assert last_line(caught) == line_of(assembled, "tl.inline_asm")
 
 
 @triton.jit

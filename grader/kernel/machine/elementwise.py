@@ -46,11 +46,6 @@ def remainder(a: Tensor, b: Tensor) -> Tensor:
     return cast(torch.where(by_zero, a, rest), a.dtype)
 
 
-def fused(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """Multiply and add with one rounding: of 32 bits or fewer the product is exact in 64."""
-    return cast(a.double() * b.double() + c.double(), a.dtype)
-
-
 def _shift_left(a: Tensor, b: Tensor) -> Tensor:
     return a << b
 
@@ -98,7 +93,7 @@ _PLAIN: dict[str, Function] = {
     "arith.maximumf": torch.maximum,
     "arith.minimumf": torch.minimum,
     "arith.select": torch.where,
-    "math.fma": fused,
+    "math.fma": libdevice.fused,
     "math.absi": torch.abs,
     "math.absf": torch.abs,
     "tt.precise_sqrt": torch.sqrt,

@@ -20,7 +20,8 @@ def _away_from_zero(x: Tensor) -> Tensor:
     return torch.where(x.frac().abs() == 0.5, x.trunc() + x.sign(), x.round())
 
 
-def _fused(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+def fused(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """Multiply and add with one rounding: of 32 bits or fewer the product is exact in 64."""
     return cast(a.double() * b.double() + c.double(), a.dtype)
 
 
@@ -71,7 +72,7 @@ _FLOATS: dict[str, Function] = {
     "y1": torch.special.bessel_y1,
     "rhypot": lambda x, y: 1 / torch.hypot(x, y),
     "fdim": lambda x, y: torch.where(x <= y, zeros_like(x), x - y),
-    "fma": _fused,
+    "fma": fused,
     "powi": torch.pow,
     "scalbn": torch.ldexp,
     "saturate": _saturated,
@@ -93,7 +94,7 @@ _NAMED: dict[str, Function] = {
     **{f"{kind}rcp_rn": torch.reciprocal for kind in "fd"},
     **{f"{kind}sqrt_rn": torch.sqrt for kind in "fd"},
     "frsqrt_rn": torch.rsqrt,
-    "fma_rn": _fused,
+    "fma_rn": fused,
     "float_as_int": _bits_as(torch.int32),
     "float_as_uint": _bits_as(torch.int32),
     "int_as_float": _bits_as(torch.float32),

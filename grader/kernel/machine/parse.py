@@ -40,6 +40,7 @@ _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 _BRACES = re.compile(r"<?\{(.*)\}>?")
 _NAMED = re.compile(r"(\w+) = (\w+)")
 _FLAGGED = re.compile(r"\b(overflow|fastmath)<([\w, ]+)>")
+_SYMBOL = re.compile(r"@([\w.$-]*)")
 _WORD = re.compile(r"[a-z]\w*")
 _LABEL = re.compile(r"(\^\w+)(?:\((.*)\))?:")
 _TARGET = re.compile(r"(\^\w+)(?:\(((?:[^():]|\([^()]*\))*):[^)]*\))?")
@@ -90,6 +91,7 @@ class _Parser:
             "scf.while": self._while,
             "tt.reduce": self._reduce,
             "tt.scan": self._reduce,
+            "tt.map_elementwise": self._reduce,
         }
         self._nested = nested
         while self._at < len(self._lines):
@@ -233,8 +235,9 @@ class _Parser:
             op.attributes |= dict(_FLAGGED.findall(head))
             head = _FLAGGED.sub("", head)
         if "@" in head:
-            op.text = head[head.index("@") + 1 :].partition("(")[0] or strings[0]
-            head = head.replace("@" + op.text, "")
+            called = _SYMBOL.search(head)
+            op.text = called[1] if called and called[1] else strings[0]
+            head = _SYMBOL.sub("", head)
         elif strings:
             op.text = "\0".join(strings)
         op.operands = self._values(head)

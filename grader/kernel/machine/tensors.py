@@ -7,7 +7,6 @@ keeps its tensor whatever is added to it, through selections and loops.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -122,8 +121,3 @@ def reinterpreted(pointers: Tensor, width: int, other: int) -> Tensor:
         return pointers
     numbers = pointers >> SHIFT << SHIFT
     return numbers + MIDDLE + (pointers - numbers - MIDDLE) * width // other
-
-
-def names_of(memories: Iterable[Memory]) -> str:
-    """Return the names of some tensors in words."""
-    return ", ".join(memory.name for memory in memories)
