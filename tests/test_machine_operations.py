@@ -7,14 +7,17 @@ no TTIR, or too much of it, and what the machine does not model are refused.
 from __future__ import annotations
 
 import math
+import time
 
 import pytest
 import torch
 
 from grader.kernel.machine.arrays import DTYPES
+from grader.kernel.machine.capture import Kernel, Launch
+from grader.kernel.machine.engine import Engine
 from grader.kernel.machine.parse import parse
 from grader.kernel.machine.program import Program
-from grader.kernel.machine.steps import Limits, Stopped
+from grader.kernel.machine.steps import Failed, Limits, Stopped
 from grader.kernel.machine.ttir import BadText, Unmodelled
 
 INF, NAN = math.inf, math.nan
@@ -229,3 +232,50 @@ def test_a_loop_without_end_is_stopped(lines: str, limits: Limits) -> None:
     tensors = [("a", torch.zeros(N)), ("out", torch.zeros(N))]
     with pytest.raises(Stopped, match="more than"):
         program.launch((1, 1, 1), tensors, limits=limits)
+
+
+ADD = "%out = arith.addf %a, %a : tensor<4xf32>"
+DEEP = "\n".join(["%c = arith.constant true", *["scf.if %c {"] * 100, *["}"] * 100, ADD])
+CALLED = f"%z = tt.call @kernel(%a_ptr, %out_ptr) : (!tt.ptr<f32>, !tt.ptr<f32>) -> i32\n{ADD}"
+HOSTILE = {
+    "long text": "x" * (9 << 20),
+    "long line": module("%c = arith.constant true " + "x" * (1 << 17), ["f32"], "f32"),
+    "many lines": module("\n".join(["%c = arith.constant true"] * 250_000), ["f32"], "f32"),
+    "deep regions": module(DEEP, ["f32"], "f32"),
+    "calls itself": module(CALLED, ["f32"], "f32"),
+    "a range of 2**40": module(
+        "%big = tt.make_range {end = 1099511627776 : i32, start = 0 : i32} : tensor<4xi32>\n" + ADD,
+        ["f32"], "f32",
+    ),
+    "a table of code": module("%out = arith.constant dense<[__import__, 1]> : tensor<2xf32>",
+                              ["f32"], "f32"),
+    "a number of digits": module(f"%i = arith.constant {'9' * 15_000} : i32\n{ADD}",
+                                 ["f32"], "f32"),
+    "numbers and floats": module("%out = arith.addf %a, %at : tensor<4xf32>", ["f32"], "f32"),
+    "another shape": module("%b = tt.reshape %a : tensor<4xf32> -> tensor<8xf32>\n" + ADD,
+                            ["f32"], "f32"),
+    "axes that are none": module(
+        "%b = tt.expand_dims %a {axis = 9 : i32} : tensor<4xf32> -> tensor<4x1xf32>\n" + ADD,
+        ["f32"], "f32",
+    ),
+    "places without end": module(ADD + " loc(#loc1)", ["f32"], "f32")
+    + "#loc1 = loc(callsite(#loc1 at #loc1))\n",
+    "places that double": module(ADD + " loc(#loc0)", ["f32"], "f32")
+    + "".join(f"#loc{n} = loc(callsite(#loc{n + 1} at #loc{n + 1}))\n" for n in range(5000)),
+    "no kernel": "module {\n}\n",
+    "no TTIR": "\0\xff {{{ (((",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_texts_do_no_harm(name: str) -> None:
+    tensors = (("a", torch.zeros(N)), ("out", torch.zeros(N)))
+    engine = Engine("", limits=Limits(steps=10_000, seconds=1.0))
+    kernel = Kernel(None, "kernel", HOSTILE[name], {})
+    start = time.process_time()
+    if name.startswith(("places", "numbers")):
+        engine.launch(Launch(kernel, (1, 1, 1), tensors))
+    else:
+        with pytest.raises((BadText, Unmodelled, Stopped, Failed)):
+            engine.launch(Launch(kernel, (1, 1, 1), tensors))
+    assert time.process_time() - start < 5.0

@@ -79,7 +79,7 @@ def for_loop(op: Operation, translation: Translation) -> Run:
         if is_unsigned:
             first, last, by = (x & 0xFFFFFFFF for x in (first, last, by))
         if bool((by <= 0).any()):
-            raise ValueError(f"line {op.place.line}: a loop with a step that is not positive")
+            raise op.unmodelled("with a step that is not positive")
         rounds = torch.div(last - first + by - 1, by, rounding_mode="floor")
         least, most = ends(rounds)
         values = [env[value] for value in initial]

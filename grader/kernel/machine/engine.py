@@ -17,7 +17,12 @@ from torch.utils._python_dispatch import _disable_current_modes
 from grader.kernel.machine import capture
 from grader.kernel.machine.parse import parse
 from grader.kernel.machine.program import Program
-from grader.kernel.machine.steps import Limits
+from grader.kernel.machine.steps import Asserted, Failed, Limits, Stopped
+from grader.kernel.machine.tensors import OutOfBounds
+from grader.kernel.machine.ttir import BadText, Unmodelled
+
+# What is said of a kernel; anything else is a fault of the machine's.
+_SAID = (Unmodelled, BadText, OutOfBounds, Stopped, Asserted, MemoryError)
 
 
 class Engine:
@@ -80,6 +85,7 @@ class Engine:
                 )
                 self.updated |= {m.flat.data_ptr() for m in program.state.memories if m.is_updated}
             except Exception as error:
+                error = error if isinstance(error, _SAID) else Failed(error)
                 self.refused = self.refused or error
                 _raise_at(error, launch.kernel.name, self._path)
 

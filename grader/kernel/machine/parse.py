@@ -25,6 +25,7 @@ from grader.kernel.machine.ttir import (
 
 MAX_TEXT = 8 << 20
 MAX_LINE = 16 << 10
+MAX_LINES = 200_000
 MAX_DEPTH = 64
 MAX_TILE = 1 << 20  # elements, as in Triton
 _MAX_CALLERS = 64
@@ -78,6 +79,8 @@ class _Parser:
             raise BadText(f"TTIR of {len(text):,} characters, {MAX_TEXT:,} are read")
         self._places = _Places(text)
         self._lines = [line.strip() for line in text.split("\n") if line and line[0] != "#"]
+        if len(self._lines) > MAX_LINES:
+            raise BadText(f"TTIR of {len(self._lines):,} lines, {MAX_LINES:,} are read")
         longest = max(map(len, self._lines), default=0)
         if longest > MAX_LINE:
             raise BadText(f"a line of TTIR with {longest:,} characters, {MAX_LINE:,} are read")

@@ -217,7 +217,7 @@ class Program(Translation):
         if self._bytes > 4 * limits.value_bytes:
             raise Stopped(f"the values of one program take {self._bytes >> 20:,} MiB")
         memories = Memories()
-        self.state = State(grid, memories, Spending(limits), observe, tf32)
+        state = self.state = State(grid, memories, Spending(limits), observe, tf32)
         self._printed = 0
         env = self.fresh()
         parameters = self.module.functions[self.module.entry][0].arguments
@@ -227,6 +227,7 @@ class Program(Translation):
             observe(events.Launched(self.module.entry, grid, tuple(memories)))
         at_once = max(1, min(limits.elements // self._widest, limits.value_bytes // self._bytes))
         for first in range(0, programs, 1 if self._waits else at_once):
+            state.spending.take(1)
             some = env.copy()
             last = min(programs, first + (1 if self._waits else at_once))
             some[0] = arange(first, last)

@@ -22,6 +22,14 @@ class Stopped(Exception):
     """A launch took more than it may: steps, seconds or memory."""
 
 
+class Failed(RuntimeError):
+    """The machine itself could not translate or run a kernel: nothing can be said of it."""
+
+    def __init__(self, error: Exception) -> None:
+        text = " ".join(str(error).split())[:200]
+        super().__init__(f"the kernel could not be run: {type(error).__name__}: {text}")
+
+
 class Asserted(AssertionError):
     """A tl.device_assert found its condition false."""
 
@@ -49,21 +57,23 @@ class Spending:
         self._steps = limits.steps
         self._end = time.monotonic() + limits.seconds
 
-    def take(self, steps: int, op: Operation) -> None:
-        """Take steps off that are about to run in a loop.
+    def take(self, steps: int, op: Operation | None = None) -> None:
+        """Take steps off that are about to run, in a loop perhaps.
 
         Raises:
             Stopped: the limit is reached.
         """
         self._steps -= steps
         if self._steps < 0:
-            raise Stopped(f"more than {self.limits.steps:,} steps, in {_where(op)}")
+            raise Stopped(f"more than {self.limits.steps:,} steps{_where(op)}")
         if time.monotonic() > self._end:
-            raise Stopped(f"more than {self.limits.seconds:g} s, in {_where(op)}")
+            raise Stopped(f"more than {self.limits.seconds:g} s{_where(op)}")
 
 
-def _where(op: Operation) -> str:
-    return f"the loop of line {op.place.line}" if op.place.line else "a loop"
+def _where(op: Operation | None) -> str:
+    if op is None:
+        return ""
+    return f", in the loop of line {op.place.line}" if op.place.line else ", in a loop"
 
 
 @dataclasses.dataclass(eq=False)

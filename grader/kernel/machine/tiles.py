@@ -26,6 +26,7 @@ from grader.kernel.machine.arrays import (
     zeros,
 )
 from grader.kernel.machine.steps import Env, Run, Translation
+from grader.kernel.machine.tensors import OutOfBounds
 from grader.kernel.machine.ttir import Module, Operation
 
 Function = Callable[..., Tensor]
@@ -60,7 +61,10 @@ def _poison(op: Operation, module: Module) -> Function:
 
 
 def _make_range(op: Operation, module: Module) -> Function:
-    value = arange(op.number("start"), op.number("end"), dtype=torch.int32).unsqueeze(0)
+    first, end = op.number("start"), op.number("end")
+    if (end - first,) != module.type(op.results[0]).shape:
+        raise op.unmodelled(f"from {first} to {end}")
+    value = arange(first, end, dtype=torch.int32).unsqueeze(0)
     return lambda: value
 
 
@@ -110,7 +114,7 @@ def _gather(op: Operation, module: Module) -> Function:
     def gather(source: Tensor, index: Tensor) -> Tensor:
         source, index = same_programs([source, cast(index, torch.int64)], shapes)
         if bool(((index < 0) | (index >= size)).any()):
-            raise IndexError(f"line {op.place.line}: tl.gather with an index outside 0..{size - 1}")
+            raise OutOfBounds(f"tl.gather with an index outside 0..{size - 1}", op.place)
         return source.gather(axis, index)
 
     return gather
