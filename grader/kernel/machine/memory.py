@@ -32,7 +32,7 @@ from grader.kernel.machine.tensors import MIDDLE, SHIFT, Memory, OutOfBounds, re
 from grader.kernel.machine.ttir import Operation, Type
 
 _READ, _WRITE, _ATOMIC = "read", "write", "atomic update"
-_HINTS = {"evictionPolicy", "cacheModifier", "isVolatile", "operandSegmentSizes"}
+_HINTS = {"evictionPolicy", "cacheModifier", "cachePolicy", "isVolatile", "operandSegmentSizes"}
 Part = tuple[Memory, Tensor, Tensor | None]
 
 
