@@ -12,6 +12,7 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 from grader.kernel.machine.ttir import Operation, Type
@@ -72,8 +73,6 @@ def unsigned(function: Callable[..., Any]) -> Callable[..., Tensor]:
     """Let a function of numpy's compute with the bits of integers without sign."""
 
     def compute(*values: Tensor) -> Tensor:
-        import numpy as np
-
         dtype = values[0].dtype
         if dtype is torch.bool:
             arrays = [_numpy(cast(value, torch.uint8)) for value in values]

@@ -21,6 +21,7 @@ from grader.kernel.machine.steps import Asserted, Failed, Limits, Stopped
 from grader.kernel.machine.tensors import OutOfBounds
 from grader.kernel.machine.ttir import BadText, Unmodelled
 
+_MOST_LINES = 1_000_000
 # What is said of a kernel; anything else is a fault of the machine's.
 _SAID = (Unmodelled, BadText, OutOfBounds, Stopped, Asserted, MemoryError)
 
@@ -102,7 +103,7 @@ def _raise_at(error: Exception, name: str, path: str) -> NoReturn:
     """Raise an error of a kernel at its line in the file at `path`, as if Python had run it."""
     place = getattr(error, "place", None)
     line = place.line_in(path) if place else 0
-    if not line:
+    if not 0 < line <= _MOST_LINES:
         raise error
     code = compile("\n" * (line - 1) + "raise error", path, "exec").replace(co_name=name)
     exec(code, {"error": error.with_traceback(None)})

@@ -16,7 +16,7 @@ from typing import Any
 ELEMENT_BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64, "f16": 16, "bf16": 16, "f32": 32}
 ELEMENT_BITS |= {"f64": 64, "f8E4M3FN": 8, "f8E5M2": 8, "index": 64}
 _TYPE = re.compile(r"(?:tensor<((?:\d+x)*)(.*)>|(.*))")
-_POINTER = re.compile(r"!tt\.ptr<([^<>,]*|!tt\.ptr<[^<>]*>)(?:, \d+)?>")
+_POINTER = re.compile(r"!tt\.ptr<(\w+)(?:, \d+)?>")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,8 +82,8 @@ def type_of(text: str) -> Type:
     element = match[3] if match[2] is None else match[2]
     shape = tuple(int(size) for size in (match[1] or "").split("x")[:-1])
     pointer = _POINTER.fullmatch(element)
-    if pointer:
-        return Type(shape, "ptr", pointer[1] if pointer[1] in ELEMENT_BITS else "i64")
+    if pointer and pointer[1] in ELEMENT_BITS:
+        return Type(shape, "ptr", pointer[1])
     if element not in ELEMENT_BITS:
         raise Unmodelled(f"type {text.strip()[:100]}")
     return Type(shape, element)
