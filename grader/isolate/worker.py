@@ -41,6 +41,7 @@ class Worker:
         self.monitor: access.AccessMonitor | None = None
         self.dots: access.DotMonitor | None = None
         self.launches: access.LaunchCounter | None = None
+        self.machine: engine.Engine | None = None
         self.record: operators.OperatorAudit | None = None
         self.cuda_arena: Any = None
         self.inputs = torch.empty(0, dtype=torch.uint8, device="cpu")
@@ -78,6 +79,11 @@ class Worker:
             self.dots = access.DotMonitor(self.path)
             self.dots.install()
             interpreting.install()
+            asked_gpu.install()
+            _skip_autotuning()
+        if self.settings.get("machine"):
+            self.machine = engine.Engine(self.path)
+            self.machine.install()
             asked_gpu.install()
             _skip_autotuning()
         if self.settings["count_launches"]:
@@ -145,6 +151,8 @@ class Worker:
         if self.monitor and self.dots:
             self.monitor.reset()
             self.dots.reset()
+        if self.machine:
+            self.machine.reset(tf32=request["exact"])
         watching = watch.watching(tensors) if watch else contextlib.nullcontext()
         noting = self.record.noting(layout, request) if self.record else contextlib.nullcontext()
         # Whatever is asked of a result may be the submission's code, and launch kernels: a tensor
@@ -158,7 +166,8 @@ class Worker:
                 returned.check(results, layout, request["returns"], self.device)
                 for view in layout.outputs:
                     view.of(shared.memory).copy_(results[view.name].detach())
-            updated = self.monitor.updated if self.monitor else ()
+            monitor = self.machine or self.monitor
+            updated = monitor.updated if monitor else ()
             for view in layout.outputs:
                 guarded.settle(results[view.name], view.of(shared.memory), updated)
             shared.memory[: layout.inputs_end].copy_(memory)
@@ -182,6 +191,8 @@ class Worker:
         """Raise what a kernel did outside its tensors, though the submission has caught it."""
         if self.monitor and self.monitor.violation:
             raise access.OutOfBounds(self.monitor.violation)
+        if self.machine and self.machine.refused:
+            raise self.machine.refused
 
     def _inputs(self, shared: arena.Arena, layout: arena.Layout) -> tuple[Any, dict]:
         memory = shared.memory[: layout.inputs_end]
@@ -340,7 +351,7 @@ def end_with_parent() -> None:
 
 def _main() -> None:
     # once the search path is set
-    global access, allocations, arena, asked_gpu, constants, device_memory, faults, given
+    global access, allocations, arena, asked_gpu, constants, device_memory, engine, faults, given
     global \
         interpreting, \
         operators, \
@@ -365,6 +376,7 @@ def _main() -> None:
     from grader.kernel import given
     from grader.kernel.compile import asked_gpu, faults
     from grader.kernel.interpreter import constants, interpreting, own_kernels
+    from grader.kernel.machine import engine
     from grader.kernel.observers import access, rounds, stepping, trace, tracer
     from grader.spec import protocol
 

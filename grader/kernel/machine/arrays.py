@@ -1,0 +1,158 @@
+"""The arrays that hold a kernel's values: torch's, with the programs of the grid as axis 0.
+
+An axis 0 of size 1 holds what is the same in all programs, another axis of size 1 what is the same
+along it, so that a splat or a broadcast copies nothing. torch, because numpy has no bfloat16 and
+takes about the same time.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from grader.kernel.machine.ttir import Operation, Type
+
+Tensor = torch.Tensor
+
+DTYPES = {
+    "i1": torch.bool,
+    "i8": torch.int8,
+    "i16": torch.int16,
+    "i32": torch.int32,
+    "i64": torch.int64,
+    "index": torch.int64,
+    "ptr": torch.int64,
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "f32": torch.float32,
+    "f64": torch.float64,
+    "f8E4M3FN": torch.float8_e4m3fn,
+    "f8E5M2": torch.float8_e5m2,
+}
+_UNSIGNED = {1: "u1", 2: "u2", 4: "u4", 8: "u8"}
+_FLOATS = {"f16": "<e", "f32": "<f", "f64": "<d"}
+# A lane that a mask leaves out holds what a register held before, if a load has no `other`: a value
+# that no right kernel uses.
+_LEFT_OUT_INTEGER = -0x5BAD
+
+
+def dtype_of(type: Type) -> torch.dtype:
+    """Return the dtype of the arrays of a type."""
+    return DTYPES[type.element]
+
+
+def filled(type: Type, value: Any) -> Tensor:
+    """Return an array that stands for a tile of one value, the same in all programs."""
+    return full((1,) * (len(type.shape) + 1), value, dtype=dtype_of(type))
+
+
+def left_out(type: Type) -> Tensor:
+    """Return what a load without `other` leaves in lanes that its mask leaves out."""
+    if type.is_float:
+        return filled(type, 1.0).copy_(tensor_of(math.nan))
+    return filled(type, 0 if type.bits < 16 or type.pointee else _LEFT_OUT_INTEGER)
+
+
+def whole(value: Tensor, shape: tuple[int, ...], programs: int = 0) -> Tensor:
+    """Return an array with a place for every element, of `programs` or of as many as it has."""
+    return value.expand((programs or value.shape[0], *shape))
+
+
+def same_programs(values: list[Tensor], shapes: list[tuple[int, ...]]) -> list[Tensor]:
+    """Return whole arrays of as many programs as any of `values` has."""
+    programs = max(value.shape[0] for value in values)
+    return [whole(v, shape, programs) for v, shape in zip(values, shapes, strict=True)]
+
+
+def unsigned(function: Callable[..., Any]) -> Callable[..., Tensor]:
+    """Let a function of numpy's compute with the bits of integers without sign."""
+
+    def compute(*values: Tensor) -> Tensor:
+        dtype = values[0].dtype
+        if dtype is torch.bool:
+            arrays = [_numpy(cast(value, torch.uint8)) for value in values]
+        else:
+            kind = _UNSIGNED[dtype.itemsize]
+            arrays = [_numpy(value.contiguous()).view(kind) for value in values]
+        with np.errstate(all="ignore"):
+            result = np.asarray(function(*arrays))
+        if result.dtype == bool:
+            return torch.from_numpy(result)
+        result = np.ascontiguousarray(result.astype(arrays[0].dtype, copy=False))
+        signed = torch.from_numpy(result.view(f"i{result.dtype.itemsize}"))
+        return signed != 0 if dtype is torch.bool else signed
+
+    return compute
+
+
+def as_bits(value: Tensor) -> Tensor:
+    """Return integers without sign as what they stand for, in 64 bits; those of 64 stay."""
+    if value.dtype is torch.bool or value.itemsize == 8:
+        return cast(value, torch.int64)
+    return cast(value, torch.int64) & ((1 << 8 * value.itemsize) - 1)
+
+
+# torch's own: in a worker those of the class count what a submission reads, or ask for its device.
+_numpy, _tolist, _to = torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.to
+full, zeros, ones, arange = torch.full, torch.zeros, torch.ones, torch.arange
+tensor_of, zeros_like = torch.tensor, torch.zeros_like
+
+
+def cast(value: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return an array with its elements as those of another type."""
+    return value if value.dtype is dtype else _to(value, dtype)
+
+
+def numbers(value: Tensor) -> list[Any]:
+    """Return the values of an array in a list."""
+    return _tolist(value)
+
+
+def ends(value: Tensor) -> tuple[int, int]:
+    """Return the least and the largest value of an array of integers."""
+    low, high = torch.aminmax(value)
+    return int(low), int(high)
+
+
+def constant(op: Operation, type: Type) -> Tensor:
+    """Return the value of an arith.constant."""
+    text = op.text.removeprefix("{").strip()
+    if text.startswith("dense<") and text.endswith(">"):
+        text = text[6:-1]
+    if text.startswith("["):
+        values = [_number(op, part.strip(), type) for part in text[1:-1].split(",")]
+        if len(type.shape) != 1 or len(values) != type.shape[0]:
+            raise op.unmodelled("with a table")
+        return tensor_of(values, dtype=dtype_of(type)).unsqueeze(0)
+    return filled(type, _number(op, text, type))
+
+
+def _number(op: Operation, text: str, type: Type) -> Any:
+    if text in ("true", "false"):
+        return text == "true"
+    try:
+        if not type.is_float:
+            bits = max(type.bits, 2)
+            return (int(text) + (1 << bits - 1)) % (1 << bits) - (1 << bits - 1)
+        if text.startswith("0x"):
+            return _of_bits(int(text, 16), type)
+        value = float(text)
+        return _of_bits(*_rounded(value)) if type.element == "f32" else value
+    except (ValueError, KeyError, OverflowError, struct.error):
+        raise op.unmodelled(f"with {text[:40]!r}") from None
+
+
+def _rounded(value: float) -> tuple[int, Type]:
+    return int.from_bytes(struct.pack("<f", value), "little"), Type((), "f32")
+
+
+def _of_bits(bits: int, type: Type) -> float:
+    if type.element == "bf16":
+        return _of_bits(bits << 16, Type((), "f32"))
+    raw = bits.to_bytes(type.bits // 8, "little")
+    return float(struct.unpack(_FLOATS[type.element], raw)[0])

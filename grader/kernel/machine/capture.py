@@ -1,0 +1,129 @@
+"""Turns the launches of a process's Triton kernels into TTIR, and hands each launch on.
+
+Triton binds and specialises the arguments, keeps what it has compiled, and evaluates the grid; only
+its compiler is replaced, by one that stops behind the front end. No GPU is needed. A driver must be
+active, as that of grader/kernel/compile/asked_gpu.py is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+
+@dataclasses.dataclass(eq=False)
+class Kernel:
+    """One kernel with one set of types and constants, and what it became in Triton's front end.
+
+    `signature` has the type of each argument, "constexpr" that of a constant.
+    """
+
+    fn: Any
+    name: str
+    text: str
+    signature: dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Launch:
+    """One launch: a value for each parameter of the kernel's TTIR, with the argument it is of."""
+
+    kernel: Kernel
+    grid: tuple[int, int, int]
+    arguments: tuple[tuple[str, Any], ...]
+
+
+def install(run: Callable[[Launch], None]) -> None:
+    """Call `run` with each launch of this process from now on."""
+    from triton import compiler
+
+    known: dict[tuple[Any, ...], Kernel] = {}
+
+    def compile(source: Any, target: Any = None, options: Any = None, **_: Any) -> _Compiled:
+        # Where a tensor lies, which `attrs` tell, changes nothing in TTIR.
+        key = (source.fn, repr(source.signature), repr(source.constants), repr(options))
+        if key not in known:
+            text = front_end(source, target, options or {})
+            known[key] = Kernel(source.fn, source.fn.__name__, text, source.signature)
+        return _Compiled(known[key], run)
+
+    compiler.compile = compile
+
+
+def front_end(source: Any, target: Any, options: dict[str, Any]) -> str:
+    """Return the TTIR of a source of Triton's, with calls inlined and descriptors resolved."""
+    from triton._C.libtriton import ir, passes
+    from triton.compiler.compiler import ASTSource, make_backend
+
+    backend = make_backend(target)
+    parsed = backend.parse_options(dict(options))
+    context = ir.context()
+    ir.load_dialects(context)
+    backend.load_dialects(context)
+    plain = ASTSource(source.fn, source.signature, source.constants, {})
+    generators = backend.get_codegen_implementation(parsed)
+    module = plain.make_ir(target, parsed, generators, backend.get_module_map(), context)
+    _apply(module, "inline", passes.common.add_inliner)
+    text = module.str()
+    if "!tt.tensordesc" in text or "tt.make_tensor_ptr" in text:
+        # Triton 3.8 has no such pass for block pointers, which its front end resolves itself.
+        of_blocks = getattr(passes.ttir, "add_rewrite_tensor_pointer", None)
+        of_descriptors = passes.ttir.add_rewrite_tensor_descriptor_to_pointer
+        _apply(module, "pointers", *filter(None, (of_blocks, of_descriptors)))
+        text = module.str()
+    return text
+
+
+def _apply(module: Any, name: str, *added: Callable[[Any], None]) -> None:
+    from triton._C.libtriton import ir
+
+    manager = ir.pass_manager(module.context)
+    for add in added:
+        add(manager)
+    manager.run(module, name)
+
+
+class _Compiled:
+    """A compiled kernel as far as Triton's launches ask for one; its launches go to `run`."""
+
+    function = packed_metadata = module = None
+
+    def __init__(self, kernel: Kernel, run: Callable[[Launch], None]) -> None:
+        self.asm = {"ttir": kernel.text}
+        self.metadata = types.SimpleNamespace(name=kernel.name)
+        self.kernel = kernel
+        self._run = run
+
+    def launch_metadata(self, grid: Any, stream: Any, *args: Any) -> None:
+        return None
+
+    def run(self, x: Any, y: Any, z: Any, *rest: Any) -> None:
+        """Take a launch as Triton makes it: grid, stream, function, metadata, hooks, arguments."""
+        values = rest[len(rest) - len(self.kernel.signature) :]
+        named = zip(self.kernel.signature.items(), values, strict=True)
+        flat = (part for (name, kind), value in named for part in _flat(name, kind, value))
+        self._run(Launch(self.kernel, (int(x), int(y), int(z)), tuple(flat)))
+
+    def result(self) -> _Compiled:
+        """Return itself, as a compilation that was asked for ahead of its turn does."""
+        return self
+
+
+def _flat(name: str, kind: Any, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the parameters of TTIR that an argument becomes: none of a constant."""
+    if kind == "constexpr":
+        return
+    if isinstance(kind, (tuple, list)):
+        for index, (part, one) in enumerate(zip(kind, value, strict=True)):
+            yield from _flat(f"{name}[{index}]", part, one)
+    elif type(value).__name__ == "TensorDescriptor":
+        # As Triton's pass that resolves descriptors hands them on, 3.6 without the rounding.
+        shape, strides = list(value.shape), list(value.strides)
+        flags = [getattr(value, "padding", "zero") == "nan"]
+        flags += [value.round_f32_to_tf32] if hasattr(value, "round_f32_to_tf32") else []
+        for part in (value.base, *shape, *strides, *flags, *shape, *strides):
+            yield name, part
+    else:
+        yield name, value

@@ -1,0 +1,295 @@
+"""Loops, branches and calls, for all programs of an environment at once.
+
+Where programs part, the environment is cut: a loop sorts them by their rounds, so that those that
+are still in it are always the first ones, and both sides of a branch run with the programs that
+take it. What they bring is put together in the programs' order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from grader.kernel.machine import events
+from grader.kernel.machine.arrays import Tensor, arange, cast, ends, numbers, whole
+from grader.kernel.machine.steps import Body, Env, Run, Translation, cut, cut_arrays
+from grader.kernel.machine.ttir import Block, Operation, Type
+
+Part = tuple[Tensor, list[Tensor]]  # numbers of programs in their environment, their values
+
+
+def put_together(parts: Sequence[Part], types: Sequence[Type]) -> list[Tensor]:
+    """Return the values of all parts, whose programs together are all of an environment."""
+    if len(parts) == 1:
+        return parts[0][1]
+    order = torch.cat([programs for programs, _ in parts])
+    place = torch.empty_like(order)
+    place[order] = arange(len(order))
+    together = []
+    for index, type in enumerate(types):
+        arrays = [whole(values[index], type.shape, len(p)) for p, values in parts]
+        together.append(torch.cat(arrays)[place])
+    return together
+
+
+def _types(translation: Translation, values: Sequence[int]) -> list[Type]:
+    return [translation.module.type(value) for value in values]
+
+
+def _assign(env: Env, values: Sequence[int], arrays: Sequence[Tensor]) -> None:
+    for value, array in zip(values, arrays, strict=True):
+        env[value] = array
+
+
+class _Loop:
+    """What for and while have in common: a body, its cost, and who is told of its rounds."""
+
+    def __init__(self, op: Operation, translation: Translation, carried: Sequence[int]) -> None:
+        self.op = op
+        self._translation = translation
+        self._carried = carried
+        self._names = [translation.module.names[value] for value in carried]
+
+    def begin(self, number: int, steps: int, env: Env) -> None:
+        """Begin a round: it costs its steps, and observers see what it is given."""
+        state = self._translation.state
+        state.spending.take(steps + 1, self.op)
+        if state.observe is not None:
+            pairs = zip(self._names, self._carried, strict=True)
+            carried = {name: env[value] for name, value in pairs}
+            state.observe(events.Round(self.op, number, env[0], carried))
+
+
+def for_loop(op: Operation, translation: Translation) -> Run:
+    """Translate an scf.for."""
+    low, high, step, *initial = op.operands
+    block = _only(op, op.regions[0])
+    index, *carried = block.arguments
+    live = [value for value in translation.live(*op.regions) if value]
+    types = _types(translation, carried)
+    before, body = _hoisted(translation.body(block), {index, *carried})
+    made = [value for inner in before.operations for value in inner.results]
+    kept = [0, *live, *made, low, step]
+    loop = _Loop(op, translation, carried)
+    is_unsigned = "unsigned" in op.words
+
+    def run(env: Env) -> None:
+        first, last, by = (cast(env[value], torch.int64) for value in (low, high, step))
+        if is_unsigned:
+            first, last, by = (x & 0xFFFFFFFF for x in (first, last, by))
+        if bool((by <= 0).any()):
+            raise op.unmodelled("with a step that is not positive")
+        rounds = torch.div(last - first + by - 1, by, rounding_mode="floor")
+        least, most = ends(rounds)
+        values = [env[value] for value in initial]
+        if most <= 0:
+            _assign(env, op.results, values)
+            return
+        inner, parts = env.copy(), []
+        order, counts = None, []
+        if least != most:
+            order = torch.argsort(rounds, descending=True, stable=True)
+            counts = numbers(rounds[order])
+            inner = cut(env, [0, *live, low, step], order)
+            values = cut_arrays(values, order)
+        for inner_run in before.runs:
+            inner_run(inner)
+        _assign(inner, carried, values)
+        here = len(counts)
+        for number in range(most):
+            staying = here
+            while staying and counts[staying - 1] <= number:
+                staying -= 1
+            if order is not None and staying < here:
+                leaving = slice(staying, here)
+                left = cut_arrays([inner[value] for value in carried], leaving)
+                parts.append((order[leaving], left))
+                inner = cut(inner, [*kept, *carried], slice(0, staying))
+                here = staying
+            inner[index] = inner[low] + inner[step] * number
+            loop.begin(number, len(body.runs), inner)
+            for inner_run in body.runs:
+                inner_run(inner)
+            _assign(inner, carried, [inner[value] for value in body.yields])
+        values = [inner[value] for value in carried]
+        if order is not None:
+            parts.append((order[:here], values))
+            values = put_together(parts, types)
+        _assign(env, op.results, values)
+
+    return run
+
+
+def _only(op: Operation, region: list[Block]) -> Block:
+    if len(region) != 1:
+        raise op.unmodelled("with branches")
+    return region[0]
+
+
+def _hoisted(body: Body, varying: set[int]) -> tuple[Body, Body]:
+    """Part a loop's body into what each round would compute anew, and the rest."""
+    first, rest = [], []
+    for pair in zip(body.runs, body.operations, strict=True):
+        op = pair[1]
+        if op.name in PURE and varying.isdisjoint(op.operands):
+            first.append(pair)
+        else:
+            rest.append(pair)
+            varying.update(op.results)
+    runs, operations = ([pair[k] for pair in first] for k in (0, 1))
+    before = Body(tuple(runs), tuple(operations), None)
+    runs, operations = ([pair[k] for pair in rest] for k in (0, 1))
+    return before, Body(tuple(runs), tuple(operations), body.last)
+
+
+PURE: set[str] = set()  # operations whose result depends on their operands alone
+
+
+def if_else(op: Operation, translation: Translation) -> Run:
+    """Translate an scf.if."""
+    (condition,) = op.operands
+    sides = [translation.body(_only(op, region)) for region in op.regions]
+    used = [[*translation.live(region)] for region in op.regions]
+    if len(sides) == 1:
+        sides.append(Body((), (), None))
+        used.append([0])
+    for side, values in zip(sides, used, strict=True):
+        values.extend(side.yields)
+    types = _types(translation, op.results)
+
+    def run_side(number: int, env: Env) -> list[Tensor]:
+        for inner_run in sides[number].runs:
+            inner_run(env)
+        return [env[value] for value in sides[number].yields]
+
+    def run(env: Env) -> None:
+        chosen = env[condition]
+        if chosen.shape[0] == 1 or bool(chosen.all()) or not bool(chosen.any()):
+            _assign(env, op.results, run_side(0 if bool(chosen[0]) else 1, env))
+            return
+        parts: list[Part] = []
+        for number, who in enumerate((chosen, ~chosen)):
+            if sides[number].runs or op.results:
+                programs = who.nonzero()[:, 0]
+                part = cut(env, used[number], programs)
+                parts.append((programs, run_side(number, part)))
+        if op.results:
+            _assign(env, op.results, put_together(parts, types))
+
+    return run
+
+
+def while_loop(op: Operation, translation: Translation) -> Run:
+    """Translate an scf.while."""
+    first, second = (_only(op, region) for region in op.regions)
+    before, after = translation.body(first), translation.body(second)
+    live = translation.live(*op.regions)
+    types = _types(translation, op.results)
+    loop = _Loop(op, translation, first.arguments)
+    goes_on, *handed = before.yields
+
+    def run(env: Env) -> None:
+        inner = env.copy()
+        values = [env[value] for value in op.operands]
+        programs = arange(env[0].shape[0])
+        parts: list[Part] = []
+        number = 0
+        while True:
+            _assign(inner, first.arguments, values)
+            loop.begin(number, len(before.runs) + len(after.runs), inner)
+            number += 1
+            for inner_run in before.runs:
+                inner_run(inner)
+            going, values = inner[goes_on], [inner[value] for value in handed]
+            if not bool(going.any()):
+                parts.append((programs, values))
+                break
+            if not bool(going.all()):
+                stop, go = (~going).nonzero()[:, 0], going.nonzero()[:, 0]
+                parts.append((programs[stop], cut_arrays(values, stop)))
+                inner, programs = cut(inner, live, go), programs[go]
+                values = cut_arrays(values, go)
+            _assign(inner, second.arguments, values)
+            for inner_run in after.runs:
+                inner_run(inner)
+            values = [inner[value] for value in after.yields]
+        _assign(env, op.results, put_together(parts, types))
+
+    return run
+
+
+def call(op: Operation, translation: Translation) -> Run:
+    """Translate a tt.call."""
+    name = op.text
+    if name not in translation.module.functions:
+        raise op.unmodelled(name)
+    arguments = translation.module.functions[name][0].arguments
+
+    def run(env: Env) -> None:
+        inner = translation.fresh()
+        inner[0] = env[0]
+        _assign(inner, arguments, [env[value] for value in op.operands])
+        translation.state.spending.take(1, op)
+        _assign(env, op.results, translation.call(name, inner))
+
+    return run
+
+
+class Function:
+    """The blocks of a function, from the first one to every return."""
+
+    def __init__(self, name: str, blocks: list[Block], translation: Translation) -> None:
+        self._name = name
+        self._translation = translation
+        self._first = blocks[0].label
+        self._bodies = {block.label: translation.body(block) for block in blocks}
+        self._arguments = {block.label: block.arguments for block in blocks}
+        self._types: list[Type] = []
+        for body in self._bodies.values():
+            if body.last is None or body.last.name == "tt.return":
+                self._types = _types(translation, body.yields)
+
+    def run(self, env: Env) -> list[Tensor]:
+        """Run all programs of an environment; return what they return."""
+        waiting = [(self._first, env, arange(env[0].shape[0]))]
+        parts: list[Part] = []
+        while waiting:
+            label, env, programs = waiting.pop()
+            body = self._bodies[label]
+            for run in body.runs:
+                run(env)
+            if body.last is None or body.last.name == "tt.return":
+                parts.append((programs, [env[value] for value in body.yields]))
+                continue
+            self._translation.state.spending.take(len(body.runs) + 1, body.last)
+            waiting += self._branches(body.last, env, programs)
+        return put_together(parts, self._types) if self._types else []
+
+    def _branches(self, op: Operation, env: Env, programs: Tensor) -> list[tuple]:
+        if op.name == "cf.br":
+            return [self._jump(op.targets[0], env, programs)]
+        going = env[op.operands[0]]
+        if bool(going.all()) or not bool(going.any()):
+            return [self._jump(op.targets[0 if bool(going[0]) else 1], env, programs)]
+        found = []
+        for target, who in ((op.targets[1], ~going), (op.targets[0], going)):
+            some = who.nonzero()[:, 0]
+            part = cut(env, range(len(env)), some)
+            found.append(self._jump(target, part, programs[some]))
+        return found
+
+    def _jump(self, target: tuple[str, tuple[int, ...]], env: Env, programs: Tensor) -> tuple:
+        label, handed = target
+        if label not in self._bodies:
+            raise ValueError(f"a branch to {label}, which is nowhere")
+        _assign(env, self._arguments[label], [env[value] for value in handed])
+        return label, env, programs
+
+
+STEPS: dict[str, Callable[[Operation, Translation], Run]] = {
+    "scf.for": for_loop,
+    "scf.if": if_else,
+    "scf.while": while_loop,
+    "tt.call": call,
+}

@@ -1,0 +1,110 @@
+"""Runs the launches of this process on the machine: what a worker installs.
+
+Launches of several threads run one behind the other, as on one stream. What the machine computes
+with PyTorch is not the submission's: no mode of PyTorch's sees it.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from grader.kernel.machine import capture
+from grader.kernel.machine.parse import parse
+from grader.kernel.machine.program import Program
+from grader.kernel.machine.steps import Asserted, Failed, Limits, Stopped
+from grader.kernel.machine.tensors import OutOfBounds
+from grader.kernel.machine.ttir import BadText, Unmodelled
+
+_MOST_LINES = 1_000_000
+# What is said of a kernel; anything else is a fault of the machine's.
+_SAID = (Unmodelled, BadText, OutOfBounds, Stopped, Asserted, MemoryError)
+
+
+class Engine:
+    """Translates each kernel once, and runs its launches.
+
+    `refused` is the first error of a kernel since `reset`, which the submission may have caught;
+    `updated` are the addresses of tensors to which a launch stored after it had read from them.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        observe: Callable[[Any], None] | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        """Run the launches of the submission at `path`; `observe` is told what happens in them."""
+        self.refused: Exception | None = None
+        self.updated: set[int] = set()
+        self._path = path
+        self._observe = observe
+        self._limits = limits
+        self._tf32 = False
+        self._programs: weakref.WeakKeyDictionary[capture.Kernel, Program] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._one_at_a_time = threading.RLock()
+
+    def install(self) -> None:
+        """Take all launches of this process from now on."""
+        capture.install(self.launch)
+
+    def reset(self, *, tf32: bool = False) -> None:
+        """Forget what an earlier call did; with `tf32` dots round from now on as a GPU's do."""
+        self.refused = None
+        self.updated.clear()
+        self._tf32 = tf32
+
+    def launch(self, launch: capture.Launch) -> None:
+        """Run one launch.
+
+        Raises:
+            OutOfBounds, Unmodelled, Stopped, Asserted: at the line of the kernel, where it is one
+                of the submission.
+        """
+        with (
+            self._one_at_a_time,
+            torch.no_grad(),
+            torch._C.DisableTorchFunction(),
+            _disable_current_modes(),
+        ):
+            try:
+                program = self.program(launch.kernel)
+                program.launch(
+                    launch.grid,
+                    launch.arguments,
+                    observe=self._observe,
+                    limits=self._limits,
+                    tf32=self._tf32,
+                )
+                self.updated |= {m.flat.data_ptr() for m in program.state.memories if m.is_updated}
+            except Exception as error:
+                error = error if isinstance(error, _SAID) else Failed(error)
+                self.refused = self.refused or error
+                _raise_at(error, launch.kernel.name, self._path)
+
+    def program(self, kernel: capture.Kernel) -> Program:
+        """Return what a kernel is translated into."""
+        found = self._programs.get(kernel)
+        if found is None:
+            found = Program(parse(kernel.text), overflow=self._observe is not None)
+            self._programs[kernel] = found
+        return found
+
+
+def _raise_at(error: Exception, name: str, path: str) -> NoReturn:
+    """Raise an error of a kernel at its line in the file at `path`, as if Python had run it."""
+    place = getattr(error, "place", None)
+    line = place.line_in(path) if place else 0
+    if not 0 < line <= _MOST_LINES:
+        raise error
+    code = compile("\n" * (line - 1) + "raise error", path, "exec").replace(co_name=name)
+    exec(code, {"error": error.with_traceback(None)})
+    raise error

@@ -1,0 +1,358 @@
+"""Loads, stores and atomic operations: every active lane is compared with its tensor's bounds.
+
+An access of all programs is made at once. Where lanes of one store meet, the last stays; lanes of
+one atomic operation that meet come one behind the other, in the order of programs.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from grader.kernel.machine import events
+from grader.kernel.machine.arrays import (
+    Tensor,
+    arange,
+    cast,
+    dtype_of,
+    ends,
+    filled,
+    left_out,
+    numbers,
+    ones,
+    unsigned,
+    whole,
+    zeros,
+)
+from grader.kernel.machine.steps import Env, Run, State, Translation
+from grader.kernel.machine.tensors import MIDDLE, SHIFT, Memory, OutOfBounds, reinterpreted
+from grader.kernel.machine.ttir import Operation, Type
+
+_READ, _WRITE, _ATOMIC = "read", "write", "atomic update"
+_HINTS = {"evictionPolicy", "cacheModifier", "cachePolicy", "isVolatile", "operandSegmentSizes"}
+Part = tuple[Memory, Tensor, Tensor | None]
+
+
+class Accesses:
+    """The accesses of one operation of a kernel: where they go, and who is told."""
+
+    def __init__(self, op: Operation, translation: Translation, what: str, mask: int | None):
+        self.op = op
+        self.pointers = op.operands[0]
+        self.mask = mask
+        self.type = translation.module.type(op.operands[0])
+        self.width = max(1, Type((), self.type.pointee).bits // 8)
+        self._translation = translation
+        self._what = what
+
+    @property
+    def state(self) -> State:
+        """The launch's."""
+        return self._translation.state
+
+    def parts(self, pointers: Tensor, mask: Tensor | None, env: Env) -> list[Part]:
+        """Return the tensors that active lanes are in, with the places in them, and a mask.
+
+        Places under the mask are inside the tensor, and so are the others.
+
+        Raises:
+            OutOfBounds: a lane is outside of its tensor.
+        """
+        memories = self.state.memories
+        if mask is not None and bool(mask.all()):
+            mask = None
+        low, high = ends(pointers)
+        memory = memories.get(low >> SHIFT)
+        if memory is not None and high >> SHIFT == memory.number:
+            base, size = memory.base, memory.size(self.width)
+            if low >= base and high < base + size:
+                return [(memory, pointers - base, mask)]
+            if mask is not None and size:
+                safe = torch.where(mask, pointers, base)
+                low, high = ends(safe)
+                if low >= base and high < base + size:
+                    return [(memory, safe - base, mask)]
+        active = pointers
+        if mask is not None:
+            pairs = torch.broadcast_tensors(pointers, mask)
+            active = pairs[0][pairs[1]]
+        found = numbers(torch.unique(active >> SHIFT))
+        return [self._part(memories.get(n), n, pointers, mask, env) for n in found]
+
+    def _part(
+        self, memory: Memory | None, number: int, pointers: Tensor, mask: Tensor | None, env: Env
+    ) -> Part:
+        here = pointers >> SHIFT == number
+        if mask is not None:
+            here = here & mask
+        size = memory.size(self.width) if memory else 0
+        offsets = pointers - (number << SHIFT) - MIDDLE
+        outside = here & ((offsets < 0) | (offsets >= size))
+        if memory is None or bool(outside.any()):
+            raise self._error(memory, offsets, outside if memory else here, size, env)
+        return memory, torch.where(here, offsets, 0), here
+
+    def _error(
+        self, memory: Memory | None, offsets: Tensor, outside: Tensor, size: int, env: Env
+    ) -> OutOfBounds:
+        """Say what the first program that is outside does there."""
+        outside = outside.expand(torch.broadcast_shapes(outside.shape, offsets.shape))
+        program = int(outside.flatten(1).any(1).nonzero()[0, 0])
+        mine = offsets[program if offsets.shape[0] > 1 else 0].expand(outside.shape[1:])
+        found = mine[outside[program]]
+        lanes = _count(self.type, found, outside[program])
+        where, far = "every tensor of the launch", ""
+        if memory is not None:
+            first = int(found.flatten()[0])
+            side = "before the start" if first < 0 else "past the end"
+            distance = -first if first < 0 else first - size
+            far = f"{distance:,} {side}" if distance else f"right {side}"
+            where, far = f"a tensor: {side} of argument {memory.name}", f", the first of them {far}"
+        how = ", under a mask" if self.mask is not None else ""
+        count = f"{lanes} element" + ("" if lanes == 1 else "s")
+        return OutOfBounds(f"{self._what} outside {where}; {count}{far}{how}", self.op.place)
+
+    def tell(self, kind: str, env: Env, part: Part, value: Tensor) -> None:
+        """Tell the launch's observers."""
+        observe = self.state.observe
+        if observe is None:
+            return
+        memory, index, mask = part
+        shape = (env[0].shape[0], *self.type.shape)
+        programs = env[0].reshape((-1, *(1,) * len(self.type.shape))).expand(shape)
+        index, value = index.expand(shape), value.expand(shape)
+        lanes = ones(shape, dtype=torch.bool) if mask is None else mask.expand(shape)
+        told = (programs[lanes], index[lanes], value[lanes])
+        observe(events.Access(kind, self.op, memory, *told))
+
+
+def _count(type: Type, found: Tensor, outside: Tensor) -> int:
+    """Return how many lanes of a whole tile are outside, of an array that may stand for more."""
+    return found.numel() * max(1, type.numel) // max(1, outside.numel())
+
+
+def load(op: Operation, translation: Translation) -> Run:
+    """Translate a tt.load."""
+    op.check(_HINTS)
+    (result,) = op.results
+    type = translation.module.type(result)
+    mask = op.operands[1] if len(op.operands) > 1 else None
+    other = op.operands[2] if len(op.operands) > 2 else None
+    nothing, dtype = left_out(type), dtype_of(type)
+    accesses = Accesses(op, translation, _READ, mask)
+
+    def run(env: Env) -> None:
+        lanes = env[mask] if mask is not None else None
+        parts = accesses.parts(env[accesses.pointers], lanes, env)
+        value = env[other] if other is not None else nothing
+        for part in parts:
+            memory, index, here = part
+            memory.is_read = True
+            loaded = torch.take(memory.as_dtype(dtype), index)
+            value = loaded if here is None else torch.where(here, loaded, value)
+            if accesses.state.observe is not None:
+                accesses.tell(events.LOAD, env, part, loaded)
+        env[result] = value
+
+    return run
+
+
+def store(op: Operation, translation: Translation) -> Run:
+    """Translate a tt.store."""
+    op.check(_HINTS)
+    value, *masks = op.operands[1:]
+    mask = masks[0] if masks else None
+    dtype = dtype_of(translation.module.type(value))
+    accesses = Accesses(op, translation, _WRITE, mask)
+    shape = accesses.type.shape
+
+    def run(env: Env) -> None:
+        lanes = env[mask] if mask is not None else None
+        for part in accesses.parts(env[accesses.pointers], lanes, env):
+            memory, index, here = part
+            memory.is_updated |= memory.is_read
+            programs = max(x.shape[0] for x in (index, env[value], lanes) if x is not None)
+            index, stored = whole(index, shape, programs), whole(env[value], shape, programs)
+            if here is not None:
+                here = whole(here, shape, programs)
+                index, stored = index[here], stored[here]
+            memory.as_dtype(dtype)[index] = stored
+            if accesses.state.observe is not None:
+                accesses.tell(events.STORE, env, part, env[value])
+
+    return run
+
+
+_UPDATES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "add": torch.add,
+    "fadd": torch.add,
+    "and": torch.bitwise_and,
+    "or": torch.bitwise_or,
+    "xor": torch.bitwise_xor,
+    "max": torch.maximum,
+    "min": torch.minimum,
+    "exch": lambda old, new: new,
+    "umax": unsigned(np.maximum),
+    "umin": unsigned(np.minimum),
+}
+
+
+def atomic_rmw(op: Operation, translation: Translation) -> Run:
+    """Translate a tt.atomic_rmw; its result is what was there before."""
+    op.check(())
+    kind = op.words[0] if op.words else ""
+    if kind not in _UPDATES:
+        raise op.unmodelled(kind)
+    update = _UPDATES[kind]
+    value, *masks = op.operands[1:]
+    used = op.results[0] in _used(translation)
+    adds = kind in ("add", "fadd") and not used
+    return _atomic(op, translation, masks[0] if masks else None, (value,), update, adds=adds)
+
+
+def atomic_cas(op: Operation, translation: Translation) -> Run:
+    """Translate a tt.atomic_cas."""
+    op.check(())
+    _, compared, value = op.operands
+
+    def update(old: Tensor, expected: Tensor, new: Tensor) -> Tensor:
+        if old.is_floating_point():  # bits are compared
+            kind = {2: torch.int16, 4: torch.int32, 8: torch.int64}[old.itemsize]
+            return torch.where(old.view(kind) == expected.contiguous().view(kind), new, old)
+        return torch.where(old == expected, new, old)
+
+    return _atomic(op, translation, None, (compared, value), update, adds=False)
+
+
+def _atomic(
+    op: Operation,
+    translation: Translation,
+    mask: int | None,
+    values: tuple[int, ...],
+    update: Callable[..., Tensor],
+    *,
+    adds: bool,
+) -> Run:
+    (result,) = op.results
+    type = translation.module.type(result)
+    dtype, shape = dtype_of(type), type.shape
+    accesses = Accesses(op, translation, _ATOMIC, mask)
+    nothing = filled(type, 0)
+
+    def run(env: Env) -> None:
+        programs = env[0].shape[0]
+        pointers = whole(env[accesses.pointers], shape, programs)
+        lanes = whole(env[mask], shape, programs) if mask is not None else None
+        given = [whole(env[value], shape, programs) for value in values]
+        before = whole(nothing, shape, programs)
+        for part in accesses.parts(pointers, lanes, env):
+            memory, index, here = part
+            memory.is_updated = True
+            chosen = ones(index.shape, dtype=torch.bool) if here is None else here
+            flat, places = memory.as_dtype(dtype), index[chosen]
+            taken = [value[chosen] for value in given]
+            if adds:
+                flat.index_put_((places,), taken[0], accumulate=True)
+            else:
+                old = _one_behind_the_other(flat, places, taken, update)
+                before = before.clone().masked_scatter_(chosen, old)
+            if accesses.state.observe is not None:
+                accesses.tell(events.ATOMIC, env, part, given[-1])
+        env[result] = before
+
+    return run
+
+
+def _one_behind_the_other(
+    flat: Tensor, places: Tensor, values: list[Tensor], update: Callable[..., Tensor]
+) -> Tensor:
+    """Update places, those that are the same in their order; return what was there before each."""
+    old = zeros(places.shape, dtype=flat.dtype)
+    order = torch.argsort(places, stable=True)
+    ordered = places[order]
+    starts = ones(len(ordered), dtype=torch.bool)
+    starts[1:] = ordered[1:] != ordered[:-1]
+    count = arange(len(ordered))
+    turn = count - torch.cummax(torch.where(starts, count, 0), 0)[0] if len(ordered) else count
+    for number in range(int(turn.max()) + 1 if len(ordered) else 0):
+        now = order[turn == number]
+        old[now] = flat[places[now]]
+        flat[places[now]] = update(old[now], *(value[now] for value in values))
+    return old
+
+
+@functools.lru_cache(16)
+def _used(translation: Translation) -> frozenset[int]:
+    """Return the values of a module that anything uses."""
+    found: set[int] = set()
+
+    def visit(blocks: list[Any]) -> None:
+        for block in blocks:
+            for op in block.operations:
+                found.update(op.operands)
+                for _, handed in op.targets:
+                    found.update(handed)
+                for region in op.regions:
+                    visit(region)
+
+    for blocks in translation.module.functions.values():
+        visit(blocks)
+    return frozenset(found)
+
+
+def bitcast(op: Operation, translation: Translation) -> Run:
+    """Translate a tt.bitcast, of numbers or of pointers."""
+    (operand,), (result,) = op.operands, op.results
+    before, after = translation.module.type(operand), translation.module.type(result)
+    if not after.pointee:
+        dtype = dtype_of(after)
+
+        def of_numbers(env: Env) -> None:
+            value = env[operand]
+            same = value.dtype.itemsize == dtype.itemsize and torch.bool not in (value.dtype, dtype)
+            env[result] = value.contiguous().view(dtype) if same else cast(value, dtype)
+
+        return of_numbers
+    widths = [max(1, Type((), type.pointee).bits // 8) for type in (before, after)]
+
+    def run(env: Env) -> None:
+        env[result] = reinterpreted(env[operand], *widths)
+
+    return run
+
+
+def ptr_to_int(op: Operation, translation: Translation) -> Run:
+    """Translate a tt.ptr_to_int."""
+    return _converted(op, translation, op.operands[0], "addresses")
+
+
+def int_to_ptr(op: Operation, translation: Translation) -> Run:
+    """Translate a tt.int_to_ptr."""
+    return _converted(op, translation, op.results[0], "pointers")
+
+
+def _converted(op: Operation, translation: Translation, pointer: int, method: str) -> Run:
+    (operand,), (result,) = op.operands, op.results
+    width = max(1, Type((), translation.module.type(pointer).pointee).bits // 8)
+    dtype = dtype_of(translation.module.type(result))
+
+    def run(env: Env) -> None:
+        convert = getattr(translation.state.memories, method)
+        env[result] = cast(convert(cast(env[operand], torch.int64), width), dtype)
+
+    return run
+
+
+STEPS: dict[str, Callable[[Operation, Translation], Run]] = {
+    "tt.load": load,
+    "tt.store": store,
+    "tt.atomic_rmw": atomic_rmw,
+    "tt.atomic_cas": atomic_cas,
+    "tt.bitcast": bitcast,
+    "tt.ptr_to_int": ptr_to_int,
+    "tt.int_to_ptr": int_to_ptr,
+}

@@ -1,0 +1,316 @@
+"""A kernel that the machine can launch: its TTIR, translated into steps over all programs.
+
+Pure operations on constants are computed once, when a kernel is translated. A launch runs as many
+programs at once as fit, one where programs wait for each other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from grader.kernel.machine import control, elementwise, events, memory, tiles
+from grader.kernel.machine.arrays import Tensor, arange, cast, filled, numbers
+from grader.kernel.machine.steps import (
+    Asserted,
+    Body,
+    Env,
+    Limits,
+    Run,
+    Spending,
+    State,
+    Stopped,
+    Translation,
+)
+from grader.kernel.machine.tensors import Memories
+from grader.kernel.machine.ttir import Block, Module, Operation
+
+_IGNORED = {
+    *("llvm.intr.assume", "gpu.barrier", "ttg.barrier", "ttg.local_barrier", "nvvm.barrier0"),
+}
+_ENDS = {"scf.yield", "scf.condition", "tt.return", "cf.br", "cf.cond_br"}
+_ENDS |= {"tt.reduce.return", "tt.scan.return", "tt.map_elementwise.return"}
+_INTEGERS = ("arith.addi", "arith.subi", "arith.muli", "arith.shli")
+_MAKING_OFFSETS = {name for name in elementwise.NAMES if name.startswith("arith.")}
+_MAKING_OFFSETS |= {"tt.splat", "tt.broadcast", "tt.expand_dims", "tt.trans", "tt.reshape"}
+_PLACES = {"tt.get_program_id", "tt.get_num_programs"}
+_WAITING = ("tt.atomic_rmw", "tt.atomic_cas", "tt.load")
+_MOST_PRINTED = 1000  # lines of a launch
+control.PURE |= elementwise.NAMES | tiles.FUNCTIONS.keys() | _PLACES
+
+
+class Program(Translation):
+    """One kernel, ready to be launched any number of times."""
+
+    def __init__(self, module: Module, *, overflow: bool = False) -> None:
+        """Translate a module; with `overflow` observers see offsets of 32 bits wrap around.
+
+        Raises:
+            Unmodelled: it has an operation whose meaning is not known.
+        """
+        super().__init__(module)
+        self._offsets = offsets(module) if overflow else frozenset()
+        self._steps: dict[str, Callable[[Operation, Translation], Run]] = {
+            **control.STEPS,
+            **memory.STEPS,
+            **tiles.STEPS,
+            "tt.dot": self._dot,
+            "tt.get_program_id": self._program_id,
+            "tt.get_num_programs": self._num_programs,
+            "tt.print": self._print,
+            "tt.assert": self._assert,
+        }
+        types = module.types[1:]
+        self._widest = max((type.numel for type in types), default=1)
+        self._bytes = sum(type.numel * max(1, type.bits // 8) for type in types)
+        self._waits = any(map(_waits, module.functions.values()))
+        self._printed = 0
+        self._functions = {
+            name: control.Function(name, blocks, self) for name, blocks in module.functions.items()
+        }
+
+    # -- translation --------------------------------------------------------------------------
+
+    def body(self, block: Block) -> Body:
+        """Translate a block."""
+        runs: list[Run] = []
+        operations: list[Operation] = []
+        last = None
+        for op in block.operations:
+            if op.name in _ENDS:
+                last = op
+                break
+            run = self._step(op)
+            if run is not None:
+                runs.append(run)
+                operations.append(op)
+        return Body(tuple(runs), tuple(operations), last)
+
+    def _step(self, op: Operation) -> Run | None:
+        if op.name in _IGNORED:
+            return None
+        if op.name in self._steps:
+            return self._steps[op.name](op, self)
+        if op.name in elementwise.NAMES:
+            function = elementwise.function_of(op, self.module)
+        elif op.name in tiles.FUNCTIONS:
+            function = tiles.function_of(op, self.module)
+        else:
+            raise op.unmodelled()
+        constants = [self.constants.get(value) for value in op.operands]
+        if all(value is not None for value in constants):
+            self.constants[op.results[0]] = function(*constants)
+            return None
+        if op.name in _INTEGERS and op.results[0] in self._offsets:
+            return self._checked(op, function)
+        return _applied(function, op.operands, op.results[0])
+
+    def _checked(self, op: Operation, function: Callable[..., Tensor]) -> Run:
+        """Compute integers in 64 bits beside 32, and tell of those that differ."""
+        a, b = op.operands
+        (result,) = op.results
+
+        def run(env: Env) -> None:
+            wide = function(cast(env[a], torch.int64), cast(env[b], torch.int64))
+            env[result] = cast(wide, torch.int32)
+            if self.state.observe is not None and not torch.equal(env[result].long(), wide):
+                self.state.observe(events.Wrapped(op, wide, env[0]))
+
+        return run
+
+    def _dot(self, op: Operation, translation: Translation) -> Run:
+        multiply = tiles.dot(op, self)
+        left, right = op.operands[:2]
+
+        def run(env: Env) -> None:
+            if self.state.observe is not None:
+                self.state.observe(events.Multiplied(op, env[0], env[left], env[right]))
+            multiply(env)
+
+        return run
+
+    def _program_id(self, op: Operation, translation: Translation) -> Run:
+        axis, (result,) = "xyz".index(op.words[0]), op.results
+
+        def run(env: Env) -> None:
+            x, y, _ = self.state.grid
+            number = env[0]
+            number = (number % x, number // x % y, number // (x * y))[axis]
+            env[result] = cast(number, torch.int32)
+
+        return run
+
+    def _num_programs(self, op: Operation, translation: Translation) -> Run:
+        axis, (result,) = "xyz".index(op.words[0]), op.results
+        type = self.module.type(result)
+
+        def run(env: Env) -> None:
+            env[result] = filled(type, self.state.grid[axis])
+
+        return run
+
+    def _print(self, op: Operation, translation: Translation) -> Run:
+        types = [self.module.type(value) for value in op.operands]
+        prefix = op.text.encode().decode("unicode_escape", "replace").strip()
+
+        def run(env: Env) -> None:
+            for row, program in enumerate(numbers(env[0])):
+                self._printed += 1
+                if self._printed > _MOST_PRINTED:
+                    return
+                x, y, _ = self.state.grid
+                words = [f"({program % x}, {program // x % y}, {program // (x * y)})", prefix]
+                for value, type in zip(op.operands, types, strict=True):
+                    own = env[value][row if env[value].shape[0] > 1 else 0].expand(type.shape)
+                    words.append(str(numbers(own)))
+                print(" ".join(filter(None, words)))
+
+        return run
+
+    def _assert(self, op: Operation, translation: Translation) -> Run:
+        (condition,) = op.operands
+
+        def run(env: Env) -> None:
+            held = env[condition].flatten(1).all(1) if env[condition].dim() > 1 else env[condition]
+            if not bool(held.all()):
+                programs = env[0][~held] if held.shape[0] == env[0].shape[0] else env[0]
+                text = f"tl.device_assert: {op.text}, in program {int(programs[0])}"
+                raise Asserted(text, op.place)
+
+        return run
+
+    # -- a launch -----------------------------------------------------------------------------
+
+    def call(self, function: str, env: Env) -> list[Tensor]:
+        """Run a function on an environment that has its arguments; return what it returns."""
+        return self._functions[function].run(env)
+
+    def launch(
+        self,
+        grid: tuple[int, int, int],
+        arguments: Sequence[tuple[str, Any]],
+        *,
+        observe: Callable[[events.Event], None] | None = None,
+        limits: Limits | None = None,
+        tf32: bool = False,
+    ) -> None:
+        """Run all programs of a grid.
+
+        Args:
+            grid: how many programs there are along each axis.
+            arguments: a name and a value, a tensor or a number, for each parameter.
+            observe: is told what happens.
+            limits: what the launch may take.
+            tf32: cut operands of dots to TF32 where a GPU does.
+
+        Raises:
+            OutOfBounds: an access is outside its tensor.
+            Stopped: a limit is reached.
+        """
+        limits = limits or Limits()
+        programs = math.prod(grid)
+        if programs > limits.programs:
+            raise Stopped(f"{programs:,} programs, {limits.programs:,} may run")
+        if self._bytes > 4 * limits.value_bytes:
+            raise Stopped(f"the values of one program take {self._bytes >> 20:,} MiB")
+        memories = Memories()
+        state = self.state = State(grid, memories, Spending(limits), observe, tf32)
+        self._printed = 0
+        env = self.fresh()
+        parameters = self.module.functions[self.module.entry][0].arguments
+        for parameter, (name, value) in zip(parameters, arguments, strict=True):
+            env[parameter] = self._argument(parameter, name, value, memories)
+        if observe is not None:
+            observe(events.Launched(self.module.entry, grid, tuple(memories)))
+        at_once = max(1, min(limits.elements // self._widest, limits.value_bytes // self._bytes))
+        for first in range(0, programs, 1 if self._waits else at_once):
+            state.spending.take(1)
+            some = env.copy()
+            last = min(programs, first + (1 if self._waits else at_once))
+            some[0] = arange(first, last)
+            self.call(self.module.entry, some)
+
+    def _argument(self, parameter: int, name: str, value: Any, memories: Memories) -> Tensor:
+        type = self.module.type(parameter)
+        if type.pointee:
+            if value is not None and not hasattr(value, "data_ptr"):
+                return filled(type, int(value))
+            return filled(type, memories.add(name, value))
+        if type.is_float or type.element == "i1":
+            return filled(type, value)
+        half = 1 << type.bits - 1
+        return filled(type, (int(value) + half) % (2 * half) - half)
+
+
+def _applied(function: Callable[..., Tensor], operands: tuple[int, ...], result: int) -> Run:
+    """Return the step that applies a function; what is looked up in a loop costs time."""
+    if len(operands) == 1:
+        (only,) = operands
+
+        def of_one(env: Env) -> None:
+            env[result] = function(env[only])
+
+        return of_one
+    if len(operands) == 2:
+        first, second = operands
+
+        def of_two(env: Env) -> None:
+            env[result] = function(env[first], env[second])
+
+        return of_two
+
+    def of_more(env: Env) -> None:
+        env[result] = function(*[env[value] for value in operands])
+
+    return of_more
+
+
+def offsets(module: Module) -> frozenset[int]:
+    """Return the values of 32 bits that offsets of pointers are made of, through loops too."""
+    made: dict[int, list[int]] = {}
+    wanted: list[int] = []
+
+    def visit(blocks: list[Block]) -> None:
+        for block in blocks:
+            for op in block.operations:
+                if op.name == "tt.addptr":
+                    wanted.append(op.operands[1])
+                if op.name in _MAKING_OFFSETS:
+                    made.setdefault(op.results[0], []).extend(op.operands)
+                for region in op.regions:
+                    visit(region)
+                if op.name == "scf.for":
+                    body = op.regions[0][0]
+                    last = body.last.operands if body.last else ()
+                    for values in (body.arguments[1:], op.results):
+                        for value, first, next in zip(values, op.operands[3:], last, strict=False):
+                            made.setdefault(value, []).extend((first, next))
+
+    for blocks in module.functions.values():
+        visit(blocks)
+    found: set[int] = set()
+    while wanted:
+        value = wanted.pop()
+        if value not in found:
+            found.add(value)
+            wanted += made.get(value, ())
+    return frozenset(value for value in found if module.type(value).element == "i32")
+
+
+def _waits(blocks: list[Block], *, inside: bool = False) -> bool:
+    """Whether programs may wait for each other: a `while` with an atomic or volatile access.
+
+    All of them would take each round at once, and who holds a lock would never give it back.
+    """
+    for block in blocks:
+        for op in block.operations:
+            is_plain = op.name == "tt.load" and "isVolatile" not in op.attributes
+            if inside and op.name in _WAITING and not is_plain:
+                return True
+            around = inside or op.name == "scf.while"
+            if any(_waits(region, inside=around) for region in op.regions):
+                return True
+    return False

@@ -1,0 +1,167 @@
+"""What a kernel is translated into: steps over an environment, and what they share in a launch.
+
+An environment is a list with the array of each value at its number; at 0 stand the numbers of the
+programs that are in it. All of them are active: where programs part, the environment is cut.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from grader.kernel.machine.arrays import Tensor
+from grader.kernel.machine.ttir import Block, Module, Operation, Place
+
+Env = list[Any]
+Run = Callable[[Env], None]
+
+
+class Stopped(Exception):
+    """A launch took more than it may: steps, seconds or memory."""
+
+
+class Failed(RuntimeError):
+    """The machine itself could not translate or run a kernel: nothing can be said of it."""
+
+    def __init__(self, error: Exception) -> None:
+        text = " ".join(str(error).split())[:200]
+        super().__init__(f"the kernel could not be run: {type(error).__name__}: {text}")
+
+
+class Asserted(AssertionError):
+    """A tl.device_assert found its condition false."""
+
+    def __init__(self, text: str, place: Place) -> None:
+        super().__init__(text)
+        self.place = place
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """What one launch may take; `elements` and `value_bytes` are those of programs run at once."""
+
+    steps: int = 20_000_000
+    seconds: float = 60.0
+    programs: int = 2**31 - 1
+    elements: int = 1 << 19
+    value_bytes: int = 1 << 30
+
+
+class Spending:
+    """What is left of a launch's limits."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self._steps = limits.steps
+        self._end = time.monotonic() + limits.seconds
+
+    def take(self, steps: int, op: Operation | None = None) -> None:
+        """Take steps off that are about to run, in a loop perhaps.
+
+        Raises:
+            Stopped: the limit is reached.
+        """
+        self._steps -= steps
+        if self._steps < 0:
+            raise Stopped(f"more than {self.limits.steps:,} steps{_where(op)}")
+        if time.monotonic() > self._end:
+            raise Stopped(f"more than {self.limits.seconds:g} s{_where(op)}")
+
+
+def _where(op: Operation | None) -> str:
+    if op is None:
+        return ""
+    return f", in the loop of line {op.place.line}" if op.place.line else ", in a loop"
+
+
+@dataclasses.dataclass(eq=False)
+class State:
+    """One launch while it runs; `memories` are the tensors by their numbers, from 1 on.
+
+    With `tf32` operands of fp32 dots are cut to TF32 where the kernel lets a GPU do so.
+    """
+
+    grid: tuple[int, int, int]
+    memories: Any
+    spending: Spending
+    observe: Callable[[Any], None] | None = None
+    tf32: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Body:
+    """Translated blocks: `runs` one behind the other, then the last operation's `yields`."""
+
+    runs: tuple[Run, ...]
+    operations: tuple[Operation, ...]
+    last: Operation | None
+
+    @property
+    def yields(self) -> tuple[int, ...]:
+        """The values that the last operation hands on."""
+        return self.last.operands if self.last else ()
+
+
+class Translation:
+    """What the translators of operations are given: the module, its bodies, and the launch.
+
+    `constants` are the arrays of what is known before a launch, and `state` is the launch's.
+    """
+
+    state: State
+
+    def __init__(self, module: Module) -> None:
+        self.module = module
+        self.constants: dict[int, Tensor] = {}
+
+    def body(self, block: Block) -> Body:
+        """Translate a block."""
+        raise NotImplementedError
+
+    def call(self, function: str, env: Env) -> list[Tensor]:
+        """Run a function on an environment that has its arguments; return what it returns."""
+        raise NotImplementedError
+
+    def fresh(self) -> Env:
+        """Return an environment with nothing in it but constants."""
+        env: Env = [None] * len(self.module.types)
+        for value, array in self.constants.items():
+            env[value] = array
+        return env
+
+    def live(self, *regions: list[Block]) -> list[int]:
+        """Return the values that regions use and do not define, and 0."""
+        used: set[int] = set()
+        defined: set[int] = set()
+        for region in regions:
+            _uses(region, used, defined)
+        return [0, *sorted(used - defined - self.constants.keys())]
+
+
+def _uses(region: list[Block], used: set[int], defined: set[int]) -> None:
+    for block in region:
+        defined.update(block.arguments)
+        for op in block.operations:
+            used.update(op.operands)
+            defined.update(op.results)
+            for _, handed in op.targets:
+                used.update(handed)
+            for inner in op.regions:
+                _uses(inner, used, defined)
+
+
+def cut(env: Env, values: Iterable[int], programs: Any) -> Env:
+    """Return an environment of some of the programs, in which `values` are cut to these."""
+    part = env.copy()
+    for value in values:
+        array = env[value]
+        if array is not None and array.shape[0] > 1:
+            part[value] = array[programs]
+    return part
+
+
+def cut_arrays(arrays: Sequence[Tensor], programs: Any) -> list[Tensor]:
+    """Return arrays of some of the programs."""
+    return [array[programs] if array.shape[0] > 1 else array for array in arrays]

@@ -1,0 +1,123 @@
+"""The tensors of a launch, and pointers into them.
+
+A pointer is the number of its tensor << 50, plus 2**49, plus elements from the tensor's first: it
+keeps its tensor whatever is added to it, through selections and loops.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+
+from grader.kernel.machine.arrays import Tensor, zeros_like
+from grader.kernel.machine.ttir import Place
+
+SHIFT = 50
+MIDDLE = 1 << 49
+
+
+class OutOfBounds(Exception):
+    """A kernel touched memory outside the tensors that it was given."""
+
+    def __init__(self, text: str, place: Place) -> None:
+        super().__init__(text)
+        self.place = place
+
+
+@dataclasses.dataclass(eq=False)
+class Memory:
+    """One tensor that a launch was given; `names` are those of the arguments that it came by.
+
+    `flat` are its elements from the first to the last, with what lies between them. A launch that
+    stores to it after it had read from it, or by an atomic operation, has `updated` it.
+    """
+
+    number: int
+    tensor: Tensor
+    flat: Tensor
+    names: list[str]
+    is_read: bool = False
+    is_updated: bool = False
+
+    @property
+    def name(self) -> str:
+        """The names in words."""
+        return " or ".join(dict.fromkeys(self.names))
+
+    @property
+    def base(self) -> int:
+        """The pointer to the first element."""
+        return (self.number << SHIFT) + MIDDLE
+
+    def size(self, width: int) -> int:
+        """Return how many elements of `width` bytes there are."""
+        return self.flat.numel() * self.flat.itemsize // width
+
+    def as_dtype(self, dtype: torch.dtype) -> Tensor:
+        """Return the elements as those of another type."""
+        if self.flat.dtype is dtype:
+            return self.flat
+        if self.flat.itemsize == dtype.itemsize:
+            return self.flat.view(dtype)
+        whole = self.size(dtype.itemsize) * dtype.itemsize
+        return self.flat.view(torch.uint8)[:whole].view(dtype)
+
+
+class Memories:
+    """All tensors of a launch, by their numbers, from 1 on."""
+
+    def __init__(self) -> None:
+        self._all: list[Memory] = []
+        self._known: dict[tuple[Any, ...], Memory] = {}
+
+    def __iter__(self) -> Any:
+        return iter(self._all)
+
+    def add(self, name: str, tensor: Any) -> int:
+        """Add an argument, a tensor or None; return a pointer to its first element."""
+        if tensor is None:
+            return 0
+        tensor = getattr(tensor, "base", tensor)  # of one that was reinterpreted
+        key = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
+        memory = self._known.get(key)
+        if memory is None:
+            pairs = zip(tensor.shape, tensor.stride(), strict=True)
+            size = 1 + sum((n - 1) * step for n, step in pairs) if tensor.numel() else 0
+            flat = tensor.detach().as_strided((size,), (1,))
+            memory = Memory(len(self._all) + 1, tensor, flat, [])
+            self._all.append(memory)
+            self._known[key] = memory
+        memory.names.append(name)
+        return memory.base
+
+    def get(self, number: int) -> Memory | None:
+        """Return the tensor of a number, None where there is none."""
+        return self._all[number - 1] if 1 <= number <= len(self._all) else None
+
+    def addresses(self, pointers: Tensor, width: int) -> Tensor:
+        """Return pointers to elements of `width` bytes as addresses of real memory."""
+        found = pointers - MIDDLE
+        for memory in self._all:
+            at = memory.flat.data_ptr() + (pointers - memory.base) * width
+            found = torch.where(pointers >> SHIFT == memory.number, at, found)
+        return found
+
+    def pointers(self, addresses: Tensor, width: int) -> Tensor:
+        """Return addresses, as tensor.data_ptr() gives them, as pointers into the tensors there."""
+        found = zeros_like(addresses)
+        for memory in self._all:
+            start = memory.flat.data_ptr()
+            inside = (addresses >= start) & (addresses < start + memory.size(1))
+            at = memory.base + (addresses - start) // width
+            found = torch.where(inside, at, found)
+        return found
+
+
+def reinterpreted(pointers: Tensor, width: int, other: int) -> Tensor:
+    """Return pointers to elements of `width` bytes as such to elements of another width."""
+    if width == other:
+        return pointers
+    numbers = pointers >> SHIFT << SHIFT
+    return numbers + MIDDLE + (pointers - numbers - MIDDLE) * width // other

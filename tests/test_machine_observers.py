@@ -1,0 +1,119 @@
+"""What observers of the tile machine see in small kernels: each mistake, and no mistake."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from triton import compiler
+from triton.runtime import driver
+
+from grader.kernel.compile import asked_gpu
+from grader.kernel.compile.chips import CHIPS
+from grader.kernel.machine import events
+from grader.kernel.machine.engine import Engine
+from grader.kernel.machine.observers.overflow import Overflow
+from grader.kernel.machine.observers.races import Races
+from grader.kernel.machine.observers.unwritten import Unwritten
+
+
+@pytest.fixture
+def observed(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Let kernels run on the machine, seen by what it is called with."""
+    monkeypatch.setattr(compiler, "compile", compiler.compile)
+    driver_of_none = asked_gpu._Driver(CHIPS[80], asked_gpu._nothing, asked_gpu._nothing)
+    monkeypatch.setattr(driver, "_active", driver_of_none)
+    for kernel in globals().values():
+        if isinstance(kernel, triton.JITFunction):
+            kernel.device_caches.clear()
+
+    def observe(observer: Any) -> Any:
+        Engine(__file__, observe=observer).install()
+        return observer
+
+    return observe
+
+
+@triton.jit
+def rows(x, y, stride, columns, n: tl.constexpr, kind: tl.constexpr):
+    p = tl.program_id(0)
+    i = tl.arange(0, n)
+    v = tl.load(x + p * stride + i, mask=i < columns, other=0.0)
+    if kind == "store":
+        tl.store(y + p * columns + i, v, mask=i < columns)
+    elif kind == "overlap":
+        tl.store(y + p * (columns - 1) + i, v + p, mask=i < columns)
+    elif kind == "alike":
+        tl.store(y + i, v * 0, mask=i < columns)
+    elif kind == "sum":
+        tl.atomic_add(y + i, v, mask=i < columns)
+    elif kind == "in place":
+        tl.store(x + p * columns + i, v + 1, mask=i < columns)
+    elif kind == "neighbour":
+        w = tl.load(y + (p + 1) % tl.num_programs(0) * columns + i, mask=i < columns)
+        tl.store(y + p * columns + i, v + w, mask=i < columns)
+    elif kind == "told":
+        tl.store(y + p * columns + i, v, mask=i < columns)
+        if tl.atomic_add((y + 4 * columns).to(tl.pointer_type(tl.int32)), 1) == 3:
+            tl.store(y + i, tl.load(y + columns + i, mask=i < columns), mask=i < columns)
+
+
+@pytest.mark.parametrize(
+    ("kind", "does"),
+    [
+        *[(kind, None) for kind in ("store", "alike", "sum", "in place", "told")],
+        ("overlap", "stores to"),
+        ("neighbour", "reads"),
+    ],
+)
+def test_races(observed: Any, kind: str, does: str | None) -> None:
+    races = observed(Races())
+    x = torch.randn(4, 6)
+    rows[(4,)](x, torch.zeros(25), 6, 6, 8, kind)
+    found = [(race.does, race.name) for race in races.found]
+    assert found[:1] == ([(does, "y")] if does else [])
+
+
+def test_elements_that_nobody_stores_to(observed: Any) -> None:
+    unwritten = observed(Unwritten())
+    y = torch.zeros(5, 6)
+    rows[(4,)](torch.randn(4, 6), y, 6, 6, 8, "store")
+    assert unwritten.of(y).any(1).tolist() == [False] * 4 + [True]
+    assert unwritten.of(y.t()).any(0).tolist() == [False] * 4 + [True]
+    rows[(1,)](torch.randn(4, 6), y[4:], 6, 4, 8, "store")
+    assert unwritten.of(y)[4].tolist() == [False] * 4 + [True] * 2
+
+
+@triton.jit
+def far(x, y, stride, n: tl.constexpr, wide: tl.constexpr):
+    p = tl.program_id(0)
+    if wide:
+        p = p.to(tl.int64)
+    hashed = tl.program_id(0) * 2000000011 + 5
+    place = p * stride
+    for _ in range(2):
+        place += stride
+    tl.store(y + tl.arange(0, n) + place % 4, hashed.to(tl.float32))
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_offsets_that_wrap_around(observed: Any, wide: bool) -> None:
+    overflow = observed(Overflow())
+    far[(3,)](torch.zeros(4), torch.zeros(9), 2**30, 4, wide)
+    found = [
+        (wrap.place.name or wrap.operation, wrap.program, wrap.wide) for wrap in overflow.found
+    ]
+    assert found == ([] if wide else [("place", 2, 2**31), ("place", 1, 2**31)])
+
+
+def test_loops_are_told_by_the_students_names(observed: Any) -> None:
+    rounds = []
+    observed(lambda event: rounds.append(event) if isinstance(event, events.Round) else None)
+    far[(3,)](torch.zeros(4), torch.zeros(9), 5, 4, False)
+    assert [(r.number, {n: v.tolist() for n, v in r.carried.items()}) for r in rounds] == [
+        (0, {"place": [0, 5, 10]}),
+        (1, {"place": [5, 10, 15]}),
+    ]
