@@ -10,10 +10,10 @@ from classroom.collect import Collected, Kept, collect, keep
 from classroom.grades import grades
 from classroom.lock import locked
 from classroom.roster import RosterError, read_roster, read_times
-from classroom.showing import Show
 from classroom.store import Store
 from classroom.summary import summed_up
 from classroom.summary_view import render
+from grader.base import stdout
 from grader.spec.problem import problem_ids
 
 HELP = "read submissions and a roster; grades nothing"
@@ -49,13 +49,13 @@ def add_lists(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(options: argparse.Namespace, show: Show) -> int:
+def run(options: argparse.Namespace) -> int:
     """Collect, show what there is now; return 0."""
     with locked(options.course), Store(options.course / DATABASE) as store:
         collected, kept = into(store, options)
         found = grades(store, problem_ids(), store.versions())
         summary = summed_up(store, found, kept=kept, left_out=collected.notes)
-    show(functools.partial(render, summary))
+    stdout.show(functools.partial(render, summary))
     return 0
 
 

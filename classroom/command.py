@@ -1,6 +1,6 @@
 """`python -m grader class`: the commands for a class, one module each.
 
-A module has `HELP`, `add_options(parser)` and `run(options, show)`, which returns the exit code.
+A module has `HELP`, `add_options(parser)` and `run(options)`, which returns the exit code.
 This one is a command of `grader/commands/cli.py`; the students' release does not have it.
 """
 
@@ -22,7 +22,6 @@ from classroom import (
     report,
     status,
 )
-from grader.base import stdout
 from grader.spec.environment import EnvironmentFault
 
 HELP = "collect and grade the submissions of a class"
@@ -61,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
         EnvironmentFault: a file or a folder cannot be read or written, as on a full disk.
     """
     try:
-        return COMMANDS[options.class_command].run(options, stdout.show)
+        return COMMANDS[options.class_command].run(options)
     except OSError as error:
         raise EnvironmentFault(
             f"{error.filename or options.course}: {error.strerror or error}: what is stored already"

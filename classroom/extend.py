@@ -8,7 +8,7 @@ import functools
 from classroom.folder import known_student, made, need, open_class
 from classroom.records import Extension, now
 from classroom.replies_view import render_extensions
-from classroom.showing import Show
+from grader.base import stdout
 
 HELP = "move the deadline of one student"
 
@@ -24,7 +24,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--list", action="store_true", help="show all extensions there were")
 
 
-def run(options: argparse.Namespace, show: Show) -> int:
+def run(options: argparse.Namespace) -> int:
     """Keep an extension, or with --list show all; return 0.
 
     Raises:
@@ -43,5 +43,5 @@ def run(options: argparse.Namespace, show: Show) -> int:
             )
             store.add_extension(extension)
         found = store.extensions()
-    show(functools.partial(render_extensions, found if options.list else found[-1:]))
+    stdout.show(functools.partial(render_extensions, found if options.list else found[-1:]))
     return 0

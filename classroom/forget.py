@@ -10,7 +10,7 @@ from classroom import gradebook, outputs
 from classroom.folder import known_student, need, open_class
 from classroom.lock import locked
 from classroom.replies_view import render_forgotten
-from classroom.showing import Show
+from grader.base import stdout
 
 HELP = "delete what is stored about a student, for good"
 _NOT_DELETED = 1
@@ -22,7 +22,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--yes", action="store_true", help="delete; without it, say what would be")
 
 
-def run(options: argparse.Namespace, show: Show) -> int:
+def run(options: argparse.Namespace) -> int:
     """Delete a student's rows and files; return 0, or without --yes delete nothing and return 1.
 
     Pages and gradebooks about the whole class are deleted too, where they may hold the student:
@@ -44,5 +44,5 @@ def run(options: argparse.Namespace, show: Show) -> int:
         rows = store.forget(student) if options.yes else None
     files = [str(path.relative_to(course)) for path in found]
     source = hand_in.source if hand_in else None
-    show(functools.partial(render_forgotten, student, rows, files, source))
+    stdout.show(functools.partial(render_forgotten, student, rows, files, source))
     return 0 if options.yes else _NOT_DELETED

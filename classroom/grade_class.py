@@ -20,12 +20,12 @@ from classroom.grading import LIMIT_S, Settings
 from classroom.late import read_policy
 from classroom.lock import locked
 from classroom.plan import Plan, plan
-from classroom.showing import Show
 from classroom.store import Store
 from classroom.summary import summed_up
 from classroom.summary_view import render
 from classroom.versions import Versions
 from classroom.view import View
+from grader.base import stdout
 from grader.base.text import clean
 from grader.judge import scoring
 from grader.judge.set_check import check_set
@@ -81,7 +81,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(options: argparse.Namespace, show: Show) -> int:
+def run(options: argparse.Namespace) -> int:
     """Grade; return 0, 3 where files are left that faults kept from being graded, 130 on Ctrl-C.
 
     Raises:
@@ -114,7 +114,7 @@ def run(options: argparse.Namespace, show: Show) -> int:
             written=gradebook.write(options.course, store, found),
             interrupted=interrupted,
         )
-    show(functools.partial(render, summary))
+    stdout.show(functools.partial(render, summary))
     if interrupted:
         return scoring.EXIT_INTERRUPTED
     return scoring.EXIT_JUDGE_FAULT if summary.faults else scoring.EXIT_FULL_MARKS

@@ -8,7 +8,7 @@ import functools
 from classroom.folder import CourseError, known_student, made, need, one_of, open_class
 from classroom.records import Override, now
 from classroom.replies_view import render_overrides
-from classroom.showing import Show
+from grader.base import stdout
 from grader.spec.problem import load_problem, problem_ids
 
 HELP = "give a student other points than the judge did, with a reason"
@@ -24,7 +24,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--list", action="store_true", help="show all overrides there were")
 
 
-def run(options: argparse.Namespace, show: Show) -> int:
+def run(options: argparse.Namespace) -> int:
     """Keep an override, or with --list show all; return 0.
 
     Raises:
@@ -48,5 +48,5 @@ def run(options: argparse.Namespace, show: Show) -> int:
             )
             store.add_override(override)
         found = store.overrides()
-    show(functools.partial(render_overrides, found if options.list else found[-1:]))
+    stdout.show(functools.partial(render_overrides, found if options.list else found[-1:]))
     return 0

@@ -16,8 +16,8 @@ from classroom.changes_view import render
 from classroom.folder import CourseError, made, need, open_class
 from classroom.lock import locked
 from classroom.records import Publication, now
-from classroom.showing import Show
 from classroom.standing import read_standing
+from grader.base import stdout
 
 HELP = "publish present grades, after showing what changes"
 
@@ -35,7 +35,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(options: argparse.Namespace, show: Show) -> int:
+def run(options: argparse.Namespace) -> int:
     """Show the changes, publish and write the gradebooks; return 0, or 1 where it was refused.
 
     Raises:
@@ -58,7 +58,9 @@ def run(options: argparse.Namespace, show: Show) -> int:
         if not refused:
             written = gradebook.write(options.course, store, list(standing.grades.values()))
     files = [str(path) for path in written]
-    show(functools.partial(render, changes, refused=refused, published=number, written=files))
+    stdout.show(
+        functools.partial(render, changes, refused=refused, published=number, written=files)
+    )
     return int(bool(refused))
 
 

@@ -14,10 +14,10 @@ from classroom.changes import changes_since
 from classroom.figures import summarize
 from classroom.folder import open_class
 from classroom.replies_view import render_written
-from classroom.showing import Show
 from classroom.standing import Standing, read_standing
 from classroom.store import Store
 from classroom.student_report import Graded
+from grader.base import stdout
 from grader.spec.environment import EnvironmentFault
 from grader.spec.problem import load_problem
 
@@ -34,7 +34,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(options: argparse.Namespace, show: Show) -> int:
+def run(options: argparse.Namespace) -> int:
     """Write the reports, show what was written; return 0.
 
     Raises:
@@ -63,7 +63,7 @@ def run(options: argparse.Namespace, show: Show) -> int:
         boards = leaderboard.boards(standing, pseudonyms)
         outputs.put(course / outputs.LEADERBOARD_PAGE, leaderboard_page.render(boards))
         written.append(f"{outputs.LEADERBOARD_PAGE}: {len(pseudonyms)} pseudonyms")
-    show(functools.partial(render_written, course, written, differing))
+    stdout.show(functools.partial(render_written, course, written, differing))
     return 0
 
 

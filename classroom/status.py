@@ -10,10 +10,10 @@ from classroom.collecting import DATABASE
 from classroom.grades import grades
 from classroom.late import read_policy
 from classroom.lock import holder
-from classroom.showing import Show
 from classroom.store import Store
 from classroom.summary import summed_up
 from classroom.summary_view import render
+from grader.base import stdout
 from grader.spec.problem import ManifestError, problem_ids
 
 HELP = "say who handed in, what is graded, what failed and what is left"
@@ -23,7 +23,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `class status`: it has none of its own."""
 
 
-def run(options: argparse.Namespace, show: Show) -> int:
+def run(options: argparse.Namespace) -> int:
     """Show the summary; return 0.
 
     Raises:
@@ -40,5 +40,5 @@ def run(options: argparse.Namespace, show: Show) -> int:
         found = grades(store, problem_ids(), store.versions(), policy)
         summary = summed_up(store, found)
     summary = dataclasses.replace(summary, running=holder(options.course))
-    show(functools.partial(render, summary))
+    stdout.show(functools.partial(render, summary))
     return 0

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from unittest import mock
 
 from classroom import command
 from classroom.records import Student
 from classroom.store import Store
+from grader.base import stdout
 from grader.spec.grade_record import ProblemResult
 from tests.classes import hand_in
 from tests.whole_class import record, stored
@@ -20,7 +22,12 @@ def run(course: Path, *arguments: str) -> tuple[int, str]:
     name, *rest = arguments
     options = parser.parse_args([name, "--course", str(course), *rest])
     shown: list[str] = []
-    code = command.run(options, lambda render: shown.append(render(width=80, color=False)))
+
+    def show(render):
+        shown.append(render(width=80, color=False))
+
+    with mock.patch.object(stdout, "show", show):
+        code = command.run(options)
     return code, "".join(shown)
 
 

@@ -234,9 +234,9 @@ def test_ten_steps_add_a_problem(tmp_path):
     copy.run(*commands_of(6))
     measured = (copy.root / "grader" / "spec" / "causes" / "measured.toml").read_text("utf-8")
     assert re.search(r"^\[p10\]\nRMS-OF-SUM = \{ keeps = 0, .* core = true \}$", measured, re.M)
-    before, found, after = measured.partition("[p10]\n")
+    above, _, below = measured.partition("[p10]\n")
     kept = (ROOT / "grader" / "spec" / "causes" / "measured.toml").read_text("utf-8")
-    assert kept == before + after.partition("\n\n")[2]
+    assert kept == above + below.partition("\n\n")[2]
 
     for step in (7, 8, 9):
         copy.follow(step)
