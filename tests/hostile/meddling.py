@@ -160,8 +160,8 @@ _MINE = """
 def mine():
     folder = option(parent_of(PARENT), "--submission")
     file = os.path.basename(__file__)
-    problem = next(p for p in os.listdir(folder) if file in os.listdir(os.path.join(folder, p)))
-    return own(os.path.join(folder, problem, file))
+    places = [os.path.join(folder, problem, file) for problem in os.listdir(folder)]
+    return own(next(place for place in places if os.path.exists(place)))
 """
 
 
