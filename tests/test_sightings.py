@@ -208,8 +208,8 @@ def test_columns_that_are_never_read_are_told_by_where_they_lie(left_out, title,
     memory = np.zeros(shape.total_bytes, np.uint8)
     shape.arrays(memory)["visits"][0] = [column not in left_out for column in range(40)]
     sighting = elements_of_x(case, Trace.of(shape, memory))
-    assert sighting is not None and sighting.title == f"{title} of x are never read"
-    assert words in sighting.help
+    assert sighting is not None and sighting.text.title == f"{title} of x are never read"
+    assert words in sighting.text.help
 
 
 def test_atomic_sums_of_the_sink_logits_are_right() -> None:

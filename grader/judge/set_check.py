@@ -56,8 +56,9 @@ def main(problems: Sequence[str]) -> int:
 
     torch.set_num_threads(1)
     sys.path.append(str(PROBLEMS))  # where `given` is
-    for problem in map(load_problem, problems):
+    for id in problems:
         try:
+            problem = load_problem(id)
             for name in problem.given:
                 import_module(f"given.{name}")
             _check(problem)
@@ -65,7 +66,7 @@ def main(problems: Sequence[str]) -> int:
             print(error)
             return _BROKEN
         except Exception as error:
-            print(_located(error, problem))
+            print(_located(error, PROBLEMS / id))
             return _BROKEN
     return 0
 
@@ -95,7 +96,7 @@ def _check(problem: Problem) -> None:
             tests[name](UncalledCase(trial, check, case, index))
 
 
-def _located(error: Exception, problem: Problem) -> str:
+def _located(error: Exception, folder: Path) -> str:
     """Return the error and the last line of this checkout that it came from."""
     if isinstance(error, SyntaxError) and error.filename:
         places = [(error.filename, error.lineno)]
@@ -103,7 +104,7 @@ def _located(error: Exception, problem: Problem) -> str:
         places = [(f.filename, f.lineno) for f in traceback.extract_tb(error.__traceback__)]
     inside = [(Path(p).relative_to(ROOT), n) for p, n in places if ROOT in Path(p).parents]
     inside = [(p, n) for p, n in inside if p.parts[0] in ("problems", "reference")]
-    path, line = (inside or [(problem.folder.relative_to(ROOT), None)])[-1]
+    path, line = (inside or [(folder.relative_to(folder.parents[1]), None)])[-1]
     words = (error.msg if isinstance(error, SyntaxError) else str(error)).split()
     where = f"{path}, line {line}" if line else str(path)
     return ": ".join(filter(None, (where, type(error).__name__, " ".join(words)[:300])))
