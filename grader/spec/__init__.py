@@ -1,1 +1,1 @@
-"""What is asked and answered: problem.toml, cases and inputs, verdicts, the grade record, causes."""
+"""What is asked and answered: problem.toml, cases, inputs, verdicts, the grade record, causes."""
