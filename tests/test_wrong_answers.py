@@ -13,7 +13,7 @@ from tests.forked import forked_workers
 from tests.harness import judge
 from tests.shares import drawn
 from tests.trials import last_is_wrong, right_answers, untrue
-from tests.wrong import WRONG, Wrong
+from tests.wrong import WRONG, Wrong, unusual
 
 ONE_OF_EACH = {
     (wrong.problem, wrong.causes): wrong for wrong in reversed(WRONG) if wrong.checks
@@ -28,7 +28,10 @@ def _quick():
 
 @pytest.mark.parametrize("wrong", drawn(ONE_OF_EACH, 4), ids=lambda wrong: wrong.id)
 def test_a_mistake_is_named_truly_or_not_at_all(wrong: Wrong) -> None:
-    judged = judge(wrong.source(), load_problem(wrong.problem), checks=wrong.checks)
+    # Of kernels that look like no model answer the first wrong case tells: a name that it allows
+    # may be lost where more cases are seen (p02-clamped_while, last column counted again).
+    enough = last_is_wrong if wrong in unusual.WRONG else None
+    judged = judge(wrong.source(), load_problem(wrong.problem), checks=wrong.checks, enough=enough)
     assert untrue(wrong, judged) == []
 
 
