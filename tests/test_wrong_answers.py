@@ -30,8 +30,12 @@ def _quick():
 def test_a_mistake_is_named_truly_or_not_at_all(wrong: Wrong) -> None:
     # Of kernels that look like no model answer the first wrong case tells: a name that it allows
     # may be lost where more cases are seen (p02-clamped_while, last column counted again).
-    enough = last_is_wrong if wrong in unusual.WRONG else None
-    judged = judge(wrong.source(), load_problem(wrong.problem), checks=wrong.checks, enough=enough)
+    judged = judge(
+        wrong.source(),
+        load_problem(wrong.problem),
+        checks=wrong.checks,
+        enough=lambda found: wrong in unusual.WRONG and last_is_wrong(found),
+    )
     assert untrue(wrong, judged) == []
 
 
