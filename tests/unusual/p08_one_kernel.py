@@ -5,10 +5,13 @@
 @triton.jit
 def _all_gradients_kernel(
     q_ptr, k_ptr, v_ptr, dout_ptr, lse_ptr, delta_ptr, dq_ptr, dk_ptr, dv_ptr,
-    stride_qb, stride_qh, stride_qm, stride_kb, stride_kh, stride_kn,
-    stride_vb, stride_vh, stride_vn, stride_dob, stride_doh, stride_dom,
-    num_q_heads, group_size, seqlen, scale, HEAD_DIM: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip  # fmt: skip
+    stride_qb, stride_qh, stride_qm,
+    stride_kb, stride_kh, stride_kn,
+    stride_vb, stride_vh, stride_vn,
+    stride_dob, stride_doh, stride_dom,
+    num_q_heads, group_size, seqlen, scale,
+    HEAD_DIM: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     batch_head = tl.program_id(1).to(tl.int64)
     batch, q_head = batch_head // num_q_heads, batch_head % num_q_heads
     kv_head = q_head // group_size
