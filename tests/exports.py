@@ -1,4 +1,4 @@
-"""Records that every export is tested with: all right, all kinds of wrong, and hostile texts."""
+"""Records that every report is tested with: all right, all kinds of wrong, and hostile texts."""
 
 import functools
 import io
@@ -28,6 +28,7 @@ from grader.spec.grade_record import (
 )
 from tests.harness import model_answer
 from tests.records import CPU, H200, SEED, graded
+from tests.tracing import evil as evil_trace
 
 # What Markdown, HTML, XML, JSON and the commands of GitHub's Actions take for their own.
 EVIL = (
@@ -146,8 +147,6 @@ ANSWERS = {
     "tiles in vain": {"p04": edited("p04", *IN_VAIN)},
     "a fault of the judge": {"p02": model_answer("p02"), "p03": "# fault\n" + model_answer("p03")},
 }
-
-
 MEASURED = {
     "p02": (
         Evidence(figures=SPEED.model_copy(update={"speedup": 1.8, "naive_ms": 0.643})),
@@ -164,8 +163,6 @@ MEASURED = {
         Evidence(verdict=Verdict.INTERNAL, reason="the judge failed: OSError: no space left"),
     ),
 }  # fmt: skip
-
-
 COUNTED = {
     "p04": Evidence(
         figures=WorkFigures(
@@ -187,47 +184,36 @@ def with_problems(record, *problems, **fields):
     return record.model_copy(update=update | fields)
 
 
-def hostile(problem):
-    """A problem all of whose texts are hostile."""
-    message = Message(
-        headline=HOSTILE,
-        test=HOSTILE,
-        file=HOSTILE,
-        input=HOSTILE,
-        first=HOSTILE,
-        worst=HOSTILE,
-        extent=HOSTILE,
-        output=HOSTILE * 30,
-        help=HOSTILE,
-        repeat=HOSTILE,
-        trace=evil(HOSTILE),
-    )
-    diagnosis = Diagnosis(id=HOSTILE, title=HOSTILE, note=HOSTILE, help=HOSTILE)
+def hostile(problem, text=HOSTILE):
+    """A problem all of whose texts are `text`."""
+    words = "headline test file input first worst extent help repeat".split()
+    message = Message(**dict.fromkeys(words, text), output=text * 30, trace=evil_trace(text))
+    diagnosis = Diagnosis(id=text, title=text, note=text, help=text)
     wide = Message(headline="wide", file="漢字" * 90)
     verdicts = [Verdict.FAIL, Verdict.CRASH, Verdict.FAIL, Verdict.TIMEOUT]
     messages = [message, wide, message, message.model_copy(update={"first": None})]
     check = problem.checks[0]
     checks = [
-        check.model_copy(update={"id": f"{i}{HOSTILE}", "verdict": verdict, "message": text})
-        for i, (verdict, text) in enumerate(zip(verdicts, messages, strict=True))
+        check.model_copy(update={"id": f"{i}{text}", "verdict": verdict, "message": told})
+        for i, (verdict, told) in enumerate(zip(verdicts, messages, strict=True))
     ]
     checks[2] = checks[2].model_copy(update={"diagnosis": diagnosis})
-    figures = SPEED.model_copy(update={"device": HOSTILE, "shape": HOSTILE})
-    lost = {"verdict": Verdict.FAIL, "points": Points(available=4, possible=4), "reason": HOSTILE}
+    figures = SPEED.model_copy(update={"device": text, "shape": text})
+    lost = {"verdict": Verdict.FAIL, "points": Points(available=4, possible=4), "reason": text}
     components = {
         **problem.components,
         "speed": ComponentResult(**lost, figures=figures),
-        "work": ComponentResult(**lost, figures=VAST),
-        "memory": scoring.not_measured(1, HOSTILE),
+        "work": ComponentResult(**lost, figures=VAST.model_copy(update={"shape": text})),
+        "memory": scoring.not_measured(1, text),
     }
-    update = {"id": HOSTILE, "title": HOSTILE, "next_step": HOSTILE, "components": components}
-    update |= {"checks": tuple(checks), "verdict": Verdict.CRASH, "unseen": HOSTILE}
+    update = {"id": text, "title": text, "next_step": text, "components": components}
+    update |= {"checks": tuple(checks), "verdict": Verdict.CRASH, "unseen": text}
     return problem.model_copy(update=update)
 
 
 @functools.cache
 def record(name: str) -> GradeRecord:
-    """Return one of the records of `NAMES`, made when it is first asked for."""
+    """Return one of the records of `NAMES` or `ANSWERS`, made when it is first asked for."""
     if name == "nothing":
         return with_problems(record("a known mistake"))
     if name == "mixed":
@@ -246,12 +232,11 @@ def record(name: str) -> GradeRecord:
         return graded(Path(folder), ANSWERS[name])
 
 
-def evil(monkeypatch, text: str = EVIL) -> GradeRecord:
+def evil(text: str = EVIL) -> GradeRecord:
     """Return a record of which every text that a submission may reach is `text`, and more."""
-    monkeypatch.setattr(terminal, "HOSTILE", text)
     whole = record("measured on a GPU")
     environment = whole.environment.model_copy(update={"device_name": text, "notes": (text,)})
-    broken = hostile(whole.problems[1])
+    broken = hostile(whole.problems[1], text)
     checks = [check.model_copy(update={"duration_s": float("nan")}) for check in broken.checks]
     broken = broken.model_copy(update={"checks": tuple(checks), "message": checks[0].message})
     totals, bonus = scoring.total([broken])

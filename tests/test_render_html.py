@@ -15,9 +15,8 @@ from grader.report.message import facts, head_line, remarks
 from grader.report.score import run_words, told_causes
 from grader.spec.grade_record import ErrorMap, TileMap, Verdict
 from grader.spec.problem import ROOT
-from tests.exports import EVIL, NAMES, evil, record
+from tests.exports import ANSWERS, EVIL, NAMES, evil, record
 from tests.harness import model_answer
-from tests.test_render_terminal import ANSWERS
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
 ALLOWED = set(
@@ -131,8 +130,8 @@ def test_nothing_can_be_loaded_and_only_this_style_and_this_script_apply():
     assert "http://" not in text and "https://" not in text and "@import" not in text
 
 
-def test_text_of_a_submission_stays_text(monkeypatch):
-    graded = evil(monkeypatch)
+def test_text_of_a_submission_stays_text():
+    graded = evil()
     hostile = EVIL.encode("utf-8", "replace") * 50
     (problem,) = graded.problems
     problem = problem.model_copy(update={"source_sha256": hashlib.sha256(hostile).hexdigest()})

@@ -1,9 +1,7 @@
 """The report on a terminal: goldens of what the judge says, width, totals, hostile text.
 
-The records of the goldens come out of the judge's own rooms (tests/records.py). After a change of
+The records of the goldens come out of the judge's own rooms (tests/exports.py). After a change of
 the report: pytest tests/test_render_terminal.py --snapshot-update, and read the difference.
-
-Over 400 lines, nearly all of them records.
 """
 
 import json
@@ -30,6 +28,8 @@ from grader.spec.grade_record import (
 )
 from grader.spec.kernel_report import Compilation, KernelReport
 from grader.spec.problem import ROOT, load_problem, problem_ids
+from tests.exports import ANSWERS, HOSTILE, SPEED, VAST, hostile, with_problems
+from tests.exports import record as graded
 from tests.records import small
 
 RIGHT = ("full marks on the CPU", "tiles in vain")
@@ -45,12 +45,12 @@ def settled(report):
 @pytest.mark.parametrize("width", [80, 100])
 @pytest.mark.parametrize("name", GOLDEN)
 def test_the_report_is_as_it_was_read_and_approved(snapshot, name, width):
-    assert settled(render(record(name), width=width)) == snapshot
+    assert settled(render(graded(name), width=width)) == snapshot
 
 
 @pytest.mark.parametrize("name", ["full marks on the CPU", "tiles in vain", "tiles visited twice"])
 def test_the_map_is_as_it_was_read_and_approved(snapshot, name):
-    plain, report = render(record(name)), render(record(name), maps=True)
+    plain, report = render(graded(name)), render(graded(name), maps=True)
     more = [line for line in report.splitlines() if line not in plain.splitlines()]
     assert "\n".join(more) == snapshot
     assert set(plain.splitlines()) <= set(report.splitlines())
@@ -58,7 +58,7 @@ def test_the_map_is_as_it_was_read_and_approved(snapshot, name):
 
 @pytest.fixture
 def hostile_record():
-    record = record("measured on a GPU")
+    record = graded("measured on a GPU")
     texts = dict.fromkeys(("device_name", "torch", "python"), HOSTILE) | {"notes": (HOSTILE,)}
     environment = record.environment.model_copy(update=texts)
     problem = hostile(record.problems[1])
@@ -68,13 +68,13 @@ def hostile_record():
 @pytest.mark.parametrize("name", [*GOLDEN, "hostile", "empty", "bonus only", "interrupted"])
 @pytest.mark.parametrize("width", [40, 72, 80, 120])
 def test_lines_fit_and_are_plain_and_colour_repeats_the_words(hostile_record, name, width):
-    whole = record("measured on a GPU")
+    whole = graded("measured on a GPU")
     record = {
         "hostile": lambda: hostile_record,
         "empty": lambda: with_problems(whole),
         "bonus only": lambda: with_problems(whole, whole.problems[3]),
         "interrupted": lambda: whole.model_copy(update={"interrupted": True}),
-    }.get(name, lambda: record(name))()
+    }.get(name, lambda: graded(name))()
     report = render(record, width=width, maps=True)
     assert report.endswith("\n") and not report.endswith("\n\n")
     for line in report[:-1].split("\n"):
@@ -86,7 +86,7 @@ def test_lines_fit_and_are_plain_and_colour_repeats_the_words(hostile_record, na
 
 
 def test_colour_does_not_depend_on_the_environment(monkeypatch):
-    record = record("a known mistake")
+    record = graded("a known mistake")
     expected = render(record, color=True)
     assert "\x1b[" in expected
     for variable in ("NO_COLOR", "COLUMNS", "FORCE_COLOR"):
@@ -100,8 +100,8 @@ NUMBER = r"\d+(?:\.\d)?"
 
 @pytest.mark.parametrize("name", GOLDEN)
 def test_totals_agree_with_the_json_record_and_with_their_parts(name):
-    data = json.loads(record(name).to_json())
-    report = render(record(name))
+    data = json.loads(graded(name).to_json())
+    report = render(graded(name))
     for key, label in (("totals", "required"), ("bonus", "bonus")):
         part = data[key]
         bonus = [problem for problem in data["problems"] if problem["bonus"] is (key == "bonus")]
@@ -124,24 +124,24 @@ def test_totals_agree_with_the_json_record_and_with_their_parts(name):
 
 
 def test_the_step_is_that_of_the_line_where_there_is_one():
-    (problem,) = record("an exception in a kernel").problems
+    (problem,) = graded("an exception in a kernel").problems
     assert {c.step for c in problem.checks if c.verdict is Verdict.ERROR} == {5}
     assert "p02 step 5, test_plain, weighted_row_sum.py line " in render(
-        record("an exception in a kernel")
+        graded("an exception in a kernel")
     )
     assert problem.next_step.startswith("p02 step 5 (addresses from strides)")
 
 
 def test_the_next_step_is_not_the_command_that_was_just_run():
     for name in set(ANSWERS) - {"a fault of the judge"}:
-        lines = render(record(name)).splitlines()
+        lines = render(graded(name)).splitlines()
         start = next(n for n, line in enumerate(lines) if line.startswith("next: "))
         following = " ".join(lines[start:-1])
         assert "make grade" not in following or following.endswith("make grade P=p04 MAP=1"), name
 
 
 def test_after_the_last_problem_that_is_done_comes_the_next_one():
-    done = record("full marks on the CPU")
+    done = graded("full marks on the CPU")
     assert "\nnext: p04, Causal attention: problems/p04/README.md\n" in render(done)
     (first, second) = done.problems
     last = second.model_copy(update={"id": "p09"})
@@ -153,12 +153,12 @@ def test_after_the_last_problem_that_is_done_comes_the_next_one():
 
 def test_the_command_of_the_next_step_stays_whole():
     for width in (72, 80, 90):
-        report = render(record("a known mistake"), width=width)
+        report = render(graded("a known mistake"), width=width)
         assert "\n      make explain ID=P02-WEIGHTS-IGNORED\n" in report
 
 
 def test_a_case_that_was_followed_is_followed_again():
-    record = record("a walk as it is due")
+    record = graded("a walk as it is due")
     (problem,) = record.problems
     checks = [c.model_copy(update={"diagnosis": None}) for c in problem.checks]
     source = read_source(load_problem("p04"), ROOT / "solutions")
@@ -168,21 +168,21 @@ def test_a_case_that_was_followed_is_followed_again():
 
 
 def test_errors_come_before_figures():
-    fault = render(record("a fault of the judge"))
+    fault = render(graded("a fault of the judge"))
     assert fault.index("internal[P03") < fault.index("\nmeasured ")
     kernel = KernelReport(kernel="_attention_kernel", line=3, registers=40)
-    (problem,) = record("tiles visited twice").problems
+    (problem,) = graded("tiles visited twice").problems
     check = problem.checks[-1].model_copy(
         update={"kernels": (Compilation(kernel=kernel, capability=80),)}
     )
     problem = problem.model_copy(update={"checks": (*problem.checks[:-1], check)})
-    report = render(with_problems(record("tiles visited twice"), problem))
+    report = render(with_problems(graded("tiles visited twice"), problem))
     assert report.index("error[P04") < report.index("\ncompiled ") < report.index("\nnext: ")
 
 
 @pytest.mark.parametrize("verdict", [Verdict.FAIL, Verdict.NOT_IMPLEMENTED])
 def test_titles_are_whole(verdict):
-    record = record("full marks on the CPU")
+    record = graded("full marks on the CPU")
     real = [load_problem(id) for id in problem_ids()]
     shown = [
         record.problems[1].model_copy(
@@ -199,7 +199,7 @@ def test_titles_are_whole(verdict):
 
 
 def test_bonus_problems_alone_have_no_required_points():
-    record = record("full marks on the CPU")
+    record = graded("full marks on the CPU")
     bonus = record.problems[1].model_copy(update={"id": "p08", "bonus": True})
     alone = with_problems(record, bonus)
     for text in (
@@ -214,14 +214,14 @@ def test_bonus_problems_alone_have_no_required_points():
 
 def test_one_mistake_is_one_report():
     for name in ANSWERS:
-        found = [cause for problem in record(name).problems for cause in causes(problem)]
+        found = [cause for problem in graded(name).problems for cause in causes(problem)]
         at_most = 0 if name in (*RIGHT, "not implemented") else 1
         assert len(found) == at_most, name
-        assert len(render(record(name)).splitlines()) < 45
+        assert len(render(graded(name)).splitlines()) < 45
 
 
 def test_different_mistakes_stay_apart_and_are_capped():
-    record = record("full marks on the CPU")
+    record = graded("full marks on the CPU")
     problem = record.problems[1]
     checks = [
         check.model_copy(
@@ -243,7 +243,7 @@ def test_different_mistakes_stay_apart_and_are_capped():
 
 
 def test_last_line_counts_every_problem_in_one_line():
-    record = record("measured on a GPU")
+    record = graded("measured on a GPU")
     problems = [record.problems[1].model_copy(update={"verdict": verdict}) for verdict in Verdict]
     for width in (80, 200):
         last = render(with_problems(record, *problems), width=width).splitlines()[-1]
@@ -252,7 +252,7 @@ def test_last_line_counts_every_problem_in_one_line():
 
 
 def test_a_component_that_is_missing_shows_as_a_fault_of_the_judge():
-    record = record("measured on a GPU")
+    record = graded("measured on a GPU")
     problem = record.problems[1]
     parts = {name: part for name, part in problem.components.items() if name != "speed"}
     report = render(with_problems(record, problem.model_copy(update={"components": parts})))
@@ -260,7 +260,7 @@ def test_a_component_that_is_missing_shows_as_a_fault_of_the_judge():
 
 
 def test_a_wrong_kernel_has_no_speed_to_show():
-    record = record("measured on a GPU")
+    record = graded("measured on a GPU")
     problem = record.problems[1]
     wrong = [CheckResult(id="half", title="", verdict=Verdict.FAIL, weight=1)]
     parts = {
@@ -273,7 +273,7 @@ def test_a_wrong_kernel_has_no_speed_to_show():
 
 
 def test_absurd_figures_stay_short():
-    record = record("measured on a GPU")
+    record = graded("measured on a GPU")
     absurd = {"speedup": 1e300, "median_ms": 1e300, "naive_ms": 1e-300, "spread_percent": 1e9}
     for figures in (SPEED.model_copy(update=absurd), SpeedFigures(), None):
         speed = ComponentResult(
