@@ -1,9 +1,12 @@
-"""Runs commands of a class in this process."""
+"""An empty course, and commands of a class that are run in this process."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from classroom import command
 from classroom.records import Student
@@ -11,6 +14,22 @@ from classroom.store import Store
 from grader.spec.grade_record import ProblemResult
 from tests.classes import hand_in
 from tests.whole_class import record, stored
+
+
+@pytest.fixture
+def course(tmp_path: Path) -> Path:
+    """Make an empty folder of a course."""
+    folder = tmp_path / "course"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def store(course: Path) -> Iterator[Store]:
+    """Open the database of the course."""
+    with Store(course / "class.db") as store:
+        store._connection.execute("PRAGMA synchronous = OFF")  # nothing is to last
+        yield store
 
 
 def run(course: Path, *arguments: str) -> tuple[int, str]:
