@@ -1,35 +1,18 @@
-"""An empty course, and commands of a class that are run in this process."""
+"""Runs commands of a class in this process."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
+from unittest import mock
 
 from classroom import command
 from classroom.records import Student
 from classroom.store import Store
+from grader.base import stdout
 from grader.spec.grade_record import ProblemResult
 from tests.classes import hand_in
 from tests.whole_class import record, stored
-
-
-@pytest.fixture
-def course(tmp_path: Path) -> Path:
-    """Make an empty folder of a course."""
-    folder = tmp_path / "course"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture
-def store(course: Path) -> Iterator[Store]:
-    """Open the database of the course."""
-    with Store(course / "class.db") as store:
-        store._connection.execute("PRAGMA synchronous = OFF")  # nothing is to last
-        yield store
 
 
 def run(course: Path, *arguments: str) -> tuple[int, str]:
@@ -39,7 +22,12 @@ def run(course: Path, *arguments: str) -> tuple[int, str]:
     name, *rest = arguments
     options = parser.parse_args([name, "--course", str(course), *rest])
     shown: list[str] = []
-    code = command.run(options, lambda render: shown.append(render(width=80, color=False)))
+
+    def show(render):
+        shown.append(render(width=80, color=False))
+
+    with mock.patch.object(stdout, "show", show):
+        code = command.run(options)
     return code, "".join(shown)
 
 

@@ -16,14 +16,14 @@ from classroom.standing import read_standing
 from classroom.store import Store
 from grader.commands import cli
 from grader.spec.problem import ManifestError
-from tests import class_commands
+from tests import classes
 from tests.class_commands import give, run, students
 from tests.classes import AT, hand_in, key_of
 from tests.exports import EVIL as _EVIL
 from tests.whole_class import full, stored, wrong
 
 EVIL = _EVIL.encode("utf-8", "replace").decode()
-course, store = class_commands.course, class_commands.store
+course, store = classes.course, classes.store
 PUBLISH = ("publish", "--author", "kim")
 
 

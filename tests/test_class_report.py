@@ -13,7 +13,7 @@ from classroom.standing import read_standing
 from grader.spec.environment import EnvironmentFault
 from grader.spec.grade_record import Message, Verdict
 from grader.spec.problem import load_problem
-from tests import class_commands
+from tests import classes
 from tests.class_commands import give, run, students
 from tests.classes import AT, hand_in, key_of
 from tests.exports import EVIL as _EVIL
@@ -22,7 +22,7 @@ from tests.whole_class import fill, full, record, sped, stored, stub, wrong
 from tests.written_apart import written_apart
 
 EVIL = _EVIL.encode("utf-8", "replace").decode()  # what a stored record can hold
-course, store = class_commands.course, class_commands.store
+course, store = classes.course, classes.store
 IDS = (
     "ada",
     "../../etc/passwd",

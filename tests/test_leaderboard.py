@@ -3,13 +3,13 @@
 import pytest
 
 from classroom.folder import CourseError
-from tests import class_commands
+from tests import classes
 from tests.class_commands import give, run, students
 from tests.classes import hand_in
 from tests.pages import checked
 from tests.whole_class import full, record, sped, stored, wrong
 
-course, store = class_commands.course, class_commands.store
+course, store = classes.course, classes.store
 
 
 def board(store, course, text):

@@ -114,7 +114,8 @@ def test_no_open_module_lends_what_it_has_borrowed(module):
         opened = tables.open_modules(PROBLEMS[problem])
         for name in dir(module) if module.__name__ in opened else ():
             home = getattr(getattr(module, name), "__module__", None) or "torch"
-            if name[0] != "_" and home.partition(".")[0] not in ("torch", "triton"):
+            # "grader": what another test of this process has the judge count
+            if name[0] != "_" and home.partition(".")[0] not in ("torch", "triton", "grader"):
                 assert broken(f"import {module.__name__} as m\nm.{name}", problem), name
 
 

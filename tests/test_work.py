@@ -24,7 +24,7 @@ from grader.spec.findings import (
 from grader.spec.grade_record import Verdict, WorkFigures
 from grader.spec.problem import Problem, load_problem
 from grader.spec.problem_tables import WORK
-from tests.forked import forked_workers
+from tests import forked
 from tests.harness import SEED, model_answer, whole_answer
 from tests.records import count_work
 from tests.unusual import ANSWERS
@@ -33,11 +33,7 @@ UNUSUAL = {answer.id: answer for answer in ANSWERS}
 GRID = 'grid_of_queries(q, k, tiles["BLOCK_M"])'
 LAUNCH = f"_attention_kernel[{GRID}]("
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick():
-    with forked_workers():
-        yield
+_quick = forked.quick
 
 
 def short(problem_id: str) -> Problem:

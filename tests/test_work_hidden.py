@@ -7,12 +7,12 @@ import pytest
 from grader.judge.scoring import score_work
 from grader.spec.grade_record import Verdict
 from grader.spec.problem import load_problem
-from tests import test_work
+from tests import forked
 from tests.harness import SEED, model_answer
 from tests.records import count_work
 from tests.test_work import GRID, LAUNCH, counted, edited, ratios, short
 
-_quick = test_work._quick
+_quick = forked.quick
 _INTERPRETER = "import triton.runtime.interpreter as _i\n"
 HIDING = {
     "loads restored": (

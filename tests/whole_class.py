@@ -58,7 +58,8 @@ def wrong(result: ProblemResult, failing: Sequence[str], cause: str | None = Non
     diagnosis, step = None, None
     if cause is not None:
         mistake = known[cause]
-        text = entry_of(cause).said({"tile": mistake.tile or "tile_k"}, mistake.variant)
+        figures = {"tile": mistake.tile or "tile_k", **mistake.figures}
+        text = entry_of(cause).said(figures, mistake.variant)
         name = f"{result.id.upper()}-{cause}"
         diagnosis = Diagnosis(id=name, **dataclasses.asdict(text))
         step = problem.step_of_cause(cause)
