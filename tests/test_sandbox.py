@@ -20,7 +20,7 @@ from grader.spec.grade_record import Verdict
 from grader.spec.problem import ROOT
 from grader.spec.protocol import REPLY, STARTED, Ended, Reply, Status
 from tests import needs
-from tests.harness import PROMPT_S
+from tests.harness import PROMPT_S, alive
 
 PRELUDE = f"""
 import json, os, signal, socket, sys, time
@@ -75,14 +75,6 @@ def start(request, tmp_path, monkeypatch):
 
 
 in_and_out_of_jail = pytest.mark.parametrize("start", ["plain", "jailed"], indirect=True)
-
-
-def alive(pid):
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state not in "ZX"
 
 
 @in_and_out_of_jail

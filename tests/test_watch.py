@@ -15,7 +15,6 @@ import subprocess
 import sys
 import termios
 import time
-from pathlib import Path
 
 import pytest
 
@@ -29,7 +28,7 @@ from grader.isolate import usage
 from grader.spec.grade_record import CheckResult, Message, Points, ProblemResult, Verdict
 from grader.spec.problem import PROBLEMS, ROOT, load_problem, problem_ids
 from tests import watch_times
-from tests.harness import PROMPT_S, model_answer, whole_answer
+from tests.harness import PROMPT_S, alive, model_answer, whole_answer
 from tests.records import write_answers
 
 ANSWER = model_answer("p02")
@@ -108,18 +107,10 @@ def _take_terminal():
 def gone(pids, within_s=5.0):
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
-        if not any(_alive(pid) for pid in pids):
+        if not any(alive(pid) for pid in pids):
             return True
         time.sleep(0.02)
     return False
-
-
-def _alive(pid):
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] not in "ZX"
 
 
 @pytest.fixture
