@@ -7,6 +7,8 @@ import io
 import zipfile
 from collections.abc import Mapping
 
+import pytest
+
 from classroom.records import FileResult, HandIn, Key
 from classroom.store import Store
 from grader.spec.grade_record import Points, ProblemResult, Verdict
@@ -86,3 +88,19 @@ def by_student(collected):
 
 def notes_of(collected, student):
     return next(h.notes for h, _ in collected.hand_ins if h.student == student)
+
+
+@pytest.fixture
+def course(tmp_path):
+    """An empty folder of a course."""
+    folder = tmp_path / "course"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def store(course):
+    """The database of the course."""
+    with Store(course / "class.db") as store:
+        store._connection.execute("PRAGMA synchronous = OFF")  # nothing is to last
+        yield store

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
+import pytest
+
 from grader.isolate import forks, sandbox
 from grader.isolate.forks import Forked, ForkServer
 
@@ -54,4 +56,11 @@ def servers() -> set[int]:
 def forked_workers() -> Iterator[None]:
     """While active, workers are forked."""
     with mock.patch.object(forks, "_server", _servers()):
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick() -> Iterator[None]:
+    """Fork the workers of a module of tests, which says `_quick = forked.quick`."""
+    with forked_workers():
         yield

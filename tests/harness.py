@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import re
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import torch
 
@@ -28,6 +29,15 @@ SEED = "5eed"
 # Long enough for what is done at once on a busy machine, short beside the minute that the
 # processes of these tests sleep.
 PROMPT_S = 30.0
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and nobody has asked about does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"
 
 
 @functools.cache

@@ -78,7 +78,7 @@ FAULTS = (
     fault('how deep Python recurses tells who looks', 'grader/isolate/worker.py', '        sys.setrecursionlimit(_DEPTH)\n', '', 'measure'),
     fault('a fault that a submission brought about costs nothing', 'grader/judge/testrun.py', 'if finding.after_calls and finding.message is not None:', 'if False:', 'testrun'),
     fault('an answer to another request counts', 'grader/isolate/sandbox.py', 'if reply is not None and reply.nonce == nonce:', 'if reply is not None:', 'sandbox', 'worker'),
-    fault("the report may hold commands of GitHub's", 'grader/commands/grade/command.py', 'annotations.without_commands(text, os.urandom(16).hex())', 'text', 'cli'),
+    fault("the report may hold commands of GitHub's", 'grader/commands/grade/command.py', 'annotations.without_commands(text, os.urandom(16).hex())', 'text', 'cli_files'),
     fault('what a submission says is markup on the page', 'grader/report/html/page.py', 'autoescape=True', 'autoescape=False', 'render_html'),
 )
 

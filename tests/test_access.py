@@ -8,17 +8,13 @@ import pytest
 from grader.kernel.observers.access import decoded
 from grader.spec.grade_record import Verdict
 from grader.spec.problem import load_problem
-from tests.forked import forked_workers
+from tests import forked
 from tests.harness import judge, model_answer
 
 IEEE = ', input_precision="ieee"'
 P03 = load_problem("p03")
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick():
-    with forked_workers():
-        yield
+_quick = forked.quick
 
 
 def judged(source, *checks):

@@ -21,7 +21,7 @@ from grader.source.submission import Source
 from grader.spec.environment import probe
 from grader.spec.grade_record import Verdict
 from grader.spec.problem import ROOT, load_problem, problem_ids
-from tests.forked import forked_workers
+from tests import forked
 from tests.harness import PROMPT_S, SEED, cases_of, judge, model_answer
 
 P02, P04 = load_problem("p02"), load_problem("p04")
@@ -29,11 +29,7 @@ CHECKS = ("plain", "half", "products", "ragged_rows", "ragged_cols")
 BEHIND = "ragged_cols"  # the last half of those
 CALL = "    check_matrix_and_vector(x, w)\n"
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick():
-    with forked_workers():
-        yield
+_quick = forked.quick
 
 
 class Calls:

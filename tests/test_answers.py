@@ -3,14 +3,10 @@
 import pytest
 
 from grader.spec.problem import load_problem, problem_ids
-from tests.forked import forked_workers
+from tests import forked
 from tests.harness import judge, model_answer
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick():
-    with forked_workers():
-        yield
+_quick = forked.quick
 
 
 @pytest.mark.parametrize("problem_id", problem_ids())

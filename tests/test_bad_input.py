@@ -9,7 +9,7 @@ import pytest
 from grader.spec.findings import Finding
 from grader.spec.grade_record import Verdict
 from grader.spec.problem import load_problem
-from tests.forked import forked_workers
+from tests import forked
 from tests.harness import judge, model_answer
 
 P02 = load_problem("p02")
@@ -168,11 +168,7 @@ FAULTS = {
     ),
 }
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick():
-    with forked_workers():
-        yield
+_quick = forked.quick
 
 
 def finding_of(source) -> Finding:

@@ -16,27 +16,15 @@ from classroom.standing import read_standing
 from classroom.store import Store
 from grader.commands import cli
 from grader.spec.problem import ManifestError
+from tests import classes
 from tests.class_commands import give, run, students
 from tests.classes import AT, hand_in, key_of
 from tests.exports import EVIL as _EVIL
 from tests.whole_class import full, stored, wrong
 
 EVIL = _EVIL.encode("utf-8", "replace").decode()
+course, store = classes.course, classes.store
 PUBLISH = ("publish", "--author", "kim")
-
-
-@pytest.fixture
-def course(tmp_path):
-    folder = tmp_path / "course"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture
-def store(course):
-    with Store(course / "class.db") as store:
-        store._connection.execute("PRAGMA synchronous = OFF")  # nothing is to last
-        yield store
 
 
 def since(store, course):

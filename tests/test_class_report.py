@@ -1,7 +1,4 @@
-"""What `class report` writes: pages for the class and for each student, and the leaderboard.
-
-Over 400 lines: class page, student's page and leaderboard are made of the same small courses.
-"""
+"""What `class report` writes: pages for the class and for each student."""
 
 import re
 import time
@@ -11,13 +8,12 @@ import pytest
 
 from classroom import outputs, report, report_view
 from classroom.figures import Bar, histogram, spread, summarize
-from classroom.folder import CourseError
 from classroom.records import Fault, Override, Student
 from classroom.standing import read_standing
-from classroom.store import Store
 from grader.spec.environment import EnvironmentFault
 from grader.spec.grade_record import Message, Verdict
 from grader.spec.problem import load_problem
+from tests import classes
 from tests.class_commands import give, run, students
 from tests.classes import AT, hand_in, key_of
 from tests.exports import EVIL as _EVIL
@@ -26,6 +22,7 @@ from tests.whole_class import fill, full, record, sped, stored, stub, wrong
 from tests.written_apart import written_apart
 
 EVIL = _EVIL.encode("utf-8", "replace").decode()  # what a stored record can hold
+course, store = classes.course, classes.store
 IDS = (
     "ada",
     "../../etc/passwd",
@@ -35,20 +32,6 @@ IDS = (
     "CON",
     "Ада",
 )
-
-
-@pytest.fixture
-def course(tmp_path):
-    folder = tmp_path / "course"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture
-def store(course):
-    with Store(course / "class.db") as store:
-        store._connection.execute("PRAGMA synchronous = OFF")  # nothing is to last
-        yield store
 
 
 def class_page(store, course):
@@ -340,85 +323,3 @@ def test_the_report_says_whether_its_grades_are_published(store, course):
         Override(student="ada", problem="p04", points=3, author="kim", reason="x", at=AT)
     )
     assert "1 grade is not as it was published" in run(course, "report")[1]
-
-
-# The leaderboard.
-
-
-def board(store, course, text):
-    path = course / "optins.csv"
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    code, _ = run(course, "report", "--leaderboard", str(path))
-    assert code == 0
-    return checked((course / "leaderboard.html").read_text(encoding="utf-8"))
-
-
-def test_the_leaderboard_ranks_right_answers_of_those_who_asked(store, course):
-    students(store, "ada", "bob", "cyd", "dan", "eve")
-    p04 = full("p04")
-    give(store, "ada", sped(p04, 1.0))
-    give(store, "bob", sped(p04, 2.0))
-    give(store, "cyd", sped(p04, 3.0))
-    slipped = wrong(p04, ["plain"])  # timed all the same
-    parts = slipped.components | {"speed": p04.components["speed"]}
-    give(store, "dan", slipped.model_copy(update={"components": parts}))
-    give(store, "eve", sped(p04, 2.0))
-    page = board(
-        store, course, "\ufeffID,Pseudonym\nada,Turbo\nbob,<i>Zed</i>\ndan,Dud\neve,Wall-E\n"
-    )
-    ranked = [row[:2] for row in page.rows if row and row[0].isdigit()]
-    assert ranked == [["1", "<i>Zed</i>"], ["1", "Wall-E"], ["3", "Turbo"]]
-    assert not any(name in page.words.lower() for name in ("ada", "bob", "cyd", "dan ", "eve "))
-
-
-def test_other_devices_and_the_cpu_are_not_compared(store, course):
-    students(store, "ada", "bob", "cyd")
-    store.set_versions({"p04": "v1"})
-    environment = record().environment
-    for student, update in (
-        ("ada", {}),
-        ("bob", {"device_name": "NVIDIA H100"}),
-        ("cyd", {"device": "cpu", "device_name": "x86_64"}),
-    ):
-        hand_in(store, student, {"p04": student.encode()})
-        machine = environment.model_copy(update=update)
-        store.save_results([stored(full("p04"), student.encode(), environment=machine)])
-    page = board(store, course, "id,pseudonym\nada,One\nbob,Two\ncyd,Three\n")
-    ranked = [row[:2] for row in page.rows if row and row[0].isdigit()]
-    assert ranked == [["1", "One"], ["1", "Two"]]
-    assert "Three" not in page.words
-    assert "No answer of those" in board(store, course, "id,pseudonym\n").words
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("id,pseudonym\nzoe,X1\n", "line 2: id: got 'zoe', expected one of ada, bob"),
-        ("id,pseudonym\nada,X1\nada,X2\n", "line 3: id: got 'ada' a second time"),
-        ("id,pseudonym\nada,Turbo\nbob,ＴＵＲＢＯ \n", "which is that of line 2"),
-        ("id,pseudonym\nada,\n", "pseudonym: got '', expected 1 to 40"),
-        ("id,pseudonym\nada\n", "pseudonym: got '', expected 1 to 40"),
-        ("id,pseudonym\nada,\u202e\u200b\n", "pseudonym: got '', expected 1 to 40"),
-        (f"id,pseudonym\nada,{'x' * 41}\n", "expected 1 to 40 characters"),
-        ("id,pseudonym\nada,Bob\n", "what a student of the class is called"),
-        ("id,pseudonym\nada,A.d.a\n", "what a student of the class is called"),
-        ("id,pseudonym\nada,bob@UNI.example\n", "what a student of the class is called"),
-        ("id,name\nada,Turbo\n", "got the columns id, name, expected id,pseudonym"),
-        ("", "got the columns none"),
-        (b"id,pseudonym\nada,\xff\n", "not UTF-8"),
-        ('id,pseudonym\nada,"open\n', "not a CSV file"),
-        (b"\x00" * 2**21, "got more than 1024 KiB"),
-    ],
-)
-def test_optins_that_cannot_be_used(store, course, text, words):
-    students(store, "ada", "bob")
-    with pytest.raises(CourseError) as caught:
-        board(store, course, text)
-    assert words in str(caught.value) and "optins.csv" in str(caught.value)
-    assert not (course / "class.html").exists()
-
-
-def test_optins_that_are_not_there(store, course):
-    students(store, "ada")
-    with pytest.raises(CourseError, match="cannot be read: No such file"):
-        run(course, "report", "--leaderboard", str(course / "none.csv"))

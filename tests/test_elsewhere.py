@@ -13,16 +13,12 @@ import pytest
 from grader.source.submission import examine
 from grader.spec.grade_record import GradeRecord, Verdict
 from grader.spec.problem import ROOT, load_problem
-from tests.forked import forked_workers
+from tests import forked
 from tests.harness import Judged, judge, model_answer
 from tests.records import write_answers
 from tests.test_idle import BODIES, decoy
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick():
-    with forked_workers():
-        yield
+_quick = forked.quick
 
 
 def judged_decoy(problem_id, body, *, policy=True, checks=None) -> Judged:

@@ -9,7 +9,7 @@ import pytest
 from grader.causes import diagnose
 from grader.causes.rules.fitted import fitted
 from grader.spec.problem import load_problem
-from tests.forked import forked_workers
+from tests import forked
 from tests.harness import Judged, judge, model_answer
 
 PROBLEM = load_problem("p01")
@@ -18,11 +18,7 @@ STOP = "k_stop = min(k_start + tile_k, visible_stop)"
 RESCALE = "torch.exp(running_max - new_max)"
 SCALE = "k_tile.transpose(1, 2), softmax_scale)"
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick():
-    with forked_workers():
-        yield
+_quick = forked.quick
 
 
 def of(old: str, new: str) -> Judged:

@@ -13,7 +13,7 @@ from grader.spec.cases import resolve
 from grader.spec.grade_record import Verdict
 from grader.spec.inputs import case_seed, make_inputs
 from grader.spec.problem import load_problem
-from tests.forked import forked_workers
+from tests import forked
 from tests.harness import SEED, judge, model_answer
 
 # As with --no-policy: what PyTorch is had to do is not looked at.
@@ -39,11 +39,7 @@ BODIES = {
     return (scores.softmax(-1) @ v.float()).to(q.dtype), lse""",
 }
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick():
-    with forked_workers():
-        yield
+_quick = forked.quick
 
 
 def decoy(problem_id: str, body: str) -> str:

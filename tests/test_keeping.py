@@ -10,7 +10,7 @@ import pytest
 
 from grader.source.policy.rules import violations
 from grader.spec.problem import ROOT, load_problem
-from tests.forked import forked_workers
+from tests import forked
 from tests.harness import judge, model_answer
 from tests.hostile import keeping
 
@@ -26,11 +26,7 @@ TOLD = {
     "a number by which classes are related": "a kernel registers nothing with Number",
 }
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick():
-    with forked_workers():
-        yield
+_quick = forked.quick
 
 
 @pytest.mark.parametrize("entry", keeping.ENTRIES, ids=lambda entry: entry.name)

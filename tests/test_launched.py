@@ -21,7 +21,7 @@ from grader.source.submission import Source
 from grader.spec.grade_record import Verdict
 from grader.spec.problem import load_problem
 from grader.spec.protocol import MAX_KERNELS, Reply, Status
-from tests.forked import forked_workers
+from tests import forked
 from tests.harness import SEED, judge, model_answer
 from tests.hostile import reaching
 
@@ -36,11 +36,7 @@ TOLD = {
     " unsupported AST node type: Break",
 }
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick():
-    with forked_workers():
-        yield
+_quick = forked.quick
 
 
 def compiles(source):

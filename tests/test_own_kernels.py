@@ -11,7 +11,7 @@ from grader.kernel.observers.access import AccessMonitor
 from grader.kernel.observers.races import Races
 from grader.source.policy.rules import violations
 from grader.spec.problem import load_problem
-from tests.forked import forked_workers
+from tests import forked
 from tests.harness import judge, model_answer
 from tests.hostile import classes, reaching
 from tests.hostile.inside import LEAKS, RACES
@@ -62,11 +62,7 @@ TOLD = {
 }
 _NO_METHOD = "take: a kernel gets constants alone, and no methods or functions of Python's"
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick():
-    with forked_workers():
-        yield
+_quick = forked.quick
 
 
 # A loop's variable, what is made of it, and what a function is given of both, are scalars.

@@ -20,7 +20,7 @@ from grader.kernel.interpreter import own_kernels
 from grader.source.policy import language, tables
 from grader.source.policy.rules import violations
 from grader.spec.problem import load_problem
-from tests.forked import forked_workers
+from tests import forked
 from tests.harness import judge, model_answer
 from tests.hostile.leaking import ENTRIES
 
@@ -105,10 +105,7 @@ def test_it_leaves_to_all_objects_what_the_policy_leaves():
     assert opened == own_objects._OPEN
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _quick():
-    with forked_workers():
-        yield
+_quick = forked.quick
 
 
 @pytest.mark.parametrize(

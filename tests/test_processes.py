@@ -9,14 +9,13 @@ import resource
 import signal
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
 from grader.isolate import processes
 from grader.isolate.pipe import EventPipe
 from grader.isolate.processes import Children, Ending
-from tests.harness import PROMPT_S
+from tests.harness import PROMPT_S, alive
 
 PRELUDE = """
 import json, os, signal, subprocess, sys, time
@@ -54,14 +53,6 @@ def run(tmp_path, monkeypatch):
         return [line.decode() for line in lines], ending
 
     return start
-
-
-def alive(pid):
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state not in "ZX"
 
 
 def test_whole_lines_arrive_in_order_however_they_were_written(run):

@@ -58,16 +58,16 @@ def test_a_path_leads_from_the_working_directory_to_the_file(folder, path):
     assert properties["line"] == "1"
 
 
-def test_text_of_a_submission_starts_no_command(monkeypatch):
-    text = render(evil(monkeypatch), "a,b:c%0A\n::error::x")
+def test_text_of_a_submission_starts_no_command():
+    text = render(evil(), "a,b:c%0A\n::error::x")
     found = read(text)  # every line is one annotation, whole
     assert len(found) > 3
     assert all(set(properties) <= {"file", "line", "title"} for _, properties, _ in found)
     assert not re.search(r"[^\n\x20-\x7e\u00a1-\ud7ff\ue000-\U0010ffff]", text)
 
 
-def test_nothing_in_the_report_is_a_command(monkeypatch):
-    report = report_of(evil(monkeypatch))
+def test_nothing_in_the_report_is_a_command():
+    report = report_of(evil())
     first, *inside, last = without_commands(report, "5eed").splitlines()
     assert (first, last) == ("::stop-commands::5eed", "::5eed::")
     assert inside == report.splitlines()

@@ -100,8 +100,8 @@ def test_what_could_not_be_measured_is_neither_passed_nor_failed():
     assert found["tests"] == [] and "not measured: needs a CUDA GPU" in found["output"]
 
 
-def test_hostile_text_is_plain_and_stays_in_its_place(monkeypatch):
-    found = results(render(evil(monkeypatch)))
+def test_hostile_text_is_plain_and_stays_in_its_place():
+    found = results(render(evil()))
     (test,) = found["tests"]
     assert test["number"] == "1"
     for text in (found["output"], test["output"], test["name"]):

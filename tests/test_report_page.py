@@ -13,12 +13,11 @@ from docs.pictures.palette import PALETTE
 from grader.report import history
 from grader.report.html.page import render
 from tests import browser, needs
-from tests.exports import evil, record
+from tests.exports import ANSWERS, evil, record
 from tests.harness import model_answer
 from tests.records import graded as graded_answers
-from tests.test_render_html import on_an_h200
 from tests.test_render_kernels import compiled_twice
-from tests.test_render_terminal import ANSWERS
+from tests.test_roofline import on_an_h200
 
 # The elements that stick out of the window or of the box around them, or whose text is cut off.
 RUNNING_OVER = """
@@ -87,8 +86,7 @@ def page(tmp_path_factory):
 
 def text_of(name):
     if name == "evil":
-        with pytest.MonkeyPatch.context() as patch:
-            return render(evil(patch))
+        return render(evil())
     if name == "an H200":
         return render(on_an_h200())
     if name == "kernels compiled twice":

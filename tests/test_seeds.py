@@ -12,8 +12,7 @@ import pytest
 from grader.judge.testrun import Findings
 from grader.spec.grade_record import Points
 from grader.spec.problem import load_problem, problem_ids
-from tests import seeds, trials
-from tests.forked import forked_workers
+from tests import forked, seeds, trials
 from tests.harness import SEED
 from tests.mutants import MUTANTS, Mutant
 from tests.shares import drawn
@@ -21,11 +20,7 @@ from tests.trials import Trial
 from tests.unusual import ANSWERS, Unusual
 from tests.wrong import WRONG as WRONG_ANSWERS
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick():
-    with forked_workers():
-        yield
+_quick = forked.quick
 
 
 WRONG = drawn(trials.wrong_kernels(problem_ids()).values(), 1000)  # one of each problem

@@ -20,18 +20,14 @@ from grader.spec.inputs import make_inputs
 from grader.spec.problem import load_problem
 from grader.spec.problem_tables import Limits
 from grader.spec.protocol import Status
-from tests.forked import forked_workers
+from tests import forked
 from tests.harness import judge, model_answer
 
 LIMITS = Limits(call_s=20.0, lost_s=25.0, total_s=180.0)
 P02 = load_problem("p02").model_copy(update={"limits": Limits(call_s=2, lost_s=4, total_s=60)})
 CALL = "    check_matrix_and_vector(x, w)\n"
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick():
-    with forked_workers():
-        yield
+_quick = forked.quick
 
 
 def answer(line: str) -> str:

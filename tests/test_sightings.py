@@ -21,7 +21,7 @@ from grader.spec.cases import Case, resolve
 from grader.spec.inputs import case_seed, make_inputs
 from grader.spec.problem import load_problem, problem_ids
 from reference import mistakes_for
-from tests.forked import forked_workers
+from tests import forked
 from tests.harness import SEED, judge, model_answer, whole_answer
 from tests.trials import right_answers
 
@@ -41,11 +41,7 @@ OPTIONS = {id: ROWS for id in TRITON if "rows" in load_problem(id).base.given} |
     | {"num_kv_heads": 1, "window_size": 40, "num_sink_tokens": 9, "sink_logits": True},
 }
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick():
-    with forked_workers():
-        yield
+_quick = forked.quick
 
 
 def nothing_is_seen(id: str, problem_id: str, session: Session) -> None:

@@ -9,8 +9,7 @@ import pytest
 
 from grader.spec.problem import load_problem, problem_ids
 from grader.spec.problem_tables import WORK
-from tests import steps
-from tests.forked import forked_workers
+from tests import forked, steps
 from tests.shares import drawn
 
 # Steps before the first launch, of which nothing can be seen; the last of p01 earns speed alone.
@@ -35,11 +34,7 @@ STEPS = [
     for number, step in enumerate(problem.steps, start=1)
 ]
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick():
-    with forked_workers():
-        yield
+_quick = forked.quick
 
 
 def smallest_of(problem, checks):

@@ -14,7 +14,7 @@ from grader.commands.trace.wanted import Wanted
 from grader.kernel.observers.rounds import MOST_ROUNDS, Head, Rounds, RoundsShape, write_text
 from grader.spec.problem import PROBLEMS, load_problem
 from grader.spec.trace_record import Parting, Program, Shown, SourceLine, TileRound, TraceRecord
-from tests.forked import forked_workers
+from tests import forked
 from tests.harness import model_answer
 from tests.mutants.forward import SUM
 from tests.records import write_answers
@@ -22,11 +22,7 @@ from tests.tracing import trace
 
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
-
-@pytest.fixture(scope="module", autouse=True)
-def forked():
-    with forked_workers():
-        yield
+_quick = forked.quick
 
 
 @pytest.fixture

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from grader.spec.problem import load_problem
-from tests import mutants
-from tests.forked import forked_workers
+from tests import forked, mutants
 from tests.harness import model_answer, whole_answer
 from tests.mutants.forward import ACC, DIVIDE, NEW_MAX, SUM
 from tests.tracing import Mistake, first_wrong_tile, numbers_of, trace
@@ -15,11 +14,7 @@ from tests.unusual import ANSWERS
 
 AGREES = "the state agrees with the oracle after"
 
-
-@pytest.fixture(scope="module", autouse=True)
-def forked():
-    with forked_workers():
-        yield
+_quick = forked.quick
 
 
 def changed(problem, *edits):

@@ -45,22 +45,13 @@ COMPILED = {
     "dim_for_axis": "Triton calls it axis",
 }
 # The interpreter accepts the other mistakes, or Python's own message says it.
-INTERPRETED = {
-    "bitcast": "bitcast keeps the bits",
-    "shapes": "tiles of different shapes",
-    "not_a_power": "power of two",
-    "size_at_run_time": "tl.constexpr",
-    "shape_at_run_time": "tl.constexpr",
+_BOTH = (
+    "bitcast shapes not_a_power size_at_run_time shape_at_run_time dot_of_an_axis_more "
+    "dot_not_transposed dot_of_two_types no_such_function slice_of_a_tile load_of_a_number "
+    "tile_to_one_pointer exponential_of_an_integer dim_for_axis"
+)
+INTERPRETED = {case: COMPILED[case] for case in _BOTH.split()} | {
     "shape_changes": "tiles of different shapes",
-    "dot_of_an_axis_more": "same number of axes",
-    "dot_not_transposed": "tl.trans",
-    "dot_of_two_types": "both operands in one dtype",
-    "no_such_function": "Triton has no function of this name",
-    "slice_of_a_tile": "cannot be indexed",
-    "load_of_a_number": "a number, not a pointer",
-    "tile_to_one_pointer": "one pointer per element",
-    "exponential_of_an_integer": ".to(tl.float32)",
-    "dim_for_axis": "Triton calls it axis",
     "launch_without_a_grid": "launched with its grid",
     "grid_of_a_number": "a grid is a tuple",
     "function_of_tl_outside": "launched with its grid",

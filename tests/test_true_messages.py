@@ -12,7 +12,7 @@ import pytest
 from grader.judge.answers import inputs_of
 from grader.report.state import state
 from grader.spec.problem import load_problem
-from tests.forked import forked_workers
+from tests import forked
 from tests.harness import SEED, Judged, cases_of, judge, model_answer, whole_answer
 from tests.mutants.forward import NEW_MAX
 from tests.tracing import trace
@@ -21,11 +21,7 @@ MASK = re.compile(r"^( +)if (?:not IS_EVEN|key_start >= full_end):.*\n(?:\1 {4}.
 OVER_QUERIES = NEW_MAX.replace("(scores, 1)", "(scores, 0)")
 UNSCALED = NEW_MAX.replace(" * scale_log2", "")
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick():
-    with forked_workers():
-        yield
+_quick = forked.quick
 
 
 def changed(problem: str, *edits: tuple[str, str]) -> str:

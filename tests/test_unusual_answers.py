@@ -12,8 +12,7 @@ import torch
 
 from grader.isolate.session import Session
 from grader.spec.problem import load_problem, problem_ids
-from tests import needs
-from tests.forked import forked_workers
+from tests import forked, needs
 from tests.harness import SEED, judge, whole_answer
 from tests.shares import drawn
 from tests.test_sightings import nothing_is_seen
@@ -35,10 +34,7 @@ def few_checks(answer: Unusual) -> set[str]:
     return {"plain", *known[of_problem.index(answer) % 2 :: 2]}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _quick():
-    with forked_workers():
-        yield
+_quick = forked.quick
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,13 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from grader.isolate import reaper, usage
 from grader.isolate.usage import CpuTime, PeakMemory, Tree
 from grader.timing.stopwatch import CallFailed, see_alone
-from tests.harness import PROMPT_S
+from tests.harness import PROMPT_S, alive
 
 PRELUDE = """
 import os, signal, sys, threading, time
@@ -110,14 +109,6 @@ def work(worker):
     worker.stdin.write("\n")
     worker.stdin.flush()
     assert worker.stdout.readline() == "done\n"
-
-
-def alive(pid):
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state not in "ZX"
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -1,7 +1,6 @@
-"""`make watch`: what starts a run, what is said of it, the keys, and what is left behind.
+"""`make watch`: what is said of a run, the keys, and what is left behind.
 
 The watch runs as a process on a pseudo-terminal; p02 is the problem, whose runs are the shortest.
-Over 400 lines, for all of them drive one watch with the same helpers.
 """
 
 import dataclasses
@@ -16,7 +15,6 @@ import subprocess
 import sys
 import termios
 import time
-from pathlib import Path
 
 import pytest
 
@@ -25,13 +23,12 @@ from grader.commands.watch import saves
 from grader.commands.watch import view as page
 from grader.commands.watch.changes import changes, first_checks
 from grader.commands.watch.command import first_open
-from grader.commands.watch.saves import Saves, file_system, is_remote
 from grader.commands.watch.terminal import Keys, Screen
 from grader.isolate import usage
 from grader.spec.grade_record import CheckResult, Message, Points, ProblemResult, Verdict
 from grader.spec.problem import PROBLEMS, ROOT, load_problem, problem_ids
 from tests import watch_times
-from tests.harness import PROMPT_S, model_answer, whole_answer
+from tests.harness import PROMPT_S, alive, model_answer, whole_answer
 from tests.records import write_answers
 
 ANSWER = model_answer("p02")
@@ -110,18 +107,10 @@ def _take_terminal():
 def gone(pids, within_s=5.0):
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
-        if not any(_alive(pid) for pid in pids):
+        if not any(alive(pid) for pid in pids):
             return True
         time.sleep(0.02)
     return False
-
-
-def _alive(pid):
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] not in "ZX"
 
 
 @pytest.fixture
@@ -246,117 +235,6 @@ def test_two_watches_and_none_can_write_the_report(watch, folder):
         watched.expect("now fails .*one_program.*error")
     second.save(wrong.replace("2.0 *", "1.0 *"))
     second.expect("p02: [1-4] cases, 0 not passed")
-
-
-# -- what starts a run ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("polls", [False, True])
-def test_what_is_done_to_the_file_rings(tmp_path, polls, monkeypatch):
-    monkeypatch.setattr(saves, "POLL_S", 0.1)
-    path = tmp_path / "folder" / "a.py"
-    path.parent.mkdir()
-    path.write_text("one")
-    rings = []
-    watched = Saves(path, lambda: rings.append(1), polls=polls)
-    watched.take()
-    assert not watched.changed() and not rings
-
-    def rang():
-        deadline = time.monotonic() + 3.0
-        while not rings and time.monotonic() < deadline:
-            time.sleep(0.01)
-        heard, changed = bool(rings), watched.changed()
-        time.sleep(0.05 if not polls else saves.POLL_S * 1.2)  # what belongs to the same change
-        rings.clear()
-        watched.take()
-        return heard and changed
-
-    def older():
-        path.write_text("two")  # as long as before
-        os.utime(path, (1, 1))
-
-    def replaced():
-        (tmp_path / "b").write_text("two")
-        os.utime(tmp_path / "b", (1, 1))
-        os.replace(tmp_path / "b", path)
-
-    try:
-        time.sleep(0.1)
-        for step in (older, replaced, path.unlink, lambda: path.write_text("three")):
-            step()
-            assert rang(), step
-        path.parent.rename(tmp_path / "gone")
-        assert watched.changed() and watched.state() is None
-        path.parent.mkdir()
-        assert watched.changed()
-        watched.take()
-        rings.clear()
-        path.write_text("four")
-        assert rang()
-    finally:
-        watched.close()
-
-
-def test_reading_the_file_rings_nothing(tmp_path):
-    path = tmp_path / "a.py"
-    path.write_text("one")
-    rings = []
-    watched = Saves(path, lambda: rings.append(1), polls=False)
-    watched.changed()
-    path.read_text()
-    time.sleep(0.2)
-    watched.close()
-    assert not rings
-
-
-def test_a_machine_without_watches_left_is_looked_at(tmp_path, monkeypatch):
-    class Full:
-        def schedule(self, *_, **__):
-            raise OSError(28, "inotify watch limit reached")
-
-        def stop(self):
-            pass
-
-        def join(self, timeout):
-            raise RuntimeError("cannot join thread before it is started")
-
-    monkeypatch.setattr(saves, "Observer", Full)
-    path = tmp_path / "a.py"
-    watched = Saves(path, lambda: None, polls=False)
-    watched.take()
-    watched.changed()
-    assert "inotify watch limit reached" in watched.trouble
-    path.write_text("one")
-    assert watched.changed()
-
-
-MOUNTS = """\
-22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
-30 22 0:30 / /home/a\\040b rw - nfs4 server:/home rw
-31 30 0:31 / /home/a\\040b/local rw - xfs /dev/b rw
-damaged
-40 22 0:40 / /mnt/c rw - 9p drvfs rw
-"""
-
-
-def test_network_file_systems_are_told_by_their_mounts(tmp_path):
-    mounts = tmp_path / "mountinfo"
-    mounts.write_text(MOUNTS)
-    kinds = {
-        "/home/a b/p02": "nfs4",
-        "/home/a b/local/p02": "xfs",
-        "/mnt/c/p02": "9p",
-        "/mnt/cc/p02": "ext4",
-    }
-    for path, kind in kinds.items():
-        assert file_system(Path(path), mounts) == kind
-    assert file_system(Path("/x"), tmp_path / "none") == ""
-    for kind in ("nfs", "nfs4", "cifs", "smb3", "9p", "drvfs", "vboxsf", "fuse.sshfs", "virtiofs"):
-        assert is_remote(kind)
-    for kind in ("ext4", "xfs", "btrfs", "tmpfs", "overlay", "zfs", ""):
-        assert not is_remote(kind)
-    assert file_system(tmp_path)
 
 
 # -- what is said --------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from grader.spec.problem import load_problem
-from tests.forked import forked_workers
+from tests import forked
 from tests.harness import judge, model_answer
 
 P02 = load_problem("p02")
@@ -27,11 +27,7 @@ _WORDS = """\
 _LARGER = "x_tile.to(tl.float32)"
 _SAME = "max(x_tile.to(tl.float32), min(x_tile.to(tl.float32), zeros, zeros + zero))"
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick():
-    with forked_workers():
-        yield
+_quick = forked.quick
 
 
 @pytest.mark.parametrize("policy", [True, False])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from grader.spec.problem import load_problem
-from tests.forked import forked_workers
+from tests import forked
 from tests.harness import judge
 from tests.shares import drawn
 from tests.trials import last_is_wrong, right_answers, untrue
@@ -19,11 +19,7 @@ ONE_OF_EACH = {
     (wrong.problem, wrong.causes): wrong for wrong in reversed(WRONG) if wrong.checks
 }.values()
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick():
-    with forked_workers():
-        yield
+_quick = forked.quick
 
 
 @pytest.mark.parametrize("wrong", drawn(ONE_OF_EACH, 4), ids=lambda wrong: wrong.id)

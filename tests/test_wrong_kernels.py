@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from grader.spec.problem import load_problem, problem_ids
-from tests import needs
-from tests.forked import forked_workers
+from tests import forked, needs
 from tests.harness import SEED, judge, whole_answer
 from tests.mutants import MUTANTS, Mutant
 from tests.shares import drawn
@@ -66,11 +65,7 @@ CHOSEN = {
     ),
 }
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick():
-    with forked_workers():
-        yield
+_quick = forked.quick
 
 
 KNOWN = {(mutant.problem, mutant.name): mutant for mutant in MUTANTS}

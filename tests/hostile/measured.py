@@ -88,41 +88,23 @@ _IN_CHILD = """\
     os.waitpid(pid, 0)
     return out, lse
 """
-MEMORY = (
-    _measured(
-        "zeros where memory is measured",
-        _NO_MEMORY,
-        f"if is_memory(options):\n    {_ZEROS}",
-        verdicts=_WRONG,
-    ),
-    _measured(
-        "naive where memory is measured",
-        _NO_MEMORY,
-        "if is_memory(options):\n    return naive(**options)",
-        verdicts=_WRONG,
-    ),
-    _measured(
-        "a workspace that was taken at import",
-        _NO_MEMORY,
-        "if is_memory(options):\n    return in_workspace(SPACE, **options)",
-        f"{_WORKSPACE}SPACE = torch.ones(4096 * 4096)\n",
-        verdicts=_WRONG,
-    ),
-    _measured(
-        "resets the mark of its memory",
-        _NO_MEMORY,
-        "if is_memory(options):\n"
-        "    threading.Thread(target=reset, daemon=True).start()\n"
-        "    return naive(**options)",
-        _RESET,
-        verdicts=_WRONG,
-    ),
-    _measured(
-        "memory of a child",
-        _NO_MEMORY,
-        f"if is_memory(options):\n{_IN_CHILD}",
-        verdicts=_WRONG,
-    ),
+MEMORY = tuple(
+    _measured(name, _NO_MEMORY, f"if is_memory(options):\n{body}", head, verdicts=_WRONG)
+    for name, body, head in (
+        ("zeros where memory is measured", f"    {_ZEROS}", ""),
+        ("naive where memory is measured", "    return naive(**options)", ""),
+        (
+            "a workspace that was taken at import",
+            "    return in_workspace(SPACE, **options)",
+            f"{_WORKSPACE}SPACE = torch.ones(4096 * 4096)\n",
+        ),
+        (
+            "resets the mark of its memory",
+            "    threading.Thread(target=reset, daemon=True).start()\n    return naive(**options)",
+            _RESET,
+        ),
+        ("memory of a child", _IN_CHILD, ""),
+    )
 )
 # Two children with a head each, or four; the kernel forgets the time of children that nobody waits
 # for.
@@ -155,48 +137,38 @@ def burn_once(done=[]):
     if not done:
         done.append(daemon(burn))
 """
-SPEED = (
-    _measured(
-        "zeros where time is measured",
-        _NO_SPEED,
-        f"if is_timed(options):\n    {_ZEROS}",
-        verdicts=_WRONG,
-    ),
-    _measured(
-        "the last result where time is measured",
-        _NO_SPEED,
-        "if is_timed(options):\n    if 'last' in LAST: return LAST['last']\n"
+_ZEROS_OR_LAST = {
+    "zeros where time is measured": (f"    {_ZEROS}", ""),
+    "the last result where time is measured": (
+        "    if 'last' in LAST: return LAST['last']\n"
         "    LAST['last'] = honest(*args, **options)\n    return LAST['last']",
         "LAST = {}\n",
-        verdicts=_WRONG,
     ),
-    _measured(
-        "a process for each head",
-        16.8,
-        f"if is_timed(options):\n{_SPLIT}",
-        verdicts=("pass", *_WRONG),
-    ),
-    _measured(
-        "processes whose time is forgotten",
-        16.8,
-        f"if is_timed(options):\n{_SPLIT}",
+}
+# What may pass, with the points of a slow answer.
+_OTHERWISE = {
+    "a process for each head": (_SPLIT, ""),
+    "processes whose time is forgotten": (
+        _SPLIT,
         "signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n",
-        verdicts=("pass", *_WRONG),
-        slow=False,
     ),
+    "all threads there are": ("    torch.set_num_threads(8)\n    return naive(**options)", ""),
+    "a daemon that slows the baseline": ("    burn_once()\n    return naive(**options)", _BURN),
+}
+SPEED = tuple(
     _measured(
-        "all threads there are",
-        16.8,
-        "if is_timed(options):\n    torch.set_num_threads(8)\n    return naive(**options)",
-        verdicts=("pass", *_WRONG),
-    ),
-    _measured(
-        "a daemon that slows the baseline",
-        16.8,
-        "if is_timed(options):\n    burn_once()\n    return naive(**options)",
-        _BURN,
-        verdicts=("pass", *_WRONG),
-    ),
+        name,
+        points,
+        f"if is_timed(options):\n{body}",
+        head,
+        verdicts=verdicts,
+        slow=name != "processes whose time is forgotten",
+    )
+    for table, points, verdicts in (
+        (_ZEROS_OR_LAST, _NO_SPEED, _WRONG),
+        (_OTHERWISE, 16.8, ("pass", *_WRONG)),
+    )
+    for name, (body, head) in table.items()
 )
 _SLEEP = "if is_measured(options):\n    time.sleep(3)"
 _LOCK = """
@@ -244,32 +216,14 @@ JUDGE = (
         "if is_measured(options):\n    for _ in range(99): os.write(pipe(), b'x' * 65536)",
         verdicts=("pass", "crash"),
     ),
-    _measured(
-        "sleeps in every measured call",
-        _ALL,
-        _SLEEP,
-        verdicts=("pass", "timeout"),
-    ),
-    _measured(
-        "the lock is a folder",
-        _ALL,
-        "",
-        f"{_LOCK}if not os.path.exists(LOCK): os.mkdir(LOCK)\n",
-        verdicts=("pass",),
-    ),
-    _measured(
-        "the lock is a pipe",
-        _ALL,
-        "",
-        f"{_LOCK}if not os.path.exists(LOCK): os.mkfifo(LOCK)\n",
-        verdicts=("pass",),
-    ),
-    _measured(
-        "the lock is held by a daemon",
-        _ALL,
-        "",
-        f"{_LOCK}daemon(hold)\n",
-        verdicts=("pass", "error"),
+    _measured("sleeps in every measured call", _ALL, _SLEEP, verdicts=("pass", "timeout")),
+    *(
+        _measured(f"the lock is {what}", _ALL, "", f"{_LOCK}{how}\n", verdicts=verdicts)
+        for what, how, verdicts in (
+            ("a folder", "if not os.path.exists(LOCK): os.mkdir(LOCK)", ("pass",)),
+            ("a pipe", "if not os.path.exists(LOCK): os.mkfifo(LOCK)", ("pass",)),
+            ("held by a daemon", "daemon(hold)", ("pass", "error")),
+        )
     ),
 )
 

@@ -30,15 +30,7 @@ def weighted_row_sum(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     with torch.cuda.device(x.device) if x.device.type == "cuda" else torch.no_grad():
         sms = num_sms(x.device.index or 0)
         _kernel[(min(sms * 4, x.shape[0]),)](
-            x,
-            w,
-            y,
-            x.shape[0],
-            x.shape[1],
-            x.stride(0),
-            x.stride(1),
-            w.stride(0),
-            BLOCK=min(4096, max(16, triton.next_power_of_2(x.shape[1]))),
-            num_warps=8,
-        )
+            x, w, y, x.shape[0], x.shape[1], x.stride(0), x.stride(1), w.stride(0),
+            BLOCK=min(4096, max(16, triton.next_power_of_2(x.shape[1]))), num_warps=8,
+        )  # fmt: skip
     return y

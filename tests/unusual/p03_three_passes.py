@@ -15,13 +15,10 @@ def _scores(
 
 @triton.jit
 def _three_passes_kernel(
-    q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr,
-    stride_qb, stride_qh, stride_qm,
-    stride_kb, stride_kh, stride_kn,
-    stride_vb, stride_vh, stride_vn,
-    seqlen_q, seqlen_k, scale,
+    q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, stride_qb, stride_qh, stride_qm,
+    stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn, seqlen_q, seqlen_k, scale,
     HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-):  # fmt: skip
+):  # fmt: skip  # fmt: skip
     batch, head = tl.program_id(2).to(tl.int64), tl.program_id(1).to(tl.int64)
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     dims = tl.arange(0, HEAD_DIM)

@@ -44,25 +44,10 @@ def keep(conf):
 
 @triton.jit
 def _attn_fwd_inner(
-    acc,
-    l_i,
-    m_i,
-    q,
-    desc_k,
-    desc_v,
-    offset_y,
-    dtype: tl.constexpr,
-    start_m,
-    qk_scale,
-    BLOCK_M: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    STAGE: tl.constexpr,
-    offs_m: tl.constexpr,
-    offs_n: tl.constexpr,
-    N_CTX: tl.constexpr,
-    warp_specialize: tl.constexpr,
-):
+    acc, l_i, m_i, q, desc_k, desc_v, offset_y, dtype: tl.constexpr, start_m, qk_scale,
+    BLOCK_M: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_N: tl.constexpr, STAGE: tl.constexpr,
+    offs_m: tl.constexpr, offs_n: tl.constexpr, N_CTX: tl.constexpr, warp_specialize: tl.constexpr,
+):  # fmt: skip
     if STAGE == 1:
         lo, hi = 0, start_m * BLOCK_M
     elif STAGE == 2:
@@ -101,21 +86,10 @@ def _attn_fwd_inner(
 @triton.autotune(configs=list(filter(keep, configs)), key=["N_CTX", "HEAD_DIM", "warp_specialize"])
 @triton.jit
 def _attn_fwd(
-    sm_scale,
-    M,
-    Z,
-    H,
-    desc_q,
-    desc_k,
-    desc_v,
-    desc_o,
-    N_CTX,
-    HEAD_DIM: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    STAGE: tl.constexpr,
+    sm_scale, M, Z, H, desc_q, desc_k, desc_v, desc_o, N_CTX,
+    HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGE: tl.constexpr,
     warp_specialize: tl.constexpr,
-):
+):  # fmt: skip
     dtype = desc_o.dtype
     start_m = tl.program_id(0)
     off_hz = tl.program_id(1)
@@ -146,46 +120,14 @@ def _attn_fwd(
     q = desc_q.load([qo_offset_y, 0])
     if STAGE & 1:
         acc, l_i, m_i = _attn_fwd_inner(
-            acc,
-            l_i,
-            m_i,
-            q,
-            desc_k,
-            desc_v,
-            offset_y,
-            dtype,
-            start_m,
-            qk_scale,
-            BLOCK_M,
-            HEAD_DIM,
-            BLOCK_N,
-            4 - STAGE,
-            offs_m,
-            offs_n,
-            N_CTX,
-            warp_specialize,
-        )
+            acc, l_i, m_i, q, desc_k, desc_v, offset_y, dtype, start_m, qk_scale, BLOCK_M, HEAD_DIM,
+            BLOCK_N, 4 - STAGE, offs_m, offs_n, N_CTX, warp_specialize,
+        )  # fmt: skip
     if STAGE & 2:
         acc, l_i, m_i = _attn_fwd_inner(
-            acc,
-            l_i,
-            m_i,
-            q,
-            desc_k,
-            desc_v,
-            offset_y,
-            dtype,
-            start_m,
-            qk_scale,
-            BLOCK_M,
-            HEAD_DIM,
-            BLOCK_N,
-            2,
-            offs_m,
-            offs_n,
-            N_CTX,
-            warp_specialize,
-        )
+            acc, l_i, m_i, q, desc_k, desc_v, offset_y, dtype, start_m, qk_scale, BLOCK_M, HEAD_DIM,
+            BLOCK_N, 2, offs_m, offs_n, N_CTX, warp_specialize,
+        )  # fmt: skip
     m_i += tl.math.log2(l_i)
     acc = acc / l_i[:, None]
     m_ptrs = M + off_hz * N_CTX + offs_m
@@ -212,17 +154,7 @@ def attention(q, k, v, *, softmax_scale=None):
         return (triton.cdiv(NP, META["BLOCK_M"]), Z * H, 1)
 
     _attn_fwd[grid](
-        default_scale(softmax_scale, D),
-        M,
-        Z,
-        H,
-        desc_q,
-        desc_k,
-        desc_v,
-        desc_o,
-        N_CTX=NP,
-        HEAD_DIM=D,
-        STAGE=3,
-        warp_specialize=False,
-    )
+        default_scale(softmax_scale, D), M, Z, H, desc_q, desc_k, desc_v, desc_o,
+        N_CTX=NP, HEAD_DIM=D, STAGE=3, warp_specialize=False,
+    )  # fmt: skip
     return o[:, :, :N].contiguous(), M[:, :, :N].contiguous()

@@ -22,31 +22,9 @@ def cdiv_fn(x, y):
 
 @triton.jit
 def paged_prefill(
-    Q,
-    Kc,
-    Vc,
-    Out,
-    Lse,
-    Table,
-    seqlens,
-    scale,
-    H,
-    qs_b,
-    qs_h,
-    qs_t,
-    cs_page,
-    cs_tok,
-    cs_head,
-    ts_b,
-    os_b,
-    os_h,
-    os_t,
-    ls_b,
-    ls_h,
-    D: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    PAGE: tl.constexpr,
-):
+    Q, Kc, Vc, Out, Lse, Table, seqlens, scale, H, qs_b, qs_h, qs_t, cs_page, cs_tok, cs_head, ts_b,
+    os_b, os_h, os_t, ls_b, ls_h, D: tl.constexpr, BLOCK_M: tl.constexpr, PAGE: tl.constexpr,
+):  # fmt: skip
     b, h, m = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     n = tl.load(seqlens + b)
     rows = m * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -94,24 +72,8 @@ def attention(q, k, v, *, softmax_scale=None):
     out = torch.empty((b, h, n, d), dtype=q.dtype, device=q.device)
     lse = torch.empty((b, h, n), dtype=torch.float32, device=q.device)
     paged_prefill[(b, h, triton.cdiv(n, 64))](
-        q,
-        kc,
-        vc,
-        out,
-        lse,
-        table,
-        lens,
-        default_scale(softmax_scale, d),
-        h,
-        *q.stride()[:3],
-        *kc.stride()[:3],
-        table.stride(0),
-        *out.stride()[:3],
-        *lse.stride()[:2],
-        D=d,
-        BLOCK_M=64,
-        PAGE=PAGE_SIZE,
-        num_warps=4,
-        num_stages=1,
-    )
+        q, kc, vc, out, lse, table, lens, default_scale(softmax_scale, d), h, *q.stride()[:3],
+        *kc.stride()[:3], table.stride(0), *out.stride()[:3], *lse.stride()[:2],
+        D=d, BLOCK_M=64, PAGE=PAGE_SIZE, num_warps=4, num_stages=1,
+    )  # fmt: skip
     return out, lse

@@ -28,26 +28,9 @@ def update(m, den, acc, s, v):
 
 @triton.jit
 def kernel(
-    q,
-    k,
-    v,
-    o,
-    lse,
-    sqb,
-    sqh,
-    sqn,
-    skb,
-    skh,
-    skn,
-    svb,
-    svh,
-    svn,
-    H,
-    N,
-    qk_scale,
-    D: tl.constexpr,
-    B: tl.constexpr,
-):
+    q, k, v, o, lse, sqb, sqh, sqn, skb, skh, skn, svb, svh, svn, H, N, qk_scale,
+    D: tl.constexpr, B: tl.constexpr,
+):  # fmt: skip
     b, h = tl.program_id(1), tl.program_id(0)
     q += b * sqb + h * sqh
     k += b * skb + h * skh
@@ -79,18 +62,7 @@ def attention(q, k, v, *, softmax_scale=None):
     o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     lse = torch.empty((B, H, N), dtype=torch.float32, device=q.device)
     kernel[H, B](
-        q,
-        k,
-        v,
-        o,
-        lse,
-        *q.stride()[:3],
-        *k.stride()[:3],
-        *v.stride()[:3],
-        H,
-        N,
-        default_scale(softmax_scale, D) * 1.4426950408889634,
-        D=D,
-        B=32,
-    )
+        q, k, v, o, lse, *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], H, N,
+        default_scale(softmax_scale, D) * 1.4426950408889634, D=D, B=32,
+    )  # fmt: skip
     return o, lse

@@ -19,17 +19,9 @@ def swizzle(pid, num_m, num_h, GROUP: tl.constexpr):
 
 @triton.jit
 def kernel(
-    desc,
-    o_ptr,
-    lse_ptr,
-    BH,
-    N,
-    scale: tl.float32,
-    D: tl.constexpr,
-    BM: tl.constexpr,
-    BN: tl.constexpr,
-    GROUP: tl.constexpr,
-):
+    desc, o_ptr, lse_ptr, BH, N, scale: tl.float32,
+    D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
     q_ptr, k_ptr, v_ptr = desc
     m_tile, bh = swizzle(tl.program_id(0), tl.cdiv(N, BM), BH, GROUP)
     base = bh.to(tl.int64) * N * D
@@ -72,13 +64,7 @@ def attention(q, k, v, *, softmax_scale=None):
     cfg = config(q.shape[-1], q.element_size())
     heads = q.shape[0] * q.shape[1]
     kernel[(triton.cdiv(q.shape[2], cfg["BM"]) * heads,)](
-        (q, k, v),
-        out,
-        lse,
-        heads,
-        q.shape[2],
-        default_scale(softmax_scale, q.shape[-1]),
-        D=q.shape[-1],
-        **cfg,
-    )
+        (q, k, v), out, lse, heads, q.shape[2], default_scale(softmax_scale, q.shape[-1]),
+        D=q.shape[-1], **cfg,
+    )  # fmt: skip
     return out, lse

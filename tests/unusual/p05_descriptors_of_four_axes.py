@@ -6,22 +6,9 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 @triton.jit
 def _attn_fwd(
-    Q,
-    K,
-    V,
-    sm_scale,
-    M,
-    Out,
-    Start_q,
-    Z,
-    H,
-    N_Q_CTX,
-    N_KV_CTX,
-    REPEAT,
-    HEAD_DIM: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-):
+    Q, K, V, sm_scale, M, Out, Start_q, Z, H, N_Q_CTX, N_KV_CTX, REPEAT,
+    HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
     tl.static_assert(BLOCK_N <= HEAD_DIM or BLOCK_N <= 64)
     start_q = tl.load(Start_q).to(tl.int32)
     start_m = tl.program_id(0)
@@ -77,18 +64,8 @@ def attention(q, k, v, *, softmax_scale=None):
     _attn_fwd[grid](
         TensorDescriptor.from_tensor(q, [1, 1, BLOCK_M, d]),
         TensorDescriptor.from_tensor(k, [1, 1, BLOCK_N, d]),
-        TensorDescriptor.from_tensor(v, [1, 1, BLOCK_N, d]),
-        default_scale(softmax_scale, d),
-        M,
-        TensorDescriptor.from_tensor(o, [1, 1, BLOCK_M, d]),
-        start_q,
-        bs,
-        n_heads,
-        N_Q_CTX=n_ctx,
-        N_KV_CTX=n_ctx,
-        REPEAT=n_heads // n_kv,
-        HEAD_DIM=d,
-        BLOCK_M=BLOCK_M,
-        BLOCK_N=BLOCK_N,
-    )
+        TensorDescriptor.from_tensor(v, [1, 1, BLOCK_N, d]), default_scale(softmax_scale, d), M,
+        TensorDescriptor.from_tensor(o, [1, 1, BLOCK_M, d]), start_q, bs, n_heads, N_Q_CTX=n_ctx,
+        N_KV_CTX=n_ctx, REPEAT=n_heads // n_kv, HEAD_DIM=d, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N,
+    )  # fmt: skip
     return o[:, :, :n_ctx, :].contiguous(), M

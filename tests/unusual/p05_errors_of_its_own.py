@@ -71,28 +71,11 @@ def validate(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | N
 
 @triton.jit
 def _gqa_fwd(
-    q_ptr,
-    k_ptr,
-    v_ptr,
-    out_ptr,
-    lse_ptr,
-    stride_qb,
-    stride_qh,
-    stride_qm,
-    stride_kb,
-    stride_kh,
-    stride_kn,
-    stride_vb,
-    stride_vh,
-    stride_vn,
-    NUM_Q_HEADS: tl.constexpr,
-    NUM_KV_HEADS: tl.constexpr,
-    seqlen,
-    scale,
-    HEAD_DIM: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-):
+    q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, stride_qb, stride_qh, stride_qm, stride_kb, stride_kh,
+    stride_kn, stride_vb, stride_vh, stride_vn,
+    NUM_Q_HEADS: tl.constexpr, NUM_KV_HEADS: tl.constexpr, seqlen, scale,
+    HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
     GROUP: tl.constexpr = NUM_Q_HEADS // NUM_KV_HEADS
     m_block = tl.program_id(0)
     head = tl.program_id(1)
@@ -148,19 +131,7 @@ def attention(
     out = torch.empty((B, HQ, N, D), dtype=q.dtype, device=q.device)
     lse = torch.empty((B, HQ, N), dtype=torch.float32, device=q.device)
     _gqa_fwd[(triton.cdiv(N, cfg.block_m), HQ, B)](
-        q,
-        k,
-        v,
-        out,
-        lse,
-        *q.stride()[:3],
-        *k.stride()[:3],
-        *v.stride()[:3],
-        HQ,
-        k.shape[1],
-        N,
-        D**-0.5 if softmax_scale is None else softmax_scale,
-        HEAD_DIM=D,
-        **cfg.as_kwargs(),
-    )
+        q, k, v, out, lse, *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], HQ, k.shape[1], N,
+        D**-0.5 if softmax_scale is None else softmax_scale, HEAD_DIM=D, **cfg.as_kwargs(),
+    )  # fmt: skip
     return out, lse

@@ -18,21 +18,9 @@ def find_seq_idx(cu_ptr, target_idx, num_seqs, BLOCK_Q: tl.constexpr):
 
 @triton.jit
 def kernel_unified(
-    out_ptr,
-    lse_ptr,
-    q_ptr,
-    k_ptr,
-    v_ptr,
-    cu_ptr,
-    scale,
-    num_seqs,
-    total,
-    HEADS: tl.constexpr,
-    KV_HEADS: tl.constexpr,
-    D: tl.constexpr,
-    BLOCK_Q: tl.constexpr,
-    TILE: tl.constexpr,
-):
+    out_ptr, lse_ptr, q_ptr, k_ptr, v_ptr, cu_ptr, scale, num_seqs, total, HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr, D: tl.constexpr, BLOCK_Q: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
     q_block_global_idx = tl.program_id(0)
     kv_head = tl.program_id(1)
     G: tl.constexpr = HEADS // KV_HEADS
@@ -101,21 +89,8 @@ def attention(q, k, v, *, softmax_scale=None):
     lse = torch.empty((hq, b * n), dtype=torch.float32, device=q.device)
     BLOCK_Q = 32
     kernel_unified[(b * n // BLOCK_Q + b, hk)](
-        out,
-        lse,
-        qt,
-        kt,
-        vt,
-        cu,
-        default_scale(softmax_scale, d),
-        b,
-        b * n,
-        HEADS=hq,
-        KV_HEADS=hk,
-        D=d,
-        BLOCK_Q=BLOCK_Q,
-        TILE=32,
-        num_warps=4,
-    )
+        out, lse, qt, kt, vt, cu, default_scale(softmax_scale, d), b, b * n,
+        HEADS=hq, KV_HEADS=hk, D=d, BLOCK_Q=BLOCK_Q, TILE=32, num_warps=4,
+    )  # fmt: skip
     out = out.view(b, n, hq, d).transpose(1, 2).contiguous()
     return out, lse.view(hq, b, n).transpose(0, 1).contiguous()

@@ -25,21 +25,9 @@ def lse_merge(o1, m1, l1, o2, m2, l2):
 
 @triton.jit
 def part(
-    q,
-    k,
-    v,
-    scr,
-    ml,
-    strides,
-    H,
-    G,
-    N,
-    scale,
-    D: tl.constexpr,
-    BM: tl.constexpr,
-    BN: tl.constexpr,
-    SPLITS: tl.constexpr,
-):
+    q, k, v, scr, ml, strides, H, G, N, scale,
+    D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, SPLITS: tl.constexpr,
+):  # fmt: skip
     h, mt, zb = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     z, b = zb % SPLITS, (zb // SPLITS).to(tl.int64)
     qb, qh, qm, kb, kh, kn, vb, vh, vn = strides
@@ -75,17 +63,9 @@ def part(
 
 @triton.jit
 def merge(
-    scr,
-    ml,
-    out,
-    lse,
-    H,
-    N,
-    D: tl.constexpr,
-    BM: tl.constexpr,
-    BN: tl.constexpr,
-    SPLITS: tl.constexpr,
-):
+    scr, ml, out, lse, H, N,
+    D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, SPLITS: tl.constexpr,
+):  # fmt: skip
     h, b = tl.program_id(0), tl.program_id(2).to(tl.int64)
     i, d = tl.program_id(1) * BM + tl.arange(0, BM), tl.arange(0, D)
     ok = i < N
@@ -98,13 +78,9 @@ def merge(
         at = ((b * SPLITS + z) * H + h) * N + i
         o2 = tl.load(scr + at[:, None] * D + d, mask=ok[:, None], other=0.0)
         o, m, total = lse_merge(
-            o,
-            m,
-            total,
-            o2,
-            tl.load(ml + at * 2, ok, float("-inf")),
+            o, m, total, o2, tl.load(ml + at * 2, ok, float("-inf")),
             tl.load(ml + at * 2 + 1, ok, 0.0),
-        )
+        )  # fmt: skip
     tl.store(
         out + ((b * H + h) * N + i)[:, None] * D + d,
         (o / total[:, None]).to(out.dtype.element_ty),
@@ -125,18 +101,8 @@ def attention(q, k, v, *, softmax_scale=None):
     out = torch.empty((B, H, N, D), dtype=q.dtype, device=q.device)
     tiles = triton.cdiv(N, cfg.BM)
     part[(H, tiles, B * cfg.SPLITS)](
-        q,
-        k,
-        v,
-        scr,
-        ml,
-        (*q.stride()[:3], *k.stride()[:3], *v.stride()[:3]),
-        H,
-        H // k.shape[1],
-        N,
-        default_scale(softmax_scale, D),
-        D=D,
-        **cfg.meta(),
-    )
+        q, k, v, scr, ml, (*q.stride()[:3], *k.stride()[:3], *v.stride()[:3]), H, H // k.shape[1],
+        N, default_scale(softmax_scale, D), D=D, **cfg.meta(),
+    )  # fmt: skip
     merge[(H, tiles, B)](scr, ml, out, lse, H, N, D=D, **cfg.meta())
     return out, lse

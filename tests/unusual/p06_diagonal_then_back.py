@@ -9,24 +9,9 @@
 )
 @triton.jit(do_not_specialize=["T", "W"])
 def parallel_fwd(
-    q,
-    k,
-    v,
-    o,
-    lse,
-    scale,
-    q_s,
-    k_s,
-    v_s,
-    T,
-    W,
-    HQ: tl.constexpr,
-    G: tl.constexpr,
-    D: tl.constexpr,
-    BT: tl.constexpr,
-    BS: tl.constexpr,
-    USE_W: tl.constexpr,
-):
+    q, k, v, o, lse, scale, q_s, k_s, v_s, T, W, HQ: tl.constexpr, G: tl.constexpr, D: tl.constexpr,
+    BT: tl.constexpr, BS: tl.constexpr, USE_W: tl.constexpr,
+):  # fmt: skip
     i_t, i_bh = tl.program_id(0), tl.program_id(1)
     i_b, i_hq = i_bh // HQ, i_bh % HQ
     i_h = i_hq // G
@@ -107,21 +92,7 @@ def attention(q, k, v, *, window_size, softmax_scale=None):
         return (triton.cdiv(T, meta["BT"]), B * HQ)
 
     parallel_fwd[grid](
-        q,
-        k,
-        v,
-        o,
-        lse,
-        default_scale(softmax_scale, D),
-        q.stride()[:3],
-        k.stride()[:3],
-        v.stride()[:3],
-        T,
-        min(window_size, T),
-        HQ=HQ,
-        G=HQ // k.shape[1],
-        D=D,
-        BT=64,
-        BS=32,
-    )
+        q, k, v, o, lse, default_scale(softmax_scale, D), q.stride()[:3], k.stride()[:3],
+        v.stride()[:3], T, min(window_size, T), HQ=HQ, G=HQ // k.shape[1], D=D, BT=64, BS=32,
+    )  # fmt: skip
     return o, lse

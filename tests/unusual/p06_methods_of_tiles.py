@@ -64,13 +64,10 @@ def causal(q, k, v, o, lse, sq, sk, sv, H, G, N, scale, X: tl.constexpr):
     for j0 in range(0, tl.minimum(N, (t + 1) * X.BM), X.BN):
         j = j0 + tl.arange(0, X.BN)
         st = _step(
-            st,
-            qt,
-            _rows(k + b * sk[0] + h // G * sk[1], sk[2], j, N, X.D),
-            _rows(v + b * sv[0] + h // G * sv[1], sv[2], j, N, X.D),
-            i[:, None] >= j[None, :],
+            st, qt, _rows(k + b * sk[0] + h // G * sk[1], sk[2], j, N, X.D),
+            _rows(v + b * sv[0] + h // G * sv[1], sv[2], j, N, X.D), i[:, None] >= j[None, :],
             scale,
-        )
+        )  # fmt: skip
     _end(st, o + bh.to(tl.int64) * N * X.D, lse + bh.to(tl.int64) * N, i, N, X.D)
 
 
@@ -88,13 +85,9 @@ def banded(q, k, v, o, lse, sq, sk, sv, H, G, N, W, scale, X: tl.constexpr):
         j = j0 + tl.arange(0, X.BN)
         keep = (i[:, None] >= j[None, :]) & (i[:, None] < j[None, :] + W)
         st = _step(
-            st,
-            qt,
-            _rows(k + b * sk[0] + h // G * sk[1], sk[2], j, N, X.D),
-            _rows(v + b * sv[0] + h // G * sv[1], sv[2], j, N, X.D),
-            keep,
-            scale,
-        )
+            st, qt, _rows(k + b * sk[0] + h // G * sk[1], sk[2], j, N, X.D),
+            _rows(v + b * sv[0] + h // G * sv[1], sv[2], j, N, X.D), keep, scale,
+        )  # fmt: skip
     _end(st, o + bh.to(tl.int64) * N * X.D, lse + bh.to(tl.int64) * N, i, N, X.D)
 
 

@@ -29,15 +29,12 @@ def _fold(
 
 @triton.jit
 def _constants_kernel(
-    q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr,
-    stride_qb, stride_qh, stride_qm,
-    stride_kb, stride_kh, stride_kn,
-    stride_vb, stride_vh, stride_vn,
-    scale,
+    q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, stride_qb, stride_qh, stride_qm,
+    stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn, scale,
     NUM_Q_HEADS: tl.constexpr, GROUP_SIZE: tl.constexpr, SEQLEN: tl.constexpr,
     WINDOW: tl.constexpr, SINKS: tl.constexpr,
     HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-):  # fmt: skip
+):  # fmt: skip  # fmt: skip
     batch = (tl.program_id(1) // NUM_Q_HEADS).to(tl.int64)
     head = (tl.program_id(1) % NUM_Q_HEADS).to(tl.int64)
     row_start = tl.program_id(0) * BLOCK_M

@@ -4,25 +4,9 @@
 
 @triton.jit
 def part(
-    Q,
-    K,
-    V,
-    PO,
-    PL,
-    sq,
-    sk,
-    sv,
-    H,
-    G,
-    N,
-    W,
-    S,
-    scale,
-    D: tl.constexpr,
-    BM: tl.constexpr,
-    BN: tl.constexpr,
-    SINKS: tl.constexpr,
-):
+    Q, K, V, PO, PL, sq, sk, sv, H, G, N, W, S, scale,
+    D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, SINKS: tl.constexpr,
+):  # fmt: skip
     t, bh = tl.program_id(0), tl.program_id(1)
     b, h = bh // H, bh % H
     i = t * BM + tl.arange(0, BM)
@@ -77,16 +61,9 @@ def part(
 
 @triton.jit
 def merge_attn_states(
-    output,
-    output_lse,
-    prefix_output,
-    prefix_lse,
-    suffix_output,
-    suffix_lse,
-    rows,
-    D: tl.constexpr,
-    BM: tl.constexpr,
-):
+    output, output_lse, prefix_output, prefix_lse, suffix_output, suffix_lse, rows,
+    D: tl.constexpr, BM: tl.constexpr,
+):  # fmt: skip
     r = tl.program_id(0) * BM + tl.arange(0, BM)
     ok = r < rows
     p_lse = tl.load(prefix_lse + r, mask=ok, other=0.0)
@@ -116,25 +93,9 @@ def attention(q, k, v, *, window_size, num_sink_tokens=0, softmax_scale=None):
     for sinks in (True, False):
         po, pl = torch.empty(B, H, N, D, **f32), torch.empty(B, H, N, **f32)
         part[(triton.cdiv(N, 32), B * H)](
-            q,
-            k,
-            v,
-            po,
-            pl,
-            q.stride()[:3],
-            k.stride()[:3],
-            v.stride()[:3],
-            H,
-            H // k.shape[1],
-            N,
-            W,
-            S,
-            default_scale(softmax_scale, D),
-            D=D,
-            BM=32,
-            BN=32,
-            SINKS=sinks,
-        )
+            q, k, v, po, pl, q.stride()[:3], k.stride()[:3], v.stride()[:3], H, H // k.shape[1], N,
+            W, S, default_scale(softmax_scale, D), D=D, BM=32, BN=32, SINKS=sinks,
+        )  # fmt: skip
         parts += [po, pl]
     out, lse = torch.empty(q.shape, dtype=q.dtype, device=q.device), torch.empty(B, H, N, **f32)
     merge_attn_states[(triton.cdiv(B * H * N, 32),)](out, lse, *parts, B * H * N, D=D, BM=32)

@@ -17,24 +17,9 @@ def online(m, total, acc, q, kT, v, bias, scale):
 
 @triton.jit
 def window_kernel(
-    q_ptr,
-    k_ptr,
-    v_ptr,
-    m_ptr,
-    l_ptr,
-    acc_ptr,
-    out_ptr,
-    lse_ptr,
-    strides,
-    heads,
-    group,
-    n,
-    window,
-    scale,
-    D: tl.constexpr,
-    M: tl.constexpr,
-    T: tl.constexpr,
-):
+    q_ptr, k_ptr, v_ptr, m_ptr, l_ptr, acc_ptr, out_ptr, lse_ptr, strides, heads, group, n, window,
+    scale, D: tl.constexpr, M: tl.constexpr, T: tl.constexpr,
+):  # fmt: skip
     qs, ks, vs = strides
     b, h, t = tl.program_id(0) // heads, tl.program_id(0) % heads, tl.program_id(1)
     i, d = t * M + tl.arange(0, M), tl.arange(0, D)
@@ -68,23 +53,9 @@ def window_kernel(
 
 @triton.jit
 def sink_kernel(
-    q_ptr,
-    k_ptr,
-    v_ptr,
-    m_ptr,
-    l_ptr,
-    acc_ptr,
-    strides,
-    heads,
-    group,
-    n,
-    window,
-    sinks,
-    scale,
-    D: tl.constexpr,
-    M: tl.constexpr,
-    T: tl.constexpr,
-):
+    q_ptr, k_ptr, v_ptr, m_ptr, l_ptr, acc_ptr, strides, heads, group, n, window, sinks, scale,
+    D: tl.constexpr, M: tl.constexpr, T: tl.constexpr,
+):  # fmt: skip
     qs, ks, vs = strides
     b, h, t = tl.program_id(0) // heads, tl.program_id(0) % heads, tl.program_id(1)
     i, d = t * M + tl.arange(0, M), tl.arange(0, D)

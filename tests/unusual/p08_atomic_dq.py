@@ -4,14 +4,11 @@
 
 @triton.jit
 def _atomic_dq_kernel(
-    q_ptr, k_ptr, v_ptr, dout_ptr, lse_ptr, delta_ptr, dq_ptr,
-    stride_qb, stride_qh, stride_qm,
-    stride_kb, stride_kh, stride_kn,
-    stride_vb, stride_vh, stride_vn,
-    stride_dob, stride_doh, stride_dom,
-    num_q_heads, group_size, seqlen, softmax_scale, scale_log2,
+    q_ptr, k_ptr, v_ptr, dout_ptr, lse_ptr, delta_ptr, dq_ptr, stride_qb, stride_qh, stride_qm,
+    stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn,
+    stride_dob, stride_doh, stride_dom, num_q_heads, group_size, seqlen, softmax_scale, scale_log2,
     HEAD_DIM: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+):  # fmt: skip  # fmt: skip
     batch_head = tl.program_id(0).to(tl.int64)
     batch, q_head = batch_head // num_q_heads, batch_head % num_q_heads
     kv_head = q_head // group_size

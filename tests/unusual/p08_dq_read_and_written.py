@@ -5,29 +5,9 @@
 @triton.heuristics({"EVEN_M": lambda a: a["seqlen"] % a["BLOCK_M"] == 0})
 @triton.jit
 def _fwd_kernel(
-    Q,
-    K,
-    V,
-    Out,
-    Lse,
-    scale,
-    sqb,
-    sqh,
-    sqm,
-    skb,
-    skh,
-    skn,
-    svb,
-    svh,
-    svn,
-    nheads,
-    group,
-    seqlen,
-    HEADDIM: tl.constexpr,
-    EVEN_M: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-):
+    Q, K, V, Out, Lse, scale, sqb, sqh, sqm, skb, skh, skn, svb, svh, svn, nheads, group, seqlen,
+    HEADDIM: tl.constexpr, EVEN_M: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
     start_m = tl.program_id(0)
     off_hb = tl.program_id(1)
     off_b, off_h = off_hb // nheads, off_hb % nheads
@@ -91,26 +71,9 @@ def _bwd_preprocess_do_o_dot(
 
 @triton.jit
 def _bwd_one_col_block(
-    start_n,
-    q_base,
-    k_base,
-    v_base,
-    do_base,
-    DQ,
-    DK,
-    DV,
-    LSE,
-    D,
-    scale,
-    sqm,
-    skn,
-    svn,
-    sdm,
-    seqlen,
-    HEADDIM: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-):
+    start_n, q_base, k_base, v_base, do_base, DQ, DK, DV, LSE, D, scale, sqm, skn, svn, sdm, seqlen,
+    HEADDIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
     begin_m = start_n * BLOCK_N // BLOCK_M * BLOCK_M
     offs_n, offs_d = start_n * BLOCK_N + tl.arange(0, BLOCK_N), tl.arange(0, HEADDIM)
     ok_n = (offs_n < seqlen)[:, None]
@@ -147,35 +110,9 @@ def _bwd_one_col_block(
 
 @triton.jit
 def _bwd_kernel(
-    Q,
-    K,
-    V,
-    DO,
-    DQ,
-    DK,
-    DV,
-    LSE,
-    D,
-    scale,
-    sqb,
-    sqh,
-    sqm,
-    skb,
-    skh,
-    skn,
-    svb,
-    svh,
-    svn,
-    sdb,
-    sdh,
-    sdm,
-    nheads,
-    group,
-    seqlen,
-    HEADDIM: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-):
+    Q, K, V, DO, DQ, DK, DV, LSE, D, scale, sqb, sqh, sqm, skb, skh, skn, svb, svh, svn, sdb, sdh,
+    sdm, nheads, group, seqlen, HEADDIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
     off_hb = tl.program_id(0)
     b, h = off_hb // nheads, off_hb % nheads
     kvh = (b * (nheads // group) + h // group).to(tl.int64) * seqlen * HEADDIM
@@ -184,26 +121,10 @@ def _bwd_kernel(
     D += off_hb * seqlen
     for start_n in range(0, tl.cdiv(seqlen, BLOCK_N)):
         _bwd_one_col_block(
-            start_n,
-            Q + b * sqb + h * sqh,
-            K + b * skb + h // group * skh,
-            V + b * svb + h // group * svh,
-            DO + b * sdb + h * sdh,
-            DQ,
-            DK + kvh,
-            DV + kvh,
-            LSE,
-            D,
-            scale,
-            sqm,
-            skn,
-            svn,
-            sdm,
-            seqlen,
-            HEADDIM,
-            BLOCK_M,
-            BLOCK_N,
-        )
+            start_n, Q + b * sqb + h * sqh, K + b * skb + h // group * skh,
+            V + b * svb + h // group * svh, DO + b * sdb + h * sdh, DQ, DK + kvh, DV + kvh, LSE, D,
+            scale, sqm, skn, svn, sdm, seqlen, HEADDIM, BLOCK_M, BLOCK_N,
+        )  # fmt: skip
 
 
 @triton.jit
@@ -225,24 +146,9 @@ class FlashAttnFunc(torch.autograd.Function):
         o = torch.empty((b, h, n, d), dtype=q.dtype, device=q.device)
         lse = torch.empty((b, h, n), dtype=torch.float32, device=q.device)
         _fwd_kernel[lambda META: (triton.cdiv(n, META["BLOCK_M"]), b * h)](
-            q,
-            k,
-            v,
-            o,
-            lse,
-            softmax_scale,
-            *q.stride()[:-1],
-            *k.stride()[:-1],
-            *v.stride()[:-1],
-            h,
-            h // k.shape[1],
-            n,
-            HEADDIM=d,
-            BLOCK_M=32,
-            BLOCK_N=32,
-            num_warps=4,
-            num_stages=1,
-        )
+            q, k, v, o, lse, softmax_scale, *q.stride()[:-1], *k.stride()[:-1], *v.stride()[:-1], h,
+            h // k.shape[1], n, HEADDIM=d, BLOCK_M=32, BLOCK_N=32, num_warps=4, num_stages=1,
+        )  # fmt: skip
         ctx.save_for_backward(q, k, v, o, lse)
         ctx.softmax_scale = softmax_scale
         return o
@@ -265,29 +171,10 @@ class FlashAttnFunc(torch.autograd.Function):
                 o, do, delta, *do.stride()[:-1], h, n, BLOCK_M=32, HEADDIM=d
             )
             _bwd_kernel[(b * h,)](
-                q,
-                k,
-                v,
-                do,
-                dq,
-                dk,
-                dv,
-                lse,
-                delta,
-                ctx.softmax_scale,
-                *q.stride()[:-1],
-                *k.stride()[:-1],
-                *v.stride()[:-1],
-                *do.stride()[:-1],
-                h,
-                h // k.shape[1],
-                n,
-                HEADDIM=d,
-                BLOCK_M=32,
-                BLOCK_N=32,
-                num_warps=4,
-                num_stages=1,
-            )
+                q, k, v, do, dq, dk, dv, lse, delta, ctx.softmax_scale, *q.stride()[:-1],
+                *k.stride()[:-1], *v.stride()[:-1], *do.stride()[:-1], h, h // k.shape[1], n,
+                HEADDIM=d, BLOCK_M=32, BLOCK_N=32, num_warps=4, num_stages=1,
+            )  # fmt: skip
             grads = convert(dq, q.dtype), convert(dk, k.dtype), convert(dv, v.dtype)
         return (*grads, None)
 

@@ -6,27 +6,9 @@ LOG2E = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 def _fwd(
-    Q,
-    K,
-    V,
-    Z,
-    OUT,
-    L,
-    sq,
-    sk,
-    sv,
-    sz,
-    H,
-    G,
-    N,
-    W,
-    S,
-    scale,
-    HAS_Z: tl.constexpr,
-    D: tl.constexpr,
-    M: tl.constexpr,
-    B: tl.constexpr,
-):
+    Q, K, V, Z, OUT, L, sq, sk, sv, sz, H, G, N, W, S, scale,
+    HAS_Z: tl.constexpr, D: tl.constexpr, M: tl.constexpr, B: tl.constexpr,
+):  # fmt: skip
     bh, t = tl.program_id(0), tl.program_id(1)
     b, h = bh // H, bh % H
     i, d = t * M + tl.arange(0, M), tl.arange(0, D)
@@ -96,29 +78,9 @@ def _delta(
 
 @triton.jit
 def _bwd(
-    Q,
-    K,
-    V,
-    DO,
-    L,
-    DELTA,
-    DQ,
-    DK,
-    DV,
-    sq,
-    sk,
-    sv,
-    sd,
-    H,
-    G,
-    N,
-    W,
-    S,
-    scale,
-    D: tl.constexpr,
-    M: tl.constexpr,
-    B: tl.constexpr,
-):
+    Q, K, V, DO, L, DELTA, DQ, DK, DV, sq, sk, sv, sd, H, G, N, W, S, scale,
+    D: tl.constexpr, M: tl.constexpr, B: tl.constexpr,
+):  # fmt: skip
     """Rows own dq; what they give to keys is added to scratch."""
     bh, t = tl.program_id(0), tl.num_programs(1) - 1 - tl.program_id(1)
     b, h = bh // H, bh % H
@@ -165,28 +127,9 @@ class Op(torch.autograd.Function):
         lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
         has = z is not None
         _fwd[(b * h, triton.cdiv(n, 64))](
-            q,
-            k,
-            v,
-            z,
-            out,
-            lse,
-            q.stride(),
-            k.stride(),
-            v.stride(),
-            z.stride(0) if has else 0,
-            h,
-            h // k.shape[1],
-            n,
-            W,
-            S,
-            scale * LOG2E.value,
-            HAS_Z=has,
-            D=d,
-            M=64,
-            B=16,
-            num_stages=1,
-        )
+            q, k, v, z, out, lse, q.stride(), k.stride(), v.stride(), z.stride(0) if has else 0, h,
+            h // k.shape[1], n, W, S, scale * LOG2E.value, HAS_Z=has, D=d, M=64, B=16, num_stages=1,
+        )  # fmt: skip
         ctx.saved = (W, S, scale, has)
         ctx.save_for_backward(q, k, v, z, out, lse)
         return out
@@ -202,45 +145,13 @@ class Op(torch.autograd.Function):
         dk, dv = torch.zeros((2, *k.shape), dtype=torch.float32, device=q.device)
         dz = torch.zeros(h, dtype=torch.float32, device=q.device)
         _delta[(b * h, triton.cdiv(n, 64))](
-            out,
-            g,
-            z,
-            lse,
-            delta,
-            dz,
-            g.stride(),
-            z.stride(0) if has else 0,
-            h,
-            n,
-            HAS_Z=has,
-            D=d,
-            M=64,
-        )
+            out, g, z, lse, delta, dz, g.stride(), z.stride(0) if has else 0, h, n,
+            HAS_Z=has, D=d, M=64,
+        )  # fmt: skip
         _bwd[(b * h, triton.cdiv(n, 16))](
-            q,
-            k,
-            v,
-            g,
-            lse,
-            delta,
-            dq,
-            dk,
-            dv,
-            q.stride(),
-            k.stride(),
-            v.stride(),
-            g.stride(),
-            h,
-            h // k.shape[1],
-            n,
-            W,
-            S,
-            scale,
-            D=d,
-            M=16,
-            B=32,
-            num_stages=1,
-        )
+            q, k, v, g, lse, delta, dq, dk, dv, q.stride(), k.stride(), v.stride(), g.stride(), h,
+            h // k.shape[1], n, W, S, scale, D=d, M=16, B=32, num_stages=1,
+        )  # fmt: skip
         return dq, dk.to(k.dtype), dv.to(v.dtype), dz.to(z.dtype) if has else None, None, None, None
 
 
@@ -252,11 +163,6 @@ def sink_window_attention(
     check_sink_logits(sink_logits, q)
     n, d = q.shape[-2:]
     return Op.apply(
-        q,
-        k,
-        v,
-        sink_logits,
-        min(window_size, n),
-        min(num_sink_tokens, n),
+        q, k, v, sink_logits, min(window_size, n), min(num_sink_tokens, n),
         default_scale(softmax_scale, d),
-    )
+    )  # fmt: skip

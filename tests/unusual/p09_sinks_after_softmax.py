@@ -9,27 +9,9 @@ def vis(i, j, W, S, N):
 
 @triton.jit
 def _window_forward(
-    Q,
-    K,
-    V,
-    SINK,
-    OUT,
-    L,
-    sq,
-    sk,
-    sv,
-    ss,
-    H,
-    G,
-    N,
-    W,
-    S,
-    scale,
-    HAS: tl.constexpr,
-    D: tl.constexpr,
-    BM: tl.constexpr,
-    BN: tl.constexpr,
-):
+    Q, K, V, SINK, OUT, L, sq, sk, sv, ss, H, G, N, W, S, scale,
+    HAS: tl.constexpr, D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
     t, z = tl.program_id(0), tl.program_id(1)
     b, h = z // H, z % H
     m = t * BM + tl.arange(0, BM)
@@ -82,31 +64,9 @@ def _window_forward(
 
 @triton.jit
 def _window_dq(
-    Q,
-    K,
-    V,
-    DO,
-    L,
-    DELTA,
-    DQ,
-    SINK,
-    DSINK,
-    ss,
-    sq,
-    sk,
-    sv,
-    so,
-    H,
-    G,
-    N,
-    W,
-    S,
-    scale,
-    HAS: tl.constexpr,
-    D: tl.constexpr,
-    BM: tl.constexpr,
-    BN: tl.constexpr,
-):
+    Q, K, V, DO, L, DELTA, DQ, SINK, DSINK, ss, sq, sk, sv, so, H, G, N, W, S, scale,
+    HAS: tl.constexpr, D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
     t, z = tl.program_id(0), tl.program_id(1)
     b, h = z // H, z % H
     m = t * BM + tl.arange(0, BM)
@@ -152,28 +112,9 @@ def _window_dq(
 
 @triton.jit
 def _window_dkv(
-    Q,
-    K,
-    V,
-    DO,
-    L,
-    DELTA,
-    DK,
-    DV,
-    sq,
-    sk,
-    sv,
-    so,
-    HK,
-    G,
-    N,
-    W,
-    S,
-    scale,
-    D: tl.constexpr,
-    BM: tl.constexpr,
-    BN: tl.constexpr,
-):
+    Q, K, V, DO, L, DELTA, DK, DV, sq, sk, sv, so, HK, G, N, W, S, scale,
+    D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
     t, z = tl.program_id(0), tl.program_id(1)
     H = HK * G
     b, h = z // H, z % H
@@ -226,27 +167,10 @@ class SinkWindow(torch.autograd.Function):
         o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         L = torch.empty((B, H, N), dtype=torch.float32, device=q.device)
         _window_forward[(triton.cdiv(N, 32), B * H)](
-            q,
-            k,
-            v,
-            sinks,
-            o,
-            L,
-            q.stride()[:3],
-            k.stride()[:3],
-            v.stride()[:3],
-            0 if sinks is None else sinks.stride(0),
-            H,
-            H // k.shape[1],
-            N,
-            W,
-            S,
-            scale,
-            HAS=sinks is not None,
-            D=D,
-            BM=32,
-            BN=32,
-        )
+            q, k, v, sinks, o, L, q.stride()[:3], k.stride()[:3], v.stride()[:3],
+            0 if sinks is None else sinks.stride(0), H, H // k.shape[1], N, W, S, scale,
+            HAS=sinks is not None, D=D, BM=32, BN=32,
+        )  # fmt: skip
         ctx.save_for_backward(q, k, v, o, L, sinks)
         ctx.W, ctx.S, ctx.scale = W, S, scale
         return o
@@ -263,48 +187,13 @@ class SinkWindow(torch.autograd.Function):
         dsinks = None if sinks is None else torch.zeros(H, dtype=torch.float32, device=q.device)
         st = q.stride()[:3], k.stride()[:3], v.stride()[:3], do.stride()[:3]
         _window_dq[(triton.cdiv(N, 32), B * H)](
-            q,
-            k,
-            v,
-            do,
-            L,
-            delta,
-            dq,
-            sinks,
-            dsinks,
-            0 if sinks is None else sinks.stride(0),
-            *st,
-            H,
-            H // HK,
-            N,
-            ctx.W,
-            ctx.S,
-            ctx.scale,
-            HAS=sinks is not None,
-            D=D,
-            BM=32,
-            BN=32,
-        )
+            q, k, v, do, L, delta, dq, sinks, dsinks, 0 if sinks is None else sinks.stride(0), *st,
+            H, H // HK, N, ctx.W, ctx.S, ctx.scale, HAS=sinks is not None, D=D, BM=32, BN=32,
+        )  # fmt: skip
         _window_dkv[(triton.cdiv(N, 32), B * H)](
-            q,
-            k,
-            v,
-            do,
-            L,
-            delta,
-            dk,
-            dv,
-            *st,
-            HK,
-            H // HK,
-            N,
-            ctx.W,
-            ctx.S,
-            ctx.scale,
-            D=D,
-            BM=32,
-            BN=32,
-        )
+            q, k, v, do, L, delta, dk, dv, *st, HK, H // HK, N, ctx.W, ctx.S, ctx.scale,
+            D=D, BM=32, BN=32,
+        )  # fmt: skip
         if dsinks is not None:
             dsinks = dsinks.to(sinks.dtype)
         return dq, dk.to(k.dtype), dv.to(v.dtype), dsinks, None, None, None
@@ -318,11 +207,6 @@ def sink_window_attention(
     check_sink_logits(sink_logits, q)
     N = q.shape[2]
     return SinkWindow.apply(
-        q,
-        k,
-        v,
-        sink_logits,
-        min(window_size, N),
-        min(num_sink_tokens, N),
+        q, k, v, sink_logits, min(window_size, N), min(num_sink_tokens, N),
         default_scale(softmax_scale, q.shape[-1]),
-    )
+    )  # fmt: skip

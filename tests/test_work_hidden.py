@@ -1,0 +1,220 @@
+"""Counted work of who hides from it: earns nothing, and is told how."""
+
+from __future__ import annotations
+
+import pytest
+
+from grader.judge.scoring import score_work
+from grader.spec.grade_record import Verdict
+from grader.spec.problem import load_problem
+from tests import forked
+from tests.harness import SEED, model_answer
+from tests.records import count_work
+from tests.test_work import GRID, LAUNCH, counted, edited, ratios, short
+
+_quick = forked.quick
+_INTERPRETER = "import triton.runtime.interpreter as _i\n"
+HIDING = {
+    "loads restored": (
+        "_load = _i.InterpreterBuilder.create_masked_load\n",
+        "_i.InterpreterBuilder.create_masked_load = _load\n    " + LAUNCH,
+    ),
+    "launches restored": (
+        "_launch = _i.GridExecutor.__call__\n",
+        "_i.GridExecutor.__call__ = _launch\n    " + LAUNCH,
+    ),
+    "launched by what was saved": (
+        "_launch = _i.GridExecutor.__call__\n",
+        "launched = _attention_kernel.rewrite()\n"
+        f"    launched = _i.GridExecutor(launched, _attention_kernel.arg_names, {GRID})\n"
+        "    _launch(launched, ",
+    ),
+}
+
+
+def in_entry(line: str, *, top: str = "", problem_id: str = "p04") -> str:
+    """The model answer with a line before its launch, and others before all functions."""
+    text = edited(problem_id, LAUNCH, line)
+    return text.replace("\nimport torch\n", f"\nimport torch\n{top}", 1)
+
+
+@pytest.mark.parametrize("how", HIDING)
+def test_a_kernel_that_hides_what_it_reads_earns_nothing(how):
+    saved, line = HIDING[how]
+    evidence = count_work(in_entry(line, top=_INTERPRETER + saved), short("p04"))
+    assert evidence.verdict is Verdict.FAIL and evidence.figures is None
+    needed = f"{3 * 256 * 64:,}"
+    assert evidence.reason in (
+        f"kernels read 0 elements, and the output depends on {needed}",
+        "4 programs ran in a launch that was hidden from the judge",
+    )
+
+
+def test_a_kernel_that_hides_one_launch_of_two_earns_nothing():
+    """The hidden launch reads all; the other one, of the first tile of queries, is for show."""
+    saved, line = HIDING["launched by what was saved"]
+    source = in_entry("show(" + LAUNCH, top=_INTERPRETER + saved)
+    source = source.replace(
+        "show(" + LAUNCH,
+        "arguments = lambda *a, **k: (a, k)\n    given = arguments(",
+    )
+    end = source.index("    )  # fmt: skip\n", source.index("given = arguments("))
+    end += len("    )  # fmt: skip\n")
+    launched = line.replace("_launch(launched, ", "_launch(launched, *given[0], **given[1])\n")
+    show = "    _attention_kernel[(1, 1, 1)](*given[0], **given[1])\n"
+    source = source[:end] + "    " + launched + show + source[end:]
+    evidence = count_work(source, short("p04"))
+    assert evidence.verdict is Verdict.FAIL and evidence.figures is None
+    assert evidence.reason == "4 programs ran in a launch that was hidden from the judge"
+
+
+_SUMS = (
+    'scores = tl.dot(q, tl.trans(k), input_precision="ieee")',
+    "scores = tl.sum(q[:, None, :].to(tl.float32) * k[None, :, :].to(tl.float32), 2)",
+)
+_DECOY = """
+from given.arguments import check_attention
+
+@triton.jit
+def _read(x_ptr, count, SIZE: tl.constexpr):
+    ids = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    tl.load(x_ptr + ids, mask=ids < count, other=0.0)
+
+def attention(q, k, v, *, softmax_scale=None):
+    check_attention(q, k, v, True)
+    for tensor in (q, k, v):
+        _read[(triton.cdiv(tensor.numel(), 1024),)](tensor, tensor.numel(), SIZE=1024)
+    scores = (q @ k.transpose(-1, -2)).float() * q.shape[-1] ** -0.5
+    scores += torch.full(scores.shape[-2:], float("-inf")).triu(1)
+    return (scores.softmax(-1) @ v.float()).to(q.dtype), scores.logsumexp(-1)
+"""
+UNSEEN_PRODUCTS = {
+    "tl.sum in place of a dot": lambda: edited("p04", *_SUMS),
+    "dots restored": lambda: in_entry(
+        "_i.InterpreterBuilder.create_dot = _dot\n    " + LAUNCH,
+        top=_INTERPRETER + "_dot = _i.InterpreterBuilder.create_dot\n",
+    ),
+    "torch, and a kernel for show": lambda: model_answer("p04") + _DECOY,
+}
+
+
+@pytest.mark.parametrize("how", UNSEEN_PRODUCTS)
+def test_products_that_are_no_dots_earn_nothing_and_are_told(how):
+    figures = counted(UNSEEN_PRODUCTS[how](), short("p04"))
+    adds, pairs = figures.multiply_adds, 256 * 257 // 2
+    assert adds.least == 2 * pairs * 64 > adds.done
+    work = score_work(figures, 2)
+    assert work.points.earned == 0 and work.verdict is Verdict.PASS
+    assert work.reason.endswith("products are counted in tl.dot")
+
+
+_LATER = """
+honest = weighted_row_sum
+
+class Later(torch.Tensor):
+    def METHOD(self, *rest):
+        given = self.__dict__.pop("given", None)
+        if given:
+            honest(*given)
+        return torch.Tensor.METHOD(self.as_subclass(torch.Tensor), *rest)
+
+def weighted_row_sum(x, w):
+    y = honest(x, w).as_subclass(Later)
+    y.given = x, w
+    return y
+"""
+_OF_ITS_OWN = """
+honest = weighted_row_sum
+
+def weighted_row_sum(x, w):
+    y = honest(x, w)
+    y.METHOD = lambda *rest: (honest(x, w), torch.Tensor.METHOD(y, *rest))[1]
+    return y
+"""
+
+
+@pytest.mark.parametrize("method", ["detach", "is_contiguous"])
+@pytest.mark.parametrize("how", [_LATER, _OF_ITS_OWN])
+def test_a_kernel_that_a_result_launches_when_it_is_looked_at_is_seen(how, method):
+    source = model_answer("p02") + how.replace("METHOD", method)
+    figures = counted(source, load_problem("p02"))
+    assert ratios(figures) == {"elements read": 2.0}
+
+
+def test_a_kernel_that_is_launched_from_a_thread_is_seen():
+    text = model_answer("p04")
+    start = text.index(LAUNCH)
+    end = text.index("    )  # fmt: skip\n", start) + len("    )  # fmt: skip\n")
+    body = text[start:end].replace("\n", "\n    ").rstrip(" ")
+    run = "import threading\n    thread = threading.Thread(target=launch)\n"
+    threaded = f"def launch():\n        {body}    {run}    thread.start()\n    thread.join()\n"
+    figures = counted(text[:start] + threaded + text[end:], short("p04"))
+    assert ratios(figures) == {"multiply-adds": 1.0, "elements read": 1.0}
+    assert not set("".join(figures.tiles.rows)) & set("xo!2")
+
+
+_AT_ONCE = """
+import sys, threading
+honest = weighted_row_sum
+sys.setswitchinterval(1e-5)
+
+def weighted_row_sum(x, w):
+    parts = x.chunk(8)
+    results = [None] * len(parts)
+
+    def run(number):
+        results[number] = honest(parts[number], w)
+
+    threads = [threading.Thread(target=run, args=(n,)) for n in range(len(parts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return torch.cat(results)
+"""
+
+
+def test_kernels_that_several_threads_launch_at_once_run_one_after_the_other():
+    (case,) = load_problem("p02").work_cases(SEED)
+    figures = counted(model_answer("p02") + _AT_ONCE, load_problem("p02"))
+    read = figures.elements_read.done
+    assert figures.launches == 8 and read == case.rows * case.cols + figures.programs * case.cols
+
+
+def test_a_call_that_launches_nothing_has_no_work_to_count():
+    naive = (
+        "scores = (q @ k.transpose(-1, -2) * softmax_scale).float()\n"
+        "    keys = torch.arange(seqlen)\n"
+        "    scores = scores.masked_fill(keys[None, :] > keys[:, None], float('-inf'))\n"
+        "    return (scores.softmax(-1) @ v.float()).to(q.dtype), scores.logsumexp(-1)\n    "
+    )
+    evidence = count_work(in_entry(naive + LAUNCH), short("p04"))
+    assert evidence.verdict is Verdict.FAIL and evidence.figures is None
+    assert evidence.reason.startswith("kernels read 0 elements, and the output depends on ")
+
+
+def test_a_file_that_begins_with_a_byte_order_mark_is_traced_like_any_other():
+    figures = counted("\ufeff" + model_answer("p04"), short("p04"))
+    assert ratios(figures) == {"multiply-adds": 1.0, "elements read": 1.0}
+
+
+def test_a_fault_of_the_tracer_is_not_told_as_the_submissions():
+    broken = "import sys\nsys.modules['grader.kernel.observers.tracer'].Pairs.visit = None\n"
+    evidence = count_work(broken + model_answer("p04"), short("p04"))
+    assert evidence.verdict is Verdict.INTERNAL and evidence.figures is None
+    assert evidence.reason.startswith("the judge's tracer failed: TypeError while line ")
+
+
+ENDS = {
+    "raise RuntimeError('not here')": (Verdict.ERROR, "RuntimeError: not here"),
+    "q = 2 * q": (Verdict.FAIL, "the result is wrong"),
+    "import os; os._exit(0)": (Verdict.CRASH, ""),
+}
+
+
+@pytest.mark.parametrize("line", ENDS)
+def test_a_call_that_goes_wrong_says_how_and_in_which_case(line):
+    verdict, reason = ENDS[line]
+    evidence = count_work(in_entry(f"{line}\n    {LAUNCH}"), short("p04"))
+    assert evidence.verdict is verdict and evidence.figures is None
+    assert evidence.reason.startswith(reason) and " seqlen=256 " in evidence.reason
