@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from grader.kernel.machine import events
+from grader.kernel.machine import events, notes
 from grader.kernel.machine.arrays import Tensor, arange, cast, ends, numbers, whole
+from grader.kernel.machine.notes import NOTE
 from grader.kernel.machine.steps import Body, Env, Run, Translation, cut, cut_arrays
 from grader.kernel.machine.ttir import Block, Operation, Type
 
@@ -28,6 +29,10 @@ def put_together(parts: Sequence[Part], types: Sequence[Type]) -> list[Tensor]:
     place[order] = arange(len(order))
     together = []
     for index, type in enumerate(types):
+        if type is NOTE:
+            counts = [len(programs) for programs, _ in parts]
+            together.append(notes.together([v[index] for _, v in parts], counts, place))
+            continue
         arrays = [whole(values[index], type.shape, len(p)) for p, values in parts]
         together.append(torch.cat(arrays)[place])
     return together
@@ -57,7 +62,7 @@ class _Loop:
         state.spending.take(steps + 1, self.op)
         if state.observe is not None:
             pairs = zip(self._names, self._carried, strict=True)
-            carried = {name: env[value] for name, value in pairs}
+            carried = {name: env[value] for name, value in pairs if name}
             state.observe(events.Round(self.op, number, env[0], carried))
 
 

@@ -39,13 +39,18 @@ class Engine:
         *,
         observe: Callable[[Any], None] | None = None,
         limits: Limits | None = None,
+        noted: bool = False,
     ) -> None:
-        """Run the launches of the submission at `path`; `observe` is told what happens in them."""
+        """Run the launches of the submission at `path`; `observe` is told what happens in them.
+
+        With `noted` it is told of each operation, and what it answers is kept as a note.
+        """
         self.refused: Exception | None = None
         self.updated: set[int] = set()
         self._path = path
         self._observe = observe
         self._limits = limits
+        self._noted = noted
         self._tf32 = False
         self._programs: weakref.WeakKeyDictionary[capture.Kernel, Program] = (
             weakref.WeakKeyDictionary()
@@ -94,7 +99,8 @@ class Engine:
         """Return what a kernel is translated into."""
         found = self._programs.get(kernel)
         if found is None:
-            found = Program(parse(kernel.text), overflow=self._observe is not None)
+            is_seen = self._observe is not None
+            found = Program(parse(kernel.text), overflow=is_seen, noted=self._noted)
             self._programs[kernel] = found
         return found
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 from grader.kernel.machine.arrays import Tensor
 from grader.kernel.machine.tensors import Memory
-from grader.kernel.machine.ttir import Operation
+from grader.kernel.machine.ttir import Operation, Type
 
 LOAD, STORE, ATOMIC = "load", "store", "atomic"
 
@@ -70,4 +71,22 @@ class Multiplied:
     right: Tensor
 
 
-Event = Launched | Access | Wrapped | Round | Multiplied
+@dataclasses.dataclass(frozen=True)
+class Computed:
+    """An operation has computed; what an observer returns becomes the note of its results.
+
+    `operands` and `results` are whole tiles of all programs, `notes` are those of the operands, and
+    `types` are of the operands and the results, `makers` the operations that made the operands, None
+    of what a loop or a branch handed on. Accesses to memory are told in this way too.
+    """
+
+    op: Operation
+    programs: Tensor
+    operands: tuple[Tensor, ...]
+    results: tuple[Tensor, ...]
+    notes: tuple[Any, ...]
+    types: tuple[Type, ...]
+    makers: tuple[Operation | None, ...]
+
+
+Event = Launched | Access | Wrapped | Round | Multiplied | Computed
