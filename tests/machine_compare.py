@@ -249,9 +249,7 @@ def machine_trace(problem: Problem, source: Source, case: Case, inputs: Inputs) 
     return Trace.of(shape, memory)
 
 
-def interpreted_trace(
-    problem: Problem, source: Source, case: Case, inputs: Inputs
-) -> Trace | None:
+def interpreted_trace(problem: Problem, source: Source, case: Case, inputs: Inputs) -> Trace | None:
     """Return the trace of one call in the interpreter, in a worker; None where it has none."""
     limits = problem.limits.model_copy(update={"total_s": 1e9, "lost_s": 60.0})
     budget = Budget(limits)
@@ -332,7 +330,9 @@ def main() -> int:
     parser.add_argument("--only", help="submissions with this in their ids")
     parser.add_argument("--share", type=int, default=1, help="every so many submissions")
     parser.add_argument("--cases", type=int, default=1000, help="so many of each check")
-    parser.add_argument("--trace", action="store_true", help="compare traces of the first case of each check")
+    parser.add_argument(
+        "--trace", action="store_true", help="compare traces of the first case of each check"
+    )
     parser.add_argument("--time", action="store_true", help="call each twice over")
     arguments = parser.parse_args()
     torch.set_num_threads(1)

@@ -8,7 +8,7 @@ the programs that it is of.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from grader.kernel.machine import events
@@ -19,7 +19,8 @@ from grader.kernel.machine.ttir import Block, Module, Operation, Type
 ASKING = "machine.note"
 NOTE = Type((), "i1")  # by identity
 _MEMORY = ("tt.load", "tt.store", "tt.atomic_rmw", "tt.atomic_cas")
-_HANDING_ON = ("scf.for", "scf.if", "scf.while")
+LOOPS = ("scf.for", "scf.while")
+_HANDING_ON = (*LOOPS, "scf.if")
 _ENDS = ("scf.yield", "scf.condition")
 
 
@@ -32,9 +33,9 @@ class Nothing:
         return self
 
     def together(self, notes: Sequence[Any], counts: Sequence[int], place: Tensor) -> Any:
-        """Return one note for the notes of `counts` programs each, which `place` then puts in order.
+        """Return one note for the notes of parts, which have `counts` programs each.
 
-        It is called on the first note that knows anything.
+        `place` is where each program is in the parts. Called on the first note that knows anything.
         """
         return self
 
@@ -53,6 +54,7 @@ class Asking(Operation):
 
     of: Operation
     makers: tuple[Operation | None, ...]
+    loops: tuple[Operation, ...]
 
 
 def annotate(module: Module) -> int:
@@ -65,7 +67,7 @@ def annotate(module: Module) -> int:
     def notes(values: Sequence[int]) -> tuple[int, ...]:
         return tuple(value + distance for value in values if value in followed)
 
-    def visit(blocks: list[Block]) -> None:
+    def visit(blocks: list[Block], loops: tuple[Operation, ...] = ()) -> None:
         for number, block in enumerate(blocks):
             if block.label and number:
                 block.arguments += notes(block.arguments)
@@ -79,14 +81,15 @@ def annotate(module: Module) -> int:
                     for region in op.regions:
                         first = region[0]
                         first.arguments += notes(first.arguments)
-                        visit(region)
+                        visit(region, (op, *loops) if op.name in LOOPS else loops)
                     op.results += notes(op.results)
                 if op.name in (*_HANDING_ON, *_ENDS):
                     # The bounds of a loop and the condition of a branch are no floats.
                     op.operands += notes(op.operands)
                 elif op.name in _MEMORY or any(value in followed for value in op.results):
                     asking = Asking(ASKING, notes(op.results), (), op.place)
-                    asking.of, asking.makers = op, tuple(map(makers.get, op.operands))
+                    asking.of, asking.loops = op, loops
+                    asking.makers = tuple(map(makers.get, op.operands))
                     asking.operands = (*op.operands, *op.results, *notes(op.operands))
                     block.operations.append(asking)
 
@@ -97,33 +100,29 @@ def annotate(module: Module) -> int:
     return distance
 
 
-def asking(distance: Callable[[], int]) -> Callable[[Operation, Translation], Run]:
-    """Return the translator of what `annotate` has put in."""
+def translate(op: Operation, translation: Translation) -> Run:
+    """Translate what `annotate` has put in."""
+    assert isinstance(op, Asking)
+    operands, results, distance = op.of.operands, op.of.results, translation.distance
+    types = tuple(translation.module.types[value] for value in (*operands, *results))
 
-    def translate(op: Operation, translation: Translation) -> Run:
-        assert isinstance(op, Asking)
-        of, behind, made = op.of, distance(), op.results
-
-        def run(env: Env) -> None:
-            observe = translation.state.observe
-            if observe is None:
-                return
-            operands, results = of.operands, of.results
-            known = tuple(env[value + behind] for value in operands)
-            note = observe(
-                events.Computed(
-                    of,
-                    env[0],
-                    tuple(env[value] for value in operands),
-                    tuple(env[value] for value in results),
-                    known,
-                    tuple(translation.module.types[value] for value in (*operands, *results)),
-                    op.makers,
-                )
+    def run(env: Env) -> None:
+        observe = translation.state.observe
+        if observe is None:
+            return
+        note = observe(
+            events.Computed(
+                op.of,
+                env[0],
+                tuple(env[value] for value in operands),
+                tuple(env[value] for value in results),
+                tuple(env[value + distance] for value in operands),
+                types,
+                op.makers,
+                op.loops,
             )
-            for value in made:
-                env[value] = NOTHING if note is None else note
+        )
+        for value in op.results:
+            env[value] = NOTHING if note is None else note
 
-        return run
-
-    return translate
+    return run

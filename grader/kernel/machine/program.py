@@ -59,14 +59,14 @@ class Program(Translation):
             **control.STEPS,
             **memory.STEPS,
             **tiles.STEPS,
-            notes.ASKING: notes.asking(lambda: self._distance),
+            notes.ASKING: notes.translate,
             "tt.dot": self._dot,
             "tt.get_program_id": self._program_id,
             "tt.get_num_programs": self._num_programs,
             "tt.print": self._print,
             "tt.assert": self._assert,
         }
-        self._distance = notes.annotate(module) if noted else 0
+        self.distance = notes.annotate(module) if noted else 0
         types = [type for type in module.types[1:] if type is not notes.NOTE]
         self._widest = max((type.numel for type in types), default=1)
         self._bytes = sum(type.numel * max(1, type.bits // 8) for type in types)
@@ -189,8 +189,8 @@ class Program(Translation):
     def fresh(self) -> Env:
         """Return an environment with nothing in it but constants."""
         env = super().fresh()
-        if self._distance:
-            env[self._distance :] = [notes.NOTHING] * self._distance
+        if self.distance:
+            env[self.distance :] = [notes.NOTHING] * self.distance
         return env
 
     # -- a launch -----------------------------------------------------------------------------

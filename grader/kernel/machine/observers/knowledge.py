@@ -51,7 +51,8 @@ class Rows:
 class Note:
     """The note of a tile; see `grader.kernel.observers.lineage` for what is masked.
 
-    `product` is which product it is made of, from which line on and from which column on.
+    `product` is which product it is made of, from which line on and from which column on. `factors`
+    are the tiles, with note, array and type, that it is the elementwise product of.
     """
 
     axes: tuple[Rows | None, ...]
@@ -62,6 +63,7 @@ class Note:
     loaded: bool = False
     rounded_at: int = 0
     product: tuple[int, int, Tensor] | None = None
+    factors: tuple[tuple[Note, Tensor, Type], ...] = ()
 
     @property
     def arrays(self) -> list[Tensor]:
@@ -94,7 +96,9 @@ class Note:
         product = self.product
         if product and axes is None:
             product = (*product[:2], change(product[2]))
-        return dataclasses.replace(self, axes=rows, hidden=hidden, mask=mask, product=product)
+        factors = () if axes else tuple((n.each(change), change(a), t) for n, a, t in self.factors)
+        changed = {"axes": rows, "hidden": hidden, "mask": mask, "product": product}
+        return dataclasses.replace(self, factors=factors, **changed)
 
     def together(self, notes: Sequence[Any], counts: Sequence[int], place: Tensor) -> Note:
         """Return one note for those of several parts; what one of them does not know is unknown."""
@@ -165,6 +169,34 @@ def _one(value: Tensor, program: int, shape: tuple[int, ...]) -> Any:
     own = value[program if value.shape[0] > 1 else 0]
     own = own.float() if own.dtype is torch.bfloat16 else own
     return _as_numpy(own.expand(shape))
+
+
+def as_dot(
+    first: tuple[Note, Tensor, Type], second: tuple[Note, Tensor, Type], axis: int
+) -> list[tuple[Note, Tensor, Type]]:
+    """Return the two tiles of a dot that a product, summed over one of its three axes, amounts to.
+
+    Each of the tiles is the same along an axis that the other one has. Nothing where they are not.
+    """
+    kept, other = (a for a in range(3) if a != axis)
+    for left, right in ((first, second), (second, first)):
+        if left[1].shape[other + 1] == 1 and right[1].shape[kept + 1] == 1:
+            return [_plane(left, (kept, axis), other), _plane(right, (axis, other), kept)]
+    return []
+
+
+def _plane(
+    tile: tuple[Note, Tensor, Type], order: tuple[int, int], along: int
+) -> tuple[Note, Tensor, Type]:
+    """Return a tile without an axis along which it is the same, its two others in an order."""
+    note, array, type = tile
+
+    def flat(array: Tensor) -> Tensor:
+        plane = array.select(along + 1, 0)
+        return plane.transpose(1, 2) if order[0] > order[1] else plane
+
+    note = note.each(flat, tuple(note.axes[axis] for axis in order))
+    return note, flat(array), Type(tuple(type.shape[axis] for axis in order), type.element)
 
 
 def moved(note: Note, name: str, op: Any, types: tuple[Type, ...]) -> Any:

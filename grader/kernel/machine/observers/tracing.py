@@ -8,6 +8,7 @@ know nothing of the interpreter, one program behind the other: what comes first 
 from __future__ import annotations
 
 import ast
+import dataclasses
 import functools
 import itertools
 import types
@@ -21,10 +22,18 @@ from grader.kernel.machine import elementwise, events
 from grader.kernel.machine.arrays import numbers
 from grader.kernel.machine.notes import NOTHING
 from grader.kernel.machine.observers import masks
-from grader.kernel.machine.observers.knowledge import Note, Rows, handle, moved, per_program
+from grader.kernel.machine.observers.knowledge import (
+    Note,
+    Rows,
+    as_dot,
+    handle,
+    moved,
+    per_program,
+)
 from grader.kernel.machine.observers.touching import Touching
 from grader.kernel.machine.ttir import Operation
 from grader.kernel.observers import trace
+from grader.kernel.observers.lines import running_line
 from grader.kernel.observers.nans import Nans
 from grader.kernel.observers.operands import Operand
 from grader.kernel.observers.pairs import Pairs
@@ -35,6 +44,7 @@ from grader.kernel.observers.trace import Counter
 
 _MOVES = ("tt.expand_dims", "tt.trans", "tt.reshape", "tt.broadcast")
 _ELEMENTWISE = elementwise.NAMES | {"arith.bitcast", "tt.bitcast"}
+OUT = trace.PRODUCTS.index("out")
 _PRODUCT_OF = {"v": 0, "dout": 1, "q": 2, "k": 3}
 _KINDS = {
     **{"arith.subf": "subtract", "arith.addf": "add", "arith.mulf": "multiply"},
@@ -43,13 +53,21 @@ _KINDS = {
 
 
 class Where:
-    """Which line of the submission is written about, and the loop around it."""
+    """Which line of the submission is written about, and the loop around it.
+
+    In a kernel that is not of the submission it is the line that launched it.
+    """
 
     def __init__(self, path: str, source: bytes) -> None:
         self._path = path
         nodes = (n for n in ast.walk(ast.parse(source)) if isinstance(n, (ast.For, ast.While)))
         self._loops = [range(n.lineno, (n.end_lineno or n.lineno) + 1) for n in nodes]
         self._op: Operation | None = None
+        self._launch = 0
+
+    def launched(self) -> None:
+        """Know the line that launches a kernel now."""
+        self._launch = running_line(self._path)
 
     def at(self, op: Operation) -> int:
         """Write about an operation from now on; return its line."""
@@ -58,12 +76,13 @@ class Where:
 
     def running(self) -> int:
         """Return the line, 0 if there is none."""
-        return self._op.place.line_in(self._path) if self._op else 0
+        return (self._op.place.line_in(self._path) if self._op else 0) or self._launch
 
     def loop(self) -> int:
         """Return the line of the innermost loop around it, 0 if there is none."""
         place = self._op.place if self._op else None
-        for file, line in ((place.file, place.line), *place.callers) if place else ():
+        inner = ((place.file, place.line), *place.callers) if place else ()
+        for file, line in (*inner, (self._path, self._launch)):
             if file == self._path:
                 around = [loop.start for loop in self._loops if line in loop]
                 if around:
@@ -89,7 +108,11 @@ class Tracing:
         operands = [Operand.of(name, t) for name, t in known.items()]
         self._of_rows = operands[0].name == "x"
         self._where = Where(path, source)
-        self._nans, self._pairs, self._sums = Nans(self._counters), Pairs(shape, arrays), Sums(arrays)
+        self._nans, self._pairs, self._sums = (
+            Nans(self._counters),
+            Pairs(shape, arrays),
+            Sums(arrays),
+        )
         self._placement = Placement(shape, arrays)
         rooms = (self._where, self._pairs, self._sums, self._placement, self._nans)
         self._products = Products(arrays, *rooms)
@@ -116,6 +139,8 @@ class Tracing:
             if name == "tt.reduce":
                 return self._reduced(event)
             if name in ("tt.load", "tt.store", "tt.atomic_rmw", "tt.atomic_cas"):
+                if name == "tt.store":
+                    self._do_later(event, lambda row: self._note_store())
                 return self._touching.touched(event, functools.partial(self._do_later, event))
         return None
 
@@ -123,6 +148,7 @@ class Tracing:
 
     def _launched(self, event: events.Launched) -> None:
         self._programs_end()
+        self._where.launched()
         if event.name not in self._kernels:
             self._kernels.append(event.name)
         self._kernel = min(self._kernels.index(event.name), trace.KERNELS - 1)
@@ -133,7 +159,7 @@ class Tracing:
 
     def _do_later(
         self,
-        event: events.Computed,
+        event: events.Computed | events.RoundEnded,
         act: Callable[[int], None],
         rows: Iterable[int] | None = None,
     ) -> None:
@@ -151,18 +177,21 @@ class Tracing:
                 by_program[program].append((op, act, row))
         self._later.clear()
         for program, acts in enumerate(by_program):
-            self._touching.placed(program % x, program // x % y, program // (x * y))
-            self._sums.program_ends()
-            self._counters[Counter.PROGRAMS] += 1
+            self._program_begins(program % x, program // x % y, program // (x * y))
             for op, act, row in acts:
                 self._where.at(op)
                 act(row)
         self._grid = (0, 0, 0)
 
+    def _program_begins(self, x: int, y: int, z: int) -> None:
+        self._touching.placed(x, y, z)
+        self._sums.program_ends()
+        self._counters[Counter.PROGRAMS] += 1
+
     # -- what is computed ---------------------------------------------------------------------
 
     def _elementwise(self, event: events.Computed) -> Any:
-        (result,), type = event.results, event.types[-1]
+        type = event.types[-1]
         notes = [
             note if own.shape == type.shape else NOTHING
             for note, own in zip(event.notes, event.types, strict=False)
@@ -175,7 +204,10 @@ class Tracing:
         self._meet(event, notes)
         axes = merged(known)
         product = next((note.product for note in known if note.product), None)
-        note = Note(axes, rounded_at=rounded, product=product)
+        factors = ()
+        if event.op.name == masks.PRODUCT and len(axes) == 3 and len(known) == 2:
+            factors = tuple(zip(known, event.operands, event.types, strict=False))
+        note = Note(axes, rounded_at=rounded, product=product, factors=factors)
         if note.is_of_pairs:
             return self._of_pairs(event, notes, note)
         if self._of_rows and any(axes) and event.op.name == "arith.addf" and type.bits == 16:
@@ -263,6 +295,13 @@ class Tracing:
             self._counters[Counter.HALF_SUM_LINE] = line
         if note.is_of_pairs and note.axes[axis].of_queries:
             self._counters[Counter.OVER_QUERIES_LINE] = line
+        dot = as_dot(*note.factors, axis) if note.factors and combined == "arith.addf" else ()
+        if dot:
+            into = NOTHING, torch.zeros((1, 1, 1)), event.types[-1]
+            notes, operands, kinds = zip(*dot, into, strict=True)
+            kinds = (*kinds, event.types[-1])
+            changed = {"notes": notes, "operands": operands, "types": kinds}
+            return self._multiplied(dataclasses.replace(event, **changed))
         axes = (*note.axes[:axis], *note.axes[axis + 1 :])
         return Note(axes) if any(axes) else NOTHING
 
@@ -272,8 +311,9 @@ class Tracing:
         def multiply(row: int) -> None:
             a, b, into = (handle(note, row, type, value) for note, type, value in tiles)
             result = types.SimpleNamespace(unused=False)
-            self._products.multiplied(result, a, b, into, self._kernel)
+            product = self._products.multiplied(result, a, b, into, self._kernel)
             result.unused = False
+            self._note_product(event, product, a, b)
 
         self._do_later(event, multiply)
         left, right, into = event.notes[:3]
@@ -291,6 +331,12 @@ class Tracing:
         if not rows and not columns and not made:
             return NOTHING
         return Note((rows, columns), product=made)
+
+    def _note_product(self, event: events.Computed, product: int, a: Any, b: Any) -> None:
+        """Note a product of two tiles of one program, for an observer of more."""
+
+    def _note_store(self) -> None:
+        """Note that a program stores, for an observer of more."""
 
     # -- the end ------------------------------------------------------------------------------
 
