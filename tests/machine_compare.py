@@ -30,6 +30,7 @@ from triton.runtime import driver
 from grader.checks.correctness import Difference
 from grader.isolate import arena, returned, sandbox
 from grader.isolate import session as sessions
+from grader.isolate.evidence import CallEvidence
 from grader.isolate.placing import place
 from grader.isolate.session import Budget, Session
 from grader.judge.answers import Answer
@@ -37,7 +38,9 @@ from grader.kernel import given
 from grader.kernel.compile import asked_gpu
 from grader.kernel.compile.chips import CHIPS
 from grader.kernel.machine.engine import Engine
+from grader.kernel.machine.observers.stepping import Stepping, Steps
 from grader.kernel.machine.observers.tracing import Tracing
+from grader.kernel.observers.rounds import Rounds, RoundsShape
 from grader.kernel.observers.trace import Counter, Trace, TraceShape
 from grader.source.submission import Source
 from grader.spec.cases import Case
@@ -219,8 +222,14 @@ def machine_in_process(path: str, observe: Callable[[Any], Any]) -> Iterator[Non
         yield
 
 
-def machine_trace(problem: Problem, source: Source, case: Case, inputs: Inputs) -> Trace:
-    """Return the trace of one call on the machine, in this process."""
+def machine_trace(
+    problem: Problem,
+    source: Source,
+    case: Case,
+    inputs: Inputs,
+    follow: RoundsShape | None = None,
+) -> tuple[Trace, Rounds | None]:
+    """Return the trace of one call on the machine, in this process, and rounds of a program."""
     names = problem.outputs
     shape = TraceShape.of(case, source.num_lines)
     memory = np.zeros(shape.total_bytes, np.uint8)
@@ -236,7 +245,11 @@ def machine_trace(problem: Problem, source: Source, case: Case, inputs: Inputs) 
         path.write_bytes(source.data)
         sessions._write_inputs(shared, layout, inputs)
         tensors = {view.name: view.of(shared.memory) for view in layout.inputs}
-        tracing = Tracing(shape, memory, str(path), source.data, tensors)
+        places = shape, memory, str(path), source.data, tensors
+        own = np.zeros(follow.total_bytes if follow else 0, np.uint8)
+        tracing = Tracing(*places)
+        if follow:
+            tracing = Stepping(*places, steps=Steps(follow, own, str(path)))
         with machine_in_process(str(path), tracing):
             spec = importlib.util.spec_from_file_location(path.stem, path)
             module = importlib.util.module_from_spec(spec)
@@ -246,16 +259,22 @@ def machine_trace(problem: Problem, source: Source, case: Case, inputs: Inputs) 
                 getattr(module, problem.entry), tensors, {"gradients": gradients, **request}
             )
             tracing.finish(results)
-    return Trace.of(shape, memory)
+    return Trace.of(shape, memory), Rounds.of(follow, own) if follow else None
 
 
-def interpreted_trace(problem: Problem, source: Source, case: Case, inputs: Inputs) -> Trace | None:
-    """Return the trace of one call in the interpreter, in a worker; None where it has none."""
+def interpreted(
+    problem: Problem,
+    source: Source,
+    case: Case,
+    inputs: Inputs,
+    follow: RoundsShape | None = None,
+) -> CallEvidence:
+    """Return what was seen of one call in the interpreter, in a worker, with its trace."""
     limits = problem.limits.model_copy(update={"total_s": 1e9, "lost_s": 60.0})
     budget = Budget(limits)
     session = Session(problem, source, device="cpu", interpret=True, budget=budget)
     try:
-        return session.call(case, inputs, problem.outputs, traced=True).trace
+        return session.call(case, inputs, problem.outputs, traced=True, follow=follow)
     finally:
         session.close()
 
@@ -298,8 +317,8 @@ def traced(problem_id: str, kind: str, id: str, most: int) -> Iterator[tuple[str
     firsts = [case for _, index, case in cases_of(problem, checks) if not index]
     for number, case in enumerate([case for case in firsts if case.invalid is None][:most]):
         inputs = make_inputs(problem, case, number)
-        old = interpreted_trace(problem, source, case, inputs)
-        new = machine_trace(problem, source, case, inputs)
+        old = interpreted(problem, source, case, inputs).trace
+        new, _ = machine_trace(problem, source, case, inputs)
         yield str(case), {"no trace": ""} if old is None else differing(old, new)
 
 
