@@ -28,6 +28,7 @@ from grader.kernel.machine.observers.knowledge import (
 )
 from grader.kernel.machine.observers.lines import Where
 from grader.kernel.machine.observers.touching import Touching
+from grader.kernel.machine.observers.uses import Uses
 from grader.kernel.machine.ttir import Operation
 from grader.kernel.observers import trace
 from grader.kernel.observers.nans import Nans
@@ -73,6 +74,8 @@ class Tracing:
         self._kernels: list[str] = []
         self._kernel = 0
         self._grid = (0, 0, 0)
+        self._uses = Uses()
+        self._last: dict[Operation, Any] = {}  # what each dot of a program came to
         self._later: list[tuple[list[tuple[int, int]], Operation, Callable[[int], None]]] = []
 
     def __call__(self, event: events.Event) -> Any:
@@ -138,8 +141,14 @@ class Tracing:
 
     def _program_begins(self, x: int, y: int, z: int) -> None:
         self._touching.placed(x, y, z)
-        self._sums.program_ends()
+        self._program_ends()
         self._counters[Counter.PROGRAMS] += 1
+
+    def _program_ends(self) -> None:
+        for result in self._last.values():
+            result.unused = False  # what nothing takes up behind the loop is not compiled either
+        self._last.clear()
+        self._sums.program_ends()
 
     # -- what is computed ---------------------------------------------------------------------
 
@@ -163,13 +172,15 @@ class Tracing:
         return Note(axes) if any(axes) else NOTHING
 
     def _multiplied(self, event: events.Computed) -> Any:
+        replaced = self._uses.is_replaced(event)
         tiles = list(zip(event.notes[:3], event.types, event.operands, strict=False))
 
         def multiply(row: int) -> None:
             a, b, into = (handle(note, row, type, value) for note, type, value in tiles)
-            result = types.SimpleNamespace(unused=False)
+            result = types.SimpleNamespace()
             product = self._products.multiplied(result, a, b, into, self._kernel)
-            result.unused = False
+            result.unused = replaced
+            self._last[event.op] = result
             self._note_product(event, product, a, b)
 
         self._do_later(event, multiply)
@@ -201,6 +212,6 @@ class Tracing:
         """Write the tables; `results` are what the entry point returned, by name."""
         with np.errstate(all="ignore"), torch.no_grad():
             self._programs_end()
-            self._sums.program_ends()
+            self._program_ends()
             self._products.write()
             self._touching.write(results)
