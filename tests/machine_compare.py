@@ -210,7 +210,7 @@ def compared(
 
 
 @contextlib.contextmanager
-def machine_in_process(path: str, observe: Callable[[Any], Any]) -> Iterator[None]:
+def machine_in_process(observe: Callable[[Any], Any]) -> Iterator[None]:
     """Let kernels that are compiled inside run on the machine, in this process."""
     nothing = asked_gpu._nothing
     active = asked_gpu._Driver(CHIPS[80], nothing, nothing)
@@ -218,8 +218,15 @@ def machine_in_process(path: str, observe: Callable[[Any], Any]) -> Iterator[Non
         mock.patch.object(compiler, "compile", compiler.compile),
         mock.patch.object(driver, "_active", active),
     ):
-        Engine(path, observe=observe, noted=True).install()
-        yield
+        _engine().install()
+        with _engine().watched(observe):
+            yield
+
+
+@functools.cache
+def _engine() -> Engine:
+    """Return the one engine: kernels of `given` stay compiled for it."""
+    return Engine("")
 
 
 def machine_trace(
@@ -250,7 +257,7 @@ def machine_trace(
         tracing = Tracing(*places)
         if follow:
             tracing = Stepping(*places, steps=Steps(follow, own, str(path)))
-        with machine_in_process(str(path), tracing):
+        with machine_in_process(tracing):
             spec = importlib.util.spec_from_file_location(path.stem, path)
             module = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(module)
