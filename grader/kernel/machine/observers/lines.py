@@ -20,6 +20,11 @@ class Where:
         nodes = list(ast.walk(ast.parse(source)))
         self._loops = [_lines(n) for n in nodes if isinstance(n, (ast.For, ast.While))]
         computing = [_lines(n) for n in nodes if isinstance(n, (ast.Call, ast.BinOp, ast.Compare))]
+        self._calls = [
+            (getattr(n.func, "attr", getattr(n.func, "id", "")), _lines(n))
+            for n in nodes
+            if isinstance(n, ast.Call) and n.end_lineno != n.lineno
+        ]
         self._begun = {lines.start for lines in computing}
         self._computing = sorted((n for n in computing if len(n) > 1), key=len)
         self._op: Operation | None = None
@@ -41,6 +46,11 @@ class Where:
 
     def _first(self, line: int) -> int:
         """Return the line where an expression begins that Triton places at its last operand."""
+        name = self._op.name.rpartition(".")[2] if self._op else ""
+        name = "where" if name == "select" else name
+        called = [lines for of, lines in self._calls if of == name and line in lines]
+        if called:
+            return min(called, key=len).start
         if line in self._begun:
             return line
         return next((lines.start for lines in self._computing if line in lines), line)

@@ -10,9 +10,13 @@ import torch
 
 from grader.kernel.machine import events
 from grader.kernel.machine.arrays import Tensor, ends, ones, whole
+from grader.kernel.machine.notes import NOTHING
+from grader.kernel.machine.observers.knowledge import Note, Rows
 from grader.kernel.machine.tensors import SHIFT, Memory
 from grader.kernel.machine.ttir import Type
+from grader.kernel.observers.lineage import padding
 from grader.kernel.observers.operands import Operand, find_operand
+from grader.kernel.observers.trace import STATISTIC
 
 _as_numpy = torch.Tensor.numpy
 _UNKNOWN = -2
@@ -86,6 +90,59 @@ class Places:
 
 def _extent(tensor: Any) -> int:
     return sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def rows_of(
+    operand: Operand,
+    rows: np.ndarray,
+    columns: np.ndarray,
+    addresses: np.ndarray,
+    active: np.ndarray,
+) -> tuple[int | None, Any]:
+    """Return the axis of the rows of an input, and what is known of a tile of them."""
+    dims = rows.ndim - 1
+    if not active.any():
+        tags = padding(addresses[0], operand)
+        if tags is None:
+            return None, NOTHING
+        nobody = torch.tensor([0])
+        axes = [t and Rows(t.operand, torch.from_numpy(t.ids)[None], nobody) for t in tags]
+        return None, Note(tuple(axes))
+    axis, ids = row_axis(np.where(active, rows, -1), active, columns)
+    if axis is None:
+        return None, NOTHING
+    first = np.where(active, columns, 2**31).reshape(len(rows), -1).min(1)
+    first[first == 2**31] = 0
+    held = Rows(operand.name, torch.from_numpy(ids), torch.from_numpy(first))
+    return axis, Note(tuple(held if i == axis else None for i in range(dims)), loaded=True)
+
+
+def rows_of_made(
+    tensor: Any,
+    addresses: np.ndarray,
+    active: np.ndarray,
+    size_of_q: tuple[int, ...],
+    *,
+    is_statistic: bool,
+) -> Any:
+    """Return whose rows a tile holds of what the call made of each query: out, lse or delta."""
+    dims = addresses.ndim - 1
+    if not tensor.is_floating_point() or not dims or not active.any():
+        return NOTHING
+    if tuple(tensor.shape) == size_of_q:
+        name, (ids, columns) = "out", Operand.of("out", tensor).locate(addresses)
+    elif is_statistic:
+        name, ids = STATISTIC, (addresses - tensor.data_ptr()) // tensor.element_size()
+        ids[ids >= tensor.numel()] = -1
+        columns = np.zeros_like(ids)
+    else:
+        return NOTHING
+    ids = np.where(active, ids, -1)
+    axis, rows = (0, ids) if dims == 1 else row_axis(ids, active, columns)
+    if axis is None:
+        return NOTHING
+    held = Rows(name, torch.from_numpy(rows), torch.tensor([0]))
+    return Note(tuple(held if i == axis else None for i in range(dims)))
 
 
 def row_axis(

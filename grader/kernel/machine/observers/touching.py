@@ -10,11 +10,10 @@ import torch
 
 from grader.kernel.machine import events
 from grader.kernel.machine.notes import NOTHING
-from grader.kernel.machine.observers.knowledge import Note, Rows, handle
-from grader.kernel.machine.observers.places import Places, Touched, row_axis
+from grader.kernel.machine.observers.knowledge import handle
+from grader.kernel.machine.observers.places import Places, Touched, rows_of, rows_of_made
 from grader.kernel.machine.tensors import Memory
 from grader.kernel.observers import trace
-from grader.kernel.observers.lineage import padding
 from grader.kernel.observers.operands import Operand
 from grader.kernel.observers.overwrites import Overwrites
 from grader.kernel.observers.pairs import add_saturating
@@ -92,9 +91,11 @@ class Touching:
         rows = columns = addresses
         if operand is not None:
             rows, columns = operand.locate(addresses)
-            axis, note = self._rows_of(operand, rows, columns, addresses, active)
+            axis, note = rows_of(operand, rows, columns, addresses, active)
         elif self._inputs[0].name == "q" and start in self._places.tensors:
-            note = self._of_made(start, addresses, active)
+            tensor, size = self._places.tensors[start], self._inputs[0].size
+            is_statistic = self._placement._has_a_number_for_each_query(tensor)
+            note = rows_of_made(tensor, addresses, active, size, is_statistic=is_statistic)
         type = event.types[-1]
         floating = type.is_float or type.bits == 16
 
@@ -112,51 +113,6 @@ class Touching:
         places = {row: number for number, row in enumerate(chosen)}
         later(lambda row: load(places[row]), chosen)
         return note
-
-    def _rows_of(
-        self,
-        operand: Operand,
-        rows: np.ndarray,
-        columns: np.ndarray,
-        addresses: np.ndarray,
-        active: np.ndarray,
-    ) -> tuple[int | None, Any]:
-        """Return the axis of the rows of an input, and what is known of a tile of them."""
-        dims = rows.ndim - 1
-        if not active.any():
-            tags = padding(addresses[0], operand)
-            if tags is None:
-                return None, NOTHING
-            nobody = torch.tensor([0])
-            axes = [t and Rows(t.operand, torch.from_numpy(t.ids)[None], nobody) for t in tags]
-            return None, Note(tuple(axes))
-        axis, ids = row_axis(np.where(active, rows, -1), active, columns)
-        if axis is None:
-            return None, NOTHING
-        first = np.where(active, columns, 2**31).reshape(len(rows), -1).min(1)
-        first[first == 2**31] = 0
-        held = Rows(operand.name, torch.from_numpy(ids), torch.from_numpy(first))
-        return axis, Note(tuple(held if i == axis else None for i in range(dims)), loaded=True)
-
-    def _of_made(self, start: int, addresses: np.ndarray, active: np.ndarray) -> Any:
-        """Return whose rows a tile holds of what the call made of each query: out, lse or delta."""
-        tensor, dims = self._places.tensors[start], addresses.ndim - 1
-        if not tensor.is_floating_point() or not dims or not active.any():
-            return NOTHING
-        if tuple(tensor.shape) == self._inputs[0].size:
-            name, (ids, columns) = "out", Operand.of("out", tensor).locate(addresses)
-        elif self._placement._has_a_number_for_each_query(tensor):
-            name, ids = trace.STATISTIC, (addresses - start) // tensor.element_size()
-            ids[ids >= tensor.numel()] = -1
-            columns = np.zeros_like(ids)
-        else:
-            return NOTHING
-        ids = np.where(active, ids, -1)
-        axis, rows = (0, ids) if dims == 1 else row_axis(ids, active, columns)
-        if axis is None:
-            return NOTHING
-        held = Rows(name, torch.from_numpy(rows), torch.tensor([0]))
-        return Note(tuple(held if i == axis else None for i in range(dims)))
 
     def _note_load(
         self,

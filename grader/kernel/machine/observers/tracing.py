@@ -20,13 +20,9 @@ from grader.kernel.machine import events
 from grader.kernel.machine.arrays import numbers
 from grader.kernel.machine.notes import NOTHING
 from grader.kernel.machine.observers.combining import ELEMENTWISE, Combining
-from grader.kernel.machine.observers.knowledge import (
-    Note,
-    as_dot,
-    handle,
-    moved,
-)
+from grader.kernel.machine.observers.knowledge import Note, handle
 from grader.kernel.machine.observers.lines import Where
+from grader.kernel.machine.observers.shapes import as_dot, moved
 from grader.kernel.machine.observers.touching import Touching
 from grader.kernel.machine.observers.uses import Uses
 from grader.kernel.machine.ttir import Operation
