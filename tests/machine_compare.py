@@ -3,6 +3,7 @@
 Calls all cases of right and wrong submissions on both, and compares what comes back: the same but
 for the order of sums, the same verdict, or a difference, which is printed. With `--time` each
 submission is called twice over in one worker: cold, then warm, in CPU seconds of the worker.
+With `--trace` what is compared is the trace of a case of each check: arrays and counters.
 """
 
 from __future__ import annotations
@@ -12,19 +13,38 @@ import collections
 import contextlib
 import dataclasses
 import functools
+import importlib.util
 import os
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 from unittest import mock
 
+import numpy as np
 import torch
+from triton import compiler
+from triton.runtime import driver
 
 from grader.checks.correctness import Difference
-from grader.isolate import sandbox
+from grader.isolate import arena, returned, sandbox
 from grader.isolate import session as sessions
+from grader.isolate.evidence import CallEvidence
+from grader.isolate.placing import place
 from grader.isolate.session import Budget, Session
 from grader.judge.answers import Answer
+from grader.kernel import given
+from grader.kernel.compile import asked_gpu
+from grader.kernel.compile.chips import CHIPS
+from grader.kernel.machine.engine import Engine
+from grader.kernel.machine.observers.stepping import Stepping, Steps
+from grader.kernel.machine.observers.tracing import Tracing
+from grader.kernel.observers.rounds import Rounds, RoundsShape
+from grader.kernel.observers.trace import Counter, Trace, TraceShape
 from grader.source.submission import Source
+from grader.spec.cases import Case
+from grader.spec.inputs import Inputs, make_inputs
 from grader.spec.problem import Problem, load_problem, problem_ids
 from grader.spec.protocol import Reply, Status
 from tests import trials
@@ -186,6 +206,140 @@ def compared(
     return found, sides[0].cpu_s, sides[1].cpu_s
 
 
+# -- traces ---------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def machine_in_process(observe: Callable[[Any], Any]) -> Iterator[None]:
+    """Let kernels that are compiled inside run on the machine, in this process."""
+    nothing = asked_gpu._nothing
+    active = asked_gpu._Driver(CHIPS[80], nothing, nothing)
+    with (
+        mock.patch.object(compiler, "compile", compiler.compile),
+        mock.patch.object(driver, "_active", active),
+    ):
+        _engine().install()
+        with _engine().watched(observe):
+            yield
+
+
+@functools.cache
+def _engine() -> Engine:
+    """Return the one engine: kernels of `given` stay compiled for it."""
+    return Engine("")
+
+
+def machine_trace(
+    problem: Problem,
+    source: Source,
+    case: Case,
+    inputs: Inputs,
+    follow: RoundsShape | None = None,
+) -> tuple[Trace, Rounds | None]:
+    """Return the trace of one call on the machine, in this process, and rounds of a program."""
+    names = problem.outputs
+    shape = TraceShape.of(case, source.num_lines)
+    memory = np.zeros(shape.total_bytes, np.uint8)
+    gradients = any(name in problem.gradients for name in names)
+    inputs = inputs if gradients else dataclasses.replace(inputs, dout=None)
+    layout = place(case, inputs, names)
+    given.offer_given()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.closing(arena.Arena(layout.total_bytes)) as shared,
+    ):
+        path = Path(folder) / problem.file
+        path.write_bytes(source.data)
+        sessions._write_inputs(shared, layout, inputs)
+        tensors = {view.name: view.of(shared.memory) for view in layout.inputs}
+        places = shape, memory, str(path), source.data, tensors
+        own = np.zeros(follow.total_bytes if follow else 0, np.uint8)
+        tracing = Tracing(*places)
+        if follow:
+            tracing = Stepping(*places, steps=Steps(follow, own, str(path)))
+        with machine_in_process(tracing):
+            spec = importlib.util.spec_from_file_location(path.stem, path)
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+            request = {"kwargs": case.kwargs, "returns": list(problem.returns)}
+            results = returned.of_call(
+                getattr(module, problem.entry), tensors, {"gradients": gradients, **request}
+            )
+            tracing.finish(results)
+    return Trace.of(shape, memory), Rounds.of(follow, own) if follow else None
+
+
+def interpreted(
+    problem: Problem,
+    source: Source,
+    case: Case,
+    inputs: Inputs,
+    follow: RoundsShape | None = None,
+) -> CallEvidence:
+    """Return what was seen of one call in the interpreter, in a worker, with its trace."""
+    limits = problem.limits.model_copy(update={"total_s": 1e9, "lost_s": 60.0})
+    budget = Budget(limits)
+    session = Session(problem, source, device="cpu", interpret=True, budget=budget)
+    try:
+        return session.call(case, inputs, problem.outputs, traced=True, follow=follow)
+    finally:
+        session.close()
+
+
+def differing(old: Trace, new: Trace) -> dict[str, str]:
+    """Return what differs in two traces by the names of arrays and counters, in words."""
+    found = {}
+    for counter in Counter:
+        if old.count(counter) != new.count(counter):
+            found[counter.name] = f"{old.count(counter)} | {new.count(counter)}"
+    for name, was in old.arrays.items():
+        now = new.arrays[name]
+        if name in ("masked_at", "taken_at", "again_at"):  # numbers of lines, in any order
+            was, now = (_lines_of(trace, trace.arrays[name]) for trace in (old, new))
+        elif name in ("dots", "accesses", "programs"):
+            was, now = (np.array(sorted(rows.tolist())) for rows in (was, now))
+        elif name == "lines":
+            was, now = np.unique(was), np.unique(now)
+        if name != "counters" and (was.shape != now.shape or (was != now).any()):
+            found[name] = _in_words(was, now)
+    return found
+
+
+def _lines_of(trace: Trace, numbers: np.ndarray) -> np.ndarray:
+    return np.append(trace.arrays["lines"], [-1])[numbers.astype(int)]
+
+
+def _in_words(was: np.ndarray, now: np.ndarray) -> str:
+    if was.shape != now.shape or was.size <= 24:
+        return f"{was.tolist()} | {now.tolist()}"[:400]
+    return f"{int((was != now).sum())} of {was.size} numbers"
+
+
+def traced(problem_id: str, kind: str, id: str, most: int) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield what differs in the traces of a submission, for the first case of each check."""
+    problem = load_problem(problem_id)
+    text, _ = submissions(kind, problem_id)[id]
+    source = Source(problem_id, text.encode(), policy=True)
+    checks = [c.id for c in problem.checks if not c.compiles and problem.of(c) is problem]
+    firsts = [case for _, index, case in cases_of(problem, checks) if not index]
+    for number, case in enumerate([case for case in firsts if case.invalid is None][:most]):
+        inputs = make_inputs(problem, case, number)
+        old = interpreted(problem, source, case, inputs).trace
+        new, _ = machine_trace(problem, source, case, inputs)
+        yield str(case), {"no trace": ""} if old is None else differing(old, new)
+
+
+def _compare_traces(arguments: argparse.Namespace) -> int:
+    count = 0
+    for problem, kind, id in _chosen(arguments):
+        for case, found in traced(problem, kind, id, arguments.cases):
+            count += bool(found)
+            print(f"{id} ({case}): {'different' if found else EQUAL}", flush=True)
+            for name, text in found.items():
+                print(f"    {name}: {text}")
+    return int(count > 0)
+
+
 def _chosen(arguments: argparse.Namespace) -> Iterator[tuple[str, str, str]]:
     for problem in arguments.problems:
         for kind in arguments.kinds:
@@ -202,12 +356,17 @@ def main() -> int:
     parser.add_argument("--only", help="submissions with this in their ids")
     parser.add_argument("--share", type=int, default=1, help="every so many submissions")
     parser.add_argument("--cases", type=int, default=1000, help="so many of each check")
+    parser.add_argument(
+        "--trace", action="store_true", help="compare traces of the first case of each check"
+    )
     parser.add_argument("--time", action="store_true", help="call each twice over")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     totals: dict[tuple[str, str], collections.Counter[str]] = {}
     seconds: dict[tuple[str, str], list[float]] = {}
     with forked_workers():
+        if arguments.trace:
+            return _compare_traces(arguments)
         for problem, kind, id in _chosen(arguments):
             found, old_s, new_s = compared(
                 problem, kind, id, 2 if arguments.time else 1, arguments.cases

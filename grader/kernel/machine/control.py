@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from grader.kernel.machine import events
+from grader.kernel.machine import events, notes
 from grader.kernel.machine.arrays import Tensor, arange, cast, ends, numbers, whole
+from grader.kernel.machine.notes import NOTE
 from grader.kernel.machine.steps import Body, Env, Run, Translation, cut, cut_arrays
 from grader.kernel.machine.ttir import Block, Operation, Type
 
@@ -28,6 +29,10 @@ def put_together(parts: Sequence[Part], types: Sequence[Type]) -> list[Tensor]:
     place[order] = arange(len(order))
     together = []
     for index, type in enumerate(types):
+        if type is NOTE:
+            counts = [len(programs) for programs, _ in parts]
+            together.append(notes.together([v[index] for _, v in parts], counts, place))
+            continue
         arrays = [whole(values[index], type.shape, len(p)) for p, values in parts]
         together.append(torch.cat(arrays)[place])
     return together
@@ -49,7 +54,13 @@ class _Loop:
         self.op = op
         self._translation = translation
         self._carried = carried
-        self._names = [translation.module.names[value] for value in carried]
+        module = translation.module
+        self._names = [module.names[value] for value in carried]
+        self._variables: dict[str, tuple[int, Type]] = {}
+        made = (v for part in op.regions[-1][0].operations for v in part.results)
+        for value in (*made, *carried):
+            if module.names[value].isidentifier() and module.type(value).is_float:
+                self._variables[module.names[value]] = value, module.type(value)
 
     def begin(self, number: int, steps: int, env: Env) -> None:
         """Begin a round: it costs its steps, and observers see what it is given."""
@@ -57,8 +68,19 @@ class _Loop:
         state.spending.take(steps + 1, self.op)
         if state.observe is not None:
             pairs = zip(self._names, self._carried, strict=True)
-            carried = {name: env[value] for name, value in pairs}
+            carried = {name: env[value] for name, value in pairs if name}
             state.observe(events.Round(self.op, number, env[0], carried))
+
+    def end(self, env: Env) -> None:
+        """End a round: observers that keep notes see what variables hold."""
+        state, distance = self._translation.state, self._translation.distance
+        if state.observe is not None and distance:
+            values = {
+                name: (env[value], type, env[value + distance])
+                for name, (value, type) in self._variables.items()
+            }
+            carried = tuple(filter(None, self._names))
+            state.observe(events.RoundEnded(self.op, env[0], values, carried))
 
 
 def for_loop(op: Operation, translation: Translation) -> Run:
@@ -112,6 +134,7 @@ def for_loop(op: Operation, translation: Translation) -> Run:
             for inner_run in body.runs:
                 inner_run(inner)
             _assign(inner, carried, [inner[value] for value in body.yields])
+            loop.end(inner)
         values = [inner[value] for value in carried]
         if order is not None:
             parts.append((order[:here], values))
@@ -214,6 +237,8 @@ def while_loop(op: Operation, translation: Translation) -> Run:
             for inner_run in after.runs:
                 inner_run(inner)
             values = [inner[value] for value in after.yields]
+            _assign(inner, first.arguments, values)
+            loop.end(inner)
         _assign(env, op.results, put_together(parts, types))
 
     return run

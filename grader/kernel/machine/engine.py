@@ -6,9 +6,10 @@ with PyTorch is not the submission's: no mode of PyTorch's sees it.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import torch
@@ -46,15 +47,26 @@ class Engine:
         self._path = path
         self._observe = observe
         self._limits = limits
+        self._noted = False
         self._tf32 = False
-        self._programs: weakref.WeakKeyDictionary[capture.Kernel, Program] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._programs: dict[bool, weakref.WeakKeyDictionary[capture.Kernel, Program]] = {
+            noted: weakref.WeakKeyDictionary() for noted in (False, True)
+        }
         self._one_at_a_time = threading.RLock()
 
     def install(self) -> None:
         """Take all launches of this process from now on."""
         capture.install(self.launch)
+
+    @contextlib.contextmanager
+    def watched(self, observe: Callable[[Any], Any]) -> Iterator[None]:
+        """Tell `observe` of each operation inside, and keep what it answers as a note."""
+        before = self._observe, self._noted
+        self._observe, self._noted = observe, True
+        try:
+            yield
+        finally:
+            self._observe, self._noted = before
 
     def reset(self, *, tf32: bool = False) -> None:
         """Forget what an earlier call did; with `tf32` dots round from now on as a GPU's do."""
@@ -92,10 +104,11 @@ class Engine:
 
     def program(self, kernel: capture.Kernel) -> Program:
         """Return what a kernel is translated into."""
-        found = self._programs.get(kernel)
+        found = self._programs[self._noted].get(kernel)
         if found is None:
-            found = Program(parse(kernel.text), overflow=self._observe is not None)
-            self._programs[kernel] = found
+            is_seen = self._observe is not None
+            found = Program(parse(kernel.text), overflow=is_seen, noted=self._noted)
+            self._programs[self._noted][kernel] = found
         return found
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 from grader.kernel.machine.arrays import Tensor
 from grader.kernel.machine.tensors import Memory
-from grader.kernel.machine.ttir import Operation
+from grader.kernel.machine.ttir import Operation, Type
 
 LOAD, STORE, ATOMIC = "load", "store", "atomic"
 
@@ -61,6 +62,20 @@ class Round:
 
 
 @dataclasses.dataclass(frozen=True)
+class RoundEnded:
+    """A round of a loop is over; `values` are those of the student's variables, by their names.
+
+    Of each there are its array, its type and its note; `carried` are the names that go on into the
+    next round.
+    """
+
+    op: Operation
+    programs: Tensor
+    values: dict[str, tuple[Tensor, Type, Any]]
+    carried: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class Multiplied:
     """A dot is about to multiply `left` and `right`."""
 
@@ -70,4 +85,24 @@ class Multiplied:
     right: Tensor
 
 
-Event = Launched | Access | Wrapped | Round | Multiplied
+@dataclasses.dataclass(frozen=True)
+class Computed:
+    """An operation has computed; what an observer returns becomes the note of its results.
+
+    `operands` and `results` are tiles of all programs, `notes` are those of the operands, `types`
+    those of operands and results. `makers` are the operations that made the operands, None of what
+    a loop or a branch handed on; `loops` are those around it, the innermost first. Accesses to
+    memory are events of this kind too.
+    """
+
+    op: Operation
+    programs: Tensor
+    operands: tuple[Tensor, ...]
+    results: tuple[Tensor, ...]
+    notes: tuple[Any, ...]
+    types: tuple[Type, ...]
+    makers: tuple[Operation | None, ...]
+    loops: tuple[Operation, ...]
+
+
+Event = Launched | Access | Wrapped | Round | RoundEnded | Multiplied | Computed

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from grader.kernel.machine import control, elementwise, events, memory, tiles
+from grader.kernel.machine import control, elementwise, events, memory, notes, tiles
 from grader.kernel.machine.arrays import Tensor, arange, cast, filled, numbers
 from grader.kernel.machine.steps import (
     Asserted,
@@ -45,8 +45,10 @@ control.PURE |= elementwise.NAMES | tiles.FUNCTIONS.keys() | _PLACES
 class Program(Translation):
     """One kernel, ready to be launched any number of times."""
 
-    def __init__(self, module: Module, *, overflow: bool = False) -> None:
+    def __init__(self, module: Module, *, overflow: bool = False, noted: bool = False) -> None:
         """Translate a module; with `overflow` observers see offsets of 32 bits wrap around.
+
+        With `noted` they see what each operation computes, and may keep notes of it.
 
         Raises:
             Unmodelled: it has an operation whose meaning is not known.
@@ -57,13 +59,15 @@ class Program(Translation):
             **control.STEPS,
             **memory.STEPS,
             **tiles.STEPS,
+            notes.ASKING: notes.translate,
             "tt.dot": self._dot,
             "tt.get_program_id": self._program_id,
             "tt.get_num_programs": self._num_programs,
             "tt.print": self._print,
             "tt.assert": self._assert,
         }
-        types = module.types[1:]
+        self.distance = notes.annotate(module) if noted else 0
+        types = [type for type in module.types[1:] if type is not notes.NOTE]
         self._widest = max((type.numel for type in types), default=1)
         self._bytes = sum(type.numel * max(1, type.bits // 8) for type in types)
         self._waits = any(map(_waits, module.functions.values()))
@@ -181,6 +185,13 @@ class Program(Translation):
                 raise Asserted(text, op.place)
 
         return run
+
+    def fresh(self) -> Env:
+        """Return an environment with nothing in it but constants."""
+        env = super().fresh()
+        if self.distance:
+            env[self.distance :] = [notes.NOTHING] * self.distance
+        return env
 
     # -- a launch -----------------------------------------------------------------------------
 

@@ -107,10 +107,12 @@ class Body:
 class Translation:
     """What the translators of operations are given: the module, its bodies, and the launch.
 
-    `constants` are the arrays of what is known before a launch, and `state` is the launch's.
+    `constants` are the arrays of what is known before a launch, and `state` is the launch's. A note
+    of a value has its number `distance` behind it, where notes are kept.
     """
 
     state: State
+    distance = 0
 
     def __init__(self, module: Module) -> None:
         self.module = module

@@ -1,0 +1,128 @@
+"""Notes: what an observer knows of a value beside its numbers, kept where the value is kept.
+
+A module is annotated before it is translated: behind each operation that an observer may want to
+see stands another one that asks it for notes of the results, and loops and branches hand on the
+notes of what they hand on. So a note goes wherever its value goes, and is cut and put together with
+the programs that it is of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from grader.kernel.machine import events
+from grader.kernel.machine.arrays import Tensor
+from grader.kernel.machine.steps import Env, Run, Translation
+from grader.kernel.machine.ttir import Block, Module, Operation, Type
+
+ASKING = "machine.note"
+NOTE = Type((), "i1")  # by identity
+_MEMORY = ("tt.load", "tt.store", "tt.atomic_rmw", "tt.atomic_cas")
+LOOPS = ("scf.for", "scf.while")
+_HANDING_ON = (*LOOPS, "scf.if")
+_ENDS = ("scf.yield", "scf.condition")
+
+
+class Nothing:
+    """The note of a value of which nothing is known."""
+
+    shape = (1,)
+
+    def __getitem__(self, programs: Any) -> Nothing:
+        return self
+
+    def together(self, notes: Sequence[Any], counts: Sequence[int], place: Tensor) -> Any:
+        """Return one note for the notes of parts, which have `counts` programs each.
+
+        `place` is where each program is in the parts. Called on the first note that knows anything.
+        """
+        return self
+
+
+NOTHING = Nothing()
+
+
+def together(notes: Sequence[Any], counts: Sequence[int], place: Tensor) -> Any:
+    """Return one note for all programs: `place` has where each is in the notes' order."""
+    first = next((note for note in notes if note is not NOTHING), NOTHING)
+    return first.together(notes, counts, place)
+
+
+class Asking(Operation):
+    """Asks the observer for notes of the results of operation `of`."""
+
+    of: Operation
+    makers: tuple[Operation | None, ...]
+    loops: tuple[Operation, ...]
+
+
+def annotate(module: Module) -> int:
+    """Annotate a module; return how far behind its value a note has its number."""
+    distance = len(module.types)
+    followed = {v for v, type in enumerate(module.types) if type.is_float and not type.pointee}
+
+    makers: dict[int, Operation] = {}
+
+    def notes(values: Sequence[int]) -> tuple[int, ...]:
+        return tuple(value + distance for value in values if value in followed)
+
+    def visit(blocks: list[Block], loops: tuple[Operation, ...] = ()) -> None:
+        for number, block in enumerate(blocks):
+            if block.label and number:
+                block.arguments += notes(block.arguments)
+            operations = block.operations
+            block.operations = []
+            for op in operations:
+                block.operations.append(op)
+                makers.update(dict.fromkeys(op.results, op))
+                op.targets = tuple((t, (*values, *notes(values))) for t, values in op.targets)
+                if op.name in _HANDING_ON:
+                    for region in op.regions:
+                        first = region[0]
+                        first.arguments += notes(first.arguments)
+                        visit(region, (op, *loops) if op.name in LOOPS else loops)
+                    op.results += notes(op.results)
+                if op.name in (*_HANDING_ON, *_ENDS):
+                    # The bounds of a loop and the condition of a branch are no floats.
+                    op.operands += notes(op.operands)
+                elif op.name in _MEMORY or any(value in followed for value in op.results):
+                    asking = Asking(ASKING, notes(op.results), (), op.place)
+                    asking.of, asking.loops = op, loops
+                    asking.makers = tuple(map(makers.get, op.operands))
+                    asking.operands = (*op.operands, *op.results, *notes(op.operands))
+                    block.operations.append(asking)
+
+    for blocks in module.functions.values():
+        visit(blocks)
+    module.types += [NOTE] * distance
+    module.names += [""] * distance
+    return distance
+
+
+def translate(op: Operation, translation: Translation) -> Run:
+    """Translate what `annotate` has put in."""
+    assert isinstance(op, Asking)
+    operands, results, distance = op.of.operands, op.of.results, translation.distance
+    types = tuple(translation.module.types[value] for value in (*operands, *results))
+
+    def run(env: Env) -> None:
+        observe = translation.state.observe
+        if observe is None:
+            return
+        note = observe(
+            events.Computed(
+                op.of,
+                env[0],
+                tuple(env[value] for value in operands),
+                tuple(env[value] for value in results),
+                tuple(env[value + distance] for value in operands),
+                types,
+                op.makers,
+                op.loops,
+            )
+        )
+        for value in op.results:
+            env[value] = NOTHING if note is None else note
+
+    return run
