@@ -27,7 +27,7 @@ WRONG = drawn(trials.wrong_kernels(problem_ids()).values(), 1000)  # one of each
 RIGHT = [answer for answer in ANSWERS if answer.problem < "p08" and answer.lacks() is None]
 
 
-@pytest.mark.parametrize("wrong", drawn(WRONG, 3, lambda mutant: None), ids=lambda wrong: wrong.id)
+@pytest.mark.parametrize("wrong", drawn(WRONG, 9, lambda mutant: None), ids=lambda wrong: wrong.id)
 def test_a_wrong_kernel_is_rejected_whatever_the_seed(wrong: Mutant) -> None:
     assert trials.rejection(wrong, secrets.token_hex(4)).complaints == ()
 
