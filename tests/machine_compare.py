@@ -266,6 +266,7 @@ def machine_trace(
                 getattr(module, problem.entry), tensors, {"gradients": gradients, **request}
             )
             tracing.finish(results)
+        assert not tracing.fault, tracing.fault
     return Trace.of(shape, memory), Rounds.of(follow, own) if follow else None
 
 

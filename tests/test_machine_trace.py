@@ -37,7 +37,11 @@ def call_of(problem_id: str, check: str, old: str = "", new: str = "") -> tuple:
 
 @pytest.mark.parametrize(
     ("problem", "kind", "id"),
-    [("p02", "answers", "p02"), ("p08", "answers", "p08"), ("p06", "wrong", "mask_transposed")],
+    [
+        ("p03", "unusual", "keys_in_the_program"),
+        ("p08", "answers", "p08"),
+        ("p06", "wrong", "mask_transposed"),
+    ],
 )
 def test_traces_are_those_of_the_interpreter(problem: str, kind: str, id: str) -> None:
     whole = next(name for name in submissions(kind, problem) if id in name)

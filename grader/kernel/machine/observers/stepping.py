@@ -97,11 +97,10 @@ class Stepping(Tracing):
         super().__init__(*places)
         self._steps = steps
 
-    def __call__(self, event: events.Event) -> Any:
-        """Look at one event."""
+    def _look(self, event: events.Event) -> Any:
         if isinstance(event, events.RoundEnded):
             self._do_later(event, lambda row: self._steps.round_ends(*_ended(event, row)))
-        return super().__call__(event)
+        return super()._look(event)
 
     def _launched(self, event: events.Launched) -> None:
         super()._launched(event)

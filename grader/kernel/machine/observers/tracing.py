@@ -41,7 +41,10 @@ _PRODUCT_OF = {"v": 0, "dout": 1, "q": 2, "k": 3}
 
 
 class Tracing:
-    """An observer of the launches of one call; `finish` writes the tables."""
+    """An observer of the launches of one call; `finish` writes the tables.
+
+    `fault` is an error of its own, empty where there was none: from then on it sees nothing.
+    """
 
     def __init__(
         self,
@@ -52,6 +55,7 @@ class Tracing:
         inputs: dict[str, Any],
     ) -> None:
         """Trace kernels of the submission at `path`, which are given `inputs`."""
+        self.fault = ""
         arrays = self._arrays = shape.arrays(memory)
         self._counters = arrays["counters"]
         known = {name: t for name, t in inputs.items() if t.dim() in (2, 4) or name == "w"}
@@ -76,6 +80,17 @@ class Tracing:
 
     def __call__(self, event: events.Event) -> Any:
         """Look at one event; of what is computed, return what is known of the result."""
+        if self.fault:
+            return None
+        try:
+            return self._look(event)
+        except MemoryError:  # the kernel's
+            raise
+        except Exception as error:  # none of the kernel's
+            self.fault = f"{type(error).__name__} at line {self._where.running()}: {error}"
+            return None
+
+    def _look(self, event: events.Event) -> Any:
         if isinstance(event, events.Launched):
             self._launched(event)
         elif isinstance(event, events.Computed):

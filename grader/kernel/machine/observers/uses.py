@@ -21,7 +21,7 @@ class Uses:
             return False
         loop, (result,) = event.loops[0], event.op.results
         arguments, last = loop.regions[0][0].arguments, loop.regions[-1][0].last
-        handed = last.operands if last else ()
+        handed = last.operands if last and last.name in _HANDING_ON else ()
         if loop not in self._known:
             self._known[loop] = set()
             for region in loop.regions:
