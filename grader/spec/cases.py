@@ -71,7 +71,13 @@ Size = Annotated[int, Field(ge=0)] | Draw
 
 
 class CaseTable(Table):
-    """One line of `cases`: what it sets, the rest comes from `[base]`."""
+    """One line of `cases`: what it sets, the rest comes from `[base]`.
+
+    A size is a number, `{ draw = [...] }` of these, or `{ from, to, step }` of a range; which one
+    is drawn depends on the run's seed. A case stands for one of each of its `dtypes`. `gpu` cases
+    run on the GPU where there is one, all others in Triton's interpreter. `invalid` names the error
+    that is expected, and `mutate` what is done to the inputs for it.
+    """
 
     batch: Size | None = None
     num_q_heads: Size | None = None
@@ -96,7 +102,6 @@ class CaseTable(Table):
     tile_k: int | Draw | None = None
     invalid: str | None = None
     mutate: str | None = None
-    # Runs on the GPU where there is one; every other case runs in Triton's interpreter.
     gpu: bool | None = None
 
     @model_validator(mode="after")

@@ -16,10 +16,11 @@ Device = Literal["cpu", "cuda"]
 class Check(Table):
     """One promise of a problem: a test function, its weight, and its cases.
 
-    `varies` lists the keys in which its cases may depart from `[base]`; `outputs` what is judged.
-    Where `needs` names another check, this one counts only if that one passes. One that `compiles`
-    asks no more than that the kernels of its cases do, for GPUs that need not be there. One of the
-    `bridge` calls that entry point.
+    The points for correctness are shared by weight, whatever the weights sum to. `varies` lists
+    the keys in which its cases may depart from `[base]`; `outputs` what is judged. Where `needs`
+    names another check, this one counts only if that one passes. One that `compiles` asks no more
+    than that the kernels of its cases do, for GPUs that need not be there. One of the `bridge`
+    calls that entry point.
     """
 
     id: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]

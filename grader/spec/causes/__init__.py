@@ -8,8 +8,9 @@
     [POINTER-WITHOUT-STRIDE.seen.variant]   another form of that; [ID.variant]: of a known mistake
 
 A form has the keys among title, note and help that differ from the table above it. {fields} are
-figures that a rule or a known mistake gives. The files "kernels" and "pairs" have what was seen
-while a kernel ran, "results" what was computed from a wrong result, "events" how a call can end.
+figures that a rule or a known mistake gives. The files "masks" (with a picture each), "softmax",
+"backward" and "backward_rows" have known mistakes, "kernels" and "pairs" what was seen while a
+kernel ran, "results" what was computed from a wrong result, "events" how a call can end.
 measured.toml has what tests/test_mistakes.py found: what a mistake costs, and its picture.
 """
 
