@@ -36,7 +36,7 @@ WRONG = (
         ("lse without batch", "groups", "STORED-ELSEWHERE", (_LSE_AT, "lse_ptr += q_head * seqlen")),
         ("lse by the kv head", "", "STORED-ELSEWHERE", (_LSE_AT, "lse_ptr += (batch * num_q_heads + q_head // group_size) * seqlen")),
         ("lse by batch times heads", "", "", (_LSE_AT, "lse_ptr += (batch + q_head * num_q_heads) * seqlen")),
-        ("out without batch", "", "ROWS-STORED-TWICE", (_OUT, "out_ptr += q_head * out_strides[1]")),
+        ("out without batch", "", "STORED-ELSEWHERE", (_OUT, "out_ptr += q_head * out_strides[1]")),
         ("q without batch", "", "STORED-ELSEWHERE", (_Q, "q_ptr += q_head * q_strides[1]")),
         ("tile by axis 0", "", "ROWS-STORED-TWICE", (_START, "query_start = tl.program_id(0) * BLOCK_M")),
         ("group as a factor at the launch", "", "HEADS-ZERO", (_SIZES, "num_q_heads, num_q_heads * k.shape[1], seqlen, softmax_scale")),
