@@ -57,10 +57,17 @@ def run(options: argparse.Namespace) -> int:
     """Run the command that was asked for; return its exit code.
 
     Raises:
-        EnvironmentFault: a file or a folder cannot be read or written, as on a full disk.
+        EnvironmentFault: a file or a folder cannot be read or written, as on a full disk, or a
+            package of requirements-course.txt is not installed.
     """
     try:
         return COMMANDS[options.class_command].run(options)
+    except ImportError as error:
+        if (error.name or "grader").partition(".")[0] in ("classroom", "grader"):
+            raise
+        raise EnvironmentFault(
+            f"{error.name} is not installed; run `pip install -r requirements-course.txt`"
+        ) from None
     except OSError as error:
         raise EnvironmentFault(
             f"{error.filename or options.course}: {error.strerror or error}: what is stored already"

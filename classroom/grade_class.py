@@ -235,15 +235,12 @@ def make_engine(options: argparse.Namespace) -> Engine:
     """Start the engine that the options ask for.
 
     Raises:
-        EnvironmentFault: Parsl is not installed, or does not start.
+        ImportError: Parsl is not installed.
+        EnvironmentFault: Parsl does not start.
         EngineError: its configuration cannot be used.
     """
-    try:
-        from classroom import engine
-    except ImportError as error:
-        raise EnvironmentFault(
-            f"{error.name} is not installed; run `pip install -r requirements-course.txt`"
-        ) from None
+    from classroom import engine
+
     if options.engine:
         config = engine.read_config(options.engine)
     else:

@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from classroom.records import utc
 from classroom.unpacking import SourceError
 from grader.base.text import clean
@@ -23,7 +21,6 @@ FILE = "submission_metadata.yml"
 _MAX_BYTES = 512 * 2**20  # the file has the output of every autograder run
 _SUBMISSION = re.compile(r"submission_\w{1,40}")
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:\.\d+)? ?(Z|UTC|[+-]\d\d:?\d\d)")
-_LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 _LEVELS = 4  # file, submission, list of its submitters, one of them; deeper are results
 
 
@@ -53,7 +50,10 @@ def read_metadata(path: Path) -> list[Submission]:
 
     Raises:
         SourceError: it cannot be read, or is no export; names the line.
+        ImportError: PyYAML is not installed.
     """
+    import yaml  # of requirements-course.txt; no other layout needs it
+
     try:
         with open(path, encoding="utf-8-sig") as file:
             text = file.read(_MAX_BYTES + 1)
@@ -62,7 +62,7 @@ def read_metadata(path: Path) -> list[Submission]:
     if len(text) > _MAX_BYTES:
         raise SourceError(f"{path.name}: got more than {_MAX_BYTES >> 20} MiB, expected less")
     try:
-        events = yaml.parse(text, _LOADER)
+        events = yaml.parse(text, getattr(yaml, "CBaseLoader", yaml.BaseLoader))
         ends = yaml.NodeEvent | yaml.StreamEndEvent
         data = _value(next(e for e in events if isinstance(e, ends)), events, _LEVELS)
     except (yaml.YAMLError, RecursionError) as error:
@@ -75,11 +75,14 @@ def read_metadata(path: Path) -> list[Submission]:
     return found
 
 
-def _value(event: yaml.Event, events: Iterator[yaml.Event], levels: int) -> Any:
+def _value(event: Any, events: Iterator[Any], levels: int) -> Any:
     """Return a text, a list or a mapping, and None in place of what lies more levels down.
 
+    Args: event: of PyYAML, the first of the value; events: those behind it.
     To build all of it takes fifteen times the file's size.
     """
+    import yaml
+
     if not isinstance(event, yaml.CollectionStartEvent):
         return getattr(event, "value", None)  # an alias, or the end of an empty file, has none
     found: list[Any] = []

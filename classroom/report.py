@@ -18,7 +18,6 @@ from classroom.standing import Standing, read_standing
 from classroom.store import Store
 from classroom.student_report import Graded
 from grader.base import stdout
-from grader.spec.environment import EnvironmentFault
 from grader.spec.problem import load_problem
 
 HELP = "write class.html, a report per student, and similar.html"
@@ -84,7 +83,7 @@ def _similar(store: Store, standing: Standing) -> Iterator[similar.Found]:
     """Compare the files of each problem.
 
     Raises:
-        EnvironmentFault: what compares them is not installed.
+        ImportError: what compares them is not installed.
     """
     for problem in standing.problems:
         owners: dict[str, list[str]] = {}
@@ -93,9 +92,4 @@ def _similar(store: Store, standing: Standing) -> Iterator[similar.Found]:
                 owners.setdefault(hand_in.files[problem], []).append(student)
         if owners:
             data = {sha256: store.data(sha256) for sha256 in owners}
-            try:
-                yield similar.find(load_problem(problem), owners, data)
-            except ImportError as error:
-                raise EnvironmentFault(
-                    f"{error.name} is not installed; run `pip install -r requirements-course.txt`"
-                ) from None
+            yield similar.find(load_problem(problem), owners, data)

@@ -3,11 +3,13 @@
 import argparse
 import re
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 import classroom
-from classroom import grade_class, running
+from classroom import command as class_command
+from classroom import grade_class, gradescope, running
 from classroom.collecting import DATABASE
 from classroom.store import Store
 from grader.commands import cli
@@ -194,4 +196,26 @@ def test_without_parsl_the_message_says_what_to_install(monkeypatch):
     monkeypatch.delattr(classroom, "engine", raising=False)
     options = argparse.Namespace(engine=None, jobs=1, device="cpu")
     with pytest.raises(EnvironmentFault, match="parsl is not installed; run `pip install"):
-        grade_class.make_engine(options)
+        run_through(monkeypatch, lambda: grade_class.make_engine(options))
+
+
+def test_without_pyyaml_only_gradescopes_export_cannot_be_read(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    (tmp_path / gradescope.FILE).write_text("submission_1: {}\n", "utf-8")
+    with pytest.raises(EnvironmentFault, match="yaml is not installed; run `pip install"):
+        run_through(monkeypatch, lambda: gradescope.read_metadata(tmp_path / gradescope.FILE))
+
+
+def test_a_module_of_ours_that_is_missing_is_our_fault(monkeypatch):
+    def import_it():
+        raise ModuleNotFoundError("no", name="classroom.nothing")
+
+    with pytest.raises(ModuleNotFoundError):
+        run_through(monkeypatch, import_it)
+
+
+def run_through(monkeypatch, work):
+    """Run a command of a class that does this."""
+    module = SimpleNamespace(run=lambda options: work())
+    monkeypatch.setattr(class_command, "COMMANDS", {"x": module})
+    class_command.run(argparse.Namespace(class_command="x", course="c"))

@@ -1,6 +1,8 @@
 """What a record of operators finds, one operator or function after the other, in this process.
 
 tests/test_elsewhere.py has submissions that try it in a worker.
+
+Over 400 lines, most of them tables of operators.
 """
 
 from __future__ import annotations

@@ -109,3 +109,16 @@ def test_gradings_are_started_and_their_ends_are_told(
 def test_without_words_it_says_how_it_is_used(capsys):
     assert stability.main([]) == stability.main(["1"]) == 2
     assert stability.main(["--help"]) == 0 and "tools/stability.py 5" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [(None, "No such file"), ("{", "no JSON object"), ("[1]", "no JSON"), ("{}", "no problems")],
+)
+def test_a_file_that_is_no_record_is_named(tmp_path, capsys, text, why):
+    path = tmp_path / "record.json"
+    if text is not None:
+        path.write_text(text)
+    assert stability.main([str(path)]) == 2
+    out, err = capsys.readouterr()
+    assert not out and f"{path}: " in err and why in err and "expected a record" in err

@@ -5,8 +5,8 @@
 
 After the number come options of `grade`. Ctrl-C keeps the gradings that are done. A grading in
 which a part of a problem could not be measured (a busy machine) does not count for that problem.
-Exit code: 0 no problem's points differ by more than one, 1 some do, 3 a fault of the judge,
-4 nothing could be measured, 130 interrupted.
+Exit code: 0 no problem's points differ by more than one, 1 some do, 2 usage, 3 a fault of the
+judge, 4 nothing could be measured, 130 interrupted.
 """
 
 import json
@@ -30,20 +30,38 @@ def main(words):
     if words[0].isdigit():
         wanted = int(words[0])
         words, codes = graded(wanted, words[1:])
-    records = [json.loads(Path(word).read_text(encoding="utf-8")) for word in words]
+    try:
+        records = [record_in(Path(word)) for word in words]
+    except ValueError as error:
+        print(f"stability: {error}", file=sys.stderr)
+        return 2
     shaky = []
     for row in rows([record for record in records if not record["interrupted"]]):
         print(line(*row, wanted))
         shaky += [row[0]] if row[-1] > STABLE_POINTS + _ROUNDING else []
     if shaky:
         print(f"points differ by more than {STABLE_POINTS:g}: {', '.join(shaky)}")
-    else:
+    elif records:
         print(f"points differ by no more than {STABLE_POINTS:g} in any problem")
     for code in (130, 2, 3, 4):
         if code in codes:
             print(f"{len(records)} of {wanted} gradings were done; one ended with exit code {code}")
             return code
     return 1 if shaky else 0
+
+
+def record_in(path):
+    """Read a record; ValueError: it cannot be read, or is none."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if {"problems", "interrupted"} <= record.keys():
+            return record
+        why = "it has no problems"
+    except OSError as error:
+        why = error.strerror
+    except (ValueError, AttributeError):
+        why = "it is no JSON object"
+    raise ValueError(f"{path}: {why}; expected a record that `make grade JSON={path}` wrote")
 
 
 def graded(count, options):

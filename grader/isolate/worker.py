@@ -41,7 +41,7 @@ class Worker:
         self.monitor: access.AccessMonitor | None = None
         self.dots: access.DotMonitor | None = None
         self.launches: access.LaunchCounter | None = None
-        self.machine: engine.Engine | None = None
+        self.machine: Any = None
         self.record: operators.OperatorAudit | None = None
         self.cuda_arena: Any = None
         self.inputs = torch.empty(0, dtype=torch.uint8, device="cpu")
@@ -82,7 +82,9 @@ class Worker:
             asked_gpu.install()
             _skip_autotuning()
         if self.settings.get("machine"):
-            self.machine = engine.Engine(self.path)
+            from grader.kernel.machine.engine import Engine  # 0.1 s, for no other worker
+
+            self.machine = Engine(self.path)
             self.machine.install()
             asked_gpu.install()
             _skip_autotuning()
@@ -351,7 +353,7 @@ def end_with_parent() -> None:
 
 def _main() -> None:
     # once the search path is set
-    global access, allocations, arena, asked_gpu, constants, device_memory, engine, faults, given
+    global access, allocations, arena, asked_gpu, constants, device_memory, faults, given
     global \
         interpreting, \
         operators, \
@@ -376,7 +378,6 @@ def _main() -> None:
     from grader.kernel import given
     from grader.kernel.compile import asked_gpu, faults
     from grader.kernel.interpreter import constants, interpreting, own_kernels
-    from grader.kernel.machine import engine
     from grader.kernel.observers import access, rounds, stepping, trace, tracer
     from grader.spec import protocol
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from grader.report import history
-from grader.spec.causes import Entry, entries
+from grader.spec.causes import Cost, Entry, entries
 from grader.spec.problem import ManifestError, Problem, load_problem, problem_ids
 
 UNNAMED = "UNNAMED"
@@ -159,7 +159,7 @@ def _page(entry: Entry, problem: str | None, check: str | None) -> str:
     parts = [f"# {entry.id}: {entry.text.title}", _where(entry)]
     for heading, paragraphs in (*before, ("How to find it", _finding(entry, problem)), mend):
         parts += [f"## {heading}", *paragraphs]
-    steps = (_step(load_problem(id), entry.id) for id in entry.problems)
+    steps = (place(load_problem(id), entry.id) for id in entry.problems)
     parts.append(f"Read on: {', '.join(steps)}, glossary.")
     if check is not None:
         command = f"pytest problems/{problem} -x -k {check}"
@@ -178,7 +178,8 @@ def _where(entry: Entry) -> str:
     return f"{problems} In reports: {ids}{more}."
 
 
-def _step(problem: Problem, id: str) -> str:
+def place(problem: Problem, id: str) -> str:
+    """Return the problem, with the step in which the mistake is made if problem.toml names one."""
     step = problem.step_of_cause(id)
     return problem.id if step is None else f"{problem.id} step {step}"
 
@@ -206,14 +207,14 @@ def _finding(entry: Entry, problem: str | None) -> list[str]:
         if problem in (None, id)
     ]
     found = [note, _block([*tests, command])]
-    return [*found, "\n".join(cost_table(entry))] if costs else found
+    return [*found, cost_table(costs)] if costs else found
 
 
-def cost_table(entry: Entry) -> list[str]:
-    """Return what a known mistake costs in each problem, as the lines of a table."""
+def cost_table(costs: Mapping[str, Cost]) -> str:
+    """Return what a known mistake costs in these problems, as a table."""
     head = ["| problem | checks that fail | correctness kept |", "|---|---|---|"]
-    costs = ((id, entry.costs[id]) for id in entry.problems if id in entry.costs)
-    return head + [f"| {id} | {cost.fails} | {cost.keeps} % |" for id, cost in costs]
+    rows = [f"| {id} | {cost.fails} | {cost.keeps} % |" for id, cost in costs.items()]
+    return "\n".join([*head, *rows])
 
 
 def _block(lines: Iterable[str]) -> str:

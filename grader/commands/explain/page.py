@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from grader.report.cause_pages import cost_table, sections
+from grader.report.cause_pages import cost_table, place, sections
 from grader.spec.causes import Entry, entries
 from grader.spec.problem import ROOT, Problem, load_problem, problem_ids
 
@@ -67,17 +67,13 @@ def _section(entry: Entry, problems: Sequence[Problem]) -> Iterator[str]:
         first, *more = paragraphs
         yield f"**{heading}.** {first}" if heading == "How to fix it" else first
         yield from more
-    shown = {problem.id for problem in problems}
-    rows = cost_table(entry)
-    rows = [row for row in rows if row[2:5] in shown or row not in rows[2:]]
-    if rows[2:]:
-        yield "\n".join(rows)
+    costs = {p.id: entry.costs[p.id] for p in problems if p.id in entry.costs}
+    if costs:
+        yield cost_table(costs)
 
 
 def _link(problem: Problem, id: str) -> str:
-    step = problem.step_of_cause(id)
-    words = problem.id if step is None else f"{problem.id} step {step}"
-    return f"[{words}](../problems/{problem.id}/README.md)"
+    return f"[{place(problem, id)}](../problems/{problem.id}/README.md)"
 
 
 if __name__ == "__main__":

@@ -5,8 +5,8 @@ is computed from it: the scores know their queries and their keys, and a product
 shows which keys took part for which query, whatever the kernel's loops look like. Runs inside the
 worker, during calls that the judge wants traced.
 
-All hooks of the interpreter are in this one file, for their order matters; what they note is kept
-by the rooms beside it.
+Over 400 lines: all hooks of the interpreter are in this one file, for their order matters; what
+they note is kept by the rooms beside it.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Pure: a tree in, violations out. Nothing runs and nothing is guessed about what a student meant; the
 page docs/source-policy.md says each rule with an example, and what no rule can see.
+
+Over 400 lines: one reader sees each place of a file once, and holds every rule against it.
 """
 
 from __future__ import annotations
