@@ -150,8 +150,8 @@ def judge(
 
     def open_session(check: Check | None, budget: Budget) -> Session:
         view = problem.of(check) if check else problem
-        interpret = view.uses_triton and device == "cpu"
-        return Session(view, data, device=device, interpret=interpret, budget=budget)
+        machine = view.uses_triton and device == "cpu"
+        return Session(view, data, device=device, machine=machine, budget=budget)
 
     def session_of(check: Check) -> Session:
         entry = problem.of(check).entry

@@ -101,7 +101,7 @@ class Side:
         if view.entry not in self._sessions:
             limits = self._problem.limits.model_copy(update={"total_s": 1e9, "lost_s": 60.0})
             self._sessions[view.entry] = Session(
-                view, self._source, device="cpu", interpret=interpret, budget=Budget(limits)
+                view, self._source, device="cpu", machine=machine, budget=Budget(limits)
             )
         session = self._sessions[view.entry]
         return Answer.of(self._problem, SEED, session, check, index, case, 0)
@@ -280,7 +280,7 @@ def interpreted(
     """Return what was seen of one call in the interpreter, in a worker, with its trace."""
     limits = problem.limits.model_copy(update={"total_s": 1e9, "lost_s": 60.0})
     budget = Budget(limits)
-    session = Session(problem, source, device="cpu", interpret=True, budget=budget)
+    session = Session(problem, source, device="cpu", machine=True, budget=budget)
     try:
         return session.call(case, inputs, problem.outputs, traced=True, follow=follow)
     finally:

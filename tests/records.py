@@ -107,7 +107,7 @@ def count_work(source: str, problem: Problem, seed: str = SEED) -> Evidence:
     """Count the work of a source, in a worker of its own, whatever PyTorch does in it."""
     budget = Budget(problem.limits)
     data = Source(problem.id, source.encode(), policy=False)
-    session = Session(problem, data, device="cpu", interpret=True, budget=budget)
+    session = Session(problem, data, device="cpu", machine=True, budget=budget)
     try:
         return WorkRun(Trial(problem, seed, Casebook(problem)), session).judge()
     finally:

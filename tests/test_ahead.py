@@ -137,7 +137,7 @@ def ahead_of(problem, source=None, wants_work=lambda: True):
 
     def open_session(check, budget):
         view = problem.of(check) if check else problem
-        return Session(view, data, device="cpu", interpret=view.uses_triton, budget=budget)
+        return Session(view, data, device="cpu", machine=view.uses_triton, budget=budget)
 
     trial = trial_of(problem)
     places = cases_of(problem, all_checks(problem))
@@ -146,7 +146,7 @@ def ahead_of(problem, source=None, wants_work=lambda: True):
 
 def main_session(data, budget=None):
     budget = budget or Budget(P02.limits)
-    return Session(P02, data, device="cpu", interpret=True, budget=budget)
+    return Session(P02, data, device="cpu", machine=True, budget=budget)
 
 
 def test_work_is_counted_behind_right_cases_and_its_time_is_the_sessions():

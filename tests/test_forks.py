@@ -31,7 +31,7 @@ def answer():
 
 
 def sandbox(source=ANSWER, device="cpu", **options):
-    return Sandbox(source, "answer.py", "answer", device=device, interpret=False, **options)
+    return Sandbox(source, "answer.py", "answer", device=device, machine=False, **options)
 
 
 @pytest.fixture
@@ -130,15 +130,15 @@ def test_without_a_server_that_answers_workers_are_fresh(monkeypatch, harm):
 
 @pytest.mark.parametrize("options", [{"threads": 2}, {"fresh": True}, {}])
 def test_a_worker_that_needs_other_imports_or_asks_for_it_is_fresh(options):
-    with forks.forking(server_environment(interpret=not options)):
+    with forks.forking(server_environment(machine=not options)):
         with sandbox(**options) as worker:
             assert not isinstance(worker._process, forks.Forked)
 
 
 def test_what_the_first_launch_imports_is_imported_once():
     source = b"import sys\nprint('triton.experimental.gluon' in sys.modules)\ndef answer(): pass\n"
-    with forks.forking(server_environment(interpret=True)):
-        with Sandbox(source, "answer.py", "answer", device="cpu", interpret=True) as worker:
+    with forks.forking(server_environment(machine=True)):
+        with Sandbox(source, "answer.py", "answer", device="cpu", machine=True) as worker:
             assert worker.ready().status is Status.OK
             assert isinstance(worker._process, forks.Forked) and worker.output() == "True"
 
@@ -180,7 +180,7 @@ secret = asked()
 with sandbox.Sandbox(
     b"import os, sys\nprint(os.getppid(), sorted(m for m in sys.modules if 'grader' in m))\n"
     b"def answer(): pass",
-    "answer.py", "answer", device="cpu", interpret=False,
+    "answer.py", "answer", device="cpu", machine=False,
 ) as worker:
     said = worker.ready()
     memory = Path(f"/proc/{forks._server._process.pid}/mem").open("rb", 0)

@@ -79,7 +79,7 @@ def test_a_kernel_of_other_cases_is_compiled_as_soon_as_it_has_run(monkeypatch):
     asked, done = [], Future()
     monkeypatch.setattr(trial, "compile_ahead", lambda source, call: asked.append(call))
     session = SimpleNamespace(source=source)
-    trial.launched.note(evidence(7, 9), CHECKS["w_stride"], 0, later, interpret=True)
+    trial.launched.note(evidence(7, 9), CHECKS["w_stride"], 0, later, machine=True)
     trial.compile_more(session)  # nothing is being compiled
     trial.compiling["first"] = done
     trial.compile_more(session)  # what that launches is not known yet
@@ -169,8 +169,8 @@ def compiles_on_gpu(session, interpreted, on_gpu=()):
     trial = Trial(P02, SEED, Casebook(P02))
     for number, lines in enumerate(interpreted):
         check = CHECKS["w_stride"]
-        trial.launched.note(evidence(*lines), check, number, CASES[number], interpret=True)
-    trial.launched.note(evidence(*on_gpu), CHECKS["w_stride"], 0, CASES[0], interpret=False)
+        trial.launched.note(evidence(*lines), check, number, CASES[number], machine=True)
+    trial.launched.note(evidence(*on_gpu), CHECKS["w_stride"], 0, CASES[0], machine=False)
     return CompileRun(trial, session, CHECKS["compiles"], 0, CASES[0]).judge()
 
 
@@ -220,11 +220,11 @@ def test_each_case_of_a_kernel_is_kept_once():
     launched, cases = Launched(), [SimpleNamespace(n=n) for n in range(3)]
     for case, lines in zip(cases, ((4,), (4, 9), (2, 4)), strict=True):
         for _ in range(2):  # a case may be called twice
-            launched.note(evidence(*lines), None, 0, case, interpret=True)
-    launched.note(CallEvidence(), None, 0, None, interpret=True)  # a call that never was
+            launched.note(evidence(*lines), None, 0, case, machine=True)
+    launched.note(CallEvidence(), None, 0, None, machine=True)  # a call that never was
     found = [(line, [ran.case.n for ran in runs]) for line, runs in launched.waiting(set())]
     assert found == [(2, [2]), (4, [0, 1, 2]), (9, [1])]
-    launched.note(evidence(4), None, 0, cases[0], interpret=False)
+    launched.note(evidence(4), None, 0, cases[0], machine=False)
     assert [line for line, _ in launched.waiting({9})] == [2]
 
 

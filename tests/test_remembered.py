@@ -116,7 +116,7 @@ def test_what_did_not_go_well_behind_another_call_is_done_again(
     remembered.note(kernels, [PLACE])
     run = Trial(P09, SEED, Casebook(P09), compiles_ahead=True, kernels=kernels)
     source = Source("p09", b"")
-    session = Session(P09, source, device="cpu", interpret=True, budget=Budget(P09.limits))
+    session = Session(P09, source, device="cpu", machine=True, budget=Budget(P09.limits))
     run.answered(session, right=True)
     sinks = P09.check("sinks")
     ran = [Ran(sinks, n, P09.cases(sinks, SEED, "cpu")[n]) for n in (0, 1)]

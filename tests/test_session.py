@@ -191,7 +191,7 @@ def test_a_worker_that_never_starts_is_not_started_for_each_case(monkeypatch):
     monkeypatch.setattr(sandbox.reaper, "start", start)
     monkeypatch.setattr(sandbox.forks, "start", lambda *_: None)
     source = Source("p02", answer("pass").encode())
-    session = Session(P02, source, device="cpu", interpret=True, budget=Budget(LIMITS))
+    session = Session(P02, source, device="cpu", machine=True, budget=Budget(LIMITS))
     case = next(iter(P02.cases(P02.check("plain"), "5eed", "cpu").values()))
     found = [session.call(case, make_inputs(P02, case, 0), ("y",)) for _ in range(9)]
     told = [outcome.of_call(evidence, P02.signature) for evidence in found]
@@ -233,7 +233,7 @@ def test_a_file_that_cannot_be_imported_is_told_once():
 
 def test_a_call_is_traced_where_that_is_asked_for_and_the_interpreter_runs_it():
     source = Source("p02", model_answer("p02").encode())
-    session = Session(P02, source, device="cpu", interpret=True, budget=Budget(LIMITS))
+    session = Session(P02, source, device="cpu", machine=True, budget=Budget(LIMITS))
     (case, *_) = P02.work_cases("5eed")
     inputs = make_inputs(P02, case, 7)
     try:

@@ -63,7 +63,7 @@ def nothing_is_seen(id: str, problem_id: str, session: Session) -> None:
 def test_nothing_is_seen_in_a_right_kernel(id: str) -> None:
     problem, data = load_problem(id), Source(id, model_answer(id).encode())
     budget = Budget(problem.limits)
-    session = Session(problem, data, device="cpu", interpret=True, budget=budget)
+    session = Session(problem, data, device="cpu", machine=True, budget=budget)
     try:
         nothing_is_seen(id, id, session)
     finally:

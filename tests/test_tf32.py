@@ -100,7 +100,7 @@ def test_on_a_gpu_the_check_of_precision_names_tf32(monkeypatch):
     answer = Answer(inputs, names, None, evidence, None, expected, wrong)
     monkeypatch.setattr(CaseRun, "_answer", lambda run, call: answer)
     source = Source("p04", b"")
-    session = SimpleNamespace(interpret=False, budget=Budget(P04.limits), source=source)
+    session = SimpleNamespace(machine=False, budget=Budget(P04.limits), source=source)
     casebook = Casebook(P04)
     finding = CaseRun(Trial(P04, "5eed", casebook), session, check, 0, case).judge()
     assert finding.verdict is Verdict.FAIL and finding.wrong_outputs == ("out",)

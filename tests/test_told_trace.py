@@ -161,7 +161,7 @@ def test_calls_that_are_to_be_refused_have_none():
 def test_a_call_that_is_followed_shows_the_same_as_one_that_is_not():
     problem = load_problem("p06")
     source = Source("p06", model_answer("p06").encode())
-    session = Session(problem, source, device="cpu", interpret=True, budget=Budget(problem.limits))
+    session = Session(problem, source, device="cpu", machine=True, budget=Budget(problem.limits))
     trial = Trial(problem, SEED, Casebook(problem))
     check = problem.check("window")
     index, case = next(iter(problem.cases(check, SEED, "cpu").items()))

@@ -61,7 +61,7 @@ def test_right_answer_passes(answer: Unusual) -> None:
 
 
 def watched(answer: Unusual, session: Session) -> None:
-    if session.interpret:
+    if session.machine:
         nothing_is_seen(answer.id, answer.problem, session)
 
 

@@ -122,7 +122,7 @@ def test_the_real_worker_gives_a_submission_little(monkeypatch, tmp_path, forked
     monkeypatch.setenv("GRADER_SECRET", SEED)
     monkeypatch.setenv("LD_PRELOAD", "")
     server = forked_workers() if forked else contextlib.nullcontext()
-    options = {"device": "cpu", "interpret": True}
+    options = {"device": "cpu", "machine": True}
     with server, Sandbox(ANSWER, "answer.py", "answer", **options) as worker:
         assert worker.ready().status is Status.NO_ENTRY
         found = json.loads(worker.output())
@@ -149,7 +149,7 @@ def call():
     """Call MANY in one worker; return what was seen of the call."""
     torch.set_num_threads(1)
     source, budget = Source("p03", MANY.encode()), Budget(P03.limits)
-    session = Session(P03, source, device="cpu", interpret=True, budget=budget)
+    session = Session(P03, source, device="cpu", machine=True, budget=budget)
 
     def make_call(what, *outputs):
         given = {"seqlen": 8, "head_dim": 16, "softmax_scale": what}

@@ -23,6 +23,8 @@ _STATUS_VERDICT = {
     Status.OUT_OF_BOUNDS: Verdict.FAIL,
     Status.ROUNDING_DOT: Verdict.FAIL,
     Status.FORBIDDEN_OPERATOR: Verdict.REJECTED,
+    Status.NOT_MODELLED: Verdict.NOT_MEASURED,
+    Status.STOPPED: Verdict.TIMEOUT,
 }
 _BOUNDS_HELP = (
     "positions past the end need a mask; where none is past the end, look at where the pointer"
@@ -42,7 +44,10 @@ _RACE_HELP = (
     "on a GPU programs run side by side and in no order: let one program store each element; does"
     " its offset tell batches, heads and tiles apart?"
 )
+_LOOP_HELP = "does every loop come closer to its end in each iteration?"
 _STATUS_HELP = {
+    Status.NOT_MODELLED: "the check costs no points here; on a GPU it is judged",
+    Status.STOPPED: _LOOP_HELP,
     Status.OUT_OF_BOUNDS: _BOUNDS_HELP,
     Status.GUARD_CHANGED: _BOUNDS_HELP,
     Status.NO_ENTRY: "copy the function's first line from the stub",
@@ -124,6 +129,8 @@ def _of_reply(reply: Reply, signature: str) -> CaseOutcome:
         Status.COMPILE_FAILED: f"Triton cannot compile the kernel: {reply.text}",
         Status.ROUNDING_DOT: f"on a GPU this tl.dot rounds its fp32 operands to {reply.text}",
         Status.EXITED: f"the submission called exit: {reply.text}",
+        Status.NOT_MODELLED: f"not measured: {reply.text}",
+        Status.STOPPED: f"no result after {reply.text}: the kernel was stopped",
     }.get(reply.status, named)
     if reply.status in (Status.OUT_OF_BOUNDS, Status.FORBIDDEN_OPERATOR):
         # The same headline however far it reaches: it is one cause.
@@ -141,7 +148,8 @@ def _of_reply(reply: Reply, signature: str) -> CaseOutcome:
     if reply.status in (Status.EXCEPTION, Status.COMPILE_FAILED, Status.IMPORT_FAILED):
         help = translation(named)
     verdict = _STATUS_VERDICT.get(reply.status, Verdict.ERROR)
-    return CaseOutcome(verdict, headline, extent or None, reply.line, help, elsewhere)
+    looping = reply.status == Status.STOPPED
+    return CaseOutcome(verdict, headline, extent or None, reply.line, help, elsewhere, looping)
 
 
 def _of_end(ended: Ended, what: str) -> CaseOutcome:
@@ -154,7 +162,7 @@ def _of_end(ended: Ended, what: str) -> CaseOutcome:
         return CaseOutcome(Verdict.NOT_MEASURED, _how_ended(ended, what), help=_STARVED_HELP)
     if ended.timeout:
         verdict = Verdict.TIMEOUT
-        help = "does every loop come closer to its end in each iteration?"
+        help = _LOOP_HELP
         if ended.compiling or (what == COMPILATION and not ended.line):
             help = "smaller tiles, and range instead of tl.static_range, make less code"
         elif what == COMPILATION:

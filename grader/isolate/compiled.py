@@ -150,7 +150,7 @@ def _compile(
             problem.file,
             problem.entry,
             device="cpu",
-            interpret=False,
+            machine=False,
             program=_PROGRAM,
             kernels=kept or Path("cache"),
             capability=capability,

@@ -50,9 +50,7 @@ class Compilers:
     def _work(self) -> None:
         # A worker dies with the thread that started it: this one starts and ends its own.
         budget = Budget(Limits(call_s=_CALL_S, lost_s=_TOTAL_S, total_s=_TOTAL_S))
-        session = Session(
-            self._problem, self._source, device="cuda", interpret=False, budget=budget
-        )
+        session = Session(self._problem, self._source, device="cuda", machine=False, budget=budget)
         try:
             while time.monotonic() < self._deadline and budget.used_up() is None:
                 check, case = self._pending.get_nowait()

@@ -1,11 +1,10 @@
 """The process that others are forked from: `python -I -u grader/isolate/fork_server.py FD`.
 
-It has torch imported, and no submission: what forks for one worker has seen nothing of another.
-With TRITON_INTERPRET in its environment it has Triton's interpreter imported too, with what Triton
-imports at the first launch: Gluon, a tenth of a second. With GRADER_DIFFERENTIATES it has what
-torch imports for the first gradient: sympy, half a second. With GRADER_JUDGES it has what
-tests of the judge import, a quarter of a second, which no worker finds. Each worker and each child
-would take that time else. It forks workers, and children of a judge
+It has torch imported, the tile machine and Triton's compiler, and no submission: what forks for one
+worker has seen nothing of another. With GRADER_DIFFERENTIATES it has what torch imports for the
+first gradient: sympy, half a second. With GRADER_JUDGES it has what tests of the judge import, a
+quarter of a second, which no worker finds. Each worker and each child would take that time else. It
+forks workers, and children of a judge
 (grader/isolate/processes.py), which are given a server of their own before they read what they are
 asked: what they know is in none of their workers.
 """
@@ -39,17 +38,10 @@ def _main() -> None:
     sys.path[:] = [_ROOT, *filter(None, os.environ["GRADER_SYS_PATH"].split(os.pathsep))]
     import torch
 
-    from grader.isolate import allocations, arena, compiling, worker
+    from grader.isolate import allocations, arena, compiling, watching, worker
     from grader.kernel.compile import faults
-    from grader.kernel.observers import access, trace, tracer
 
-    del access, allocations, arena, faults, trace, tracer  # imported once for all
-    if "TRITON_INTERPRET" in os.environ:
-        import triton.language
-        import triton.runtime.interpreter
-
-        with contextlib.suppress(Exception):  # which no kernel of a submission needs
-            import triton.experimental.gluon.nvidia.hopper  # noqa: F401
+    del allocations, arena, faults, watching  # imported once for all
     if "GRADER_DIFFERENTIATES" in os.environ:
         import torch.fx.experimental.symbolic_shapes
     if "GRADER_JUDGES" in os.environ:

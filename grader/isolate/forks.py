@@ -65,11 +65,10 @@ class Forked:
 class ForkServer:
     """One process that forks others; it imports while the judge does other things."""
 
-    def __init__(self, process: Any, channel: socket.socket, interprets: str | None = None) -> None:
-        """Be asked through `channel`; `interprets` is what the server has as TRITON_INTERPRET."""
+    def __init__(self, process: Any, channel: socket.socket) -> None:
+        """Be asked through `channel`."""
         self._process = process
         self._channel: socket.socket | None = channel
-        self._interprets = interprets
         self._lock = threading.Lock()
         channel.settimeout(_FIRST_S)
         reaper.adopt_orphans()
@@ -90,7 +89,7 @@ class ForkServer:
             pass_fds=(theirs.fileno(),),
         )
         theirs.close()
-        return cls(process, ours, environment.get("TRITON_INTERPRET"))
+        return cls(process, ours)
 
     def start_child(
         self, module: str, arguments: list[str], cwd: Path, env: dict[str, str], fds: list[int]
@@ -107,8 +106,7 @@ class ForkServer:
     def start(self, program: str, cwd: Path, env: dict[str, str], channel: int) -> Forked | None:
         """Fork a worker that runs `program`; None where a fresh interpreter has to."""
         # Nothing that is imported asks for a GPU: a worker finds its own.
-        interprets = self._interprets in (None, env.get("TRITON_INTERPRET"))
-        if env.get("OMP_NUM_THREADS") != "1" or not interprets:
+        if env.get("OMP_NUM_THREADS") != "1":
             return None
         request = json.dumps({"program": program, "cwd": str(cwd), "env": env}).encode()
         reader, writer = os.pipe()

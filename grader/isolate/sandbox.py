@@ -74,7 +74,7 @@ class Sandbox:
         entry: str,
         *,
         device: str,
-        interpret: bool,
+        machine: bool,
         count_launches: bool = False,
         threads: int = 1,
         program: Path | None = None,
@@ -100,7 +100,7 @@ class Sandbox:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         self._channel = ours
-        environment = _environment(device, interpret, threads, self._folder)
+        environment = _environment(device, threads, self._folder)
         kernels = self._folder / kernels if kernels else jail.kernels()
         if kernels:
             environment["TRITON_CACHE_DIR"] = str(kernels)
@@ -142,7 +142,7 @@ class Sandbox:
             "path": str(path),
             "entry": entry,
             "device": device,
-            "interpret": interpret,
+            "machine": machine,
             "count_launches": count_launches,
             "memory_limit_bytes": MEMORY_LIMIT_BYTES + (threads - 1) * _THREAD_BYTES,
             "nonce": self._load_nonce,
@@ -358,20 +358,18 @@ def prepare(*, jailed: bool, gpu: str | None) -> None:
         forks.open_server(server_environment())
 
 
-def server_environment(
-    *, interpret: bool = False, differentiate: bool = False, judges: bool = False
-) -> dict[str, str]:
+def server_environment(*, differentiate: bool = False, judges: bool = False) -> dict[str, str]:
     """Return the environment of a process that workers are forked from; it sees no GPU.
 
     With `differentiate` it imports what torch does for the first gradient of a process, with
     `judges` what a child of the judge's imports that runs tests.
     """
-    environment = _environment("cpu", interpret, 1, scratch.folder())
+    environment = _environment("cpu", 1, scratch.folder())
     wanted = {"GRADER_DIFFERENTIATES": differentiate, "GRADER_JUDGES": judges}
     return environment | {name: "1" for name, is_wanted in wanted.items() if is_wanted}
 
 
-def _environment(device: str, interpret: bool, threads: int, folder: Path) -> dict[str, str]:
+def _environment(device: str, threads: int, folder: Path) -> dict[str, str]:
     env = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     env |= {
         "HOME": str(folder),
@@ -383,8 +381,6 @@ def _environment(device: str, interpret: bool, threads: int, folder: Path) -> di
             p for p in sys.path if p and os.path.exists(p) and Path(p).resolve() != _ROOT
         ),
     }
-    if interpret:
-        env["TRITON_INTERPRET"] = "1"
     if device == "cpu":
         env["CUDA_VISIBLE_DEVICES"] = ""
     return env

@@ -33,6 +33,8 @@ _SPENT["cpu"] = {*_SPENT["cuda"], Status.OUT_OF_MEMORY}
 _STARTS = 3
 # On a GPU a call may still compile, or autotune, what was not compiled beforehand.
 _COMPILE_FACTOR = 3.0
+# Of the time of a call, what one launch may take on the machine, which then says in which loop.
+_SHARE = 0.8
 
 
 class Budget:
@@ -92,12 +94,12 @@ class Session:
     """
 
     def __init__(
-        self, problem: Problem, source: Source, *, device: str, interpret: bool, budget: Budget
+        self, problem: Problem, source: Source, *, device: str, machine: bool, budget: Budget
     ) -> None:
         self.problem = problem
         self.source = source
         self.device = device
-        self.interpret = interpret
+        self.machine = machine
         self.budget = budget
         self.unusable: CallEvidence | None = None
         self._answered = False  # at least one call came back with outputs
@@ -115,7 +117,7 @@ class Session:
                 self.problem.file,
                 self.problem.entry,
                 device=self.device,
-                interpret=self.interpret,
+                machine=self.machine,
                 count_launches=self.problem.uses_triton,
                 operators=opened(self.problem) if self.source.policy else None,
             )
@@ -154,7 +156,7 @@ class Session:
     ) -> CallEvidence:
         """Call the entry point on `inputs`, and return what happened to `outputs`.
 
-        With `traced` the interpreter also writes down what the kernels do, and with `follow`, of a
+        With `traced` the machine also writes down what the kernels do, and with `follow`, of a
         call that is traced, the rounds of one program; with `idle` kernels are launched and do
         nothing.
         """
@@ -174,8 +176,8 @@ class Session:
         reply = evidence.result
         if isinstance(reply, Reply) or reply.started:  # what never started is no call
             seconds = time.monotonic() - start - self._starved_s
-            came_back = isinstance(reply, Reply)
-            if not came_back and reply.compiling:  # another case may need less code
+            came_back = isinstance(reply, Reply) and reply.status != Status.STOPPED
+            if isinstance(reply, Ended) and reply.compiling:  # another case may need less code
                 self.budget.spent_s += seconds
             else:
                 self.budget.count(seconds, came_back=came_back, start_s=start_s)
@@ -230,7 +232,7 @@ class Session:
             inputs = dataclasses.replace(inputs, dout=None)
         layout = place(case, inputs, outputs)
         arena = Arena(layout.total_bytes)
-        traced = traced and self.interpret
+        traced = traced and self.machine
         block = TraceBlock(case, self.source) if traced else None
         steps = RoundsBlock(follow) if traced and follow else None
         try:
@@ -238,9 +240,10 @@ class Session:
             _write_inputs(arena, layout, inputs)
             before = arena.memory[: layout.inputs_end].clone()
             sandbox = self._sandbox
+            call_s = self.budget.call_s(compiles=self.device != "cpu")
             result = sandbox.ask(
                 what,
-                self.budget.call_s(compiles=self.device != "cpu"),
+                call_s,
                 (arena.fd, *(part.fd for part in (block, steps) if part)),
                 patience=PATIENCE,
                 **({"trace": dataclasses.asdict(block.shape)} if block else {}),
@@ -250,6 +253,7 @@ class Session:
                 returns=list(self.problem.returns),
                 gradients=differentiates,
                 exact=case.exact,
+                seconds=_SHARE * call_s,
                 idle=idle,
             )
             self._starved_s = sandbox.starved_s

@@ -38,9 +38,7 @@ class Worker:
         self.source = b""
         self.module: ModuleType | None = None
         self.entry: Any = None
-        self.monitor: access.AccessMonitor | None = None
-        self.dots: access.DotMonitor | None = None
-        self.launches: access.LaunchCounter | None = None
+        self.launches: Any = None  # counts them: the machine, or what hooks Triton's
         self.machine: Any = None
         self.record: operators.OperatorAudit | None = None
         self.cuda_arena: Any = None
@@ -73,23 +71,16 @@ class Worker:
     # -- requests ---------------------------------------------------------------------------
 
     def _load(self, nonce: int) -> protocol.Reply:
-        if self.settings["interpret"]:
-            self.monitor = access.AccessMonitor(self.path)
-            self.monitor.install()
-            self.dots = access.DotMonitor(self.path)
-            self.dots.install()
-            interpreting.install()
-            asked_gpu.install()
-            _skip_autotuning()
-        if self.settings.get("machine"):
-            from grader.kernel.machine.engine import Engine  # 0.1 s, for no other worker
+        if self.settings["machine"]:
+            from grader.isolate.watching import Engine, Watching
 
-            self.machine = Engine(self.path)
+            self.machine = self.launches = Engine(self.path)
+            self.watching = Watching
             self.machine.install()
             asked_gpu.install()
             _skip_autotuning()
-        if self.settings["count_launches"]:
-            self.launches = access.LaunchCounter(self.path, interpret=self.settings["interpret"])
+        elif self.settings["count_launches"]:
+            self.launches = launches.LaunchCounter(self.path)
             self.launches.install()
         if self.settings.get("operators"):
             self.record = operators.OperatorAudit(self.settings["operators"], self.path)
@@ -100,9 +91,6 @@ class Worker:
             resource.setrlimit(resource.RLIMIT_FSIZE, (self.settings["file_limit_bytes"],) * 2)
         with open(self.path, "rb") as file:
             self.source = file.read()  # before it runs, and may change its file
-        if self.settings.get("operators") and self.settings["interpret"]:
-            module = os.path.splitext(os.path.basename(self.path))[0]
-            constants.install(own_kernels.install(module, self.source, self.path))
         given.offer_given()
         module = self._import()
         self.module = module
@@ -131,35 +119,29 @@ class Worker:
     def _do_call(self, request: dict, fds: list[int]) -> protocol.Reply:
         """One call on fresh inputs: forward, or forward and backward, with guards around all."""
         layout = arena.Layout.from_json(request["layout"])
-        with contextlib.closing(arena.Arena(layout.total_bytes, os.dup(fds[0]))) as shared:
-            if "trace" not in request or self.monitor is None:
-                return self._call(shared, layout, request)
-            shape = trace.TraceShape(**request["trace"])
-            with contextlib.closing(arena.Arena(shape.total_bytes, os.dup(fds[1]))) as block:
-                memory = block.memory.numpy()
-                places = (shape, memory, self.path, self.source, self.monitor)
-                if "rounds" not in request:
-                    return self._call(shared, layout, request, tracer.Tracer(*places))
-                steps = rounds.RoundsShape(**request["rounds"])
-                with contextlib.closing(arena.Arena(steps.total_bytes, os.dup(fds[2]))) as own:
-                    follow = stepping.Steps(steps, own.memory.numpy(), self.path, self.source)
-                    watch = stepping.StepTracer(*places, follow)
-                    return self._call(shared, layout, request, watch)
+        with contextlib.ExitStack() as stack:
+            shared = arena.Arena(layout.total_bytes, os.dup(fds[0]))
+            stack.callback(shared.close)
+            memory, tensors = self._inputs(shared, layout)
+            watching = None
+            if self.machine:
+                places = request, fds[1:], self.source, tensors
+                watching = stack.enter_context(self.watching(self.machine, *places))
+            return self._call(shared, memory, tensors, layout, request, watching)
 
     def _call(
-        self, shared: arena.Arena, layout: arena.Layout, request: dict, watch: Any = None
+        self,
+        shared: arena.Arena,
+        memory: Any,
+        tensors: dict,
+        layout: arena.Layout,
+        request: dict,
+        watching: Any,
     ) -> protocol.Reply:
-        memory, tensors = self._inputs(shared, layout)
-        if self.monitor and self.dots:
-            self.monitor.reset()
-            self.dots.reset()
-        if self.machine:
-            self.machine.reset(tf32=request["exact"])
-        watching = watch.watching(tensors) if watch else contextlib.nullcontext()
         noting = self.record.noting(layout, request) if self.record else contextlib.nullcontext()
         # Whatever is asked of a result may be the submission's code, and launch kernels: a tensor
         # may be of a class of its own, or have methods of its own.
-        with allocations.Guarded() as guarded, watching:
+        with allocations.Guarded() as guarded:
             with noting:
                 results = self._evaluate(tensors, request)
                 if self.device != "cpu":
@@ -168,31 +150,24 @@ class Worker:
                 returned.check(results, layout, request["returns"], self.device)
                 for view in layout.outputs:
                     view.of(shared.memory).copy_(results[view.name].detach())
-            monitor = self.machine or self.monitor
-            updated = monitor.updated if monitor else ()
+            updated = self.machine.updated if self.machine else ()
             for view in layout.outputs:
                 guarded.settle(results[view.name], view.of(shared.memory), updated)
             shared.memory[: layout.inputs_end].copy_(memory)
-            if watch:
-                watch.finish(results)
+            if watching:
+                watching.finish(results)
         self._refuse_violation()
         if self.record and self.record.found:
             return self.record.refusal(request["nonce"])
         broken = guarded.broken()
         if broken:
             return protocol.Reply(request["nonce"], protocol.Status.GUARD_CHANGED, text=broken)
-        if request["exact"] and self.dots and self.dots.rounds:
-            line, text = self.dots.rounds
-            return protocol.Reply(request["nonce"], protocol.Status.ROUNDING_DOT, line, text=text)
-        if watch and watch.fault:
-            return protocol.Reply(request["nonce"], protocol.Status.TRACE_FAILED, text=watch.fault)
-        line, race = (self.monitor.races.found if self.monitor else None) or (0, "")
-        return protocol.Reply(request["nonce"], protocol.Status.OK, line, text=race)
+        if watching:
+            return watching.reply(request["nonce"])
+        return protocol.Reply(request["nonce"], protocol.Status.OK)
 
     def _refuse_violation(self) -> None:
         """Raise what a kernel did outside its tensors, though the submission has caught it."""
-        if self.monitor and self.monitor.violation:
-            raise access.OutOfBounds(self.monitor.violation)
         if self.machine and self.machine.refused:
             raise self.machine.refused
 
@@ -212,7 +187,7 @@ class Worker:
         layout = arena.Layout.from_json(request["layout"])
         with contextlib.closing(arena.Arena(layout.total_bytes, os.dup(fds[0]))) as shared:
             _, tensors = self._inputs(shared, layout)
-            with access.compile_only():
+            with launches.compile_only():
                 self._evaluate(tensors, request)
         return protocol.Reply(request["nonce"], protocol.Status.OK)
 
@@ -302,7 +277,7 @@ class Worker:
 
 
 def _skip_autotuning() -> None:
-    """Let @triton.autotune take its first configuration: the interpreter has nothing to time.
+    """Let @triton.autotune take its first configuration: the machine has nothing to time.
 
     Triton 3.6 to 3.9 ask a GPU driver for that and fail with "0 active drivers" where none is;
     guarded by tests/test_unusual_answers.py.
@@ -353,19 +328,8 @@ def end_with_parent() -> None:
 
 def _main() -> None:
     # once the search path is set
-    global access, allocations, arena, asked_gpu, constants, device_memory, faults, given
-    global \
-        interpreting, \
-        operators, \
-        own_kernels, \
-        own_objects, \
-        protocol, \
-        returned, \
-        rounds, \
-        stepping, \
-        torch, \
-        trace, \
-        tracer
+    global allocations, arena, asked_gpu, device_memory, faults, given, launches
+    global operators, own_objects, protocol, returned, torch
     faulthandler.enable(all_threads=False)
     _confine()
     channel = socket.socket(fileno=int(sys.argv[1]))
@@ -377,8 +341,7 @@ def _main() -> None:
     from grader.isolate import allocations, arena, device_memory, operators, own_objects, returned
     from grader.kernel import given
     from grader.kernel.compile import asked_gpu, faults
-    from grader.kernel.interpreter import constants, interpreting, own_kernels
-    from grader.kernel.observers import access, rounds, stepping, trace, tracer
+    from grader.kernel.observers import launches
     from grader.spec import protocol
 
     sys.path.remove(root)

@@ -103,7 +103,7 @@ class CaseRun(ToldCase):
         self.trial.answered(self.session, right=not differences, bridge=self.check.bridge)
         if not self.check.bridge:
             where = (self.check, self.index, self.case)
-            self.trial.launched.note(evidence, *where, interpret=self.session.interpret)
+            self.trial.launched.note(evidence, *where, machine=self.session.machine)
             self.trial.compile_more(self.session)
         if evidence.overwritten is not None:
             self.trial.overwritten = self.trial.overwritten or f"the input {evidence.overwritten}"
@@ -133,7 +133,7 @@ class CaseRun(ToldCase):
 
         What is wrong then is no sign of another mistake.
         """
-        if not wrong or not self.case.exact or self.session.interpret:
+        if not wrong or not self.case.exact or self.session.machine:
             return False
         case = dataclasses.replace(self.case, exact=False)
         cut = expect(self.problem, case, answer.inputs, answer.names)

@@ -27,7 +27,7 @@ class CompileRun(ToldCase):
 
     def judge(self) -> Finding:
         """Compile what this case launches, and kernels that other cases alone have launched."""
-        if self.session.unusable is not None or not self.session.interpret:
+        if self.session.unusable is not None or not self.session.machine:
             return self._judge_call()
         reason = unavailable()
         if reason is not None:

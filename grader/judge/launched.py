@@ -35,12 +35,12 @@ class Launched:
     on_gpu: set[int] = dataclasses.field(default_factory=set)
 
     def note(
-        self, evidence: CallEvidence, check: Check, index: int, case: Case, *, interpret: bool
+        self, evidence: CallEvidence, check: Check, index: int, case: Case, *, machine: bool
     ) -> None:
         """Note the kernels of a call that came back; the second call of a case adds nothing."""
         ran = Ran(check, index, case)
         for line in lines_of(evidence):
-            if not interpret:
+            if not machine:
                 self.on_gpu.add(line)
             elif ran not in (runs := self.interpreted.setdefault(line, []))[-1:]:
                 runs.append(ran)

@@ -144,7 +144,7 @@ class ProblemTrial:
                 problem,
                 self.source,
                 device="cuda" if on_gpu else "cpu",
-                interpret=triton and not on_gpu,
+                machine=triton and not on_gpu,
                 budget=self.budget,
             )
         if on_gpu and self._compilers is not None:
@@ -168,8 +168,8 @@ class ProblemTrial:
         """Return a session on the CPU, of the problem or its bridge."""
         from grader.isolate.session import Session
 
-        interpret = problem.uses_triton
-        return Session(problem, self.source, device="cpu", interpret=interpret, budget=budget)
+        machine = problem.uses_triton
+        return Session(problem, self.source, device="cpu", machine=machine, budget=budget)
 
     def compile_ahead(self, cases: list[tuple[Check, Case]]) -> None:
         """Compile what the cases on the GPU need, on several cores: when the GPU is had."""

@@ -56,7 +56,7 @@ def look_again(
     case, check = called.case, called.check
     if check.id in trial.looked_at or sum(trial.looked_at.values()) >= _MOST_LOOKS:
         return Seen()
-    if not session.interpret or not traceable(case):
+    if not session.machine or not traceable(case):
         return Seen()
     trial.looked_at[check.id] = not trial.casebook.is_sure()
     if not trial.looked_at[check.id]:

@@ -85,7 +85,7 @@ class Trial:
             self.ahead.start(right=right)
         if bridge or not self.compiles_ahead or self.compiling:
             return
-        if not session.interpret or unavailable():
+        if not session.machine or unavailable():
             return
         cases = [
             case

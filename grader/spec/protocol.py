@@ -27,16 +27,18 @@ class Status(enum.IntEnum):
     EXCEPTION = 2  # any exception from the submission
     BAD_RETURN = 3  # wrong return type, shape, dtype or device
     OUT_OF_MEMORY = 4
-    OUT_OF_BOUNDS = 5  # the interpreter saw an access outside a tensor
+    OUT_OF_BOUNDS = 5  # the machine saw an access outside a tensor
     IMPORT_FAILED = 6
     COMPILE_FAILED = 7  # Triton refused the kernel
     EXITED = 8  # SystemExit
     NO_ENTRY = 9
     GUARD_CHANGED = 10  # memory around a tensor the submission allocated was written
     DEVICE_FAULT = 11  # a CUDA error: the context is lost
-    ROUNDING_DOT = 12  # the interpreter saw a dot that rounds on a GPU where fp32 was asked for
+    ROUNDING_DOT = 12  # the machine saw a dot that rounds on a GPU where fp32 was asked for
     TRACE_FAILED = 13  # the call came back; the judge's own tracer, which watched it, did not
     FORBIDDEN_OPERATOR = 14  # PyTorch computed, or gave values away, where it may not
+    NOT_MODELLED = 15  # the machine could not run the kernel: nothing is said of it
+    STOPPED = 16  # the machine stopped a kernel that took too long
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,6 +13,7 @@ import traceback
 from typing import Any
 
 from grader.kernel.compile import assembler
+from grader.kernel.machine.ttir import NotMeasured
 from grader.spec.protocol import Reply, Status
 
 _OUTPUT_LIMIT = 2000
@@ -32,7 +33,7 @@ def explain(nonce: int, error: BaseException, path: str, *, importing: bool) -> 
         line = _line_in(cause, path) or line
     if isinstance(error, MemoryError):
         traceback.clear_frames(error.__traceback__)  # room for what follows
-    shown = chain[-1] if _name(error) == "InterpreterError" else error
+    shown = error
     text = _text(shown)
     status = _status(error, chain, text, path, importing)
     compiling = [e for e in chain if hasattr(e, "node") and hasattr(e, "error_message")]
@@ -67,10 +68,14 @@ def _status(
     error: BaseException, chain: list[BaseException], text: str, path: str, importing: bool
 ) -> Status:
     names = {_name(e) for e in chain}
+    if any(isinstance(e, NotMeasured) for e in chain):
+        return Status.NOT_MODELLED
     if any(isinstance(e, NotImplementedError) and _raised_in(e, path) for e in chain):
         return Status.NOT_IMPLEMENTED
     if "OutOfBounds" in names:
         return Status.OUT_OF_BOUNDS
+    if "Stopped" in names:
+        return Status.STOPPED
     if isinstance(error, (SystemExit, KeyboardInterrupt)):
         return Status.EXITED
     if any(isinstance(e, MemoryError) for e in chain) or "OutOfMemoryError" in names:

@@ -28,13 +28,12 @@ from grader.kernel.compile import (
     kept_kernels,
     machine_code,
 )
-from grader.kernel.compile.chips import MAX_WARPS, Chip
+from grader.kernel.compile.chips import MAX_GRID, MAX_WARPS, Chip
 from grader.kernel.observers.lines import kernel_line
 from grader.kernel.observers.passed import tensors_of
 
 MAX_KERNELS = 32
 MAX_REFUSALS = 8
-_MAX_AXIS = (2**31 - 1, 65535, 65535)
 _MAX_TEXT = 1000
 
 
@@ -226,7 +225,7 @@ class _Launcher:
     ) -> None:
         """Launch nothing. `rest` is launch metadata, two hooks, and the kernel's arguments."""
         self._recorder.launching()
-        for axis, (size, most) in enumerate(zip((x, y, z), _MAX_AXIS, strict=True)):
+        for axis, (size, most) in enumerate(zip((x, y, z), MAX_GRID, strict=True)):
             if operator.index(size) > most:
                 raise ValueError(f"axis {axis} of the grid has {size} programs, a GPU takes {most}")
         for name, value in zip(self._names, rest[3:], strict=False):

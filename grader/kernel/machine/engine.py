@@ -7,6 +7,7 @@ with PyTorch is not the submission's: no mode of PyTorch's sees it.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -18,13 +19,14 @@ from torch.utils._python_dispatch import _disable_current_modes
 from grader.kernel.machine import capture
 from grader.kernel.machine.parse import parse
 from grader.kernel.machine.program import Program
-from grader.kernel.machine.steps import Asserted, Failed, Limits, Stopped
+from grader.kernel.machine.steps import Asserted, BadGrid, Failed, Limits, Stopped
 from grader.kernel.machine.tensors import OutOfBounds
 from grader.kernel.machine.ttir import BadText, Unmodelled
+from grader.kernel.observers.lines import kernel_line
 
 _MOST_LINES = 1_000_000
 # What is said of a kernel; anything else is a fault of the machine's.
-_SAID = (Unmodelled, BadText, OutOfBounds, Stopped, Asserted, MemoryError)
+_SAID = (Unmodelled, BadText, OutOfBounds, Stopped, Asserted, BadGrid, MemoryError)
 
 
 class Engine:
@@ -32,20 +34,19 @@ class Engine:
 
     `refused` is the first error of a kernel since `reset`, which the submission may have caught;
     `updated` are the addresses of tensors to which a launch stored after it had read from them.
+    `count` and `lines` are how many kernels were launched and the lines of those of the file, until
+    who asks for them clears both; while `idle` a launch does nothing.
     """
 
-    def __init__(
-        self,
-        path: str,
-        *,
-        observe: Callable[[Any], None] | None = None,
-        limits: Limits | None = None,
-    ) -> None:
-        """Run the launches of the submission at `path`; `observe` is told what happens in them."""
+    def __init__(self, path: str, *, limits: Limits = Limits()) -> None:
+        """Run the launches of the submission at `path`."""
         self.refused: Exception | None = None
         self.updated: set[int] = set()
-        self._path = path
-        self._observe = observe
+        self.count = 0
+        self.lines: set[int] = set()
+        self.idle = False
+        self.path = path
+        self._observe: Callable[[Any], Any] | None = None
         self._limits = limits
         self._noted = False
         self._tf32 = False
@@ -59,17 +60,32 @@ class Engine:
         capture.install(self.launch)
 
     @contextlib.contextmanager
-    def watched(self, observe: Callable[[Any], Any]) -> Iterator[None]:
-        """Tell `observe` of each operation inside, and keep what it answers as a note."""
+    def watched(
+        self, observe: Callable[[Any], Any], noting: Callable[[Any], Any] | None = None
+    ) -> Iterator[None]:
+        """Tell `observe` what happens inside.
+
+        Tell `noting`, if given, of each operation too, and keep what it answers as a note.
+        """
+
+        def both(event: Any) -> Any:
+            observe(event)
+            return noting(event) if noting else None
+
         before = self._observe, self._noted
-        self._observe, self._noted = observe, True
+        self._observe, self._noted = both, noting is not None
         try:
             yield
         finally:
             self._observe, self._noted = before
 
-    def reset(self, *, tf32: bool = False) -> None:
-        """Forget what an earlier call did; with `tf32` dots round from now on as a GPU's do."""
+    def reset(self, *, tf32: bool = False, seconds: float | None = None) -> None:
+        """Forget what an earlier call did; with `tf32` dots round from now on as a GPU's do.
+
+        A launch may take so many `seconds` from now on, if given.
+        """
+        if seconds is not None:
+            self._limits = dataclasses.replace(self._limits, seconds=seconds)
         self.refused = None
         self.updated.clear()
         self._tf32 = tf32
@@ -81,6 +97,10 @@ class Engine:
             OutOfBounds, Unmodelled, Stopped, Asserted: at the line of the kernel, where it is one
                 of the submission.
         """
+        self.count += 1
+        self.lines.add(kernel_line(launch.kernel.fn, self.path))
+        if self.idle:
+            return
         with (
             self._one_at_a_time,
             torch.no_grad(),
@@ -100,7 +120,7 @@ class Engine:
             except Exception as error:
                 error = error if isinstance(error, _SAID) else Failed(error)
                 self.refused = self.refused or error
-                _raise_at(error, launch.kernel.name, self._path)
+                _raise_at(error, launch.kernel.name, self.path)
 
     def program(self, kernel: capture.Kernel) -> Program:
         """Return what a kernel is translated into."""

@@ -12,17 +12,18 @@ from typing import Any
 
 import torch
 
+from grader.kernel.compile.chips import MAX_GRID
 from grader.kernel.machine import control, elementwise, events, memory, notes, tiles
 from grader.kernel.machine.arrays import Tensor, arange, cast, filled, numbers
 from grader.kernel.machine.steps import (
     Asserted,
+    BadGrid,
     Body,
     Env,
     Limits,
     Run,
     Spending,
     State,
-    Stopped,
     Translation,
 )
 from grader.kernel.machine.tensors import Memories
@@ -219,14 +220,16 @@ class Program(Translation):
 
         Raises:
             OutOfBounds: an access is outside its tensor.
-            Stopped: a limit is reached.
+            Stopped, MemoryError: a limit is reached.
+            BadGrid: no GPU takes that many programs.
         """
         limits = limits or Limits()
         programs = math.prod(grid)
-        if programs > limits.programs:
-            raise Stopped(f"{programs:,} programs, {limits.programs:,} may run")
+        for axis, (size, most) in enumerate(zip(grid, MAX_GRID, strict=True)):
+            if size > most:
+                raise BadGrid(f"axis {axis} of the grid has {size} programs, a GPU takes {most}")
         if self._bytes > 4 * limits.value_bytes:
-            raise Stopped(f"the values of one program take {self._bytes >> 20:,} MiB")
+            raise MemoryError(f"the values of one program take {self._bytes >> 20:,} MiB")
         memories = Memories()
         state = self.state = State(grid, memories, Spending(limits), observe, tf32)
         self._printed = 0

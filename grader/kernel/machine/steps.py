@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from grader.kernel.machine.arrays import Tensor
-from grader.kernel.machine.ttir import Block, Module, Operation, Place
+from grader.kernel.machine.ttir import Block, Module, NotMeasured, Operation, Place
 
 Env = list[Any]
 Run = Callable[[Env], None]
@@ -21,8 +21,16 @@ Run = Callable[[Env], None]
 class Stopped(Exception):
     """A launch took more than it may: steps, seconds or memory."""
 
+    def __init__(self, text: str, op: Operation | None = None) -> None:
+        super().__init__(text)
+        self.place = op.place if op else None
 
-class Failed(RuntimeError):
+
+class BadGrid(ValueError):
+    """A launch asks for more programs along an axis than any GPU has."""
+
+
+class Failed(NotMeasured):
     """The machine itself could not translate or run a kernel: nothing can be said of it."""
 
     def __init__(self, error: Exception) -> None:
@@ -40,11 +48,13 @@ class Asserted(AssertionError):
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """What one launch may take; `elements` and `value_bytes` are those of programs run at once."""
+    """What one launch may take; `seconds` are those of a core.
+
+    `elements` and `value_bytes` are those of programs that run at once.
+    """
 
     steps: int = 20_000_000
     seconds: float = 60.0
-    programs: int = 2**31 - 1
     elements: int = 1 << 19
     value_bytes: int = 1 << 30
 
@@ -55,7 +65,7 @@ class Spending:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self._steps = limits.steps
-        self._end = time.monotonic() + limits.seconds
+        self._end = time.process_time() + limits.seconds
 
     def take(self, steps: int, op: Operation | None = None) -> None:
         """Take steps off that are about to run, in a loop perhaps.
@@ -65,15 +75,9 @@ class Spending:
         """
         self._steps -= steps
         if self._steps < 0:
-            raise Stopped(f"more than {self.limits.steps:,} steps{_where(op)}")
-        if time.monotonic() > self._end:
-            raise Stopped(f"more than {self.limits.seconds:g} s{_where(op)}")
-
-
-def _where(op: Operation | None) -> str:
-    if op is None:
-        return ""
-    return f", in the loop of line {op.place.line}" if op.place.line else ", in a loop"
+            raise Stopped(f"{self.limits.steps:,} steps of a program", op)
+        if time.process_time() > self._end:
+            raise Stopped(f"{self.limits.seconds:.3g} s of computing", op)
 
 
 @dataclasses.dataclass(eq=False)

@@ -37,7 +37,11 @@ class Place:
         return next((line for file, line in places if file == path), 0)
 
 
-class Unmodelled(Exception):
+class NotMeasured(Exception):
+    """A kernel could not be run here: it is neither right nor wrong."""
+
+
+class Unmodelled(NotMeasured):
     """TTIR has something whose meaning the machine does not know: nothing can be said."""
 
     def __init__(self, what: str, place: Place | None = None) -> None:
@@ -46,7 +50,7 @@ class Unmodelled(Exception):
         self.place = place or Place()
 
 
-class BadText(ValueError):
+class BadText(NotMeasured):
     """A text is no TTIR, or too large to be read."""
 
 

@@ -45,7 +45,7 @@ class LaunchCounter:
     `lines` are those of the kernels of the file at `path`.
     """
 
-    def __init__(self, path: str, *, interpret: bool) -> None:
+    def __init__(self, path: str, *, machine: bool) -> None:
         self.count = 0
         self.lines: set[int] = set()
         self.idle = False

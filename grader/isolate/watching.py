@@ -1,0 +1,67 @@
+"""What the tile machine sees of one call, and where it writes that down. In a worker."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Any
+
+from grader.isolate import arena
+from grader.kernel.machine.engine import Engine
+from grader.kernel.machine.observers.stepping import Stepping, Steps
+from grader.kernel.machine.observers.tracing import Tracing
+from grader.kernel.machine.observers.watch import Watch
+from grader.kernel.observers.rounds import RoundsShape
+from grader.kernel.observers.trace import TraceShape
+from grader.spec.protocol import Reply, Status
+
+
+class Watching(contextlib.ExitStack):
+    """Watches the launches of one call while it is open.
+
+    As far as the request asks for them, a trace and the rounds of one program are written to the
+    blocks of memory that came with it.
+    """
+
+    def __init__(
+        self, engine: Engine, request: dict, fds: list[int], source: bytes, inputs: dict[str, Any]
+    ) -> None:
+        """Watch a call on `inputs` of the submission that `source` is."""
+        super().__init__()
+        self._exact, self._seconds = request["exact"], request["seconds"]
+        self._engine = engine
+        self._watch, self._trace = Watch(engine.path), None
+        if "trace" in request:
+            shape = TraceShape(**request["trace"])
+            places = shape, self._block(shape, fds[0]), engine.path, source, inputs
+            if "rounds" in request:
+                rounds = RoundsShape(**request["rounds"])
+                steps = Steps(rounds, self._block(rounds, fds[1]), engine.path)
+                self._trace = Stepping(*places, steps=steps)
+            else:
+                self._trace = Tracing(*places)
+
+    def _block(self, shape: Any, fd: int) -> Any:
+        block = self.enter_context(contextlib.closing(arena.Arena(shape.total_bytes, os.dup(fd))))
+        return block.memory.numpy()
+
+    def __enter__(self) -> Watching:
+        super().__enter__()
+        self._engine.reset(tf32=self._exact, seconds=self._seconds)
+        self.enter_context(self._engine.watched(self._watch, self._trace))
+        return self
+
+    def finish(self, results: dict[str, Any]) -> None:
+        """Write the tables of a call that came back with `results`."""
+        if self._trace:
+            self._trace.finish(results)
+
+    def reply(self, nonce: int) -> Reply:
+        """Return what was seen of a call that came back."""
+        if self._exact and self._watch.rounds:
+            line, text = self._watch.rounds
+            return Reply(nonce, Status.ROUNDING_DOT, line, text=text)
+        if self._trace and self._trace.fault:
+            return Reply(nonce, Status.TRACE_FAILED, text=self._trace.fault)
+        line, text = self._watch.race or (0, "")
+        return Reply(nonce, Status.OK, line, text=text)

@@ -1,0 +1,52 @@
+"""Counts the kernels that a worker launches on a GPU, or lets them be compiled alone."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from grader.kernel.observers.lines import kernel_line
+
+
+class LaunchCounter:
+    """Counts the kernels that are launched, whatever launches them; while `idle` none runs.
+
+    `lines` are those of the kernels of the file at `path`.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.count = 0
+        self.lines: set[int] = set()
+        self.idle = False
+        self._path = path
+
+    def install(self) -> None:
+        """Hook Triton's launches."""
+        from triton.runtime import jit
+
+        launch = jit.JITFunction.run
+
+        def counted(this: Any, *args: Any, **kwargs: Any) -> Any:
+            self.count += 1
+            self.lines.add(kernel_line(this, self._path))
+            return None if self.idle else launch(this, *args, **kwargs)
+
+        jit.JITFunction.run = counted
+
+
+@contextlib.contextmanager
+def compile_only() -> Iterator[None]:
+    """While active, a launch compiles its kernel into Triton's cache and does not run it."""
+    from triton.runtime import jit
+
+    launch = jit.JITFunction.run
+
+    def run(this: Any, *args: Any, warmup: bool = True, **kwargs: Any) -> Any:
+        return launch(this, *args, warmup=True, **kwargs)
+
+    jit.JITFunction.run = run
+    try:
+        yield
+    finally:
+        jit.JITFunction.run = launch
