@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from grader.isolate import arena
-from grader.kernel.machine.engine import Engine
+from grader.kernel.machine.engine import Engine, unseen
 from grader.kernel.machine.observers.stepping import Stepping, Steps
 from grader.kernel.machine.observers.tracing import Tracing
 from grader.kernel.machine.observers.watch import Watch
@@ -54,7 +54,8 @@ class Watching(contextlib.ExitStack):
     def finish(self, results: dict[str, Any]) -> None:
         """Write the tables of a call that came back with `results`."""
         if self._trace:
-            self._trace.finish(results)
+            with unseen():
+                self._trace.finish(results)
 
     def reply(self, nonce: int) -> Reply:
         """Return what was seen of a call that came back."""

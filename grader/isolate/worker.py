@@ -198,6 +198,9 @@ class Worker:
             return returned.of_call(self.entry, tensors, request)
         finally:
             gc.collect()
+            if self.machine and self.machine.has_translated:
+                self.machine.has_translated = False
+                gc.freeze()  # a kernel stays, and with it what Triton made to read it
 
     def _do_open(self, request: dict, fds: list[int]) -> protocol.Reply:
         """Map the judge's CUDA arena for speed and memory."""

@@ -29,13 +29,21 @@ _MOST_LINES = 1_000_000
 _SAID = (Unmodelled, BadText, OutOfBounds, Stopped, Asserted, BadGrid, MemoryError)
 
 
+@contextlib.contextmanager
+def unseen() -> Iterator[None]:
+    """Let no mode of PyTorch's see what is computed inside, nor autograd."""
+    with torch.no_grad(), torch._C.DisableTorchFunction(), _disable_current_modes():
+        yield
+
+
 class Engine:
     """Translates each kernel once, and runs its launches.
 
     `refused` is the first error of a kernel since `reset`, which the submission may have caught;
     `updated` are the addresses of tensors to which a launch stored after it had read from them.
     `count` and `lines` are how many kernels were launched and the lines of those of the file, until
-    who asks for them clears both; while `idle` a launch does nothing.
+    who asks for them clears both; while `idle` a launch does nothing. `has_translated` says that
+    there is a kernel more.
     """
 
     def __init__(self, path: str, *, limits: Limits = Limits()) -> None:
@@ -45,6 +53,7 @@ class Engine:
         self.count = 0
         self.lines: set[int] = set()
         self.idle = False
+        self.has_translated = False
         self.path = path
         self._observe: Callable[[Any], Any] | None = None
         self._limits = limits
@@ -101,12 +110,7 @@ class Engine:
         self.lines.add(kernel_line(launch.kernel.fn, self.path))
         if self.idle:
             return
-        with (
-            self._one_at_a_time,
-            torch.no_grad(),
-            torch._C.DisableTorchFunction(),
-            _disable_current_modes(),
-        ):
+        with self._one_at_a_time, unseen():
             try:
                 program = self.program(launch.kernel)
                 program.launch(
@@ -129,6 +133,7 @@ class Engine:
             is_seen = self._observe is not None
             found = Program(parse(kernel.text), overflow=is_seen, noted=self._noted)
             self._programs[self._noted][kernel] = found
+            self.has_translated = True
         return found
 
 

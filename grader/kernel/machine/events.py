@@ -31,6 +31,8 @@ class Launched:
 class Access:
     """Programs load, store or update elements of one tensor, all of them inside it.
 
+    Of a tensor that the kernel does not store to nobody is told.
+
     `index` and `value` have a place for each active lane, `programs` says whose it is.
     """
 

@@ -119,14 +119,17 @@ class Accesses:
     def tell(self, kind: str, env: Env, part: Part, value: Tensor) -> None:
         """Tell the launch's observers."""
         observe = self.state.observe
-        if observe is None:
-            return
         memory, index, mask = part
+        if observe is None or not memory.may_change:
+            return
         shape = (env[0].shape[0], *self.type.shape)
-        programs = env[0].reshape((-1, *(1,) * len(self.type.shape))).expand(shape)
-        index, value = index.expand(shape), value.expand(shape)
-        lanes = ones(shape, dtype=torch.bool) if mask is None else mask.expand(shape)
-        told = (programs[lanes], index[lanes], value[lanes])
+        programs = env[0].reshape((-1, *(1,) * len(self.type.shape)))
+        whole = (array.expand(shape) for array in (programs, index, value))
+        if mask is None:
+            told = [array.reshape(-1) for array in whole]
+        else:
+            lanes = mask.expand(shape)
+            told = [array[lanes] for array in whole]
         observe(events.Access(kind, self.op, memory, *told))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from grader.kernel.compile.chips import MAX_GRID
-from grader.kernel.machine import control, elementwise, events, memory, notes, tiles
+from grader.kernel.machine import control, elementwise, events, flow, memory, notes, tiles
 from grader.kernel.machine.arrays import Tensor, arange, cast, filled, numbers
 from grader.kernel.machine.steps import (
     Asserted,
@@ -26,7 +26,7 @@ from grader.kernel.machine.steps import (
     State,
     Translation,
 )
-from grader.kernel.machine.tensors import Memories
+from grader.kernel.machine.tensors import SHIFT, Memories
 from grader.kernel.machine.ttir import Block, Module, Operation
 
 _IGNORED = {
@@ -35,8 +35,6 @@ _IGNORED = {
 _ENDS = {"scf.yield", "scf.condition", "tt.return", "cf.br", "cf.cond_br"}
 _ENDS |= {"tt.reduce.return", "tt.scan.return", "tt.map_elementwise.return"}
 _INTEGERS = ("arith.addi", "arith.subi", "arith.muli", "arith.shli")
-_MAKING_OFFSETS = {name for name in elementwise.NAMES if name.startswith("arith.")}
-_MAKING_OFFSETS |= {"tt.splat", "tt.broadcast", "tt.expand_dims", "tt.trans", "tt.reshape"}
 _PLACES = {"tt.get_program_id", "tt.get_num_programs"}
 _WAITING = ("tt.atomic_rmw", "tt.atomic_cas", "tt.load")
 _MOST_PRINTED = 1000  # lines of a launch
@@ -55,7 +53,7 @@ class Program(Translation):
             Unmodelled: it has an operation whose meaning is not known.
         """
         super().__init__(module)
-        self._offsets = offsets(module) if overflow else frozenset()
+        self._offsets = flow.offsets(module) if overflow else frozenset()
         self._steps: dict[str, Callable[[Operation, Translation], Run]] = {
             **control.STEPS,
             **memory.STEPS,
@@ -72,6 +70,7 @@ class Program(Translation):
         self._widest = max((type.numel for type in types), default=1)
         self._bytes = sum(type.numel * max(1, type.bits // 8) for type in types)
         self._waits = any(map(_waits, module.functions.values()))
+        self._stored_to = flow.stored_to(module)
         self._printed = 0
         self._functions = {
             name: control.Function(name, blocks, self) for name, blocks in module.functions.items()
@@ -252,7 +251,11 @@ class Program(Translation):
         if type.pointee:
             if value is not None and not hasattr(value, "data_ptr"):
                 return filled(type, int(value))
-            return filled(type, memories.add(name, value))
+            pointer = memories.add(name, value)
+            memory = memories.get(pointer >> SHIFT)
+            if memory is not None:
+                memory.may_change |= parameter in self._stored_to
+            return filled(type, pointer)
         if type.is_float or type.element == "i1":
             return filled(type, value)
         half = 1 << type.bits - 1
@@ -280,38 +283,6 @@ def _applied(function: Callable[..., Tensor], operands: tuple[int, ...], result:
         env[result] = function(*[env[value] for value in operands])
 
     return of_more
-
-
-def offsets(module: Module) -> frozenset[int]:
-    """Return the values of 32 bits that offsets of pointers are made of, through loops too."""
-    made: dict[int, list[int]] = {}
-    wanted: list[int] = []
-
-    def visit(blocks: list[Block]) -> None:
-        for block in blocks:
-            for op in block.operations:
-                if op.name == "tt.addptr":
-                    wanted.append(op.operands[1])
-                if op.name in _MAKING_OFFSETS:
-                    made.setdefault(op.results[0], []).extend(op.operands)
-                for region in op.regions:
-                    visit(region)
-                if op.name == "scf.for":
-                    body = op.regions[0][0]
-                    last = body.last.operands if body.last else ()
-                    for values in (body.arguments[1:], op.results):
-                        for value, first, next in zip(values, op.operands[3:], last, strict=False):
-                            made.setdefault(value, []).extend((first, next))
-
-    for blocks in module.functions.values():
-        visit(blocks)
-    found: set[int] = set()
-    while wanted:
-        value = wanted.pop()
-        if value not in found:
-            found.add(value)
-            wanted += made.get(value, ())
-    return frozenset(value for value in found if module.type(value).element == "i32")
 
 
 def _waits(blocks: list[Block], *, inside: bool = False) -> bool:

@@ -31,7 +31,8 @@ class Memory:
     """One tensor that a launch was given; `names` are those of the arguments that it came by.
 
     `flat` are its elements from the first to the last, with what lies between them. A launch that
-    stores to it after it had read from it, or by an atomic operation, has `updated` it.
+    stores to it after it had read from it, or by an atomic operation, has `updated` it; one whose
+    kernel has no store through any of its arguments leaves it as it is.
     """
 
     number: int
@@ -40,6 +41,7 @@ class Memory:
     names: list[str]
     is_read: bool = False
     is_updated: bool = False
+    may_change: bool = False
 
     @property
     def name(self) -> str:

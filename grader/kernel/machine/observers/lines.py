@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from typing import Any
 
 from grader.kernel.machine.ttir import Operation
@@ -17,16 +18,7 @@ class Where:
 
     def __init__(self, path: str, source: bytes) -> None:
         self._path = path
-        nodes = list(ast.walk(ast.parse(source)))
-        self._loops = [_lines(n) for n in nodes if isinstance(n, (ast.For, ast.While))]
-        computing = [_lines(n) for n in nodes if isinstance(n, (ast.Call, ast.BinOp, ast.Compare))]
-        self._calls = [
-            (getattr(n.func, "attr", getattr(n.func, "id", "")), _lines(n))
-            for n in nodes
-            if isinstance(n, ast.Call) and n.end_lineno != n.lineno
-        ]
-        self._begun = {lines.start for lines in computing}
-        self._computing = sorted((n for n in computing if len(n) > 1), key=len)
+        self._loops, self._computing, self._calls, self._begun = _read(source)
         self._op: Operation | None = None
         self._launch = 0
 
@@ -69,3 +61,18 @@ class Where:
 
 def _lines(node: Any) -> range:
     return range(node.lineno, (node.end_lineno or node.lineno) + 1)
+
+
+@functools.lru_cache(maxsize=1)
+def _read(source: bytes) -> tuple[Any, ...]:
+    """Return lines of loops, of what computes over several, of calls that do, and first lines."""
+    nodes = list(ast.walk(ast.parse(source)))
+    loops = [_lines(n) for n in nodes if isinstance(n, (ast.For, ast.While))]
+    computing = [_lines(n) for n in nodes if isinstance(n, (ast.Call, ast.BinOp, ast.Compare))]
+    calls = [
+        (getattr(n.func, "attr", getattr(n.func, "id", "")), _lines(n))
+        for n in nodes
+        if isinstance(n, ast.Call) and n.end_lineno != n.lineno
+    ]
+    begun = {lines.start for lines in computing}
+    return loops, sorted((n for n in computing if len(n) > 1), key=len), calls, begun
