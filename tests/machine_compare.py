@@ -38,8 +38,8 @@ from grader.kernel import given
 from grader.kernel.compile import asked_gpu
 from grader.kernel.compile.chips import CHIPS
 from grader.kernel.machine.engine import Engine
-from grader.kernel.machine.observers.stepping import Stepping, Steps
-from grader.kernel.machine.observers.tracing import Tracing
+from grader.kernel.observers.stepping import Stepping, Steps
+from grader.kernel.observers.tracing import Tracing
 from grader.kernel.observers.rounds import Rounds, RoundsShape
 from grader.kernel.observers.trace import Counter, Trace, TraceShape
 from grader.source.submission import Source

@@ -15,9 +15,9 @@ from grader.kernel.compile import asked_gpu
 from grader.kernel.compile.chips import CHIPS
 from grader.kernel.machine import events
 from grader.kernel.machine.engine import Engine
-from grader.kernel.machine.observers.overflow import Overflow
-from grader.kernel.machine.observers.races import Races
-from grader.kernel.machine.observers.unwritten import Unwritten
+from grader.kernel.observers.overflow import Overflow
+from grader.kernel.observers.races import Races
+from grader.kernel.observers.unwritten import Unwritten
 
 
 @pytest.fixture

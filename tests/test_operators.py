@@ -17,7 +17,7 @@ import torch
 import triton
 
 from grader.isolate import operators
-from grader.kernel.interpreter import readings
+from grader.kernel import readings
 from grader.source.policy import tables
 from grader.source.policy.operators import (
     MOST_ARITHMETIC,

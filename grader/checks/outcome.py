@@ -11,7 +11,7 @@ import re
 
 from grader.checks.translations import EMPTY, RECURSION_HELP, translation
 from grader.isolate.evidence import CallEvidence
-from grader.kernel.observers.access import BY_BLOCK, MASKED
+from grader.kernel.machine.tensors import BY_BLOCK, MASKED
 from grader.spec.grade_record import Verdict
 from grader.spec.protocol import Ended, Reply, Status
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from grader.isolate import arena
 from grader.kernel.machine.engine import Engine, unseen
-from grader.kernel.machine.observers.stepping import Stepping, Steps
-from grader.kernel.machine.observers.tracing import Tracing
-from grader.kernel.machine.observers.watch import Watch
 from grader.kernel.observers.rounds import RoundsShape
+from grader.kernel.observers.stepping import Stepping, Steps
 from grader.kernel.observers.trace import TraceShape
+from grader.kernel.observers.tracing import Tracing
+from grader.kernel.observers.watch import Watch
 from grader.spec.protocol import Reply, Status
 
 

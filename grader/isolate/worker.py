@@ -342,9 +342,8 @@ def _main() -> None:
     import torch
 
     from grader.isolate import allocations, arena, device_memory, operators, own_objects, returned
-    from grader.kernel import given
+    from grader.kernel import given, launches
     from grader.kernel.compile import asked_gpu, faults
-    from grader.kernel.observers import launches
     from grader.spec import protocol
 
     sys.path.remove(root)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 
 WARP = 32
-MAX_GRID = (2**31 - 1, 65535, 65535)  # programs along each axis
 MAX_WARPS = 32  # of one program
 _PARTITIONS = 4  # each has a quarter of a multiprocessor's registers
 _REGISTER_UNIT = 256  # registers are handed to a warp in such pieces

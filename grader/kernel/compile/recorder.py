@@ -28,9 +28,10 @@ from grader.kernel.compile import (
     kept_kernels,
     machine_code,
 )
-from grader.kernel.compile.chips import MAX_GRID, MAX_WARPS, Chip
-from grader.kernel.observers.lines import kernel_line
-from grader.kernel.observers.passed import tensors_of
+from grader.kernel.compile.chips import MAX_WARPS, Chip
+from grader.kernel.lines import kernel_line
+from grader.kernel.machine.steps import MAX_GRID
+from grader.kernel.passed import tensors_of
 
 MAX_KERNELS = 32
 MAX_REFUSALS = 8

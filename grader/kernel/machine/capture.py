@@ -17,13 +17,15 @@ from typing import Any
 class Kernel:
     """One kernel with one set of types and constants, and what it became in Triton's front end.
 
-    `signature` has the type of each argument, "constexpr" that of a constant.
+    `signature` has the type of each argument, "constexpr" that of a constant. `by_blocks` says that
+    it has block pointers or descriptors, of which nothing is left in `text`.
     """
 
     fn: Any
     name: str
     text: str
     signature: dict[str, Any]
+    by_blocks: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,15 +47,18 @@ def install(run: Callable[[Launch], None]) -> None:
         # Where a tensor lies, which `attrs` tell, changes nothing in TTIR.
         key = (source.fn, repr(source.signature), repr(source.constants), repr(options))
         if key not in known:
-            text = front_end(source, target, options or {})
-            known[key] = Kernel(source.fn, source.fn.__name__, text, source.signature)
+            text, by_blocks = front_end(source, target, options or {})
+            known[key] = Kernel(source.fn, source.fn.__name__, text, source.signature, by_blocks)
         return _Compiled(known[key], run)
 
     compiler.compile = compile
 
 
-def front_end(source: Any, target: Any, options: dict[str, Any]) -> str:
-    """Return the TTIR of a source of Triton's, with calls inlined and descriptors resolved."""
+def front_end(source: Any, target: Any, options: dict[str, Any]) -> tuple[str, bool]:
+    """Return the TTIR of a source of Triton's, with calls inlined and descriptors resolved.
+
+    And whether there were any of these, or block pointers.
+    """
     from triton._C.libtriton import ir, passes
     from triton.compiler.compiler import ASTSource, make_backend
 
@@ -67,13 +72,14 @@ def front_end(source: Any, target: Any, options: dict[str, Any]) -> str:
     module = plain.make_ir(target, parsed, generators, backend.get_module_map(), context)
     _apply(module, "inline", passes.common.add_inliner)
     text = module.str()
-    if "!tt.tensordesc" in text or "tt.make_tensor_ptr" in text:
+    by_blocks = "!tt.tensordesc" in text or "tt.make_tensor_ptr" in text
+    if by_blocks:
         # Triton 3.8 has no such pass for block pointers, which its front end resolves itself.
         of_blocks = getattr(passes.ttir, "add_rewrite_tensor_pointer", None)
         of_descriptors = passes.ttir.add_rewrite_tensor_descriptor_to_pointer
         _apply(module, "pointers", *filter(None, (of_blocks, of_descriptors)))
         text = module.str()
-    return text
+    return text, by_blocks
 
 
 def _apply(module: Any, name: str, *added: Callable[[Any], None]) -> None:
@@ -93,7 +99,7 @@ class _Compiled:
     def __init__(self, kernel: Kernel, run: Callable[[Launch], None]) -> None:
         self.asm = {"ttir": kernel.text}
         self.metadata = types.SimpleNamespace(name=kernel.name)
-        self.kernel = kernel
+        self._kernel = kernel
         self._run = run
 
     def launch_metadata(self, grid: Any, stream: Any, *args: Any) -> None:
@@ -101,10 +107,10 @@ class _Compiled:
 
     def run(self, x: Any, y: Any, z: Any, *rest: Any) -> None:
         """Take a launch as Triton makes it: grid, stream, function, metadata, hooks, arguments."""
-        values = rest[len(rest) - len(self.kernel.signature) :]
-        named = zip(self.kernel.signature.items(), values, strict=True)
+        values = rest[len(rest) - len(self._kernel.signature) :]
+        named = zip(self._kernel.signature.items(), values, strict=True)
         flat = (part for (name, kind), value in named for part in _flat(name, kind, value))
-        self._run(Launch(self.kernel, (int(x), int(y), int(z)), tuple(flat)))
+        self._run(Launch(self._kernel, (int(x), int(y), int(z)), tuple(flat)))
 
     def result(self) -> _Compiled:
         """Return itself, as a compilation that was asked for ahead of its turn does."""

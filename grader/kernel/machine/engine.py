@@ -16,13 +16,13 @@ from typing import Any, NoReturn
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from grader.kernel.lines import kernel_line
 from grader.kernel.machine import capture
 from grader.kernel.machine.parse import parse
 from grader.kernel.machine.program import Program
 from grader.kernel.machine.steps import Asserted, BadGrid, Failed, Limits, Stopped
 from grader.kernel.machine.tensors import OutOfBounds
 from grader.kernel.machine.ttir import BadText, Unmodelled
-from grader.kernel.observers.lines import kernel_line
 
 _MOST_LINES = 1_000_000
 # What is said of a kernel; anything else is a fault of the machine's.
@@ -132,6 +132,7 @@ class Engine:
         if found is None:
             is_seen = self._observe is not None
             found = Program(parse(kernel.text), overflow=is_seen, noted=self._noted)
+            found.by_blocks = kernel.by_blocks
             self._programs[self._noted][kernel] = found
             self.has_translated = True
         return found

@@ -29,7 +29,15 @@ from grader.kernel.machine.arrays import (
     zeros,
 )
 from grader.kernel.machine.steps import Env, Run, State, Translation
-from grader.kernel.machine.tensors import MIDDLE, SHIFT, Memory, OutOfBounds, reinterpreted
+from grader.kernel.machine.tensors import (
+    BY_BLOCK,
+    MASKED,
+    MIDDLE,
+    SHIFT,
+    Memory,
+    OutOfBounds,
+    reinterpreted,
+)
 from grader.kernel.machine.ttir import Operation, Type
 
 _READ, _WRITE, _ATOMIC = "read", "write", "atomic update"
@@ -112,9 +120,11 @@ class Accesses:
             distance = -first if first < 0 else first - size
             far = f"{distance:,} {side}" if distance else f"right {side}"
             where, far = f"a tensor: {side} of argument {memory.name}", f", the first of them {far}"
-        how = ", under a mask" if self.mask is not None else ""
+        how = BY_BLOCK if self._translation.by_blocks else MASKED if self.mask is not None else ""
         count = f"{lanes} element" + ("" if lanes == 1 else "s")
-        return OutOfBounds(f"{self._what} outside {where}; {count}{far}{how}", self.op.place)
+        return OutOfBounds(
+            f"{self._what} outside {where}; {count}{far}{how and f', {how}'}", self.op.place
+        )
 
     def tell(self, kind: str, env: Env, part: Part, value: Tensor) -> None:
         """Tell the launch's observers."""

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from grader.kernel.compile.chips import MAX_GRID
 from grader.kernel.machine import control, elementwise, events, flow, memory, notes, tiles
 from grader.kernel.machine.arrays import Tensor, arange, cast, filled, numbers
 from grader.kernel.machine.steps import (
+    MAX_GRID,
     Asserted,
     BadGrid,
     Body,

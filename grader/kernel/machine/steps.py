@@ -16,6 +16,7 @@ from grader.kernel.machine.ttir import Block, Module, NotMeasured, Operation, Pl
 
 Env = list[Any]
 Run = Callable[[Env], None]
+MAX_GRID = (2**31 - 1, 65535, 65535)  # programs along each axis, on any GPU
 
 
 class Stopped(Exception):
@@ -112,11 +113,13 @@ class Translation:
     """What the translators of operations are given: the module, its bodies, and the launch.
 
     `constants` are the arrays of what is known before a launch, and `state` is the launch's. A note
-    of a value has its number `distance` behind it, where notes are kept.
+    of a value has its number `distance` behind it, where notes are kept. `by_blocks` says that the
+    kernel has block pointers or descriptors.
     """
 
     state: State
     distance = 0
+    by_blocks = False
 
     def __init__(self, module: Module) -> None:
         self.module = module

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from grader.kernel.interpreter import readings
+from grader.kernel import readings
 from grader.kernel.observers.trace import STATISTIC
 
 QUERY_SIDE = ("q", "dout", "out", "dq", STATISTIC)

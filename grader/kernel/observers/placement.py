@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from grader.kernel.observers.lineage import MADE, Rows, row_axis
+from grader.kernel.observers.lineage import MADE, Rows
 from grader.kernel.observers.operands import Operand
 from grader.kernel.observers.trace import OUTPUTS, PRODUCTS, SCRATCH, STATISTIC, TAGGED, TraceShape
 
@@ -51,35 +51,6 @@ class Placement:
         # By the address where a tensor starts:
         self._products: dict[int, tuple[int, int, int] | None] = {}  # product, line, first column
         self._astray: dict[int, _Astray] = {}
-
-    def tags_of_made(
-        self, start: int, tensor: Any, size_of_q: tuple[int, ...], places: Any
-    ) -> tuple | None:
-        """Return whose rows a tile holds of what the call made of each query: out, lse or delta.
-
-        Args:
-            start: where the tensor begins.
-            tensor: what was read.
-            size_of_q: that of q, which out has too.
-            places: the tile's addresses, and which of them are active.
-        """
-        addresses, active = places
-        if not tensor.is_floating_point() or not addresses.ndim:
-            return None
-        if tuple(tensor.shape) == size_of_q:
-            name, (ids, columns) = "out", Operand.of("out", tensor).locate(addresses)
-        elif self._has_a_number_for_each_query(tensor):
-            name, ids = STATISTIC, addresses.astype(np.int64) - start
-            ids //= tensor.element_size()
-            ids[ids >= tensor.numel()] = -1
-            columns = np.zeros_like(ids)
-        else:
-            return None
-        ids = np.where(active, ids, -1)
-        axis, rows = (0, ids) if ids.ndim == 1 else row_axis(ids, active, columns)
-        if axis is None:
-            return None
-        return tuple(Rows(name, rows) if i == axis else None for i in range(ids.ndim))
 
     def _has_a_number_for_each_query(self, tensor: Any) -> bool:
         """Whether a dense tensor is of (batch, heads, rows), rows last; the first may be one."""

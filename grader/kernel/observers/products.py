@@ -8,7 +8,7 @@ import numpy as np
 
 from grader.kernel.observers import trace
 from grader.kernel.observers.lineage import rounded_at
-from grader.kernel.observers.lines import Lines
+from grader.kernel.observers.lines import Where
 from grader.kernel.observers.nans import Nans
 from grader.kernel.observers.pairs import Pairs
 from grader.kernel.observers.placement import Placement
@@ -22,7 +22,7 @@ class Products:
     def __init__(
         self,
         arrays: dict[str, np.ndarray],
-        lines: Lines,
+        lines: Where,
         pairs: Pairs,
         sums: Sums,
         placement: Placement,

@@ -1,97 +1,35 @@
-"""Follows one program of a kernel in Triton's interpreter, round by round of its loop over keys.
+"""Writes down one program round by round of its loop over keys.
 
-The interpreter runs a kernel as a Python function, so the kernel's variables are those of a frame.
-A round begins with the product of the queries and a tile of keys, and ends when the loop around it
-comes to its head again: what the variables hold then is written down. Which of them is the running
-maximum is found out by `grader.causes.state.comparing`. Runs inside the worker.
+A round begins with the product of the queries and a tile of keys, and ends where the loop around it
+does in TTIR: what variables hold then, by the names that the student gave them, is written down.
+Which of them is the running maximum is found out by `grader.causes.state.comparing`.
 """
 
 from __future__ import annotations
 
-import contextlib
-import sys
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from grader.kernel.machine import events
+from grader.kernel.machine.ttir import Operation
 from grader.kernel.observers import rounds
-from grader.kernel.observers.access import AccessMonitor
+from grader.kernel.observers.knowledge import handle
 from grader.kernel.observers.lineage import Rows, is_of_pairs
-from grader.kernel.observers.loops import Loops
 from grader.kernel.observers.products import tags_of
 from grader.kernel.observers.rounds import MATRICES, MOST_ROWS, ROUND, VARIABLE, VECTORS, Head
-from grader.kernel.observers.trace import PRODUCTS, SCORES, TraceShape
-from grader.kernel.observers.tracer import Tracer
-
-_OUT = PRODUCTS.index("out")
-
-
-class StepTracer(Tracer):
-    """A tracer that also writes down the rounds of one program."""
-
-    def __init__(
-        self,
-        shape: TraceShape,
-        memory: np.ndarray,
-        path: str,
-        source: bytes,
-        monitor: AccessMonitor,
-        steps: Steps,
-    ) -> None:
-        super().__init__(shape, memory, path, source, monitor)
-        self._steps = steps
-
-    def _launched(self, launch: Any) -> Any:
-        traced = super()._launched(launch)
-
-        def call(this: Any, *args: Any, **kwargs: Any) -> Any:
-            with self._steps.watching(getattr(this.fn, "__name__", "")):
-                return traced(this, *args, **kwargs)
-
-        return call
-
-    def _note_program(self, x: int, y: int, z: int) -> None:
-        super()._note_program(x, y, z)
-        self._steps.program_begins(x, y, z)
-
-    def _note_multiplied(self, result: Any, a: Any, b: Any, d: Any) -> int:
-        product = super()._note_multiplied(result, a, b, d)
-        tags_a, tags_b = tags_of(a), tags_of(b)
-        if product == SCORES:
-            queries, keys = tags_a[0], tags_b[1]
-            if not queries.of_queries:
-                queries, keys = keys, queries
-            if (queries.operand, keys.operand) == ("q", "k"):
-                self._steps.multiplied(queries, keys, self._lines.running())
-        elif product == _OUT:
-            left = tags_a[0] is not None  # the weights are the left operand
-            weights, own, values = (a, tags_a[1], tags_b[0]) if left else (b, tags_b[0], tags_a[1])
-            line = self._lines.running()
-            self._steps.weighted(weights, own, values, line, transposed=not left)
-        return product
-
-    def _note_store(self, ptrs: Any, value: Any, mask: Any) -> None:
-        super()._note_store(ptrs, value, mask)
-        self._steps.stored()
-
-    def finish(self, results: dict[str, Any]) -> None:
-        """Write the tables; an error of the steps is one of the tracer."""
-        super().finish(results)
-        self.fault = self.fault or self._steps.fault
+from grader.kernel.observers.trace import SCORES
+from grader.kernel.observers.tracing import OUT, Tracing
 
 
 class Steps:
     """Writes the rounds of the program that a `RoundsShape` asks for into its block."""
 
-    def __init__(
-        self, shape: rounds.RoundsShape, memory: np.ndarray, path: str, source: bytes
-    ) -> None:
-        self.fault = ""  # an error of the judge's own
+    def __init__(self, shape: rounds.RoundsShape, memory: np.ndarray, path: str) -> None:
         self._shape = shape
+        self._path = path
         self._arrays = shape.arrays(memory)
         self._head = self._arrays["head"]
-        self._loops = Loops(path, source)
         self._kernel, self._launches, self._program = "", 0, (0, 0, 0)
         self._places: rounds.Places | None = None
         self._queries: np.ndarray | None = None  # of the walk that is followed
@@ -99,48 +37,37 @@ class Steps:
         self._others: set[tuple[int, tuple[int, int, int]]] = set()
         self._round = -1
         self._keys: np.ndarray | None = None
-        self._frame: Any = None  # whose loop's head ends the round
-        self._heads: range = range(0)
+        self._around: tuple[Operation, ...] = ()  # the loops around what is noted next
+        self._loop_of_round: Any = None  # the loop whose end ends the round
+        self._values: dict[str, Any] = {}  # what variables held there
         self._level = 0  # how many loops further out than the innermost that is
         self._open = False  # the round has not ended
         self._carried: set[str] = set()  # into its loop
-        self._segments: list[tuple[str, int]] = []
+        self._segments: list[Any] = []  # loops
         self._slots: dict[tuple[str, bool], int] = {}  # of variables, by name and whether a vector
 
     # -- where a kernel is ------------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def watching(self, kernel: str) -> Iterator[None]:
-        """Follow the programs of a launch of `kernel`, where one of them is wanted."""
-        self._kernel, outer = kernel, sys.gettrace()
+    def launched(self, kernel: str) -> None:
+        """Begin with a launch."""
+        self._kernel = kernel
         self._launches += 1
-        try:
-            yield
-        finally:
-            self._program_ends()
-            sys.settrace(outer)
 
-    def _hear(self, frame: Any) -> None:
-        """Hear of each line that a frame runs from now on, and of no other frame's.
+    def inside(self, loops: tuple[Operation, ...]) -> None:
+        """Note the loops around what is told next."""
+        self._around = loops
 
-        To hear of the lines of all programs takes as long as to run them.
-        """
-        frame.f_trace = self._ran
-        sys.settrace(_ignore)
-
-    def _ran(self, frame: Any, event: str, _: Any) -> Any:
+    def round_ends(self, loop: Operation, values: dict[str, Any], carried: tuple[str, ...]) -> None:
+        """Note what variables hold at the end of a round of a loop."""
+        self._values, self._carried = values, set(carried)
+        met = self._round >= 0 and (self._of_round("products") or self._of_round("apart"))
         # Before its weights have met V, no round is over: there may be a loop over head_dim.
-        if self._open and frame is self._frame and frame.f_lineno in self._heads:
-            try:
-                if self._of_round("products") or self._of_round("apart"):
-                    self._end_round(frame, seen=True)
-            except Exception as error:  # else it would be the kernel's
-                self._fail(error)
-        return self._ran
+        if self._open and loop is self._loop_of_round and met:
+            self._end_round(loop, seen=True)
 
-    def _fail(self, error: Exception) -> None:
-        self.fault = f"{type(error).__name__} while a round ended: {error}"
-        self._open = False
+    def ends(self) -> None:
+        """End with the last program."""
+        self._program_ends()
 
     def program_begins(self, x: int, y: int, z: int) -> None:
         """Note which program runs from now on."""
@@ -150,10 +77,7 @@ class Steps:
     def _program_ends(self) -> None:
         self.stored()
         self._over |= self._queries is not None
-        if self._frame is not None:
-            self._frame.f_trace = None
-            sys.settrace(None)
-        self._frame = None
+        self._loop_of_round = None
 
     # -- what it does -----------------------------------------------------------------------------
 
@@ -210,7 +134,7 @@ class Steps:
     def stored(self) -> None:
         """End a round whose end was not seen, before what the kernel does with the result."""
         if self._open:
-            self._end_round(self._frame, seen=False)
+            self._end_round(self._loop_of_round, seen=False)
 
     def _wants(self, queries: Rows) -> bool:
         if self._shape.program is not None:
@@ -258,46 +182,37 @@ class Steps:
         self._head[Head.ROUNDS] = self._round + 1
 
     def _find_loop(self) -> None:
-        """Find the loop whose head ends this round, and what is carried into it."""
         if not self._open:
             return
-        frames = self._loops.frames(sys._getframe(1))
-        levels = [(frame, loop) for frame in frames for loop in self._loops.around(frame)]
-        if self._level < len(levels):
-            self._frame, (first, self._heads) = levels[self._level]
-        else:  # of no loop: its end is not seen
-            self._frame, (first, self._heads) = frames[-1] if frames else None, (0, range(0))
-        if self._frame is None:
-            return
-        self._hear(self._frame)
-        segment = (self._frame.f_code.co_name, first)
-        if segment not in self._segments:
-            self._segments.append(segment)
-        self._note("segment", self._segments.index(segment))
-        self._note("loop", first if self._loops.is_own(self._frame) else 0)
-        self._carried = self._loops.assigned_before(self._frame, first) if first else set()
+        around = self._around[self._level :]
+        self._loop_of_round = around[0] if around else self
+        first = around[0].place.line_in(self._path) if around else 0
+        if self._loop_of_round not in self._segments:
+            self._segments.append(self._loop_of_round)
+        self._note("segment", self._segments.index(self._loop_of_round))
+        self._note("loop", first)
 
-    def _end_round(self, frame: Any, *, seen: bool) -> None:
+    def _end_round(self, loop: Any, *, seen: bool) -> None:
         self._open = False
-        if frame is None or self._places is None:
+        if loop is None or self._places is None:
             return
         self._note("ended", int(seen))
-        for name, handle in _tensors(frame):
-            slot = self._slot(name, handle)
+        for name, variable in self._values.items():
+            slot = self._slot(name, variable)
             if slot is None:
                 continue
-            values = _numbers(handle)
+            values = variable.data
             if slot < VECTORS:
                 self._places.vectors[self._round, slot] = values.reshape(-1)
             else:
                 turned = values.shape != (self._queries.size, self._shape.head_dim)
                 index = slot - VECTORS
                 self._places.matrices[self._round, index] = values.T if turned else values
-                made = (getattr(handle, "product", None) or (None,))[0] == _OUT
+                made = (getattr(variable, "product", None) or (None,))[0] == OUT
                 self._arrays["variables"][slot, VARIABLE.index("of_products")] |= int(made)
             self._arrays["present"][self._round, slot] = 1
-            carried = name.partition("[")[0] in self._carried
-            self._arrays["variables"][slot, VARIABLE.index("carried")] |= int(carried)
+            carried = VARIABLE.index("carried")
+            self._arrays["variables"][slot, carried] |= int(name in self._carried)
 
     def _slot(self, name: str, handle: Any) -> int | None:
         """Return where a variable is kept, None where it is none of the running state."""
@@ -307,8 +222,6 @@ class Steps:
         vector = data.shape in ((rows,), (rows, 1), (1, rows))
         matrix = data.shape in ((rows, self._shape.head_dim), (self._shape.head_dim, rows))
         if not (vector or matrix) or getattr(handle, "loaded", False) or is_of_pairs(handle):
-            return None
-        if _numbers(handle) is None:
             return None
         key = (name, vector)
         if key not in self._slots:
@@ -327,28 +240,51 @@ class Steps:
         return int(self._arrays["rounds"][self._round, ROUND.index(column)])
 
 
-def _ignore(frame: Any, event: str, _: Any) -> None:
-    """Hear of a call, and of nothing in it."""
+class Stepping(Tracing):
+    """A trace of a call that also has the rounds of one program."""
+
+    def __init__(self, *places: Any, steps: Steps) -> None:
+        super().__init__(*places)
+        self._steps = steps
+
+    def _look(self, event: events.Event) -> Any:
+        if isinstance(event, events.RoundEnded):
+            self._do_later(event, lambda row: self._steps.round_ends(*_ended(event, row)))
+        return super()._look(event)
+
+    def _launched(self, event: events.Launched) -> None:
+        super()._launched(event)
+        self._steps.launched(event.name)
+
+    def _program_begins(self, x: int, y: int, z: int) -> None:
+        super()._program_begins(x, y, z)
+        self._steps.program_begins(x, y, z)
+
+    def _programs_end(self) -> None:
+        super()._programs_end()
+        self._steps.ends()
+
+    def _note_product(self, event: events.Computed, product: int, a: Any, b: Any) -> None:
+        tags_a, tags_b = tags_of(a), tags_of(b)
+        line = self._where.running()
+        self._steps.inside(event.loops)
+        if product == SCORES:
+            queries, keys = tags_a[0], tags_b[1]
+            if not queries.of_queries:
+                queries, keys = keys, queries
+            if (queries.operand, keys.operand) == ("q", "k"):
+                self._steps.multiplied(queries, keys, line)
+        elif product == OUT:
+            left = tags_a[0] is not None  # the weights are the left operand
+            weights, own, values = (a, tags_a[1], tags_b[0]) if left else (b, tags_b[0], tags_a[1])
+            self._steps.weighted(weights, own, values, line, transposed=not left)
+
+    def _note_store(self) -> None:
+        self._steps.stored()
 
 
-def _tensors(frame: Any) -> Iterator[tuple[str, Any]]:
-    """Yield name and handle of a frame's tensors of numbers, those in tuples too."""
-    from triton import language as tl
-
-    for name, value in frame.f_locals.items():
-        if type(value) is tl.tensor:
-            yield name, value.handle
-        elif type(value) in (tuple, tl.tuple):
-            for index, part in enumerate(value):
-                if type(part) is tl.tensor:
-                    yield f"{name}[{index}]", part.handle
-
-
-def _numbers(handle: Any) -> np.ndarray | None:
-    """Return floating-point values, None where a tensor holds others."""
-    data = handle.data
-    if data.dtype.kind == "f":
-        return data
-    if data.dtype == np.uint16 and handle.dtype.name == "bf16":
-        return (data.astype(np.uint32) << 16).view(np.float32)
-    return None
+def _ended(event: events.RoundEnded, row: int) -> tuple[Operation, dict[str, Any], Any]:
+    values = {
+        name: handle(note, row, type, value) for name, (value, type, note) in event.values.items()
+    }
+    return event.op, values, event.carried

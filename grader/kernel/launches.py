@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from grader.kernel.observers.lines import kernel_line
+from grader.kernel.lines import kernel_line
 
 
 class LaunchCounter:

@@ -19,21 +19,21 @@ import torch
 from grader.kernel.machine import events
 from grader.kernel.machine.arrays import numbers
 from grader.kernel.machine.notes import NOTHING
-from grader.kernel.machine.observers.combining import ELEMENTWISE, Combining
-from grader.kernel.machine.observers.knowledge import Note, handle
-from grader.kernel.machine.observers.lines import Where
-from grader.kernel.machine.observers.shapes import as_dot, moved
-from grader.kernel.machine.observers.touching import Touching
-from grader.kernel.machine.observers.uses import Uses
 from grader.kernel.machine.ttir import Operation
 from grader.kernel.observers import trace
+from grader.kernel.observers.combining import ELEMENTWISE, Combining
+from grader.kernel.observers.knowledge import Note, handle
+from grader.kernel.observers.lines import Where
 from grader.kernel.observers.nans import Nans
 from grader.kernel.observers.operands import Operand
 from grader.kernel.observers.pairs import Pairs
 from grader.kernel.observers.placement import Placement
 from grader.kernel.observers.products import Products
+from grader.kernel.observers.shapes import as_dot, moved
 from grader.kernel.observers.sums import Sums
+from grader.kernel.observers.touching import Touching
 from grader.kernel.observers.trace import Counter
+from grader.kernel.observers.uses import Uses
 
 _MOVES = ("tt.expand_dims", "tt.trans", "tt.reshape", "tt.broadcast")
 OUT = trace.PRODUCTS.index("out")

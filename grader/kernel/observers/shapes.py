@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from grader.kernel.machine.arrays import Tensor
-from grader.kernel.machine.observers.knowledge import Note, Rows
 from grader.kernel.machine.ttir import Type
+from grader.kernel.observers.knowledge import Note, Rows
 
 
 def as_dot(

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from grader.kernel.machine.arrays import Tensor, cast
-from grader.kernel.machine.observers.knowledge import Note
+from grader.kernel.observers.knowledge import Note
 from grader.kernel.observers.trace import DROWNED
 
 EXPONENTIALS = ("math.exp", "math.exp2")

@@ -11,9 +11,9 @@ import torch
 from grader.kernel.machine import events
 from grader.kernel.machine.arrays import Tensor, ends, ones, whole
 from grader.kernel.machine.notes import NOTHING
-from grader.kernel.machine.observers.knowledge import Note, Rows
 from grader.kernel.machine.tensors import SHIFT, Memory
 from grader.kernel.machine.ttir import Type
+from grader.kernel.observers.knowledge import Note, Rows
 from grader.kernel.observers.lineage import padding
 from grader.kernel.observers.operands import Operand, find_operand
 from grader.kernel.observers.trace import STATISTIC

@@ -12,10 +12,9 @@ import torch
 
 from grader.kernel.machine import elementwise, events
 from grader.kernel.machine.notes import NOTHING
-from grader.kernel.machine.observers import masks
-from grader.kernel.machine.observers.knowledge import Note, Rows, handle, per_program
-from grader.kernel.machine.observers.lines import Where
-from grader.kernel.observers import trace
+from grader.kernel.observers import masks, trace
+from grader.kernel.observers.knowledge import Note, Rows, handle, per_program
+from grader.kernel.observers.lines import Where
 from grader.kernel.observers.nans import Nans
 from grader.kernel.observers.operands import Operand
 from grader.kernel.observers.placement import Placement

@@ -10,14 +10,14 @@ import torch
 
 from grader.kernel.machine import events
 from grader.kernel.machine.notes import NOTHING
-from grader.kernel.machine.observers.knowledge import handle
-from grader.kernel.machine.observers.places import Places, Touched, rows_of, rows_of_made
 from grader.kernel.machine.tensors import Memory
 from grader.kernel.observers import trace
+from grader.kernel.observers.knowledge import handle
 from grader.kernel.observers.operands import Operand
 from grader.kernel.observers.overwrites import Overwrites
 from grader.kernel.observers.pairs import add_saturating
 from grader.kernel.observers.placement import Placement
+from grader.kernel.observers.places import Places, Touched, rows_of, rows_of_made
 from grader.kernel.observers.reads import Reads
 from grader.kernel.observers.stores import Stores
 from grader.kernel.observers.trace import Counter

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from grader.kernel.lines import running_line
 from grader.kernel.machine import events
-from grader.kernel.machine.observers.races import Races
-from grader.kernel.observers.lines import running_line
+from grader.kernel.observers.races import Races
 
 _ROUNDING = {"tf32": "TF32", "bf16x3": "bf16x3"}
 

@@ -1,1 +1,0 @@
-"""Makes Triton's interpreter compute like the compiler, and keeps a kernel's Python in."""
