@@ -26,8 +26,9 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from grader.isolate import asking, readings
+from grader.isolate import asking
 from grader.isolate.arena import Layout
+from grader.kernel import readings
 from grader.kernel.lines import running_line
 from grader.spec.protocol import Reply, Status
 

@@ -15,7 +15,6 @@ import pytest
 from grader.isolate.pipe import EventPipe, read_request
 from grader.source.submission import Source, read_source
 from grader.spec.cases import Case
-from grader.spec.environment import interpreter_works
 from grader.spec.findings import (
     Alive,
     CaseBegins,
@@ -101,7 +100,7 @@ class PytestRun:
 
 
 class ProblemTrial:
-    """One problem under test: its sessions on the device and in the interpreter, its casebook."""
+    """One problem under test: its sessions on the device and on the machine, its casebook."""
 
     def __init__(self, run: PytestRun, problem: Problem) -> None:
         import torch
@@ -134,7 +133,7 @@ class ProblemTrial:
 
         problem = self.problem.of(check)
         triton = problem.uses_triton
-        on_gpu = self.run.device == "cuda" and (case.gpu or not triton or not _interprets())
+        on_gpu = self.run.device == "cuda" and (case.gpu or not triton)
         key = (problem.entry, on_gpu)
         if on_gpu:
             self.run.have_gpu(device_lock.WAIT_S)
@@ -157,14 +156,14 @@ class ProblemTrial:
         from grader.judge.ahead import Ahead
 
         def open_session(check: Check | None, budget: Budget) -> Session:
-            return self._interpreting(self.problem.of(check) if check else self.problem, budget)
+            return self._on_machine(self.problem.of(check) if check else self.problem, budget)
 
         def wants_work() -> bool:
-            return self.counts_work and _interprets()
+            return self.counts_work
 
         self.judged.ahead = Ahead(self.judged, cases, open_session, wants_work)
 
-    def _interpreting(self, problem: Problem, budget: Budget) -> Session:
+    def _on_machine(self, problem: Problem, budget: Budget) -> Session:
         """Return a session on the CPU, of the problem or its bridge."""
         from grader.isolate.session import Session
 
@@ -200,25 +199,21 @@ class ProblemTrial:
         request, problem = self.run.request, self.problem
         if request is None or not self.counts_work:
             return
-        if not _interprets():
-            reason = "needs Triton's interpreter, which this Triton has not with this numpy"
-            evidence = Evidence(verdict=Verdict.NOT_MEASURED, reason=reason)
-        else:
-            key = (problem.entry, False)
-            if key not in self._sessions:
-                self._sessions[key] = self._interpreting(problem, self.budget)
-            session = self._sessions[key]
-            self.run.send(CaseBegins(check=WORK, index=0))
-            self.budget.check = WORK
-            ahead = self.judged.ahead
-            found = ahead.take_work(session) if ahead else None
-            if found is None and self.budget.used_up() is None:
-                session.start()
-            try:
-                evidence = found or WorkRun(self.judged, session).judge()
-            except Exception as error:  # the judge's own: the cases are told all the same
-                reason = f"the judge failed: {type(error).__name__}: {error}"[:600]
-                evidence = Evidence(verdict=Verdict.INTERNAL, reason=reason)
+        key = (problem.entry, False)
+        if key not in self._sessions:
+            self._sessions[key] = self._on_machine(problem, self.budget)
+        session = self._sessions[key]
+        self.run.send(CaseBegins(check=WORK, index=0))
+        self.budget.check = WORK
+        ahead = self.judged.ahead
+        found = ahead.take_work(session) if ahead else None
+        if found is None and self.budget.used_up() is None:
+            session.start()
+        try:
+            evidence = found or WorkRun(self.judged, session).judge()
+        except Exception as error:  # the judge's own: the cases are told all the same
+            reason = f"the judge failed: {type(error).__name__}: {error}"[:600]
+            evidence = Evidence(verdict=Verdict.INTERNAL, reason=reason)
         self.run.send(WorkCounted(evidence=evidence))
 
     def close(self) -> None:
@@ -230,8 +225,3 @@ class ProblemTrial:
         for session in self._sessions.values():
             session.close()
 
-
-def _interprets() -> bool:
-    from importlib import metadata
-
-    return interpreter_works(metadata.version("triton"), metadata.version("numpy"))

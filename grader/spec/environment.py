@@ -79,11 +79,6 @@ def probe(wanted: str) -> Environment:
             f"{facts['device_name']}: got compute capability {facts['capability']}, expected 7.5 or"
             " newer; use --device cpu"
         )
-    if facts["device"] == "cpu" and not interpreter_works(facts["triton"], facts["numpy"]):
-        raise EnvironmentFault(
-            f"Triton {facts['triton']} with numpy {facts['numpy']}: the interpreter fails on loops"
-            " with a runtime bound; run `pip install 'numpy<2.4'` or install Triton 3.7 or newer"
-        )
     return Environment(
         **{k: tuple(v) if k == "capability" else v for k, v in facts.items()},
         python=platform.python_version(),
@@ -120,11 +115,6 @@ def _driver() -> str | None:
         if found := re.search(r"\bKernel Module\b.*?\s(\d+\.\d+(?:\.\d+)?)\s", text):
             return found[1]
     return None
-
-
-def interpreter_works(triton: str | None, numpy: str | None) -> bool:
-    """Triton 3.6's interpreter does not run loops with a runtime bound under numpy >= 2.4."""
-    return not (_version(triton) < Version("3.7") and _version(numpy) >= Version("2.4"))
 
 
 def _version(text: str | None) -> Version:

@@ -171,14 +171,9 @@ class Problem(Table):
         return (*self.returns[:1], *self.gradients[:3])
 
     def cases(self, check: Check, seed: str, device: str) -> dict[int, Case]:
-        """Cases of `check` that run on `device` by their number, sizes drawn from `seed`.
-
-        Triton's interpreter multiplies bf16 wrongly, so that without a GPU there are no such cases.
-        """
+        """Cases of `check` that run on `device` by their number, sizes drawn from `seed`."""
         cases = {}
         for index, case in enumerate(self._expanded(check, seed)):
-            if case.dtype == "bf16" and self.uses_triton and device == "cpu":
-                continue
             if case.dtype == "bf16":
                 case = dataclasses.replace(case, gpu=True)
             cases[index] = case
