@@ -201,7 +201,7 @@ def _cost(problem: Problem, check: Check, case: Case) -> float:
 
 
 def _ms(problem: Problem, case: Case, *, differentiates: bool | None = None) -> float:
-    """Return about how long a call takes, from model answers in Triton's interpreter."""
+    """Return about how long a call takes, from model answers on the machine."""
     rows, columns = case.rows or case.seqlen_q, case.cols or case.seqlen_k
     tiles_q, tiles_k = math.ceil(rows / 64), math.ceil(columns / 64)
     ms = 4.0 + case.batch * case.num_q_heads * tiles_q * (2.0 + 0.3 * tiles_k)

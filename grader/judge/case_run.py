@@ -129,7 +129,7 @@ class CaseRun(ToldCase):
         return self._wrong(differences, evidence, seen, kept=kept)
 
     def _is_of_tf32(self, answer: Answer, wrong: list[Difference], expected: Expected) -> bool:
-        """Whether a GPU's dots cut their operands to TF32; the interpreter sees that before.
+        """Whether a GPU's dots cut their operands to TF32; the machine sees that before.
 
         What is wrong then is no sign of another mistake.
         """
@@ -291,6 +291,7 @@ class CaseRun(ToldCase):
             tiles=seen.tiles,
             errors=shown.errors,
             trace=seen.trace,
+            output=evidence.output,
             wrong_outputs=tuple(d.name for d in differences),
             margin=max(d.margin for d in differences),
         )

@@ -67,7 +67,7 @@ class CompileRun(ToldCase):
         for chip in compiled:
             if not chip.launches and not any(map(failed, chip.results)):
                 headline = "no Triton kernel was launched when it was compiled for a GPU"
-                help = "launch the same kernels with and without TRITON_INTERPRET"
+                help = "launch the same kernels with and without a GPU"
                 return self._finding(Verdict.FAIL, headline, help=help)
             name = f"does not compile for compute capability {chip.capability / 10:.1f}"
             for kernel in chip.refused:
@@ -120,7 +120,7 @@ class CompileRun(ToldCase):
                 return None
             if answer.differences:
                 shown = answer.differences[0]
-                headline = "on the GPU another kernel runs than in Triton's interpreter, and"
+                headline = "on the GPU another kernel runs than without one, and"
                 headline += f" {shown.name} is wrong; {ran.case}"
                 shows = {"first": shown.first, "worst": shown.worst, "extent": shown.extent}
                 return self._finding(Verdict.FAIL, headline, line=line, **shows)
@@ -129,7 +129,7 @@ class CompileRun(ToldCase):
     # -- kernels of other cases -------------------------------------------------------------------
 
     def _left(self, lines: set[int]) -> list[tuple[int, list[Ran]]]:
-        """Return the kernels that ran in the interpreter, but for those in `lines`."""
+        """Return the kernels that ran on the machine, but for those in `lines`."""
         return self.trial.launched.waiting(lines) if self.session.source.policy else []
 
     def _too_many(self, left: list[tuple[int, list[Ran]]]) -> Finding | None:
@@ -141,9 +141,9 @@ class CompileRun(ToldCase):
         return self._finding(Verdict.FAIL, headline, help="let constants tell kernels apart")
 
     def _only_interpreted(self, line: int, case: Case) -> Finding:
-        headline = "a kernel runs in Triton's interpreter and is not launched on a GPU: another"
+        headline = "a kernel runs without a GPU and is not launched on one: another"
         headline += f" runs there, or none; {case}"
-        help = "launch the same kernels with and without TRITON_INTERPRET: they are judged there"
+        help = "launch the same kernels with and without a GPU: they are judged there"
         return self._finding(Verdict.FAIL, headline, line=line, help=help)
 
 

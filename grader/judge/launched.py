@@ -1,6 +1,6 @@
 """Which kernels ran in the calls of a problem, and in which of its cases.
 
-What is judged in Triton's interpreter has to be what a GPU runs: a kernel that runs in the one and
+What is judged on the machine has to be what a GPU runs: a kernel that runs in the one and
 never on the other would be judged in its place, whether a file tells them apart or not.
 """
 
@@ -29,7 +29,7 @@ class Ran:
 
 @dataclasses.dataclass
 class Launched:
-    """Kernels by their lines: the cases that ran them in the interpreter; those run on a GPU."""
+    """Kernels by their lines: the cases that ran them on the machine; those run on a GPU."""
 
     interpreted: dict[int, list[Ran]] = dataclasses.field(default_factory=dict)
     on_gpu: set[int] = dataclasses.field(default_factory=set)
@@ -46,7 +46,7 @@ class Launched:
                 runs.append(ran)
 
     def waiting(self, lines: set[int]) -> list[tuple[int, list[Ran]]]:
-        """Return the kernels that were interpreted, but for those in `lines` or on a GPU."""
+        """Return the kernels that ran on the machine, but for those in `lines` or on a GPU."""
         left = self.interpreted.keys() - lines - self.on_gpu
         return [(line, self.interpreted[line]) for line in sorted(left)]
 

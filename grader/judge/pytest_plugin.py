@@ -99,7 +99,7 @@ def _ids(problem: Problem, cases: dict[int, Case]) -> list[str]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Run what is wanted first; on a GPU begin to compile, and use the interpreter meanwhile."""
+    """Run what is wanted first; on a GPU begin to compile, and use the machine meanwhile."""
     run = config.stash[_RUN]
     if run.request is not None and run.request.first:
         wanted = run.request.first

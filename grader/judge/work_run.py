@@ -16,7 +16,7 @@ from grader.spec.protocol import Reply, Status
 
 
 class WorkRun:
-    """Counts the work of a submission that is right, in Triton's interpreter."""
+    """Counts the work of a submission that is right, on the machine."""
 
     def __init__(self, trial: Trial, session: Session) -> None:
         self.trial = trial

@@ -200,7 +200,7 @@ def _finding(entry: Entry, problem: str | None) -> list[str]:
     elif entry.file in ("kernels", "pairs"):
         note += " The judge sees this cause while your kernel runs, and names the line if it can."
     if entry.file == "masks" and set(entry.problems) - {"p01", "p02"}:
-        note += " If the kernel ran in the interpreter, the message also draws the visited tiles."
+        note += " Without a GPU the message also draws the visited tiles."
     tests = [
         f"pytest problems/{id} -x -k {cost.smallest}"
         for id, cost in costs.items()

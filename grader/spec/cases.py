@@ -75,7 +75,7 @@ class CaseTable(Table):
 
     A size is a number, `{ draw = [...] }` of these, or `{ from, to, step }` of a range; which one
     is drawn depends on the run's seed. A case stands for one of each of its `dtypes`. `gpu` cases
-    run on the GPU where there is one, all others in Triton's interpreter. `invalid` names
+    run on the GPU where there is one, all others on the machine. `invalid` names
     the argument that must be refused, and `mutate` what is done to the inputs for it.
     """
 

@@ -134,7 +134,7 @@ class Memory(Table):
 
 
 class Work(Table):
-    """What is counted in the interpreter: calls of `cases`.
+    """What is counted on the machine: calls of `cases`.
 
     All points up to `full` times what is needed, none from naive's on: that is every tile of the
     `square`, those of the `causal` triangle (where leaving out more is the lesson), or so many

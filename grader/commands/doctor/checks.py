@@ -116,7 +116,7 @@ def gpu(m: Machine) -> tuple[str, ...]:
         if capability < (8, 0):
             return WARNING, f"{said}; it has no bf16: those cases are not run", "make grade"
         return OK, said
-    without = "kernels run in Triton's interpreter, speed is not measured"
+    without = "kernels run on the CPU, speed is not measured"
     if m.has_gpu:
         return WARNING, f"there is one, and torch cannot use it: {without}", "see torch, driver"
     if _nvidia_card(m):

@@ -1,4 +1,4 @@
-"""Answers what a file asks about its GPU where kernels run in the interpreter. In a worker.
+"""Answers what a file asks about its GPU where kernels run on the machine. In a worker.
 
 Files for a GPU ask for its device, capability and multiprocessors, make it current, wait for it,
 and assert that tensors lie on it. Without one each of these is an error of PyTorch's or Triton's,
@@ -61,4 +61,4 @@ def _on_cpu(make: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _nothing(*_: Any) -> Any:
-    raise RuntimeError("the interpreter compiles nothing")
+    raise RuntimeError("the machine compiles nothing")

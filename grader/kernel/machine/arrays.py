@@ -113,6 +113,12 @@ def numbers(value: Tensor) -> list[Any]:
     return _tolist(value)
 
 
+def shown(value: Tensor) -> str:
+    """Return an array in words, of a large one the first and the last numbers of each axis."""
+    array = np.asarray(_tolist(value))
+    return np.array2string(array, threshold=64, precision=4, max_line_width=100)
+
+
 def ends(value: Tensor) -> tuple[int, int]:
     """Return the least and the largest value of an array of integers."""
     low, high = torch.aminmax(value)

@@ -130,8 +130,7 @@ class Engine:
         """Return what a kernel is translated into."""
         found = self._programs[self._noted].get(kernel)
         if found is None:
-            is_seen = self._observe is not None
-            found = Program(parse(kernel.text), overflow=is_seen, noted=self._noted)
+            found = Program(parse(kernel.text), noted=self._noted)
             found.by_blocks = kernel.by_blocks
             self._programs[self._noted][kernel] = found
             self.has_translated = True

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from grader.kernel.machine import control, elementwise, events, flow, memory, notes, tiles
-from grader.kernel.machine.arrays import Tensor, arange, cast, filled, numbers
+from grader.kernel.machine.arrays import Tensor, arange, cast, filled, numbers, shown
 from grader.kernel.machine.steps import (
     MAX_GRID,
     Asserted,
@@ -159,6 +159,7 @@ class Program(Translation):
     def _print(self, op: Operation, translation: Translation) -> Run:
         types = [self.module.type(value) for value in op.operands]
         prefix = op.text.encode().decode("unicode_escape", "replace").strip()
+        begin = f"line {op.place.line}, program" if op.place.line else "program"
 
         def run(env: Env) -> None:
             for row, program in enumerate(numbers(env[0])):
@@ -166,10 +167,11 @@ class Program(Translation):
                 if self._printed > _MOST_PRINTED:
                     return
                 x, y, _ = self.state.grid
-                words = [f"({program % x}, {program // x % y}, {program // (x * y)})", prefix]
+                place = f"({program % x}, {program // x % y}, {program // (x * y)})"
+                words = [begin, f"{place}:", prefix]
                 for value, type in zip(op.operands, types, strict=True):
                     own = env[value][row if env[value].shape[0] > 1 else 0].expand(type.shape)
-                    words.append(str(numbers(own)))
+                    words.append(shown(own))
                 print(" ".join(filter(None, words)))
 
         return run
