@@ -58,6 +58,8 @@ def no_product(trace: Trace, result: Result) -> Sighting | None:
     products = set(trace.arrays["dots"][:, DOT.index("product")].tolist())
     if OTHER in products or SCORES not in products or trace.count(Counter.UNKNOWN_DOTS):
         return None
+    if result.nan and not result.computed_nan:  # what is never stored is not compiled either
+        return None
     for name in result.wrong:
         if name in PRODUCTS and PRODUCTS.index(name) not in products:
             return Sighting("NO-PRODUCT", figures={"name": name, "rows": _ROWS[name]})

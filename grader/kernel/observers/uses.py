@@ -28,6 +28,10 @@ class Uses:
                 _add(region, self._known[loop])
         first = len(arguments) - len(handed)  # the index of a `for` is the first of its arguments
         carried = {arguments[first + n] for n, value in enumerate(handed) if value == result}
+        if len(loop.regions) > 1:  # a `while` hands its arguments from the condition to the body
+            condition, body = loop.regions[0][0].last, loop.regions[1][0].arguments
+            passed = zip(condition.operands[1:], body, strict=False) if condition else ()
+            carried |= {inner for value, inner in passed if value in carried}
         return bool(carried) and self._known[loop].isdisjoint({result, *carried})
 
 
