@@ -193,8 +193,6 @@ DEFINABLE = frozenset(
 )
 # A generator of random numbers takes a tensor for its state and tells numbers of it.
 STATES = frozenset("initial_seed set_state".split())
-# Where Triton's interpreter holds the numbers of a kernel's values, which a GPU has not.
-HANDLES = frozenset(["handle"])
 # Of an error, and of a module that some object leads to: modules are reached by imports alone.
 LEADING = frozenset(
     """
