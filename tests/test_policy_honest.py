@@ -61,7 +61,8 @@ def test_given_breaks_no_rule():
     ],
 )
 def test_what_is_no_triton_in_a_kernel_is_left_to_its_compiler(line, tmp_path, monkeypatch):
-    text = f"FOUND = []\n\n\ndef helper(x):\n    return x\n\n\n@triton.jit\ndef kernel(x):\n    {line}\n"
+    text = "FOUND = []\n\n\ndef helper(x):\n    return x\n\n\n"
+    text += f"@triton.jit\ndef kernel(x):\n    {line}\n"
     assert broken(HEAD + text, "p02") == []
     (tmp_path / "no_triton.py").write_text(HEAD + text)
     monkeypatch.syspath_prepend(tmp_path)

@@ -297,8 +297,8 @@ class _Reader:
     def _text(self, place: Place, node: ast.Constant) -> Iterator[Violation]:
         """Find functions in texts: Triton searches the lines of a kernel for its `def`."""
         text = node.value.decode("latin-1") if isinstance(node.value, bytes) else node.value
-        is_function = isinstance(text, str) and _DEF.search(text)
-        if is_function and place.parent is not self.docstring:
+        has_lines = isinstance(text, str) and node.lineno != node.end_lineno
+        if has_lines and _DEF.search(text) and place.parent is not self.docstring:
             told = "a text has a function in it, which Triton could compile as a kernel"
             yield violation(node, "dynamic-code", told, "write the function outside the text")
 
