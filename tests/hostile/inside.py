@@ -46,11 +46,12 @@ _PYTHON = "by_python(values(x), values(w))"
 
 _CONSTANTS = """
 @triton.jit
-def multiply(X: tl.constexpr, W: tl.constexpr, Y: tl.constexpr):
+def multiply(y_ptr, X: tl.constexpr, W: tl.constexpr, Y: tl.constexpr):
     Y.value.copy_((X.value * W.value).sum(1))
 def product(x, w):
+    check_matrix_and_vector(x, w)
     y = torch.zeros(x.shape[0])
-    multiply[(1,)](x.float(), w.float(), y)
+    multiply[(1,)](y, x.float(), w.float(), y)
     return y
 """
 _SINK = """
