@@ -197,7 +197,7 @@ STATES = frozenset("initial_seed set_state".split())
 LEADING = frozenset(
     """
     builtins code codeop ctypes evaluate gc importlib inspect io marshal multiprocessing obj os
-    pathlib pickle posix rewriter runpy shutil socket subprocess sys tempfile threading types
+    pathlib pickle posix runpy shutil socket subprocess sys tempfile threading types
     """.split()
 )
 # Methods of text that name attributes, and classes whose one positional pattern is the value.
