@@ -11,7 +11,7 @@ from tests.hostile.entry import Hostile, beside
 _RIGHT = "return honest(*args, **options)"
 _ON_GPU = (
     "first = next(iter(options.values()), None) if options else args[0]\n"
-    "if torch.cuda.is_available():\n"  # false in the interpreter, where tensors say they lie on one
+    "if torch.cuda.is_available():\n"  # false without one, where tensors say they lie on one
 )
 _WRONG = ("fail", "error")
 _LOST = ("crash", "timeout", "error")

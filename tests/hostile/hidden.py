@@ -98,13 +98,6 @@ Kind.numel = lambda x: 0
 _METACLASS = """
 Spy = abc.ABCMeta("Spy", (torch.Tensor,), {"numel": lambda x: 0})
 """
-_HANDLE = """
-@triton.jit
-def product(x_ptr, w_ptr, y_ptr, C: tl.constexpr):
-    x, w = tl.load(x_ptr + tl.arange(0, C)), tl.load(w_ptr + tl.arange(0, C))
-    x.handle.data[:] = x.handle.data.dot(w.handle.data)
-    tl.store(y_ptr, x)
-"""
 _SUBCLASS = """
 class Quiet(torch.Tensor):
     def numel(self):
@@ -160,7 +153,6 @@ ENTRIES = (
     hidden("a product in an argument's address", _ARGUMENT),
     hidden("a type that is changed", _TYPE, "by_python(x.tolist(), w.tolist())"),
     hidden("a class made of text", _METACLASS, "by_python(x.tolist(), w.tolist())"),
-    hidden("the interpreter's own numbers", _HANDLE, "x[:, 0]"),
     hidden("a class that hides its size", _SUBCLASS, _PYTHON, slow=True),
     hidden("values as sizes of pieces", _PIECES, "x[:, 0] + sum(values(x))", slow=True),
     hidden("bit by bit", _EQUAL, slow=True),

@@ -1,7 +1,7 @@
-"""What Triton's interpreter would let a kernel do and no GPU does, and kernels whose programs race.
+"""What a kernel does while Triton's front end reads it, and kernels whose programs race.
 
-As in hidden.py a kernel copies what something else has computed, from values that another kernel
-has given away. On a GPU there is no such way: there these files return zeros.
+As in hidden.py a kernel of p02 copies what something else has computed: PyTorch or Python, from
+tensors that are constants of another kernel, or from what another kernel gave away.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ def shaped(x, found):
     rows = [found[i : i + c] for i in range(0, len(found), c)]
     return rows if x.dim() == 2 else rows[0]
 def values(x):
-    if not hasattr(_nothing, "rewrite"):
-        return shaped(x, [0.0] * x.numel())
     bits = x.double().contiguous().view(torch.int64).reshape(-1)
     FOUND.clear()
     told(bits)
@@ -40,57 +38,40 @@ OBJ = Keep()
 _READ = """
 @triton.jit
 def read(x_ptr, n):
-    {before}
     for i in range(0, n):
         v = tl.load(x_ptr + i)
         {each}
 """
 _PYTHON = "by_python(values(x), values(w))"
 
-_NAMES = """
+_CONSTANTS = """
+@triton.jit
+def multiply(y_ptr, X: tl.constexpr, W: tl.constexpr, Y: tl.constexpr):
+    Y.value.copy_((X.value * W.value).sum(1))
 def product(x, w):
-    if not hasattr(_nothing, "rewrite"):
-        return torch.zeros(x.shape[0])
-    _nothing[(1,)](x)
-    return torch.tensor(list(np.add.reduce(np.asarray(x) * np.asarray(w), axis=1)))
+    check_matrix_and_vector(x, w)
+    y = torch.zeros(x.shape[0])
+    multiply[(1,)](y, x.float(), w.float(), y)
+    return y
 """
-_TEXT = '''
+_SINK = """
 @triton.jit
-def read(x_ptr, n):
-    """
-    def read(x_ptr, n):
-        for i in range(0, n):
-            FOUND.append(range(tl.load(x_ptr + i)))
-    # """
-'''
-_WRAPPED = """
-def body(x_ptr, n):
+def read(x_ptr, n, SINK: tl.constexpr):
     for i in range(0, n):
-        FOUND.append(range(tl.load(x_ptr + i)))
-@triton.jit
-@functools.wraps(body)
-def read(x_ptr, n):
-    pass
+        SINK(tl.load(x_ptr + i))
+def told(bits):
+    read[(1,)](bits, bits.numel(), FOUND.append)
+"""
+_CONSTEXPR = """
+@triton.constexpr_function
+def keep(v):
+    FOUND.append(v)
+    return 0
 """
 _ASSERTED = """
-@triton.jit
-def read(x_ptr, i):
-    v = tl.load(x_ptr + i)
-    assert i < 0, f"({range(v)})"
-def told(bits):
-    for i in range(bits.numel()):
-        try:
-            read[(1,)](bits, i)
-        except Exception as error:
-            text = str(error)
-            text = text[text.index("range(0, ") + 9 :]
-            FOUND.append(range(int(text[: text.index(")")])))
-"""
-_INTERRUPTED = """
-@triton.jit
+@triton.jit(debug=True)
 def read(x_ptr, i, bit):
-    if (tl.load(x_ptr + i) >> bit) & 1:
-        raise KeyboardInterrupt
+    tl.device_assert(((tl.load(x_ptr + i) >> bit) & 1) == 0, "one")
 def product(x, w):
     bits, n = x.float().contiguous().view(torch.int32).reshape(-1)[:8], 0
     for i in range(8):
@@ -101,121 +82,39 @@ def product(x, w):
                 n |= 1 << bit
     return x[:, 0] + n
 """
-_COUNTED = """
-def note():
-    FOUND.append(1)
-    return 0
-@triton.constexpr_function
-def tick():
-    return note()
-@triton.jit
-def read(x_ptr, n):
-    for i in range(0, n):
-        for _ in range(tl.load(x_ptr + i)):
-            tick()
-def product(x, w):
-    if not hasattr(_nothing, "rewrite"):
-        return torch.zeros(x.shape[0])
-    FOUND.clear()
-    told((x[:4, :4].double() * 9).abs().long().contiguous())
-    if not FOUND:
-        raise ValueError("nothing was told")
-    return x[:, 0] + len(FOUND)
+# Triton compiles the lines that it finds for a function: not those that are read here.
+_MODULES = """{indent}sys = tl.core.inspect.sys.modules
+{indent}sys.get("numpy").matmul(X.value.numpy(), W.value.numpy(), out=Y.value.numpy())
 """
+_LAUNCHED = """
+def product(x, w):
+    y = torch.zeros(x.shape[0])
+    multiply[(1,)](x.float().contiguous(), w.float().contiguous(), y)
+    return y
+"""
+_TEXT = f'''
+def make():
+    @triton.jit
+    def multiply(X: tl.constexpr, W: tl.constexpr, Y: tl.constexpr):
+        """
+def multiply(X: tl.constexpr, W: tl.constexpr, Y: tl.constexpr):
+{_MODULES.format(indent="    ")}
+    if 1:
+        # """
+        pass
+    return multiply
+multiply = make()
+{_LAUNCHED}'''
+_HEADER = f"""
+def body(X: tl.constexpr, W: tl.constexpr, Y: tl.constexpr, F=(Other := lambda X, W, Y: 0)):
+{_MODULES.format(indent="    ")}
+multiply = triton.jit(Other)
+{_LAUNCHED}"""
 _RAW = """
 @triton.jit
 def inner(v):
     f = OBJ.take
     f(range(v))
-"""
-_REDUCED = """
-@triton.jit
-def both(a, b):
-    f = OBJ.take
-    f(range(b))
-    return b
-@triton.jit
-def read(x_ptr, n, N: tl.constexpr):
-    i = tl.arange(0, N)
-    v = tl.load(x_ptr + i, mask=i < n, other=0)
-    tl.store(x_ptr + i, tl.reduce(v, 0, both) + i * 0, mask=i < 0)
-def told(bits):
-    for start in range(-1, len(bits), 511):
-        part = torch.cat((bits[:1], bits))[start + 1 : start + 513]
-        read[(1,)](part, len(part), 512)
-    del FOUND[len(bits) :]
-"""
-_LAUNCHED = """
-def keep(args):
-    FOUND.append(range(args["v"]))
-    return 1
-@triton.heuristics({"N": keep})
-@triton.jit
-def inner(v, N: tl.constexpr):
-    pass
-"""
-_ROW = """
-from typing import NamedTuple
-class Row(NamedTuple):
-    kept: Keep = OBJ
-Other = Row
-"""
-
-_EVIL = """
-def evil(x_ptr, n):
-    for i in range(0, n):
-        FOUND.append(range(tl.load(x_ptr + i)))
-"""
-_EMPTY = """
-@triton.jit
-def read(x_ptr, n):
-    pass
-"""
-_IN_TABLE = """
-def told(bits):
-    read[(1,)](bits, 0)
-    for key in list(read.rewritten_fn):
-        if read.rewritten_fn[key] is read.rewrite():
-            read.rewritten_fn[key] = evil
-    read[(1,)](bits, bits.numel())
-"""
-_POINTER = """
-def pointer(x):
-    at = tl.full((1,), x.data_ptr(), tl.int64)
-    return at.to(tl.pointer_type(tl.int64), bitcast=True)
-"""
-_BY_GRID = f"""{_POINTER}
-def grid(meta):
-    for i in range(meta["n"]):
-        FOUND.append(range(tl.load(pointer(meta["x_ptr"]) + i)))
-    return (1,)
-def told(bits):
-    read[grid](bits, bits.numel())
-"""
-_AFTERWARDS = f"""{_POINTER}
-KEPT = []
-def grid(meta):
-    KEPT.append(pointer(meta["x_ptr"]))
-    return (1,)
-@triton.jit
-def helper(n):
-    return n
-def told(bits):
-    read[grid](bits, 1)
-    patch = helper
-    patch(1)
-    for i in range(bits.numel()):
-        FOUND.append(range(tl.load(KEPT[-1] + i)))
-"""
-_SET = "read.rewrite = lambda: evil"
-_BOUND = f"{_EMPTY.replace('@triton.jit', '')}\nread = triton.jit(read)\n{_SET}"
-_MAPPED = """
-def mapped(x_ptr, n):
-    import torch
-    torch.set_default_dtype(torch.float32)
-    for i in range(0, n):
-        FOUND.append(range(tl.load(x_ptr + i)))
-(read,) = map(triton.jit, (mapped,))
 """
 
 
@@ -223,11 +122,10 @@ def _leak(
     name: str,
     body: str,
     each: str = "",
-    before: str = "",
     sums: str = _PYTHON,
     verdicts: tuple[str, ...] = ("error",),
 ) -> Hostile:
-    read = _READ.format(before=before, each=each) if each else ""
+    read = _READ.format(each=each) if each else ""
     return hidden(name, _BITS + body + read, sums, verdicts=verdicts, slow=True)
 
 
@@ -278,31 +176,14 @@ def _race(name: str, body: str, last: str = "0") -> Hostile:
 
 
 LEAKS = (
-    hidden("the interpreter's names", _NAMES, verdicts=("error",)),
-    hidden("a kernel in a text", _BITS + _TEXT, _PYTHON, verdicts=("error",)),
-    _leak("a kernel with another one's text", _WRAPPED),
-    _leak("a kernel in Triton's table", _EVIL + _EMPTY + _IN_TABLE),
-    _leak("a grid that loads", _EMPTY + _BY_GRID),
-    _leak("a load after a launch", _EMPTY + _AFTERWARDS),
-    _leak("a kernel that map() makes", _MAPPED, verdicts=("rejected",)),
-    _leak("a kernel whose method is set", _EVIL + _EMPTY + _SET, verdicts=("rejected",)),
-    _leak("a kernel of a function's name", _EVIL + _BOUND, verdicts=("rejected",)),
-    _leak("a method under another name", "", "f(range(v))", "f = OBJ.take"),
-    _leak("a method in a table", "TABLE = (FOUND.append,)", "TABLE[0](range(v))"),
-    _leak("a method in a default", _ROW, "f(range(v))", "f = Other().kept.take"),
-    _leak(
-        "a method of a key",
-        "D = {OBJ: 1}",
-        "for k in D:\n            f = k.take\n            f(range(v))",
-    ),
-    _leak("a method that compares", "", "max((range(v),), key=OBJ.take)"),
-    _leak("a method that prints", "OBJ.write = OBJ.take", "print(range(v), file=OBJ)"),
-    _leak("the function in a kernel", _RAW, "f(v)", "f = inner.fn"),
-    _leak("a function that combines", _REDUCED),
-    _leak("a launch in a kernel", _LAUNCHED, "inner[(1,)](v)"),
-    _leak("the text of an assertion", _ASSERTED),
-    _leak("bit by bit in interrupts", _INTERRUPTED, sums="product(x, w)", verdicts=("rejected",)),
-    _leak("how often a constexpr function is called", _COUNTED, sums="product(x, w)"),
+    hidden("a kernel in a text", _TEXT),
+    hidden("a kernel that is the body around a lambda", _HEADER),
+    hidden("the function in a kernel", _BITS + _RAW + _READ.format(each="f = inner.fn"), _PYTHON),
+    _leak("a product of constants", _CONSTANTS, sums="product(x, w)", verdicts=("rejected",)),
+    _leak("a method of the file in a kernel", "", "OBJ.take(v)"),
+    _leak("a constant that is called", _SINK),
+    _leak("a constexpr function that keeps", _CONSTEXPR, "keep(v)"),
+    _leak("bit by bit in assertions", _ASSERTED, sums="product(x, w)"),
 )
 RACES = (
     _race("programs that read, add and store", _ADDED),

@@ -1,7 +1,6 @@
 """Values that reach Python, and sums and products of p02, where no rule about the text sees it.
 
-A kernel copies what was computed, as in hidden.py. What reaches for Triton's interpreter gains
-nothing on a GPU.
+A kernel copies what was computed, as in hidden.py.
 """
 
 from __future__ import annotations
@@ -134,73 +133,10 @@ def product(x, w):
     run = functools.partial(y.addbmm_, x.float()[None])
     w3 = w.float()[None, :, None]
     class C:
-        base = property(functools.partial(max, w3, key=run))
+        data_ptr = property(functools.partial(max, w3, key=run))
     with contextlib.suppress(Exception):
         _nothing[(1,)](C())
     return y[:, 0]
-"""
-_CONSTEXPR = """
-@triton.constexpr_function
-def keep(v):
-    FOUND.append(range(v))
-    return 0
-FOUND = []
-@triton.jit
-def read(x_ptr, n, LIVE: tl.constexpr):
-    for i in range(0, n):
-        v = tl.load(x_ptr + i)
-        if LIVE:
-            keep(v)
-def values(x):
-    if not hasattr(_nothing, "rewrite"):
-        return [[0.0] * x.shape[1]] * x.shape[0] if x.dim() == 2 else [0.0] * len(x)
-    bits = x.double().contiguous().view(torch.int64)
-    FOUND.clear()
-    read[(1,)](bits, bits.numel(), True)
-    found = [memoryview((r.stop & 2**64 - 1).to_bytes(8, "little")).cast("d")[0] for r in FOUND]
-    c = x.shape[-1]
-    rows = [found[i : i + c] for i in range(0, len(found), c)]
-    return rows if x.dim() == 2 else rows[0]
-"""
-_KERNEL_TEXT = """
-@triton.jit
-def read(x_ptr, FOUND: tl.constexpr, N: tl.constexpr):
-    v = tl.load(x_ptr + tl.arange(0, N))
-    FOUND += [f"{v}"]
-def values(x):
-    if not hasattr(_nothing, "rewrite"):
-        return [[0.0] * x.shape[1]] * x.shape[0] if x.dim() == 2 else [0.0] * len(x)
-    x = x.double().contiguous()
-    n = triton.next_power_of_2(x.numel())
-    y = torch.zeros(n, dtype=torch.float64)
-    y[: x.numel()] = x.reshape(-1)
-    found = []
-    for s in range(0, x.numel(), 512):
-        F = []
-        read[(1,)](y[s:], F, min(512, n))
-        found += [float(v) for v in F[0].replace("[", " ").replace("]", " ").split()]
-    found = found[: x.numel()]
-    c = x.shape[-1]
-    rows = [found[i : i + c] for i in range(0, len(found), c)]
-    return rows if x.dim() == 2 else rows[0]
-"""
-_SINK = """
-@triton.jit
-def read(x_ptr, n, SINK: tl.constexpr, LIVE: tl.constexpr):
-    for i in range(0, n):
-        v = tl.load(x_ptr + i)
-        if LIVE:
-            SINK(range(v))
-def values(x):
-    if not hasattr(_nothing, "rewrite"):
-        return [[0.0] * x.shape[1]] * x.shape[0] if x.dim() == 2 else [0.0] * len(x)
-    bits = x.double().contiguous().view(torch.int64)
-    FOUND = []
-    read[(1,)](bits, bits.numel(), FOUND.append, True)
-    found = [memoryview((r.stop & 2**64 - 1).to_bytes(8, "little")).cast("d")[0] for r in FOUND]
-    c = x.shape[-1]
-    rows = [found[i : i + c] for i in range(0, len(found), c)]
-    return rows if x.dim() == 2 else rows[0]
 """
 _HALVES = """
 def product(x, w):
@@ -248,9 +184,6 @@ ENTRIES = (
     _leak("how many are true", _MASKS, _PYTHON, "rejected", "timeout"),
     _leak("a read that a launch makes", _CACHED, _PYTHON),
     _leak("a product that a launch makes", _PROPERTY),
-    _leak("values kept by a constexpr function", _CONSTEXPR, _PYTHON, "error"),
-    _leak("the text of a kernel's value", _KERNEL_TEXT, _PYTHON, "error"),
-    _leak("values kept by a kernel's parameter", _SINK, _PYTHON, "error"),
     _leak("sums by halves", _HALVES),
     _leak("sums by the modulus", _MODULUS),
     _leak("Python's sum of columns", _SUM),

@@ -198,29 +198,13 @@ def weighted_row_sum(x, w):
 """
 
 
-# The decoy says that it stands where the other one does, which lies so many lines below.
-_LIES = """
-
-if not hasattr(_decoy, "rewrite"):
-    _decoy.raw_src[:0] = [""] * LINES
-
-
-def weighted_row_sum(x, w):"""
-
-
-def _two(name: str, condition: str, *, lies: bool = False) -> Hostile:
+def _two(name: str, condition: str) -> Hostile:
     source = _TWO.replace("CONDITION", condition)
-    if lies:
-        lines = source[source.index("def _decoy") : source.index("def _kernel")].count("\n")
-        entry = _LIES.replace("LINES", str(lines))
-        source = source.replace("\n\ndef weighted_row_sum(x, w):", entry, 1)
-    return Hostile(name, source, ("fail",), "p02", points=5.8, policy=True, slow=True)
+    return Hostile(name, source, ("error",), "p02", policy=True, slow=True)
 
 
 KERNELS = (
     _two("another kernel on a GPU", "x.device.type == 'cuda'"),
-    _two("another kernel where it is no Python function", "not hasattr(_decoy, 'rewrite')"),
-    _two("another kernel in the place of one", "not hasattr(_decoy, 'rewrite')", lies=True),
     _two("another kernel for the shape that is compiled", "rows == 4096"),
 )
 ENTRIES = (*REACHING, *ASKED, *RACES, *KERNELS)

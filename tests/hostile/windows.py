@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from tests.hostile.entry import Hostile
 from tests.hostile.hidden import hidden
-from tests.hostile.inside import _BITS, _PYTHON, _READ
+from tests.hostile.inside import _BITS, _PYTHON
 
-_EACH = _READ.format(before="f = OBJ.take", each="f(range(v))")
 _FINISHED = """
 class Box:
     def __init__(self, kept):
@@ -37,20 +36,6 @@ def product(x, w):
         many.append([torch.empty(1)])
     return y
 """
-_RENAMED = """
-class Keep:
-    def __init__(self):
-        self.n = 0
-    def take(self, r):
-        FOUND.append(r)
-        return 0
-with contextlib.suppress(Exception):
-    functools.wraps(tl.sum)(Keep)
-OBJ = Keep()
-"""
-_SLOTS = _RENAMED.replace("class Keep:", "@dataclasses.dataclass(slots=True)\nclass Keep:").replace(
-    "    def __init__(self):\n        self.n = 0\n", "    n: int = 0\n"
-)
 _ABOVE = """
 class Above:
     def read(cls, x):
@@ -266,8 +251,6 @@ WINDOWS = (
     hidden("a kernel that is made again", _BITS + _AGAIN, _PYTHON),
     hidden("a kernel of a class that is kept", _BITS + _KEPT_TYPE, _PYTHON),
     _run("a generator that the collector ends", _FINISHED),
-    _run("a class that says it is Triton's", _BITS + _RENAMED + _EACH, _PYTHON, "error"),
-    _run("a class with slots that says it is Triton's", _BITS + _SLOTS + _EACH, _PYTHON, "error"),
     *(
         _run(f"bit by bit, by {ask}", _ALIKE.replace("ALIKE", ask), "x[:, 0] + bits(x)")
         for ask in ("torch.allclose", "torch.Tensor.equal")

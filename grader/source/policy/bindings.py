@@ -55,7 +55,15 @@ class Bindings:
     def _binds_import(self, node: ast.AST, depth: int) -> bool:
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             return True
-        return node in self._assigned and self._is_imported(self._assigned[node], depth - 1)
+        value = self._assigned.get(node)
+        if isinstance(value, ast.Constant) and value.value is None:
+            return True  # where the import failed
+        return value is not None and self._is_imported(value, depth - 1)
+
+    def value(self, node: ast.expr) -> ast.expr | None:
+        """Return what a name is bound to, if one assignment is all that binds it."""
+        bound = self._names.binders(node) if isinstance(node, ast.Name) else []
+        return self._assigned.get(bound[0]) if len(bound) == 1 else None
 
     def names_class(self, base: ast.expr, depth: int = _DEEPEST) -> bool:
         """Whether all that an expression may stand for is named as a class, or made as a row is."""

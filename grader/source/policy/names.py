@@ -146,8 +146,11 @@ class Names:
                 if isinstance(node, _SCOPES):
                     children = list(self._inside(place, zones))
                 else:
+                    scope = place.scope
+                    if isinstance(node, ast.arg):  # Python evaluates annotations outside
+                        scope = scope.parent or scope
                     children = [
-                        Place(child, node, place.scope, place.zone)
+                        Place(child, node, scope, place.zone)
                         for child in ast.iter_child_nodes(node)
                         if not isinstance(child, _MARKS)
                     ]

@@ -9,6 +9,7 @@ Over 400 lines: one reader sees each place of a file once, and holds every rule 
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Iterator
 
@@ -25,6 +26,7 @@ from grader.spec.problem import Problem
 _FOLLOWED = {"torch.Tensor", tables.WRAPS, *tables.METACLASSES, *tables.ENUMS, *MAKERS}
 _FOLLOWED |= tables.ROW_MAKERS
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_DEF = re.compile(r"\bdef\s+\w+\s*\(")
 
 
 def violations(problem: Problem, tree: ast.Module) -> tuple[Violation, ...]:
@@ -59,7 +61,16 @@ class _Reader:
         self.instances = set(self._instances())
         classes = (p.node for p in self.names.places if isinstance(p.node, ast.ClassDef))
         self.metaclasses = {k for node in classes for k in node.keywords if k.arg == "metaclass"}
-        self.kernels = Kernels(problem, tree, self.names)
+        self.docstring = tree.body[0] if tree.body else None
+        self.in_texts = {
+            line
+            for node in (place.node for place in self.names.places)
+            if isinstance(node, ast.JoinedStr)
+            or (isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes)))
+            for line in range(node.lineno + 1, (node.end_lineno or node.lineno) + 1)
+        }
+        entries = {problem.entry, problem.bridge.entry if problem.bridge else ""}
+        self.kernels = Kernels(entries, self.names, self.bindings)
 
     def found(self) -> Iterator[Violation]:
         """Yield every violation, some of them twice."""
@@ -69,6 +80,8 @@ class _Reader:
             ast.Name: self._name,
             ast.Attribute: self._attribute,
             ast.Call: self._call,
+            ast.Constant: self._text,
+            ast.Lambda: self._lambda,
             ast.ClassDef: self._bases,
             ast.MatchClass: self._pattern,
             ast.Subscript: self._item,
@@ -76,9 +89,6 @@ class _Reader:
             ast.AugAssign: self._product,
         }
         for place in self.names.places:
-            yield from self._made_unseen(place)
-            if place.zone.serves_kernels and self.kernels.bind(place):
-                yield from self._in_kernel(place)
             look = look_at.get(type(place.node))
             if look is not None:
                 yield from look(place, place.node)
@@ -284,12 +294,19 @@ class _Reader:
             text = f"{makers[0]} makes a class from what it is given"
             yield violation(node, "dynamic-code", text, "write the class as code")
 
-    def _made_unseen(self, place: Place) -> Iterator[Violation]:
-        """Find kernels made of functions that the text does not name: their bodies are not held."""
-        if place.zone.serves_kernels and self.kernels.hides_maker(place):
-            text = "triton.jit makes a kernel of what the text does not show"
-            help = "write @triton.jit above a function that is written with def"
-            yield violation(place.node, "torch-computes", text, help)
+    def _text(self, place: Place, node: ast.Constant) -> Iterator[Violation]:
+        """Find functions in texts: Triton searches the lines of a kernel for its `def`."""
+        text = node.value.decode("latin-1") if isinstance(node.value, bytes) else node.value
+        has_lines = isinstance(text, str) and node.lineno != node.end_lineno
+        if has_lines and _DEF.search(text) and place.parent is not self.docstring:
+            told = "a text has a function in it, which Triton could compile as a kernel"
+            yield violation(node, "dynamic-code", told, "write the function outside the text")
+
+    def _lambda(self, place: Place, node: ast.Lambda) -> Iterator[Violation]:
+        """Find functions whose first line begins in a text: Python takes other lines for theirs."""
+        if node.lineno in self.in_texts:
+            told = "a lambda stands on a line that begins in a text"
+            yield violation(node, "dynamic-code", told, "write it on a line of its own")
 
     def _is_handed_on(self, place: Place) -> bool:
         """Whether the builtin `type` is more than called, compared or an annotation."""
@@ -328,9 +345,6 @@ class _Reader:
         if name in tables.FRAMES:
             text = f"{name} leads to the frames of calls, or to the classes below"
             yield violation(place.node, "private-name", text)
-        elif name in tables.HANDLES:
-            text = f".{name} is where Triton's interpreter holds a value"
-            yield violation(place.node, "private-name", text, "a kernel works with tl alone")
         elif _is_dunder(name):
             if name not in tables.READABLE | tables.DEFINABLE:
                 text = f"{shortened(name)} is a name of Python's own"
@@ -392,7 +406,7 @@ class _Reader:
         elif name in tables.STATES:
             text = f".{name} makes numbers of Python of a tensor"
             yield violation(place.node, "torch-computes", text, "seed it with manual_seed")
-        elif name in tables.OF_KERNELS and not is_kernel:
+        elif name in tables.OF_KERNELS:
             text = f".{name} is the Python function in a kernel"
             yield violation(place.node, "torch-computes", text, "launch the kernel")
         elif name in tables.PRODUCTS:
@@ -408,11 +422,9 @@ class _Reader:
         return violation(place.node, "torch-computes", text, help)
 
     def _product(self, place: Place, node: ast.BinOp | ast.AugAssign) -> Iterator[Violation]:
-        if place.zone.serves_kernels and isinstance(node.op, ast.MatMult):
-            text = "@ multiplies matrices outside a kernel"
-            if self.kernels.hold(place):
-                text = "@ multiplies matrices, which Triton does with tl.dot"
-            yield self._computes(place, text)
+        serves = place.zone.serves_kernels and not self.kernels.hold(place)
+        if serves and isinstance(node.op, ast.MatMult):
+            yield self._computes(place, "@ multiplies matrices outside a kernel")
 
     def _call(self, place: Place, node: ast.Call) -> Iterator[Violation]:
         attribute = attribute_of(node)
@@ -435,18 +447,6 @@ class _Reader:
             text = "the class that type(...) returns is kept: of which object, is not followed"
             help = "compare it, as in type(x) is int, or ask isinstance(x, ...)"
             yield violation(node, "dynamic-code", text, help)
-        is_plain = name in self.kernels.names and not self.names.is_local(node.func)
-        if is_plain and place.zone.serves_kernels and not self.kernels.hold(place):
-            text = f"{shortened(name)} is a kernel and is called as a Python function"
-            yield violation(
-                node, "torch-computes", text, f"launch it: {shortened(name)}[grid](...)"
-            )
-
-    def _in_kernel(self, place: Place) -> Iterator[Violation]:
-        """Find what Triton has no word for: in its interpreter Python would compute."""
-        what, help = self.kernels.unknown(place)
-        if what:
-            yield violation(place.node, "torch-computes", f"Triton has no word for {what}", help)
 
     def _is_written(self, base: ast.expr) -> bool:
         """Whether a name is that of one class of the file, in a function or not."""

@@ -193,13 +193,11 @@ DEFINABLE = frozenset(
 )
 # A generator of random numbers takes a tensor for its state and tells numbers of it.
 STATES = frozenset("initial_seed set_state".split())
-# Where Triton's interpreter holds the numbers of a kernel's values, which a GPU has not.
-HANDLES = frozenset(["handle"])
 # Of an error, and of a module that some object leads to: modules are reached by imports alone.
 LEADING = frozenset(
     """
     builtins code codeop ctypes evaluate gc importlib inspect io marshal multiprocessing obj os
-    pathlib pickle posix rewriter runpy shutil socket subprocess sys tempfile threading types
+    pathlib pickle posix runpy shutil socket subprocess sys tempfile threading types
     """.split()
 )
 # Methods of text that name attributes, and classes whose one positional pattern is the value.
