@@ -224,4 +224,3 @@ class ProblemTrial:
             self._compilers.wait(0.0)
         for session in self._sessions.values():
             session.close()
-

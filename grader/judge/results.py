@@ -27,9 +27,7 @@ from grader.timing.choice import aimed
 NOT_REACHED = "not run: interrupted"
 _NO_GPU = "not measured: needs a CUDA GPU"
 _QUICK = "not measured: QUICK=1"
-_UNSEEN_WITHOUT_A_GPU = (
-    "passes as far as a CPU can see; a GPU also shows what runs there alone"
-)
+_UNSEEN_WITHOUT_A_GPU = "passes as far as a CPU can see; a GPU also shows what runs there alone"
 
 
 @dataclasses.dataclass(frozen=True)

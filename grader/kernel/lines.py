@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 import sys
 from typing import Any
 
@@ -24,15 +25,35 @@ def kernel_line(kernel: Any, path: str) -> int:
     code = kernel.fn.__code__
     if code.co_filename != path:
         return 0
-    return _heads(path).get((code.co_name, code.co_firstlineno), code.co_firstlineno)
+    found = _functions(path).get((code.co_name, code.co_firstlineno))
+    return found.lineno if found else code.co_firstlineno
+
+
+def is_as_written(kernel: Any, path: str) -> bool:
+    """Whether Triton has found the text of a kernel that stands in its line of the file at `path`.
+
+    It looks for a line that begins as a function of that name does, which may be one of a text.
+    """
+    code = kernel.fn.__code__
+    if code.co_filename != path:
+        return True
+    written = _functions(path).get((code.co_name, code.co_firstlineno))
+    try:
+        (read,) = kernel.parse().body
+    except (SyntaxError, ValueError):
+        return False
+    return written is not None and _text(written) == _text(read)
+
+
+def _text(function: ast.FunctionDef) -> str:
+    """Return what a function says, without its decorators and without the spaces of its texts."""
+    parts = ast.dump(function.args), *map(ast.dump, function.body)
+    return function.name + "".join(re.sub(r"\\n|\s", "", part) for part in parts)
 
 
 @functools.lru_cache(maxsize=1)
-def _heads(path: str) -> dict[tuple[str, int], int]:
-    """Return the line of `def` of each function, by its name and its first line."""
+def _functions(path: str) -> dict[tuple[str, int], ast.FunctionDef]:
+    """Return each function by its name and its first line, that of a decorator perhaps."""
     with open(path, "rb") as file:
         functions = [n for n in ast.walk(ast.parse(file.read())) if isinstance(n, ast.FunctionDef)]
-    return {
-        (n.name, min([n.lineno, *(d.lineno for d in n.decorator_list)])): n.lineno
-        for n in functions
-    }
+    return {(n.name, min([n.lineno, *(d.lineno for d in n.decorator_list)])): n for n in functions}

@@ -240,7 +240,9 @@ class Program(Translation):
             env[parameter] = self._argument(parameter, name, value, memories)
         if observe is not None:
             observe(events.Launched(self.module.entry, grid, tuple(memories)))
-        at_once = max(1, min(limits.elements // self._widest, limits.value_bytes // self._bytes))
+        at_once = max(
+            1, min(limits.elements // self._widest, limits.value_bytes // max(1, self._bytes))
+        )
         for first in range(0, programs, 1 if self._waits else at_once):
             state.spending.take(1)
             some = env.copy()
