@@ -2,39 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 import triton
 import triton.language as tl
-from triton import compiler
-from triton.runtime import driver
 
-from grader.kernel.compile import asked_gpu
-from grader.kernel.compile.chips import CHIPS
 from grader.kernel.machine import events
 from grader.kernel.machine.engine import Engine
 from grader.kernel.machine.observers.overflow import Overflow
 from grader.kernel.machine.observers.races import Races
 from grader.kernel.machine.observers.unwritten import Unwritten
+from tests.on_machine import machine_in_process
 
 
 @pytest.fixture
-def observed(monkeypatch: pytest.MonkeyPatch) -> Any:
+def observed() -> Iterator[Any]:
     """Let kernels run on the machine, seen by what it is called with."""
-    monkeypatch.setattr(compiler, "compile", compiler.compile)
-    driver_of_none = asked_gpu._Driver(CHIPS[80], asked_gpu._nothing, asked_gpu._nothing)
-    monkeypatch.setattr(driver, "_active", driver_of_none)
-    for kernel in globals().values():
-        if isinstance(kernel, triton.JITFunction):
-            kernel.device_caches.clear()
+    with machine_in_process(Engine(__file__), globals()) as engine, contextlib.ExitStack() as stack:
 
-    def observe(observer: Any) -> Any:
-        Engine(__file__, observe=observer).install()
-        return observer
+        def observe(observer: Any) -> Any:
+            stack.enter_context(engine.watched(observer))
+            return observer
 
-    return observe
+        yield observe
 
 
 @triton.jit

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from tests.machine_compare import differing, interpreted, machine_trace, submissions, traced
 
 from grader.kernel.observers.rounds import RoundsShape
 from grader.kernel.observers.trace import Counter
@@ -16,7 +17,6 @@ from grader.spec.inputs import make_inputs
 from grader.spec.problem import load_problem
 from tests.forked import forked_workers
 from tests.harness import cases_of, model_answer
-from tests.machine_compare import differing, interpreted, machine_trace, submissions, traced
 
 
 @pytest.fixture(autouse=True, scope="module")

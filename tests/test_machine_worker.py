@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.machine_compare import ALIKE, EQUAL, Side, compare
 
 from grader.source.submission import Source
 from grader.spec.problem import load_problem
 from tests.forked import forked_workers
 from tests.harness import cases_of, model_answer
-from tests.machine_compare import ALIKE, EQUAL, Side, compare
 
 
 @pytest.fixture(autouse=True, scope="module")
