@@ -14,6 +14,7 @@ import triton
 import triton._C.libtriton as libtriton
 import triton.language as tl
 from triton.language.extra import libdevice
+from triton.language.extra.cuda import libdevice as of_cuda
 
 from grader.checks.translations import translation
 from grader.kernel.machine.engine import Engine
@@ -366,7 +367,7 @@ def applies(x, y, out, function: tl.constexpr, two: tl.constexpr, n: tl.constexp
 def applied(name: str, dtype: torch.dtype, *, two: bool) -> tuple[torch.Tensor, ...]:
     x = torch.tensor([0.125, 0.25, 0.5, 0.75, 0.875, 1.0, 0.3, 0.9], dtype=dtype)
     y, out = x.flip(0), torch.zeros_like(x)
-    applies[(1,)](x, y, out, getattr(libdevice, name), two, 8)
+    applies[(1,)](x, y, out, getattr(of_cuda, name), two, 8)
     return x, y, out
 
 
