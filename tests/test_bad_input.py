@@ -148,7 +148,11 @@ FAULTS = {
     "unknown function": (kernel("tl.no_such(ids)"), "error", "has no attribute 'no_such'"),
     "shapes that do not fit": (kernel("ids + tl.arange(0, 16)"), "error", "annot make_shape"),
     "exit in a kernel": (kernel("raise SystemExit(1)"), "error", "AST node type: Raise"),
-    "module in a kernel": (kernel("sys.exit(1)"), "error", "Unsupported function referenced"),
+    "module in a kernel": (  # Triton refuses it before it reads the kernel
+        kernel("sys.exit(1)").replace("  # <-", "").replace("SIZE=8)", "SIZE=8)  # <-"),
+        "error",
+        "Unsupported function referenced",
+    ),
     "read outside": (
         kernel("tl.store(y_ptr + ids, tl.load(x_ptr + 10**9 + ids))"),
         "fail",
@@ -223,7 +227,7 @@ def test_an_input_that_is_written_to_costs_one_check():
 
 def test_a_file_that_launches_on_a_cpu_alone_is_not_compiled():
     call = "    check_matrix_and_vector(x, w)\n"
-    away = "    if x.is_cuda:\n        return x[:, 0] + 0\n"
+    away = "    if x.device.type == 'cuda':\n        return x[:, 0] + 0\n"
     source = model_answer("p02").replace(call, call + away)
     judged = judge(source, P02, checks={"plain", "compiles"})
     assert judged.of("plain").verdict is Verdict.PASS

@@ -57,27 +57,19 @@ def words() -> str:
     )
 
 
-_IMPORT = ("import torch\n", "import functools\nimport torch\n")
 _IMPORTED = """\
-from math import sqrt
 from triton.language import sum as row_sum, cdiv
 from triton.language.extra.libdevice import exp2
 import torch
 """
 _SUM = "tl.sum(acc, axis=1)"
-_ONES = "exp2(tl.zeros((BLOCK_M,), tl.float32)) * sqrt(1.0) * cdiv(1, 2)"
+_ONES = "exp2(tl.zeros((BLOCK_M,), tl.float32)) * cdiv(1, 2)"
 _FUNCTIONS = '''
 @triton.constexpr_function
 def twice(n):
-    return _doubled(n)
+    return 2 * n if torch.float16.itemsize == 2 else 0
 
 
-@functools.cache
-def _doubled(n):
-    return 2 * n if torch.float16.itemsize == 2 and SCALES["row"] == [1] else 0
-
-
-SCALES = {"row": [1]}
 ONE: tl.constexpr = tl.constexpr(1.0)
 
 
@@ -181,10 +173,9 @@ IDIOMS = {
         "from __future__ import annotations\nimport triton.language as tl", "tl"
     ),
     "functions by their names": edited(
-        (_IMPORT[0], _IMPORTED), (_SUM, f"row_sum(acc, axis=1) * {_ONES}")
+        ("import torch\n", _IMPORTED), (_SUM, f"row_sum(acc, axis=1) * {_ONES}")
     ),
     "functions of one's own": edited(
-        _IMPORT,
         ("\n\n@triton.jit\ndef _load", f"\n{_FUNCTIONS}\n@triton.jit\ndef _load"),
         (_SUM, "tl.reduce(_scaled(acc), 1, _sum) / twice(twice(2))"),
     ),

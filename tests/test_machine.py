@@ -1,4 +1,4 @@
-"""The tile machine in a process: what it refuses, with which line, what it prints and translates."""
+"""The tile machine in a process: what it refuses at which line, prints and translates."""
 
 from __future__ import annotations
 
