@@ -138,7 +138,7 @@ def judge(
 
     By default those of all checks but of the one that compiles, which counts as passed.
 
-    On the CPU kernels run in Triton's interpreter; on cuda all cases run on the GPU. The text of
+    On the CPU kernels run on the tile machine; on cuda all cases run on the GPU. The text of
     `source` is not looked at; with `policy` what its calls have PyTorch do is. With `ahead` later
     cases are called while earlier ones are judged. `last` may call the problem's entry once more,
     in the worker that is there.

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import triton
+import triton._C.libtriton as libtriton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -155,3 +156,51 @@ def test_dots_round_to_tf32_where_asked(engine: Engine) -> None:
     torch.testing.assert_close(exact, x @ x, rtol=1e-5, atol=1e-5)
     error = (rounded - exact).abs().max()
     assert 1e-5 < error < 2e-2
+
+
+# -- descriptors ----------------------------------------------------------------------------------
+
+BY_NUMBERS = {
+    "add": lambda a, b: a + b,
+    "min": min,
+    "max": max,
+    "and": lambda a, b: a & b,
+    "or": lambda a, b: a | b,
+    "xor": lambda a, b: a ^ b,
+}
+
+
+@triton.jit
+def reduces(to, x, kind: tl.constexpr):
+    at = (tl.program_id(0) * 4 + tl.arange(0, 4))[:, None] * 8 + tl.arange(0, 8)
+    desc = tl.make_tensor_descriptor(to, [6, 8], [8, 1], [4, 8])
+    place, tile = [tl.program_id(0) * 4, 0], tl.load(x + at)
+    if kind == "add":
+        desc.atomic_add(place, tile)
+    elif kind == "min":
+        desc.atomic_min(place, tile)
+    elif kind == "max":
+        desc.atomic_max(place, tile)
+    elif kind == "and":
+        desc.atomic_and(place, tile)
+    elif kind == "or":
+        desc.atomic_or(place, tile)
+    else:
+        desc.atomic_xor(place, tile)
+
+
+@pytest.mark.skipif(
+    not hasattr(libtriton.ir, "DESCRIPTOR_REDUCE_KIND"), reason="this Triton has none of it"
+)
+@pytest.mark.parametrize("kind", BY_NUMBERS)
+@pytest.mark.parametrize("dtype", [torch.int32, torch.uint32, torch.float32, torch.float16])
+def test_a_tile_is_reduced_into_a_tensor(kind: str, dtype: torch.dtype) -> None:
+    if dtype.is_floating_point and kind != "add":
+        return  # Triton refuses them
+    shift = 3 * dtype.is_signed
+    before = [i % 7 - shift for i in range(48)]
+    to = torch.tensor(before).to(dtype).reshape(6, 8)
+    x = (torch.arange(64) % 5 - shift).to(dtype).reshape(8, 8)
+    reduces[(2,)](to, x, kind)
+    due = [BY_NUMBERS[kind](a, i % 5 - shift) for i, a in enumerate(before)]
+    assert to.flatten().tolist() == due

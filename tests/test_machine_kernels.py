@@ -1,4 +1,4 @@
-"""What kernels compute on the tile machine, beside PyTorch: operations, libdevice, descriptors.
+"""What kernels compute on the tile machine, beside PyTorch: operations, grids and libdevice.
 
 Each is launched on 32 numbers `x`, and on `y` for what it stores.
 """
@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 import triton
-import triton._C.libtriton as libtriton
 import triton.language as tl
 from triton.language.extra import libdevice
 from triton.language.extra.cuda import libdevice as of_cuda
@@ -278,8 +277,8 @@ def affine_scan(x: torch.Tensor) -> torch.Tensor:
 
 def reduced_by_rows(x: torch.Tensor) -> torch.Tensor:
     rows = x.reshape(4, 8)
-    found = [rows[:, 7], rows.amax(1), rows.logsumexp(1), (rows[:, 7] * 10).int().float()]
-    return torch.cat([*found, rows[3], rows[3, 7].expand(8)])
+    found = [rows[:, 7], rows.logsumexp(1), (rows[:, 7] * 10).int().float()]
+    return torch.cat([*found, rows[3], rows[3, 7].expand(12)])
 
 
 @computes(reduced_by_rows)
@@ -288,12 +287,20 @@ def reduces_by_functions(x, y, n: tl.constexpr):
     row, column = tl.arange(0, 4), tl.arange(0, 8)
     v = tl.load(x + row[:, None] * 8 + column)
     tl.store(y + row, tl.reduce(v, 1, later))
-    tl.store(y + 4 + row, tl.reduce(v, 1, larger))
     largest, total = tl.reduce((v, tl.zeros_like(v) + 1.0), 1, normaliser)
-    tl.store(y + 8 + row, largest + tl.log(total))
-    tl.store(y + 12 + row, tl.reduce((v * 10).to(tl.int32), 1, later).to(tl.float32))
-    tl.store(y + 16 + column[None, :], tl.reduce(v, 0, later, keep_dims=True))
-    tl.store(y + 24 + column, tl.zeros([8], tl.float32) + tl.reduce(v, None, later))
+    tl.store(y + 4 + row, largest + tl.log(total))
+    tl.store(y + 8 + row, tl.reduce((v * 10).to(tl.int32), 1, later).to(tl.float32))
+    tl.store(y + 12 + column[None, :], tl.reduce(v, 0, later, keep_dims=True))
+    last = tl.zeros([4], tl.float32) + tl.reduce(v, None, later)
+    for at in tl.static_range(20, 32, 4):
+        tl.store(y + at + row, last)
+
+
+@computes(lambda x: torch.full_like(x, float(x.max())))
+@triton.jit
+def reduces_by_a_function_with_two_returns(x, y, n: tl.constexpr):
+    i = tl.arange(0, n)
+    tl.store(y + i, tl.zeros([n], tl.float32) + tl.reduce(tl.load(x + i), 0, larger))
 
 
 @computes(affine_scan)
@@ -386,51 +393,3 @@ def test_libdevice_takes_no_16_bits() -> None:
         applied("exp", torch.float16, two=False)
     text = f"{type(caught.value).__name__}: {caught.value} {caught.value.__cause__!r}"
     assert ".to(tl.float32)" in translation(text)
-
-
-# -- descriptors ----------------------------------------------------------------------------------
-
-BY_NUMBERS = {
-    "add": lambda a, b: a + b,
-    "min": min,
-    "max": max,
-    "and": lambda a, b: a & b,
-    "or": lambda a, b: a | b,
-    "xor": lambda a, b: a ^ b,
-}
-
-
-@triton.jit
-def reduces(to, x, kind: tl.constexpr):
-    at = (tl.program_id(0) * 4 + tl.arange(0, 4))[:, None] * 8 + tl.arange(0, 8)
-    desc = tl.make_tensor_descriptor(to, [6, 8], [8, 1], [4, 8])
-    place, tile = [tl.program_id(0) * 4, 0], tl.load(x + at)
-    if kind == "add":
-        desc.atomic_add(place, tile)
-    elif kind == "min":
-        desc.atomic_min(place, tile)
-    elif kind == "max":
-        desc.atomic_max(place, tile)
-    elif kind == "and":
-        desc.atomic_and(place, tile)
-    elif kind == "or":
-        desc.atomic_or(place, tile)
-    else:
-        desc.atomic_xor(place, tile)
-
-
-@pytest.mark.skipif(
-    not hasattr(libtriton.ir, "DESCRIPTOR_REDUCE_KIND"), reason="this Triton has none of it"
-)
-@pytest.mark.parametrize("kind", BY_NUMBERS)
-@pytest.mark.parametrize("dtype", [torch.int32, torch.uint32, torch.float32, torch.float16])
-def test_a_tile_is_reduced_into_a_tensor(kind: str, dtype: torch.dtype) -> None:
-    if dtype.is_floating_point and kind != "add":
-        return  # Triton refuses them
-    shift = 3 * dtype.is_signed
-    before = [i % 7 - shift for i in range(48)]
-    to = torch.tensor(before).to(dtype).reshape(6, 8)
-    x = (torch.arange(64) % 5 - shift).to(dtype).reshape(8, 8)
-    reduces[(2,)](to, x, kind)
-    due = [BY_NUMBERS[kind](a, i % 5 - shift) for i, a in enumerate(before)]
-    assert to.flatten().tolist() == due

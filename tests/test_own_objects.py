@@ -7,16 +7,13 @@ import collections
 import dataclasses
 import enum
 import re
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 import torch
 import triton.language as tl
-from triton.runtime import interpreter, jit
 
 from grader.isolate import asking, own_objects
-from grader.kernel.interpreter import own_kernels
 from grader.source.policy import language, tables
 from grader.source.policy.rules import violations
 from grader.spec.problem import load_problem
@@ -261,40 +258,6 @@ def test_classes_of_a_file_are_watched():
     assert len(one) == 1 and one[2] == 2 and names["A"].__len__.__module__ == "answer"
     with pytest.raises(asking.AskedUnseen):
         torch.tensor(one)
-
-
-KERNELS = own_kernels.Kernels(
-    __name__, Path(__file__).read_bytes(), __file__, interpreter, jit.ConstexprFunction
-)
-
-
-def taken(value):
-    return KERNELS.taken("PLAN", value)
-
-
-def test_a_kernel_gets_the_attributes_of_objects_and_no_methods():
-    sizes = [1, 2]
-    plan, row = taken(Plan(sizes)), taken(Row(4, (Counted(3),)))
-    assert (plan.sizes, plan.mode, plan.first) == ([1, 2], Mode.PLAIN, 1)
-    assert plan.sizes is not sizes and not hasattr(plan, "load")
-    size, (three,) = row
-    assert (size, row.size, row.half, three) == (4, 4, 2, 3)
-    assert type(three) is int and not hasattr(row, "load")
-    assert taken(Named.A).value == "a" and not hasattr(taken(Named.A), "keep")
-
-
-@pytest.mark.parametrize(
-    "value",
-    [1, 2.5, "m", None, True, Mode.PLAIN, torch.float32, tl.float32, tl.sum, (1, (2,)), int],
-)
-def test_a_kernel_gets_constants_as_they_are(value):
-    assert taken(value) == value and type(taken(value)) is type(value)
-
-
-@pytest.mark.parametrize("value", [FOUND.append, (FOUND.append,), [[print]], {"f": print}, Counted])
-def test_a_kernel_gets_nothing_that_can_be_called(value):
-    with pytest.raises(TypeError, match=r"^PLAN.*expected a constant that Triton compiles"):
-        taken(value)
 
 
 @pytest.mark.parametrize("kind", ["", ": tl.constexpr"])

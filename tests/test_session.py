@@ -231,7 +231,7 @@ def test_a_file_that_cannot_be_imported_is_told_once():
     assert all(finding.message.not_run for finding in rest)
 
 
-def test_a_call_is_traced_where_that_is_asked_for_and_the_interpreter_runs_it():
+def test_a_call_is_traced_where_that_is_asked_for_and_the_machine_runs_it():
     source = Source("p02", model_answer("p02").encode())
     session = Session(P02, source, device="cpu", machine=True, budget=Budget(LIMITS))
     (case, *_) = P02.work_cases("5eed")

@@ -3,7 +3,6 @@
 Over 400 lines, for the kernels that are followed stand beside what is told of them.
 """
 
-import ast
 import dataclasses
 import re
 from unittest import mock
@@ -411,23 +410,6 @@ def test_nan_in_the_state_is_no_number_and_parts():
     (told,) = traces(messages("p03", model_answer("p03").replace(SUM, wrong), "plain")).values()
     assert told.parting.number == 1 and told.parting.names[0] == "running_sum"
     assert "nan" in {value for shown in told.rounds[0].shown for value in shown.yours}
-
-
-@pytest.mark.parametrize("stop", ["sys.settrace(None)", "sys._getframe().f_trace = None"])
-def test_a_kernel_that_removes_the_tracer_is_told_nothing_false(stop):
-    """Without the source policy: with it nobody imports sys."""
-    source = UNSCALED_SUM.replace("import triton\n", "import sys\nimport triton\n", 1)
-    before, after = source.split("running_sum = running_sum + tl.sum(p, 1)")
-    indent = before.rpartition("\n")[2]
-    source = f"{before}{stop}\n{indent}running_sum = running_sum + tl.sum(p, 1){after}"
-    assert ast.parse(source) and "import sys" in source
-    found = messages("p03", source, "plain", policy=False)
-    assert found["plain", 0].first is not None
-    (told,) = traces(found).values()
-    if told.parting is None:
-        assert "not known, for the end of an iteration of the loop was not seen" in told.conclusion
-    else:
-        assert told.parting.number == 2
 
 
 def forged(shape, generator):
