@@ -94,10 +94,9 @@ def never_ends(x, n: tl.constexpr):
 
 def test_a_kernel_that_never_ends_is_stopped(engine: Engine) -> None:
     engine._limits = Limits(seconds=0.2)
-    with pytest.raises(
-        Stopped, match=rf"0.2 s, in the loop of line {line_of(never_ends, 'while')}"
-    ):
+    with pytest.raises(Stopped, match=r"0\.2 s of computing") as caught:
         never_ends[(1,)](torch.zeros(2), 1)
+    assert last_line(caught) == line_of(never_ends, "while")
 
 
 @triton.jit(debug=True)

@@ -21,6 +21,8 @@ from tests.on_machine import machine_in_process
 
 N = 32
 
+pytestmark = pytest.mark.filterwarnings("ignore:Logical operators|builtin m:UserWarning")
+
 
 @pytest.fixture(autouse=True)
 def _on_the_machine() -> Iterator[None]:

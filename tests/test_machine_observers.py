@@ -49,6 +49,20 @@ def rows(x, y, stride, columns, n: tl.constexpr, kind: tl.constexpr):
     elif kind == "neighbour":
         w = tl.load(y + (p + 1) % tl.num_programs(0) * columns + i, mask=i < columns)
         tl.store(y + p * columns + i, v + w, mask=i < columns)
+    elif kind == "close":  # another order of sums
+        tl.store(y + i, 1.0 + 2e-7 * p, mask=i < columns)
+    elif kind == "bounds":
+        tl.store(y + i, tl.where(i == 0, float("nan"), float("-inf")), mask=i < columns)
+    elif kind == "apart":
+        tl.store(y + i, 1.0 + 0.03 * p, mask=i < columns)
+    elif kind == "infinite":
+        tl.store(y + i, tl.where(p == 1, float("inf"), 1.0), mask=i < columns)
+    elif kind == "locked":
+        lock = (y + 4 * columns).to(tl.pointer_type(tl.int32))
+        while tl.atomic_cas(lock, 0, 1) == 1:
+            pass
+        tl.store(y + i, tl.load(y + i, mask=i < columns) + v, mask=i < columns)
+        tl.atomic_xchg(lock, 0)
     elif kind == "told":
         tl.store(y + p * columns + i, v, mask=i < columns)
         if tl.atomic_add((y + 4 * columns).to(tl.pointer_type(tl.int32)), 1) == 3:
@@ -59,6 +73,8 @@ def rows(x, y, stride, columns, n: tl.constexpr, kind: tl.constexpr):
     ("kind", "does"),
     [
         *[(kind, None) for kind in ("store", "alike", "sum", "in place", "told")],
+        *[(kind, None) for kind in ("close", "bounds", "locked")],
+        *[(kind, "stores to") for kind in ("apart", "infinite")],
         ("overlap", "stores to"),
         ("neighbour", "reads"),
     ],
