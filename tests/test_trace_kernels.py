@@ -188,7 +188,7 @@ WRONG = [
         None,
         "visible =",
     ),
-    ("p06", "window ignored", "window:2", {"visible": causal}, None, "scores = "),
+    ("p06", "window ignored", "window:2", {"visible": causal}, None, "visible = "),
     ("p07", "sinks ignored", "sinks:1", {"visible": without_sinks}, None, "visible = "),
 ]
 
