@@ -94,7 +94,7 @@ def _source(kind: str, problem: str, number: int) -> bytes:
         return random.choice(_BROKEN).encode("latin-1")
     answer = model_answer(problem)
     if kind == "mutant":
-        edits = [m.edits for m in MUTANTS if m.problem == problem and not m.needs_cuda]
+        edits = [m.edits for m in MUTANTS if m.problem == problem]
         fitting = [e for e in edits if all(answer.count(old) == 1 for old, *_ in e)]
         for old, new, *_ in random.choice(fitting):  # those of `given` are not the student's
             answer = answer.replace(old, new)

@@ -119,7 +119,7 @@ def cases_of(
 ) -> list[tuple[Check, int, Case]]:
     """All cases of these checks in their order, each with its check and number."""
     chosen = [check for check in problem.checks if check.id in set(checks)]
-    return [(c, i, case) for c in chosen for i, case in problem.cases(c, seed, device).items()]
+    return [(c, i, case) for c in chosen for i, case in problem.cases(c, seed).items()]
 
 
 def judge(
@@ -138,7 +138,7 @@ def judge(
 
     By default those of all checks but of the one that compiles, which counts as passed.
 
-    On the CPU kernels run in Triton's interpreter; on cuda all cases run on the GPU. The text of
+    On the CPU kernels run on the tile machine; on cuda all cases run on the GPU. The text of
     `source` is not looked at; with `policy` what its calls have PyTorch do is. With `ahead` later
     cases are called while earlier ones are judged. `last` may call the problem's entry once more,
     in the worker that is there.
@@ -171,7 +171,7 @@ def judge(
             if check.compiles and checks is None:
                 findings.cases[(check.id, 0)] = Finding(verdict=Verdict.PASS)
                 continue
-            for index, case in problem.cases(check, seed, device).items():
+            for index, case in problem.cases(check, seed).items():
                 session = session_of(check)
                 finding = CaseRun(trial, session, check, index, case).judge()
                 findings.cases[(check.id, index)] = finding

@@ -225,6 +225,8 @@ def main() -> None:
             run(case, interpreted)
             told[name] = None
         except Exception as error:
+            while type(error).__name__ == "InterpreterError" and error.__cause__:
+                error = error.__cause__
             reply = faults.explain(0, error, __file__, importing=False)
             outcome = of_result(reply)
             told[name] = [f"{reply.error_type}: {reply.text}", outcome.help if outcome else None]

@@ -98,7 +98,7 @@ class _InThisProcess:
             if not {check for check, _ in judged.wrong} & set(problem.rests_on.work):
                 judged.findings.work = count_work(source.decode(), problem, seed)
             return judged.findings
-        cases = {(c.id, i) for c in problem.checks for i in problem.cases(c, seed, device)}
+        cases = {(c.id, i) for c in problem.checks for i in problem.cases(c, seed)}
         passed = dict.fromkeys(cases, Finding(verdict=Verdict.PASS))
         return Findings(passed, work=self._work.get(problem.id, ALL_WORK))
 

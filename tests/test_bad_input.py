@@ -1,6 +1,6 @@
 """Every way in which a submission can be unusable becomes one verdict with the student's own line.
 
-The real worker runs here, in Triton's interpreter, one call for each fault; tests/test_hostile.py
+The real worker runs here, one call for each fault; tests/test_hostile.py
 grades whole submissions of them.
 """
 
@@ -106,7 +106,7 @@ FAULTS = {
         + "@triton.jit\ndef again(x):\n    return again(x) + 1  # <-\n"
         + KERNEL.replace("BODY", "tl.store(y_ptr + ids, again(ids))"),
         "error",
-        "RecursionError: maximum recursion depth exceeded",
+        "Triton cannot compile the kernel: ",
     ),
     "not implemented": (body("raise NotImplementedError('step 2')"), "not-implemented", "step 2"),
     "torch's own not implemented": (
@@ -147,10 +147,14 @@ FAULTS = {
     ),
     "unknown function": (kernel("tl.no_such(ids)"), "error", "has no attribute 'no_such'"),
     "shapes that do not fit": (kernel("ids + tl.arange(0, 16)"), "error", "annot make_shape"),
-    "exit in a kernel": (kernel("raise SystemExit(1)"), "error", "SystemExit"),
-    "module in a kernel": (kernel("sys.exit(1)"), "error", "sys: got the module sys"),
+    "exit in a kernel": (kernel("raise SystemExit(1)"), "error", "AST node type: Raise"),
+    "module in a kernel": (  # Triton refuses it before it reads the kernel
+        kernel("sys.exit(1)").replace("  # <-", "").replace("SIZE=8)", "SIZE=8)  # <-"),
+        "error",
+        "Unsupported function referenced",
+    ),
     "read outside": (
-        kernel("tl.load(x_ptr + 10**9 + ids)"),
+        kernel("tl.store(y_ptr + ids, tl.load(x_ptr + 10**9 + ids))"),
         "fail",
         "read outside a tensor: past the end of argument x_ptr",
     ),
@@ -159,12 +163,12 @@ FAULTS = {
         "fail",
         "write outside a tensor: before the start of argument y_ptr",
     ),
-    "a million programs": (
+    "more programs than a GPU has": (
         kernel("tl.store(y_ptr + ids, 1.0)")
         .replace("  # <-", "")
-        .replace("kernel[(1,)](x, y, SIZE=8)", "kernel[(1000, 1000)](x, y, SIZE=8)  # <-"),
+        .replace("kernel[(1,)](x, y, SIZE=8)", "kernel[(1, 70_000)](x, y, SIZE=8)  # <-"),
         "error",
-        "GridTooLarge: a grid of 1,000 x 1,000 x 1 is 1,000,000 programs, and without a GPU",
+        "BadGrid: axis 1 of the grid has 70000 programs, a GPU takes 65535",
     ),
 }
 
@@ -221,11 +225,9 @@ def test_an_input_that_is_written_to_costs_one_check():
     assert wrong.message.headline == "the input x was overwritten: it is the caller's"
 
 
-def test_a_file_that_launches_in_the_interpreter_alone_is_not_compiled():
+def test_a_file_that_launches_on_a_cpu_alone_is_not_compiled():
     call = "    check_matrix_and_vector(x, w)\n"
-    away = (
-        '    import os\n    if "TRITON_INTERPRET" not in os.environ:\n        return x[:, 0] + 0\n'
-    )
+    away = "    if x.device.type == 'cuda':\n        return x[:, 0] + 0\n"
     source = model_answer("p02").replace(call, call + away)
     judged = judge(source, P02, checks={"plain", "compiles"})
     assert judged.of("plain").verdict is Verdict.PASS

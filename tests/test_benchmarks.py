@@ -344,7 +344,7 @@ def test_lost_context_is_told_from_other_errors():
 
 
 def test_dry_run_goes_through_everything(tmp_path):
-    """The whole command on the CPU, the kernel in the interpreter: one problem, in a process."""
+    """The whole command on the CPU, the kernel on the tile machine: one problem, in a process."""
     path = tmp_path / "r.json"
     command = [sys.executable, "-m", "benchmarks", "--device", "cpu", "--dry-run", "--quick",
                "--problems", "p02,p04", "--contenders", "naive_bf16,naive,mv",

@@ -53,24 +53,14 @@ def test_a_case_is_said_in_words_without_what_is_as_usual():
 
 
 def test_only_a_check_of_precision_is_exact(problem):
-    exact = {
-        c.id for c in problem.checks for k in problem.cases(c, "1", "cuda").values() if k.exact
-    }
+    exact = {c.id for c in problem.checks for k in problem.cases(c, "1").values() if k.exact}
     assert exact == {"lse"}
 
 
-def test_bf16_runs_on_a_gpu_and_only_there(problem):
-    half = problem.check("half")
-    on_cpu, on_gpu = (problem.cases(half, "5eed", device) for device in ("cpu", "cuda"))
-    assert {i: c.dtype for i, c in on_cpu.items()} == {0: "fp16", 2: "fp32"}
-    assert {i: c.dtype for i, c in on_gpu.items()} == {0: "fp16", 1: "bf16", 2: "fp32"}
-    assert [c.gpu for c in on_gpu.values()] == [False, True, False]
-
-
-def test_pytorch_has_bf16_everywhere(tmp_path):
-    problem = read_problem(edited(tmp_path, '"triton"', '"pytorch"'))
-    assert not problem.uses_triton
-    assert len(problem.cases(problem.check("half"), "5eed", "cpu")) == 3
+def test_bf16_runs_on_the_gpu_where_there_is_one(problem):
+    cases = problem.cases(problem.check("half"), "5eed")
+    assert {i: c.dtype for i, c in cases.items()} == {0: "fp16", 1: "bf16", 2: "fp32"}
+    assert [c.gpu for c in cases.values()] == [False, True, False]
 
 
 def test_what_a_check_judges(problem, tmp_path):
@@ -102,7 +92,7 @@ def test_points_steps_targets_and_shapes(problem):
 
 
 def drawn(problem, check, index, seeds):
-    cases = (problem.cases(problem.check(check), f"{seed:x}", "cpu") for seed in seeds)
+    cases = (problem.cases(problem.check(check), f"{seed:x}") for seed in seeds)
     return [found[index].seqlen_k for found in cases]
 
 
@@ -128,7 +118,7 @@ def test_a_draw_depends_on_the_seed_and_the_place_alone(problem, tmp_path):
     # Neither the device nor what stands in other checks has a part in it.
     for seed in ("1", "2", "3"):
         check = problem.check("plain")
-        assert problem.cases(check, seed, "cpu") == problem.cases(check, seed, "cuda")
+        assert problem.cases(check, seed) == problem.cases(check, seed)
     path = tmp_path / "p04" / "problem.toml"
     path.write_text(TEXT.replace("seqlen = 256 }]", "seqlen = 512 }, { seqlen = 128 }]"))
     assert drawn(read_problem(path), "ragged", 1, seeds) == places[1]

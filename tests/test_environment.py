@@ -9,7 +9,7 @@ import pytest
 
 from grader.judge import surroundings
 from grader.spec import environment
-from grader.spec.environment import EnvironmentFault, interpreter_works, probe
+from grader.spec.environment import EnvironmentFault, probe
 from grader.spec.grade_record import Environment
 from grader.timing.implied import RECORDED_CHIP
 
@@ -145,30 +145,6 @@ def test_a_missing_package_is_named(versions, package):
     versions[package] = None
     with pytest.raises(EnvironmentFault, match=f"{package} is not installed; run `make setup`"):
         probe("cpu")
-
-
-@pytest.mark.parametrize(
-    ("triton", "numpy", "works"),
-    [
-        ("3.6.0", "2.3.5", True),
-        ("3.6.0", "2.4.1", False),
-        ("3.6.1.post1", "2.4.0rc1", True),  # what comes before 2.4
-        ("3.7.1", "2.4.6", True),
-        ("3.10.0", "2.4.6", True),
-    ],
-)
-def test_versions_whose_interpreter_works(versions, monkeypatch, triton, numpy, works):
-    assert interpreter_works(triton, numpy) == works
-    versions |= {"torch": "2.13.0+cpu", "triton": triton, "numpy": numpy}
-    if works:
-        assert probe("cpu").triton == triton
-    else:
-        with pytest.raises(EnvironmentFault, match=r"numpy<2\.4"):
-            probe("cpu")
-        # On a GPU the interpreter is not needed.
-        versions["torch"] = "2.13.0+cu130"
-        monkeypatch.setattr(environment, "_probe_torch", lambda: dict(H200))
-        assert probe("auto").device == "cuda"
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def test_how_a_worker_ended_is_seen(server, source, code, name):
 def test_forked_workers_compile_what_fresh_ones_do(server):
     problem = load_problem("p02")
     source = Source("p02", model_answer("p02").encode())
-    (case,) = problem.cases(problem.check("compiles"), "5eed", "cpu").values()
+    (case,) = problem.cases(problem.check("compiles"), "5eed").values()
     calls = [Call.of(problem, case, problem.outputs)]
     forked = compile_calls(source, problem, calls)
     forks.close_server()
@@ -128,16 +128,16 @@ def test_without_a_server_that_answers_workers_are_fresh(monkeypatch, harm):
             assert worker.ready().status is Status.OK
 
 
-@pytest.mark.parametrize("options", [{"threads": 2}, {"fresh": True}, {}])
-def test_a_worker_that_needs_other_imports_or_asks_for_it_is_fresh(options):
-    with forks.forking(server_environment(machine=not options)):
+@pytest.mark.parametrize("options", [{"threads": 2}, {"fresh": True}])
+def test_a_worker_that_needs_more_threads_or_asks_for_it_is_fresh(options):
+    with forks.forking(server_environment()):
         with sandbox(**options) as worker:
             assert not isinstance(worker._process, forks.Forked)
 
 
 def test_what_the_first_launch_imports_is_imported_once():
     source = b"import sys\nprint('triton.experimental.gluon' in sys.modules)\ndef answer(): pass\n"
-    with forks.forking(server_environment(machine=True)):
+    with forks.forking(server_environment()):
         with Sandbox(source, "answer.py", "answer", device="cpu", machine=True) as worker:
             assert worker.ready().status is Status.OK
             assert isinstance(worker._process, forks.Forked) and worker.output() == "True"

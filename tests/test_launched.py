@@ -1,4 +1,4 @@
-"""What is judged in Triton's interpreter is what is compiled, and what a GPU runs."""
+"""What is judged without a GPU is what is compiled, and what a GPU runs."""
 
 from __future__ import annotations
 
@@ -23,18 +23,26 @@ from grader.spec.problem import load_problem
 from grader.spec.protocol import MAX_KERNELS, Reply, Status
 from tests import forked
 from tests.harness import SEED, judge, model_answer
-from tests.hostile import reaching
 
 P02 = load_problem("p02")
 CHECKS = {check.id: check for check in P02.checks}
 ONLY = "a kernel runs in Triton's interpreter and is not launched on a GPU"
-TOLD = {
-    "another kernel on a GPU": ONLY,
-    "another kernel where it is no Python function": ONLY,
-    "another kernel in the place of one": ONLY,
-    "another kernel for the shape that is compiled": "does not compile for compute capability 8.0:"
-    " unsupported AST node type: Break",
-}
+_DECOY = """
+
+@triton.jit
+def _decoy(x_ptr, y_ptr):
+    tl.store(y_ptr, tl.load(x_ptr))
+
+
+def weighted_row_sum("""
+_AWAY = """\
+    if x.device.type == "cuda":
+        y = x[:, 0] + 0
+        _decoy[(1,)](x, y)
+        return y
+"""
+# The decoy says that it stands where the other one does.
+_LIES = "_decoy.raw_src[:0] = [''] * ({} - _decoy.starting_line_number)\n"
 
 _quick = forked.quick
 
@@ -47,14 +55,17 @@ def compiles(source):
 
 
 @pytest.mark.skipif(bool(unavailable()), reason="nothing can be compiled here")
-@pytest.mark.parametrize("entry", reaching.KERNELS, ids=lambda entry: entry.name)
-def test_a_kernel_that_only_the_interpreter_runs_does_not_compile(entry):
-    finding = compiles(entry.source)
+@pytest.mark.parametrize("lies", [False, True])
+def test_a_kernel_that_only_a_cpu_runs_does_not_compile(lies):
+    source = model_answer("p02").replace("\n\ndef weighted_row_sum(", _DECOY)
+    call = "    check_matrix_and_vector(x, w)\n"
+    source = source.replace(call, call + _AWAY)
+    line = source[: source.index("def _weighted_row_sum_kernel")].count("\n") + 1
+    if lies:
+        source += "\n\n" + _LIES.format(line - 1)
+    finding = compiles(source)
     assert finding.verdict is Verdict.FAIL
-    assert finding.message.headline.startswith(TOLD[entry.name])
-    if TOLD[entry.name] == ONLY:
-        before = entry.source[: entry.source.index("def _kernel")]
-        assert finding.message.line == before.count("\n") + 1
+    assert finding.message.headline.startswith(ONLY) and finding.message.line == line
 
 
 @pytest.mark.skipif(bool(unavailable()), reason="nothing can be compiled here")
@@ -74,7 +85,7 @@ def test_a_kernel_of_other_shapes_is_compiled_too():
 
 def test_a_kernel_of_other_cases_is_compiled_as_soon_as_it_has_run(monkeypatch):
     source = Source("p02", model_answer("p02").encode())
-    later = P02.cases(CHECKS["w_stride"], SEED, "cpu")[0]
+    later = P02.cases(CHECKS["w_stride"], SEED)[0]
     trial = Trial(P02, SEED, Casebook(P02), compiles_ahead=True)
     asked, done = [], Future()
     monkeypatch.setattr(trial, "compile_ahead", lambda source, call: asked.append(call))
@@ -146,7 +157,7 @@ def evidence(*lines, status=Status.OK, **outputs):
 class OnGpu:
     """A session on a GPU: call after call it launches kernels of these lines, right or wrong."""
 
-    interpret = False
+    machine = False
     unusable = None
     budget = SimpleNamespace(used_up=lambda: None)
 
@@ -162,12 +173,12 @@ class OnGpu:
         return evidence(*self.answers[number % len(self.answers)], y=y)
 
 
-CASES = tuple(P02.cases(CHECKS["w_stride"], SEED, "cpu").values())[:1] * 2
+CASES = tuple(P02.cases(CHECKS["w_stride"], SEED).values())[:1] * 2
 
 
-def compiles_on_gpu(session, interpreted, on_gpu=()):
+def compiles_on_gpu(session, on_cpu, on_gpu=()):
     trial = Trial(P02, SEED, Casebook(P02))
-    for number, lines in enumerate(interpreted):
+    for number, lines in enumerate(on_cpu):
         check = CHECKS["w_stride"]
         trial.launched.note(evidence(*lines), check, number, CASES[number], machine=True)
     trial.launched.note(evidence(*on_gpu), CHECKS["w_stride"], 0, CASES[0], machine=False)
@@ -175,7 +186,7 @@ def compiles_on_gpu(session, interpreted, on_gpu=()):
 
 
 @pytest.mark.parametrize(
-    ("interpreted", "on_gpu", "answers", "calls"),
+    ("on_cpu", "on_gpu", "answers", "calls"),
     [
         ([(7,)], (7,), [(7,)], 1),  # a case has run there
         ([(7,)], (), [(7,)], 1),  # the case that compiles runs it
@@ -186,10 +197,10 @@ def compiles_on_gpu(session, interpreted, on_gpu=()):
     ],
 )
 def test_kernels_that_a_gpu_runs_in_place_of_others_are_judged_there(
-    interpreted, on_gpu, answers, calls
+    on_cpu, on_gpu, answers, calls
 ):
     session = OnGpu(*answers)
-    assert compiles_on_gpu(session, interpreted, on_gpu).verdict is Verdict.PASS
+    assert compiles_on_gpu(session, on_cpu, on_gpu).verdict is Verdict.PASS
     assert len(session.cases) == calls
 
 

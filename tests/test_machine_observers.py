@@ -2,39 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 import triton
 import triton.language as tl
-from triton import compiler
-from triton.runtime import driver
 
-from grader.kernel.compile import asked_gpu
-from grader.kernel.compile.chips import CHIPS
 from grader.kernel.machine import events
 from grader.kernel.machine.engine import Engine
 from grader.kernel.observers.overflow import Overflow
 from grader.kernel.observers.races import Races
 from grader.kernel.observers.unwritten import Unwritten
+from tests.on_machine import machine_in_process
 
 
 @pytest.fixture
-def observed(monkeypatch: pytest.MonkeyPatch) -> Any:
+def observed() -> Iterator[Any]:
     """Let kernels run on the machine, seen by what it is called with."""
-    monkeypatch.setattr(compiler, "compile", compiler.compile)
-    driver_of_none = asked_gpu._Driver(CHIPS[80], asked_gpu._nothing, asked_gpu._nothing)
-    monkeypatch.setattr(driver, "_active", driver_of_none)
-    for kernel in globals().values():
-        if isinstance(kernel, triton.JITFunction):
-            kernel.device_caches.clear()
+    with machine_in_process(Engine(__file__), globals()) as engine, contextlib.ExitStack() as stack:
 
-    def observe(observer: Any) -> Any:
-        Engine(__file__, observe=observer).install()
-        return observer
+        def observe(observer: Any) -> Any:
+            stack.enter_context(engine.watched(observer))
+            return observer
 
-    return observe
+        yield observe
 
 
 @triton.jit
@@ -55,6 +49,20 @@ def rows(x, y, stride, columns, n: tl.constexpr, kind: tl.constexpr):
     elif kind == "neighbour":
         w = tl.load(y + (p + 1) % tl.num_programs(0) * columns + i, mask=i < columns)
         tl.store(y + p * columns + i, v + w, mask=i < columns)
+    elif kind == "close":  # another order of sums
+        tl.store(y + i, 1.0 + 2e-7 * p, mask=i < columns)
+    elif kind == "bounds":
+        tl.store(y + i, tl.where(i == 0, float("nan"), float("-inf")), mask=i < columns)
+    elif kind == "apart":
+        tl.store(y + i, 1.0 + 0.03 * p, mask=i < columns)
+    elif kind == "infinite":
+        tl.store(y + i, tl.where(p == 1, float("inf"), 1.0), mask=i < columns)
+    elif kind == "locked":
+        lock = (y + 4 * columns).to(tl.pointer_type(tl.int32))
+        while tl.atomic_cas(lock, 0, 1) == 1:
+            pass
+        tl.store(y + i, tl.load(y + i, mask=i < columns) + v, mask=i < columns)
+        tl.atomic_xchg(lock, 0)
     elif kind == "told":
         tl.store(y + p * columns + i, v, mask=i < columns)
         if tl.atomic_add((y + 4 * columns).to(tl.pointer_type(tl.int32)), 1) == 3:
@@ -65,6 +73,8 @@ def rows(x, y, stride, columns, n: tl.constexpr, kind: tl.constexpr):
     ("kind", "does"),
     [
         *[(kind, None) for kind in ("store", "alike", "sum", "in place", "told")],
+        *[(kind, None) for kind in ("close", "bounds", "locked")],
+        *[(kind, "stores to") for kind in ("apart", "infinite")],
         ("overlap", "stores to"),
         ("neighbour", "reads"),
     ],

@@ -1,78 +1,120 @@
-"""The record that observers of the machine make of a call, beside the tracer's in the interpreter.
-
-`python -m tests.machine_compare --trace` compares those of all submissions.
-"""
+"""The record that observers of the machine make of a call: what it holds of three kernels."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
 from grader.kernel.observers.rounds import RoundsShape
-from grader.kernel.observers.trace import Counter
+from grader.kernel.observers.trace import Counter, Trace
 from grader.source.submission import Source
 from grader.spec.inputs import make_inputs
 from grader.spec.problem import load_problem
-from tests.forked import forked_workers
 from tests.harness import cases_of, model_answer
-from tests.machine_compare import differing, interpreted, machine_trace, submissions, traced
+from tests.on_machine import machine_trace
+from tests.trials import right_answers
+from tests.wrong import WRONG
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _quick():
-    torch.set_num_threads(1)
-    with forked_workers():
-        yield
-
-
-def call_of(problem_id: str, check: str, old: str = "", new: str = "") -> tuple:
-    """A problem, its model answer with an edit, the first case of a check, and inputs for it."""
-    problem, text = load_problem(problem_id), model_answer(problem_id)
-    assert old in text
+def call_of(problem_id: str, text: str, check: str = "plain") -> tuple:
+    """A problem, a source, the first case of a check, and inputs for it."""
+    problem = load_problem(problem_id)
     case = cases_of(problem, [check])[0][2]
-    source = Source(problem_id, text.replace(old, new).encode(), policy=True)
+    source = Source(problem_id, text.encode(), policy=True)
     return problem, source, case, make_inputs(problem, case, 0)
 
 
-@pytest.mark.parametrize(
-    ("problem", "kind", "id"),
-    [
-        ("p03", "unusual", "keys_in_the_program"),
-        ("p08", "answers", "p08"),
-        ("p06", "wrong", "mask_transposed"),
-    ],
-)
-def test_traces_are_those_of_the_interpreter(problem: str, kind: str, id: str) -> None:
-    whole = next(name for name in submissions(kind, problem) if id in name)
-    found = list(traced(problem, kind, whole, 1))
-    assert found
-    assert all(not different for _, different in found), found
+PAIRS = ("stores", "visits", "takes", "met", "masks", "twice", "unsure")
+
+
+def summary(trace: Trace) -> dict[str, int]:
+    """The counters that are not 0, the sums of the maps of pairs, and the rows of the tables."""
+    found = {c.name: trace.count(c) for c in Counter if trace.count(c)}
+    for name in PAIRS:
+        if total := int(trace.arrays[name].sum()):
+            found[name] = total
+    return found | {name: len(trace.arrays[name]) for name in ("dots", "accesses", "programs")}
+
+
+def lines_of(trace: Trace, name: str, text: str) -> set[str]:
+    """What stands in the lines that a map of pairs tells."""
+    numbers = np.unique(trace.arrays[name])
+    source = text.splitlines()
+    return {source[trace.arrays["lines"][n] - 1].strip() for n in numbers if n}
+
+
+CAUSAL = 128 * 129 // 2  # pairs of 128 queries and as many keys
+SEEN = {
+    "p03-keys_in_the_program": (
+        {"LAUNCHES": 2, "PROGRAMS": 4, "MULTIPLY_ADDS": 3145728, "ELEMENTS_READ": 57600}
+        | {"DISTINCT_READ": 24576, "UNKNOWN_READS": 256, "visits": 2 * 128**2, "takes": 128**2}
+        | {"met": 128**2, "masks": 128**2, "dots": 3, "accesses": 5, "programs": 0}
+    ),
+    "p08": (
+        {"LAUNCHES": 4, "PROGRAMS": 6, "MULTIPLY_ADDS": 8388608, "ELEMENTS_READ": 115328}
+        | {"DISTINCT_READ": 32768, "UNKNOWN_READS": 8832, "stores": 128, "visits": 45056}
+        | {"takes": 4 * CAUSAL, "met": 57344, "masks": 57344}
+        | {"dots": 9, "accesses": 12, "programs": 1}
+    ),
+    "p06-mask_transposed": (
+        {"LAUNCHES": 1, "PROGRAMS": 2, "MULTIPLY_ADDS": 1572864, "ELEMENTS_READ": 32768}
+        | {"DISTINCT_READ": 24576, "stores": 128, "visits": 12288, "takes": CAUSAL}
+        | {"met": 12288, "masks": 8192, "dots": 2, "accesses": 3, "programs": 2}
+    ),
+}
+
+
+def source_of(id: str) -> str:
+    wrong = {wrong.id: wrong for wrong in WRONG}
+    if id in wrong:
+        return wrong[id].source()
+    return model_answer(id) if "-" not in id else right_answers("unusual")[id][1]
+
+
+@pytest.mark.parametrize("id", SEEN)
+def test_what_a_trace_holds(id: str) -> None:
+    trace, _ = machine_trace(*call_of(id[:3], source_of(id)))
+    assert summary(trace) == SEEN[id]
+    assert trace.arrays["k_heads"].all() and trace.arrays["v_heads"].all()
+
+
+def test_pairs_are_masked_and_taken_where_it_stands() -> None:
+    text = source_of("p06-mask_transposed")
+    trace, _ = machine_trace(*call_of("p06", text))
+    (mask,), (taken,) = (lines_of(trace, name, text) for name in ("masked_at", "taken_at"))
+    assert mask.startswith("visible = ") and taken.startswith("for ")
+    product, tile = trace.arrays["takes"][0], np.ones((64, 64), np.uint8)
+    assert (product == np.block([[np.triu(tile), 0 * tile], [tile, np.triu(tile)]])).all()
 
 
 def test_products_are_seen_whoever_multiplies() -> None:
-    by_dot, _ = machine_trace(*call_of("p03", "plain"))
     scores = 'tl.dot(q, tl.trans(k), input_precision="ieee")'
-    summed = "tl.sum(q[:, None, :] * k[None, :, :], 2)"
-    by_sum, _ = machine_trace(*call_of("p03", "plain", scores, summed))
+    text = model_answer("p03")
+    assert text.count(scores) == 1
+    by_dot, _ = machine_trace(*call_of("p03", text))
+    summed = text.replace(scores, "tl.sum(q[:, None, :] * k[None, :, :], 2)")
+    by_sum, _ = machine_trace(*call_of("p03", summed))
     assert by_dot.count(Counter.MULTIPLY_ADDS) > 0
-    assert not differing(by_dot, by_sum)
+    assert summary(by_dot) == summary(by_sum)
+    assert sorted(by_dot.arrays["dots"].tolist()) == sorted(by_sum.arrays["dots"].tolist())
 
 
-def test_rounds_are_those_of_the_interpreter() -> None:
-    problem, source, case, inputs = call_of("p03", "plain")
+def test_rounds_of_one_program_are_what_its_variables_held() -> None:
+    problem, source, case, inputs = call_of("p03", model_answer("p03"))
     follow = RoundsShape.of(case, source.num_lines)
-    _, new = machine_trace(problem, source, case, inputs, follow)
-    old = interpreted(problem, source, case, inputs, follow).rounds
-    assert old is not None and new is not None
-    assert (new.kernel, new.program, new.launch) == (old.kernel, old.program, old.launch)
-    for name in ("queries", "keys", "taken", "table"):
-        assert np.array_equal(getattr(new, name), getattr(old, name)), name
-    for kept in ("vectors", "matrices"):
-        now = {v.name: v for v in getattr(new, kept)}
-        was = {v.name: v for v in getattr(old, kept) if v.carried}
-        assert was
-        for name, variable in was.items():
-            assert now[name].carried
-            assert now[name].of_products == variable.of_products
-            assert np.allclose(now[name].values, variable.values, 1e-5, 1e-5), name
+    _, rounds = machine_trace(problem, source, case, inputs, follow)
+    assert rounds is not None
+    assert (rounds.kernel, rounds.program) == ("_attention_kernel", (0, 0, 0))
+    assert rounds.queries.tolist() == list(range(64)) and rounds.taken.all()
+    assert rounds.keys.tolist() == [list(range(64)), list(range(64, 128))]
+    held = {v.name: v for v in (*rounds.vectors, *rounds.matrices) if v.carried}
+    assert {name: v.of_products for name, v in held.items()} == {
+        "running_max": False,
+        "running_sum": False,
+        "acc": True,
+    }
+    q, k, v = (inputs.tensors[name][0, 0].numpy() for name in ("q", "k", "v"))
+    weights = np.exp(q[:64] @ k.T / np.sqrt(q.shape[1]))
+    expected = weights @ v / weights.sum(1, keepdims=True)
+    last = held["acc"].values[-1] / held["running_sum"].values[-1][:, None]
+    assert np.allclose(last, expected, 1e-4, 1e-5)

@@ -1,50 +1,105 @@
-"""The machine in a worker, behind its switch, beside the interpreter: outputs, refusals, lines."""
+"""Calls of submissions on the machine in a worker: verdicts, words and lines of what is seen."""
 
 from __future__ import annotations
 
 import pytest
-import torch
 
+from grader.isolate.session import Budget, Session
 from grader.source.submission import Source
+from grader.spec.grade_record import Verdict
+from grader.spec.inputs import make_inputs
 from grader.spec.problem import load_problem
-from tests.forked import forked_workers
-from tests.harness import cases_of, model_answer
-from tests.machine_compare import ALIKE, EQUAL, Side, compare
+from grader.spec.protocol import Status
+from tests import forked
+from tests.harness import cases_of, judge, model_answer
+from tests.hostile.inside import RACES
+from tests.hostile.reaching import RACES as HIDDEN_RACES
+
+IEEE = ', input_precision="ieee"'
+P02, P03 = load_problem("p02"), load_problem("p03")
+
+_quick = forked.quick
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _quick():
-    torch.set_num_threads(1)
-    with forked_workers():
-        yield
-
-
-def both(problem_id: str, source: str, checks: tuple[str, ...]) -> list[tuple]:
-    """What came of the first case of each check in the interpreter, and on the machine."""
-    problem = load_problem(problem_id)
-    places = [place for place in cases_of(problem, checks) if place[1] == 0]
-    made = []
-    for machine in (False, True):
-        side = Side(problem, Source(problem_id, source.encode(), policy=True), machine=machine)
-        made.append(side.answers(places))
-        side.close()
-    return list(zip(*made, strict=True))
+def judged(source: str, *checks: str):
+    return judge(source, P03, checks=checks, enough=lambda found: len(found) == len(checks))
 
 
 @pytest.mark.parametrize("problem_id", ["p02", "p04"])
-def test_right_answers_compute_the_same(problem_id: str) -> None:
-    for old, new in both(problem_id, model_answer(problem_id), ("plain", "ragged_rows", "ragged")):
-        assert compare(old, new).kind in (EQUAL, ALIKE)
-        assert not new.differences
-        assert old.evidence.result.kernels == new.evidence.result.kernels
+def test_a_call_says_which_kernels_it_launched(problem_id: str) -> None:
+    problem, text = load_problem(problem_id), model_answer(problem_id)
+    ((_, _, case),) = cases_of(problem, ["plain"])[:1]
+    source = Source(problem_id, text.encode(), policy=True)
+    session = Session(problem, source, device="cpu", machine=True, budget=Budget(problem.limits))
+    try:
+        reply = session.call(case, make_inputs(problem, case, 0), problem.outputs).result
+    finally:
+        session.close()
+    lines = text.splitlines()
+    kernel = max(n for n, line in enumerate(lines, 1) if line == "@triton.jit")
+    assert (reply.status, reply.launches) == (Status.OK, 1)
+    assert reply.kernels == (kernel + 1,) and lines[kernel].startswith("def ")
 
 
-def test_an_access_outside_is_refused_with_the_same_words() -> None:
-    source = model_answer("p02")
-    lines = source.split("\n")
+def test_an_access_outside_is_refused_with_its_line() -> None:
+    lines = model_answer("p02").split("\n")
     at = next(n for n, line in enumerate(lines) if "tl.store(" in line)
     lines[at] = lines[at].split(", mask=")[0] + ")"
-    ((old, new),) = both("p02", "\n".join(lines), ("ragged_rows",))
-    was, now = old.evidence.result, new.evidence.result
-    assert (now.status, now.line, now.text) == (was.status, was.line, was.text)
-    assert now.line == at + 1
+    found = judge("\n".join(lines), P02, checks={"ragged_rows"}, enough=lambda found: True)
+    message = found.of("ragged_rows").message
+    assert message.headline == "write outside a tensor: past the end of argument y_ptr"
+    assert message.line == at + 1
+
+
+OUTSIDE = {
+    "k_ptr + (1 << 34)": ("k_ptr", "past the end"),
+    "v_ptr - (1 << 34)": ("v_ptr", "before the start"),
+}
+
+
+@pytest.mark.parametrize("pointer", OUTSIDE)
+def test_a_read_far_outside_is_told_with_the_argument_it_came_from(pointer: str) -> None:
+    name, side = OUTSIDE[pointer]
+    source, old = model_answer("p03"), f"load_keys({name} + "
+    assert old in source
+    found = judged(source.replace(old, f"load_keys({pointer} + "), "plain").of("plain")
+    assert found.message.headline == f"read outside a tensor: {side} of argument {name}"
+
+
+@pytest.mark.parametrize("race", [*RACES, *HIDDEN_RACES], ids=lambda race: race.name)
+def test_programs_that_race_fail(race) -> None:
+    found = judge(race.source, P02, checks={"one_program"}).of("one_program")
+    assert found.verdict is Verdict.FAIL
+    headline = found.message.headline
+    assert race not in RACES or headline.startswith("programs of one launch race for s_ptr")
+
+
+@pytest.mark.parametrize("precision", ["", ', input_precision="tf32"', ", allow_tf32=True"])
+def test_a_dot_that_is_tf32_on_a_gpu_fails_where_fp32_is_asked_for(precision: str) -> None:
+    source = model_answer("p03").replace(IEEE, precision)
+    found = judged(source, "ieee").of("ieee")
+    lines = [n for n, line in enumerate(source.splitlines(), 1) if "tl.dot(" in line]
+    assert found.verdict is Verdict.FAIL
+    assert found.message.headline == "on a GPU this tl.dot rounds its fp32 operands to TF32"
+    assert found.message.line == lines[0] and found.step == 4
+
+
+def test_a_dot_of_three_products_of_bf16_is_named_as_such() -> None:
+    source = model_answer("p03").replace(IEEE, ', input_precision="bf16x3"')
+    message = judged(source, "ieee").of("ieee").message
+    assert message.headline == "on a GPU this tl.dot rounds its fp32 operands to bf16x3"
+    assert message.help.startswith("bf16x3 keeps about 16 of 23 fraction bits")
+
+
+@pytest.mark.parametrize(
+    "precision",
+    [', input_precision="tf32x3"', ', input_precision="bf16x6"', ", allow_tf32=False"],
+)
+def test_other_ways_to_ask_for_fp32_pass(precision: str) -> None:
+    found = judged(model_answer("p03").replace(IEEE, precision), "ieee")
+    assert found.wrong == {}
+
+
+def test_tf32_is_no_mistake_elsewhere_nor_in_16_bits() -> None:
+    found = judged(model_answer("p03").replace(IEEE, ""), "plain", "half")
+    assert found.wrong == {}

@@ -87,7 +87,7 @@ def variants(problem: Problem) -> dict[str, reference.Mistake]:
 def cases(problem: Problem, check: Check) -> Iterator[tuple[Case, Inputs]]:
     if check.compiles or check.bridge:  # the mistakes are about the problem's own entry point
         return
-    for index, case in problem.cases(check, SEED, "cuda").items():
+    for index, case in problem.cases(check, SEED).items():
         scores = case.batch * case.num_q_heads * case.seqlen_q * case.seqlen_k
         if case.invalid is None and scores <= MOST_SCORES:
             yield case, make_inputs(problem, case, case_seed(SEED, problem.id, check.id, index))
@@ -168,7 +168,7 @@ def rows(problem: Problem, every: int = 1) -> list[str]:
 
 def size(problem: Problem, check: Check) -> int:
     """Return the number of scores in the smallest case of a check, or of elements of x."""
-    cases = [case for case in problem.cases(check, _SEED, "cpu").values() if case.invalid is None]
+    cases = [case for case in problem.cases(check, _SEED).values() if case.invalid is None]
     sizes = (
         case.rows * case.cols
         if case.rows is not None

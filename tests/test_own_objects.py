@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import collections
-import dataclasses
-import enum
-import re
-from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 import torch
-import triton.language as tl
-from triton.runtime import interpreter, jit
 
 from grader.isolate import asking, own_objects
-from grader.kernel.interpreter import own_kernels
 from grader.source.policy import tables
-from grader.source.policy.rules import violations
 from grader.spec.problem import load_problem
 from tests import forked
 from tests.harness import judge, model_answer
@@ -135,60 +125,6 @@ def test_a_right_answer_may_print():
     assert judge(in_kernel, load_problem("p02"), checks={"plain", "half"}).wrong == {}
 
 
-def test_the_text_of_a_kernels_value_has_no_numbers():
-    line = "    x_tile = tl.load(x_ptrs, mask=tile_mask, other=0.0, eviction_policy=X_EVICTION)\n"
-    source = model_answer("p02")
-    assert source.count(line) == 1
-    told = source.replace(line, line + '    assert False, f"{x_tile}"\n')
-    wrong = judge(told, load_problem("p02"), checks={"plain"}).wrong.values()
-    told = [finding.message.headline for finding in wrong]
-    assert told and all(re.fullmatch(r"AssertionError: a value of <.*, fp32>", t) for t in told)
-
-
-class Mode(enum.Enum):
-    PLAIN = 1
-
-
-class Named(enum.Enum):
-    A = "a"
-
-    def keep(self, value):
-        FOUND.append(value)
-
-
-class Counted(int):
-    def load(self, value):
-        FOUND.append(value)
-
-
-class Row(NamedTuple):
-    size: int
-    sizes: tuple = ()
-
-    def load(self, value):
-        FOUND.append(value)
-
-    @property
-    def half(self):
-        return self.size // 2
-
-
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    sizes: list
-    mode: Mode = Mode.PLAIN
-
-    def load(self, value):
-        FOUND.append(value)
-
-    @property
-    def first(self):
-        return self.sizes[0]
-
-
-FOUND: list = []
-
-
 # -- what PyTorch asks where nobody looks ---------------------------------------------------------
 
 
@@ -251,55 +187,3 @@ def test_classes_of_a_file_are_watched():
     assert len(one) == 1 and one[2] == 2 and names["A"].__len__.__module__ == "answer"
     with pytest.raises(asking.AskedUnseen):
         torch.tensor(one)
-
-
-KERNELS = own_kernels.Kernels(
-    __name__, Path(__file__).read_bytes(), __file__, interpreter, jit.ConstexprFunction
-)
-
-
-def taken(value):
-    return KERNELS.taken("PLAN", value)
-
-
-def test_a_kernel_gets_the_attributes_of_objects_and_no_methods():
-    sizes = [1, 2]
-    plan, row = taken(Plan(sizes)), taken(Row(4, (Counted(3),)))
-    assert (plan.sizes, plan.mode, plan.first) == ([1, 2], Mode.PLAIN, 1)
-    assert plan.sizes is not sizes and not hasattr(plan, "load")
-    size, (three,) = row
-    assert (size, row.size, row.half, three) == (4, 4, 2, 3)
-    assert type(three) is int and not hasattr(row, "load")
-    assert taken(Named.A).value == "a" and not hasattr(taken(Named.A), "keep")
-
-
-@pytest.mark.parametrize(
-    "value",
-    [1, 2.5, "m", None, True, Mode.PLAIN, torch.float32, tl.float32, tl.sum, (1, (2,)), int],
-)
-def test_a_kernel_gets_constants_as_they_are(value):
-    assert taken(value) == value and type(taken(value)) is type(value)
-
-
-@pytest.mark.parametrize("value", [FOUND.append, (FOUND.append,), [[print]], {"f": print}, Counted])
-def test_a_kernel_gets_nothing_that_can_be_called(value):
-    with pytest.raises(TypeError, match=r"^PLAN.*expected a constant that Triton compiles"):
-        taken(value)
-
-
-@pytest.mark.parametrize("kind", ["", ": tl.constexpr"])
-def test_a_list_keeps_no_value_of_a_kernel(kind):
-    source = model_answer("p02").replace(
-        "X_EVICTION: tl.constexpr,\n)", f"X_EVICTION: tl.constexpr, KEPT{kind},\n)"
-    )
-    source = source.replace("    acc = tl.zeros", "    KEPT += [rows]\n    acc = tl.zeros")
-    source = source.replace("**tiles\n    )", "KEPT=KEPT, **tiles\n    )\n    assert KEPT == []")
-    source = source.replace("import torch\n", "import torch\nKEPT = []\n", 1)
-    assert judge(source, load_problem("p02"), checks={"plain"}).wrong == {}
-
-
-def test_a_helper_without_its_decorator_costs_what_does_not_compile():
-    source = model_answer("p02").replace("@triton.jit\ndef _load_tile", "def _load_tile")
-    assert violations(load_problem("p02"), ast.parse(source)) == ()
-    judged = judge(source, load_problem("p02"), checks={"plain", "compiles"})
-    assert {check for check, _ in judged.wrong} == {"compiles"}

@@ -4,22 +4,12 @@ from __future__ import annotations
 
 from collections import namedtuple
 
-import pytest
 import torch
 
-from grader.kernel.interpreter import constants
 from grader.kernel.passed import tensors_of
 
 Q, K = torch.zeros(2), torch.ones(3)
 Pair = namedtuple("Pair", "first second")
-
-
-def refuse(name, value):
-    raise constants.refused(name, type(value).__name__)
-
-
-def given(name, value, **options):
-    return constants.taken(name, value, "answer", refuse, **options)
 
 
 def test_tensors_in_tuples_are_found_by_their_places():
@@ -47,21 +37,3 @@ def test_no_code_of_an_argument_is_called():
 
 def test_a_tensor_without_addresses_is_none_of_them():
     assert list(tensors_of("odd", (Q.to_sparse(), torch.empty(2, device="meta")))) == []
-
-
-@pytest.mark.parametrize("value", [(Q, 3), ((Q, K), 3), Pair(Q, 3)])
-def test_a_launch_takes_tensors_in_tuples(value):
-    got = given("both", value, tensors=True)
-    places = dict(tensors_of("both", value))
-    assert dict(tensors_of("both", got)) == places and len(got) == len(value)
-
-
-@pytest.mark.parametrize("value", [[Q, 3], ([Q], 3), {"q": Q}, {"q": (Q,)}])
-def test_a_launch_takes_no_tensor_of_a_list(value):
-    with pytest.raises(TypeError, match="got Tensor"):
-        given("both", value, tensors=True)
-
-
-def test_what_is_no_argument_has_no_tensors():
-    with pytest.raises(TypeError, match=r"both\[0\]: got Tensor"):
-        given("both", (Q, 3))

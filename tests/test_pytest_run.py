@@ -37,7 +37,7 @@ def test_a_test_process_starts_nothing_on_a_gpu_that_is_measured(monkeypatch):
     monkeypatch.setattr(compilers, "Compilers", lambda *_: began.append(1) or Compiling())
     problem = load_problem("p04")
     check = problem.check("plain")
-    case = dataclasses.replace(problem.cases(check, "5eed", "cuda")[0], gpu=True)
+    case = dataclasses.replace(problem.cases(check, "5eed")[0], gpu=True)
     run = pytest_run.PytestRun(config)
     with device_lock.held(UUID, alone=True):
         run.trial(problem).compile_ahead([(check, case)])

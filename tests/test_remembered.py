@@ -47,7 +47,7 @@ def test_what_was_noted_is_found_with_another_seed(tmp_path):
     remembered.note(kernels, [PLACE])
     for seed in (SEED, "1"):
         (found,) = remembered.cases(kernels, P09, seed)
-        assert found == P09.cases(P09.check("sinks"), seed, "cpu")[1]
+        assert found == P09.cases(P09.check("sinks"), seed)[1]
     remembered.note(kernels, [])
     assert remembered.cases(kernels, P09, SEED) == []
     remembered.note(None, [PLACE])
@@ -119,7 +119,7 @@ def test_what_did_not_go_well_behind_another_call_is_done_again(
     session = Session(P09, source, device="cpu", machine=True, budget=Budget(P09.limits))
     run.answered(session, right=True)
     sinks = P09.check("sinks")
-    ran = [Ran(sinks, n, P09.cases(sinks, SEED, "cpu")[n]) for n in (0, 1)]
+    ran = [Ran(sinks, n, P09.cases(sinks, SEED)[n]) for n in (0, 1)]
     assert run.first(ran) is ran[1]  # it is being compiled
     first, more = (future.result() for future in run.compiling.values())
     assert run.compile_ahead(source, run.call_of(ran[1].case)).result() is more
@@ -132,5 +132,5 @@ def test_what_did_not_go_well_behind_another_call_is_done_again(
 def test_without_a_memory_the_first_case_that_ran_a_kernel_is_compiled():
     run = Trial(P09, SEED, Casebook(P09))
     sinks = P09.check("sinks")
-    ran = [Ran(sinks, n, P09.cases(sinks, SEED, "cpu")[n]) for n in (0, 1)]
+    ran = [Ran(sinks, n, P09.cases(sinks, SEED)[n]) for n in (0, 1)]
     assert run.first(ran) is ran[0]

@@ -192,7 +192,7 @@ def test_a_worker_that_never_starts_is_not_started_for_each_case(monkeypatch):
     monkeypatch.setattr(sandbox.forks, "start", lambda *_: None)
     source = Source("p02", answer("pass").encode())
     session = Session(P02, source, device="cpu", machine=True, budget=Budget(LIMITS))
-    case = next(iter(P02.cases(P02.check("plain"), "5eed", "cpu").values()))
+    case = next(iter(P02.cases(P02.check("plain"), "5eed").values()))
     found = [session.call(case, make_inputs(P02, case, 0), ("y",)) for _ in range(9)]
     told = [outcome.of_call(evidence, P02.signature) for evidence in found]
     assert {(one.verdict, one.headline) for one in told} == {
@@ -214,7 +214,7 @@ def test_when_the_time_is_used_up_no_worker_imports_the_submission():
     )
     trial = ProblemTrial(run, P02)
     trial.budget.lost_s = 99.0
-    case = P02.cases(plain, "5eed", "cpu")[0]
+    case = P02.cases(plain, "5eed")[0]
     with pytest.raises(CaseFailed) as raised:
         RunningCase(trial, plain, case, 0).agrees_with(reference.weighted_row_sum)
     assert raised.value.finding.verdict is Verdict.TIMEOUT
@@ -231,7 +231,7 @@ def test_a_file_that_cannot_be_imported_is_told_once():
     assert all(finding.message.not_run for finding in rest)
 
 
-def test_a_call_is_traced_where_that_is_asked_for_and_the_interpreter_runs_it():
+def test_a_call_is_traced_where_that_is_asked_for_and_the_machine_runs_it():
     source = Source("p02", model_answer("p02").encode())
     session = Session(P02, source, device="cpu", machine=True, budget=Budget(LIMITS))
     (case, *_) = P02.work_cases("5eed")

@@ -28,7 +28,7 @@ def test_checks_and_test_functions_are_one_to_one(problem):
 
 def valid_cases(problem):
     """Every case of a problem that is no call to refuse, with the sizes that one seed draws."""
-    cases = [problem.cases(check, "00", "cuda").values() for check in problem.checks]
+    cases = [problem.cases(check, "00").values() for check in problem.checks]
     return [case for case in itertools.chain(*cases) if case.invalid is None]
 
 
@@ -36,7 +36,7 @@ def valid_cases(problem):
 def test_every_check_has_sizes_that_nobody_can_know_before(problem):
     """Zeros above the sizes that stand in problem.toml fail every check."""
     for check in problem.checks:
-        cases = problem.cases(check, "00", "cpu").values()
+        cases = problem.cases(check, "00").values()
         if any(case.invalid for case in cases):
             assert check.needs == "plain"
             continue
@@ -148,7 +148,7 @@ def test_unsupported_arguments_are_tried(problem):
     cases = [
         case
         for check in problem.checks
-        for case in problem.cases(check, "00", "cpu").values()
+        for case in problem.cases(check, "00").values()
         if case.invalid is not None
     ]
     for case in cases:

@@ -188,7 +188,7 @@ WRONG = [
         None,
         "visible =",
     ),
-    ("p06", "window ignored", "window:2", {"visible": causal}, None, "scores = "),
+    ("p06", "window ignored", "window:2", {"visible": causal}, None, "visible = "),
     ("p07", "sinks ignored", "sinks:1", {"visible": without_sinks}, None, "visible = "),
 ]
 
@@ -206,7 +206,7 @@ def test_a_wrong_kernel_parts_where_a_walk_in_numpy_does(
     if "visible" in mistake:
         check, _, number = place.partition(":")
         whole = load_problem(problem)
-        case = whole.cases(whole.check(check), record.seed, "cpu")[int(number) - 1]
+        case = whole.cases(whole.check(check), record.seed)[int(number) - 1]
         mistake = {"visible": mistake["visible"](case)}
         tile = record.rounds[record.parting.number - 1]
         assert any("not visible, and took part" in f or "masked" in f for f in tile.facts)

@@ -60,7 +60,7 @@ def first_wrong_tile(record: TraceRecord, mistake: Mistake) -> int | None:
     problem = load_problem(record.problem)
     check = problem.check(record.check)
     index = record.number - 1
-    case = problem.cases(check, record.seed, "cpu")[index]
+    case = problem.cases(check, record.seed)[index]
     seed = case_seed(record.seed, problem.id, check.id, index)
     tensors = make_inputs(problem, case, seed).tensors
     program = record.program

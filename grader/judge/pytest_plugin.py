@@ -78,7 +78,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     done = run.request.done if run.request else ()
     cases = {
         index: case
-        for index, case in problem.cases(check, run.seed, run.device).items()
+        for index, case in problem.cases(check, run.seed).items()
         if (check.id, index) not in done
     }
     ids = _ids(problem.of(check), cases)

@@ -30,7 +30,7 @@ def cases(kernels: Path | None, problem: Problem, seed: str) -> list[Case]:
         return []
     try:
         places = json.loads(_file(kernels).read_text(encoding="utf-8"))
-        found = [problem.cases(problem.check(id), seed, "cpu").get(n) for id, n in places[:_MOST]]
+        found = [problem.cases(problem.check(id), seed).get(n) for id, n in places[:_MOST]]
     except (OSError, ValueError, TypeError, ManifestError):
         return []
     return [case for case in found if case is not None and case.invalid is None]

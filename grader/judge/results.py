@@ -59,7 +59,7 @@ class Assembly:
         cases = {
             (check.id, index): finding
             for check in self.problem.checks
-            for index in self.problem.cases(check, self.request.seed, self._device)
+            for index in self.problem.cases(check, self.request.seed)
         }
         return Findings(cases)
 
@@ -75,7 +75,7 @@ class Assembly:
                 verdict=source.verdict,
                 weight=check.weight,
                 message=not_run,
-                cases_total=len(problem.cases(check, self.request.seed, self._device)),
+                cases_total=len(problem.cases(check, self.request.seed)),
             )
             for check in problem.checks
         ]

@@ -92,7 +92,7 @@ def _check(problem: Problem) -> None:
         )
     trial = SimpleNamespace(problem=problem)
     for name, check in checks.items():
-        for index, case in problem.cases(check, "", "cuda").items():
+        for index, case in problem.cases(check, "").items():
             tests[name](UncalledCase(trial, check, case, index))
 
 

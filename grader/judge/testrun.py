@@ -173,7 +173,7 @@ class TestRun:
         return self.findings
 
     def _cases(self, check: Check) -> dict[int, Case]:
-        return self.problem.cases(check, self._seed, self._device)
+        return self.problem.cases(check, self._seed)
 
     def _run_pytest(self) -> Ending:
         # A file without a name: nothing can take its place.
@@ -299,7 +299,7 @@ def check_results(
     """Return the result of every check, in order."""
     results: dict[str, CheckResult] = {}
     for check in problem.checks:
-        cases = problem.cases(check, seed, device)
+        cases = problem.cases(check, seed)
         result = _check_result(problem, check, cases, findings)
         needed = results.get(check.needs) if check.needs else None
         if needed and needed.verdict is not Verdict.PASS and result.verdict is Verdict.PASS:

@@ -91,7 +91,7 @@ class Trial:
             case
             for check in self.problem.checks
             if check.compiles
-            for case in self.problem.cases(check, self.seed, "cpu").values()
+            for case in self.problem.cases(check, self.seed).values()
         ]
         cases += remembered.cases(self.kernels, self.problem, self.seed) if cases else []
         self._compile(session.source, [self.call_of(case) for case in cases])

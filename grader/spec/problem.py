@@ -170,8 +170,8 @@ class Problem(Table):
         """The first output, and dq, dk and dv where there are gradients."""
         return (*self.returns[:1], *self.gradients[:3])
 
-    def cases(self, check: Check, seed: str, device: str) -> dict[int, Case]:
-        """Cases of `check` that run on `device` by their number, sizes drawn from `seed`."""
+    def cases(self, check: Check, seed: str) -> dict[int, Case]:
+        """Cases of `check` by their number, sizes drawn from `seed`."""
         cases = {}
         for index, case in enumerate(self._expanded(check, seed)):
             if case.dtype == "bf16":

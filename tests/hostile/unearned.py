@@ -182,8 +182,8 @@ FORGED = (
 _MASKS = "row_mask[:, None] & col_mask[None, :]"
 _NO_MASKS = "(row_ids >= 0)[:, None] & (col_ids >= 0)[None, :]"
 _UNSEEN = """
-access = sys.modules["grader.kernel.observers.access"]
-access.AccessMonitor._check = lambda this, *rest: None
+memory = sys.modules["grader.kernel.machine.memory"]
+memory.Accesses._error = lambda this, *rest: ValueError()
 """
 _CHECKS = "    check_matrix_and_vector(x, w)\n"
 KERNELS = (

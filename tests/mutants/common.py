@@ -38,7 +38,6 @@ class Mutant:
         keeps: the least share of the correctness points that is left; None where the mistake is at
             the core and may cost everything.
         earns_nothing: no correctness point is left.
-        needs_cuda: why it shows on a GPU alone.
     """
 
     problem: str
@@ -50,7 +49,6 @@ class Mutant:
     caught_as: str | None = None
     keeps: float | None = None
     earns_nothing: bool = False
-    needs_cuda: str | None = None
 
     @property
     def id(self) -> str:

@@ -72,7 +72,7 @@ def _cases(problem: Problem, wanted: Wanted, seed: str) -> Iterator[tuple[Check,
     for check in problem.checks:
         if why_not(check) is not None or wanted.check not in (None, check.id):
             continue
-        for index, case in problem.cases(check, seed, "cpu").items():
+        for index, case in problem.cases(check, seed).items():
             if wanted.number in (None, index + 1) and traceable(case):
                 yield check, index, case
 
@@ -81,7 +81,7 @@ def _expect_case(problem: Problem, wanted: Wanted, seed: str) -> None:
     """Refuse the number of a case that there is not, or that runs on a GPU alone."""
     if wanted.check is None or next(_cases(problem, wanted, seed), None) is not None:
         return
-    cases = problem.cases(problem.check(wanted.check), seed, "cpu")
+    cases = problem.cases(problem.check(wanted.check), seed)
     numbers = "; ".join(f"{index + 1}: {case}" for index, case in cases.items())
     raise TraceError(
         f"--case: got {wanted.check}:{wanted.number}, and the cases of {wanted.check} that run"
