@@ -53,7 +53,7 @@ def machine_in_process(engine: Engine, names: dict[str, Any] | None = None) -> I
 @functools.cache
 def _engine() -> Engine:
     """Return the one engine: kernels of `given` stay compiled for it."""
-    return Engine("")
+    return Engine("", overflow=True)
 
 
 def machine_trace(

@@ -6,7 +6,7 @@ import pytest
 
 from grader.spec.cases import Case, Draw, resolve
 from grader.spec.problem import read_problem
-from tests.test_manifest import TEXT, edited, write
+from tests.test_manifest import TEXT, write
 
 
 @pytest.fixture

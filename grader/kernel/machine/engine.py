@@ -46,8 +46,12 @@ class Engine:
     there is a kernel more.
     """
 
-    def __init__(self, path: str, *, limits: Limits = Limits()) -> None:
-        """Run the launches of the submission at `path`."""
+    def __init__(self, path: str, *, overflow: bool = False, limits: Limits = Limits()) -> None:
+        """Run the launches of the submission at `path`.
+
+        With `overflow` observers see offsets of 32 bits wrap around.
+        """
+        self._overflow = overflow
         self.refused: Exception | None = None
         self.updated: set[int] = set()
         self.count = 0
@@ -133,7 +137,7 @@ class Engine:
             if not is_as_written(kernel.fn, self.path):
                 text = "Triton finds another text for this kernel than stands in its line"
                 raise Unreadable(f"{kernel.name}: {text}; write it as a function of its own")
-            found = Program(parse(kernel.text), noted=self._noted)
+            found = Program(parse(kernel.text), overflow=self._overflow, noted=self._noted)
             found.by_blocks = kernel.by_blocks
             self._programs[self._noted][kernel] = found
             self.has_translated = True
