@@ -103,3 +103,13 @@ def test_other_ways_to_ask_for_fp32_pass(precision: str) -> None:
 def test_tf32_is_no_mistake_elsewhere_nor_in_16_bits() -> None:
     found = judged(model_answer("p03").replace(IEEE, ""), "plain", "half")
     assert found.wrong == {}
+
+
+def test_a_load_that_relies_on_lanes_it_leaves_out_is_told_so() -> None:
+    source = model_answer("p02")
+    assert source.count(", other=0.0") == 2
+    judged = judge(
+        source.replace(", other=0.0", ""), load_problem("p02"), checks={"plain", "ragged_cols"}
+    )
+    headlines = {finding.message.headline for finding in judged.wrong.values()}
+    assert headlines == {"y is made from what a load without other= leaves out"}

@@ -152,13 +152,14 @@ class Session:
         *,
         traced: bool = False,
         idle: bool = False,
+        zeros: bool = False,
         follow: RoundsShape | None = None,
     ) -> CallEvidence:
         """Call the entry point on `inputs`, and return what happened to `outputs`.
 
         With `traced` the machine also writes down what the kernels do, and with `follow`, of a
         call that is traced, the rounds of one program; with `idle` kernels are launched and do
-        nothing.
+        nothing; with `zeros` a load without `other` finds 0 where its mask is false.
         """
         if self.unusable is not None:
             return CallEvidence(not_run=self.unusable)
@@ -171,7 +172,7 @@ class Session:
         evidence = self._import()
         start_s = time.monotonic() - start
         if evidence is None:
-            how = {"traced": traced, "idle": idle, "follow": follow}
+            how = {"traced": traced, "idle": idle, "zeros": zeros, "follow": follow}
             evidence = self._exchange("call", case, inputs, outputs, **how)
         reply = evidence.result
         if isinstance(reply, Reply) or reply.started:  # what never started is no call
@@ -224,6 +225,7 @@ class Session:
         *,
         traced: bool = False,
         idle: bool = False,
+        zeros: bool = False,
         follow: RoundsShape | None = None,
     ) -> CallEvidence:
         assert self._sandbox is not None
@@ -255,6 +257,7 @@ class Session:
                 exact=case.exact,
                 seconds=_SHARE * call_s,
                 idle=idle,
+                zeros=zeros,
             )
             self._starved_s = sandbox.starved_s
             after = arena.snapshot()

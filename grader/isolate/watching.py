@@ -6,6 +6,8 @@ import contextlib
 import os
 from typing import Any
 
+import torch
+
 from grader.isolate import arena
 from grader.kernel.machine.engine import Engine, unseen
 from grader.kernel.observers.rounds import RoundsShape
@@ -13,6 +15,7 @@ from grader.kernel.observers.stepping import Stepping, Steps
 from grader.kernel.observers.trace import TraceShape
 from grader.kernel.observers.tracing import Tracing
 from grader.kernel.observers.watch import Watch
+from grader.kernel.passed import plain
 from grader.spec.protocol import Reply, Status
 
 
@@ -28,7 +31,8 @@ class Watching(contextlib.ExitStack):
     ) -> None:
         """Watch a call on `inputs` of the submission that `source` is."""
         super().__init__()
-        self._exact, self._seconds = request["exact"], request["seconds"]
+        self._exact = request["exact"]
+        self._how = {name: request[name] for name in ("zeros", "seconds")}
         self._engine = engine
         self._watch, self._trace = Watch(engine.path), None
         if "trace" in request:
@@ -47,15 +51,16 @@ class Watching(contextlib.ExitStack):
 
     def __enter__(self) -> Watching:
         super().__enter__()
-        self._engine.reset(tf32=self._exact, seconds=self._seconds)
+        self._engine.reset(tf32=self._exact, **self._how)
         self.enter_context(self._engine.watched(self._watch, self._trace))
         return self
 
     def finish(self, results: dict[str, Any]) -> None:
         """Write the tables of a call that came back with `results`."""
         if self._trace:
+            found = {n: plain(t) for n, t in results.items() if isinstance(t, torch.Tensor)}
             with unseen():
-                self._trace.finish(results)
+                self._trace.finish(found)
 
     def reply(self, nonce: int) -> Reply:
         """Return what was seen of a call that came back."""

@@ -126,7 +126,9 @@ class CaseRun(ToldCase):
             return self._computed_elsewhere(judged, answer.idle, expected, earlier)
         kept = self.trial.was_right_before(evidence.outputs[differences[0].name])
         kept = kept or (call > 0 and self._is_right_in_a_new_worker(answer))
-        return self._wrong(differences, evidence, seen, kept=kept)
+        nan = any(bool(evidence.outputs[d.name].isnan().any()) for d in differences)
+        bare = nan and self.session.machine and self._is_right_again(answer, zeros=True)
+        return self._wrong(differences, evidence, seen, kept=kept, bare=bare)
 
     def _is_of_tf32(self, answer: Answer, wrong: list[Difference], expected: Expected) -> bool:
         """Whether a GPU's dots cut their operands to TF32; the machine sees that before.
@@ -158,7 +160,10 @@ class CaseRun(ToldCase):
     def _is_right_in_a_new_worker(self, answer: Answer) -> bool:
         """Whether a call that was wrong is right where no call was made before it."""
         self.session.close()
-        evidence = self.session.call(self.case, answer.inputs, answer.names)
+        return self._is_right_again(answer)
+
+    def _is_right_again(self, answer: Answer, *, zeros: bool = False) -> bool:
+        evidence = self.session.call(self.case, answer.inputs, answer.names, zeros=zeros)
         if answer.expected is None or outcome.of_call(evidence, self.problem.signature) is not None:
             return False
         return not find_differences(evidence.outputs, answer.expected)
@@ -243,15 +248,16 @@ class CaseRun(ToldCase):
         seen: Seen,
         *,
         kept: bool,
+        bare: bool,
     ) -> Finding:
         """Tell wrong numbers apart: never written, NaN from other memory, or computed as NaN.
 
-        And `kept` from an earlier call, or plainly wrong.
+        And made from lanes of a `bare` load, `kept` from an earlier call, or plainly wrong.
         """
         shown = differences[0]
         got, unwritten = evidence.outputs[shown.name], evidence.unwritten[shown.name]
         left_over = evidence.left_over[shown.name]
-        help, extent = None, shown.extent
+        help, extent, line = None, shown.extent, 0
         if bool(unwritten.any()):
             headline = f"{shown.name} was not written everywhere"
             extent = f"{_places(unwritten)} hold what was there before the call; {extent}"
@@ -263,6 +269,12 @@ class CaseRun(ToldCase):
                 "a tensor from torch.empty is read before every element of it was stored: look at"
                 " the grid and the mask of the kernel that stores it; what is added to, as by"
                 " atomic_add, begins as torch.zeros"
+            )
+        elif bare:
+            headline = f"{shown.name} is made from what a load without other= leaves out"
+            help = (
+                "where the mask is false such a lane may hold anything, here NaN; with zeros there"
+                " the result is right: write other=0.0, or the number that counts for nothing"
             )
         elif bool(got.isnan().any()):
             headline = f"{shown.name} was computed as NaN"
@@ -278,12 +290,17 @@ class CaseRun(ToldCase):
             if right and help is None:
                 made = f"{shown.name} alone is" if len(wrong) == 1 else _are(wrong)
                 help = f"{_are(right)} right: look at what {made} made of"
+            race = outcome.of_race(evidence)
+            if race is not None:
+                headline, line, help = race.headline, race.line, race.help
+                extent = "; ".join(filter(None, (race.extent, extent)))
         if seen.fault:
             help = "the result is wrong, but the judge failed to look for the cause; please report"
             help = f"{help} this error: {seen.fault}"[:_HELP_LIMIT]
         return self._finding(
             Verdict.FAIL,
             headline,
+            line=line,
             first=shown.first,
             worst=shown.worst,
             extent=extent,

@@ -1,4 +1,4 @@
-"""Finds the tensors among the arguments of a launch. In a worker."""
+"""Finds the tensors among the arguments of a launch, and what they are to PyTorch. In a worker."""
 
 from __future__ import annotations
 
@@ -22,3 +22,13 @@ def tensors_of(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
         value = getattr(value, "base", value)
     if isinstance(value, torch.Tensor) and value.layout is torch.strided and not value.is_meta:
         yield name, value
+
+
+def plain(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor without the methods of its class, which may be the submission's."""
+    if type(tensor) is torch.Tensor:
+        return tensor
+    made = torch.Tensor.as_subclass(tensor, torch.Tensor)
+    if type(made) is not torch.Tensor:  # its class answers in PyTorch's place
+        raise TypeError(f"got a {type(tensor).__name__}, expected a tensor with memory of its own")
+    return made

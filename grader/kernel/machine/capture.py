@@ -12,6 +12,10 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
+
+from grader.kernel.passed import plain
+
 
 @dataclasses.dataclass(eq=False)
 class Kernel:
@@ -109,12 +113,28 @@ class _Compiled:
         """Take a launch as Triton makes it: grid, stream, function, metadata, hooks, arguments."""
         values = rest[len(rest) - len(self._kernel.signature) :]
         named = zip(self._kernel.signature.items(), values, strict=True)
-        flat = (part for (name, kind), value in named for part in _flat(name, kind, value))
-        self._run(Launch(self._kernel, (int(x), int(y), int(z)), tuple(flat)))
+        flat = [part for (name, kind), value in named for part in _flat(name, kind, value)]
+        pairs = tuple((name, _memory(value)) for name, value in flat)
+        self._run(Launch(self._kernel, (int(x), int(y), int(z)), pairs))
 
     def result(self) -> _Compiled:
         """Return itself, as a compilation that was asked for ahead of its turn does."""
         return self
+
+
+def _memory(value: Any) -> Any:
+    """Return an argument as a plain tensor or number: no code of the submission's is called later.
+
+    Raises:
+        TypeError: it has an address and is no tensor.
+    """
+    if type(value).__module__.partition(".")[0] == "triton":
+        value = getattr(value, "base", value)  # of one that was reinterpreted
+    if isinstance(value, torch.Tensor):
+        return plain(value)
+    if isinstance(value, (int, float, type(None))):
+        return value
+    raise TypeError(f"a kernel got a {type(value).__name__}, expected a tensor or a number")
 
 
 def _flat(name: str, kind: Any, value: Any) -> Iterator[tuple[str, Any]]:

@@ -62,7 +62,7 @@ class Engine:
         self._observe: Callable[[Any], Any] | None = None
         self._limits = limits
         self._noted = False
-        self._tf32 = False
+        self._how = {"tf32": False, "zeros": False}
         self._programs: dict[bool, weakref.WeakKeyDictionary[capture.Kernel, Program]] = {
             noted: weakref.WeakKeyDictionary() for noted in (False, True)
         }
@@ -92,16 +92,19 @@ class Engine:
         finally:
             self._observe, self._noted = before
 
-    def reset(self, *, tf32: bool = False, seconds: float | None = None) -> None:
-        """Forget what an earlier call did; with `tf32` dots round from now on as a GPU's do.
+    def reset(
+        self, *, tf32: bool = False, zeros: bool = False, seconds: float | None = None
+    ) -> None:
+        """Forget what an earlier call did, and say how launches run from now on.
 
-        A launch may take so many `seconds` from now on, if given.
+        With `tf32` dots round as a GPU's do; with `zeros` a load without `other` finds 0 where its
+        mask is false. A launch may take so many `seconds`, if given.
         """
         if seconds is not None:
             self._limits = dataclasses.replace(self._limits, seconds=seconds)
         self.refused = None
         self.updated.clear()
-        self._tf32 = tf32
+        self._how = {"tf32": tf32, "zeros": zeros}
 
     def launch(self, launch: capture.Launch) -> None:
         """Run one launch.
@@ -122,7 +125,7 @@ class Engine:
                     launch.arguments,
                     observe=self._observe,
                     limits=self._limits,
-                    tf32=self._tf32,
+                    **self._how,
                 )
                 self.updated |= {m.flat.data_ptr() for m in program.state.memories if m.is_updated}
             except Exception as error:

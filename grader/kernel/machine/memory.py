@@ -155,13 +155,14 @@ def load(op: Operation, translation: Translation) -> Run:
     type = translation.module.type(result)
     mask = op.operands[1] if len(op.operands) > 1 else None
     other = op.operands[2] if len(op.operands) > 2 else None
-    nothing, dtype = left_out(type), dtype_of(type)
+    nothing, zero, dtype = left_out(type), filled(type, 0), dtype_of(type)
     accesses = Accesses(op, translation, _READ, mask)
 
     def run(env: Env) -> None:
         lanes = env[mask] if mask is not None else None
         parts = accesses.parts(env[accesses.pointers], lanes, env)
-        value = env[other] if other is not None else nothing
+        value = zero if accesses.state.zeros else nothing
+        value = env[other] if other is not None else value
         for part in parts:
             memory, index, here = part
             memory.is_read = True

@@ -209,6 +209,7 @@ class Program(Translation):
         observe: Callable[[events.Event], None] | None = None,
         limits: Limits | None = None,
         tf32: bool = False,
+        zeros: bool = False,
     ) -> None:
         """Run all programs of a grid.
 
@@ -218,6 +219,7 @@ class Program(Translation):
             observe: is told what happens.
             limits: what the launch may take.
             tf32: cut operands of dots to TF32 where a GPU does.
+            zeros: let a load without `other` find 0 where its mask is false.
 
         Raises:
             OutOfBounds: an access is outside its tensor.
@@ -232,7 +234,7 @@ class Program(Translation):
         if self._bytes > 4 * limits.value_bytes:
             raise MemoryError(f"the values of one program take {self._bytes >> 20:,} MiB")
         memories = Memories()
-        state = self.state = State(grid, memories, Spending(limits), observe, tf32)
+        state = self.state = State(grid, memories, Spending(limits), observe, tf32, zeros)
         self._printed = 0
         env = self.fresh()
         parameters = self.module.functions[self.module.entry][0].arguments

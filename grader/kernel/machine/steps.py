@@ -89,7 +89,8 @@ class Spending:
 class State:
     """One launch while it runs; `memories` are the tensors by their numbers, from 1 on.
 
-    With `tf32` operands of fp32 dots are cut to TF32 where the kernel lets a GPU do so.
+    With `tf32` operands of fp32 dots are cut to TF32 where the kernel lets a GPU do so, and with
+    `zeros` a load without `other` finds 0 where its mask is false.
     """
 
     grid: tuple[int, int, int]
@@ -97,6 +98,7 @@ class State:
     spending: Spending
     observe: Callable[[Any], None] | None = None
     tf32: bool = False
+    zeros: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

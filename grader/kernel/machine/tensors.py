@@ -82,7 +82,6 @@ class Memories:
         """Add an argument, a tensor or None; return a pointer to its first element."""
         if tensor is None:
             return 0
-        tensor = getattr(tensor, "base", tensor)  # of one that was reinterpreted
         key = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
         memory = self._known.get(key)
         if memory is None:

@@ -1,14 +1,16 @@
 """Elements for which the programs of one launch race.
 
 The machine runs all programs side by side, a GPU in any order: a program that reads what another
-one stores, or stores other numbers over it, gets what is there at that moment. Atomic operations do
-not race. A program that has come to a lock or a flag, a whole number that is changed by an atomic
-operation or read as volatile, is left alone from then on: it may know that the others are done.
+one stores, or stores other numbers over it, gets what is there at that moment. Atomic operations
+race with plain accesses alone. A program that has come to a lock or a flag, a whole number that is
+changed by an atomic operation or read as volatile, is left alone from then on: it may know that the
+others are done.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import torch
 
@@ -62,9 +64,10 @@ class Races:
         elif isinstance(event, events.Access) and event.index.numel():
             whole = not event.value.dtype.is_floating_point
             volatile = event.op.attributes.get("isVolatile") == "true"
-            if event.kind == events.ATOMIC or volatile:
-                if whole:
-                    self._waited[event.programs] = True
+            if whole and (event.kind == events.ATOMIC or volatile):
+                self._waited[event.programs] = True
+            elif event.kind == events.ATOMIC:
+                self._updated(event, self._of(event.memory))
             elif event.value.dtype is event.memory.flat.dtype:
                 seen = self._of(event.memory)
                 (self._stored if event.kind == events.STORE else self._loaded)(event, seen)
@@ -84,6 +87,12 @@ class Races:
         self._look(event, "stores to", seen.reader[index], seen.read[index], programs, reads=True)
         seen.writer[index], seen.stored[index] = programs, value
         self._look(event, "stores to", seen.writer[index], seen.stored[index], programs)
+
+    def _updated(self, event: events.Access, seen: _Seen) -> None:
+        programs = cast(event.programs, torch.int32)
+        self._look(event, "updates", seen.writer[event.index], None, programs)
+        # No number that another program stores there is the one that it found.
+        seen.reader[event.index], seen.read[event.index] = programs, math.nan
 
     def _loaded(self, event: events.Access, seen: _Seen) -> None:
         index, programs = event.index, cast(event.programs, torch.int32)
