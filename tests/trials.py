@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -209,8 +208,7 @@ def _not_rejected(mutant: Mutant, judged: Judged) -> list[str]:
                 complaints.append(f"{check} says {headlines[0]!r}, expected {mutant.caught_as!r}")
         elif {finding.verdict for finding in wrong} != {Verdict.FAIL}:
             complaints.append(f"{check} says {headlines[0]!r}, expected wrong numbers")
-        elif not (_margin(judged, check) or 0.0) >= WIDE:
-            margin = _margin(judged, check) or math.nan
+        elif (margin := _margin(judged, check) or 0.0) < WIDE:  # one of NaN is none
             complaints.append(f"{check} rejects it by {margin:.2g} times the tolerance alone")
     return complaints
 

@@ -35,7 +35,7 @@ WRONG = (
         ("window left of the last row", "", "KEYS-NEVER-VISITED", ("left = tl.maximum(m0 - W + 1, 0)", "left = tl.maximum(m0 + BR - W, 0)")),
         ("no sinks in the mask", "", "VISIBLE-KEYS-MASKED", (" | (n[None, :] < S))", ")")),
         ("state of window begins anew", "", "ROWS-SCALED", ("    mx, z, o = _walk(\n        mx, z, o, q, K, V, sk[2], sv[2], r, left", "    z = tl.zeros([BR], tl.float32)\n    mx, z, o = _walk(\n        mx, z, o, q, K, V, sk[2], sv[2], r, left")),
-        ("acc of the sinks lost", "", "PRODUCT-DISCARDED", ("    mx, z, o = _walk(\n        mx, z, o, q, K, V, sk[2], sv[2], r, left", "    o = tl.zeros([BR, D], tl.float32)\n    mx, z, o = _walk(\n        mx, z, o, q, K, V, sk[2], sv[2], r, left")),
+        ("acc of the sinks lost", "", "TILE-SHARES", ("    mx, z, o = _walk(\n        mx, z, o, q, K, V, sk[2], sv[2], r, left", "    o = tl.zeros([BR, D], tl.float32)\n    mx, z, o = _walk(\n        mx, z, o, q, K, V, sk[2], sv[2], r, left")),
         ("sinks at local positions", "", "KEYS-AFTER-THE-QUERY", ("see = (n[None, :] <= r[:, None])", "see = (n[None, :] - begin <= r[:, None])")),
         ("lse in log2", "", "LSE-BASE-2", ("(mx + tl.log2(z)) * 0.6931471805599453", "mx + tl.log2(z)")),
         ("window in tiles", "", "KEYS-BEFORE-THE-WINDOW", ("min(window_size, T), min(num_sink", "min((window_size + 15) // 16 * 16, T), min(num_sink")),
