@@ -11,7 +11,7 @@ import re
 
 from grader.checks.translations import EMPTY, RECURSION_HELP, translation
 from grader.isolate.evidence import CallEvidence
-from grader.kernel.machine.tensors import BY_BLOCK, MASKED
+from grader.kernel.machine.tensors import BY_BLOCK, MASKED, WRAPS
 from grader.spec.grade_record import Verdict
 from grader.spec.protocol import Ended, Reply, Status
 
@@ -39,6 +39,10 @@ _MASKED_HELP = (
     " the pointer starts, by the tensor's own strides, and how far it moves"
 )
 _OF_ACCESS = {MASKED: _MASKED_HELP, BY_BLOCK: _BLOCK_HELP}
+_WRAPS_HELP = (
+    "cast the index to int64 before it meets the stride: .to(tl.int64); the third entry of a large"
+    " tensor may lie 2**31 elements from its first"
+)
 _BEFORE_HELP = "is a first row or key negative, or does the pointer start before its tensor?"
 _RACE_HELP = (
     "on a GPU programs run side by side and in no order: let one program store each element; does"
@@ -144,6 +148,7 @@ def _of_reply(reply: Reply, signature: str) -> CaseOutcome:
     if reply.status == Status.OUT_OF_BOUNDS:
         _, _, how = extent.rpartition(", ")
         help = _BEFORE_HELP if "before the start" in headline else _OF_ACCESS.get(how, help)
+        help = _WRAPS_HELP if headline == WRAPS else help
         elsewhere = True  # masks and pointers are made before they are used
     if reply.status in (Status.EXCEPTION, Status.COMPILE_FAILED, Status.IMPORT_FAILED):
         help = translation(named)

@@ -258,6 +258,7 @@ class Session:
                 seconds=_SHARE * call_s,
                 idle=idle,
                 zeros=zeros,
+                far=case.layout == "far",
             )
             self._starved_s = sandbox.starved_s
             after = arena.snapshot()

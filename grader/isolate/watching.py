@@ -32,7 +32,7 @@ class Watching(contextlib.ExitStack):
         """Watch a call on `inputs` of the submission that `source` is."""
         super().__init__()
         self._exact = request["exact"]
-        self._how = {name: request[name] for name in ("zeros", "seconds")}
+        self._how = {name: request[name] for name in ("zeros", "far", "seconds")}
         self._engine = engine
         self._watch, self._trace = Watch(engine.path), None
         if "trace" in request:

@@ -77,6 +77,7 @@ class Worker:
             self.machine = self.launches = Engine(self.path)
             self.watching = Watching
             self.machine.install()
+            self.far = far.reserve()
             asked_gpu.install()
             _skip_autotuning()
         elif self.settings["count_launches"]:
@@ -123,6 +124,8 @@ class Worker:
             shared = arena.Arena(layout.total_bytes, os.dup(fds[0]))
             stack.callback(shared.close)
             memory, tensors = self._inputs(shared, layout)
+            if request["far"]:
+                tensors = far.spread(self.far, tensors)
             watching = None
             if self.machine:
                 places = request, fds[1:], self.source, tensors
@@ -331,7 +334,7 @@ def end_with_parent() -> None:
 
 def _main() -> None:
     # once the search path is set
-    global allocations, arena, asked_gpu, device_memory, faults, given, launches
+    global allocations, arena, asked_gpu, device_memory, far, faults, given, launches
     global operators, own_objects, protocol, returned, torch
     faulthandler.enable(all_threads=False)
     _confine()
@@ -341,7 +344,15 @@ def _main() -> None:
     sys.path[:] = [root, *filter(None, search_path)]
     import torch
 
-    from grader.isolate import allocations, arena, device_memory, operators, own_objects, returned
+    from grader.isolate import (
+        allocations,
+        arena,
+        device_memory,
+        far,
+        operators,
+        own_objects,
+        returned,
+    )
     from grader.kernel import given, launches
     from grader.kernel.compile import asked_gpu, faults
     from grader.spec import protocol

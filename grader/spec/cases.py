@@ -17,7 +17,15 @@ SIZES = ("batch", "num_q_heads", "num_kv_heads", "seqlen_q", "seqlen_k", "head_d
 
 Dtype = Literal["fp32", "fp16", "bf16"]
 Layout = Literal[
-    "dense", "packed_qkv", "bshd", "padded", "transposed", "expanded", "every_other", "one_number"
+    "dense",
+    "packed_qkv",
+    "bshd",
+    "padded",
+    "transposed",
+    "expanded",
+    "every_other",
+    "one_number",
+    "far",
 ]
 Values = Literal[
     "normal", "offset", "peaked", "needle", "large", "falling", "negative", "uneven", "cancelling"
@@ -75,7 +83,8 @@ class CaseTable(Table):
 
     A size is a number, `{ draw = [...] }` of these, or `{ from, to, step }` of a range; which one
     is drawn depends on the run's seed. A case stands for one of each of its `dtypes`. `gpu` cases
-    run on the GPU where there is one, all others on the machine. `invalid` names
+    run on the GPU where there is one, all others on the machine. Of a layout that is "far", entries
+    lie 2**30 elements apart. `invalid` names
     the argument that must be refused, and `mutate` what is done to the inputs for it.
     """
 

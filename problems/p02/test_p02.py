@@ -46,6 +46,11 @@ def test_x_strides(case):
     case.agrees_with(reference.weighted_row_sum)
 
 
+def test_far_rows(case):
+    """rows may lie so far apart that 32 bits do not hold an offset"""
+    case.agrees_with(reference.weighted_row_sum)
+
+
 def test_w_stride(case):
     """w may be a strided view"""
     case.agrees_with(reference.weighted_row_sum)

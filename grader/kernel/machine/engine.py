@@ -18,12 +18,14 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from grader.kernel.lines import is_as_written, kernel_line
 from grader.kernel.machine import capture
+from grader.kernel.machine.events import Wrapped
 from grader.kernel.machine.parse import parse
 from grader.kernel.machine.program import Program
 from grader.kernel.machine.steps import Asserted, BadGrid, Failed, Limits, Stopped, Unreadable
-from grader.kernel.machine.tensors import OutOfBounds
+from grader.kernel.machine.tensors import WRAPS, OutOfBounds
 from grader.kernel.machine.ttir import BadText, Unmodelled
 
+_WRAPS = f"{WRAPS}; what the kernel computes the address from exceeds 2**31 - 1"
 _MOST_LINES = 1_000_000
 # What is said of a kernel; anything else is a fault of the machine's.
 _SAID = (Unmodelled, BadText, OutOfBounds, Stopped, Asserted, BadGrid, Unreadable, MemoryError)
@@ -52,6 +54,7 @@ class Engine:
         With `overflow` observers see offsets of 32 bits wrap around.
         """
         self._overflow = overflow
+        self._wrapped: Wrapped | None = None
         self.refused: Exception | None = None
         self.updated: set[int] = set()
         self.count = 0
@@ -63,9 +66,7 @@ class Engine:
         self._limits = limits
         self._noted = False
         self._how = {"tf32": False, "zeros": False}
-        self._programs: dict[bool, weakref.WeakKeyDictionary[capture.Kernel, Program]] = {
-            noted: weakref.WeakKeyDictionary() for noted in (False, True)
-        }
+        self._programs: dict[tuple, weakref.WeakKeyDictionary[capture.Kernel, Program]] = {}
         self._one_at_a_time = threading.RLock()
 
     def install(self) -> None:
@@ -93,13 +94,20 @@ class Engine:
             self._observe, self._noted = before
 
     def reset(
-        self, *, tf32: bool = False, zeros: bool = False, seconds: float | None = None
+        self,
+        *,
+        tf32: bool = False,
+        zeros: bool = False,
+        far: bool = False,
+        seconds: float | None = None,
     ) -> None:
         """Forget what an earlier call did, and say how launches run from now on.
 
         With `tf32` dots round as a GPU's do; with `zeros` a load without `other` finds 0 where its
-        mask is false. A launch may take so many `seconds`, if given.
+        mask is false; with `far` an offset of 32 bits that wraps around is said to be why an
+        access is outside. A launch may take so many `seconds`, if given.
         """
+        self._overflow, self._wrapped = far, None
         if seconds is not None:
             self._limits = dataclasses.replace(self._limits, seconds=seconds)
         self.refused = None
@@ -123,26 +131,35 @@ class Engine:
                 program.launch(
                     launch.grid,
                     launch.arguments,
-                    observe=self._observe,
+                    observe=self._noted_wraps if self._overflow else self._observe,
                     limits=self._limits,
                     **self._how,
                 )
                 self.updated |= {m.flat.data_ptr() for m in program.state.memories if m.is_updated}
             except Exception as error:
                 error = error if isinstance(error, _SAID) else Failed(error)
+                if isinstance(error, OutOfBounds) and self._wrapped is not None:
+                    error = OutOfBounds(_WRAPS, self._wrapped.op.place)
                 self.refused = self.refused or error
                 _raise_at(error, launch.kernel.name, self.path)
 
+    def _noted_wraps(self, event: Any) -> Any:
+        if isinstance(event, Wrapped):
+            self._wrapped = self._wrapped or event
+        return self._observe(event) if self._observe else None
+
     def program(self, kernel: capture.Kernel) -> Program:
         """Return what a kernel is translated into."""
-        found = self._programs[self._noted].get(kernel)
+        how = self._noted, self._overflow
+        programs = self._programs.setdefault(how, weakref.WeakKeyDictionary())
+        found = programs.get(kernel)
         if found is None:
             if not is_as_written(kernel.fn, self.path):
                 text = "Triton finds another text for this kernel than stands in its line"
                 raise Unreadable(f"{kernel.name}: {text}; write it as a function of its own")
             found = Program(parse(kernel.text), overflow=self._overflow, noted=self._noted)
             found.by_blocks = kernel.by_blocks
-            self._programs[self._noted][kernel] = found
+            programs[kernel] = found
             self.has_translated = True
         return found
 

@@ -215,7 +215,7 @@ class TraceShape:
 
 def traceable(case: Case) -> bool:
     """Whether a case is small enough to be traced."""
-    return TraceShape.of(case, 0).pairs <= MAX_PAIRS
+    return case.layout != "far" and TraceShape.of(case, 0).pairs <= MAX_PAIRS
 
 
 @dataclasses.dataclass(frozen=True)
