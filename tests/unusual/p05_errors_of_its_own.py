@@ -79,7 +79,7 @@ def _gqa_fwd(
     GROUP: tl.constexpr = NUM_Q_HEADS // NUM_KV_HEADS
     m_block = tl.program_id(0)
     head = tl.program_id(1)
-    batch = tl.program_id(2)
+    batch = tl.program_id(2).to(tl.int64)
     kv_head = head // GROUP
     offs_m = m_block * BLOCK_M + tl.arange(0, BLOCK_M)
     offs_d = tl.arange(0, HEAD_DIM)

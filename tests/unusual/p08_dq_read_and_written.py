@@ -9,7 +9,7 @@ def _fwd_kernel(
     HEADDIM: tl.constexpr, EVEN_M: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     start_m = tl.program_id(0)
-    off_hb = tl.program_id(1)
+    off_hb = tl.program_id(1).to(tl.int64)
     off_b, off_h = off_hb // nheads, off_hb % nheads
     offs_m, offs_d = start_m * BLOCK_M + tl.arange(0, BLOCK_M), tl.arange(0, HEADDIM)
     q_ptrs = Q + off_b * sqb + off_h * sqh + offs_m[:, None] * sqm + offs_d[None, :]
@@ -54,7 +54,7 @@ def _fwd_kernel(
 def _bwd_preprocess_do_o_dot(
     Out, DO, Delta, sdb, sdh, sdm, nheads, seqlen, BLOCK_M: tl.constexpr, HEADDIM: tl.constexpr
 ):
-    off_hb = tl.program_id(1)
+    off_hb = tl.program_id(1).to(tl.int64)
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     d = tl.arange(0, HEADDIM)
     ok = (m < seqlen)[:, None]
@@ -113,7 +113,7 @@ def _bwd_kernel(
     Q, K, V, DO, DQ, DK, DV, LSE, D, scale, sqb, sqh, sqm, skb, skh, skn, svb, svh, svn, sdb, sdh,
     sdm, nheads, group, seqlen, HEADDIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    off_hb = tl.program_id(0)
+    off_hb = tl.program_id(0).to(tl.int64)
     b, h = off_hb // nheads, off_hb % nheads
     kvh = (b * (nheads // group) + h // group).to(tl.int64) * seqlen * HEADDIM
     DQ += off_hb.to(tl.int64) * seqlen * HEADDIM
