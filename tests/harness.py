@@ -186,4 +186,4 @@ def judge(
         for session in sessions.values():
             session.close()
     findings.causes = [CauseFound(**vars(cause)) for cause in causes]
-    return Judged(problem, findings, check_results(problem, findings, device=device, seed=seed))
+    return Judged(problem, findings, check_results(problem, findings, seed=seed))

@@ -230,13 +230,6 @@ def test_the_last_half_is_whole_checks_and_always_the_same(problem_id):
     assert last_half(trial, []) == [] and last_half(trial, places[-1:]) == []
 
 
-def test_more_is_called_ahead_where_no_work_will_be_counted():
-    problem = load_problem("p09")
-    places = cases_of(problem, [check.id for check in problem.checks])
-    half, more = (last_half(trial_of(problem), places, right=right) for right in (True, False))
-    assert more[-len(half) :] == half and len(more) > len(half)
-
-
 @pytest.mark.parametrize(
     ("cores", "free", "device", "jailed", "expected"),
     [

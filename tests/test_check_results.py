@@ -27,7 +27,7 @@ def cause(id, step, *places):
     return CauseFound(diagnosis=diagnosis, step=step, cases=places)
 
 
-def results(problem, findings=(), causes=(), device="cpu", missing="not run: stopped"):
+def results(problem, findings=(), causes=(), missing="not run: stopped"):
     """Results of all checks; a case that `findings` does not name passes, None is not run."""
     found = dict(findings)
     for check in problem.checks:
@@ -35,7 +35,7 @@ def results(problem, findings=(), causes=(), device="cpu", missing="not run: sto
             found.setdefault((check.id, index), PASS)
     found = {place: f for place, f in found.items() if f is not None}
     everything = Findings(found, list(causes), missing=missing)
-    checks = check_results(problem, everything, device=device, seed="5eed")
+    checks = check_results(problem, everything, seed="5eed")
     return {check.id: check for check in checks}
 
 
@@ -45,7 +45,7 @@ def test_all_cases_pass(problem):
     assert {c.verdict for c in found.values()} == {Verdict.PASS}
     assert {c.share for c in found.values()} == {1.0}
     half = found["half"]
-    assert (half.cases_passed, half.cases_total, half.duration_s) == (2, 2, 0.5)
+    assert (half.cases_passed, half.cases_total, half.duration_s) == (3, 3, 0.75)
     assert (half.weight, half.message, half.diagnosis, half.step) == (2.5, None, None, None)
 
 
@@ -96,14 +96,6 @@ def test_a_failure_goes_before_what_was_not_run(problem):
     plain = results(problem, {("plain", 0): wrong, ("plain", 1): None})["plain"]
     assert (plain.verdict, plain.message.headline) == (Verdict.FAIL, "out is wrong")
     assert plain.share == 0.0
-
-
-def test_a_check_without_a_case_on_this_device_is_not_measured(tmp_path):
-    text = TEXT.replace('["fp16", "bf16", "fp32"]', '["bf16"]')
-    problem = read_problem(write(tmp_path, text))
-    half = results(problem)["half"]
-    assert (half.verdict, half.cases_total) == (Verdict.NOT_MEASURED, 0)
-    assert results(problem, device="cuda")["half"].verdict is Verdict.PASS
 
 
 def test_a_check_that_needs_another_counts_only_beside_it(problem):

@@ -207,7 +207,7 @@ def test_an_answer_keeps_what_does_not_rest_on_the_checks_that_fail(run, monkeyp
     """Here all but the arguments pass; a TF32 dot, too, costs no more than its check."""
 
     def fails(problem, findings, **_):
-        results = check_results(problem, findings, device="cuda", seed=SEED)
+        results = check_results(problem, findings, seed=SEED)
         wrong = {"verdict": Verdict.FAIL, "share": 0.0}
         return [r.model_copy(update=wrong if r.id in failing else {}) for r in results]
 

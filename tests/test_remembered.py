@@ -117,7 +117,7 @@ def test_what_did_not_go_well_behind_another_call_is_done_again(
     run = Trial(P09, SEED, Casebook(P09), compiles_ahead=True, kernels=kernels)
     source = Source("p09", b"")
     session = Session(P09, source, device="cpu", machine=True, budget=Budget(P09.limits))
-    run.answered(session, right=True)
+    run.answered(session)
     sinks = P09.check("sinks")
     ran = [Ran(sinks, n, P09.cases(sinks, SEED)[n]) for n in (0, 1)]
     assert run.first(ran) is ran[1]  # it is being compiled

@@ -33,7 +33,7 @@ FAULT = Finding(verdict=Verdict.INTERNAL, message=Message(headline="the judge fa
 PROVOKED = FAULT.model_copy(update={"after_calls": True})
 SEED = "5eed0123456789ab"
 PLACES = [
-    *(("plain", 0), ("plain", 1), ("lse", 0), ("half", 0), ("half", 2)),
+    *(("plain", 0), ("plain", 1), ("lse", 0), ("half", 0), ("half", 1), ("half", 2)),
     *(("ragged", 0), ("ragged", 1), ("arguments", 0)),
 ]
 
@@ -353,7 +353,7 @@ def test_the_case_in_which_it_ends_again_is_the_submissions_crash(run):
 
 
 def test_faults_of_a_pytest_that_calls_ahead_are_judged_again_without(run):
-    first = [*cases(PLACES[:7]), *case(PLACES[7], FAULT)]
-    found, pytests, _ = run(Script(first), Script(case(PLACES[7])), ahead=True)
+    first = [*cases(PLACES[:8]), *case(PLACES[8], FAULT)]
+    found, pytests, _ = run(Script(first), Script(case(PLACES[8])), ahead=True)
     assert verdicts(found) == all_pass()
     assert [r.ahead for r in pytests.requests] == [True, False]

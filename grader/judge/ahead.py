@@ -70,15 +70,12 @@ class Ahead:
         self._thread: threading.Thread | None = None
         self._stopped = False
 
-    def start(self, *, right: bool = True) -> None:
-        """Begin, once, with cases that have not begun.
-
-        Where the first result is not `right`, no work is counted and hardly a case called twice.
-        """
+    def start(self) -> None:
+        """Begin, once, with cases that have not begun."""
         if self._thread is not None or self._stopped:
             return
         left = [placed for placed in self._cases if (placed[0].id, placed[1]) not in self._begun]
-        chosen = last_half(self._trial, left, right=right)
+        chosen = last_half(self._trial, left)
         self._expected = {(check.id, index) for check, index, _ in chosen}
         self._thread = threading.Thread(target=self._run, args=(chosen,), daemon=True)
         self._thread.start()
@@ -176,15 +173,11 @@ def calls_of(check: Check, index: int, case: Case) -> int:
     return 2 if index == 0 else 1
 
 
-def last_half(trial: Trial, cases: list[Placed], *, right: bool = True) -> list[Placed]:
-    """Return the last cases, in whole checks, that with the work take as long as the first.
-
-    Where results are not `right`, cases are called once, and their work is not counted.
-    """
-    problem, most = trial.problem, 2 if right else 1
-    costs = [_cost(problem, c, case) * min(most, calls_of(c, i, case)) for c, i, case in cases]
-    worked = problem.work_cases(trial.seed) if right else ()
-    work = sum(_ms(problem, case) * _WATCHED for case in worked)
+def last_half(trial: Trial, cases: list[Placed]) -> list[Placed]:
+    """Return the last cases, in whole checks, that with the work take as long as the first."""
+    problem = trial.problem
+    costs = [_cost(problem, c, case) * calls_of(c, i, case) for c, i, case in cases]
+    work = sum(_ms(problem, case) * _WATCHED for case in problem.work_cases(trial.seed))
     before, behind, begins = sum(costs), work, len(cases)
     for first in reversed(range(1, len(cases))):
         before, behind = before - costs[first], behind + costs[first]

@@ -100,7 +100,7 @@ class CaseRun(ToldCase):
             help = "the answer to this problem is a kernel: kernel[grid](...)"
             return self._finding(Verdict.ERROR, headline, help=help)
         differences = answer.wrong(judged)
-        self.trial.answered(self.session, right=not differences, bridge=self.check.bridge)
+        self.trial.answered(self.session, bridge=self.check.bridge)
         if not self.check.bridge:
             where = (self.check, self.index, self.case)
             self.trial.launched.note(evidence, *where, machine=self.session.machine)

@@ -46,9 +46,7 @@ class Assembly:
         self, findings: Findings, *, interrupted: bool, duration_s: float = 0.0
     ) -> ProblemResult:
         """Return the result of a test run, before speed and memory are measured."""
-        checks = testrun.check_results(
-            self.problem, findings, device=self._device, seed=self.request.seed
-        )
+        checks = testrun.check_results(self.problem, findings, seed=self.request.seed)
         result = self._of(checks, findings.work, interrupted=interrupted)
         return result.model_copy(update={"duration_s": round(duration_s, 3)})
 

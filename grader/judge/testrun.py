@@ -293,9 +293,7 @@ def _killed(problem: Problem, place: Place, ending: Ending) -> Finding:
 # -- from findings to checks --------------------------------------------------------------------
 
 
-def check_results(
-    problem: Problem, findings: Findings, *, device: str, seed: str
-) -> list[CheckResult]:
+def check_results(problem: Problem, findings: Findings, *, seed: str) -> list[CheckResult]:
     """Return the result of every check, in order."""
     results: dict[str, CheckResult] = {}
     for check in problem.checks:

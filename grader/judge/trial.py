@@ -32,7 +32,7 @@ _FEWEST = 16  # numbers, of which other values make others
 class EarlyCalls(Protocol):
     """Calls of later cases, made before their turn: see `grader.judge.ahead.Ahead`."""
 
-    def start(self, *, right: bool = True) -> None: ...
+    def start(self) -> None: ...
 
     def take(self, check: Check, index: int, call: int, session: Session) -> Answer | None: ...
 
@@ -75,14 +75,13 @@ class Trial:
         of_bridge = self.bridge_casebook.settle(step_at) if self.bridge_casebook else []
         return of_bridge + self.casebook.settle(step_at)
 
-    def answered(self, session: Session, *, right: bool, bridge: bool = False) -> None:
+    def answered(self, session: Session, *, bridge: bool = False) -> None:
         """Begin what need not be begun for a file that returns nothing, once.
 
         That is to call ahead, and to compile for GPUs that are not there, but for a bridge.
-        `right`: whether the first result is.
         """
         if self.ahead is not None:
-            self.ahead.start(right=right)
+            self.ahead.start()
         if bridge or not self.compiles_ahead or self.compiling:
             return
         if not session.machine or unavailable():
