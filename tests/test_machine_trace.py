@@ -99,6 +99,12 @@ def test_products_are_seen_whoever_multiplies() -> None:
     assert sorted(by_dot.arrays["dots"].tolist()) == sorted(by_sum.arrays["dots"].tolist())
 
 
+def test_a_launch_that_computes_more_than_a_trace_can_keep_is_not_traced(monkeypatch) -> None:
+    monkeypatch.setattr(tracing, "_MOST_LATER", 2**12)
+    with pytest.raises(AssertionError, match="computes more than a trace can keep"):
+        machine_trace(*call_of("p03", model_answer("p03")))
+
+
 def test_rounds_of_one_program_are_what_its_variables_held() -> None:
     problem, source, case, inputs = call_of("p03", model_answer("p03"))
     follow = RoundsShape.of(case, source.num_lines)

@@ -177,10 +177,10 @@ def test_a_call_that_raises_shows_the_tiles_up_to_then():
 
 
 def hurried(problem_id):
-    """A problem whose calls end after a second."""
+    """A problem whose calls end after two seconds."""
     problem = load_problem(problem_id)
     return problem.model_copy(
-        update={"limits": problem.limits.model_copy(update={"call_s": 1.0, "lost_s": 4.0})}
+        update={"limits": problem.limits.model_copy(update={"call_s": 2.0, "lost_s": 4.0})}
     )
 
 

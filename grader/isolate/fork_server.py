@@ -1,12 +1,12 @@
 """The process that others are forked from: `python -I -u grader/isolate/fork_server.py FD`.
 
-It has torch imported, the tile machine and Triton's compiler, and no submission: what forks for one
-worker has seen nothing of another. With GRADER_DIFFERENTIATES it has what torch imports for the
-first gradient: sympy, half a second. With GRADER_JUDGES it has what tests of the judge import, a
-quarter of a second, which no worker finds. Each worker and each child would take that time else. It
-forks workers, and children of a judge
-(grader/isolate/processes.py), which are given a server of their own before they read what they are
-asked: what they know is in none of their workers.
+It has torch imported, the tile machine and Triton's compiler, with what Triton imports at the first
+launch: Gluon, a tenth of a second. It has no submission: what forks for one worker has seen nothing
+of another. With GRADER_DIFFERENTIATES it has what torch imports for the first gradient: sympy, half
+a second. With GRADER_JUDGES it has what tests of the judge import, a quarter of a second, which no
+worker finds. Each worker and each child would take that time else. It forks workers, and children
+of a judge (grader/isolate/processes.py), which are given a server of their own before they read
+what they are asked: what they know is in none of their workers.
 """
 
 from __future__ import annotations
@@ -42,6 +42,9 @@ def _main() -> None:
     from grader.kernel.compile import faults
 
     del allocations, arena, faults, watching  # imported once for all
+    with contextlib.suppress(Exception):  # which no kernel of a submission needs
+        import triton.compiler.code_generator
+        import triton.experimental.gluon.nvidia.hopper  # noqa: F401
     if "GRADER_DIFFERENTIATES" in os.environ:
         import torch.fx.experimental.symbolic_shapes
     if "GRADER_JUDGES" in os.environ:

@@ -41,7 +41,7 @@ class Watching(contextlib.ExitStack):
             if "rounds" in request:
                 rounds = RoundsShape(**request["rounds"])
                 steps = Steps(rounds, self._block(rounds, fds[1]), engine.path)
-                self._trace = Stepping(*places, steps=steps)
+                self._trace = Stepping(*places, steps=steps, seconds=self._seconds)
             else:
                 self._trace = Tracing(*places)
 
@@ -54,6 +54,12 @@ class Watching(contextlib.ExitStack):
         self._engine.reset(tf32=self._exact, **self._how)
         self.enter_context(self._engine.watched(self._watch, self._trace))
         return self
+
+    def __exit__(self, *raised: Any) -> Any:
+        if raised[0] is not None and isinstance(self._trace, Stepping):
+            with unseen():
+                self._trace.break_off()
+        return super().__exit__(*raised)
 
     def finish(self, results: dict[str, Any]) -> None:
         """Write the tables of a call that came back with `results`."""

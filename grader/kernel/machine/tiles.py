@@ -259,11 +259,12 @@ def _combination(
         raise op.unmodelled("with branches")
 
     def combine(env: Env, first: list[Tensor], second: list[Tensor]) -> list[Tensor]:
-        shape = torch.broadcast_shapes(*(x.shape for x in (*first, *second)))
+        tiles = [x.shape for x in (*first, *second)]
+        shape = torch.broadcast_shapes((len(env[0]), *tiles[0][1:]), *tiles)
         inner = env.copy()
         each = math.prod(shape[1:])
         for value in live:
-            if env[value] is not None and env[value].shape[0] > 1:
+            if env[value] is not None and (value == 0 or env[value].shape[0] > 1):
                 inner[value] = env[value].repeat_interleave(each, 0)
         for value, x in zip(block.arguments, (*first, *second), strict=True):
             inner[value] = x.expand(shape).reshape(-1)

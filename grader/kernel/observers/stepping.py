@@ -7,6 +7,9 @@ Which of them is the running maximum is found out by `grader.causes.state.compar
 
 from __future__ import annotations
 
+import contextlib
+import math
+import time
 from typing import Any
 
 import numpy as np
@@ -21,6 +24,8 @@ from grader.kernel.observers.rounds import MATRICES, MOST_ROWS, ROUND, VARIABLE,
 from grader.kernel.observers.trace import SCORES
 from grader.kernel.observers.tracing import OUT, Tracing
 
+_SHARE = 0.25  # of the seconds of a launch, for writing down what a call without an end has done
+
 
 class Steps:
     """Writes the rounds of the program that a `RoundsShape` asks for into its block."""
@@ -34,6 +39,7 @@ class Steps:
         self._places: rounds.Places | None = None
         self._queries: np.ndarray | None = None  # of the walk that is followed
         self._over = False  # that walk is over
+        self.breaks_off = False  # the call does not end: of programs that run at once the first
         self._others: set[tuple[int, tuple[int, int, int]]] = set()
         self._round = -1
         self._keys: np.ndarray | None = None
@@ -139,12 +145,13 @@ class Steps:
     def _wants(self, queries: Rows) -> bool:
         if self._shape.program is not None:
             return self._program == tuple(self._shape.program)
-        return self._follows_all or bool((queries.ids == self._shape.row).any())
+        return self._shape.row < 0 or bool((queries.ids == self._shape.row).any())
 
     @property
     def _follows_all(self) -> bool:
         """Whether each walk takes the place of the one before it."""
-        return self._shape.program is None and self._shape.row < 0
+        asked = self._shape.program is not None or self._shape.row >= 0
+        return not asked and not self.breaks_off
 
     def _note_other(self) -> None:
         other = (self._launches, self._program)
@@ -243,11 +250,17 @@ class Steps:
 class Stepping(Tracing):
     """A trace of a call that also has the rounds of one program."""
 
-    def __init__(self, *places: Any, steps: Steps) -> None:
+    def __init__(self, *places: Any, steps: Steps, seconds: float = math.inf) -> None:
+        """Trace a call of which a launch may take so many `seconds`."""
         super().__init__(*places)
         self._steps = steps
+        self._seconds = seconds
+        self._end = time.process_time() + (1 - _SHARE) * seconds
 
     def _look(self, event: events.Event) -> Any:
+        if time.process_time() > self._end:
+            self.break_off()
+            raise TimeoutError("the call takes too long to be traced")
         if isinstance(event, events.RoundEnded):
             self._do_later(event, lambda row: self._steps.round_ends(*_ended(event, row)))
         return super()._look(event)
@@ -263,6 +276,13 @@ class Stepping(Tracing):
     def _programs_end(self) -> None:
         super()._programs_end()
         self._steps.ends()
+
+    def break_off(self) -> None:
+        """Write down what there is, where the call may not come to its end."""
+        self._steps.breaks_off = True
+        self._end = time.process_time() + _SHARE * self._seconds
+        with contextlib.suppress(Exception), np.errstate(all="ignore"):
+            self._programs_end()
 
     def _note_product(self, event: events.Computed, product: int, a: Any, b: Any) -> None:
         tags_a, tags_b = tags_of(a), tags_of(b)

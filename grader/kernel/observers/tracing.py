@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
+import time
 import types
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -35,6 +37,7 @@ from grader.kernel.observers.touching import Touching
 from grader.kernel.observers.trace import Counter
 from grader.kernel.observers.uses import Uses
 
+_MOST_LATER = 2**29  # elements of tiles that what is written down later may keep: 2 GB of fp32
 _MOVES = ("tt.expand_dims", "tt.trans", "tt.reshape", "tt.broadcast")
 OUT = trace.PRODUCTS.index("out")
 _PRODUCT_OF = {"v": 0, "dout": 1, "q": 2, "k": 3}
@@ -77,6 +80,8 @@ class Tracing:
         self._uses = Uses()
         self._last: dict[Operation, Any] = {}  # what each dot of a program came to
         self._later: list[tuple[list[tuple[int, int]], Operation, Callable[[int], None]]] = []
+        self._left = _MOST_LATER
+        self._end = math.inf  # of the process's time that it may write in
 
     def __call__(self, event: events.Event) -> Any:
         """Look at one event; of what is computed, return what is known of the result."""
@@ -130,25 +135,36 @@ class Tracing:
         act: Callable[[int], None],
         rows: Iterable[int] | None = None,
     ) -> None:
-        """Have `act` called with the place in the event of each program, or of some."""
+        """Have `act` called with the place in the event of each program, or of some.
+
+        Raises:
+            RuntimeError: what is kept for later has become too much.
+        """
+        if isinstance(event, events.Computed):
+            self._left -= sum(tile.numel() for tile in event.operands + event.results)
+        if self._left < 0:
+            raise RuntimeError("a launch computes more than a trace can keep")
         programs = numbers(event.programs)
         chosen = range(len(programs)) if rows is None else rows
         self._later.append(([(programs[row], row) for row in chosen], event.op, act))
 
     def _programs_end(self) -> None:
         x, y, z = self._grid
+        self._grid = (0, 0, 0)
         by_program: list[list[tuple[Operation, Callable[[int], None], int]]] = []
         by_program += ([] for _ in range(x * y * z))
         for rows, op, act in self._later:
             for program, row in rows:
                 by_program[program].append((op, act, row))
         self._later.clear()
+        self._left = _MOST_LATER
         for program, acts in enumerate(by_program):
             self._program_begins(program % x, program // x % y, program // (x * y))
             for op, act, row in acts:
+                if time.process_time() > self._end:
+                    raise TimeoutError("the call takes too long to be traced")
                 self._where.at(op)
                 act(row)
-        self._grid = (0, 0, 0)
 
     def _program_begins(self, x: int, y: int, z: int) -> None:
         self._touching.placed(x, y, z)
@@ -221,6 +237,7 @@ class Tracing:
 
     def finish(self, results: dict[str, Any]) -> None:
         """Write the tables; `results` are what the entry point returned, by name."""
+        self._end = math.inf
         with np.errstate(all="ignore"), torch.no_grad():
             self._programs_end()
             self._program_ends()
