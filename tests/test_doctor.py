@@ -123,7 +123,7 @@ NEW_DRIVER = NVIDIA | {"/proc/driver/nvidia/version": DRIVER.format("580.95.05")
 APPARMOR = {"/proc/sys/kernel/apparmor_restrict_unprivileged_userns": "1\n"}
 TRITON_3_6 = {"triton": "3.6.0", "torch": "2.11.0+cpu"}
 CASES = [
-    ("gpu", {}, OK, "none: kernels run in Triton's interpreter", ""),
+    ("gpu", {}, OK, "none: kernels run on the CPU", ""),
     ("gpu", {"files": CARD}, WARNING, "card without a driver", "nvidia.com"),
     ("gpu", {"files": NVIDIA}, WARNING, "torch cannot use it", "driver"),
     ("gpu", {"said": H200 | {"capability": [6, 1]}}, WARNING, "expected 7.5", "DEVICE=cpu"),

@@ -110,7 +110,7 @@ _TRANSLATIONS: tuple[tuple[str, str], ...] = (
         " tl.constexpr(...)",
     ),
     (
-        r"NameError\('\w+ is not defined'\)",
+        r"NameError: '?\w+'? is not defined|NameError\('\w+ is not defined'\)",
         "a name in a kernel must be a parameter, or assigned on every path to this line: what only"
         " an `if` assigns is unknown after it",
     ),

@@ -41,7 +41,7 @@ class Watching(contextlib.ExitStack):
             if "rounds" in request:
                 rounds = RoundsShape(**request["rounds"])
                 steps = Steps(rounds, self._block(rounds, fds[1]), engine.path)
-                self._trace = Stepping(*places, steps=steps, seconds=self._seconds)
+                self._trace = Stepping(*places, steps=steps, seconds=request["seconds"])
             else:
                 self._trace = Tracing(*places)
 

@@ -29,6 +29,12 @@ def kernel_line(kernel: Any, path: str) -> int:
     return found.lineno if found else code.co_firstlineno
 
 
+def function_at(path: str, line: int) -> str:
+    """Return the name of the innermost function of the file at `path` that a line is in."""
+    found = [f for f in _functions(path).values() if f.lineno <= line <= (f.end_lineno or 0)]
+    return max(found, key=lambda f: f.lineno).name if found else "<module>"
+
+
 def is_as_written(kernel: Any, path: str) -> bool:
     """Whether Triton has found the text of a kernel that stands in its line of the file at `path`.
 

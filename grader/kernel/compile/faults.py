@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
+import re
 import sys
 import traceback
 from typing import Any
@@ -42,7 +43,7 @@ def explain(nonce: int, error: BaseException, path: str, *, importing: bool) -> 
         # The innermost may lie in Triton's own library, which the submission called.
         lines = (_compile_line(e, path) for e in reversed(compiling))
         line = next(filter(None, lines), line)
-        text = _text(shown.error_message or shown.__cause__ or shown).strip()
+        text = _plain(_text(shown.error_message or shown.__cause__ or shown).strip())
         if _source_line(path, line).startswith("raise NotImplementedError"):
             status = Status.NOT_IMPLEMENTED  # a step of a stub, which Triton cannot compile
     elif status is Status.EXITED:
@@ -100,6 +101,12 @@ def _text(value: Any) -> str:
         return "".join([str(value)])  # a str, where that is a class of the submission's own
     except BaseException as error:  # the submission's own __str__
         return f"(its text cannot be read: {_name(error)})"
+
+
+def _plain(text: str) -> str:
+    """Return an error as Python shows it, where Triton tells its repr: NameError('x is ...')."""
+    match = re.fullmatch(r"(\w+)\((['\"])(.*?)\2,?\)", text, re.DOTALL)
+    return f"{match[1]}: {match[3]}" if match else text
 
 
 def _name(value: Any) -> str:

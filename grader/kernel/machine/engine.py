@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from typing import Any, NoReturn
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from grader.kernel.lines import is_as_written, kernel_line
+from grader.kernel.lines import function_at, is_as_written, kernel_line
 from grader.kernel.machine import capture
 from grader.kernel.machine.events import Wrapped
 from grader.kernel.machine.parse import parse
@@ -141,7 +142,7 @@ class Engine:
                 if isinstance(error, OutOfBounds) and self._wrapped is not None:
                     error = OutOfBounds(_WRAPS, self._wrapped.op.place)
                 self.refused = self.refused or error
-                _raise_at(error, launch.kernel.name, self.path)
+                _raise_at(error, self.path)
 
     def _noted_wraps(self, event: Any) -> Any:
         if isinstance(event, Wrapped):
@@ -164,12 +165,21 @@ class Engine:
         return found
 
 
-def _raise_at(error: Exception, name: str, path: str) -> NoReturn:
-    """Raise an error of a kernel at its line in the file at `path`, as if Python had run it."""
+def _raise_at(error: Exception, path: str) -> NoReturn:
+    """Raise an error of a kernel at its line in the file at `path`, as if Python had run it.
+
+    Functions that called each other are frames, as they are in the source.
+    """
     place = getattr(error, "place", None)
-    line = place.line_in(path) if place else 0
-    if not 0 < line <= _MOST_LINES:
+    places = ((place.file, place.line), *place.callers) if place else ()
+    lines = [line for file, line in places if file == path and 0 < line <= _MOST_LINES]
+    if not lines:
         raise error
-    code = compile("\n" * (line - 1) + "raise error", path, "exec").replace(co_name=name)
-    exec(code, {"error": error.with_traceback(None)})
+    names: dict[str, Any] = {"error": error.with_traceback(None)}
+    text = "raise error"
+    for line in lines:
+        code = compile("\n" * (line - 1) + text, path, "exec")
+        code = code.replace(co_name=function_at(path, line))
+        text, names = "call()", {"call": functools.partial(exec, code, names)}
+    names["call"]()
     raise error
