@@ -72,13 +72,6 @@ EVASIONS = {
         "    return returned.as_subclass(Later)",
         "aten::mv",
     ),
-    "beside a kernel that is called in Python": (
-        "p02",
-        "global HELD\n    HELD = x, w, returned\n"
-        "    @triton.jit\n    def kernel(y):\n        torch.mv(HELD[0], HELD[1], out=HELD[2])\n\n"
-        "    kernel[(1,)](returned)\n    return returned",
-        "Unsupported function referenced: <built-in method mv",
-    ),
     "before a launch": (
         "p02",
         "@triton.autotune([triton.Config({'B': 16}, pre_hook=lambda a: torch.mv(x, w, out=returned)"
@@ -94,8 +87,7 @@ def test_a_submission_that_computes_elsewhere_is_rejected(name):
     problem_id, body, told = EVASIONS[name]
     judged = judged_decoy(problem_id, body)
     (finding,) = {id(f): f for (_, index), f in judged.wrong.items() if index == 0}.values()
-    verdict = Verdict.ERROR if "Unsupported" in told else Verdict.REJECTED
-    assert finding.verdict is verdict and told in finding.message.headline
+    assert finding.verdict is Verdict.REJECTED and told in finding.message.headline
     assert judged.correctness.points.earned == 0.0
     assert "docs/source-policy.md" in finding.message.help
     if name != "a thread":  # whose function is PyTorch's own: no line of the file runs it

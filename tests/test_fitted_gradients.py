@@ -227,7 +227,7 @@ def test_far_pairs_of_sinks_and_other_sums_for_their_logits_are_told() -> None:
         heads = -(weights * row_delta(case)).sum((0, 2))
         return {"dsink_logits": made.index_add_(0, case.kv_heads, heads)}
 
-    found = told("p09", "together", 1, at_the_kv_head)
+    found = told("p09", "together", 2, at_the_kv_head)
     assert found is not None and found.id == "OTHER-SINK-GRADIENT"
     assert "at the place of its kv head" in found.text.title
 
