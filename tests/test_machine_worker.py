@@ -113,3 +113,17 @@ def test_a_load_that_relies_on_lanes_it_leaves_out_is_told_so() -> None:
     )
     headlines = {finding.message.headline for finding in judged.wrong.values()}
     assert headlines == {"y is made from what a load without other= leaves out"}
+
+
+@pytest.mark.parametrize("problem", ["p02", "p05", "p08"])
+def test_an_offset_of_32_bits_that_wraps_around_is_named_with_its_line(problem: str) -> None:
+    source = model_answer(problem)
+    assert ".to(tl.int64)" in source
+    narrow = source.replace(".to(tl.int64)", "").replace("tl.int64", "tl.int32")
+    check = "far_rows" if problem == "p02" else "far_strides"
+    judged = judge(narrow, load_problem(problem), checks={"plain", check})
+    ((place, finding),) = judged.wrong.items()
+    assert place == (check, 0)
+    assert finding.message.headline == "an offset of 32 bits wraps around"
+    assert "stride" in source.splitlines()[finding.message.line - 1]
+    assert ".to(tl.int64)" in finding.message.help
