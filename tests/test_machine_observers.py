@@ -20,7 +20,8 @@ from tests.on_machine import machine_in_process
 @pytest.fixture
 def observed() -> Iterator[Any]:
     """Let kernels run on the machine, seen by what it is called with."""
-    with machine_in_process(Engine(__file__, overflow=True), globals()) as engine, contextlib.ExitStack() as stack:
+    own = Engine(__file__, overflow=True)
+    with machine_in_process(own, globals()) as engine, contextlib.ExitStack() as stack:
 
         def observe(observer: Any) -> Any:
             stack.enter_context(engine.watched(observer))
