@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.hostile import (
     classes,
     deaths,
+    endless,
     gpu,
     hidden,
     inside,
@@ -44,6 +45,7 @@ CATALOGUE: tuple[Hostile, ...] = (
     *leaking.ENTRIES,
     *inside.ENTRIES,
     *launches.ENTRIES,
+    *endless.ENTRIES,
     *reaching.ENTRIES,
     *windows.ENTRIES,
     *modes.ENTRIES,

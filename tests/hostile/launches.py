@@ -1,7 +1,7 @@
-"""What a launch asks of its arguments, hands back and finds in a kernel, and launches without end.
+"""What a launch asks of its arguments and hands back, and what a file finds in a kernel.
 
 As in hidden.py a kernel of p02 copies what PyTorch has computed while a launch looked at an object
-of the file's. Of what never ends, or is huge, the judge has to see the end.
+of the file's.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ def _asked(name: str, method: str, text: str = "self.add()", later: int = 0, **f
     return hidden(name, body, **fields)
 
 
-_SLOW = {"verdicts": ("rejected", "error"), "slow": True}
+# None of them is asked where nobody looks: the sums are not there, or were seen.
+_SLOW = {"verdicts": ("fail", "rejected", "error"), "slow": True}
 _FAKE = """
 class Asked(torch.Tensor):
     @staticmethod
@@ -113,7 +114,7 @@ def product(x, w):
     return FOUND[-1]
 """
 _INTEGER = """
-class Number(int):
+class Number(KIND):
     def __int__(self):
         FOUND.append(sum((HELD[0] * HELD[1]).unbind(1)))
         return 1
@@ -125,6 +126,25 @@ def product(x, w):
         _nothing[(1,)](Number(5))
     with contextlib.suppress(Exception):
         _nothing[(Number(1), Number(1))](5)
+    return FOUND[-1]
+"""
+_DERIVED = """
+class Number(KIND):
+    def __int__(self):
+        FOUND.append(sum((HELD[0] * HELD[1]).unbind(1)))
+        return 1
+    def __float__(self):
+        return float(int(self))
+FOUND, HELD = [], []
+@triton.jit
+def _numbers(x, y):
+    tl.store(x, y)
+def product(x, w):
+    HELD[:] = x.float(), w.float()
+    FOUND[:] = [x[:, 0]]
+    one = torch.zeros(1)
+    with contextlib.suppress(Exception):
+        _numbers[(1,)](one, KIND(5)).run(1, 1, 1, *[None] * 6, one, Number(5))
     return FOUND[-1]
 """
 _ERROR = """
@@ -253,6 +273,12 @@ ASKED = (
             ("a bool", "True"),
         )
     ),
+    *(
+        hidden(
+            f"{what} of a class of its own in a second run", _DERIVED.replace("KIND", kind), **_SLOW
+        )
+        for what, kind in (("a whole number", "int"), ("a number", "float"))
+    ),
     hidden("a row that a launch takes apart", _ROW, **_SLOW),
     hidden("a whole number of a class of its own", _INTEGER, **_SLOW),
     hidden("an error's text that a launch asks for", _ERROR, **_SLOW),
@@ -268,4 +294,22 @@ KERNELS = (
     hidden("a kernel whose parser is the file's", _MADE.format(name="parse")),
     hidden("a kernel that the file runs itself", _MADE.format(name="run")),
 )
-ENTRIES = (*ASKED, *KERNELS)
+_UNMODELLED = """
+@triton.jit
+def odd(x):
+    x1 = [tl.load(x)]
+    tl.store(x, tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", x1, tl.float32, True, 1))
+def product(x, w):
+    with contextlib.suppress(Exception):
+        odd[(1,)](torch.zeros(1))
+    return x[:, 0]
+"""
+NOT_RUN = (
+    hidden(
+        "a kernel that cannot be run, and a wrong answer",
+        _UNMODELLED,
+        verdicts=("not-measured", "fail", "error"),
+        slow=True,
+    ),
+)
+ENTRIES = (*ASKED, *KERNELS, *NOT_RUN)
