@@ -8,7 +8,7 @@ EVASIONS = [
         'def f():\n    @triton.jit\n    def k():\n        """\ndef k():\n    0"""\nf()',
     ),
     ("dynamic-code", '@f("""\ndef k(): 0\n#""")\ndef k():\n    pass'),
-    ("dynamic-code", 'b"""\ndef k ()"""'),
+    ("dynamic-code", 'x = b"""\ndef k ()"""'),
     ("dynamic-code", 'x = """\n"""; f = lambda: 0\ndef k(): torch.ops'),
     ("dynamic-code", 'f"""\n{(lambda: 0)}"""'),
     ("import", "def k(f=(lambda: 0)):\n    torch.ops"),

@@ -26,7 +26,7 @@ from tests.harness import SEED, judge, model_answer
 
 P02 = load_problem("p02")
 CHECKS = {check.id: check for check in P02.checks}
-ONLY = "a kernel runs in Triton's interpreter and is not launched on a GPU"
+ONLY = "a kernel runs without a GPU and is not launched on one"
 _DECOY = """
 
 @triton.jit
@@ -209,7 +209,7 @@ def test_another_kernel_on_a_gpu_has_to_be_right_in_all_cases(wrong):
     session = OnGpu((7,), wrong=(wrong,))
     finding = compiles_on_gpu(session, [(9,), (9,)], (7,))
     assert finding.verdict is Verdict.FAIL and len(session.cases) == wrong + 1
-    told = "on the GPU another kernel runs than in Triton's interpreter, and y is wrong; "
+    told = "on the GPU another kernel runs than without one, and y is wrong; "
     assert finding.message.headline.startswith(told) and finding.message.line == 9
     assert finding.message.worst and finding.message.extent
 

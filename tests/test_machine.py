@@ -111,7 +111,7 @@ def test_prints_and_assertions(capsys: pytest.CaptureFixture) -> None:
     says_and_asserts[(2,)](torch.tensor([0.5, 1.5]), 2)
     printed = capsys.readouterr().out.splitlines()
     assert [re.sub(r"\s+", " ", line) for line in printed] == [
-        f"({p}, 0, 0) v is: [0.5, 1.5]" for p in (0, 1)
+        f"line 106, program ({p}, 0, 0): v is: [0.5 1.5]" for p in (0, 1)
     ]
     with pytest.raises(Asserted, match="v is too large, in program 0"):
         says_and_asserts[(1,)](torch.tensor([0.5, 2.5]), 2)
@@ -135,9 +135,9 @@ def test_a_kernel_is_translated_once_for_types_and_constants(engine: Engine) -> 
     for size in (32, 20, 16):
         copy[(2,)](numbers(), torch.zeros(N), size, 16)
         copy[(2,)](numbers()[1:25], torch.zeros(N)[3:], 9, 8)
-    assert len(engine._programs[False]) == 2
+    assert len(engine._programs[False, False]) == 2
     copy[(2,)](numbers().half(), torch.zeros(N), 16, 16)
-    assert len(engine._programs[False]) == 3
+    assert len(engine._programs[False, False]) == 3
 
 
 @triton.jit

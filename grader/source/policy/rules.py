@@ -26,7 +26,7 @@ from grader.spec.problem import Problem
 _FOLLOWED = {"torch.Tensor", tables.WRAPS, *tables.METACLASSES, *tables.ENUMS, *MAKERS}
 _FOLLOWED |= tables.ROW_MAKERS
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-_DEF = re.compile(r"\bdef\s+\w+\s*\(")
+_DEF = re.compile(r"^([ \t]*)def\s+\w+\s*\(", re.MULTILINE)
 
 
 def violations(problem: Problem, tree: ast.Module) -> tuple[Violation, ...]:
@@ -61,7 +61,6 @@ class _Reader:
         self.instances = set(self._instances())
         classes = (p.node for p in self.names.places if isinstance(p.node, ast.ClassDef))
         self.metaclasses = {k for node in classes for k in node.keywords if k.arg == "metaclass"}
-        self.docstring = tree.body[0] if tree.body else None
         self.in_texts = {
             line
             for node in (place.node for place in self.names.places)
@@ -295,10 +294,15 @@ class _Reader:
             yield violation(node, "dynamic-code", text, "write the class as code")
 
     def _text(self, place: Place, node: ast.Constant) -> Iterator[Violation]:
-        """Find functions in texts: Triton searches the lines of a kernel for its `def`."""
+        """Find functions in texts: Triton searches the lines of a kernel for its `def`.
+
+        It takes the first that stands no further to the right than the kernel.
+        """
         text = node.value.decode("latin-1") if isinstance(node.value, bytes) else node.value
         has_lines = isinstance(text, str) and node.lineno != node.end_lineno
-        if has_lines and _DEF.search(text) and place.parent is not self.docstring:
+        alone = isinstance(place.parent, ast.Expr)  # so that it is in no function's lines
+        column = getattr(place.scope.node, "col_offset", -1 if alone else 0)
+        if has_lines and any(len(m[1]) <= column for m in _DEF.finditer(text)):
             told = "a text has a function in it, which Triton could compile as a kernel"
             yield violation(node, "dynamic-code", told, "write the function outside the text")
 
