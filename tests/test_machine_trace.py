@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from grader.kernel.observers import tracing
 from grader.kernel.observers.rounds import RoundsShape
 from grader.kernel.observers.trace import Counter, Trace
 from grader.source.submission import Source
