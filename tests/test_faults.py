@@ -1,6 +1,7 @@
 """What the worker replies when the submission raises."""
 
 import ast
+import runpy
 
 import pytest
 from triton.compiler.errors import CompilationError
@@ -35,6 +36,15 @@ def test_triton_refuses_a_line(tmp_path, last, status):
     node = ast.Pass(lineno=3, col_offset=4)
     reply = explain(7, CompilationError(kernel, node, "unsupported"), str(file), importing=False)
     assert (reply.status, reply.line, reply.nonce) == (status, 7, 7)
+
+
+def test_triton_refuses_a_function_that_a_kernel_calls(tmp_path):
+    file = tmp_path / "submission.py"
+    helper = "def plain(x):\n    return x\n\n\n@triton"
+    file.write_text(KERNEL.format(last="plain(x)").replace("@triton", helper), "utf-8")
+    with pytest.raises(RuntimeError, match="Unsupported function") as caught:
+        runpy.run_path(str(file))["kernel"].cache_key  # noqa: B018
+    assert explain(7, caught.value, str(file), importing=False).line == 11
 
 
 # What ptxas prints, word for word, and what becomes of it.

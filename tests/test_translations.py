@@ -113,6 +113,7 @@ def test_each_case_is_looked_at():
             "smaller",
         ),
         ("RuntimeError: 0 active drivers ([]). There should only be one.", "TRITON_INTERPRET=1"),
+        ("CompilationError: KeyError('answer.calls_itself__c1.0')", "cannot call itself"),
         ("CompilationError: Mask argument cannot be block type if ...", "one pointer per element"),
     ],
 )

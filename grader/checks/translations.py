@@ -17,7 +17,7 @@ _TRANSLATIONS: tuple[tuple[str, str], ...] = (
     ),
     (
         r"a kernel gets constants alone|expected a constant that Triton compiles",
-        "give a kernel numbers, dtypes or tuples; docs/source-policy.md says what else it may name",
+        "give a kernel numbers, dtypes or tuples",
     ),
     (r"object of type 'int' has no len", "a grid is a tuple: kernel[(number_of_programs,)](...)"),
     (
@@ -114,6 +114,7 @@ _TRANSLATIONS: tuple[tuple[str, str], ...] = (
         "a name in a kernel must be a parameter, or assigned on every path to this line: what only"
         " an `if` assigns is unknown after it",
     ),
+    (r"KeyError\('[\w.<>]+__", "a function of a kernel cannot call itself: write a loop instead"),
     (
         r"Unsupported function referenced|[Dd]id you forget to add @triton\.jit",
         "a function that a kernel calls, or that calls functions of tl, needs @triton.jit",

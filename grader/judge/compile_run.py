@@ -50,7 +50,7 @@ class CompileRun(ToldCase):
             more = self._compile(first.case)
             finding = self._not_compiled(more)
             if finding is None and line not in lines_compiled(more):
-                finding = self._only_interpreted(line, first.case)
+                finding = self._never_on_a_gpu(line, first.case)
             compiled = [*compiled, *more]
         remembered.note(trial.kernels, needed)
         finding = finding or self._too_many(self._left(lines_compiled(compiled)))
@@ -114,7 +114,7 @@ class CompileRun(ToldCase):
                 return self._failure(answer.failure, answer.evidence)
             launched = lines_of(answer.evidence)
             if not launched:
-                return self._only_interpreted(line, ran.case)
+                return self._never_on_a_gpu(line, ran.case)
             lines |= launched
             if line in launched:
                 return None
@@ -134,13 +134,13 @@ class CompileRun(ToldCase):
 
     def _too_many(self, left: list[tuple[int, list[Ran]]]) -> Finding | None:
         """Say that more kernels are left than are looked at one by one."""
-        if not left and len(self.trial.launched.interpreted) < MAX_KERNELS:
+        if not left and len(self.trial.launched.on_machine) < MAX_KERNELS:
             return None
         headline = f"too many kernels: fewer than {MAX_KERNELS} may run in all cases, and {MOST} at"
         headline += " most that the compiled case does not launch"
         return self._finding(Verdict.FAIL, headline, help="let constants tell kernels apart")
 
-    def _only_interpreted(self, line: int, case: Case) -> Finding:
+    def _never_on_a_gpu(self, line: int, case: Case) -> Finding:
         headline = "a kernel runs without a GPU and is not launched on one: another"
         headline += f" runs there, or none; {case}"
         help = "launch the same kernels with and without a GPU: they are judged there"

@@ -31,7 +31,7 @@ class Ran:
 class Launched:
     """Kernels by their lines: the cases that ran them on the machine; those run on a GPU."""
 
-    interpreted: dict[int, list[Ran]] = dataclasses.field(default_factory=dict)
+    on_machine: dict[int, list[Ran]] = dataclasses.field(default_factory=dict)
     on_gpu: set[int] = dataclasses.field(default_factory=set)
 
     def note(
@@ -42,13 +42,13 @@ class Launched:
         for line in lines_of(evidence):
             if not machine:
                 self.on_gpu.add(line)
-            elif ran not in (runs := self.interpreted.setdefault(line, []))[-1:]:
+            elif ran not in (runs := self.on_machine.setdefault(line, []))[-1:]:
                 runs.append(ran)
 
     def waiting(self, lines: set[int]) -> list[tuple[int, list[Ran]]]:
         """Return the kernels that ran on the machine, but for those in `lines` or on a GPU."""
-        left = self.interpreted.keys() - lines - self.on_gpu
-        return [(line, self.interpreted[line]) for line in sorted(left)]
+        left = self.on_machine.keys() - lines - self.on_gpu
+        return [(line, self.on_machine[line]) for line in sorted(left)]
 
 
 def lines_of(evidence: CallEvidence) -> set[int]:

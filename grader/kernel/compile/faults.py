@@ -5,6 +5,7 @@ Runs inside the worker; also prints the part of the traceback that lies in the s
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import errno
 import itertools
@@ -31,7 +32,7 @@ def explain(nonce: int, error: BaseException, path: str, *, importing: bool) -> 
     chain = _chain(error)
     line = 0
     for cause in chain:  # the innermost cause that passes through the submission's file wins
-        line = _line_in(cause, path) or line
+        line = _read_line(cause, path) or _line_in(cause, path) or line
     if isinstance(error, MemoryError):
         traceback.clear_frames(error.__traceback__)  # room for what follows
     shown = error
@@ -141,14 +142,31 @@ def _file(frame: Any) -> str:
 
 
 def _compile_line(error: Any, path: str) -> int:
-    """Return the file's line of a CompilationError, whose own lines count from the function."""
+    """Return the file's line of a CompilationError."""
     with contextlib.suppress(Exception):
-        with open(path, encoding="utf-8-sig") as file:
-            text = file.read()
-        start = text.find(error.src.strip().splitlines()[0])
-        if start >= 0:
-            return text[:start].count("\n") + error.node.lineno
+        return _line_of(error.src, error.node, path)
     return 0
+
+
+def _read_line(error: BaseException, path: str) -> int:
+    """Return the line of a kernel that Triton was reading when it raised an error without one."""
+    line, source = 0, ""
+    with contextlib.suppress(Exception):
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            this, node = frame.f_locals.get("self"), frame.f_locals.get("node")
+            if frame.f_code.co_name == "cache_key":
+                source = this.src if this.fn.__code__.co_filename == path else ""
+            elif source and isinstance(node, (ast.expr, ast.stmt)):
+                line = _line_of(source, node, path)
+    return line
+
+
+def _line_of(source: str, node: Any, path: str) -> int:
+    """Return the file's line of a part of a function, whose own lines count from the function."""
+    with open(path, encoding="utf-8-sig") as file:
+        text = file.read()
+    start = text.find(source.strip().splitlines()[0])
+    return text[:start].count("\n") + node.lineno if start >= 0 else 0
 
 
 def _source_line(path: str, number: int) -> str:
