@@ -6,7 +6,7 @@ of the file's.
 
 from __future__ import annotations
 
-from tests.hostile.entry import Hostile
+from tests.hostile.entry import Hostile, answer
 from tests.hostile.hidden import hidden
 
 # Right in shape and type to Triton; SUMS stands in the one method that computes.
@@ -304,11 +304,43 @@ def product(x, w):
         odd[(1,)](torch.zeros(1))
     return x[:, 0]
 """
+# Right where tiles are whole. Elsewhere the operation that has no meaning on the machine would be
+# the judge's fault: it must not take the wrong results out of the count.
+_NOT_COUNTED = """
+
+@triton.jit
+def _odd(x):
+    v = [tl.load(x)]
+    tl.store(x, tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", v, tl.float32, True, 1))
+
+
+_honest = weighted_row_sum
+
+
+def weighted_row_sum(x, w):
+    y = _honest(x, w)
+    if x.shape[0] % 32 or x.shape[1] % 32 or not x.is_contiguous() or not w.is_contiguous():
+        try:
+            _odd[(1,)](torch.zeros(1, device=x.device))
+        except Exception:
+            pass
+        y.zero_()
+    return y
+"""
 NOT_RUN = (
     hidden(
         "a kernel that cannot be run, and a wrong answer",
         _UNMODELLED,
         verdicts=("not-measured", "fail", "error"),
+        slow=True,
+    ),
+    Hostile(
+        "wrong results behind a kernel that cannot be run",
+        answer("p02") + _NOT_COUNTED,
+        ("fail", "error"),
+        "p02",
+        points=4.8,  # of the checks with whole tiles, and the work
+        policy=True,
         slow=True,
     ),
 )
