@@ -127,3 +127,18 @@ def test_an_offset_of_32_bits_that_wraps_around_is_named_with_its_line(problem: 
     assert finding.message.headline == "an offset of 32 bits wraps around"
     assert "stride" in source.splitlines()[finding.message.line - 1]
     assert ".to(tl.int64)" in finding.message.help
+
+
+def test_an_operation_that_is_not_modelled_is_not_measured_unless_other_cases_run() -> None:
+    odd = '"mov.b32 $0, $1;", "=r,r", [products], tl.float32, True, 1'
+    line = "        acc += products\n"
+    source = model_answer("p02")
+    assert source.count(line) == 1
+    always = source.replace(line, f"        acc += tl.inline_asm_elementwise({odd})\n")
+    judged = judge(always, P02, checks={"plain", "ragged_cols"})
+    assert {f.verdict for f in judged.wrong.values()} == {Verdict.NOT_MEASURED}
+    assert judged.correctness.points.available < 6.0
+    some = f"        if cols % 16:\n            acc += tl.inline_asm_elementwise({odd})\n"
+    some += "        else:\n            acc += products\n"
+    judged = judge(source.replace(line, some), P02, checks={"plain", "ragged_cols"})
+    assert {f.verdict for f in judged.wrong.values()} == {Verdict.ERROR}

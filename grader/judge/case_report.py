@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from grader.checks import outcome
@@ -14,6 +15,7 @@ from grader.spec.findings import Finding
 from grader.spec.grade_record import Message, Verdict
 from grader.spec.inputs import Inputs
 from grader.spec.problem_tables import Check
+from grader.spec.protocol import Reply, Status
 
 _HEADLINE_LIMIT = 600
 
@@ -37,6 +39,12 @@ class ToldCase:
         return inputs_of(trial.problem, trial.seed, self.check, self.index, self.case, call)
 
     def _failure(self, failure: outcome.CaseOutcome, evidence: CallEvidence) -> Finding:
+        reply = evidence.result
+        unmodelled = isinstance(reply, Reply) and reply.status == Status.NOT_MODELLED
+        if unmodelled and self.trial.launched.on_machine:  # a file may not choose what counts
+            help = "other cases run here: launch kernels of the same operations in all of them"
+            change = {"headline": failure.headline.removeprefix("not measured: "), "help": help}
+            failure = dataclasses.replace(failure, verdict=Verdict.ERROR, **change)
         return self._finding(
             failure.verdict,
             failure.headline,
