@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import pytest
 
+from grader.isolate import far
 from grader.isolate.session import Budget, Session
 from grader.source.submission import Source
 from grader.spec.grade_record import Verdict
@@ -142,3 +145,10 @@ def test_an_operation_that_is_not_modelled_is_not_measured_unless_other_cases_ru
     some += "        else:\n            acc += products\n"
     judged = judge(source.replace(line, some), P02, checks={"plain", "ragged_cols"})
     assert {f.verdict for f in judged.wrong.values()} == {Verdict.ERROR}
+
+
+def test_without_addresses_to_spare_the_far_case_is_not_measured(monkeypatch) -> None:
+    monkeypatch.setattr(far.mmap, "mmap", mock.Mock(side_effect=OSError("cannot allocate")))
+    assert far.reserve() is None
+    with pytest.raises(far.NoRoom, match="no 4 GiB of addresses"):
+        far.spread(None, {})

@@ -124,7 +124,7 @@ class Worker:
             shared = arena.Arena(layout.total_bytes, os.dup(fds[0]))
             stack.callback(shared.close)
             memory, tensors = self._inputs(shared, layout)
-            if request["far"]:
+            if request["far"] and self.machine:
                 tensors = far.spread(self.far, tensors)
             watching = None
             if self.machine:

@@ -41,6 +41,7 @@ class ToldCase:
     def _failure(self, failure: outcome.CaseOutcome, evidence: CallEvidence) -> Finding:
         reply = evidence.result
         unmodelled = isinstance(reply, Reply) and reply.status == Status.NOT_MODELLED
+        unmodelled = unmodelled and reply.error_type != "NoRoom"  # which is the system's choice
         if unmodelled and self.trial.launched.on_machine:  # a file may not choose what counts
             help = "other cases run here: launch kernels of the same operations in all of them"
             change = {"headline": failure.headline.removeprefix("not measured: "), "help": help}
