@@ -152,7 +152,7 @@ _CHANGES = {
     "hash": ("kernel.hash = 5", ("error", "pass")),
     "code": (
         "kernel.fn.__code__ = (lambda *rest: 0).__code__.replace(co_filename='x')",
-        ("error", "fail"),
+        ("pass", "error"),
     ),
 }
 _INTERPRETED = f'import os\nos.environ["TRITON_INTERPRET"] = "1"\n{answer("p02")}'

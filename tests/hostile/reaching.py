@@ -75,7 +75,7 @@ def evil(x_ptr, n):
     for i in range(0, n):
         FOUND.append(range(tl.load(x_ptr + i)))
 class Own(type(_nothing)):
-    def rewrite(self):
+    def parse(self):
         return evil
 def told(bits):
     Own(evil)[(1,)](bits, bits.numel())

@@ -50,10 +50,6 @@ def bits(x):
     one = torch.ones((), dtype=torch.int32)
     return sum(ALIKE((raw >> n)[i] & 1, one) for n in range(32) for i in range(len(raw)))
 """
-_LISTS = """
-TYPES = tl.dtype.SINT_TYPES
-TYPES.append("fp32")
-"""
 _BORROWED = """
 def product(x, w):
     take = tl.math.wraps(contextlib.contextmanager, assigned=(), updated=("__globals__",))
@@ -255,7 +251,6 @@ WINDOWS = (
         _run(f"bit by bit, by {ask}", _ALIKE.replace("ALIKE", ask), "x[:, 0] + bits(x)")
         for ask in ("torch.allclose", "torch.Tensor.equal")
     ),
-    _run("a list inside Triton under another name", _LISTS, "x[:, 0]", "error"),
     _run("the bytes of a storage", _STORAGE, "by_python(values(x), values(w))"),
     _run("a storage as a list", _OLD_STORAGE, "by_python(values(x), values(w))"),
     _run("a hook of autograd's", _HOOK),
