@@ -132,8 +132,11 @@ def _memory(value: Any) -> Any:
         value = getattr(value, "base", value)  # of one that was reinterpreted
     if isinstance(value, torch.Tensor):
         return plain(value)
-    if isinstance(value, (int, float, type(None))):
+    if value is None or isinstance(value, bool):
         return value
+    for kind in (int, float):  # of a class of the file's own, its methods are not asked
+        if isinstance(value, kind):
+            return kind.__mul__(value, kind(1))
     raise TypeError(f"a kernel got a {type(value).__name__}, expected a tensor or a number")
 
 
