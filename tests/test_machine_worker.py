@@ -152,3 +152,50 @@ def test_without_addresses_to_spare_the_far_case_is_not_measured(monkeypatch) ->
     assert far.reserve() is None
     with pytest.raises(far.NoRoom, match="no 4 GiB of addresses"):
         far.spread(None, {})
+
+
+def test_what_a_kernel_prints_is_shown_beside_a_wrong_result() -> None:
+    line = "        acc += products\n"
+    source = model_answer("p02").replace(
+        line, f'{line}        acc *= 2\n        print("acc", cols)\n'
+    )
+    number = source[: source.index('print("acc"')].count("\n") + 1
+    finding = judge(source, P02, checks={"plain"}).wrong["plain", 0]
+    assert finding.verdict is Verdict.FAIL
+    assert f"line {number}, program (0, 0, 0): acc" in finding.message.output
+
+
+_SCALED = """
+
+def _times(number: tl.constexpr):
+    @triton.jit
+    def scaled(x):
+        return x * number
+
+    return scaled
+
+
+_TWICE, _HALF = _times(tl.constexpr(2)), _times(tl.constexpr(0.5))
+
+
+@triton.jit
+def _scale(y_ptr, n: tl.constexpr, F: tl.constexpr):
+    ids = tl.arange(0, n)
+    tl.store(y_ptr + ids, F(tl.load(y_ptr + ids)))
+
+
+_summed = weighted_row_sum
+
+
+def weighted_row_sum(x, w):
+    y = _summed(x, w)
+    _scale[(1,)](y, y.shape[0], _TWICE)
+    _scale[(1,)](y, y.shape[0], _HALF)
+    return y
+"""
+
+
+def test_two_functions_of_one_name_are_two_constants() -> None:
+    judged = judge(model_answer("p02") + _SCALED, P02, checks={"plain"})
+    assert {p: f.message.headline for p, f in judged.wrong.items()} == {}
+    assert judged.findings.cases

@@ -22,7 +22,8 @@ class Kernel:
     """One kernel with one set of types and constants, and what it became in Triton's front end.
 
     `signature` has the type of each argument, "constexpr" that of a constant. `by_blocks` says that
-    it has block pointers or descriptors, of which nothing is left in `text`.
+    it has block pointers or descriptors, of which nothing is left in `text`. `constants` are held,
+    so that no other object takes their place in memory.
     """
 
     fn: Any
@@ -30,6 +31,7 @@ class Kernel:
     text: str
     signature: dict[str, Any]
     by_blocks: bool
+    constants: tuple[Any, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,13 +51,28 @@ def install(run: Callable[[Launch], None]) -> None:
 
     def compile(source: Any, target: Any = None, options: Any = None, **_: Any) -> _Compiled:
         # Where a tensor lies, which `attrs` tell, changes nothing in TTIR.
-        key = (source.fn, repr(source.signature), repr(source.constants), repr(options))
+        constants = tuple((place, _same(value)) for place, value in source.constants.items())
+        key = (source.fn, repr(source.signature), constants, repr(options))
         if key not in known:
             text, by_blocks = front_end(source, target, options or {})
-            known[key] = Kernel(source.fn, source.fn.__name__, text, source.signature, by_blocks)
+            made = (source.fn.__name__, text, source.signature, by_blocks)
+            known[key] = Kernel(source.fn, *made, tuple(source.constants.values()))
         return _Compiled(known[key], run)
 
     compiler.compile = compile
+
+
+def _same(value: Any) -> Any:
+    """Return what two constants have alike only if they are the same to a kernel.
+
+    Two functions of one name have one repr, and so may two objects of a class of the file's.
+    """
+    if type(value).__name__ == "constexpr":
+        value = value.value
+    if type(value) is tuple:
+        return tuple(map(_same, value))
+    plain = value is None or type(value) in (bool, int, float, str)
+    return repr(value) if plain else id(value)
 
 
 def front_end(source: Any, target: Any, options: dict[str, Any]) -> tuple[str, bool]:
