@@ -1,18 +1,6 @@
 """Ways around the rules of the source policy: the rule that refuses each, and its lines."""
 
 EVASIONS = [
-    # Triton compiles the lines that it finds for a function, which may lie in a text or in code
-    # that is not looked at.
-    (
-        "dynamic-code",
-        'def f():\n    @triton.jit\n    def k():\n        """\ndef k():\n    0"""\nf()',
-    ),
-    ("dynamic-code", '@f("""\ndef k(): 0\n#""")\ndef k():\n    pass'),
-    ("dynamic-code", 'x = b"""\ndef k ()"""'),
-    ("dynamic-code", 'x = """\n"""; f = lambda: 0\ndef k(): torch.ops'),
-    ("dynamic-code", 'f"""\n{(lambda: 0)}"""'),
-    ("import", "def k(f=(lambda: 0)):\n    torch.ops"),
-    ("import", "class A:\n    def k(f=lambda: 0):\n        torch.ops"),
     # Python runs what stands around a kernel's body, and a function that is no kernel for certain.
     ("torch-computes", "def f(q):\n    @triton.jit\n    def k(x: q.sum()):\n        0\nf(1)"),
     ("dynamic-code", "def f(eval, x: eval('1')):\n    0\nf(1)"),

@@ -84,6 +84,7 @@ class Worker:
             self.launches = launches.LaunchCounter(self.path)
             self.launches.install()
         if self.settings.get("operators"):
+            lines.read_as_written(self.path)
             self.record = operators.OperatorAudit(self.settings["operators"], self.path)
             self.record.install()
         if self.device == "cpu":
@@ -334,7 +335,7 @@ def end_with_parent() -> None:
 
 def _main() -> None:
     # once the search path is set
-    global allocations, arena, asked_gpu, device_memory, far, faults, given, launches
+    global allocations, arena, asked_gpu, device_memory, far, faults, given, launches, lines
     global operators, own_objects, protocol, returned, torch
     faulthandler.enable(all_threads=False)
     _confine()
@@ -353,7 +354,7 @@ def _main() -> None:
         own_objects,
         returned,
     )
-    from grader.kernel import given, launches
+    from grader.kernel import given, launches, lines
     from grader.kernel.compile import asked_gpu, faults
     from grader.spec import protocol
 

@@ -35,20 +35,27 @@ def function_at(path: str, line: int) -> str:
     return max(found, key=lambda f: f.lineno).name if found else "<module>"
 
 
-def is_as_written(kernel: Any, path: str) -> bool:
-    """Whether Triton has found the text of a kernel that stands in its line of the file at `path`.
+def read_as_written(path: str) -> None:
+    """Let Triton read of a function of the file at `path` what stands in its line, from now on.
 
-    It looks for a line that begins as a function of that name does, which may be one of a text.
+    It looks for a line that begins as a function of that name does, which may be one of a text, or
+    takes what stands beside a lambda. What it reads else is refused with a TypeError.
     """
-    code = kernel.fn.__code__
-    if code.co_filename != path:
-        return True
-    written = _functions(path).get((code.co_name, code.co_firstlineno))
-    try:
-        (read,) = kernel.parse().body
-    except (SyntaxError, ValueError):
-        return False
-    return written is not None and _text(written) == _text(read)
+    from triton.runtime import jit
+
+    owner = getattr(jit, "JITCallable", jit.JITFunction)
+    parse = owner.parse
+
+    def parsed(this: Any) -> ast.Module:
+        tree = parse(this)
+        code = this.fn.__code__
+        written = _functions(path).get((code.co_name, code.co_firstlineno))
+        if code.co_filename == path and (not written or _text(written) != _text(tree.body[0])):
+            told = "Triton reads another text for this function than stands in its line"
+            raise TypeError(f"{code.co_name}: {told}; write it with def, on lines of its own")
+        return tree
+
+    owner.parse = parsed
 
 
 def _text(function: ast.FunctionDef) -> str:

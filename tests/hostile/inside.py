@@ -176,8 +176,8 @@ def _race(name: str, body: str, last: str = "0") -> Hostile:
 
 
 LEAKS = (
-    hidden("a kernel in a text", _TEXT),
-    hidden("a kernel that is the body around a lambda", _HEADER),
+    hidden("a kernel in a text", _TEXT, verdicts=("error",), slow=True),
+    hidden("a kernel that is the body around a lambda", _HEADER, verdicts=("error",), slow=True),
     hidden("the function in a kernel", _BITS + _RAW + _READ.format(each="f = inner.fn"), _PYTHON),
     _leak("a product of constants", _CONSTANTS, sums="product(x, w)", verdicts=("rejected",)),
     _leak("a method of the file in a kernel", "", "OBJ.take(v)"),

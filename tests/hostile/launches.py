@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tests.hostile.entry import Hostile, answer
 from tests.hostile.hidden import hidden
+from tests.hostile.windows import BOX
 
 # Right in shape and type to Triton; SUMS stands in the one method that computes.
 _ASKED = """
@@ -169,10 +170,7 @@ def product(x, w):
         _nothing[(1,)](Asked(x.float(), w.float()))
     return FOUND[0]
 """
-_COLLECTED = """
-class Box:
-    def __init__(self, kept):
-        self.kept, self.own = kept, self
+_COLLECTED = f"""{BOX}
 @triton.jit
 def many(x):
     for i in tl.static_range(2000):

@@ -9,10 +9,12 @@ from tests.hostile.entry import Hostile
 from tests.hostile.hidden import hidden
 from tests.hostile.inside import _BITS, _PYTHON
 
-_FINISHED = """
+BOX = """
 class Box:
     def __init__(self, kept):
         self.kept, self.own = kept, self
+"""
+_FINISHED = f"""{BOX}
 def product(x, w):
     y = torch.zeros(x.shape[0])
     def late():

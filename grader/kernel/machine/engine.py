@@ -17,19 +17,19 @@ from typing import Any, NoReturn
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from grader.kernel.lines import function_at, is_as_written, kernel_line
+from grader.kernel.lines import function_at, kernel_line
 from grader.kernel.machine import capture
 from grader.kernel.machine.events import Wrapped
 from grader.kernel.machine.parse import parse
 from grader.kernel.machine.program import Program
-from grader.kernel.machine.steps import Asserted, BadGrid, Failed, Limits, Stopped, Unreadable
+from grader.kernel.machine.steps import Asserted, BadGrid, Failed, Limits, Stopped
 from grader.kernel.machine.tensors import WRAPS, OutOfBounds
 from grader.kernel.machine.ttir import BadText, Unmodelled
 
 _WRAPS = f"{WRAPS}; what the kernel computes the address from exceeds 2**31 - 1"
 _MOST_LINES = 1_000_000
 # What is said of a kernel; anything else is a fault of the machine's.
-_SAID = (Unmodelled, BadText, OutOfBounds, Stopped, Asserted, BadGrid, Unreadable, MemoryError)
+_SAID = (Unmodelled, BadText, OutOfBounds, Stopped, Asserted, BadGrid, MemoryError)
 
 
 @contextlib.contextmanager
@@ -155,9 +155,6 @@ class Engine:
         programs = self._programs.setdefault(how, weakref.WeakKeyDictionary())
         found = programs.get(kernel)
         if found is None:
-            if not is_as_written(kernel.fn, self.path):
-                text = "Triton finds another text for this kernel than stands in its line"
-                raise Unreadable(f"{kernel.name}: {text}; write it as a function of its own")
             found = Program(parse(kernel.text), overflow=self._overflow, noted=self._noted)
             found.by_blocks = kernel.by_blocks
             programs[kernel] = found

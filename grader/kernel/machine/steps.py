@@ -27,10 +27,6 @@ class Stopped(Exception):
         self.place = op.place if op else None
 
 
-class Unreadable(TypeError):
-    """What Triton has read is not what stands in the file."""
-
-
 class BadGrid(ValueError):
     """A launch asks for more programs along an axis than any GPU has."""
 

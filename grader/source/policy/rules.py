@@ -9,7 +9,6 @@ Over 400 lines: one reader sees each place of a file once, and holds every rule 
 from __future__ import annotations
 
 import ast
-import re
 from collections import Counter
 from collections.abc import Iterator
 
@@ -26,7 +25,6 @@ from grader.spec.problem import Problem
 _FOLLOWED = {"torch.Tensor", tables.WRAPS, *tables.METACLASSES, *tables.ENUMS, *MAKERS}
 _FOLLOWED |= tables.ROW_MAKERS
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-_DEF = re.compile(r"^([ \t]*)def\s+\w+\s*\(", re.MULTILINE)
 
 
 def violations(problem: Problem, tree: ast.Module) -> tuple[Violation, ...]:
@@ -61,13 +59,6 @@ class _Reader:
         self.instances = set(self._instances())
         classes = (p.node for p in self.names.places if isinstance(p.node, ast.ClassDef))
         self.metaclasses = {k for node in classes for k in node.keywords if k.arg == "metaclass"}
-        self.in_texts = {
-            line
-            for node in (place.node for place in self.names.places)
-            if isinstance(node, ast.JoinedStr)
-            or (isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes)))
-            for line in range(node.lineno + 1, (node.end_lineno or node.lineno) + 1)
-        }
         entries = {problem.entry, problem.bridge.entry if problem.bridge else ""}
         self.kernels = Kernels(entries, self.names, self.bindings)
 
@@ -79,8 +70,6 @@ class _Reader:
             ast.Name: self._name,
             ast.Attribute: self._attribute,
             ast.Call: self._call,
-            ast.Constant: self._text,
-            ast.Lambda: self._lambda,
             ast.ClassDef: self._bases,
             ast.MatchClass: self._pattern,
             ast.Subscript: self._item,
@@ -292,25 +281,6 @@ class _Reader:
         if makers:
             text = f"{makers[0]} makes a class from what it is given"
             yield violation(node, "dynamic-code", text, "write the class as code")
-
-    def _text(self, place: Place, node: ast.Constant) -> Iterator[Violation]:
-        """Find functions in texts: Triton searches the lines of a kernel for its `def`.
-
-        It takes the first that stands no further to the right than the kernel.
-        """
-        text = node.value.decode("latin-1") if isinstance(node.value, bytes) else node.value
-        has_lines = isinstance(text, str) and node.lineno != node.end_lineno
-        alone = isinstance(place.parent, ast.Expr)  # so that it is in no function's lines
-        column = getattr(place.scope.node, "col_offset", -1 if alone else 0)
-        if has_lines and any(len(m[1]) <= column for m in _DEF.finditer(text)):
-            told = "a text has a function in it, which Triton could compile as a kernel"
-            yield violation(node, "dynamic-code", told, "write the function outside the text")
-
-    def _lambda(self, place: Place, node: ast.Lambda) -> Iterator[Violation]:
-        """Find functions whose first line begins in a text: Python takes other lines for theirs."""
-        if node.lineno in self.in_texts:
-            told = "a lambda stands on a line that begins in a text"
-            yield violation(node, "dynamic-code", told, "write it on a line of its own")
 
     def _is_handed_on(self, place: Place) -> bool:
         """Whether the builtin `type` is more than called, compared or an annotation."""

@@ -33,7 +33,7 @@ class Unused:
         These are the functions whose bodies wait, and the bases of a class.
         """
         if isinstance(node, _FUNCTIONS):
-            waits = not (node.decorator_list or _is_dunder(node.name) or _shares_lines(node))
+            waits = not (node.decorator_list or _is_dunder(node.name))
             return [node] if waits else []
         if isinstance(node, ast.ClassDef):
             self._inert[node] = self._is_inert(node)
@@ -48,7 +48,6 @@ class Unused:
             not (node.decorator_list or node.keywords or getattr(node, "type_params", ()))
             and all(map(self._is_inert_base, node.bases))
             and all(self._builtin(d) in _WRAP_METHODS for d in decorators)
-            and not any(map(_shares_lines, methods))
             and not {m.name for m in methods} & names([node], without=methods)
         )
 
@@ -90,12 +89,6 @@ def names(nodes: list[ast.AST], without: list[ast.AST] = ()) -> set[str]:
 
 def _methods(node: ast.ClassDef) -> list[ast.AST]:
     return [method for method in node.body if isinstance(method, _FUNCTIONS)]
-
-
-def _shares_lines(function: ast.AST) -> bool:
-    """Whether a lambda stands in a function's header: Triton would read its body for that one's."""
-    header = [function.args, *([function.returns] if function.returns else [])]
-    return any(isinstance(node, ast.Lambda) for part in header for node in ast.walk(part))
 
 
 def _is_dunder(name: str) -> bool:
