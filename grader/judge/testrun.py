@@ -318,6 +318,8 @@ def _check_result(
     if len(found) < len(cases):
         verdicts.append(Verdict.SKIPPED)
     verdict = worst(verdicts) if cases else Verdict.NOT_MEASURED
+    if verdict is Verdict.PASS and Verdict.NOT_MEASURED in verdicts:  # no check holds in part
+        verdict = Verdict.NOT_MEASURED
     shown = _shown(found, verdict, findings)
     place, finding = shown if shown else (None, None)
     cause = findings.cause_of([place]) if place else None
