@@ -1,30 +1,33 @@
 """Makes Triton say what it says of wrong kernels: `python -m tests.raw_messages` prints it as JSON.
 
-With TRITON_INTERPRET=1 the kernels run in the interpreter, without it they are compiled for compute
-capability 9.0. A process of its own: a kernel is made for one of the two when it is imported.
+They are launched on the machine, in whose front end a worker meets them.
 """
 
 # ruff: noqa: F821 - names that are missing are the point
 from __future__ import annotations
 
 import json
-import os
 import sys
 
 import torch
 import triton
 import triton.language as tl
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
 
 from grader.checks.outcome import of_result
 from grader.kernel.compile import faults
+from grader.kernel.machine.engine import Engine
+from tests.on_machine import machine_in_process
 
 SIZE = 16
 
 
 def plain(a):
     return a * 2
+
+
+@triton.jit
+def nothing(x, y):
+    pass
 
 
 @triton.jit
@@ -192,7 +195,7 @@ def launch_without_a_grid(x, y, n):
 
 
 def grid_of_a_number(x, y, n):
-    load_of_a_number[4](x, y, n)
+    nothing[4](x, y)
 
 
 def function_of_tl_outside(x, y, n):
@@ -203,30 +206,28 @@ def argument_left_out(x, y, n):
     bitcast[(1,)](None, y, n)
 
 
-def run(case, interpreted: bool) -> None:
-    """Run a case in the interpreter, or compile it."""
-    if interpreted:
-        x = torch.ones(4096)
-        (case[(1,)] if hasattr(case, "arg_names") else case)(x, torch.zeros(4096), 9)
-        return
-    signature = {"x": "*fp32", "y": "*fp32", "n": "i32"}
-    triton.compile(ASTSource(case, signature), target=GPUTarget("cuda", 90, 32))
+@triton.jit
+def helper_that_calls_itself(n):
+    return helper_that_calls_itself(n - 1) if n > 0 else n
+
+
+@triton.jit
+def recursion(x, y, n):
+    tl.store(y, helper_that_calls_itself(n))
 
 
 def main() -> None:
-    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
     told = {}
     for name, case in dict(globals()).items():
-        kernel = hasattr(case, "arg_names")
-        of_this_file = getattr(getattr(case, "fn", case), "__module__", None) == __name__
-        if not of_this_file or name in ("plain", "run", "main") or not (kernel or interpreted):
+        function = getattr(case, "fn", case)
+        arguments = getattr(getattr(function, "__code__", None), "co_varnames", ())[:3]
+        if getattr(function, "__module__", None) != __name__ or arguments != ("x", "y", "n"):
             continue
+        launched = case[(1,)] if isinstance(case, triton.JITFunction) else case
         try:
-            run(case, interpreted)
+            launched(torch.ones(4096), torch.zeros(4096), 9)
             told[name] = None
         except Exception as error:
-            while type(error).__name__ == "InterpreterError" and error.__cause__:
-                error = error.__cause__
             reply = faults.explain(0, error, __file__, importing=False)
             outcome = of_result(reply)
             told[name] = [f"{reply.error_type}: {reply.text}", outcome.help if outcome else None]
@@ -234,4 +235,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with machine_in_process(Engine(__file__)):
+        main()

@@ -15,15 +15,7 @@ _TRANSLATIONS: tuple[tuple[str, str], ...] = (
         r"make_shape_compatible|[Cc]annot broadcast|incompatible dimensions",
         "two tiles of different shapes meet here: rows are [:, None], columns are [None, :]",
     ),
-    (
-        r"a kernel gets constants alone|expected a constant that Triton compiles",
-        "give a kernel numbers, dtypes or tuples",
-    ),
     (r"object of type 'int' has no len", "a grid is a tuple: kernel[(number_of_programs,)](...)"),
-    (
-        r"^GridTooLarge",
-        "launch one program per tile, not per element: triton.cdiv(length, BLOCK) for each length",
-    ),
     (r"^RecursionError", RECURSION_HELP),
     (
         r"Error(: |\()\(triton\.language\.\w+",
@@ -110,11 +102,11 @@ _TRANSLATIONS: tuple[tuple[str, str], ...] = (
         " tl.constexpr(...)",
     ),
     (
-        r"NameError: '?\w+'? is not defined|NameError\('\w+ is not defined'\)",
+        r"NameError: \w+ is not defined",
         "a name in a kernel must be a parameter, or assigned on every path to this line: what only"
         " an `if` assigns is unknown after it",
     ),
-    (r"KeyError\('[\w.<>]+__", "a function of a kernel cannot call itself: write a loop instead"),
+    (r"KeyError: [\w.<>]+__", "a function of a kernel cannot call itself: write a loop instead"),
     (
         r"Unsupported function referenced|[Dd]id you forget to add @triton\.jit",
         "a function that a kernel calls, or that calls functions of tl, needs @triton.jit",
