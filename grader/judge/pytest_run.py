@@ -158,10 +158,7 @@ class ProblemTrial:
         def open_session(check: Check | None, budget: Budget) -> Session:
             return self._on_machine(self.problem.of(check) if check else self.problem, budget)
 
-        def wants_work() -> bool:
-            return self.counts_work
-
-        self.judged.ahead = Ahead(self.judged, cases, open_session, wants_work)
+        self.judged.ahead = Ahead(self.judged, cases, open_session, lambda: self.counts_work)
 
     def _on_machine(self, problem: Problem, budget: Budget) -> Session:
         """Return a session on the CPU, of the problem or its bridge."""

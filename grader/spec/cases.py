@@ -83,9 +83,9 @@ class CaseTable(Table):
 
     A size is a number, `{ draw = [...] }` of these, or `{ from, to, step }` of a range; which one
     is drawn depends on the run's seed. A case stands for one of each of its `dtypes`. `gpu` cases
-    run on the GPU where there is one, all others on the machine. Of a layout that is "far", entries
-    lie 2**30 elements apart. `invalid` names
-    the argument that must be refused, and `mutate` what is done to the inputs for it.
+    run on the GPU where there is one, all others on the machine. `invalid` names the argument that
+    must be refused, and `mutate` what is done to the inputs for it. Where the layout is "far",
+    entries lie 2**30 elements apart.
     """
 
     batch: Size | None = None

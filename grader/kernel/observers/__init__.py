@@ -1,1 +1,1 @@
-"""What a kernel did, seen in the interpreter: reads, products, stores, races, state."""
+"""What a kernel did, by the events of its launches: reads, products, stores, races, state."""

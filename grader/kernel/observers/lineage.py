@@ -1,6 +1,6 @@
 """What a tile remembers: which rows of which input it holds, and which of its pairs are masked.
 
-A handle of Triton's interpreter that was loaded from an input gets `tags`, one per axis: the `Rows`
+The handle of a tile that was loaded from an input has `tags`, one per axis: the `Rows`
 that lie along it, or None. What is computed from it has them too. A tile with queries on one axis
 and keys on the other is one of pairs, and has besides: `hidden`, the pairs that are masked;
 `mask`, as in `trace.Trace`; `mask_line`, where that was made; `weights`, whether it is behind an

@@ -1,4 +1,4 @@
-"""What a call's kernels did, as the worker saw it in the interpreter: a block of fixed layout.
+"""What a call's kernels did, as the worker saw it on the machine: a block of fixed layout.
 
 Worker and judge map the same memory. The worker counts in it; the judge takes a copy and believes
 nothing of it that does not fit: see `grader.checks.walk`.
@@ -26,7 +26,7 @@ SEVERAL_LINES = 255
 DROWNED = 3  # of `masks`: see `Trace`
 PROGRAMS = 4096
 MAX_PAIRS = 16 * 2**20
-_MOST = 2**53  # of anything that is counted: weeks of the interpreter
+_MOST = 2**53  # of anything that is counted: weeks of computing
 
 
 class Counter(enum.IntEnum):

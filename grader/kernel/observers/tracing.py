@@ -1,8 +1,8 @@
-"""Writes down what a call's kernels read, multiply and store: the `Trace` of today's interpreter.
+"""Writes down what a call's kernels read, multiply and store: a `Trace`.
 
 What is known of tiles is followed for all programs at once. What is to be written down of a program
-is kept until its launch is over, and then handed to the rooms of `grader.kernel.observers` that
-know nothing of the interpreter, one program behind the other: what comes first is the same there.
+is kept until its launch is over, and is then handed on one program behind the other, so that what
+comes first is always the same.
 """
 
 from __future__ import annotations
