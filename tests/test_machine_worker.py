@@ -108,6 +108,15 @@ def test_tf32_is_no_mistake_elsewhere_nor_in_16_bits() -> None:
     assert found.wrong == {}
 
 
+def test_an_access_of_one_number_outside_is_named() -> None:
+    line = "        acc += products\n"
+    one = f"{line}        acc += tl.load(w_ptr + 10**6)\n"
+    finding = judge(model_answer("p02").replace(line, one), P02, checks={"plain"}).wrong["plain", 0]
+    assert finding.verdict is Verdict.FAIL
+    assert finding.message.headline == "read outside a tensor: past the end of argument w_ptr"
+    assert finding.message.extent.startswith("1 element, the first of them 9")
+
+
 def test_a_load_that_relies_on_lanes_it_leaves_out_is_told_so() -> None:
     source = model_answer("p02")
     assert source.count(", other=0.0") == 2

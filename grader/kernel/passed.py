@@ -25,8 +25,8 @@ def tensors_of(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def plain(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor without the methods of its class, which may be the submission's."""
-    if type(tensor) is torch.Tensor:
+    """Return a tensor without methods of its own or of its class, which may be the submission's."""
+    if type(tensor) is torch.Tensor and not vars(tensor):
         return tensor
     made = torch.Tensor.as_subclass(tensor, torch.Tensor)
     if type(made) is not torch.Tensor:  # its class answers in PyTorch's place

@@ -8,17 +8,28 @@ from __future__ import annotations
 from tests.hostile.entry import Hostile, answer, beside, instead
 
 _TRITON = "import triton\nimport triton.language as tl\n"
-_LOST = ("error", "timeout", "out-of-memory", "crash")
+_LOST = ("error", "fail", "timeout", "out-of-memory", "crash")
 
 
 def _endless(
-    name: str, kernel: str, more: str = "", *, grid: str = "(1,)", jit: str = "", **fields
+    name: str,
+    kernel: str,
+    more: str = "",
+    *,
+    grid: str = "(1,)",
+    jit: str = "",
+    too_long: bool = False,
+    **fields,
 ):
-    """A file whose only work is one launch of a kernel of these lines."""
+    """A file whose only work is one launch of a kernel of these lines.
+
+    One that is `too_long` as TTIR is not read, and so not judged: it earns nothing either.
+    """
     lines = "".join(f"    {line}\n" for line in kernel.strip().splitlines())
     text = f"{_TRITON}\n{more}\n@triton.jit{jit}\ndef odd(p, n):\n{lines}"
     body = f"p = torch.zeros(4096)\nodd[{grid}](p, p[:1].clone().data_ptr())\nreturn p"
-    return Hostile(name, instead(body, text), _LOST, slow=True, **fields)
+    verdicts = (*_LOST, "not-measured") if too_long else _LOST
+    return Hostile(name, instead(body, text), verdicts, slow=True, **fields)
 
 
 _STATIC = """
@@ -44,7 +55,7 @@ _DEEPER = "@triton.jit{}\ndef deeper(n):\n    return deeper(n + 1) + 1\n"
 _POINTER = "q = n.to(tl.pointer_type(tl.float32), bitcast=True)\n"
 _SPAM = "tl.device_print({}, {})"
 ENDLESS = (
-    _endless("100,000 operations in a kernel", _STATIC),
+    _endless("100,000 operations in a kernel", _STATIC, too_long=True),
     _endless("a kernel that loops without end", _WHILE.replace("BODY", "a += 0.0")),
     _endless("a kernel's function that calls itself", "tl.store(p, deeper(1))", _DEEPER.format("")),
     _endless(
@@ -72,6 +83,7 @@ ENDLESS = (
     _endless(
         "a kernel that prints a long text without end",
         _WHILE.replace("BODY", _SPAM.format(repr("spam" * 10_000), "a")),
+        too_long=True,
     ),
     _endless(
         "a kernel that asserts without end",
@@ -82,6 +94,7 @@ ENDLESS = (
         "an assertion of 40,000 letters",
         f"tl.device_assert(n < 0, {'spam' * 10_000!r})",
         jit="(debug=True)",
+        too_long=True,
     ),
 )
 
@@ -143,8 +156,8 @@ _CHANGED = """
 kernel = _weighted_row_sum_kernel
 """
 _CHANGES = {
-    "text": ('kernel._src = kernel.src.replace("+", "-")', ("error",)),
-    "text, without a word of it": ('kernel._src = "def f(): 1"', ("error",)),
+    "text": ('kernel._src = kernel.src.replace("+", "-")', ("error", "fail")),
+    "text, without a word of it": ('kernel._src = "def f(): 1"', ("error", "fail")),
     "text, which is none": ("kernel._src = 5", ("error",)),
     "names of arguments": ("kernel.arg_names.reverse()", ("error", "fail", "rejected")),
     "parameters": ("kernel.params.clear()", ("error",)),
@@ -159,7 +172,7 @@ _INTERPRETED = f'import os\nos.environ["TRITON_INTERPRET"] = "1"\n{answer("p02")
 OTHERS = (
     _beside("a launch in a thread", _THREAD, "", "pass", points=7.0),
     _beside("a launch in a backward pass", _BACKWARD, "", "pass", points=7.0),
-    _beside("a kernel that is compiled by hand", _ASKED_FOR, _ODD, "pass", "error", points=7.0),
+    _beside("a kernel that is compiled by hand", _ASKED_FOR, _ODD, "fail", "error", points=7.0),
     _beside("knobs of Triton's", _RIGHT, _KNOBS, "pass", "error", points=7.0),
     *(
         _beside(f"a kernel with another {what}", _RIGHT, _CHANGED + change, *verdicts, points=7.0)

@@ -138,6 +138,8 @@ class Engine:
                 )
                 self.updated |= {m.flat.data_ptr() for m in program.state.memories if m.is_updated}
             except Exception as error:
+                if "can't allocate memory" in str(error):  # PyTorch's own error for that
+                    error = MemoryError(str(error).partition(": ")[2])
                 error = error if isinstance(error, _SAID) else Failed(error)
                 if isinstance(error, OutOfBounds) and self._wrapped is not None:
                     error = OutOfBounds(_WRAPS, self._wrapped.op.place)

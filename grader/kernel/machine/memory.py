@@ -109,7 +109,7 @@ class Accesses:
     ) -> OutOfBounds:
         """Say what the first program that is outside does there."""
         outside = outside.expand(torch.broadcast_shapes(outside.shape, offsets.shape))
-        program = int(outside.flatten(1).any(1).nonzero()[0, 0])
+        program = int(outside.reshape(len(outside), -1).any(1).nonzero()[0, 0])
         mine = offsets[program if offsets.shape[0] > 1 else 0].expand(outside.shape[1:])
         found = mine[outside[program]]
         lanes = _count(self.type, found, outside[program])
