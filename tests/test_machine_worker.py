@@ -124,7 +124,7 @@ def test_a_load_that_relies_on_lanes_it_leaves_out_is_told_so() -> None:
         source.replace(", other=0.0", ""), load_problem("p02"), checks={"plain", "ragged_cols"}
     )
     headlines = {finding.message.headline for finding in judged.wrong.values()}
-    assert headlines == {"y is made from what a load without other= leaves out"}
+    assert headlines == {"y depends on lanes that a load without other= left undefined"}
 
 
 @pytest.mark.parametrize("problem", ["p02", "p05", "p08"])
@@ -136,7 +136,7 @@ def test_an_offset_of_32_bits_that_wraps_around_is_named_with_its_line(problem: 
     judged = judge(narrow, load_problem(problem), checks={"plain", check})
     ((place, finding),) = judged.wrong.items()
     assert place == (check, 0)
-    assert finding.message.headline == "an offset of 32 bits wraps around"
+    assert finding.message.headline == "a 32-bit offset overflows"
     assert "stride" in source.splitlines()[finding.message.line - 1]
     assert ".to(tl.int64)" in finding.message.help
 

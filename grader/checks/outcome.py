@@ -40,8 +40,8 @@ _MASKED_HELP = (
 )
 _OF_ACCESS = {MASKED: _MASKED_HELP, BY_BLOCK: _BLOCK_HELP}
 _WRAPS_HELP = (
-    "cast the index to int64 before it meets the stride: .to(tl.int64); the third entry of a large"
-    " tensor may lie 2**31 elements from its first"
+    "cast the index to int64 before it is multiplied by the stride: .to(tl.int64); the third row or"
+    " batch entry of a large tensor may begin 2**31 elements after the first"
 )
 _BEFORE_HELP = "is a first row or key negative, or does the pointer start before its tensor?"
 _RACE_HELP = (

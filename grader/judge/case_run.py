@@ -271,10 +271,10 @@ class CaseRun(ToldCase):
                 " atomic_add, begins as torch.zeros"
             )
         elif bare:
-            headline = f"{shown.name} is made from what a load without other= leaves out"
+            headline = f"{shown.name} depends on lanes that a load without other= left undefined"
             help = (
-                "where the mask is false such a lane may hold anything, here NaN; with zeros there"
-                " the result is right: write other=0.0, or the number that counts for nothing"
+                "lanes that a mask turns off may hold anything, here NaN; zeros there give the"
+                " right result: pass other=0.0 to the load, or whichever value changes nothing"
             )
         elif bool(got.isnan().any()):
             headline = f"{shown.name} was computed as NaN"

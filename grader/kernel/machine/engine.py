@@ -26,7 +26,7 @@ from grader.kernel.machine.steps import Asserted, BadGrid, Failed, Limits, Stopp
 from grader.kernel.machine.tensors import WRAPS, OutOfBounds
 from grader.kernel.machine.ttir import BadText, Unmodelled
 
-_WRAPS = f"{WRAPS}; what the kernel computes the address from exceeds 2**31 - 1"
+_WRAPS = f"{WRAPS}; a number that the address is computed from exceeds 2**31 - 1"
 _MOST_LINES = 1_000_000
 # What is said of a kernel; anything else is a fault of the machine's.
 _SAID = (Unmodelled, BadText, OutOfBounds, Stopped, Asserted, BadGrid, MemoryError)

@@ -16,7 +16,7 @@ from grader.kernel.machine.ttir import Place
 
 SHIFT = 50
 MIDDLE = 1 << 49
-WRAPS = "an offset of 32 bits wraps around"  # and so an access is outside
+WRAPS = "a 32-bit offset overflows"  # and so an access is outside
 MASKED, BY_BLOCK = "under a mask", "by a block pointer"  # what lets an access be outside
 
 
