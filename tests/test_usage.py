@@ -173,6 +173,17 @@ def test_peak_memory_sees_what_was_taken(start, way):
     assert 60 < taken < 90
 
 
+def test_pages_of_a_file_are_not_memory_that_was_taken(start, tmp_path):
+    (tmp_path / "library").write_bytes(bytes(64 * 2**20))
+    worker = start(
+        f"import mmap\nfile = open({str(tmp_path / 'library')!r}, 'rb')\n"
+        "pages = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)\nlen(pages[::4096])"
+    )
+    with PeakMemory(Tree(worker.pid)) as memory:
+        work(worker)
+    assert memory.peak_bytes - memory.before_bytes < 4 * 2**20
+
+
 def test_memory_that_was_taken_before_is_not_counted_again(start):
     worker = start("keep(8)")
     with PeakMemory(Tree(worker.pid)) as memory:
