@@ -13,7 +13,6 @@ import secrets
 import time
 from collections.abc import Callable
 
-from grader.isolate import capacity
 from grader.isolate.processes import GRACE_S, Children, Ending
 from grader.judge import scoring
 from grader.judge.progress import Listener
@@ -32,8 +31,6 @@ from grader.spec.findings import (
 )
 from grader.spec.grade_record import GradeRecord, ProblemResult, Verdict
 from grader.spec.problem import Problem, load_problem
-
-_SECOND_WORKER_BYTES = 2**30  # with all that the first needs
 
 
 @dataclasses.dataclass
@@ -169,7 +166,6 @@ class Grader:
             seed=self.request.seed,
             children=self._children,
             compile_workers=compile_workers,
-            ahead=self._calls_ahead(compile_workers),
             exit_first=self.request.exit_first,
             first=self.request.first,
             jailed=self.request.jailed,
@@ -187,14 +183,6 @@ class Grader:
             findings.missing = NOT_REACHED
         duration_s = time.monotonic() - start
         return assembly.tested(findings, interrupted=self.interrupted, duration_s=duration_s)
-
-    def _calls_ahead(self, cores: int) -> bool:
-        """Whether a problem with so many cores may have a second worker at a time.
-
-        For credit it has one: all cases then run in the same, one behind the other.
-        """
-        free = capacity.free_bytes() >= _SECOND_WORKER_BYTES
-        return cores > 1 and self._device == "cpu" and not self.request.jailed and free
 
     # -- speed and memory ------------------------------------------------------------------------
 

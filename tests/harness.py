@@ -13,7 +13,6 @@ import torch
 
 from grader.causes.diagnose import Casebook
 from grader.isolate.session import Budget, Session
-from grader.judge.ahead import Ahead
 from grader.judge.case_run import CaseRun
 from grader.judge.scoring import score_correctness
 from grader.judge.testrun import Findings, check_results
@@ -130,7 +129,6 @@ def judge(
     seed: str = SEED,
     device: str = "cpu",
     policy: bool = True,
-    ahead: bool = False,
     enough: Callable[[dict[tuple[str, int], Finding]], bool] = lambda findings: False,
     last: Callable[[Session], None] = lambda session: None,
 ) -> Judged:
@@ -139,31 +137,25 @@ def judge(
     By default those of all checks but of the one that compiles, which counts as passed.
 
     On the CPU kernels run on the tile machine; on cuda all cases run on the GPU. The text of
-    `source` is not looked at; with `policy` what its calls have PyTorch do is. With `ahead` later
-    cases are called while earlier ones are judged. `last` may call the problem's entry once more,
-    in the worker that is there.
+    `source` is not looked at; with `policy` what its calls have PyTorch do is. `last` may call
+    the problem's entry once more, in the worker that is there.
     """
     torch.set_num_threads(1)
     budget = Budget(problem.limits)
     data = Source(problem.id, source.encode(), policy=policy)
     sessions: dict[str, Session] = {}
 
-    def open_session(check: Check | None, budget: Budget) -> Session:
-        view = problem.of(check) if check else problem
-        machine = view.uses_triton and device == "cpu"
-        return Session(view, data, device=device, machine=machine, budget=budget)
-
     def session_of(check: Check) -> Session:
-        entry = problem.of(check).entry
-        if entry not in sessions:
-            sessions[entry] = open_session(check, budget)
-        return sessions[entry]
+        view = problem.of(check)
+        if view.entry not in sessions:
+            machine = view.uses_triton and device == "cpu"
+            where = {"device": device, "machine": machine, "budget": budget}
+            sessions[view.entry] = Session(view, data, **where)
+        return sessions[view.entry]
 
     trial = Trial(problem, seed, Casebook(problem))
     findings = Findings()
     wanted = set(checks) if checks is not None else {check.id for check in problem.checks}
-    if ahead:
-        trial.ahead = Ahead(trial, cases_of(problem, wanted, seed, device), open_session, bool)
     try:
         for check in problem.checks:
             if check.id not in wanted:
@@ -181,8 +173,6 @@ def judge(
         if problem.entry in sessions:
             last(sessions[problem.entry])
     finally:
-        if trial.ahead:
-            trial.ahead.close()
         for session in sessions.values():
             session.close()
     findings.causes = [CauseFound(**vars(cause)) for cause in causes]

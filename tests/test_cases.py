@@ -128,3 +128,22 @@ def test_two_drawn_sizes_of_a_case_are_drawn_apart():
     draw = Draw.model_validate({"from": 1, "to": 50})
     cases = [resolve({"rows": draw, "cols": draw}, "fp32", str(i)) for i in range(50)]
     assert sum(case.rows == case.cols for case in cases) < 10
+
+
+@pytest.mark.parametrize(
+    ("batch", "q_heads", "kv_heads", "seqlen", "small"),
+    [
+        (2, 3, 3, 128, (2, 3, 3)),
+        (8, 24, 24, 512, (1, 12, 12)),
+        (8, 24, 4, 512, (1, 12, 2)),
+        (8, 7, 7, 1024, (1, 1, 1)),
+        (8, 7, 1, 1024, (1, 7, 1)),
+        (4, 1, 1, 4096, (1, 1, 1)),
+    ],
+)
+def test_on_the_machine_a_case_has_few_batches_then_few_heads(
+    batch, q_heads, kv_heads, seqlen, small
+):
+    heads = {"num_q_heads": q_heads, "num_kv_heads": kv_heads}
+    case = resolve({"batch": batch, "seqlen": seqlen, **heads}, "bf16", "").small
+    assert (case.batch, case.num_q_heads, case.num_kv_heads, case.seqlen_k) == (*small, seqlen)

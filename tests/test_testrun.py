@@ -331,29 +331,3 @@ def test_an_interrupted_run_keeps_what_it_has_and_blames_nobody(run):
 
     found, *_ = run(Script([*cases(PLACES[:2]), interrupt], died(exit_code=2), None))
     assert verdicts(found) == dict.fromkeys(PLACES[:2], Verdict.PASS)
-
-
-def test_what_ends_a_pytest_that_calls_ahead_is_looked_for_without(run):
-    """Two cases ran at a time: neither is blamed."""
-    first = [*cases(PLACES[:1]), begins(PLACES[1])]
-    found, pytests, _ = run(Script(first, died(), None), Script(cases(PLACES[1:])), ahead=True)
-    assert verdicts(found) == all_pass()
-    assert [r.ahead for r in pytests.requests] == [True, False]
-    assert pytests.requests[1].lost_s == 0.0
-
-
-def test_the_case_in_which_it_ends_again_is_the_submissions_crash(run):
-    first = [*cases(PLACES[:1]), begins(PLACES[1])]
-    again = [begins(PLACES[1])]
-    scripts = Script(first, died(), None), Script(again, died(), None), Script(cases(PLACES[2:]))
-    found, pytests, _ = run(*scripts, ahead=True)
-    assert found[PLACES[1]].verdict is Verdict.CRASH
-    assert verdicts(found) == all_pass(PLACES[1]) | {PLACES[1]: Verdict.CRASH}
-    assert [r.ahead for r in pytests.requests] == [True, False, False]
-
-
-def test_faults_of_a_pytest_that_calls_ahead_are_judged_again_without(run):
-    first = [*cases(PLACES[:8]), *case(PLACES[8], FAULT)]
-    found, pytests, _ = run(Script(first), Script(case(PLACES[8])), ahead=True)
-    assert verdicts(found) == all_pass()
-    assert [r.ahead for r in pytests.requests] == [True, False]

@@ -60,8 +60,7 @@ class Compiled:
     """What came of the calls for one chip.
 
     `results` has one entry per call that was made, the last of which may be an `Ended`; only that
-    of the import where it failed. `kernels` are in the order of their first launch, of which
-    `known` counts those after each call.
+    of the import where it failed. `kernels` are in the order of their first launch.
     """
 
     capability: int
@@ -70,20 +69,6 @@ class Compiled:
     launches: int
     seconds: float
     output: str = ""
-    known: tuple[int, ...] = ()
-
-    def of_call(self, number: int) -> Compiled | None:
-        """Return what came of the call of this number, of the kernels those that it was first with.
-
-        None where that call was not made.
-        """
-        if number >= len(self.results):
-            return None
-        result, first = self.results[number], self.known[number - 1] if number else 0
-        launches = result.launches if isinstance(result, Reply) else 0
-        kernels = self.kernels[first : self.known[number]]
-        update = {"kernels": kernels, "results": (result,), "launches": launches, "known": ()}
-        return dataclasses.replace(self, **update)
 
     @property
     def refused(self) -> tuple[Compilation, ...]:
@@ -142,7 +127,6 @@ def _compile(
 ) -> Compiled:
     start = time.monotonic()
     results: list[Reply | Ended] = []
-    known: list[int] = []
     report = os.memfd_create("report", os.MFD_CLOEXEC)
     try:
         with Sandbox(
@@ -158,14 +142,12 @@ def _compile(
             result = sandbox.ready()
             if failed(result):
                 results.append(result)
-                known.append(len(_read(report, capability)))
                 calls = ()
             left_s = timeout_s
             for call in calls:
                 begun = time.monotonic()
                 results.append(_ask(sandbox, call, report, left_s))
                 left_s = max(0.0, left_s - (time.monotonic() - begun - sandbox.starved_s))
-                known.append(len(_read(report, capability)))
                 if isinstance(results[-1], Ended):
                     break
             output = sandbox.output()
@@ -174,8 +156,7 @@ def _compile(
         os.close(report)
     launches = sum(r.launches for r in results if isinstance(r, Reply))
     seconds = time.monotonic() - start
-    places = tuple(results), launches, seconds, output, tuple(known)
-    return Compiled(capability, kernels, *places)
+    return Compiled(capability, kernels, tuple(results), launches, seconds, output)
 
 
 def _ask(sandbox: Sandbox, call: Call, report: int, left_s: float) -> Reply | Ended:

@@ -128,22 +128,6 @@ class Session:
         if sandbox:
             sandbox.close()
 
-    def kill(self) -> None:
-        """End the worker from another thread: the call under way does not come back."""
-        sandbox = self._sandbox
-        if sandbox:
-            sandbox.kill()
-
-    def accepts(self, seconds: float) -> bool:
-        """Take a call that another session made, in `seconds`, for one of this session's own.
-
-        False if this session would not have made it.
-        """
-        if self.unusable is not None or self.budget.used_up() is not None:
-            return False
-        self.budget.count(seconds, came_back=True)
-        return True
-
     def call(
         self,
         case: Case,

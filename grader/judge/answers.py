@@ -73,8 +73,8 @@ class Answer:
 
 @functools.cache
 def _beside() -> ThreadPoolExecutor:
-    """Return the threads in which what is expected is computed: one for each worker at a time."""
-    return ThreadPoolExecutor(2, "expected")
+    """Return the thread in which what is expected is computed."""
+    return ThreadPoolExecutor(1, "expected")
 
 
 def asked_for(whole: Problem, check: Check) -> tuple[str, ...]:

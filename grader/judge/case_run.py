@@ -74,20 +74,12 @@ class CaseRun(ToldCase):
                 return finding
         return Finding(verdict=Verdict.PASS)
 
-    def _answer(self, call: int) -> Answer:
-        """Make a call, or take what came of it if it was made ahead of its turn."""
-        trial, check = self.trial, self.check
-        found = trial.ahead.take(check, self.index, call, self.session) if trial.ahead else None
-        if found is not None:
-            return found
-        where = (self.session, check, self.index, self.case, call)
-        return Answer.of(trial.problem, trial.seed, *where)
-
     def _judge_outputs(self, call: int) -> Finding | None:
         problem = self.problem
         judged = self.trial.problem.judged(self.check)
         self.trial.called = True
-        answer = self._answer(call)
+        where = (self.session, self.check, self.index, self.case, call)
+        answer = Answer.of(self.trial.problem, self.trial.seed, *where)
         evidence, expected = answer.evidence, answer.expected
         if answer.failure is not None or expected is None:
             assert answer.failure is not None

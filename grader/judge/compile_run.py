@@ -8,7 +8,6 @@ from grader.checks import outcome
 from grader.checks.translations import translation
 from grader.isolate.compiled import Compiled, unavailable
 from grader.isolate.evidence import CallEvidence
-from grader.judge import remembered
 from grader.judge.answers import Answer
 from grader.judge.case_report import ToldCase
 from grader.judge.launched import MOST, Ran, lines_compiled, lines_of
@@ -39,20 +38,17 @@ class CompileRun(ToldCase):
             return Finding(verdict=Verdict.SKIPPED, message=message)
         compiled = self._compile(self.case)
         finding = self._not_compiled(compiled)
-        needed: list[tuple[str, int]] = []
         for _ in range(MOST):
             left = self._left(lines_compiled(compiled))
             if finding is not None or not left:
                 break
             line, runs = left[0]
             first = trial.first(runs)
-            needed.append((first.check.id, first.index))
             more = self._compile(first.case)
             finding = self._not_compiled(more)
             if finding is None and line not in lines_compiled(more):
                 finding = self._never_on_a_gpu(line, first.case)
             compiled = [*compiled, *more]
-        remembered.note(trial.kernels, needed)
         finding = finding or self._too_many(self._left(lines_compiled(compiled)))
         finding = finding or Finding(verdict=Verdict.PASS)
         kernels = (kernel for chip in compiled for kernel in chip.kernels)

@@ -105,11 +105,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         wanted = run.request.first
         items.sort(key=lambda item: (place := _place(item)) is None or place[1].id not in wanted)
     if run.device != "cuda":
-        if run.request is not None and run.request.ahead:
-            places = [place for item in items if (place := _place(item)) is not None]
-            if places:
-                cases = [(check, index, case) for _, check, case, index in places]
-                run.trial(places[0][0]).call_ahead(cases)
         return
     waiting: dict[str, list[tuple[Check, Case]]] = {}
     for item in items:

@@ -29,7 +29,7 @@ from grader.spec.problem import Problem
 from grader.spec.problem_tables import WORK, Check
 
 if TYPE_CHECKING:
-    from grader.isolate.session import Budget, Session
+    pass
 
 
 class PytestRun:
@@ -151,22 +151,6 @@ class ProblemTrial:
             compilers.wait()
         return self._sessions[key]
 
-    def call_ahead(self, cases: list[tuple[Check, int, Case]]) -> None:
-        """Call the last of these cases while the first are judged; they are in their order."""
-        from grader.judge.ahead import Ahead
-
-        def open_session(check: Check | None, budget: Budget) -> Session:
-            return self._on_machine(self.problem.of(check) if check else self.problem, budget)
-
-        self.judged.ahead = Ahead(self.judged, cases, open_session, lambda: self.counts_work)
-
-    def _on_machine(self, problem: Problem, budget: Budget) -> Session:
-        """Return a session on the CPU, of the problem or its bridge."""
-        from grader.isolate.session import Session
-
-        machine = problem.uses_triton
-        return Session(problem, self.source, device="cpu", machine=machine, budget=budget)
-
     def compile_ahead(self, cases: list[tuple[Check, Case]]) -> None:
         """Compile what the cases on the GPU need, on several cores: when the GPU is had."""
         self._to_compile = cases
@@ -191,6 +175,7 @@ class ProblemTrial:
 
     def count_work(self) -> None:
         """Count the work of a submission if the checks that it rests on pass."""
+        from grader.isolate.session import Session
         from grader.judge.work_run import WorkRun
 
         request, problem = self.run.request, self.problem
@@ -198,16 +183,15 @@ class ProblemTrial:
             return
         key = (problem.entry, False)
         if key not in self._sessions:
-            self._sessions[key] = self._on_machine(problem, self.budget)
+            where = {"device": "cpu", "machine": problem.uses_triton, "budget": self.budget}
+            self._sessions[key] = Session(problem, self.source, **where)
         session = self._sessions[key]
         self.run.send(CaseBegins(check=WORK, index=0))
         self.budget.check = WORK
-        ahead = self.judged.ahead
-        found = ahead.take_work(session) if ahead else None
-        if found is None and self.budget.used_up() is None:
+        if self.budget.used_up() is None:
             session.start()
         try:
-            evidence = found or WorkRun(self.judged, session).judge()
+            evidence = WorkRun(self.judged, session).judge()
         except Exception as error:  # the judge's own: the cases are told all the same
             reason = f"the judge failed: {type(error).__name__}: {error}"[:600]
             evidence = Evidence(verdict=Verdict.INTERNAL, reason=reason)
@@ -215,8 +199,6 @@ class ProblemTrial:
 
     def close(self) -> None:
         """End all workers."""
-        if self.judged.ahead is not None:
-            self.judged.ahead.close()
         if self._compilers is not None:
             self._compilers.wait(0.0)
         for session in self._sessions.values():

@@ -2,10 +2,8 @@
 
 Findings arrive one by one, so that a pytest that dies keeps what was earned: the next one goes on
 with the other cases. If it died while a case ran, that case is the submission's crash: nothing else
-runs then. Where cases are called ahead of their turn, another may have run: the cases that are left
-are judged without, and none is blamed before that. The time that is lost so, silence and starts in
-vain included, is the problem's `lost_s`: when it is used up, nothing of the submission runs any
-more.
+runs then. The time that is lost so, silence and starts in vain included, is the problem's `lost_s`:
+when it is used up, nothing of the submission runs any more.
 """
 
 from __future__ import annotations
@@ -76,7 +74,6 @@ class TestRun:
         seed: str,
         children: Children,
         compile_workers: int = 1,
-        ahead: bool = False,
         exit_first: bool = False,
         first: tuple[str, ...] = (),
         jailed: bool = False,
@@ -92,7 +89,6 @@ class TestRun:
         self._seed = seed
         self._children = children
         self._compile_workers = compile_workers
-        self._ahead = ahead
         self._exit_first = exit_first
         self._first = first
         self._jailed = jailed
@@ -113,10 +109,6 @@ class TestRun:
         for _ in range(_MAX_RUNS):
             begun, started = self._begun, time.monotonic()
             ending = self._run_pytest()
-            if self._ahead and not self.interrupted and not self._came_to_its_end(ending):
-                self._ahead = False  # two cases ran: which of them that was is seen one by one
-                if self._places - self.findings.cases.keys():
-                    continue
             # What runs in a jail cannot have ended it.
             died_in = None if self.interrupted or self._jailed else self._current
             if died_in is not None:
@@ -143,7 +135,7 @@ class TestRun:
                     self.findings.work = Evidence(verdict=verdict, reason=reason)
                 if retried or not self._faults():
                     return self._without_provoked_faults()
-                retried, self._ahead = True, False
+                retried = True
                 for place in self._faults():
                     del self.findings.cases[place]
                 continue
@@ -200,7 +192,6 @@ class TestRun:
             spent_s=self._spent_s,
             lost_s=self._lost_s,
             compile_workers=self._compile_workers,
-            ahead=self._ahead,
             kernels=self._children.kernels,
             policy=self._policy,
             token=secrets.token_hex(),

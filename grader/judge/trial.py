@@ -8,7 +8,6 @@ import hashlib
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Protocol
 
 import torch
 
@@ -16,29 +15,12 @@ from grader.causes.diagnose import Casebook, Cause
 from grader.causes.rules.sighting import Sighting
 from grader.isolate.compiled import Call, Compiled, compile_calls, unavailable
 from grader.isolate.session import Session
-from grader.judge import remembered
-from grader.judge.answers import Answer
 from grader.judge.launched import MOST, Launched, Ran, lines_compiled
 from grader.source.submission import Source
 from grader.spec.cases import Case
-from grader.spec.findings import Evidence
 from grader.spec.problem import Problem
-from grader.spec.problem_tables import Check
-from grader.spec.protocol import failed
 
 _FEWEST = 16  # numbers, of which other values make others
-
-
-class EarlyCalls(Protocol):
-    """Calls of later cases, made before their turn: see `grader.judge.ahead.Ahead`."""
-
-    def start(self) -> None: ...
-
-    def take(self, check: Check, index: int, call: int, session: Session) -> Answer | None: ...
-
-    def take_work(self, session: Session) -> Evidence | None: ...
-
-    def close(self) -> None: ...
 
 
 @dataclasses.dataclass
@@ -63,7 +45,6 @@ class Trial:
     bridge_casebook: Casebook | None = None  # what came of the bridge, if there is one
     overwritten: str | None = None  # what a call wrote to and may not
     launched: Launched = dataclasses.field(default_factory=Launched)
-    ahead: EarlyCalls | None = None  # calls that are made ahead of their turn
     _right: set[bytes] = dataclasses.field(default_factory=set)  # digests of outputs
 
     def __post_init__(self) -> None:
@@ -76,12 +57,7 @@ class Trial:
         return of_bridge + self.casebook.settle(step_at)
 
     def answered(self, session: Session, *, bridge: bool = False) -> None:
-        """Begin what need not be begun for a file that returns nothing, once.
-
-        That is to call ahead, and to compile for GPUs that are not there, but for a bridge.
-        """
-        if self.ahead is not None:
-            self.ahead.start()
+        """Begin, once a call came back, to compile for GPUs that are not there; no bridge."""
         if bridge or not self.compiles_ahead or self.compiling:
             return
         if not session.machine or unavailable():
@@ -92,8 +68,8 @@ class Trial:
             if check.compiles
             for case in self.problem.cases(check, self.seed).values()
         ]
-        cases += remembered.cases(self.kernels, self.problem, self.seed) if cases else []
-        self._compile(session.source, [self.call_of(case) for case in cases])
+        for case in cases:
+            self.compile_ahead(session.source, self.call_of(case))
 
     def was_right_before(self, output: torch.Tensor) -> bool:
         """Whether an earlier call returned this very output, byte for byte, and it was right."""
@@ -132,36 +108,13 @@ class Trial:
     def compile_ahead(self, source: Source, call: Call) -> Future[list[Compiled]]:
         """Begin to compile what a call launches, or return what has begun."""
         if repr(call) not in self.compiling:
-            self._compile(source, [call])
+            pool = ThreadPoolExecutor(1)
+            run = functools.partial(compile_calls, source, self.problem, kernels=self.kernels)
+            self.compiling[repr(call)] = pool.submit(run, [call])
+            pool.shutdown(wait=False)
         return self.compiling[repr(call)]
-
-    def _compile(self, source: Source, calls: list[Call]) -> None:
-        """Begin to compile what calls launch, one behind the other in the same workers.
-
-        What did not go well behind another call is done again in a worker of its own.
-        """
-        pool = ThreadPoolExecutor(1)
-        run = functools.partial(compile_calls, source, self.problem, kernels=self.kernels)
-        whole = pool.submit(run, calls)
-
-        def of_call(number: int, call: Call) -> list[Compiled]:
-            found = [chip.of_call(number) for chip in whole.result()]
-            parts = [part for part in found if part is not None]
-            good = len(parts) == len(found) and all(map(_is_good, parts))
-            # Where the first launched nothing, that is told, and nobody asks for others.
-            last = number == 0 or not all(chip.launches for chip in whole.result())
-            return parts if good or last else run([call])
-
-        for number, call in enumerate(calls):
-            self.compiling.setdefault(repr(call), pool.submit(of_call, number, call))
-        pool.shutdown(wait=False)
 
 
 def _digest(output: torch.Tensor) -> bytes:
     values = output.cpu().contiguous().flatten().view(torch.uint8)
     return hashlib.blake2b(values.numpy(), digest_size=16).digest()
-
-
-def _is_good(part: Compiled) -> bool:
-    """Whether a call launched kernels, of which none was refused, and came back."""
-    return bool(part.launches) and not part.refused and not any(map(failed, part.results))

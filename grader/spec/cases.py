@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, Strict, model_validator
@@ -31,6 +32,7 @@ Values = Literal[
     "normal", "offset", "peaked", "needle", "large", "falling", "negative", "uneven", "cancelling"
 ]
 
+_MOST_PAIRS = 2**22  # of a query and a key, of a case on the machine
 _T = TypeVar("_T")
 ListOf = Annotated[tuple[_T, ...], Strict(False)]  # an array of TOML is a list to begin with
 Positive = Annotated[int, Field(gt=0)]
@@ -158,6 +160,18 @@ class Case:
     def kwargs(self) -> dict[str, Any]:
         """Keyword options that are passed to the entry point."""
         return dict(self.options)
+
+    @property
+    def small(self) -> Case:
+        """The case with so few batches, then heads, that the machine takes a moment for it."""
+        batch, heads = self.batch, math.gcd(self.num_q_heads, self.num_kv_heads)
+        pairs = self.num_q_heads * self.seqlen_q * self.seqlen_k
+        if batch * pairs <= _MOST_PAIRS:
+            return self
+        parts = min(heads, -(-pairs // _MOST_PAIRS))
+        parts = next(n for n in range(parts, heads + 1) if heads % n == 0)
+        q_heads, kv_heads = self.num_q_heads // parts, self.num_kv_heads // parts
+        return dataclasses.replace(self, batch=1, num_q_heads=q_heads, num_kv_heads=kv_heads)
 
     @property
     def words(self) -> tuple[str, ...]:

@@ -77,7 +77,6 @@ class TestRequest(Record):
     spent_s: Seconds = 0.0
     lost_s: Seconds = 0.0
     compile_workers: int = 1
-    ahead: bool = False  # later cases are called while earlier ones are judged
     kernels: Path | None = None  # keeps what compiles for a GPU that is not there
     policy: bool = True  # the source policy is in force
     token: str = ""  # begins every line of the events: others may write into the pipe
