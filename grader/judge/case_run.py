@@ -29,6 +29,7 @@ from grader.judge.answers import Answer
 from grader.judge.case_report import ToldCase
 from grader.judge.compile_run import CompileRun
 from grader.judge.retrace import Seen, look_again, look_at_race
+from grader.judge.smallest import smaller_case
 from grader.spec.cases import Case
 from grader.spec.findings import Finding
 from grader.spec.grade_record import Verdict
@@ -120,7 +121,9 @@ class CaseRun(ToldCase):
         kept = kept or (call > 0 and self._is_right_in_a_new_worker(answer))
         nan = any(bool(evidence.outputs[d.name].isnan().any()) for d in differences)
         bare = nan and self.session.machine and self._is_right_again(answer, zeros=True)
-        return self._wrong(differences, evidence, seen, kept=kept, bare=bare)
+        where = (self.trial, self.session, self.problem, self.case)
+        small = None if kept else smaller_case(*where, differences[0].name, nan=nan)
+        return self._wrong(differences, evidence, seen, kept=kept, bare=bare, small=small)
 
     def _is_of_tf32(self, answer: Answer, wrong: list[Difference], expected: Expected) -> bool:
         """Whether a GPU's dots cut their operands to TF32; the machine sees that before.
@@ -241,6 +244,7 @@ class CaseRun(ToldCase):
         *,
         kept: bool,
         bare: bool,
+        small: str | None,
     ) -> Finding:
         """Tell wrong numbers apart: never written, NaN from other memory, or computed as NaN.
 
@@ -296,6 +300,7 @@ class CaseRun(ToldCase):
             first=shown.first,
             worst=shown.worst,
             extent=extent,
+            small=small,
             help=help,
             tiles=seen.tiles,
             errors=shown.errors,

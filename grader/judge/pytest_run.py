@@ -114,9 +114,8 @@ class ProblemTrial:
         self.problem = problem
         self.source = run.source(problem)
         kernels = run.request.kernels if run.request else None
-        self.judged = Trial(
-            problem, run.seed, Casebook(problem), compiles_ahead=True, kernels=kernels
-        )
+        how = {"compiles_ahead": True, "shrinks": 2, "kernels": kernels}
+        self.judged = Trial(problem, run.seed, Casebook(problem), **how)
         spent = (run.request.spent_s, run.request.lost_s) if run.request else (0.0, 0.0)
         self.budget = Budget(problem.limits, *spent)
         self.calls = 0

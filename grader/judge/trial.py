@@ -40,6 +40,7 @@ class Trial:
     followed: bool = False  # one program of a kernel, tile by tile
     # Whether to compile beside the tests, from the first call on that came back with a result.
     compiles_ahead: bool = False
+    shrinks: int = 0  # wrong cases of which the smallest that is wrong is still looked for
     kernels: Path | None = None  # where what is compiled is kept for the next run
     called: bool = False  # a case that asks for a result was run
     bridge_casebook: Casebook | None = None  # what came of the bridge, if there is one

@@ -191,6 +191,7 @@ def facts(problem_id: str, cause: ReportedCause) -> list[tuple[str, str]]:
         ("first", clean(message.first)),
         ("worst", clean(message.worst)),
         ("extent", clean(message.extent)),
+        ("small", clean(message.small)),
         ("also", clean(", ".join(clean(check.id, NAME_LIMIT) for check in cause.checks[1:]))),
         ("rest", _not_run(cause)),
         *(state_facts(trace, lines_behind(cause, trace)) if trace is not None else ()),

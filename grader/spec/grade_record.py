@@ -137,11 +137,11 @@ class Message(Record):
 
     `headline` stands alone in one line. `test`, `file`, `line` and `step` say where; `input` is the
     case; `first` and `worst` the first and the worst wrong element (got, expected, allowed);
-    `extent` how far the error reaches; `output` the tail of what the submission printed; `help`
-    what to do where the headline does not say it; `repeat` the command that repeats the case.
-    `tiles` shows which tiles the kernel visited, `errors` where the numbers are wrong, `trace` what
-    one program held after each tile. `not_run` says that there was no call, for a reason that lies
-    in another case.
+    `extent` how far the error reaches; `small` a smaller case that is wrong likewise; `output` the
+    tail of what the submission printed; `help` what to do where the headline does not say it;
+    `repeat` the command that repeats the case. `tiles` shows which tiles the kernel visited,
+    `errors` where the numbers are wrong, `trace` what one program held after each tile. `not_run`
+    says that there was no call, for a reason that lies in another case.
     """
 
     headline: Text
@@ -153,6 +153,7 @@ class Message(Record):
     first: str | None = None
     worst: str | None = None
     extent: str | None = None
+    small: str | None = None
     output: Text | None = None
     help: str | None = None
     repeat: str | None = None
