@@ -87,10 +87,10 @@ def test_every_verdict_column_and_letter_has_an_entry():
 def test_every_label_of_a_message_has_an_entry():
     source = (ROOT / "grader" / "report" / "message.py").read_text(encoding="utf-8")
     labels = re.findall(r'^        \("(\w+)", ', source, re.MULTILINE)
-    assert len(labels) == 10
+    assert len(labels) == 11
     source = (ROOT / "grader" / "report" / "state.py").read_text(encoding="utf-8")
     labels += re.findall(r'\[?\("(state|line)", ', source)
-    assert len(labels) == 12
+    assert len(labels) == 13
     assert set(labels) - {"input"} <= set(terms(REPORTS))
 
 

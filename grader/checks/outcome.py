@@ -44,10 +44,12 @@ _WRAPS_HELP = (
     " batch entry of a large tensor may begin 2**31 elements after the first"
 )
 _BEFORE_HELP = "is a first row or key negative, or does the pointer start before its tensor?"
-_RACE_HELP = (
-    "on a GPU programs run side by side and in no order: let one program store each element; does"
-    " its offset tell batches, heads and tiles apart?"
-)
+_REMARK_HELP = {
+    "race": "on a GPU programs run side by side and in no order: let one program store each"
+    " element; does its offset tell batches, heads and tiles apart?",
+    "sum": "accumulate in fp32, and keep lse and delta in fp32; round the weights before a product"
+    " and the result before it is stored, not what is still added to",
+}
 _LOOP_HELP = "does every loop come closer to its end in each iteration?"
 _STATUS_HELP = {
     Status.NOT_MODELLED: "the check costs no points here; on a GPU it is judged",
@@ -99,16 +101,16 @@ def of_call(evidence: CallEvidence, signature: str) -> CaseOutcome | None:
     return outcome
 
 
-def of_race(evidence: CallEvidence) -> CaseOutcome | None:
-    """Return what it comes to that programs race, None where none was seen.
+def of_remark(evidence: CallEvidence) -> CaseOutcome | None:
+    """Return what it comes to that programs race, or round sums; None where none was seen to.
 
-    For a call whose outputs are right, as they need not be on a GPU.
+    For a call whose outputs are right, as they need not be on a GPU or with other numbers.
     """
     reply = evidence.result
     if not isinstance(reply, Reply) or reply.status != Status.OK or not reply.text:
         return None
     headline, _, extent = reply.text.partition("; ")
-    return CaseOutcome(Verdict.FAIL, headline, extent, reply.line, _RACE_HELP)
+    return CaseOutcome(Verdict.FAIL, headline, extent, reply.line, _REMARK_HELP[reply.error_type])
 
 
 def of_result(result: Reply | Ended, signature: str = "", what: str = "call") -> CaseOutcome | None:

@@ -34,7 +34,9 @@ class Watching(contextlib.ExitStack):
         self._exact = request["exact"]
         self._how = {name: request[name] for name in ("zeros", "far", "seconds")}
         self._engine = engine
-        self._watch, self._trace = Watch(engine.path), None
+        self._sums = request["sums"]
+        queries = inputs["q"].shape[:-1].numel() if self._sums and "q" in inputs else 0
+        self._watch, self._trace = Watch(engine.path, queries), None
         if "trace" in request:
             shape = TraceShape(**request["trace"])
             places = shape, self._block(shape, fds[0]), engine.path, source, inputs
@@ -75,5 +77,7 @@ class Watching(contextlib.ExitStack):
             return Reply(nonce, Status.ROUNDING_DOT, line, text=text)
         if self._trace and self._trace.fault:
             return Reply(nonce, Status.TRACE_FAILED, text=self._trace.fault)
-        line, text = self._watch.race or (0, "")
-        return Reply(nonce, Status.OK, line, text=text)
+        kind, (line, text) = "race", self._watch.race or (0, "")
+        if not text and self._sums and self._watch.sum:
+            kind, (line, text) = "sum", self._watch.sum
+        return Reply(nonce, Status.OK, line, error_type=kind if text else "", text=text)

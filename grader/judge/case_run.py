@@ -110,11 +110,12 @@ class CaseRun(ToldCase):
         for name in evidence.outputs.keys() - {d.name for d in answer.differences}:
             self.trial.note_right(evidence.outputs[name])
         if not differences:
-            race = outcome.of_race(evidence)
-            if race is not None:
-                where = (self.check.id, self.index), self.case, answer, race.headline
-                look_at_race(self.trial, self.session, *where)
-                return self._failure(race, evidence)
+            remark = outcome.of_remark(evidence)
+            if remark is not None:
+                if evidence.result.error_type == "race":
+                    where = (self.check.id, self.index), self.case, answer, remark.headline
+                    look_at_race(self.trial, self.session, *where)
+                return self._failure(remark, evidence)
             earlier, self._earlier = self._earlier, expected
             return self._computed_elsewhere(judged, answer.idle, expected, earlier)
         kept = self.trial.was_right_before(evidence.outputs[differences[0].name])
@@ -130,7 +131,8 @@ class CaseRun(ToldCase):
 
         What is wrong then is no sign of another mistake.
         """
-        if not wrong or not self.case.exact or self.session.machine:
+        exact = self.case.exact and self.case.dtype == "fp32"
+        if not wrong or not exact or self.session.machine:
             return False
         case = dataclasses.replace(self.case, exact=False)
         cut = expect(self.problem, case, answer.inputs, answer.names)
@@ -286,10 +288,10 @@ class CaseRun(ToldCase):
             if right and help is None:
                 made = f"{shown.name} alone is" if len(wrong) == 1 else _are(wrong)
                 help = f"{_are(right)} right: look at what {made} made of"
-            race = outcome.of_race(evidence)
-            if race is not None:
-                headline, line, help = race.headline, race.line, race.help
-                extent = "; ".join(filter(None, (race.extent, extent)))
+            remark = outcome.of_remark(evidence)
+            if remark is not None:
+                headline, line, help = remark.headline, remark.line, remark.help
+                extent = "; ".join(filter(None, (remark.extent, extent)))
         if seen.fault:
             help = "the result is wrong, but the judge failed to look for the cause; please report"
             help = f"{help} this error: {seen.fault}"[:_HELP_LIMIT]

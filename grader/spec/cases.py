@@ -26,6 +26,7 @@ Layout = Literal[
     "expanded",
     "every_other",
     "one_number",
+    "zeros",
     "far",
 ]
 Values = Literal[
@@ -133,7 +134,8 @@ class CaseTable(Table):
 class Case:
     """One set of inputs for one check: sizes, dtype, layout, kind of values and options.
 
-    `exact` asks of fp32 that its dots are IEEE fp32, not TF32. `gpu`: see `CaseTable`.
+    `exact` asks of fp32 that its dots are IEEE fp32, not TF32, and of 16 bits that sums have 32.
+    `gpu`: see `CaseTable`.
     """
 
     batch: int = 1

@@ -92,6 +92,8 @@ def make_inputs(problem: Problem, case: Case, seed: int, device: str = "cpu") ->
             dout = dout[:, :, :1].expand_as(q)
         elif case.dout_layout == "one_number":
             dout = dout[:1, :1, :1, :1].expand_as(q)
+        elif case.dout_layout == "zeros":
+            dout = torch.zeros_like(dout)
         dout = dout.to(dtype)
     if "lse" in problem.inputs:  # the backward pass alone: what the forward pass has left
         values = [tensors[name].double() for name in ("q", "k", "v")]

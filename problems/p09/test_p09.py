@@ -32,7 +32,7 @@ def test_half(case):
 
 
 def test_ieee(case):
-    """dots of fp32 have IEEE precision"""
+    """dots of fp32 have IEEE precision, and sums of 16-bit inputs are fp32"""
     case.agrees_with(reference.sink_window_attention)
 
 

@@ -13,15 +13,16 @@ _STORES = ("tt.store", "tt.atomic_rmw", "tt.atomic_cas")
 _FROM_ANYWHERE = ("tt.load", "tt.int_to_ptr")
 
 
-def _operations(blocks: list[Block]) -> Iterator[Operation]:
+def operations(blocks: list[Block]) -> Iterator[Operation]:
+    """Yield all operations of blocks, and of those inside them."""
     for block in blocks:
         for op in block.operations:
             yield op
             for region in op.regions:
-                yield from _operations(region)
+                yield from operations(region)
 
 
-def _reached(wanted: list[int], made: dict[int, list[int]]) -> set[int]:
+def reached(wanted: list[int], made: dict[int, list[int]]) -> set[int]:
     """Return the values from which those that are wanted are made, and these."""
     found: set[int] = set()
     while wanted:
@@ -37,7 +38,7 @@ def offsets(module: Module) -> frozenset[int]:
     made: dict[int, list[int]] = {}
     wanted: list[int] = []
     for blocks in module.functions.values():
-        for op in _operations(blocks):
+        for op in operations(blocks):
             if op.name == "tt.addptr":
                 wanted.append(op.operands[1])
             if op.name in _MAKING_OFFSETS:
@@ -48,7 +49,7 @@ def offsets(module: Module) -> frozenset[int]:
                 for values in (body.arguments[1:], op.results):
                     for value, first, next in zip(values, op.operands[3:], last, strict=False):
                         made.setdefault(value, []).extend((first, next))
-    found = _reached(wanted, made)
+    found = reached(wanted, made)
     return frozenset(value for value in found if module.type(value).element == "i32")
 
 
@@ -67,7 +68,7 @@ def stored_to(module: Module) -> frozenset[int]:
         for number, block in enumerate(blocks):
             if number or name != module.entry:
                 made.update((value, [handed]) for value in pointers(block.arguments))
-        for op in _operations(blocks):
+        for op in operations(blocks):
             if op.name in _STORES:
                 wanted.append(op.operands[0])
             inner = [block for region in op.regions for block in region]
@@ -81,4 +82,4 @@ def stored_to(module: Module) -> frozenset[int]:
                 if op.name in _FROM_ANYWHERE:
                     return frozenset(entry)
                 made[value] = pointers(op.operands) if is_plain else [handed]
-    return frozenset(_reached(wanted, made) & set(entry))
+    return frozenset(reached(wanted, made) & set(entry))

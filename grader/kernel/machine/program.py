@@ -26,6 +26,7 @@ from grader.kernel.machine.steps import (
     State,
     Translation,
 )
+from grader.kernel.machine.sums import rounded_sums
 from grader.kernel.machine.tensors import SHIFT, Memories
 from grader.kernel.machine.ttir import Block, Module, Operation
 
@@ -71,6 +72,7 @@ class Program(Translation):
         self._bytes = sum(type.numel * max(1, type.bits // 8) for type in types)
         self._waits = any(map(_waits, module.functions.values()))
         self._stored_to = flow.stored_to(module)
+        self._rounded_sums = rounded_sums(module)
         self._printed = 0
         self._functions = {
             name: control.Function(name, blocks, self) for name, blocks in module.functions.items()
@@ -241,7 +243,7 @@ class Program(Translation):
         for parameter, (name, value) in zip(parameters, arguments, strict=True):
             env[parameter] = self._argument(parameter, name, value, memories)
         if observe is not None:
-            observe(events.Launched(self.module.entry, grid, tuple(memories)))
+            observe(events.Launched(self.module.entry, grid, tuple(memories), self._rounded_sums))
         at_once = max(
             1, min(limits.elements // self._widest, limits.value_bytes // max(1, self._bytes))
         )
