@@ -110,7 +110,9 @@ def of_remark(evidence: CallEvidence) -> CaseOutcome | None:
     if not isinstance(reply, Reply) or reply.status != Status.OK or not reply.text:
         return None
     headline, _, extent = reply.text.partition("; ")
-    return CaseOutcome(Verdict.FAIL, headline, extent, reply.line, _REMARK_HELP[reply.error_type])
+    return CaseOutcome(
+        Verdict.FAIL, headline, extent, reply.line, _REMARK_HELP.get(reply.error_type)
+    )
 
 
 def of_result(result: Reply | Ended, signature: str = "", what: str = "call") -> CaseOutcome | None:
