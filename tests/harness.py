@@ -169,7 +169,7 @@ def judge(
                 findings.cases[(check.id, index)] = finding
                 if enough(findings.cases):
                     break
-        causes = trial.causes(data.step_at)
+        causes = trial.causes(data.step_behind)
         if problem.entry in sessions:
             last(sessions[problem.entry])
     finally:

@@ -46,6 +46,9 @@ class Cause:
     line: int | None = None
 
 
+StepAt = Callable[[int, bool], int | None]
+
+
 class Casebook:
     """Collects the results of one entry point and settles on their causes when all are in.
 
@@ -120,11 +123,11 @@ class Casebook:
         self._wrong.append(place)
         self.add_seen(place, sighting)
 
-    def settle(self, step_at: Callable[[int], int | None] = lambda line: None) -> list[Cause]:
+    def settle(self, step_at: StepAt = lambda line, located: None) -> list[Cause]:
         """Return the causes that are known, each with the cases it explains.
 
         Known mistakes come first; what was seen explains the cases that are left. `step_at` gives
-        the step of the stub that a line lies in.
+        the step of the stub in which a mistake lies that shows in a line, or is `located` there.
         """
         self._behind.finish()
         self._seen = self._numbers | self._seen
@@ -142,7 +145,8 @@ class Casebook:
             shown = next(s for s in left.values() if s.kind == kind)
             if plain:  # every other check departs from the plain case
                 places += [p for p in self._wrong if p not in explained and p not in places]
-            step = step_at(shown.line) if shown.located else self._problem.step_of_cause(shown.id)
+            known = None if shown.located else self._problem.step_of_cause(shown.id)
+            step = known or step_at(shown.line, shown.located)
             causes.append(self._cause(shown, places, step))
         causes = self._without_remnants(self._with_fitted(causes), plain=bool(plain))
         return [cause for cause in causes if not self._is_of_a_failure(cause)]

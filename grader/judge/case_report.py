@@ -77,10 +77,10 @@ class ToldCase:
         """
         if self.check.bridge and self.trial.problem.bridge is not None:
             return self.trial.problem.bridge.step
-        if not line or elsewhere:
-            return None
         source = self.session.source
-        return source.step_of_loops_at(line) if looping else source.step_at(line)
+        if not line or (elsewhere and source.step_at(line) is not None):
+            return None
+        return source.step_of_loops_at(line) if looping else source.step_behind(line)
 
     def _finding(
         self,
@@ -102,6 +102,7 @@ class ToldCase:
             test=self.check.test_name,
             file=problem.file,
             line=line or None,
+            fed_by=self.session.source.fed_by(line),
             step=self._step(line, elsewhere=elsewhere, looping=looping),
             input=str(self.case),
             output=output or None,

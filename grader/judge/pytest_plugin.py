@@ -278,7 +278,9 @@ def _causes(trial: ProblemTrial, say: Callable[[str], None]) -> list[CauseFound]
     They explain verdicts, which stand without them. `say` tells of such a failure.
     """
     try:
-        return [CauseFound(**vars(c)) for c in trial.judged.causes(trial.source.step_at)]
+        source = trial.source
+        causes = trial.judged.causes(source.step_behind)
+        return [CauseFound(**vars(c), fed_by=source.fed_by(c.line or 0)) for c in causes]
     except Exception as error:
         say(f"{trial.problem.id}: the judge failed to find causes: {type(error).__name__}: {error}")
         return []

@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import torch
 
-from grader.causes.diagnose import Casebook, Cause
+from grader.causes.diagnose import Casebook, Cause, StepAt
 from grader.causes.rules.sighting import Sighting
 from grader.isolate.compiled import Call, Compiled, compile_calls, unavailable
 from grader.isolate.session import Session
@@ -52,7 +51,7 @@ class Trial:
         if self.problem.bridge is not None:
             self.bridge_casebook = type(self.casebook)(self.problem, bridge=True)
 
-    def causes(self, step_at: Callable[[int], int | None]) -> list[Cause]:
+    def causes(self, step_at: StepAt) -> list[Cause]:
         """Return the causes of what came out wrong, see `Casebook.settle`."""
         of_bridge = self.bridge_casebook.settle(step_at) if self.bridge_casebook else []
         return of_bridge + self.casebook.settle(step_at)

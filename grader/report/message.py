@@ -23,6 +23,7 @@ from grader.spec.grade_record import (
 )
 from grader.spec.trace_record import SourceLine, TraceRecord
 
+_MOST_LINES = 6  # that are named as those which feed another
 ID_LIMIT = 12
 NAME_LIMIT = 40
 HEADLINE_LIMIT = 200
@@ -238,6 +239,9 @@ def _where(problem_id: str, cause: ReportedCause) -> str:
         test = f"test_{cause.checks[0].id}"
     file = clean(message.file, 60) if message.file else ""
     line = f" line {message.line}" if message.line else ""
+    if 0 < len(message.fed_by) <= _MOST_LINES:
+        lines = ", ".join(map(str, message.fed_by))
+        line += f", fed by line{'s' if len(message.fed_by) > 1 else ''} {lines}"
     parts = [f"{clean(problem_id, ID_LIMIT)}{step}", clean(test or "", 60), f"{file}{line}"]
     return ", ".join(part for part in parts if part)
 

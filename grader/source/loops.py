@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 
@@ -23,9 +23,9 @@ def loops_around(tree: ast.Module, line: int) -> list[range]:
     lines = [line]
     while lines:
         line = lines.pop()
-        functions = [n for n in ast.walk(tree) if isinstance(n, _FUNCTIONS) and line in _lines(n)]
+        functions = [n for n in ast.walk(tree) if isinstance(n, FUNCTIONS) and line in lines_of(n)]
         inner = max(functions, key=lambda n: n.lineno, default=None)
-        around = (_lines(n) for n in ast.walk(inner or tree) if isinstance(n, _LOOPS))
+        around = (lines_of(n) for n in ast.walk(inner or tree) if isinstance(n, _LOOPS))
         loops += [loop for loop in around if line in loop]
         if inner is not None and inner.name not in known:
             known.add(inner.name)
@@ -33,7 +33,8 @@ def loops_around(tree: ast.Module, line: int) -> list[range]:
     return loops
 
 
-def _lines(node: ast.AST) -> range:
+def lines_of(node: ast.AST) -> range:
+    """Return the lines of a node of a tree, none where it has no place."""
     first = getattr(node, "lineno", 0)
     return range(first, (getattr(node, "end_lineno", None) or first - 1) + 1)
 

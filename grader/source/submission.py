@@ -17,6 +17,7 @@ import warnings
 from pathlib import Path
 
 from grader.base.regular_file import open_below
+from grader.source.feeding import lines_feeding
 from grader.source.given_imports import bad_import
 from grader.source.loops import loops_around
 from grader.source.policy.rules import violations
@@ -79,13 +80,32 @@ class Source:
 
     def step_of_loops_at(self, line: int) -> int | None:
         """Return the step in which all loops around `line` lie whole; None where there is none."""
+        tree = self._tree()
+        steps = {self._step_of(loop) for loop in loops_around(tree, line)} if tree else set()
+        return steps.pop() if len(steps) == 1 else None
+
+    def fed_by(self, line: int) -> tuple[int, ...]:
+        """Return the lines of steps that make what a line outside of all steps works with."""
+        tree = self._tree()
+        if tree is None or not self.has_steps or self.step_at(line) is not None:
+            return ()
+        return tuple(sorted(lines_feeding(tree, line, lambda n: self.step_at(n) is not None)))
+
+    def step_behind(self, line: int, located: bool = True) -> int | None:
+        """Return the step that feeds a line of given code; None where several do, or none.
+
+        Of another line it is its own, if what shows there is `located` there.
+        """
+        own = (line,) if located else ()
+        steps = {self.step_at(number) for number in self.fed_by(line) or own}
+        return steps.pop() if len(steps) == 1 else None
+
+    def _tree(self) -> ast.Module | None:
         try:
             with warnings.catch_warnings(action="ignore"):
-                loops = loops_around(ast.parse(self._text), line)
+                return ast.parse(self._text)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             return None
-        steps = {self._step_of(loop) for loop in loops}
-        return steps.pop() if len(steps) == 1 else None
 
     def _step_of(self, lines: range) -> int | None:
         text = "" if self.other_release else self._text

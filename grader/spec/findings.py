@@ -140,12 +140,14 @@ class CauseFound(Record):
     step: int | None
     cases: tuple[tuple[str, int], ...]
     line: int | None = None
+    fed_by: tuple[int, ...] = ()
 
     def located(self, message: Message) -> Message:
         """Return `message` with the line of this cause, where that is known."""
         if self.line is None:
             return message
-        return message.model_copy(update={"line": self.line, "step": self.step})
+        where = {"line": self.line, "fed_by": self.fed_by, "step": self.step}
+        return message.model_copy(update=where)
 
 
 class WorkCounted(Record):

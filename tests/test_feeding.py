@@ -1,0 +1,76 @@
+"""Which lines of steps feed a line of given code."""
+
+import ast
+
+import pytest
+
+from grader.source.feeding import lines_feeding
+from grader.source.submission import Source
+from tests.harness import model_answer
+
+TEXT = """\
+def kernel(x_ptr, n, begin):
+    x_ptr += offset(n)  # step
+    start, end = begin, n
+    for i in range(start, end):
+        a = load(x_ptr, i)
+        b = a * 2
+        c: int = b  # step
+        store(x_ptr + c)
+    while c < n:
+        c += step(n)
+    return helper(c)
+
+def helper(value):
+    return value + 1
+
+def launch(x):
+    rows = x.shape[0]  # step
+    first = 0
+    if rows:
+        first = rows // 2  # step
+    kernel[(1,)](x, begin=first, n=rows)
+    kernel[(1,)](*x)
+"""
+STEPS = {n for n, line in enumerate(TEXT.splitlines(), 1) if line.endswith("  # step")}
+
+
+@pytest.mark.parametrize(
+    ("line", "feeds"),
+    [
+        (4, {17, 20}),  # a loop: through parameters, by name, to the launch
+        (5, {2, 17, 20}),  # what is loaded: its pointer, and the loop's counter
+        (8, {2, 7, 17}),  # what changes later counts, too
+        (9, {7, 17}),  # the head of a loop alone
+        (14, {7, 17}),  # a helper's parameter
+        (18, set()),
+        (1, set()),
+        (99, set()),
+    ],
+)
+def test_the_lines_that_feed_one_are_found_through_names_and_calls(line, feeds):
+    assert lines_feeding(ast.parse(TEXT), line, STEPS.__contains__) == feeds
+
+
+def test_names_that_feed_each_other_end():
+    tree = ast.parse("def f(a, b):\n    for i in range(a):\n        a, b = b, a\n        f(b, a)\n")
+    assert lines_feeding(tree, 2, lambda line: False) == set()
+
+
+def test_the_step_of_a_line_of_given_code_is_the_one_that_feeds_it():
+    text = model_answer("p08")
+    source = Source("p08", text.encode())
+    lines = text.splitlines()
+    (loop,) = (n for n, line in enumerate(lines, 1) if "in tl.range(begin, end, BLOCK_M" in line)
+    (begin,) = (n for n, line in enumerate(lines, 1) if line == "        begin = key_start")
+    assert source.step_at(loop) is None and source.fed_by(loop) == (begin,)
+    assert source.step_behind(loop) == source.step_behind(loop, located=False) == 7
+    assert source.step_behind(begin) == 7 and source.step_behind(begin, located=False) is None
+    assert source.fed_by(begin) == () and source.fed_by(0) == ()
+    (load,) = (n for n, line in enumerate(lines, 1) if "q = load_head_rows(q_rows" in line)
+    assert len(source.fed_by(load)) == 2 and source.step_behind(load) is None
+
+
+def test_a_file_that_is_no_python_has_no_such_lines():
+    source = Source("p08", b"# >>> step 1: a\ndef f(:\n# <<< step 1\n")
+    assert source.fed_by(2) == () and source.step_of_loops_at(2) is None
