@@ -24,7 +24,7 @@ _MOST_CALLS = 60
 _SIZES = (1, 2, 3, 4, 5, 8, 16, 17, 32, 33, 48, 64, 65, 96, 128, 129, 192, 256, 257)
 _HEADS = ((1, 1), (2, 1), (2, 2), (4, 2))  # of queries, of keys
 _HEAD_DIMS = (16, 32, 64)
-_OPTIONS = ("window_size", "num_sink_tokens")
+_OPTIONS = {"window_size": 1, "num_sink_tokens": 0, "tile_q": 1, "tile_k": 1}  # and the least
 
 
 class _TooLong(Exception):
@@ -40,7 +40,7 @@ def smaller_case(
         name: the output that is wrong.
         nan: whether it has a NaN.
     """
-    if not trial.shrinks or not session.machine or case.layout == "far":
+    if not trial.shrinks or session.device != "cpu" or case.layout == "far":
         return None
     trial.shrinks -= 1
     found = _Shrinking(session, problem, trial.seed, name, nan=nan).smallest(case)
@@ -118,9 +118,8 @@ def _smaller(case: Case) -> Iterator[Case]:
     else:
         yield from _with(case, _SIZES, case.seqlen_q, "seqlen_q")
         yield from _with(case, _SIZES, case.seqlen_k, "seqlen_k")
-    for option in _OPTIONS:
-        least = () if option == "window_size" else (0,)
-        for size in (*least, *_SIZES):
+    for option, least in _OPTIONS.items():
+        for size in dict.fromkeys((least, *_SIZES)):
             value: Any = case.kwargs.get(option)
             if value is not None and size < value:
                 options = tuple((n, size if n == option else v) for n, v in case.options)
