@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import math
 from typing import Any
 
 import numpy as np
 
+from grader.kernel.observers.trace import Block
 from grader.spec.cases import Case
 
 MOST_ROUNDS = 256
@@ -51,7 +51,7 @@ VARIABLE = ("carried", "of_products")
 
 
 @dataclasses.dataclass(frozen=True)
-class RoundsShape:
+class RoundsShape(Block):
     """What is to be followed, and the sizes by which numbers are checked.
 
     `row` is a row of q over batch and heads: the first program that holds it is followed; with -1
@@ -88,20 +88,6 @@ class RoundsShape:
             "taken": (np.uint8, (_TAKEN_BYTES,)),
             "values": (np.float32, (_VALUES,)),
         }
-
-    @property
-    def total_bytes(self) -> int:
-        """Bytes of the block; what is not written takes no memory."""
-        return sum(_bytes(dtype, size) for dtype, size in self._fields().values())
-
-    def arrays(self, memory: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the arrays of the block in `memory`, a 1-D uint8 array."""
-        arrays, start = {}, 0
-        for name, (dtype, size) in self._fields().items():
-            end = start + math.prod(size) * np.dtype(dtype).itemsize
-            arrays[name] = memory[start:end].view(dtype).reshape(size)
-            start += _bytes(dtype, size)
-        return arrays
 
     def places(self, arrays: dict[str, np.ndarray], tile_q: int) -> Places | None:
         """Return where rounds of this many queries lie; None where they are too many."""
@@ -230,7 +216,3 @@ def write_text(place: np.ndarray, text: str) -> None:
 
 def _text(place: np.ndarray) -> str:
     return place.tobytes().rstrip(b"\0").decode("utf-8", "replace")
-
-
-def _bytes(dtype: Any, size: tuple[int, ...]) -> int:
-    return -(-math.prod(size) * np.dtype(dtype).itemsize // 64) * 64

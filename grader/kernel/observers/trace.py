@@ -101,8 +101,34 @@ SCORES = len(PRODUCTS)  # products of a query and a key: scores, and dout with v
 OTHER = SCORES + 1
 
 
+class Block:
+    """Arrays of known types and sizes, one behind the other in memory that two processes share."""
+
+    def _fields(self) -> dict[str, tuple[Any, tuple[int, ...]]]:
+        """Return the type and the size of each array, by name."""
+        raise NotImplementedError
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of the block."""
+        return sum(_bytes(dtype, size) for dtype, size in self._fields().values())
+
+    def arrays(self, memory: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the arrays of the block in `memory`, a 1-D uint8 array."""
+        arrays, start = {}, 0
+        for name, (dtype, size) in self._fields().items():
+            end = start + math.prod(size) * np.dtype(dtype).itemsize
+            arrays[name] = memory[start:end].view(dtype).reshape(size)
+            start += _bytes(dtype, size)
+        return arrays
+
+
+def _bytes(dtype: Any, size: tuple[int, ...]) -> int:
+    return -(-math.prod(size) * np.dtype(dtype).itemsize // 64) * 64
+
+
 @dataclasses.dataclass(frozen=True)
-class TraceShape:
+class TraceShape(Block):
     """Sizes of the attention that is traced, and the number of lines of the submission."""
 
     batch: int
@@ -198,20 +224,6 @@ class TraceShape:
             "overwritten": (np.int64, (len(GRADIENTS), len(OVERWRITTEN))),
         }
 
-    @property
-    def total_bytes(self) -> int:
-        """Bytes of the block."""
-        return sum(_bytes(dtype, size) for dtype, size in self._fields().values())
-
-    def arrays(self, memory: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the arrays of the block in `memory`, a 1-D uint8 array."""
-        arrays, start = {}, 0
-        for name, (dtype, size) in self._fields().items():
-            end = start + math.prod(size) * np.dtype(dtype).itemsize
-            arrays[name] = memory[start:end].view(dtype).reshape(size)
-            start += _bytes(dtype, size)
-        return arrays
-
 
 def traceable(case: Case) -> bool:
     """Whether a case is small enough to be traced."""
@@ -274,7 +286,3 @@ class Trace:
     def count(self, counter: Counter) -> int:
         """Return one of the counters."""
         return int(self.arrays["counters"][counter])
-
-
-def _bytes(dtype: Any, size: tuple[int, ...]) -> int:
-    return -(-math.prod(size) * np.dtype(dtype).itemsize // 64) * 64
