@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from grader.causes.rules.sighting import Sighting, query_range
+from grader.causes.rules.sighting import Sighting, line_of, query_range
 from grader.checks.correctness import ranges
 from grader.checks.walk import Walk
 
@@ -42,19 +42,21 @@ def skipped_rows(walk: Walk) -> Sighting | None:
     most = walk.tile[0] // (shape.num_q_heads // shape.num_kv_heads)  # a tile may be of a group
     for batch, head in np.ndindex(walk.visited.shape[:2]):
         rows = np.flatnonzero(walk.visited[batch, head].any(-1))
-        gaps = np.flatnonzero((np.diff(rows) > 1) & (np.diff(rows) <= most))
+        if not rows.size:
+            continue
+        # The rows of its last tile that follow the last one: those of the next may begin anywhere.
+        end = min(-(-(int(rows[-1]) + 1) // max(most, 1)) * most, shape.seqlen_q)
+        around = np.append(rows, end)
+        gaps = np.flatnonzero((np.diff(around) > 1) & (np.diff(around) <= most))
         if gaps.size:
-            left_out = np.arange(rows[gaps[0]] + 1, rows[gaps[0] + 1])
-            among = np.isin(np.arange(shape.seqlen_q), left_out)
+            before, after = int(around[gaps[0]]), int(around[gaps[0] + 1])
+            among = np.zeros(shape.seqlen_q, bool)
+            among[before + 1 : after] = True
+            neighbours = f"query {before}" if after == end else f"queries {before} and {after}"
             return Sighting(
                 "QUERIES-NEVER-TAKEN",
-                walk.scores_line,
-                figures={
-                    "queries": query_range(among),
-                    "head": head,
-                    "before": rows[gaps[0]],
-                    "after": rows[gaps[0] + 1],
-                },
+                line_of(walk.trace, "q") or walk.scores_line,
+                figures={"queries": query_range(among), "head": head, "neighbours": neighbours},
             )
     return None
 
