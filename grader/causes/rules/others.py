@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from grader.causes.rules.left_out import odd_start
 from grader.causes.rules.sighting import Result, Sighting, key_range, query_range
 from grader.checks.walk import Walk
 from grader.kernel.observers.trace import DOT, OTHER, PRODUCTS, SCORES, Counter, Trace
@@ -49,6 +50,7 @@ def other_pairs(case: Case, walk: Walk) -> Sighting | None:
             "head": head,
             "verb": verb,
             "due": due,
+            "tiles": odd_start(walk, pairs if pairs.any() else wrong),
         },
     )
 

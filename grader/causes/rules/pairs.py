@@ -8,6 +8,7 @@ from grader.causes.rules.left_out import (
     heads_never_taken,
     is_uneven,
     missing_heads,
+    odd_start,
     skipped_rows,
     uneven,
 )
@@ -231,7 +232,11 @@ def wrong_pairs(case: Case, walk: Walk) -> Sighting | None:
             line, variant = walk.mask_of(extra), "of_queries" if walk.over_queries else ""
         masked = bool((masks > 0).all())
         return Sighting(
-            id, line, located=masked, variant=variant, figures={"product": walk.product, "row": row}
+            id,
+            line,
+            located=masked,
+            variant=variant,
+            figures={"product": walk.product, "row": row, "tiles": odd_start(walk, extra)},
         )
     if missing.any():
         return _missing(case, walk)
@@ -247,7 +252,14 @@ def _missing(case: Case, walk: Walk) -> Sighting | None:
     keys = missing.any(axis=(0, 1, 2))
     beyond = np.arange(case.seqlen_k) >= case.seqlen_q
     if beyond.any() and (keys == beyond).all():
-        return Sighting("LOOP-OVER-SEQLEN-Q", walk.loop_line, figures={"row": row})
+        masked = bool((walk.met & missing == missing).all())
+        return Sighting(
+            "LOOP-OVER-SEQLEN-Q",
+            walk.mask_of(missing) if masked else walk.loop_line,
+            located=masked,
+            variant="by_a_mask" if masked else "",
+            figures={"row": row},
+        )
     visited = walk.visited & missing
     if not visited.any():
         skipped = skipped_rows(walk)
@@ -260,6 +272,7 @@ def _missing(case: Case, walk: Walk) -> Sighting | None:
                 "visible": _visible(walk),
                 "row": row,
                 "loop": "queries" if walk.over_queries else "tiles",
+                "tiles": odd_start(walk, missing),
             },
         )
     if (visited == missing).all() and not (walk.met & missing).any():
