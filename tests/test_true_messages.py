@@ -136,7 +136,7 @@ TOLD_BY_WHAT_WAS_SEEN = {
     "p04 head_dims": (
         "k_ptr += BLOCK_N *",
         "k_ptr += k_offs.shape[1] *",
-        "by 256 elements; the 64",
+        "by 256 elements",
     ),
     "p06 unaligned_window": (FIRST_KEY, FIRST_KEY[:-21], "begin at key 66, which is no multiple"),
     "p09 sinks": (SINK_PAIR, SINK_PAIR.replace(" - window_size", ""), "is a sink and lies in the"),

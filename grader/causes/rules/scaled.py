@@ -7,8 +7,8 @@ import math
 
 import torch
 
-from grader.causes.rules.fitted_lse import other_lse
 from grader.causes.rules.fitted_logits import other_logit
+from grader.causes.rules.fitted_lse import other_lse
 from grader.causes.rules.sighting import Sighting
 from grader.checks.correctness import Expected, find_differences
 from grader.spec.cases import Case
