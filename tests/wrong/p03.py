@@ -48,6 +48,9 @@ WRONG = (
         ('padding of one', 'ragged', 'PADDING-TAKEN', ('tl.where(visible, scores, float("-inf"))', 'tl.where(visible, scores, -1.0)')),
         ('padding one key more', 'ragged', 'PADDING-TAKEN', ('visible = keys[None, :] < seqlen_k', 'visible = keys[None, :] <= seqlen_k')),
         ('padding one key fewer', 'ragged', 'VISIBLE-KEYS-MASKED', ('visible = keys[None, :] < seqlen_k', 'visible = keys[None, :] < seqlen_k - 1')),
+        ("q masked by seqlen_k", "unequal", "QUERIES-NEVER-TAKEN", ("mask=queries[:, None] < seqlen_q, other=0.0)", "mask=queries[:, None] < seqlen_k, other=0.0)")),
+        ("q of half its columns", "plain", "OTHER-COLUMNS", ("mask=queries[:, None] < seqlen_q, other=0.0)", "mask=(queries[:, None] < seqlen_q) & (offs_d[None, :] < 32), other=0.0)")),
+        ("lse the sum alone", "lse", "OTHER-LSE", ("lse = (running_max + tl.log2(running_sum)) * LN_2", "lse = running_sum")),
     ),
     *of(
         "p03-three_passes",
