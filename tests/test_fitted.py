@@ -17,6 +17,9 @@ LOOP = "range(0, visible_stop, tile_k)"
 STOP = "k_stop = min(k_start + tile_k, visible_stop)"
 RESCALE = "torch.exp(running_max - new_max)"
 SCALE = "k_tile.transpose(1, 2), softmax_scale)"
+TILE = "tile_matmul(q_tile, k_tile.transpose(1, 2), softmax_scale)"
+HALF = "(k_tile * (torch.arange(64) < 32))"
+TWICE = "torch.cat([q_tile[..., :32], q_tile[..., :32]], -1)"
 
 _quick = forked.quick
 
@@ -33,6 +36,8 @@ def of(old: str, new: str) -> Judged:
         (SCALE, SCALE.replace("scale", "scale / 2"), "OTHER-SCALE", "0.0625 (softmax_scale / 2)"),
         (SCALE, SCALE.replace("soft", "-soft"), "OTHER-SCALE", "-0.125 (-softmax_scale)"),
         (SCALE, SCALE.replace("scale", "scale * 0.77"), "OTHER-SCALE", "0.09625, not by 0.125"),
+        (TILE, TILE.replace("k_tile", HALF), "OTHER-COLUMNS", "columns 0-31 of head_dim alone"),
+        (TILE, TILE.replace("q_tile", TWICE), "OTHER-COLUMNS", "0-31 of q again and again"),
         (LOOP, LOOP.replace("(0", "(1"), "OTHER-KEYS", "key 0 left out"),
         (LOOP, LOOP.replace("tile_k)", "2 * tile_k)"), "OTHER-KEYS", "keys 128-255 left out"),
         (LOOP, LOOP.replace("tile_k)", "tile_k // 2)"), "OTHER-KEYS", "keys 64-255 counted twice"),

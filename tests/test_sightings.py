@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 import numpy as np
 import pytest
 import torch
 
+from grader.causes.rules.fitted_lse import other_lse
 from grader.causes.rules.look import look
 from grader.causes.rules.rows import elements_of_x
 from grader.causes.rules.scaled import delta_scaled, rows_scaled, scaled
@@ -21,6 +23,7 @@ from grader.spec.cases import Case, resolve
 from grader.spec.inputs import case_seed, make_inputs
 from grader.spec.problem import load_problem, problem_ids
 from reference import mistakes_for
+from reference.variants import case_of
 from tests import forked
 from tests.harness import SEED, judge, model_answer, whole_answer
 from tests.trials import right_answers
@@ -271,6 +274,31 @@ def test_an_output_that_is_off_by_a_factor_everywhere(given, factor, words):
     if found:
         got["lse"][0, 0, 0] += 1.0
         assert scaled(case, ("lse",), got, expected) is None
+
+
+@pytest.mark.parametrize(
+    ("factors", "made"),
+    [
+        ((0.0, 0.0, 1.0), "sum"),
+        ((1.0, 0.0, 1.0), "maximum + sum"),
+        ((1.0, -1.0, 0.0), "maximum + -ln(sum)"),
+        ((math.log(2.0), 0.5, 0.0), "ln(2) * maximum + 0.5 * ln(sum)"),
+        (None, None),
+    ],
+)
+def test_what_a_wrong_lse_is_made_of(factors, made):
+    problem = load_problem("p05")
+    case = resolve(problem.base.given | {"seqlen": 64}, "fp32", SEED)
+    inputs = make_inputs(problem, case, case_seed(SEED, "lse"))
+    expected = expect(problem, case, inputs, ("lse",))
+    known = case_of("p05", inputs.all, case.kwargs)
+    largest = known.scores().masked_fill(~known.visible(), -math.inf).amax(-1)
+    total = (expected.truth["lse"] - largest).exp()
+    parts = (largest, total.log(), total)
+    lse = sum(f * p for f, p in zip(factors, parts, strict=True)) if factors else total.sin()
+    got = {"lse": lse.float()}
+    found = other_lse("p05", case, inputs, ("lse",), got, expected)
+    assert (found.figures["made"] if found else None) == made
 
 
 def test_a_factor_of_next_to_nothing_is_none_where_most_of_what_came_out_is_left():

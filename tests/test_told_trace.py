@@ -300,7 +300,9 @@ def problem_with(*told, id="p03"):
 
 def test_the_message_says_where_it_parts_shows_the_line_and_names_the_command():
     (cause,) = causes(problem_with(record()))
-    assert message_lines("p03", cause, 80)[3:] == [
+    first, _, result, _, *rest = message_lines("p03", cause, 80)
+    assert first.endswith(": l goes wrong in tile 20 (line 118)") and "out is wrong" in result
+    assert rest == [
         "  state   queries 64-127 of head 2: right up to tile 19 (keys 1152-1215), wrong",
         "          in tile 20 (keys 1216-1279): l goes wrong; m stays right",
         "  line    118  l = l + tl.sum(p, 1)",

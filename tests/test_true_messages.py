@@ -125,6 +125,34 @@ def test_a_load_without_a_mask_is_not_told_of_one(mask, words):
     assert message.extent.endswith("under a mask") == bool(mask)
 
 
+LOAD_Q = "mask=queries[:, None] < seqlen_q, other=0.0)"
+FIRST_KEY = "tl.maximum(query_start - window_size + 1, 0) // BLOCK_N * BLOCK_N"
+SINK_PAIR = "(keys < num_sink_tokens) & (keys <= queries - window_size)"
+TOLD_BY_WHAT_WAS_SEEN = {
+    "p02 x_strides": ("w.stride(0), **tiles", "x.stride(0), **tiles", "the pointer has left"),
+    "p03 ragged_unequal": ("keys[None, :] < seqlen_k", "keys[None, :] < seqlen_q", "the mask of"),
+    "p03 unequal": (LOAD_Q, LOAD_Q.replace("seqlen_q", "seqlen_k"), "masked by the number of keys"),
+    "p03 ragged": (LOAD_Q, LOAD_Q.replace("seqlen_q", "seqlen_q - 1"), "met no key; query"),
+    "p04 head_dims": (
+        "k_ptr += BLOCK_N *",
+        "k_ptr += k_offs.shape[1] *",
+        "by 256 elements",
+    ),
+    "p05 groups": ("q_head * q_strides[1]", "q_head // group_size * q_strides[1]", "computed from q"),
+    "p06 unaligned_window": (FIRST_KEY, FIRST_KEY[:-21], "begin at key 66, which is no multiple"),
+    "p09 sinks": (SINK_PAIR, SINK_PAIR.replace(" - window_size", ""), "is a sink and lies in the"),
+}
+
+
+@pytest.mark.parametrize("place", TOLD_BY_WHAT_WAS_SEEN)
+def test_a_message_says_what_was_seen_of_its_cause(place):
+    problem, check = place.split()
+    old, new, words = TOLD_BY_WHAT_WAS_SEEN[place]
+    found = judged(problem, changed(problem, (old, new)), check)
+    texts = [c.diagnosis for c in found.findings.causes] or [found.of(check).message]
+    assert words in " ".join(map(str, texts))
+
+
 def test_an_error_outside_of_all_steps_is_told_as_what_a_step_left():
     source = changed("p08", ("(q, k, v, out, lse)", "(q, k, v, lse, out)"))
     message = judged("p08", source, "dq").of("dq").message

@@ -142,7 +142,8 @@ class Casebook:
         plain = [sighting for (check, _), sighting in left.items() if check == "plain"]
         for kind in dict.fromkeys(s.kind for s in plain[:1] or left.values()):
             places = [p for p, s in left.items() if plain or s.kind == kind]
-            shown = next(s for s in left.values() if s.kind == kind)
+            of_kind = (s for s in left.values() if s.kind == kind)
+            shown = min(of_kind, key=lambda s: not s.located)  # the first that knows its step
             if plain:  # every other check departs from the plain case
                 places += [p for p in self._wrong if p not in explained and p not in places]
             known = None if shown.located else self._problem.step_of_cause(shown.id)

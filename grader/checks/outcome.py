@@ -38,6 +38,10 @@ _MASKED_HELP = (
     "the mask lets these positions through: compare it with the tensor's length; then look at where"
     " the pointer starts, by the tensor's own strides, and how far it moves"
 )
+_FAR_HELP = (
+    "the pointer has left its tensor: which batch, head and row does it start at, by the tensor's"
+    " own strides, and how far does it move? Then compare the mask with the tensor's length"
+)
 _OF_ACCESS = {MASKED: _MASKED_HELP, BY_BLOCK: _BLOCK_HELP}
 _WRAPS_HELP = (
     "cast the index to int64 before it is multiplied by the stride: .to(tl.int64); the third row or"
@@ -151,7 +155,10 @@ def _of_reply(reply: Reply, signature: str) -> CaseOutcome:
     elsewhere = re.search(EMPTY, named) is not None
     if reply.status == Status.OUT_OF_BOUNDS:
         _, _, how = extent.rpartition(", ")
-        help = _BEFORE_HELP if "before the start" in headline else _OF_ACCESS.get(how, help)
+        help = _OF_ACCESS.get(how, help)
+        help = _BEFORE_HELP if "before the start" in headline else help
+        if how != BY_BLOCK and re.search(r"the first of them [\d,]+ past", extent):
+            help = _FAR_HELP
         help = _WRAPS_HELP if headline == WRAPS else help
         elsewhere = True  # masks and pointers are made before they are used
     if reply.status in (Status.EXCEPTION, Status.COMPILE_FAILED, Status.IMPORT_FAILED):

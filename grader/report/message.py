@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 
 from grader.base.text import clean, clean_lines, wrap
-from grader.report.state import command, state_facts
+from grader.report.state import command, first_wrong, state_facts
 from grader.report.tiles import is_as_due, tile_lines
 from grader.spec.findings import CauseFound, Finding
 from grader.spec.grade_record import (
@@ -108,8 +108,14 @@ def cause_of(problem: ProblemResult, checks: Sequence[CheckResult]) -> ReportedC
 
 
 def headline_of(cause: ReportedCause) -> str:
-    """Return what a message says in its first line: the name of the cause where it is known."""
+    """Return what a message says in its first line: the name of the cause where it is known.
+
+    Where it is not, what one program showed of wrong numbers says more than the numbers do.
+    """
     told = cause.diagnosis.title if cause.diagnosis else cause.message.headline
+    trace = trace_of(cause)
+    if cause.diagnosis is None and cause.message.first is not None and trace is not None:
+        told = first_wrong(trace) or told
     return clean(told, HEADLINE_LIMIT) or clean(cause.title, HEADLINE_LIMIT)
 
 

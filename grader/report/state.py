@@ -21,6 +21,15 @@ def state(record: TraceRecord) -> str:
     return clean(f"{_queries(record)}: {_came_to(record)}", _STATE)
 
 
+def first_wrong(record: TraceRecord) -> str:
+    """Say which variables go wrong in which tile, and by which line if one assigns them."""
+    part = record.parting
+    if part is None:
+        return ""
+    line = f" (line {part.lines[0].line})" if len(part.lines) == 1 else ""
+    return f"{_listed(part.names, 'goes wrong', 'go wrong')} in tile {part.number}{line}"
+
+
 def command(record: TraceRecord) -> str:
     """Return the command that shows the case and the program again."""
     program = f" PROGRAM={','.join(map(str, record.program.ids))}" if record.program else ""

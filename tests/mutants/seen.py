@@ -119,6 +119,11 @@ _BY_CAUSE = {
         "query_read_by_the_kv_head": "p05",
         "delta_stored_without_its_batch": "p08",
     },
+    "SUM-OUT-OF-RANGE": {
+        "maximum_begins_at_zero": "p03",
+        "maximum_not_scaled": "p03",
+        "safe_maximum_kept_as_the_running_one": "p06",
+    },
     "TILE-NUMBER-AS-ROW": {"block_size_forgotten": "p02 p03 p04 p05 p06 p07"},
     "TILE-NOT-TRANSPOSED": {"k_not_transposed": "p03"},
     "VISIBLE-KEYS-MASKED": {

@@ -42,8 +42,8 @@ WRONG = (
         ("q of the tile number", "", "STORED-ELSEWHERE", (_Q, _Q.replace("query_start", "query_tile"))),
         ("out at the tile number", "", "TILE-NUMBER-AS-ROW", (_OUT, _OUT.replace("query_start", "query_tile"))),
         ("lse of the first tile", "", "STORED-ELSEWHERE", ("lse_ptr + queries, lse", "lse_ptr + tl.arange(0, BLOCK_M), lse")),
-        ("maximum not scaled", "", "WEIGHTS-INFINITE", (NEW_MAX, "new_max = tl.maximum(running_max, tl.max(scores, 1))")),
-        ("maximum of the tile alone", "", "", (NEW_MAX, "new_max = tl.max(scores, 1) * scale_log2")),
+        ("maximum not scaled", "", "SUM-OUT-OF-RANGE", (NEW_MAX, "new_max = tl.maximum(running_max, tl.max(scores, 1))")),
+        ("maximum of the tile alone", "", "SUM-OUT-OF-RANGE", (NEW_MAX, "new_max = tl.max(scores, 1) * scale_log2")),
         ("maximum of all", "", "", (NEW_MAX, "new_max = tl.maximum(running_max, tl.max(tl.max(scores, 1), 0) * scale_log2)")),
         ("maximum starts at plus infinity", "plain", "NAN-FROM-PLUS-INFINITY", (_FIRST_MAX, _FIRST_MAX.replace("-inf", "inf"))),
         ("maximum starts at 1e30", "plain", "", (_FIRST_MAX, _FIRST_MAX.replace('float("-inf")', "1.0e30"))),
@@ -69,6 +69,7 @@ WRONG = (
         ("sum and maximum begin as a key of zero", "", "ROWS-SCALED", ("running_sum = tl.zeros((BLOCK_M,), tl.float32)", "running_sum = tl.full((BLOCK_M,), 1.0, tl.float32)"), ('running_max = tl.full((BLOCK_M,), float("-inf"), tl.float32)', "running_max = tl.zeros((BLOCK_M,), tl.float32)")),
         ("grid of tiles of 128", "", "ROWS-OF-NOBODY", ("num_tiles = triton.cdiv(seqlen, block_m)", "num_tiles = triton.cdiv(seqlen, 2 * block_m)")),
         ("product counted once more", "", "TILE-SHARES", (ACC, ACC.replace("acc * rescale[:, None]", "acc * rescale[:, None] + acc"))),
+        ("k advanced by head_dim rows", "head_dims", "K-AND-V-APART", ("k_ptr += BLOCK_N * stride_kn", "k_ptr += k_offs.shape[1] * stride_kn")),
     ),
     *of(
         "p04-from_the_diagonal",

@@ -127,6 +127,8 @@ WRONG = (
         ("lse and delta exchanged at the launch", "", "", ("q, k, v, dout, lse, delta, dq,", "q, k, v, dout, delta, lse, dq,")),
         ("q and k exchanged at the launch", "dq", "Q-AND-K-EXCHANGED", ("q, k, v, dout, lse, delta, dq,", "k, q, v, dout, lse, delta, dq,")),
         ("scales exchanged at the launch", "", "OTHER-PROBABILITIES", ("num_kv_heads, q.shape[1] // num_kv_heads, seqlen,\n        softmax_scale, softmax_scale * LOG2_E.value", "num_kv_heads, q.shape[1] // num_kv_heads, seqlen,\n        softmax_scale * LOG2_E.value, softmax_scale")),
+        ("bridge dq added to itself", "attention_gradients", "OTHER-PAIRS", (_B_DQ, _B_DQ + " + dq[..., start:, :]")),
+        ("lse by the member alone", "groups", "HEADS-APART", ("head_lse_ptr = lse_ptr + q_head * seqlen", "head_lse_ptr = lse_ptr + member * seqlen")),
     ),
     *of(
         "p08-heads_apart",

@@ -102,7 +102,7 @@ WRONG = (
         ("dsink and dv exchanged", "", "DK-DV-SWAPPED", (_RETURN, "return dq, dv, dk, dsink_logits, None, None, None")),
         ("gradients misplaced", "", "", (_RETURN, "return dq, dk, dv, None, dsink_logits, None, None")),
         ("one None too few", "", "", (_RETURN, "return dq, dk, dv, dsink_logits, None, None")),
-        ("options exchanged", "", "OTHER-PAIRS", ("ctx.options = (window_size, num_sink_tokens, softmax_scale)", "ctx.options = (num_sink_tokens, window_size, softmax_scale)"), ("out, lse = _forward(q, k, v, sink_logits, *ctx.options)", "out, lse = _forward(q, k, v, sink_logits, window_size, num_sink_tokens, softmax_scale)")),
+        ("options exchanged", "", "OTHER-WINDOW", ("ctx.options = (window_size, num_sink_tokens, softmax_scale)", "ctx.options = (num_sink_tokens, window_size, softmax_scale)"), ("out, lse = _forward(q, k, v, sink_logits, *ctx.options)", "out, lse = _forward(q, k, v, sink_logits, window_size, num_sink_tokens, softmax_scale)")),
         ("dk lse natural", "", "DK-DV-LSE-UNITS", (_KV_LOG, _KV_LOG.replace(" * LOG2_E", ""))),
         ("dk without delta", "", "DELTA-MISSING-DK", ("ds_t = p_t * (dp_t - delta[None, :])", "ds_t = p_t * dp_t")),
         ("dq without delta", "", "DELTA-MISSING-DQ", ("ds = p * (dp - delta[:, None])", "ds = p * dp")),
@@ -112,6 +112,9 @@ WRONG = (
         ("one member fewer", "", "DV-ZERO GROUP-FIRST-HEAD NO-PRODUCT", ("tl.range(0, group_size * num_tiles, disable_licm=True)", "tl.range(0, (group_size - 1) * num_tiles, disable_licm=True)")),
         ("dk without the scale", "", "DK-UNSCALED", ("dk *= softmax_scale", "dk *= 1.0")),
         ("dq scaled by log2e", "", "OUTPUT-SCALED", ("dq *= softmax_scale", "dq *= scale_log2")),
+        ("sink pairs of the window too", "sinks", "FOLDED-IN-TWICE", ("(keys < num_sink_tokens) & (keys <= queries - window_size)", "(keys < num_sink_tokens) & (keys <= queries)")),
+        ("window pairs without the left edge", "sinks", "KEYS-BEFORE-THE-WINDOW", ("is_pair = (keys <= queries) & (keys > queries - window_size)", "is_pair = keys <= queries")),
+        ("window clamped by the heads", "plain", "OTHER-WINDOW", ("window_size = min(window_size, q.shape[2])", "window_size = min(window_size, q.shape[1])")),
     ),
     *of(
         "p09-one_backward_kernel",

@@ -14,6 +14,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
+from grader.causes.rules.fitted_columns import other_columns
 from grader.causes.rules.fitted_tiles import scale_of_some_tiles
 from grader.causes.rules.sighting import Sighting
 from grader.causes.rules.wrong_rows import Rows, counts_of, wrong_rows
@@ -48,6 +49,7 @@ def fitted(
         return None
     asked: tuple[Callable[[Case, Rows], Sighting | None], ...] = (
         _other_scale,
+        other_columns,
         _shares_of_tiles,
         _shares_of_sinks,
         _other_keys,

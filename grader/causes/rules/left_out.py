@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from grader.causes.rules.sighting import Sighting, query_range
+from grader.causes.rules.sighting import Sighting, line_of, query_range
 from grader.checks.correctness import ranges
 from grader.checks.walk import Walk
 
@@ -38,25 +38,50 @@ def skipped_rows(walk: Walk) -> Sighting | None:
     """Rows inside a tile of queries that met no key: no loop over keys leaves out those alone."""
     if walk.over_queries:
         return None
-    shape = walk.trace.shape
+    shape, line = walk.trace.shape, line_of(walk.trace, "q") or walk.scores_line
+    left_out = walk.missing.any(axis=(0, 1, 3))
+    past = np.arange(shape.seqlen_q) >= shape.seqlen_k
+    if past.any() and (left_out == past).all():
+        return Sighting(
+            "QUERIES-NEVER-TAKEN",
+            line,
+            variant="by_seqlen_k",
+            figures={"queries": query_range(past), "head": 0, "neighbours": "those before them"},
+        )
     most = walk.tile[0] // (shape.num_q_heads // shape.num_kv_heads)  # a tile may be of a group
     for batch, head in np.ndindex(walk.visited.shape[:2]):
         rows = np.flatnonzero(walk.visited[batch, head].any(-1))
-        gaps = np.flatnonzero((np.diff(rows) > 1) & (np.diff(rows) <= most))
+        if not rows.size:
+            continue
+        # The rows of its last tile that follow the last one: those of the next may begin anywhere.
+        end = min(-(-(int(rows[-1]) + 1) // max(most, 1)) * most, shape.seqlen_q)
+        around = np.append(rows, end)
+        gaps = np.flatnonzero((np.diff(around) > 1) & (np.diff(around) <= most))
         if gaps.size:
-            left_out = np.arange(rows[gaps[0]] + 1, rows[gaps[0] + 1])
-            among = np.isin(np.arange(shape.seqlen_q), left_out)
+            before, after = int(around[gaps[0]]), int(around[gaps[0] + 1])
+            among = np.zeros(shape.seqlen_q, bool)
+            among[before + 1 : after] = True
+            neighbours = f"query {before}" if after == end else f"queries {before} and {after}"
             return Sighting(
                 "QUERIES-NEVER-TAKEN",
-                walk.scores_line,
-                figures={
-                    "queries": query_range(among),
-                    "head": head,
-                    "before": rows[gaps[0]],
-                    "after": rows[gaps[0] + 1],
-                },
+                line,
+                figures={"queries": query_range(among), "head": head, "neighbours": neighbours},
             )
     return None
+
+
+def odd_start(walk: Walk, pairs: np.ndarray) -> str:
+    """Say where tiles of keys begin that do so at no multiple of their size, "" if they do not.
+
+    Some kernels mean it, and mask every tile; where other bounds are multiples, a tile crosses one.
+    """
+    batch, head, query, _ = walk.example(pairs)
+    keys = np.flatnonzero(walk.visited[batch, head, query])
+    starts = keys[np.diff(keys, prepend=-2) > 1]
+    odd = starts[starts % walk.tile[1] > 0]
+    if walk.over_queries or not odd.size:
+        return ""
+    return f"; its tiles begin at key {odd[0]}, which is no multiple of {walk.tile[1]}"
 
 
 def missing_heads(walk: Walk) -> np.ndarray:

@@ -84,5 +84,6 @@ _RULES: tuple[Callable[[Case, Walk], Sighting | None], ...] = (
     pairs.masked_but_shown,
     sums.discarded,
     sums.left_out,
+    others.other_window,
     others.other_pairs,
 )

@@ -6,12 +6,15 @@ from grader.causes.rules.sighting import Sighting
 from grader.kernel.observers.trace import Counter, Trace
 from grader.spec.cases import Case
 
-_SUBTRACTION, _MINUS, _PLUS = 1, 1, 2  # see grader.kernel.observers.nans
+_SUBTRACTION, _DIVISION, _MINUS, _PLUS = 1, 4, 1, 2  # see grader.kernel.observers.nans
 
 
 def nan(trace: Trace) -> Sighting | None:
-    """A subtraction of equal infinities, where no other operation made a NaN."""
-    if trace.count(Counter.NAN_KINDS) != 1 or trace.count(Counter.NAN_OPERATION) != _SUBTRACTION:
+    """A subtraction of equal infinities, or a division, where no other operation made a NaN."""
+    operation = trace.count(Counter.NAN_OPERATION)
+    if trace.count(Counter.NAN_KINDS) == 1 and operation == _DIVISION:
+        return None if trace.count(Counter.INFINITE_LINE) else Sighting("SUM-OUT-OF-RANGE")
+    if trace.count(Counter.NAN_KINDS) != 1 or operation != _SUBTRACTION:
         return None
     line = trace.count(Counter.NAN_LINE)
     if trace.count(Counter.NAN_SIGN) == _MINUS:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from grader.causes.rules.left_out import odd_start
 from grader.causes.rules.sighting import Result, Sighting, key_range, query_range
 from grader.checks.walk import Walk
 from grader.kernel.observers.trace import DOT, OTHER, PRODUCTS, SCORES, Counter, Trace
@@ -49,6 +50,35 @@ def other_pairs(case: Case, walk: Walk) -> Sighting | None:
             "head": head,
             "verb": verb,
             "due": due,
+            "tiles": odd_start(walk, pairs if pairs.any() else wrong),
+        },
+    )
+
+
+def other_window(case: Case, walk: Walk) -> Sighting | None:
+    """Rows that all took what another window, with so many sinks, would show them."""
+    if "window_size" not in case.kwargs or (walk.taken != walk.taken[:1, :1]).any():
+        return None
+    taken = walk.taken[0, 0]
+    hidden = np.flatnonzero(~taken[-1])  # what the last query did not take lies between the two
+    if not hidden.size or not taken.any():
+        return None
+    window, sinks = len(taken) - 1 - int(hidden[-1]), int(hidden[0])
+    query, key = np.ogrid[: len(taken), : len(taken)]
+    if (taken != ((key <= query) & ((query - key < window) | (key < sinks)))).any():
+        return None
+    due, due_sinks = case.kwargs["window_size"], case.kwargs.get("num_sink_tokens", 0)
+    if window == min(due, len(taken)):
+        return None  # how many sinks are taken hangs on tiles as well
+    of_sinks = [f", and of {n} sinks" if sinks or due_sinks else "" for n in (sinks, due_sinks)]
+    return Sighting(
+        "OTHER-WINDOW",
+        figures={
+            "product": walk.product,
+            "window": window,
+            "sinks": of_sinks[0],
+            "due": due,
+            "due_sinks": of_sinks[1],
         },
     )
 

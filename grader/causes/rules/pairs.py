@@ -8,6 +8,7 @@ from grader.causes.rules.left_out import (
     heads_never_taken,
     is_uneven,
     missing_heads,
+    odd_start,
     skipped_rows,
     uneven,
 )
@@ -36,10 +37,26 @@ def mismatched(case: Case, walk: Walk) -> Sighting | None:
         return None
     line = walk.trace.count(Counter.MISMATCHED_LINE)
     if walk.product == "out":
-        return Sighting("K-AND-V-APART", line)
+        return _moves_otherwise(walk) or Sighting("K-AND-V-APART", line)
     pair = "k and of v" if walk.product == "dq" else "q and of dout"
     return Sighting(
         "ROWS-APART", line, variant="of_a_product", figures={"pair": pair, "product": walk.product}
+    )
+
+
+def _moves_otherwise(walk: Walk) -> Sighting | None:
+    """Say which of K and V does not move by one tile where the other does."""
+    loads = [row for row in accesses(walk.trace) if operand_of(row) in ("k", "v")]
+    moves = [row for row in loads if row["step"] != row["size"] * row["stride"]]
+    if len(loads) != 2 or len(moves) != 1:
+        return None
+    (row,) = moves
+    name, due = operand_of(row), row["size"] * row["stride"]
+    return Sighting(
+        "K-AND-V-APART",
+        row["line"],
+        variant="moves_otherwise",
+        figures={"name": name, "step": row["step"], "size": row["size"], "due": due},
     )
 
 
@@ -121,26 +138,46 @@ def twice(case: Case, walk: Walk) -> Sighting | None:
         return None
     if walk.over_queries and walk.missing.any() and is_uneven(walk):
         return heads_never_taken(walk) or uneven(walk)
+    left = _before_the_window(case)
+    if walk.extra.any() and not (walk.twice & ~left).any():
+        return None  # a window that is too large takes sinks a second time, and other keys once
     _, _, query, key = walk.example(walk.twice)
-    what = _folded(walk, query, key)
     past_the_end = not walk.over_queries and case.seqlen_k % walk.tile[1] > 0
-    clamped = past_the_end and not walk.twice[..., :-1].any()
+    variant = "clamped" if past_the_end and not walk.twice[..., :-1].any() else ""
     first = walk.line_of(walk.taken_at, walk.twice)
     again = walk.line_of(walk.again_at, walk.twice) or walk.loop_line
+    located, before = False, bool((walk.twice & left).any())
+    only_sinks = not walk.twice[..., case.kwargs.get("num_sink_tokens", 0) :].any()
+    if only_sinks and before != bool((walk.twice & ~left).any()):
+        variant = "of_a_sink_before_the_window" if before else "of_a_sink_in_the_window"
+        # Of the sinks and of the window, by the pairs that each of them alone takes.
+        masks = [walk.mask_of(walk.taken & ~walk.twice & side) for side in (left, ~left)]
+        located = 0 not in masks and masks[0] != masks[1]
+        first = again = masks[before] if located else again
     loops = f"; first in the loop of line {first}" if first not in (0, again) else ""
     rows = int(walk.twice.any(2 if walk.over_queries else 3).sum())
     noun = ("key", "keys") if walk.over_queries else ("query", "queries")
     return Sighting(
         "FOLDED-IN-TWICE",
         again,
-        variant="clamped" if clamped else "",
+        located=located,
+        variant=variant,
         figures={
-            "pair": what,
+            "pair": _folded(walk, query, key),
             "row": _row(walk, walk.twice, "took"),
             "loops": loops,
             "number": f"{rows} {noun[rows != 1]}",
+            "query": query,
+            "key": key,
         },
     )
+
+
+def _before_the_window(case: Case) -> np.ndarray:
+    """Return which pairs, (query, key), are of a key before the window of the query."""
+    query, key = np.ogrid[: case.seqlen_q, : case.seqlen_k]
+    before: np.ndarray = query - key >= case.kwargs.get("window_size", case.seqlen_q)
+    return before
 
 
 def _by_programs_alike(walk: Walk) -> bool:
@@ -195,7 +232,11 @@ def wrong_pairs(case: Case, walk: Walk) -> Sighting | None:
             line, variant = walk.mask_of(extra), "of_queries" if walk.over_queries else ""
         masked = bool((masks > 0).all())
         return Sighting(
-            id, line, located=masked, variant=variant, figures={"product": walk.product, "row": row}
+            id,
+            line,
+            located=masked,
+            variant=variant,
+            figures={"product": walk.product, "row": row, "tiles": odd_start(walk, extra)},
         )
     if missing.any():
         return _missing(case, walk)
@@ -211,7 +252,14 @@ def _missing(case: Case, walk: Walk) -> Sighting | None:
     keys = missing.any(axis=(0, 1, 2))
     beyond = np.arange(case.seqlen_k) >= case.seqlen_q
     if beyond.any() and (keys == beyond).all():
-        return Sighting("LOOP-OVER-SEQLEN-Q", walk.loop_line, figures={"row": row})
+        masked = bool((walk.met & missing == missing).all())
+        return Sighting(
+            "LOOP-OVER-SEQLEN-Q",
+            walk.mask_of(missing) if masked else walk.loop_line,
+            located=masked,
+            variant="by_a_mask" if masked else "",
+            figures={"row": row},
+        )
     visited = walk.visited & missing
     if not visited.any():
         skipped = skipped_rows(walk)
@@ -224,6 +272,7 @@ def _missing(case: Case, walk: Walk) -> Sighting | None:
                 "visible": _visible(walk),
                 "row": row,
                 "loop": "queries" if walk.over_queries else "tiles",
+                "tiles": odd_start(walk, missing),
             },
         )
     if (visited == missing).all() and not (walk.met & missing).any():

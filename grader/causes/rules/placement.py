@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from grader.causes.rules import sums
-from grader.causes.rules.sighting import Result, Sighting
+from grader.causes.rules.sighting import Result, Sighting, line_of
 from grader.kernel.observers.trace import (
     APART,
     GRADIENTS,
@@ -16,6 +16,7 @@ from grader.kernel.observers.trace import (
     SCRATCH,
     STATISTIC,
     TAGGED,
+    Counter,
     Trace,
 )
 from grader.spec.cases import Case
@@ -33,10 +34,14 @@ def misplaced(case: Case, trace: Trace, result: Result) -> Sighting | None:
         side = "k" if name in ("dk", "dv") else "q"
         shown = "lse or delta" if name == SCRATCH else name
         made, of = (_Row.of(case, side, int(seen[key])) for key in ("place", "row"))
+        line = int(seen["line"])
+        variant = "number_per_query" if name in ("lse", SCRATCH) else ""
+        if name in ("out", "lse") and _takes_rows_again(trace):
+            line, variant = line_of(trace, "q"), "loaded"
         return Sighting(
             "STORED-ELSEWHERE",
-            int(seen["line"]),
-            variant="number_per_query" if name in ("lse", SCRATCH) else "",
+            line,
+            variant=variant,
             figures={
                 "name": shown,
                 "row": of.beside(made),
@@ -46,6 +51,15 @@ def misplaced(case: Case, trace: Trace, result: Result) -> Sighting | None:
             },
         )
     return None
+
+
+def _takes_rows_again(trace: Trace) -> bool:
+    """Whether each row of `out` is stored once, and some rows of q are taken by no program.
+
+    Then it is not the stores that are misplaced.
+    """
+    once = bool((trace.arrays["stores"] == 1).all()) and not trace.count(Counter.STORED_TWICE)
+    return once and not trace.arrays["visits"].any(axis=(0, 2)).all()
 
 
 def overwritten(case: Case, trace: Trace, result: Result) -> Sighting | None:

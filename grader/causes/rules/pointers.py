@@ -24,8 +24,7 @@ def heads(case: Case, trace: Trace, result: Result) -> Sighting | None:
                 continue
             wrong = next(int(g) for g in got if g != due)
             wrong_batch, wrong_head = divmod(wrong, case.num_kv_heads)
-            readers = {row["kernel"] for row in accesses(trace) if operand_of(row) == operand}
-            line = line_of(trace, operand) if len(readers) == 1 else 0  # else: of which kernel?
+            line = line_of(trace, operand)
             if wrong_batch != batch:
                 return Sighting(
                     "WRONG-BATCH",

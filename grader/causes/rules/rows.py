@@ -38,11 +38,15 @@ def query_rows(case: Case, trace: Trace) -> Sighting | None:
                     "TILE-NUMBER-AS-ROW", line, figures={"tile": tile, "first": _first(group[:, 5])}
                 )
         again = trace.count(Counter.STORED_TWICE_LINE) or line
-        where = f"; no program stores rows {ranges(nobody.any(0))}" if nobody.any() else ""
+        left_out = _rows_of_one(nobody, case)
         return Sighting(
             "ROWS-STORED-TWICE",
             again,
-            figures={"out": out, "programs": _two_programs(programs), "nobody": where},
+            figures={
+                "out": out,
+                "programs": _two_programs(programs, case, len(nobody)),
+                "nobody": f"; no program stores {left_out}" if left_out else "",
+            },
         )
     heads = nobody.all(axis=1)
     ran = trace.count(Counter.PROGRAMS) if trace.count(Counter.LAUNCHES) == 1 else 0
@@ -67,17 +71,13 @@ def query_rows(case: Case, trace: Trace) -> Sighting | None:
         rest[:, partial:] = True
         if 0 < partial < length and (nobody == rest).all() and (firsts % tile == 0).all():
             return _last_rows(out, tile, length)
-        head = int(np.flatnonzero(nobody.any(axis=1))[0])
-        one = np.arange(nobody.shape[0]) == head
-        where = f" of {_planes(one, case)}" if case.rows is None else ""
         return Sighting(
             "ROWS-OF-NOBODY",
             line,
             of_grid=True,
             figures={
                 "out": out,
-                "rows": ranges(nobody[head]),
-                "where": where,
+                "rows": _rows_of_one(nobody, case),
                 "first": _first(np.unique(firsts)),
             },
         )
@@ -121,17 +121,29 @@ def _planes(hit: np.ndarray, case: Case) -> str:
     return f"{what}{'s' if hit.sum() > 1 and case.batch == 1 else ''} {ranges(hit)}"
 
 
+def _rows_of_one(hit: np.ndarray, case: Case) -> str:
+    """Name the rows of the first head that has such, and the head, "" where none has."""
+    heads = np.flatnonzero(hit.any(axis=1))
+    if not heads.size:
+        return ""
+    return f"rows {ranges(hit[heads[0]])}{_of_head(int(heads[0]), case, len(hit))}"
+
+
+def _of_head(head: int, case: Case, of: int) -> str:
+    return f" of {_planes(np.arange(of) == head, case)}" if case.rows is None else ""
+
+
 def _first(rows: np.ndarray) -> str:
     return ", ".join(map(str, sorted(rows.tolist())[:3])) + (", ..." if len(rows) > 3 else "")
 
 
-def _two_programs(programs: np.ndarray) -> str:
+def _two_programs(programs: np.ndarray, case: Case, heads: int) -> str:
     seen: dict[tuple[int, int], tuple[int, ...]] = {}
     for row in programs.tolist():
         key = (row[4], row[5])
         place = tuple(row[1:4])
         if key in seen and seen[key] != place:
-            rows = f"rows {row[5]}-{row[6]}" + (f" of head {row[4]}" if row[4] else "")
+            rows = f"rows {row[5]}-{row[6]}{_of_head(row[4], case, heads)}"
             return f"programs {seen[key]} and {place} both store {rows}"
         seen.setdefault(key, place)
     return "programs overlap"

@@ -8,6 +8,7 @@ import math
 import torch
 
 from grader.causes.rules.fitted_logits import other_logit
+from grader.causes.rules.fitted_lse import other_lse
 from grader.causes.rules.sighting import Sighting
 from grader.checks.correctness import Expected, find_differences
 from grader.spec.cases import Case
@@ -37,6 +38,7 @@ def of_numbers(
     """Return what the numbers of a wrong result say alone, if they say anything."""
     return (
         scaled(case, wrong, got, expected)
+        or other_lse(problem_id, case, inputs, wrong, got, expected)
         or (case.sink_logits and other_logit(problem_id, case, inputs, got, expected))
         or rows_scaled(wrong, got, expected)
         or delta_scaled(problem_id, case, inputs, wrong, got, expected)

@@ -72,7 +72,9 @@ def operand_of(row: dict[str, int]) -> str:
 
 
 def line_of(trace: Trace, operand: str) -> int:
-    return next((row["line"] for row in accesses(trace) if operand_of(row) == operand), 0)
+    """Return the first line that reads an operand; 0 if several kernels do: of which is it?"""
+    rows = [row for row in accesses(trace) if operand_of(row) == operand]
+    return rows[0]["line"] if len({row["kernel"] for row in rows}) == 1 else 0
 
 
 def key_range(keys: np.ndarray) -> str:

@@ -28,6 +28,8 @@ class Rows:
     scores: torch.Tensor  # (rows, keys)
     visible: torch.Tensor  # (rows, keys)
     lse: torch.Tensor  # (rows, 1)
+    rows_of_q: torch.Tensor  # (rows, head_dim)
+    keys: torch.Tensor  # (keys, head_dim)
     values: torch.Tensor  # (keys, head_dim)
     queries: list[int]
     scale: float
@@ -62,7 +64,8 @@ def wrong_rows(
     queries = queries[:: -(-len(queries) // _ROWS)]
     known = case_of(problem_id, inputs.all, case.kwargs)
     kv_head = int(known.kv_heads[head])
-    scores = known.q[batch, head, queries] @ known.k[batch, kv_head].T
+    rows_of_q, keys = known.q[batch, head, queries], known.k[batch, kv_head]
+    scores = rows_of_q @ keys.T
     sees = known.visible().expand(known.seqlen_q, known.seqlen_k)
     visible = sees[queries]
     lse = torch.logsumexp((known.scale * scores).masked_fill(~visible, -math.inf), -1, True)
@@ -74,6 +77,8 @@ def wrong_rows(
         scores,
         visible,
         lse,
+        rows_of_q,
+        keys,
         known.v[batch, kv_head],
         queries.tolist(),
         known.scale,
