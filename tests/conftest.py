@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,13 @@ import torch
 
 from grader.isolate import usage
 from grader.timing import calibration as calibration_file
-from tests import needs, shares
+from tests import needs, once, shares
 
 torch.set_num_threads(1)
+once.begin()
+# Hundreds of processes import the grader: each would compile it anew where this is set.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 collect_ignore = ["tenth"]  # files of a problem, which test_tenth_problem.py puts in their places
 

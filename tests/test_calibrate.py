@@ -21,7 +21,8 @@ from grader.spec.findings import (
 from grader.spec.grade_record import SpeedFigures, Verdict
 from grader.spec.problem import ROOT, load_problem, problem_ids
 from grader.timing.calibration import read
-from tests.records import CPU, H200, write_answers
+from tests.environments import CPU, H200
+from tests.records import write_answers
 
 NONE = Evidence(verdict=Verdict.NOT_MEASURED, reason="elsewhere")
 BUSY = Evidence(verdict=Verdict.NOT_MEASURED, reason="not measured: the machine is busy")

@@ -15,8 +15,8 @@ from classroom.store import Store
 from grader.commands import cli
 from grader.spec.environment import EnvironmentFault
 from grader.spec.problem import load_problem
+from tests.environments import CPU
 from tests.fake_engine import FakeEngine, fake_grade
-from tests.records import CPU
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from parsl.jobs.error_handlers import windowed_error_handler
 from classroom import engine
 from classroom.engine import EngineError, EngineFault, ParslEngine, local_config, read_config
 from grader.spec.problem import ROOT, load_problem
+from tests.fake_engine import die, place
 from tests.harness import model_answer
 
 SLURM = """
@@ -164,13 +165,6 @@ def test_parsls_own_processes_start_without_its_scripts_on_the_path(file):
 # -- a real engine -------------------------------------------------------------------------------
 
 
-def die(number):
-    """End the worker that runs this, or answer."""
-    if number < 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return number, os.environ.get("CUDA_VISIBLE_DEVICES"), os.getpid()
-
-
 def test_a_worker_that_dies_is_a_fault_of_its_task_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(engine, "_HEARTBEAT_S", 1)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
@@ -213,12 +207,6 @@ def test_an_interchange_that_has_ended_is_said_and_nothing_waits_for_it(tmp_path
     assert not (tmp_path / ".parsl").exists()
 
 
-def place(_):
-    """Say where this runs, slowly enough that every worker has its turn."""
-    time.sleep(0.5)
-    return os.environ["CUDA_VISIBLE_DEVICES"]
-
-
 def test_workers_that_share_gpus_are_spread_over_all(tmp_path, monkeypatch):
     smi = tmp_path / "bin" / "nvidia-smi"  # Parsl asks it how many there are
     smi.parent.mkdir()
@@ -245,18 +233,17 @@ def test_an_engine_that_does_not_start_leaves_nothing(tmp_path):
 
 def test_nodes_that_do_not_come_up_end_the_run_with_what_to_look_at(file, tmp_path):
     text = """
-[executor]
-[executor.provider]
-type = "LocalProvider"
-init_blocks = 3
-max_blocks = 3
-worker_init = "echo no such module >&2; exit 1"
+from parsl import Config, HighThroughputExecutor
+from parsl.providers import LocalProvider
+node = LocalProvider(init_blocks=3, max_blocks=3, worker_init="echo no such module >&2; exit 1")
+config = Config(executors=[HighThroughputExecutor("engine", node)], strategy_period=0.5)
 """
     path = tmp_path / "class" / "ada" / "p02" / load_problem("p02").file
     path.parent.mkdir(parents=True)
     path.write_text("def (")
     command = [sys.executable, "-m", "grader", "class", "grade", tmp_path / "class"]
-    command += ["--course", tmp_path / "course", "--engine", file(text), "--device", "cpu"]
+    command += ["--course", tmp_path / "course", "--engine", file(text, "engine.py")]
+    command += ["--device", "cpu"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 4 and len(done.stderr.splitlines()) == 1
     assert "the engine runs nothing: Executor engine failed" in done.stderr

@@ -27,9 +27,9 @@ from grader.spec.environment import EnvironmentFault
 from grader.spec.grade_record import CheckResult, ComponentResult, Message, SpeedFigures, Verdict
 from grader.spec.problem import ROOT, load_problem
 from tests.classes import hand_in, key_of, result_of
+from tests.environments import CPU, H200
 from tests.fake_engine import problem_result, record_of, unfinished
 from tests.harness import PROMPT_S
-from tests.records import CPU, H200
 
 DATA = b"x = 1\n"
 KEYS = {"p02": key_of("p02", DATA)}

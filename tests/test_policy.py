@@ -20,9 +20,10 @@ from grader.source.policy.violation import RULES
 from grader.source.submission import MAX_SOURCE_BYTES, examine
 from grader.spec.grade_record import Verdict
 from grader.spec.problem import ROOT, load_problem, problem_ids
+from tests.environments import CPU
 from tests.evasions import EVASIONS, P01
 from tests.harness import model_answer
-from tests.records import CPU, write_answers
+from tests.records import write_answers
 
 PAGE = ROOT / "docs" / "source-policy.md"
 HEAD = "import torch\nimport triton\nimport triton.language as tl\n"

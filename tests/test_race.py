@@ -21,9 +21,10 @@ from grader.spec.problem import load_problem
 from grader.spec.problem_tables import BenchmarkTable
 from grader.spec.roofline import roof
 from reference import library
+from tests.environments import CPU, H200
 from tests.forked import forked_workers
 from tests.harness import model_answer
-from tests.records import CPU, H200, write_answers
+from tests.records import write_answers
 
 CHIP = Chip(multiprocessors=132, clock_mhz=1980, memory_clock_mhz=3201, memory_bus_bits=6016)
 GPU = H200.model_copy(update={"capability": (9, 0), "chip": CHIP, "device_uuid": "a-test"})

@@ -12,8 +12,9 @@ from grader.commands.release import contents
 from grader.judge import surroundings
 from grader.report import history, report_page
 from grader.spec.problem import ROOT
+from tests.environments import CPU
 from tests.exports import record
-from tests.records import CPU, write_answers
+from tests.records import write_answers
 
 WRONG = {"p02": "def weighted_row_sum(x):\n    return x  # my own\n"}
 
