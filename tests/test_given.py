@@ -12,6 +12,7 @@ from grader.source.given_imports import bad_import
 from grader.source.submission import examine
 from grader.spec.grade_record import Verdict
 from grader.spec.problem import GIVEN, load_problem, problem_ids
+from tests import forked
 from tests.harness import judge, model_answer, whole_answer
 
 offer_given()
@@ -19,6 +20,8 @@ from given.arguments import check_attention, default_scale, positive_scale  # no
 from given.launch import grid_of_queries, section_size  # noqa: E402
 
 P03, P04 = load_problem("p03"), load_problem("p04")
+
+_quick = forked.quick
 
 
 # -- plumbing ----------------------------------------------------------------------------------
