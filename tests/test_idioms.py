@@ -97,17 +97,17 @@ def _sum(a, b):
 _CASTS = """
 @triton.jit
 def _row(x_ptr, start, stride, rows):
-    at = start.to(tl.int64) * stride.to(start.dtype) + tl.arange(0, 16)
+    at = start.to(tl.int64) * stride.to(start.dtype) + tl.arange(0, 128)
     return tl.load(x_ptr + at, mask=start < rows, other=0.0)
 
 
 @triton.jit
 def _sums(x_ptr, w_ptr, y_ptr, rows, cols, stride):
     for row in range(rows):
-        total = tl.zeros((16,), tl.float32)
-        for block in tl.range(0, tl.cdiv(cols, 16)):
-            w = tl.load(w_ptr + block * 16 + tl.arange(0, 16)).to(tl.float32)
-            total += w * _row(x_ptr + (block * 16).to(tl.int64), row, stride, rows).to(tl.float32)
+        total = tl.zeros((128,), tl.float32)
+        for block in tl.range(0, tl.cdiv(cols, 128)):
+            w = tl.load(w_ptr + block * 128 + tl.arange(0, 128)).to(tl.float32)
+            total += w * _row(x_ptr + (block * 128).to(tl.int64), row, stride, rows).to(tl.float32)
         tl.store(y_ptr + (row + 0).cast(tl.int64), tl.sum(total, 0))
 
 
@@ -143,7 +143,7 @@ def _sums(x_ptr, w_ptr, y_ptr, rows, cols, stride, LOG: constexpr, BLOCK: conste
 
 def weighted_row_sum(x, w):
     y = torch.empty(x.shape[0], dtype=x.dtype, device=x.device)
-    _sums[(1,)](x, w, y, *x.shape, x.stride(0), LOG=T.log, BLOCK=32)
+    _sums[(1,)](x, w, y, *x.shape, x.stride(0), LOG=T.log, BLOCK=128)
     return y
 """
 ADDS = """
