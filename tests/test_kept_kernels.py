@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 
 import pytest
 
@@ -44,17 +43,9 @@ def attention(q, k, v, softmax_scale=None):
 CALL = Call.of(P03, resolve({"seqlen": 64, "head_dim": 64}, "fp16", ""), ("out",))
 
 
-@pytest.fixture(scope="module")
-def kept(tmp_path_factory):
-    """A folder with the kernels of SOURCE."""
-    folder = tmp_path_factory.mktemp("kept")
-    reports(folder)
-    return folder
-
-
 @pytest.fixture
-def folder(kept, tmp_path):
-    return shutil.copytree(kept, tmp_path / "compiled")
+def folder(tmp_path):
+    return tmp_path / "compiled"
 
 
 def reports(folder, text=SOURCE):
@@ -70,8 +61,7 @@ def figures(folder):
     return {json.loads(p.read_text())["registers"]: p for p in folder.glob("*/figures.json")}
 
 
-def test_a_kernel_is_not_compiled_again_and_its_report_is_the_same(tmp_path):
-    folder = tmp_path / "empty"
+def test_a_kernel_is_not_compiled_again_and_its_report_is_the_same(folder):
     first = reports(folder)
     assert [dot.instruction for dot in first["squared"].dots] == ["mma"]
     assert first == reports(folder)  # with the milliseconds of the first time
@@ -156,8 +146,7 @@ def test_those_that_were_used_last_are_kept(folder, monkeypatch):
     kept_kernels.make_room(folder / "none yet")
 
 
-def test_a_grading_keeps_them_where_its_children_do(tmp_path):
-    folder = tmp_path / "empty"
+def test_a_grading_keeps_them_where_its_children_do(folder):
     children = Children(kernels=folder)
     children.open_server()
     try:
