@@ -143,6 +143,17 @@ def test_a_solved_stub_in_the_checkout_is_not_handed_out(tmp_path):
         build(copy, ALL, (), ALL)
 
 
+def test_what_the_page_of_instructors_says_is_left_out_is_left_out(whole):
+    page = (ROOT / "docs" / "instructors.md").read_text(encoding="utf-8")
+    hand_out = page.partition("\n## Hand out\n")[2].partition("It also leaves out")[0]
+    pages = re.findall(r"\]\((\w+\.md)\)", hand_out)
+    assert pages == ["trust.md", "ci.md"]
+    for name in (*pages, "instructors.md"):
+        assert (ROOT / "docs" / name).exists() and not (whole / "docs" / name).exists()
+    opened = (whole / "problems" / "given" / "forward.py").read_text()
+    assert "Opens with p08" in opened and "forward pass of p05" in opened
+
+
 # -- pages ----------------------------------------------------------------------------------------
 
 
