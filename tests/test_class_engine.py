@@ -20,7 +20,7 @@ from classroom import engine
 from classroom.engine import EngineError, EngineFault, ParslEngine, local_config, read_config
 from grader.spec.problem import ROOT, load_problem
 from tests.fake_engine import die, place
-from tests.harness import model_answer
+from tests.harness import model_answer, until
 
 SLURM = """
 [executor]
@@ -289,11 +289,8 @@ class Class:
                 continue
         return found
 
-    def until_gone(self, seconds):
-        deadline = time.monotonic() + seconds
-        while self.left():
-            assert time.monotonic() < deadline, self.left()
-            time.sleep(0.1)
+    def are_gone(self):
+        return until(lambda: not self.left())
 
 
 @pytest.fixture
@@ -316,14 +313,14 @@ def test_a_run_that_is_killed_goes_on_and_grades_nothing_twice(a_class):
     run.stderr.close()
     done = {line.split()[0] for line in first}
     assert done and "c-answer" not in done
-    a_class.until_gone(15)  # workers notice that nobody listens
+    assert a_class.are_gone()  # workers notice that nobody listens
     assert (a_class.course / ".parsl").exists()
     run = a_class.start()
     out, err = run.communicate(timeout=120)
     assert run.returncode == 0, err
     again = {line.split()[0] for line in err.splitlines()}
     assert again == {"a-stub", "b-broken", "c-answer"} - done
-    a_class.until_gone(5)
+    assert a_class.are_gone()
     assert sorted(path.name for path in a_class.course.iterdir()) == [
         ".lock",
         "class.db",
@@ -343,5 +340,5 @@ def test_ctrl_c_ends_a_real_run_in_good_order(a_class):
     out, _ = run.communicate(timeout=60)
     assert run.returncode == 130 and line.startswith("a-stub  p02 not-implemented 0/7")
     assert "the same command goes on" in out and "not graded yet" in out
-    a_class.until_gone(5)
+    assert a_class.are_gone()
     assert not (a_class.course / ".parsl").exists()

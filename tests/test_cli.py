@@ -27,17 +27,12 @@ NONE = Evidence(verdict=Verdict.NOT_MEASURED, reason="not measured on this devic
 
 
 @pytest.fixture
-def run(monkeypatch, capfd):
+def run(grader, monkeypatch):
     """Run `grader grade` here; return exit code, stdout and stderr."""
-    monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
 
     def start(*options, environment=CPU):
         monkeypatch.setattr(surroundings, "probe", lambda device: environment)
-        try:
-            code = cli.main(["grade", "--device", "cpu", *map(str, options)])
-        except SystemExit as stop:
-            code = stop.code
-        return code, *capfd.readouterr()
+        return grader("grade", "--device", "cpu", *options)
 
     return start
 

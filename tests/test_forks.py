@@ -17,7 +17,7 @@ from grader.source.submission import Source
 from grader.spec.problem import ROOT, load_problem
 from grader.spec.protocol import Ended, Status
 from tests.forked import servers
-from tests.harness import PROMPT_S, model_answer
+from tests.harness import PROMPT_S, model_answer, until
 from tests.test_processes import PRELUDE
 
 ANSWER = b"""
@@ -49,10 +49,7 @@ def _no_child_is_left():
 
 
 def ends(process_id):
-    deadline = time.monotonic() + 5.0
-    while os.path.exists(f"/proc/{process_id}") and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return not os.path.exists(f"/proc/{process_id}")
+    return until(lambda: not os.path.exists(f"/proc/{process_id}"))
 
 
 def test_a_worker_is_the_judges_child_and_has_seen_no_other(server):
@@ -103,12 +100,13 @@ def test_what_a_worker_started_ends_with_it(server):
     source = f"import os, time\n{line}\n".encode()  # written at once: both print to one pipe
     with sandbox(source + ANSWER) as worker:
         assert worker.ready().status is Status.OK
-        deadline = time.monotonic() + 5.0
-        while len(found := [n for n in worker.output().split() if n.isdigit()]) < 3:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+
+        def numbers():
             worker._read_output()
-    started = {int(n) for n in found} - {1, os.getpid()}
+            found = [int(n) for n in worker.output().split() if n.isdigit()]
+            return found if len(found) >= 3 else None
+
+        started = {*until(numbers)} - {1, os.getpid()}
     assert len(started) == 1 and all(map(ends, started))
 
 

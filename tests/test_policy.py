@@ -5,6 +5,7 @@ import pkgutil
 import re
 import time
 import types
+from functools import partial
 
 import pytest
 import torch
@@ -338,12 +339,8 @@ def test_names_of_any_length_make_short_messages():
 
 
 @pytest.fixture
-def lint(capsys):
-    def run(*arguments):
-        code = cli.main(["lint", *map(str, arguments)])
-        return code, *capsys.readouterr()
-
-    return run
+def lint(grader):
+    return partial(grader, "lint")
 
 
 def test_lint_lists_every_violation_of_every_file(lint, tmp_path):

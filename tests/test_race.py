@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import reference
-from grader.commands import cli
 from grader.commands.race import command as race_command
 from grader.commands.race import racing
 from grader.commands.race.recorded import Recorded, recorded
@@ -187,15 +186,12 @@ class Racing:
 
 
 @pytest.fixture
-def run(monkeypatch, capfd, tmp_path):
-    monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
-
+def run(grader, monkeypatch, tmp_path):
     def start(*options, events=(RACED,), environment=GPU, source=None):
         monkeypatch.setattr(race_command, "probe", lambda device: environment)
         monkeypatch.setattr(race_command, "Children", lambda: Racing(*events))
         write_answers(tmp_path, {"p04": source or model_answer("p04")})
-        code = cli.main(["race", "--submission", str(tmp_path), *options])
-        return code, *capfd.readouterr()
+        return grader("race", "--submission", tmp_path, *options)
 
     return start
 

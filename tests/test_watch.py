@@ -28,7 +28,7 @@ from grader.isolate import usage
 from grader.spec.grade_record import CheckResult, Message, Points, ProblemResult, Verdict
 from grader.spec.problem import PROBLEMS, ROOT, load_problem, problem_ids
 from tests import watch_times
-from tests.harness import PROMPT_S, alive, model_answer, whole_answer
+from tests.harness import PROMPT_S, alive, model_answer, until, whole_answer
 from tests.records import write_answers
 
 ANSWER = model_answer("p02")
@@ -104,13 +104,8 @@ def _take_terminal():
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
-def gone(pids, within_s=5.0):
-    deadline = time.monotonic() + within_s
-    while time.monotonic() < deadline:
-        if not any(alive(pid) for pid in pids):
-            return True
-        time.sleep(0.02)
-    return False
+def gone(pids):
+    return until(lambda: not any(map(alive, pids)))
 
 
 @pytest.fixture
@@ -188,11 +183,8 @@ def test_a_loop_is_ended_by_a_save_and_a_signal_leaves_nothing(watch, folder, nu
 
 def begin_to_loop(watched):
     """Wait until a submission runs; return all processes of the watch."""
-    deadline = time.monotonic() + 15.0
-    while len(found := usage.descendants(watched.process.pid)) < 4:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return found
+    assert until(lambda: len(usage.descendants(watched.process.pid)) >= 4)
+    return usage.descendants(watched.process.pid)
 
 
 def test_a_stopped_watch_gives_the_terminal_back_and_takes_it_again(watch, folder):
@@ -202,14 +194,9 @@ def test_a_stopped_watch_gives_the_terminal_back_and_takes_it_again(watch, folde
     raw = termios.tcgetattr(watched.theirs)
     assert not raw[3] & termios.ICANON
     os.kill(watched.process.pid, signal.SIGTSTP)
-    deadline = time.monotonic() + 5.0
-    while termios.tcgetattr(watched.theirs) != watched.before and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert termios.tcgetattr(watched.theirs) == watched.before
+    assert until(lambda: termios.tcgetattr(watched.theirs) == watched.before)
     os.kill(watched.process.pid, signal.SIGCONT)
-    while termios.tcgetattr(watched.theirs) != raw and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert termios.tcgetattr(watched.theirs) == raw
+    assert until(lambda: termios.tcgetattr(watched.theirs) == raw)
     watched.press("q")
     assert watched.process.wait(8) == 0
 
