@@ -18,32 +18,13 @@ from grader.spec.grade_record import GradeRecord, Verdict
 from grader.spec.problem import ROOT, load_problem, problem_ids
 from tests import releases
 from tests.harness import model_answer
-from tests.releases import STUB, made, tree
+from tests.releases import STUB, tree
 
 ALL = problem_ids()
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PY = f"PY={sys.executable}"
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("whole") / "course"
-    made(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def stage(tmp_path_factory):
-    """p01 and p02 alone."""
-    folder = tmp_path_factory.mktemp("stage") / "course"
-    made(folder, "--problems", "p01,p02")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def answered(tmp_path_factory):
-    return releases.answered(tmp_path_factory.mktemp("answered") / "course")
+whole, stage, answered = releases.whole, releases.stage, releases.answered
 
 
 every_release = pytest.mark.parametrize("which", ["whole", "stage", "answered"])
