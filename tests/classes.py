@@ -13,7 +13,7 @@ from classroom.records import FileResult, HandIn, Key
 from classroom.store import Store
 from grader.spec.grade_record import Points, ProblemResult, Verdict
 from grader.spec.problem import load_problem
-from tests.records import CPU
+from tests.environments import CPU
 
 AT = "2026-11-20T12:00:00Z"
 P02 = f"p02/{load_problem('p02').file}"

@@ -2,16 +2,22 @@
 
 import contextlib
 import os
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+from grader.commands import cli
 from grader.isolate import usage
 from grader.timing import calibration as calibration_file
-from tests import needs, shares
+from tests import needs, once, shares
 
 torch.set_num_threads(1)
+once.begin()
+# Hundreds of processes import the grader: each would compile it anew where this is set.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 collect_ignore = ["tenth"]  # files of a problem, which test_tenth_problem.py puts in their places
 
@@ -34,6 +40,21 @@ def no_zombies():
 def no_calibration_of_this_machine(monkeypatch):
     """What somebody calibrated in this checkout changes no test."""
     monkeypatch.setattr(calibration_file, "FOLDER", Path("/no/such/folder"))
+
+
+@pytest.fixture
+def grader(monkeypatch, capfd):
+    """Run a command of the grader in this process; return exit code, stdout and stderr."""
+    monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
+
+    def run(*words):
+        try:
+            code = cli.main([*map(str, words)])
+        except SystemExit as stop:
+            code = stop.code
+        return code, *capfd.readouterr()
+
+    return run
 
 
 def pytest_terminal_summary(terminalreporter):

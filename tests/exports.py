@@ -26,8 +26,10 @@ from grader.spec.grade_record import (
     Verdict,
     WorkFigures,
 )
+from tests.environments import CPU, H200
 from tests.harness import model_answer
-from tests.records import CPU, H200, SEED, graded
+from tests.once import once
+from tests.records import SEED, graded
 from tests.tracing import evil as evil_trace
 
 # What Markdown, HTML, XML, JSON and the commands of GitHub's Actions take for their own.
@@ -214,6 +216,10 @@ def hostile(problem, text=HOSTILE):
 @functools.cache
 def record(name: str) -> GradeRecord:
     """Return one of the records of `NAMES` or `ANSWERS`, made when it is first asked for."""
+    return once(f"record of {name}", functools.partial(_record, name))
+
+
+def _record(name: str) -> GradeRecord:
     if name == "nothing":
         return with_problems(record("a known mistake"))
     if name == "mixed":

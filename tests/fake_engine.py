@@ -1,10 +1,12 @@
-"""An engine that runs tasks in this process when they are submitted, and gradings that are told."""
+"""An engine that runs tasks in this process, and what a real one runs; imports no torch."""
 
 from __future__ import annotations
 
 import collections
 import errno
 import hashlib
+import os
+import signal
 import time
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -22,7 +24,7 @@ from grader.spec.grade_record import (
     ProblemResult,
 )
 from grader.spec.grade_record import Verdict as V
-from tests.records import CPU
+from tests.environments import CPU
 
 
 class FakeEngine:
@@ -59,6 +61,19 @@ class FakeEngine:
         return collections.Counter(item for task in self.submitted for item in task.files.items())
 
 
+def die(number):
+    """End the worker that runs this, or answer."""
+    if number < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number, os.environ.get("CUDA_VISIBLE_DEVICES"), os.getpid()
+
+
+def place(_):
+    """Say where this runs, slowly enough that every worker has its turn."""
+    time.sleep(0.5)
+    return os.environ["CUDA_VISIBLE_DEVICES"]
+
+
 def problem_result(problem: str, data: bytes, earned: float = 0.0, **fields) -> ProblemResult:
     """Return what a grading makes of a file."""
     passed = CheckResult(id="plain", title="plain", verdict=V.PASS)
@@ -87,8 +102,8 @@ def unfinished(problem: str, data: bytes) -> ProblemResult:
 
 
 def slow_grade(task: Task) -> GradingOutcome:
-    """Grade as `fake_grade`, in a second."""
-    time.sleep(1.0)
+    """Grade as `fake_grade`, in half a second."""
+    time.sleep(0.5)
     return fake_grade(task)
 
 

@@ -6,8 +6,10 @@ import ast
 import dataclasses
 import functools
 import re
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -37,6 +39,14 @@ def alive(pid: int) -> bool:
     except OSError:
         return False
     return state not in "ZX"
+
+
+def until(condition: Callable[[], Any], within_s: float = PROMPT_S) -> Any:
+    """Wait until `condition` returns something true, but not for ever; return what it did last."""
+    deadline = time.monotonic() + within_s
+    while not (found := condition()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return found
 
 
 @functools.cache

@@ -33,13 +33,10 @@ from grader.spec.grade_record import Amount, Environment, GradeRecord, Verdict, 
 from grader.spec.inputs import Inputs, make_inputs
 from grader.spec.problem import Problem, load_problem
 from grader.spec.problem_tables import Limits
+from tests.environments import CPU
 from tests.forked import forked_workers
 from tests.harness import judge
 
-CPU = Environment(
-    device="cpu", device_name="x86_64", python="3.11.7", torch="2.13.0", triton="3.7.1"
-)
-H200 = CPU.model_copy(update={"device": "cuda", "device_name": "NVIDIA H200"})
 SEED = "5eed"
 # Of each problem two cases of a few checks.
 _CHECKS = ("plain", "lse", "half", "ragged", "ragged_rows", "scale", "w_stride", "arguments")

@@ -5,6 +5,8 @@ import functools
 import io
 import json
 
+import pytest
+
 from grader.commands import cli
 from grader.commands.release import command, ledger
 
@@ -41,8 +43,25 @@ def past(folder):
     path.write_text(json.dumps(record))
 
 
-def answered(folder):
-    """Make a release of p01 to p03, of which p02 is over."""
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole") / "course"
+    made(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory):
+    """p01 and p02 alone."""
+    folder = tmp_path_factory.mktemp("stage") / "course"
+    made(folder, "--problems", "p01,p02")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def answered(tmp_path_factory):
+    """p01 to p03, of which p02 is over."""
+    folder = tmp_path_factory.mktemp("answered") / "course"
     made(folder, "--problems", "p02", "--answers-after", "2999-01-01")
     made(folder, "--problems", "p01,p03")
     past(folder)

@@ -21,7 +21,8 @@ from grader.spec.findings import (
 from grader.spec.grade_record import SpeedFigures, Verdict
 from grader.spec.problem import ROOT, load_problem, problem_ids
 from grader.timing.calibration import read
-from tests.records import CPU, H200, write_answers
+from tests.environments import CPU, H200
+from tests.records import write_answers
 
 NONE = Evidence(verdict=Verdict.NOT_MEASURED, reason="elsewhere")
 BUSY = Evidence(verdict=Verdict.NOT_MEASURED, reason="not measured: the machine is busy")
@@ -68,9 +69,8 @@ class Measuring:
 
 
 @pytest.fixture
-def run(monkeypatch, capfd, tmp_path):
+def run(grader, monkeypatch, tmp_path):
     """Run `grader calibrate` with scripted measurements; return exit code, stdout and stderr."""
-    monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
 
     def start(*options, scripts=(), environment=H200):
         monkeypatch.setattr(command, "probe", lambda device: environment)
@@ -78,9 +78,8 @@ def run(monkeypatch, capfd, tmp_path):
         monkeypatch.setattr(measuring, "Children", lambda: children)
         output = tmp_path / "calibration.json"
         given = () if "--output" in options else ("--output", output)
-        code = cli.main(["calibrate", *map(str, options), *map(str, given)])
         start.children, start.output = children, output
-        return code, *capfd.readouterr()
+        return grader("calibrate", *options, *given)
 
     return start
 

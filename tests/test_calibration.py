@@ -30,8 +30,9 @@ from grader.timing.calibration import (
     write,
 )
 from grader.timing.choice import STATED, aimed
+from tests.environments import CPU, H200
 from tests.harness import model_answer
-from tests.records import CPU, H200, graded
+from tests.records import graded
 
 P02, P03 = load_problem("p02"), load_problem("p03")
 SHAPES = {p.id: str(p.benchmarks_on("cuda")[0]) for p in (P02, P03)}

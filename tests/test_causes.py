@@ -7,11 +7,11 @@ import ast
 import functools
 import re
 import string
+from functools import partial
 
 import pytest
 
 import reference
-from grader.commands import cli
 from grader.commands.explain import page as causes_page
 from grader.commands.explain.view import render
 from grader.report import history
@@ -358,12 +358,8 @@ def test_a_page_fits_80_columns(id):
 
 
 @pytest.fixture
-def run(monkeypatch, capsys):
-    def start(*words):
-        code = cli.main(["explain", *words])
-        return code, *capsys.readouterr()
-
-    return start
+def run(grader):
+    return partial(grader, "explain")
 
 
 def test_the_command(run):

@@ -19,8 +19,8 @@ from classroom.summary_view import render
 from classroom.view import View, duration
 from grader.spec.environment import EnvironmentFault
 from tests.classes import hand_in
+from tests.environments import CPU
 from tests.fake_engine import FakeEngine, fake_grade
-from tests.records import CPU
 
 VERSIONS = {"p02": "v1", "p04": "v1"}
 

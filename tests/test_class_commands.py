@@ -12,17 +12,15 @@ from classroom import command as class_command
 from classroom import grade_class, gradescope, running
 from classroom.collecting import DATABASE
 from classroom.store import Store
-from grader.commands import cli
 from grader.spec.environment import EnvironmentFault
 from grader.spec.problem import load_problem
+from tests.environments import CPU
 from tests.fake_engine import FakeEngine, fake_grade
-from tests.records import CPU
 
 
 @pytest.fixture
-def command(monkeypatch, capfd, tmp_path):
+def command(grader, monkeypatch, tmp_path):
     """Run `grader class ...` on a fake engine; return exit code, stdout and stderr."""
-    monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
     monkeypatch.setattr(grade_class.grading, "look", lambda settings: CPU)
     monkeypatch.setattr(grade_class.grading, "grade", fake_grade)
     monkeypatch.setattr(grade_class, "check_set", lambda problems: None)
@@ -30,9 +28,7 @@ def command(monkeypatch, capfd, tmp_path):
     def start(name, *arguments, engine=None):
         start.engine = engine or FakeEngine()
         monkeypatch.setattr(grade_class, "make_engine", lambda options: start.engine)
-        course = ["--course", str(tmp_path / "course")]
-        code = cli.main(["class", name, *map(str, arguments), *course])
-        return code, *capfd.readouterr()
+        return grader("class", name, *arguments, "--course", tmp_path / "course")
 
     return start
 

@@ -27,9 +27,9 @@ from grader.spec.environment import EnvironmentFault
 from grader.spec.grade_record import CheckResult, ComponentResult, Message, SpeedFigures, Verdict
 from grader.spec.problem import ROOT, load_problem
 from tests.classes import hand_in, key_of, result_of
+from tests.environments import CPU, H200
 from tests.fake_engine import problem_result, record_of, unfinished
-from tests.harness import PROMPT_S
-from tests.records import CPU, H200
+from tests.harness import PROMPT_S, until
 
 DATA = b"x = 1\n"
 KEYS = {"p02": key_of("p02", DATA)}
@@ -103,7 +103,7 @@ def test_at_its_limit_it_is_killed_with_all_it_started_and_its_record_is_kept(sc
     outcome = grading.grade(quick)
     assert (outcome.exit_code, outcome.record) == (None, "so far")
     assert time.monotonic() - began < PROMPT_S
-    _until(lambda: not _running("4711"))
+    assert until(lambda: not _running("4711"))
 
 
 def _running(word):
@@ -121,22 +121,15 @@ def test_it_ends_when_the_worker_that_started_it_is_killed(tmp_path):
     worker = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE)
     try:
         assert worker.stdout.readline() == b"now\n"
-        _until(lambda: _running("4712"))
+        assert until(lambda: _running("4712"))
     finally:
         worker.kill()
         worker.wait()
         worker.stdout.close()
-    _until(lambda: not _running("4712"))
+    assert until(lambda: not _running("4712"))
     scratch.sweep()
     names = [path.name for path in scratch.folder().parent.glob(f"grader-{worker.pid}-*")]
     assert not names
-
-
-def _until(condition, seconds=10):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_a_record_is_a_regular_file_of_bounded_size(scripted, monkeypatch):

@@ -19,8 +19,8 @@ from classroom.engine import BYTES_PER_WORKER, read_config
 from classroom.plan import MAX_ATTEMPTS
 from grader.commands import cli
 from grader.spec.problem import ROOT, load_problem
+from tests.environments import CPU
 from tests.fake_engine import FakeEngine, fake_grade
-from tests.records import CPU
 from tests.test_collect import LAYOUTS, packed
 
 PAGE = (ROOT / "docs" / "instructors.md").read_text(encoding="utf-8")

@@ -32,7 +32,7 @@ import sys
 from grader.commands import cli
 from classroom import grade_class
 from tests.fake_engine import FakeEngine, fake_grade, slow_grade
-from tests.records import CPU
+from tests.environments import CPU
 grade_class.check_set = lambda problems: None
 grade_class.grading.look = lambda settings: CPU
 grade_class.grading.grade = slow_grade
@@ -55,7 +55,7 @@ def store(tmp_path):
 class Terminal:
     """`class grade` in the foreground of a terminal of its own; gradings are fake.
 
-    It runs them with Parsl, a second each, or `quickly` without.
+    It runs them with Parsl, half a second each, or `quickly` without.
     """
 
     def __init__(self, source, course, how="slowly"):
@@ -171,7 +171,7 @@ from pathlib import Path
 from grader.commands import cli
 from classroom import grade_class
 from tests.fake_engine import FakeEngine, fake_grade
-from tests.records import CPU
+from tests.environments import CPU
 grade_class.check_set = lambda problems: None
 grade_class.grading.look = lambda settings: CPU
 grade_class.grading.grade = fake_grade

@@ -16,8 +16,9 @@ from grader.spec.findings import Evidence
 from grader.spec.grade_record import GradeRecord, SpeedFigures, Verdict
 from grader.spec.inputs import case_seed, make_inputs
 from grader.spec.problem import ROOT, ManifestError, load_problem, problem_ids
+from tests.environments import CPU, H200
 from tests.harness import model_answer
-from tests.records import CPU, H200, in_this_process, write_answers
+from tests.records import in_this_process, write_answers
 
 KNOWN = ", ".join(problem_ids())
 FILE = "p02/weighted_row_sum.py"
@@ -26,17 +27,12 @@ NONE = Evidence(verdict=Verdict.NOT_MEASURED, reason="not measured on this devic
 
 
 @pytest.fixture
-def run(monkeypatch, capfd):
+def run(grader, monkeypatch):
     """Run `grader grade` here; return exit code, stdout and stderr."""
-    monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
 
     def start(*options, environment=CPU):
         monkeypatch.setattr(surroundings, "probe", lambda device: environment)
-        try:
-            code = cli.main(["grade", "--device", "cpu", *map(str, options)])
-        except SystemExit as stop:
-            code = stop.code
-        return code, *capfd.readouterr()
+        return grader("grade", "--device", "cpu", *options)
 
     return start
 

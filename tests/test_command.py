@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -15,7 +14,7 @@ import pytest
 from grader.isolate import usage
 from grader.spec.grade_record import GradeRecord, Verdict
 from grader.spec.problem import ROOT
-from tests.harness import PROMPT_S, model_answer
+from tests.harness import PROMPT_S, alive, model_answer, until
 from tests.records import write_answers
 
 ENTRY = "    rows, cols = x.shape\n"
@@ -215,9 +214,7 @@ def test_a_signal_ends_the_run_with_a_record_and_leaves_no_process(
         text=True,
         preexec_fn=start,
     )
-    deadline = time.monotonic() + 60.0
-    while not mark.exists() and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.05)
+    until(lambda: mark.exists() or process.poll() is not None, 60.0)
     started = usage.descendants(process.pid)
     process.send_signal(number)
     begin = time.monotonic()
@@ -228,7 +225,7 @@ def test_a_signal_ends_the_run_with_a_record_and_leaves_no_process(
     record = GradeRecord.model_validate_json(path.read_text())
     assert record.interrupted
     assert not {c.verdict for c in record.problems[0].checks} & {Verdict.INTERNAL, Verdict.CRASH}
-    assert not [pid for pid in started if running(pid)]
+    assert not any(map(alive, started))
 
 
 def test_a_judge_that_is_killed_leaves_the_record_of_what_was_done_and_no_process(tmp_path):
@@ -240,9 +237,7 @@ def test_a_judge_that_is_killed_leaves_the_record_of_what_was_done_and_no_proces
     arguments = command(folder, "--json", path, "--jobs", 2)
     arguments[arguments.index("p02")] = "p02,p03"
     process = subprocess.Popen(arguments, cwd=ROOT, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 90.0
-    while not path.exists() and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.05)
+    until(lambda: path.exists() or process.poll() is not None, 90.0)
     started = usage.descendants(process.pid)
     process.kill()
     process.wait()
@@ -250,17 +245,7 @@ def test_a_judge_that_is_killed_leaves_the_record_of_what_was_done_and_no_proces
     first, second = record.problems
     assert record.interrupted and first.verdict is Verdict.PASS
     assert {check.verdict for check in second.checks} == {Verdict.SKIPPED}
-    deadline = time.monotonic() + 10.0
-    while any(map(running, started)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert len(started) >= 3 and not [pid for pid in started if running(pid)]
+    assert len(started) >= 3 and until(lambda: not any(map(alive, started)))
     for pid in started:  # this process may be the one that adopts orphans
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)
-
-
-def running(pid):
-    try:
-        return not re.search(r"\) [ZX] ", Path(f"/proc/{pid}/stat").read_text())
-    except OSError:
-        return False

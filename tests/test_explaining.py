@@ -7,9 +7,12 @@ import types
 from grader.judge import pytest_plugin, retrace
 from grader.spec.grade_record import Verdict
 from grader.spec.problem import load_problem
+from tests import forked
 from tests.harness import judge, model_answer, whole_answer
 from tests.mutants import MUTANTS
 from tests.mutants.common import SECOND_CALL
+
+_quick = forked.quick
 
 
 def failing(*args, **kwargs):

@@ -38,21 +38,6 @@ def make(tmp_path):
     return run
 
 
-@pytest.fixture
-def command(capsys, monkeypatch):
-    """Run a command of the grader in this process; return exit code, stdout and stderr."""
-    monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
-
-    def run(*words):
-        try:
-            code = cli.main(words)
-        except SystemExit as stop:
-            code = stop.code
-        return code, *capsys.readouterr()
-
-    return run
-
-
 @needs_make
 @pytest.mark.parametrize("word", ["P=4", "p=4"])
 def test_the_problem_goes_from_make_to_the_grader(make, word):
@@ -62,13 +47,13 @@ def test_the_problem_goes_from_make_to_the_grader(make, word):
 
 
 @pytest.mark.parametrize("word", ["4", "p04", "P04", "p4", "04", " p04,"])
-def test_any_spelling_of_a_problem_will_do(command, word):
-    assert command("explain", "--only", word)[1].startswith("p04, Causal attention\n")
+def test_any_spelling_of_a_problem_will_do(grader, word):
+    assert grader("explain", "--only", word)[1].startswith("p04, Causal attention\n")
 
 
 @pytest.mark.parametrize("word", ["p01 p02", "1,2", "p02 P01", "p01, p02"])
-def test_several_problems_may_be_apart_by_blanks_or_commas(command, word):
-    out = command("explain", "--only", word)[1]
+def test_several_problems_may_be_apart_by_blanks_or_commas(grader, word):
+    out = grader("explain", "--only", word)[1]
     assert "p01, Flash" in out and "p02, Weighted" in out and "p03, " not in out
 
 
@@ -92,8 +77,8 @@ OFFICIAL = ["grade", "--official"]
         (["explain", "SCALE"], "ID: got 'SCALE', expected one that `make explain` lists"),
     ],
 )
-def test_a_usage_error_speaks_of_what_was_typed(command, words, told):
-    code, out, err = command(*words)
+def test_a_usage_error_speaks_of_what_was_typed(grader, words, told):
+    code, out, err = grader(*words)
     assert (code, out) == (2, "") and told in err
 
 

@@ -17,7 +17,7 @@ from grader.source.submission import Source
 from grader.spec.problem import ROOT, load_problem
 from grader.spec.protocol import Ended, Status
 from tests.forked import servers
-from tests.harness import PROMPT_S, model_answer
+from tests.harness import PROMPT_S, model_answer, until
 from tests.test_processes import PRELUDE
 
 ANSWER = b"""
@@ -49,10 +49,7 @@ def _no_child_is_left():
 
 
 def ends(process_id):
-    deadline = time.monotonic() + 5.0
-    while os.path.exists(f"/proc/{process_id}") and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return not os.path.exists(f"/proc/{process_id}")
+    return until(lambda: not os.path.exists(f"/proc/{process_id}"))
 
 
 def test_a_worker_is_the_judges_child_and_has_seen_no_other(server):
@@ -103,12 +100,13 @@ def test_what_a_worker_started_ends_with_it(server):
     source = f"import os, time\n{line}\n".encode()  # written at once: both print to one pipe
     with sandbox(source + ANSWER) as worker:
         assert worker.ready().status is Status.OK
-        deadline = time.monotonic() + 5.0
-        while len(found := [n for n in worker.output().split() if n.isdigit()]) < 3:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+
+        def numbers():
             worker._read_output()
-    started = {int(n) for n in found} - {1, os.getpid()}
+            found = [int(n) for n in worker.output().split() if n.isdigit()]
+            return found if len(found) >= 3 else None
+
+        started = {*until(numbers)} - {1, os.getpid()}
     assert len(started) == 1 and all(map(ends, started))
 
 
@@ -129,38 +127,38 @@ def test_without_a_server_that_answers_workers_are_fresh(monkeypatch, harm):
 
 
 @pytest.mark.parametrize("options", [{"threads": 2}, {"fresh": True}])
-def test_a_worker_that_needs_more_threads_or_asks_for_it_is_fresh(options):
-    with forks.forking(server_environment()):
-        with sandbox(**options) as worker:
-            assert not isinstance(worker._process, forks.Forked)
+def test_a_worker_that_needs_more_threads_or_asks_for_it_is_fresh(server, options):
+    with sandbox(**options) as worker:
+        assert not isinstance(worker._process, forks.Forked)
 
 
-def test_what_the_first_launch_imports_is_imported_once():
-    source = b"import sys\nprint('triton.experimental.gluon' in sys.modules)\ndef answer(): pass\n"
-    with forks.forking(server_environment()):
-        with Sandbox(source, "answer.py", "answer", device="cpu", machine=True) as worker:
-            assert worker.ready().status is Status.OK
-            assert isinstance(worker._process, forks.Forked) and worker.output() == "True"
+IMPORTED = b"""
+import sys
+ours = ("pytest", "grader.judge", "grader.causes", "reference")
+known = {m for m in sys.modules if m.startswith(ours) and "._" not in m}
+print(*sorted(known | {"sympy", "triton.experimental.gluon"} & sys.modules.keys()))
+
+def answer():
+    pass
+"""
 
 
-@pytest.mark.parametrize("differentiate", [False, True])
-def test_what_the_first_gradient_imports_is_imported_once_where_there_are_gradients(differentiate):
-    source = b"import sys\nprint('sympy' in sys.modules)\ndef answer(): pass\n"
-    with forks.forking(server_environment(differentiate=differentiate)):
-        with sandbox(source) as worker:
-            assert worker.ready().status is Status.OK
-            assert isinstance(worker._process, forks.Forked)
-            assert worker.output() == str(differentiate)
-
-
-def test_what_tests_of_the_judge_import_is_imported_once_and_hidden_from_workers():
-    source = b"import sys\nours = ('pytest', 'grader.judge', 'grader.causes', 'reference')\n"
-    source += b"print(*(m for m in sys.modules if m.startswith(ours) and '._' not in m))\n"
-    with forks.forking(server_environment(judges=True)):
-        with sandbox(source + b"def answer(): pass\n") as worker:
-            assert worker.ready().status is Status.OK
-            assert isinstance(worker._process, forks.Forked)
-            assert worker.output() == "pytest"
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        ({}, "triton.experimental.gluon"),
+        # And what tests of the judge import, which no worker finds.
+        ({"differentiate": True, "judges": True}, "pytest sympy triton.experimental.gluon"),
+    ],
+)
+def test_what_the_first_launch_and_gradient_import_is_imported_once(options, found):
+    forks.close_server()
+    forks.open_server(server_environment(**options))
+    with Sandbox(IMPORTED, "answer.py", "answer", device="cpu", machine=True) as worker:
+        assert worker.ready().status is Status.OK
+        assert isinstance(worker._process, forks.Forked) and worker.output() == found
+    if options:
+        forks.close_server()
 
 
 def test_only_a_child_of_the_judge_can_be_adopted():

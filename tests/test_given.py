@@ -12,13 +12,17 @@ from grader.source.given_imports import bad_import
 from grader.source.submission import examine
 from grader.spec.grade_record import Verdict
 from grader.spec.problem import GIVEN, load_problem, problem_ids
+from tests import forked
 from tests.harness import judge, model_answer, whole_answer
+from tests.records import write_answers
 
 offer_given()
 from given.arguments import check_attention, default_scale, positive_scale  # noqa: E402
 from given.launch import grid_of_queries, section_size  # noqa: E402
 
 P03, P04 = load_problem("p03"), load_problem("p04")
+
+_quick = forked.quick
 
 
 # -- plumbing ----------------------------------------------------------------------------------
@@ -122,11 +126,12 @@ def test_an_answer_with_given_written_out_in_it_is_right():
 
 def test_given_in_a_submission_is_not_used_and_the_report_says_so(tmp_path, capfd):
     (tmp_path / "given").mkdir()
-    (tmp_path / "given" / "units.py").write_text("raise SystemExit('mine')\n")
-    (tmp_path / "p03").mkdir()
-    (tmp_path / "p03" / P03.file).write_text(model_answer("p03"))
-    options = ["--submission", tmp_path, "--only", "p03", "--device", "cpu", "--quick", "-x"]
+    for module in GIVEN.glob("*.py"):
+        (tmp_path / "given" / module.name).write_text("raise SystemExit('mine')\n")
+    assert "\nfrom given." in model_answer("p02")
+    write_answers(tmp_path, {"p02": model_answer("p02")})
+    options = ["--submission", tmp_path, "--only", "p02", "--device", "cpu", "--quick", "-x"]
     assert cli.main(["grade", *map(str, options)]) == 0
     out = capfd.readouterr().out
     assert "given/ in the submission is not used: the judge has its own copy" in out
-    assert "p03 Non-causal attention       pass" in out
+    assert "p02 Weighted row sum           pass" in out

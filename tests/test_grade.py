@@ -25,8 +25,9 @@ from grader.spec.grade_record import (
     WorkFigures,
 )
 from grader.spec.problem import load_problem
+from tests.environments import H200
 from tests.harness import model_answer
-from tests.records import H200, SEED, in_this_process, write_answers
+from tests.records import SEED, in_this_process, write_answers
 
 PROBLEMS = ("p02", "p03", "p04")
 SPEED = Evidence(figures=SpeedFigures(speedup=99.0, worst_error_over_allowed=0.5))

@@ -1,11 +1,11 @@
 """`make hint`: which step, which hint of it, and what is kept of it."""
 
 import json
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 
-from grader.commands import cli
 from grader.commands.hint.hints import hints_of, plain_formulas
 from grader.commands.hint.next_hint import Hint, next_hint
 from grader.commands.hint.shown import Shown
@@ -248,15 +248,9 @@ def test_without_a_place_for_the_state_hints_are_given_all_the_same(folder):
 
 
 @pytest.fixture
-def run(monkeypatch, capfd, tmp_path):
-    monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
+def run(grader, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-
-    def start(*options):
-        code = cli.main(["hint", *map(str, options)])
-        return code, *capfd.readouterr()
-
-    return start
+    return partial(grader, "hint")
 
 
 def test_the_command_shows_one_hint_more_each_time(run, folder, tmp_path):

@@ -1,4 +1,4 @@
-"""Right kernels of p02 that are written in unusual ways pass, under the source policy and without.
+"""Right kernels of p02 that are written in unusual ways pass under the source policy.
 
 Triton compiles all of them for a GPU.
 """
@@ -97,17 +97,17 @@ def _sum(a, b):
 _CASTS = """
 @triton.jit
 def _row(x_ptr, start, stride, rows):
-    at = start.to(tl.int64) * stride.to(start.dtype) + tl.arange(0, 16)
+    at = start.to(tl.int64) * stride.to(start.dtype) + tl.arange(0, 128)
     return tl.load(x_ptr + at, mask=start < rows, other=0.0)
 
 
 @triton.jit
 def _sums(x_ptr, w_ptr, y_ptr, rows, cols, stride):
     for row in range(rows):
-        total = tl.zeros((16,), tl.float32)
-        for block in tl.range(0, tl.cdiv(cols, 16)):
-            w = tl.load(w_ptr + block * 16 + tl.arange(0, 16)).to(tl.float32)
-            total += w * _row(x_ptr + (block * 16).to(tl.int64), row, stride, rows).to(tl.float32)
+        total = tl.zeros((128,), tl.float32)
+        for block in tl.range(0, tl.cdiv(cols, 128)):
+            w = tl.load(w_ptr + block * 128 + tl.arange(0, 128)).to(tl.float32)
+            total += w * _row(x_ptr + (block * 128).to(tl.int64), row, stride, rows).to(tl.float32)
         tl.store(y_ptr + (row + 0).cast(tl.int64), tl.sum(total, 0))
 
 
@@ -143,7 +143,7 @@ def _sums(x_ptr, w_ptr, y_ptr, rows, cols, stride, LOG: constexpr, BLOCK: conste
 
 def weighted_row_sum(x, w):
     y = torch.empty(x.shape[0], dtype=x.dtype, device=x.device)
-    _sums[(1,)](x, w, y, *x.shape, x.stride(0), LOG=T.log, BLOCK=32)
+    _sums[(1,)](x, w, y, *x.shape, x.stride(0), LOG=T.log, BLOCK=128)
     return y
 """
 ADDS = """
@@ -185,8 +185,10 @@ IDIOMS = {
 }
 
 
-@pytest.mark.parametrize("name", IDIOMS)
-@pytest.mark.parametrize("policy", [True, False])
+# Without the policy less is looked at: one of them shows that nothing else changes.
+@pytest.mark.parametrize(
+    ("name", "policy"), [*((name, True) for name in IDIOMS), ("functions of one's own", False)]
+)
 def test_an_unusual_way_to_write_is_right(name: str, policy: bool) -> None:
     source = IDIOMS[name]
     assert not violations(P02, ast.parse(source))

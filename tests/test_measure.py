@@ -42,11 +42,13 @@ ANSWERS = {
     "right": (RIGHT, RIGHT),
     "stale": ("_calls[0]", RIGHT),
     "zeros for memory": (RIGHT, "_right(0 * q, k, 0 * v, **options)"),
-    "naive for memory": (RIGHT, "_naive(q, k, v)"),
     "crash": ("os._exit(3)", "os._exit(3)"),
     "exception": ("{}[seqlen]", "{}[seqlen]"),
     "naive where it is timed": ("_naive(q, k, v)", RIGHT),
-    "naive where nobody looks": (f"_naive(q, k, v) if _unwatched() else {RIGHT}", RIGHT),
+    "naive where nobody looks": (
+        f"_naive(q, k, v) if _unwatched() else {RIGHT}",
+        "_naive(q, k, v)",
+    ),
 }
 
 
@@ -88,10 +90,6 @@ def test_a_timed_call_in_which_pytorch_does_the_exercise_is_refused(found):
     assert "PyTorch does here what you are asked to write: aten::_softmax" in speed.reason
 
 
-def test_nothing_tells_in_which_timed_call_the_judge_looks(found):
-    assert found[1]["naive where nobody looks"].speed.verdict is None
-
-
 def test_a_right_answer_has_figures_of_verified_calls(found):
     speed, memory = found[1]["right"].speed, found[1]["right"].memory
     assert speed.verdict is None and memory.verdict is None
@@ -117,8 +115,8 @@ def test_wrong_outputs_fail_when_memory_is_measured(found):
     assert evidence.memory.reason.startswith("an output is wrong (")
 
 
-def test_the_scores_of_a_head_are_seen_and_are_too_much(found):
-    evidence = found[1]["naive for memory"]
+def test_nothing_tells_in_which_timed_call_the_judge_looks_and_all_scores_are_too_much(found):
+    evidence = found[1]["naive where nobody looks"]
     assert evidence.speed.verdict is None and evidence.memory.verdict is None
     figures = evidence.memory.figures
     assert figures.extra_bytes[1] > max(16 * 2**20, figures.allowed_bytes[1])

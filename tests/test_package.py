@@ -1,5 +1,6 @@
 """`package`: what is in the zip, how an upload is graded as on Gradescope, and what is refused."""
 
+import compileall
 import io
 import json
 import os
@@ -35,17 +36,26 @@ def zipped(tmp_path_factory):
     return path.read_bytes()
 
 
+@pytest.fixture(scope="module")
+def unpacked(zipped, tmp_path_factory):
+    """What is in the zip, compiled once for all tests: each starts several Pythons."""
+    folder = tmp_path_factory.mktemp("source")
+    with zipfile.ZipFile(io.BytesIO(zipped)) as archive:
+        archive.extractall(folder)
+    assert compileall.compile_dir(folder, quiet=2)
+    return folder
+
+
 @pytest.fixture
-def root(zipped, tmp_path):
+def root(unpacked, tmp_path):
     """Gradescope's folders, with the autograder unpacked and this Python in the place of its own.
 
     Source: "File hierarchy" of Gradescope's autograder specifications.
     """
     root = tmp_path / "autograder"
-    for name in ("source", "submission", "results"):
+    for name in ("submission", "results"):
         (root / name).mkdir(parents=True)
-    with zipfile.ZipFile(io.BytesIO(zipped)) as archive:
-        archive.extractall(root / "source")
+    shutil.copytree(unpacked, root / "source")
     shutil.copy(root / "source" / "run_autograder", root)
     (root / "run_autograder").chmod(0o755)
     python = root / "source" / ".venv" / "bin" / "python"

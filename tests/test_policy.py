@@ -5,6 +5,7 @@ import pkgutil
 import re
 import time
 import types
+from functools import partial
 
 import pytest
 import torch
@@ -20,9 +21,10 @@ from grader.source.policy.violation import RULES
 from grader.source.submission import MAX_SOURCE_BYTES, examine
 from grader.spec.grade_record import Verdict
 from grader.spec.problem import ROOT, load_problem, problem_ids
+from tests.environments import CPU
 from tests.evasions import EVASIONS, P01
 from tests.harness import model_answer
-from tests.records import CPU, write_answers
+from tests.records import write_answers
 
 PAGE = ROOT / "docs" / "source-policy.md"
 HEAD = "import torch\nimport triton\nimport triton.language as tl\n"
@@ -337,12 +339,8 @@ def test_names_of_any_length_make_short_messages():
 
 
 @pytest.fixture
-def lint(capsys):
-    def run(*arguments):
-        code = cli.main(["lint", *map(str, arguments)])
-        return code, *capsys.readouterr()
-
-    return run
+def lint(grader):
+    return partial(grader, "lint")
 
 
 def test_lint_lists_every_violation_of_every_file(lint, tmp_path):

@@ -8,17 +8,16 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from grader.commands import cli
 from grader.commands.quiz.asking import Quiz, Terminal
 from grader.commands.quiz.command import chosen
 from grader.commands.quiz.progress import AnswerState, QuizProgress, state_path
 from grader.commands.quiz.questions import LEVELS, TOPICS, load_level
 from grader.spec.problem import ROOT
+from tests.harness import until
 
 QUESTIONS = {question.id: question for name in LEVELS for question in load_level(name).questions}
 WIDTH = 80
@@ -261,17 +260,13 @@ def test_every_question_fits_the_terminal(path, width):
 
 
 @pytest.fixture
-def run(monkeypatch, capsys, tmp_path):
+def run(grader, monkeypatch, tmp_path):
     """Run `grader quiz` here with lines on standard input; return exit code, stdout, stderr."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
 
     def start(*options, lines=""):
         monkeypatch.setattr(sys, "stdin", io.StringIO(lines))
-        try:
-            code = cli.main(["quiz", *options])
-        except SystemExit as stop:
-            code = stop.code
-        return code, *capsys.readouterr()
+        return grader("quiz", *options)
 
     return start
 
@@ -346,9 +341,7 @@ def test_ctrl_c_ends_the_command_with_130_and_the_state_is_kept(tmp_path, start)
     quiz.stdin.write(b"5\n")
     quiz.stdin.flush()
     state = tmp_path / STATE
-    deadline = time.monotonic() + 60
-    while not state.exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
+    assert until(state.exists, 60)
     quiz.send_signal(signal.SIGINT)
     out, err = quiz.communicate(timeout=60)
     assert (quiz.returncode, err) == (130, b"")

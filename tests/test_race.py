@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import reference
-from grader.commands import cli
 from grader.commands.race import command as race_command
 from grader.commands.race import racing
 from grader.commands.race.recorded import Recorded, recorded
@@ -21,9 +20,10 @@ from grader.spec.problem import load_problem
 from grader.spec.problem_tables import BenchmarkTable
 from grader.spec.roofline import roof
 from reference import library
+from tests.environments import CPU, H200
 from tests.forked import forked_workers
 from tests.harness import model_answer
-from tests.records import CPU, H200, write_answers
+from tests.records import write_answers
 
 CHIP = Chip(multiprocessors=132, clock_mhz=1980, memory_clock_mhz=3201, memory_bus_bits=6016)
 GPU = H200.model_copy(update={"capability": (9, 0), "chip": CHIP, "device_uuid": "a-test"})
@@ -186,15 +186,12 @@ class Racing:
 
 
 @pytest.fixture
-def run(monkeypatch, capfd, tmp_path):
-    monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
-
+def run(grader, monkeypatch, tmp_path):
     def start(*options, events=(RACED,), environment=GPU, source=None):
         monkeypatch.setattr(race_command, "probe", lambda device: environment)
         monkeypatch.setattr(race_command, "Children", lambda: Racing(*events))
         write_answers(tmp_path, {"p04": source or model_answer("p04")})
-        code = cli.main(["race", "--submission", str(tmp_path), *options])
-        return code, *capfd.readouterr()
+        return grader("race", "--submission", tmp_path, *options)
 
     return start
 

@@ -18,32 +18,13 @@ from grader.spec.grade_record import GradeRecord, Verdict
 from grader.spec.problem import ROOT, load_problem, problem_ids
 from tests import releases
 from tests.harness import model_answer
-from tests.releases import STUB, made, tree
+from tests.releases import STUB, tree
 
 ALL = problem_ids()
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PY = f"PY={sys.executable}"
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("whole") / "course"
-    made(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def stage(tmp_path_factory):
-    """p01 and p02 alone."""
-    folder = tmp_path_factory.mktemp("stage") / "course"
-    made(folder, "--problems", "p01,p02")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def answered(tmp_path_factory):
-    return releases.answered(tmp_path_factory.mktemp("answered") / "course")
+whole, stage, answered = releases.whole, releases.stage, releases.answered
 
 
 every_release = pytest.mark.parametrize("which", ["whole", "stage", "answered"])
@@ -141,6 +122,17 @@ def test_a_solved_stub_in_the_checkout_is_not_handed_out(tmp_path):
     (copy / STUB).unlink()
     with pytest.raises(ReleaseError, match="of this checkout cannot be read"):
         build(copy, ALL, (), ALL)
+
+
+def test_what_the_page_of_instructors_says_is_left_out_is_left_out(whole):
+    page = (ROOT / "docs" / "instructors.md").read_text(encoding="utf-8")
+    hand_out = page.partition("\n## Hand out\n")[2].partition("It also leaves out")[0]
+    pages = re.findall(r"\]\((\w+\.md)\)", hand_out)
+    assert pages == ["trust.md", "ci.md"]
+    for name in (*pages, "instructors.md"):
+        assert (ROOT / "docs" / name).exists() and not (whole / "docs" / name).exists()
+    opened = (whole / "problems" / "given" / "forward.py").read_text()
+    assert "Opens with p08" in opened and "forward pass of p05" in opened
 
 
 # -- pages ----------------------------------------------------------------------------------------

@@ -17,26 +17,7 @@ from tests.harness import model_answer
 from tests.releases import STUB, made, release, tree
 
 ALL = problem_ids()
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("whole") / "course"
-    made(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def stage(tmp_path_factory):
-    """p01 and p02 alone."""
-    folder = tmp_path_factory.mktemp("stage") / "course"
-    made(folder, "--problems", "p01,p02")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def answered(tmp_path_factory):
-    return releases.answered(tmp_path_factory.mktemp("answered") / "course")
+whole, stage, answered = releases.whole, releases.stage, releases.answered
 
 
 # -- again ----------------------------------------------------------------------------------------

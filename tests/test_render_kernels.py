@@ -11,7 +11,7 @@ from grader.report.kernels import kernel_table, kernels_of, spill_lines
 from grader.spec.grade_record import CheckResult, GradeRecord, Points, ProblemResult, Verdict
 from grader.spec.kernel_report import Compilation, Dot, KernelReport, Refusal
 from tests import exports
-from tests.records import CPU
+from tests.environments import CPU
 
 WHOLE = KernelReport(
     kernel="_forward_kernel",

@@ -4,34 +4,28 @@ import datetime
 import json
 import subprocess
 import types
+from functools import partial
 
 import pytest
 
-from grader.commands import cli
 from grader.commands.release import contents
 from grader.judge import surroundings
 from grader.report import history, report_page
 from grader.spec.problem import ROOT
+from tests.environments import CPU
 from tests.exports import record
-from tests.records import CPU, write_answers
+from tests.records import write_answers
 
 WRONG = {"p02": "def weighted_row_sum(x):\n    return x  # my own\n"}
 
 
 @pytest.fixture
-def run(monkeypatch, capfd, tmp_path):
+def run(grader, monkeypatch, tmp_path):
     """Grade a wrong answer in an empty folder; return exit code, stdout and stderr."""
-    monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
     monkeypatch.setattr(surroundings, "probe", lambda device: CPU)
     monkeypatch.chdir(tmp_path)
     write_answers(tmp_path / "answers", WRONG)
-
-    def start(*options):
-        given = ["grade", "--device", "cpu", "--submission", "answers", "--only", "p02", *options]
-        code = cli.main(given)
-        return code, *capfd.readouterr()
-
-    return start
+    return partial(grader, *"grade --device cpu --submission answers --only p02".split())
 
 
 def test_the_report_is_written_and_the_last_line_says_so(run, tmp_path):

@@ -8,10 +8,13 @@ from grader.source.loops import loops_around
 from grader.source.submission import Source, read_source, step_regions
 from grader.spec.grade_record import Verdict
 from grader.spec.problem import PROBLEMS, ROOT, load_problem, problem_ids
+from tests import forked
 from tests.harness import judge
 from tests.test_source import examined
 
 P03, P04 = map(load_problem, ("p03", "p04"))
+
+_quick = forked.quick
 
 
 def lines_between(text, region):

@@ -14,7 +14,8 @@ from grader.spec.grade_record import (
     SpeedFigures,
     Verdict,
 )
-from tests.records import H200, SEED
+from tests.environments import H200
+from tests.records import SEED
 from tools import stability
 
 

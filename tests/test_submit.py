@@ -9,7 +9,6 @@ import zipfile
 import pytest
 
 from grader import __version__
-from grader.commands import cli
 from grader.commands.submit import packing
 from grader.source.intake import receipt
 from grader.source.intake.archives import read
@@ -23,17 +22,16 @@ REFUSED = "import os\n\n\ndef weighted_row_sum(x, w):\n    return os.system('id'
 
 
 @pytest.fixture
-def submit(tmp_path, monkeypatch, capsys):
+def submit(grader, tmp_path, monkeypatch):
     """Run `grader submit` in an empty folder; return exit code, stdout and stderr."""
     work = tmp_path / "work"
     work.mkdir()
     monkeypatch.chdir(work)
 
     def start(folder, *options):
-        code = cli.main(["submit", "--submission", str(folder), *map(str, options)])
-        captured = capsys.readouterr()
-        assert all(len(line) <= 80 for line in captured.out.splitlines())
-        return code, captured.out, captured.err
+        code, out, err = grader("submit", "--submission", folder, *options)
+        assert all(len(line) <= 80 for line in out.splitlines())
+        return code, out, err
 
     return start
 

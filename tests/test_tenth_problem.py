@@ -113,7 +113,7 @@ class Checkout:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        left_out = shutil.ignore_patterns("__pycache__", "tenth", "hostile", "plots", "pictures")
+        left_out = shutil.ignore_patterns("tenth", "hostile", "plots", "pictures")
         for name in ("grader", "problems", "reference", "solutions", "tests", "docs"):
             shutil.copytree(ROOT / name, root / name, symlinks=True, ignore=left_out)
         for name in ("README.md", "conftest.py", "pyproject.toml", "Makefile"):

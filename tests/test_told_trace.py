@@ -1,10 +1,8 @@
-"""The trace in the report: in the judge's messages, in the terminal and on the page.
-
-Over 400 lines, for the kernels that are followed stand beside what is told of them.
-"""
+"""The trace in the judge's messages; tests/test_shown_trace.py has it in terminal and page."""
 
 import dataclasses
 import re
+from typing import NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -21,34 +19,28 @@ from grader.isolate.session import Budget, Session
 from grader.judge.case_run import CaseRun
 from grader.judge.trial import Trial
 from grader.kernel.observers.rounds import Head, Rounds, RoundsShape
-from grader.report.html import page
 from grader.report.html.trace import trace_view
-from grader.report.message import cause_of, causes, facts, message_lines
+from grader.report.message import causes, message_lines
 from grader.report.state import state
 from grader.source.submission import Source
-from grader.spec.grade_record import CheckResult, Diagnosis, Message, Points, ProblemResult, Verdict
+from grader.spec.grade_record import Message
 from grader.spec.inputs import case_seed, make_inputs
 from grader.spec.problem import load_problem
 from grader.spec.protocol import Reply, Status
-from tests import harness
-from tests.exports import EVIL
-from tests.forked import forked_workers
+from tests import forked, harness
 from tests.harness import SEED, judge, model_answer, whole_answer
 from tests.mutants import MUTANTS
 from tests.mutants.forward import SUM
+from tests.test_shown_trace import CONTROL, problem_with
 from tests.test_trace_kernels import with_other_names
-from tests.tracing import evil, record, trace
+from tests.tracing import trace
 from tests.trials import NoNames, right_answers
 
 UNSCALED_SUM = model_answer("p03").replace(SUM, "running_sum = running_sum + tl.sum(p, 1)")
-CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 STORE = "    out = acc / running_sum[:, None]  # (BLOCK_M, HEAD_DIM)\n"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def forked():
-    with forked_workers():
-        yield
+_quick = forked.quick
 
 
 def messages(problem_id, source, *checks, policy=True):
@@ -56,6 +48,27 @@ def messages(problem_id, source, *checks, policy=True):
     with mock.patch.object(harness, "Casebook", NoNames):
         judged = judge(source, load_problem(problem_id), checks=checks, policy=policy)
     return {place: finding.message for place, finding in judged.wrong.items()}
+
+
+class Call(NamedTuple):
+    """A call of a session: of which dtype, and how much of it is looked at."""
+
+    dtype: str
+    traced: bool
+    followed: bool
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """The calls that sessions make meanwhile."""
+    made, call = [], Session.call
+
+    def noted(self, case, *args, traced=False, follow=None, **kwargs):
+        made.append(Call(case.dtype, traced, follow is not None))
+        return call(self, case, *args, traced=traced, follow=follow, **kwargs)
+
+    monkeypatch.setattr(Session, "call", noted)
+    return made
 
 
 def traces(found):
@@ -135,20 +148,12 @@ def test_right_answers_have_none(problem_id):
         "p09-own_key_hidden_for_dk_and_dv",
     ],
 )
-def test_problems_without_such_a_loop_have_none(name, monkeypatch):
-    followed = []
-    call = Session.call
-
-    def watched(self, *args, **kwargs):
-        followed.append(kwargs.get("follow"))
-        return call(self, *args, **kwargs)
-
-    monkeypatch.setattr(Session, "call", watched)
+def test_problems_without_such_a_loop_have_none(name, calls):
     (wrong,) = (mutant for mutant in MUTANTS if mutant.id == name)
     source = wrong.applied_to(whole_answer(wrong.problem))
     found = messages(wrong.problem, source, wrong.checks[0])
     assert found and traces(found) == {}
-    assert followed and set(followed) == {None}
+    assert calls and not any(call.followed for call in calls)
 
 
 def test_calls_that_are_to_be_refused_have_none():
@@ -183,34 +188,17 @@ def test_a_call_that_is_followed_shows_the_same_as_one_that_is_not():
     assert maps[0] == maps[1] and maps[0] is not None
 
 
-def test_it_is_the_call_that_was_made_anyway(monkeypatch):
-    made = []
-    call = Session.call
-
-    def counted(self, *args, **kwargs):
-        made.append((kwargs.get("traced", False), kwargs.get("follow") is not None))
-        return call(self, *args, **kwargs)
-
-    monkeypatch.setattr(Session, "call", counted)
+def test_it_is_the_call_that_was_made_anyway(calls):
     messages("p03", UNSCALED_SUM, "plain", "unequal")
-    assert [follow for traced, follow in made if traced] == [True, False]
+    assert [call.followed for call in calls if call.traced] == [True, False]
 
 
-def test_what_one_known_mistake_explains_is_not_looked_at_again(monkeypatch):
-    looked_at = []
-    call = Session.call
-
-    def counted(self, case, *args, **kwargs):
-        if kwargs.get("traced"):
-            looked_at.append(case.dtype)
-        return call(self, case, *args, **kwargs)
-
-    monkeypatch.setattr(Session, "call", counted)
+def test_what_one_known_mistake_explains_is_not_looked_at_again(calls):
     (wrong,) = (m for m in MUTANTS if (m.problem, m.name) == ("p04", "no scale"))
     checks = ("plain", "lse", "half")
     judged = judge(wrong.applied_to(whole_answer("p04")), load_problem("p04"), checks=checks)
     assert judged.named == {"SCALE-MISSING"} and {c for c, _ in judged.wrong} == set(checks)
-    assert looked_at == ["fp32"]  # in plain, of three cases
+    assert [call.dtype for call in calls if call.traced] == ["fp32"]  # in plain, of three cases
     assert judged.findings.cases["plain", 0].message.tiles is not None
 
 
@@ -244,147 +232,6 @@ def test_one_name_parts_and_two_part():
     mutant = next(m for m in MUTANTS if m.id == "p06-safe_maximum_kept_as_the_running_one")
     told = trace("p06", mutant.applied_to(whole_answer("p06")), "unaligned_window:8")
     assert told.parting.text.endswith("; with it running_sum parts")
-
-
-# -- few rounds -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("count", "part", "kept"),
-    [
-        (40, 20, [1, *range(15, 25), 40]),
-        (40, 1, [*range(1, 12), 40]),
-        (40, 40, [1, *range(30, 41)]),
-        (40, None, [*range(1, 12), 40]),
-        (12, 3, [*range(1, 13)]),
-        (1, 1, [1]),
-    ],
-)
-def test_a_message_keeps_the_first_tile_those_around_the_parting_and_the_last(count, part, kept):
-    few = trimmed(record(count, part))
-    assert [tile.number for tile in few.rounds] == kept and len(kept) <= MOST_TOLD
-    assert few.tiles == count and few.parting == record(count, part).parting
-
-
-def test_without_a_parting_the_tiles_with_something_to_tell_are_kept():
-    whole = record(40, None)
-    odd = whole.rounds[29].model_copy(update={"facts": ("its keys are of another kv head",)})
-    whole = whole.model_copy(update={"rounds": (*whole.rounds[:29], odd, *whole.rounds[30:])})
-    assert {1, 29, 30, 31, 40} <= {tile.number for tile in trimmed(whole).rounds}
-
-
-# -- in the terminal ------------------------------------------------------------------------------
-
-
-def problem_with(*told, id="p03"):
-    """A problem with a check for each trace, or for each None."""
-    checks = tuple(
-        CheckResult(
-            id=f"check{n}",
-            title="a check",
-            verdict=Verdict.FAIL,
-            message=Message(headline="out is wrong", first="out[0]", trace=each, repeat="make"),
-        )
-        for n, each in enumerate(told)
-    )
-    return ProblemResult(
-        id=id,
-        title="Attention",
-        bonus=False,
-        verdict=Verdict.FAIL,
-        points=Points(),
-        components={},
-        checks=checks,
-    )
-
-
-def test_the_message_says_where_it_parts_shows_the_line_and_names_the_command():
-    (cause,) = causes(problem_with(record()))
-    first, _, result, _, *rest = message_lines("p03", cause, 80)
-    assert first.endswith(": l goes wrong in tile 20 (line 118)") and "out is wrong" in result
-    assert rest == [
-        "  state   queries 64-127 of head 2: right up to tile 19 (keys 1152-1215), wrong",
-        "          in tile 20 (keys 1216-1279): l goes wrong; m stays right",
-        "  line    118  l = l + tl.sum(p, 1)",
-        "  repeat  make",
-        "  trace   make trace P=p03 CASE=unequal:1 SEED=5eed PROGRAM=1,0,0",
-    ]
-
-
-def test_a_first_tile_and_a_fact_and_no_parting_have_words_of_their_own():
-    assert state(record(3, 1)) == (
-        "queries 64-127 of head 2: wrong in tile 1 (keys 0-63): l goes wrong; m stays right"
-    )
-    whole = record(3, 2)
-    odd = whole.rounds[1].model_copy(update={"facts": ("64 pairs are not visible", "second")})
-    told = state(whole.model_copy(update={"rounds": (whole.rounds[0], odd, whole.rounds[2])}))
-    assert told.endswith("(keys 64-127): 64 pairs are not visible")
-    behind = record(3, None)
-    assert state(behind) == f"queries 64-127 of head 2: {behind.conclusion}"
-    assert [label for label, _ in facts("p03", causes(problem_with(behind))[0])][-3:] == [
-        "state", "repeat", "trace",
-    ]  # fmt: skip
-
-
-def test_where_the_line_of_the_mistake_is_known_no_other_is_shown():
-    problem = problem_with(record())
-    (check,) = problem.checks
-    named = Diagnosis(id="P03-X", title="x", note="note", help="help")
-    for line, shown in ((None, True), (7, False)):
-        message = check.message.model_copy(update={"line": line})
-        found = check.model_copy(update={"diagnosis": named, "message": message})
-        cause = cause_of(problem, [found])
-        assert ("line" in dict(facts("p03", cause))) == shown
-        text = page_of(problem.model_copy(update={"checks": (found,)}))
-        assert ("l = l + tl.sum(p, 1)" in text) == shown
-
-
-def test_a_message_without_a_trace_says_nothing_of_it():
-    (cause,) = causes(problem_with(None))
-    assert not {"state", "line", "trace"} & {label for label, _ in facts("p03", cause)}
-
-
-def test_hostile_names_are_cleaned_in_the_terminal_and_escaped_on_the_page():
-    problem = problem_with(evil(EVIL))
-    lines = message_lines("p03", causes(problem)[0], 80)
-    assert not any(CONTROL.search(line) or len(line) > 80 for line in lines)
-    text = page_of(problem)
-    assert "<script>alert" not in text and "\x1b" not in text and "\u202e" not in text
-    assert text.count("<script>") == 1 and "&lt;script&gt;alert" in text
-
-
-# -- on the page ----------------------------------------------------------------------------------
-
-
-def page_of(*problems):
-    from tests.exports import record as graded
-    from tests.test_render_terminal import with_problems
-
-    return page.render(with_problems(graded("not implemented"), *problems))
-
-
-def test_the_page_shows_each_tile_with_a_table_and_marks_the_one_where_it_parts():
-    text = page_of(problem_with(trimmed(record())), problem_with(record(2, 2), id="p04"))
-    assert len(re.findall(r'<details class="trace" open>', text)) == 1
-    assert len(re.findall(r'<details class="trace">', text)) == 1
-    assert len(re.findall(r'<div class="round( parts)?">', text)) == 12 + 2
-    assert (
-        len(re.findall(r'<div class="round parts">\s*<table class="stack">\s*<caption>tile ', text))
-        == 2
-    )
-    assert text.count(">parts here</span>") == 2
-    assert "tiles 2 to 14 are not shown" in text and "tiles 25 to 39 are not shown" in text
-    assert "<b>differs in 2 queries</b>" in text and "not compared" in text
-    assert '<th scope="col">yours</th><th scope="col">oracle</th>' in text
-    assert text.count("l = l + tl.sum(p, 1)") == 2
-    assert 'data-copy="p03-trace-1"' in text and 'id="p03-trace-1"' in text
-    assert len(text) < 200_000
-
-
-def test_tiles_behind_the_last_that_was_kept_are_named():
-    view = trace_view(record(3, 2, tiles=300), ())
-    assert view.rest == "tiles 4 to 300 are not shown" and view.tiles[1].parts
-    assert trace_view(record(3, 2), ()).rest == ""
 
 
 # -- kernels that mean harm -----------------------------------------------------------------------

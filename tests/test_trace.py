@@ -25,8 +25,11 @@ from grader.kernel.observers.trace import (
 )
 from grader.spec.findings import Evidence, WorkCounted, read_event, write_event
 from grader.spec.problem import load_problem
+from tests import forked
 from tests.harness import judge, whole_answer
 from tests.mutants.forward import ADVANCE_K
+
+_quick = forked.quick
 
 
 def small_case(problem_id: str, **given):

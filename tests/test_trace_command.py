@@ -2,11 +2,11 @@
 
 import json
 import re
+from functools import partial
 
 import numpy as np
 import pytest
 
-from grader.commands import cli
 from grader.commands.trace import command as trace_command
 from grader.commands.trace import traced_case
 from grader.commands.trace.view import render
@@ -32,11 +32,9 @@ def answers(tmp_path):
     return tmp_path / "answers"
 
 
-def run(capsys, *arguments):
-    """Run the command; return its exit code, its output, and what it said of an error."""
-    code = cli.main(["trace", *map(str, arguments)])
-    said = capsys.readouterr()
-    return code, said.out, said.err
+@pytest.fixture
+def run(grader):
+    return partial(grader, "trace")
 
 
 # -- what is asked --------------------------------------------------------------------------------
@@ -69,9 +67,9 @@ def run(capsys, *arguments):
         (["--only", "p06", "--json", "/no/such/file"], "no such folder"),
     ],
 )
-def test_what_cannot_be_asked_is_refused_before_anything_runs(capsys, arguments, expected):
+def test_what_cannot_be_asked_is_refused_before_anything_runs(run, arguments, expected):
     joined = [f"{a}={b}" for a, b in zip(arguments[::2], arguments[1::2], strict=True)]
-    code, out, err = run(capsys, *joined)
+    code, out, err = run(*joined)
     assert (code, out) == (2, "") and expected in " ".join(err.split())
     assert not CONTROL.search(err.replace("\n", ""))
     if "--case" in arguments or "--program" in arguments:
@@ -89,10 +87,10 @@ def test_a_case_is_named_as_messages_name_its_test():
 # -- what it prints -------------------------------------------------------------------------------
 
 
-def test_the_command_traces_the_first_wrong_case_and_writes_it(capsys, answers, tmp_path):
+def test_the_command_traces_the_first_wrong_case_and_writes_it(run, answers, tmp_path):
     file = tmp_path / "trace.json"
     options = ("--only", "p03", "--submission", answers, "--seed", "5eed", "--json", file)
-    code, out, err = run(capsys, *options)
+    code, out, err = run(*options)
     assert code == 0, err
     assert out.startswith("trace of p03 plain:1, noncausal_attention.py\n")
     assert "tile 2   keys 64-127" in out and "<- parts here" in out
@@ -104,18 +102,18 @@ def test_the_command_traces_the_first_wrong_case_and_writes_it(capsys, answers, 
     assert record.parting.number == 2 and len(record.rounds) == record.tiles == 2
     case, seed, program = again.groups()
     same = ("--only", "p03", "--submission", answers, "--case", case, "--seed", seed)
-    assert run(capsys, *same, "--program", program)[1] == out
+    assert run(*same, "--program", program)[1] == out
 
 
 def test_a_file_that_cannot_be_written_is_said_and_the_trace_is_shown(
-    capsys, answers, monkeypatch, tmp_path
+    run, answers, monkeypatch, tmp_path
 ):
     def full(path, text):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(trace_command, "write_whole", full)
     options = ("--only", "p03", "--submission", answers, "--case", "plain:1")
-    code, out, err = run(capsys, *options, "--json", tmp_path / "t.json")
+    code, out, err = run(*options, "--json", tmp_path / "t.json")
     assert code == 4 and "cannot write" in err and "<- parts here" in out
 
 

@@ -96,10 +96,7 @@ _BOTH = "x_tile = tl.where(tile_mask, tl.maximum(x_tile, again), 0.0)"
 _OF_ADDRESSES = _LOAD.replace("x_ptrs", _ADDRESSES).replace("x_tile =", "again =")
 READS_OF_X = {
     "as integers": ((_AS_INTEGERS, _FROM_INTEGERS), 1),
-    "once, and four times as integers": (
-        (_LOAD, _AS_INTEGERS, *[_MORE] * 3, _FROM_INTEGERS.replace("x_tile", "again"), _BOTH),
-        5,
-    ),
+    "once, and four times as integers": ((_LOAD, *_FOUR, _BOTH), 5),
     "by an atomic operation too": ((_LOAD, _ATOMIC, _BOTH), 2),
     "by addresses of no argument too": ((_LOAD, _OF_ADDRESSES, _BOTH), 2),
 }

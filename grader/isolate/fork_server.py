@@ -12,6 +12,7 @@ what they are asked: what they know is in none of their workers.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import gc
 import importlib
 import json
@@ -71,6 +72,7 @@ def _import_judges() -> None:
 
 
 def _compile(worker: Any, compiling: Any) -> None:
+    faulthandler.enable(all_threads=False)
     worker._confine()
     sys.path.remove(_ROOT)
     compiling.serve(socket.socket(fileno=int(sys.argv[1])))
