@@ -220,7 +220,8 @@ def test_a_scale_of_zero_behind_the_softmax_is_no_mask():
     line = "running_sum = running_sum * rescale + tl.sum(p, 1)"
     source = whole_answer("p03").replace(line, "p *= scale_log2\n        " + line)
     source = source.replace("max(softmax_scale, _NEXT_TO_ZERO)", "softmax_scale")
-    assert not judged("p03", source, "odd_scales").findings.causes
+    (cause,) = judged("p03", source, "odd_scales").findings.causes
+    assert cause.diagnosis.id == "P03-SUM-OUT-OF-RANGE" and "is 0" in cause.diagnosis.title
 
 
 def test_what_out_is_computed_with_is_told_without_a_gradient():
