@@ -136,8 +136,10 @@ def inverted(case: Case, walk: Walk) -> Sighting | None:
 def twice(case: Case, walk: Walk) -> Sighting | None:
     if not walk.twice.any() or _of_several_products(walk) or _by_programs_alike(walk):
         return None
-    if walk.over_queries and walk.missing.any() and is_uneven(walk):
-        return heads_never_taken(walk) or uneven(walk)
+    if walk.over_queries and walk.missing.any():
+        of_heads = heads_never_taken(walk) or (uneven(walk) if is_uneven(walk) else None)
+        if of_heads is not None:
+            return of_heads
     left = _before_the_window(case)
     if walk.extra.any() and not (walk.twice & ~left).any():
         return None  # a window that is too large takes sinks a second time, and other keys once
