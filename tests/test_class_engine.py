@@ -316,7 +316,7 @@ def test_a_run_that_is_killed_goes_on_and_grades_nothing_twice(a_class):
     assert a_class.are_gone()  # workers notice that nobody listens
     assert (a_class.course / ".parsl").exists()
     run = a_class.start()
-    out, err = run.communicate(timeout=120)
+    out, err = run.communicate(timeout=300)
     assert run.returncode == 0, err
     again = {line.split()[0] for line in err.splitlines()}
     assert again == {"a-stub", "b-broken", "c-answer"} - done

@@ -1,8 +1,7 @@
 """What a record of operators finds, one operator or function after the other, in this process.
 
-tests/test_elsewhere.py has submissions that try it in a worker.
-
-Over 400 lines, most of them tables of operators.
+tests/test_operator_reads.py has what reads values, and tests/test_elsewhere.py submissions that try
+it in a worker.
 """
 
 from __future__ import annotations
