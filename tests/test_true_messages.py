@@ -216,7 +216,7 @@ def test_a_scale_of_zero_behind_the_softmax_is_no_mask():
     line = "running_sum = running_sum * rescale + tl.sum(p, 1)"
     source = whole_answer("p03").replace(line, "p *= scale_log2\n        " + line)
     source = source.replace("max(softmax_scale, _NEXT_TO_ZERO)", "softmax_scale")
-    assert not judged("p03", source, "odd_scales").findings.causes
+    assert judged("p03", source, "odd_scales").named == {"SUM-OUT-OF-RANGE"}
 
 
 def test_what_out_is_computed_with_is_told_without_a_gradient():
