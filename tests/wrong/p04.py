@@ -46,7 +46,7 @@ WRONG = (
         ("maximum of the tile alone", "", "SUM-OUT-OF-RANGE", (NEW_MAX, "new_max = tl.max(scores, 1) * scale_log2")),
         ("maximum of all", "", "", (NEW_MAX, "new_max = tl.maximum(running_max, tl.max(tl.max(scores, 1), 0) * scale_log2)")),
         ("maximum starts at plus infinity", "plain", "NAN-FROM-PLUS-INFINITY", (_FIRST_MAX, _FIRST_MAX.replace("-inf", "inf"))),
-        ("maximum starts at 1e30", "plain", "", (_FIRST_MAX, _FIRST_MAX.replace('float("-inf")', "1.0e30"))),
+        ("maximum starts at 1e30", "plain", "SUM-OUT-OF-RANGE", (_FIRST_MAX, _FIRST_MAX.replace('float("-inf")', "1.0e30"))),
         ("minimum for maximum", "", "NAN-FROM-INF-MINUS-INF", (NEW_MAX, NEW_MAX.replace("maximum", "minimum").replace("tl.max(", "tl.min("))),
         ("batch and head exchanged", "", "", ("batch = (batch_head // num_q_heads)", "batch = (batch_head % num_q_heads)"), ("head = (batch_head % num_q_heads)", "head = (batch_head // num_q_heads)")),
         ("batch stride of k for head", "", "WRONG-BATCH", (_K, "k_ptr += batch * k_strides[1] + head * k_strides[0]")),
