@@ -11,7 +11,7 @@ from grader.api import Grader
 from grader.judge import scoring
 from grader.judge.progress import Progress
 from grader.judge.request import Request
-from grader.source.submission import step_regions
+from grader.source.steps import step_regions
 from grader.spec.findings import Evidence
 from grader.spec.grade_record import (
     Amount,

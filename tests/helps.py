@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 import reference
-from grader.source.submission import step_regions
+from grader.source.steps import step_regions
 from grader.spec.causes import entries, entry_of
 from grader.spec.problem import ROOT, Problem, load_problem, problem_ids
 

@@ -14,7 +14,8 @@ from collections.abc import Iterable, Iterator
 from unittest import mock
 
 from grader.judge import scoring
-from grader.source.submission import examine, step_regions
+from grader.source.steps import step_regions
+from grader.source.submission import examine
 from grader.spec.grade_record import Verdict, WorkFigures
 from grader.spec.problem import PROBLEMS, Problem, load_problem, problem_ids
 from grader.spec.problem_tables import WORK

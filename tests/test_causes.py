@@ -19,7 +19,7 @@ from grader.report.cause_pages import ExplainError, look_up, sections, sentence
 from grader.report.html import page as html
 from grader.report.message import NOT_REPORTED, facts, head_line, remarks
 from grader.report.score import told_causes
-from grader.source.submission import step_regions
+from grader.source.steps import step_regions
 from grader.spec import causes
 from grader.spec.causes import entries, entry_of
 from grader.spec.grade_record import Verdict

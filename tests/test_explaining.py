@@ -50,7 +50,7 @@ def test_verdicts_stand_where_the_judge_cannot_settle_on_causes():
     trial = types.SimpleNamespace(
         problem=types.SimpleNamespace(id="p04"),
         judged=types.SimpleNamespace(causes=failing),
-        source=types.SimpleNamespace(step_at=None),
+        source=types.SimpleNamespace(step_behind=None),
     )
     said: list[str] = []
     assert pytest_plugin._causes(trial, said.append) == []

@@ -13,7 +13,8 @@ import pytest
 from grader.commands.cli import parser_of
 from grader.commands.release import contents, ledger, pages
 from grader.commands.release.contents import ReleaseError, build
-from grader.source.submission import examine, step_regions
+from grader.source.steps import step_regions
+from grader.source.submission import examine
 from grader.spec.grade_record import GradeRecord, Verdict
 from grader.spec.problem import ROOT, load_problem, problem_ids
 from tests import releases

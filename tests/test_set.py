@@ -20,10 +20,12 @@ import pytest
 import reference
 from grader.base.dtypes import TORCH_DTYPES
 from grader.checks.performance import memory_figures
-from grader.source.submission import read_source, step_regions
+from grader.source.steps import given_digest, step_regions
+from grader.source.submission import read_source
 from grader.spec.causes import entries
 from grader.spec.grade_record import COMPONENTS, Verdict
 from grader.spec.problem import PROBLEMS, ROOT, load_problem, problem_ids
+from tests.harness import whole_answer
 
 ANSWERS = ROOT / "solutions"
 SEEN = ("kernels", "pairs", "results")
@@ -398,3 +400,12 @@ def test_the_plan_of_the_house_is_true():
     for path in re.findall(r"`((?:grader|classroom|tests|problems|tools)/[\w/.]+)`", text):
         assert (ROOT / path).exists(), path
     assert len(list((ROOT / "grader").glob("*.py"))) <= 4
+
+
+@each_problem
+def test_the_given_code_is_that_of_which_the_manifest_has_the_hash(problem):
+    """Where it is as it was, what goes wrong there was made in a step."""
+    stub = (problem.folder / problem.file).read_text(encoding="utf-8")
+    expected = f'{problem.id}: write given_code = "{given_digest(stub)}" in problem.toml'
+    assert problem.given_code == given_digest(stub), expected
+    assert given_digest(whole_answer(problem.id)) == given_digest(stub)

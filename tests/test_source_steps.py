@@ -5,7 +5,8 @@ import ast
 import pytest
 
 from grader.source.loops import loops_around
-from grader.source.submission import Source, read_source, step_regions
+from grader.source.steps import step_regions
+from grader.source.submission import Source, read_source
 from grader.spec.grade_record import Verdict
 from grader.spec.problem import PROBLEMS, ROOT, load_problem, problem_ids
 from tests import forked

@@ -3,7 +3,7 @@
 What near-identical submissions are told from: honest answers to short steps with given names.
 """
 
-from grader.source.submission import step_regions
+from grader.source.steps import step_regions
 from grader.spec.problem import load_problem
 
 P02 = (

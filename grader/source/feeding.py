@@ -18,7 +18,7 @@ _COMPOUND = (ast.For, ast.AsyncFor, ast.While, ast.If, ast.With)
 def lines_feeding(tree: ast.Module, line: int, ends: Callable[[int], bool]) -> set[int]:
     """Return the lines on which a line depends and for which `ends` is true.
 
-    What such a line depends on in its turn is not followed.
+    What one that assigns depends on in its turn is not followed; what one that calls hands on is.
     """
     found: set[int] = set()
     inner = _function_at(tree, line)
@@ -37,9 +37,8 @@ def lines_feeding(tree: ast.Module, line: int, ends: Callable[[int], bool]) -> s
         if name in (parameters := [a.arg for a in _arguments(function)]):
             for caller, call in _calls(tree, function.name):
                 value = _argument(call, parameters.index(name), name)
-                if value is not None and ends(call.lineno):
-                    found.add(call.lineno)
-                elif value is not None:
+                if value is not None:
+                    found |= {call.lineno} if ends(call.lineno) else set()
                     more += [(caller, used) for used in _names(value)]
         waiting += [place for place in more if place not in seen]
         seen.update(more)

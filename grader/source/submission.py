@@ -23,17 +23,22 @@ from grader.source.loops import loops_around
 from grader.source.policy.rules import violations
 from grader.source.policy.violation import Violation
 from grader.source.reading import TooCostly, limited, try_parser
+from grader.source.steps import (
+    RAISE,
+    code_of_steps,
+    first_empty_step,
+    given_digest,
+    lines_of_text,
+    step_regions,
+)
 from grader.spec.grade_record import Message, Verdict
-from grader.spec.problem import Problem
+from grader.spec.problem import Problem, load_problem
 
 # Three times the longest model answer.
 MAX_SOURCE_BYTES = 128 * 1024
 # PEP 263: a cookie in the first two lines changes what the bytes mean to Python, not to `examine`.
 _COOKIE = re.compile(rb"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
-_BEGIN = re.compile(r"^\s*# >>> step (\d{1,3})\b")
-_END = re.compile(r"^\s*# <<< step (\d{1,3})\b")
 _TITLE = re.compile(r"^[ \t]*# >>> step (\d{1,3}): (.+) \(about ", re.MULTILINE)
-_RAISE = "raise NotImplementedError"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +68,7 @@ class Source:
     @property
     def num_lines(self) -> int:
         """How many lines there are: a larger number of one is made up."""
-        return len(_lines(self._text))
+        return len(lines_of_text(self._text))
 
     @property
     def _text(self) -> str:
@@ -97,7 +102,10 @@ class Source:
         Of another line it is its own, if what shows there is `located` there.
         """
         own = (line,) if located else ()
-        steps = {self.step_at(number) for number in self.fed_by(line) or own}
+        fed_by = self.fed_by(line)
+        if fed_by and given_digest(self._text) != load_problem(self.problem_id).given_code:
+            return None  # the mistake may be in what was changed there
+        steps = {self.step_at(number) for number in fed_by or own}
         return steps.pop() if len(steps) == 1 else None
 
     def _tree(self) -> ast.Module | None:
@@ -203,7 +211,7 @@ def _examine(problem: Problem, data: bytes, *, policy: bool) -> Source:
     entry = next((f for f in reversed(functions) if f.name == problem.entry), None)
     titles = {number: step.title for number, step in enumerate(problem.steps, start=1)}
     other = any(titles.get(int(number)) != title for number, title in _TITLE.findall(text))
-    step = None if other else _first_empty_step(text)
+    step = None if other else first_empty_step(text)
     if entry is None:
         if _binds(tree, problem.entry):  # an alias, a decorated object: the worker finds out
             return Source(problem.id, data, next_step=step, other_release=other)
@@ -335,9 +343,9 @@ def _untouched_stub(problem: Problem, tree: ast.Module, text: str) -> tuple[int,
     None if a step is, or if no entry point comes near that line: who has written a kernel of his
     own may have left the stub's lines where they were.
     """
-    code = [line for lines in _code_of_steps(text).values() for line in lines]
-    raised = [(number, line) for number, line in code if line.startswith(_RAISE)]
-    own = [number for number, line in code if not line.startswith((_RAISE, '"', ")"))]
+    code = [line for lines in code_of_steps(text).values() for line in lines]
+    raised = [(number, line) for number, line in code if line.startswith(RAISE)]
+    own = [number for number, line in code if not line.startswith((RAISE, '"', ")"))]
     if not raised or own:
         return None
     entries = {problem.entry, *([problem.bridge.entry] if problem.bridge else [])}
@@ -353,45 +361,3 @@ def _reached(tree: ast.Module, entries: set[str], line: int) -> bool:
         known |= more
         entries = {n.id for name in more for n in ast.walk(bodies[name]) if isinstance(n, ast.Name)}
     return any(bodies[n].lineno <= line <= (bodies[n].end_lineno or 0) for n in known)
-
-
-def _lines(text: str) -> list[str]:
-    """Split as Python counts lines: a form feed or U+2028 ends none."""
-    return re.split(r"\r\n|\r|\n", text)
-
-
-def step_regions(text: str) -> dict[int, tuple[int, int]]:
-    """Return for each marked step its first and last line (1-based, the markers' own lines)."""
-    regions: dict[int, tuple[int, int]] = {}
-    begin: dict[int, int] = {}
-    for number, line in enumerate(_lines(text), start=1):
-        if match := _BEGIN.match(line):
-            begin[int(match[1])] = number
-        elif (match := _END.match(line)) and int(match[1]) in begin:
-            regions[int(match[1])] = (begin[int(match[1])], number)
-    return regions
-
-
-def steps_begun(text: str) -> tuple[int, ...]:
-    """Return the marked steps that hold code of their own, which no step of a stub does."""
-    code = _code_of_steps(text)
-    return tuple(n for n, lines in code.items() if lines and not lines[0][1].startswith(_RAISE))
-
-
-def _first_empty_step(text: str) -> int | None:
-    """Return the first step whose region holds no code but a NotImplementedError, if any."""
-    for step, code in _code_of_steps(text).items():
-        if not code or code[0][1].startswith(_RAISE):
-            return step
-    return None
-
-
-def _code_of_steps(text: str) -> dict[int, list[tuple[int, str]]]:
-    """Return for each step, in order, number and text of its lines of code."""
-    lines, found = _lines(text), {}
-    for step, (first, last) in sorted(step_regions(text).items()):
-        inside = ((n, lines[n - 1].strip()) for n in range(first + 1, last))
-        found[step] = [
-            (n, line) for n, line in inside if line and not line.startswith("#") and line != "pass"
-        ]
-    return found

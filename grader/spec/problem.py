@@ -58,6 +58,7 @@ class Problem(Table):
     returns: Annotated[ListOf[str], Field(min_length=1)]
     gradients: ListOf[str] = ()
     given: ListOf[str] = ()  # modules of the package `given` that a submission may import
+    given_code: str = ""  # the hash of the stub outside of its steps: see `given_digest`
     bonus: bool
     points: PointTable
     rests_on: RestsOn

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 
-from grader.source.submission import step_regions
+from grader.source.steps import step_regions
 from tests.mutants.seen import SEEN
 
 # What a headline says of a mistake that is caught otherwise than by its numbers.

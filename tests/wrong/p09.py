@@ -114,7 +114,7 @@ WRONG = (
         ("dq scaled by log2e", "", "OUTPUT-SCALED", ("dq *= softmax_scale", "dq *= scale_log2")),
         ("sink pairs of the window too", "sinks", "FOLDED-IN-TWICE", ("(keys < num_sink_tokens) & (keys <= queries - window_size)", "(keys < num_sink_tokens) & (keys <= queries)")),
         ("window pairs without the left edge", "sinks", "KEYS-BEFORE-THE-WINDOW", ("is_pair = (keys <= queries) & (keys > queries - window_size)", "is_pair = keys <= queries")),
-        ("window clamped by the heads", "plain", "OTHER-WINDOW", ("window_size = min(window_size, q.shape[2])", "window_size = min(window_size, q.shape[1])")),
+        ("window clamped by the heads", "plain", "OTHER-WINDOW LAST-KEY-ONLY", ("window_size = min(window_size, q.shape[2])", "window_size = min(window_size, q.shape[1])")),
     ),
     *of(
         "p09-one_backward_kernel",

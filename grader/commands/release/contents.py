@@ -16,7 +16,7 @@ from pathlib import Path
 
 from grader.commands.explain import page as causes_page
 from grader.commands.release import pages
-from grader.source.submission import step_regions, steps_begun
+from grader.source.steps import step_regions, steps_begun
 from grader.spec.problem import ManifestError, Problem, read_problem
 from grader.spec.trace_record import TRACED
 

@@ -18,7 +18,8 @@ from grader.base.regular_file import open_regular
 from grader.source.intake import receipt, zips
 from grader.source.intake.archives import read
 from grader.source.intake.entries import ArchiveError
-from grader.source.submission import Source, read_source, steps_begun
+from grader.source.steps import steps_begun
+from grader.source.submission import Source, read_source
 from grader.spec.grade_record import Verdict
 from grader.spec.problem import Problem
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup, escape
 
-from grader.source.submission import step_regions
+from grader.source.steps import step_regions
 
 _CONTEXT = 8  # lines above and below a marked one
 _LINE_LIMIT = 240
