@@ -25,7 +25,7 @@ from grader.source.submission import read_source
 from grader.spec.causes import entries
 from grader.spec.grade_record import COMPONENTS, Verdict
 from grader.spec.problem import PROBLEMS, ROOT, load_problem, problem_ids
-from tests.harness import whole_answer
+from tests.harness import model_answer
 
 ANSWERS = ROOT / "solutions"
 SEEN = ("kernels", "pairs", "results")
@@ -408,4 +408,4 @@ def test_the_given_code_is_that_of_which_the_manifest_has_the_hash(problem):
     stub = (problem.folder / problem.file).read_text(encoding="utf-8")
     expected = f'{problem.id}: write given_code = "{given_digest(stub)}" in problem.toml'
     assert problem.given_code == given_digest(stub), expected
-    assert given_digest(whole_answer(problem.id)) == given_digest(stub)
+    assert given_digest(model_answer(problem.id)) == given_digest(stub)
