@@ -20,7 +20,7 @@ import pytest
 import reference
 from grader.base.dtypes import TORCH_DTYPES
 from grader.checks.performance import memory_figures
-from grader.source.steps import given_digest, step_regions
+from grader.source.steps import step_regions
 from grader.source.submission import read_source
 from grader.spec.causes import entries
 from grader.spec.grade_record import COMPONENTS, Verdict
@@ -75,10 +75,6 @@ def stub_text(problem):
         )  # fmt: skip
         return committed.stdout if committed.returncode == 0 else text
     return text
-
-
-def answer_text(problem):
-    return (ANSWERS / problem.id / problem.file).read_text(encoding="utf-8")
 
 
 def is_on_rows(problem):
@@ -242,7 +238,7 @@ def outside_regions(text):
 
 @each_problem
 def test_stub_and_answer_are_one_file_outside_the_steps(problem):
-    assert outside_regions(stub_text(problem)) == outside_regions(answer_text(problem))
+    assert outside_regions(stub_text(problem)) == outside_regions(model_answer(problem.id))
 
 
 @each_problem
@@ -269,7 +265,7 @@ def test_each_step_has_one_region(problem):
 
 @each_problem
 def test_steps_are_as_long_as_they_say(problem):
-    answer = answer_text(problem)
+    answer = model_answer(problem.id)
     for number, step in enumerate(problem.steps, start=1):
         got = len(code_lines(answer, step_regions(answer)[number]))
         assert step.lines / 2 <= got <= step.lines * 2, f"step {number}: {got} lines of code"
@@ -400,12 +396,3 @@ def test_the_plan_of_the_house_is_true():
     for path in re.findall(r"`((?:grader|classroom|tests|problems|tools)/[\w/.]+)`", text):
         assert (ROOT / path).exists(), path
     assert len(list((ROOT / "grader").glob("*.py"))) <= 4
-
-
-@each_problem
-def test_the_given_code_is_that_of_which_the_manifest_has_the_hash(problem):
-    """Where it is as it was, what goes wrong there was made in a step."""
-    stub = (problem.folder / problem.file).read_text(encoding="utf-8")
-    expected = f'{problem.id}: write given_code = "{given_digest(stub)}" in problem.toml'
-    assert problem.given_code == given_digest(stub), expected
-    assert given_digest(model_answer(problem.id)) == given_digest(stub)

@@ -5,7 +5,7 @@ import ast
 import pytest
 
 from grader.source.loops import loops_around
-from grader.source.steps import step_regions
+from grader.source.steps import given_digest, step_regions
 from grader.source.submission import Source, read_source
 from grader.spec.grade_record import Verdict
 from grader.spec.problem import PROBLEMS, ROOT, load_problem, problem_ids
@@ -178,3 +178,12 @@ def test_a_stub_of_another_release_says_so():
     assert source.next_step is None and source.message.step is None
     line = step_regions(old)[1][0] + 1
     assert source.step_at(line) is None and examined(stub, P04).step_at(line) == 1
+
+
+@pytest.mark.parametrize("problem", map(load_problem, problem_ids()), ids=problem_ids())
+def test_the_given_code_is_that_of_which_the_manifest_has_the_hash(problem):
+    """Where it is as it was, what goes wrong there was made in a step."""
+    for folder in (PROBLEMS, ROOT / "solutions"):
+        text = (folder / problem.id / problem.file).read_text(encoding="utf-8")
+        expected = f'{problem.id}: write given_code = "{given_digest(text)}" in problem.toml'
+        assert problem.given_code == given_digest(text), expected
