@@ -14,11 +14,11 @@ import pytest
 from grader.base.text import byte_size, milliseconds
 from grader.commands.calibrate import command as calibrate
 from grader.commands.cli import parser_of
-from grader.spec.causes import entry_of
 from grader.spec.grade_record import SpeedFigures
 from grader.spec.problem import ROOT, load_problem, problem_ids
 from grader.timing.calibration import SHARE, USUAL_PERCENT, calibrated, slower
 from grader.timing.choice import IMPLIED, STATED
+from tests.harness import model_answer
 
 README = ROOT / "README.md"
 DOCS = tuple((ROOT / "docs").glob("*.md"))
@@ -98,14 +98,27 @@ def test_problem_list_agrees_with_problem_toml():
 
 def test_sample_messages_are_those_of_the_judge():
     text = " ".join(README.read_text(encoding="utf-8").split())
-    shown = entry_of("HEADS-INTERLEAVED").text
-    assert f"error[P05-HEADS-INTERLEAVED]: {shown.title}" in text
-    assert f"note: {shown.note} help: {shown.help}" in text
     p05 = load_problem("p05")
     share = p05.check("groups").weight / sum(check.weight for check in p05.checks)
     assert f"costs the check of groups, {100 * share:g} % of the points for correctness" in text
     first = load_problem("p01").steps[0].title
     assert f"next: p01 step 1 ({first}), problems/p01/README.md; make hint P=p01" in text
+
+
+def test_the_sample_of_a_wrong_answer_is_what_the_judge_prints(grader, tmp_path, monkeypatch):
+    (shown,) = re.findall(r"^error\[.*?(?=^```)", README.read_text(encoding="utf-8"), re.M | re.S)
+    right, wrong = "q_head // group_size", "q_head % (num_q_heads // group_size)"
+    answer = model_answer("p05").replace(f"kv_head = {right}", f"kv_head = {wrong}")
+    assert answer != model_answer("p05")
+    (tmp_path / "p05").mkdir()
+    (tmp_path / "p05" / load_problem("p05").file).write_text(answer, encoding="utf-8")
+    monkeypatch.setenv("COLUMNS", "80")
+    seed = re.search(r"SEED=(\w+)", shown)[1]
+    words = ("grade", "--submission", tmp_path, "--only", "p05", "--device", "cpu", "--seed", seed)
+    _, out, _ = grader(*words)
+    (printed,) = re.findall(r"^error\[.*?\n(?=\n)", out, re.M | re.S)
+    # The last digits are those of one PyTorch.
+    assert re.sub(r"-?\d+\.\d+", "N", printed) == re.sub(r"-?\d+\.\d+", "N", shown)
 
 
 @pytest.mark.parametrize("path", ["README.md", "docs/grading.md", "docs/ci.md"])

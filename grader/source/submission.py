@@ -91,8 +91,9 @@ class Source:
 
     def fed_by(self, line: int) -> tuple[int, ...]:
         """Return the lines of steps that make what a line outside of all steps works with."""
-        tree = self._tree()
-        if tree is None or not self.has_steps or self.step_at(line) is not None:
+        given = line and self.has_steps and self.step_at(line) is None
+        tree = self._tree() if given else None
+        if tree is None:
             return ()
         return tuple(sorted(lines_feeding(tree, line, lambda n: self.step_at(n) is not None)))
 

@@ -45,9 +45,16 @@ class _Sums:
                 self._join(op.results, region[0].last.operands if region[0].last else ())
         if op.name == "scf.for":
             body = op.regions[0][0]
-            self._join(body.arguments[1:], op.operands[3:])
-            self._join(op.results, op.operands[3:])
-            self._join(op.results, body.last.operands if body.last else ())
+            for handed in (op.operands[3:], body.last.operands if body.last else ()):
+                self._join(body.arguments[1:], handed)
+                self._join(op.results, handed)
+        if op.name == "scf.while":
+            condition, body = op.regions[0][0], op.regions[1][0]
+            handed = condition.last.operands[1:] if condition.last else ()
+            self._join(condition.arguments, op.operands)
+            self._join(condition.arguments, body.last.operands if body.last else ())
+            self._join(body.arguments, handed)
+            self._join(op.results, handed)
 
     def _join(self, values: Iterable[int], others: Iterable[int]) -> None:
         for value, other in zip(values, others, strict=False):
@@ -55,7 +62,6 @@ class _Sums:
 
     def rounded(self) -> Iterator[Operation]:
         """Yield the operations that round a sum."""
-        half = [op for op in self._all if op.results and self._is_half(op.results[0])]
         for op in self._all:
             if op.name == "tt.reduce" and self._is_half(op.operands[0]):
                 if any(inner.name in _ADDING for inner in operations(op.regions[0])):
@@ -66,23 +72,26 @@ class _Sums:
             elif op.name == "tt.store" and self._module.type(op.operands[0]).pointee in _HALF:
                 if self._adds_to_memory(op):
                     yield op
-            elif op.name == "scf.for":
-                yield from self._rounded_in(op, half)
+            elif op.results and self._is_half(op.results[0]) and self._is_added_to_again(op):
+                yield op
 
-    def _rounded_in(self, loop: Operation, half: list[Operation]) -> Iterator[Operation]:
-        """Yield what rounds a value that a loop carries, and adds to in each round."""
-        body = loop.regions[0][0]
-        for argument, last in zip(
-            body.arguments[1:], body.last.operands if body.last else (), strict=False
-        ):
-            after = reached([last], self._made)
-            between = [op for op in half if self._is_between(op, after, argument)]
-            if between and any(self._is_between(op, after, argument) for op in self._adds):
-                yield between[0]
+    def _is_added_to_again(self, op: Operation) -> bool:
+        """Whether an operation adds to what is rounded, that added to it before: in a loop.
 
-    def _is_between(self, op: Operation, after: set[int], first: int) -> bool:
-        made = self._made.get(op.results[0], [])
-        return op.results[0] in after and first in reached(list(made), self._made)
+        In a loop that is written out it is another one at its place; three terms of one line are no
+        such loop, and between them no number is cast.
+        """
+        before = reached([op.results[0]], self._made)
+        earlier = [add for add in self._adds if add.results[0] in before]
+        places = {add.place for add in earlier} if op.name == "arith.truncf" else set()
+        return any(
+            (add in earlier or add.place in places)
+            and op.results[0] in reached(self._added(add), self._made)
+            for add in self._adds
+        )
+
+    def _added(self, add: Operation) -> list[int]:
+        return list(self._made.get(add.results[0], ()))
 
     def _adds_to_memory(self, store: Operation) -> bool:
         """Whether a store adds to what was loaded through the same parameter."""
