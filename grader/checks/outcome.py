@@ -11,7 +11,7 @@ import re
 
 from grader.checks.translations import EMPTY, RECURSION_HELP, translation
 from grader.isolate.evidence import CallEvidence
-from grader.kernel.machine.tensors import BY_BLOCK, MASKED, WRAPS
+from grader.kernel.machine.tensors import Outside
 from grader.spec.grade_record import Verdict
 from grader.spec.protocol import Ended, Reply, Status
 
@@ -42,12 +42,23 @@ _FAR_HELP = (
     "the pointer has left its tensor: which batch, head and row does it start at, by the tensor's"
     " own strides, and how far does it move? Then compare the mask with the tensor's length"
 )
-_OF_ACCESS = {MASKED: _MASKED_HELP, BY_BLOCK: _BLOCK_HELP}
+_STRIDE_HELP = (
+    "an index along an axis counts in the stride of that axis: of which tensor, and of which of its"
+    " axes, is the stride that it is multiplied by?"
+)
 _WRAPS_HELP = (
     "cast the index to int64 before it is multiplied by the stride: .to(tl.int64); the third row or"
     " batch entry of a large tensor may begin 2**31 elements after the first"
 )
 _BEFORE_HELP = "is a first row or key negative, or does the pointer start before its tensor?"
+_OUTSIDE_HELP = {
+    Outside.MASK: _MASKED_HELP,
+    Outside.BLOCK: _BLOCK_HELP,
+    Outside.STRIDE: _STRIDE_HELP,
+    Outside.TILE: _FAR_HELP,
+    Outside.BEFORE: _BEFORE_HELP,
+    Outside.WRAPS: _WRAPS_HELP,
+}
 _REMARK_HELP = {
     "race": "on a GPU programs run side by side and in no order: let one program store each"
     " element; does its offset tell batches, heads and tiles apart?",
@@ -154,12 +165,7 @@ def _of_reply(reply: Reply, signature: str) -> CaseOutcome:
         help = ROUNDING_HELP.get(reply.text)
     elsewhere = re.search(EMPTY, named) is not None
     if reply.status == Status.OUT_OF_BOUNDS:
-        _, _, how = extent.rpartition(", ")
-        help = _OF_ACCESS.get(how, help)
-        help = _BEFORE_HELP if "before the start" in headline else help
-        if how != BY_BLOCK and re.search(r"the first of them [\d,]+ past", extent):
-            help = _FAR_HELP
-        help = _WRAPS_HELP if headline == WRAPS else help
+        help = _OUTSIDE_HELP.get(reply.error_type, help)
         elsewhere = True  # masks and pointers are made before they are used
     if reply.status in (Status.EXCEPTION, Status.COMPILE_FAILED, Status.IMPORT_FAILED):
         help = translation(named)

@@ -15,6 +15,7 @@ import traceback
 from typing import Any
 
 from grader.kernel.compile import assembler
+from grader.kernel.machine.tensors import OutOfBounds
 from grader.kernel.machine.ttir import NotMeasured
 from grader.spec.protocol import Reply, Status
 
@@ -54,7 +55,7 @@ def explain(nonce: int, error: BaseException, path: str, *, importing: bool) -> 
         raw, line = assembler.detail(text), assembler.line_of(text, path) or line
         text = assembler.sentence(text)
     _print_traceback(chain, shown, raw, path)
-    kind = _name(shown)
+    kind = shown.how if isinstance(shown, OutOfBounds) else _name(shown)
     if isinstance(shown, ValueError) and _raised_in(shown, path):
         kind = "ValueError"  # or a class of the submission's own below it, which is one
     return Reply(nonce, status, line, error_type=kind, text=text)

@@ -23,7 +23,7 @@ from grader.kernel.machine.events import Wrapped
 from grader.kernel.machine.parse import parse
 from grader.kernel.machine.program import Program
 from grader.kernel.machine.steps import Asserted, BadGrid, Failed, Limits, Stopped
-from grader.kernel.machine.tensors import WRAPS, OutOfBounds
+from grader.kernel.machine.tensors import WRAPS, OutOfBounds, Outside
 from grader.kernel.machine.ttir import BadText, Unmodelled
 
 _WRAPS = f"{WRAPS}; a number that the address is computed from exceeds 2**31 - 1"
@@ -142,7 +142,7 @@ class Engine:
                     error = MemoryError(str(error).partition(": ")[2])
                 error = error if isinstance(error, _SAID) else Failed(error)
                 if isinstance(error, OutOfBounds) and self._wrapped is not None:
-                    error = OutOfBounds(_WRAPS, self._wrapped.op.place)
+                    error = OutOfBounds(_WRAPS, self._wrapped.op.place, Outside.WRAPS)
                 self.refused = self.refused or error
                 _raise_at(error, self.path)
 

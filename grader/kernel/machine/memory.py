@@ -30,12 +30,11 @@ from grader.kernel.machine.arrays import (
 )
 from grader.kernel.machine.steps import Env, Run, State, Translation
 from grader.kernel.machine.tensors import (
-    BY_BLOCK,
-    MASKED,
     MIDDLE,
     SHIFT,
     Memory,
     OutOfBounds,
+    Outside,
     reinterpreted,
 )
 from grader.kernel.machine.ttir import Operation, Type
@@ -101,30 +100,52 @@ class Accesses:
         offsets = pointers - (number << SHIFT) - MIDDLE
         outside = here & ((offsets < 0) | (offsets >= size))
         if memory is None or bool(outside.any()):
-            raise self._error(memory, offsets, outside if memory else here, size, env)
+            raise self._error(memory, offsets, outside if memory else here, here, env)
         return memory, torch.where(here, offsets, 0), here
 
     def _error(
-        self, memory: Memory | None, offsets: Tensor, outside: Tensor, size: int, env: Env
+        self, memory: Memory | None, offsets: Tensor, outside: Tensor, active: Tensor, env: Env
     ) -> OutOfBounds:
-        """Say what the first program that is outside does there."""
-        outside = outside.expand(torch.broadcast_shapes(outside.shape, offsets.shape))
-        program = int(outside.reshape(len(outside), -1).any(1).nonzero()[0, 0])
-        mine = offsets[program if offsets.shape[0] > 1 else 0].expand(outside.shape[1:])
-        found = mine[outside[program]]
-        lanes = _count(self.type, found, outside[program])
-        where, far = "every tensor of the launch", ""
-        if memory is not None:
-            first = int(found.flatten()[0])
-            side = "before the start" if first < 0 else "past the end"
-            distance = -first if first < 0 else first - size
-            far = f"{distance:,} {side}" if distance else f"right {side}"
-            where, far = f"a tensor: {side} of argument {memory.name}", f", the first of them {far}"
-        how = BY_BLOCK if self._translation.by_blocks else MASKED if self.mask is not None else ""
-        count = f"{lanes} element" + ("" if lanes == 1 else "s")
-        return OutOfBounds(
-            f"{self._what} outside {where}; {count}{far}{how and f', {how}'}", self.op.place
+        """Say what the first program that is outside does there, of `active` lanes in a tensor."""
+        row = int(outside.reshape(len(outside), -1).any(1).nonzero()[0, 0])
+        shape = torch.broadcast_shapes(outside.shape[1:], offsets.shape[1:], self.type.shape)
+        lost, lanes, places = (
+            array[row if array.shape[0] > 1 else 0].expand(shape)
+            for array in (outside, active, offsets)
         )
+        x, y, _ = self.state.grid
+        number = int(env[0][row if outside.shape[0] > 1 else 0])
+        count, all_lanes = int(lost.sum()), int(lanes.sum())
+        text = f"; program ({number % x}, {number // x % y}, {number // (x * y)}): "
+        of_all = (
+            f"{count:,} of {all_lanes:,} elements"
+            if count < all_lanes
+            else f"all {count:,} elements"
+        )
+        text += of_all if all_lanes > 1 else "1 element"
+        if memory is None:
+            where = "every tensor of the launch"
+            return OutOfBounds(f"{self._what} outside {where}{text}", self.op.place)
+        first, size = int(places[lost][0]), memory.size(self.width)
+        is_before, side = first < 0, "before the start" if first < 0 else "past the end"
+        distance = -first if is_before else first - size
+        text += f", the first of them {distance:,} {side}".replace(" 0 ", " right ")
+        how = Outside.MASK if self.mask is not None else Outside.EDGE
+        apart = memory.apart(places) if self.width == memory.tensor.element_size() else 0
+        if apart:
+            how = Outside.STRIDE
+            text += f": they lie {apart:,} apart, the strides of {memory.names[0]} are"
+            text += f" {tuple(memory.tensor.stride())}"
+        elif is_before or int(places[lanes].min()) >= size:
+            how = Outside.BEFORE if is_before else Outside.TILE
+            text += f": as {memory.names[0]}{memory.index_of(first)}"
+            text += f" of shape {tuple(memory.tensor.shape)}"
+        else:
+            text += ", under a mask" if self.mask is not None else ", without a mask"
+        if self._translation.by_blocks and how in (Outside.EDGE, Outside.MASK):
+            how = Outside.BLOCK
+        where = f"a tensor: {side} of argument {memory.name}"
+        return OutOfBounds(f"{self._what} outside {where}{text}", self.op.place, how)
 
     def tell(self, kind: str, env: Env, part: Part, value: Tensor) -> None:
         """Tell the launch's observers."""
@@ -141,11 +162,6 @@ class Accesses:
             lanes = mask.expand(shape)
             told = [array[lanes] for array in whole]
         observe(events.Access(kind, self.op, memory, *told))
-
-
-def _count(type: Type, found: Tensor, outside: Tensor) -> int:
-    """Return how many lanes of a whole tile are outside, of an array that may stand for more."""
-    return found.numel() * max(1, type.numel) // max(1, outside.numel())
 
 
 def load(op: Operation, translation: Translation) -> Run:

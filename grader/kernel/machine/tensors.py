@@ -7,6 +7,7 @@ keeps its tensor whatever is added to it, through selections and loops.
 from __future__ import annotations
 
 import dataclasses
+import enum
 from typing import Any
 
 import torch
@@ -17,15 +18,28 @@ from grader.kernel.machine.ttir import Place
 SHIFT = 50
 MIDDLE = 1 << 49
 WRAPS = "a 32-bit offset overflows"  # and so an access is outside
-MASKED, BY_BLOCK = "under a mask", "by a block pointer"  # what lets an access be outside
+
+
+class Outside(enum.StrEnum):
+    """How an access is outside."""
+
+    EDGE = "edge"  # a tile begins in its tensor and reaches past its end, without a mask
+    MASK = "mask"  # as EDGE, with a mask that lets it
+    BLOCK = "block"  # as EDGE, by a block pointer
+    STRIDE = "stride"  # its elements lie apart as none of the tensor's strides says
+    TILE = "tile"  # a whole tile lies past the end
+    BEFORE = "before"  # before the start
+    NOWHERE = "nowhere"  # in no tensor
+    WRAPS = "wraps"  # by an offset of 32 bits that overflows
 
 
 class OutOfBounds(Exception):
     """A kernel touched memory outside the tensors that it was given."""
 
-    def __init__(self, text: str, place: Place) -> None:
+    def __init__(self, text: str, place: Place, how: Outside = Outside.NOWHERE) -> None:
         super().__init__(text)
         self.place = place
+        self.how = how
 
 
 @dataclasses.dataclass(eq=False)
@@ -58,6 +72,30 @@ class Memory:
     def size(self, width: int) -> int:
         """Return how many elements of `width` bytes there are."""
         return self.flat.numel() * self.flat.itemsize // width
+
+    def apart(self, offsets: Tensor) -> int:
+        """Return how far the elements of a tile lie apart, 0 if as a stride of the tensor says."""
+        for axis in range(offsets.dim()):
+            first, *others = (
+                offsets.movedim(axis, 0).reshape(offsets.shape[axis], -1)[:2, 0].tolist()
+            )
+            if others and abs(others[0] - first) not in (0, *self.tensor.stride()):
+                return abs(others[0] - first)
+        return 0
+
+    def index_of(self, offset: int) -> list[int]:
+        """Return the index that an offset from the first element amounts to, by the strides.
+
+        Past the end the outermost axis that has a length passes its own; before the start that of
+        the rows is negative.
+        """
+        shape, strides = self.tensor.shape, self.tensor.stride()
+        index = [0] * len(shape)
+        axes = sorted(range(len(shape)), key=lambda axis: -strides[axis])
+        axes = [axis for axis in axes if shape[axis] > 1 and strides[axis]]
+        for axis in axes if offset >= 0 else axes[-2:]:
+            index[axis], offset = divmod(offset, strides[axis])
+        return index
 
     def as_dtype(self, dtype: torch.dtype) -> Tensor:
         """Return the elements as those of another type."""
