@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from grader.kernel.observers.operands import Operand
+from grader.kernel.observers.places import Touched, extent
 from grader.kernel.observers.trace import Counter
 
 _MAX_ELEMENTS = 2**24  # of memory of which each element's reads are remembered
@@ -23,49 +24,58 @@ class Reads:
         self._seen: dict[int, np.ndarray] = {}
         self._seen_made: dict[int, np.ndarray] = {}
 
-    def of_inputs(self, addresses: np.ndarray) -> np.ndarray:
-        """Return which addresses lie in an input, or between the rows of one."""
-        inside = np.zeros(addresses.shape, bool)
-        for low, high in self._regions:
-            inside |= (addresses >= low) & (addresses < high)
-        return inside
-
-    def note_inputs(self, addresses: np.ndarray, itemsize: int) -> None:
-        """Note reads of `itemsize` bytes at addresses of inputs; each is of one element or more.
-
-        Lanes of one load at the same address are one read: so are those that are clamped to it.
-        """
-        each = max(1, itemsize // self._itemsize)
-        if not (addresses[1:] > addresses[:-1]).all():
-            addresses = np.unique(addresses)
-        self._counters[Counter.ELEMENTS_READ] += addresses.size * each
-        for low, high in self._regions:
-            there = addresses[(addresses >= low) & (addresses < high)].astype(np.int64)
-            first = (there - low) // self._itemsize
-            for number in range(each if there.size else 0):
-                _see(self._seen, low, (high - low) // self._itemsize, first + number)
-
-    def note_others(
-        self, addresses: np.ndarray, tensor: Any, *, floating: bool, made: bool
+    def note(
+        self, touched: Touched, tensor: Any = None, *, floating: bool = False, made: bool = False
     ) -> None:
-        """Note reads elsewhere, by a pointer to `tensor`, None where that is not known.
+        """Note what is read by pointers to `tensor`, None where that is not known.
 
-        What kernels of the call have `made` is counted in `UNKNOWN_READS` too. All else holds
-        inputs in some form. Different elements are counted, but not of integers that were made.
+        Elsewhere than in inputs, what kernels of the call have `made` is counted in `UNKNOWN_READS`
+        too. All else holds inputs in some form. Different elements are counted, but not of integers
+        that were made.
         """
-        self._counters[Counter.ELEMENTS_READ] += addresses.size
+        rest = self.note_inputs(touched)
+        lanes = touched.addresses[rest]
+        self._counters[Counter.ELEMENTS_READ] += lanes.size
         if made:
-            self._counters[Counter.UNKNOWN_READS] += addresses.size
-        if tensor is not None and (floating or not made):
-            size = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+            self._counters[Counter.UNKNOWN_READS] += lanes.size
+        if lanes.size and tensor is not None and (floating or not made):
             start = tensor.data_ptr()
-            offsets = (addresses.astype(np.int64) - start) // tensor.element_size()
-            _see(self._seen_made if made else self._seen, start, size, offsets)
+            offsets = (lanes - start) // tensor.element_size()
+            _see(self._seen_made if made else self._seen, start, extent(tensor), offsets)
+
+    def note_inputs(self, touched: Touched) -> np.ndarray:
+        """Note reads of inputs, or between the rows of one; return which lanes read elsewhere.
+
+        Each read is of one element or more. Lanes of one program's load at the same address are one
+        read: so are those that are clamped to it.
+        """
+        each = max(1, touched.width // self._itemsize)
+        rest = touched.active
+        for low, high in self._regions:
+            inside = rest & (touched.addresses >= low) & (touched.addresses < high)
+            lanes = touched.addresses[inside]
+            if not lanes.size:
+                continue
+            rest = rest & ~inside
+            self._counters[Counter.ELEMENTS_READ] += each * _different(touched.addresses, inside)
+            first = (lanes - low) // self._itemsize
+            for number in range(each):
+                _see(self._seen, low, (high - low) // self._itemsize, first + number)
+        return rest
 
     def distinct(self, *, made: bool) -> int:
         """Return how many different elements were read; `made` says whether made ones count."""
         known = [self._seen, self._seen_made] if made else [self._seen]
         return sum(int(seen.sum()) for part in known for seen in part.values())
+
+
+def _different(addresses: np.ndarray, active: np.ndarray) -> int:
+    """Return how many addresses there are, those of each program counted once."""
+    lanes = np.where(active, addresses, -1).reshape(len(addresses), -1)
+    if lanes.shape[1] > 1 and not (lanes[:, 1:] > lanes[:, :-1]).all():
+        lanes.sort(axis=1)
+    again = lanes[:, 1:] == lanes[:, :-1]
+    return int((lanes >= 0).sum() - (again & (lanes[:, 1:] >= 0)).sum())
 
 
 def _see(known: dict[int, np.ndarray], start: int, size: int, offsets: np.ndarray) -> None:
