@@ -1,9 +1,9 @@
 """What is known of a tile: which rows of which input it holds, and which of its pairs are masked.
 
 An observer keeps it as the note of the tile's value. The programs are axis 0 of each array, of size
-1 where all of them have the same. A row of -1 is nobody's, as where a lane is masked; -2 stands
-where nothing is known of a program. A tile with queries on one axis and keys on the other is one of
-pairs.
+1 where all of them have the same. A row of -1 is nobody's, as where a lane is masked. What is not
+known of one of the programs is not known at all. A tile with queries on one axis and keys on the
+other is one of pairs.
 """
 
 from __future__ import annotations
@@ -15,13 +15,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from grader.kernel.machine.arrays import Tensor, full
+from grader.kernel.machine.arrays import Tensor
 from grader.kernel.machine.notes import NOTHING
 from grader.kernel.machine.ttir import Type
 from grader.kernel.observers.operands import QUERY_SIDE
 from grader.kernel.observers.record import as_numpy
-
-UNKNOWN = -2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +46,7 @@ class Rows:
 
 @dataclasses.dataclass(frozen=True)
 class Lanes:
-    """Rows with a number for each lane of each program; of all of these it is known."""
+    """Rows with a number for each lane of each program."""
 
     operand: str
     ids: np.ndarray
@@ -109,38 +107,32 @@ class Note:
         return dataclasses.replace(self, factors=factors, **changed)
 
     def together(self, notes: Sequence[Any], counts: Sequence[int], place: Tensor) -> Note:
-        """Return one note for those of several parts; what one of them does not know is unknown."""
+        """Return one note for those of several parts."""
         known = [note for note in notes if note is not NOTHING]
+        whole = len(known) == len(notes)
 
-        def join(array_of: Callable[[Any], Tensor | None], nothing: Any) -> Tensor | None:
-            found = [None if note is NOTHING else array_of(note) for note in notes]
+        def join(found: Sequence[Tensor | None]) -> Tensor | None:
             there = [array for array in found if array is not None]
-            if not there:
+            if not there or not whole:
                 return None
             sizes = torch.broadcast_shapes(*(array.shape[1:] for array in there))
-            blank = full((1, *sizes), nothing, dtype=there[0].dtype)
-            parts = [
-                (blank if array is None else array).expand((count, *sizes))
-                for array, count in zip(found, counts, strict=True)
-            ]
-            return torch.cat(parts)[place]
+            blank = torch.zeros((1,) * there[0].dim(), dtype=there[0].dtype)
+            arrays = [blank if array is None else array for array in found]
+            pairs = zip(arrays, counts, strict=True)
+            return torch.cat([array.expand((count, *sizes)) for array, count in pairs])[place]
 
-        axes: list[Rows | None] = []
-        for axis in range(len(self.axes)):
-            operands = {note.axes[axis].operand for note in known if note.axes[axis]}
-            if len(operands) != 1:
-                axes.append(None)
-                continue
-            ids = join(lambda note, a=axis: note.axes[a] and note.axes[a].ids, UNKNOWN)
-            column = join(lambda note, a=axis: note.axes[a] and note.axes[a].column, 0)
-            axes.append(Rows(*operands, ids, column))
-        made = next((note.product for note in known if note.product), None)
+        axes: list[Rows | None] = [None] * len(self.axes)
+        for axis, rows in enumerate(zip(*(note.axes for note in known), strict=True)):
+            if whole and None not in rows and len({r.operand for r in rows}) == 1:
+                held = (join([getattr(r, name) for r in rows]) for name in ("ids", "column"))
+                axes[axis] = Rows(rows[0].operand, *held)
+        made = next((note.product for note in known if note.product), None) if whole else None
         if made:
-            made = (*made[:2], join(lambda note: note.product and note.product[2], 0))
+            made = (*made[:2], join([note.product and note.product[2] for note in known]))
         return Note(
             tuple(axes),
-            join(lambda note: note.hidden, False),
-            join(lambda note: note.mask, 0),
+            join([note.hidden for note in known]),
+            join([note.mask for note in known]),
             max(note.mask_line for note in known),
             any(note.weights for note in known),
             all(note.loaded for note in known),

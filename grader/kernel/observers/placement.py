@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from grader.kernel.observers.knowledge import UNKNOWN, Lanes, Note, Rows
+from grader.kernel.observers.knowledge import Lanes, Note, Rows
 from grader.kernel.observers.record import Record, as_numpy
 from grader.kernel.observers.trace import MADE, OUTPUTS, PRODUCTS, SCRATCH, STATISTIC, TAGGED
 
@@ -59,12 +59,8 @@ class Placement:
             across = tile[1 - axis]
             if one is None or other is None or across is None or numbers[1 - axis] is not None:
                 continue
-            known = np.all([lanes.ids[:, 0] != UNKNOWN for lanes in (one, other, across)], 0)
-            if one.operand != STATISTIC or other.of_queries or not across.of_queries:
-                continue
-            if known.any():
-                first = int(known.argmax())
-                self._note_apart(one, other, one.ids[first].max(), other.ids[first].max(), 0, axis)
+            if one.operand == STATISTIC and not other.of_queries and across.of_queries:
+                self._note_apart(one, other, one.ids[0].max(), other.ids[0].max(), 0, axis)
                 return True
         return False
 

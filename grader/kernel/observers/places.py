@@ -14,7 +14,7 @@ from grader.kernel.machine.arrays import Tensor, ends, ones, whole
 from grader.kernel.machine.notes import NOTHING
 from grader.kernel.machine.tensors import SHIFT, Memory
 from grader.kernel.machine.ttir import Type
-from grader.kernel.observers.knowledge import UNKNOWN, Note, Rows
+from grader.kernel.observers.knowledge import Note, Rows
 from grader.kernel.observers.operands import Operand, find_operand
 from grader.kernel.observers.record import as_numpy
 from grader.kernel.observers.trace import STATISTIC
@@ -113,9 +113,9 @@ def rows_of(
     active = touched.active
     if not active.any():
         return None, _padding(touched.addresses[0], operand)
-    axis, ids = _row_axis(np.where(active, rows, -1), active, columns)
-    if axis is None:
-        return None, NOTHING
+    axis, ids, fits = _row_axis(np.where(active, rows, -1), active, columns)
+    if not fits:
+        return axis, NOTHING
     first = np.where(active, columns, 2**31).reshape(len(rows), -1).min(1)
     first[first == 2**31] = 0
     return axis, _note(operand.name, ids, first, axis, rows.ndim - 1, loaded=True)
@@ -138,8 +138,8 @@ def rows_of_made(
     else:
         return NOTHING
     ids = np.where(active, ids, -1)
-    axis, rows = (0, ids) if dims == 1 else _row_axis(ids, active, columns)
-    return NOTHING if axis is None else _note(name, rows, np.zeros(1, np.int64), axis, dims)
+    axis, rows, fits = (0, ids, True) if dims == 1 else _row_axis(ids, active, columns)
+    return _note(name, rows, np.zeros(1, np.int64), axis, dims) if fits else NOTHING
 
 
 def _note(
@@ -161,30 +161,28 @@ def _padding(addresses: np.ndarray, operand: Operand) -> Any:
 
 def _row_axis(
     ids: np.ndarray, active: np.ndarray, columns: np.ndarray
-) -> tuple[int | None, np.ndarray]:
-    """Return the axis along which tiles of all programs hold rows, None if none, and the rows.
+) -> tuple[int | None, np.ndarray, bool]:
+    """Return the axis along which tiles of most programs hold rows, these, and if of all.
 
-    The axis counts without that of the programs; rows of a program of which it is another are
-    unknown. All lanes of a last tile may lie in one row, which may be that of any axis. Then the
-    column that a lane is in tells: along the axis of the rows it stays the same.
+    The axis counts without that of the programs, None if there is none. All lanes of a last tile
+    may lie in one row, which may be that of any axis. Then the column that a lane is in tells:
+    along the axis of the rows it stays the same.
     """
-    shape = ids.shape[1:]
+    shape, most, best = ids.shape[1:], 0, (None, ids)
     size = ids[0].size
-    best, most, found = None, 0, ids
     axes = range(len(shape)) if len(shape) > 1 and size > 1 else ()
     for axis in sorted(axes, key=lambda axis: _varies(columns, active, axis + 1)):
         if axis < len(shape) - 1 and size == shape[axis]:
             continue
         others = tuple(other + 1 for other in range(len(shape)) if other != axis)
         rows = ids.max(axis=others)
-        along = np.expand_dims(rows, others)
-        fits = ((ids == along) | ~active).reshape(len(ids), -1).all(1)
-        if fits.sum() > most:
-            best, most = axis, int(fits.sum())
-            found = np.where(fits[:, None], rows, UNKNOWN)
+        same = (ids == np.expand_dims(rows, others)) | ~active
+        fits = int(same.reshape(len(ids), -1).all(1).sum())
+        if fits > most:
+            most, best = fits, (axis, rows)
         if most == len(ids):
             break
-    return best, found
+    return *best, most == len(ids)
 
 
 def _varies(columns: np.ndarray, active: np.ndarray, axis: int) -> bool:

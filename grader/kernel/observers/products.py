@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import torch
 
 from grader.kernel.machine import events
 from grader.kernel.machine.arrays import Tensor
 from grader.kernel.machine.notes import ASKING
 from grader.kernel.machine.ttir import Block, Operation, Type
 from grader.kernel.observers import trace
-from grader.kernel.observers.knowledge import UNKNOWN, Lanes, Tile
+from grader.kernel.observers.knowledge import Lanes, Tile
 from grader.kernel.observers.pairs import Pairs
 from grader.kernel.observers.placement import Placement
 from grader.kernel.observers.record import Record, as_numpy
@@ -56,23 +54,22 @@ class Products:
             counters[Counter.UNKNOWN_DOTS] += count
             self._count(count, OTHER, size, (0, 0))
             return
-        for programs, a, b in _parts(event):
-            product, tile = self._note(a, b, programs, event.loops)
-            if product == OTHER:
-                counters[Counter.UNKNOWN_DOTS] += len(programs)
-                rows = [tile.axes[0] for tile in (a, b) if getattr(tile.note, "loaded", False)]
-                if len(rows) == 2 and None not in rows and rows[0].of_queries != rows[1].of_queries:
-                    self._record.note_line(Counter.CROSSED_LINE)
-            else:
-                self._note_lost(event, product, programs)
-            self._count(len(programs), product, size, tile)
+        tiles = list(zip(event.notes, event.operands, event.types, strict=False))[:2]
+        a, b = (_tile(*tile, len(event.programs)) for tile in tiles)
+        product, tile = self._note(a, b, event)
+        if product == OTHER:
+            counters[Counter.UNKNOWN_DOTS] += count
+            rows = [tile.axes[0] for tile in (a, b) if getattr(tile.note, "loaded", False)]
+            if len(rows) == 2 and None not in rows and rows[0].of_queries != rows[1].of_queries:
+                self._record.note_line(Counter.CROSSED_LINE)
+        else:
+            self._note_lost(event, product)
+        self._count(count, product, size, tile)
 
-    def _note(
-        self, a: Tile, b: Tile, programs: np.ndarray, loops: tuple[Operation, ...]
-    ) -> tuple[int, tuple[int, int]]:
+    def _note(self, a: Tile, b: Tile, event: events.Computed) -> tuple[int, tuple[int, int]]:
         """Return which product it is, and the size of the tile, queries by keys."""
         (rows, inner), (other, columns) = a.axes, b.axes
-        record, line = self._record, self._record.where.line
+        record = self._record
         if inner is None and other is None and rows and columns:
             queries, keys = (rows, columns) if rows.of_queries else (columns, rows)
             if queries.of_queries and not keys.of_queries:
@@ -81,7 +78,7 @@ class Products:
                 if pair == ("q", "k"):
                     self._pairs.visit(queries, keys)
                     if self._steps:
-                        self._steps.multiplied(programs, queries, keys, line, loops)
+                        self._steps.multiplied(event, queries, keys, record.where.line)
                 elif pair in trace.MIXED:
                     record.note_line(Counter.MIXED_LINE)
                     record.counters[Counter.MIXED] = trace.MIXED.index(pair)
@@ -94,7 +91,7 @@ class Products:
                 if values.operand in ("v", "dout") and _infinite(weights, values):
                     record.note_line(Counter.INFINITE_LINE)
                 if self._steps and values.operand == "v":
-                    self._steps.weighted(programs, weights, values, line)
+                    self._steps.weighted(event, weights, values, record.where.line)
                 return product, self._pairs.take(weights, values, product)
         return OTHER, (0, 0)
 
@@ -107,12 +104,12 @@ class Products:
             lines = (getattr(note, "rounded_at", 0) for note in event.notes[:2])
             counters[Counter.ROUNDED_LINE] = max(lines)
 
-    def _note_lost(self, event: events.Computed, product: int, programs: np.ndarray) -> None:
+    def _note_lost(self, event: events.Computed, product: int) -> None:
         """Note a product whose earlier rounds' results nothing took up."""
         if event.op not in self._replaced:
             self._replaced[event.op] = _is_replaced(event.op, event.loops)
         if self._replaced[event.op]:
-            key = event.op, product
+            key, programs = (event.op, product), as_numpy(event.programs)
             had = self._lost.setdefault(key, np.zeros(self._record.programs, bool))
             lines = self._record.arrays["discarded"]
             if had[programs].any() and not lines[product]:
@@ -135,28 +132,9 @@ class Products:
             self._record.counters[Counter.UNKNOWN_DOTS] += 1
 
 
-def _parts(event: events.Computed) -> Iterator[tuple[np.ndarray, Tile, Tile]]:
-    """Yield the operands of a dot for those programs together of which the same is known."""
-    tiles = list(zip(event.notes, event.operands, event.types, strict=False))[:2]
-    unknown = torch.zeros(len(event.programs), dtype=torch.int64)
-    for note, _, _ in tiles:
-        for rows in getattr(note, "axes", ()):
-            unknown = 2 * unknown
-            if rows is not None:
-                unknown = unknown + (rows.ids[:, 0] == UNKNOWN)
-    for kind in unknown.unique():
-        chosen = slice(None) if bool((unknown == kind).all()) else unknown == kind
-        programs = event.programs[chosen]
-        yield as_numpy(programs), *(_tile(*tile, chosen, len(programs)) for tile in tiles)
-
-
-def _tile(note: Any, numbers: Tensor, type: Type, chosen: Any, programs: int) -> Tile:
-    note = note[chosen]
-    axes = [
-        None if rows is None or int(rows.ids[0, 0]) == UNKNOWN else rows.lanes(programs, length)
-        for rows, length in zip(getattr(note, "axes", (None, None)), type.shape, strict=True)
-    ]
-    return Tile(note, tuple(axes), numbers[chosen] if numbers.shape[0] > 1 else numbers)
+def _tile(note: Any, numbers: Tensor, type: Type, programs: int) -> Tile:
+    pairs = zip(getattr(note, "axes", (None, None)), type.shape, strict=True)
+    return Tile(note, tuple(rows and rows.lanes(programs, n) for rows, n in pairs), numbers)
 
 
 def _infinite(weights: Tile, values: Lanes) -> bool:

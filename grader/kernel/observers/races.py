@@ -31,7 +31,6 @@ class Race:
 
     place: Place
     name: str
-    element: int
     does: str
     program: int
     writer: int
@@ -48,16 +47,17 @@ class _Seen:
 
 
 class Races:
-    """Collects the races of launches, the first for each operation; `found` has them all."""
+    """Looks for a race of the programs of a launch; `found` is the first."""
 
     def __init__(self) -> None:
-        self.found: list[Race] = []
+        self.found: Race | None = None
         self._seen: dict[int, _Seen] = {}
         self._waited = zeros(0, dtype=torch.bool)
-        self._told: set[int] = set()
 
     def __call__(self, event: events.Event) -> None:
         """Look at one event."""
+        if self.found is not None:
+            return
         if isinstance(event, events.Launched):
             self._seen.clear()
             self._waited = zeros(event.programs, dtype=torch.bool)
@@ -111,7 +111,7 @@ class Races:
     ) -> None:
         """Note a race with programs that came to the same elements, where the values differ."""
         races = (others != _NOBODY) & (others != programs)
-        if id(event.op) in self._told or not bool(races.any()):
+        if self.found is not None or not bool(races.any()):
             return
         races &= ~self._waited[programs.long()]
         if there is not None:
@@ -119,11 +119,10 @@ class Races:
         if not bool(races.any()):
             return
         first = int(races.nonzero()[0, 0])
-        self._told.add(id(event.op))
         who = int(programs[first]), int(others[first])
         who = who[::-1] if reads else who
-        race = (event.memory.name, int(event.index[first]), "reads" if reads else does, *who)
-        self.found.append(Race(event.op.place, *race))
+        race = event.memory.name, "reads" if reads else does, *who
+        self.found = Race(event.op.place, *race)
 
 
 def _differ(there: Tensor, values: Tensor) -> Tensor:

@@ -67,12 +67,12 @@ class Steps:
 
     def stored(self, programs: Tensor) -> None:
         """End a round whose end was not seen, before what the kernel does with the result."""
-        if self._place(as_numpy(programs)) is not None:
+        if self._place(programs) is not None:
             self._end_open()
 
     def round_ended(self, event: events.RoundEnded) -> None:
         """Note what variables hold at the end of a round of a loop."""
-        place = self._place(as_numpy(event.programs))
+        place = self._place(event.programs)
         if place is None or self._over:
             return
         self._carried = event.carried
@@ -84,29 +84,23 @@ class Steps:
         if self._open and event.op is self._loop and self._has_met:
             self._end_round(seen=True)
 
-    def _place(self, programs: np.ndarray) -> int | None:
+    def _place(self, programs: Tensor) -> int | None:
         """Return where the program that is followed is among others."""
-        found = np.flatnonzero(programs == self._program) if self._program is not None else ()
+        found = np.flatnonzero(as_numpy(programs) == self._program)
         return int(found[0]) if len(found) else None
 
     # -- what it does -----------------------------------------------------------------------------
 
-    def multiplied(
-        self,
-        programs: np.ndarray,
-        queries: Lanes,
-        keys: Lanes,
-        line: int,
-        loops: tuple[Operation, ...],
-    ) -> None:
+    def multiplied(self, event: events.Computed, queries: Lanes, keys: Lanes, line: int) -> None:
         """Begin a round: queries were multiplied with a tile of keys."""
+        programs = as_numpy(event.programs)
         wanted = self._wanted(programs, queries.ids)
         if self._program is None and wanted.any() and (self._follows_any or not self._over):
             self._program = int(programs[wanted][0])
         if not self._follows_any:
             self._others |= {(self._launches, n) for n in programs[wanted].tolist()}
             self._head[Head.OTHERS] = len(self._others) if len(self._others) > 1 else 0
-        place = self._place(programs)
+        place = self._place(event.programs)
         if place is None:
             return
         ids = queries.ids[place]
@@ -116,7 +110,7 @@ class Steps:
             if not wanted[place] or (self._over and not self._follows_any):
                 return
             self._begin_walk(ids)
-        self._meet(keys.ids[place], line, loops)
+        self._meet(keys.ids[place], line, event.loops)
 
     def _meet(self, keys: np.ndarray, line: int, loops: tuple[Operation, ...]) -> None:
         """Begin a round with a tile of keys, or go on with the one that it is a part of."""
@@ -145,9 +139,9 @@ class Steps:
         self._note("segment", self._segments.index(self._loop))
         self._note("loop", self._loop.place.line_in(self._path) if self._loop else 0)
 
-    def weighted(self, programs: np.ndarray, weights: Tile, values: Lanes, line: int) -> None:
+    def weighted(self, event: events.Computed, weights: Tile, values: Lanes, line: int) -> None:
         """Note which pairs of the round have a weight in a product with these rows of V."""
-        place = self._place(programs)
+        place = self._place(event.programs)
         if place is None or self._over or self._round < 0 or self._places is None:
             return
         assert self._queries is not None

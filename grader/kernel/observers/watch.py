@@ -47,7 +47,8 @@ class Watch:
             self.sum = self.sum or self._rounded(event)
         if self.race is None:
             self._races(event)
-            for race in self._races.found[:1]:
+            race = self._races.found
+            if race is not None:
                 text = (
                     f"programs of one launch race for {race.name}; program"
                     f" {self._program(race.program)} {race.does} an element that program"
