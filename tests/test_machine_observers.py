@@ -13,7 +13,7 @@ import triton.language as tl
 
 from grader.kernel.machine import events
 from grader.kernel.machine.engine import Engine
-from grader.kernel.observers.races import Races
+from grader.kernel.observers.watch import Races
 from tests.on_machine import machine_in_process
 
 

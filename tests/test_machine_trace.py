@@ -118,3 +118,10 @@ def test_rounds_of_one_program_are_what_its_variables_held() -> None:
     expected = weights @ v / weights.sum(1, keepdims=True)
     last = held["acc"].values[-1] / held["running_sum"].values[-1][:, None]
     assert np.allclose(last, expected, 1e-4, 1e-5)
+
+
+def test_programs_beside_the_one_that_is_followed_are_counted_without_it() -> None:
+    problem, source, case, inputs = call_of("p03", source_of("p03-split_keys"))
+    follow = RoundsShape.of(case, source.num_lines)
+    _, rounds = machine_trace(problem, source, case, inputs, follow)
+    assert (len(rounds), rounds.others) == (1, 3)  # keys are split among four

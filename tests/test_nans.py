@@ -11,8 +11,8 @@ import torch
 from grader.causes.rules.numbers import nan
 from grader.kernel.machine import events
 from grader.kernel.machine.ttir import Type
+from grader.kernel.observers.combining import Nans
 from grader.kernel.observers.knowledge import Rows
-from grader.kernel.observers.nans import Nans
 from grader.kernel.observers.trace import Counter
 
 INF = float("inf")

@@ -76,12 +76,29 @@ class Note:
     factors: tuple[tuple[Note, Tensor, Type], ...] = ()
 
     @property
+    def arrays(self) -> dict[Any, Tensor]:
+        """What it has of each program."""
+        made = self.product[2] if self.product else None
+        found = {"hidden": self.hidden, "mask": self.mask, "made": made}
+        for axis, rows in enumerate(self.axes):
+            if rows is not None:
+                found |= {(axis, "ids"): rows.ids, (axis, "column"): rows.column}
+        return {name: array for name, array in found.items() if array is not None}
+
+    def _with(self, arrays: dict[Any, Tensor]) -> Note:
+        """Return it with other arrays."""
+        axes = tuple(
+            rows and Rows(rows.operand, arrays[axis, "ids"], arrays[axis, "column"])
+            for axis, rows in enumerate(self.axes)
+        )
+        product = self.product and (*self.product[:2], arrays["made"])
+        pairs = {name: arrays.get(name) for name in ("hidden", "mask")}
+        return dataclasses.replace(self, axes=axes, product=product, **pairs)
+
+    @property
     def shape(self) -> tuple[int]:
         """How many programs it is of, 1 if it says the same of all."""
-        arrays = [array for rows in self.axes if rows for array in (rows.ids, rows.column)]
-        arrays += [array for array in (self.hidden, self.mask) if array is not None]
-        arrays += [self.product[2]] if self.product else []
-        return (max((array.shape[0] for array in arrays), default=1),)
+        return (max((array.shape[0] for array in self.arrays.values()), default=1),)
 
     @property
     def is_of_pairs(self) -> bool:
@@ -89,56 +106,41 @@ class Note:
         return len(self.axes) == 2 and None not in self.axes
 
     def __getitem__(self, programs: Any) -> Note:
-        return self.each(lambda array: array[programs] if array.shape[0] > 1 else array)
+        def some(array: Tensor) -> Tensor:
+            return array[programs] if array.shape[0] > 1 else array
 
-    def each(
-        self, change: Callable[[Tensor], Tensor], axes: tuple[Rows | None, ...] | None = None
-    ) -> Note:
-        """Return it with all arrays changed; where `axes` are given, those of pairs alone."""
-        rows = axes
-        if rows is None:
-            rows = tuple(r and Rows(r.operand, change(r.ids), change(r.column)) for r in self.axes)
-        hidden, mask = (x if x is None else change(x) for x in (self.hidden, self.mask))
-        product = self.product
-        if product and axes is None:
-            product = (*product[:2], change(product[2]))
-        factors = () if axes else tuple((n.each(change), change(a), t) for n, a, t in self.factors)
-        changed = {"axes": rows, "hidden": hidden, "mask": mask, "product": product}
-        return dataclasses.replace(self, factors=factors, **changed)
+        found = self._with({name: some(array) for name, array in self.arrays.items()})
+        factors = tuple((note[programs], some(array), type) for note, array, type in self.factors)
+        return dataclasses.replace(found, factors=factors)
+
+    def moved(self, axes: tuple[Rows | None, ...], change: Callable[[Tensor], Tensor]) -> Note:
+        """Return it with other axes, and what it has of pairs changed to these."""
+        hidden, mask = (tile if tile is None else change(tile) for tile in (self.hidden, self.mask))
+        return dataclasses.replace(self, axes=axes, hidden=hidden, mask=mask, factors=())
 
     def together(self, notes: Sequence[Any], counts: Sequence[int], place: Tensor) -> Note:
         """Return one note for those of several parts."""
         known = [note for note in notes if note is not NOTHING]
-        whole = len(known) == len(notes)
-
-        def join(found: Sequence[Tensor | None]) -> Tensor | None:
-            there = [array for array in found if array is not None]
-            if not there or not whole:
-                return None
-            sizes = torch.broadcast_shapes(*(array.shape[1:] for array in there))
-            blank = torch.zeros((1,) * there[0].dim(), dtype=there[0].dtype)
-            arrays = [blank if array is None else array for array in found]
-            pairs = zip(arrays, counts, strict=True)
-            return torch.cat([array.expand((count, *sizes)) for array, count in pairs])[place]
-
-        axes: list[Rows | None] = [None] * len(self.axes)
-        for axis, rows in enumerate(zip(*(note.axes for note in known), strict=True)):
-            if whole and None not in rows and len({r.operand for r in rows}) == 1:
-                held = (join([getattr(r, name) for r in rows]) for name in ("ids", "column"))
-                axes[axis] = Rows(rows[0].operand, *held)
-        made = next((note.product for note in known if note.product), None) if whole else None
-        if made:
-            made = (*made[:2], join([note.product and note.product[2] for note in known]))
-        return Note(
-            tuple(axes),
-            join([note.hidden for note in known]),
-            join([note.mask for note in known]),
-            max(note.mask_line for note in known),
-            any(note.weights for note in known),
-            all(note.loaded for note in known),
-            max(note.rounded_at for note in known),
-            made,
+        most = {n: max(getattr(note, n) for note in known) for n in ("rounded_at", "mask_line")}
+        if len(known) < len(notes):
+            return Note((None,) * len(self.axes), rounded_at=most["rounded_at"])
+        axes = tuple(
+            rows[0] if None not in rows and len({r.operand for r in rows}) == 1 else None
+            for rows in zip(*(note.axes for note in known), strict=True)
         )
+        weights, loaded = any(n.weights for n in known), all(n.loaded for n in known)
+        product = next((note.product for note in known if note.product), None)
+        joined = Note(axes, weights=weights, loaded=loaded, product=product, **most)
+        arrays = [note.arrays for note in known]
+
+        def join(name: Any) -> Tensor:
+            first = next(array[name] for array in arrays if name in array)
+            parts = [array.get(name, torch.zeros_like(first[:1])) for array in arrays]
+            sizes = torch.broadcast_shapes(*(part.shape[1:] for part in parts))
+            pairs = zip(parts, counts, strict=True)
+            return torch.cat([part.expand((count, *sizes)) for part, count in pairs])[place]
+
+        return joined._with({name: join(name) for name in set().union(*arrays)})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,7 +154,7 @@ class Tile:
     @property
     def turned(self) -> Tile:
         """The tile with its axes exchanged."""
-        note = self.note if self.note is NOTHING else self.note.each(_turn, self.note.axes[::-1])
+        note = self.note if self.note is NOTHING else self.note.moved(self.note.axes[::-1], _turn)
         return Tile(note, self.axes[::-1], _turn(self.numbers))
 
     def of_pairs(self, name: str, nothing: Any) -> np.ndarray:
@@ -190,7 +192,7 @@ def _plane(
         plane = array.select(along + 1, 0)
         return plane.transpose(1, 2) if order[0] > order[1] else plane
 
-    note = note.each(flat, tuple(note.axes[axis] for axis in order))
+    note = note.moved(tuple(note.axes[axis] for axis in order), flat)
     return note, flat(array), Type(tuple(type.shape[axis] for axis in order), type.element)
 
 
@@ -199,16 +201,16 @@ def moved(note: Note, name: str, op: Any, types: tuple[Type, ...]) -> Any:
     axes = note.axes
     if name == "tt.expand_dims":
         axis = op.number("axis")
-        return note.each(lambda x: x.unsqueeze(axis + 1), (*axes[:axis], None, *axes[axis:]))
+        return note.moved((*axes[:axis], None, *axes[axis:]), lambda x: x.unsqueeze(axis + 1))
     if name == "tt.trans":
         order = op.numbers("order")
         turn = (0, *(axis + 1 for axis in order))
-        return note.each(lambda x: x.permute(turn), tuple(axes[axis] for axis in order))
+        return note.moved(tuple(axes[axis] for axis in order), lambda x: x.permute(turn))
     if name == "tt.reshape":
         before, after = types[0].shape, types[-1].shape
         found: tuple[Rows | None, ...] = (None,) * len(after)
         if [n for n in before if n != 1] == [n for n in after if n != 1]:
             long = iter([rows for rows, n in zip(axes, before, strict=True) if n != 1])
             found = tuple(next(long) if n != 1 else None for n in after)
-        return note.each(lambda x: x.expand((-1, *before)).reshape((-1, *after)), found)
+        return note.moved(found, lambda x: x.expand((-1, *before)).reshape((-1, *after)))
     return note

@@ -37,7 +37,7 @@ class Steps:
         self._head = self._arrays["head"]
         self._kernel, self._grid, self._launches = "", (1, 1, 1), 0
         self._program: int | None = None  # of this launch, which is followed
-        self._others: set[tuple[int, int]] = set()
+        self._all: set[tuple[int, int]] = set()  # programs that are asked for, by launch
         self._places: rounds.Places | None = None
         self._queries: np.ndarray | None = None  # whose walk over keys is followed
         self._over = False  # that walk is over
@@ -98,8 +98,8 @@ class Steps:
         if self._program is None and wanted.any() and (self._follows_any or not self._over):
             self._program = int(programs[wanted][0])
         if not self._follows_any:
-            self._others |= {(self._launches, n) for n in programs[wanted].tolist()}
-            self._head[Head.OTHERS] = len(self._others) if len(self._others) > 1 else 0
+            self._all |= {(self._launches, n) for n in programs[wanted].tolist()}
+            self._head[Head.OTHERS] = max(0, len(self._all) - 1)
         place = self._place(event.programs)
         if place is None:
             return

@@ -14,9 +14,8 @@ import torch
 from grader.kernel.machine import events
 from grader.kernel.machine.notes import NOTHING
 from grader.kernel.observers import trace
-from grader.kernel.observers.combining import ELEMENTWISE, Combining
+from grader.kernel.observers.combining import ELEMENTWISE, Combining, Nans
 from grader.kernel.observers.knowledge import Note, as_dot, moved
-from grader.kernel.observers.nans import Nans
 from grader.kernel.observers.pairs import Pairs
 from grader.kernel.observers.placement import Placement
 from grader.kernel.observers.products import PRODUCT_OF, Products
