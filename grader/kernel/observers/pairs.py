@@ -113,8 +113,9 @@ class Pairs:
         }
         tables["met"][places] = 1
         loop = self._number(self._record.where.loop)
-        size = self._record.shape.pairs
-        known = self._taken.setdefault((product, column), np.zeros(size, bool))
+        if (product, column) not in self._taken:
+            self._taken[product, column] = np.zeros(self._record.shape.pairs, bool)
+        known = self._taken[product, column]
         before = known[places]
         again = places[before & taken | twice]
         tables["twice"][again] = 1
@@ -154,8 +155,7 @@ class Pairs:
         if not there.any():
             return
         places = tiles[0][there]
-        numbers = np.arange(len(there), dtype=np.int32).reshape(-1, *(1,) * (there.ndim - 1))
-        programs = np.broadcast_to(numbers, there.shape)[there]
+        programs = np.arange(len(there)).repeat(there.reshape(len(there), -1).sum(1))
         self._owner[places] = programs
         if (self._owner[places] == programs).all():
             yield [places, *(tile[there] for tile in tiles[1:])]

@@ -31,9 +31,8 @@ class _Elements:
 class _Rows:
     """Rows of a tensor that may turn out to be the output: who stored them."""
 
-    def __init__(self, tensor: Any) -> None:
-        self.operand = Operand.of("out", tensor)
-        count = self.operand.num_rows
+    def __init__(self, operand: Operand) -> None:
+        self.operand, count = operand, operand.num_rows
         self.writer = np.zeros(count, np.int64)
         self.twice, self.otherwise = np.zeros(count, bool), np.zeros(count, bool)
         self.twice_line = 0
@@ -68,10 +67,10 @@ class Stores:
         Returns:
             Where another program of the launch had stored other numbers.
         """
-        if start not in self._elements:
-            whole = np.zeros(extent(tensor), np.int64), np.zeros(extent(tensor), bits.dtype)
-            self._elements[start] = _Elements(*whole)
-        found, record = self._elements[start], self._record
+        found, record, size = self._elements.get(start), self._record, extent(tensor)
+        if found is None or len(found.writer) != size:
+            found = _Elements(np.zeros(size, np.int64), np.zeros(size, bits.dtype))
+            self._elements[start] = found
         numbers = programs + record.before + 1
         writers, held = found.writer[ids], found.bits[ids]
         found.writer[ids] = numbers
@@ -88,18 +87,17 @@ class Stores:
             one, other = int(writers[first]), int(numbers[first])
             found.clash = one, other, record.where.line
             both = over & (writers == one) & (numbers == other)
-            places = (record.places(number - record.before - 1) for number in (one, other))
+            places = (record.places(n - record.before - 1) for n in sorted((one, other)))
             found.places = *places, ids[both]
         return over
 
     def stored_rows(
-        self, start: int, tensor: Any, programs: np.ndarray, rows: np.ndarray, over: np.ndarray
+        self, operand: Operand, programs: np.ndarray, rows: np.ndarray, over: np.ndarray
     ) -> None:
         """Note to which rows of a tensor programs store, and where that was `over` others'."""
-        record = self._record
-        if start not in self._rows:
-            self._rows[start] = _Rows(tensor)
-        found, count = self._rows[start], len(self._rows[start].writer)
+        record, found, count = self._record, self._rows.get(operand.start), operand.num_rows
+        if found is None or found.operand.size != operand.size:
+            found = self._rows[operand.start] = _Rows(operand)
         found.otherwise[rows[over & (rows >= 0)]] = True
         own, ids = np.divmod(np.unique((programs * count + rows)[rows >= 0]), count)
         if not ids.size:
@@ -113,13 +111,9 @@ class Stores:
         found.writer[ids] = numbers  # of several the last
         first = np.flatnonzero(np.diff(own, prepend=-1))
         last = np.append(first[1:], len(own)) - 1
-        length = found.operand.size[2]
-        columns = [numbers[first], *record.places(own[first]), ids[first] // length]
-        columns += [ids[first] % length, ids[last] % length]
-        table = np.stack(
-            np.broadcast_arrays(columns[0], record.kernel, *columns[1:], record.where.line)
-        )
-        found.programs.append(table.T)
+        heads, ends = ids[first] // operand.length, (ids[i] % operand.length for i in (first, last))
+        row = record.kernel, *record.places(own[first]), heads, *ends, record.where.line
+        found.programs.append(np.stack(np.broadcast_arrays(numbers[first], *row)).T)
 
     def write(self, starts: dict[str, int], results: dict[str, Any]) -> None:
         """Write what became of the output and of the gradients, by where they begin."""

@@ -118,9 +118,7 @@ class Touching:
         size = tensor.element_size()
         ids = (touched.addresses - start) // size
         active = touched.active & (ids >= 0) & (ids < extent(tensor))
-        programs = np.broadcast_to(touched.programs.reshape(-1, *(1,) * (ids.ndim - 1)), ids.shape)[
-            active
-        ]
+        programs = touched.programs.repeat(active.reshape(len(active), -1).sum(1))
         over = np.zeros(len(programs), bool)
         if value.dtype.itemsize == size and tensor.is_floating_point():
             bits = value.contiguous().view(_BITS[size])
@@ -133,7 +131,7 @@ class Touching:
         operand = Operand.of("out", tensor[..., None] if tensor.dim() == 3 else tensor)
         rows, columns = operand.locate(touched.addresses)
         if of_output:
-            self._stores.stored_rows(start, tensor, programs, rows[active], over)
+            self._stores.stored_rows(operand, programs, rows[active], over)
         running = _running(touched)
         where, stored = running.chosen, note[touched.chosen][running.chosen]
         self._placement.store(start, tensor, stored, running.active, rows[where], columns[where])
