@@ -99,6 +99,17 @@ def test_products_are_seen_whoever_multiplies() -> None:
     assert sorted(by_dot.arrays["dots"].tolist()) == sorted(by_sum.arrays["dots"].tolist())
 
 
+def test_keys_that_meet_keys_are_no_pairs() -> None:
+    scores = "tl.dot(q, tl.trans(k)"
+    text = model_answer("p03")
+    assert text.count(scores) == 1
+    keys_alone = text.replace(scores, "tl.dot(k, tl.trans(k)")
+    problem, source, case, _ = call_of("p03", keys_alone, "unequal")
+    assert case.seqlen_k > case.seqlen_q
+    trace, _ = machine_trace(problem, source, case, make_inputs(problem, case, 0))
+    assert trace.count(Counter.UNKNOWN_DOTS) and not trace.arrays["met"].any()
+
+
 def test_rounds_of_one_program_are_what_its_variables_held() -> None:
     problem, source, case, inputs = call_of("p03", model_answer("p03"))
     follow = RoundsShape.of(case, source.num_lines)

@@ -86,7 +86,8 @@ class Products:
         elif inner and other:
             # The weights are the left operand, or the right one.
             weights, values = (a, other) if rows else (b.turned, inner)
-            if None not in weights.axes and values.operand in PRODUCT_OF:
+            sides = {lanes and lanes.of_queries for lanes in (*weights.axes, values)}
+            if sides == {True, False} and values.operand in PRODUCT_OF:
                 product = PRODUCT_OF[values.operand]
                 if values.operand in ("v", "dout") and _infinite(weights, values):
                     record.note_line(Counter.INFINITE_LINE)

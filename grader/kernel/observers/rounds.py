@@ -34,7 +34,7 @@ class Head(enum.IntEnum):
     X = 3
     Y = 4
     Z = 5
-    OTHERS = 6  # further walks over keys with these queries
+    OTHERS = 6  # further passes over keys with these queries
 
 
 # Columns of the table of rounds. `ended` is 1 where the end of the loop's round was seen, 0 where

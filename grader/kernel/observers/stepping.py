@@ -39,8 +39,8 @@ class Steps:
         self._program: int | None = None  # of this launch, which is followed
         self._all: set[tuple[int, int]] = set()  # programs that are asked for, by launch
         self._places: rounds.Places | None = None
-        self._queries: np.ndarray | None = None  # whose walk over keys is followed
-        self._over = False  # that walk is over
+        self._queries: np.ndarray | None = None  # whose pass over keys is followed
+        self._over = False  # that pass is over
         self._round = -1
         self._keys: np.ndarray | None = None
         self._loop: Operation | None = None  # whose end ends the round, None: that of the program
@@ -61,7 +61,7 @@ class Steps:
         self._launches += 1
 
     def ends(self) -> None:
-        """End with the walk that is followed, if any."""
+        """End the pass that is followed, if any."""
         self._end_open()
         self._over |= self._queries is not None
 
@@ -109,7 +109,7 @@ class Steps:
         if self._over or self._queries is None:
             if not wanted[place] or (self._over and not self._follows_any):
                 return
-            self._begin_walk(ids)
+            self._begin_pass(ids)
         self._meet(keys.ids[place], line, event.loops)
 
     def _meet(self, keys: np.ndarray, line: int, loops: tuple[Operation, ...]) -> None:
@@ -170,7 +170,7 @@ class Steps:
 
     @property
     def _follows_any(self) -> bool:
-        """Whether each launch's walk takes the place of the one before it."""
+        """Whether the pass of each launch takes the place of the one before it."""
         return self._shape.program is None and self._shape.row < 0
 
     @property
@@ -178,8 +178,8 @@ class Steps:
         """Whether weights have met V in this round."""
         return self._round >= 0 and bool(self._of_round("products") or self._of_round("apart"))
 
-    def _begin_walk(self, queries: np.ndarray) -> None:
-        if self._places is not None:  # of an earlier walk
+    def _begin_pass(self, queries: np.ndarray) -> None:
+        if self._places is not None:  # of an earlier pass
             for name in ("head", "queries", "rounds", "present"):
                 self._arrays[name][:] = 0
             self._places.taken[: self._round + 1] = 0

@@ -32,14 +32,14 @@ class Touching:
         self._placement, self._pairs = placement, pairs
         self._places = Places(record.inputs)
         self._reads = Reads(record.counters, record.inputs)
-        self._stores, self._walking = Stores(record), Walking(record)
+        self._stores, self._accesses = Stores(record), Accesses(record)
         self._made: set[int] = set()  # where those tensors start that kernels have stored to
 
     def launched(self, event: events.Launched) -> None:
         """Begin with a launch."""
         self._places.launched(event.memories)
         self._stores.launched()
-        self._walking.launched()
+        self._accesses.launched()
 
     def touched(self, event: events.Computed) -> Any:
         """Note an access of all programs; return what is known of what is loaded."""
@@ -102,7 +102,7 @@ class Touching:
                 record.counters[Counter.ASTRAY] = trace.OPERANDS.index(operand.name)
         if operand.name == "x":
             self._pairs.count(active & ~lost, rows * record.shape.seqlen_k + columns)
-        self._walking.note(touched, operand, axis)
+        self._accesses.note(touched, operand, axis)
 
     def _has_a_number_for_each_query(self, tensor: Any) -> bool:
         """Whether a dense tensor is of (batch, heads, rows), rows last; the first may be one."""
@@ -144,7 +144,7 @@ class Touching:
         # Partial results of a split row are no other form of an input while every dot has its own.
         made = bool(self._record.counters[Counter.UNKNOWN_DOTS])
         self._record.counters[Counter.DISTINCT_READ] = self._reads.distinct(made=made)
-        self._walking.write()
+        self._accesses.write()
         self._placement.write(starts)
         self._stores.write(starts, tensors)
 
@@ -155,7 +155,7 @@ def _running(touched: Touched) -> Touched:
     return touched.of(slice(None) if lanes.all() else np.flatnonzero(lanes))
 
 
-class Walking:
+class Accesses:
     """Notes the loads of each line and operand, for the table of accesses."""
 
     def __init__(self, record: Record) -> None:
