@@ -123,7 +123,7 @@ class Placement:
             if self._products.setdefault(start, product) != product:
                 self._products[start] = None
         stored = np.where(active, columns, 2**31).reshape(len(active), -1).min(1)
-        where = np.flatnonzero(stored != first)
+        where = np.flatnonzero((stored != first) & (stored < 2**31))
         if where.size and not self._columns[1].any():
             self._columns[1] = self._record.where.line, first[where[0]], stored[where[0]]
 

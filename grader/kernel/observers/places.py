@@ -38,11 +38,6 @@ class Touched:
     active: np.ndarray
     width: int
 
-    def of(self, which: Any) -> Touched:
-        """Return what some of its programs touch."""
-        parts = (array[which] for array in (self.programs, self.addresses, self.active))
-        return Touched(self.start, which, *parts, self.width)
-
 
 class Places:
     """The tensors of a call, by the address where they start, and which of them are inputs."""

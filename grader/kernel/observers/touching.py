@@ -63,18 +63,15 @@ class Touching:
         start, record = touched.start, self._record
         operand = self._places.operand(start)
         note, type = NOTHING, event.types[-1]
-        running = _running(touched)
         if operand is not None:
             rows, columns = operand.locate(touched.addresses)
             axis, note = rows_of(operand, rows, columns, touched)
-            if len(running.programs):
-                where = running.chosen
-                self._note_load(operand, running, rows[where], columns[where], axis)
+            self._note_load(operand, touched, rows, columns, axis)
         elif not record.of_rows and start in self._places.tensors:
             tensor, size = self._places.tensors[start], record.inputs[0].size
             is_statistic = self._has_a_number_for_each_query(tensor)
             note = rows_of_made(tensor, touched, size, is_statistic=is_statistic)
-        if len(running.programs):
+        if touched.active.any():
             self._stores.loaded(start)
             floating = type.is_float or type.bits == 16
             made = operand is None and start in self._made
@@ -96,7 +93,7 @@ class Touching:
         if lost.any():
             lanes = tuple(range(1, active.ndim))
             outside = ~operand.holds(touched.addresses) & active
-            many = 4 * lost.sum(lanes) >= active.sum(lanes)
+            many = 4 * lost.sum(lanes) >= active.sum(lanes).clip(1)
             if outside.any() or (not padded and many.any()):
                 record.note_line(Counter.ASTRAY_LINE)
                 record.counters[Counter.ASTRAY] = trace.OPERANDS.index(operand.name)
@@ -132,9 +129,8 @@ class Touching:
         rows, columns = operand.locate(touched.addresses)
         if of_output:
             self._stores.stored_rows(operand, programs, rows[active], over)
-        running = _running(touched)
-        where, stored = running.chosen, note[touched.chosen][running.chosen]
-        self._placement.store(start, tensor, stored, running.active, rows[where], columns[where])
+        places = touched.active, rows, columns
+        self._placement.store(start, tensor, note[touched.chosen], *places)
 
     def write(self, results: dict[str, Any]) -> None:
         """Write the tables of a call that came to `results`."""
@@ -147,12 +143,6 @@ class Touching:
         self._accesses.write()
         self._placement.write(starts)
         self._stores.write(starts, tensors)
-
-
-def _running(touched: Touched) -> Touched:
-    """Return what those programs touch that have an active lane."""
-    lanes = touched.active.reshape(len(touched.active), -1).any(1)
-    return touched.of(slice(None) if lanes.all() else np.flatnonzero(lanes))
 
 
 class Accesses:
@@ -170,13 +160,17 @@ class Accesses:
 
     def note(self, touched: Touched, operand: Operand, axis: int | None) -> None:
         """Note a load of `operand` whose rows lie along `axis`, None where they lie along none."""
-        record, addresses = self._record, touched.addresses
+        record, active = self._record, touched.active
+        running = np.flatnonzero(active.reshape(len(active), -1).any(1))
+        if not len(running):
+            return
+        addresses, programs = touched.addresses[running], touched.programs[running]
         key = record.where.line, record.kernel, trace.OPERANDS.index(operand.name) + 1
         noted = self._accesses.setdefault(key, dict.fromkeys(trace.ACCESS[3:], 0))
         if key not in self._last:
             self._last[key] = np.full(record.programs, _NONE)
         last = self._last[key]
-        before, lanes = last[touched.programs], addresses[-1]
+        before, lanes = last[programs], addresses[-1]
         noted["count"] += len(addresses)
         noted["programs"] += int((before == _NONE).sum())
         noted["stride"], noted["column_stride"] = operand.tensor.stride()[2:]
@@ -197,7 +191,7 @@ class Accesses:
         moved = np.flatnonzero((before != _NONE) & (first != before))
         if moved.size and not noted["step"]:
             noted["step"] = int(first[moved[0]] - before[moved[0]]) // itemsize
-        last[touched.programs] = first
+        last[programs] = first
 
     def write(self) -> None:
         """Write the table."""
