@@ -10,7 +10,7 @@ from grader.judge.pytest_run import ProblemTrial
 from grader.judge.scoring import score_work, work_fraction
 from grader.kernel.observers.operands import Operand
 from grader.kernel.observers.places import Touched
-from grader.kernel.observers.reads import Reads
+from grader.kernel.observers.touching import Reads
 from grader.kernel.observers.trace import Counter
 from grader.source.submission import Source
 from grader.spec.findings import (

@@ -40,8 +40,7 @@ class Where:
     def at(self, op: Operation) -> None:
         """Be at an operation from now on."""
         if op not in self._known:
-            line = self._first(op, op.place.line_in(self._path)) or self._launch
-            self._known[op] = line, self._loop(op)
+            self._known[op] = self.line_of(op), self._loop(op)
         self.line, self.loop = self._known[op]
 
     def line_of(self, op: Operation) -> int:
