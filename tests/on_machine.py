@@ -25,7 +25,7 @@ from grader.kernel.compile import asked_gpu
 from grader.kernel.compile.chips import CHIPS
 from grader.kernel.machine.engine import Engine
 from grader.kernel.observers.rounds import Rounds, RoundsShape
-from grader.kernel.observers.stepping import Stepping, Steps
+from grader.kernel.observers.stepping import Steps
 from grader.kernel.observers.trace import Trace, TraceShape
 from grader.kernel.observers.tracing import Tracing
 from grader.kernel.observers.watch import Watch
@@ -81,9 +81,7 @@ def machine_trace(
         tensors = {view.name: view.of(shared.memory) for view in layout.inputs}
         places = shape, memory, str(path), source.data, tensors
         own = np.zeros(follow.total_bytes if follow else 0, np.uint8)
-        tracing = Tracing(*places)
-        if follow:
-            tracing = Stepping(*places, steps=Steps(follow, own, str(path)))
+        tracing = Tracing(*places, Steps(follow, own, str(path)) if follow else None)
         with machine_in_process(_engine()) as engine, engine.watched(Watch(str(path)), tracing):
             spec = importlib.util.spec_from_file_location(path.stem, path)
             module = importlib.util.module_from_spec(spec)

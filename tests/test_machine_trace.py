@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from grader.kernel.observers import tracing
 from grader.kernel.observers.rounds import RoundsShape
 from grader.kernel.observers.trace import Counter, Trace
 from grader.source.submission import Source
@@ -100,10 +99,15 @@ def test_products_are_seen_whoever_multiplies() -> None:
     assert sorted(by_dot.arrays["dots"].tolist()) == sorted(by_sum.arrays["dots"].tolist())
 
 
-def test_a_launch_that_computes_more_than_a_trace_can_keep_is_not_traced(monkeypatch) -> None:
-    monkeypatch.setattr(tracing, "_MOST_LATER", 2**12)
-    with pytest.raises(AssertionError, match="computes more than a trace can keep"):
-        machine_trace(*call_of("p03", model_answer("p03")))
+def test_keys_that_meet_keys_are_no_pairs() -> None:
+    scores = "tl.dot(q, tl.trans(k)"
+    text = model_answer("p03")
+    assert text.count(scores) == 1
+    keys_alone = text.replace(scores, "tl.dot(k, tl.trans(k)")
+    problem, source, case, _ = call_of("p03", keys_alone, "unequal")
+    assert case.seqlen_k > case.seqlen_q
+    trace, _ = machine_trace(problem, source, case, make_inputs(problem, case, 0))
+    assert trace.count(Counter.UNKNOWN_DOTS) and not trace.arrays["met"].any()
 
 
 def test_rounds_of_one_program_are_what_its_variables_held() -> None:
@@ -125,3 +129,10 @@ def test_rounds_of_one_program_are_what_its_variables_held() -> None:
     expected = weights @ v / weights.sum(1, keepdims=True)
     last = held["acc"].values[-1] / held["running_sum"].values[-1][:, None]
     assert np.allclose(last, expected, 1e-4, 1e-5)
+
+
+def test_programs_beside_the_one_that_is_followed_are_counted_without_it() -> None:
+    problem, source, case, inputs = call_of("p03", source_of("p03-split_keys"))
+    follow = RoundsShape.of(case, source.num_lines)
+    _, rounds = machine_trace(problem, source, case, inputs, follow)
+    assert (len(rounds), rounds.others) == (1, 3)  # keys are split among four

@@ -6,36 +6,49 @@ import types
 
 import numpy as np
 import pytest
+import torch
 
 from grader.causes.rules.numbers import nan
-from grader.kernel.observers.lineage import Rows
-from grader.kernel.observers.nans import Nans
+from grader.kernel.machine import events
+from grader.kernel.machine.ttir import Type
+from grader.kernel.observers.combining import Nans
+from grader.kernel.observers.knowledge import Rows
 from grader.kernel.observers.trace import Counter
 
-INF = np.inf
-QUERIES = Rows("q", np.array([4, 5, -1]))  # the last lane is of no query
-
-
-def handle(numbers, tags=(QUERIES,)):
-    return types.SimpleNamespace(data=np.array(numbers, np.float32), tags=tags)
+INF = float("inf")
+QUERIES = Rows("q", torch.tensor([[4, 5, -1]]), torch.tensor([0]))  # the last lane is of no query
+TILE = Type((3,), "f32")
 
 
 class Seen:
-    """What `Nans` makes of operations, as a trace has it."""
+    """What `Nans` makes of operations of one program, as a trace has it."""
 
     def __init__(self) -> None:
         self.counters = np.zeros(len(Counter), np.int64)
-        self.nans = Nans(self.counters)
+        self.line = 0
+        self.nans = Nans(self)
+
+    def note_line(self, counter):
+        self.counters[counter] = self.line
+
+    def look(self, name, made, *operands, line):
+        self.line = line
+        op = types.SimpleNamespace(name=name)
+        tiles = [torch.tensor([numbers], dtype=torch.float32) for numbers in (*operands, made)]
+        programs, kinds = torch.tensor([0]), (TILE,) * len(tiles)
+        notes = (tuple(tiles[:-1]), (tiles[-1],), (), kinds, (), ())
+        self.nans.look(events.Computed(op, programs, *notes), (QUERIES,))
 
     def subtract(self, one, other, line=7):
         with np.errstate(invalid="ignore"):
-            made = np.array(one, np.float32) - np.array(other, np.float32)
-        self.nans.look(handle(made), [handle(one), handle(other)], np.subtract, lambda: line)
+            made = np.subtract(np.float32(one), np.float32(other))
+        self.look("arith.subf", made.tolist(), one, other, line=line)
 
     def count(self, counter):
         return int(self.counters[counter])
 
 
+@pytest.mark.filterwarnings("ignore:invalid value")
 @pytest.mark.parametrize(
     ("one", "other", "id"),
     [
@@ -65,6 +78,5 @@ def test_lanes_of_no_query_are_not_looked_at():
 def test_a_nan_of_two_kinds_of_operation_is_not_told():
     seen = Seen()
     seen.subtract([-INF, 1, 1], [-INF, 1, 1])
-    zero = handle([0, 1, 1])
-    seen.nans.look(handle([np.nan, 1, 1]), [zero, zero], np.divide, lambda: 8)
+    seen.look("arith.divf", [np.nan, 1, 1], [0, 1, 1], [0, 1, 1], line=8)
     assert nan(seen) is None

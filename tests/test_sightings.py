@@ -16,8 +16,10 @@ from grader.causes.rules.scaled import delta_scaled, rows_scaled, scaled
 from grader.causes.rules.sighting import Result
 from grader.checks.correctness import expect
 from grader.isolate.session import Budget, Session
-from grader.kernel.observers.overwrites import Overwrites
-from grader.kernel.observers.trace import GRADIENTS, OVERWRITTEN, Trace, TraceShape
+from grader.kernel.machine import events
+from grader.kernel.observers.record import Record, Where
+from grader.kernel.observers.stores import Stores
+from grader.kernel.observers.trace import Trace, TraceShape
 from grader.source.submission import Source
 from grader.spec.cases import Case, resolve
 from grader.spec.inputs import case_seed, make_inputs
@@ -227,24 +229,29 @@ def test_atomic_sums_of_the_sink_logits_are_right() -> None:
     ],
 )
 def test_two_programs_that_store_are_no_mistake_by_themselves(second, seen) -> None:
-    overwrites, dq = Overwrites(), torch.zeros(1, 1, 2, 8)
-    start = dq.data_ptr()
+    dq = torch.zeros(1, 1, 2, 8)
+    shape = TraceShape(1, 1, 1, 2, 2, 9)
+    record = Record(shape, np.zeros(shape.total_bytes, np.uint8), Where("", b""), {"q": dq})
+    record.where.line, start, stores = 7, dq.data_ptr(), Stores(record)
+
+    def launch():
+        record.launched(events.Launched("kernel", (2, 1, 1), (), ()))
+        record.where.line = 7
+        stores.launched()
 
     def store(program, at=0, values=1.0):
-        overwrites.placed(program, 0, 0)
         if second.get("reads"):
-            overwrites.loaded(start)
-        elements = np.arange(at, at + 4, dtype=np.uint64)
-        numbers = np.full(4, values, np.float32)
-        overwrites.stored(start, dq, start + 4 * elements, numbers, 7)
+            stores.loaded(start)
+        numbers = np.full(4, values, np.float32).view(np.int32)
+        stores.stored(start, dq, np.full(4, program), np.arange(at, at + 4), numbers)
 
-    overwrites.launched()
+    launch()
     store(0)
     if second.get("launch"):
-        overwrites.launched()
+        launch()
     store(1, second.get("at", 0), second.get("values", 3.0))
-    table = np.zeros((len(GRADIENTS), len(OVERWRITTEN)), np.int64)
-    overwrites.write({"dq": dq, "dk": None}, table)
+    stores.write({"dq": start}, {"dq": dq})
+    table = record.arrays["overwritten"]
     assert table[0].tolist() == ([7, 0, 0, 0, 1, 0, 0, 1, 1] if seen else [0] * 9)
     assert not table[1:].any()
 

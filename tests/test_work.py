@@ -9,7 +9,8 @@ import torch
 from grader.judge.pytest_run import ProblemTrial
 from grader.judge.scoring import score_work, work_fraction
 from grader.kernel.observers.operands import Operand
-from grader.kernel.observers.reads import Reads
+from grader.kernel.observers.places import Touched
+from grader.kernel.observers.touching import Reads
 from grader.kernel.observers.trace import Counter
 from grader.source.submission import Source
 from grader.spec.findings import (
@@ -126,9 +127,10 @@ def test_lanes_of_one_load_at_one_address_are_one_read():
     x = torch.zeros(2, 8)
     counters = np.zeros(len(Counter), np.int64)
     reads = Reads(counters, [Operand.of("x", x)])
-    lanes = np.uint64(x.data_ptr()) + np.array([0, 4, 8, 8, 8], np.uint64)
-    reads.note_inputs(lanes, 4)
-    assert (counters[Counter.ELEMENTS_READ], reads.distinct(made=True)) == (3, 3)
+    lanes = x.data_ptr() + np.array([[0, 4, 8, 8, 8], [8, 8, 12, 12, 16]])  # of two programs
+    active = np.array([[True] * 5, [True, True, True, False, False]])
+    reads.note(Touched(x.data_ptr(), slice(None), np.arange(2), lanes, active, 4))
+    assert (counters[Counter.ELEMENTS_READ], reads.distinct(made=True)) == (5, 4)
 
 
 def test_a_tile_that_had_a_third_axis_is_followed():

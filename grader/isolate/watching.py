@@ -11,7 +11,7 @@ import torch
 from grader.isolate import arena
 from grader.kernel.machine.engine import Engine, unseen
 from grader.kernel.observers.rounds import RoundsShape
-from grader.kernel.observers.stepping import Stepping, Steps
+from grader.kernel.observers.stepping import Steps
 from grader.kernel.observers.trace import TraceShape
 from grader.kernel.observers.tracing import Tracing
 from grader.kernel.observers.watch import Watch
@@ -36,16 +36,14 @@ class Watching(contextlib.ExitStack):
         self._engine = engine
         self._sums = request["sums"]
         queries = inputs["q"].shape[:-1].numel() if self._sums and "q" in inputs else 0
-        self._watch, self._trace = Watch(engine.path, queries), None
+        self._watch, self._trace, self._steps = Watch(engine.path, queries), None, None
+        if "rounds" in request:
+            rounds = RoundsShape(**request["rounds"])
+            self._steps = Steps(rounds, self._block(rounds, fds[1]), engine.path)
         if "trace" in request:
             shape = TraceShape(**request["trace"])
             places = shape, self._block(shape, fds[0]), engine.path, source, inputs
-            if "rounds" in request:
-                rounds = RoundsShape(**request["rounds"])
-                steps = Steps(rounds, self._block(rounds, fds[1]), engine.path)
-                self._trace = Stepping(*places, steps=steps, seconds=request["seconds"])
-            else:
-                self._trace = Tracing(*places)
+            self._trace = Tracing(*places, self._steps)
 
     def _block(self, shape: Any, fd: int) -> Any:
         block = self.enter_context(contextlib.closing(arena.Arena(shape.total_bytes, os.dup(fd))))
@@ -58,9 +56,9 @@ class Watching(contextlib.ExitStack):
         return self
 
     def __exit__(self, *raised: Any) -> Any:
-        if raised[0] is not None and isinstance(self._trace, Stepping):
+        if raised[0] is not None and self._steps:
             with unseen():
-                self._trace.break_off()
+                self._steps.ends()
         return super().__exit__(*raised)
 
     def finish(self, results: dict[str, Any]) -> None:

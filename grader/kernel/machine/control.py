@@ -53,23 +53,17 @@ class _Loop:
     def __init__(self, op: Operation, translation: Translation, carried: Sequence[int]) -> None:
         self.op = op
         self._translation = translation
-        self._carried = carried
         module = translation.module
-        self._names = [module.names[value] for value in carried]
+        self._names = tuple(filter(None, (module.names[value] for value in carried)))
         self._variables: dict[str, tuple[int, Type]] = {}
         made = (v for part in op.regions[-1][0].operations for v in part.results)
         for value in (*made, *carried):
             if module.names[value].isidentifier() and module.type(value).is_float:
                 self._variables[module.names[value]] = value, module.type(value)
 
-    def begin(self, number: int, steps: int, env: Env) -> None:
-        """Begin a round: it costs its steps, and observers see what it is given."""
-        state = self._translation.state
-        state.spending.take(steps + 1, self.op)
-        if state.observe is not None:
-            pairs = zip(self._names, self._carried, strict=True)
-            carried = {name: env[value] for name, value in pairs if name}
-            state.observe(events.Round(self.op, number, env[0], carried))
+    def begin(self, steps: int) -> None:
+        """Begin a round: it costs its steps."""
+        self._translation.state.spending.take(steps + 1, self.op)
 
     def end(self, env: Env) -> None:
         """End a round: observers that keep notes see what variables hold."""
@@ -79,8 +73,7 @@ class _Loop:
                 name: (env[value], type, env[value + distance])
                 for name, (value, type) in self._variables.items()
             }
-            carried = tuple(filter(None, self._names))
-            state.observe(events.RoundEnded(self.op, env[0], values, carried))
+            state.observe(events.RoundEnded(self.op, env[0], values, self._names))
 
 
 def for_loop(op: Operation, translation: Translation) -> Run:
@@ -130,7 +123,7 @@ def for_loop(op: Operation, translation: Translation) -> Run:
                 inner = cut(inner, [*kept, *carried], slice(0, staying))
                 here = staying
             inner[index] = inner[low] + inner[step] * number
-            loop.begin(number, len(body.runs), inner)
+            loop.begin(len(body.runs))
             for inner_run in body.runs:
                 inner_run(inner)
             _assign(inner, carried, [inner[value] for value in body.yields])
@@ -217,11 +210,9 @@ def while_loop(op: Operation, translation: Translation) -> Run:
         values = [env[value] for value in op.operands]
         programs = arange(env[0].shape[0])
         parts: list[Part] = []
-        number = 0
         while True:
             _assign(inner, first.arguments, values)
-            loop.begin(number, len(before.runs) + len(after.runs), inner)
-            number += 1
+            loop.begin(len(before.runs) + len(after.runs))
             for inner_run in before.runs:
                 inner_run(inner)
             going, values = inner[goes_on], [inner[value] for value in handed]

@@ -55,16 +55,6 @@ class Wrapped:
 
 
 @dataclasses.dataclass(frozen=True)
-class Round:
-    """Round number `number` of a loop begins; `carried` are its values, by the student's names."""
-
-    op: Operation
-    number: int
-    programs: Tensor
-    carried: dict[str, Tensor]
-
-
-@dataclasses.dataclass(frozen=True)
 class RoundEnded:
     """A round of a loop is over; `values` are those of the student's variables, by their names.
 
@@ -108,4 +98,4 @@ class Computed:
     loops: tuple[Operation, ...]
 
 
-Event = Launched | Access | Wrapped | Round | RoundEnded | Multiplied | Computed
+Event = Launched | Access | Wrapped | RoundEnded | Multiplied | Computed

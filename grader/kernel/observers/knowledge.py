@@ -1,25 +1,25 @@
-"""What is known of a tile, of all programs at once: its rows, and which of its pairs are masked.
+"""What is known of a tile: which rows of which input it holds, and which of its pairs are masked.
 
-As in `grader.kernel.observers.lineage`, with the programs as axis 0 of each array, of size 1 where
-all of them have the same. A row of -1 is nobody's; -2 stands where nothing is known of a program.
+An observer keeps it as the note of the tile's value. The programs are axis 0 of each array, of size
+1 where all of them have the same. A row of -1 is nobody's, as where a lane is masked. What is not
+known of one of the programs is not known at all. A tile with queries on one axis and keys on the
+other is one of pairs.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
-from grader.kernel.machine.arrays import Tensor, full, numbers
+from grader.kernel.machine.arrays import Tensor
 from grader.kernel.machine.notes import NOTHING
 from grader.kernel.machine.ttir import Type
-from grader.kernel.observers import lineage
-
-_UNKNOWN = -2
-_as_numpy = torch.Tensor.numpy
+from grader.kernel.observers.operands import QUERY_SIDE
+from grader.kernel.observers.record import as_numpy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,23 +36,33 @@ class Rows:
     @property
     def of_queries(self) -> bool:
         """Whether these are rows of queries, else of keys."""
-        return self.operand in lineage.QUERY_SIDE
+        return self.operand in QUERY_SIDE
 
-    def one(self, program: int, length: int) -> lineage.Rows | None:
-        """Return those of one program, on an axis of this length."""
-        ids = self.ids[program if self.ids.shape[0] > 1 else 0]
-        if int(ids[0]) == _UNKNOWN:
-            return None
-        column = int(self.column[program if self.column.shape[0] > 1 else 0])
-        return lineage.Rows(self.operand, _as_numpy(ids.expand(length)), column)
+    def lanes(self, programs: int, length: int) -> Lanes:
+        """Return them with a number for each lane of so many programs."""
+        ids, column = self.ids.expand(programs, length), self.column.expand(programs)
+        return Lanes(self.operand, as_numpy(ids), as_numpy(column))
+
+
+@dataclasses.dataclass(frozen=True)
+class Lanes:
+    """Rows with a number for each lane of each program."""
+
+    operand: str
+    ids: np.ndarray
+    column: np.ndarray
+    of_queries = Rows.of_queries
 
 
 @dataclasses.dataclass(frozen=True)
 class Note:
-    """The note of a tile; see `grader.kernel.observers.lineage` for what is masked.
+    """The note of a tile: what its axes hold.
 
-    `product` is which product it is made of, from which line on and from which column on. `factors`
-    are the tiles, with note, array and type, that it is the elementwise product of.
+    Of pairs `hidden` says which are masked, `mask` is as in `trace.Trace`, `mask_line` is where
+    that was made, and `weights` says whether the tile is behind an exponential. `rounded_at` is the
+    line that rounded what it is made of to 16 bits. `product` is which product it is made of, from
+    which line on and from which column on. `factors` are the tiles, with note, array and type, that
+    it is the elementwise product of.
     """
 
     axes: tuple[Rows | None, ...]
@@ -66,16 +76,29 @@ class Note:
     factors: tuple[tuple[Note, Tensor, Type], ...] = ()
 
     @property
-    def arrays(self) -> list[Tensor]:
-        """All that have programs."""
-        found = [array for rows in self.axes if rows for array in (rows.ids, rows.column)]
-        found += [array for array in (self.hidden, self.mask) if array is not None]
-        return found + ([self.product[2]] if self.product else [])
+    def arrays(self) -> dict[Any, Tensor]:
+        """What it has of each program."""
+        made = self.product[2] if self.product else None
+        found = {"hidden": self.hidden, "mask": self.mask, "made": made}
+        for axis, rows in enumerate(self.axes):
+            if rows is not None:
+                found |= {(axis, "ids"): rows.ids, (axis, "column"): rows.column}
+        return {name: array for name, array in found.items() if array is not None}
+
+    def _with(self, arrays: dict[Any, Tensor]) -> Note:
+        """Return it with other arrays."""
+        axes = tuple(
+            rows and Rows(rows.operand, arrays[axis, "ids"], arrays[axis, "column"])
+            for axis, rows in enumerate(self.axes)
+        )
+        product = self.product and (*self.product[:2], arrays["made"])
+        pairs = {name: arrays.get(name) for name in ("hidden", "mask")}
+        return dataclasses.replace(self, axes=axes, product=product, **pairs)
 
     @property
     def shape(self) -> tuple[int]:
         """How many programs it is of, 1 if it says the same of all."""
-        return (max((array.shape[0] for array in self.arrays), default=1),)
+        return (max((array.shape[0] for array in self.arrays.values()), default=1),)
 
     @property
     def is_of_pairs(self) -> bool:
@@ -83,95 +106,111 @@ class Note:
         return len(self.axes) == 2 and None not in self.axes
 
     def __getitem__(self, programs: Any) -> Note:
-        return self.each(lambda array: array[programs] if array.shape[0] > 1 else array)
+        def some(array: Tensor) -> Tensor:
+            return array[programs] if array.shape[0] > 1 else array
 
-    def each(
-        self, change: Callable[[Tensor], Tensor], axes: tuple[Rows | None, ...] | None = None
-    ) -> Note:
-        """Return it with all arrays changed; where `axes` are given, those of pairs alone."""
-        rows = axes
-        if rows is None:
-            rows = tuple(r and Rows(r.operand, change(r.ids), change(r.column)) for r in self.axes)
-        hidden, mask = (x if x is None else change(x) for x in (self.hidden, self.mask))
-        product = self.product
-        if product and axes is None:
-            product = (*product[:2], change(product[2]))
-        factors = () if axes else tuple((n.each(change), change(a), t) for n, a, t in self.factors)
-        changed = {"axes": rows, "hidden": hidden, "mask": mask, "product": product}
-        return dataclasses.replace(self, factors=factors, **changed)
+        found = self._with({name: some(array) for name, array in self.arrays.items()})
+        factors = tuple((note[programs], some(array), type) for note, array, type in self.factors)
+        return dataclasses.replace(found, factors=factors)
+
+    def moved(self, axes: tuple[Rows | None, ...], change: Callable[[Tensor], Tensor]) -> Note:
+        """Return it with other axes, and what it has of pairs changed to these."""
+        hidden, mask = (tile if tile is None else change(tile) for tile in (self.hidden, self.mask))
+        return dataclasses.replace(self, axes=axes, hidden=hidden, mask=mask, factors=())
 
     def together(self, notes: Sequence[Any], counts: Sequence[int], place: Tensor) -> Note:
-        """Return one note for those of several parts; what one of them does not know is unknown."""
+        """Return one note for those of several parts."""
         known = [note for note in notes if note is not NOTHING]
-        pairs = list(zip(notes, counts, strict=True))
-
-        def join(array_of: Callable[[Any], Tensor | None], nothing: Any) -> Tensor | None:
-            found = [None if note is NOTHING else array_of(note) for note in notes]
-            there = [array for array in found if array is not None]
-            if not there:
-                return None
-            sizes = torch.broadcast_shapes(*(array.shape[1:] for array in there))
-            blank = full((1, *sizes), nothing, dtype=there[0].dtype)
-            parts = [
-                (blank if array is None else array).expand((count, *sizes))
-                for array, (_, count) in zip(found, pairs, strict=True)
-            ]
-            return torch.cat(parts)[place]
-
-        axes: list[Rows | None] = []
-        for axis in range(len(self.axes)):
-            rows = [note.axes[axis] for note in known if note.axes[axis]]
-            if len({r.operand for r in rows}) != 1:
-                axes.append(None)
-                continue
-            ids = join(lambda note, a=axis: note.axes[a] and note.axes[a].ids, _UNKNOWN)
-            column = join(lambda note, a=axis: note.axes[a] and note.axes[a].column, 0)
-            axes.append(Rows(rows[0].operand, ids, column))
-        made = next((note.product for note in known if note.product), None)
-        if made:
-            made = (*made[:2], join(lambda note: note.product and note.product[2], 0))
-        return Note(
-            tuple(axes),
-            join(lambda note: note.hidden, False),
-            join(lambda note: note.mask, 0),
-            max(note.mask_line for note in known),
-            any(note.weights for note in known),
-            all(note.loaded for note in known),
-            max(note.rounded_at for note in known),
-            made,
+        most = {n: max(getattr(note, n) for note in known) for n in ("rounded_at", "mask_line")}
+        if len(known) < len(notes):
+            return Note((None,) * len(self.axes), rounded_at=most["rounded_at"])
+        axes = tuple(
+            rows[0] if None not in rows and len({r.operand for r in rows}) == 1 else None
+            for rows in zip(*(note.axes for note in known), strict=True)
         )
+        weights, loaded = any(n.weights for n in known), all(n.loaded for n in known)
+        product = next((note.product for note in known if note.product), None)
+        joined = Note(axes, weights=weights, loaded=loaded, product=product, **most)
+        arrays = [note.arrays for note in known]
+
+        def join(name: Any) -> Tensor:
+            first = next(array[name] for array in arrays if name in array)
+            parts = [array.get(name, torch.zeros_like(first[:1])) for array in arrays]
+            sizes = torch.broadcast_shapes(*(part.shape[1:] for part in parts))
+            pairs = zip(parts, counts, strict=True)
+            return torch.cat([part.expand((count, *sizes)) for part, count in pairs])[place]
+
+        return joined._with({name: join(name) for name in set().union(*arrays)})
 
 
-def handle(note: Any, program: int, type: Type, value: Tensor) -> Any:
-    """Return what is known of a tile of one program as a handle, for the rooms that take these."""
-    found = types.SimpleNamespace(data=_one(value, program, type.shape))
-    found.dtype = types.SimpleNamespace(primitive_bitwidth=type.bits)
-    if note is NOTHING:
-        return found
-    if note.axes and len(note.axes) == len(type.shape):
-        pairs = zip(note.axes, type.shape, strict=True)
-        tags = tuple(rows and rows.one(program, length) for rows, length in pairs)
-        found.tags = tags if any(tag is not None for tag in tags) else None
-    for name in ("hidden", "mask"):
-        array = getattr(note, name)
-        setattr(found, name, None if array is None else _one(array, program, type.shape))
-    found.mask_line, found.weights = note.mask_line, note.weights
-    found.rounded_at = note.rounded_at
-    if note.loaded:
-        found.loaded = True
-    if note.product:
-        kind, line, columns = note.product
-        found.product = kind, line, int(columns[program if columns.shape[0] > 1 else 0])
-    return found
+@dataclasses.dataclass(frozen=True)
+class Tile:
+    """A tile with two axes, of some programs: what is known of it, and its numbers."""
+
+    note: Any
+    axes: tuple[Lanes | None, Lanes | None]
+    numbers: Tensor
+
+    @property
+    def turned(self) -> Tile:
+        """The tile with its axes exchanged."""
+        note = self.note if self.note is NOTHING else self.note.moved(self.note.axes[::-1], _turn)
+        return Tile(note, self.axes[::-1], _turn(self.numbers))
+
+    def of_pairs(self, name: str, nothing: Any) -> np.ndarray:
+        """Return `hidden` or `mask` of the note, with a number for each pair of lanes."""
+        array, (rows, columns) = getattr(self.note, name), self.axes
+        array = nothing if array is None else as_numpy(array)
+        return np.broadcast_to(array, (*rows.ids.shape, columns.ids.shape[1]))
 
 
-def _one(value: Tensor, program: int, shape: tuple[int, ...]) -> Any:
-    own = value[program if value.shape[0] > 1 else 0]
-    own = own.float() if own.dtype is torch.bfloat16 else own
-    return _as_numpy(own.expand(shape))
+def _turn(tile: Tensor) -> Tensor:
+    return tile.transpose(1, 2)
 
 
-def per_program(flags: Tensor, programs: int) -> list[int]:
-    """Return the programs, by their place in an environment, in which any lane is true."""
-    found = flags.flatten(1).any(1) if flags.dim() > 1 else flags
-    return numbers(found.expand(programs).nonzero()[:, 0])
+def as_dot(
+    first: tuple[Note, Tensor, Type], second: tuple[Note, Tensor, Type], axis: int
+) -> list[tuple[Note, Tensor, Type]]:
+    """Return the two tiles of a dot that a product, summed over one of its three axes, amounts to.
+
+    Each of the tiles is the same along an axis that the other one has. Nothing where they are not.
+    """
+    kept, other = (a for a in range(3) if a != axis)
+    for left, right in ((first, second), (second, first)):
+        if left[1].shape[other + 1] == 1 and right[1].shape[kept + 1] == 1:
+            return [_plane(left, (kept, axis), other), _plane(right, (axis, other), kept)]
+    return []
+
+
+def _plane(
+    tile: tuple[Note, Tensor, Type], order: tuple[int, int], along: int
+) -> tuple[Note, Tensor, Type]:
+    """Return a tile without an axis along which it is the same, its two others in an order."""
+    note, array, type = tile
+
+    def flat(array: Tensor) -> Tensor:
+        plane = array.select(along + 1, 0)
+        return plane.transpose(1, 2) if order[0] > order[1] else plane
+
+    note = note.moved(tuple(note.axes[axis] for axis in order), flat)
+    return note, flat(array), Type(tuple(type.shape[axis] for axis in order), type.element)
+
+
+def moved(note: Note, name: str, op: Any, types: tuple[Type, ...]) -> Any:
+    """Return the note of a tile whose axes an operation has moved."""
+    axes = note.axes
+    if name == "tt.expand_dims":
+        axis = op.number("axis")
+        return note.moved((*axes[:axis], None, *axes[axis:]), lambda x: x.unsqueeze(axis + 1))
+    if name == "tt.trans":
+        order = op.numbers("order")
+        turn = (0, *(axis + 1 for axis in order))
+        return note.moved(tuple(axes[axis] for axis in order), lambda x: x.permute(turn))
+    if name == "tt.reshape":
+        before, after = types[0].shape, types[-1].shape
+        found: tuple[Rows | None, ...] = (None,) * len(after)
+        if [n for n in before if n != 1] == [n for n in after if n != 1]:
+            long = iter([rows for rows, n in zip(axes, before, strict=True) if n != 1])
+            found = tuple(next(long) if n != 1 else None for n in after)
+        return note.moved(found, lambda x: x.expand((-1, *before)).reshape((-1, *after)))
+    return note

@@ -1,6 +1,6 @@
 """Which pairs of a tile of scores are masked, by what is computed of it: of all programs at once.
 
-As `grader.kernel.observers.lineage` says of one program.
+See `grader.kernel.observers.knowledge.Note`.
 """
 
 from __future__ import annotations

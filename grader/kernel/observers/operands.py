@@ -58,9 +58,9 @@ class Operand:
         """Rows over all batches and heads."""
         return self.size[0] * self.size[1] * self.size[2]
 
-    def holds(self, addresses: np.ndarray) -> bool:
-        """Whether all addresses lie between the tensor's first element and its last."""
-        return bool((addresses >= self.start).all() and (addresses < self.end).all())
+    def holds(self, addresses: np.ndarray) -> np.ndarray:
+        """Return which addresses lie between the tensor's first element and its last."""
+        return (addresses >= self.start) & (addresses < self.end)
 
     def rows(self, addresses: np.ndarray) -> np.ndarray:
         """Return the number of the row, over batch and heads, that each address lies in.
@@ -72,7 +72,7 @@ class Operand:
     def locate(self, addresses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the row, as `rows` does, and the column of each address."""
         size, stride = self.size, self.tensor.stride()
-        rest = (addresses.astype(np.int64) - self.start) // self.tensor.element_size()
+        rest = (addresses - self.start) // self.tensor.element_size()
         index = [np.zeros(rest.shape, np.int64)] * 4
         inside = rest >= 0
         for dim in sorted(range(4), key=lambda d: -stride[d]):
@@ -100,7 +100,7 @@ def _lies_in(start: int, operand: Operand) -> bool:
     """Whether an address is that of an element: slices of one packed tensor lie in each other."""
     if start < operand.start:
         return False
-    return bool(operand.rows(np.array([start], np.uint64))[0] >= 0)
+    return bool(operand.rows(np.array([start]))[0] >= 0)
 
 
 def _copy_of(tensor: Any, inputs: list[Operand]) -> Operand | None:

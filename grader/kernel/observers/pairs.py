@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from grader.kernel.observers.lineage import Rows, joined
-from grader.kernel.observers.trace import OPERANDS, SEVERAL_LINES, SOURCE_LINES, Counter, TraceShape
-
-_MOST = 255  # what a count of pairs holds
+from grader.kernel.observers.knowledge import Lanes, Tile
+from grader.kernel.observers.record import Record
+from grader.kernel.observers.trace import OPERANDS, SEVERAL_LINES, SOURCE_LINES, Counter
 
 
 class Pairs:
     """Writes tiles of scores, and products of weights with values, into the arrays of a trace."""
 
-    def __init__(self, shape: TraceShape, arrays: dict[str, np.ndarray]) -> None:
-        self._shape = shape
-        self._arrays = arrays
-        self._counters = arrays["counters"]
+    def __init__(self, record: Record) -> None:
+        self._record = record
+        self._owner = np.zeros(record.shape.pairs, np.int32)  # of each pair, while it is noted
         # By product and first column of the tile: head_dim may be gone through in parts.
         self._taken: dict[tuple[int, int], np.ndarray] = {}  # in this launch
         self._first: dict[int, int] = {}  # by product: the column of the part that is counted
@@ -28,170 +27,213 @@ class Pairs:
         """Begin with a launch: what another took is not taken twice."""
         self._taken.clear()
 
-    def visit(self, kernel: int, queries: Rows, keys: Rows) -> None:
+    def count(self, there: np.ndarray, places: np.ndarray) -> None:
+        """Count the pairs at some places of each program, once for each program."""
+        table = self._record.arrays["visits"][self._record.kernel].reshape(-1)
+        for (some,) in self._parted(there, places):
+            _add(table, some)
+
+    def visit(self, queries: Lanes, keys: Lanes) -> None:
         """Note a tile of scores."""
-        shape = self._shape
-        q = queries.ids[_of_its_head(queries.ids, shape.seqlen_q)]
-        k = keys.ids[_of_its_head(keys.ids, shape.seqlen_k)]
-        if q.size and k.size:
-            add_saturating(self._arrays["visits"][kernel], np.ix_(q, k % shape.seqlen_k), 1)
-            heads = np.ix_(np.unique(q // shape.seqlen_q), np.unique(k // shape.seqlen_k))
-            self._arrays["k_heads"][heads] = 1
+        shape = self._record.shape
+        rows, columns = _of_its_head(queries, shape.seqlen_q), _of_its_head(keys, shape.seqlen_k)
+        self._note_heads("k_heads", queries, keys, rows, columns)
+        self.count(_crossed(rows, columns), self._places(queries, keys))
 
-    def take(
-        self,
-        weights: Any,
-        tags: tuple,
-        values: Rows,
-        product: int,
-        line: int,
-        loop: int,
-        *,
-        transposed: bool,
-    ) -> tuple[int, int]:
-        """Note which pairs have a weight that is not masked in a product with `values`.
+    def take(self, weights: Tile, values: Lanes, product: int) -> tuple[int, int]:
+        """Note which pairs have a weight that is not masked in a product with rows of `values`.
 
-        Args:
-            weights: the handle of the weights.
-            tags: what they hold along their axes, the one that is kept first.
-            values: what the rows of the other operand are.
-            product: index in `PRODUCTS`.
-            line: that of the product.
-            loop: that of the loop around it.
-            transposed: whether `weights` has its axes the other way round.
+        The weights have the axis first that is kept. `product` is an index in `PRODUCTS`.
 
         Returns:
             The size of the tile, queries by keys.
         """
-        shape = self._shape
-        hidden = getattr(weights, "hidden", None)
-        taken = np.ones(weights.data.shape, bool) if hidden is None else ~hidden
-        mask = joined(np.zeros(taken.shape, np.uint8), getattr(weights, "mask", None), np.maximum)
-        if transposed:
-            taken, mask = taken.T, mask.T
-        free, own = tags[0], tags[1]  # axes of the weights: kept, and summed over
+        record, shape, (free, own) = self._record, self._record.shape, weights.axes
+        counters, size = record.counters, (free.ids.shape[1], values.ids.shape[1])
         if own.of_queries != values.of_queries:
-            self._counters[Counter.TURNED_LINE] = line
-            self._counters[Counter.TURNED] = OPERANDS.index(values.operand)
-            return free.ids.size, values.ids.size
+            record.note_line(Counter.TURNED_LINE)
+            counters[Counter.TURNED] = OPERANDS.index(values.operand)
+            return size
         lengths = shape.seqlen_k, shape.seqlen_q
         length = lengths[values.of_queries]
-        kept = _of_its_head(free.ids, lengths[not values.of_queries])
-        summed = _of_its_head(values.ids, length)
-        self._reach_on(product, free, values, kept, summed)
+        kept = _of_its_head(free, lengths[not values.of_queries])
+        summed = _of_its_head(values, length)
+        places = self._places(free, values)
+        if values.of_queries:
+            places = self._places(values, free).swapaxes(1, 2)
+        self._reach_on(product, places, (free.ids >= 0, values.ids >= 0), (kept, summed))
         both = (values.ids >= 0) & (own.ids >= 0)
-        if (own.ids[both] % length != values.ids[both] % length).any():
-            self._counters[Counter.MISMATCHED] += 1
-            self._counters[Counter.MISMATCHED_LINE] = line
-        elif (own.ids[both] != values.ids[both]).any():
-            self._counters[Counter.HEADS_APART_LINE] = line
-            self._counters[Counter.HEADS_APART] = OPERANDS.index(values.operand)
-        if values.operand == "v" and taken[kept][:, ~summed].any():
-            self._counters[Counter.PADDING_TAKEN] += int(taken[kept][:, ~summed].sum())
-            self._counters[Counter.PADDING_LINE] = line
-        part, mask = taken[kept][:, summed], mask[kept][:, summed]
+        rows_differ = (both & (own.ids % length != values.ids % length)).any(1)
+        if rows_differ.any():
+            counters[Counter.MISMATCHED] += int(rows_differ.sum())
+            record.note_line(Counter.MISMATCHED_LINE)
+        if ((both & (own.ids != values.ids)).any(1) & ~rows_differ).any():
+            record.note_line(Counter.HEADS_APART_LINE)
+            counters[Counter.HEADS_APART] = OPERANDS.index(values.operand)
+        taken, mask = ~weights.of_pairs("hidden", False), weights.of_pairs("mask", np.uint8(0))
+        if values.operand == "v" and not summed.all():
+            number = int((taken & _crossed(kept, ~summed)).sum())
+            if number:
+                counters[Counter.PADDING_TAKEN] += number
+                record.note_line(Counter.PADDING_LINE)
         # Lanes whose indices were clamped hold the last row again: as a row of the result it is
         # that row once more, as one that is summed over it counts as often as it is taken.
-        rows, first = np.unique(free.ids[kept], return_index=True)
-        columns, part, mask, twice = _each_once(values.ids[summed], part[first], mask[first])
-        if values.of_queries:  # the weights are transposed: keys are kept, queries summed over
-            rows, columns, part, mask, twice = columns, rows, part.T, mask.T, twice.T
-        if rows.size and columns.size:
-            table = self._arrays["takes"][product]
-            columns_of_head = columns % shape.seqlen_k
-            index = np.ix_(rows, columns_of_head)
-            self._arrays["met"][product][index] = 1
-            column = values.column
-            self._note_twice((product, column), index, part, twice, self._number(loop))
-            if self._first.setdefault(product, column) == column:
-                add_saturating(table, index, part)
-            else:
-                table[index] = np.maximum(table[index], part)
-            self._arrays["masks"][product][index] |= mask
-            number = self._number(getattr(weights, "mask_line", 0))
-            earlier = self._arrays["masked_at"][product][index]
-            another = (mask > 0) & (earlier > 0) & (earlier != number)
-            _note_line(self._arrays["masked_at"][product], index, mask > 0, number)
-            _note_line(self._arrays["masked_at"][product], index, another, SEVERAL_LINES)
-            if values.operand == "v":
-                heads = np.ix_(
-                    np.unique(rows // shape.seqlen_q), np.unique(columns // shape.seqlen_k)
-                )
-                self._arrays["v_heads"][heads] = 1
-        size = free.ids.size, values.ids.size
-        return size if not values.of_queries else size[::-1]
+        first = _first_lanes(free.ids, kept)
+        if first is not None:
+            kept = kept & (first == np.arange(size[0]))
+        twice = np.broadcast_to(False, taken.shape)
+        first = _first_lanes(values.ids, summed)
+        if first is not None:
+            taken, mask, twice = _merged(first, taken & _crossed(kept, summed), mask)
+            summed = summed & (first == np.arange(size[1]))
+        if values.operand == "v":
+            self._note_heads("v_heads", free, values, kept, summed)
+        there = _crossed(kept, summed)
+        for column in np.unique(values.column).tolist():
+            here = there & (values.column == column)[:, None, None]
+            for part in self._parted(here, places, taken, mask, twice):
+                self._note(product, column, self._number(weights.note.mask_line), *part)
+        return size[::-1] if values.of_queries else size
+
+    def _note(
+        self,
+        product: int,
+        column: int,
+        mask_line: int,
+        places: np.ndarray,
+        taken: np.ndarray,
+        mask: np.ndarray,
+        twice: np.ndarray,
+    ) -> None:
+        """Note pairs that are taken or masked, each of them once."""
+        arrays = self._record.arrays
+        tables = {
+            name: arrays[name][product].reshape(-1)
+            for name in ("takes", "twice", "met", "masks", "masked_at", "taken_at", "again_at")
+        }
+        tables["met"][places] = 1
+        loop = self._number(self._record.where.loop)
+        if (product, column) not in self._taken:
+            self._taken[product, column] = np.zeros(self._record.shape.pairs, bool)
+        known = self._taken[product, column]
+        before = known[places]
+        again = places[before & taken | twice]
+        tables["twice"][again] = 1
+        tables["again_at"][again] = loop
+        tables["taken_at"][places[taken & ~before]] = loop
+        some = places[taken]
+        known[some] = True
+        if self._first.setdefault(product, column) == column:
+            _add(tables["takes"], some)
+        else:
+            tables["takes"][some] |= tables["takes"][some] == 0
+        if mask.any():
+            masked = mask > 0
+            some = places[masked]
+            tables["masks"][some] |= mask[masked]
+            earlier = tables["masked_at"][some]
+            other = (earlier > 0) & (earlier != mask_line)
+            tables["masked_at"][some] = np.where(other, SEVERAL_LINES, mask_line)
+
+    def _note_heads(
+        self, name: str, queries: Lanes, keys: Lanes, rows: np.ndarray, columns: np.ndarray
+    ) -> None:
+        """Note which heads of keys meet which of queries."""
+        shape, table = self._record.shape, self._record.arrays[name]
+        q_heads, k_heads = queries.ids // shape.seqlen_q, keys.ids // shape.seqlen_k
+        for head in np.unique(k_heads[columns]):
+            met = (columns & (k_heads == head)).any(1)
+            table[q_heads[rows & met[:, None]], head] = 1
+
+    def _places(self, queries: Lanes, keys: Lanes) -> np.ndarray:
+        """Return the place of each pair of lanes in a table of pairs."""
+        length = self._record.shape.seqlen_k
+        return (queries.ids * length)[:, :, None] + (keys.ids % length)[:, None, :]
+
+    def _parted(self, there: np.ndarray, *tiles: np.ndarray) -> Iterator[list[np.ndarray]]:
+        """Yield what tiles, places first, hold at some lanes; where programs meet one by one."""
+        if not there.any():
+            return
+        places = tiles[0][there]
+        programs = np.arange(len(there)).repeat(there.reshape(len(there), -1).sum(1))
+        self._owner[places] = programs
+        if (self._owner[places] == programs).all():
+            yield [places, *(tile[there] for tile in tiles[1:])]
+        else:
+            for own, *parts in zip(there, *tiles, strict=True):
+                yield [part[own] for part in parts]
 
     def _reach_on(
-        self, product: int, free: Rows, values: Rows, kept: np.ndarray, summed: np.ndarray
+        self, product: int, places: np.ndarray, every: tuple[Any, Any], own: tuple[Any, Any]
     ) -> None:
         """Note the pairs of lanes that are rows of the head behind the tile's own.
 
         A kernel that takes all heads for one sequence of rows masks them, and stores none of them;
         or it means them.
         """
-        lanes = ((free.ids, kept), (values.ids, summed))
-        (rows, own_rows), (columns, own_columns) = lanes[::-1] if values.of_queries else lanes
-        every_row, every_column = rows >= 0, columns >= 0
-        for some_rows, some_columns in (
-            (every_row & ~own_rows, every_column),
-            (every_row, every_column & ~own_columns),
-        ):
-            if some_rows.any() and some_columns.any():
-                index = np.ix_(rows[some_rows], columns[some_columns] % self._shape.seqlen_k)
-                self._arrays["unsure"][product][index] = 1
-
-    def _note_twice(
-        self, part_of: tuple[int, int], index: Any, part: np.ndarray, twice: np.ndarray, loop: int
-    ) -> None:
-        product, _ = part_of
-        table = self._arrays["twice"][product]
-        taken = self._taken.setdefault(part_of, np.zeros(table.shape, bool))
-        again = taken[index] & part | twice
-        table[index] |= again
-        _note_line(self._arrays["again_at"][product], index, again, loop)
-        _note_line(self._arrays["taken_at"][product], index, part & ~taken[index], loop)
-        taken[index] |= part
+        rows, columns = (lanes & ~its for lanes, its in zip(every, own, strict=True))
+        if rows.any() or columns.any():
+            there = _crossed(rows, every[1]) | _crossed(every[0], columns)
+            self._record.arrays["unsure"][product].reshape(-1)[places[there]] = 1
 
     def _number(self, line: int) -> int:
         """Return the number of a line in the table of lines, 0 when that is full."""
         if line not in self._numbers and len(self._numbers) < SOURCE_LINES:
-            self._arrays["lines"][len(self._numbers)] = line
+            self._record.arrays["lines"][len(self._numbers)] = line
             self._numbers[line] = len(self._numbers)
         return self._numbers.get(line, 0)
 
 
-def _of_its_head(ids: np.ndarray, length: int) -> np.ndarray:
-    """Return which lanes of a tile are rows, without those of the next head.
+def _crossed(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    return rows[:, :, None] & columns[:, None, :]
+
+
+def _add(table: np.ndarray, places: np.ndarray) -> None:
+    """Count places once more; a count stays at the largest rather than begin anew."""
+    counts = table[places]
+    table[places] = counts + (counts < np.iinfo(table.dtype).max)
+
+
+def _of_its_head(rows: Lanes, length: int) -> np.ndarray:
+    """Return which lanes of each program are rows, without those of the next head.
 
     Rows that follow each other may run on from one head into the next. Where they do not follow
     each other, a tile is of several heads by design.
     """
-    there = ids >= 0
-    rows = ids[there]
-    if rows.size < 2 or rows[0] // length == rows[-1] // length or (np.diff(rows) != 1).any():
-        return there
-    return there & (ids // length == rows[0] // length)
+    there = rows.ids >= 0
+    heads = np.where(there, rows.ids // length, -1)
+    some = np.where(there, heads, heads.max(1, keepdims=True))
+    for program in np.flatnonzero((some != heads.max(1, keepdims=True)).any(1)):
+        ids = rows.ids[program, there[program]]
+        if (np.diff(ids) == 1).all():
+            there[program] &= heads[program] == ids[0] // length
+    return there
 
 
-def _each_once(
-    ids: np.ndarray, part: np.ndarray, mask: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return the rows of a summed axis, without repetition, what is taken, masked, taken twice."""
-    unique, first, place = np.unique(ids, return_index=True, return_inverse=True)
-    if len(unique) == len(ids):
-        return unique, part[:, first], mask[:, first], np.zeros_like(part)
-    times = np.zeros((len(part), len(unique)), np.int64)
-    most = np.zeros(times.shape, np.uint8)
-    np.add.at(times, (slice(None), place), part)
-    np.maximum.at(most, (slice(None), place), mask)
-    return unique, times > 0, most, times > 1
+def _first_lanes(ids: np.ndarray, there: np.ndarray) -> np.ndarray | None:
+    """Return for each lane the first one of its program with the same row, None if all differ."""
+    count = np.arange(ids.shape[1])
+    lanes = np.where(there, ids, -1 - count)
+    order = np.argsort(lanes, axis=1, kind="stable")
+    ordered = np.take_along_axis(lanes, order, 1)
+    begins = np.ones(lanes.shape, bool)
+    begins[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    if begins.all():
+        return None
+    starts = np.maximum.accumulate(np.where(begins, count, 0), axis=1)
+    first = np.empty_like(order)
+    np.put_along_axis(first, order, np.take_along_axis(order, starts, 1), 1)
+    return first
 
 
-def add_saturating(table: np.ndarray, index: Any, part: Any) -> None:
-    """Add `part` to the counts at `index`; they stay at the largest rather than begin anew."""
-    table[index] = np.minimum(table[index].astype(np.uint16) + part, _MOST)
+def _merged(first: np.ndarray, taken: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Return what is taken, masked, and taken twice of rows along the last axis.
 
-
-def _note_line(table: np.ndarray, index: Any, where: np.ndarray, number: int) -> None:
-    if where.any():
-        table[index] = np.where(where, np.uint8(number), table[index])
+    A row stands at the first lane that has it.
+    """
+    programs, rows = np.ogrid[: len(taken), : taken.shape[1]]
+    index: Any = programs[:, :, None], rows[:, :, None], first[:, None, :]
+    times, most = np.zeros(taken.shape, np.int64), np.zeros(mask.shape, np.uint8)
+    np.add.at(times, index, taken)
+    np.maximum.at(most, index, mask)
+    return times > 0, most, times > 1

@@ -2,198 +2,174 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import torch
 
-from grader.kernel.observers.lineage import MADE, Rows
-from grader.kernel.observers.operands import Operand
-from grader.kernel.observers.trace import OUTPUTS, PRODUCTS, SCRATCH, STATISTIC, TAGGED, TraceShape
-
-
-@dataclasses.dataclass(frozen=True)
-class _Astray:
-    """The first row that was stored where the result of another belongs.
-
-    Attributes:
-        line: that of the store.
-        row: of which row the result is made, numbered from 0.
-        place: where it was stored to.
-        of_queries: whether these are rows of queries, else of keys.
-        scratch: whether the tensor has a number for each row, as lse and delta have.
-    """
-
-    line: int
-    row: int
-    place: int
-    of_queries: bool
-    scratch: bool
-
-    @property
-    def written(self) -> tuple[int, int, int]:
-        """As in trace.MISPLACED, where rows count from 1."""
-        return self.line, self.row + 1, self.place + 1
+from grader.kernel.observers.knowledge import Lanes, Note, Rows
+from grader.kernel.observers.record import Record, as_numpy
+from grader.kernel.observers.trace import MADE, OUTPUTS, PRODUCTS, SCRATCH, STATISTIC, TAGGED
 
 
 class Placement:
     """Notes the first rows that do not belong together, and for each output the first astray."""
 
-    def __init__(self, shape: TraceShape, arrays: dict[str, np.ndarray]) -> None:
-        self._shape = shape
-        self._apart = arrays["apart"]
-        self._misplaced = arrays["misplaced"]
-        self._stored_products = arrays["stored_products"]
-        self._columns = arrays["columns"]
-        # By the address where a tensor starts:
-        self._products: dict[int, tuple[int, int, int] | None] = {}  # product, line, first column
-        self._astray: dict[int, _Astray] = {}
+    def __init__(self, record: Record) -> None:
+        self._record = record
+        self._apart, self._columns = record.arrays["apart"], record.arrays["columns"]
+        # By the address where a tensor starts: product, line and first column of what is stored
+        # there; the line of what was stored astray, its row and its place from 1, and of what.
+        self._products: dict[int, tuple[int, int, int] | None] = {}
+        self._astray: dict[int, tuple[tuple[int, int, int], bool, bool]] = {}
 
-    def _has_a_number_for_each_query(self, tensor: Any) -> bool:
-        """Whether a dense tensor is of (batch, heads, rows), rows last; the first may be one."""
-        sizes = [n for n in tensor.shape if n != 1]
-        whole = tensor.is_contiguous() and tensor.numel() == self._shape.queries
-        return whole and sizes[-1:] == [self._shape.seqlen_q]
-
-    def meet(self, handles: list[Any], line: int) -> None:
-        """Note where tiles are combined that hold other rows at the same places."""
-        if self._apart.any():
+    def meet(self, known: list[Note], programs: int, shape: tuple[int, ...]) -> None:
+        """Note where tiles of a shape are combined that hold other rows at the same places."""
+        if len(known) < 2 or self._apart.any():
             return
-        known = [handle for handle in handles if getattr(handle, "tags", None) is not None]
-        for first, second in itertools.combinations(known, 2):
-            crossed = _crossed(first, second)
-            if crossed is not None:
-                one, other, axis = crossed
-                met = TAGGED.index(one.operand), TAGGED.index(other.operand)
-                ids = (int(rows.ids.max()) + 1 for rows in (one, other))
-                self._apart[:] = (line, *met, *ids, 0, axis)
+        for pair in itertools.combinations(known, 2):
+            axes = [
+                [
+                    rows and rows.lanes(programs, length)
+                    for rows, length in zip(note.axes, shape, strict=True)
+                ]
+                for note in pair
+            ]
+            if len(shape) == 2 and (self._cross(*axes) or self._cross(*axes[::-1])):
                 return
-            for one, other, keys in _shared(first, second):
-                where = _differ(one.ids, other.ids)
-                if where is None:
+            for axis, (one, other) in enumerate(zip(*axes, strict=True)):
+                found = _differ(one.ids, other.ids) if _comparable(one, other) else None
+                if found is None:
                     continue
-                plane = -1
-                if keys is not None and not keys.of_queries and keys.ids.max() >= 0:
-                    plane = int(keys.ids.max()) // self._shape.seqlen_k
-                weights = any(getattr(handle, "weights", False) for handle in (first, second))
-                self._apart[:] = (
-                    *(line, TAGGED.index(one.operand), TAGGED.index(other.operand)),
-                    *(int(one.ids[where]) + 1, int(other.ids[where]) + 1, plane + 1, int(weights)),
-                )
+                plane, across = 0, None
+                if len(shape) == 2:
+                    across = axes[0][1 - axis] or axes[1][1 - axis]
+                if across and not across.of_queries and across.ids[found[0]].max() >= 0:
+                    plane = int(across.ids[found[0]].max()) // self._record.shape.seqlen_k + 1
+                weights = any(note.weights for note in pair)
+                self._note_apart(one, other, one.ids[found], other.ids[found], plane, weights)
                 return
 
-    def multiplied(self, one: int, other: int, line: int) -> None:
-        """Note a dot over head_dim of tiles that begin at these columns."""
-        if one != other and not self._columns[0].any():
-            self._columns[0] = line, one, other
+    def _cross(self, numbers: list[Lanes | None], tile: list[Lanes | None]) -> bool:
+        """Note a number for each query and the keys that it met on their axis.
 
-    def store(self, start: int, tensor: Any, value: Any, places: Any, line: int) -> None:
-        """Note which rows of `tensor` a tile of results is stored to.
-
-        Args:
-            start: where the tensor begins.
-            tensor: what is stored to; of (batch, heads, rows) or (batch, heads, rows, columns).
-            value: the handle that is stored.
-            places: its addresses, and which of them are active.
-            line: that of the store.
+        The tile of keys has the queries along its other axis, where the numbers belong.
         """
-        product = getattr(value, "product", None)
-        if tensor.dim() == 4 and self._products.setdefault(start, product) != product:
-            self._products[start] = None
-        if tensor.dim() == 4 and product is not None and not self._columns[1].any():
-            column = int(Operand.of("out", tensor).locate(places[0])[1][places[1]].min())
-            if column != product[2]:
-                self._columns[1] = line, product[2], column
-        tags = getattr(value, "tags", None)
-        if start in self._astray or tags is None or tensor.dim() not in (3, 4):
-            return
-        whole = tensor if tensor.dim() == 4 else tensor[..., None]
-        addresses, active = places
-        for axis, rows in enumerate(tags):
-            if rows is None or rows.operand in MADE or not self._is_of(tensor, rows):
-                continue
-            found = Operand.of("out", whole).rows(addresses)
-            others = tuple(other for other in range(found.ndim) if other != axis)
-            found = np.where(active, found, -1).max(axis=others)
-            where = _differ(rows.ids, found)
-            if where is not None:
-                row, place = int(rows.ids[where]), int(found[where])
-                scratch = tensor.dim() == 3
-                self._astray[start] = _Astray(line, row, place, rows.of_queries, scratch)
-
-    def _is_of(self, tensor: Any, rows: Rows) -> bool:
-        """Whether a tensor has a place for each row of q, or for each of k."""
-        shape = self._shape
-        heads, length = shape.num_q_heads, shape.seqlen_q
-        if not rows.of_queries:
-            heads, length = shape.num_kv_heads, shape.seqlen_k
-        return tuple(tensor.shape[:3]) == (shape.batch, heads, length)
-
-    def write(self, results: dict[str, Any]) -> None:
-        """Write what became of the outputs, which are told by where they begin."""
-        # Not by their own methods, which may be the submission's; and one may be no tensor at all.
-        starts = {
-            name: torch.Tensor.data_ptr(result)
-            for name, result in results.items()
-            if isinstance(result, torch.Tensor)
-        }
-        for name, start in starts.items():
-            astray = self._astray.get(start)
-            if name in OUTPUTS and astray and astray.of_queries == (name in ("out", "lse", "dq")):
-                self._misplaced[OUTPUTS.index(name)] = astray.written
-            product = self._products.get(start)
-            if name in PRODUCTS and product is not None and PRODUCTS[product[0]] != name:
-                self._stored_products[PRODUCTS.index(name)] = product[0] + 1, product[1]
-        for start, astray in self._astray.items():
-            if astray.scratch and start not in starts.values():
-                self._misplaced[OUTPUTS.index(SCRATCH)] = astray.written
-
-
-def _crossed(first: Any, second: Any) -> tuple[Rows, Rows, int] | None:
-    """Return a number for each query and the keys that it met on their axis, and which that is.
-
-    The tile of keys has the queries along its other axis, where the numbers belong.
-    """
-    if first.data.shape != second.data.shape or len(first.tags) != 2:
-        return None
-    for numbers, tile in ((first.tags, second.tags), (second.tags, first.tags)):
         for axis, (one, other) in enumerate(zip(numbers, tile, strict=True)):
             across = tile[1 - axis]
             if one is None or other is None or across is None or numbers[1 - axis] is not None:
                 continue
             if one.operand == STATISTIC and not other.of_queries and across.of_queries:
-                return one, other, axis
-    return None
+                self._note_apart(one, other, one.ids[0].max(), other.ids[0].max(), 0, axis)
+                return True
+        return False
+
+    def _note_apart(self, one: Any, other: Any, row: Any, other_row: Any, *more: int) -> None:
+        kinds = TAGGED.index(one.operand), TAGGED.index(other.operand)
+        rows = int(row) + 1, int(other_row) + 1
+        self._apart[:] = self._record.where.line, *kinds, *rows, *more
+
+    def multiplied(self, one: Lanes, other: Lanes) -> None:
+        """Note a dot over head_dim of tiles that begin at different columns."""
+        where = np.flatnonzero(one.column != other.column)
+        if where.size and not self._columns[0].any():
+            columns = one.column[where[0]], other.column[where[0]]
+            self._columns[0] = self._record.where.line, *columns
+
+    def store(
+        self,
+        start: int,
+        tensor: Any,
+        note: Any,
+        active: np.ndarray,
+        rows: np.ndarray,
+        columns: np.ndarray,
+    ) -> None:
+        """Note which rows of a tensor a tile of results is stored to.
+
+        Args:
+            start: where the tensor begins.
+            tensor: what is stored to; of (batch, heads, rows) or (batch, heads, rows, columns).
+            note: that of what is stored.
+            active: its lanes, of each program, that are stored.
+            rows: the row of the tensor that each lane is stored to.
+            columns: the column likewise.
+        """
+        if tensor.dim() == 4:
+            self._store_product(start, getattr(note, "product", None), active, columns)
+        for axis, held in enumerate(getattr(note, "axes", ())):
+            if start in self._astray or held is None or held.operand in MADE:
+                continue
+            if not self._is_of(tensor, held):
+                continue
+            others = tuple(other + 1 for other in range(rows.ndim - 1) if other != axis)
+            found = np.where(active, rows, -1).max(axis=others)
+            ids = held.lanes(*found.shape).ids
+            where = _differ(ids, found)
+            if where is not None:
+                written = self._record.where.line, int(ids[where]) + 1, int(found[where]) + 1
+                self._astray[start] = written, held.of_queries, tensor.dim() == 3
+
+    def _store_product(
+        self, start: int, made: Any, active: np.ndarray, columns: np.ndarray
+    ) -> None:
+        if made is None:
+            if self._products.setdefault(start) is not None:
+                self._products[start] = None
+            return
+        first = as_numpy(made[2].expand(len(active)))
+        for column in np.unique(first):
+            product = *made[:2], int(column)
+            if self._products.setdefault(start, product) != product:
+                self._products[start] = None
+        stored = np.where(active, columns, 2**31).reshape(len(active), -1).min(1)
+        where = np.flatnonzero((stored != first) & (stored < 2**31))
+        if where.size and not self._columns[1].any():
+            self._columns[1] = self._record.where.line, first[where[0]], stored[where[0]]
+
+    def _is_of(self, tensor: Any, rows: Rows) -> bool:
+        """Whether a tensor has a place for each row of q, or for each of k."""
+        shape = self._record.shape
+        heads, length = shape.num_q_heads, shape.seqlen_q
+        if not rows.of_queries:
+            heads, length = shape.num_kv_heads, shape.seqlen_k
+        return tensor.dim() in (3, 4) and tuple(tensor.shape[:3]) == (shape.batch, heads, length)
+
+    def write(self, starts: dict[str, int]) -> None:
+        """Write what became of the outputs, by the addresses where they begin."""
+        misplaced = self._record.arrays["misplaced"]
+        for name, start in starts.items():
+            written, of_queries, _ = self._astray.get(start, ((0, 0, 0), False, False))
+            if name in OUTPUTS and written[0] and of_queries == (name in ("out", "lse", "dq")):
+                misplaced[OUTPUTS.index(name)] = written
+            product = self._products.get(start)
+            if name in PRODUCTS and product is not None and PRODUCTS[product[0]] != name:
+                stored = self._record.arrays["stored_products"]
+                stored[PRODUCTS.index(name)] = product[0] + 1, product[1]
+        for start, (written, _, scratch) in self._astray.items():
+            if scratch and start not in starts.values():
+                misplaced[OUTPUTS.index(SCRATCH)] = written
 
 
-def _shared(first: Any, second: Any) -> Iterator[tuple[Rows, Rows, Rows | None]]:
-    """Yield, per axis along which two tiles hold rows that may be compared, both and the keys."""
-    if first.data.shape != second.data.shape:
-        return
-    for axis, (one, other) in enumerate(zip(first.tags, second.tags, strict=True)):
-        if one is None or other is None or one.of_queries != other.of_queries:
-            continue
-        kinds = {one.operand, other.operand}
-        if "out" in kinds and "dout" not in kinds:
-            continue  # it has the shape of out, and may be another
-        across = None
-        if len(first.tags) == 2:
-            across = first.tags[1 - axis] or second.tags[1 - axis]
-        yield one, other, across
+def _comparable(one: Lanes | None, other: Lanes | None) -> bool:
+    """Whether rows of one axis of two tiles are to be the same ones."""
+    if one is None or other is None:
+        return False
+    kinds = {one.operand, other.operand}  # what has the shape of out may be another
+    return one.of_queries == other.of_queries and ("out" not in kinds or "dout" in kinds)
 
 
-def _differ(one: np.ndarray, other: np.ndarray) -> int | None:
-    """Return the first place where two tiles hold different rows, None where there is none.
+def _differ(one: np.ndarray, other: np.ndarray) -> tuple[int, int] | None:
+    """Return the first program and place where two tiles hold different rows, None if none.
 
     A row that a tile has more than once is no evidence: lanes past an end may be clamped to it.
     """
-    if one.shape != other.shape:
-        return None
-    places = np.flatnonzero((one != other) & (one >= 0) & (other >= 0))
-    for ids in (one, other) if places.size else ():
-        _, inverse, counts = np.unique(ids, return_inverse=True, return_counts=True)
-        places = places[counts[inverse.reshape(-1)][places] == 1]
-    return int(places[0]) if places.size else None
+    differ = (one != other) & (one >= 0) & (other >= 0)
+    for program in np.flatnonzero(differ.any(1)):
+        places = np.flatnonzero(differ[program])
+        for ids in (one[program], other[program]):
+            _, inverse, counts = np.unique(ids, return_inverse=True, return_counts=True)
+            places = places[counts[inverse.reshape(-1)][places] == 1]
+        if places.size:
+            return int(program), int(places[0])
+    return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,25 +15,27 @@ from grader.kernel.machine.notes import NOTHING
 from grader.kernel.machine.tensors import SHIFT, Memory
 from grader.kernel.machine.ttir import Type
 from grader.kernel.observers.knowledge import Note, Rows
-from grader.kernel.observers.lineage import padding
 from grader.kernel.observers.operands import Operand, find_operand
+from grader.kernel.observers.record import as_numpy
 from grader.kernel.observers.trace import STATISTIC
 
-_as_numpy = torch.Tensor.numpy
-_UNKNOWN = -2
 _MASKS = {"tt.load": 1, "tt.store": 2, "tt.atomic_rmw": 2}
 
 
 @dataclasses.dataclass(frozen=True)
 class Touched:
-    """What an operation touches: an address for each lane of each program, active or not.
+    """What an operation touches of the tensor that begins at `start`.
 
-    `starts` are where the tensors begin that the first lane of each program points into.
+    `chosen` are the places in the event of the programs whose first lane points into it; `programs`
+    are their numbers, and there is an address of `width` bytes for each of their lanes, active or
+    not.
     """
 
+    start: int
+    chosen: Any
+    programs: np.ndarray
     addresses: np.ndarray
     active: np.ndarray
-    starts: np.ndarray
     width: int
 
 
@@ -50,7 +53,7 @@ class Places:
         self._memories = memories
         for memory in memories:
             start, earlier = memory.flat.data_ptr(), self.tensors.get(memory.flat.data_ptr())
-            if earlier is None or _extent(earlier) < _extent(memory.tensor):
+            if earlier is None or extent(earlier) < extent(memory.tensor):
                 self.tensors[start] = memory.tensor
 
     def operand(self, start: int) -> Operand | None:
@@ -61,21 +64,26 @@ class Places:
             self._operands[start] = found
         return self._operands[start]
 
-    def touched(self, event: events.Computed) -> Touched:
-        """Return what a load, a store or an atomic operation touches."""
+    def touched(self, event: events.Computed) -> Iterator[Touched]:
+        """Yield what a load, a store or an atomic operation touches, by the tensor."""
         pointers, type = event.operands[0], event.types[0]
         width = max(1, Type((), type.pointee).bits // 8)
-        programs = event.programs.shape[0]
+        count = event.programs.shape[0]
         where = _MASKS.get(event.op.name, len(event.operands))
         mask = event.operands[where] if where < len(event.operands) else None
         active = ones((1,) * pointers.dim(), dtype=torch.bool) if mask is None else mask
-        addresses = whole(self._addresses(pointers, width), type.shape, programs)
-        first = whole(pointers, type.shape, programs).reshape(programs, -1)[:, 0] >> SHIFT
-        starts = np.zeros(programs, np.int64)
-        for memory in self._memories:
-            starts[_as_numpy(first == memory.number)] = memory.flat.data_ptr()
-        active = whole(active, type.shape, programs)
-        return Touched(_as_numpy(addresses), _as_numpy(active), starts, width)
+        active = as_numpy(whole(active, type.shape, count))
+        addresses = as_numpy(whole(self._addresses(pointers, width), type.shape, count))
+        programs = as_numpy(event.programs)
+        first = pointers.flatten(1)[:, 0] if pointers.dim() > 1 else pointers
+        numbers = as_numpy((first >> SHIFT).expand(count))
+        starts = {memory.number: memory.flat.data_ptr() for memory in self._memories}
+        for number in np.unique(numbers).tolist():
+            chosen: Any = slice(None)
+            if (numbers != number).any():
+                chosen = np.flatnonzero(numbers == number)
+            parts = (array[chosen] for array in (programs, addresses, active))
+            yield Touched(starts.get(number, 0), chosen, *parts, width)
 
     def _addresses(self, pointers: Tensor, width: int) -> Tensor:
         low, high = ends(pointers)
@@ -88,44 +96,31 @@ class Places:
         return found
 
 
-def _extent(tensor: Any) -> int:
-    return sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+def extent(tensor: Any) -> int:
+    """Return how many elements there are from a tensor's first to its last, these included."""
+    return 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def rows_of(
-    operand: Operand,
-    rows: np.ndarray,
-    columns: np.ndarray,
-    addresses: np.ndarray,
-    active: np.ndarray,
+    operand: Operand, rows: np.ndarray, columns: np.ndarray, touched: Touched
 ) -> tuple[int | None, Any]:
     """Return the axis of the rows of an input, and what is known of a tile of them."""
-    dims = rows.ndim - 1
+    active = touched.active
     if not active.any():
-        tags = padding(addresses[0], operand)
-        if tags is None:
-            return None, NOTHING
-        nobody = torch.tensor([0])
-        axes = [t and Rows(t.operand, torch.from_numpy(t.ids)[None], nobody) for t in tags]
-        return None, Note(tuple(axes))
-    axis, ids = row_axis(np.where(active, rows, -1), active, columns)
-    if axis is None:
-        return None, NOTHING
+        return None, _padding(touched.addresses[0], operand)
+    axis, ids, fits = _row_axis(np.where(active, rows, -1), active, columns)
+    if not fits:
+        return axis, NOTHING
     first = np.where(active, columns, 2**31).reshape(len(rows), -1).min(1)
     first[first == 2**31] = 0
-    held = Rows(operand.name, torch.from_numpy(ids), torch.from_numpy(first))
-    return axis, Note(tuple(held if i == axis else None for i in range(dims)), loaded=True)
+    return axis, _note(operand.name, ids, first, axis, rows.ndim - 1, loaded=True)
 
 
 def rows_of_made(
-    tensor: Any,
-    addresses: np.ndarray,
-    active: np.ndarray,
-    size_of_q: tuple[int, ...],
-    *,
-    is_statistic: bool,
+    tensor: Any, touched: Touched, size_of_q: tuple[int, ...], *, is_statistic: bool
 ) -> Any:
     """Return whose rows a tile holds of what the call made of each query: out, lse or delta."""
+    addresses, active = touched.addresses, touched.active
     dims = addresses.ndim - 1
     if not tensor.is_floating_point() or not dims or not active.any():
         return NOTHING
@@ -138,36 +133,51 @@ def rows_of_made(
     else:
         return NOTHING
     ids = np.where(active, ids, -1)
-    axis, rows = (0, ids) if dims == 1 else row_axis(ids, active, columns)
-    if axis is None:
+    axis, rows, fits = (0, ids, True) if dims == 1 else _row_axis(ids, active, columns)
+    return _note(name, rows, np.zeros(1, np.int64), axis, dims) if fits else NOTHING
+
+
+def _note(
+    name: str, ids: np.ndarray, column: np.ndarray, axis: int, dims: int, *, loaded: bool = False
+) -> Note:
+    rows = Rows(name, torch.from_numpy(ids), torch.from_numpy(column))
+    return Note(tuple(rows if i == axis else None for i in range(dims)), loaded=loaded)
+
+
+def _padding(addresses: np.ndarray, operand: Operand) -> Any:
+    """Return the note of a tile with no active lane: its rows are where the stride is larger."""
+    if addresses.ndim != 2 or min(addresses.shape) < 2:
         return NOTHING
-    held = Rows(name, torch.from_numpy(rows), torch.tensor([0]))
-    return Note(tuple(held if i == axis else None for i in range(dims)))
+    down, along = addresses[1, 0] - addresses[0, 0], addresses[0, 1] - addresses[0, 0]
+    axis = int(abs(down) < abs(along))
+    nobody = np.full((1, addresses.shape[axis]), -1)
+    return _note(operand.name, nobody, np.zeros(1, np.int64), axis, 2)
 
 
-def row_axis(
+def _row_axis(
     ids: np.ndarray, active: np.ndarray, columns: np.ndarray
-) -> tuple[int | None, np.ndarray]:
-    """Return the axis along which tiles of all programs hold rows, None if none, and the rows.
+) -> tuple[int | None, np.ndarray, bool]:
+    """Return the axis along which tiles of most programs hold rows, these, and if of all.
 
-    The axis counts without that of the programs; rows of a program of which it is another are -2.
-    Along the axis of the rows the column that a lane is in stays the same.
+    The axis counts without that of the programs, None if there is none. All lanes of a last tile
+    may lie in one row, which may be that of any axis. Then the column that a lane is in tells:
+    along the axis of the rows it stays the same.
     """
-    shape = ids.shape[1:]
+    shape, most, best = ids.shape[1:], 0, (None, ids)
     size = ids[0].size
-    best, most, found = None, 0, ids
     axes = range(len(shape)) if len(shape) > 1 and size > 1 else ()
     for axis in sorted(axes, key=lambda axis: _varies(columns, active, axis + 1)):
         if axis < len(shape) - 1 and size == shape[axis]:
             continue
         others = tuple(other + 1 for other in range(len(shape)) if other != axis)
         rows = ids.max(axis=others)
-        along = np.expand_dims(rows, others)
-        fits = ((ids == along) | ~active).reshape(len(ids), -1).all(1)
-        if fits.sum() > most:
-            best, most = axis, int(fits.sum())
-            found = np.where(fits[:, None], rows, _UNKNOWN)
-    return best, found
+        same = (ids == np.expand_dims(rows, others)) | ~active
+        fits = int(same.reshape(len(ids), -1).all(1).sum())
+        if fits > most:
+            most, best = fits, (axis, rows)
+        if most == len(ids):
+            break
+    return *best, most == len(ids)
 
 
 def _varies(columns: np.ndarray, active: np.ndarray, axis: int) -> bool:

@@ -2,139 +2,174 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
+from grader.kernel.machine import events
+from grader.kernel.machine.arrays import Tensor
+from grader.kernel.machine.notes import ASKING
+from grader.kernel.machine.ttir import Block, Operation, Type
 from grader.kernel.observers import trace
-from grader.kernel.observers.lineage import rounded_at
-from grader.kernel.observers.lines import Where
-from grader.kernel.observers.nans import Nans
+from grader.kernel.observers.knowledge import Lanes, Tile
 from grader.kernel.observers.pairs import Pairs
 from grader.kernel.observers.placement import Placement
-from grader.kernel.observers.sums import Sums
-from grader.kernel.observers.trace import Counter
+from grader.kernel.observers.record import Record, as_numpy
+from grader.kernel.observers.stepping import Steps
+from grader.kernel.observers.trace import OTHER, SCORES, Counter
+
+_HANDING_ON = ("scf.yield", "scf.condition")
+PRODUCT_OF = {"v": 0, "dout": 1, "q": 2, "k": 3}  # by the rows that weights are multiplied with
 
 
 class Products:
     """Counts the dots of a traced call, and tells the rooms beside it of each."""
 
     def __init__(
-        self,
-        arrays: dict[str, np.ndarray],
-        lines: Where,
-        pairs: Pairs,
-        sums: Sums,
-        placement: Placement,
-        nans: Nans,
+        self, record: Record, pairs: Pairs, placement: Placement, steps: Steps | None
     ) -> None:
-        self._table = arrays["dots"]
-        self._counters = arrays["counters"]
-        self._lines = lines
+        self._record = record
         self._pairs = pairs
-        self._sums = sums
         self._placement = placement
-        self._nans = nans
-        self._kernel = 0
-        self.wide = False  # the inputs have 32 bits: operands of 16 lose some
+        self._steps = steps
         self._dots: dict[tuple[int, ...], int] = {}
+        self._replaced: dict[Operation, bool] = {}
+        # Programs of this launch that have a product, of those that the next round's replaces.
+        self._lost: dict[tuple[Operation, int], np.ndarray] = {}
 
-    def multiplied(self, result: Any, a: Any, b: Any, d: Any, kernel: int) -> int:
-        """Note a product of two tiles, and which rows its result has; return which product."""
-        self._kernel = kernel
-        self._note_narrow(a, b)
-        if a.data.ndim != 2:
-            self._note_batch(a, b)
-            return trace.OTHER
-        m, k = a.data.shape
-        n = b.data.shape[1]
-        self._counters[Counter.MULTIPLY_ADDS] += m * n * k
-        tags_a, tags_b = tags_of(a), tags_of(b)
-        result.tags = (tags_a[0], tags_b[1])
-        product = self._note_dot(a, b, tags_a, tags_b, (m, n, k))
-        self._sums.multiplied(result, product, self._lines.running(), self._lines.loop())
-        made = None
-        if product < len(trace.PRODUCTS):
-            values = tags_b[0] if tags_b[0] is not None and tags_a[0] is not None else tags_a[1]
-            made = product, self._lines.running(), values.column
-        result.product = made or getattr(d, "product", None)
-        self._nans.look(result, [a, b, d], "dot", self._lines.running)
-        return product
+    def launched(self) -> None:
+        """Begin with a launch."""
+        self._lost.clear()
 
-    def _note_dot(self, a: Any, b: Any, tags_a: tuple, tags_b: tuple, size: tuple) -> int:
-        product, tile = trace.OTHER, (0, 0)
-        if tags_a[1] is None and tags_b[0] is None and tags_a[0] and tags_b[1]:
-            queries, keys = tags_a[0], tags_b[1]
-            if not queries.of_queries:
-                queries, keys = keys, queries
-            if queries.of_queries and not keys.of_queries:
-                product, tile = trace.SCORES, (queries.ids.size, keys.ids.size)
-                pair = (queries.operand, keys.operand)
-                self._placement.multiplied(queries.column, keys.column, self._lines.running())
-                if pair == ("q", "k"):
-                    self._pairs.visit(self._kernel, queries, keys)
-                elif pair in trace.MIXED:
-                    self._counters[Counter.MIXED_LINE] = self._lines.running()
-                    self._counters[Counter.MIXED] = trace.MIXED.index(pair)
-        elif tags_a[1] and tags_b[0]:
-            left = tags_a[0] is not None  # the weights are the left operand
-            weights, tags = (a, tags_a) if left else (b, tags_b[::-1])
-            values = tags_b[0] if left else tags_a[1]
-            names = {"v": 0, "dout": 1, "q": 2, "k": 3}
-            if tags[0] and values.operand in names:
-                product = names[values.operand]
-                lines = self._lines.running(), self._lines.loop()
-                if values.operand in ("v", "dout") and _infinite(weights, tags, values):
-                    self._counters[Counter.INFINITE_LINE] = lines[0]
-                tile = self._pairs.take(weights, tags, values, product, *lines, transposed=not left)
-        if product == trace.OTHER:
-            self._counters[Counter.UNKNOWN_DOTS] += 1
-            rows = [tags[0] for x, tags in ((a, tags_a), (b, tags_b)) if hasattr(x, "loaded")]
+    def multiplied(self, event: events.Computed) -> None:
+        """Note a product of two tiles."""
+        (left, right), counters = event.types[:2], self._record.counters
+        self._note_narrow(event)
+        *batch, m, k = left.shape
+        size = m, right.shape[-1], k
+        count = math.prod(batch) * len(event.programs)
+        counters[Counter.MULTIPLY_ADDS] += count * math.prod(size)
+        if batch:  # of whose rows is not known
+            counters[Counter.UNKNOWN_DOTS] += count
+            self._count(count, OTHER, size, (0, 0))
+            return
+        tiles = list(zip(event.notes, event.operands, event.types, strict=False))[:2]
+        a, b = (_tile(*tile, len(event.programs)) for tile in tiles)
+        product, tile = self._note(a, b, event)
+        if product == OTHER:
+            counters[Counter.UNKNOWN_DOTS] += count
+            rows = [tile.axes[0] for tile in (a, b) if getattr(tile.note, "loaded", False)]
             if len(rows) == 2 and None not in rows and rows[0].of_queries != rows[1].of_queries:
-                self._counters[Counter.CROSSED_LINE] = self._lines.running()
-        self._count_dots(1, product, size, tile)
-        return product
+                self._record.note_line(Counter.CROSSED_LINE)
+        else:
+            self._note_lost(event, product)
+        self._count(count, product, size, tile)
 
-    def _note_narrow(self, a: Any, b: Any) -> None:
-        narrow = a.dtype.primitive_bitwidth == 16
-        if narrow and self.wide and not self._counters[Counter.NARROW_LINE]:
-            self._counters[Counter.NARROW_LINE] = self._lines.running()
-        if not narrow and not self._counters[Counter.ROUNDED_LINE]:
-            self._counters[Counter.ROUNDED_LINE] = rounded_at([a, b])
+    def _note(self, a: Tile, b: Tile, event: events.Computed) -> tuple[int, tuple[int, int]]:
+        """Return which product it is, and the size of the tile, queries by keys."""
+        (rows, inner), (other, columns) = a.axes, b.axes
+        record = self._record
+        if inner is None and other is None and rows and columns:
+            queries, keys = (rows, columns) if rows.of_queries else (columns, rows)
+            if queries.of_queries and not keys.of_queries:
+                pair = queries.operand, keys.operand
+                self._placement.multiplied(queries, keys)
+                if pair == ("q", "k"):
+                    self._pairs.visit(queries, keys)
+                    if self._steps:
+                        self._steps.multiplied(event, queries, keys, record.where.line)
+                elif pair in trace.MIXED:
+                    record.note_line(Counter.MIXED_LINE)
+                    record.counters[Counter.MIXED] = trace.MIXED.index(pair)
+                return SCORES, (queries.ids.shape[1], keys.ids.shape[1])
+        elif inner and other:
+            # The weights are the left operand, or the right one.
+            weights, values = (a, other) if rows else (b.turned, inner)
+            sides = {lanes and lanes.of_queries for lanes in (*weights.axes, values)}
+            if sides == {True, False} and values.operand in PRODUCT_OF:
+                product = PRODUCT_OF[values.operand]
+                if values.operand in ("v", "dout") and _infinite(weights, values):
+                    record.note_line(Counter.INFINITE_LINE)
+                if self._steps and values.operand == "v":
+                    self._steps.weighted(event, weights, values, record.where.line)
+                return product, self._pairs.take(weights, values, product)
+        return OTHER, (0, 0)
 
-    def _note_batch(self, a: Any, b: Any) -> None:
-        """Note a dot with three axes, as many dots of two: of whose rows is not known."""
-        batch, m, k = a.data.shape
-        n = b.data.shape[2]
-        self._counters[Counter.MULTIPLY_ADDS] += batch * m * n * k
-        self._counters[Counter.UNKNOWN_DOTS] += batch
-        self._count_dots(batch, trace.OTHER, (m, n, k), (0, 0))
+    def _note_narrow(self, event: events.Computed) -> None:
+        record, counters = self._record, self._record.counters
+        if event.types[0].bits == 16:
+            if record.wide and not counters[Counter.NARROW_LINE]:
+                record.note_line(Counter.NARROW_LINE)
+        elif not counters[Counter.ROUNDED_LINE]:
+            lines = (getattr(note, "rounded_at", 0) for note in event.notes[:2])
+            counters[Counter.ROUNDED_LINE] = max(lines)
 
-    def _count_dots(self, number: int, product: int, size: tuple, tile: tuple) -> None:
-        key = (self._lines.running(), self._kernel, product, *size, *tile, self._lines.loop())
+    def _note_lost(self, event: events.Computed, product: int) -> None:
+        """Note a product whose earlier rounds' results nothing took up."""
+        if event.op not in self._replaced:
+            self._replaced[event.op] = _is_replaced(event.op, event.loops)
+        if self._replaced[event.op]:
+            key, programs = (event.op, product), as_numpy(event.programs)
+            had = self._lost.setdefault(key, np.zeros(self._record.programs, bool))
+            lines = self._record.arrays["discarded"]
+            if had[programs].any() and not lines[product]:
+                lines[product] = self._record.where.line
+            had[programs] = True
+
+    def _count(
+        self, number: int, product: int, size: tuple[int, int, int], tile: tuple[int, int]
+    ) -> None:
+        where = self._record.where
+        key = where.line, self._record.kernel, product, *size, *tile, where.loop
         self._dots[key] = self._dots.get(key, 0) + number
 
     def write(self) -> None:
         """Write the table of dots."""
-        for row, (key, count) in zip(self._table, self._dots.items(), strict=False):
-            *left, tile_q, tile_k, loop = key
-            row[:] = *left, count, tile_q, tile_k, loop
+        table = self._record.arrays["dots"]
+        for row, (key, count) in zip(table, self._dots.items(), strict=False):
+            row[:] = *key[:6], count, *key[6:]
         if len(self._dots) > trace.LINES:  # what is not written down was not seen
-            self._counters[Counter.UNKNOWN_DOTS] += 1
+            self._record.counters[Counter.UNKNOWN_DOTS] += 1
 
 
-def _infinite(weights: Any, tags: tuple, values: Any) -> bool:
-    """Whether a weight of a query and a key that exist is infinite; `tags` begin with the row's."""
-    if weights.data.dtype.kind != "f":
+def _tile(note: Any, numbers: Tensor, type: Type, programs: int) -> Tile:
+    pairs = zip(getattr(note, "axes", (None, None)), type.shape, strict=True)
+    return Tile(note, tuple(rows and rows.lanes(programs, n) for rows, n in pairs), numbers)
+
+
+def _infinite(weights: Tile, values: Lanes) -> bool:
+    """Whether a weight of a query and a key that exist is infinite."""
+    found = weights.numbers.isinf()
+    if not bool(found.any()):
         return False
-    found = np.isinf(weights.data)
-    if not found.any():
+    exist = (weights.axes[0].ids >= 0)[:, :, None] & (values.ids >= 0)[:, None, :]
+    return bool((as_numpy(found) & exist).any())
+
+
+def _is_replaced(op: Operation, loops: tuple[Operation, ...]) -> bool:
+    """Whether nothing in the loop takes up a result, which the next round's then replaces."""
+    if not loops:
         return False
-    free, own = (rows.ids >= 0 for rows in (tags[0], values))
-    found = found if found.shape == (free.size, own.size) else found.T
-    return bool(found[free][:, own].any())
+    loop, (result,) = loops[0], op.results
+    arguments, last = loop.regions[0][0].arguments, loop.regions[-1][0].last
+    handed = last.operands if last and last.name in _HANDING_ON else ()
+    first = len(arguments) - len(handed)  # the index of a `for` is the first of its arguments
+    carried = {arguments[first + n] for n, value in enumerate(handed) if value == result}
+    if len(loop.regions) > 1:  # a `while` hands its arguments from the condition to the body
+        condition, body = loop.regions[0][0].last, loop.regions[1][0].arguments
+        passed = zip(condition.operands[1:], body, strict=False) if condition else ()
+        carried |= {inner for value, inner in passed if value in carried}
+    used: set[int] = set()
+    for region in loop.regions:
+        _add(region, used)
+    return bool(carried) and used.isdisjoint({result, *carried})
 
 
-def tags_of(tile: Any) -> tuple:
-    """Return what is known of the rows and the columns of a tile with two axes."""
-    return getattr(tile, "tags", None) or (None, None)
+def _add(blocks: list[Block], used: set[int]) -> None:
+    for block in blocks:
+        for op in block.operations:
+            if op.name != ASKING and op.name not in _HANDING_ON:
+                used.update(op.operands)
+            for region in op.regions:
+                _add(region, used)

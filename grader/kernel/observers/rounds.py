@@ -34,8 +34,7 @@ class Head(enum.IntEnum):
     X = 3
     Y = 4
     Z = 5
-    LAUNCH = 6  # which of the call, from 1
-    OTHERS = 7  # further walks over keys with these queries
+    OTHERS = 6  # further passes over keys with these queries
 
 
 # Columns of the table of rounds. `ended` is 1 where the end of the loop's round was seen, 0 where
@@ -55,8 +54,8 @@ class RoundsShape(Block):
     """What is to be followed, and the sizes by which numbers are checked.
 
     `row` is a row of q over batch and heads: the first program that holds it is followed; with -1
-    all are, and the last is what is left. With `program` it is that program, whatever it holds
-    first.
+    the first of each launch, and the last of these is what is left. With `program` it is that
+    program, whatever it holds first.
     """
 
     rows: int
@@ -140,7 +139,6 @@ class Rounds:
 
     kernel: str
     program: tuple[int, int, int]
-    launch: int
     others: int
     more: int
     queries: np.ndarray
@@ -195,7 +193,6 @@ class Rounds:
         return cls(
             kernel=_text(arrays["kernel"]),
             program=(int(head[Head.X]), int(head[Head.Y]), int(head[Head.Z])),
-            launch=int(head[Head.LAUNCH]),
             others=int(head[Head.OTHERS]),
             more=int(head[Head.MORE]),
             queries=queries,

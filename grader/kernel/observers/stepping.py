@@ -7,228 +7,226 @@ Which of them is the running maximum is found out by `grader.causes.state.compar
 
 from __future__ import annotations
 
-import contextlib
-import math
-import time
 from typing import Any
 
 import numpy as np
+import torch
 
 from grader.kernel.machine import events
+from grader.kernel.machine.arrays import Tensor
 from grader.kernel.machine.ttir import Operation
 from grader.kernel.observers import rounds
-from grader.kernel.observers.knowledge import handle
-from grader.kernel.observers.lineage import Rows, is_of_pairs
-from grader.kernel.observers.products import tags_of
+from grader.kernel.observers.knowledge import Lanes, Tile
+from grader.kernel.observers.record import as_numpy
 from grader.kernel.observers.rounds import MATRICES, MOST_ROWS, ROUND, VARIABLE, VECTORS, Head
-from grader.kernel.observers.trace import SCORES
-from grader.kernel.observers.tracing import OUT, Tracing
+from grader.kernel.observers.trace import PRODUCTS
 
-_SHARE = 0.25  # of the seconds of a launch, for writing down what a call without an end has done
+_OUT = PRODUCTS.index("out")
 
 
 class Steps:
-    """Writes the rounds of the program that a `RoundsShape` asks for into its block."""
+    """Writes the rounds of the program that a `RoundsShape` asks for into its block.
+
+    Of those that it asks for the first one in a launch is followed; the others are counted.
+    """
 
     def __init__(self, shape: rounds.RoundsShape, memory: np.ndarray, path: str) -> None:
         self._shape = shape
         self._path = path
         self._arrays = shape.arrays(memory)
         self._head = self._arrays["head"]
-        self._kernel, self._launches, self._program = "", 0, (0, 0, 0)
+        self._kernel, self._grid, self._launches = "", (1, 1, 1), 0
+        self._program: int | None = None  # of this launch, which is followed
+        self._all: set[tuple[int, int]] = set()  # programs that are asked for, by launch
         self._places: rounds.Places | None = None
-        self._queries: np.ndarray | None = None  # of the walk that is followed
-        self._over = False  # that walk is over
-        self.breaks_off = False  # the call does not end: of programs that run at once the first
-        self._others: set[tuple[int, tuple[int, int, int]]] = set()
+        self._queries: np.ndarray | None = None  # whose pass over keys is followed
+        self._over = False  # that pass is over
         self._round = -1
         self._keys: np.ndarray | None = None
-        self._around: tuple[Operation, ...] = ()  # the loops around what is noted next
-        self._loop_of_round: Any = None  # the loop whose end ends the round
-        self._values: dict[str, Any] = {}  # what variables held there
-        self._level = 0  # how many loops further out than the innermost that is
+        self._loop: Operation | None = None  # whose end ends the round, None: that of the program
+        self._values: dict[str, Any] = {}  # what variables held at the last end of a loop's round
+        self._carried: tuple[str, ...] = ()  # of these, into the next one
+        self._level = 0  # how many loops further out than the innermost the round ends
         self._open = False  # the round has not ended
-        self._carried: set[str] = set()  # into its loop
-        self._segments: list[Any] = []  # loops
+        self._segments: list[Operation | None] = []  # loops
         self._slots: dict[tuple[str, bool], int] = {}  # of variables, by name and whether a vector
 
     # -- where a kernel is ------------------------------------------------------------------------
 
-    def launched(self, kernel: str) -> None:
+    def launched(self, event: events.Launched) -> None:
         """Begin with a launch."""
-        self._kernel = kernel
+        self.ends()
+        self._program = None
+        self._kernel, self._grid = event.name, event.grid
         self._launches += 1
 
-    def inside(self, loops: tuple[Operation, ...]) -> None:
-        """Note the loops around what is told next."""
-        self._around = loops
-
-    def round_ends(self, loop: Operation, values: dict[str, Any], carried: tuple[str, ...]) -> None:
-        """Note what variables hold at the end of a round of a loop."""
-        self._values, self._carried = values, set(carried)
-        met = self._round >= 0 and (self._of_round("products") or self._of_round("apart"))
-        # Before its weights have met V, no round is over: there may be a loop over head_dim.
-        if self._open and loop is self._loop_of_round and met:
-            self._end_round(loop, seen=True)
-
     def ends(self) -> None:
-        """End with the last program."""
-        self._program_ends()
-
-    def program_begins(self, x: int, y: int, z: int) -> None:
-        """Note which program runs from now on."""
-        self._program_ends()
-        self._program = (x, y, z)
-
-    def _program_ends(self) -> None:
-        self.stored()
+        """End the pass that is followed, if any."""
+        self._end_open()
         self._over |= self._queries is not None
-        self._loop_of_round = None
+
+    def stored(self, programs: Tensor) -> None:
+        """End a round whose end was not seen, before what the kernel does with the result."""
+        if self._place(programs) is not None:
+            self._end_open()
+
+    def round_ended(self, event: events.RoundEnded) -> None:
+        """Note what variables hold at the end of a round of a loop."""
+        place = self._place(event.programs)
+        if place is None or self._over:
+            return
+        self._carried = event.carried
+        self._values = {
+            name: (_of_program(value, place, type.shape), note)
+            for name, (value, type, note) in event.values.items()
+        }
+        # Before its weights have met V, no round is over: there may be a loop over head_dim.
+        if self._open and event.op is self._loop and self._has_met:
+            self._end_round(seen=True)
+
+    def _place(self, programs: Tensor) -> int | None:
+        """Return where the program that is followed is among others."""
+        found = np.flatnonzero(as_numpy(programs) == self._program)
+        return int(found[0]) if len(found) else None
 
     # -- what it does -----------------------------------------------------------------------------
 
-    def multiplied(self, queries: Rows, keys: Rows, line: int) -> None:
+    def multiplied(self, event: events.Computed, queries: Lanes, keys: Lanes, line: int) -> None:
         """Begin a round: queries were multiplied with a tile of keys."""
-        if self._queries is not None and not np.array_equal(queries.ids, self._queries):
-            self._program_ends()
+        programs = as_numpy(event.programs)
+        wanted = self._wanted(programs, queries.ids)
+        if self._program is None and wanted.any() and (self._follows_any or not self._over):
+            self._program = int(programs[wanted][0])
+        if not self._follows_any:
+            self._all |= {(self._launches, n) for n in programs[wanted].tolist()}
+            self._head[Head.OTHERS] = max(0, len(self._all) - 1)
+        place = self._place(event.programs)
+        if place is None:
+            return
+        ids = queries.ids[place]
+        if self._queries is not None and not np.array_equal(ids, self._queries):
+            self.ends()
         if self._over or self._queries is None:
-            if not self._wants(queries):
+            if not wanted[place] or (self._over and not self._follows_any):
                 return
-            if self._over and not self._follows_all:
-                self._note_other()
-                return
-            self._begin_walk(queries)
-        assert self._queries is not None
-        if self._places is None or keys.ids.size > MOST_ROWS:
+            self._begin_pass(ids)
+        self._meet(keys.ids[place], line, event.loops)
+
+    def _meet(self, keys: np.ndarray, line: int, loops: tuple[Operation, ...]) -> None:
+        """Begin a round with a tile of keys, or go on with the one that it is a part of."""
+        if self._places is None or keys.size > MOST_ROWS:
             self._head[Head.MORE] += 1
             return
-        again = self._keys is not None and np.array_equal(keys.ids, self._keys)
-        met = self._round >= 0 and (self._of_round("products") or self._of_round("apart"))
-        if again and self._round >= 0 and not met:
+        if self._round >= 0 and not self._has_met and np.array_equal(keys, self._keys):
             self._level += 1  # a part of head_dim: the round ends with the loop around these parts
             self._open = True
         else:
-            self.stored()
+            self._end_open()
             self._level = 0
-            self._begin_round(keys, line)
-        self._find_loop()
+            self._keys = keys.copy()
+            if self._round + 1 >= self._places.most:
+                self._head[Head.MORE] += 1
+                return
+            self._round += 1
+            self._arrays["keys"][self._round] = -1
+            self._arrays["keys"][self._round, : keys.size] = keys
+            self._note("line", line)
+            self._open = True
+            self._head[Head.ROUNDS] = self._round + 1
+        self._loop = next(iter(loops[self._level :]), None)
+        if self._loop not in self._segments:
+            self._segments.append(self._loop)
+        self._note("segment", self._segments.index(self._loop))
+        self._note("loop", self._loop.place.line_in(self._path) if self._loop else 0)
 
-    def weighted(
-        self, weights: Any, own: Rows, values: Rows, line: int, *, transposed: bool
-    ) -> None:
-        """Note which pairs of the round have a weight in a product with V.
-
-        `own` are the keys that the weights are of, `values` the rows of V that they meet.
-        """
-        if self._over or self._round < 0 or self._places is None:
+    def weighted(self, event: events.Computed, weights: Tile, values: Lanes, line: int) -> None:
+        """Note which pairs of the round have a weight in a product with these rows of V."""
+        place = self._place(event.programs)
+        if place is None or self._over or self._round < 0 or self._places is None:
             return
-        assert self._keys is not None and self._queries is not None
-        hidden = getattr(weights, "hidden", None)
-        taken = np.ones(weights.data.shape, bool) if hidden is None else ~hidden
-        taken = taken.T if transposed else taken
-        if not np.array_equal(own.ids, self._keys) or taken.shape[0] != self._queries.size:
+        assert self._queries is not None
+        taken = ~weights.of_pairs("hidden", False)[place]
+        ids, met = weights.axes[1].ids[place], values.ids[place]
+        if not np.array_equal(ids, self._keys) or len(taken) != self._queries.size:
             self._note("apart", 1)  # the weights of another round, for all that is known
             return
-        both = (values.ids >= 0) & (own.ids >= 0)
-        if (values.ids[both] != own.ids[both]).any():
-            self._note("mixed", 1 + int(values.ids[values.ids >= 0].min()))
+        both = (met >= 0) & (ids >= 0)
+        if (met[both] != ids[both]).any():
+            self._note("mixed", 1 + int(met[met >= 0].min()))
         self._places.taken[self._round, :, : taken.shape[1]] |= taken
         self._note("products", self._of_round("products") + 1)
         self._note("product_line", line)
-        self._note("mask_line", getattr(weights, "mask_line", 0))
+        self._note("mask_line", weights.note.mask_line)
 
-    def stored(self) -> None:
-        """End a round whose end was not seen, before what the kernel does with the result."""
-        if self._open:
-            self._end_round(self._loop_of_round, seen=False)
-
-    def _wants(self, queries: Rows) -> bool:
+    def _wanted(self, programs: np.ndarray, queries: np.ndarray) -> np.ndarray:
+        """Return which programs are asked for, by their numbers and what they hold."""
         if self._shape.program is not None:
-            return self._program == tuple(self._shape.program)
-        return self._shape.row < 0 or bool((queries.ids == self._shape.row).any())
+            (x, y, _), (i, j, k) = self._grid, self._shape.program
+            inside = all(n < most for n, most in zip((i, j, k), self._grid, strict=True))
+            return (programs == i + x * (j + y * k)) & inside
+        if self._shape.row < 0:
+            return np.ones(len(programs), bool)
+        return (queries == self._shape.row).any(1)
 
     @property
-    def _follows_all(self) -> bool:
-        """Whether each walk takes the place of the one before it."""
-        asked = self._shape.program is not None or self._shape.row >= 0
-        return not asked and not self.breaks_off
+    def _follows_any(self) -> bool:
+        """Whether the pass of each launch takes the place of the one before it."""
+        return self._shape.program is None and self._shape.row < 0
 
-    def _note_other(self) -> None:
-        other = (self._launches, self._program)
-        if other not in self._others:
-            self._others.add(other)
-            self._head[Head.OTHERS] = len(self._others)
+    @property
+    def _has_met(self) -> bool:
+        """Whether weights have met V in this round."""
+        return self._round >= 0 and bool(self._of_round("products") or self._of_round("apart"))
 
-    def _begin_walk(self, queries: Rows) -> None:
-        if self._places is not None:  # of an earlier walk
+    def _begin_pass(self, queries: np.ndarray) -> None:
+        if self._places is not None:  # of an earlier pass
             for name in ("head", "queries", "rounds", "present"):
                 self._arrays[name][:] = 0
             self._places.taken[: self._round + 1] = 0
-        self._over, self._round, self._keys = False, -1, None
-        self._queries = queries.ids.copy()
-        self._others.add((self._launches, self._program))
-        self._places = self._shape.places(self._arrays, queries.ids.size)
+        self._over, self._round, self._keys, self._values = False, -1, None, {}
+        self._queries = queries.copy()
+        self._places = self._shape.places(self._arrays, queries.size)
         if self._places is not None:
-            self._arrays["queries"][: queries.ids.size] = queries.ids
+            assert self._program is not None
+            (x, y, _), number = self._grid, self._program
+            self._arrays["queries"][: queries.size] = queries
             rounds.write_text(self._arrays["kernel"], self._kernel)
-            head = self._head
-            head[Head.X], head[Head.Y], head[Head.Z] = self._program
-            head[Head.LAUNCH], head[Head.TILE_Q] = self._launches, queries.ids.size
+            self._head[Head.X : Head.Z + 1] = number % x, number // x % y, number // (x * y)
+            self._head[Head.TILE_Q] = queries.size
 
-    def _begin_round(self, keys: Rows, line: int) -> None:
-        assert self._places is not None
-        self._keys = keys.ids.copy()
-        if self._round + 1 >= self._places.most:
-            self._head[Head.MORE] += 1
-            return
-        self._round += 1
-        self._arrays["keys"][self._round] = -1
-        self._arrays["keys"][self._round, : keys.ids.size] = keys.ids
-        self._note("line", line)
-        self._open = True
-        self._head[Head.ROUNDS] = self._round + 1
+    def _end_open(self) -> None:
+        if self._open:
+            self._end_round(seen=False)
 
-    def _find_loop(self) -> None:
-        if not self._open:
-            return
-        around = self._around[self._level :]
-        self._loop_of_round = around[0] if around else self
-        first = around[0].place.line_in(self._path) if around else 0
-        if self._loop_of_round not in self._segments:
-            self._segments.append(self._loop_of_round)
-        self._note("segment", self._segments.index(self._loop_of_round))
-        self._note("loop", first)
-
-    def _end_round(self, loop: Any, *, seen: bool) -> None:
+    def _end_round(self, *, seen: bool) -> None:
         self._open = False
-        if loop is None or self._places is None:
+        if self._places is None:
             return
         self._note("ended", int(seen))
-        for name, variable in self._values.items():
-            slot = self._slot(name, variable)
+        for name, (values, note) in self._values.items():
+            slot = self._slot(name, values, note)
             if slot is None:
                 continue
-            values = variable.data
+            described = self._arrays["variables"][slot]
             if slot < VECTORS:
                 self._places.vectors[self._round, slot] = values.reshape(-1)
             else:
                 turned = values.shape != (self._queries.size, self._shape.head_dim)
                 index = slot - VECTORS
                 self._places.matrices[self._round, index] = values.T if turned else values
-                made = (getattr(variable, "product", None) or (None,))[0] == OUT
-                self._arrays["variables"][slot, VARIABLE.index("of_products")] |= int(made)
+                made = (getattr(note, "product", None) or (None,))[0] == _OUT
+                described[VARIABLE.index("of_products")] |= int(made)
             self._arrays["present"][self._round, slot] = 1
-            carried = VARIABLE.index("carried")
-            self._arrays["variables"][slot, carried] |= int(name in self._carried)
+            described[VARIABLE.index("carried")] |= int(name in self._carried)
 
-    def _slot(self, name: str, handle: Any) -> int | None:
+    def _slot(self, name: str, values: np.ndarray, note: Any) -> int | None:
         """Return where a variable is kept, None where it is none of the running state."""
-        data, rows = getattr(handle, "data", None), self._queries.size
-        if not isinstance(data, np.ndarray):  # a block pointer
+        rows = self._queries.size
+        vector = values.shape in ((rows,), (rows, 1), (1, rows))
+        matrix = values.shape in ((rows, self._shape.head_dim), (self._shape.head_dim, rows))
+        if not (vector or matrix) or getattr(note, "loaded", False):
             return None
-        vector = data.shape in ((rows,), (rows, 1), (1, rows))
-        matrix = data.shape in ((rows, self._shape.head_dim), (self._shape.head_dim, rows))
-        if not (vector or matrix) or getattr(handle, "loaded", False) or is_of_pairs(handle):
+        if getattr(note, "is_of_pairs", False):
             return None
         key = (name, vector)
         if key not in self._slots:
@@ -247,64 +245,7 @@ class Steps:
         return int(self._arrays["rounds"][self._round, ROUND.index(column)])
 
 
-class Stepping(Tracing):
-    """A trace of a call that also has the rounds of one program."""
-
-    def __init__(self, *places: Any, steps: Steps, seconds: float = math.inf) -> None:
-        """Trace a call of which a launch may take so many `seconds`."""
-        super().__init__(*places)
-        self._steps = steps
-        self._seconds = seconds
-        self._end = time.process_time() + (1 - _SHARE) * seconds
-
-    def _look(self, event: events.Event) -> Any:
-        if time.process_time() > self._end:
-            self.break_off()
-            raise TimeoutError("the call takes too long to be traced")
-        if isinstance(event, events.RoundEnded):
-            self._do_later(event, lambda row: self._steps.round_ends(*_ended(event, row)))
-        return super()._look(event)
-
-    def _launched(self, event: events.Launched) -> None:
-        super()._launched(event)
-        self._steps.launched(event.name)
-
-    def _program_begins(self, x: int, y: int, z: int) -> None:
-        super()._program_begins(x, y, z)
-        self._steps.program_begins(x, y, z)
-
-    def _programs_end(self) -> None:
-        super()._programs_end()
-        self._steps.ends()
-
-    def break_off(self) -> None:
-        """Write down what there is, where the call may not come to its end."""
-        self._steps.breaks_off = True
-        self._end = time.process_time() + _SHARE * self._seconds
-        with contextlib.suppress(Exception), np.errstate(all="ignore"):
-            self._programs_end()
-
-    def _note_product(self, event: events.Computed, product: int, a: Any, b: Any) -> None:
-        tags_a, tags_b = tags_of(a), tags_of(b)
-        line = self._where.running()
-        self._steps.inside(event.loops)
-        if product == SCORES:
-            queries, keys = tags_a[0], tags_b[1]
-            if not queries.of_queries:
-                queries, keys = keys, queries
-            if (queries.operand, keys.operand) == ("q", "k"):
-                self._steps.multiplied(queries, keys, line)
-        elif product == OUT:
-            left = tags_a[0] is not None  # the weights are the left operand
-            weights, own, values = (a, tags_a[1], tags_b[0]) if left else (b, tags_b[0], tags_a[1])
-            self._steps.weighted(weights, own, values, line, transposed=not left)
-
-    def _note_store(self) -> None:
-        self._steps.stored()
-
-
-def _ended(event: events.RoundEnded, row: int) -> tuple[Operation, dict[str, Any], Any]:
-    values = {
-        name: handle(note, row, type, value) for name, (value, type, note) in event.values.items()
-    }
-    return event.op, values, event.carried
+def _of_program(value: Tensor, place: int, shape: tuple[int, ...]) -> np.ndarray:
+    """Return what a program at a place holds of an array."""
+    own = value[place if value.shape[0] > 1 else 0]
+    return as_numpy((own.float() if own.dtype is torch.bfloat16 else own).expand(shape))

@@ -1,4 +1,9 @@
-"""Which program of a traced call stored which rows of the output."""
+"""Which program of a traced call stored which rows, and over what of another program.
+
+Stores do not add up: on a GPU the last one wins, whichever that is. A launch that reads from a
+tensor as well, under a lock of its own perhaps, is left alone, and so are atomic operations. What
+an earlier launch stored may be finished by the next.
+"""
 
 from __future__ import annotations
 
@@ -8,77 +13,129 @@ from typing import Any
 import numpy as np
 
 from grader.kernel.observers.operands import Operand
-from grader.kernel.observers.trace import Counter
+from grader.kernel.observers.places import extent
+from grader.kernel.observers.record import Record
+from grader.kernel.observers.trace import GRADIENTS, Counter
 
 
 @dataclasses.dataclass
-class _Stored:
-    """Stores to one tensor, which may turn out to be the output."""
+class _Elements:
+    """What was stored to one tensor, by element: the last program, from 1 over all launches."""
 
-    operand: Operand
-    writer: np.ndarray  # of each row, the last program
-    stored: np.ndarray  # whether a program stored the row
-    twice: np.ndarray  # whether two programs of one launch did
-    otherwise: np.ndarray  # and stored different numbers
-    rows: list[tuple[int, ...]] = dataclasses.field(default_factory=list)  # as in trace.PROGRAM
-    twice_line: int = 0
+    writer: np.ndarray
+    bits: np.ndarray
+    clash: tuple[int, int, int] | None = None  # two programs, numbered so, and the line
+    places: tuple[Any, ...] = ()  # x, y and z of these, and the elements that both stored
+
+
+class _Rows:
+    """Rows of a tensor that may turn out to be the output: who stored them."""
+
+    def __init__(self, operand: Operand) -> None:
+        self.operand, count = operand, operand.num_rows
+        self.writer = np.zeros(count, np.int64)
+        self.twice, self.otherwise = np.zeros(count, bool), np.zeros(count, bool)
+        self.twice_line = 0
+        self.programs: list[np.ndarray] = []  # numbers, and columns as in trace.PROGRAM
 
 
 class Stores:
-    """Stores to every tensor of the output's kind, by the address where it starts."""
+    """Stores to every tensor, by the address where it starts."""
 
-    def __init__(self) -> None:
-        self._kernel = 0
-        self._program = (0, 0, 0)
-        self._serial = 0  # of the program that runs
-        self._launched_at = 0  # that of the last before this launch
-        self._by_start: dict[int, _Stored] = {}
+    def __init__(self, record: Record) -> None:
+        self._record = record
+        self._elements: dict[int, _Elements] = {}
+        self._rows: dict[int, _Rows] = {}
+        self._read: set[int] = set()  # what this launch has read from
 
-    def launched(self, kernel: int) -> None:
+    def launched(self) -> None:
         """Begin with a launch."""
-        self._kernel, self._launched_at = kernel, self._serial
+        self._read.clear()
 
-    def placed(self, x: int, y: int, z: int) -> None:
-        """Begin with a program."""
-        self._program = (x, y, z)
-        self._serial += 1
+    def loaded(self, start: int) -> None:
+        """Note that programs read from the tensor that starts there."""
+        self._read.add(start)
+        found = self._elements.get(start)
+        if found and found.clash and found.clash[0] > self._record.before:
+            found.clash = None
 
-    def note(
-        self, start: int, tensor: Any, addresses: np.ndarray, changed: np.ndarray, line: int
+    def stored(
+        self, start: int, tensor: Any, programs: np.ndarray, ids: np.ndarray, bits: np.ndarray
+    ) -> np.ndarray:
+        """Note what programs store to elements of a tensor, one program behind the other.
+
+        Returns:
+            Where another program of the launch had stored other numbers.
+        """
+        found, record, size = self._elements.get(start), self._record, extent(tensor)
+        if found is None or len(found.writer) != size:
+            found = _Elements(np.zeros(size, np.int64), np.zeros(size, bits.dtype))
+            self._elements[start] = found
+        numbers = programs + record.before + 1
+        writers, held = found.writer[ids], found.bits[ids]
+        found.writer[ids] = numbers
+        if (found.writer[ids] != numbers).any():  # to the same elements
+            found.writer[ids] = writers
+            ends = [*np.flatnonzero(np.diff(numbers)) + 1, len(ids)]
+            each = [slice(a, b) for a, b in zip([0, *ends], ends, strict=False)]
+            parts = [self.stored(start, tensor, programs[i], ids[i], bits[i]) for i in each]
+            return np.concatenate(parts)
+        found.bits[ids] = bits
+        over = (writers > record.before) & (writers != numbers) & (held != bits)
+        if over.any() and found.clash is None and start not in self._read:
+            first = int(over.argmax())
+            one, other = int(writers[first]), int(numbers[first])
+            found.clash = one, other, record.where.line
+            both = over & (writers == one) & (numbers == other)
+            places = (record.places(n - record.before - 1) for n in sorted((one, other)))
+            found.places = *places, ids[both]
+        return over
+
+    def stored_rows(
+        self, operand: Operand, programs: np.ndarray, rows: np.ndarray, over: np.ndarray
     ) -> None:
-        """Note a store to some elements of a tensor; `changed` had other numbers of a program's."""
-        if start not in self._by_start:
-            operand = Operand.of("out", tensor)
-            count = operand.num_rows
-            flags = (np.zeros(count, bool) for _ in range(3))
-            self._by_start[start] = _Stored(operand, np.zeros(count, np.int64), *flags)
-        found = self._by_start[start]
-        ids = np.unique(found.operand.rows(addresses))
-        ids = ids[ids >= 0]
+        """Note to which rows of a tensor programs store, and where that was `over` others'."""
+        record, found, count = self._record, self._rows.get(operand.start), operand.num_rows
+        if found is None or found.operand.size != operand.size:
+            found = self._rows[operand.start] = _Rows(operand)
+        found.otherwise[rows[over & (rows >= 0)]] = True
+        own, ids = np.divmod(np.unique((programs * count + rows)[rows >= 0]), count)
         if not ids.size:
             return
-        # What an earlier launch stored may be finished by the next.
-        others = (found.writer[ids] > self._launched_at) & (found.writer[ids] != self._serial)
+        _, place, times = np.unique(ids, return_inverse=True, return_counts=True)
+        writer, numbers = found.writer[ids], own + record.before + 1
+        others = (writer > record.before) & (writer != numbers) | (times[place] > 1)
         found.twice[ids] |= others
-        other = found.operand.rows(changed)
-        found.otherwise[other[other >= 0]] = True
         if others.any() and not found.twice_line:
-            found.twice_line = line
-        found.stored[ids] = True
-        found.writer[ids] = self._serial
-        length = found.operand.size[2]
-        head, first, last = ids[0] // length, ids[0] % length, ids[-1] % length
-        found.rows.append((self._kernel, *self._program, head, first, last, line))
+            found.twice_line = record.where.line
+        found.writer[ids] = numbers  # of several the last
+        first = np.flatnonzero(np.diff(own, prepend=-1))
+        last = np.append(first[1:], len(own)) - 1
+        heads, ends = ids[first] // operand.length, (ids[i] % operand.length for i in (first, last))
+        row = record.kernel, *record.places(own[first]), heads, *ends, record.where.line
+        found.programs.append(np.stack(np.broadcast_arrays(numbers[first], *row)).T)
 
-    def write(self, start: int, queries: int, arrays: dict[str, np.ndarray]) -> None:
-        """Write what became of the output that starts there, if it has so many rows."""
-        found = self._by_start.get(start)
-        if found is None or found.operand.num_rows != queries:
-            return
-        arrays["stores"][:] = found.stored
-        arrays["stores"][found.twice & ~found.otherwise] = 2
-        arrays["counters"][Counter.STORED_TWICE] = int(found.twice.sum())
-        arrays["counters"][Counter.STORED_OTHERWISE] = int(found.otherwise.sum())
-        arrays["counters"][Counter.STORED_TWICE_LINE] = found.twice_line
-        for row, values in zip(arrays["programs"], found.rows, strict=False):
-            row[:] = values
+    def write(self, starts: dict[str, int], results: dict[str, Any]) -> None:
+        """Write what became of the output and of the gradients, by where they begin."""
+        arrays, counters = self._record.arrays, self._record.counters
+        found = self._rows.get(starts.get("out", starts.get("y", 0)))
+        if found is not None and len(found.writer) == self._record.shape.queries:
+            arrays["stores"][:] = found.writer > 0
+            arrays["stores"][found.twice & ~found.otherwise] = 2
+            counters[Counter.STORED_TWICE] = int(found.twice.sum())
+            counters[Counter.STORED_OTHERWISE] = int(found.otherwise.sum())
+            counters[Counter.STORED_TWICE_LINE] = found.twice_line
+            table = np.concatenate([*found.programs, np.zeros((0, 9), np.int64)])
+            table = table[np.argsort(table[:, 0], kind="stable"), 1:][: len(arrays["programs"])]
+            arrays["programs"][: len(table)] = table
+        for name, row in zip(GRADIENTS, arrays["overwritten"], strict=True):
+            elements, result = self._elements.get(starts.get(name, 0)), results.get(name)
+            if elements is None or elements.clash is None or result.dim() not in (1, 4):
+                continue
+            operand = Operand.of(name, result)
+            rows = operand.rows(starts[name] + elements.places[2] * result.element_size())
+            rows = rows[rows >= 0]
+            if rows.size:
+                rows = rows[rows // operand.length == rows[0] // operand.length]
+                ends = int(rows.min()) + 1, int(rows.max()) + 1
+                row[:] = elements.clash[2], *elements.places[0], *elements.places[1], *ends

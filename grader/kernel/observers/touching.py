@@ -2,204 +2,285 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 
 from grader.kernel.machine import events
-from grader.kernel.machine.notes import NOTHING
-from grader.kernel.machine.tensors import Memory
+from grader.kernel.machine.arrays import whole
+from grader.kernel.machine.notes import NOTHING, together
 from grader.kernel.observers import trace
-from grader.kernel.observers.knowledge import handle
 from grader.kernel.observers.operands import Operand
-from grader.kernel.observers.overwrites import Overwrites
-from grader.kernel.observers.pairs import add_saturating
+from grader.kernel.observers.pairs import Pairs
 from grader.kernel.observers.placement import Placement
-from grader.kernel.observers.places import Places, Touched, rows_of, rows_of_made
-from grader.kernel.observers.reads import Reads
+from grader.kernel.observers.places import Places, Touched, extent, rows_of, rows_of_made
+from grader.kernel.observers.record import Record, as_numpy
 from grader.kernel.observers.stores import Stores
 from grader.kernel.observers.trace import Counter
-from grader.kernel.observers.walking import Walking
 
-Later = Callable[..., None]
+_NONE = -1
+_MAX_ELEMENTS = 2**24  # of memory of which each element's reads are remembered
+_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class Touching:
     """Knows the rows of what is loaded, and tells the rooms of reads and of stores."""
 
-    def __init__(
-        self,
-        shape: trace.TraceShape,
-        arrays: dict[str, np.ndarray],
-        inputs: list[Operand],
-        where: Any,
-        placement: Placement,
-    ) -> None:
-        self._shape = shape
-        self._arrays = arrays
-        self._counters = arrays["counters"]
-        self._inputs = inputs
-        self._where = where
-        self._placement = placement
-        self._places = Places(inputs)
-        self._reads = Reads(self._counters, inputs)
-        self._stores, self._overwrites, self._walking = Stores(), Overwrites(), Walking()
+    def __init__(self, record: Record, placement: Placement, pairs: Pairs) -> None:
+        self._record = record
+        self._placement, self._pairs = placement, pairs
+        self._places = Places(record.inputs)
+        self._reads = Reads(record.counters, record.inputs)
+        self._stores, self._accesses = Stores(record), Accesses(record)
         self._made: set[int] = set()  # where those tensors start that kernels have stored to
-        self._kernel = 0
 
-    def launched(self, memories: tuple[Memory, ...], kernel: int) -> None:
+    def launched(self, event: events.Launched) -> None:
         """Begin with a launch."""
-        self._kernel = kernel
-        self._places.launched(memories)
-        self._stores.launched(kernel)
-        self._overwrites.launched()
-        self._walking.program_begins()
+        self._places.launched(event.memories)
+        self._stores.launched()
+        self._accesses.launched()
 
-    def placed(self, x: int, y: int, z: int) -> None:
-        """Begin with a program."""
-        self._stores.placed(x, y, z)
-        self._overwrites.placed(x, y, z)
-        self._walking.program_begins()
-
-    def touched(self, event: events.Computed, later: Later) -> Any:
+    def touched(self, event: events.Computed) -> Any:
         """Note an access of all programs; return what is known of what is loaded."""
-        touched = self._places.touched(event)
-        if event.op.name == "tt.store":
-            later(self._stored(event, touched))
-        elif event.op.name != "tt.load":
-            later(self._updated(touched))
-        else:
-            starts, where = np.unique(touched.starts, return_inverse=True)
-            if len(starts) == 1:
-                return self._loaded(event, touched, slice(None), later)
-            parts = [(where == n).nonzero()[0] for n in range(len(starts))]
-            notes = [self._loaded(event, touched, part, later) for part in parts]
-            known = next((note for note in notes if note is not NOTHING), NOTHING)
-            place = torch.from_numpy(np.argsort(np.concatenate(parts)))
-            return known.together(notes, [len(part) for part in parts], place)
-        return NOTHING
+        notes, chosen = [], []
+        for touched in self._places.touched(event):
+            if event.op.name == "tt.load":
+                notes.append(self._loaded(event, touched))
+                chosen.append(touched.chosen)
+            else:
+                self._made.add(touched.start)
+                if event.op.name == "tt.store":
+                    self._stored(event, touched)
+                else:
+                    self._reads.note_inputs(touched)
+        if len(notes) < 2:
+            return notes[0] if notes else NOTHING
+        place = torch.from_numpy(np.argsort(np.concatenate(chosen)))
+        return together(notes, [len(part) for part in chosen], place)
 
-    # -- loads --------------------------------------------------------------------------------
-
-    def _loaded(self, event: events.Computed, touched: Touched, part: Any, later: Later) -> Any:
-        addresses, active = touched.addresses[part], touched.active[part]
-        start = int(touched.starts[part][0])
+    def _loaded(self, event: events.Computed, touched: Touched) -> Any:
+        start, record = touched.start, self._record
         operand = self._places.operand(start)
-        axis, note = None, NOTHING
-        rows = columns = addresses
+        note, type = NOTHING, event.types[-1]
         if operand is not None:
-            rows, columns = operand.locate(addresses)
-            axis, note = rows_of(operand, rows, columns, addresses, active)
-        elif self._inputs[0].name == "q" and start in self._places.tensors:
-            tensor, size = self._places.tensors[start], self._inputs[0].size
-            is_statistic = self._placement._has_a_number_for_each_query(tensor)
-            note = rows_of_made(tensor, addresses, active, size, is_statistic=is_statistic)
-        type = event.types[-1]
-        floating = type.is_float or type.bits == 16
-
-        def load(row: int) -> None:
-            own, lanes = addresses[row], active[row]
-            if not lanes.any():
-                return
-            self._overwrites.loaded(start)
-            self._read(own[lanes], touched.width, start, operand, floating=floating)
-            if operand is not None:
-                found = rows[row], columns[row]
-                self._note_load(operand, own, lanes, found, axis)
-
-        chosen = range(len(touched.starts)) if isinstance(part, slice) else part.tolist()
-        places = {row: number for number, row in enumerate(chosen)}
-        later(lambda row: load(places[row]), chosen)
+            rows, columns = operand.locate(touched.addresses)
+            axis, note = rows_of(operand, rows, columns, touched)
+            self._note_load(operand, touched, rows, columns, axis)
+        elif not record.of_rows and start in self._places.tensors:
+            tensor, size = self._places.tensors[start], record.inputs[0].size
+            is_statistic = self._has_a_number_for_each_query(tensor)
+            note = rows_of_made(tensor, touched, size, is_statistic=is_statistic)
+        if touched.active.any():
+            self._stores.loaded(start)
+            floating = type.is_float or type.bits == 16
+            made = operand is None and start in self._made
+            tensor = self._places.tensors.get(start)
+            self._reads.note(touched, tensor, floating=floating, made=made)
         return note
 
     def _note_load(
         self,
         operand: Operand,
-        addresses: np.ndarray,
-        active: np.ndarray,
-        found: tuple[np.ndarray, np.ndarray],
+        touched: Touched,
+        rows: np.ndarray,
+        columns: np.ndarray,
         axis: int | None,
     ) -> None:
-        rows, columns = found
+        record, active = self._record, touched.active
         padded = operand.length < operand.size[2]  # its last rows are nobody's, and are read too
-        lost = 0 if padded else int((active & (rows < 0)).sum())
-        if not operand.holds(addresses[active]) or 4 * lost >= active.sum():
-            self._counters[Counter.ASTRAY_LINE] = self._where.running()
-            self._counters[Counter.ASTRAY] = trace.OPERANDS.index(operand.name)
+        lost = active & (rows < 0)
+        if lost.any():
+            lanes = tuple(range(1, active.ndim))
+            outside = ~operand.holds(touched.addresses) & active
+            many = 4 * lost.sum(lanes) >= active.sum(lanes).clip(1)
+            if outside.any() or (not padded and many.any()):
+                record.note_line(Counter.ASTRAY_LINE)
+                record.counters[Counter.ASTRAY] = trace.OPERANDS.index(operand.name)
         if operand.name == "x":
-            there = active & (rows >= 0)
-            add_saturating(self._arrays["visits"][self._kernel], (rows[there], columns[there]), 1)
-        misaligned = axis is None and rows.ndim > 0 and rows.size > 1
-        where = (self._where.running(), self._kernel)
-        itemsize = operand.tensor.element_size()
-        self._walking.note(*where, addresses, itemsize, operand, axis, misaligned=misaligned)
+            self._pairs.count(active & ~lost, rows * record.shape.seqlen_k + columns)
+        self._accesses.note(touched, operand, axis)
 
-    def _read(
-        self,
-        addresses: np.ndarray,
-        width: int,
-        start: int,
-        operand: Operand | None,
-        *,
-        floating: bool,
-    ) -> None:
-        inside = self._reads.of_inputs(addresses)
-        if inside.any():
-            self._reads.note_inputs(addresses[inside], width)
-        if not inside.all():
-            self._reads.note_others(
-                addresses[~inside],
-                self._places.tensors.get(start),
-                floating=floating,
-                made=operand is None and start in self._made,
-            )
+    def _has_a_number_for_each_query(self, tensor: Any) -> bool:
+        """Whether a dense tensor is of (batch, heads, rows), rows last; the first may be one."""
+        shape, sizes = self._record.shape, [n for n in tensor.shape if n != 1]
+        whole = tensor.is_contiguous() and tensor.numel() == shape.queries
+        return whole and sizes[-1:] == [shape.seqlen_q]
 
-    # -- stores -------------------------------------------------------------------------------
-
-    def _updated(self, touched: Touched) -> Callable[[int], None]:
-        def update(row: int) -> None:
-            self._made.add(int(touched.starts[row]))
-            addresses = touched.addresses[row][touched.active[row]]
-            inside = self._reads.of_inputs(addresses)
-            self._reads.note_inputs(addresses[inside], touched.width)
-
-        return update
-
-    def _stored(self, event: events.Computed, touched: Touched) -> Callable[[int], None]:
-        value, type, note = event.operands[1], event.types[1], event.notes[1]
-        plain = value.view(torch.int16) if value.dtype is torch.bfloat16 else value
-        output_dims = 4 if self._inputs[0].name == "q" else 1
-
-        def store(row: int) -> None:
-            addresses, active = touched.addresses[row], touched.active[row]
-            start, line = int(touched.starts[row]), self._where.running()
-            self._made.add(start)
-            tensor = self._places.tensors.get(start)
-            if not active.any() or tensor is None:
-                return
-            stored = handle(note, row, type, plain)
-            kept = np.broadcast_to(stored.data, addresses.shape)[active]
-            changed = self._overwrites.stored(start, tensor, addresses[active], kept, line)
-            if tensor.dim() == output_dims:
-                self._stores.note(start, tensor, addresses[active], changed, line)
-            self._placement.store(start, tensor, stored, (addresses, active), line)
-
-        return store
-
-    # -- the end ------------------------------------------------------------------------------
+    def _stored(self, event: events.Computed, touched: Touched) -> None:
+        start, value, note = touched.start, event.operands[1], event.notes[1]
+        tensor = self._places.tensors.get(start)
+        if tensor is None or not touched.active.any():
+            return
+        size = tensor.element_size()
+        ids = (touched.addresses - start) // size
+        active = touched.active & (ids >= 0) & (ids < extent(tensor))
+        programs = touched.programs.repeat(active.reshape(len(active), -1).sum(1))
+        over = np.zeros(len(programs), bool)
+        if value.dtype.itemsize == size and tensor.is_floating_point():
+            bits = value.contiguous().view(_BITS[size])
+            bits = as_numpy(whole(bits, event.types[1].shape, len(event.programs)))
+            lanes = bits[touched.chosen][active]
+            over = self._stores.stored(start, tensor, programs, ids[active], lanes)
+        of_output = tensor.dim() == (1 if self._record.of_rows else 4)
+        if not of_output and tensor.dim() != 3:
+            return
+        operand = Operand.of("out", tensor[..., None] if tensor.dim() == 3 else tensor)
+        rows, columns = operand.locate(touched.addresses)
+        if of_output:
+            self._stores.stored_rows(operand, programs, rows[active], over)
+        places = touched.active, rows, columns
+        self._placement.store(start, tensor, note[touched.chosen], *places)
 
     def write(self, results: dict[str, Any]) -> None:
-        """Write the tables."""
-        out = results.get("out", results.get("y"))
-        # Not by its own method, which may be the submission's; nor need it be a tensor.
-        start = torch.Tensor.data_ptr(out) if isinstance(out, torch.Tensor) else 0
+        """Write the tables of a call that came to `results`."""
+        # Not by their own methods, which may be the submission's; nor need each be a tensor.
+        tensors = {n: t for n, t in results.items() if isinstance(t, torch.Tensor)}
+        starts = {name: torch.Tensor.data_ptr(tensor) for name, tensor in tensors.items()}
         # Partial results of a split row are no other form of an input while every dot has its own.
-        made = bool(self._counters[Counter.UNKNOWN_DOTS])
-        self._counters[Counter.DISTINCT_READ] = self._reads.distinct(made=made)
-        self._walking.write(self._arrays["accesses"])
-        self._placement.write(results)
-        self._overwrites.write(results, self._arrays["overwritten"])
-        if start:
-            self._stores.write(start, self._shape.queries, self._arrays)
+        made = bool(self._record.counters[Counter.UNKNOWN_DOTS])
+        self._record.counters[Counter.DISTINCT_READ] = self._reads.distinct(made=made)
+        self._accesses.write()
+        self._placement.write(starts)
+        self._stores.write(starts, tensors)
+
+
+class Accesses:
+    """Notes the loads of each line and operand, for the table of accesses."""
+
+    def __init__(self, record: Record) -> None:
+        self._record = record
+        self._accesses: dict[tuple[int, ...], dict[str, int]] = {}
+        # The first address of each program's last tile, in this launch.
+        self._last: dict[tuple[int, ...], np.ndarray] = {}
+
+    def launched(self) -> None:
+        """Begin with a launch: a program's first tile follows on none."""
+        self._last.clear()
+
+    def note(self, touched: Touched, operand: Operand, axis: int | None) -> None:
+        """Note a load of `operand` whose rows lie along `axis`, None where they lie along none."""
+        record, active = self._record, touched.active
+        running = np.flatnonzero(active.reshape(len(active), -1).any(1))
+        if not len(running):
+            return
+        addresses, programs = touched.addresses[running], touched.programs[running]
+        key = record.where.line, record.kernel, trace.OPERANDS.index(operand.name) + 1
+        noted = self._accesses.setdefault(key, dict.fromkeys(trace.ACCESS[3:], 0))
+        if key not in self._last:
+            self._last[key] = np.full(record.programs, _NONE)
+        last = self._last[key]
+        before, lanes = last[programs], addresses[-1]
+        noted["count"] += len(addresses)
+        noted["programs"] += int((before == _NONE).sum())
+        noted["stride"], noted["column_stride"] = operand.tensor.stride()[2:]
+        noted["misaligned"] += len(addresses) * (axis is None and lanes.size > 1)
+        itemsize = operand.tensor.element_size()
+        if lanes.ndim == 2 and min(lanes.shape) > 1:
+            deltas = (lanes[1, 0] - lanes[0, 0], lanes[0, 1] - lanes[0, 0])
+            rows = axis if axis is not None else int(abs(deltas[0]) < abs(deltas[1]))
+            noted["across"] = int(deltas[rows]) // itemsize
+            noted["along"] = int(deltas[1 - rows]) // itemsize
+            noted["size"] = lanes.shape[rows]
+            if operand.name == "w":  # the other axis is none of its own
+                noted["along"] = noted["column_stride"]
+        elif operand.name == "w" and lanes.size > 1:
+            noted["across"] = int(np.diff(lanes.ravel()[:2])[0]) // itemsize
+            noted["along"], noted["size"] = noted["column_stride"], lanes.size
+        first = addresses.reshape(len(addresses), -1)[:, 0]
+        moved = np.flatnonzero((before != _NONE) & (first != before))
+        if moved.size and not noted["step"]:
+            noted["step"] = int(first[moved[0]] - before[moved[0]]) // itemsize
+        last[programs] = first
+
+    def write(self) -> None:
+        """Write the table."""
+        table = self._record.arrays["accesses"]
+        for row, (key, noted) in zip(table, self._accesses.items(), strict=False):
+            row[:] = [*key, *(noted[name] for name in trace.ACCESS[3:])]
+
+
+class Reads:
+    """Reads of one call, by address: how many, and of how many elements.
+
+    An input is one whatever a pointer says it points to.
+    """
+
+    def __init__(self, counters: np.ndarray, inputs: list[Operand]) -> None:
+        self._counters = counters
+        self._itemsize = inputs[0].tensor.element_size() if inputs else 1
+        self._regions = _merged(sorted((i.start, i.end) for i in inputs))
+        # By the address where the memory starts: of inputs and their copies, and of what was made.
+        self._seen: dict[int, np.ndarray] = {}
+        self._seen_made: dict[int, np.ndarray] = {}
+
+    def note(
+        self, touched: Touched, tensor: Any = None, *, floating: bool = False, made: bool = False
+    ) -> None:
+        """Note what is read by pointers to `tensor`, None where that is not known.
+
+        Elsewhere than in inputs, what kernels of the call have `made` is counted in `UNKNOWN_READS`
+        too. All else holds inputs in some form. Different elements are counted, but not of integers
+        that were made.
+        """
+        rest = self.note_inputs(touched)
+        lanes = touched.addresses[rest]
+        self._counters[Counter.ELEMENTS_READ] += lanes.size
+        if made:
+            self._counters[Counter.UNKNOWN_READS] += lanes.size
+        if lanes.size and tensor is not None and (floating or not made):
+            start = tensor.data_ptr()
+            offsets = (lanes - start) // tensor.element_size()
+            _see(self._seen_made if made else self._seen, start, extent(tensor), offsets)
+
+    def note_inputs(self, touched: Touched) -> np.ndarray:
+        """Note reads of inputs, or between the rows of one; return which lanes read elsewhere.
+
+        Each read is of one element or more. Lanes of one program's load at the same address are one
+        read: so are those that are clamped to it.
+        """
+        each = max(1, touched.width // self._itemsize)
+        rest = touched.active
+        for low, high in self._regions:
+            inside = rest & (touched.addresses >= low) & (touched.addresses < high)
+            lanes = touched.addresses[inside]
+            if not lanes.size:
+                continue
+            rest = rest & ~inside
+            self._counters[Counter.ELEMENTS_READ] += each * _different(touched.addresses, inside)
+            first = (lanes - low) // self._itemsize
+            for number in range(each):
+                _see(self._seen, low, (high - low) // self._itemsize, first + number)
+        return rest
+
+    def distinct(self, *, made: bool) -> int:
+        """Return how many different elements were read; `made` says whether made ones count."""
+        known = [self._seen, self._seen_made] if made else [self._seen]
+        return sum(int(seen.sum()) for part in known for seen in part.values())
+
+
+def _different(addresses: np.ndarray, active: np.ndarray) -> int:
+    """Return how many addresses there are, those of each program counted once."""
+    lanes = np.where(active, addresses, -1).reshape(len(addresses), -1)
+    if lanes.shape[1] > 1 and not (lanes[:, 1:] > lanes[:, :-1]).all():
+        lanes.sort(axis=1)
+    again = lanes[:, 1:] == lanes[:, :-1]
+    return int((lanes >= 0).sum() - (again & (lanes[:, 1:] >= 0)).sum())
+
+
+def _see(known: dict[int, np.ndarray], start: int, size: int, offsets: np.ndarray) -> None:
+    if start not in known:
+        known[start] = np.zeros(size if size <= _MAX_ELEMENTS else 0, bool)
+    seen = known[start]
+    seen[offsets[(offsets >= 0) & (offsets < seen.size)]] = True
+
+
+def _merged(extents: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return extents of which none overlaps another: slices of one packed tensor are one."""
+    found: list[tuple[int, int]] = []
+    for low, high in extents:
+        if found and low < found[-1][1]:
+            found[-1] = (found[-1][0], max(high, found[-1][1]))
+        else:
+            found.append((low, high))
+    return found

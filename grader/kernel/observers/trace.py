@@ -96,6 +96,7 @@ SCRATCH = "scratch"  # lse or delta, where that is no output
 OUTPUTS = ("out", "lse", "dq", "dk", "dv", SCRATCH)
 GRADIENTS = ("dq", "dk", "dv", "dsink_logits")
 STATISTIC = "statistic"  # one number for each row of queries, which the call made: lse, delta
+MADE = (STATISTIC, "out")  # by the call itself
 TAGGED = ("q", "k", "v", "dout", STATISTIC, "out")  # what rows of a tile are told by
 SCORES = len(PRODUCTS)  # products of a query and a key: scores, and dout with v
 OTHER = SCORES + 1
@@ -171,25 +172,6 @@ class TraceShape(Block):
         }.get(column, 2**31)
         least = {"operand": 1, "count": 1}.get(column, 0)
         return (-most if column in signed else least), most
-
-    @property
-    def rows_limits(self) -> np.ndarray:
-        """The largest numbers of `MISPLACED`."""
-        rows = max(self.queries, self.batch * self.num_kv_heads * self.seqlen_k)
-        return np.array([self.lines, rows, rows])
-
-    @property
-    def apart_limits(self) -> np.ndarray:
-        """The largest numbers of `APART`."""
-        kinds = len(TAGGED) - 1
-        line, *rows = self.rows_limits.tolist()
-        return np.array([line, kinds, kinds, *rows, self.batch * self.num_kv_heads, 1])
-
-    @property
-    def overwritten_limits(self) -> np.ndarray:
-        """The largest numbers of `OVERWRITTEN`."""
-        line, rows, _ = self.rows_limits.tolist()
-        return np.array([line, *[2**31] * 6, rows, rows])
 
     def _fields(self) -> dict[str, tuple[Any, tuple[int, ...]]]:
         heads = self.batch * self.num_q_heads, self.batch * self.num_kv_heads
@@ -270,14 +252,19 @@ class Trace:
             least, most = np.array([shape.limit_of(column) for column in columns]).T
             whole = (table >= least) & (table <= most)
             arrays[name] = table[table.any(axis=1) & whole.all(axis=1)]
-        most = np.array([shape.lines if c.is_line else _MOST for c in Counter])
-        limits = {"counters": most, "apart": shape.apart_limits, "misplaced": shape.rows_limits}
-        limits["columns"] = np.array([shape.lines, _MOST, _MOST])
-        limits["overwritten"] = shape.overwritten_limits
-        limits["stored_products"] = np.array([len(PRODUCTS), shape.lines])
+        lines, planes = shape.lines, shape.batch * shape.num_kv_heads
+        rows = max(shape.queries, planes * shape.seqlen_k)
+        kinds = len(TAGGED) - 1
         of_lines = ("lines", "mask_lines", "raised_lines", "discarded", "left_out")
-        limits |= dict.fromkeys(of_lines, shape.lines)
-        limits["mask_rows"] = len(MASK_ROWS) - 1
+        limits: dict[str, Any] = dict.fromkeys(of_lines, lines) | {
+            "counters": [lines if c.is_line else _MOST for c in Counter],
+            "apart": [lines, kinds, kinds, rows, rows, planes, 1],
+            "misplaced": [lines, rows, rows],
+            "columns": [lines, _MOST, _MOST],
+            "overwritten": [lines, *[2**31] * 6, rows, rows],
+            "stored_products": [len(PRODUCTS), lines],
+            "mask_rows": len(MASK_ROWS) - 1,
+        }
         for name, largest in limits.items():
             numbers = arrays[name]
             numbers[(numbers < 0) | (numbers > largest)] = 0

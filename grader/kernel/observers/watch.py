@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from typing import Any
 
 import torch
 
 from grader.kernel.lines import running_line
 from grader.kernel.machine import events
+from grader.kernel.machine.arrays import Tensor, cast, full, zeros, zeros_like
 from grader.kernel.machine.tensors import Memory
-from grader.kernel.observers.races import Races
+from grader.kernel.machine.ttir import Place
 
 _ROUNDING = {"tf32": "TF32", "bf16x3": "bf16x3"}
 _FEWEST = 32  # numbers, which are no numbers of 16 bits by chance
+
+# Of the largest of the numbers: what is rounded to bf16 in another order of sums differs by 2**-7
+# of itself, and where terms cancel by as much of these. Whichever of two so close stays is right.
+_CLOSE = 1e-2
+_NOBODY = -1
 
 
 class Watch:
@@ -47,7 +55,8 @@ class Watch:
             self.sum = self.sum or self._rounded(event)
         if self.race is None:
             self._races(event)
-            for race in self._races.found[:1]:
+            race = self._races.found
+            if race is not None:
                 text = (
                     f"programs of one launch race for {race.name}; program"
                     f" {self._program(race.program)} {race.does} an element that program"
@@ -79,3 +88,119 @@ def _is_rounded(memory: Memory) -> bool:
     if values.dtype is not torch.float32 or memory.may_change or bool((values == values[0]).all()):
         return False
     return any(torch.equal(values.to(d).float(), values) for d in (torch.float16, torch.bfloat16))
+
+
+@dataclasses.dataclass(frozen=True)
+class Race:
+    """A program `reads` or `stores to` an element to which another one stores."""
+
+    place: Place
+    name: str
+    does: str
+    program: int
+    writer: int
+
+
+@dataclasses.dataclass
+class _Seen:
+    """Of each element of a tensor, who stored to it and who read it last, and what was there."""
+
+    writer: Tensor
+    stored: Tensor
+    reader: Tensor
+    read: Tensor
+
+
+class Races:
+    """Looks for elements for which the programs of one launch race; `found` is the first.
+
+    The machine runs all programs side by side, a GPU in any order: a program that reads what
+    another one stores, or stores other numbers over it, gets what is there at that moment. Atomic
+    operations race with plain accesses alone. A program that has come to a lock or a flag, a whole
+    number that is changed by an atomic operation or read as volatile, is left alone from then on:
+    it may know that the others are done.
+    """
+
+    def __init__(self) -> None:
+        self.found: Race | None = None
+        self._seen: dict[int, _Seen] = {}
+        self._waited = zeros(0, dtype=torch.bool)
+
+    def __call__(self, event: events.Event) -> None:
+        """Look at one event."""
+        if self.found is not None:
+            return
+        if isinstance(event, events.Launched):
+            self._seen.clear()
+            self._waited = zeros(event.programs, dtype=torch.bool)
+        elif isinstance(event, events.Access) and event.index.numel():
+            whole = not event.value.dtype.is_floating_point
+            volatile = event.op.attributes.get("isVolatile") == "true"
+            if whole and (event.kind == events.ATOMIC or volatile):
+                self._waited[event.programs] = True
+            elif event.kind == events.ATOMIC:
+                self._updated(event, self._of(event.memory))
+            elif event.value.dtype is event.memory.flat.dtype:
+                seen = self._of(event.memory)
+                (self._stored if event.kind == events.STORE else self._loaded)(event, seen)
+
+    def _of(self, memory: Memory) -> _Seen:
+        if memory.number not in self._seen:
+            size, flat = memory.flat.shape, memory.flat
+            nobody = full(size, _NOBODY, dtype=torch.int32)
+            self._seen[memory.number] = _Seen(
+                nobody, zeros_like(flat), nobody.clone(), zeros_like(flat)
+            )
+        return self._seen[memory.number]
+
+    def _stored(self, event: events.Access, seen: _Seen) -> None:
+        index, programs, value = event.index, cast(event.programs, torch.int32), event.value
+        self._look(event, "stores to", seen.writer[index], seen.stored[index], programs)
+        self._look(event, "stores to", seen.reader[index], seen.read[index], programs, reads=True)
+        seen.writer[index], seen.stored[index] = programs, value
+        self._look(event, "stores to", seen.writer[index], seen.stored[index], programs)
+
+    def _updated(self, event: events.Access, seen: _Seen) -> None:
+        programs = cast(event.programs, torch.int32)
+        self._look(event, "updates", seen.writer[event.index], None, programs)
+        # No number that another program stores there is the one that it found.
+        seen.reader[event.index], seen.read[event.index] = programs, math.nan
+
+    def _loaded(self, event: events.Access, seen: _Seen) -> None:
+        index, programs = event.index, cast(event.programs, torch.int32)
+        self._look(event, "reads", seen.writer[index], None, programs)
+        seen.reader[index], seen.read[index] = programs, event.value
+
+    def _look(
+        self,
+        event: events.Access,
+        does: str,
+        others: Tensor,
+        there: Tensor | None,
+        programs: Tensor,
+        *,
+        reads: bool = False,
+    ) -> None:
+        """Note a race with programs that came to the same elements, where the values differ."""
+        races = (others != _NOBODY) & (others != programs)
+        if self.found is not None or not bool(races.any()):
+            return
+        races &= ~self._waited[programs.long()]
+        if there is not None:
+            races &= _differ(there, event.value)
+        if not bool(races.any()):
+            return
+        first = int(races.nonzero()[0, 0])
+        who = int(programs[first]), int(others[first])
+        who = who[::-1] if reads else who
+        race = event.memory.name, "reads" if reads else does, *who
+        self.found = Race(event.op.place, *race)
+
+
+def _differ(there: Tensor, values: Tensor) -> Tensor:
+    if not values.dtype.is_floating_point:
+        return there != values
+    there, values = there.float(), values.float()
+    finite = values[values.isfinite()].abs()
+    close = _CLOSE * float(finite.max()) if finite.numel() else 0.0
+    return ~torch.isclose(there, values, rtol=_CLOSE, atol=close, equal_nan=True)

@@ -1,0 +1,129 @@
+"""The trace of a call while it is written: its arrays, and which launch and line it is of."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import math
+from typing import Any
+
+import numpy as np
+import torch
+
+from grader.kernel.lines import running_line
+from grader.kernel.machine import events
+from grader.kernel.machine.ttir import Operation
+from grader.kernel.observers.operands import Operand
+from grader.kernel.observers.trace import KERNELS, Counter, TraceShape
+
+as_numpy = torch.Tensor.numpy  # no submission's own
+
+
+class Where:
+    """The line of the submission that is running, and that of the loop around it, 0 if in none.
+
+    In a kernel that is not of the submission it is the line that launched it.
+    """
+
+    def __init__(self, path: str, source: bytes) -> None:
+        self.line = self.loop = 0
+        self._path = path
+        self._loops, self._computing, self._calls, self._begun = _read(source)
+        self._launch = 0
+        self._known: dict[Operation, tuple[int, int]] = {}  # of this launch
+
+    def launched(self) -> None:
+        """Know the line that launches a kernel now."""
+        self._launch = running_line(self._path)
+        self._known.clear()
+
+    def at(self, op: Operation) -> None:
+        """Be at an operation from now on."""
+        if op not in self._known:
+            self._known[op] = self.line_of(op), self._loop(op)
+        self.line, self.loop = self._known[op]
+
+    def line_of(self, op: Operation) -> int:
+        """Return the line of another operation."""
+        return self._first(op, op.place.line_in(self._path)) or self._launch
+
+    def _first(self, op: Operation, line: int) -> int:
+        """Return the line where an expression begins that Triton places at its last operand."""
+        name = op.name.rpartition(".")[2]
+        name = "where" if name == "select" else name
+        called = [lines for of, lines in self._calls if of == name and line in lines]
+        if called:
+            return min(called, key=len).start
+        if line in self._begun:
+            return line
+        return next((lines.start for lines in self._computing if line in lines), line)
+
+    def _loop(self, op: Operation) -> int:
+        inner = (op.place.file, op.place.line), *op.place.callers
+        for file, line in (*inner, (self._path, self._launch)):
+            if file == self._path:
+                around = [loop.start for loop in self._loops if line in loop]
+                if around:
+                    return max(around)
+        return 0
+
+
+class Record:
+    """What the rooms of a trace share; `inputs` are those of the call that can be recognised.
+
+    `kernel` is the number of the kernel that runs, `programs` is how many run in this launch and
+    `before` in those before it.
+    """
+
+    def __init__(
+        self, shape: TraceShape, memory: np.ndarray, where: Where, inputs: dict[str, Any]
+    ) -> None:
+        self.shape = shape
+        self.arrays = shape.arrays(memory)
+        self.counters = self.arrays["counters"]
+        self.where = where
+        known = {name: t for name, t in inputs.items() if t.dim() in (2, 4) or name == "w"}
+        self.inputs = [Operand.of(name, t) for name, t in known.items()]
+        self.of_rows = self.inputs[0].name == "x"
+        self.wide = self.inputs[0].tensor.element_size() == 4  # operands of 16 bits lose some
+        self.kernel, self.grid, self.programs, self.before = 0, (0, 0, 0), 0, 0
+        self._kernels: list[str] = []
+
+    def launched(self, event: events.Launched) -> None:
+        """Begin with a launch."""
+        self.where.launched()
+        if event.name not in self._kernels:
+            self._kernels.append(event.name)
+        self.kernel = min(self._kernels.index(event.name), KERNELS - 1)
+        self.before += self.programs
+        self.grid, self.programs = event.grid, math.prod(event.grid)
+        self.counters[Counter.LAUNCHES] += 1
+        self.counters[Counter.PROGRAMS] += self.programs
+
+    def note_line(self, counter: Counter) -> None:
+        """Write the line that is running."""
+        self.counters[counter] = self.where.line
+
+    def places(self, numbers: Any) -> Any:
+        """Return x, y and z of programs of this launch."""
+        x, y, _ = self.grid
+        return numbers % x, numbers // x % y, numbers // (x * y)
+
+
+def _lines(node: Any) -> range:
+    return range(node.lineno, (node.end_lineno or node.lineno) + 1)
+
+
+@functools.lru_cache(maxsize=1)
+def _read(source: bytes) -> tuple[Any, ...]:
+    """Return lines of loops, of what computes over several, of calls that do, and first lines."""
+    nodes = list(ast.walk(ast.parse(source)))
+    loops = [_lines(n) for n in nodes if isinstance(n, (ast.For, ast.While))]
+    computing = [_lines(n) for n in nodes if isinstance(n, (ast.Call, ast.BinOp, ast.Compare))]
+    calls = [
+        (getattr(n.func, "attr", getattr(n.func, "id", "")), _lines(n))
+        for n in nodes
+        if isinstance(n, ast.Call) and n.end_lineno != n.lineno
+    ]
+    begun = {lines.start for lines in computing}
+    return loops, sorted((n for n in computing if len(n) > 1), key=len), calls, begun
