@@ -4,8 +4,8 @@ import dataclasses
 import os
 from types import SimpleNamespace
 
-from grader.isolate import compilers
-from grader.judge import pytest_run
+from grader.judge import pytest_run, sessions
+from grader.judge.case import CheckCase
 from grader.spec.findings import SourceFile, TestRequest
 from grader.spec.problem import load_problem
 from grader.timing import device_lock
@@ -34,15 +34,15 @@ def test_a_test_process_starts_nothing_on_a_gpu_that_is_measured(monkeypatch):
     options = {"--request-fd": 0, "--events-fd": events}
     config = SimpleNamespace(getoption=lambda name: options.get(name, "."))
     began = []
-    monkeypatch.setattr(compilers, "Compilers", lambda *_: began.append(1) or Compiling())
+    monkeypatch.setattr(sessions, "Compilers", lambda *_: began.append(1) or Compiling())
     problem = load_problem("p04")
     check = problem.check("plain")
     case = dataclasses.replace(problem.cases(check, "5eed")[0], gpu=True)
     run = pytest_run.PytestRun(config)
     with device_lock.held(UUID, alone=True):
-        run.trial(problem).compile_ahead([(check, case)])
+        run.begin([CheckCase(problem, check, 0, case)])
         assert not began and not run.have_gpu(0.0)
-    run.trial(problem).session(check, case)
+    run.run(problem).sessions.of(CheckCase(problem, check, 0, case))
     assert began == [1] and not had_alone()
     run.close()
     assert had_alone()
