@@ -162,15 +162,9 @@ class Grader:
         run = TestRun(
             problem,
             self._sources[problem.id].data,
-            device=self._device,
-            seed=self.request.seed,
-            children=self._children,
+            self.request,
+            self._children,
             compile_workers=compile_workers,
-            exit_first=self.request.exit_first,
-            first=self.request.first,
-            jailed=self.request.jailed,
-            device_uuid=self.request.environment.device_uuid,
-            policy=self.request.policy,
             on_case=lambda check, verdict: self.progress.case_done(problem.id, check, verdict),
         )
         self._runs.append(run)

@@ -14,10 +14,11 @@ from typing import Any
 from grader.causes.diagnose import Casebook
 from grader.isolate.session import Budget, Session
 from grader.judge.case import CheckCase
+from grader.judge.check_results import check_results
 from grader.judge.problem_run import ProblemRun
 from grader.judge.scoring import score_correctness
 from grader.judge.sessions import Sessions
-from grader.judge.testrun import Findings, check_results
+from grader.judge.testrun import Findings
 from grader.source.submission import Source
 from grader.spec.cases import Case
 from grader.spec.findings import CauseFound, Finding

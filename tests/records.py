@@ -71,15 +71,14 @@ class _InThisProcess:
         self,
         problem: Problem,
         source: bytes,
-        *,
-        device: str,
-        seed: str,
+        request: Request,
+        *_: object,
         work: Mapping[str, Evidence | None],
-        **_: object,
+        **__: object,
     ):
         self.interrupted = False
         self._work = work
-        self._arguments = (problem, source, device, seed)
+        self._arguments = (problem, source, request.environment.device, request.seed)
 
     def run(self) -> Findings:
         problem, source, device, seed = self._arguments
