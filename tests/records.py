@@ -18,8 +18,8 @@ from rich.console import Console
 
 from grader import api
 from grader.api import Grader
+from grader.commands.progress import Progress
 from grader.judge import case, problem_run
-from grader.judge.progress import Progress
 from grader.judge.request import Request
 from grader.judge.testrun import Findings
 from grader.spec.cases import Case, CaseTable

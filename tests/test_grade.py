@@ -10,8 +10,8 @@ from rich.console import Console
 
 from grader import api
 from grader.api import Grader
+from grader.commands.progress import Progress
 from grader.judge import check_results
-from grader.judge.progress import Progress
 from grader.judge.request import Request
 from grader.judge.scoring import exit_code
 from grader.spec.findings import Alive, Evidence, Measured, MeasureRequest, Phase, write_event

@@ -149,10 +149,6 @@ class Assembly:
         possible, figures = problem.points_of(name), evidence.figures
         if evidence.verdict is not None:
             reason = evidence.reason or "no reason was recorded"
-            if evidence.verdict is Verdict.NOT_MEASURED:
-                return scoring.not_measured(possible, reason)
-            if evidence.verdict is Verdict.INTERNAL:
-                return scoring.internal(possible, reason)
             return scoring.withheld(evidence.verdict, possible, reason)
         if name == "work" and isinstance(figures, WorkFigures):
             full = problem.work.full if problem.work else figures.full
@@ -162,7 +158,8 @@ class Assembly:
             return scoring.score_speed(figures, possible)
         if name == "memory" and isinstance(figures, MemoryFigures):
             return scoring.score_memory(figures, possible)
-        return scoring.internal(possible, f"the judge recorded no figures of {name}")
+        reason = f"the judge recorded no figures of {name}"
+        return scoring.withheld(Verdict.INTERNAL, possible, reason)
 
 
 def supporting(
