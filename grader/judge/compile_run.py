@@ -123,34 +123,49 @@ class CompileRun:
     def judge(self, session: Session, at: CheckCase, say: CaseFindings) -> Finding:
         """Compile what this case launches, and kernels that other cases alone have launched.
 
-        On a GPU the call itself compiles; its numbers are another check's subject.
+        On a GPU calls compile; the numbers of this case's are another check's subject.
         """
+        compiled: list[Compiled] = []
         if session.unusable is not None or not session.machine:
-            return self._judge_call(session, at, say)
-        reason = unavailable()
-        if reason is not None:
-            headline = f"not measured: {reason}"
-            return Finding(verdict=Verdict.NOT_MEASURED, message=Message(headline=headline))
-        if self._ahead and self._asked and not self._begun:
+            evidence = session.call(at.case, at.inputs(self._seed), self._problem.outputs)
+            failure = outcome.of_call(evidence, self._problem.signature)
+            finding = say.failed(failure, evidence) if failure is not None else None
+            lines = _lines_of(evidence)
+        elif (reason := unavailable()) is not None:
+            message = Message(headline=f"not measured: {reason}")
+            return Finding(verdict=Verdict.NOT_MEASURED, message=message)
+        elif self._ahead and self._asked and not self._begun:
             message = Message(headline="not run: no call came back with a result", not_run=True)
             return Finding(verdict=Verdict.SKIPPED, message=message)
-        compiled = self._begin(at.case).result()
-        finding = self._not_compiled(compiled, say)
+        else:
+            compiled += self._begin(at.case).result()
+            finding, lines = self._not_compiled(compiled, say), _lines_compiled(compiled)
         for _ in range(_MOST):
-            left = self.waiting(_lines_compiled(compiled))
+            left = self.waiting(lines)
             if finding is not None or not left:
                 break
-            line, cases = left[0]
-            first = self._first(cases)
-            more = self._begin(first.case).result()
-            finding = self._not_compiled(more, say)
-            if finding is None and line not in _lines_compiled(more):
-                finding = _never_on_a_gpu(line, first.case, say)
-            compiled = [*compiled, *more]
-        finding = finding or self._too_many(_lines_compiled(compiled), say)
-        finding = finding or Finding(verdict=Verdict.PASS)
+            if session.machine:
+                finding = self._compile_there(left[0], compiled, say)
+                lines |= _lines_compiled(compiled)
+            else:
+                finding = self._judge_there(session, left[0], lines, say)
+                lines.add(left[0][0])  # what runs in its place is judged now
+        finding = finding or self._too_many(lines, say) or Finding(verdict=Verdict.PASS)
         kernels = (kernel for chip in compiled for kernel in chip.kernels)
         return finding.model_copy(update={"kernels": tuple(dict.fromkeys(kernels))})
+
+    def _compile_there(
+        self, ran: Ran, compiled: list[Compiled], say: CaseFindings
+    ) -> Finding | None:
+        """Compile a case that ran this kernel; add what that comes to to `compiled`."""
+        line, cases = ran
+        case = self._first(cases).case
+        more = self._begin(case).result()
+        finding = self._not_compiled(more, say)
+        if finding is None and line not in _lines_compiled(more):
+            finding = _never_on_a_gpu(line, case, say)
+        compiled += more
+        return finding
 
     def _not_compiled(self, compiled: list[Compiled], say: CaseFindings) -> Finding | None:
         """Say what a compiler refused, or how a call ended; None where all is well."""
@@ -173,23 +188,6 @@ class CompileRun:
                     evidence = CallEvidence(result=result, output=chip.output)
                     return say.failed(failure, evidence)
         return None
-
-    def _judge_call(self, session: Session, at: CheckCase, say: CaseFindings) -> Finding:
-        """Make the call, and those of other cases whose kernels have not run on the GPU."""
-        evidence = session.call(at.case, at.inputs(self._seed), self._problem.outputs)
-        failure = outcome.of_call(evidence, self._problem.signature)
-        if failure is not None:
-            return say.failed(failure, evidence)
-        lines = _lines_of(evidence)
-        for _ in range(_MOST):
-            left = self.waiting(lines)
-            if not left:
-                break
-            finding = self._judge_there(session, left[0], lines, say)
-            if finding is not None:
-                return finding
-            lines.add(left[0][0])  # what runs in its place is judged now
-        return self._too_many(lines, say) or Finding(verdict=Verdict.PASS)
 
     def _judge_there(
         self, session: Session, ran: Ran, lines: set[int], say: CaseFindings

@@ -27,8 +27,8 @@ from grader.checks.correctness import (
     expect,
     find_differences,
     is_of_tf32,
+    right_without_kernels,
 )
-from grader.checks.idle import right_without_kernels
 from grader.checks.work import count_work, disbelieved
 from grader.isolate.evidence import CallEvidence
 from grader.isolate.session import Session
