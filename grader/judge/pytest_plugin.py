@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from grader.judge import pytest_summary
-from grader.judge.pytest_run import PytestRun
-from grader.spec.cases import Case, resolve
-from grader.spec.findings import CaseFailed, Finding
+from grader.judge.pytest_run import PytestRun, RunningCase
 from grader.spec.grade_record import Verdict
 from grader.spec.problem import PROBLEMS, ManifestError, Problem, load_problem
 
@@ -80,23 +78,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         check = problem.check(metafunc.function.__name__.removeprefix("test_"))
     except ManifestError as error:
         raise pytest.UsageError(str(error)) from None
-    run = metafunc.config.stash[_RUN]
-    cases = problem.cases(check, run.seed)
-    cases = {index: case for index, case in cases.items() if (check.id, index) not in run.done}
-    ids = _ids(problem.of(check), cases)
-    metafunc.parametrize("case", list(cases.items()), ids=ids, indirect=True)
-
-
-def _ids(problem: Problem, cases: dict[int, Case]) -> list[str]:
-    """Name each case by its length, its dtype and what else is not as in the plain case."""
-    usual = set(resolve(problem.base.given, "fp32", "").words)
-    ids: list[str] = []
-    for index, case in cases.items():
-        sizes = ("seqlen", "rows", "cols")
-        words = [w for w in case.words if w not in usual or w.startswith(sizes)]
-        id = "-".join(w for w in words if w != "fp32")
-        ids.append(id if id not in ids else f"{id}-{index}")
-    return ids
+    cases = metafunc.config.stash[_RUN].cases(problem, check)
+    metafunc.parametrize("case", list(cases.values()), ids=list(cases), indirect=True)
 
 
 @pytest.hookimpl(trylast=True)
@@ -114,38 +97,6 @@ def _at(item: pytest.Item) -> CheckCase | None:
     if problem is None or not isinstance(given, tuple):  # none is left of a check that is done
         return None
     return CheckCase(problem, problem.check(item.function.__name__.removeprefix("test_")), *given)
-
-
-class RunningCase:
-    """One case of one check: a test says what must hold for it."""
-
-    def __init__(self, run: PytestRun, at: CheckCase) -> None:
-        self.finding = Finding(verdict=Verdict.PASS)
-        self._run, self._at = run, at
-
-    def agrees_with(self, oracle: Any) -> None:
-        """The submission's outputs equal those of `oracle` within the derived tolerance."""
-        expected = self._at.problem.oracle
-        assert oracle.__name__ == expected, f"got {oracle.__name__}, problem.toml says {expected}"
-        self._judge()
-
-    def compiles(self) -> None:
-        """The kernels of the submission compile for the GPUs of grader/kernel/compile/chips.py."""
-        assert self._at.check.compiles
-        self._judge()
-
-    def is_refused(self) -> None:
-        """The submission raises ValueError naming the argument that the case makes invalid."""
-        assert self._at.case.invalid is not None
-        self._judge()
-
-    def _judge(self) -> None:
-        self.finding = self._run.run(self._at.whole).judge(self._at)
-        if self.finding.verdict is not Verdict.PASS:
-            raise CaseFailed(self.finding)
-
-    def __repr__(self) -> str:
-        return str(self._at.case)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from grader.isolate.pipe import EventPipe, read_request
 from grader.source.submission import Source, read_source
+from grader.spec.cases import Case, resolve
 from grader.spec.findings import (
     Alive,
     CaseEnds,
@@ -25,6 +26,7 @@ from grader.spec.findings import (
 )
 from grader.spec.grade_record import Message, Verdict
 from grader.spec.problem import Problem
+from grader.spec.problem_tables import Check
 
 if TYPE_CHECKING:
     import pytest
@@ -65,11 +67,6 @@ class PytestRun:
             self._device = "cuda" if torch.cuda.is_available() else "cpu"
         return self._device
 
-    @property
-    def done(self) -> tuple[tuple[str, int], ...]:
-        """The cases that an earlier pytest has run."""
-        return self.request.done if self.request else ()
-
     def have_gpu(self, wait_s: float) -> bool:
         """Keep measurements of other gradings off the GPU from now on; return whether they are.
 
@@ -97,6 +94,23 @@ class PytestRun:
             self._pipe.send(write_event(event, self.request.token))
 
     # -- cases ------------------------------------------------------------------------------------
+
+    def cases(self, problem: Problem, check: Check) -> dict[str, tuple[int, Case]]:
+        """Return the cases that no earlier pytest has run, with their numbers, by their names.
+
+        A name has the length, the dtype, and what else is not as in the plain case.
+        """
+        done = self.request.done if self.request else ()
+        usual = set(resolve(problem.of(check).base.given, "fp32", "").words)
+        found: dict[str, tuple[int, Case]] = {}
+        for index, case in problem.cases(check, self.seed).items():
+            if (check.id, index) in done:
+                continue
+            sizes = ("seqlen", "rows", "cols")
+            words = [w for w in case.words if w not in usual or w.startswith(sizes)]
+            id = "-".join(w for w in words if w != "fp32")
+            found[id if id not in found else f"{id}-{index}"] = index, case
+        return found
 
     def rank(self, at: CheckCase | None) -> tuple[bool, bool]:
         """Return what orders cases: on a GPU what runs on the machine goes before, then `first`."""
@@ -212,3 +226,35 @@ def _causes(run: ProblemRun, say: Callable[[str], None]) -> list[CauseFound]:
     except Exception as error:
         say(f"{run.problem.id}: the judge failed to find causes: {type(error).__name__}: {error}")
         return []
+
+
+class RunningCase:
+    """One case of one check: a test says what must hold for it."""
+
+    def __init__(self, run: PytestRun, at: CheckCase) -> None:
+        self.finding = Finding(verdict=Verdict.PASS)
+        self._run, self._at = run, at
+
+    def agrees_with(self, oracle: Any) -> None:
+        """The submission's outputs equal those of `oracle` within the derived tolerance."""
+        expected = self._at.problem.oracle
+        assert oracle.__name__ == expected, f"got {oracle.__name__}, problem.toml says {expected}"
+        self._judge()
+
+    def compiles(self) -> None:
+        """The kernels of the submission compile for the GPUs of grader/kernel/compile/chips.py."""
+        assert self._at.check.compiles
+        self._judge()
+
+    def is_refused(self) -> None:
+        """The submission raises ValueError naming the argument that the case makes invalid."""
+        assert self._at.case.invalid is not None
+        self._judge()
+
+    def _judge(self) -> None:
+        self.finding = self._run.run(self._at.whole).judge(self._at)
+        if self.finding.verdict is not Verdict.PASS:
+            raise CaseFailed(self.finding)
+
+    def __repr__(self) -> str:
+        return str(self._at.case)

@@ -72,7 +72,7 @@ def main(problems: Sequence[str]) -> int:
 
 def _check(problem: Problem) -> None:
     from grader.judge.case import CheckCase
-    from grader.judge.pytest_plugin import RunningCase
+    from grader.judge.pytest_run import RunningCase
 
     class UncalledCase(RunningCase):
         def _judge(self) -> None:
