@@ -215,6 +215,19 @@ def test_when_the_time_is_used_up_no_worker_imports_the_submission():
     assert run.sessions.of(at)._sandbox is None
 
 
+def test_a_worker_that_the_judge_could_not_start_has_run_nothing(monkeypatch):
+    """So the fault, if it comes back, is not the submission's doing."""
+    run = run_of(answer("pass"), P02)
+
+    def start(self):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(Session, "start", start)
+    with pytest.raises(OSError):
+        run.judge(CheckCase(P02, P02.check("plain"), 0, P02.cases(P02.check("plain"), "1")[0]))
+    assert run.calls == 0
+
+
 def test_a_file_that_cannot_be_imported_is_told_once():
     found = judge("import no_such_module\n", P02, checks=("plain",))
     first, *rest = found.findings.cases.values()

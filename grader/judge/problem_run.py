@@ -92,10 +92,11 @@ class ProblemRun:
         Of a check that `compiles` the kernels are compiled, and on a GPU launched. A file that
         cannot run is reported once.
         """
-        earlier, self.calls = self.calls, self.calls + 1
         if self.source.verdict is not None:
-            return _unusable(self.source, again=earlier > 0)
+            self.calls += 1
+            return _unusable(self.source, again=self.calls > 1)
         session = self._begin(self.sessions.of(at), *at.place)
+        earlier, self.calls = self.calls, self.calls + 1
         at = at.on_machine() if session.machine else at
         say = CaseFindings(at, self.source, self.seed, self.compiling.on_machine)
         if at.check.compiles:
@@ -345,7 +346,7 @@ def _result(called: Called) -> Result:
 
 
 def _varies(evidence: CallEvidence, name: str) -> bool:
-    """Whether an output is right for the values of its call and for no others."""
+    """Whether an output is that of its values: one number everywhere may be right for others."""
     output = evidence.outputs[name]
     return output.numel() >= _FEWEST and bool((output != output.flatten()[0]).any())
 
