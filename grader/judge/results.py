@@ -54,32 +54,20 @@ class Assembly:
 
     def failed(self, text: str) -> Findings:
         """Return the findings where the judge itself failed."""
-        message = Message(headline=f"the judge failed: {text}"[:600])
-        finding = Finding(verdict=Verdict.INTERNAL, message=message)
-        cases = {
-            (check.id, index): finding
-            for check in self.problem.checks
-            for index in self.problem.cases(check, self.request.seed)
-        }
-        return Findings(cases)
+        return self._in_all_cases(Verdict.INTERNAL, f"the judge failed: {text}"[:600])
+
+    def _in_all_cases(self, verdict: Verdict, headline: str) -> Findings:
+        finding = Finding(verdict=verdict, message=Message(headline=headline))
+        checks, seed = self.problem.checks, self.request.seed
+        places = ((check.id, i) for check in checks for i in self.problem.cases(check, seed))
+        return Findings(dict.fromkeys(places, finding))
 
     def unusable(self) -> ProblemResult:
         """Return the result of a file that cannot be run at all, or is still the stub."""
-        problem, source = self.problem, self.source
+        source = self.source
         assert source.verdict is not None and source.message is not None
-        not_run = Message(headline=f"not run: {source.message.headline}")
-        checks = [
-            CheckResult(
-                id=check.id,
-                title=check_results.title(problem, check),
-                verdict=source.verdict,
-                weight=check.weight,
-                message=not_run,
-                cases_total=len(problem.cases(check, self.request.seed)),
-            )
-            for check in problem.checks
-        ]
-        result = self._of(checks)
+        not_run = self._in_all_cases(source.verdict, f"not run: {source.message.headline}")
+        result = self.tested(not_run, interrupted=False)
         quiet = tuple(c.model_copy(update={"verdict": Verdict.SKIPPED}) for c in result.checks)
         update = {"verdict": source.verdict, "message": source.message, "checks": quiet}
         return result.model_copy(update=update)
