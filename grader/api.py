@@ -12,10 +12,10 @@ import dataclasses
 import secrets
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 from grader.isolate.processes import GRACE_S, Children, Ending
 from grader.judge import scoring
-from grader.judge.progress import Listener
 from grader.judge.request import Request
 from grader.judge.results import NOT_REACHED, Assembly, supporting
 from grader.judge.testrun import Findings, TestRun
@@ -29,8 +29,23 @@ from grader.spec.findings import (
     SourceFile,
     read_event,
 )
-from grader.spec.grade_record import GradeRecord, ProblemResult, Verdict
+from grader.spec.grade_record import GradeRecord, Points, ProblemResult, Verdict
 from grader.spec.problem import Problem, load_problem
+
+
+class Listener(Protocol):
+    """Is told how far a grading is, from any thread."""
+
+    def case_done(self, problem_id: str, check_id: str, verdict: Verdict) -> None:
+        """Tell of a finished case."""
+
+    def phase(self, problem_id: str, text: str) -> None:
+        """Tell what is being done for a problem, such as "speed"."""
+
+    def problem_done(
+        self, problem_id: str, verdict: Verdict, points: Points, *, more: str = ""
+    ) -> None:
+        """Tell of a finished problem, or of a part of it: `more` says what is still to come."""
 
 
 @dataclasses.dataclass
@@ -162,15 +177,9 @@ class Grader:
         run = TestRun(
             problem,
             self._sources[problem.id].data,
-            device=self._device,
-            seed=self.request.seed,
-            children=self._children,
+            self.request,
+            self._children,
             compile_workers=compile_workers,
-            exit_first=self.request.exit_first,
-            first=self.request.first,
-            jailed=self.request.jailed,
-            device_uuid=self.request.environment.device_uuid,
-            policy=self.request.policy,
             on_case=lambda check, verdict: self.progress.case_done(problem.id, check, verdict),
         )
         self._runs.append(run)

@@ -8,8 +8,8 @@ from pathlib import Path
 from rich.console import Console
 
 from grader.api import Grader
+from grader.commands.progress import Progress
 from grader.judge import scoring
-from grader.judge.progress import Progress
 from grader.judge.request import Request
 from grader.source.steps import step_regions
 from grader.spec.findings import Evidence
@@ -206,7 +206,7 @@ def hostile(problem, text=HOSTILE):
         **problem.components,
         "speed": ComponentResult(**lost, figures=figures),
         "work": ComponentResult(**lost, figures=VAST.model_copy(update={"shape": text})),
-        "memory": scoring.not_measured(1, text),
+        "memory": scoring.withheld(Verdict.NOT_MEASURED, 1, text),
     }
     update = {"id": text, "title": text, "next_step": text, "components": components}
     update |= {"checks": tuple(checks), "verdict": Verdict.CRASH, "unseen": text}

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from grader.causes.diagnose import Casebook
 from grader.isolate.session import Budget, Session
-from grader.judge.case_run import CaseRun
+from grader.judge.case import CheckCase
+from grader.judge.check_results import check_results
+from grader.judge.problem_run import ProblemRun
 from grader.judge.scoring import score_correctness
-from grader.judge.testrun import Findings, check_results
-from grader.judge.trial import Trial
+from grader.judge.sessions import Sessions
+from grader.judge.testrun import Findings
 from grader.source.submission import Source
 from grader.spec.cases import Case
 from grader.spec.findings import CauseFound, Finding
@@ -131,6 +131,16 @@ def cases_of(
     return [(c, i, case) for c in chosen for i, case in problem.cases(c, seed).items()]
 
 
+def run_of(
+    source: str, problem: Problem, seed: str = SEED, *, device: str = "cpu", policy: bool = True,
+    sessions: Any = None, **options: Any,
+) -> ProblemRun:  # fmt: skip
+    """The run of `source`, in sessions of its own or in some that stand for them."""
+    data = Source(problem.id, source.encode(), policy=policy)
+    sessions = sessions or Sessions(problem, data, device, Budget(problem.limits))
+    return ProblemRun(problem, data, seed, sessions, **options)
+
+
 def judge(
     source: str,
     problem: Problem,
@@ -150,20 +160,7 @@ def judge(
     `source` is not looked at; with `policy` what its calls have PyTorch do is. `last` may call
     the problem's entry once more, in the worker that is there.
     """
-    torch.set_num_threads(1)
-    budget = Budget(problem.limits)
-    data = Source(problem.id, source.encode(), policy=policy)
-    sessions: dict[str, Session] = {}
-
-    def session_of(check: Check) -> Session:
-        view = problem.of(check)
-        if view.entry not in sessions:
-            machine = view.uses_triton and device == "cpu"
-            where = {"device": device, "machine": machine, "budget": budget}
-            sessions[view.entry] = Session(view, data, **where)
-        return sessions[view.entry]
-
-    trial = Trial(problem, seed, Casebook(problem))
+    run = run_of(source, problem, seed, device=device, policy=policy, casebook=Casebook(problem))
     findings = Findings()
     wanted = set(checks) if checks is not None else {check.id for check in problem.checks}
     try:
@@ -174,16 +171,15 @@ def judge(
                 findings.cases[(check.id, 0)] = Finding(verdict=Verdict.PASS)
                 continue
             for index, case in problem.cases(check, seed).items():
-                session = session_of(check)
-                finding = CaseRun(trial, session, check, index, case).judge()
-                findings.cases[(check.id, index)] = finding
+                if device == "cuda":
+                    case = dataclasses.replace(case, gpu=True)
+                at = CheckCase(problem, check, index, case)
+                findings.cases[at.place] = run.judge(at)
                 if enough(findings.cases):
                     break
-        causes = trial.causes(data.step_behind)
-        if problem.entry in sessions:
-            last(sessions[problem.entry])
+        causes = run.causes()
+        last(run.sessions.open(problem, on_gpu=device == "cuda"))
     finally:
-        for session in sessions.values():
-            session.close()
+        run.sessions.close()
     findings.causes = [CauseFound(**vars(cause)) for cause in causes]
     return Judged(problem, findings, check_results(problem, findings, seed=seed))

@@ -18,15 +18,10 @@ from rich.console import Console
 
 from grader import api
 from grader.api import Grader
-from grader.causes.diagnose import Casebook
-from grader.isolate.session import Budget, Session
-from grader.judge import answers, work_run
-from grader.judge.progress import Progress
+from grader.commands.progress import Progress
+from grader.judge import case, problem_run
 from grader.judge.request import Request
 from grader.judge.testrun import Findings
-from grader.judge.trial import Trial
-from grader.judge.work_run import WorkRun
-from grader.source.submission import Source
 from grader.spec.cases import Case, CaseTable
 from grader.spec.findings import Evidence, Finding, Measured, MeasureRequest, write_event
 from grader.spec.grade_record import Amount, Environment, GradeRecord, Verdict, WorkFigures
@@ -35,7 +30,7 @@ from grader.spec.problem import Problem, load_problem
 from grader.spec.problem_tables import Limits
 from tests.environments import CPU
 from tests.forked import forked_workers
-from tests.harness import judge
+from tests.harness import judge, run_of
 
 SEED = "5eed"
 # Of each problem two cases of a few checks.
@@ -76,15 +71,14 @@ class _InThisProcess:
         self,
         problem: Problem,
         source: bytes,
-        *,
-        device: str,
-        seed: str,
+        request: Request,
+        *_: object,
         work: Mapping[str, Evidence | None],
-        **_: object,
+        **__: object,
     ):
         self.interrupted = False
         self._work = work
-        self._arguments = (problem, source, device, seed)
+        self._arguments = (problem, source, request.environment.device, request.seed)
 
     def run(self) -> Findings:
         problem, source, device, seed = self._arguments
@@ -102,13 +96,11 @@ class _InThisProcess:
 
 def count_work(source: str, problem: Problem, seed: str = SEED) -> Evidence:
     """Count the work of a source, in a worker of its own, whatever PyTorch does in it."""
-    budget = Budget(problem.limits)
-    data = Source(problem.id, source.encode(), policy=False)
-    session = Session(problem, data, device="cpu", machine=True, budget=budget)
+    run = run_of(source, problem, seed, policy=False)
     try:
-        return WorkRun(Trial(problem, seed, Casebook(problem)), session).judge()
+        return run.count_work()
     finally:
-        session.close()
+        run.sessions.close()
 
 
 class _Measurements:
@@ -147,8 +139,8 @@ def in_this_process(
     run = functools.partial(_InThisProcess, work=work or {})
     with (
         forked_workers(),
-        mock.patch.object(answers, "make_inputs", _exact_inputs),
-        mock.patch.object(work_run, "make_inputs", _exact_inputs),
+        mock.patch.object(case, "make_inputs", _exact_inputs),
+        mock.patch.object(problem_run, "make_inputs", _exact_inputs),
         mock.patch.object(api, "TestRun", run),
         mock.patch.object(api, "load_problem", problem_of),
         mock.patch.object(api, "Children", lambda: _Measurements(measured or {})),

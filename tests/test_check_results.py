@@ -2,7 +2,8 @@
 
 import pytest
 
-from grader.judge.testrun import Findings, check_results
+from grader.judge.check_results import check_results
+from grader.judge.testrun import Findings
 from grader.spec.findings import CauseFound, Finding
 from grader.spec.grade_record import Diagnosis, Message, Verdict
 from grader.spec.problem import load_problem, read_problem

@@ -249,7 +249,7 @@ def versions(root, environment=CPU, **settings):
         ("problems/p04/causal_attention.py", set()),
         ("problems/given/tiles.py", {"p02", "p04"}),
         ("reference/naive.py", {"p02", "p04"}),
-        ("grader/judge/case_run.py", {"p02", "p04"}),
+        ("grader/judge/problem_run.py", {"p02", "p04"}),
         ("grader/checks/outcome.py", {"p02", "p04"}),
         ("grader/timing/choice.py", {"p02", "p04"}),
         ("grader/commands/cli.py", set()),

@@ -234,8 +234,8 @@ def test_x_ends_a_problem_at_its_first_failure(run, right, monkeypatch, option):
     given = []
 
     class Asked:
-        def __init__(self, *_, exit_first, **__):
-            given.append(exit_first)
+        def __init__(self, problem, source, request, *_, **__):
+            given.append(request.exit_first)
             raise OSError("far enough")
 
     monkeypatch.setattr(api, "TestRun", Asked)

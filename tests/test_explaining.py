@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 
-from grader.judge import pytest_plugin, retrace
+from grader.judge import looks, pytest_run
 from grader.spec.grade_record import Verdict
 from grader.spec.problem import load_problem
 from tests import forked
@@ -20,7 +20,7 @@ def failing(*args, **kwargs):
 
 
 def test_a_wrong_result_stays_wrong_where_the_judge_cannot_say_why(monkeypatch):
-    monkeypatch.setattr(retrace, "look", failing)
+    monkeypatch.setattr(looks, "look", failing)
     source = model_answer("p04").replace("out = acc /", "out = 2.0 * acc /")
     judged = judge(source, load_problem("p04"), checks=("plain",))
     finding = judged.findings.cases[("plain", 0)]
@@ -47,12 +47,12 @@ def test_what_hangs_on_no_values_was_not_kept():
 
 
 def test_verdicts_stand_where_the_judge_cannot_settle_on_causes():
-    trial = types.SimpleNamespace(
+    run = types.SimpleNamespace(
         problem=types.SimpleNamespace(id="p04"),
-        judged=types.SimpleNamespace(causes=failing),
-        source=types.SimpleNamespace(step_behind=None),
+        causes=failing,
+        source=types.SimpleNamespace(fed_by=None),
     )
     said: list[str] = []
-    assert pytest_plugin._causes(trial, said.append) == []
+    assert pytest_run._causes(run, said.append) == []
     (text,) = said
     assert text.startswith("p04: the judge failed to find causes: IndexError")

@@ -11,7 +11,7 @@ import torch
 from grader.causes.rules.fits import fittable, fitted
 from grader.causes.rules.sighting import Sighting
 from grader.checks.correctness import Expected, expect
-from grader.judge.answers import inputs_of
+from grader.judge.case import CheckCase
 from grader.spec.inputs import Inputs
 from grader.spec.problem import load_problem
 from reference.variants import Case, attend, case_of
@@ -24,10 +24,9 @@ Made = dict[str, torch.Tensor]
 
 def given(problem_id: str, check: str, number: int) -> tuple[object, Inputs, Expected]:
     problem = load_problem(problem_id)
-    found, index, case = cases_of(problem, (check,))[number]
-    inputs = inputs_of(problem, SEED, found, index, case, 0)
-    names = problem.judged(found)
-    return case, inputs, expect(problem.of(found), case, inputs, tuple(names))
+    at = CheckCase(problem, *cases_of(problem, (check,))[number])
+    inputs = at.inputs(SEED)
+    return at.case, inputs, expect(at.problem, at.case, inputs, at.judged)
 
 
 def told(problem_id: str, check: str, number: int, make: Callable[[Case], Made]) -> Sighting | None:

@@ -10,8 +10,8 @@ from rich.console import Console
 
 from grader import api
 from grader.api import Grader
-from grader.judge import testrun
-from grader.judge.progress import Progress
+from grader.commands.progress import Progress
+from grader.judge import check_results
 from grader.judge.request import Request
 from grader.judge.scoring import exit_code
 from grader.spec.findings import Alive, Evidence, Measured, MeasureRequest, Phase, write_event
@@ -208,12 +208,12 @@ def test_an_answer_keeps_what_does_not_rest_on_the_checks_that_fail(run, monkeyp
     """Here all but the arguments pass; a TF32 dot, too, costs no more than its check."""
 
     def fails(problem, findings, **_):
-        results = check_results(problem, findings, seed=SEED)
+        results = judged(problem, findings, seed=SEED)
         wrong = {"verdict": Verdict.FAIL, "share": 0.0}
         return [r.model_copy(update=wrong if r.id in failing else {}) for r in results]
 
-    check_results = testrun.check_results
-    monkeypatch.setattr(testrun, "check_results", fails)
+    judged = check_results.check_results
+    monkeypatch.setattr(check_results, "check_results", fails)
     points = load_problem("p03").points
     failing = {"arguments", "ieee"}
     found, children, _ = run((whole(*PROBLEMS), DONE))

@@ -7,8 +7,7 @@ import functools
 import pytest
 import torch
 
-from grader.checks.correctness import expect
-from grader.checks.idle import right_without_kernels
+from grader.checks.correctness import expect, right_without_kernels
 from grader.spec.cases import resolve
 from grader.spec.grade_record import Verdict
 from grader.spec.inputs import case_seed, make_inputs

@@ -14,6 +14,7 @@ from grader.spec.cases import resolve
 from grader.spec.problem import load_problem
 from tests.forked import forked_workers
 from tests.harness import model_answer
+from tests.test_testrun import asked
 
 P02, P03 = load_problem("p02"), load_problem("p03")
 SOURCE = """\
@@ -151,7 +152,7 @@ def test_a_grading_keeps_them_where_its_children_do(folder):
     children.open_server()
     try:
         source = model_answer("p02").encode()
-        run = TestRun(P02, source, device="cpu", seed="1", children=children)
+        run = TestRun(P02, source, asked(P02, "1"), children)
         found = run.run()
     finally:
         children.close()

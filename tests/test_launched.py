@@ -9,13 +9,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from grader.causes.diagnose import Casebook
 from grader.checks.correctness import expect
-from grader.isolate.compiled import Call, unavailable
+from grader.isolate.compiled import unavailable
 from grader.isolate.evidence import CallEvidence
+from grader.judge.case import CheckCase
 from grader.judge.compile_run import CompileRun
-from grader.judge.launched import Launched
-from grader.judge.trial import Trial
+from grader.judge.finding import CaseFindings
 from grader.kernel.compile.absent_gpu import Memory
 from grader.source.submission import Source
 from grader.spec.grade_record import Verdict
@@ -86,14 +85,13 @@ def test_a_kernel_of_other_shapes_is_compiled_too():
 def test_a_kernel_of_other_cases_is_compiled_as_soon_as_it_has_run(monkeypatch):
     source = Source("p02", model_answer("p02").encode())
     later = P02.cases(CHECKS["w_stride"], SEED)[0]
-    trial = Trial(P02, SEED, Casebook(P02), compiles_ahead=True)
+    run = CompileRun(P02, source, SEED, True, None)
     asked, done = [], Future()
-    monkeypatch.setattr(trial, "compile_ahead", lambda source, call: asked.append(call))
-    session = SimpleNamespace(source=source)
-    trial.launched.note(evidence(7, 9), CHECKS["w_stride"], 0, later, machine=True)
-    trial.compile_more(session)  # nothing is being compiled
-    trial.compiling["first"] = done
-    trial.compile_more(session)  # what that launches is not known yet
+    monkeypatch.setattr(run, "_begin", asked.append)
+    run.note(case_of(0, later), evidence(7, 9), machine=True)
+    run._compile_more()  # nothing is being compiled
+    run._begun["first"] = done
+    run._compile_more()  # what that launches is not known yet
     assert asked == []
 
     def chip(*lines, refused=()):
@@ -101,14 +99,14 @@ def test_a_kernel_of_other_cases_is_compiled_as_soon_as_it_has_run(monkeypatch):
         return SimpleNamespace(kernels=kernels, refused=refused)
 
     done.set_result([chip(7), chip(7)])
-    trial.compile_more(session)
-    assert asked == [Call.of(P02, later, P02.outputs)]
-    trial.compiling["first"] = Future()
-    trial.compiling["first"].set_result([chip(7, refused=("x",))])
-    trial.compile_more(session)  # what is refused is told already
-    trial.compiling["first"] = Future()
-    trial.compiling["first"].set_result([chip(7, 9)])
-    trial.compile_more(session)  # nothing is left
+    run._compile_more()
+    assert asked == [later]
+    run._begun["first"] = Future()
+    run._begun["first"].set_result([chip(7, refused=("x",))])
+    run._compile_more()  # what is refused is told already
+    run._begun["first"] = Future()
+    run._begun["first"].set_result([chip(7, 9)])
+    run._compile_more()  # nothing is left
     assert len(asked) == 1
 
 
@@ -154,6 +152,10 @@ def evidence(*lines, status=Status.OK, **outputs):
     return CallEvidence(result=Reply(1, status, kernels=lines), outputs=outputs)
 
 
+def case_of(number, case):
+    return CheckCase(P02, CHECKS["w_stride"], number, case)
+
+
 class OnGpu:
     """A session on a GPU: call after call it launches kernels of these lines, right or wrong."""
 
@@ -177,12 +179,12 @@ CASES = tuple(P02.cases(CHECKS["w_stride"], SEED).values())[:1] * 2
 
 
 def compiles_on_gpu(session, on_cpu, on_gpu=()):
-    trial = Trial(P02, SEED, Casebook(P02))
+    run = CompileRun(P02, session.source, SEED, False, None)
     for number, lines in enumerate(on_cpu):
-        check = CHECKS["w_stride"]
-        trial.launched.note(evidence(*lines), check, number, CASES[number], machine=True)
-    trial.launched.note(evidence(*on_gpu), CHECKS["w_stride"], 0, CASES[0], machine=False)
-    return CompileRun(trial, session, CHECKS["compiles"], 0, CASES[0]).judge()
+        run.note(case_of(number, CASES[number]), evidence(*lines), machine=True)
+    run.note(case_of(0, CASES[0]), evidence(*on_gpu), machine=False)
+    at = CheckCase(P02, CHECKS["compiles"], 0, CASES[0])
+    return run.judge(session, at, CaseFindings(at, session.source, SEED, run.on_machine))
 
 
 @pytest.mark.parametrize(
@@ -228,15 +230,16 @@ def test_no_kernel_hides_behind_many(lines):
 
 
 def test_each_case_of_a_kernel_is_kept_once():
-    launched, cases = Launched(), [SimpleNamespace(n=n) for n in range(3)]
-    for case, lines in zip(cases, ((4,), (4, 9), (2, 4)), strict=True):
+    run = CompileRun(P02, Source("p02", b""), SEED, False, None)
+    cases = [case_of(number, None) for number in range(3)]
+    for at, lines in zip(cases, ((4,), (4, 9), (2, 4)), strict=True):
         for _ in range(2):  # a case may be called twice
-            launched.note(evidence(*lines), None, 0, case, machine=True)
-    launched.note(CallEvidence(), None, 0, None, machine=True)  # a call that never was
-    found = [(line, [ran.case.n for ran in runs]) for line, runs in launched.waiting(set())]
+            run.note(at, evidence(*lines), machine=True)
+    run.note(cases[0], CallEvidence(), machine=True)  # a call that never was
+    found = [(line, [at.index for at in ran]) for line, ran in run.waiting(set())]
     assert found == [(2, [2]), (4, [0, 1, 2]), (9, [1])]
-    launched.note(evidence(4), None, 0, cases[0], machine=False)
-    assert [line for line, _ in launched.waiting({9})] == [2]
+    run.note(cases[0], evidence(4), machine=False)
+    assert [line for line, _ in run.waiting({9})] == [2]
 
 
 def test_a_reply_has_room_for_so_many_kernels():

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from grader.judge.progress import Progress
+from grader.commands.progress import Progress
 from grader.spec.grade_record import Points, Verdict
 
 

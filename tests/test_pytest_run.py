@@ -4,9 +4,10 @@ import dataclasses
 import os
 from types import SimpleNamespace
 
-from grader.isolate import compilers
-from grader.judge import pytest_run
+from grader.judge import pytest_run, sessions
+from grader.judge.case import CheckCase
 from grader.spec.findings import SourceFile, TestRequest
+from grader.spec.grade_record import Verdict
 from grader.spec.problem import load_problem
 from grader.timing import device_lock
 from tests.harness import model_answer
@@ -34,15 +35,15 @@ def test_a_test_process_starts_nothing_on_a_gpu_that_is_measured(monkeypatch):
     options = {"--request-fd": 0, "--events-fd": events}
     config = SimpleNamespace(getoption=lambda name: options.get(name, "."))
     began = []
-    monkeypatch.setattr(compilers, "Compilers", lambda *_: began.append(1) or Compiling())
+    monkeypatch.setattr(sessions, "Compilers", lambda *_: began.append(1) or Compiling())
     problem = load_problem("p04")
     check = problem.check("plain")
     case = dataclasses.replace(problem.cases(check, "5eed")[0], gpu=True)
     run = pytest_run.PytestRun(config)
     with device_lock.held(UUID, alone=True):
-        run.trial(problem).compile_ahead([(check, case)])
+        run.begin([CheckCase(problem, check, 0, case)])
         assert not began and not run.have_gpu(0.0)
-    run.trial(problem).session(check, case)
+    run.run(problem).sessions.of(CheckCase(problem, check, 0, case))
     assert began == [1] and not had_alone()
     run.close()
     assert had_alone()
@@ -58,3 +59,23 @@ def test_a_free_gpu_is_had_at_once(monkeypatch):
     assert run.have_gpu(0.0) and not had_alone()
     run.close()
     assert had_alone()
+
+
+def test_what_keeps_a_problem_from_running_is_a_fault_of_the_judge_and_takes_no_time():
+    """An error before the first call; one after it may be the submission's doing."""
+    options = {"--device": "cpu", "--submission": "."}
+    run, events = pytest_run.PytestRun(SimpleNamespace(getoption=options.get)), []
+    source = SourceFile.of("p04", b"")
+    run.request = TestRequest(source=source, device="cpu", seed="5eed", spent_s=3.0, lost_s=2.0)
+    run.send = events.append
+    problem = load_problem("p04")
+    at = CheckCase(problem, problem.check("plain"), 1, None)
+    run.ended(at, OSError("no space left"), "test_p04.py::test_plain", 0.5)
+    run.run(problem).calls = 1
+    run.ended(at, OSError("no space left"), "test_p04.py::test_plain", 0.5)
+    first, second = events
+    assert (first.check, first.index, first.spent_s, first.lost_s) == ("plain", 1, 3.0, 2.0)
+    assert [event.finding.verdict for event in events] == [Verdict.INTERNAL] * 2
+    assert [event.finding.after_calls for event in events] == [False, True]
+    headline = "the judge failed in test_p04.py::test_plain: OSError: no space left"
+    assert first.finding.message.headline == second.finding.message.headline == headline

@@ -15,7 +15,6 @@ from grader.spec.grade_record import (
     ComponentResult,
     Environment,
     GradeRecord,
-    Message,
     Points,
     ProblemResult,
     SpeedFigures,
@@ -235,7 +234,11 @@ def test_a_gated_component_names_the_checks_that_do_not_pass():
 
 
 @pytest.mark.parametrize(
-    "lost", [scoring.not_measured(2, "needs a CUDA GPU"), scoring.internal(2, "timer broke")]
+    "lost",
+    [
+        scoring.withheld(Verdict.NOT_MEASURED, 2, "needs a CUDA GPU"),
+        scoring.withheld(Verdict.INTERNAL, 2, "timer broke"),
+    ],
 )
 def test_gate_passes_on_what_was_not_measured(lost):
     assert scoring.gate(lost, make_checks(Verdict.FAIL)) == lost
@@ -260,14 +263,12 @@ def test_missing_component_is_internal_and_worthless_one_is_not_due():
 
 
 def test_problem_verdict_is_the_worst():
-    absent = scoring.not_measured(2, "needs a CUDA GPU")
+    absent = scoring.withheld(Verdict.NOT_MEASURED, 2, "needs a CUDA GPU")
     components = dict.fromkeys(COMPONENTS, absent) | {"correctness": SPEED}
     passing = make_checks(Verdict.PASS)
     assert scoring.problem_verdict(components, passing) is Verdict.PASS
     failing = make_checks(Verdict.PASS, Verdict.TIMEOUT, Verdict.FAIL)
     assert scoring.problem_verdict(components, failing) is Verdict.TIMEOUT
-    refused = Message(headline="no file")
-    assert scoring.problem_verdict(components, passing, refused) is Verdict.ERROR
     assert scoring.problem_verdict({"correctness": SPEED}, passing) is Verdict.INTERNAL
 
 

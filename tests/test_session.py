@@ -2,26 +2,23 @@
 
 import itertools
 import sys
-from types import SimpleNamespace
 
 import pytest
 
-import reference
 from grader.checks import outcome
 from grader.isolate import sandbox
 from grader.isolate.session import Budget, Session
-from grader.judge.pytest_plugin import RunningCase
-from grader.judge.pytest_run import ProblemTrial
+from grader.judge.case import CheckCase
 from grader.kernel.observers.trace import Counter
 from grader.source.submission import Source
-from grader.spec.findings import CaseBegins, CaseFailed
+from grader.spec.findings import CaseBegins
 from grader.spec.grade_record import Verdict
 from grader.spec.inputs import make_inputs
 from grader.spec.problem import load_problem
 from grader.spec.problem_tables import Limits
 from grader.spec.protocol import Status
 from tests import forked
-from tests.harness import judge, model_answer
+from tests.harness import judge, model_answer, run_of
 
 LIMITS = Limits(call_s=20.0, lost_s=25.0, total_s=180.0)
 P02 = load_problem("p02").model_copy(update={"limits": Limits(call_s=1, lost_s=2, total_s=60)})
@@ -208,19 +205,27 @@ def test_when_the_time_is_used_up_no_worker_imports_the_submission():
     """Its import is what may have taken the time: by stopping the test process, say."""
     plain = P02.check("plain")
     events = []
-    source = Source("p02", answer("os.abort()").encode())
-    run = SimpleNamespace(
-        seed="5eed", device="cpu", request=None, source=lambda _: source, send=events.append
-    )
-    trial = ProblemTrial(run, P02)
-    trial.budget.lost_s = 99.0
-    case = P02.cases(plain, "5eed")[0]
-    with pytest.raises(CaseFailed) as raised:
-        RunningCase(trial, plain, case, 0).agrees_with(reference.weighted_row_sum)
-    assert raised.value.finding.verdict is Verdict.TIMEOUT
-    assert raised.value.finding.message.headline.startswith("not run: calls that did not come back")
+    run = run_of(answer("os.abort()"), P02, send=events.append)
+    run.sessions.budget.lost_s = 99.0
+    at = CheckCase(P02, plain, 0, P02.cases(plain, "5eed")[0])
+    finding = run.judge(at)
+    assert finding.verdict is Verdict.TIMEOUT
+    assert finding.message.headline.startswith("not run: calls that did not come back")
     assert events == [CaseBegins(check="plain", index=0)]
-    assert trial.session(plain, case)._sandbox is None
+    assert run.sessions.of(at)._sandbox is None
+
+
+def test_a_worker_that_the_judge_could_not_start_has_run_nothing(monkeypatch):
+    """So the fault, if it comes back, is not the submission's doing."""
+    run = run_of(answer("pass"), P02)
+
+    def start(self):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(Session, "start", start)
+    with pytest.raises(OSError):
+        run.judge(CheckCase(P02, P02.check("plain"), 0, P02.cases(P02.check("plain"), "1")[0]))
+    assert run.calls == 0
 
 
 def test_a_file_that_cannot_be_imported_is_told_once():

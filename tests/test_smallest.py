@@ -1,18 +1,15 @@
 """The smallest case that is wrong in the same way."""
 
+from types import SimpleNamespace
+
 import pytest
 
-from grader.causes.diagnose import Casebook
-from grader.checks.correctness import find_differences
-from grader.isolate.session import Budget, Session
 from grader.judge import smallest
-from grader.judge.case_run import CaseRun
-from grader.judge.trial import Trial
-from grader.source.submission import Source
+from grader.judge.case import CheckCase
 from grader.spec.cases import resolve
 from grader.spec.problem import load_problem
 from tests import forked
-from tests.harness import SEED, model_answer
+from tests.harness import SEED, model_answer, run_of
 
 _quick = forked.quick
 
@@ -21,14 +18,12 @@ def said(problem_id, change, check, *, shrinks=1):
     """What is said of a smaller case than the first of a check, by a file with one change."""
     problem, source = load_problem(problem_id), model_answer(problem_id)
     assert source.count(change[0]) == 1
-    data = Source(problem_id, source.replace(*change).encode())
-    trial = Trial(problem, SEED, Casebook(problem), shrinks=shrinks)
-    session = Session(problem, data, device="cpu", machine=True, budget=Budget(problem.limits))
+    run = run_of(source.replace(*change), problem, shrinks=shrinks)
     try:
         case = problem.cases(problem.check(check), SEED)[0]
-        return CaseRun(trial, session, problem.check(check), 0, case).judge().message.small
+        return run.judge(CheckCase(problem, problem.check(check), 0, case)).message.small
     finally:
-        session.close()
+        run.sessions.close()
 
 
 NEXT_KEY = ("> queries - window_size)", "> queries - window_size - 1)")
@@ -67,11 +62,11 @@ def test_a_worker_that_dies_ends_the_search_and_what_was_found_stays(monkeypatch
 
     def found(self, case):
         try:
-            return next(wrong) and find_differences
+            return next(wrong) and SimpleNamespace(first="out[0]")
         except StopIteration:
             raise smallest._TooLong from None
 
-    monkeypatch.setattr(smallest._Shrinking, "_wrong", found)
+    monkeypatch.setattr(smallest._Search, "__init__", lambda self, *_: setattr(self, "_tried", ()))
+    monkeypatch.setattr(smallest._Search, "_wrong", found)
     case = resolve({"seqlen": 64, "head_dim": 64}, "fp32", "")
-    best, _ = smallest._Shrinking(None, None, "", "out", nan=False).smallest(case)
-    assert best.head_dim == 32
+    assert " head_dim=32 " in smallest.smaller_case(None, SimpleNamespace(case=case))

@@ -13,6 +13,7 @@ import pytest
 from grader.base import scratch
 from grader.isolate.processes import Ending
 from grader.judge import testrun
+from grader.judge.request import Request
 from grader.judge.testrun import TestRun
 from grader.spec.findings import (
     Alive,
@@ -25,6 +26,7 @@ from grader.spec.findings import (
 )
 from grader.spec.grade_record import Diagnosis, Message, Verdict
 from grader.spec.problem import read_problem
+from tests.environments import CPU
 from tests.test_manifest import TEXT, write
 
 PASS = Finding(verdict=Verdict.PASS)
@@ -81,6 +83,12 @@ class Pytests:
         vars(ending).update(vars(script.ending))
 
 
+def asked(problem, seed, **options):
+    """What a grading of one problem on the CPU is asked for."""
+    options |= {"environment": CPU, "seed": seed, "shown_as": "answers"}
+    return Request(submission=Path("answers"), problems=(problem.id,), **options)
+
+
 def begins(place):
     return write_event(CaseBegins(check=place[0], index=place[1]))
 
@@ -109,11 +117,9 @@ def run(tmp_path, monkeypatch):
         testrun = TestRun(
             problem,
             b"# answer\n",
-            device="cpu",
-            seed=SEED,
-            children=pytests,
+            asked(problem, SEED, **options),
+            pytests,
             on_case=lambda check, verdict: told.append((check, verdict)),
-            **options,
         )
         pytests.testrun = testrun
         found = testrun.run().cases

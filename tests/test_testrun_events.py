@@ -1,11 +1,9 @@
 """Events and reports of a pytest: work that was counted, garbage, and what others wrote."""
 
-import json
 import os
 
 import pytest
 
-from grader.isolate.processes import Ending
 from grader.spec.findings import (
     CaseEnds,
     Evidence,
@@ -128,8 +126,6 @@ REPORTS = {
     "tests are a number": '{"tests": 3}',
     "a test is null": '{"tests": [null]}',
     "a test of nothing": '{"tests": [{}]}',
-    "an unknown check": '{"tests": [{"outcome": "error", "nodeid": "a::test_none[0]",'
-    ' "setup": {"crash": {"message": "x"}}}]}',
     "no text": b"\xff\xfe",
 }
 
@@ -144,27 +140,6 @@ def test_the_report_is_a_file_without_a_name(run):
     _, pytests, _ = run(Script(cases(PLACES)))
     (option,) = (a for a in pytests.arguments[0] if a.startswith("--json-report-file="))
     assert option.startswith(f"--json-report-file=/proc/{os.getpid()}/fd/")
-
-
-def setup_error(check, text):
-    crash = {"setup": {"crash": {"message": text}}}
-    nodes = [f"problems/p04/test_p04.py::test_{check}[seqlen=128]"]
-    return json.dumps({"tests": [{"outcome": "error", "nodeid": n} | crash for n in nodes]})
-
-
-def test_a_case_that_could_not_begin_is_a_fault_of_the_judge(run):
-    report = setup_error("plain", "OSError: no space left")
-    scripts = [Script(cases(PLACES[2:]), Ending(exit_code=1), report) for _ in range(2)]
-    found, pytests, _ = run(*scripts)
-    assert verdicts(found) == all_pass(*PLACES[:2]) | dict.fromkeys(PLACES[:2], Verdict.INTERNAL)
-    assert "no space left" in found[PLACES[0]].message.headline
-    assert set(pytests.requests[1].done) == set(PLACES[2:])
-
-
-def test_a_case_that_could_not_begin_at_first_may_do_so_later(run):
-    report = setup_error("plain", "OSError: no space left")
-    found, *_ = run(Script(cases(PLACES[2:]), report=report), Script(cases(PLACES[:2])))
-    assert verdicts(found) == all_pass()
 
 
 def test_lines_that_the_judges_process_did_not_write_are_no_events(run):

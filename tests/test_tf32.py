@@ -10,15 +10,13 @@ from grader.causes.diagnose import Casebook
 from grader.checks.correctness import expect, find_differences, is_of_tf32
 from grader.isolate.evidence import CallEvidence
 from grader.isolate.session import Budget
-from grader.judge.answers import Answer, inputs_of
-from grader.judge.case_run import CaseRun
-from grader.judge.trial import Trial
-from grader.source.submission import Source
+from grader.judge.case import CheckCase
 from grader.spec.cases import resolve
 from grader.spec.grade_record import Verdict
 from grader.spec.inputs import make_inputs
 from grader.spec.problem import load_problem
 from grader.spec.protocol import Reply, Status
+from tests.harness import run_of
 
 P04, P08 = load_problem("p04"), load_problem("p08")
 
@@ -89,20 +87,19 @@ def test_the_error_of_tf32_is_told_from_others(dots, values):
     assert is_of_tf32(got, "out", expected, cut) == expects
 
 
-def test_on_a_gpu_the_check_of_precision_names_tf32(monkeypatch):
+def test_on_a_gpu_the_check_of_precision_names_tf32():
     """There the judge sees the numbers alone; without a GPU it sees the argument of tl.dot."""
-    check, names = P04.check("ieee"), ("out",)
+    check = P04.check("ieee")
     case = P04.cases(check, "5eed")[0]
-    inputs = inputs_of(P04, "5eed", check, 0, case)
-    expected, got = expect(P04, case, inputs, names), {"out": by_dots(inputs.tensors, as_tf32)}
+    at = CheckCase(P04, check, 0, case)
+    got = {"out": by_dots(at.inputs("5eed").tensors, as_tf32)}
     evidence = CallEvidence(result=Reply(0, Status.OK, launches=1), outputs=got)
-    wrong = tuple(find_differences(got, expected))
-    answer = Answer(inputs, names, None, evidence, None, expected, wrong)
-    monkeypatch.setattr(Answer, "of", lambda *where: answer)
-    source = Source("p04", b"")
-    session = SimpleNamespace(machine=False, budget=Budget(P04.limits), source=source)
-    casebook = Casebook(P04)
-    finding = CaseRun(Trial(P04, "5eed", casebook), session, check, 0, case).judge()
+    budget, casebook = Budget(P04.limits), Casebook(P04)
+    session = SimpleNamespace(
+        machine=False, unusable=None, budget=budget, start=lambda: None, call=lambda *_: evidence
+    )
+    sessions = SimpleNamespace(of=lambda at: session, budget=budget)
+    finding = run_of("", P04, sessions=sessions, casebook=casebook).judge(at)
     assert finding.verdict is Verdict.FAIL and finding.wrong_outputs == ("out",)
     assert finding.message.headline.startswith("out has the error of tl.dot in TF32")
     assert "your fp32 dot runs in TF32: " in finding.message.help

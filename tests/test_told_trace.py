@@ -8,7 +8,6 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from grader.causes.diagnose import Casebook
 from grader.causes.rules.look import look
 from grader.causes.rules.sighting import Result
 from grader.causes.state.program import MOST_TOLD, Called, trimmed
@@ -16,8 +15,7 @@ from grader.checks.correctness import expect, find_differences
 from grader.checks.walk import tile_map, walk_of
 from grader.isolate.evidence import CallEvidence
 from grader.isolate.session import Budget, Session
-from grader.judge.case_run import CaseRun
-from grader.judge.trial import Trial
+from grader.judge.case import CheckCase
 from grader.kernel.observers.rounds import Head, Rounds, RoundsShape
 from grader.report.html.trace import trace_view
 from grader.report.message import causes, message_lines
@@ -166,10 +164,9 @@ def test_a_call_that_is_followed_shows_the_same_as_one_that_is_not():
     problem = load_problem("p06")
     source = Source("p06", model_answer("p06").encode())
     session = Session(problem, source, device="cpu", machine=True, budget=Budget(problem.limits))
-    trial = Trial(problem, SEED, Casebook(problem))
     check = problem.check("window")
     index, case = next(iter(problem.cases(check, SEED).items()))
-    inputs = CaseRun(trial, session, check, index, case).inputs()
+    inputs = CheckCase(problem, check, index, case).inputs(SEED)
     try:
         shape = RoundsShape.of(case, source.num_lines, row=5)
         plain, followed = (

@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from grader.judge.answers import inputs_of
+from grader.judge.case import CheckCase
 from grader.report.state import state
 from grader.spec.problem import load_problem
 from tests import forked
@@ -169,8 +169,8 @@ def test_an_error_outside_of_all_steps_is_told_as_what_a_step_left():
 
 def first_number(call: int) -> float:
     problem = load_problem("p01")
-    check, index, case = cases_of(problem, ["plain"])[0]
-    q = inputs_of(problem, SEED, check, index, case, call).tensors["q"]
+    plain = CheckCase(problem, *cases_of(problem, ["plain"])[0])
+    q = plain.inputs(SEED, call).tensors["q"]
     return float(q[0, 0, 0, 0])
 
 

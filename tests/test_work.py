@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 
-from grader.judge.pytest_run import ProblemTrial
+from grader.judge.pytest_run import PytestRun
 from grader.judge.scoring import score_work, work_fraction
 from grader.kernel.observers.operands import Operand
 from grader.kernel.observers.places import Touched
 from grader.kernel.observers.touching import Reads
 from grader.kernel.observers.trace import Counter
-from grader.source.submission import Source
 from grader.spec.findings import (
     CaseBegins,
     SourceFile,
@@ -304,41 +305,32 @@ def test_another_way_to_do_as_much_earns_all(name):
 # -- when it is counted ----------------------------------------------------------------------------
 
 
-class Heard:
-    """In place of the plugin's `Run`: keeps the events."""
-
-    def __init__(self, problem: Problem, *, asked: bool = True) -> None:
-        self.seed, self.device, self.events = SEED, "cpu", []
-        data = model_answer(problem.id).encode()
-        file = SourceFile.of(problem.id, data)
-        self.request = TestRequest(source=file, device="cpu", seed=SEED) if asked else None
-        self.source = lambda problem: Source(problem.id, data)
-        self.send = self.events.append
-
-
-def count_in(run: Heard, problem: Problem, failed: str = "") -> list:
-    trial = ProblemTrial(run, problem)
-    trial.failed = {failed}
-    try:
-        trial.count_work()
-    finally:
-        trial.close()
-    return run.events
+def count_in(problem: Problem, failed: str = "", *, asked: bool = True) -> list:
+    """The events at the end of a pytest in which this check has failed."""
+    options = {"--device": "cpu", "--seed": SEED, "--submission": "."}
+    run, events = PytestRun(SimpleNamespace(getoption=options.get)), []
+    file = SourceFile.of(problem.id, model_answer(problem.id).encode())
+    run.request = TestRequest(source=file, device="cpu", seed=SEED) if asked else None
+    run.send = events.append
+    run._failed = {(problem.id, failed)}
+    run.run(problem)
+    assert run.finish(counts=True, say=print) == {}
+    return events
 
 
 def test_work_begins_like_a_case_so_that_who_dies_in_it_is_known():
     problem = short("p04")
-    begins, work = count_in(Heard(problem), problem)
+    begins, work = count_in(problem)
     assert begins == CaseBegins(check=WORK, index=0)
     assert work.evidence.figures.multiply_adds.ratio == 1.0
 
 
 def test_work_is_counted_only_for_the_judge_and_only_where_the_checks_pass_that_it_rests_on():
     problem = short("p04")
-    assert count_in(Heard(problem, asked=False), problem) == []
-    assert count_in(Heard(problem), problem, failed="plain") == []
-    assert len(count_in(Heard(problem), problem, failed="ieee")) == 2
-    assert count_in(Heard(problem), problem.model_copy(update={"work": None})) == []
+    assert count_in(problem, asked=False) == []
+    assert count_in(problem, failed="plain") == []
+    assert len(count_in(problem, failed="ieee")) == 2
+    assert count_in(problem.model_copy(update={"work": None})) == []
 
 
 def test_tiles_that_are_masked_in_vain_cost_no_points_for_work() -> None:

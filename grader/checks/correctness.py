@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -138,6 +139,33 @@ def is_of_tf32(got: torch.Tensor, name: str, expected: Expected, cut: Expected) 
     size = _norm(error, tuple(range(error.dim()))) * _norm(of_cut, tuple(range(error.dim())))
     alike = (error * of_cut).sum() / size.clamp_min(torch.finfo(torch.float32).tiny)
     return alike.item() >= _ALIKE and _difference(name, got, cut) is None
+
+
+def right_without_kernels(
+    names: Iterable[str], idle: dict[str, torch.Tensor], expected: Expected, earlier: Expected
+) -> tuple[str, ...]:
+    """Return the outputs of a call that are right though its kernels did nothing.
+
+    Args:
+        names: the outputs that are judged.
+        idle: outputs of a call whose kernels did nothing, by name.
+        expected: what is right for that call.
+        earlier: what was right for an earlier call of the same sizes with other values. An output
+            for which this, or zero, would be right as well says nothing: it may be what was there
+            before.
+    """
+
+    def is_right(name: str, value: torch.Tensor) -> bool:
+        alone = dataclasses.replace(expected, truth={name: expected.truth[name]})
+        return not find_differences({name: value.to(idle[name].dtype)}, alone)
+
+    return tuple(
+        name
+        for name in names
+        if is_right(name, idle[name])
+        and not is_right(name, earlier.truth[name])
+        and not is_right(name, torch.zeros_like(idle[name]))
+    )
 
 
 def element_errors(

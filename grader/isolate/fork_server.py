@@ -26,7 +26,7 @@ from typing import Any
 
 # Of the judge, what runs tests imports all others. Not its plugin, which pytest itself imports.
 _JUDGES = (
-    *("grader.judge.pytest_run", "grader.judge.case_run"),
+    *("grader.judge.pytest_run", "grader.judge.problem_run"),
     "grader.report.message",
 )
 _judges: set[str] = set()  # the modules that only a child of the judge's may find imported

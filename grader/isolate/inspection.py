@@ -24,7 +24,7 @@ from grader.isolate import jail, jail_entry, reaper, usage, warden
 
 _PROBE = Path(__file__).with_name("jail_probe.py")
 _ROOT = _PROBE.parent.parent.parent
-_HIDDEN = ("solutions", "tests", "reference", "problems/p01", "grader/judge/case_run.py", ".git")
+_HIDDEN = ("solutions", "tests", "reference", "problems/p01", "grader/judge/problem_run.py", ".git")
 # The second is where root of the host lets itself be called by the kernel.
 _OF_PROC = ("/proc", "/proc/sys/kernel/core_pattern")
 _DEVICES = {"null", "zero", "full", "random", "urandom", "tty", "console"}

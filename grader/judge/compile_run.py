@@ -1,146 +1,243 @@
-"""The check that compiles: whether a file's kernels do, and whether they are what a GPU runs."""
+"""The check that compiles: whether a file's kernels do, and whether they are what a GPU runs.
+
+What is judged on the machine has to be what a GPU runs: a kernel that runs in the one and
+never on the other would be judged in its place, whether a file tells them apart or not.
+"""
 
 from __future__ import annotations
 
 import ast
+import functools
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 
 from grader.checks import outcome
+from grader.checks.correctness import expect, find_differences
 from grader.checks.translations import translation
-from grader.isolate.compiled import Compiled, unavailable
+from grader.isolate.compiled import Call, Compiled, compile_calls, unavailable
 from grader.isolate.evidence import CallEvidence
-from grader.judge.answers import Answer
-from grader.judge.case_report import ToldCase
-from grader.judge.launched import MOST, Ran, lines_compiled, lines_of
+from grader.isolate.session import Session
+from grader.judge.case import CheckCase
+from grader.judge.finding import CaseFindings
 from grader.source.submission import Source
 from grader.spec.cases import Case
 from grader.spec.findings import Finding
 from grader.spec.grade_record import Message, Verdict
+from grader.spec.problem import Problem
 from grader.spec.protocol import MAX_KERNELS, Ended, Reply, Status, failed
 
+_MOST = 8  # kernels that are compiled or called in another case than the one that compiles
 
-class CompileRun(ToldCase):
-    """The case of a check that compiles, without a GPU for those that are not there.
+Ran = tuple[int, list[CheckCase]]  # the line of a kernel, and the cases that ran it
 
-    On a GPU the call itself compiles; its numbers are another check's subject.
-    """
 
-    def judge(self) -> Finding:
-        """Compile what this case launches, and kernels that other cases alone have launched."""
-        if self.session.unusable is not None or not self.session.machine:
-            return self._judge_call()
-        reason = unavailable()
-        if reason is not None:
-            headline = f"not measured: {reason}"
-            return Finding(verdict=Verdict.NOT_MEASURED, message=Message(headline=headline))
-        trial = self.trial
-        if trial.compiles_ahead and trial.called and not trial.compiling:
+class CompileRun:
+    """The kernels of one submission: which ran, in which cases, and what came of compiling them."""
+
+    def __init__(
+        self, problem: Problem, source: Source, seed: str, ahead: bool, kernels: Path | None
+    ) -> None:
+        """Compile `ahead` of the check, from the first call on that came back with a result.
+
+        In the folder `kernels` is kept what is compiled, for the next run.
+        """
+        self.on_machine: dict[int, list[CheckCase]] = {}  # by line
+        self._on_gpu: set[int] = set()
+        self._problem, self._source, self._seed = problem, source, seed
+        self._ahead, self._kernels = ahead, kernels
+        self._begun: dict[str, Future[list[Compiled]]] = {}  # by call
+        self._asked = False
+
+    def asked(self) -> None:
+        """Note that a case asks for a result."""
+        self._asked = True
+
+    def came_back(self, session: Session, at: CheckCase, evidence: CallEvidence) -> None:
+        """Note the kernels of a call, and begin to compile for GPUs that are not there."""
+        if self._ahead and not self._begun and session.machine and not at.check.bridge:
+            self._compile_check()
+        if not at.check.bridge:
+            self.note(at, evidence, machine=session.machine)
+            self._compile_more()
+
+    def note(self, at: CheckCase, evidence: CallEvidence, *, machine: bool) -> None:
+        """Note the kernels of a call; the second call of a case adds nothing."""
+        for line in _lines_of(evidence):
+            cases = self.on_machine.setdefault(line, []) if machine else []
+            if not machine:
+                self._on_gpu.add(line)
+            elif not cases or cases[-1].place != at.place:
+                cases.append(at)
+
+    def _compile_check(self) -> None:
+        if unavailable():
+            return
+        for check in self._problem.checks:
+            for case in self._problem.cases(check, self._seed).values() if check.compiles else ():
+                self._begin(case)
+
+    def _compile_more(self) -> None:
+        """Begin to compile a kernel that no call launched that was compiled, as soon as one ran.
+
+        One call at a time, and none behind one that was refused: that is known already.
+        """
+        begun = list(self._begun.values())
+        if not self._ahead or not 0 < len(begun) <= _MOST:
+            return
+        if not all(future.done() and future.exception() is None for future in begun):
+            return
+        compiled = [chip for future in begun for chip in future.result()]
+        left = self.waiting(_lines_compiled(compiled))
+        if left and not any(chip.refused for chip in compiled):
+            self._begin(self._first(left[0][1]).case)
+
+    def _begin(self, case: Case) -> Future[list[Compiled]]:
+        """Begin to compile what a case launches, or return what has begun."""
+        call = Call.of(self._problem, case, self._problem.outputs)
+        if repr(call) not in self._begun:
+            pool = ThreadPoolExecutor(1)
+            run = functools.partial(compile_calls, kernels=self._kernels)
+            self._begun[repr(call)] = pool.submit(run, self._source, self._problem, [call])
+            pool.shutdown(wait=False)
+        return self._begun[repr(call)]
+
+    def _first(self, cases: list[CheckCase]) -> CheckCase:
+        """Return the first of the cases that ran a kernel; one that is compiled goes before."""
+        outputs = self._problem.outputs
+        begun = (
+            at for at in cases if repr(Call.of(self._problem, at.case, outputs)) in self._begun
+        )
+        return next(begun, cases[0])
+
+    def waiting(self, lines: set[int]) -> list[Ran]:
+        """Return the kernels that ran on the machine, but for those in `lines` or on a GPU.
+
+        None where a file may contain anything.
+        """
+        left = self.on_machine.keys() - lines - self._on_gpu if self._source.policy else ()
+        return [(line, self.on_machine[line]) for line in sorted(left)]
+
+    # -- the check --------------------------------------------------------------------------------
+
+    def judge(self, session: Session, at: CheckCase, say: CaseFindings) -> Finding:
+        """Compile what this case launches, and kernels that other cases alone have launched.
+
+        On a GPU calls compile; the numbers of this case's are another check's subject.
+        """
+        compiled: list[Compiled] = []
+        if session.unusable is not None or not session.machine:
+            evidence = session.call(at.case, at.inputs(self._seed), self._problem.outputs)
+            failure = outcome.of_call(evidence, self._problem.signature)
+            finding = say.failed(failure, evidence) if failure is not None else None
+            lines = _lines_of(evidence)
+        elif (reason := unavailable()) is not None:
+            message = Message(headline=f"not measured: {reason}")
+            return Finding(verdict=Verdict.NOT_MEASURED, message=message)
+        elif self._ahead and self._asked and not self._begun:
             message = Message(headline="not run: no call came back with a result", not_run=True)
             return Finding(verdict=Verdict.SKIPPED, message=message)
-        compiled = self._compile(self.case)
-        finding = self._not_compiled(compiled)
-        for _ in range(MOST):
-            left = self._left(lines_compiled(compiled))
+        else:
+            compiled += self._begin(at.case).result()
+            finding, lines = self._not_compiled(compiled, say), _lines_compiled(compiled)
+        for _ in range(_MOST):
+            left = self.waiting(lines)
             if finding is not None or not left:
                 break
-            line, runs = left[0]
-            first = trial.first(runs)
-            more = self._compile(first.case)
-            finding = self._not_compiled(more)
-            if finding is None and line not in lines_compiled(more):
-                finding = self._never_on_a_gpu(line, first.case)
-            compiled = [*compiled, *more]
-        finding = finding or self._too_many(self._left(lines_compiled(compiled)))
-        finding = finding or Finding(verdict=Verdict.PASS)
+            if session.machine:
+                finding = self._compile_there(left[0], compiled, say)
+                lines |= _lines_compiled(compiled)
+            else:
+                finding = self._judge_there(session, left[0], lines, say)
+                lines.add(left[0][0])  # what runs in its place is judged now
+        finding = finding or self._too_many(lines, say) or Finding(verdict=Verdict.PASS)
         kernels = (kernel for chip in compiled for kernel in chip.kernels)
         return finding.model_copy(update={"kernels": tuple(dict.fromkeys(kernels))})
 
-    def _compile(self, case: Case) -> list[Compiled]:
-        call = self.trial.call_of(case)
-        return self.trial.compile_ahead(self.session.source, call).result()
+    def _compile_there(
+        self, ran: Ran, compiled: list[Compiled], say: CaseFindings
+    ) -> Finding | None:
+        """Compile a case that ran this kernel; add what that comes to to `compiled`."""
+        line, cases = ran
+        case = self._first(cases).case
+        more = self._begin(case).result()
+        finding = self._not_compiled(more, say)
+        if finding is None and line not in _lines_compiled(more):
+            finding = _never_on_a_gpu(line, case, say)
+        compiled += more
+        return finding
 
-    def _not_compiled(self, compiled: list[Compiled]) -> Finding | None:
+    def _not_compiled(self, compiled: list[Compiled], say: CaseFindings) -> Finding | None:
         """Say what a compiler refused, or how a call ended; None where all is well."""
         for chip in compiled:
             if not chip.launches and not any(map(failed, chip.results)):
                 headline = "no Triton kernel was launched when it was compiled for a GPU"
                 help = "launch the same kernels with and without a GPU"
-                return self._finding(Verdict.FAIL, headline, help=help)
+                return say.of(Verdict.FAIL, headline, help=help)
             name = f"does not compile for compute capability {chip.capability / 10:.1f}"
             for kernel in chip.refused:
                 refusal = kernel.kernel.refusal
                 assert refusal is not None
                 headline = f"{name}: {refusal.text}"
                 help = translation(f"{refusal.error_type}: {refusal.text}")
-                return self._finding(Verdict.FAIL, headline, line=refusal.line, help=help)
+                return say.of(Verdict.FAIL, headline, line=refusal.line, help=help)
             for result in chip.results:
-                failure = outcome.of_result(result, self.problem.signature, outcome.COMPILATION)
-                values = chip.launches and _is_of_values(result, self.session.source)
+                failure = outcome.of_result(result, self._problem.signature, outcome.COMPILATION)
+                values = chip.launches and _is_of_values(result, self._source)
                 if failure is not None and not values:
                     evidence = CallEvidence(result=result, output=chip.output)
-                    return self._failure(failure, evidence)
+                    return say.failed(failure, evidence)
         return None
 
-    # -- on a GPU ---------------------------------------------------------------------------------
-
-    def _judge_call(self) -> Finding:
-        """Make the call, and those of other cases whose kernels have not run on the GPU."""
-        evidence = self.session.call(self.case, self.inputs(), self.problem.outputs)
-        failure = outcome.of_call(evidence, self.problem.signature)
-        if failure is not None:
-            return self._failure(failure, evidence)
-        lines = lines_of(evidence)
-        for _ in range(MOST):
-            left = self._left(lines)
-            if not left:
-                break
-            line, runs = left[0]
-            finding = self._judge_there(line, runs, lines)
-            if finding is not None:
-                return finding
-            lines.add(line)  # what runs in its place is judged now
-        return self._too_many(self._left(lines)) or Finding(verdict=Verdict.PASS)
-
-    def _judge_there(self, line: int, runs: list[Ran], lines: set[int]) -> Finding | None:
-        """Judge cases on the GPU until one runs the kernel at `line`; add what runs to `lines`."""
-        trial = self.trial
-        for ran in runs:
-            where = (ran.check, ran.index, ran.case)
-            answer = Answer.of(trial.problem, trial.seed, self.session, *where, 0)
-            if answer.failure is not None:
-                return self._failure(answer.failure, answer.evidence)
-            launched = lines_of(answer.evidence)
+    def _judge_there(
+        self, session: Session, ran: Ran, lines: set[int], say: CaseFindings
+    ) -> Finding | None:
+        """Judge cases on the GPU until one runs this kernel; add what runs to `lines`."""
+        line, cases = ran
+        for at in cases:
+            inputs = at.inputs(self._seed)
+            evidence = session.call(at.case, inputs, at.names)
+            failure = outcome.of_call(evidence, at.problem.signature)
+            if failure is not None:
+                return say.failed(failure, evidence)
+            launched = _lines_of(evidence)
             if not launched:
-                return self._never_on_a_gpu(line, ran.case)
+                return _never_on_a_gpu(line, at.case, say)
             lines |= launched
             if line in launched:
                 return None
-            if answer.differences:
-                shown = answer.differences[0]
+            expected = expect(at.problem, at.case, inputs, at.names)
+            for shown in find_differences(evidence.outputs, expected):
                 headline = "on the GPU another kernel runs than without one, and"
-                headline += f" {shown.name} is wrong; {ran.case}"
+                headline += f" {shown.name} is wrong; {at.case}"
                 shows = {"first": shown.first, "worst": shown.worst, "extent": shown.extent}
-                return self._finding(Verdict.FAIL, headline, line=line, **shows)
+                return say.of(Verdict.FAIL, headline, line=line, **shows)
         return None
 
-    # -- kernels of other cases -------------------------------------------------------------------
-
-    def _left(self, lines: set[int]) -> list[tuple[int, list[Ran]]]:
-        """Return the kernels that ran on the machine, but for those in `lines`."""
-        return self.trial.launched.waiting(lines) if self.session.source.policy else []
-
-    def _too_many(self, left: list[tuple[int, list[Ran]]]) -> Finding | None:
+    def _too_many(self, lines: set[int], say: CaseFindings) -> Finding | None:
         """Say that more kernels are left than are looked at one by one."""
-        if not left and len(self.trial.launched.on_machine) < MAX_KERNELS:
+        if not self.waiting(lines) and len(self.on_machine) < MAX_KERNELS:
             return None
-        headline = f"too many kernels: fewer than {MAX_KERNELS} may run in all cases, and {MOST} at"
-        headline += " most that the compiled case does not launch"
-        return self._finding(Verdict.FAIL, headline, help="let constants tell kernels apart")
+        headline = f"too many kernels: fewer than {MAX_KERNELS} may run in all cases, and {_MOST}"
+        headline += " at most that the compiled case does not launch"
+        return say.of(Verdict.FAIL, headline, help="let constants tell kernels apart")
 
-    def _never_on_a_gpu(self, line: int, case: Case) -> Finding:
-        headline = "a kernel runs without a GPU and is not launched on one: another"
-        headline += f" runs there, or none; {case}"
-        help = "launch the same kernels with and without a GPU: they are judged there"
-        return self._finding(Verdict.FAIL, headline, line=line, help=help)
+
+def _never_on_a_gpu(line: int, case: Case, say: CaseFindings) -> Finding:
+    headline = "a kernel runs without a GPU and is not launched on one: another"
+    headline += f" runs there, or none; {case}"
+    help = "launch the same kernels with and without a GPU: they are judged there"
+    return say.of(Verdict.FAIL, headline, line=line, help=help)
+
+
+def _lines_of(evidence: CallEvidence) -> set[int]:
+    """Return the lines of the kernels that a call launched."""
+    return set(evidence.result.kernels) if isinstance(evidence.result, Reply) else set()
+
+
+def _lines_compiled(compiled: Iterable[Compiled]) -> set[int]:
+    """Return the lines of the kernels that were compiled, for any chip."""
+    return {kernel.kernel.line for chip in compiled for kernel in chip.kernels}
 
 
 def _is_of_values(result: Reply | Ended, source: Source) -> bool:

@@ -131,7 +131,7 @@ class Measurement:
                         )
                     )
             except CallFailed as error:
-                failure = _failure("a call failed", error)
+                failure = _failure(error)
                 self._memory = self._memory or failure
                 return failure
             self._phase("speed of naive PyTorch")
@@ -182,7 +182,7 @@ class Measurement:
             with self._submission(fresh=True) as short, self._submission(fresh=True) as long:
                 return self._memory_of(list(map(self._attach, (short, long))), naive_extra)
         except CallFailed as error:
-            return _failure("a call failed", error)
+            return _failure(error)
 
     def _memory_of(self, workers: list[Timed], naive_extra: list[int]) -> Evidence | None:
         """Make a call at each length; what is kept after the first counts in the second too."""
@@ -295,10 +295,10 @@ def reason_of(result: Reply | Ended) -> str:
     return told.headline[:300] if told else "no reason"
 
 
-def _failure(what: str, error: CallFailed) -> Evidence:
+def _failure(error: CallFailed) -> Evidence:
     told = outcome.of_result(error.result)
     assert told is not None
-    return Evidence(verdict=told.verdict, reason=f"{what}: {told.headline}"[:300])
+    return Evidence(verdict=told.verdict, reason=f"a call failed: {told.headline}"[:300])
 
 
 def both(verdict: Verdict, reason: str) -> tuple[Evidence, Evidence]:

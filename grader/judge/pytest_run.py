@@ -1,4 +1,4 @@
-"""What pytest's cases share: the run, as the command line or the judge wants it, and its problems.
+"""What one pytest was asked for, by the command line or by the judge, and the problems it runs.
 
 torch and the judge's rooms are imported when a case needs them: pytest also runs without cases.
 """
@@ -7,58 +7,65 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from grader.isolate.pipe import EventPipe, read_request
 from grader.source.submission import Source, read_source
-from grader.spec.cases import Case
+from grader.spec.cases import Case, resolve
 from grader.spec.findings import (
     Alive,
-    CaseBegins,
-    Evidence,
+    CaseEnds,
+    CaseFailed,
+    CauseFound,
     Finding,
     TestRequest,
     WorkCounted,
     write_event,
 )
-from grader.spec.grade_record import Verdict
+from grader.spec.grade_record import Message, Verdict
 from grader.spec.problem import Problem
-from grader.spec.problem_tables import WORK, Check
+from grader.spec.problem_tables import Check
 
 if TYPE_CHECKING:
-    pass
+    import pytest
+
+    from grader.judge.case import CheckCase
+    from grader.judge.problem_run import ProblemRun
+
+_FAULTS_FROM_OUTSIDE = (OSError, MemoryError)
+_TEXTS_FROM_OUTSIDE = ("start new thread", "allocate memory", "bad_alloc", "open files")
 
 
 class PytestRun:
-    """What was asked for, from the command line or by the judge, and where events go."""
+    """Runs the cases that pytest hands over, and tells the judge, if it listens."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.request: TestRequest | None = None
-        self.pipe: EventPipe | None = None
         self.seed = config.getoption("--seed") or os.urandom(8).hex()
-        self._wanted = config.getoption("--device")
-        self.submission = Path(config.getoption("--submission"))
-        self.trials: dict[str, ProblemTrial] = {}
+        self.runs: dict[str, ProblemRun] = {}
+        self._pipe: EventPipe | None = None
+        self._device = config.getoption("--device")
+        self._submission = Path(config.getoption("--submission"))
+        self._failed: set[tuple[str, str]] = set()  # problems and their checks
         self._gpu = contextlib.ExitStack()
         self._has_gpu = False
         request_fd = config.getoption("--request-fd")
         if request_fd is not None:
             self.request = TestRequest.model_validate_json(read_request(request_fd))
-            self.seed, self._wanted = self.request.seed, self.request.device
+            self.seed, self._device = self.request.seed, self.request.device
             alive = write_event(Alive(), self.request.token)
-            self.pipe = EventPipe(config.getoption("--events-fd"), alive)
+            self._pipe = EventPipe(config.getoption("--events-fd"), alive)
 
     @property
     def device(self) -> str:
         """Where kernels run: cuda or cpu."""
-        if self._wanted == "auto":
+        if self._device == "auto":
             import torch
 
-            self._wanted = "cuda" if torch.cuda.is_available() else "cpu"
-        return self._wanted
+            self._device = "cuda" if torch.cuda.is_available() else "cpu"
+        return self._device
 
     def have_gpu(self, wait_s: float) -> bool:
         """Keep measurements of other gradings off the GPU from now on; return whether they are.
@@ -75,130 +82,179 @@ class PytestRun:
 
     def close(self) -> None:
         """End all workers and leave the GPU to others."""
-        for trial in self.trials.values():
+        for run in self.runs.values():
             with contextlib.suppress(OSError):
-                trial.close()
+                run.sessions.close()
         self._gpu.close()
         self._has_gpu = False
 
     def send(self, event: Any) -> None:
         """Tell the judge, if it listens."""
-        if self.pipe and self.request:
-            self.pipe.send(write_event(event, self.request.token))
+        if self._pipe and self.request:
+            self._pipe.send(write_event(event, self.request.token))
 
-    def source(self, problem: Problem) -> Source:
-        """Return the submission's file, as the judge read it."""
-        if self.request is not None:
-            return Source(problem.id, self.request.source.data, policy=self.request.policy)
-        return read_source(problem, self.submission)
+    # -- cases ------------------------------------------------------------------------------------
 
-    def trial(self, problem: Problem) -> ProblemTrial:
-        """Return what the cases of a problem share."""
-        if problem.id not in self.trials:
-            self.trials[problem.id] = ProblemTrial(self, problem)
-        return self.trials[problem.id]
+    def cases(self, problem: Problem, check: Check) -> dict[str, tuple[int, Case]]:
+        """Return the cases that no earlier pytest has run, with their numbers, by their names.
 
+        A name has the length, the dtype, and what else is not as in the plain case.
+        """
+        done = self.request.done if self.request else ()
+        usual = set(resolve(problem.of(check).base.given, "fp32", "").words)
+        found: dict[str, tuple[int, Case]] = {}
+        for index, case in problem.cases(check, self.seed).items():
+            if (check.id, index) in done:
+                continue
+            sizes = ("seqlen", "rows", "cols")
+            words = [w for w in case.words if w not in usual or w.startswith(sizes)]
+            id = "-".join(w for w in words if w != "fp32")
+            found[id if id not in found else f"{id}-{index}"] = index, case
+        return found
 
-class ProblemTrial:
-    """One problem under test: its sessions on the device and on the machine, its casebook."""
+    def rank(self, at: CheckCase | None) -> tuple[bool, bool]:
+        """Return what orders cases: on a GPU what runs on the machine goes before, then `first`."""
+        first = self.request.first if self.request else ()
+        late = bool(first) and (at is None or at.check.id not in first)
+        return self.device == "cuda" and at is not None and at.case.gpu, late
 
-    def __init__(self, run: PytestRun, problem: Problem) -> None:
-        import torch
+    def begin(self, cases: Iterable[CheckCase]) -> None:
+        """On a GPU begin to compile what its cases need, and use the machine meanwhile."""
+        waiting: dict[str, list[CheckCase]] = {}
+        for at in cases if self.device == "cuda" else ():
+            if at.case.gpu and not at.check.bridge:
+                waiting.setdefault(at.whole.id, []).append(at)
+        for of_problem in waiting.values():
+            run = self.run(of_problem[0].whole)
+            pairs = [(at.check, at.case) for at in of_problem]
+            run.sessions.compile(pairs, at_once=self.have_gpu(wait_s=0.0))
 
-        from grader.causes.diagnose import Casebook
+    def run(self, problem: Problem) -> ProblemRun:
+        """Return the run of a problem, whose file is read once."""
+        if problem.id not in self.runs:
+            self.runs[problem.id] = self._run(problem)
+        return self.runs[problem.id]
+
+    def _run(self, problem: Problem) -> ProblemRun:
         from grader.isolate.session import Budget
-        from grader.judge.trial import Trial
-
-        torch.set_num_threads(1)
-        self.run = run
-        self.problem = problem
-        self.source = run.source(problem)
-        kernels = run.request.kernels if run.request else None
-        how = {"compiles_ahead": True, "shrinks": 2, "kernels": kernels}
-        self.judged = Trial(problem, run.seed, Casebook(problem), **how)
-        spent = (run.request.spent_s, run.request.lost_s) if run.request else (0.0, 0.0)
-        self.budget = Budget(problem.limits, *spent)
-        self.calls = 0
-        self.failed: set[str] = set()  # checks
-        self.passed: dict[tuple[str, int], Finding] = {}
-        self._sessions: dict[tuple[str, bool], Any] = {}  # by entry point, and whether on a GPU
-        self._to_compile: list[tuple[Check, Case]] = []
-        self._compilers: Any = None
-
-    def session(self, check: Check, case: Case) -> Any:
-        """Return the session that runs `case`: on the GPU where it should be and can be."""
-        from grader.isolate.session import Session
+        from grader.judge.problem_run import ProblemRun
+        from grader.judge.sessions import Sessions
         from grader.timing import device_lock
 
-        problem = self.problem.of(check)
-        triton = problem.uses_triton
-        on_gpu = self.run.device == "cuda" and (case.gpu or not triton)
-        key = (problem.entry, on_gpu)
-        if on_gpu:
-            self.run.have_gpu(device_lock.WAIT_S)
-            self._begin_to_compile()
-        if key not in self._sessions:
-            self._sessions[key] = Session(
-                problem,
-                self.source,
-                device="cuda" if on_gpu else "cpu",
-                machine=triton and not on_gpu,
-                budget=self.budget,
+        asked = self.request
+        budget = Budget(problem.limits, *((asked.spent_s, asked.lost_s) if asked else ()))
+        if asked is not None:
+            source = Source(problem.id, asked.source.data, policy=asked.policy)
+        else:
+            source = read_source(problem, self._submission)
+        sessions = Sessions(
+            problem,
+            source,
+            self.device,
+            budget,
+            have_gpu=lambda: self.have_gpu(device_lock.WAIT_S),
+            compile_workers=asked.compile_workers if asked else 1,
+        )
+        how = {"compiles_ahead": True, "shrinks": 2, "kernels": asked and asked.kernels}
+        return ProblemRun(problem, source, self.seed, sessions, send=self.send, **how)
+
+    def ended(
+        self, at: CheckCase, came_to: Finding | BaseException, where: str, seconds: float
+    ) -> Finding:
+        """Tell the judge what a case came to, or of an error of its own `where` that ended it.
+
+        That costs the student nothing, unless the student's code made it.
+        """
+        run = self.runs.get(at.whole.id)
+        if isinstance(came_to, CaseFailed):
+            finding = came_to.finding
+        elif isinstance(came_to, Finding):
+            finding = came_to
+        else:
+            outside = isinstance(came_to, _FAULTS_FROM_OUTSIDE)
+            outside |= any(known in str(came_to) for known in _TEXTS_FROM_OUTSIDE)
+            text = f"the judge failed in {where}: {type(came_to).__name__}: {came_to}"
+            finding = Finding(
+                verdict=Verdict.INTERNAL,
+                message=Message(headline=text[:600]),
+                after_calls=outside and run is not None and run.calls > 0,
             )
-        if on_gpu and self._compilers is not None:
-            compilers, self._compilers = self._compilers, None
-            compilers.wait()
-        return self._sessions[key]
+        if finding.verdict not in (Verdict.PASS, Verdict.NOT_MEASURED):
+            self._failed.add((at.whole.id, at.check.id))
+        finding = finding.model_copy(update={"duration_s": round(seconds, 3)})
+        spent = run.sessions.budget if run is not None else self.request
+        spent_s, lost_s = (spent.spent_s, spent.lost_s) if spent is not None else (0.0, 0.0)
+        check, index = at.place
+        self.send(
+            CaseEnds(check=check, index=index, finding=finding, spent_s=spent_s, lost_s=lost_s)
+        )
+        return finding
 
-    def compile_ahead(self, cases: list[tuple[Check, Case]]) -> None:
-        """Compile what the cases on the GPU need, on several cores: when the GPU is had."""
-        self._to_compile = cases
-        if self.run.have_gpu(wait_s=0.0):
-            self._begin_to_compile()
+    # -- the end ----------------------------------------------------------------------------------
 
-    def _begin_to_compile(self) -> None:
-        cases, self._to_compile = self._to_compile, []
-        if not cases or not self.problem.uses_triton or self.source.verdict is not None:
-            return
-        if self.budget.used_up() is not None:
-            return
-        from grader.isolate.compilers import Compilers
+    def finish(self, *, counts: bool, say: Callable[[str], None]) -> dict[Any, CauseFound]:
+        """Count work where that `counts`, settle on causes, and end all workers.
 
-        workers = self.run.request.compile_workers if self.run.request else 1
-        self._compilers = Compilers(self.problem, self.source, cases, workers)
+        Return the cause of each wrong case, by problem, check and number. `say` tells of failures
+        of the judge's own.
+        """
+        causes: dict[Any, CauseFound] = {}
+        for problem_id, run in self.runs.items():
+            if counts and self.counts_work(run.problem):
+                self.send(WorkCounted(evidence=run.count_work()))
+            for found in _causes(run, say):
+                self.send(found)
+                causes |= {(problem_id, *place): found for place in found.cases}
+            with contextlib.suppress(OSError):
+                run.sessions.close()
+        return causes
 
-    @property
-    def counts_work(self) -> bool:
-        """Whether work is counted as far as is known: no check that it rests on has failed."""
-        return self.problem.work is not None and not self.failed & set(self.problem.rests_on.work)
+    def counts_work(self, problem: Problem) -> bool:
+        """Whether work is counted: for the judge, where no check failed that it rests on."""
+        rests_on = {(problem.id, check) for check in problem.rests_on.work}
+        return bool(self.request and problem.work) and not self._failed & rests_on
 
-    def count_work(self) -> None:
-        """Count the work of a submission if the checks that it rests on pass."""
-        from grader.isolate.session import Session
-        from grader.judge.work_run import WorkRun
 
-        request, problem = self.run.request, self.problem
-        if request is None or not self.counts_work:
-            return
-        key = (problem.entry, False)
-        if key not in self._sessions:
-            where = {"device": "cpu", "machine": problem.uses_triton, "budget": self.budget}
-            self._sessions[key] = Session(problem, self.source, **where)
-        session = self._sessions[key]
-        self.run.send(CaseBegins(check=WORK, index=0))
-        self.budget.check = WORK
-        if self.budget.used_up() is None:
-            session.start()
-        try:
-            evidence = WorkRun(self.judged, session).judge()
-        except Exception as error:  # the judge's own: the cases are told all the same
-            reason = f"the judge failed: {type(error).__name__}: {error}"[:600]
-            evidence = Evidence(verdict=Verdict.INTERNAL, reason=reason)
-        self.run.send(WorkCounted(evidence=evidence))
+def _causes(run: ProblemRun, say: Callable[[str], None]) -> list[CauseFound]:
+    """Return the causes of wrong results; none where the judge itself failed to find them.
 
-    def close(self) -> None:
-        """End all workers."""
-        if self._compilers is not None:
-            self._compilers.wait(0.0)
-        for session in self._sessions.values():
-            session.close()
+    They explain verdicts, which stand without them.
+    """
+    try:
+        fed_by = run.source.fed_by
+        return [CauseFound(**vars(c), fed_by=fed_by(c.line or 0)) for c in run.causes()]
+    except Exception as error:
+        say(f"{run.problem.id}: the judge failed to find causes: {type(error).__name__}: {error}")
+        return []
+
+
+class RunningCase:
+    """One case of one check: a test says what must hold for it."""
+
+    def __init__(self, run: PytestRun, at: CheckCase) -> None:
+        self.finding = Finding(verdict=Verdict.PASS)
+        self._run, self._at = run, at
+
+    def agrees_with(self, oracle: Any) -> None:
+        """The submission's outputs equal those of `oracle` within the derived tolerance."""
+        expected = self._at.problem.oracle
+        assert oracle.__name__ == expected, f"got {oracle.__name__}, problem.toml says {expected}"
+        self._judge()
+
+    def compiles(self) -> None:
+        """The kernels of the submission compile for the GPUs of grader/kernel/compile/chips.py."""
+        assert self._at.check.compiles
+        self._judge()
+
+    def is_refused(self) -> None:
+        """The submission raises ValueError naming the argument that the case makes invalid."""
+        assert self._at.case.invalid is not None
+        self._judge()
+
+    def _judge(self) -> None:
+        self.finding = self._run.run(self._at.whole).judge(self._at)
+        if self.finding.verdict is not Verdict.PASS:
+            raise CaseFailed(self.finding)
+
+    def __repr__(self) -> str:
+        return str(self._at.case)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from grader.judge import scoring, testrun
+from grader.judge import check_results, scoring
 from grader.judge.next_step import next_step
 from grader.judge.request import Request
 from grader.judge.testrun import Findings
@@ -27,6 +27,8 @@ from grader.timing.choice import aimed
 NOT_REACHED = "not run: interrupted"
 _NO_GPU = "not measured: needs a CUDA GPU"
 _QUICK = "not measured: QUICK=1"
+_NO_COUNT = Evidence(verdict=Verdict.INTERNAL, reason="the judge recorded no count of work")
+_NOT_RUN = Evidence(verdict=Verdict.SKIPPED, reason="not run")
 _UNSEEN_WITHOUT_A_GPU = "passes as far as a CPU can see; a GPU also shows what runs there alone"
 
 
@@ -46,38 +48,26 @@ class Assembly:
         self, findings: Findings, *, interrupted: bool, duration_s: float = 0.0
     ) -> ProblemResult:
         """Return the result of a test run, before speed and memory are measured."""
-        checks = testrun.check_results(self.problem, findings, seed=self.request.seed)
+        checks = check_results.check_results(self.problem, findings, seed=self.request.seed)
         result = self._of(checks, findings.work, interrupted=interrupted)
         return result.model_copy(update={"duration_s": round(duration_s, 3)})
 
     def failed(self, text: str) -> Findings:
         """Return the findings where the judge itself failed."""
-        message = Message(headline=f"the judge failed: {text}"[:600])
-        finding = Finding(verdict=Verdict.INTERNAL, message=message)
-        cases = {
-            (check.id, index): finding
-            for check in self.problem.checks
-            for index in self.problem.cases(check, self.request.seed)
-        }
-        return Findings(cases)
+        return self._in_all_cases(Verdict.INTERNAL, f"the judge failed: {text}"[:600])
+
+    def _in_all_cases(self, verdict: Verdict, headline: str) -> Findings:
+        finding = Finding(verdict=verdict, message=Message(headline=headline))
+        checks, seed = self.problem.checks, self.request.seed
+        places = ((check.id, i) for check in checks for i in self.problem.cases(check, seed))
+        return Findings(dict.fromkeys(places, finding))
 
     def unusable(self) -> ProblemResult:
         """Return the result of a file that cannot be run at all, or is still the stub."""
-        problem, source = self.problem, self.source
+        source = self.source
         assert source.verdict is not None and source.message is not None
-        not_run = Message(headline=f"not run: {source.message.headline}")
-        checks = [
-            CheckResult(
-                id=check.id,
-                title=testrun.title(problem, check),
-                verdict=source.verdict,
-                weight=check.weight,
-                message=not_run,
-                cases_total=len(problem.cases(check, self.request.seed)),
-            )
-            for check in problem.checks
-        ]
-        result = self._of(checks)
+        not_run = self._in_all_cases(source.verdict, f"not run: {source.message.headline}")
+        result = self.tested(not_run, interrupted=False)
         quiet = tuple(c.model_copy(update={"verdict": Verdict.SKIPPED}) for c in result.checks)
         update = {"verdict": source.verdict, "message": source.message, "checks": quiet}
         return result.model_copy(update=update)
@@ -87,8 +77,7 @@ class Assembly:
         components = dict(result.components)
         for name, evidence in (("speed", speed), ("memory", memory)):
             if self.problem.points_of(name):
-                checks = supporting(self.problem, result.checks, name)
-                components[name] = scoring.gate(self._score(name, evidence), checks)
+                components[name] = self._component(name, evidence, result.checks)
         update = {
             "components": components,
             "points": scoring.problem_points(components),
@@ -105,13 +94,15 @@ class Assembly:
     ) -> ProblemResult:
         problem = self.problem
         correctness, scored = scoring.score_correctness(checks, problem.points.correctness)
-        components = {"correctness": correctness}
-        if problem.work is not None:
-            components["work"] = self._work(checks, work, interrupted=interrupted)
-        components |= self._not_yet_measured(checks)
         possible = {name: problem.points_of(name) for name in ("work", "speed", "memory")}
+        evidence = {name: self._pending() for name in ("speed", "memory") if possible[name]}
+        if problem.work is not None:
+            counts = scoring.hold(supporting(problem, checks, "work")) and not interrupted
+            evidence["work"] = work or (_NO_COUNT if counts else _NOT_RUN)
+        found = {name: self._component(name, seen, checks) for name, seen in evidence.items()}
         components = scoring.complete_components(
-            components, {"correctness": problem.points.correctness, **possible}
+            {"correctness": correctness, **found},
+            {"correctness": problem.points.correctness, **possible},
         )
         blind = problem.uses_triton and self._device == "cpu" and scoring.is_complete(correctness)
         return ProblemResult(
@@ -127,43 +118,25 @@ class Assembly:
             source_sha256=self.source.sha256 if self.source.data else None,
         )
 
-    def _work(
-        self, checks: Sequence[CheckResult], work: Evidence | None, *, interrupted: bool
-    ) -> ComponentResult:
-        possible, rests_on = (
-            self.problem.points_of("work"),
-            supporting(self.problem, checks, "work"),
-        )
-        if work is not None:
-            counted = self._score("work", work)
-        elif scoring.hold(rests_on) and not interrupted:
-            counted = scoring.internal(possible, "the judge recorded no count of work")
-        else:
-            counted = scoring.withheld(Verdict.SKIPPED, possible, "not run")
-        return scoring.gate(counted, rests_on)
+    def _pending(self) -> Evidence:
+        """Return what is known of speed or memory before it is measured."""
+        if not self.problem.benchmarks_on(self._device):
+            return Evidence(verdict=Verdict.NOT_MEASURED, reason=_NO_GPU)
+        if self.request.quick:
+            return Evidence(verdict=Verdict.NOT_MEASURED, reason=_QUICK)
+        return Evidence(verdict=Verdict.SKIPPED, reason=NOT_REACHED)
 
-    def _not_yet_measured(self, checks: Sequence[CheckResult]) -> dict[str, ComponentResult]:
-        components = {}
-        for name in ("speed", "memory"):
-            possible = self.problem.points_of(name)
-            if possible and not self.problem.benchmarks_on(self._device):
-                components[name] = scoring.not_measured(possible, _NO_GPU)
-            elif possible and self.request.quick:
-                components[name] = scoring.not_measured(possible, _QUICK)
-            elif possible:
-                pending = scoring.withheld(Verdict.SKIPPED, possible, NOT_REACHED)
-                components[name] = scoring.gate(pending, supporting(self.problem, checks, name))
-        return components
+    def _component(
+        self, name: str, evidence: Evidence, checks: Sequence[CheckResult]
+    ) -> ComponentResult:
+        rests_on = supporting(self.problem, checks, name)
+        return scoring.gate(self._score(name, evidence), rests_on)
 
     def _score(self, name: str, evidence: Evidence) -> ComponentResult:
         problem, request = self.problem, self.request
         possible, figures = problem.points_of(name), evidence.figures
         if evidence.verdict is not None:
             reason = evidence.reason or "no reason was recorded"
-            if evidence.verdict is Verdict.NOT_MEASURED:
-                return scoring.not_measured(possible, reason)
-            if evidence.verdict is Verdict.INTERNAL:
-                return scoring.internal(possible, reason)
             return scoring.withheld(evidence.verdict, possible, reason)
         if name == "work" and isinstance(figures, WorkFigures):
             full = problem.work.full if problem.work else figures.full
@@ -173,7 +146,8 @@ class Assembly:
             return scoring.score_speed(figures, possible)
         if name == "memory" and isinstance(figures, MemoryFigures):
             return scoring.score_memory(figures, possible)
-        return scoring.internal(possible, f"the judge recorded no figures of {name}")
+        reason = f"the judge recorded no figures of {name}"
+        return scoring.withheld(Verdict.INTERNAL, possible, reason)
 
 
 def supporting(

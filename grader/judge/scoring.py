@@ -24,7 +24,6 @@ from grader.spec.grade_record import (
     CorrectnessFigures,
     GradeRecord,
     MemoryFigures,
-    Message,
     Points,
     ProblemResult,
     SpeedFigures,
@@ -43,26 +42,27 @@ EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report Ctrl-C
 ROUNDING_SLACK = 1e-9
 _MOST_NAMED = 4  # checks that a component rests on
 
-
-# Constructors for the components that carry no measurement.
-
-
-def not_measured(possible: float, reason: str) -> ComponentResult:
-    """Return a component that cannot be measured here: its points are not available."""
-    points = Points(possible=possible)
-    return ComponentResult(verdict=Verdict.NOT_MEASURED, points=points, reason=reason)
+Figures = WorkFigures | SpeedFigures | MemoryFigures
 
 
-def internal(possible: float, reason: str) -> ComponentResult:
-    """Return a component lost to a fault of the judge: it costs the student no points."""
-    points = Points(possible=possible)
-    return ComponentResult(verdict=Verdict.INTERNAL, points=points, reason=reason)
+def withheld(
+    verdict: Verdict, possible: float, reason: str, figures: Figures | None = None
+) -> ComponentResult:
+    """Return a component that earned nothing.
+
+    Its points were available, unless it could not be measured here or was lost to a fault of the
+    judge, which costs the student nothing.
+    """
+    available = possible if _is_measured(verdict) else 0.0
+    points = Points(available=available, possible=possible)
+    return ComponentResult(verdict=verdict, points=points, reason=reason, figures=figures)
 
 
-def withheld(verdict: Verdict, possible: float, reason: str) -> ComponentResult:
-    """Return a component that was available and earned nothing (rejected, skipped, ...)."""
-    points = Points(available=possible, possible=possible)
-    return ComponentResult(verdict=verdict, points=points, reason=reason)
+def _passed(
+    possible: float, earned: float, reason: str | None, figures: Figures
+) -> ComponentResult:
+    points = Points(earned=earned, available=possible, possible=possible)
+    return ComponentResult(verdict=Verdict.PASS, points=points, reason=reason, figures=figures)
 
 
 # Correctness.
@@ -81,7 +81,8 @@ def score_correctness(
     total_weight = sum(max(check.weight, 0.0) for check in checks)
     if possible <= 0 or total_weight <= 0:
         scored = tuple(check.model_copy(update={"points": Points()}) for check in checks)
-        return internal(max(possible, 0), "the problem has no check that carries weight"), scored
+        reason = "the problem has no check that carries weight"
+        return withheld(Verdict.INTERNAL, max(possible, 0), reason), scored
 
     earned = available = 0.0
     scored_checks = []
@@ -171,16 +172,13 @@ def score_speed(figures: SpeedFigures, possible: float) -> ComponentResult:
     floor, full, speedup = (finite(v) for v in (figures.floor, figures.full, figures.speedup))
     if floor is None or full is None or not 0 < floor < full:
         reason = f"speed targets are not 0 < floor < full: floor {floor}, full {full}"
-        return internal(possible, reason).model_copy(update={"figures": figures})
-    earned = tenths(possible, speed_fraction(speedup, floor, full))
-    points = Points(earned=earned, available=possible, possible=possible)
-    reason = None
+        return withheld(Verdict.INTERNAL, possible, reason, figures)
     if speedup is None or speedup <= 0:
         reason = "the measured ratio is not a positive finite number"
-        return internal(possible, reason).model_copy(update={"figures": figures})
-    if earned < possible:
-        reason = f"{speedup:.3g}x naive; no points at {floor:g}x, full points at {full:g}x"
-    return ComponentResult(verdict=Verdict.PASS, points=points, reason=reason, figures=figures)
+        return withheld(Verdict.INTERNAL, possible, reason, figures)
+    earned = tenths(possible, speed_fraction(speedup, floor, full))
+    reason = f"{speedup:.3g}x naive; no points at {floor:g}x, full points at {full:g}x"
+    return _passed(possible, earned, reason if earned < possible else None, figures)
 
 
 def work_fraction(figures: WorkFigures) -> float:
@@ -205,10 +203,8 @@ def _part(amount: Amount, full: float) -> float:
 def score_work(figures: WorkFigures, possible: float) -> ComponentResult:
     """Score what was done over what was needed; the verdict is `PASS` whatever the ratio."""
     if not figures.amounts:
-        return internal(possible, "no work was counted").model_copy(update={"figures": figures})
-    earned = tenths(possible, work_fraction(figures))
-    points = Points(earned=earned, available=possible, possible=possible)
-    reason = None
+        return withheld(Verdict.INTERNAL, possible, "no work was counted", figures)
+    earned, reason = tenths(possible, work_fraction(figures)), None
     if earned < possible:
         kind, amount = min(figures.amounts.items(), key=lambda item: _part(item[1], figures.full))
         if amount.done < amount.least:
@@ -221,7 +217,7 @@ def score_work(figures: WorkFigures, possible: float) -> ComponentResult:
                 f"{amount.ratio:.2f}x the {kind} that are needed; full points up to"
                 f" {figures.full:g}x, none from {amount.naive_ratio:.2f}x on"
             )
-    return ComponentResult(verdict=Verdict.PASS, points=points, reason=reason, figures=figures)
+    return _passed(possible, earned, reason, figures)
 
 
 def is_wasteful(work: ComponentResult) -> bool:
@@ -236,18 +232,17 @@ def score_memory(figures: MemoryFigures, possible: float) -> ComponentResult:
     extra, allowed = figures.extra_bytes, figures.allowed_bytes
     if not extra or len(extra) != len(allowed):
         reason = "extra or allowed memory was not recorded for every length"
-        return internal(possible, reason).model_copy(update={"figures": figures})
+        return withheld(Verdict.INTERNAL, possible, reason, figures)
     within = [got <= limit for got, limit in zip(extra, allowed, strict=True)]
     if all(within):
-        points = Points(earned=possible, available=possible, possible=possible)
-        return ComponentResult(verdict=Verdict.PASS, points=points, figures=figures)
+        return _passed(possible, possible, None, figures)
     first = within.index(False)
     where = f" at seqlen {figures.lengths[first]}" if first < len(figures.lengths) else ""
     reason = f"more memory beyond inputs and outputs than is allowed{where}"
     if figures.tile:  # the work of problems with a kernel tells of tiles, and this one has none
         queries, keys = figures.tile
         reason += f" with tile_q={queries}, tile_k={keys}: hold the scores of one tile at a time"
-    return withheld(Verdict.FAIL, possible, reason).model_copy(update={"figures": figures})
+    return withheld(Verdict.FAIL, possible, reason, figures)
 
 
 def gate(component: ComponentResult, rests_on: Sequence[CheckResult]) -> ComponentResult:
@@ -261,7 +256,7 @@ def gate(component: ComponentResult, rests_on: Sequence[CheckResult]) -> Compone
     if not _is_measured(component.verdict):
         return component
     if not rests_on:
-        return internal(possible, "no check was recorded that it rests on")
+        return withheld(Verdict.INTERNAL, possible, "no check was recorded that it rests on")
     if hold(rests_on):
         return component
     if failed := [c.id for c in rests_on if _is_measured(c.verdict) and not _passes(c)]:
@@ -315,9 +310,11 @@ def complete_components(
         if name in components:
             whole[name] = components[name]
         elif worth:
-            whole[name] = internal(worth, f"the judge recorded no {name} result")
+            reason = f"the judge recorded no {name} result"
+            whole[name] = withheld(Verdict.INTERNAL, worth, reason)
         else:
-            whole[name] = not_measured(0, f"this problem has no {name} part")
+            reason = f"this problem has no {name} part"
+            whole[name] = withheld(Verdict.NOT_MEASURED, 0, reason)
     return whole
 
 
@@ -327,21 +324,12 @@ def problem_points(components: Mapping[str, ComponentResult]) -> Points:
 
 
 def problem_verdict(
-    components: Mapping[str, ComponentResult],
-    checks: Sequence[CheckResult],
-    message: Message | None = None,
+    components: Mapping[str, ComponentResult], checks: Sequence[CheckResult]
 ) -> Verdict:
-    """Return the worst verdict among components and checks.
-
-    No component for one of the four names is `INTERNAL`. A problem
-    with a `message` of its own has failed: when nothing else says how, it is `ERROR`.
-    """
+    """Return the worst verdict among components and checks; `INTERNAL` without all components."""
     if any(name not in components for name in COMPONENTS):
         return Verdict.INTERNAL
-    found = worst([*(c.verdict for c in components.values()), *(c.verdict for c in checks)])
-    if message is not None and found in (Verdict.PASS, Verdict.NOT_MEASURED):
-        return Verdict.ERROR
-    return found
+    return worst([*(c.verdict for c in components.values()), *(c.verdict for c in checks)])
 
 
 def total(problems: Iterable[ProblemResult]) -> tuple[Points, Points]:

@@ -12,7 +12,6 @@ import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 
 from grader.spec.environment import EnvironmentFault
 from grader.spec.problem import PROBLEMS, ROOT, ManifestError, Problem, load_problem
@@ -72,7 +71,8 @@ def main(problems: Sequence[str]) -> int:
 
 
 def _check(problem: Problem) -> None:
-    from grader.judge.pytest_plugin import RunningCase
+    from grader.judge.case import CheckCase
+    from grader.judge.pytest_run import RunningCase
 
     class UncalledCase(RunningCase):
         def _judge(self) -> None:
@@ -90,10 +90,9 @@ def _check(problem: Problem) -> None:
             f"{path.relative_to(ROOT)}: got {unknown}, expected {missing}: problem.toml has one"
             " check for each test"
         )
-    trial = SimpleNamespace(problem=problem)
     for name, check in checks.items():
         for index, case in problem.cases(check, "").items():
-            tests[name](UncalledCase(trial, check, case, index))
+            tests[name](UncalledCase(None, CheckCase(problem, check, index, case)))
 
 
 def _located(error: Exception, folder: Path) -> str:

@@ -11,13 +11,13 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
+from grader.causes.state.program import Called
 from grader.checks import outcome
 from grader.checks.correctness import Difference, expect, find_differences
+from grader.isolate.evidence import CallEvidence
 from grader.isolate.session import Session
-from grader.judge.trial import Trial
 from grader.spec.cases import Case
 from grader.spec.inputs import case_seed, make_inputs
-from grader.spec.problem import Problem
 from grader.spec.protocol import Reply
 
 _MOST_CALLS = 60
@@ -31,44 +31,27 @@ class _TooLong(Exception):
     """No more calls are made."""
 
 
-def smaller_case(
-    trial: Trial, session: Session, problem: Problem, case: Case, name: str, *, nan: bool
-) -> str | None:
-    """Say which smaller case is wrong as `case` is, and how; of the first wrong cases of a trial.
-
-    Args:
-        name: the output that is wrong.
-        nan: whether it has a NaN.
-    """
-    if not trial.shrinks or session.device != "cpu" or case.layout == "far":
-        return None
-    trial.shrinks -= 1
-    found = _Shrinking(session, problem, trial.seed, name, nan=nan).smallest(case)
-    return f"{found[0]} is wrong, too: {found[1].first}" if found else None
+def smaller_case(session: Session, called: Called) -> str | None:
+    """Say which smaller case is wrong as the one that was `called`, and how; None without one."""
+    search, best, case = _Search(session, called), None, called.case
+    with contextlib.suppress(_TooLong):
+        while (found := search.step(case)) is not None:
+            best, (case, _) = found, found
+    return f"{best[0]} is wrong, too: {best[1].first}" if best else None
 
 
-class _Shrinking:
-    """Looks for the smallest case in which an output is wrong as it is in a larger one."""
+class _Search:
+    """Tries cases in which the first wrong output of a call may be wrong too, a NaN as a NaN."""
 
-    def __init__(
-        self, session: Session, problem: Problem, seed: str, name: str, *, nan: bool
-    ) -> None:
+    def __init__(self, session: Session, called: Called) -> None:
         self._session = session
-        self._problem = problem
-        self._seed = seed
-        self._names = (name,)
-        self._nan = nan
+        self._problem = called.problem
+        self._seed = called.seed
+        self._name = called.differences[0].name
+        self._nan = _has_nan(called.evidence, self._name)
         self._tried: set[Case] = set()
 
-    def smallest(self, case: Case) -> tuple[Case, Difference] | None:
-        """Return a case that is smaller than `case`, and what is wrong there; None without one."""
-        best = None
-        with contextlib.suppress(_TooLong):
-            while (smaller := self._step(best[0] if best else case)) is not None:
-                best = smaller
-        return best
-
-    def _step(self, case: Case) -> tuple[Case, Difference] | None:
+    def step(self, case: Case) -> tuple[Case, Difference] | None:
         """Return the first of the smaller cases that is wrong."""
         for smaller in _smaller(case):
             if smaller in self._tried:
@@ -82,21 +65,23 @@ class _Shrinking:
         if len(self._tried) == _MOST_CALLS:
             raise _TooLong
         self._tried.add(case)
+        names = (self._name,)
         try:
             inputs = make_inputs(self._problem, case, case_seed(self._seed, "smallest"))
-            expected = expect(self._problem, case, inputs, self._names)
+            expected = expect(self._problem, case, inputs, names)
         except (ValueError, RuntimeError, IndexError):  # these values need more room
             return None
-        evidence = self._session.call(case, inputs, self._names)
+        evidence = self._session.call(case, inputs, names)
         if not isinstance(evidence.result, Reply):  # the worker is gone
             raise _TooLong
         if outcome.of_call(evidence, self._problem.signature) is not None:
             return None
-        for difference in find_differences(evidence.outputs, expected):
-            nan = bool(evidence.outputs[difference.name].isnan().any())
-            if difference.name == self._names[0] and nan == self._nan:
-                return difference
-        return None
+        found = find_differences(evidence.outputs, expected)
+        return found[0] if found and _has_nan(evidence, self._name) == self._nan else None
+
+
+def _has_nan(evidence: CallEvidence, name: str) -> bool:
+    return bool(evidence.outputs[name].isnan().any())
 
 
 def _smaller(case: Case) -> Iterator[Case]:

@@ -26,8 +26,8 @@ from grader.commands.options import (
     request_for,
     seed_of,
 )
+from grader.commands.progress import Progress
 from grader.judge import scoring
-from grader.judge.progress import Progress
 from grader.judge.request import Request
 from grader.judge.surroundings import jobs, surroundings
 from grader.report import annotations, classroom50, exports, report_page, terminal

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from grader.api import Grader
 from grader.commands.options import request_for
-from grader.judge.progress import Progress
+from grader.commands.progress import Progress
 from grader.spec.environment import probe
 from grader.spec.grade_record import ProblemResult
 

@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 from rich import progress
 from rich.console import Console
@@ -17,21 +17,6 @@ from grader.spec.grade_record import Points, Verdict
 
 BAR_WIDTH = 16
 PHASE_LIMIT = 40
-
-
-class Listener(Protocol):
-    """Is told how far a grading is, from any thread."""
-
-    def case_done(self, problem_id: str, check_id: str, verdict: Verdict) -> None:
-        """Tell of a finished case."""
-
-    def phase(self, problem_id: str, text: str) -> None:
-        """Tell what is being done for a problem, such as "speed"."""
-
-    def problem_done(
-        self, problem_id: str, verdict: Verdict, points: Points, *, more: str = ""
-    ) -> None:
-        """Tell of a finished problem, or of a part of it: `more` says what is still to come."""
 
 
 class Progress:

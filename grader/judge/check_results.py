@@ -1,0 +1,118 @@
+"""From the findings of its cases to the result of each check."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from pathlib import Path
+
+from grader.judge.testrun import Findings, Place
+from grader.spec.cases import Case
+from grader.spec.findings import Finding
+from grader.spec.grade_record import CheckResult, Message, Verdict, worst
+from grader.spec.problem import ROOT, ManifestError, Problem
+from grader.spec.problem_tables import Check
+
+
+def check_results(problem: Problem, findings: Findings, *, seed: str) -> list[CheckResult]:
+    """Return the result of every check, in order."""
+    results: dict[str, CheckResult] = {}
+    for check in problem.checks:
+        cases = problem.cases(check, seed)
+        result = _check_result(problem, check, cases, findings)
+        needed = results.get(check.needs) if check.needs else None
+        if needed and needed.verdict is not Verdict.PASS and result.verdict is Verdict.PASS:
+            message = Message(headline=f"not counted: {check.needs} does not pass")
+            result = result.model_copy(
+                update={"verdict": Verdict.SKIPPED, "share": 0.0, "message": message}
+            )
+        results[check.id] = result
+    return list(results.values())
+
+
+def _check_result(
+    problem: Problem, check: Check, cases: dict[int, Case], findings: Findings
+) -> CheckResult:
+    places = [(check.id, index) for index in cases]
+    found = {place: findings.cases[place] for place in places if place in findings.cases}
+    verdicts = [finding.verdict for finding in found.values()]
+    if len(found) < len(cases):
+        verdicts.append(Verdict.SKIPPED)
+    verdict = worst(verdicts) if cases else Verdict.NOT_MEASURED
+    if verdict is Verdict.PASS and Verdict.NOT_MEASURED in verdicts:  # no check holds in part
+        verdict = Verdict.NOT_MEASURED
+    shown = _shown(found, verdict, findings)
+    place, finding = shown if shown else (None, None)
+    cause = findings.cause_of([place]) if place else None
+    message = finding.message if finding else None
+    if message is not None and cause is not None:
+        message = cause.located(message)
+    if message is None and verdict is Verdict.SKIPPED:
+        message = Message(headline=findings.missing)
+    step = message.step if message else None
+    return CheckResult(
+        id=check.id,
+        title=title(problem, check),
+        step=cause.step if step is None and cause else step,
+        verdict=verdict,
+        weight=check.weight,
+        message=message,
+        diagnosis=cause.diagnosis if cause else None,
+        share=_share(problem, check, cases, found),
+        cases_passed=verdicts.count(Verdict.PASS),
+        cases_total=len(cases),
+        duration_s=round(sum(f.duration_s for f in found.values()), 3),
+        kernels=tuple(kernel for f in found.values() for kernel in f.kernels),
+    )
+
+
+def _shown(
+    found: dict[Place, Finding], verdict: Verdict, findings: Findings
+) -> tuple[Place, Finding] | None:
+    """Return the case to show: one whose cause is known, else the first with the verdict."""
+    alike = [(p, f) for p, f in found.items() if f.verdict is verdict]
+    named = [(p, f) for p, f in alike if findings.cause_of([p])]
+    return next(iter(named + alike), None)
+
+
+def _share(
+    problem: Problem, check: Check, cases: dict[int, Case], found: dict[Place, Finding]
+) -> float:
+    """Return the part of a check that holds: the share of its outputs that no case got wrong.
+
+    A case that did not come to numbers, or was not run, counts against all of them.
+    """
+    judged = problem.judged(check)
+    wrong: set[str] = set()
+    for index in cases:
+        finding = found.get((check.id, index))
+        if finding is None:
+            return 0.0
+        if finding.verdict in (Verdict.PASS, Verdict.NOT_MEASURED):
+            continue
+        if finding.verdict is not Verdict.FAIL or not finding.wrong_outputs:
+            return 0.0
+        wrong.update(finding.wrong_outputs)
+    return 1.0 - len(wrong.intersection(judged)) / len(judged)
+
+
+def title(problem: Problem, check: Check) -> str:
+    """Return a check's title: the docstring of its test function."""
+    titles = _docstrings(problem.folder / f"test_{problem.id}.py")
+    return titles.get(check.test_name, check.id.replace("_", " "))
+
+
+@functools.cache
+def _docstrings(path: Path) -> dict[str, str]:
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        where = path.relative_to(ROOT)
+        raise ManifestError(f"{where}: no such file; expected a test for each check") from None
+    except (SyntaxError, ValueError) as error:
+        raise ManifestError(f"{path.relative_to(ROOT)}: not valid Python: {error}") from None
+    return {
+        node.name: " ".join((ast.get_docstring(node) or node.name).split())
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef)
+    }

@@ -1,0 +1,277 @@
+"""What a case comes to: from what was seen of its calls to a verdict and a message."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Collection
+from typing import Any
+
+import torch
+
+from grader.causes.state.program import Called
+from grader.checks import outcome
+from grader.checks.correctness import Difference, ranges
+from grader.isolate.evidence import CallEvidence
+from grader.judge.case import CheckCase
+from grader.judge.looks import Seen
+from grader.source.submission import Source
+from grader.spec.cases import Case
+from grader.spec.findings import Finding
+from grader.spec.grade_record import Message, Verdict
+from grader.spec.problem import Problem
+from grader.spec.protocol import Reply, Status
+
+_HEADLINE_LIMIT = 600
+_HELP_LIMIT = 300
+_GIVEN_HELP = (
+    "this line is in no step: if you did not change it, look at what your steps pass to it"
+)
+_SEARCH_FAILED = (
+    "the result is wrong, but the judge failed to look for the cause; please report this error: "
+)
+# What else a message may name first for what is wrong about two arguments, or about one's shape.
+_ALSO_NAMES = {
+    "dtype": ("q", "x"),
+    "head_dim": ("q",),
+    "seqlen": ("seqlen_q", "seqlen_k", "q", "k"),
+    "num_kv_heads": ("num_q_heads", "k"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class CaseFindings:
+    """Makes the findings of one case of a submitted file.
+
+    `ran` has the kernels of the file that have run on the machine.
+    """
+
+    at: CheckCase
+    source: Source
+    seed: str
+    ran: Collection[int]
+
+    def of(
+        self,
+        verdict: Verdict,
+        headline: str,
+        *,
+        line: int = 0,
+        elsewhere: bool = False,
+        looping: bool = False,
+        output: str = "",
+        wrong: tuple[Difference, ...] = (),
+        **details: Any,
+    ) -> Finding:
+        """Return a finding; of what is `wrong` about the outputs the message shows the first."""
+        at, source = self.at, self.source
+        line = line if line <= source.num_lines else 0
+        if wrong:
+            shows = ("first", "worst", "extent", "errors")
+            details = {name: getattr(wrong[0], name) for name in shows} | details
+        message = Message(
+            headline=" ".join(headline.split())[:_HEADLINE_LIMIT],
+            test=at.check.test_name,
+            file=at.problem.file,
+            line=line or None,
+            fed_by=source.fed_by(line),
+            step=self._step(line, elsewhere=elsewhere, looping=looping),
+            input=str(at.case),
+            output=output or None,
+            repeat=f"make grade P={at.problem.id} SEED={self.seed}",
+            **details,
+        )
+        names = tuple(difference.name for difference in wrong)
+        margin = max((difference.margin for difference in wrong), default=None)
+        return Finding(verdict=verdict, message=message, wrong_outputs=names, margin=margin)
+
+    def _step(self, line: int, *, elsewhere: bool, looping: bool) -> int | None:
+        """Return the step of a line, if the mistake lies there; a bridge is a step of its own.
+
+        A call that does not end was stopped somewhere in its loop: all of that has to be one step.
+        """
+        bridge, source = self.at.whole.bridge, self.source
+        if self.at.check.bridge and bridge is not None:
+            return bridge.step
+        if not line or (elsewhere and source.step_at(line) is not None):
+            return None
+        return source.step_of_loops_at(line) if looping else source.step_behind(line)
+
+    def failed(self, failure: outcome.CaseOutcome, evidence: CallEvidence) -> Finding:
+        """Return the finding of a call without outputs to compare, or of a remark about one."""
+        reply = evidence.result
+        unmodelled = isinstance(reply, Reply) and reply.status == Status.NOT_MODELLED
+        unmodelled = unmodelled and reply.error_type != "NoRoom"  # which is the system's choice
+        if unmodelled and self.ran:  # a file may not choose what counts
+            help = "other cases run here: launch kernels of the same operations in all of them"
+            change = {"headline": failure.headline.removeprefix("not measured: "), "help": help}
+            failure = dataclasses.replace(failure, verdict=Verdict.ERROR, **change)
+        return self.of(
+            failure.verdict,
+            failure.headline,
+            line=failure.line,
+            extent=failure.extent,
+            help=failure.help or self._of_given_code(failure),
+            elsewhere=failure.elsewhere,
+            looping=failure.looping,
+            output=evidence.output,
+            not_run=evidence.result is None,
+        )
+
+    def _of_given_code(self, failure: outcome.CaseOutcome) -> str | None:
+        """Say of an error outside of all steps that what a step computed may have led to it."""
+        line = failure.line if failure.verdict is Verdict.ERROR else 0
+        if not 0 < line <= self.source.num_lines or not self.source.has_steps:
+            return None
+        return _GIVEN_HELP if self.source.step_at(line) is None else None
+
+    # -- numbers ----------------------------------------------------------------------------------
+
+    def not_launched(self) -> Finding:
+        """The finding of a call that returned without a kernel."""
+        headline = f"no Triton kernel was launched: {self.at.problem.entry} returned without one"
+        help = "the answer to this problem is a kernel: kernel[grid](...)"
+        return self.of(Verdict.ERROR, headline, help=help)
+
+    def made_elsewhere(self, names: tuple[str, ...]) -> Finding:
+        """The finding of outputs that are right where kernels do nothing."""
+        headline = f"{_are(names)} right though no kernel ran: it does not come from your kernels"
+        help = "this call was made with kernels that do nothing; compute and store it in a kernel"
+        return self.of(Verdict.ERROR, headline, help=help)
+
+    def rounded(self, wrong: tuple[Difference, ...]) -> Finding:
+        """The finding of outputs with the error of dots in TF32."""
+        names = [difference.name for difference in wrong]
+        has = "has" if len(names) == 1 else "have"
+        headline = f"{' and '.join(names)} {has} the error of tl.dot in TF32, which rounds fp32"
+        help = f"your fp32 dot runs in TF32: {outcome.ROUNDING_HELP['TF32']}"
+        return self.of(Verdict.FAIL, f"{headline} operands", wrong=wrong, help=help)
+
+    def wrong(
+        self, called: Called, seen: Seen, *, kept: bool, bare: bool, small: str | None
+    ) -> Finding:
+        """Distinguish wrong numbers: never written, NaN from other memory, or computed as NaN.
+
+        And made from lanes of a `bare` load, `kept` from an earlier call, or plainly wrong.
+        """
+        evidence, shown, line = called.evidence, called.differences[0], 0
+        name, extent = shown.name, shown.extent
+        got, unwritten = evidence.outputs[name], evidence.unwritten[name]
+        left_over = evidence.left_over[name]
+        if bool(unwritten.any()):
+            headline = f"{name} was not written everywhere"
+            extent = f"{_places(unwritten)} hold what was there before the call; {extent}"
+            help = "which program stores these rows? look at program_id, the grid and the mask"
+        elif bool(left_over.any()):
+            headline = f"{name} was made from memory that nobody wrote (torch.empty)"
+            extent = f"{_places(left_over)} are NaN that lay there before; {extent}"
+            help = (
+                "a tensor from torch.empty is read before every element of it was stored: look at"
+                " the grid and the mask of the kernel that stores it; what is added to, as by"
+                " atomic_add, begins as torch.zeros"
+            )
+        elif bare:
+            headline = f"{name} depends on lanes that a load without other= left undefined"
+            help = (
+                "lanes that a mask turns off may hold anything, here NaN; zeros there give the"
+                " right result: pass other=0.0 to the load, or whichever value changes nothing"
+            )
+        elif bool(got.isnan().any()):
+            headline = f"{name} was computed as NaN"
+            extent = f"{_places(got.isnan())} are NaN; {extent}"
+            help = "NaN comes from -inf - (-inf), 0 * inf, 0 / 0 or inf / inf"
+        elif kept:
+            headline = f"{name} is wrong in a second call with other values of the same shape"
+            help = "a result may depend on nothing that an earlier call left behind"
+        elif (remark := outcome.of_remark(evidence)) is not None:
+            headline, line, help = remark.headline, remark.line, remark.help
+            extent = "; ".join(filter(None, (remark.extent, extent)))
+        else:
+            headline, help = self._plainly(tuple(d.name for d in called.differences))
+        if seen.fault:
+            help = f"{_SEARCH_FAILED}{seen.fault}"[:_HELP_LIMIT]
+        return self.of(
+            Verdict.FAIL,
+            headline,
+            line=line,
+            extent=extent,
+            small=small,
+            help=help,
+            tiles=seen.tiles,
+            trace=seen.trace,
+            output=evidence.output,
+            wrong=tuple(called.differences),
+        )
+
+    def _plainly(self, wrong: tuple[str, ...]) -> tuple[str, str | None]:
+        """Return headline and help where only the numbers say what is wrong."""
+        right = tuple(name for name in self.at.judged if name not in wrong)
+        made = f"{wrong[0]} alone is" if len(wrong) == 1 else _are(wrong)
+        help = f"{_are(right)} right: look at what {made} made of" if right else None
+        return f"{_are(wrong)} wrong", help
+
+    # -- refusals ---------------------------------------------------------------------------------
+
+    def overwritten(self, what: str) -> Finding:
+        """The finding of a tensor of the caller's that was written to."""
+        headline = f"{what} was overwritten: it is the caller's"
+        help = "put the result into a tensor of your own: q * 2, not q *= 2 or q.mul_(2)"
+        return self.of(Verdict.FAIL, headline, help=help)
+
+    def refusal(self, evidence: CallEvidence, raised: set[tuple[str, int]]) -> Finding:
+        """An unsupported argument must raise a ValueError that names it before any other.
+
+        `raised` are errors, with their lines, that calls with supported ones raised too.
+        """
+        case, reply = self.at.case, evidence.result
+        wanted = f"expected ValueError naming {case.invalid!r} for {case.mutate or _option(case)}"
+        failure = outcome.of_call(evidence, self.at.problem.signature)
+        if failure is None or (isinstance(reply, Reply) and reply.status == Status.BAD_RETURN):
+            return self.of(Verdict.FAIL, f"no error was raised: {wanted}")
+        errors = (Status.EXCEPTION, Status.COMPILE_FAILED)
+        if not isinstance(reply, Reply) or reply.status not in errors:
+            return self.failed(failure, evidence)
+        if reply.error_type != "ValueError":
+            if (reply.error_type, reply.line) in raised:
+                return self.failed(failure, evidence)
+            headline = f"got {reply.error_type or reply.status.name}: {reply.text}; {wanted}"
+            return self.of(Verdict.FAIL, headline, line=reply.line)
+        named = first_named(reply.text, self.at.problem)
+        if named not in (case.invalid, *_ALSO_NAMES.get(case.invalid or "", ())):
+            begins = "does not begin with the argument" if named else "names no argument"
+            headline = f"the ValueError {begins}: got {reply.text!r}; {wanted}"
+            return self.of(Verdict.FAIL, headline, line=reply.line)
+        return Finding(verdict=Verdict.PASS)
+
+
+def first_named(text: str, problem: Problem) -> str | None:
+    """Return the argument that a message names first; a list of all arguments names the first."""
+    known = set(re.findall(r"\w+", problem.signature.partition("(")[2].partition(")")[0]))
+    known -= {"None", "True", "False"}
+    known |= {case.invalid for check in problem.checks for case in check.cases if case.invalid}
+    known |= {name for names in _ALSO_NAMES.values() for name in names}
+    return next((word for word in re.findall(r"\w+", text) if word in known), None)
+
+
+def _are(names: tuple[str, ...]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last} are" if first else f"{last} is"
+
+
+def _places(where: torch.Tensor) -> str:
+    """Name the rows, of which heads, in which `where` is true anywhere."""
+    if where.dim() == 4:
+        where = where.any(3)
+    text = f"{int(where.sum())} of {where.numel()} rows"
+    if where.dim() == 3:
+        rows, heads = where.flatten(0, 1).any(0), where.any(2).flatten()
+        text += f", rows {ranges(rows)}" if not rows.all() else ""
+        if heads.numel() > 1 and not heads.all():
+            text += f" of heads {ranges(heads)}"
+    elif where.dim() == 1 and not where.all():
+        text += f", rows {ranges(where)}"
+    return text
+
+
+def _option(case: Case) -> str:
+    return ", ".join(f"{k}={v}" for k, v in case.options) or str(case)

@@ -1,0 +1,128 @@
+"""Looks again at a case whose numbers are wrong: in one more call the kernels are watched."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from grader.causes.diagnose import Casebook
+from grader.causes.rules.look import look
+from grader.causes.rules.overflow import limited, overflow
+from grader.causes.rules.placement import misplaced
+from grader.causes.rules.sighting import Result, Sighting
+from grader.causes.state.program import Called, trimmed, untold
+from grader.checks.correctness import find_differences
+from grader.checks.outcome import of_call
+from grader.checks.walk import tile_map, walk_of
+from grader.isolate.evidence import CallEvidence
+from grader.isolate.session import Session
+from grader.kernel.observers.trace import PRODUCTS, traceable
+from grader.spec.grade_record import TileMap
+from grader.spec.protocol import Reply, Status
+from grader.spec.trace_record import TRACED, TraceRecord
+
+# Calls of a problem that are made again to see what the kernels do: one of each check that fails.
+_MOST_LOOKS = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """What a student is shown of a call: the tiles that were visited, and one program's state.
+
+    `fault` is an error of the judge's own while it looked, empty where there was none.
+    """
+
+    tiles: TileMap | None = None
+    trace: TraceRecord | None = None
+    fault: str = ""
+
+
+class Looks:
+    """Watches calls of a problem once more; `casebook` hears of what is seen."""
+
+    def __init__(self, casebook: Casebook) -> None:
+        self._casebook = casebook
+        self._looked: dict[str, bool] = {}  # by check that came out wrong: whether it was traced
+        self._races: dict[str, Sighting | None] = {}  # by headline: what the programs do
+        self._followed = False  # one program of a kernel, tile by tile
+
+    def again(self, session: Session, called: Called, result: Result) -> Seen:
+        """Call once more, of each check the first wrong case, whose `result` is what is wrong.
+
+        Not where one known mistake explains all that is wrong: what it does was seen by then.
+        """
+        case, check = called.case, called.check
+        if check.id in self._looked or sum(self._looked.values()) >= _MOST_LOOKS:
+            return Seen()
+        if not session.machine or not traceable(case):
+            return Seen()
+        self._looked[check.id] = not self._casebook.is_sure()
+        if not self._looked[check.id]:
+            return Seen()
+        sighting = _overflow(session, called)
+        evidence = self._watched(session, called)
+        trace = evidence.trace
+        if trace is None:
+            return Seen()
+        sighting = sighting or look(called.problem.id, case, trace, result)
+        if sighting is not None:
+            self._casebook.add_seen((check.id, called.number - 1), sighting)
+        walk = None
+        if any(name in (*PRODUCTS, "lse") for name in result.wrong):  # no walk makes dsink_logits
+            first = result.wrong[0]
+            product = first if first in PRODUCTS else "out"
+            near = result.place if first in (*PRODUCTS, "lse") else None
+            walk = walk_of(called.problem.id, case, trace, product, near)
+        return Seen(tile_map(walk) if walk is not None else None, self._shown(called, evidence))
+
+    def at_race(self, session: Session, called: Called, headline: str) -> None:
+        """Call once more where programs race: one may store where the rows of another belong.
+
+        The casebook hears of it in each case with this headline. What programs race for need not
+        be among the outputs that are judged.
+        """
+        case = called.case
+        if headline not in self._races and traceable(case):
+            names = tuple(dict.fromkeys((*called.problem.returns, *called.evidence.outputs)))
+            trace = session.call(case, called.inputs, names, traced=True).trace
+            result = Result(names, nan=False, close=False)
+            self._races[headline] = trace and misplaced(case, trace, result)
+        sighting = self._races.get(headline)
+        if sighting is not None:
+            self._casebook.add_raced((called.check.id, called.number - 1), sighting)
+
+    def _watched(self, session: Session, called: Called) -> CallEvidence:
+        """Call with the kernels watched, and until one program was followed, follow one."""
+        case, inputs, names = called.case, called.inputs, tuple(called.evidence.outputs)
+        if called.problem.id in TRACED and not self._followed:
+            follow = called.to_follow()
+            evidence = session.call(case, inputs, names, traced=True, follow=follow)
+            reply = evidence.result
+            if not isinstance(reply, Reply) or reply.status != Status.TRACE_FAILED:
+                return evidence
+            self._followed = True  # what fails once may fail each time
+        return session.call(case, inputs, names, traced=True)
+
+    def _shown(self, called: Called, evidence: CallEvidence) -> TraceRecord | None:
+        """Return what the program did that was followed, and why that does not say what is wrong.
+
+        None where nothing is wrong with its results, or the call did not come back with any.
+        """
+        if evidence.rounds is None:
+            return None
+        self._followed = True
+        told = called.told(evidence)
+        if told.is_known:
+            return trimmed(told.record)
+        return trimmed(untold(told)) if told.why_not else None
+
+
+def _overflow(session: Session, called: Called) -> Sighting | None:
+    """Call with options that mean the same and are smaller: if that is right, they overflow."""
+    case = limited(called.case)
+    if case is None:
+        return None
+    evidence = session.call(case, called.inputs, tuple(called.evidence.outputs))
+    if of_call(evidence, called.problem.signature) is not None:
+        return None
+    right = not find_differences(evidence.outputs, called.expected)
+    return overflow(called.case, case) if right else None

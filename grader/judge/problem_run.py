@@ -1,0 +1,356 @@
+"""One problem of one submission under test.
+
+A case is called in a session; what was seen is its evidence (`CallEvidence`), which beside what is
+expected is `Called`, which comes to a `Finding`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+
+from grader.causes.diagnose import Casebook, Cause
+from grader.causes.known_mistakes import WrongResult
+from grader.causes.rules.scaled import of_numbers
+from grader.causes.rules.sighting import Result
+from grader.causes.state.program import Called
+from grader.checks import outcome
+from grader.checks.correctness import (
+    Difference,
+    Expected,
+    expect,
+    find_differences,
+    is_of_tf32,
+    right_without_kernels,
+)
+from grader.checks.work import count_work, disbelieved
+from grader.isolate.evidence import CallEvidence
+from grader.isolate.session import Session
+from grader.judge import scoring
+from grader.judge.case import CheckCase
+from grader.judge.compile_run import CompileRun
+from grader.judge.finding import CaseFindings
+from grader.judge.looks import Looks, Seen
+from grader.judge.sessions import Sessions
+from grader.judge.smallest import smaller_case
+from grader.source.submission import Source
+from grader.spec.cases import Case
+from grader.spec.findings import CaseBegins, Evidence, Finding
+from grader.spec.grade_record import Message, Verdict
+from grader.spec.inputs import Inputs, case_seed, invalidate, make_inputs
+from grader.spec.problem import Problem
+from grader.spec.problem_tables import WORK
+from grader.spec.protocol import Reply, Status
+
+_ROUNDED = 0.03  # of the norm: more than that no rounding to 16 bits makes
+_FEWEST = 16  # numbers, of which other values make others
+_NOTHING = Expected({}, {}, {}, "fp32", 1.0)  # of a call that brought no outputs
+
+
+class ProblemRun:
+    """Judges the cases of one problem, and keeps what was seen in earlier ones."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        source: Source,
+        seed: str,
+        sessions: Sessions,
+        casebook: Casebook | None = None,
+        *,
+        compiles_ahead: bool = False,
+        kernels: Path | None = None,
+        shrinks: int = 0,
+        send: Callable[[CaseBegins], None] = lambda event: None,
+    ) -> None:
+        """Judge with the inputs of a seed; of `shrinks` wrong cases the smallest is looked for.
+
+        `CompileRun` has `compiles_ahead` and `kernels`; `send` tells the judge before each case.
+        """
+        torch.set_num_threads(1)
+        self.problem, self.source, self.seed, self.sessions = problem, source, seed, sessions
+        self.calls = 0  # cases in which the submission's code may have run
+        self._casebook = casebook or Casebook(problem)
+        self._of_bridge = type(self._casebook)(problem, bridge=True) if problem.bridge else None
+        self.compiling = CompileRun(problem, source, seed, compiles_ahead, kernels)
+        self._looks = Looks(self._casebook)
+        self._shrinks = shrinks
+        self._send = send
+        self._raised: set[tuple[str, int]] = set()  # errors of supported calls, and their lines
+        self._overwritten: str | None = None  # what a call wrote to and may not
+        self._right: set[bytes] = set()  # digests of outputs
+
+    def judge(self, at: CheckCase) -> Finding:
+        """Call the submission; its outputs must be the reference's, or the call be refused.
+
+        Of a check that `compiles` the kernels are compiled, and on a GPU launched. A file that
+        cannot run is reported once.
+        """
+        if self.source.verdict is not None:
+            self.calls += 1
+            return _unusable(self.source, again=self.calls > 1)
+        session = self._begin(self.sessions.of(at), *at.place)
+        earlier, self.calls = self.calls, self.calls + 1
+        at = at.on_machine() if session.machine else at
+        say = CaseFindings(at, self.source, self.seed, self.compiling.on_machine)
+        if at.check.compiles:
+            finding = self.compiling.judge(session, at, say)
+        elif at.case.invalid is not None:
+            finding = self._judge_refusal(session, at, say)
+        else:
+            finding = self._judge_results(session, at, say)
+        after_calls = finding.verdict is Verdict.INTERNAL and earlier > 0
+        return finding.model_copy(update={"after_calls": after_calls})
+
+    def _begin(self, session: Session, check: str, index: int) -> Session:
+        """Say that the submission runs from now on: its import may end or stop this process."""
+        self._send(CaseBegins(check=check, index=index))
+        session.budget.check = check
+        if session.budget.used_up() is None:
+            session.start()
+        return session
+
+    def causes(self) -> list[Cause]:
+        """Return the causes of what came out wrong, see `Casebook.settle`."""
+        books = filter(None, (self._of_bridge, self._casebook))
+        return [cause for book in books for cause in book.settle(self.source.step_behind)]
+
+    def _casebook_of(self, at: CheckCase) -> Casebook:
+        return self._of_bridge if at.check.bridge and self._of_bridge else self._casebook
+
+    # -- a case -----------------------------------------------------------------------------------
+
+    def _judge_refusal(self, session: Session, at: CheckCase, say: CaseFindings) -> Finding:
+        """Also judged here: that no tensor of the caller's was written to in earlier cases."""
+        if self._overwritten is not None:
+            return say.overwritten(self._overwritten)
+        evidence = session.call(at.case, invalidate(at.inputs(self.seed), at.case.mutate), ())
+        return say.refusal(evidence, self._raised)
+
+    def _judge_results(self, session: Session, at: CheckCase, say: CaseFindings) -> Finding:
+        """Judge the first case of a check in two calls, the second one with other values.
+
+        What was kept from the first call is no answer to the second. In between, it is called with
+        those values while its kernels do nothing: what is right then, they did not compute.
+        """
+        earlier, idle = None, None
+        for number in range(2 if at.index == 0 else 1):
+            inputs = at.inputs(self.seed, number)
+            if number and at.problem.uses_triton:
+                idle = session.call(at.case, inputs, at.names, idle=True)
+            called = self._call(session, at, inputs)
+            finding = self._judge_call(session, at, called, say, number)
+            if finding is None and idle is not None and earlier is not None and idle.outputs:
+                names = right_without_kernels(at.judged, idle.outputs, called.expected, earlier)
+                finding = say.made_elsewhere(names) if names else None
+            if finding is not None:
+                return finding
+            earlier = called.expected
+        return Finding(verdict=Verdict.PASS)
+
+    def _call(self, session: Session, at: CheckCase, inputs: Inputs) -> Called:
+        """Call the submission, and compare what it returned with the reference.
+
+        What is expected is computed while the worker computes.
+        """
+        self.compiling.asked()
+        case, names = at.case, at.names
+        is_made = session.unusable is None and session.budget.used_up() is None
+        waiting = _beside().submit(expect, at.problem, case, inputs, names) if is_made else None
+        evidence = session.call(case, inputs, names)
+        failure = outcome.of_call(evidence, at.problem.signature)
+        expected = _NOTHING if failure or waiting is None else waiting.result()
+        wrong = [] if failure else find_differences(evidence.outputs, expected)
+        where = (at.problem, self.source, at.check, at.index + 1, case, self.seed)
+        return Called(*where, inputs, expected, evidence, wrong, failure)
+
+    def _judge_call(
+        self, session: Session, at: CheckCase, called: Called, say: CaseFindings, number: int
+    ) -> Finding | None:
+        """Return the finding of the call of this number; None where all is right."""
+        evidence, reply = called.evidence, called.evidence.result
+        if called.failure is not None:
+            self._casebook_of(at).add_failed(at.place)
+            if isinstance(reply, Reply):
+                self._raised.add((reply.error_type, reply.line))
+            return say.failed(called.failure, evidence)
+        assert isinstance(reply, Reply)
+        if at.problem.uses_triton and not reply.launches:
+            return say.not_launched()
+        self.compiling.came_back(session, at, evidence)
+        if evidence.overwritten is not None:
+            self._overwritten = self._overwritten or f"the input {evidence.overwritten}"
+        right = evidence.outputs.keys() - {d.name for d in called.differences}
+        judged = [d for d in called.differences if d.name in at.judged]
+        if judged and not session.machine and _is_of_tf32(called, judged):
+            return say.rounded(tuple(judged))
+        self._look_at_out(session, at, called)
+        called = dataclasses.replace(called, differences=judged)
+        try:
+            seen = self._learn(session, at, called, number)
+        except Exception as error:  # of the judge's own: what is wrong is known by now
+            seen = Seen(fault=f"{type(error).__name__}: {error}")
+        self._right.update(_digest(evidence.outputs[n]) for n in right if _varies(evidence, n))
+        if judged:
+            return self._judge_wrong(session, called, say, seen, number)
+        remark = outcome.of_remark(evidence)
+        if remark is None:
+            return None
+        if reply.error_type == "race":
+            self._looks.at_race(session, called, remark.headline)
+        return say.failed(remark, evidence)
+
+    def _judge_wrong(
+        self, session: Session, called: Called, say: CaseFindings, seen: Seen, number: int
+    ) -> Finding:
+        """Call as often as it takes to say what is wrong about the numbers."""
+        outputs = called.evidence.outputs
+        kept = _digest(outputs[called.differences[0].name]) in self._right
+        if number and not kept:  # is it right where no call was made before it?
+            session.close()
+            kept = _is_right_again(session, called)
+        nan = any(bool(outputs[d.name].isnan().any()) for d in called.differences)
+        bare = nan and session.machine and _is_right_again(session, called, zeros=True)
+        small = None
+        if not kept and self._shrinks and session.device == "cpu" and called.case.layout != "far":
+            self._shrinks -= 1
+            small = smaller_case(session, called)
+        return say.wrong(called, seen, kept=kept, bare=bare, small=small)
+
+    def _look_at_out(self, session: Session, at: CheckCase, called: Called) -> None:
+        """See whether a backward pass writes to `out`, which is the caller's by then.
+
+        Then `out` is right in a call without one.
+        """
+        wrong = any(difference.name == "out" for difference in called.differences)
+        if "out" in at.judged or not wrong or self._overwritten:
+            return
+        evidence = session.call(at.case, called.inputs, ("out",))
+        if outcome.of_call(evidence, at.problem.signature) is None:
+            expected = expect(at.problem, at.case, called.inputs, ("out",))
+            if not find_differences(evidence.outputs, expected):
+                self._overwritten = "out, in the backward pass,"
+
+    def _learn(self, session: Session, at: CheckCase, called: Called, number: int) -> Seen:
+        """Let the casebook know of a result; where it is wrong, see what the kernels did."""
+        casebook, case, names = self._casebook_of(at), at.case, at.names
+        inputs, got, expected = called.inputs, called.evidence.outputs, called.expected
+
+        def again():
+            made = at.inputs(self.seed, number)
+            return made, lambda: expect(at.problem, case, made, names)
+
+        if not called.differences:
+            casebook.add_right(case, again)
+            return Seen()
+        casebook.add_wrong(WrongResult(at.place, case, inputs, got, expected, again))
+        if at.check.bridge:  # what is seen is told of the problem's own entry
+            return Seen()
+        result = _result(called)
+        seen = Seen() if number else self._looks.again(session, called, result)
+        numbers = (self.problem.id, case, inputs, result.wrong, got, expected)
+        casebook.add_numbers(at.place, functools.partial(of_numbers, *numbers))
+        return seen
+
+    # -- work -------------------------------------------------------------------------------------
+
+    def count_work(self) -> Evidence:
+        """Return the figures of the call in which the submission did most beyond what it needed."""
+        session = self._begin(self.sessions.open(self.problem), WORK, 0)
+        counted = []
+        try:
+            for index, case in enumerate(self.problem.work_cases(self.seed)):
+                found = self._work_of(session, index, case)
+                if found.figures is None:
+                    return found
+                counted.append(found)
+        except Exception as error:  # the judge's own: the cases are told all the same
+            reason = f"the judge failed: {type(error).__name__}: {error}"[:600]
+            return Evidence(verdict=Verdict.INTERNAL, reason=reason)
+        return min(counted, key=lambda found: scoring.work_fraction(found.figures))
+
+    def _work_of(self, session: Session, index: int, case: Case) -> Evidence:
+        problem, names = self.problem, self.problem.outputs
+        inputs = make_inputs(problem, case, case_seed(self.seed, problem.id, WORK, index))
+        evidence = session.call(case, inputs, names, traced=True)
+        failure, reply = outcome.of_call(evidence, problem.signature), evidence.result
+        if isinstance(reply, Reply) and reply.status is Status.TRACE_FAILED:
+            reason = f"the judge's tracer failed: {reply.text}"[:600]
+            return Evidence(verdict=Verdict.INTERNAL, reason=reason)
+        if failure is not None:
+            return Evidence(verdict=failure.verdict, reason=f"{failure.headline} ({case})")
+        if find_differences(evidence.outputs, expect(problem, case, inputs, names)):
+            return Evidence(verdict=Verdict.FAIL, reason=f"the result is wrong ({case})")
+        if evidence.trace is None:
+            return Evidence(verdict=Verdict.NOT_MEASURED, reason="nothing was seen")
+        reason = disbelieved(problem, case, evidence.trace)
+        if reason is not None:
+            return Evidence(verdict=Verdict.FAIL, reason=reason)
+        return Evidence(figures=count_work(problem, case, evidence.trace))
+
+
+def _unusable(source: Source, *, again: bool) -> Finding:
+    """The finding of a file that cannot run."""
+    assert source.verdict is not None and source.message is not None
+    if not again:
+        return Finding(verdict=source.verdict, message=source.message)
+    headline = f"not run: {source.message.headline}"
+    return Finding(verdict=Verdict.SKIPPED, message=Message(headline=headline))
+
+
+@functools.cache
+def _beside() -> ThreadPoolExecutor:
+    """Return the thread in which what is expected is computed."""
+    return ThreadPoolExecutor(1, "expected")
+
+
+def _is_right_again(session: Session, called: Called, *, zeros: bool = False) -> bool:
+    names = tuple(called.evidence.outputs)
+    evidence = session.call(called.case, called.inputs, names, zeros=zeros)
+    if outcome.of_call(evidence, called.problem.signature) is not None:
+        return False
+    return not find_differences(evidence.outputs, called.expected)
+
+
+def _is_of_tf32(called: Called, wrong: list[Difference]) -> bool:
+    """Whether a GPU's dots cut their operands to TF32; the machine sees that before.
+
+    What is wrong then is no sign of another mistake.
+    """
+    case, got = called.case, called.evidence.outputs
+    if not case.exact or case.dtype != "fp32":
+        return False
+    case = dataclasses.replace(case, exact=False)
+    cut = expect(called.problem, case, called.inputs, tuple(got))
+    return all(is_of_tf32(got[d.name], d.name, called.expected, cut) for d in wrong)
+
+
+def _result(called: Called) -> Result:
+    got, evidence, truth = called.evidence.outputs, called.evidence, called.expected.truth
+    wrong = tuple(difference.name for difference in called.differences)
+    close = True
+    for name in wrong:
+        error = (got[name].double() - truth[name]).norm()
+        close &= bool(error <= _ROUNDED * truth[name].norm())
+    nan = {name: got[name].isnan() for name in wrong}
+    before = {name: evidence.unwritten[name] | evidence.left_over[name] for name in wrong}
+    computed = any(bool((nan[name] & ~before[name]).any()) for name in wrong)
+    first, any_nan = called.differences[0].place, any(bool(found.any()) for found in nan.values())
+    return Result(wrong, any_nan, close, first[:3] if len(first) > 2 else None, computed)
+
+
+def _varies(evidence: CallEvidence, name: str) -> bool:
+    """Whether an output is that of its values: one number everywhere may be right for others."""
+    output = evidence.outputs[name]
+    return output.numel() >= _FEWEST and bool((output != output.flatten()[0]).any())
+
+
+def _digest(output: torch.Tensor) -> bytes:
+    values = output.cpu().contiguous().flatten().view(torch.uint8)
+    return hashlib.blake2b(values.numpy(), digest_size=16).digest()
