@@ -111,9 +111,11 @@ class Worker:
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
         if self.settings.get("operators"):  # under the source policy
-            own_objects.install(name)
-            vars(module).update(own_objects.names(name))
-            exec(own_objects.compiled(self.source, self.path), vars(module))
+            rules, names = self.settings["operators"], vars(module)
+            walls.install(name)
+            names.update(walls.names(names))
+            how = rules["entries"], rules["gradients"]
+            exec(walls.compiled(self.source, self.path, *how), names)
         else:
             spec.loader.exec_module(module)
         return module
@@ -336,7 +338,7 @@ def end_with_parent() -> None:
 def _main() -> None:
     # once the search path is set
     global allocations, arena, asked_gpu, device_memory, far, faults, given, launches, lines
-    global operators, own_objects, protocol, returned, torch
+    global operators, protocol, returned, torch, walls
     faulthandler.enable(all_threads=False)
     _confine()
     channel = socket.socket(fileno=int(sys.argv[1]))
@@ -351,8 +353,8 @@ def _main() -> None:
         device_memory,
         far,
         operators,
-        own_objects,
         returned,
+        walls,
     )
     from grader.kernel import given, launches, lines
     from grader.kernel.compile import asked_gpu, faults
