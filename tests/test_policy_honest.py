@@ -139,7 +139,7 @@ HONEST = {
     + "class F(torch.autograd.Function):\n    @staticmethod\n    def forward(ctx, q):\n"
     + "        return q\n\n    @staticmethod\n    def backward(ctx, dout):\n"
     + "        return (dout @ dout.mT).softmax(-1).sum()\n\n\n"
-    + "def attention(q):\n    assert q.is_cuda and q.device.type == 'cuda'\n    return F.apply(q)\n",
+    + "def attention(q):\n    assert q.is_cuda, q.device.type\n    return F.apply(q)\n",
     "objects of one's own in a list": HEAD
     + "class P:\n    x = 0\n\n\nplans = [P()]\nplans[0].x = 1\nplans[0]._y = 2\n",
     "an autotuner": HEAD

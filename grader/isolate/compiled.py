@@ -31,7 +31,6 @@ from grader.spec.kernel_report import Compilation, KernelReport
 from grader.spec.problem import Problem
 from grader.spec.protocol import Ended, Reply, failed
 
-_PROGRAM = Path(__file__).with_name("compile_worker.py")
 TIMEOUT_S = 60.0  # in which the worker has a core, or asks for none
 MAX_KERNELS = 40  # those that compile, and refusals
 _MAX_REPORT_BYTES = 2**20
@@ -135,7 +134,6 @@ def _compile(
             problem.entry,
             device="cpu",
             machine=False,
-            program=_PROGRAM,
             kernels=kept or Path("cache"),
             capability=capability,
         ) as sandbox:

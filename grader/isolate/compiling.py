@@ -1,4 +1,4 @@
-"""Answers requests to compile: what `compile_worker.py` runs once its search path is set."""
+"""Answers requests to compile for a chip that is not there."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from typing import Any
 
 import torch
 
-from grader.isolate import arena, returned, worker
-from grader.kernel import given
-from grader.kernel.compile import faults
+from grader.isolate import arena, serving
 from grader.kernel.compile.chips import EVERY_CHIP
 from grader.kernel.compile.recorder import Recorder
 from grader.spec import protocol
@@ -20,28 +18,23 @@ from grader.spec import protocol
 _SMALL = 0x3C  # in all bytes of a number: 0.0115 in fp32 and bf16, 1.06 in fp16
 
 
-def serve(channel: socket.socket) -> None:
-    """Serve one submission until the judge closes the channel."""
-    # The plain worker imports these only when it is the program that runs.
-    vars(worker).update(torch=torch, arena=arena, faults=faults, given=given)
-    vars(worker).update(protocol=protocol, returned=returned)
-    CompileWorker(channel).serve()
-
-
-class CompileWorker(worker.Worker):
+class CompileWorker(serving.Worker):
     """A worker whose calls compile kernels for a chip that is not there.
 
     Each call comes with a file into which one line of JSON is written for each kernel, as soon as
     it is known: what was compiled before the worker is ended is not lost.
     """
 
-    def __init__(self, channel: socket.socket) -> None:
-        super().__init__(channel)
+    def __init__(self, channel: socket.socket, settings: dict[str, Any]) -> None:
+        super().__init__(channel, settings)
         self._report: int | None = None
         self._early: list[bytes] = []  # kernels that the import launches
-        chip = EVERY_CHIP[self.settings["capability"]]
+        chip = EVERY_CHIP[settings["capability"]]
         self._recorder = Recorder(self.path, chip, self._write)
         self.launches = self._recorder  # its count goes out with every reply
+
+    def _warm_up(self) -> None:
+        """Nothing here is measured."""
 
     def _load(self, nonce: int) -> protocol.Reply:
         self._recorder.install()

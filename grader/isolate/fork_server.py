@@ -12,7 +12,6 @@ what they are asked: what they know is in none of their workers.
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import gc
 import importlib
 import json
@@ -22,6 +21,7 @@ import socket
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 # Of the judge, what runs tests imports all others. Not its plugin, which pytest itself imports.
@@ -39,10 +39,9 @@ def _main() -> None:
     sys.path[:] = [_ROOT, *filter(None, os.environ["GRADER_SYS_PATH"].split(os.pathsep))]
     import torch
 
-    from grader.isolate import allocations, arena, compiling, watching, worker
-    from grader.kernel.compile import faults
+    from grader.isolate import compiling, watching, worker
 
-    del allocations, arena, faults, watching  # imported once for all
+    del compiling, watching  # imported once for all
     with contextlib.suppress(Exception):  # which no kernel of a submission needs
         import triton.compiler.code_generator
         import triton.experimental.gluon.nvidia.hopper  # noqa: F401
@@ -53,11 +52,7 @@ def _main() -> None:
     torch.set_num_threads(1)
     worker.end_with_parent()
     gc.freeze()  # what is never looked at by a collector stays shared
-    programs = {
-        "worker.py": worker._main,
-        "compile_worker.py": lambda: _compile(worker, compiling),
-    }
-    _serve(channel, programs)
+    _serve(channel, worker.main)
 
 
 def _import_judges() -> None:
@@ -71,14 +66,7 @@ def _import_judges() -> None:
     _judges.update(name for name in sys.modules.keys() - before if name.startswith(ours))
 
 
-def _compile(worker: Any, compiling: Any) -> None:
-    faulthandler.enable(all_threads=False)
-    worker._confine()
-    sys.path.remove(_ROOT)
-    compiling.serve(socket.socket(fileno=int(sys.argv[1])))
-
-
-def _serve(channel: socket.socket, programs: dict[str, Any]) -> None:
+def _serve(channel: socket.socket, run_worker: Callable[[], None]) -> None:
     """Fork a process for each request and answer with its id, until the judge is gone."""
     while True:
         packet, fds, _, _ = socket.recv_fds(channel, 65536, 3)
@@ -96,8 +84,8 @@ def _serve(channel: socket.socket, programs: dict[str, Any]) -> None:
                     os.close(fd)
                 request = json.loads(packet)
                 if "module" in request:
-                    _become_child(programs, request, *fds)
-                _become_worker(programs, request, *fds)
+                    _become_child(run_worker, request, *fds)
+                _become_worker(run_worker, request, *fds)
             os.write(writer, pid.to_bytes(8, "little"))
             os._exit(0)
         os.waitpid(middle, 0)
@@ -108,7 +96,7 @@ def _serve(channel: socket.socket, programs: dict[str, Any]) -> None:
 
 
 def _become_child(
-    programs: dict[str, Any], request: dict, asked: int, events: int, log: int
+    run_worker: Callable[[], None], request: dict, asked: int, events: int, log: int
 ) -> None:
     """Run a module of the judge's as `python -m` would, with workers of its own to fork."""
     import atexit
@@ -124,7 +112,7 @@ def _become_child(
         ours.close()
         for fd in (asked, events, log):
             os.close(fd)
-        _serve(theirs, programs)
+        _serve(theirs, run_worker)
         os._exit(0)
     theirs.close()
     search_path = os.environ["GRADER_SYS_PATH"]
@@ -158,17 +146,18 @@ def _begin(request: dict, output: int) -> None:
     tempfile.tempdir = None
 
 
-def _become_worker(programs: dict[str, Any], request: dict, channel: int, output: int) -> None:
-    """Run a worker's program as a fresh interpreter would: session, folder, environment, output."""
+def _become_worker(
+    run_worker: Callable[[], None], request: dict, channel: int, output: int
+) -> None:
+    """Be a worker as a fresh interpreter would: session, folder, environment, output."""
     os.setsid()
     _begin(request, output)
     for name in _judges:
         sys.modules.pop(name, None)
-    name = request["program"]
-    sys.argv[:] = [name, str(channel)]
+    sys.argv[:] = ["worker.py", str(channel)]
     sys.path[:] = [_ROOT, *filter(None, os.environ["GRADER_SYS_PATH"].split(os.pathsep))]
     try:
-        programs[name]()
+        run_worker()
     except BaseException:
         traceback.print_exc()
         os._exit(1)
