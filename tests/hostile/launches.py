@@ -278,7 +278,7 @@ ASKED = (
         for what, kind in (("a whole number", "int"), ("a number", "float"))
     ),
     hidden("a row that a launch takes apart", _ROW, **_SLOW),
-    hidden("a whole number of a class of its own", _INTEGER, **_SLOW),
+    hidden("a whole number of a class of its own", _INTEGER.replace("KIND", "int"), **_SLOW),
     hidden("an error's text that a launch asks for", _ERROR, **_SLOW),
     hidden("a generator that ends while a launch collects", _COLLECTED, **_SLOW),
 )
