@@ -252,6 +252,9 @@ STOPPED = [
     "class A:\n    def f(self):\n        self.tolist = None\nA.f(torch.Tensor)",
     "import dataclasses\n@dataclasses.dataclass\nclass K:\n    x: int\nK.__init__(torch.Tensor, 1)",
     "list.__init__([1], [2])",
+    "import functools\nf.numel = 0\nfunctools.wraps(f)(q)",
+    "import functools\nfunctools.wraps(f)(torch.Tensor)\ntorch.Tensor",
+    "import functools\nf.run = f\n@functools.wraps(f)\n@triton.jit\ndef k():\n    pass",
     # Names that lead below objects of others.
     "q._make_subclass",
     "getattr(q, '_make_subclass')",

@@ -21,7 +21,6 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable
 from typing import Any
 
 # Of the judge, what runs tests imports all others. Not its plugin, which pytest itself imports.
@@ -52,7 +51,7 @@ def _main() -> None:
     torch.set_num_threads(1)
     worker.end_with_parent()
     gc.freeze()  # what is never looked at by a collector stays shared
-    _serve(channel, worker.main)
+    _serve(channel)
 
 
 def _import_judges() -> None:
@@ -66,7 +65,7 @@ def _import_judges() -> None:
     _judges.update(name for name in sys.modules.keys() - before if name.startswith(ours))
 
 
-def _serve(channel: socket.socket, run_worker: Callable[[], None]) -> None:
+def _serve(channel: socket.socket) -> None:
     """Fork a process for each request and answer with its id, until the judge is gone."""
     while True:
         packet, fds, _, _ = socket.recv_fds(channel, 65536, 3)
@@ -84,8 +83,8 @@ def _serve(channel: socket.socket, run_worker: Callable[[], None]) -> None:
                     os.close(fd)
                 request = json.loads(packet)
                 if "module" in request:
-                    _become_child(run_worker, request, *fds)
-                _become_worker(run_worker, request, *fds)
+                    _become_child(request, *fds)
+                _become_worker(request, *fds)
             os.write(writer, pid.to_bytes(8, "little"))
             os._exit(0)
         os.waitpid(middle, 0)
@@ -95,9 +94,7 @@ def _serve(channel: socket.socket, run_worker: Callable[[], None]) -> None:
         channel.send(answer)
 
 
-def _become_child(
-    run_worker: Callable[[], None], request: dict, asked: int, events: int, log: int
-) -> None:
+def _become_child(request: dict, asked: int, events: int, log: int) -> None:
     """Run a module of the judge's as `python -m` would, with workers of its own to fork."""
     import atexit
 
@@ -112,7 +109,7 @@ def _become_child(
         ours.close()
         for fd in (asked, events, log):
             os.close(fd)
-        _serve(theirs, run_worker)
+        _serve(theirs)
         os._exit(0)
     theirs.close()
     search_path = os.environ["GRADER_SYS_PATH"]
@@ -146,10 +143,10 @@ def _begin(request: dict, output: int) -> None:
     tempfile.tempdir = None
 
 
-def _become_worker(
-    run_worker: Callable[[], None], request: dict, channel: int, output: int
-) -> None:
+def _become_worker(request: dict, channel: int, output: int) -> None:
     """Be a worker as a fresh interpreter would: session, folder, environment, output."""
+    from grader.isolate import worker
+
     os.setsid()
     _begin(request, output)
     for name in _judges:
@@ -157,7 +154,7 @@ def _become_worker(
     sys.argv[:] = ["worker.py", str(channel)]
     sys.path[:] = [_ROOT, *filter(None, os.environ["GRADER_SYS_PATH"].split(os.pathsep))]
     try:
-        run_worker()
+        worker.main()
     except BaseException:
         traceback.print_exc()
         os._exit(1)

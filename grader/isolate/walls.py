@@ -169,13 +169,17 @@ class _Type(metaclass=_Types):
 
 
 def install(module: str) -> None:
-    """Let enumerations and functools.wraps, which sets `__module__`, make no class of text."""
-    update, create = functools.update_wrapper, enum.EnumType._create_
+    """Let enumerations make no class of text, and functools.wraps change functions alone.
 
-    def update_wrapper(wrapper: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(wrapper, type) and wrapper.__module__ == module:
-            raise TypeError(f"functools.wraps: got the class {wrapper.__name__}, not a function")
-        return update(wrapper, *args, **kwargs)
+    It copies attributes, which a function of the file may have by any name.
+    """
+    update, create = functools.update_wrapper, enum.EnumType._create_
+    wrappers = (FunctionType, type(functools.cache(len)))
+
+    def update_wrapper(wrapper: Any, wrapped: Any, *args: Any, **options: Any) -> Any:
+        if getattr(wrapped, "__module__", "") == module and type(wrapper) not in wrappers:
+            raise NotOwn(f"functools.wraps: got a {type(wrapper).__name__}, expected a function")
+        return update(wrapper, wrapped, *args, **options)
 
     def created(cls: Any, *args: Any, **options: Any) -> Any:
         kind = create(cls, *args, **options)
