@@ -11,6 +11,9 @@ EVASIONS = [
     ("torch-computes", "@triton.constexpr_function\ndef f(x):\n    x.sum()"),
     ("import", "@triton.jit\ndef k(x):\n    tl.core.inspect.sys"),
     ("dynamic-code", "@triton.jit\ndef k(x):\n    eval(x)"),
+    ("private-name", "@triton.jit\ndef k(x):\n    x.value._x"),
+    ("private-name", "def k(x):\n    x.value._x\ntriton.jit(k)"),
+    ("patching", "@triton.jit\ndef k(x):\n    x.value.numel = 0"),
     (
         "import",
         "from abc import ABCMeta as M\ndef M(*a):\n    0\nclass K(metaclass=M):\n    0",

@@ -55,12 +55,12 @@ class Reach:
         Where it computes no gradients, nothing calls the `backward` of a class.
         """
         used = self.closure({*self.named, *entries})
-        parts = ((name, part) for name, found in self.waiting.items() for part in found)
+        parts = [(name, part) for name, found in self.waiting.items() for part in found]
         return {
             part
             for name, part in parts
             if isinstance(part, FUNCTIONS)
-            and (name not in used or _is_backward(name, part, differentiates))
+            and (name not in used or (_is_backward(part) and not differentiates))
         }
 
 
@@ -151,5 +151,7 @@ def _waiting(node: ast.stmt) -> list[ast.AST]:
     return [node] if isinstance(node, FUNCTIONS) else []
 
 
-def _is_backward(name: str, part: ast.AST, differentiates: bool) -> bool:
-    return not differentiates and part.name == "backward" != name
+def _is_backward(function: ast.AST) -> bool:
+    """Whether a function is what autograd alone calls, a static method of this name."""
+    decorators = [getattr(d, "id", "") for d in function.decorator_list]
+    return function.name == "backward" and "staticmethod" in decorators

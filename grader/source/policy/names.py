@@ -74,7 +74,6 @@ class Names:
     def __init__(self, tree: ast.Module, zones: dict[ast.AST, Zone], tracked: set[str]) -> None:
         self.places: list[Place] = []
         self.binds: list[tuple[str, ast.AST]] = []
-        self.bound: set[str] = set()
         self._scope_of: dict[ast.AST, Scope] = {}
         self._tracked = tracked
         self._aliases: dict[str, list[tuple[Scope, str, ast.expr]]] = {}
@@ -209,7 +208,6 @@ class Names:
 
     def _put(self, scope: Scope, name: str, node: ast.AST, path: str | None = None) -> None:
         self.binds.append((name, node))
-        self.bound.add(name)
         for home in _homes(scope, name):
             home.bound.add(name)
             if path is not None:

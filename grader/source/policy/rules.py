@@ -36,6 +36,7 @@ class _Reader:
         self.compiled = functions.compiled(tree)
         self.classes = {n.name for n in tree.body if isinstance(n, ast.ClassDef)}
         self.mentioned = set(self.names.mentioned())
+        self.bound = {name for name, _ in self.names.binds}
 
     def found(self) -> Iterator[Violation]:
         """Yield every violation, some of them twice."""
@@ -157,6 +158,12 @@ class _Reader:
             yield violation(node, "patching", f"{shortened(what)} is changed")
         elif is_dunder(node.attr):
             yield violation(node, "private-name", f"{shortened(node.attr)} is set on an object")
+        elif self._is_compiled(place):
+            yield violation(node, "patching", f"{shortened(node.attr)} is set in a kernel")
+
+    def _is_compiled(self, place: Place) -> bool:
+        """Whether Triton reads a place, and evaluates it where no worker asks whose objects are."""
+        return any(scope.node in self.compiled for scope in place.scope.chain())
 
     def _read(self, place: Place, base: ast.expr, name: str) -> Iterator[Violation]:
         """Look at `base.name`, or at getattr(base, "name")."""
@@ -169,14 +176,13 @@ class _Reader:
             for module in modules:
                 yield from self._member(place, module, name)
             return
-        # Of what has no such name in the text a worker asks whose it is, but not in a kernel.
-        strict = bool(paths) or any(s.node in self.compiled for s in place.scope.chain())
+        strict = bool(paths) or self._is_compiled(place)  # else a worker asks whose object it is
         yield from self._private(place, name, strict=strict)
         yield from self._method(place, base, name)
 
     def _pattern(self, place: Place, node: ast.MatchClass) -> Iterator[Violation]:
         is_plain = isinstance(node.cls, ast.Name) and node.cls.id in tables.SELF_MATCHING
-        if node.patterns and not (is_plain and node.cls.id not in self.names.bound):
+        if node.patterns and not (is_plain and node.cls.id not in self.bound):
             text = "a pattern takes attributes by names that __match_args__ holds as text"
             yield violation(place.node, "dynamic-code", text, "name each one: case A(x=x)")
         for name in node.kwd_attrs:
