@@ -41,13 +41,11 @@ def compiled(source: bytes, path: str, entries: Iterable[str], differentiates: b
     """Return the code of a file that asks, as a module whose functions `entries` are called."""
     tree = ast.parse(source, path)
     unused = functions.Reach(tree).unused(entries, differentiates=differentiates)
-    unread = dict.fromkeys(unused, _UNUSED) | dict.fromkeys(
-        functions.kernels(tree, entries), _KERNEL
-    )
+    unread = dict.fromkeys(unused, _UNUSED)
+    unread |= dict.fromkeys(functions.kernels(tree, entries), _KERNEL)
     nodes = list(ast.walk(tree))
-    of_patterns = {
-        n for node in nodes if isinstance(node, ast.MatchClass) for n in ast.walk(node.cls)
-    }
+    patterns = [node.cls for node in nodes if isinstance(node, ast.MatchClass)]
+    of_patterns = {part for pattern in patterns for part in ast.walk(pattern)}
     for node in nodes:
         if isinstance(node, ast.Attribute) and node not in of_patterns:
             node.value = _asked(node.value, node.attr, reads=isinstance(node.ctx, ast.Load))
