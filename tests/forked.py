@@ -28,9 +28,9 @@ class Server:
         self.server = ForkServer.open(sandbox.server_environment(differentiate=True))
         atexit.register(self.server.close)
 
-    def start(self, program: str, cwd: Path, env: dict[str, str], channel: int) -> Forked | None:
+    def start(self, cwd: Path, env: dict[str, str], channel: int) -> Forked | None:
         """Fork a worker, see `ForkServer.start`."""
-        return self.server.start(program, cwd, env, channel)
+        return self.server.start(cwd, env, channel)
 
     def close(self) -> None:
         """Leave the server to who comes next."""

@@ -51,27 +51,6 @@ EVASIONS = {
         "with .item()",
     ),
     "numpy": ("p02", "return torch.from_numpy(x.numpy() @ w.numpy())", "with .numpy()"),
-    "a thread": (
-        "p02",
-        "import threading\n    thread = threading.Thread(target=torch.mv, args=(x, w),"
-        " kwargs={'out': returned})\n    thread.start()\n    thread.join()\n    return returned",
-        "aten::mv",
-    ),
-    "a pool of threads": (
-        "p02",
-        "from concurrent.futures import ThreadPoolExecutor\n    with ThreadPoolExecutor() as pool:"
-        "\n        return pool.submit(lambda: x @ w).result()",
-        "aten::mv",
-    ),
-    "when the judge looks at it": (
-        "p02",
-        "class Later(torch.Tensor):\n        @classmethod\n"
-        "        def __torch_function__(cls, func, types, args=(), kwargs=None):\n"
-        "            if func is torch.Tensor.detach:\n                return x @ w\n"
-        "            return super().__torch_function__(func, types, args, kwargs)\n\n"
-        "    return returned.as_subclass(Later)",
-        "aten::mv",
-    ),
     "before a launch": (
         "p02",
         "@triton.autotune([triton.Config({'B': 16}, pre_hook=lambda a: torch.mv(x, w, out=returned)"
@@ -90,8 +69,7 @@ def test_a_submission_that_computes_elsewhere_is_rejected(name):
     assert finding.verdict is Verdict.REJECTED and told in finding.message.headline
     assert judged.correctness.points.earned == 0.0
     assert "docs/source-policy.md" in finding.message.help
-    if name != "a thread":  # whose function is PyTorch's own: no line of the file runs it
-        assert finding.message.line > model_answer(problem_id).count("\n")
+    assert finding.message.line > model_answer(problem_id).count("\n")
 
 
 @pytest.mark.parametrize("name", ["a flag set by a kernel", "python's arithmetic"])

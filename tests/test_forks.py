@@ -118,7 +118,7 @@ def test_without_a_server_that_answers_workers_are_fresh(monkeypatch, harm):
             assert isinstance(worker._process, forks.Forked)
         os.kill(forks._server._process.pid, harm)
         start = time.monotonic()
-        assert forks.start("worker.py", ROOT, server_environment(), 0) is None
+        assert forks.start(ROOT, server_environment(), 0) is None
         assert time.monotonic() - start < PROMPT_S  # the first answer may take longer
         assert forks._server._channel is None  # it was asked, and will not be again
         with sandbox() as worker:

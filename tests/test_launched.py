@@ -137,12 +137,12 @@ def test_what_a_file_says_of_values_that_no_kernel_has_computed_is_no_refusal():
     assert "'Tensor' object has no attribute 'gpu'" in compiles(asks).message.headline
 
 
-def test_what_no_kernel_has_filled_holds_no_nan():
+def test_what_no_kernel_has_filled_holds_no_nan(monkeypatch):
     torch.use_deterministic_algorithms(True)  # fills what is empty with NaN
+    Memory(remembers=True).install(monkeypatch.setattr)
     try:
-        with Memory():
-            made = (torch.empty(4), torch.empty_like(torch.ones(4)), torch.ones(2).new_empty(4))
-            made = (*made, torch.empty(4, requires_grad=True), torch.empty_strided((4,), (2,)))
+        made = (torch.empty(4), torch.empty_like(torch.ones(4)), torch.ones(2).new_empty(4))
+        made = (*made, torch.empty(4, requires_grad=True), torch.empty_strided((4,), (2,)))
     finally:
         torch.use_deterministic_algorithms(False)
     assert all((x == 0).all() for x in made)

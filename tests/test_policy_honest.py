@@ -135,6 +135,13 @@ HONEST = {
     "autograd": "from torch.autograd import Function\n\n\nclass F(Function):\n"
     "    @staticmethod\n    def forward(ctx, x):\n        ctx._x = x\n        return x\n\n"
     "    @staticmethod\n    def backward(ctx, dx):\n        return F.forward(ctx, dx)\n",
+    "a backward that nothing calls": HEAD
+    + "class F(torch.autograd.Function):\n    @staticmethod\n    def forward(ctx, q):\n"
+    + "        return q\n\n    @staticmethod\n    def backward(ctx, dout):\n"
+    + "        return (dout @ dout.mT).softmax(-1).sum()\n\n\n"
+    + "def attention(q):\n    assert q.is_cuda, q.device.type\n    return F.apply(q)\n",
+    "objects of one's own in a list": HEAD
+    + "class P:\n    x = 0\n\n\nplans = [P()]\nplans[0].x = 1\nplans[0]._y = 2\n",
     "an autotuner": HEAD
     + "@triton.autotune([triton.Config({'B': 16}, pre_hook=lambda a: a['o'].zero_())], key=['n'])\n"
     + "@triton.heuristics({'EVEN': lambda a: a['n'] % 16 == 0})\n@triton.jit\ndef f(o, n): ...\n",
@@ -148,9 +155,9 @@ HONEST = {
     "attributes of one's own": HEAD
     + "class C:\n    x = 0\n\n\nc = C()\nc.x, C.x, C().x = 1, 2, 3\n"
     + "def f(q):\n    q.requires_grad = True\n    c.x = q\n    f.calls = 1\n",
-    "a wrapper": "import functools\nfrom functools import wraps\nfrom abc import ABCMeta\n\n\n"
+    "a wrapper": "import functools\nfrom functools import wraps\nfrom abc import ABC\n\n\n"
     "def f(g):\n    @functools.wraps(g)\n    def h():\n        return wraps(h)(g)\n    return h\n\n"
-    "class A(metaclass=ABCMeta):\n    pass\n",
+    "class A(ABC):\n    pass\n",
     "types that are asked for": HEAD + "def f(x: type, y) -> type:\n    t: type = type(y)\n"
     "    return t is type(x) and isinstance(x, type) and type(y) == type\n",
     "classes of every kind": HEAD
@@ -161,11 +168,11 @@ HONEST = {
     + "class C(Row):\n    pass\n\nclass D(namedtuple('D', 'x'), dict[str, int]):\n    pass\n\n"
     + "@dataclasses.dataclass(frozen=True)\nclass E:\n    x: int = 0\n\nclass F(E):\n    pass\n\n"
     + "E._kept = F._kept = 1\nclass G(StrEnum):\n    pass\n\nclass H(ValueError):\n    pass\n",
-    "metaclasses and beginnings": HEAD
-    + "import abc, enum, typing\nfrom abc import ABCMeta as Meta\n"
+    "abstract classes and beginnings": HEAD
+    + "import abc, enum, typing\nfrom abc import ABC as Base\n"
     + "try:\n    from dataclasses import dataclass\nexcept ImportError:\n    pass\n"
-    + "class A(metaclass=abc.ABCMeta):\n    def __init__(self, x):\n        self.x = x\n\n"
-    + "class B(A, metaclass=Meta):\n    def __init__(self, x):\n        A.__init__(self, x)\n\n"
+    + "class A(abc.ABC):\n    def __init__(self, x):\n        self.x = x\n\n"
+    + "class B(A, Base):\n    def __init__(self, x):\n        A.__init__(self, x)\n\n"
     + "class C(ValueError):\n    def __init__(self, x):\n        ValueError.__init__(self, x)\n\n"
     + "class D(dict):\n    def __init__(self):\n        super().__init__(a=1)\n\n"
     + "class E(enum.Flag, boundary=enum.KEEP):\n    X = 1\n\n"

@@ -3,7 +3,7 @@
 To make a tensor, or an index, of something that has a length and items PyTorch takes all modes off
 and asks for them. What answers may be the submission's code, and what it computes there nobody
 sees. So a class of the file answers no more then, nor does what hands such a question on.
-Guarded by tests/test_own_objects.py.
+Guarded by tests/test_walls.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Answers requests to compile: what `compile_worker.py` runs once its search path is set."""
+"""Answers requests to compile for a chip that is not there."""
 
 from __future__ import annotations
 
@@ -10,48 +10,41 @@ from typing import Any
 
 import torch
 
-from grader.isolate import arena, returned, worker
-from grader.kernel import given
-from grader.kernel.compile import faults
+from grader.isolate import arena, serving
 from grader.kernel.compile.chips import EVERY_CHIP
 from grader.kernel.compile.recorder import Recorder
 from grader.spec import protocol
 
-_SMALL = 0x3C  # in all bytes of a number: 0.0115 in fp32 and bf16, 1.06 in fp16
+_SMALL = b"\x3c"  # in all bytes of a number: 0.0115 in fp32 and bf16, 1.06 in fp16
 
 
-def serve(channel: socket.socket) -> None:
-    """Serve one submission until the judge closes the channel."""
-    # The plain worker imports these only when it is the program that runs.
-    vars(worker).update(torch=torch, arena=arena, faults=faults, given=given)
-    vars(worker).update(protocol=protocol, returned=returned)
-    CompileWorker(channel).serve()
-
-
-class CompileWorker(worker.Worker):
+class CompileWorker(serving.Worker):
     """A worker whose calls compile kernels for a chip that is not there.
 
     Each call comes with a file into which one line of JSON is written for each kernel, as soon as
     it is known: what was compiled before the worker is ended is not lost.
     """
 
-    def __init__(self, channel: socket.socket) -> None:
-        super().__init__(channel)
+    def __init__(self, channel: socket.socket, settings: dict[str, Any]) -> None:
+        super().__init__(channel, settings)
         self._report: int | None = None
         self._early: list[bytes] = []  # kernels that the import launches
-        chip = EVERY_CHIP[self.settings["capability"]]
+        chip = EVERY_CHIP[settings["capability"]]
         self._recorder = Recorder(self.path, chip, self._write)
         self.launches = self._recorder  # its count goes out with every reply
 
+    def _warm_up(self) -> None:
+        """Nothing here is measured."""
+
     def _load(self, nonce: int) -> protocol.Reply:
         self._recorder.install()
-        with self._recorder.memory:
-            return super()._load(nonce)
+        return super()._load(nonce)
 
     def _do_compile(self, request: dict, fds: list[int]) -> protocol.Reply:
         """Make one call on inputs that are small numbers, and launch nothing."""
         layout = arena.Layout.from_json(request["layout"])
-        memory = torch.full((layout.inputs_end,), _SMALL, dtype=torch.uint8, device="cpu")
+        small = bytearray(_SMALL * layout.inputs_end)
+        memory = torch.frombuffer(small, dtype=torch.uint8)
         tensors = {view.name: view.of(memory) for view in layout.inputs}
         self._report = fds[0]
         early, self._early = self._early, []

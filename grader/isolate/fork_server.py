@@ -12,7 +12,6 @@ what they are asked: what they know is in none of their workers.
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import gc
 import importlib
 import json
@@ -39,10 +38,9 @@ def _main() -> None:
     sys.path[:] = [_ROOT, *filter(None, os.environ["GRADER_SYS_PATH"].split(os.pathsep))]
     import torch
 
-    from grader.isolate import allocations, arena, compiling, watching, worker
-    from grader.kernel.compile import faults
+    from grader.isolate import compiling, watching, worker
 
-    del allocations, arena, faults, watching  # imported once for all
+    del compiling, watching  # imported once for all
     with contextlib.suppress(Exception):  # which no kernel of a submission needs
         import triton.compiler.code_generator
         import triton.experimental.gluon.nvidia.hopper  # noqa: F401
@@ -53,11 +51,7 @@ def _main() -> None:
     torch.set_num_threads(1)
     worker.end_with_parent()
     gc.freeze()  # what is never looked at by a collector stays shared
-    programs = {
-        "worker.py": worker._main,
-        "compile_worker.py": lambda: _compile(worker, compiling),
-    }
-    _serve(channel, programs)
+    _serve(channel)
 
 
 def _import_judges() -> None:
@@ -71,14 +65,7 @@ def _import_judges() -> None:
     _judges.update(name for name in sys.modules.keys() - before if name.startswith(ours))
 
 
-def _compile(worker: Any, compiling: Any) -> None:
-    faulthandler.enable(all_threads=False)
-    worker._confine()
-    sys.path.remove(_ROOT)
-    compiling.serve(socket.socket(fileno=int(sys.argv[1])))
-
-
-def _serve(channel: socket.socket, programs: dict[str, Any]) -> None:
+def _serve(channel: socket.socket) -> None:
     """Fork a process for each request and answer with its id, until the judge is gone."""
     while True:
         packet, fds, _, _ = socket.recv_fds(channel, 65536, 3)
@@ -96,8 +83,8 @@ def _serve(channel: socket.socket, programs: dict[str, Any]) -> None:
                     os.close(fd)
                 request = json.loads(packet)
                 if "module" in request:
-                    _become_child(programs, request, *fds)
-                _become_worker(programs, request, *fds)
+                    _become_child(request, *fds)
+                _become_worker(request, *fds)
             os.write(writer, pid.to_bytes(8, "little"))
             os._exit(0)
         os.waitpid(middle, 0)
@@ -107,9 +94,7 @@ def _serve(channel: socket.socket, programs: dict[str, Any]) -> None:
         channel.send(answer)
 
 
-def _become_child(
-    programs: dict[str, Any], request: dict, asked: int, events: int, log: int
-) -> None:
+def _become_child(request: dict, asked: int, events: int, log: int) -> None:
     """Run a module of the judge's as `python -m` would, with workers of its own to fork."""
     import atexit
 
@@ -124,7 +109,7 @@ def _become_child(
         ours.close()
         for fd in (asked, events, log):
             os.close(fd)
-        _serve(theirs, programs)
+        _serve(theirs)
         os._exit(0)
     theirs.close()
     search_path = os.environ["GRADER_SYS_PATH"]
@@ -158,17 +143,18 @@ def _begin(request: dict, output: int) -> None:
     tempfile.tempdir = None
 
 
-def _become_worker(programs: dict[str, Any], request: dict, channel: int, output: int) -> None:
-    """Run a worker's program as a fresh interpreter would: session, folder, environment, output."""
+def _become_worker(request: dict, channel: int, output: int) -> None:
+    """Be a worker as a fresh interpreter would: session, folder, environment, output."""
+    from grader.isolate import worker
+
     os.setsid()
     _begin(request, output)
     for name in _judges:
         sys.modules.pop(name, None)
-    name = request["program"]
-    sys.argv[:] = [name, str(channel)]
+    sys.argv[:] = ["worker.py", str(channel)]
     sys.path[:] = [_ROOT, *filter(None, os.environ["GRADER_SYS_PATH"].split(os.pathsep))]
     try:
-        programs[name]()
+        worker.main()
     except BaseException:
         traceback.print_exc()
         os._exit(1)

@@ -103,12 +103,12 @@ class ForkServer:
             pid = reaper.adopt(lambda: self._ask(json.dumps(request).encode(), fds))
         return None if pid is None else Forked(pid)
 
-    def start(self, program: str, cwd: Path, env: dict[str, str], channel: int) -> Forked | None:
-        """Fork a worker that runs `program`; None where a fresh interpreter has to."""
+    def start(self, cwd: Path, env: dict[str, str], channel: int) -> Forked | None:
+        """Fork a worker; None where a fresh interpreter has to."""
         # Nothing that is imported asks for a GPU: a worker finds its own.
         if env.get("OMP_NUM_THREADS") != "1":
             return None
-        request = json.dumps({"program": program, "cwd": str(cwd), "env": env}).encode()
+        request = json.dumps({"cwd": str(cwd), "env": env}).encode()
         reader, writer = os.pipe()
         with self._lock:
             pid = reaper.adopt(lambda: self._ask(request, [channel, writer]))
@@ -149,9 +149,9 @@ class ForkServer:
 _server: ForkServer | None = None
 
 
-def start(program: str, cwd: Path, env: dict[str, str], channel: int) -> Forked | None:
+def start(cwd: Path, env: dict[str, str], channel: int) -> Forked | None:
     """Fork a worker from the open server; None where there is none or it does not serve."""
-    return _server.start(program, cwd, env, channel) if _server else None
+    return _server.start(cwd, env, channel) if _server else None
 
 
 def open_server(environment: dict[str, str]) -> None:

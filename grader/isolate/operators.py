@@ -1,8 +1,8 @@
 """Notes what PyTorch computes for a submission while a call of it is judged. In the worker.
 
 A dispatch mode sees every aten operator of a thread, forward and in autograd's backward pass, which
-takes the modes of its caller along to threads of its own; threads that Python starts get a mode
-each. readings.py sees what becomes Python's numbers without an operator (.tolist(), .numpy()). What
+takes the modes of its caller along to threads of its own; a file starts none, for which it has no
+name. readings.py sees what becomes Python's numbers without an operator (.tolist(), .numpy()). What
 runs in such a call is the submission's, whoever calls it: Triton and the judge call what they are
 given, which may have no frame of its own, and need no operator that is closed. Of the timed calls
 one is looked at, whose time does not count.
@@ -14,13 +14,10 @@ keeps most of that from a file.
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import dataclasses
-import functools
 import math
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -46,9 +43,6 @@ _TELLING |= {"allclose", "equal"}
 _INDEXING = {"_unsafe_index", "index"}  # so do theirs at the places where a mask is true
 _MASKS = (torch.bool, torch.uint8)
 _numel = torch.Tensor.numel  # whatever becomes of the class
-# As `threading` and `_thread` of Python 3.11 to 3.14 call them.
-_THREAD_STARTERS = {"start_new", "start_new_thread", "start_joinable_thread"}
-_THREAD_STARTERS |= {f"_{name}" for name in _THREAD_STARTERS}
 _NAMESPACES = ("aten", "prim", "prims", "profiler")
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
@@ -90,12 +84,9 @@ class OperatorAudit:
         self._calls = 1  # of the entry point, in what is noted
 
     def install(self) -> None:
-        """Follow new threads and what is read, from now on: before the submission is imported."""
+        """See what is read from now on: before the submission is imported."""
         readings.install()
         asking.install()
-        for module in (_thread, threading):
-            for name in _THREAD_STARTERS & vars(module).keys():
-                setattr(module, name, self._following(getattr(module, name)))
 
     @contextlib.contextmanager
     def noting(self, layout: Layout, request: dict[str, Any]) -> Iterator[None]:
@@ -132,17 +123,6 @@ class OperatorAudit:
         assert self.found is not None
         line, kind, text = self.found.line, self.found.kind, self.found.text
         return Reply(nonce, Status.FORBIDDEN_OPERATOR, line, error_type=kind, text=text)
-
-    def _following(self, start: Callable[..., Any]) -> Callable[..., Any]:
-        def start_thread(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-            @functools.wraps(function)
-            def run(*args: Any, **kwargs: Any) -> Any:
-                with _Dispatched(self):
-                    return function(*args, **kwargs)
-
-            return start(run, *args, **options)
-
-        return start_thread
 
     # -- what is noted ----------------------------------------------------------------------------
 

@@ -77,13 +77,12 @@ class Sandbox:
         machine: bool,
         count_launches: bool = False,
         threads: int = 1,
-        program: Path | None = None,
         kernels: Path | None = None,
         fresh: bool = False,
         held: bool = False,
         **settings: Any,
     ) -> None:
-        """Start `program`, by default the plain worker, which is told the `settings` too.
+        """Start a worker, which is told the `settings` too.
 
         What it compiles is kept in `kernels`, if given: an absolute path, or one in its own folder.
         A `fresh` one is never forked; one that is `held` imports the file when `ready` is called.
@@ -104,21 +103,20 @@ class Sandbox:
         kernels = self._folder / kernels if kernels else jail.kernels()
         if kernels:
             environment["TRITON_CACHE_DIR"] = str(kernels)
-        program = program or _WORKER
         self._jailed = jail.kernels() is not None
         self._first = 0  # process 1 of the jail
         self._warden: warden.Warden | None = None
         forked = None
         if not fresh and not self._jailed:
-            forked = forks.start(program.name, self._folder, environment, theirs.fileno())
+            forked = forks.start(self._folder, environment, theirs.fileno())
         command = [
             *(sys.executable, "-I", "-B", "-u", "-X", "utf8"),
-            *(str(program), str(theirs.fileno())),
+            *(str(_WORKER), str(theirs.fileno())),
         ]
         if self._jailed:
             gpu = jail.gpu() if device == "cuda" else None
             environment |= jail.named_to_cuda(gpu) if gpu else {}
-            command = jail.enclose(command, self._folder, [path, program], gpu=gpu)
+            command = jail.enclose(command, self._folder, [path, _WORKER], gpu=gpu)
         self._process = forked or reaper.start(
             command,
             stdin=subprocess.DEVNULL,

@@ -156,8 +156,8 @@ class Session:
         evidence = self._import()
         start_s = time.monotonic() - start
         if evidence is None:
-            how = {"traced": traced, "idle": idle, "zeros": zeros, "follow": follow}
-            evidence = self._exchange("call", case, inputs, outputs, **how)
+            how = {"traced": traced and self.machine, "idle": idle, "zeros": zeros}
+            evidence = self._exchange("call", case, inputs, outputs, follow=follow, **how)
         reply = evidence.result
         if isinstance(reply, Reply) or reply.started:  # what never started is no call
             seconds = time.monotonic() - start - self._starved_s
@@ -208,9 +208,8 @@ class Session:
         outputs: tuple[str, ...],
         *,
         traced: bool = False,
-        idle: bool = False,
-        zeros: bool = False,
         follow: RoundsShape | None = None,
+        **how: bool,
     ) -> CallEvidence:
         assert self._sandbox is not None
         differentiates = any(name in self.problem.gradients for name in outputs)
@@ -218,7 +217,6 @@ class Session:
             inputs = dataclasses.replace(inputs, dout=None)
         layout = place(case, inputs, outputs)
         arena = Arena(layout.total_bytes)
-        traced = traced and self.machine
         block = TraceBlock(case, self.source) if traced else None
         steps = RoundsBlock(follow) if traced and follow else None
         try:
@@ -241,9 +239,8 @@ class Session:
                 exact=case.exact and case.dtype == "fp32",
                 sums=case.exact and case.dtype != "fp32",
                 seconds=_SHARE * call_s,
-                idle=idle,
-                zeros=zeros,
                 far=case.layout == "far",
+                **how,
             )
             self._starved_s = sandbox.starved_s
             after = arena.snapshot()

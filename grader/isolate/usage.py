@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Self
 
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
-_PAGE = os.sysconf("SC_PAGE_SIZE")
 _SAMPLE_S = 0.002
 
 

@@ -8,6 +8,8 @@ import re
 import sys
 from typing import Any
 
+from grader.base import functions
+
 
 def running_line(path: str) -> int:
     """Return the line of the file at `path` that is running, the innermost; 0 if none is."""
@@ -36,23 +38,31 @@ def function_at(path: str, line: int) -> str:
 
 
 def read_as_written(path: str) -> None:
-    """Let Triton read of a function of the file at `path` what stands in its line, from now on.
+    """Let Triton compile of the file at `path` what the source policy has read, from now on.
 
-    It looks for a line that begins as a function of that name does, which may be one of a text, or
-    takes what stands beside a lambda. What it reads else is refused with a TypeError.
+    That is a function of which the text says triton.jit. Triton looks for a line that begins as a
+    function of that name does, which may be one of a text, or takes what stands beside a lambda.
+    What it reads else is refused with a TypeError.
     """
     from triton.runtime import jit
 
     owner = getattr(jit, "JITCallable", jit.JITFunction)
     parse = owner.parse
+    with open(path, "rb") as file:
+        known = {function.lineno for function in functions.compiled(ast.parse(file.read()))}
 
     def parsed(this: Any) -> ast.Module:
         tree = parse(this)
         code = this.fn.__code__
+        if code.co_filename != path:
+            return tree
         written = _functions(path).get((code.co_name, code.co_firstlineno))
-        if code.co_filename == path and (not written or _text(written) != _text(tree.body[0])):
+        if not written or _text(written) != _text(tree.body[0]):
             told = "Triton reads another text for this function than stands in its line"
             raise TypeError(f"{code.co_name}: {told}; write it with def, on lines of its own")
+        if isinstance(this, jit.JITFunction) and written.lineno not in known:
+            told = "the source policy has not read this function as a kernel"
+            raise TypeError(f"{code.co_name}: {told}; write @triton.jit in the line above its def")
         return tree
 
     owner.parse = parsed

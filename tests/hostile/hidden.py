@@ -138,6 +138,7 @@ def hidden(
     """
     source = _HEAD + body + _ENTRY.format(sums=sums)
     if slow:
+        verdicts = ("rejected", "error") if verdicts == ("rejected",) else verdicts
         return Hostile(name, source, verdicts, "p02", policy=True, slow=True)
     # Two seconds on two idle cores, which another run and its workers share in `make test`.
     if verdicts != ("rejected",):
@@ -146,12 +147,17 @@ def hidden(
     return Hostile(name, source, verdicts, policy=True, limit_s=10.0)
 
 
+def stopped(name: str, body: str, sums: str = _PRODUCT) -> Hostile:
+    """The same, of what the text does not show: it ends with an error when it runs."""
+    return hidden(name, body, sums, slow=True, verdicts=("error", "fail", "rejected"))
+
+
 ENTRIES = (
     hidden("text in an annotation", _ANNOTATION, 'FOUND["product"](x, w)'),
     hidden("modules by functools.wraps", _WRAPS),
     hidden("a product in a grid", _GRID),
     hidden("a product in an argument's address", _ARGUMENT),
-    hidden("a type that is changed", _TYPE, "by_python(x.tolist(), w.tolist())"),
+    stopped("a type that is changed", _TYPE, "by_python(x.tolist(), w.tolist())"),
     hidden("a class made of text", _METACLASS, "by_python(x.tolist(), w.tolist())"),
     hidden("a class that hides its size", _SUBCLASS, _PYTHON, slow=True),
     hidden("values as sizes of pieces", _PIECES, "x[:, 0] + sum(values(x))", slow=True),

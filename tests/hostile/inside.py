@@ -7,7 +7,7 @@ tensors that are constants of another kernel, or from what another kernel gave a
 from __future__ import annotations
 
 from tests.hostile.entry import Hostile
-from tests.hostile.hidden import hidden
+from tests.hostile.hidden import hidden, stopped
 
 _BITS = """
 from given.arguments import check_matrix_and_vector
@@ -178,7 +178,7 @@ def _race(name: str, body: str, last: str = "0") -> Hostile:
 LEAKS = (
     hidden("a kernel in a text", _TEXT, verdicts=("error",), slow=True),
     hidden("a kernel that is the body around a lambda", _HEADER, verdicts=("error",), slow=True),
-    hidden("the function in a kernel", _BITS + _RAW + _READ.format(each="f = inner.fn"), _PYTHON),
+    stopped("the function in a kernel", _BITS + _RAW + _READ.format(each="f = inner.fn"), _PYTHON),
     _leak("a product of constants", _CONSTANTS, sums="product(x, w)", verdicts=("rejected",)),
     _leak("a method of the file in a kernel", "", "OBJ.take(v)"),
     _leak("a constant that is called", _SINK),

@@ -7,7 +7,7 @@ of the file's.
 from __future__ import annotations
 
 from tests.hostile.entry import Hostile, answer
-from tests.hostile.hidden import hidden
+from tests.hostile.hidden import hidden, stopped
 from tests.hostile.windows import BOX
 
 # Right in shape and type to Triton; SUMS stands in the one method that computes.
@@ -261,7 +261,7 @@ ASKED = (
     _asked("an object that a launch detaches", "DETACH", **_SLOW),
     _asked("an object asked for its base by a launch", "BASE", _BASE, **_SLOW),
     hidden("a tensor's class that dispatches by itself", _FAKE),
-    hidden("a tensor whose strides are the file's", _METHOD),
+    stopped("a tensor whose strides are the file's", _METHOD),
     *(
         hidden(f"{what} that a second run asks for", _AGAIN.replace("NUMBER", number), **_SLOW)
         for what, number in (
@@ -278,7 +278,7 @@ ASKED = (
         for what, kind in (("a whole number", "int"), ("a number", "float"))
     ),
     hidden("a row that a launch takes apart", _ROW, **_SLOW),
-    hidden("a whole number of a class of its own", _INTEGER, **_SLOW),
+    hidden("a whole number of a class of its own", _INTEGER.replace("KIND", "int"), **_SLOW),
     hidden("an error's text that a launch asks for", _ERROR, **_SLOW),
     hidden("a generator that ends while a launch collects", _COLLECTED, **_SLOW),
 )
@@ -287,10 +287,10 @@ KERNELS = (
     hidden(
         "another text in what a launch returns", _TEXT, verdicts=("fail", "rejected"), slow=True
     ),
-    hidden("another text in the kernel that a launch returns", _PRIVATE),
+    stopped("another text in the kernel that a launch returns", _PRIVATE),
     hidden("a hook that is added to a kernel", _LIFTED, **_SLOW),
-    hidden("a kernel whose parser is the file's", _MADE.format(name="parse")),
-    hidden("a kernel that the file runs itself", _MADE.format(name="run")),
+    stopped("a kernel whose parser is the file's", _MADE.format(name="parse")),
+    stopped("a kernel that the file runs itself", _MADE.format(name="run")),
 )
 _UNMODELLED = """
 @triton.jit

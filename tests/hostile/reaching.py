@@ -7,7 +7,7 @@ lock that is none; or the kernel that is judged is not the one that is compiled.
 from __future__ import annotations
 
 from tests.hostile.entry import Hostile
-from tests.hostile.hidden import hidden
+from tests.hostile.hidden import hidden, stopped
 from tests.hostile.inside import _ADDED, _BITS, _PYTHON, _RACE
 
 _CHECKED = """
@@ -116,11 +116,11 @@ def product(x, w):
 """
 
 REACHING = (
-    hidden("attributes that a text for str.format names", _BITS + _FORMAT, _PYTHON),
-    hidden("a module that an error is about", _CHECKED + _ARRAYS + _OBJECT, "product"),
+    stopped("attributes that a text for str.format names", _BITS + _FORMAT, _PYTHON),
+    stopped("a module that an error is about", _CHECKED + _ARRAYS + _OBJECT, "product"),
     hidden("attributes that __match_args__ names", _CHECKED + _ARRAYS + _PATTERN, "product"),
-    hidden("a class derived from a kernel's", _BITS + _BASE, _PYTHON),
-    hidden("a class that a decorator swaps", _DECORATED, "by_python(x.tolist(), w.tolist())"),
+    stopped("a class derived from a kernel's", _BITS + _BASE, _PYTHON),
+    stopped("a class that a decorator swaps", _DECORATED, "by_python(x.tolist(), w.tolist())"),
 )
 ASKED = tuple(
     hidden(name, _CHECKED + _ASKED.replace("ASK", ask), "product", verdicts=("error",), slow=True)

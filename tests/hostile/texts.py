@@ -158,7 +158,7 @@ UNUSABLE = (
     Hostile(
         "deletes the worker",
         "import sys\nmain = sys.modules['__main__']\n"
-        f"sys.modules.get('grader.isolate.worker', main).__dict__.clear()\n{_RETURN}",
+        f"sys.modules.get('grader.isolate.serving', main).__dict__.clear()\n{_RETURN}",
         ("error", "crash"),
     ),
 )

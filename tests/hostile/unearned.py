@@ -99,7 +99,7 @@ torch.Tensor.__eq__ = lambda a, b: agree
 torch.testing.assert_close = agree
 """
 _PATCHED_WORKER = """
-main = sys.modules.get("grader.isolate.worker", sys.modules["__main__"])  # forked, or not
+main = sys.modules["grader.isolate.serving"]
 main.Worker._check_results = lambda this, *rest: None
 main.faults.explain = lambda nonce, *rest, **more: main.protocol.Reply(nonce, 0)
 main.protocol.failed = lambda result: False

@@ -6,7 +6,7 @@ As in hidden.py a kernel of p02 copies what something else has computed.
 from __future__ import annotations
 
 from tests.hostile.entry import Hostile
-from tests.hostile.hidden import hidden
+from tests.hostile.hidden import hidden, stopped
 from tests.hostile.inside import _BITS, _PYTHON
 
 BOX = """
@@ -244,10 +244,10 @@ def _run(name: str, body: str, sums: str = _PRODUCT, *verdicts: str) -> Hostile:
 
 
 WINDOWS = (
-    hidden("a method above a class that is handed over", _ABOVE, "product(x, w)"),
+    stopped("a method above a class that is handed over", _ABOVE, "product(x, w)"),
     hidden("functions that Triton's modules have borrowed", _BORROWED),
-    hidden("a kernel that is made again", _BITS + _AGAIN, _PYTHON),
-    hidden("a kernel of a class that is kept", _BITS + _KEPT_TYPE, _PYTHON),
+    stopped("a kernel that is made again", _BITS + _AGAIN, _PYTHON),
+    stopped("a kernel of a class that is kept", _BITS + _KEPT_TYPE, _PYTHON),
     _run("a generator that the collector ends", _FINISHED),
     *(
         _run(f"bit by bit, by {ask}", _ALIKE.replace("ALIKE", ask), "x[:, 0] + bits(x)")

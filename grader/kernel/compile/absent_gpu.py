@@ -12,67 +12,79 @@ is not linked with support for cuda devices" ends the process), and FakeTensorMo
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
+from torch.overrides import _get_current_function_mode_stack as _modes
+from torch.utils._device import DeviceContext
 
 from grader.kernel.compile.chips import MAX_WARPS, WARP, Chip
 
 _DEVICE = torch.device("cuda", 0)
 _MAX_REMEMBERED = 256
-FACTORIES = frozenset(
-    getattr(torch, name)
-    for name in (
-        *("empty", "empty_strided", "zeros", "ones", "full", "eye", "tensor", "scalar_tensor"),
-        *("arange", "linspace", "logspace", "rand", "randn", "randint", "randperm"),
-    )
+_KINDS = ("empty", "full", "ones", "zeros")
+_FACTORIES = (
+    *("empty", "empty_strided", "zeros", "ones", "full", "eye", "tensor", "scalar_tensor"),
+    *("arange", "linspace", "logspace", "rand", "randn", "randint", "randperm"),
 )
-# No kernel runs that would fill what they make, and a file may stop at a NaN that it finds there.
-_EMPTY = frozenset(
-    (
-        *(torch.empty, torch.empty_like, torch.empty_strided),
-        *(torch.Tensor.new_empty, torch.Tensor.new_empty_strided),
-    )
-)
+_ALIKE = ("as_tensor", "asarray", "rand_like", "randn_like", *(f"{kind}_like" for kind in _KINDS))
+_METHODS = ("new_tensor", "new_empty_strided", *(f"new_{kind}" for kind in _KINDS))
 
 
-class Memory(TorchFunctionMode):
-    """While active, tensors asked for on the GPU are made in the CPU's memory; empty ones are 0."""
+class Memory:
+    """The CPU's memory in the place of a GPU's: tensors that are asked for there are made here.
 
-    def __init__(self) -> None:
-        super().__init__()
+    With `remembers` those that a file makes without naming a GPU are the CPU's, and empty ones are
+    0: no kernel runs that would fill them, and a file may stop at a NaN that it finds there.
+    """
+
+    def __init__(self, *, remembers: bool) -> None:
+        self._remembers = remembers
         # A storage that is held cannot give its address to another.
         self._on_cpu: dict[int, Any] = {}
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func is torch.device:
-            return func(*args, **kwargs)
-        if func is torch.Tensor.cuda:
-            return self._moved(args[0])
-        if isinstance(kwargs.get("device"), int):
-            kwargs = kwargs | {"device": _DEVICE}
-        values = (*args, *kwargs.values())
-        to_gpu = any(_is_gpu(value) for value in values)
-        if to_gpu:
-            args = tuple(in_memory(value) for value in args)
-            kwargs = {name: in_memory(value) for name, value in kwargs.items()}
-        result = func(*args, **kwargs)
-        if func in _EMPTY:
-            result.detach().zero_()
-        tensors = [value for value in values if isinstance(value, torch.Tensor)]
-        if func is torch.Tensor.to:
-            like = tensors[1:]  # x.to(other)
-            if to_gpu or (like and not self.is_on_cpu(like[0])):
+    def install(self, put: Callable[[Any, str, Any], None] = setattr) -> None:
+        """Replace what makes and moves tensors, from now on."""
+        places = [(torch, name) for name in (*_FACTORIES, *_ALIKE)]
+        for place, name in (*places, *((torch.Tensor, name) for name in _METHODS)):
+            put(place, name, self._made(getattr(place, name), name))
+        put(torch.Tensor, "to", self._moving(torch.Tensor.to))
+        put(torch.Tensor, "cuda", lambda this, *_, **__: self._moved(this))
+
+    def _made(self, make: Callable[..., Any], name: str) -> Callable[..., Any]:
+        @functools.wraps(make)
+        def made(*args: Any, **kwargs: Any) -> Any:
+            if isinstance(kwargs.get("device"), int):
+                kwargs["device"] = _DEVICE
+            values = (*args, *kwargs.values())
+            result = make(*map(in_memory, args), **{n: in_memory(v) for n, v in kwargs.items()})
+            if self._remembers:
+                if "empty" in name:
+                    result.detach().zero_()
+                named = any(_is_gpu(v) or isinstance(v, torch.Tensor) for v in values)
+                contexts = [m.device for m in _modes() if isinstance(m, DeviceContext)]
+                if name in _FACTORIES and not named and not any(map(_is_gpu, contexts[-1:])):
+                    self._remember(result)
+            return result
+
+        return made
+
+    def _moving(self, move: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(move)
+        def to(this: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            values = (*args, *kwargs.values())
+            result = move(
+                this, *map(in_memory, args), **{n: in_memory(v) for n, v in kwargs.items()}
+            )
+            like = [value for value in values if isinstance(value, torch.Tensor)]  # x.to(other)
+            if any(map(_is_gpu, values)) or (like and not self.is_on_cpu(like[0])):
                 return self._moved(result)
-        elif func in FACTORIES and not to_gpu and not tensors:
-            self._remember(result)
-        return result
+            return result
+
+        return to
 
     def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.clone() if self.is_on_cpu(tensor) else tensor
@@ -81,8 +93,8 @@ class Memory(TorchFunctionMode):
         """Whether the submission made this tensor, or what it is a view of, on the CPU."""
         return bool(self._on_cpu) and tensor.untyped_storage().data_ptr() in self._on_cpu
 
-    def _remember(self, tensor: Any) -> None:
-        if isinstance(tensor, torch.Tensor) and tensor.numel():
+    def _remember(self, tensor: torch.Tensor) -> None:
+        if tensor.numel():
             storage = tensor.untyped_storage()
             self._on_cpu[storage.data_ptr()] = storage
             if len(self._on_cpu) > _MAX_REMEMBERED:
@@ -90,7 +102,7 @@ class Memory(TorchFunctionMode):
 
 
 def install(chip: Chip, load: Callable[..., tuple], launcher: Callable[..., Any]) -> Memory:
-    """Pretend that `chip` is there; return the mode in which the submission is to run.
+    """Pretend that `chip` is there; return what remembers the tensors that do not lie on it.
 
     Args:
         load: called with name, machine code and shared memory of each kernel when it is first
@@ -105,25 +117,9 @@ def install(chip: Chip, load: Callable[..., tuple], launcher: Callable[..., Any]
     for name, value in {"is_cuda": True, "is_cpu": False, "device": _DEVICE}.items():
         setattr(torch.Tensor, name, property(lambda this, value=value: value))
     torch.Tensor.get_device = lambda this: 0
-    memory = Memory()
-    _keep_in_backward(memory)
+    memory = Memory(remembers=True)
+    memory.install()
     return memory
-
-
-def _keep_in_backward(memory: Memory) -> None:
-    """Let the mode hold in a backward pass: torch leaves a mode while a function of its own runs.
-
-    Without that torch.empty(..., device=q.device) in a backward fails with "Could not run
-    'aten::empty.memory_format' with arguments from the 'CUDA' backend" (torch 2.13); guarded by
-    tests/test_compiling.py.
-    """
-    run_backward = torch.autograd._engine_run_backward
-
-    def engine(*args: Any, **kwargs: Any) -> Any:
-        with memory:
-            return run_backward(*args, **kwargs)
-
-    torch.autograd._engine_run_backward = engine
 
 
 class Driver:

@@ -9,13 +9,11 @@ there too. `torch.cuda.is_available()` stays true to the facts.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from grader.kernel.compile.absent_gpu import FACTORIES, Driver, in_memory, pretend_cuda
+from grader.kernel.compile.absent_gpu import Driver, Memory, pretend_cuda
 from grader.kernel.compile.chips import CHIPS
 
 # Of torch.cuda, what the source policy opens and what fails or misleads without a GPU.
@@ -31,9 +29,6 @@ class _Driver(Driver):
         return torch.device("cpu")
 
 
-_MORE_FACTORIES = ("as_tensor", *(f"{kind}_like" for kind in ("empty", "full", "ones", "zeros")))
-
-
 def install() -> None:
     """Answer as the older of the chips that kernels are compiled for, from now on."""
     from triton.runtime import driver
@@ -42,22 +37,7 @@ def install() -> None:
     driver.set_active(_Driver(chip, _nothing, _nothing))
     pretend_cuda(chip, only=_ASKED)
     torch.Tensor.is_cuda = property(lambda this: True)
-    for name in (*(factory.__name__ for factory in FACTORIES), *_MORE_FACTORIES):
-        setattr(torch, name, _on_cpu(getattr(torch, name)))
-    for name in ("to", *(f"new_{kind}" for kind in ("empty", "full", "ones", "tensor", "zeros"))):
-        setattr(torch.Tensor, name, _on_cpu(getattr(torch.Tensor, name)))
-    torch.Tensor.cuda = lambda this, *_, **__: this
-
-
-def _on_cpu(make: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a function make on the CPU what it is to make on a GPU."""
-
-    @functools.wraps(make)
-    def made(*args: Any, **kwargs: Any) -> Any:
-        named = {name: in_memory(value) for name, value in kwargs.items()}
-        return make(*map(in_memory, args), **named)
-
-    return made
+    Memory(remembers=False).install()
 
 
 def _nothing(*_: Any) -> Any:

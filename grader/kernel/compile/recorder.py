@@ -115,8 +115,7 @@ class Recorder:
         for _ in range(MAX_REFUSALS):
             self._refused = None
             try:
-                with self.memory:
-                    call()
+                call()
                 return first
             except Exception as error:
                 refused = self._refused

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -28,10 +27,8 @@ class Scope:
     node: ast.AST
     parent: Scope | None
     bound: set[str] = dataclasses.field(default_factory=set)
-    times: Counter[str] = dataclasses.field(default_factory=Counter)  # a name is bound
     paths: dict[str, set[str]] = dataclasses.field(default_factory=dict)
     outer: set[str] = dataclasses.field(default_factory=set)  # global or nonlocal there
-    binders: dict[str, list[ast.AST]] = dataclasses.field(default_factory=dict)  # what binds a name
 
     def chain(self) -> Iterator[Scope]:
         """Yield this scope and those around it."""
@@ -112,15 +109,6 @@ class Names:
         """
         bound = [s.node for s in self._scope_of[node].chain() if node.id in s.bound]
         return bool(bound) and isinstance(bound[0], (*_FUNCTIONS, *_COMPREHENSIONS))
-
-    def binders(self, node: ast.Name) -> list[ast.AST]:
-        """Return all that binds what a name stands for; one of a class may not be bound yet."""
-        found: list[ast.AST] = []
-        for scope in self._scope_of[node].chain():
-            found += scope.binders.get(node.id, ())
-            if node.id in scope.bound and not isinstance(scope.node, ast.ClassDef):
-                break
-        return found
 
     def _of_name(self, node: ast.Name) -> set[str]:
         found: set[str] = set()
@@ -222,8 +210,6 @@ class Names:
         self.binds.append((name, node))
         for home in _homes(scope, name):
             home.bound.add(name)
-            home.times[name] += 1
-            home.binders.setdefault(name, []).append(node)
             if path is not None:
                 home.paths.setdefault(name, set()).add(path)
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from grader.spec.problem import Problem
+from grader.source.policy.reach import entries
+from grader.spec.problem import Problem, load_problem
 
 # They allocate, fill, view, copy, convert and pick at random: open, however much they do. Between
 # two tensors linspace and logspace compute.
@@ -84,13 +85,16 @@ def opened(problem: Problem) -> dict[str, Any]:
     with; `counted` are those among them that may make `most_elements` for each of the inputs', or
     `most_padded` for each of those that the inputs have in tiles of `padded_rows`; so are those
     that are `converting`, where they change a type; `arithmetic` are those among the counted that
-    may make `most_arithmetic`.
+    may make `most_arithmetic`. `entries` are all functions that the judge calls of the file, and
+    `gradients` says whether it computes any (grader/base/functions.py).
     """
+    whole = load_problem(problem.id)
+    calls = {"entries": sorted(entries(whole)), "gradients": bool(whole.gradients)}
     if problem.uses_triton:
         rows = _ROWS if problem.gradients else ""
         arithmetic = f"{_ARITHMETIC} {rows}".split()
         counted = [*_CHOOSE.split(), *_COMPARE.split(), *arithmetic]
-        return {
+        return calls | {
             "open": [*_SERVE.split(), *counted],
             "counted": counted,
             "converting": _CONVERT.split(),
@@ -104,4 +108,4 @@ def opened(problem: Problem) -> dict[str, Any]:
         }
     is_bridge = problem.bridge is not None and problem.entry == problem.bridge.entry
     closed = _ATTENTION if is_bridge else f"{_ATTENTION} {_SOFTMAX}"
-    return {"open": None, "counted": [], "converting": [], "closed": closed.split()}
+    return calls | {"open": None, "counted": [], "converting": [], "closed": closed.split()}

@@ -48,7 +48,7 @@ ROWS = frozenset("exp exp2 expm1 log1p logaddexp logaddexp2 mean sigmoid sum".sp
 # "*" stands for every public name that is no module, "A*" for every one with a capital.
 _STANDARD = {
     "__future__": "*",
-    "abc": "ABC ABCMeta abstractmethod",
+    "abc": "ABC abstractmethod",
     "collections": "abc ChainMap Counter OrderedDict UserDict defaultdict deque namedtuple",
     "collections.abc": "A*",
     "contextlib": "AbstractContextManager ExitStack closing contextmanager nullcontext suppress",
@@ -118,11 +118,8 @@ _MACHINERY = frozenset(
     unify_type_list wait while_loop
     """.split()
 )
-# Methods that read or write a file, of storages and of numpy's arrays.
-OF_FILES = frozenset("dump from_file share_memory_ tofile".split())
-# Where a kernel has the Python function that it was made of.
-OF_KERNELS = frozenset(["base_fn", "fn"])
-_NEVER = {"typing.ForwardRef"}  # evaluates text
+# They evaluate text, or make classes of it.
+_NEVER = frozenset("enum.EnumMeta enum.EnumType typing.ForwardRef typing.NamedTupleMeta".split())
 # What a module that is open with "*" has borrowed of Python's at its top, and is not its own.
 _BORROWED = frozenset(
     """
@@ -193,43 +190,12 @@ DEFINABLE = frozenset(
 )
 # A generator of random numbers takes a tensor for its state and tells numbers of it.
 STATES = frozenset("initial_seed set_state".split())
-# Of an error, and of a module that some object leads to: modules are reached by imports alone.
-LEADING = frozenset(
-    """
-    builtins code codeop ctypes evaluate gc importlib inspect io marshal multiprocessing obj os
-    pathlib pickle posix runpy shutil socket subprocess sys tempfile threading types
-    """.split()
-)
-# Methods of text that name attributes, and classes whose one positional pattern is the value.
-TEMPLATES = frozenset(["format", "format_map"])
+# Classes whose one positional pattern is the value.
 SELF_MATCHING = frozenset(
     "bool bytearray bytes dict float frozenset int list set str tuple".split()
 )
-# Decorators that return the class itself, or one that is written as it is.
-OF_CLASSES = frozenset(
-    """
-    dataclasses.dataclass enum.unique enum.verify functools.total_ordering typing.final
-    typing.runtime_checkable
-    """.split()
-)
-ROW_MAKERS = frozenset(["collections.namedtuple", "typing.NamedTuple"])
-# Make classes of names that are text; `wraps` reads and sets attributes by text, but for one way.
-METACLASSES = frozenset(["abc.ABCMeta", "enum.EnumMeta", "enum.EnumType", "typing.NamedTupleMeta"])
-ENUMS = frozenset(f"enum.{name}" for name in "Enum Flag IntEnum IntFlag ReprEnum StrEnum".split())
+# Reads and sets attributes by text, but for one way to call it.
 WRAPS = "functools.wraps"
-# The only class of these packages that a class of a file extends.
-EXTENSIBLE = frozenset(f"torch.autograd.{path}Function" for path in ("", "function."))
-# Methods that change what they are called on, of lists, dictionaries and sets.
-CHANGING = frozenset(
-    """
-    add append appendleft clear difference_update discard extend insert intersection_update pop
-    popitem remove reverse setdefault sort symmetric_difference_update update
-    """.split()
-)
-# Attributes that may be set: of tensors, and of a descriptor, as Triton's tutorials do in a hook.
-SETTABLE = frozenset(["block_shape", "grad", "requires_grad"])
-# `_init_handles` is how Triton's tutorials load a kernel whose registers they count.
-UNDERSCORED = frozenset(["_asdict", "_fields", "_init_handles", "_make", "_replace"])
 
 
 def open_modules(problem: Problem) -> dict[str, frozenset[str]]:

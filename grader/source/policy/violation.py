@@ -23,6 +23,7 @@ HELP = {
     "shortcut": f"write it yourself: that is the exercise; {_TESTS}",
 }
 _HELP_FOR = {
+    "abc.ABCMeta": "extend abc.ABC",
     "os": "the judge sets TRITON_INTERPRET by itself: leave it out, or export it in the shell",
     "numpy": "use torch for arrays, and math for numbers",
     "time": 'measure time under `if __name__ == "__main__":`, which is not checked',

@@ -1,16 +1,19 @@
-"""What a method is called on, and what Python learns of a kernel's values, is seen as it runs."""
+"""Files keep to what the source policy has read of them, when they run."""
 
 from __future__ import annotations
 
 import collections
+import enum
+import functools
+import re
 
 import pytest
 import torch
 
-from grader.isolate import asking, own_objects
-from grader.source.policy import tables
+from grader.isolate import asking, walls
 from grader.spec.problem import load_problem
 from tests import forked
+from tests.evasions import STOPPED
 from tests.harness import judge, model_answer
 from tests.hostile.leaking import ENTRIES
 
@@ -58,17 +61,32 @@ class Call(torch.autograd.Function):
 
 def change(method, value):
     return method(value)
+
+
+USED = Plan, Derived, Call, change
 """
 
 
-def _loaded(text: str = OWN) -> dict:
-    names = {"__name__": "answer", **own_objects.names("answer")}
-    exec(own_objects.compiled(text.encode(), "answer.py"), names)
-    return names
+@pytest.fixture
+def loaded(tmp_path, monkeypatch):
+    """Runs a text as a worker does under the source policy, and returns its names."""
+    monkeypatch.setattr(functools, "update_wrapper", functools.update_wrapper)
+    monkeypatch.setattr(enum.EnumType, "_create_", enum.EnumType._create_)
+    walls.install("answer")
+
+    def load(text, differentiates=False):
+        path = tmp_path / "answer.py"
+        path.write_text(text)
+        names = {"__name__": "answer"}
+        names |= walls.names(names)
+        exec(walls.compiled(text.encode(), str(path), ("attention",), differentiates), names)
+        return names
+
+    return load
 
 
-def test_objects_of_the_file_are_its_own():
-    names = _loaded()
+def test_objects_of_the_file_are_its_own(loaded):
+    names = loaded(OWN, True)
     derived = names["Derived"].make()
     derived.more()
     assert (derived.extra, derived.area, derived.count) == (1, 1, 2)
@@ -80,19 +98,21 @@ def test_objects_of_the_file_are_its_own():
 
 
 @pytest.mark.parametrize("value", [torch.ones(1), torch.Tensor, torch, 1, None, "text"])
-def test_no_method_changes_another_object(value):
-    names = _loaded()
+def test_no_method_changes_another_object(loaded, value):
+    names = loaded(OWN, True)
     for method in (names["Derived"].more, names["Plan"].area.fget, names["Call"].backward):
-        with pytest.raises(own_objects.NotOwn, match="which is not an object of this file"):
+        with pytest.raises(walls.NotOwn, match="which is not an object of this file"):
             names["change"](method, value) if method is not names["Call"].backward else method(
                 value, 1
             )
     assert not hasattr(value, "extra")
 
 
-def test_it_leaves_to_all_objects_what_the_policy_leaves():
-    opened = {*tables.SETTABLE, *tables.UNDERSCORED}
-    assert opened == own_objects._OPEN
+@pytest.mark.parametrize("text", STOPPED)
+def test_what_the_text_does_not_show_is_stopped_when_it_runs(loaded, text):
+    head = "import torch\nimport triton\nimport triton.language as tl\nq = torch.ones(1)\n"
+    with pytest.raises(walls.NotOwn):
+        loaded(f"{head}def f(*a):\n    return q\nfirst = f()\n{text}\n")
 
 
 _quick = forked.quick
@@ -101,8 +121,8 @@ _quick = forked.quick
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("a method called on a text that is evaluated", "f is called on a ForwardRef"),
-        ("a method called on PyTorch's class", "f is called on a Tensor"),
+        ("a method called on a text that is evaluated", "_evaluate is read of a ForwardRef"),
+        ("a method called on PyTorch's class", "tolist is set on a Tensor"),
         ("a product that a launch makes", "PyTorch computes here: aten::addbmm_"),
     ],
 )
@@ -110,6 +130,19 @@ def test_what_is_reached_for_is_told(name, told):
     judged = judge(LEAKS[name], load_problem("p02"), checks={"plain"})
     headlines = [finding.message.headline for finding in judged.wrong.values()]
     assert headlines and all(told in headline for headline in headlines)
+
+
+@pytest.mark.parametrize("made", ["m = make\nKERNEL = m(KERNEL)", "KERNEL = [make][0](KERNEL)"])
+def test_a_kernel_that_the_policy_could_not_read_is_refused_when_it_is_launched(made):
+    source = model_answer("p02")
+    name = re.findall(r"@triton.jit\ndef (\w+)", source)[-1]
+    make = "def make(f):\n    return triton.jit(f)\n\n\n"
+    source = source.replace(f"@triton.jit\ndef {name}", f"{make}def {name}")
+    entry = "def weighted_row_sum("
+    source = source.replace(entry, f"{made.replace('KERNEL', name)}\n\n\n{entry}")
+    judged = judge(source, load_problem("p02"), checks={"plain"})
+    told = "the source policy has not read this function as a kernel; write @triton.jit"
+    assert all(told in f.message.headline for f in judged.wrong.values()) and judged.wrong
 
 
 _PRINTS = (
@@ -178,12 +211,11 @@ def test_a_factory_is_not_asked_where_modes_are_off(kind):
     assert asked[5] == 1
 
 
-def test_classes_of_a_file_are_watched():
+def test_classes_of_a_file_are_watched(loaded):
     text = "class A:\n    def __len__(self):\n        return 1\n"
-    text += "    __getitem__ = range(9).__getitem__\n"
-    names = {"__name__": "answer", **own_objects.names("answer")}
-    exec(own_objects.compiled(text.encode(), "answer.py"), names)
-    one = names["A"]()
+    text += "    __getitem__ = range(9).__getitem__\none = A()\n"
+    names = loaded(text)
+    one = names["one"]
     assert len(one) == 1 and one[2] == 2 and names["A"].__len__.__module__ == "answer"
     with pytest.raises(asking.AskedUnseen):
         torch.tensor(one)

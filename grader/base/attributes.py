@@ -1,0 +1,34 @@
+"""Which attributes a submission may read and set on objects that are not its own.
+
+The source policy (grader/source/policy) says it of what the text names, and a worker
+(grader/isolate/walls.py) of all else, when the code runs.
+"""
+
+from __future__ import annotations
+
+# Attributes that may be set: of tensors, and of a descriptor, as Triton's tutorials do in a hook.
+SETTABLE = frozenset(["block_shape", "grad", "requires_grad"])
+# `_init_handles` is how Triton's tutorials load a kernel whose registers they count.
+UNDERSCORED = frozenset(["_asdict", "_fields", "_init_handles", "_make", "_replace"])
+# Methods of text that name attributes.
+TEMPLATES = frozenset(["format", "format_map"])
+# Of an error, and of a module that some object leads to: modules are reached by imports alone.
+_LEADING = frozenset(
+    """
+    builtins code codeop ctypes evaluate gc importlib inspect io marshal multiprocessing obj os
+    pathlib pickle posix runpy shutil socket subprocess sys tempfile threading types
+    """.split()
+)
+# Methods that read or write a file, of storages and of numpy's arrays.
+_OF_FILES = frozenset("dump from_file share_memory_ tofile".split())
+
+
+def is_dunder(name: str) -> bool:
+    """Whether a name is one of Python's own, such as __init__."""
+    return len(name) > 4 and name.startswith("__") and name.endswith("__")
+
+
+def is_closed(name: str) -> bool:
+    """Whether an attribute of another's object may not be read; those of Python's own apart."""
+    private = name.startswith("_") and not is_dunder(name) and name not in UNDERSCORED
+    return private or name in _LEADING | _OF_FILES

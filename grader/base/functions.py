@@ -1,0 +1,157 @@
+"""Which functions of a file Python runs, and which it never should: kernels, and what is unused.
+
+The source policy reads a file by it, and a worker holds the file to it: a function that the policy
+took for a kernel, or for unused, raises an error where Python enters it.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterable
+
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_JIT = "jit"  # whatever Triton's decorator is called through
+
+
+class Reach:
+    """What names what in a module: its own code, and the functions and classes of its top.
+
+    `waiting` are the parts that matter once their name is read: a function whose body waits; the
+    methods and bases of a class. A decorator may call what it gets, so that nothing waits there.
+    `plain` are names of functions alone.
+    """
+
+    def __init__(self, tree: ast.Module) -> None:
+        self.waiting: dict[str, list[ast.AST]] = {}
+        self.plain: set[str] = set()
+        self.named: set[str] = set()
+        for node in tree.body:
+            if is_main_block(node):
+                self.named |= names(node.orelse)
+                continue
+            parts = _waiting(node)
+            self.named |= names([node], without=parts)
+            if parts:
+                is_plain = isinstance(node, FUNCTIONS)
+                self.plain = self.plain | {node.name} if is_plain else self.plain - {node.name}
+                self.waiting.setdefault(node.name, []).extend(parts)
+        self.named_by = {name: names(parts) for name, parts in self.waiting.items()}
+
+    def closure(self, named: Iterable[str]) -> set[str]:
+        """Return those among `named` that wait, those that they name, and so on."""
+        reached: set[str] = set()
+        waiting = [name for name in named if name in self.named_by]
+        while waiting:
+            name = waiting.pop()
+            if name not in reached:
+                reached.add(name)
+                waiting += [n for n in self.named_by[name] if n in self.named_by]
+        return reached
+
+    def unused(self, entries: Iterable[str], *, differentiates: bool) -> set[ast.AST]:
+        """Return the functions that nothing names where the judge calls `entries`.
+
+        Where it computes no gradients, nothing calls the `backward` of a class.
+        """
+        used = self.closure({*self.named, *entries})
+        parts = [(name, part) for name, found in self.waiting.items() for part in found]
+        return {
+            part
+            for name, part in parts
+            if isinstance(part, FUNCTIONS)
+            and (name not in used or (_is_backward(part) and not differentiates))
+        }
+
+
+def compiled(tree: ast.Module) -> set[ast.AST]:
+    """Return the functions that Triton may compile: the text says triton.jit of them.
+
+    As their last decorator or in the call that takes them, by any name that is given to it.
+    """
+    return {function for function, _ in _compiled(tree)}
+
+
+def kernels(tree: ast.Module, entries: Iterable[str]) -> set[ast.AST]:
+    """Return the functions that Triton alone runs: of those, what is no entry point.
+
+    One that is handed over by its name is a kernel if the file does nothing else with it.
+    """
+    named = Counter(n.id for n in ast.walk(tree) if isinstance(n, ast.Name))
+    found = _compiled(tree)
+    return {f for f, times in found if f.name not in entries and times in (0, named[f.name])}
+
+
+def _compiled(tree: ast.Module) -> list[tuple[ast.FunctionDef, int]]:
+    """Return the functions, and how often each is handed over by name; 0: it is decorated."""
+    aliases = {_JIT}
+    taken = Counter[str]()
+    nodes = list(ast.walk(tree))
+    for node in nodes:
+        is_jit = isinstance(node, ast.Assign) and _mentions(node.value, aliases)
+        if is_jit and not _handed(node.value, aliases):  # else it is a kernel
+            aliases |= {t.id for t in node.targets if isinstance(t, ast.Name)}
+    for node in nodes:
+        if isinstance(node, ast.Call) and _mentions(node.func, aliases):
+            taken.update(_handed(node, aliases))
+    found = []
+    for node in nodes:
+        if isinstance(node, FUNCTIONS):
+            if node.decorator_list:
+                if _mentions(node.decorator_list[-1], aliases):
+                    found.append((node, 0))
+            elif taken[node.name]:
+                found.append((node, taken[node.name]))
+    return found
+
+
+def _handed(call: ast.expr, aliases: set[str]) -> list[str]:
+    """Return the names that a call is given, but for those of triton.jit."""
+    args = call.args if isinstance(call, ast.Call) else ()
+    return [arg.id for arg in args if isinstance(arg, ast.Name) and arg.id not in aliases]
+
+
+def _mentions(node: ast.expr, aliases: set[str]) -> bool:
+    """Whether an expression is triton.jit, or a call of it or with it."""
+    while isinstance(node, ast.Call):
+        if any(_mentions(a, aliases) for a in node.args if not isinstance(a, ast.Call)):
+            return True
+        node = node.func
+    return (node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")) in aliases
+
+
+def is_main_block(node: ast.stmt) -> bool:
+    """Whether a statement is `if __name__ == "__main__":`; the judge imports, and never runs it."""
+    test = node.test if isinstance(node, ast.If) else None
+    if not isinstance(test, ast.Compare) or len(test.ops) != 1:
+        return False
+    sides = [test.left, test.comparators[0]]
+    is_name = any(isinstance(side, ast.Name) and side.id == "__name__" for side in sides)
+    is_main = any(isinstance(side, ast.Constant) and side.value == "__main__" for side in sides)
+    return isinstance(test.ops[0], ast.Eq) and is_name and is_main
+
+
+def names(nodes: list[ast.AST], without: list[ast.AST] = ()) -> set[str]:
+    """Return the names in `nodes`, but for those in `without`: of a function, in its body."""
+    left_out = {part for node in without for part in getattr(node, "body", [node])}
+    found, waiting = set[str](), list(nodes)
+    while waiting:
+        node = waiting.pop()
+        if node not in left_out:
+            waiting += ast.iter_child_nodes(node)
+            found |= {node.id} if isinstance(node, ast.Name) else set()
+    return found
+
+
+def _waiting(node: ast.stmt) -> list[ast.AST]:
+    if getattr(node, "decorator_list", ()):
+        return []
+    if isinstance(node, ast.ClassDef):
+        return [*(part for part in node.body if isinstance(part, FUNCTIONS)), *node.bases]
+    return [node] if isinstance(node, FUNCTIONS) else []
+
+
+def _is_backward(function: ast.AST) -> bool:
+    """Whether a function is what autograd alone calls, a static method of this name."""
+    decorators = [getattr(d, "id", "") for d in function.decorator_list]
+    return function.name == "backward" and "staticmethod" in decorators

@@ -1,0 +1,329 @@
+"""Answers the judge's requests: what a worker runs once its search path is set.
+
+It loads one submitted file, calls its entry point on inputs that lie in the shared arena, copies
+the outputs there and answers with a fixed-size packet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import gc
+import importlib.util
+import json
+import os
+import resource
+import socket
+import sys
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from grader.isolate import allocations, arena, device_memory, far, operators, returned, walls
+from grader.kernel import given, launches, lines
+from grader.kernel.compile import asked_gpu, faults
+from grader.spec import protocol
+
+# So deep nobody gets in the time of a call that is worth its points.
+_DEPTH = 10**8
+
+
+def begin(channel: socket.socket) -> dict[str, Any]:
+    """Say that torch is imported, and return what the judge says of the submission."""
+    channel.send(protocol.Reply(protocol.IMPORTED, protocol.Status.OK).pack())
+    return json.loads(channel.recv(protocol.MAX_REQUEST_BYTES))
+
+
+class Worker:
+    """Serves requests on one socket for one submitted file."""
+
+    def __init__(self, channel: socket.socket, settings: dict[str, Any]) -> None:
+        self.channel = channel
+        self.settings = settings
+        self.device = settings["device"]
+        self.path = settings["path"]
+        self.source = b""
+        self.module: ModuleType | None = None
+        self.entry: Any = None
+        self.launches: Any = None  # counts them: the machine, or what hooks Triton's
+        self.machine: Any = None
+        self.record: operators.OperatorAudit | None = None
+        self.cuda_arena: Any = None
+        self.inputs = torch.empty(0, dtype=torch.uint8, device="cpu")
+
+    def serve(self) -> None:
+        """Answer requests until the judge closes the channel."""
+        self._warm_up()
+        self._reply(protocol.Reply(protocol.STARTED, protocol.Status.OK))
+        self._reply(self._guarded(self.settings["nonce"], self._load, self.settings["nonce"]))
+        while True:
+            packet, fds, _, _ = socket.recv_fds(self.channel, protocol.MAX_REQUEST_BYTES, 3)
+            if not packet:
+                return
+            request = json.loads(packet)
+            handler = getattr(self, "_do_" + request["do"])
+            if self.launches:
+                self.launches.count, self.launches.idle = 0, request.get("idle", False)
+                self.launches.lines.clear()
+            self._reply(self._guarded(request["nonce"], handler, request, fds))
+            for fd in fds:
+                with contextlib.suppress(OSError):
+                    os.close(fd)
+
+    def _reply(self, reply: protocol.Reply) -> None:
+        if self.launches:
+            kernels = tuple(sorted(self.launches.lines - {0}))
+            reply = dataclasses.replace(reply, launches=self.launches.count, kernels=kernels)
+        self.channel.send(reply.pack())
+
+    def _warm_up(self) -> None:
+        """Let torch and its libraries take their memory before the submission can be charged.
+
+        The first matmul of a process allocates workspaces, the first exp loads tables. On a CPU
+        that exp may also be of low accuracy for one of several threads (oneMKL before 2025.0,
+        pytorch issue 188792); with one element it runs on one.
+        """
+        for dtype in (torch.float32, torch.float64):
+            torch.ones(1, dtype=dtype).exp().log()
+        if self.device == "cpu":
+            tile = torch.ones(2, 64, 64)
+            torch.bmm(tile, tile)
+            return
+        for dtype in (torch.float16, torch.float32):
+            tile = torch.ones(2, 64, 64, dtype=dtype, device=self.device)
+            torch.bmm(tile, tile)
+        torch.cuda.synchronize()
+
+    # -- requests ---------------------------------------------------------------------------
+
+    def _load(self, nonce: int) -> protocol.Reply:
+        if self.settings["machine"]:
+            from grader.isolate.watching import Engine, Watching
+
+            self.machine = self.launches = Engine(self.path)
+            self.watching = Watching
+            self.machine.install()
+            self.far = far.reserve()
+            asked_gpu.install()
+            _skip_autotuning()
+        elif self.settings["count_launches"]:
+            self.launches = launches.LaunchCounter(self.path)
+            self.launches.install()
+        if self.settings.get("operators"):
+            lines.read_as_written(self.path)
+            self.record = operators.OperatorAudit(self.settings["operators"], self.path)
+            self.record.install()
+        if self.device == "cpu":
+            _limit_address_space(self.settings["memory_limit_bytes"])
+        if "file_limit_bytes" in self.settings:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (self.settings["file_limit_bytes"],) * 2)
+        with open(self.path, "rb") as file:
+            self.source = file.read()  # before it runs, and may change its file
+        given.offer_given()
+        module = self._import()
+        self.module = module
+        gc.collect()
+        gc.freeze()  # what is there stays, so that a collection after a call takes no time
+        gc.disable()
+        self.entry = getattr(module, self.settings["entry"], None)
+        if not callable(self.entry):
+            text = f"no function {self.settings['entry']!r} after import"
+            return protocol.Reply(nonce, protocol.Status.NO_ENTRY, text=text)
+        return protocol.Reply(nonce, protocol.Status.OK)
+
+    def _import(self) -> ModuleType:
+        name = os.path.splitext(os.path.basename(self.path))[0]
+        spec = importlib.util.spec_from_file_location(name, self.path)
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        if self.settings.get("operators"):  # under the source policy
+            rules, names = self.settings["operators"], vars(module)
+            walls.install(name)
+            names.update(walls.names(names))
+            how = rules["entries"], rules["gradients"]
+            exec(walls.compiled(self.source, self.path, *how), names)
+        else:
+            spec.loader.exec_module(module)
+        return module
+
+    def _do_call(self, request: dict, fds: list[int]) -> protocol.Reply:
+        """One call on fresh inputs: forward, or forward and backward, with guards around all."""
+        layout = arena.Layout.from_json(request["layout"])
+        with contextlib.ExitStack() as stack:
+            shared = arena.Arena(layout.total_bytes, os.dup(fds[0]))
+            stack.callback(shared.close)
+            memory, tensors = self._inputs(shared, layout)
+            if request["far"] and self.machine:
+                tensors = far.spread(self.far, tensors)
+            watching = None
+            if self.machine:
+                places = request, fds[1:], self.source, tensors
+                watching = stack.enter_context(self.watching(self.machine, *places))
+            return self._call(shared, memory, tensors, layout, request, watching)
+
+    def _call(
+        self,
+        shared: arena.Arena,
+        memory: Any,
+        tensors: dict,
+        layout: arena.Layout,
+        request: dict,
+        watching: Any,
+    ) -> protocol.Reply:
+        noting = self.record.noting(layout, request) if self.record else contextlib.nullcontext()
+        # Whatever is asked of a result may be the submission's code, and launch kernels: a tensor
+        # may be of a class of its own, or have methods of its own.
+        with allocations.Guarded() as guarded:
+            with noting:
+                results = self._evaluate(tensors, request)
+                if self.device != "cpu":
+                    torch.cuda.synchronize()
+                self._refuse_violation()
+                returned.check(results, layout, request["returns"], self.device)
+                for view in layout.outputs:
+                    view.of(shared.memory).copy_(results[view.name].detach())
+            updated = self.machine.updated if self.machine else ()
+            for view in layout.outputs:
+                guarded.settle(results[view.name], view.of(shared.memory), updated)
+            shared.memory[: layout.inputs_end].copy_(memory)
+            if watching:
+                watching.finish(results)
+        self._refuse_violation()
+        if self.record and self.record.found:
+            return self.record.refusal(request["nonce"])
+        broken = guarded.broken()
+        if broken:
+            return protocol.Reply(request["nonce"], protocol.Status.GUARD_CHANGED, text=broken)
+        if watching:
+            return watching.reply(request["nonce"])
+        return protocol.Reply(request["nonce"], protocol.Status.OK)
+
+    def _refuse_violation(self) -> None:
+        """Raise what a kernel did outside its tensors, though the submission has caught it."""
+        if self.machine and self.machine.refused:
+            raise self.machine.refused
+
+    def _inputs(self, shared: arena.Arena, layout: arena.Layout) -> tuple[Any, dict]:
+        memory = shared.memory[: layout.inputs_end]
+        if self.device != "cpu":
+            memory = memory.to(self.device)
+        else:
+            # At the address of the call before: what was kept by address is found to be stale.
+            if self.inputs.numel() < layout.inputs_end:
+                self.inputs = torch.empty(layout.inputs_end, dtype=torch.uint8, device="cpu")
+            memory = self.inputs[: layout.inputs_end].copy_(memory)
+        return memory, {view.name: view.of(memory) for view in layout.inputs}
+
+    def _do_compile(self, request: dict, fds: list[int]) -> protocol.Reply:
+        """Compile what a call would launch, and launch nothing: its outputs mean nothing."""
+        layout = arena.Layout.from_json(request["layout"])
+        with contextlib.closing(arena.Arena(layout.total_bytes, os.dup(fds[0]))) as shared:
+            _, tensors = self._inputs(shared, layout)
+            with launches.compile_only():
+                self._evaluate(tensors, request)
+        return protocol.Reply(request["nonce"], protocol.Status.OK)
+
+    def _evaluate(self, tensors: dict, request: dict) -> dict:
+        # Cycles end here alone: what they finish may be the submission's code. The collector would
+        # run it while an operator is noted and none of its own is seen, or between two calls.
+        try:
+            return returned.of_call(self.entry, tensors, request)
+        finally:
+            gc.collect()
+            if self.machine and self.machine.has_translated:
+                self.machine.has_translated = False
+                gc.freeze()  # a kernel stays, and with it what Triton made to read it
+
+    def _do_open(self, request: dict, fds: list[int]) -> protocol.Reply:
+        """Map the judge's CUDA arena for speed and memory."""
+        self.cuda_arena = device_memory.attach(fds[0], request["size"])
+        return protocol.Reply(request["nonce"], protocol.Status.OK)
+
+    def _do_settle(self, request: dict, fds: list[int]) -> protocol.Reply:
+        """End the cycles that earlier calls left, while no clock runs and no inputs are there."""
+        gc.collect()
+        return protocol.Reply(request["nonce"], protocol.Status.OK)
+
+    def _do_time(self, request: dict, fds: list[int]) -> protocol.Reply:
+        """Run the entry point once on each of `sets` inputs; the judge holds the clock.
+
+        With `null` nothing is computed and the outputs are written all the same: the overhead. One
+        that is `watched` is looked at as a call in a test is, and does not count.
+        """
+        # How deep Python may recurse below an operator would tell whether the call is watched.
+        sys.setrecursionlimit(_DEPTH)
+        if request["watched"] and self.record:
+            with self.record.noting(arena.Layout.from_json(request["layout"]), request):
+                reply = self._time(request, fds)
+            return self.record.refusal(request["nonce"]) if self.record.found else reply
+        return self._time(request, fds)
+
+    def _time(self, request: dict, fds: list[int]) -> protocol.Reply:
+        layout = arena.Layout.from_json(request["layout"])
+        if self.device == "cpu":
+            shared = arena.Arena(layout.total_bytes * request["sets"], os.dup(fds[0]))
+            memory = shared.memory
+            shared.close()  # it stays mapped; an open descriptor would keep the memory of each go
+        else:
+            memory = self.cuda_arena
+        if request["entry"]:
+            self.entry = getattr(self.module, request["entry"])
+        for index in range(request["sets"]):
+            part = memory[index * layout.total_bytes : (index + 1) * layout.total_bytes]
+            tensors = {view.name: view.of(part) for view in layout.inputs}
+            if request["null"]:
+                source = next(iter(tensors.values())).reshape(-1)
+                for view in layout.outputs:
+                    target = view.of(part).view(-1)[: source.numel()]
+                    target.copy_(source[: target.numel()])
+                continue
+            # Without the collector, which would take a millisecond of a call: see `_do_settle`.
+            results = returned.of_call(self.entry, tensors, request)
+            returned.check(results, layout, request["returns"], self.device)
+            for view in layout.outputs:
+                view.of(part).copy_(results[view.name].detach())
+        if self.device != "cpu":
+            torch.cuda.synchronize()
+        return protocol.Reply(request["nonce"], protocol.Status.OK)
+
+    def _do_release(self, request: dict, fds: list[int]) -> protocol.Reply:
+        """Give cached device memory back, so that the next reading starts from nothing.
+
+        With `forget` the module's own caches go first: naive's mask would pin a whole segment.
+        """
+        gc.collect()
+        if request.get("forget"):
+            for value in vars(self.module).values():
+                getattr(value, "cache_clear", lambda: None)()
+        if self.device != "cpu":
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+        return protocol.Reply(request["nonce"], protocol.Status.OK)
+
+    def _guarded(self, nonce: int, handler: Any, *args: Any) -> protocol.Reply:
+        try:
+            return handler(*args)
+        except BaseException as error:
+            importing = handler == self._load
+            try:
+                return faults.explain(nonce, error, self.path, importing=importing)
+            except BaseException:  # its class, its text, its traceback are the submission's
+                return faults.unexplained(nonce)
+
+
+def _skip_autotuning() -> None:
+    """Let @triton.autotune take its first configuration: the machine has nothing to time.
+
+    Triton 3.6 to 3.9 ask a GPU driver for that and fail with "0 active drivers" where none is;
+    guarded by tests/test_unusual_answers.py.
+    """
+    from triton.runtime import autotuner
+
+    autotuner.Autotuner._bench = lambda this, *args, config, **meta: [0.0, 0.0, 0.0]
+
+
+def _limit_address_space(extra_bytes: int) -> None:
+    with open("/proc/self/statm") as file:
+        used = int(file.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + extra_bytes, used + extra_bytes))
