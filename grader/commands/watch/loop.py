@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import os
 import select
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from grader.commands.hint import view as hint_page
 from grader.commands.hint.next_hint import next_hint
@@ -17,7 +17,6 @@ from grader.commands.watch import browser
 from grader.commands.watch import view as page
 from grader.commands.watch.changes import changes, first_checks
 from grader.commands.watch.runs import GradingRun
-from grader.commands.watch.saves import Saves, State
 from grader.commands.watch.terminal import Keys, Screen
 from grader.isolate import reaper
 from grader.isolate.processes import Children
@@ -26,10 +25,23 @@ from grader.report import report_page
 from grader.spec.grade_record import ProblemResult
 from grader.spec.problem import Problem
 
-LOOK_S = 1.0
+# What is compared of one file costs microseconds. Events of inotify do not tell of a save that
+# another machine makes on a network file system, and of none once the user has too many watches.
+LOOK_S = 0.1
 _SETTLE_S = 0.06  # editors write in several steps
 _GONE_S = 0.4  # and some remove the file first
-_STATUS_S = 0.1
+
+State = tuple[int, ...] | None  # None: there is no such file
+
+
+def state_of(path: Path) -> State:
+    """Return what differs after each save; times are never compared for being later."""
+    try:
+        found = os.stat(path, follow_symlinks=False)
+    except OSError:
+        return None
+    times = found.st_mtime_ns, found.st_ctime_ns
+    return found.st_dev, found.st_ino, found.st_mode, found.st_size, *times
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +66,6 @@ class Watch:
         shown: Shown,
         looks: Looks,
         *,
-        polls: bool,
         reports: bool,
     ) -> None:
         """`request` makes a new one, with a seed of its own, whose given checks go first."""
@@ -66,11 +77,8 @@ class Watch:
         self._shown = shown
         self._looks = looks
         self._reports = reports
-        self._bell, self._rope = os.pipe()
-        for fd in (self._bell, self._rope):
-            os.set_blocking(fd, False)
-        submission = request(()).submission
-        self._saves = Saves(submission / problem.id / problem.file, self._ring, polls=polls)
+        self._path = request(()).submission / problem.id / problem.file
+        self._graded: State = None  # the file's state when the last run began
         self._run: GradingRun | None = None
         self._last: ProblemResult | None = None  # of the last run that came to its end
         self._tested: ProblemResult | None = None  # of the last one that ran tests
@@ -90,26 +98,14 @@ class Watch:
                 pass
         finally:
             self._screen.status("")
-            self._saves.close()
             if self._run is not None:
                 self._run.stop()
-            for fd in (self._bell, self._rope):
-                os.close(fd)
-
-    def _ring(self) -> None:
-        with contextlib.suppress(OSError):  # it rings already, or the watch is over
-            os.write(self._rope, b"!")
 
     def _wait(self) -> bool:
-        """Wait for what comes next and see to it; False at q."""
-        fds = [self._bell]
-        if self._keys.fd is not None and self._keys.in_foreground():
-            fds.append(self._keys.fd)
+        """Wait for a key, or a moment, and see what has changed; False at q."""
+        fds = [self._keys.fd] if self._keys.fd is not None and self._keys.in_foreground() else []
         ready, _, _ = select.select(fds, [], [], self._patience_s())
-        if self._bell in ready:
-            with contextlib.suppress(BlockingIOError):
-                os.read(self._bell, 4096)
-        for key in self._keys.read() if self._keys.fd in ready else "":
+        for key in self._keys.read() if ready else "":
             if key in "qQ\x04":
                 return False
             self._press(key)
@@ -118,23 +114,17 @@ class Watch:
         return True
 
     def _patience_s(self) -> float:
-        if self._due_at is not None:
-            return max(0.0, self._due_at - time.monotonic())
-        return _STATUS_S if self._run is not None else LOOK_S
+        due_s = LOOK_S if self._due_at is None else self._due_at - time.monotonic()
+        return min(max(0.0, due_s), LOOK_S)
 
     # -- saves -----------------------------------------------------------------------------------
 
     def _look(self) -> None:
         """Begin anew when the file has been another for as long as an editor needs."""
-        if not self._saves.changed():
+        now, state = time.monotonic(), state_of(self._path)
+        if state == self._graded:
             self._due_at = None
-            return
-        trouble, self._saves.trouble = self._saves.trouble, None
-        if trouble:
-            self._say(trouble)
-        now = time.monotonic()
-        state = self._saves.state()
-        if self._due_at is None or state != self._seen:
+        elif self._due_at is None or state != self._seen:
             self._seen = state
             self._due_at = now + (_GONE_S if state is None else _SETTLE_S)
         elif now >= self._due_at:
@@ -145,10 +135,9 @@ class Watch:
         if self._run is not None:
             self._run.stop()
         self._due_at = None
-        self._saves.take()
-        self._saves.changed()  # begins to watch
+        self._graded = state_of(self._path)
         request = self._request(first_checks(self._tested, self._dependent))
-        self._run = GradingRun(request, self._children, self._ring)
+        self._run = GradingRun(request, self._children)
         self._run.start()
 
     # -- runs ------------------------------------------------------------------------------------
@@ -157,7 +146,7 @@ class Watch:
         run = self._run
         if run is None:
             return
-        if run.is_running and run.record is None and run.error is None:
+        if run.is_running:
             self._screen.status(self._words(run))
             return
         self._run = None
@@ -189,7 +178,7 @@ class Watch:
             **dataclasses.asdict(looks),
         )
         self._screen.say(text + "\n")
-        if self._saves.state() is None:
+        if state_of(self._path) is None:
             self._say(f"waiting for {self._problem.id}/{self._problem.file}")
         self._last = now
         if now.message is None:
@@ -222,7 +211,7 @@ class Watch:
         if last is None:
             return
         try:
-            folder = self._request(()).submission
+            folder = self._path.parent.parent
             hint = next_hint((self._problem.id,), folder, self._shown, lambda id: last)
         except Exception as error:  # a hint is not worth the watch
             self._say(f"no hint: {error}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from grader.api import Grader
 from grader.isolate.processes import Children
@@ -16,9 +16,9 @@ _GRACE_S = 0.5
 
 
 class GradingRun:
-    """Grades `request` once; `tell` is called from its thread at each case and at the end."""
+    """Grades `request` once, in a thread of its own."""
 
-    def __init__(self, request: Request, children: Children, tell: Callable[[], None]) -> None:
+    def __init__(self, request: Request, children: Children) -> None:
         self.cases: list[tuple[str, Verdict]] = []
         self.first_s: float | None = None
         self.end_s = 0.0
@@ -28,7 +28,6 @@ class GradingRun:
         self.stopped = False
         self._request = request
         self._children = children
-        self._tell = tell
         self._grader: Grader | None = None
         self._began = time.monotonic()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -62,7 +61,6 @@ class GradingRun:
         except Exception as error:  # told in the watch, which goes on
             self.error = error
         self.end_s = time.monotonic() - self._began
-        self._tell()
 
     # What a grading says of its progress.
 
@@ -74,7 +72,6 @@ class GradingRun:
         if self.first_s is None:
             self.first_s = time.monotonic() - self._began
         self.cases.append((check_id, verdict))
-        self._tell()
 
     def problem_done(
         self, problem_id: str, verdict: Verdict, points: Points, *, more: str = ""
