@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
                 reason=options.reason.strip(),
                 at=now(),
             )
-            store.add_extension(extension)
+            store.add(extension)
         found = store.extensions()
     stdout.show(functools.partial(render_extensions, found if options.list else found[-1:]))
     return 0

@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
                 reason=options.reason.strip(),
                 at=now(),
             )
-            store.add_override(override)
+            store.add(override)
         found = store.overrides()
     stdout.show(functools.partial(render_overrides, found if options.list else found[-1:]))
     return 0

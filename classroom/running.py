@@ -149,7 +149,7 @@ class Running:
         self._store.save_results(done.results)
         again = []
         for key, text in done.faults.items():
-            self._store.save_fault(Fault(key=key, text=text, at=now()))
+            self._store.add(Fault(key=key, text=text, at=now()))
             self._attempts[key] -= 1
             if self._attempts[key] > 0:  # alone: it may have been another file's doing
                 again.append(Job(job.student, {key.problem: key}))

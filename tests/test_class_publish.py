@@ -152,7 +152,7 @@ def test_what_is_not_decided_is_refused_and_stays_as_it_was_with_partial(store, 
     published(store, course, "ada", "bob", "cyd")
     hand_in(store, "ada", {"p04": b"fault"})
     hand_in(store, "bob", {"p04": b"pending"})
-    store.save_fault(Fault(key=key_of("p04", b"fault"), text="node lost", at=AT))
+    store.add(Fault(key=key_of("p04", b"fault"), text="node lost", at=AT))
     students(store, "ada", "bob", "cyd", "new")
     hand_in(store, "new", {"p04": b"pending"})
     code, shown = run(course, *PUBLISH)
