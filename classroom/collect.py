@@ -7,10 +7,9 @@ import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from classroom.conflicts import decided
 from classroom.layouts import Found, find
 from classroom.matching import NAMED, Matching
-from classroom.records import HandIn, Student
+from classroom.records import CourseError, HandIn, Student
 from classroom.roster import Times
 from classroom.store import Store
 from classroom.unpacking import own_folder, unpacked
@@ -19,6 +18,7 @@ from grader.source.intake import archives
 from grader.source.intake.entries import shown
 
 _MAX_NOTES = 20
+_LISTED = 10  # students for whom several accounts handed in
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,14 +60,14 @@ def collect(
     of a student for whom several accounts handed in.
 
     Raises:
-        SourceError: it is no folder and no archive of submissions, none is of a student on the
+        CourseError: it is no folder and no archive of submissions, none is of a student on the
             roster, or a student has submissions of several accounts.
     """
     with unpacked(source) as (folder, notes), own_folder() as work:
         matching = Matching(students)
         found, left_out = find(folder, matching, work, assignment)
         by_student: dict[str, list[Found]] = {}
-        for one in decided(found, matching.ids, choose):
+        for one in _decided(found, matching.ids, choose):
             by_student.setdefault(one.student, []).append(one)
         known_times = _by_student(times or {}, matching)
         hand_ins = tuple(
@@ -77,6 +77,55 @@ def collect(
     known = matching.ids
     unknown = tuple(h.student for h, _ in hand_ins if known and h.student not in known)
     return Collected(hand_ins, unknown, (*notes, *left_out))
+
+
+def _decided(found: Sequence[Found], ids: Collection[str], choose: Collection[str]) -> list[Found]:
+    """Return the submissions without those that lost to one named in `choose`.
+
+    `ids` are those of the roster; without a roster everybody counts. The
+    instructor decides between accounts, never a date.
+
+    Raises:
+        CourseError: a student has submissions of several sources, and none or several are chosen.
+    """
+    by_student: dict[str, dict[str, list[Found]]] = {}
+    for one in found:
+        by_student.setdefault(one.student, {}).setdefault(one.source, []).append(one)
+    kept: list[Found] = []
+    conflicts: list[str] = []
+    for student, sources in by_student.items():
+        chosen = [s for s, ones in sources.items() if any(_names(one, choose) for one in ones)]
+        if len(sources) == 1 or (ids and student not in ids):
+            kept += [one for ones in sources.values() for one in ones]
+        elif len(chosen) == 1:
+            others = tuple(
+                f"{_entry(ones[0])} is not read: {_entry(sources[chosen[0]][0])} was chosen"
+                for source, ones in sources.items()
+                if source != chosen[0]
+            )
+            kept += [
+                dataclasses.replace(one, notes=(*one.notes, *others)) for one in sources[chosen[0]]
+            ]
+        else:
+            got = " and ".join(_entry(ones[0]) for ones in sources.values())
+            conflicts.append(f"{shown(student)} has {got}")
+    if conflicts:
+        more = len(conflicts) - _LISTED
+        some = "; ".join(conflicts[:_LISTED]) + f"; and {more} more" * (more > 0)
+        raise CourseError(
+            f"SOURCE: got submissions of different accounts for one student ({some}), expected"
+            " one account each: find out whose they are, then name each one that counts with"
+            " --choose NAME, or correct the roster"
+        )
+    return kept
+
+
+def _entry(one: Found) -> str:
+    return shown(one.shown_as.partition("/")[0])
+
+
+def _names(one: Found, choose: Collection[str]) -> bool:
+    return _entry(one) in choose or one.shown_as.partition("/")[0] in choose
 
 
 def _by_student(times: Times, matching: Matching) -> dict[str, str]:

@@ -8,9 +8,8 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from classroom.grades import Status
+from classroom.grades import Standing, Status
 from classroom.records import FileResult
-from classroom.standing import Standing
 from grader.spec.grade_record import CheckResult, ProblemResult, SpeedFigures, Verdict
 from grader.spec.problem import Problem, load_problem
 

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import argparse
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
-from classroom.collecting import DATABASE
 from classroom.grades import people
+from classroom.records import CourseError
 from classroom.store import Store
 from grader.spec.grade_record import Record
-from grader.spec.problem import ManifestError, explained
+from grader.spec.problem import explained
 
+DATABASE = "class.db"
 _Record = TypeVar("_Record", bound=Record)
 
 
-class CourseError(ManifestError):
-    """An option, a file or a folder of a course that cannot be used; got, expected, what to do."""
+class Command(NamedTuple):
+    """A command of `grader class`: `run` returns its exit code, `add_options` declares its own."""
+
+    help: str
+    run: Callable[[argparse.Namespace], int]
+    add_options: Callable[[argparse.ArgumentParser], None] = lambda parser: None
 
 
 def open_class(course: Path) -> Store:
@@ -32,7 +38,7 @@ def open_class(course: Path) -> Store:
     path = course / DATABASE
     if not path.is_file():
         raise CourseError(
-            f"--course: got {course}, which has no {DATABASE}: expected the folder that"
+            f"--course: got {course}, which has no {DATABASE}; expected the folder that"
             " grader class collect made"
         )
     return Store(path)

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from classroom import gradebook, grading
-from classroom.collecting import DATABASE, add_lists, into
+from classroom.collecting import add_lists, into
+from classroom.folder import DATABASE, Command
 from classroom.grades import grades
 from classroom.grading import LIMIT_S, Settings
 from classroom.late import read_policy
 from classroom.lock import locked
 from classroom.plan import Plan, plan
 from classroom.store import Store
-from classroom.summary import summed_up
-from classroom.summary_view import render
+from classroom.summary import render, summed_up
 from classroom.versions import Versions
 from classroom.view import View
 from grader.base import stdout
@@ -37,12 +37,10 @@ from grader.timing.calibration import find as find_calibration
 if TYPE_CHECKING:
     from classroom.engine import Engine
 
-HELP = "collect and grade what has no result yet; run it again to go on"
 _RUNDIR = ".parsl"
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of `class grade`."""
+def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "source", type=Path, nargs="?", metavar="SOURCE", help="collect from here first"
     )
@@ -81,7 +79,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace) -> int:
     """Grade; return 0, 3 where files are left that faults kept from being graded, 130 on Ctrl-C.
 
     Raises:
@@ -237,7 +235,7 @@ def make_engine(options: argparse.Namespace) -> Engine:
     Raises:
         ImportError: Parsl is not installed.
         EnvironmentFault: Parsl does not start.
-        EngineError: its configuration cannot be used.
+        CourseError: its configuration cannot be used.
     """
     from classroom import engine
 
@@ -259,3 +257,8 @@ def _noted() -> Iterator[Callable[[], bool]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+GRADE = Command(
+    "collect and grade what has no result yet; run it again to go on", _run, _add_options
+)

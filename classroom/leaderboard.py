@@ -9,8 +9,9 @@ import unicodedata
 from pathlib import Path
 
 from classroom.figures import full_speedup
-from classroom.folder import CourseError, one_of
-from classroom.standing import Standing
+from classroom.folder import one_of
+from classroom.grades import Standing
+from classroom.records import CourseError
 from grader.base.text import clean
 from grader.spec.grade_record import SpeedFigures
 from grader.spec.problem import load_problem

@@ -15,9 +15,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from classroom.records import Student, utc
+from classroom.records import CourseError, Student, utc
 from grader.base.text import clean
-from grader.spec.problem import ManifestError
 
 MAX_BYTES = 16 * 2**20
 # By field: names of columns, the first that is there counts. Compared without case and signs.
@@ -37,21 +36,17 @@ _TIMES = ("submitted_at", "submission_timestamp", "submission time", "time")
 Times = Mapping[tuple[str, str], str]
 
 
-class RosterError(ManifestError):
-    """A CSV file that cannot be used; the message names file, row, got, expected."""
-
-
 def read_roster(path: Path) -> tuple[Student, ...]:
     """Return the students of a CSV file with a header line, in its order.
 
     Raises:
-        RosterError: it cannot be read, is not UTF-8, has no column of ids, a row without an id, or
+        CourseError: it cannot be read, is not UTF-8, has no column of ids, a row without an id, or
             an id twice.
     """
     header, rows = _table(path)
     at = {field: _column(header, names) for field, names in _COLUMNS.items()}
     if at["id"] is None:
-        raise RosterError(
+        raise CourseError(
             f"{path}: got the columns {clean(', '.join(header), 120)}, expected one that is called"
             f" {', '.join(_COLUMNS['id'][:5])} or {_COLUMNS['id'][-1]}"
         )
@@ -66,22 +61,22 @@ def read_roster(path: Path) -> tuple[Student, ...]:
             continue
         fields["name"] = fields["name"] or " ".join(filter(None, (_field(row, p) for p in parts)))
         if not fields["id"]:
-            raise RosterError(f"{path}: row {number}: got no {header[at['id']]}, expected one")
+            raise CourseError(f"{path}: row {number}: got no {header[at['id']]}, expected one")
         other = seen.setdefault(fields["id"].casefold(), number)
         if other != number:
-            raise RosterError(
+            raise CourseError(
                 f"{path}: rows {other} and {number}: got the id {clean(fields['id'], 60)!r} in"
                 " both, expected each once"
             )
         try:
             students.append(Student(**fields))
         except ValidationError:
-            raise RosterError(
+            raise CourseError(
                 f"{path}: row {number}: got an id of {len(fields['id'])} characters, expected at"
                 " most 200"
             ) from None
     if not students:
-        raise RosterError(f"{path}: got no student, expected a row for each")
+        raise CourseError(f"{path}: got no student, expected a row for each")
     return tuple(students)
 
 
@@ -91,13 +86,13 @@ def read_times(path: Path) -> Times:
     A row without a time says nothing. GitHub Classroom's grades are such a file.
 
     Raises:
-        RosterError: it cannot be read, lacks a column, or has a time that is none or has no zone.
+        CourseError: it cannot be read, lacks a column, or has a time that is none or has no zone.
     """
     header, rows = _table(path)
     ids = [_column(header, _COLUMNS[field]) for field in ("id", "login")]
     when = _column(header, _TIMES)
     if when is None or ids == [None, None]:
-        raise RosterError(
+        raise CourseError(
             f"{path}: got the columns {clean(', '.join(header), 120)}, expected id (or"
             f" github_username) and {_TIMES[0]} (or {_TIMES[1]})"
         )
@@ -109,7 +104,7 @@ def read_times(path: Path) -> Times:
         try:
             time = utc(_with_zone(text))
         except ValueError:
-            raise RosterError(
+            raise CourseError(
                 f"{path}: row {number}: {_TIMES[0]}: got {clean(text, 60)!r}, expected a time with"
                 " its zone, as 2026-11-23T08:00:00Z"
             ) from None
@@ -131,17 +126,17 @@ def _table(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
         with open(path, "rb") as file:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise RosterError(f"{path}: cannot be read: {error.strerror}") from None
+        raise CourseError(f"{path}: cannot be read: {error.strerror}") from None
     if len(data) > MAX_BYTES:
-        raise RosterError(f"{path}: got more than {MAX_BYTES >> 20} MiB, expected a CSV file")
+        raise CourseError(f"{path}: got more than {MAX_BYTES >> 20} MiB, expected a CSV file")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise RosterError(
+        raise CourseError(
             f"{path}: byte {error.start}: got text that is not UTF-8; save it as CSV UTF-8"
         ) from None
     if "\0" in text:
-        raise RosterError(f"{path}: got zero bytes, expected a CSV file")
+        raise CourseError(f"{path}: got zero bytes, expected a CSV file")
     first = text.split("\n", 1)[0]
     delimiter = max(",;\t", key=first.count)  # Excel writes ; in many countries
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
@@ -152,9 +147,9 @@ def _table(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
                 table.append((line, row))
             line = reader.line_num + 1
     except csv.Error as error:
-        raise RosterError(f"{path}: line {reader.line_num}: not valid CSV: {error}") from None
+        raise CourseError(f"{path}: line {reader.line_num}: not valid CSV: {error}") from None
     if not table:
-        raise RosterError(f"{path}: got an empty file, expected a header and a row per student")
+        raise CourseError(f"{path}: got an empty file, expected a header and a row per student")
     return [cell.strip() for cell in table[0][1]], table[1:]
 
 

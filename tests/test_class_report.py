@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from classroom import outputs, report, report_view
+from classroom import outputs, report
 from classroom.figures import Bar, histogram, spread, summarize
+from classroom.grades import read_standing
 from classroom.records import Fault, Override, Student
-from classroom.standing import read_standing
 from grader.spec.environment import EnvironmentFault
 from grader.spec.grade_record import Message, Verdict
 from grader.spec.problem import load_problem
@@ -35,7 +35,7 @@ IDS = (
 
 
 def class_page(store, course):
-    return checked(report_view.render(summarize(read_standing(store, course))))
+    return checked(report.class_page(summarize(read_standing(store, course))))
 
 
 # What is counted.
@@ -153,7 +153,7 @@ def test_the_page_of_the_class_has_no_names(store, course):
 
 def test_numbers_stand_as_text_beside_every_bar(store, course):
     fill(store, 40)
-    html = report_view.render(summarize(read_standing(store, course)))
+    html = report.class_page(summarize(read_standing(store, course)))
     cells = re.findall(r'<td class="n">(\d+)</td><td class="bar">', html)
     assert len(cells) == html.count('<svg class="bar"') == len(checked(html).bars) > 50
 
@@ -161,7 +161,7 @@ def test_numbers_stand_as_text_beside_every_bar(store, course):
 def test_a_class_of_five_hundred_takes_seconds(store, course):
     fill(store, 500)
     begin = time.process_time()
-    checked(report_view.render(summarize(read_standing(store, course))))
+    checked(report.class_page(summarize(read_standing(store, course))))
     assert time.process_time() - begin < 10  # 2 s on an idle core, checking the page included
 
 

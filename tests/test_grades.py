@@ -3,7 +3,7 @@
 import pytest
 
 from classroom.grades import Status, grades, people
-from classroom.late import CourseFileError, Policy, lateness, read_policy
+from classroom.late import CourseError, Policy, lateness, read_policy
 from classroom.records import Extension, Fault, Override, Student
 from classroom.store import Store
 from classroom.summary import summed_up
@@ -185,9 +185,9 @@ def test_the_policy_is_read_from_course_toml(tmp_path):
         ("deadline =", "not valid TOML"),
     ):
         path.write_text(text)
-        with pytest.raises(CourseFileError) as caught:
+        with pytest.raises(CourseError) as caught:
             read_policy(tmp_path)
         assert str(caught.value).startswith(str(path)) and words in str(caught.value)
     path.write_bytes(b"\xff")
-    with pytest.raises(CourseFileError, match="not valid TOML"):
+    with pytest.raises(CourseError, match="not valid TOML"):
         read_policy(tmp_path)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from classroom.folder import CourseError
+from classroom.records import CourseError
 from tests import classes
 from tests.class_commands import give, run, students
 from tests.classes import hand_in

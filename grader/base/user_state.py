@@ -5,12 +5,13 @@ Nothing that goes wrong with the file ends a command: it is told once, and the c
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+from grader.base.atomic_write import write_whole
 
 SCHEMA_VERSION = 1
 FOLDER = "flash-attention-problems"
@@ -73,17 +74,12 @@ class StateFile:
         """Write the file in one step, so that an interrupt leaves the old one or the new one."""
         if self._path is None:
             return
-        partial = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         whole = {"schema_version": SCHEMA_VERSION, **state}
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            partial.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
-            os.replace(partial, self._path)
+            write_whole(self._path, json.dumps(whole, indent=1) + "\n")
         except OSError as error:
             self._give_up(f"cannot write {self._path}: {error.strerror}")
-        finally:
-            with contextlib.suppress(OSError):
-                partial.unlink(missing_ok=True)
 
     def _set_aside(self, path: Path) -> None:
         damaged = path.with_name(path.name + ".damaged")
