@@ -33,6 +33,7 @@ from parsl.executors.high_throughput.executor import (
 )
 from parsl.jobs.error_handlers import simple_error_handler, windowed_error_handler
 
+from classroom.leash import leash
 from classroom.records import CourseError
 from grader.base import scratch
 from grader.isolate import capacity, reaper, usage
@@ -45,7 +46,6 @@ BYTES_PER_WORKER = 2 * 2**30
 # A worker's death is noticed after the first, that of this process or of a node after the second.
 _HEARTBEAT_S, _LOST_S = 3, 20
 _CLEANUP_S, _END_S = 20.0, 30.0
-_LEASH = Path(__file__).with_name("leash.py")
 _POOL = "parsl.executors.high_throughput.process_worker_pool"
 _INTERCHANGE = "parsl.executors.high_throughput.interchange"
 # Workers belong to no session that would end with this process: they look whether it is there.
@@ -207,15 +207,8 @@ def _start_by_module(executor: HighThroughputExecutor) -> None:
     The interchange is on this machine and ends with this process; workers notice that it is gone.
     """
     if list(executor.interchange_launch_cmd) == DEFAULT_INTERCHANGE_LAUNCH_CMD:
-        leash = [
-            sys.executable,
-            "-I",
-            "-S",
-            str(_LEASH),
-            str(os.getpid()),
-            str(int(signal.SIGKILL)),
-        ]
-        executor.interchange_launch_cmd = [*leash, sys.executable, "-P", "-m", _INTERCHANGE]
+        interchange = [sys.executable, "-P", "-m", _INTERCHANGE]
+        executor.interchange_launch_cmd = [*leash(signal.SIGKILL), *interchange]
     local = isinstance(executor.provider, parsl.providers.LocalProvider)
     if local and executor.launch_cmd == DEFAULT_LAUNCH_CMD:
         python = f"{shlex.quote(sys.executable)} -P -m {_POOL}"

@@ -24,21 +24,12 @@ _NOT_FAILED = (
 
 @dataclasses.dataclass(frozen=True)
 class Bar:
-    """A row of a chart: so many of `of` students."""
+    """A row of a chart: so many of `of` students; a check or a cause has an `id` too."""
 
     label: str
     count: int
     of: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Named:
-    """A check or cause by its id, its title, and for how many of `of` students it was found."""
-
-    id: str
-    title: str
-    count: int
-    of: int
+    id: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,8 +74,8 @@ class ProblemSummary:
     statuses: Counter[Status]
     points: Spread | None
     bars: tuple[Bar, ...]
-    checks: tuple[Named, ...]
-    causes: tuple[Named, ...]
+    checks: tuple[Bar, ...]
+    causes: tuple[Bar, ...]
     unnamed: int
     funnel: Funnel
     speeds: tuple[Speed, ...]
@@ -223,14 +214,14 @@ def _failed(result: ProblemResult) -> list[CheckResult]:
     return [check for check in result.checks if check.verdict not in _NOT_FAILED]
 
 
-def _checks(results: Sequence[ProblemResult]) -> tuple[Named, ...]:
+def _checks(results: Sequence[ProblemResult]) -> tuple[Bar, ...]:
     """Return the checks that some student fails, the one that most fail first."""
     failed = Counter(check.id for result in results for check in _failed(result))
     titles = {check.id: check.title for result in results for check in result.checks}
-    return tuple(Named(id, titles[id], n, len(results)) for id, n in failed.most_common())
+    return tuple(Bar(titles[id], n, len(results), id) for id, n in failed.most_common())
 
 
-def _causes(results: Sequence[ProblemResult]) -> tuple[tuple[Named, ...], int]:
+def _causes(results: Sequence[ProblemResult]) -> tuple[tuple[Bar, ...], int]:
     """Return the causes by number of students, and how many students have failures without one."""
     counts: Counter[str] = Counter()
     titles, unnamed = {}, 0
@@ -240,7 +231,7 @@ def _causes(results: Sequence[ProblemResult]) -> tuple[tuple[Named, ...], int]:
         counts.update(found.keys())
         titles |= found
         unnamed += bool(failed and not found)
-    named = (Named(id, titles[id], n, len(results)) for id, n in counts.most_common())
+    named = (Bar(titles[id], n, len(results), id) for id, n in counts.most_common())
     return tuple(named), unnamed
 
 

@@ -17,6 +17,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from classroom.leash import leash
 from grader.base import scratch
 from grader.base.regular_file import open_regular
 from grader.isolate import inspection, reaper
@@ -31,7 +32,6 @@ LIMIT_S = 1800.0
 _START_S = 120.0
 _GRACE_S = 20.0
 _TAIL_BYTES = 4096
-_LEASH = Path(__file__).with_name("leash.py")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,9 +126,8 @@ def _run(command: list[str], record: Path, limit_s: float) -> tuple[int | None, 
     At the limit the record is read before anything is ended: what an interrupted grading writes
     has problems in it that are half done.
     """
-    leash = [sys.executable, "-I", "-S", str(_LEASH), str(os.getpid()), str(int(signal.SIGTERM))]
     child = reaper.start(
-        [*leash, *command],
+        [*leash(signal.SIGTERM), *command],
         cwd=ROOT,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

@@ -43,23 +43,23 @@ def read_roster(path: Path) -> tuple[Student, ...]:
         CourseError: it cannot be read, is not UTF-8, has no column of ids, a row without an id, or
             an id twice.
     """
-    header, rows = _table(path)
-    at = {field: _column(header, names) for field, names in _COLUMNS.items()}
+    header, rows = table(path)
+    at = {name: column(header, names) for name, names in _COLUMNS.items()}
     if at["id"] is None:
         raise CourseError(
             f"{path}: got the columns {clean(', '.join(header), 120)}, expected one that is called"
             f" {', '.join(_COLUMNS['id'][:5])} or {_COLUMNS['id'][-1]}"
         )
-    if at["login"] is None and _column(header, ("github_id",)) is not None:
+    if at["login"] is None and column(header, ("github_id",)) is not None:
         at["login"] = at["id"]  # Classroom 50, whose username is that of GitHub
-    parts = [_column(header, _FIRST), _column(header, _LAST)]
+    parts = [column(header, _FIRST), column(header, _LAST)]
     students: list[Student] = []
     seen: dict[str, int] = {}
     for number, row in rows:
-        fields = {field: _field(row, column) for field, column in at.items()}
+        fields = {name: field(row, number) for name, number in at.items()}
         if _is_no_student(header, row, fields):
             continue
-        fields["name"] = fields["name"] or " ".join(filter(None, (_field(row, p) for p in parts)))
+        fields["name"] = fields["name"] or " ".join(filter(None, (field(row, p) for p in parts)))
         if not fields["id"]:
             raise CourseError(f"{path}: row {number}: got no {header[at['id']]}, expected one")
         other = seen.setdefault(fields["id"].casefold(), number)
@@ -88,9 +88,9 @@ def read_times(path: Path) -> Times:
     Raises:
         CourseError: it cannot be read, lacks a column, or has a time that is none or has no zone.
     """
-    header, rows = _table(path)
-    ids = [_column(header, _COLUMNS[field]) for field in ("id", "login")]
-    when = _column(header, _TIMES)
+    header, rows = table(path)
+    ids = [column(header, _COLUMNS[name]) for name in ("id", "login")]
+    when = column(header, _TIMES)
     if when is None or ids == [None, None]:
         raise CourseError(
             f"{path}: got the columns {clean(', '.join(header), 120)}, expected id (or"
@@ -98,7 +98,7 @@ def read_times(path: Path) -> Times:
         )
     times: dict[tuple[str, str], str] = {}
     for number, row in rows:
-        text = _field(row, when)
+        text = field(row, when)
         if not text:
             continue
         try:
@@ -108,7 +108,7 @@ def read_times(path: Path) -> Times:
                 f"{path}: row {number}: {_TIMES[0]}: got {clean(text, 60)!r}, expected a time with"
                 " its zone, as 2026-11-23T08:00:00Z"
             ) from None
-        names = _field(row, ids[0]), _field(row, ids[1])
+        names = field(row, ids[0]), field(row, ids[1])
         times[names] = max(time, times.get(names, ""))
     return times
 
@@ -120,8 +120,12 @@ def _with_zone(text: str) -> str:
     return text
 
 
-def _table(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
-    """Return the header and the rows that are not blank, with the number of their first line."""
+def table(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    """Return the header and the rows that are not blank, with the number of their first line.
+
+    Raises:
+        CourseError: it cannot be read, is not UTF-8, or is no CSV file.
+    """
     try:
         with open(path, "rb") as file:
             data = file.read(MAX_BYTES + 1)
@@ -149,11 +153,12 @@ def _table(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
     except csv.Error as error:
         raise CourseError(f"{path}: line {reader.line_num}: not valid CSV: {error}") from None
     if not table:
-        raise CourseError(f"{path}: got an empty file, expected a header and a row per student")
+        raise CourseError(f"{path}: got an empty file, expected a header and rows below it")
     return [cell.strip() for cell in table[0][1]], table[1:]
 
 
-def _column(header: Sequence[str], names: Sequence[str]) -> int | None:
+def column(header: Sequence[str], names: Sequence[str]) -> int | None:
+    """Return where the first of these names is, compared without case and signs."""
     plain = [_plain(cell) for cell in header]
     return next((plain.index(_plain(name)) for name in names if _plain(name) in plain), None)
 
@@ -162,8 +167,9 @@ def _plain(text: str) -> str:
     return "".join(char for char in text.casefold() if char.isalnum())
 
 
-def _field(row: Sequence[str], column: int | None) -> str:
-    return row[column].strip() if column is not None and column < len(row) else ""
+def field(row: Sequence[str], at: int | None) -> str:
+    """Return a cell; "" where the row or the whole file has none."""
+    return row[at].strip() if at is not None and at < len(row) else ""
 
 
 def _is_no_student(header: Sequence[str], row: Sequence[str], fields: Mapping[str, str]) -> bool:

@@ -80,7 +80,7 @@ def test_steps_checks_and_causes_are_counted_in_students(store, course):
     page = class_page(store, course)
     assert load_problem("p04").steps[0].title in page.words
     assert "2 students in no row" in page.words
-    assert found.causes[0].title in page.words
+    assert found.causes[0].label in page.words
 
 
 def test_identical_files_count_for_every_student_and_one_grading(store, course):
