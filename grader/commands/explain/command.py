@@ -6,8 +6,9 @@ import argparse
 import functools
 
 from grader.base import stdout
-from grader.commands.explain.view import render
+from grader.commands.hint.view import markdown
 from grader.report import cause_pages, report_page
+from grader.report.cause_pages import Explanation
 from grader.spec.problem import problems_named
 
 HELP = "explain a cause that the report names"
@@ -31,3 +32,8 @@ def run(options: argparse.Namespace) -> int:
     page = cause_pages.look_up(options.id or None, problems, runs=report_page.HISTORY)
     stdout.show(functools.partial(render, page))
     return 0
+
+
+def render(page: Explanation, *, width: int = 80, color: bool = False) -> str:
+    """Return the page at `width` columns."""
+    return "\n".join(markdown(page.text, width, color=color)) + "\n"

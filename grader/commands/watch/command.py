@@ -14,7 +14,7 @@ from rich.console import Console
 
 from grader.base import scratch, stdout
 from grader.base.user_state import state_path
-from grader.commands.hint.shown import FILE, Shown
+from grader.commands.hint.next_hint import STATE, Shown
 from grader.commands.options import (
     UsageError,
     add_device,
@@ -105,7 +105,7 @@ def _watch(problem: Problem, request: Request, *, reports: bool) -> None:
                 screen.say(page.note("no keys: standard input is no terminal", looks.width))
             else:
                 screen.say(page.keys(looks.width))
-            shown = Shown(state_path(os.environ, FILE))
+            shown = Shown(state_path(os.environ, STATE))
             args = (problem, next_request, children, keys, screen, shown, looks)
             Watch(*args, reports=reports).run()
         finally:

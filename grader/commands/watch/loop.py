@@ -11,13 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from grader.commands.hint import view as hint_page
-from grader.commands.hint.next_hint import next_hint
-from grader.commands.hint.shown import Shown
+from grader.commands.hint.next_hint import Shown, next_hint
 from grader.commands.watch import browser
 from grader.commands.watch import view as page
-from grader.commands.watch.changes import changes, first_checks
 from grader.commands.watch.runs import GradingRun
 from grader.commands.watch.terminal import Keys, Screen
+from grader.commands.watch.view import changes, first_checks
 from grader.isolate import reaper
 from grader.isolate.processes import Children
 from grader.judge.request import Request
