@@ -8,9 +8,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from classroom.layouts import Found, find
-from classroom.matching import NAMED, Matching
 from classroom.records import CourseError, HandIn, Student
-from classroom.roster import Times
+from classroom.roster import NAMED, Matching, Times
 from classroom.store import Store
 from classroom.unpacking import own_folder, unpacked
 from grader.base.text import clean
@@ -33,17 +32,9 @@ class Collected:
     notes: tuple[str, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True)
-class Kept:
-    """What became of a source: ids of students whose hand-in is new, other than before, as it was.
-
-    `refused` cannot be read; where there was one that can, that one stays.
-    """
-
-    new: tuple[str, ...] = ()
-    changed: tuple[str, ...] = ()
-    same: tuple[str, ...] = ()
-    refused: tuple[str, ...] = ()
+# What became of a source: ids of students whose hand-in is "new", "changed" or the "same"; of
+# those "refused" it cannot be read, and where there was one that can, that one stays.
+Kept = Mapping[str, list[str]]
 
 
 def collect(
@@ -146,7 +137,6 @@ def _last_of(
     ordered = sorted(ones, key=lambda one: one.order, reverse=True)
     failed: list[str] = []
     for at, one in enumerate(ordered):
-        name = shown(one.shown_as)
         try:
             contents = archives.read(one.path)
         except archives.ArchiveError as error:
@@ -157,24 +147,27 @@ def _last_of(
         notes += [f"{lead}{text}" for text in failed]
         notes += [_unused(other, one) for other in ordered[at + 1 :]]
         files = {path.split("/")[0]: data for path, data in contents.files.items()}
-        hashes = {p: hashlib.sha256(data).hexdigest() for p, data in files.items()}
-        record = HandIn(
-            student=student,
-            source=name,
-            files=hashes,
-            submitted_at=time or one.submitted_at,
-            notes=tuple(notes[:_MAX_NOTES]),
-        )
-        return record, files
+        return _hand_in(student, one, time, notes, files), files
     first = ordered[0]
-    record = HandIn(
+    return _hand_in(student, first, time, first.notes, {}, error=failed[0]), {}
+
+
+def _hand_in(
+    student: str,
+    one: Found,
+    time: str | None,
+    notes: Sequence[str],
+    files: Mapping[str, bytes],
+    error: str | None = None,
+) -> HandIn:
+    return HandIn(
         student=student,
-        source=shown(first.shown_as),
-        submitted_at=time or first.submitted_at,
-        error=failed[0],
-        notes=first.notes[:_MAX_NOTES],
+        source=shown(one.shown_as),
+        files={p: hashlib.sha256(data).hexdigest() for p, data in files.items()},
+        submitted_at=time or one.submitted_at,
+        notes=tuple(notes[:_MAX_NOTES]),
+        error=error,
     )
-    return record, {}
 
 
 def _unused(other: Found, one: Found) -> str:
@@ -206,4 +199,4 @@ def keep(store: Store, collected: Collected) -> Kept:
         else:
             kept["same" if old.files == hand_in.files else "changed"].append(hand_in.student)
         store.save_hand_in(hand_in, files)
-    return Kept(**{name: tuple(students) for name, students in kept.items()})
+    return kept

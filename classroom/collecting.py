@@ -7,10 +7,9 @@ import functools
 from pathlib import Path
 
 from classroom.collect import Collected, Kept, collect, keep
-from classroom.folder import DATABASE, Command, open_class
+from classroom.folder import DATABASE, Command, holder, locked, open_class
 from classroom.grades import grades
 from classroom.late import read_policy
-from classroom.lock import holder, locked
 from classroom.records import CourseError
 from classroom.roster import read_roster, read_times
 from classroom.store import Store

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from classroom import gradebook, outputs
-from classroom.folder import Command, known_student, made, need, one_of, open_class
-from classroom.lock import locked
+from classroom.folder import Command, known_student, locked, made, need, one_of, open_class
 from classroom.records import CourseError, Extension, Override, now
 from grader.base import stdout
 from grader.base.text import clean, plural, points, wrap

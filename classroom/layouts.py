@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from classroom import gradescope
-from classroom.matching import NAMED, Matching
 from classroom.records import CourseError
+from classroom.roster import NAMED, Matching
 from classroom.unpacking import copy_regular, is_archive, without_suffix
 from grader.source.intake.archives import holds_answers
 from grader.source.intake.entries import IGNORED, shown

@@ -15,9 +15,8 @@ from rich.text import Text
 
 from classroom import gradebook
 from classroom.changes import Change, Changes, Kind, changes_since, to_publish
-from classroom.folder import Command, made, need, open_class
+from classroom.folder import Command, locked, made, need, open_class
 from classroom.grades import read_standing
-from classroom.lock import locked
 from classroom.records import CourseError, Publication, now
 from grader.base import stdout
 from grader.base.text import clean, fit, plural, points, text_console, without_blanks, wrap

@@ -6,10 +6,11 @@ import argparse
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 from classroom import leaderboard, outputs, similar, student_report
 from classroom.changes import changes_since
-from classroom.figures import ClassSummary, summarize
+from classroom.figures import summarize
 from classroom.fingerprints import RUN
 from classroom.folder import Command, open_class
 from classroom.grades import Standing, Status, read_standing
@@ -106,7 +107,7 @@ def _similar(store: Store, standing: Standing) -> Iterator[similar.Found]:
             yield similar.find(load_problem(problem), owners, data)
 
 
-def class_page(summary: ClassSummary) -> str:
+def class_page(summary: SimpleNamespace) -> str:
     """Return the page about a class as HTML, without names."""
     return page("class.html", summary=summary, most=_MOST, refused=Status.REFUSED, statuses=_WORDS)
 

@@ -12,8 +12,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from classroom.engine import Engine, EngineFault, is_broken
-from classroom.grading import GradingOutcome, Settings, Task
-from classroom.outcomes import all_faults, judged, refusal
+from classroom.grading import GradingOutcome, Settings, Task, all_faults, judged, refusal
 from classroom.plan import Job, Plan
 from classroom.records import Fault, now
 from classroom.store import Store

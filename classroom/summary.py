@@ -83,9 +83,8 @@ def render(summary: Summary, *, width: int, color: bool) -> str:
     if summary.unknown:
         row("not on roster", f"{_some(summary.unknown)}: not graded")
     if kept := summary.kept:
-        words = {"new": kept.new, "changed": kept.changed, "as before": kept.same}
-        parts = [f"{len(ids)} {word}" for word, ids in words.items() if ids]
-        parts += [f"{len(kept.refused)} cannot be read"] * bool(kept.refused)
+        words = {"same": "as before", "refused": "cannot be read"}
+        parts = [f"{len(ids)} {words.get(name, name)}" for name, ids in kept.items() if ids]
         row("collected", ", ".join(parts) or "nothing")
     if summary.graded or summary.cached:
         row("graded now", f"{plural(summary.graded, 'file')}, {summary.cached} from before")

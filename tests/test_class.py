@@ -7,9 +7,8 @@ import time
 import pytest
 from rich.console import Console
 
-from classroom.folder import DATABASE
+from classroom.folder import DATABASE, Busy, holder, locked
 from classroom.grading import Settings
-from classroom.lock import Busy, holder, locked
 from classroom.plan import MAX_ATTEMPTS, Job, plan
 from classroom.records import Student
 from classroom.running import Running

@@ -15,11 +15,10 @@ import pytest
 from classroom import grading
 from classroom.gradebook import canvas, moodle, write
 from classroom.grades import grades
-from classroom.grading import GradingOutcome, Settings, Task
-from classroom.outcomes import BUSY, judged
+from classroom.grading import BUSY, GradingOutcome, Settings, Task, judged
+from classroom.plan import Versions
 from classroom.records import Student
 from classroom.store import Store
-from classroom.versions import Versions
 from grader.base import scratch
 from grader.commands.cli import parser_of
 from grader.spec.environment import EnvironmentFault

@@ -9,8 +9,8 @@ import pytest
 
 from classroom import outputs
 from classroom.changes import Kind, changes_since
+from classroom.folder import Busy, locked
 from classroom.grades import read_standing
-from classroom.lock import Busy, locked
 from classroom.records import CourseError, Fault
 from classroom.store import Store
 from grader.commands import cli

@@ -159,11 +159,11 @@ def test_what_is_collected_again_changes_what_changed(tmp_path):
     with Store(tmp_path / "class.db") as store:
         source = write(tmp_path / "class", {f"s1/{P02}": "1", f"s2/{P02}": "1", "x.zip": b"PK"})
         kept = keep(store, collect(source, ROSTER))
-        assert (kept.new, kept.refused) == (("s1", "s2"), ("x",))
+        assert (kept["new"], kept["refused"]) == (["s1", "s2"], ["x"])
         assert store.hand_ins()["x"].error
-        assert keep(store, collect(source, ROSTER)).same == ("s1", "s2")
+        assert keep(store, collect(source, ROSTER))["same"] == ["s1", "s2"]
         write(source, {f"s2/{P02}": "2"})
-        assert keep(store, collect(source, ROSTER)).changed == ("s2",)
+        assert keep(store, collect(source, ROSTER))["changed"] == ["s2"]
         (sha,) = store.hand_ins()["s2"].files.values()
         assert store.data(sha) == b"2"
 
@@ -173,7 +173,7 @@ def test_what_cannot_be_read_does_not_replace_what_could(tmp_path):
         keep(store, collect(write(tmp_path / "one", {f"s1/{P02}": "1"}), ROSTER))
         broken = write(tmp_path / "two", {"s1.zip": b"PK"})
         for _ in range(2):
-            assert keep(store, collect(broken, ROSTER)).refused == ("s1",)
+            assert keep(store, collect(broken, ROSTER))["refused"] == ["s1"]
         hand_in = store.hand_ins()["s1"]
         assert set(hand_in.files) == {"p02"} and hand_in.error is None
         assert len(hand_in.notes) == 1 and "s1.zip cannot be read" in hand_in.notes[0]

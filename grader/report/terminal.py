@@ -31,10 +31,10 @@ from grader.report.score import (
     INTERRUPTED,
     component_cell,
     fraction,
+    gaps,
     losses,
     machine,
     next_lines,
-    reasons_of_gaps,
     run_words,
     shown_figures,
     sum_line,
@@ -195,7 +195,7 @@ def _sum(label: str, part: Points, width: int) -> Text:
 
 def _legend(record: GradeRecord, width: int) -> list[str]:
     """Explain "-" and "!", one line a reason, and say what a pass here could not see."""
-    reasons = reasons_of_gaps(record)
+    reasons = gaps(record)
     unseen: dict[str, list[str]] = {}
     faults = False
     for problem in record.problems:
@@ -204,8 +204,8 @@ def _legend(record: GradeRecord, width: int) -> list[str]:
         if problem.unseen:
             unseen.setdefault(clean(problem.unseen), []).append(clean(problem.id, ID_LIMIT))
     lines: list[str] = []
-    for reason, names in list(reasons.items())[:MAX_REASONS]:
-        lines += wrap(f"not measured: {reason} ({', '.join(names)})", width, "-  ")
+    for reason in reasons[:MAX_REASONS]:
+        lines += wrap(reason, width, "-  ")
     if len(reasons) > MAX_REASONS:
         lines.append(f"-  and {len(reasons) - MAX_REASONS} more reasons, see JSON=file")
     if faults:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from grader.base import stdout
 from grader.base.text import byte_size, clean, fit, plural, styled, wrap
-from grader.commands.lint.view import lines_of
+from grader.commands.lint.command import lines_of
 from grader.commands.options import (
     UsageError,
     add_submission,

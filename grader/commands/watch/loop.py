@@ -6,23 +6,92 @@ import dataclasses
 import functools
 import os
 import select
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from grader.api import Grader
 from grader.commands.hint import view as hint_page
 from grader.commands.hint.next_hint import Shown, next_hint
 from grader.commands.watch import browser
 from grader.commands.watch import view as page
-from grader.commands.watch.runs import GradingRun
 from grader.commands.watch.terminal import Keys, Screen
 from grader.commands.watch.view import changes, first_checks
 from grader.isolate import reaper
 from grader.isolate.processes import Children
 from grader.judge.request import Request
-from grader.report import report_page
-from grader.spec.grade_record import ProblemResult
+from grader.kernel.compile import kept_kernels
+from grader.report import exports
+from grader.spec.grade_record import GradeRecord, Points, ProblemResult, Verdict
 from grader.spec.problem import Problem
+
+_GRACE_S = 0.5
+
+
+class GradingRun:
+    """Grades `request` once, in a thread of its own."""
+
+    def __init__(self, request: Request, children: Children) -> None:
+        self.cases: list[tuple[str, Verdict]] = []
+        self.first_s: float | None = None
+        self.end_s = 0.0
+        self.record: GradeRecord | None = None
+        self.error: Exception | None = None
+        self.sources: Mapping[str, bytes] = {}
+        self.stopped = False
+        self._request = request
+        self._children = children
+        self._grader: Grader | None = None
+        self._began = time.monotonic()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        """Begin; returns at once."""
+        self._thread.start()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not come to its end."""
+        return self._thread.is_alive()
+
+    def stop(self) -> None:
+        """End the run and all that it started."""
+        self.stopped = True
+        # A child may start between two looks: it is asked again.
+        while self._thread.is_alive():
+            if self._grader is not None:
+                self._grader.stop(_GRACE_S)
+            self._thread.join(0.02)
+
+    def _run(self) -> None:
+        try:
+            if self._children.kernels is not None:
+                kept_kernels.make_room(self._children.kernels)
+            self._grader = Grader(self._request, self, children=self._children)
+            self.sources = self._grader.sources
+            if not self.stopped:
+                self.record = self._grader.run()
+        except Exception as error:  # told in the watch, which goes on
+            self.error = error
+        self.end_s = time.monotonic() - self._began
+
+    # What a grading says of its progress.
+
+    def phase(self, problem_id: str, text: str) -> None:
+        """Say nothing of phases."""
+
+    def case_done(self, problem_id: str, check_id: str, verdict: Verdict) -> None:
+        """Count a case."""
+        if self.first_s is None:
+            self.first_s = time.monotonic() - self._began
+        self.cases.append((check_id, verdict))
+
+    def problem_done(
+        self, problem_id: str, verdict: Verdict, points: Points, *, more: str = ""
+    ) -> None:
+        """Say nothing: the record says it."""
+
 
 # What is compared of one file costs microseconds. Events of inotify do not tell of a save that
 # another machine makes on a network file system, and of none once the user has too many watches.
@@ -183,7 +252,7 @@ class Watch:
         if now.message is None:
             self._tested = now
         if self._reports:
-            _, notes = report_page.write(run.record, run.sources)
+            _, notes = exports.write_page(run.record, run.sources)
             for text in notes if not self._page_told else ():
                 self._say(text)
             self._page_told = bool(notes)
@@ -221,10 +290,10 @@ class Watch:
     def _open(self) -> None:
         if not self._reports:
             self._say("no report is written: REPORT=no")
-        elif not report_page.FILE.exists():
+        elif not exports.PAGE.exists():
             self._say("no report is written yet")
-        elif not browser.opens(report_page.FILE, reaper.start):
-            self._say(f"no browser was found; the report is {report_page.FILE.absolute()}")
+        elif not browser.opens(exports.PAGE, reaper.start):
+            self._say(f"no browser was found; the report is {exports.PAGE.absolute()}")
 
     def _say(self, text: str) -> None:
         self._screen.say(page.note(text, self._looks.width))

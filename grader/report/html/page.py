@@ -36,9 +36,9 @@ from grader.report.score import (
     component_cell,
     faults,
     fraction,
+    gaps,
     machine,
     next_step,
-    reasons_of_gaps,
     run_words,
     sum_lines,
 )
@@ -95,10 +95,7 @@ def render(
         parts=COMPONENTS,
         problems=problems,
         about=_about(cause["id"] for problem in problems for cause in problem["causes"]),
-        gaps=[
-            f"not measured: {reason} ({', '.join(names)})"
-            for reason, names in reasons_of_gaps(record).items()
-        ],
+        gaps=gaps(record),
         anchors=[_anchor(p.id, n) for n, p in enumerate(record.problems)],
         fault=FAULT,
         has_fault=bool(faults(record)),
