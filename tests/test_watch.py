@@ -316,7 +316,7 @@ def test_a_stream_that_is_gone_or_no_terminal_ends_nothing(tmp_path):
         def write(self, text):
             raise BrokenPipeError
 
-    screen = Screen(Broken(), width=40, status=True)
+    screen = Screen(Broken(), status=True, width=40)
     screen.status("x")
     screen.say("y\n")
     with open(os.devnull) as stream, Keys(stream) as keys:

@@ -25,7 +25,7 @@ from grader.commands.options import (
     seed_of,
 )
 from grader.commands.watch import view as page
-from grader.commands.watch.loop import Looks, Watch
+from grader.commands.watch.loop import Watch
 from grader.commands.watch.terminal import Keys, Screen
 from grader.isolate.processes import Children
 from grader.judge import scoring
@@ -83,13 +83,12 @@ def _watch(problem: Problem, request: Request, *, reports: bool) -> None:
     """Watch until q or Ctrl-C; `request` is what each run grades, but for its seed."""
     terminal = sys.stdout is not None and sys.stdout.isatty()
     console = Console()
-    looks = Looks(
+    screen = Screen(
+        sys.stdout,
+        status=terminal and os.environ.get("TERM") != "dumb",
         width=max(min(console.width, 100), 72) if terminal else 80,
         height=max(console.height - 1, 12) if terminal else 40,
         color=terminal and stdout.wants_color(),
-    )
-    screen = Screen(
-        sys.stdout, width=looks.width, status=terminal and os.environ.get("TERM") != "dumb"
     )
 
     def next_request(first: tuple[str, ...]) -> Request:
@@ -100,13 +99,13 @@ def _watch(problem: Problem, request: Request, *, reports: bool) -> None:
         try:
             children.open_server(differentiate=bool(problem.gradients))
             where = os.path.join(request.shown_as, problem.id, problem.file)
-            screen.say(page.note(f"{where}; Ctrl-C ends it", looks.width))
+            screen.say(page.note(f"{where}; Ctrl-C ends it", screen.width))
             if keys.fd is None:
-                screen.say(page.note("no keys: standard input is no terminal", looks.width))
+                screen.say(page.note("no keys: standard input is no terminal", screen.width))
             else:
-                screen.say(page.keys(looks.width))
+                screen.say(page.keys(screen.width))
             shown = Shown(state_path(os.environ, STATE))
-            args = (problem, next_request, children, keys, screen, shown, looks)
+            args = (problem, next_request, children, keys, screen, shown)
             Watch(*args, reports=reports).run()
         finally:
             children.close()

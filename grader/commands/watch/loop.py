@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import os
 import select
@@ -112,15 +111,6 @@ def state_of(path: Path) -> State:
     return found.st_dev, found.st_ino, found.st_mode, found.st_size, *times
 
 
-@dataclasses.dataclass(frozen=True)
-class Looks:
-    """How the watch may write: cells, lines, colour."""
-
-    width: int = 80
-    height: int = 40
-    color: bool = False
-
-
 class Watch:
     """Grades one problem at its start, at each save and when it is asked to, until q."""
 
@@ -132,7 +122,6 @@ class Watch:
         keys: Keys,
         screen: Screen,
         shown: Shown,
-        looks: Looks,
         *,
         reports: bool,
     ) -> None:
@@ -143,7 +132,6 @@ class Watch:
         self._keys = keys
         self._screen = screen
         self._shown = shown
-        self._looks = looks
         self._reports = reports
         self._path = request(()).submission / problem.id / problem.file
         self._graded: State = None  # the file's state when the last run began
@@ -237,13 +225,12 @@ class Watch:
         assert run.record is not None
         now = run.record.problems[0]
         before = self._tested if now.message is None else None
-        looks = self._looks
         text = page.result(
             now,
             changes(before, now),
             first_s=run.first_s,
             end_s=run.end_s,
-            **dataclasses.asdict(looks),
+            **self._screen.looks,
         )
         self._screen.say(text + "\n")
         if state_of(self._path) is None:
@@ -271,7 +258,7 @@ class Watch:
         elif key in "oO":
             self._open()
         elif key == "?":
-            self._screen.say(page.keys(self._looks.width))
+            self._screen.say(page.keys(self._screen.width))
 
     def _hint(self) -> None:
         self._wants_hint = False
@@ -285,7 +272,9 @@ class Watch:
             self._say(f"no hint: {error}")
             return
         render = functools.partial(hint_page.render, hint, self._shown.notices)
-        self._screen.say(render(width=self._looks.width, color=self._looks.color) + "\n")
+        self._screen.say(
+            render(width=self._screen.width, color=bool(self._screen.looks["color"])) + "\n"
+        )
 
     def _open(self) -> None:
         if not self._reports:
@@ -296,4 +285,4 @@ class Watch:
             self._say(f"no browser was found; the report is {exports.PAGE.absolute()}")
 
     def _say(self, text: str) -> None:
-        self._screen.say(page.note(text, self._looks.width))
+        self._screen.say(page.note(text, self._screen.width))

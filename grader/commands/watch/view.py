@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from grader.base.text import clean, points, text_console, wrap
+from grader.base.text import clean, points, styled, wrap
 from grader.report.message import NAME_LIMIT, message_lines
 from grader.report.score import fraction, losses, next_lines, told_causes
 from grader.spec.grade_record import Points, ProblemResult, Verdict
@@ -57,7 +57,8 @@ def result(
     told = message_lines(now.id, found[0], width) if found else []
     if len(told) > room:
         told = [*told[: max(room - 1, 1)], "  [...] make grade tells all"]
-    return _colored([*lines, *told, *closing], width, color=color)
+    rows = ((line, _style_of(line)) for line in (*lines, *told, *closing))
+    return styled(rows, width, color=color)
 
 
 def _head(now: ProblemResult, changed: Changes, first_s: float | None, end_s: float) -> str:
@@ -78,14 +79,8 @@ def _names(label: str, ids: Sequence[str], width: int) -> list[str]:
     return wrap(names, width, f"{label:<11}  ") if ids else []
 
 
-def _colored(lines: Sequence[str], width: int, *, color: bool) -> str:
-    if not color:
-        return "".join(f"{line.rstrip()}\n" for line in lines)
-    console = text_console(width, color=True)
-    for line in lines:
-        style = next((s for lead, s in _LEADS.items() if line.startswith(lead)), None)
-        console.print(line.rstrip(), style=style, soft_wrap=True)
-    return console.file.getvalue()
+def _style_of(line: str) -> str:
+    return next((style for lead, style in _LEADS.items() if line.startswith(lead)), "")
 
 
 _NOT_BROKEN = (Verdict.PASS, Verdict.SKIPPED, Verdict.NOT_MEASURED)
