@@ -6,9 +6,8 @@ import dataclasses
 import enum
 from collections.abc import Sequence
 
-from classroom.grades import UNDECIDED, Grade, Status
+from classroom.grades import UNDECIDED, Grade, Standing, Status
 from classroom.records import Publication, PublishedGrade
-from classroom.standing import Standing
 
 
 class Kind(enum.StrEnum):

@@ -7,11 +7,9 @@ import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from classroom.conflicts import decided
 from classroom.layouts import Found, find
-from classroom.matching import NAMED, Matching
-from classroom.records import HandIn, Student
-from classroom.roster import Times
+from classroom.records import CourseError, HandIn, Student
+from classroom.roster import NAMED, Matching, Times
 from classroom.store import Store
 from classroom.unpacking import own_folder, unpacked
 from grader.base.text import clean
@@ -19,6 +17,7 @@ from grader.source.intake import archives
 from grader.source.intake.entries import shown
 
 _MAX_NOTES = 20
+_LISTED = 10  # students for whom several accounts handed in
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,17 +32,9 @@ class Collected:
     notes: tuple[str, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True)
-class Kept:
-    """What became of a source: ids of students whose hand-in is new, other than before, as it was.
-
-    `refused` cannot be read; where there was one that can, that one stays.
-    """
-
-    new: tuple[str, ...] = ()
-    changed: tuple[str, ...] = ()
-    same: tuple[str, ...] = ()
-    refused: tuple[str, ...] = ()
+# What became of a source: ids of students whose hand-in is "new", "changed" or the "same"; of
+# those "refused" it cannot be read, and where there was one that can, that one stays.
+Kept = Mapping[str, list[str]]
 
 
 def collect(
@@ -60,14 +51,14 @@ def collect(
     of a student for whom several accounts handed in.
 
     Raises:
-        SourceError: it is no folder and no archive of submissions, none is of a student on the
+        CourseError: it is no folder and no archive of submissions, none is of a student on the
             roster, or a student has submissions of several accounts.
     """
     with unpacked(source) as (folder, notes), own_folder() as work:
         matching = Matching(students)
         found, left_out = find(folder, matching, work, assignment)
         by_student: dict[str, list[Found]] = {}
-        for one in decided(found, matching.ids, choose):
+        for one in _decided(found, matching.ids, choose):
             by_student.setdefault(one.student, []).append(one)
         known_times = _by_student(times or {}, matching)
         hand_ins = tuple(
@@ -77,6 +68,55 @@ def collect(
     known = matching.ids
     unknown = tuple(h.student for h, _ in hand_ins if known and h.student not in known)
     return Collected(hand_ins, unknown, (*notes, *left_out))
+
+
+def _decided(found: Sequence[Found], ids: Collection[str], choose: Collection[str]) -> list[Found]:
+    """Return the submissions without those that lost to one named in `choose`.
+
+    `ids` are those of the roster; without a roster everybody counts. The
+    instructor decides between accounts, never a date.
+
+    Raises:
+        CourseError: a student has submissions of several sources, and none or several are chosen.
+    """
+    by_student: dict[str, dict[str, list[Found]]] = {}
+    for one in found:
+        by_student.setdefault(one.student, {}).setdefault(one.source, []).append(one)
+    kept: list[Found] = []
+    conflicts: list[str] = []
+    for student, sources in by_student.items():
+        chosen = [s for s, ones in sources.items() if any(_names(one, choose) for one in ones)]
+        if len(sources) == 1 or (ids and student not in ids):
+            kept += [one for ones in sources.values() for one in ones]
+        elif len(chosen) == 1:
+            others = tuple(
+                f"{_entry(ones[0])} is not read: {_entry(sources[chosen[0]][0])} was chosen"
+                for source, ones in sources.items()
+                if source != chosen[0]
+            )
+            kept += [
+                dataclasses.replace(one, notes=(*one.notes, *others)) for one in sources[chosen[0]]
+            ]
+        else:
+            got = " and ".join(_entry(ones[0]) for ones in sources.values())
+            conflicts.append(f"{shown(student)} has {got}")
+    if conflicts:
+        more = len(conflicts) - _LISTED
+        some = "; ".join(conflicts[:_LISTED]) + f"; and {more} more" * (more > 0)
+        raise CourseError(
+            f"SOURCE: got submissions of different accounts for one student ({some}), expected"
+            " one account each: find out whose they are, then name each one that counts with"
+            " --choose NAME, or correct the roster"
+        )
+    return kept
+
+
+def _entry(one: Found) -> str:
+    return shown(one.shown_as.partition("/")[0])
+
+
+def _names(one: Found, choose: Collection[str]) -> bool:
+    return _entry(one) in choose or one.shown_as.partition("/")[0] in choose
 
 
 def _by_student(times: Times, matching: Matching) -> dict[str, str]:
@@ -97,7 +137,6 @@ def _last_of(
     ordered = sorted(ones, key=lambda one: one.order, reverse=True)
     failed: list[str] = []
     for at, one in enumerate(ordered):
-        name = shown(one.shown_as)
         try:
             contents = archives.read(one.path)
         except archives.ArchiveError as error:
@@ -108,24 +147,27 @@ def _last_of(
         notes += [f"{lead}{text}" for text in failed]
         notes += [_unused(other, one) for other in ordered[at + 1 :]]
         files = {path.split("/")[0]: data for path, data in contents.files.items()}
-        hashes = {p: hashlib.sha256(data).hexdigest() for p, data in files.items()}
-        record = HandIn(
-            student=student,
-            source=name,
-            files=hashes,
-            submitted_at=time or one.submitted_at,
-            notes=tuple(notes[:_MAX_NOTES]),
-        )
-        return record, files
+        return _hand_in(student, one, time, notes, files), files
     first = ordered[0]
-    record = HandIn(
+    return _hand_in(student, first, time, first.notes, {}, error=failed[0]), {}
+
+
+def _hand_in(
+    student: str,
+    one: Found,
+    time: str | None,
+    notes: Sequence[str],
+    files: Mapping[str, bytes],
+    error: str | None = None,
+) -> HandIn:
+    return HandIn(
         student=student,
-        source=shown(first.shown_as),
-        submitted_at=time or first.submitted_at,
-        error=failed[0],
-        notes=first.notes[:_MAX_NOTES],
+        source=shown(one.shown_as),
+        files={p: hashlib.sha256(data).hexdigest() for p, data in files.items()},
+        submitted_at=time or one.submitted_at,
+        notes=tuple(notes[:_MAX_NOTES]),
+        error=error,
     )
-    return record, {}
 
 
 def _unused(other: Found, one: Found) -> str:
@@ -157,4 +199,4 @@ def keep(store: Store, collected: Collected) -> Kept:
         else:
             kept["same" if old.files == hand_in.files else "changed"].append(hand_in.student)
         store.save_hand_in(hand_in, files)
-    return Kept(**{name: tuple(students) for name, students in kept.items()})
+    return kept

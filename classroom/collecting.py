@@ -1,4 +1,4 @@
-"""`grader class collect`: reads submissions and a roster into the database of a class."""
+"""`grader class collect` and `status`: reads submissions and a roster; says what there is."""
 
 from __future__ import annotations
 
@@ -7,26 +7,22 @@ import functools
 from pathlib import Path
 
 from classroom.collect import Collected, Kept, collect, keep
+from classroom.folder import DATABASE, Command, holder, locked, open_class
 from classroom.grades import grades
-from classroom.lock import locked
-from classroom.roster import RosterError, read_roster, read_times
+from classroom.late import read_policy
+from classroom.records import CourseError
+from classroom.roster import read_roster, read_times
 from classroom.store import Store
-from classroom.summary import summed_up
-from classroom.summary_view import render
+from classroom.summary import render, summed_up
 from grader.base import stdout
 from grader.spec.problem import problem_ids
 
-HELP = "read submissions and a roster; grades nothing"
-DATABASE = "class.db"
+_SOURCE = "folder or archive of submissions: Gradescope, Canvas, Moodle, GitHub, one per student"
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of `class collect`."""
+def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", type=Path, metavar="SOURCE", help=_SOURCE)
     add_lists(parser)
-
-
-_SOURCE = "folder or archive of submissions: Gradescope, Canvas, Moodle, GitHub, one per student"
 
 
 def add_lists(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +45,7 @@ def add_lists(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(options: argparse.Namespace) -> int:
+def _collect(options: argparse.Namespace) -> int:
     """Collect, show what there is now; return 0."""
     with locked(options.course), Store(options.course / DATABASE) as store:
         collected, kept = into(store, options)
@@ -59,17 +55,29 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _status(options: argparse.Namespace) -> int:
+    """Show the summary; return 0.
+
+    Raises:
+        CourseError: there is no class in the folder.
+    """
+    with open_class(options.course) as store:
+        found = grades(store, problem_ids(), store.versions(), read_policy(options.course))
+        summary = summed_up(store, found, running=holder(options.course))
+    stdout.show(functools.partial(render, summary))
+    return 0
+
+
 def into(store: Store, options: argparse.Namespace) -> tuple[Collected, Kept | None]:
     """Put a roster and submissions into the database; all is read before anything is stored.
 
     Raises:
-        RosterError: the roster or the times cannot be used.
-        SourceError: the submissions cannot.
+        CourseError: the roster, the times or the submissions cannot be used.
     """
     source, roster = options.source, options.roster
     for option in ("times", "assignment", "choose"):
         if getattr(options, option) and not source:
-            raise RosterError(f"--{option}: got it without SOURCE, expected the submissions too")
+            raise CourseError(f"--{option}: got it without SOURCE, expected the submissions too")
     students = read_roster(roster) if roster else store.students()
     times = read_times(options.times) if options.times else {}
     collected = Collected(())
@@ -79,3 +87,7 @@ def into(store: Store, options: argparse.Namespace) -> tuple[Collected, Kept | N
     if roster:
         store.set_students(students)
     return collected, keep(store, collected) if source else None
+
+
+COLLECT = Command("read submissions and a roster; grades nothing", _collect, _add_options)
+STATUS = Command("say who handed in, what is graded, what failed and what is left", _status)

@@ -1,7 +1,6 @@
-"""`python -m grader class`: the commands for a class, one module each.
+"""`python -m grader class`: the commands for a class.
 
-A module has `HELP`, `add_options(parser)` and `run(options)`, which returns the exit code.
-This one is a command of `grader/commands/cli.py`; the students' release does not have it.
+This is a command of `grader/commands/cli.py`; the students' release does not have it.
 """
 
 from __future__ import annotations
@@ -9,40 +8,30 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
 
-from classroom import (
-    collecting,
-    diff,
-    extend,
-    forget,
-    grade_class,
-    override,
-    publish,
-    report,
-    status,
-)
+from classroom import collecting, decisions, grade_class, publish, report
+from classroom.folder import Command
 from grader.spec.environment import EnvironmentFault
 
 HELP = "collect and grade the submissions of a class"
-COMMANDS: Mapping[str, ModuleType] = {
-    "collect": collecting,
-    "grade": grade_class,
-    "status": status,
-    "report": report,
-    "diff": diff,
-    "publish": publish,
-    "override": override,
-    "extend": extend,
-    "forget": forget,
+COMMANDS: Mapping[str, Command] = {
+    "collect": collecting.COLLECT,
+    "grade": grade_class.GRADE,
+    "status": collecting.STATUS,
+    "report": report.REPORT,
+    "diff": publish.DIFF,
+    "publish": publish.PUBLISH,
+    "override": decisions.OVERRIDE,
+    "extend": decisions.EXTEND,
+    "forget": decisions.FORGET,
 }
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the commands and their options."""
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="class_command")
-    for name, module in COMMANDS.items():
-        command = commands.add_parser(name, help=module.HELP, description=module.HELP)
+    for name, declared in COMMANDS.items():
+        command = commands.add_parser(name, help=declared.help, description=declared.help)
         command.add_argument(
             "--course",
             type=Path,
@@ -50,7 +39,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             metavar="DIR",
             help="folder of the class: its database, and what is written",
         )
-        module.add_options(command)
+        declared.add_options(command)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -33,10 +33,12 @@ from parsl.executors.high_throughput.executor import (
 )
 from parsl.jobs.error_handlers import simple_error_handler, windowed_error_handler
 
+from classroom.leash import leash
+from classroom.records import CourseError
 from grader.base import scratch
 from grader.isolate import capacity, reaper, usage
 from grader.spec.environment import EnvironmentFault
-from grader.spec.problem import ROOT, ManifestError
+from grader.spec.problem import ROOT
 
 _T = TypeVar("_T")
 # Grading the nine model answers on one core takes 0.8 GiB at its peak; wrong ones take more.
@@ -44,7 +46,6 @@ BYTES_PER_WORKER = 2 * 2**30
 # A worker's death is noticed after the first, that of this process or of a node after the second.
 _HEARTBEAT_S, _LOST_S = 3, 20
 _CLEANUP_S, _END_S = 20.0, 30.0
-_LEASH = Path(__file__).with_name("leash.py")
 _POOL = "parsl.executors.high_throughput.process_worker_pool"
 _INTERCHANGE = "parsl.executors.high_throughput.interchange"
 # Workers belong to no session that would end with this process: they look whether it is there.
@@ -60,10 +61,6 @@ for number in range(torch.cuda.device_count()):
 # While one grading measures, the tests of others run on the CPU. An estimate: three at a time on an
 # H200 with 16 cores waited for each other (docs/records, 2026-11-24); a fourth would wait longer.
 _CORES_PER_WORKER, _MOST_PER_GPU = 8, 3
-
-
-class EngineError(ManifestError):
-    """A configuration of the engine that cannot be used; names file, key, got, expected."""
 
 
 class EngineFault(EnvironmentFault):
@@ -210,15 +207,8 @@ def _start_by_module(executor: HighThroughputExecutor) -> None:
     The interchange is on this machine and ends with this process; workers notice that it is gone.
     """
     if list(executor.interchange_launch_cmd) == DEFAULT_INTERCHANGE_LAUNCH_CMD:
-        leash = [
-            sys.executable,
-            "-I",
-            "-S",
-            str(_LEASH),
-            str(os.getpid()),
-            str(int(signal.SIGKILL)),
-        ]
-        executor.interchange_launch_cmd = [*leash, sys.executable, "-P", "-m", _INTERCHANGE]
+        interchange = [sys.executable, "-P", "-m", _INTERCHANGE]
+        executor.interchange_launch_cmd = [*leash(signal.SIGKILL), *interchange]
     local = isinstance(executor.provider, parsl.providers.LocalProvider)
     if local and executor.launch_cmd == DEFAULT_LAUNCH_CMD:
         python = f"{shlex.quote(sys.executable)} -P -m {_POOL}"
@@ -284,26 +274,26 @@ def read_config(path: Path) -> Config:
     Parsl's providers, and its arguments; [executor.provider.launcher] likewise.
 
     Raises:
-        EngineError: it cannot be read, fails, or makes something else.
+        CourseError: it cannot be read, fails, or makes something else.
     """
     if path.suffix not in (".py", ".toml"):
-        raise EngineError(f"--engine: got {path}, expected a .py or a .toml file")
+        raise CourseError(f"--engine: got {path}, expected a .py or a .toml file")
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise EngineError(f"--engine: {path} cannot be read: {reason}") from None
+        raise CourseError(f"--engine: {path} cannot be read: {reason}") from None
     if path.suffix == ".toml":
         return _of_toml(path, text)
     names: dict[str, Any] = {"__file__": str(path), "__name__": "engine"}
     try:
         exec(compile(text, str(path), "exec"), names)
     except Exception as error:
-        raise EngineError(f"--engine: {path}: {type(error).__name__}: {error}") from None
+        raise CourseError(f"--engine: {path}: {type(error).__name__}: {error}") from None
     config = names.get("config")
     if not isinstance(config, Config):
         got = type(config).__name__ if config is not None else "nothing"
-        raise EngineError(f"--engine: {path}: config: got {got}, expected a parsl.Config")
+        raise CourseError(f"--engine: {path}: config: got {got}, expected a parsl.Config")
     return config
 
 
@@ -311,21 +301,21 @@ def _of_toml(path: Path, text: str) -> Config:
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise EngineError(f"--engine: {path}: not valid TOML: {error}") from None
+        raise CourseError(f"--engine: {path}: not valid TOML: {error}") from None
     tables = data.get("executor"), isinstance(data.get("executor"), dict)
     if not tables[1] or set(data) != {"executor"}:
         got = ", ".join(data) or "nothing"
-        raise EngineError(f"--engine: {path}: got {got}, expected one table [executor]")
+        raise CourseError(f"--engine: {path}: got {got}, expected one table [executor]")
     arguments = dict(data["executor"])
     if "provider" not in arguments:
-        raise EngineError(f"--engine: {path}: executor.provider: got nothing, expected a table")
+        raise CourseError(f"--engine: {path}: executor.provider: got nothing, expected a table")
     try:
         arguments["provider"] = _made(parsl.providers, arguments["provider"], "executor.provider")
         executor = HighThroughputExecutor(**{"label": "engine"} | arguments)
         return Config(executors=[executor], usage_tracking=0)
     except Exception as error:  # of whatever class Parsl and its checks of types raise
         text = " ".join(str(error).split())
-        raise EngineError(f"--engine: {path}: {text[:300]}") from None
+        raise CourseError(f"--engine: {path}: {text[:300]}") from None
 
 
 def _made(module: Any, table: Any, where: str) -> Any:

@@ -7,10 +7,10 @@ import itertools
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from types import SimpleNamespace
 
-from classroom.grades import Status
+from classroom.grades import Standing, Status
 from classroom.records import FileResult
-from classroom.standing import Standing
 from grader.spec.grade_record import CheckResult, ProblemResult, SpeedFigures, Verdict
 from grader.spec.problem import Problem, load_problem
 
@@ -25,21 +25,12 @@ _NOT_FAILED = (
 
 @dataclasses.dataclass(frozen=True)
 class Bar:
-    """A row of a chart: so many of `of` students."""
+    """A row of a chart: so many of `of` students; a check or a cause has an `id` too."""
 
     label: str
     count: int
     of: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Named:
-    """A check or cause by its id, its title, and for how many of `of` students it was found."""
-
-    id: str
-    title: str
-    count: int
-    of: int
+    id: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,68 +43,6 @@ class Spread:
     median: float
     upper: float
     highest: float
-
-
-@dataclasses.dataclass(frozen=True)
-class Speed:
-    """Speed-ups on one device of those who earned full points for correctness."""
-
-    device: str
-    spread: Spread
-    bars: tuple[Bar, ...]
-
-
-@dataclasses.dataclass(frozen=True)
-class Funnel:
-    """Of those who `started`, how many pass each step; `unknown` are wrong in a step not known."""
-
-    started: int
-    steps: tuple[Bar, ...]
-    unknown: int
-
-
-@dataclasses.dataclass(frozen=True)
-class ProblemSummary:
-    """One problem; `points` are of students whose points are decided, late days counted."""
-
-    id: str
-    title: str
-    bonus: bool
-    possible: float
-    handed_in: int
-    statuses: Counter[Status]
-    points: Spread | None
-    bars: tuple[Bar, ...]
-    checks: tuple[Named, ...]
-    causes: tuple[Named, ...]
-    unnamed: int
-    funnel: Funnel
-    speeds: tuple[Speed, ...]
-    seconds: Spread | None
-
-
-@dataclasses.dataclass(frozen=True)
-class Total:
-    """The sum of the required or of the bonus problems, of students with all points decided."""
-
-    name: str
-    possible: float
-    points: Spread | None
-    bars: tuple[Bar, ...]
-    undecided: int
-
-
-@dataclasses.dataclass(frozen=True)
-class ClassSummary:
-    """All problems of a class; `faults` are texts of faults with the number of grades they hold."""
-
-    students: int
-    handed_in: int
-    totals: tuple[Total, ...]
-    problems: tuple[ProblemSummary, ...]
-    faults: tuple[tuple[str, str, int], ...]
-    pending: int
-    graded_s: float
 
 
 def spread(values: Iterable[float]) -> Spread | None:
@@ -146,12 +75,16 @@ def _short(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
 
 
-def summarize(standing: Standing) -> ClassSummary:
-    """Return what came out of a class."""
+def summarize(standing: Standing) -> SimpleNamespace:
+    """Return what came out of a class, as its page shows it.
+
+    `faults` are texts of faults with the number of grades they hold. A problem's `points` are of
+    students whose points are decided, late days counted; `unnamed` have failures without a cause.
+    """
     problems = tuple(_of_problem(standing, load_problem(id)) for id in standing.problems)
     grades = standing.grades.values()
     faults = Counter((g.problem, g.reason) for g in grades if g.status is Status.FAULT)
-    return ClassSummary(
+    return SimpleNamespace(
         students=len(standing.students),
         handed_in=sum(bool(_files(standing, s.id)) for s in standing.students),
         totals=tuple(
@@ -172,8 +105,9 @@ def _files(standing: Standing, student: str) -> dict[str, str]:
 
 
 def _total(
-    standing: Standing, problems: Sequence[ProblemSummary], name: str, *, bonus: bool
-) -> Total | None:
+    standing: Standing, problems: Sequence[SimpleNamespace], name: str, *, bonus: bool
+) -> SimpleNamespace | None:
+    """Return the sum of the required or of the bonus problems, of students with all decided."""
     of = [problem for problem in problems if problem.bonus is bonus]
     if not of:
         return None
@@ -185,10 +119,16 @@ def _total(
         else:
             sums.append(round(sum(p for p in points if p is not None), 1))
     possible = round(sum(problem.possible for problem in of), 1)
-    return Total(name, possible, spread(sums), histogram(sums, possible, 10), undecided)
+    return SimpleNamespace(
+        name=name,
+        possible=possible,
+        points=spread(sums),
+        bars=histogram(sums, possible, 10),
+        undecided=undecided,
+    )
 
 
-def _of_problem(standing: Standing, problem: Problem) -> ProblemSummary:
+def _of_problem(standing: Standing, problem: Problem) -> SimpleNamespace:
     grades = [standing.grades[student.id, problem.id] for student in standing.students]
     decided = [g.points for g in grades if g.points is not None]
     possible = max((g.possible for g in grades), default=float(problem.total_points))
@@ -196,7 +136,7 @@ def _of_problem(standing: Standing, problem: Problem) -> ProblemSummary:
     started = [r.result for r in results if not _is_stub(r.result)]
     causes, unnamed = _causes(started)
     gradings = {r.key: r.result.duration_s for r in results}
-    return ProblemSummary(
+    return SimpleNamespace(
         id=problem.id,
         title=problem.title,
         bonus=problem.bonus,
@@ -224,14 +164,14 @@ def _failed(result: ProblemResult) -> list[CheckResult]:
     return [check for check in result.checks if check.verdict not in _NOT_FAILED]
 
 
-def _checks(results: Sequence[ProblemResult]) -> tuple[Named, ...]:
+def _checks(results: Sequence[ProblemResult]) -> tuple[Bar, ...]:
     """Return the checks that some student fails, the one that most fail first."""
     failed = Counter(check.id for result in results for check in _failed(result))
     titles = {check.id: check.title for result in results for check in result.checks}
-    return tuple(Named(id, titles[id], n, len(results)) for id, n in failed.most_common())
+    return tuple(Bar(titles[id], n, len(results), id) for id, n in failed.most_common())
 
 
-def _causes(results: Sequence[ProblemResult]) -> tuple[tuple[Named, ...], int]:
+def _causes(results: Sequence[ProblemResult]) -> tuple[tuple[Bar, ...], int]:
     """Return the causes by number of students, and how many students have failures without one."""
     counts: Counter[str] = Counter()
     titles, unnamed = {}, 0
@@ -241,18 +181,19 @@ def _causes(results: Sequence[ProblemResult]) -> tuple[tuple[Named, ...], int]:
         counts.update(found.keys())
         titles |= found
         unnamed += bool(failed and not found)
-    named = (Named(id, titles[id], n, len(results)) for id, n in counts.most_common())
+    named = (Bar(titles[id], n, len(results), id) for id, n in counts.most_common())
     return tuple(named), unnamed
 
 
-def _funnel(problem: Problem, results: Sequence[ProblemResult]) -> Funnel:
+def _funnel(problem: Problem, results: Sequence[ProblemResult]) -> SimpleNamespace:
+    """Return how many pass each step; `unknown` are wrong in a step that is not known."""
     firsts = [_first_wrong_step(result, len(problem.steps)) for result in results]
     known = [step for step in firsts if step is not None]
     steps = tuple(
         Bar(f"{number}: {step.title}", sum(first > number for first in known), len(results))
         for number, step in enumerate(problem.steps, start=1)
     )
-    return Funnel(len(results), steps, len(firsts) - len(known))
+    return SimpleNamespace(started=len(results), steps=steps, unknown=len(firsts) - len(known))
 
 
 def _first_wrong_step(result: ProblemResult, count: int) -> int | None:
@@ -283,14 +224,15 @@ def full_speedup(result: FileResult) -> float | None:
     return speed.figures.speedup if whole else None
 
 
-def _speeds(results: Sequence[FileResult]) -> tuple[Speed, ...]:
+def _speeds(results: Sequence[FileResult]) -> tuple[SimpleNamespace, ...]:
+    """Return speed-ups by device, of those who earned full points for correctness."""
     found: dict[str, list[float]] = {}
     for result in results:
         speedup = full_speedup(result)
         if speedup is not None and speedup > 0:
             found.setdefault(result.environment.device_name, []).append(speedup)
     return tuple(
-        Speed(device, middle, _doublings(values))
+        SimpleNamespace(device=device, spread=middle, bars=_doublings(values))
         for device, values in sorted(found.items())
         if (middle := spread(values))
     )

@@ -1,25 +1,91 @@
-"""The folder of a course, and what the commands of a class take as input."""
+"""A course's folder: who is at work in it, and what the commands of a class take as input."""
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import difflib
-from collections.abc import Iterable, Sequence
+import fcntl
+import os
+import socket
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
-from classroom.collecting import DATABASE
 from classroom.grades import people
+from classroom.records import CourseError, now
 from classroom.store import Store
+from grader.base.text import clean
+from grader.spec.environment import EnvironmentFault
 from grader.spec.grade_record import Record
-from grader.spec.problem import ManifestError, explained
+from grader.spec.problem import explained
 
+FILE = ".lock"
+
+
+class Busy(EnvironmentFault):
+    """Another run is at work in the same folder; says which."""
+
+
+@contextlib.contextmanager
+def locked(course: Path) -> Iterator[None]:
+    """Hold the lock of a course's folder, which is made if it is not there.
+
+    The lock goes with the process, however that ends.
+
+    Raises:
+        Busy: another process holds it.
+        EnvironmentFault: the folder cannot be made or written.
+    """
+    path = course / FILE
+    try:
+        course.mkdir(mode=0o700, parents=True, exist_ok=True)  # it holds names and grades
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise EnvironmentFault(f"--course: cannot write in {course}: {error.strerror}") from None
+    with os.fdopen(handle, "r+", encoding="utf-8", errors="replace") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            who = clean(file.read(200), 120) or "unknown"
+            raise Busy(
+                f"{course}: another run is at work there ({who}); wait for it, or end it with"
+                " Ctrl-C where it runs"
+            ) from None
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()} since {now()}")
+        file.flush()
+        try:
+            yield
+        finally:
+            file.truncate(0)
+
+
+def holder(course: Path) -> str | None:
+    """Return who is at work in a course's folder, None if nobody is."""
+    try:
+        with open(course / FILE, encoding="utf-8", errors="replace") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return clean(file.read(200), 120) or "unknown"
+    except OSError:
+        return None
+    return None
+
+
+DATABASE = "class.db"
 _Record = TypeVar("_Record", bound=Record)
 
 
-class CourseError(ManifestError):
-    """An option, a file or a folder of a course that cannot be used; got, expected, what to do."""
+class Command(NamedTuple):
+    """A command of `grader class`: `run` returns its exit code, `add_options` declares its own."""
+
+    help: str
+    run: Callable[[argparse.Namespace], int]
+    add_options: Callable[[argparse.ArgumentParser], None] = lambda parser: None
 
 
 def open_class(course: Path) -> Store:
@@ -32,7 +98,7 @@ def open_class(course: Path) -> Store:
     path = course / DATABASE
     if not path.is_file():
         raise CourseError(
-            f"--course: got {course}, which has no {DATABASE}: expected the folder that"
+            f"--course: got {course}, which has no {DATABASE}; expected the folder that"
             " grader class collect made"
         )
     return Store(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import functools
 import os
 import signal
@@ -14,16 +15,14 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from classroom import gradebook, grading
-from classroom.collecting import DATABASE, add_lists, into
+from classroom.collecting import add_lists, into
+from classroom.folder import DATABASE, Command, locked
 from classroom.grades import grades
 from classroom.grading import LIMIT_S, Settings
 from classroom.late import read_policy
-from classroom.lock import locked
-from classroom.plan import Plan, plan
+from classroom.plan import Versions, plan
 from classroom.store import Store
-from classroom.summary import summed_up
-from classroom.summary_view import render
-from classroom.versions import Versions
+from classroom.summary import render, summed_up
 from classroom.view import View
 from grader.base import stdout
 from grader.base.text import clean
@@ -37,12 +36,12 @@ from grader.timing.calibration import find as find_calibration
 if TYPE_CHECKING:
     from classroom.engine import Engine
 
-HELP = "collect and grade what has no result yet; run it again to go on"
+    _Started = tuple[Engine, Callable[[], bool]]
+
 _RUNDIR = ".parsl"
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of `class grade`."""
+def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "source", type=Path, nargs="?", metavar="SOURCE", help="collect from here first"
     )
@@ -81,7 +80,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace) -> int:
     """Grade; return 0, 3 where files are left that faults kept from being graded, 130 on Ctrl-C.
 
     Raises:
@@ -101,7 +100,7 @@ def run(options: argparse.Namespace) -> int:
         if not store.hand_ins():
             raise ManifestError("SOURCE: got nothing, expected submissions: none are collected yet")
         check_set(problems)
-        view, interrupted = _Grading(options, store, problems, stack).run()
+        view, interrupted = _grade(options, store, problems, stack)
         shown = sorted({*problems, *store.versions()})  # an --only takes no column away
         found = grades(store, shown, store.versions(), policy)
         summary = summed_up(
@@ -131,104 +130,87 @@ def _check(options: argparse.Namespace) -> None:
         raise ManifestError("--quick: got it with --official, which grades everything")
 
 
-class _Grading:
-    """Grades; from the start of an engine to the end of `stack`, Ctrl-C cuts nothing short."""
+def _grade(
+    options: argparse.Namespace,
+    store: Store,
+    problems: tuple[str, ...],
+    stack: contextlib.ExitStack,
+) -> tuple[View | None, bool]:
+    """Grade; return the view, which has counted, and whether Ctrl-C has ended it.
 
-    def __init__(
-        self,
-        options: argparse.Namespace,
-        store: Store,
-        problems: tuple[str, ...],
-        stack: contextlib.ExitStack,
-    ) -> None:
-        self._stack = stack
-        self._interrupted: Callable[[], bool] = lambda: False
-        self._options = options
-        self._store = store
-        self._problems = problems
-        self._settings = Settings(
-            device=options.device,
-            official=options.official,
-            quick=options.quick,
-            limit_s=options.limit,
-        )
-
-    def run(self) -> tuple[View | None, bool]:
-        """Grade; return the view, which has counted, and whether Ctrl-C has ended it."""
-        view: View | None = None
-        with contextlib.ExitStack() as stack:
-            try:
-                engine = stack.enter_context(self._engine()) if self._options.engine else None
-                machine = self._look(engine)
-                todo, versions = self._plan(machine)
-                view = View(Console(stderr=True), todo)
-                if todo.jobs:
-                    engine = engine or stack.enter_context(self._engine())
-                self._store.set_versions(versions)
-                if engine and todo.jobs:
-                    self._grade(engine, todo, machine, view)
-            except KeyboardInterrupt:
-                return view, True
-        return view, False
-
-    def _grade(self, engine: Engine, todo: Plan, machine: Environment, view: View) -> None:
-        from classroom.running import Running
-
-        view.workers = engine.workers
-        given = self._store, engine, todo, self._settings, machine, view, grading.grade
-        with view:
-            Running(*given, self._interrupted).run()
-
-    def _look(self, engine: Engine | None) -> Environment:
-        """Ask the machine that will grade what it is: with --engine that is another one."""
-        if engine is None:
-            found = grading.look(self._settings)
-        else:
-            with Console(stderr=True).status("waiting for a worker"):
-                from classroom.engine import EngineFault
-                from classroom.running import Patience
-
-                patience = Patience(engine, self._interrupted)
-                try:
-                    future = engine.submit(grading.look, self._settings)
-                    while not patience.wait([future], LIMIT_S):
-                        pass
-                    found = future.result()
-                except Exception as error:
-                    raise EngineFault(f"the engine runs nothing: {error}") from None
-        if isinstance(found, str):
-            raise EnvironmentFault(found)
-        return found
-
-    def _plan(self, machine: Environment) -> tuple[Plan, dict[str, str]]:
-        calibration = find_calibration(self._options.calibration, machine)
-        text = calibration.model_dump_json() if calibration else None
-        self._settings = Settings(**vars(self._settings) | {"calibration": text})
-        settings = self._settings
-        versions = Versions(
-            machine, official=settings.official, quick=settings.quick, calibration=text
-        )
-        of_problems = {problem: versions.of(problem) for problem in self._problems}
-        again = self._options.retry_faults
-        return plan(self._store, self._problems, of_problems, again=again), of_problems
-
-    @contextlib.contextmanager
-    def _engine(self) -> Iterator[Engine]:
-        self._interrupted = self._stack.enter_context(_noted())
-        engine = make_engine(self._options)
-        keeps_logs = False
+    From the start of an engine to the end of `stack`, Ctrl-C cuts nothing short.
+    """
+    how = {"official": options.official, "quick": options.quick}
+    settings = Settings(device=options.device, limit_s=options.limit, **how)
+    view: View | None = None
+    with contextlib.ExitStack() as running:
         try:
-            yield engine
-        except EnvironmentFault as fault:
-            from classroom.engine import EngineFault
+            started = running.enter_context(_engine(options, stack)) if options.engine else None
+            machine = _look(started, settings)
+            calibration = find_calibration(options.calibration, machine)
+            text = calibration.model_dump_json() if calibration else None
+            settings = dataclasses.replace(settings, calibration=text)
+            versions = Versions(machine, **how, calibration=text)
+            of_problems = {problem: versions.of(problem) for problem in problems}
+            todo = plan(store, problems, of_problems, again=options.retry_faults)
+            view = View(Console(stderr=True), todo)
+            if todo.jobs:
+                started = started or running.enter_context(_engine(options, stack))
+            store.set_versions(of_problems)
+            if started and todo.jobs:
+                from classroom.running import Running
 
-            keeps_logs = isinstance(fault, EngineFault)
-            if not keeps_logs:
-                raise
-            logs = self._options.course / _RUNDIR
-            raise EngineFault(f"{clean(str(fault))}; its logs are in {logs}") from None
-        finally:
-            engine.close(keep_logs=keeps_logs)
+                engine, interrupted = started
+                view.workers = engine.workers
+                given = store, engine, todo, settings, machine, view, grading.grade, interrupted
+                with view:
+                    Running(*given).run()
+        except KeyboardInterrupt:
+            return view, True
+    return view, False
+
+
+def _look(started: _Started | None, settings: Settings) -> Environment:
+    """Ask the machine that will grade what it is: with --engine that is another one."""
+    if started is None:
+        found = grading.look(settings)
+    else:
+        from classroom.engine import EngineFault
+        from classroom.running import Patience
+
+        engine, interrupted = started
+        with Console(stderr=True).status("waiting for a worker"):
+            patience = Patience(engine, interrupted)
+            try:
+                future = engine.submit(grading.look, settings)
+                while not patience.wait([future], LIMIT_S):
+                    pass
+                found = future.result()
+            except Exception as error:
+                raise EngineFault(f"the engine runs nothing: {error}") from None
+    if isinstance(found, str):
+        raise EnvironmentFault(found)
+    return found
+
+
+@contextlib.contextmanager
+def _engine(options: argparse.Namespace, stack: contextlib.ExitStack) -> Iterator[_Started]:
+    """Start the engine, and end it; give it, and what says whether Ctrl-C came."""
+    interrupted = stack.enter_context(_noted())
+    engine = make_engine(options)
+    keeps_logs = False
+    try:
+        yield engine, interrupted
+    except EnvironmentFault as fault:
+        from classroom.engine import EngineFault
+
+        keeps_logs = isinstance(fault, EngineFault)
+        if not keeps_logs:
+            raise
+        logs = options.course / _RUNDIR
+        raise EngineFault(f"{clean(str(fault))}; its logs are in {logs}") from None
+    finally:
+        engine.close(keep_logs=keeps_logs)
 
 
 def make_engine(options: argparse.Namespace) -> Engine:
@@ -237,7 +219,7 @@ def make_engine(options: argparse.Namespace) -> Engine:
     Raises:
         ImportError: Parsl is not installed.
         EnvironmentFault: Parsl does not start.
-        EngineError: its configuration cannot be used.
+        CourseError: its configuration cannot be used.
     """
     from classroom import engine
 
@@ -259,3 +241,8 @@ def _noted() -> Iterator[Callable[[], bool]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+GRADE = Command(
+    "collect and grade what has no result yet; run it again to go on", _run, _add_options
+)

@@ -16,7 +16,6 @@ from classroom.grades import Grade, people
 from classroom.records import Student
 from classroom.store import Store
 from grader.base.atomic_write import write_whole
-from grader.spec.environment import EnvironmentFault
 from grader.spec.problem import load_problem
 
 CANVAS, MOODLE = "gradebook-canvas.csv", "gradebook-moodle.csv"
@@ -30,52 +29,45 @@ def write(course: Path, store: Store, grades: Sequence[Grade]) -> tuple[Path, ..
     """Write both gradebooks into the course's folder; return their paths.
 
     Raises:
-        EnvironmentFault: one cannot be written.
+        OSError: one cannot be written.
     """
     students = people(store)
     texts = {CANVAS: canvas(students, grades), MOODLE: moodle(students, grades)}
     for name, text in texts.items():
-        try:
-            write_whole(course / name, text)
-        except OSError as error:
-            raise EnvironmentFault(f"cannot write {course / name}: {error.strerror}") from None
+        write_whole(course / name, text)
     return tuple(course / name for name in texts)
 
 
 def canvas(students: Sequence[Student], grades: Sequence[Grade]) -> str:
     """Return Canvas's layout; what is not decided is blank, which Canvas takes for no change."""
-    problems = list(dict.fromkeys(grade.problem for grade in grades))
-    possible = {grade.problem: grade.possible for grade in grades}
-    header = ["Student", "ID", "SIS Login ID", "Section", *map(_column, problems)]
-    limits = ["    Points Possible", "", "", "", *(f"{possible[p]:.1f}" for p in problems)]
-    rows = [
-        [*(_cell(t) for t in (s.name or s.id, s.id, s.email or s.login, s.section)), *points]
-        for s, points in _points(students, problems, grades)
-    ]
-    return _csv([header, limits, *rows])
+    header = ["Student", "ID", "SIS Login ID", "Section"]
+    possible = {grade.problem: f"{grade.possible:.1f}" for grade in grades}
+    limits = ["    Points Possible", "", "", "", *possible.values()]
+    rows = {s.id: [s.name or s.id, s.id, s.email or s.login, s.section] for s in students}
+    return _csv(header, [limits], rows, grades)
 
 
 def moodle(students: Sequence[Student], grades: Sequence[Grade]) -> str:
     """Return Moodle's layout: the roster's id as Identifier, a column of points per problem."""
+    header = ["Identifier", "Full name", "Email address"]
+    return _csv(header, [], {s.id: [s.id, s.name, s.email] for s in students}, grades)
+
+
+def _csv(
+    header: list[str],
+    above: list[list[str]],
+    students: Mapping[str, list[str]],
+    grades: Sequence[Grade],
+) -> str:
+    """Return rows of students, by id, each with its points in a column per problem."""
     problems = list(dict.fromkeys(grade.problem for grade in grades))
-    header = ["Identifier", "Full name", "Email address", *map(_column, problems)]
-    rows = [
-        [*(_cell(text) for text in (s.id, s.name, s.email)), *points]
-        for s, points in _points(students, problems, grades)
-    ]
-    return _csv([header, *rows])
-
-
-def _points(
-    students: Sequence[Student], problems: Sequence[str], grades: Sequence[Grade]
-) -> list[tuple[Student, list[str]]]:
-    known: Mapping[tuple[str, str], Grade] = {(g.student, g.problem): g for g in grades}
-
-    def shown(student: Student, problem: str) -> str:
-        grade = known.get((student.id, problem))
-        return "" if grade is None or grade.points is None else f"{grade.points:.1f}"
-
-    return [(s, [shown(s, p) for p in problems]) for s in students]
+    known = {(g.student, g.problem): f"{g.points:.1f}" for g in grades if g.points is not None}
+    rows = [[*header, *map(_column, problems)], *above]
+    for id, texts in students.items():
+        rows.append([*map(_cell, texts), *(known.get((id, p), "") for p in problems)])
+    made = io.StringIO()
+    csv.writer(made, lineterminator="\n").writerows(rows)
+    return made.getvalue()
 
 
 def _column(problem: str) -> str:
@@ -88,9 +80,3 @@ def _cell(text: str) -> str:
     Whatever separates its cells: an apostrophe goes before each sign behind no letter or digit.
     """
     return _FORMULA.sub(r"'\1", _CONTROL.sub(" ", text))
-
-
-def _csv(rows: Sequence[Sequence[str]]) -> str:
-    made = io.StringIO()
-    csv.writer(made, lineterminator="\n").writerows(rows)
-    return made.getvalue()

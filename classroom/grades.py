@@ -1,16 +1,17 @@
-"""The only place where the points of a student are decided."""
+"""The only place where the points of a student are decided, and how a class stands by them."""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
-from classroom.late import Policy, lateness
+from classroom.late import Policy, lateness, read_policy
 from classroom.records import FileResult, HandIn, Key, Override, Student
 from classroom.store import Store
 from grader.spec.grade_record import Verdict
-from grader.spec.problem import load_problem
+from grader.spec.problem import load_problem, problem_ids
 
 
 class Status(enum.StrEnum):
@@ -156,3 +157,41 @@ class _Deciding:
             key=result.key,
             fault=fault,
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class Standing:
+    """A class as it is stored; `grades` has every student with every one of `problems`."""
+
+    students: tuple[Student, ...]
+    problems: tuple[str, ...]
+    hand_ins: Mapping[str, HandIn]
+    grades: Mapping[tuple[str, str], Grade]
+    results: Mapping[Key, FileResult]
+
+    def result(self, student: str, problem: str) -> FileResult | None:
+        """Return the result that counts for a student, None where there is none."""
+        key = self.grades[student, problem].key
+        return self.results.get(key) if key else None
+
+
+def read_standing(store: Store, course: Path) -> Standing:
+    """Return how the class in the folder `course` stands, late days counted.
+
+    Its problems are those that were graded, or where none was, all.
+
+    Raises:
+        StoreError: the database cannot be read.
+        CourseError: course.toml cannot be used.
+    """
+    versions = store.versions()
+    problems = tuple(p for p in problem_ids() if p in versions) or problem_ids()
+    results: dict[Key, FileResult] = {}
+    found = grades(store, problems, versions, read_policy(course), results)
+    return Standing(
+        students=people(store),
+        problems=problems,
+        hand_ins=store.hand_ins(),
+        grades={(g.student, g.problem): g for g in found},
+        results=results,
+    )

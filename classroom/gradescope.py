@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from classroom.records import utc
-from classroom.unpacking import SourceError
+from classroom.records import CourseError, utc
 from grader.base.text import clean
 
 FILE = "submission_metadata.yml"
@@ -49,7 +48,7 @@ def read_metadata(path: Path) -> list[Submission]:
     """Return the submissions that the file lists.
 
     Raises:
-        SourceError: it cannot be read, or is no export; names the line.
+        CourseError: it cannot be read, or is no export; names the line.
         ImportError: PyYAML is not installed.
     """
     import yaml  # of requirements-course.txt; no other layout needs it
@@ -58,9 +57,9 @@ def read_metadata(path: Path) -> list[Submission]:
         with open(path, encoding="utf-8-sig") as file:
             text = file.read(_MAX_BYTES + 1)
     except (OSError, UnicodeDecodeError) as error:
-        raise SourceError(f"{path.name}: cannot be read: {clean(str(error), 120)}") from None
+        raise CourseError(f"{path.name}: cannot be read: {clean(str(error), 120)}") from None
     if len(text) > _MAX_BYTES:
-        raise SourceError(f"{path.name}: got more than {_MAX_BYTES >> 20} MiB, expected less")
+        raise CourseError(f"{path.name}: got more than {_MAX_BYTES >> 20} MiB, expected less")
     try:
         events = yaml.parse(text, getattr(yaml, "CBaseLoader", yaml.BaseLoader))
         ends = yaml.NodeEvent | yaml.StreamEndEvent
@@ -71,7 +70,7 @@ def read_metadata(path: Path) -> list[Submission]:
         raise _not_understood(f"{where}{getattr(error, 'problem', error)}", "YAML") from None
     found = [_submission(key, value) for key, value in (data.items() if _is_map(data) else ())]
     if not found:
-        raise SourceError(f"{path.name}: got no submission, expected Gradescope's export")
+        raise CourseError(f"{path.name}: got no submission, expected Gradescope's export")
     return found
 
 
@@ -124,8 +123,8 @@ def _utc(time: re.Match[str]) -> str:
     return utc(f"{time[1]}T{time[2]}{zone}")
 
 
-def _not_understood(got: str, expected: str) -> SourceError:
-    return SourceError(
+def _not_understood(got: str, expected: str) -> CourseError:
+    return CourseError(
         f"{FILE}: got {clean(got, 60)!r}, expected {expected}; unpack the export, remove this file"
         " and name each folder after its student"
     )

@@ -12,16 +12,12 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError
 
-from classroom.records import Extension, Time
+from classroom.records import CourseError, Extension, Time
 from grader.spec.grade_record import Record
-from grader.spec.problem import ManifestError, explained
+from grader.spec.problem import explained
 
 FILE = "course.toml"
 _DAY_S = 86_400.0
-
-
-class CourseFileError(ManifestError):
-    """course.toml cannot be used; the message names file, key, got and expected."""
 
 
 class Policy(Record):
@@ -50,7 +46,7 @@ def read_policy(course: Path) -> Policy:
     """Return the policy of the course in this folder; without a course.toml nothing is late.
 
     Raises:
-        CourseFileError: course.toml is not valid, or has a key that it should not have.
+        CourseError: course.toml is not valid, or has a key that it should not have.
     """
     path = course / FILE
     try:
@@ -58,18 +54,18 @@ def read_policy(course: Path) -> Policy:
     except FileNotFoundError:
         return Policy()
     except OSError as error:
-        raise CourseFileError(f"{path}: cannot be read: {error.strerror}") from None
+        raise CourseError(f"{path}: cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise CourseFileError(f"{path}: not valid TOML: {error}") from None
+        raise CourseError(f"{path}: not valid TOML: {error}") from None
     if isinstance(data.get("deadline"), datetime.date):  # a type of TOML's own, as datetime is
         data["deadline"] = data["deadline"].isoformat()
     try:
         policy = Policy.model_validate(data)
     except ValidationError as error:
-        raise CourseFileError(f"{path}: {explained(error)}") from None
+        raise CourseError(f"{path}: {explained(error)}") from None
     if policy.deadline is None and data:
         given = ", ".join(data)
-        raise CourseFileError(f"{path}: deadline: got none, expected one, for there is {given}")
+        raise CourseError(f"{path}: deadline: got none, expected one, for there is {given}")
     return policy
 
 

@@ -15,8 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from classroom import gradescope
-from classroom.matching import NAMED, Matching
-from classroom.unpacking import SourceError, copy_regular, is_archive, without_suffix
+from classroom.records import CourseError
+from classroom.roster import NAMED, Matching
+from classroom.unpacking import copy_regular, is_archive, without_suffix
 from grader.source.intake.archives import holds_answers
 from grader.source.intake.entries import IGNORED, shown
 from grader.spec.problem import load_problem, problem_ids
@@ -60,13 +61,13 @@ def find(folder: Path, matching: Matching, work: Path, assignment: str | None = 
     login in the names of clones: "" where they are no clones, None where their names show it.
 
     Raises:
-        SourceError: the folder is empty, is one submission and not those of a class, has none of
+        CourseError: the folder is empty, is one submission and not those of a class, has none of
             a student on the roster, or one that a name gives to several students.
     """
     folder = _inner(folder, matching, assignment)
     entries = _entries(folder)
     if _is_submission(folder):
-        raise SourceError(
+        raise CourseError(
             "got one submission, expected a folder or archive with one for each student;"
             " python -m grader grade --submission grades one"
         )
@@ -81,7 +82,7 @@ def find(folder: Path, matching: Matching, work: Path, assignment: str | None = 
         found, notes = _by_name(entries, matching, assignment)
     if not found or (matching.ids and not any(one.student in matching.ids for one in found)):
         some = [shown(one.shown_as) for one in found[:3]] or notes[:3] or ["nothing"]
-        raise SourceError(
+        raise CourseError(
             f"SOURCE: got no submission of a student{' on the roster' * bool(matching.ids)}"
             f" ({'; '.join(some)}), expected {_EXPECTED[layout]}"
         )
@@ -141,7 +142,7 @@ def _inner(folder: Path, matching: Matching, assignment: str | None) -> Path:
             break
         folder = folder / name
     if not _entries(folder):
-        raise SourceError("got no files, expected a submission for each student")
+        raise CourseError("got no files, expected a submission for each student")
     return folder
 
 
@@ -150,7 +151,7 @@ def _entries(folder: Path) -> list[os.DirEntry]:
         with os.scandir(folder) as found:
             kept = [entry for entry in found if entry.name not in IGNORED]
     except OSError as error:
-        raise SourceError(f"{shown(folder.name)}: cannot be read: {error.strerror}") from None
+        raise CourseError(f"{shown(folder.name)}: cannot be read: {error.strerror}") from None
     return sorted(kept, key=lambda entry: entry.name)
 
 
@@ -231,7 +232,7 @@ def _of_canvas(entries: list[os.DirEntry], matching: Matching, work: Path) -> _R
         student = matching.student(first[1], "number")
         others = {matching.student(reading[1], "number") for reading in readings} - {student, None}
         if others:  # names before the number and behind it are the student's choice
-            raise SourceError(
+            raise CourseError(
                 f"SOURCE: {shown(entry.name)}: got the numbers of {first[1]} and of"
                 f" {shown(', '.join(sorted(others)))} in one name, expected one student's: see in"
                 " Canvas whose it is, unpack the archive and rename or remove this file"
@@ -313,7 +314,7 @@ def _assignment(names: list[str], matching: Matching) -> str:
     """Return what stands before a login in the names of all clones, "" where there are none.
 
     Raises:
-        SourceError: the names do not show it, or can be read in several ways.
+        CourseError: the names do not show it, or can be read in several ways.
     """
     strange = [name for name in names if not matching.student(name, *NAMED)]
     ways = {assignment: name for name in strange for assignment in matching.of_clone(name)}
@@ -321,7 +322,7 @@ def _assignment(names: list[str], matching: Matching) -> str:
     if not ways or (len(common) == 1 and len(names) > 1):
         return next(iter(common), "")
     some = (common or list(ways))[:3]
-    raise SourceError(
+    raise CourseError(
         f"SOURCE: got {shown(ways[some[0]])}, which can be a clone"
         f" {' or '.join(shown(f'{way}-<login>') for way in some)}, expected two or more names"
         f" that all begin with one assignment; say which it is, as --assignment {shown(some[0])},"
@@ -340,7 +341,7 @@ def _in_folder(whole: Found) -> Iterator[Found]:
     """Give the submission in a student's folder, or its archives where it has no answer itself."""
     try:
         inner = _entries(whole.path)
-    except SourceError:  # reading the submission says why, and the others are read
+    except CourseError:  # reading the submission says why, and the others are read
         inner = []
     packed = [e for e in inner if e.is_file(follow_symlinks=False) and is_archive(e.name)]
     if not packed or holds_answers(whole.path):

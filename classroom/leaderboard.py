@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 import unicodedata
 from pathlib import Path
 
 from classroom.figures import full_speedup
-from classroom.folder import CourseError, one_of
-from classroom.standing import Standing
+from classroom.folder import one_of
+from classroom.grades import Standing
+from classroom.records import CourseError
+from classroom.roster import column, field, table
 from grader.base.text import clean
 from grader.spec.grade_record import SpeedFigures
 from grader.spec.problem import load_problem
 
 _COLUMNS = ("id", "pseudonym")
-_MAX_BYTES = 2**20
 _MAX_NAME = 40
 
 
@@ -48,7 +47,11 @@ def read_optins(path: Path, standing: Standing) -> dict[str, str]:
         CourseError: it is no such file, an id is unknown or twice there, or a pseudonym is empty,
             too long, taken, or what somebody of the class is called.
     """
-    given = f"--leaderboard: {path}"
+    header, rows = table(path)
+    at = [column(header, (name,)) for name in _COLUMNS]
+    if None in at:
+        got = ", ".join(map(clean, header))
+        raise CourseError(f"{path}: got the columns {got}, expected {','.join(_COLUMNS)}")
     known = {student.id for student in standing.students}
     called = {
         _bare(text): student.id
@@ -58,9 +61,9 @@ def read_optins(path: Path, standing: Standing) -> dict[str, str]:
     }
     found: dict[str, str] = {}
     taken: dict[str, int] = {}
-    for line, row in _rows(path, given):
-        where = f"{given}, line {line}"
-        id, name = ((row.get(column) or "").strip() for column in _COLUMNS)
+    for line, row in rows:
+        where = f"{path}: line {line}"
+        id, name = (field(row, number) for number in at)
         one_of(known, id, f"{where}: id")
         pseudonym = clean(name, 2 * _MAX_NAME)
         bare = _bare(pseudonym)
@@ -82,29 +85,6 @@ def read_optins(path: Path, standing: Standing) -> dict[str, str]:
             )
         found[id], taken[bare] = pseudonym, line
     return found
-
-
-def _rows(path: Path, given: str) -> list[tuple[int, dict[str, str]]]:
-    try:
-        with path.open("rb") as file:
-            data = file.read(_MAX_BYTES + 1)
-        if len(data) > _MAX_BYTES:
-            raise CourseError(f"{given}: got more than {_MAX_BYTES // 1024} KiB, expected less")
-        reader = csv.DictReader(io.StringIO(data.decode("utf-8-sig"), newline=""), strict=True)
-        columns = [(name or "").strip().lower() for name in reader.fieldnames or ()]
-        missing = [name for name in _COLUMNS if name not in columns]
-        if missing:
-            raise CourseError(
-                f"{given}: got the columns {', '.join(columns) or 'none'}, expected id,pseudonym"
-            )
-        reader.fieldnames = columns
-        return [(reader.line_num, row) for row in reader]
-    except OSError as error:
-        raise CourseError(f"{given}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise CourseError(f"{given}: got a byte {error.start} that is not UTF-8") from None
-    except csv.Error as error:
-        raise CourseError(f"{given}: not a CSV file: {error}") from None
 
 
 def _bare(text: str) -> str:

@@ -13,6 +13,12 @@ import sys
 
 _PR_SET_PDEATHSIG = 1
 
+
+def leash(number: int) -> list[str]:
+    """Return what stands before a command that gets signal `number` when this process ends."""
+    return [sys.executable, "-I", "-S", __file__, str(os.getpid()), str(int(number))]
+
+
 if __name__ == "__main__":
     parent, number, *command = sys.argv[1:]
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(number))

@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from grader.base.atomic_write import write_whole
 from grader.spec.environment import EnvironmentFault
 
 CLASS_PAGE = "class.html"
@@ -48,46 +47,14 @@ def reports_folder(course: Path) -> Path:
     """Return the folder of the students' reports, made where it is not there.
 
     Raises:
-        EnvironmentFault: it cannot be made, or is a link to somewhere else.
+        OSError: it cannot be made.
+        EnvironmentFault: it is a link to somewhere else.
     """
     folder = course / REPORTS
-    try:
-        folder.mkdir(exist_ok=True)
-    except OSError as error:
-        raise EnvironmentFault(f"cannot make {folder}: {error.strerror}") from None
+    folder.mkdir(exist_ok=True)
     if folder.is_symlink():
         raise EnvironmentFault(f"{folder}: got a link, expected a folder: remove it")
     return folder
-
-
-def put(path: Path, text: str) -> None:
-    """Write a file in one step.
-
-    Raises:
-        EnvironmentFault: it cannot be written.
-    """
-    try:
-        write_whole(path, text)
-    except OSError as error:
-        raise EnvironmentFault(f"cannot write {path}: {error.strerror}") from None
-
-
-def remove(paths: Iterable[Path]) -> list[Path]:
-    """Delete the files that are there; return them.
-
-    Raises:
-        EnvironmentFault: one cannot be deleted.
-    """
-    gone = []
-    for path in paths:
-        try:
-            path.unlink()
-            gone.append(path)
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            raise EnvironmentFault(f"cannot delete {path}: {error.strerror}") from None
-    return gone
 
 
 def stale_reports(course: Path, students: Iterable[str]) -> list[Path]:

@@ -4,27 +4,37 @@ from __future__ import annotations
 
 import argparse
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
-from classroom import leaderboard, outputs, report_view, similar, student_report
-from classroom import leaderboard_view as leaderboard_page
-from classroom import similar_view as similar_page
+from classroom import leaderboard, outputs, similar, student_report
 from classroom.changes import changes_since
 from classroom.figures import summarize
-from classroom.folder import open_class
-from classroom.replies_view import render_written
-from classroom.standing import Standing, read_standing
+from classroom.fingerprints import RUN
+from classroom.folder import Command, open_class
+from classroom.grades import Standing, Status, read_standing
+from classroom.pages import page
 from classroom.store import Store
 from classroom.student_report import Graded
 from grader.base import stdout
+from grader.base.atomic_write import write_whole
+from grader.base.text import clean, plural, wrap
 from grader.spec.problem import load_problem
 
-HELP = "write class.html, a report per student, and similar.html"
+_MOST = 8  # rows of a table; a screen's worth
+_MOST_PAIRS, _MOST_LINES = 100, 200  # of a problem that are shown line by line; of a file
+_WORDS = {
+    Status.GRADED: "graded",
+    Status.OVERRIDDEN: "overridden",
+    Status.REFUSED: "refused",
+    Status.NOT_HANDED_IN: "not handed in",
+    Status.FAULT: "held up by a fault",
+    Status.PENDING: "not graded yet",
+}
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of `class report`."""
+def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--leaderboard",
         type=Path,
@@ -33,12 +43,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(options: argparse.Namespace) -> int:
+def _report(options: argparse.Namespace) -> int:
     """Write the reports, show what was written; return 0.
 
     Raises:
         CourseError: there is no class, or the file of --leaderboard cannot be used.
-        EnvironmentFault: a file cannot be written, or a package is missing.
+        OSError: a file cannot be written.
+        ImportError: a package is missing.
     """
     course: Path = options.course
     with open_class(course) as store:
@@ -48,10 +59,10 @@ def run(options: argparse.Namespace) -> int:
         found = list(_similar(store, standing))
         last = store.last_publication()
         differing = len(changes_since(last, standing).changes) if last else None
-    outputs.put(course / outputs.CLASS_PAGE, report_view.render(summarize(standing)))
+    write_whole(course / outputs.CLASS_PAGE, class_page(summarize(standing)))
     count = _students(course, standing)
     names = {student.id: student.name for student in standing.students}
-    outputs.put(course / outputs.SIMILAR_PAGE, similar_page.render(found, names))
+    write_whole(course / outputs.SIMILAR_PAGE, _similar_page(found, names))
     groups, pairs = sum(len(f.identical) for f in found), sum(len(f.pairs) for f in found)
     written = [
         f"{outputs.CLASS_PAGE}: what came out of the class, without names",
@@ -60,9 +71,9 @@ def run(options: argparse.Namespace) -> int:
     ]
     if pseudonyms is not None:
         boards = leaderboard.boards(standing, pseudonyms)
-        outputs.put(course / outputs.LEADERBOARD_PAGE, leaderboard_page.render(boards))
+        write_whole(course / outputs.LEADERBOARD_PAGE, page("leaderboard.html", boards=boards))
         written.append(f"{outputs.LEADERBOARD_PAGE}: {len(pseudonyms)} pseudonyms")
-    stdout.show(functools.partial(render_written, course, written, differing))
+    stdout.show(functools.partial(_render, course, written, differing))
     return 0
 
 
@@ -72,10 +83,11 @@ def _students(course: Path, standing: Standing) -> int:
     for student in standing.students:
         places = [(student.id, problem) for problem in standing.problems]
         graded = [Graded(standing.grades[p], standing.result(*p)) for p in places]
-        page, text = outputs.report_files(course, student.id)
-        outputs.put(page, student_report.render_page(student, graded))
-        outputs.put(text, student_report.render_text(student, graded))
-    outputs.remove(outputs.stale_reports(course, (s.id for s in standing.students)))
+        html, text = outputs.report_files(course, student.id)
+        write_whole(html, student_report.render_page(student, graded))
+        write_whole(text, student_report.render_text(student, graded))
+    for path in outputs.stale_reports(course, (s.id for s in standing.students)):
+        path.unlink(missing_ok=True)
     return len(standing.students)
 
 
@@ -93,3 +105,52 @@ def _similar(store: Store, standing: Standing) -> Iterator[similar.Found]:
         if owners:
             data = {sha256: store.data(sha256) for sha256 in owners}
             yield similar.find(load_problem(problem), owners, data)
+
+
+def class_page(summary: SimpleNamespace) -> str:
+    """Return the page about a class as HTML, without names."""
+    return page("class.html", summary=summary, most=_MOST, refused=Status.REFUSED, statuses=_WORDS)
+
+
+def _similar_page(found: Sequence[similar.Found], names: Mapping[str, str]) -> str:
+    """Return the page about near-identical submissions; `names` has what students are called."""
+
+    def who(copy: similar.Copy) -> list[str]:
+        owners = [f"{names[id]} ({id})" if names.get(id) else id for id in copy.students]
+        return ["the model answer"] * copy.is_model + owners
+
+    return page(
+        "similar.html",
+        found=found,
+        who=who,
+        most=_MOST_PAIRS,
+        most_lines=_MOST_LINES,
+        near=similar.NEAR_SHARE,
+        renamed=similar.RENAMED_SHARE,
+        min_lines=similar.MIN_LINES,
+        run=RUN,
+    )
+
+
+def _render(
+    course: Path,
+    written: Sequence[str],
+    differing: int | None,
+    *,
+    width: int = 80,
+    color: bool = False,
+) -> str:
+    """Return what was written into the folder of a course, and whether its grades are published.
+
+    `differing` grades are not those of the last publication; None says that there was none.
+    """
+    rows = [f"written to {clean(course, 200)}:", *(f"  {clean(text)}" for text in written)]
+    if differing is None:
+        rows.append("note: these grades are not published; grader class publish does it")
+    elif differing:
+        are = "is not as it was" if differing == 1 else "are not as they were"
+        rows.append(f"note: {plural(differing, 'grade')} {are} published; see grader class diff")
+    return "".join(f"{line}\n" for row in rows for line in wrap(row, width, "", "    "))
+
+
+REPORT = Command("write class.html, a report per student, and similar.html", _report, _add_options)

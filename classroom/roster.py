@@ -10,14 +10,14 @@ from __future__ import annotations
 import csv
 import datetime
 import io
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from classroom.records import Student, utc
+from classroom.records import CourseError, Student, utc
 from grader.base.text import clean
-from grader.spec.problem import ManifestError
 
 MAX_BYTES = 16 * 2**20
 # By field: names of columns, the first that is there counts. Compared without case and signs.
@@ -37,51 +37,47 @@ _TIMES = ("submitted_at", "submission_timestamp", "submission time", "time")
 Times = Mapping[tuple[str, str], str]
 
 
-class RosterError(ManifestError):
-    """A CSV file that cannot be used; the message names file, row, got, expected."""
-
-
 def read_roster(path: Path) -> tuple[Student, ...]:
     """Return the students of a CSV file with a header line, in its order.
 
     Raises:
-        RosterError: it cannot be read, is not UTF-8, has no column of ids, a row without an id, or
+        CourseError: it cannot be read, is not UTF-8, has no column of ids, a row without an id, or
             an id twice.
     """
-    header, rows = _table(path)
-    at = {field: _column(header, names) for field, names in _COLUMNS.items()}
+    header, rows = table(path)
+    at = {name: column(header, names) for name, names in _COLUMNS.items()}
     if at["id"] is None:
-        raise RosterError(
+        raise CourseError(
             f"{path}: got the columns {clean(', '.join(header), 120)}, expected one that is called"
             f" {', '.join(_COLUMNS['id'][:5])} or {_COLUMNS['id'][-1]}"
         )
-    if at["login"] is None and _column(header, ("github_id",)) is not None:
+    if at["login"] is None and column(header, ("github_id",)) is not None:
         at["login"] = at["id"]  # Classroom 50, whose username is that of GitHub
-    parts = [_column(header, _FIRST), _column(header, _LAST)]
+    parts = [column(header, _FIRST), column(header, _LAST)]
     students: list[Student] = []
     seen: dict[str, int] = {}
     for number, row in rows:
-        fields = {field: _field(row, column) for field, column in at.items()}
+        fields = {name: field(row, number) for name, number in at.items()}
         if _is_no_student(header, row, fields):
             continue
-        fields["name"] = fields["name"] or " ".join(filter(None, (_field(row, p) for p in parts)))
+        fields["name"] = fields["name"] or " ".join(filter(None, (field(row, p) for p in parts)))
         if not fields["id"]:
-            raise RosterError(f"{path}: row {number}: got no {header[at['id']]}, expected one")
+            raise CourseError(f"{path}: row {number}: got no {header[at['id']]}, expected one")
         other = seen.setdefault(fields["id"].casefold(), number)
         if other != number:
-            raise RosterError(
+            raise CourseError(
                 f"{path}: rows {other} and {number}: got the id {clean(fields['id'], 60)!r} in"
                 " both, expected each once"
             )
         try:
             students.append(Student(**fields))
         except ValidationError:
-            raise RosterError(
+            raise CourseError(
                 f"{path}: row {number}: got an id of {len(fields['id'])} characters, expected at"
                 " most 200"
             ) from None
     if not students:
-        raise RosterError(f"{path}: got no student, expected a row for each")
+        raise CourseError(f"{path}: got no student, expected a row for each")
     return tuple(students)
 
 
@@ -91,29 +87,29 @@ def read_times(path: Path) -> Times:
     A row without a time says nothing. GitHub Classroom's grades are such a file.
 
     Raises:
-        RosterError: it cannot be read, lacks a column, or has a time that is none or has no zone.
+        CourseError: it cannot be read, lacks a column, or has a time that is none or has no zone.
     """
-    header, rows = _table(path)
-    ids = [_column(header, _COLUMNS[field]) for field in ("id", "login")]
-    when = _column(header, _TIMES)
+    header, rows = table(path)
+    ids = [column(header, _COLUMNS[name]) for name in ("id", "login")]
+    when = column(header, _TIMES)
     if when is None or ids == [None, None]:
-        raise RosterError(
+        raise CourseError(
             f"{path}: got the columns {clean(', '.join(header), 120)}, expected id (or"
             f" github_username) and {_TIMES[0]} (or {_TIMES[1]})"
         )
     times: dict[tuple[str, str], str] = {}
     for number, row in rows:
-        text = _field(row, when)
+        text = field(row, when)
         if not text:
             continue
         try:
             time = utc(_with_zone(text))
         except ValueError:
-            raise RosterError(
+            raise CourseError(
                 f"{path}: row {number}: {_TIMES[0]}: got {clean(text, 60)!r}, expected a time with"
                 " its zone, as 2026-11-23T08:00:00Z"
             ) from None
-        names = _field(row, ids[0]), _field(row, ids[1])
+        names = field(row, ids[0]), field(row, ids[1])
         times[names] = max(time, times.get(names, ""))
     return times
 
@@ -125,23 +121,27 @@ def _with_zone(text: str) -> str:
     return text
 
 
-def _table(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
-    """Return the header and the rows that are not blank, with the number of their first line."""
+def table(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    """Return the header and the rows that are not blank, with the number of their first line.
+
+    Raises:
+        CourseError: it cannot be read, is not UTF-8, or is no CSV file.
+    """
     try:
         with open(path, "rb") as file:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise RosterError(f"{path}: cannot be read: {error.strerror}") from None
+        raise CourseError(f"{path}: cannot be read: {error.strerror}") from None
     if len(data) > MAX_BYTES:
-        raise RosterError(f"{path}: got more than {MAX_BYTES >> 20} MiB, expected a CSV file")
+        raise CourseError(f"{path}: got more than {MAX_BYTES >> 20} MiB, expected a CSV file")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise RosterError(
+        raise CourseError(
             f"{path}: byte {error.start}: got text that is not UTF-8; save it as CSV UTF-8"
         ) from None
     if "\0" in text:
-        raise RosterError(f"{path}: got zero bytes, expected a CSV file")
+        raise CourseError(f"{path}: got zero bytes, expected a CSV file")
     first = text.split("\n", 1)[0]
     delimiter = max(",;\t", key=first.count)  # Excel writes ; in many countries
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
@@ -152,13 +152,14 @@ def _table(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
                 table.append((line, row))
             line = reader.line_num + 1
     except csv.Error as error:
-        raise RosterError(f"{path}: line {reader.line_num}: not valid CSV: {error}") from None
+        raise CourseError(f"{path}: line {reader.line_num}: not valid CSV: {error}") from None
     if not table:
-        raise RosterError(f"{path}: got an empty file, expected a header and a row per student")
+        raise CourseError(f"{path}: got an empty file, expected a header and rows below it")
     return [cell.strip() for cell in table[0][1]], table[1:]
 
 
-def _column(header: Sequence[str], names: Sequence[str]) -> int | None:
+def column(header: Sequence[str], names: Sequence[str]) -> int | None:
+    """Return where the first of these names is, compared without case and signs."""
     plain = [_plain(cell) for cell in header]
     return next((plain.index(_plain(name)) for name in names if _plain(name) in plain), None)
 
@@ -167,8 +168,9 @@ def _plain(text: str) -> str:
     return "".join(char for char in text.casefold() if char.isalnum())
 
 
-def _field(row: Sequence[str], column: int | None) -> str:
-    return row[column].strip() if column is not None and column < len(row) else ""
+def field(row: Sequence[str], at: int | None) -> str:
+    """Return a cell; "" where the row or the whole file has none."""
+    return row[at].strip() if at is not None and at < len(row) else ""
 
 
 def _is_no_student(header: Sequence[str], row: Sequence[str], fields: Mapping[str, str]) -> bool:
@@ -176,3 +178,63 @@ def _is_no_student(header: Sequence[str], row: Sequence[str], fields: Mapping[st
     if fields["id"] or "Student" not in header:
         return False
     return fields["name"] in ("Points Possible", "Student, Test", "") or "Manual Posting" in row
+
+
+_PARTICIPANT = re.compile(r"participant (\d+)")
+# What may name a folder that the instructor named; ids first, so that no address hides one.
+NAMED = ("id", "email", "login", "local part")
+
+
+class Matching:
+    """Students by the texts in the roster's columns, without case, which nobody else can choose.
+
+    A platform's number, an id, a verified address and the login of a repository identify a student.
+    A display name and a file name never do: students choose them. A text that two students share in
+    one column means neither.
+    """
+
+    def __init__(self, students: Iterable[Student]) -> None:
+        students = tuple(students)
+        self.ids = frozenset(student.id for student in students)
+        self._columns: dict[str, dict[str, str | None]] = {}
+        for column, texts in _TEXTS.items():
+            found = self._columns.setdefault(column, {})
+            for student in students:
+                for text in filter(None, map(str.casefold, texts(student))):
+                    shared = found.get(text, student.id) != student.id
+                    found[text] = None if shared else student.id
+
+    def student(self, text: str, *columns: str) -> str | None:
+        """Return whose text this is in the first of `columns` that has it; None: nobody's."""
+        text = text.casefold()
+        return next((self._columns[c][text] for c in columns if text in self._columns[c]), None)
+
+    def of_clone(self, name: str) -> Mapping[str, str]:
+        """Return who a repository `assignment-login` can belong to, by the assignment.
+
+        Both parts may hold dashes, so that a name alone can be read in several ways.
+        """
+        splits = ((name[:at], name[at + 1 :]) for at, char in enumerate(name) if char == "-")
+        read = ((assignment, self.student(login, "login")) for assignment, login in splits)
+        return {assignment.casefold(): student for assignment, student in read if student}
+
+
+def _numbers(student: Student) -> Iterator[str]:
+    number = student.number or student.id
+    yield number
+    if match := _PARTICIPANT.fullmatch(number.casefold()):
+        yield match[1]
+
+
+def _local_parts(student: Student) -> Iterator[str]:
+    yield student.email.partition("@")[0]
+    yield student.id.partition("@")[0]
+
+
+_TEXTS: Mapping[str, Callable[[Student], Iterable[str]]] = {
+    "id": lambda student: (student.id,),
+    "number": _numbers,
+    "email": lambda student: (student.email,),
+    "login": lambda student: (student.login,),
+    "local part": _local_parts,
+}

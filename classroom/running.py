@@ -9,14 +9,14 @@ import errno
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from typing import Any, Protocol
+from typing import Any
 
 from classroom.engine import Engine, EngineFault, is_broken
-from classroom.grading import GradingOutcome, Settings, Task
-from classroom.outcomes import Judged, all_faults, judged, refusal
+from classroom.grading import GradingOutcome, Settings, Task, all_faults, judged, refusal
 from classroom.plan import Job, Plan
 from classroom.records import Fault, now
 from classroom.store import Store
+from classroom.view import View
 from grader.judge.set_check import SetError
 from grader.spec.grade_record import Environment
 
@@ -25,19 +25,6 @@ _UNDER_WAY = 256
 _TICK_S = 0.5
 # Beyond the limit of a grading: until a worker starts it, ends it, and its result has come.
 _MARGIN_S = 180.0
-
-
-class Watcher(Protocol):
-    """Is told what happens."""
-
-    def started(self, job: Job) -> None:
-        """A job was handed to the engine."""
-
-    def ended(self, job: Job, done: Judged, retried: int) -> None:
-        """A job has ended; `retried` of its files will be tried again."""
-
-    def tick(self) -> None:
-        """Half a second has passed, or something has happened."""
 
 
 class Patience:
@@ -83,7 +70,7 @@ class Running:
         plan: Plan,
         settings: Settings,
         machine: Environment,
-        watcher: Watcher,
+        view: View,
         grading: Callable[[Task], GradingOutcome],
         interrupted: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -97,7 +84,7 @@ class Running:
         self._attempts = dict(plan.attempts)
         self._settings = settings
         self._machine = machine
-        self._watcher = watcher
+        self._view = view
         self._grading = grading
         self._patience = Patience(engine, interrupted)
         self._under_way: dict[Future[GradingOutcome], Job] = {}
@@ -119,7 +106,7 @@ class Running:
                 done = self._patience.wait(self._under_way, most_s)
                 for future in [f for f in self._under_way if f in done]:  # in their order
                     self._end(self._under_way.pop(future), future)
-                self._watcher.tick()
+                self._view.tick()
         except (KeyboardInterrupt, EngineFault, SetError):
             for future, job in self._under_way.items():  # what is there already is not lost
                 if future.done() and not future.exception():
@@ -130,7 +117,7 @@ class Running:
     def _start(self, job: Job) -> None:
         files = {problem: self._store.data(key.sha256) for problem, key in job.keys.items()}
         self._under_way[self._engine.submit(self._grading, Task(files, self._settings))] = job
-        self._watcher.started(job)
+        self._view.started(job)
 
     def _end(self, job: Job, future: Future[GradingOutcome]) -> None:
         try:
@@ -149,9 +136,9 @@ class Running:
         self._store.save_results(done.results)
         again = []
         for key, text in done.faults.items():
-            self._store.save_fault(Fault(key=key, text=text, at=now()))
+            self._store.add(Fault(key=key, text=text, at=now()))
             self._attempts[key] -= 1
             if self._attempts[key] > 0:  # alone: it may have been another file's doing
                 again.append(Job(job.student, {key.problem: key}))
         self._waiting.extend(again)
-        self._watcher.ended(job, done, len(again))
+        self._view.ended(job, done, len(again))

@@ -11,6 +11,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from classroom.records import (
     Extension,
@@ -24,7 +25,9 @@ from classroom.records import (
     Student,
 )
 from grader.spec.environment import EnvironmentFault
+from grader.spec.grade_record import Record
 
+_Record = TypeVar("_Record", bound=Record)
 SCHEMA_VERSION = 1
 _APPLICATION_ID = 0x464C4153  # what SQLite keeps in the file's header, to know it by
 _TABLES = """
@@ -45,6 +48,7 @@ CREATE TABLE grades (
   record TEXT NOT NULL, PRIMARY KEY (publication, student, problem)
 );
 """
+_OF_KEY = "results WHERE problem = ? AND sha256 = ? AND version = ?"
 
 
 class StoreError(EnvironmentFault):
@@ -111,8 +115,7 @@ class Store:
 
     def students(self) -> tuple[Student, ...]:
         """Return the roster in its order."""
-        rows = self._all("SELECT record FROM students ORDER BY position")
-        return tuple(Student.model_validate_json(text) for (text,) in rows)
+        return self._records(Student, "students ORDER BY position")
 
     def save_hand_in(self, hand_in: HandIn, files: Mapping[str, bytes]) -> None:
         """Keep what a student handed in, in the place of what there was; `files` by problem."""
@@ -127,8 +130,7 @@ class Store:
 
     def hand_ins(self) -> dict[str, HandIn]:
         """Return what was collected, by student."""
-        rows = self._all("SELECT student, record FROM hand_ins ORDER BY student")
-        return {student: HandIn.model_validate_json(text) for student, text in rows}
+        return {h.student: h for h in self._records(HandIn, "hand_ins ORDER BY student")}
 
     def data(self, sha256: str) -> bytes:
         """Return the bytes of a file that was handed in."""
@@ -144,25 +146,17 @@ class Store:
         """
         with self._explained(), self._transaction():
             before = self._connection.total_changes
-            for table, column in (
-                ("students", "id"),
-                ("hand_ins", "student"),
-                ("overrides", "student"),
-                ("extensions", "student"),
-                ("grades", "student"),
+            self._connection.execute("DELETE FROM students WHERE id = ?", (student,))
+            for table in ("hand_ins", "overrides", "extensions", "grades"):
+                self._connection.execute(f"DELETE FROM {table} WHERE student = ?", (student,))
+            used = {sha for hand_in in self.hand_ins().values() for sha in hand_in.files.values()}
+            unused = [row for row in self._all("SELECT sha256 FROM files") if row[0] not in used]
+            for table, sha in (
+                ("files", "sha256"),
+                ("results", "sha256"),
+                ("faults", "json_extract(record, '$.key.sha256')"),
             ):
-                self._connection.execute(f"DELETE FROM {table} WHERE {column} = ?", (student,))
-            rows = self._connection.execute("SELECT record FROM hand_ins")
-            used = {
-                sha for (text,) in rows for sha in HandIn.model_validate_json(text).files.values()
-            }
-            for (sha,) in self._connection.execute("SELECT sha256 FROM files").fetchall():
-                if sha not in used:
-                    self._connection.execute("DELETE FROM files WHERE sha256 = ?", (sha,))
-                    self._connection.execute("DELETE FROM results WHERE sha256 = ?", (sha,))
-            for number, text in self._connection.execute("SELECT * FROM faults").fetchall():
-                if Fault.model_validate_json(text).key.sha256 not in used:
-                    self._connection.execute("DELETE FROM faults WHERE number = ?", (number,))
+                self._connection.executemany(f"DELETE FROM {table} WHERE {sha} = ?", unused)
             changed = self._connection.total_changes - before
         return changed
 
@@ -176,22 +170,18 @@ class Store:
 
     def has_result(self, key: Key) -> bool:
         """Return whether this has been graded."""
-        where = "problem = ? AND sha256 = ? AND version = ?"
-        row = (key.problem, key.sha256, key.version)
-        return bool(self._all(f"SELECT 1 FROM results WHERE {where}", *row))
+        return bool(self._all(f"SELECT 1 FROM {_OF_KEY}", key.problem, key.sha256, key.version))
 
     def result(self, key: Key) -> FileResult | None:
         """Return the result of a key, None where it has not been graded."""
-        where = "problem = ? AND sha256 = ? AND version = ?"
-        row = (key.problem, key.sha256, key.version)
-        rows = self._all(f"SELECT record FROM results WHERE {where}", *row)
-        return FileResult.model_validate_json(rows[0][0]) if rows else None
+        found = self._records(FileResult, _OF_KEY, key.problem, key.sha256, key.version)
+        return found[0] if found else None
 
     def last_result(self, problem: str, sha256: str) -> FileResult | None:
         """Return the newest result of a file, of whatever version; None without one."""
-        where = "problem = ? AND sha256 = ? ORDER BY rowid DESC LIMIT 1"
-        rows = self._all(f"SELECT record FROM results WHERE {where}", problem, sha256)
-        return FileResult.model_validate_json(rows[0][0]) if rows else None
+        newest = "results WHERE problem = ? AND sha256 = ? ORDER BY rowid DESC LIMIT 1"
+        found = self._records(FileResult, newest, problem, sha256)
+        return found[0] if found else None
 
     def set_versions(self, versions: Mapping[str, str]) -> None:
         """Say, by problem, at which version results count from now on; other problems keep theirs.
@@ -208,36 +198,29 @@ class Store:
         """Return, by problem, the version at which results count."""
         return dict(self._all("SELECT problem, version FROM versions ORDER BY problem"))
 
-    def save_fault(self, fault: Fault) -> None:
-        """Keep a fault of the infrastructure."""
-        self._insert("INSERT INTO faults (record) VALUES (?)", fault.model_dump_json())
+    # -- faults, and what people decide: all are kept --------------------------------------------
+
+    def add(self, record: Fault | Override | Extension) -> None:
+        """Keep a fault of the infrastructure, an override or an extension."""
+        row = {"record": record.model_dump_json()}
+        if not isinstance(record, Fault):
+            row["student"] = record.student
+        into = f"{type(record).__name__.lower()}s ({', '.join(row)})"
+        with self._explained():
+            marks = ", ".join("?" * len(row))
+            self._connection.execute(f"INSERT INTO {into} VALUES ({marks})", tuple(row.values()))
 
     def faults(self) -> tuple[Fault, ...]:
         """Return the faults of the infrastructure, the oldest first."""
-        rows = self._all("SELECT record FROM faults ORDER BY number")
-        return tuple(Fault.model_validate_json(text) for (text,) in rows)
-
-    # -- what people decide ----------------------------------------------------------------------
-
-    def add_override(self, override: Override) -> None:
-        """Keep an override; the last one of a student and problem counts, the others are kept."""
-        row = (override.student, override.model_dump_json())
-        self._insert("INSERT INTO overrides (student, record) VALUES (?, ?)", *row)
+        return self._records(Fault, "faults ORDER BY number")
 
     def overrides(self) -> tuple[Override, ...]:
-        """Return all overrides, the oldest first."""
-        rows = self._all("SELECT record FROM overrides ORDER BY number")
-        return tuple(Override.model_validate_json(text) for (text,) in rows)
-
-    def add_extension(self, extension: Extension) -> None:
-        """Keep an extension; the last one of a student counts, the others are kept."""
-        row = (extension.student, extension.model_dump_json())
-        self._insert("INSERT INTO extensions (student, record) VALUES (?, ?)", *row)
+        """Return all overrides, the oldest first; the last of a student and problem counts."""
+        return self._records(Override, "overrides ORDER BY number")
 
     def extensions(self) -> tuple[Extension, ...]:
-        """Return all extensions, the oldest first."""
-        rows = self._all("SELECT record FROM extensions ORDER BY number")
-        return tuple(Extension.model_validate_json(text) for (text,) in rows)
+        """Return all extensions, the oldest first; the last of a student counts."""
+        return self._records(Extension, "extensions ORDER BY number")
 
     def publish(self, author: str, at: str, grades: Iterable[PublishedGrade]) -> int:
         """Keep what is published, whole; return its number."""
@@ -256,8 +239,7 @@ class Store:
         if not rows:
             return None
         number, author, at = rows[0]
-        found = self._all("SELECT record FROM grades WHERE publication = ?", number)
-        grades = tuple(PublishedGrade.model_validate_json(text) for (text,) in found)
+        grades = self._records(PublishedGrade, "grades WHERE publication = ?", number)
         return Publication(number=number, author=author, at=at, grades=grades)
 
     # -- SQLite ----------------------------------------------------------------------------------
@@ -266,9 +248,9 @@ class Store:
         with self._explained():
             return self._connection.execute(query, values).fetchall()
 
-    def _insert(self, statement: str, *values: object) -> None:
-        with self._explained():
-            self._connection.execute(statement, values)
+    def _records(self, kind: type[_Record], selection: str, *values: object) -> tuple[_Record, ...]:
+        rows = self._all(f"SELECT record FROM {selection}", *values)
+        return tuple(kind.model_validate_json(text) for (text,) in rows)
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:

@@ -20,12 +20,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+from classroom.records import CourseError
 from grader.base import scratch
 from grader.base.regular_file import open_regular
 from grader.base.text import clean
 from grader.source.intake.entries import IGNORED, MAX_ARCHIVE_BYTES, shown
 from grader.spec.environment import EnvironmentFault
-from grader.spec.problem import ManifestError
 
 MAX_FILES = 200_000  # a thousand students with a whole repository each
 MAX_TOTAL_BYTES = 8 * 2**30
@@ -40,10 +40,6 @@ _FAULTS = (
 )  # fmt: skip
 
 
-class SourceError(ManifestError):
-    """The submissions of a class cannot be read; says what, got, expected and what to do."""
-
-
 @contextlib.contextmanager
 def unpacked(source: Path) -> Iterator[tuple[Path, list[str]]]:
     """Give the folder with the submissions and notes of what was left out; archives are unpacked.
@@ -51,13 +47,13 @@ def unpacked(source: Path) -> Iterator[tuple[Path, list[str]]]:
     What was unpacked is removed afterwards, also when the process is killed: by the next one.
 
     Raises:
-        SourceError: it is neither a folder nor an archive, is damaged, or holds too much.
+        CourseError: it is neither a folder nor an archive, is damaged, or holds too much.
     """
     if source.is_dir():
         yield source, []
         return
     if not source.is_file():
-        raise SourceError(f"{source}: no such folder or archive")
+        raise CourseError(f"{source}: no such folder or archive")
     with own_folder() as folder:
         yield folder, _Unpacking(source, folder).run()
 
@@ -88,22 +84,22 @@ class _Unpacking:
             elif tarfile.is_tarfile(self._source):
                 self._unpack_tar()
             else:
-                raise SourceError(
+                raise CourseError(
                     f"{self._source}: got something else, expected a folder, a .zip, a .tar or a"
                     " .tar.gz with the submissions of a class"
                 )
         except _FAULTS as error:
-            if isinstance(error, SourceError):
+            if isinstance(error, CourseError):
                 raise
             reason = clean(str(error), 120) or type(error).__name__
-            raise SourceError(
+            raise CourseError(
                 f"{self._source}: the archive is damaged: {reason}; download it again"
             ) from None
         except OSError as error:
             words = f"{self._source}: cannot be unpacked: {error.strerror}"
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise EnvironmentFault(f"{words} in {self._folder}") from None
-            raise SourceError(words) from None
+            raise CourseError(words) from None
         return self._notes
 
     def _unpack_zip(self) -> None:
@@ -138,7 +134,7 @@ class _Unpacking:
         self._folders["/".join(parts[:-1][:2])] += 1
         if self._files > MAX_FILES:
             (folder, most), *_ = self._folders.most_common(1)
-            raise SourceError(
+            raise CourseError(
                 f"{self._source}: got more than {MAX_FILES} files, {most} of them in"
                 f" {shown(folder)}; split it into several archives"
             )
@@ -169,7 +165,7 @@ class _Unpacking:
                 size += len(chunk)
                 self._bytes += len(chunk)
                 if self._bytes > MAX_TOTAL_BYTES:
-                    raise SourceError(
+                    raise CourseError(
                         f"{self._source}: got more than {MAX_TOTAL_BYTES >> 30} GiB unpacked;"
                         " split it into several archives"
                     )

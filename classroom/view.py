@@ -11,7 +11,7 @@ from typing import Self
 from rich import progress
 from rich.console import Console
 
-from classroom.outcomes import Judged
+from classroom.grading import Judged
 from classroom.plan import Job, Plan
 from grader.base.text import clean, plural, points
 

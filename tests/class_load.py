@@ -25,7 +25,7 @@ from pathlib import Path
 
 import psutil
 
-from classroom.collecting import DATABASE
+from classroom.folder import DATABASE
 from classroom.grades import Status, grades
 from classroom.grading import Settings, Task, grade
 from classroom.store import Store

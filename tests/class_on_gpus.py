@@ -20,7 +20,7 @@ import threading
 import time
 from pathlib import Path
 
-from classroom.collecting import DATABASE
+from classroom.folder import DATABASE
 from classroom.records import Key
 from classroom.store import Store
 from grader.spec.environment import probe

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from classroom.collecting import DATABASE
+from classroom.folder import DATABASE
 from classroom.records import Key
 from classroom.store import Store
 from grader.spec.problem import ROOT, load_problem

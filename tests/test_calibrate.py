@@ -8,7 +8,7 @@ import pytest
 
 from grader.commands import cli
 from grader.commands.calibrate import command, measuring
-from grader.commands.calibrate.view import render
+from grader.commands.calibrate.command import render
 from grader.spec.findings import (
     Alive,
     Evidence,

@@ -11,7 +11,7 @@ from grader.commands import cli
 from grader.judge import surroundings
 from grader.judge.request import Request
 from grader.report import terminal
-from grader.report.targets import target_lines
+from grader.report.terminal import target_lines
 from grader.spec.findings import Evidence
 from grader.spec.grade_record import GradeRecord, SpeedFigures, Verdict
 from grader.spec.problem import ROOT, load_problem

@@ -13,7 +13,7 @@ import pytest
 
 import reference
 from grader.commands.explain import page as causes_page
-from grader.commands.explain.view import render
+from grader.commands.explain.command import render
 from grader.report import history
 from grader.report.cause_pages import ExplainError, look_up, sections, sentence
 from grader.report.html import page as html

@@ -7,15 +7,13 @@ import time
 import pytest
 from rich.console import Console
 
-from classroom.collecting import DATABASE
+from classroom.folder import DATABASE, Busy, holder, locked
 from classroom.grading import Settings
-from classroom.lock import Busy, holder, locked
 from classroom.plan import MAX_ATTEMPTS, Job, plan
 from classroom.records import Student
 from classroom.running import Running
 from classroom.store import Store, StoreError
-from classroom.summary import Summary
-from classroom.summary_view import render
+from classroom.summary import Summary, render
 from classroom.view import View, duration
 from grader.spec.environment import EnvironmentFault
 from tests.classes import hand_in

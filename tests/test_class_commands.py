@@ -10,7 +10,7 @@ import pytest
 import classroom
 from classroom import command as class_command
 from classroom import grade_class, gradescope, running
-from classroom.collecting import DATABASE
+from classroom.folder import DATABASE
 from classroom.store import Store
 from grader.spec.environment import EnvironmentFault
 from grader.spec.problem import load_problem

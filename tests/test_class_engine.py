@@ -17,7 +17,7 @@ from parsl.executors import HighThroughputExecutor
 from parsl.jobs.error_handlers import windowed_error_handler
 
 from classroom import engine
-from classroom.engine import EngineError, EngineFault, ParslEngine, local_config, read_config
+from classroom.engine import CourseError, EngineFault, ParslEngine, local_config, read_config
 from grader.spec.problem import ROOT, load_problem
 from tests.fake_engine import die, place
 from tests.harness import model_answer, until
@@ -91,14 +91,14 @@ def test_a_python_file_makes_a_config(file):
 )  # fmt: skip
 def test_a_configuration_that_cannot_be_used_says_why(file, text, name, words):
     path = file(text, name)
-    with pytest.raises(EngineError) as caught:
+    with pytest.raises(CourseError) as caught:
         read_config(path)
     assert str(caught.value).startswith("--engine: ") and words in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_a_configuration_that_is_not_there(tmp_path):
-    with pytest.raises(EngineError, match="cannot be read: No such file"):
+    with pytest.raises(CourseError, match="cannot be read: No such file"):
         read_config(tmp_path / "none.toml")
 
 

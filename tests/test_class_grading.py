@@ -9,18 +9,16 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from classroom import grading
 from classroom.gradebook import canvas, moodle, write
 from classroom.grades import grades
-from classroom.grading import GradingOutcome, Settings, Task
-from classroom.outcomes import BUSY, judged
+from classroom.grading import BUSY, GradingOutcome, Settings, Task, judged
+from classroom.plan import Versions
 from classroom.records import Student
 from classroom.store import Store
-from classroom.versions import Versions
 from grader.base import scratch
 from grader.commands.cli import parser_of
 from grader.spec.environment import EnvironmentFault
@@ -337,9 +335,3 @@ def test_no_separator_makes_a_formula_of_a_part_of_a_name(separator, quoting):
         assert not [cell for cell in cells if cell.lstrip(' "').startswith(tuple("=+-@＝"))]
     plain = [Student(id="a-1", name="Ann-Lee O'Hara", email="ann-lee+x@x.edu", section="C++")]
     assert "Ann-Lee O'Hara,a-1,ann-lee+x@x.edu," in canvas(plain, [])
-
-
-def test_a_gradebook_that_cannot_be_written(graded, tmp_path):
-    with pytest.raises(EnvironmentFault, match=r"cannot write .*gradebook-canvas\.csv"):
-        write(tmp_path / "none", graded, [])
-    assert Path(ROOT).is_dir()

@@ -9,10 +9,9 @@ import pytest
 
 from classroom import outputs
 from classroom.changes import Kind, changes_since
-from classroom.folder import CourseError
-from classroom.lock import Busy, locked
-from classroom.records import Fault
-from classroom.standing import read_standing
+from classroom.folder import Busy, locked
+from classroom.grades import read_standing
+from classroom.records import CourseError, Fault
 from classroom.store import Store
 from grader.commands import cli
 from grader.spec.problem import ManifestError
@@ -152,7 +151,7 @@ def test_what_is_not_decided_is_refused_and_stays_as_it_was_with_partial(store, 
     published(store, course, "ada", "bob", "cyd")
     hand_in(store, "ada", {"p04": b"fault"})
     hand_in(store, "bob", {"p04": b"pending"})
-    store.save_fault(Fault(key=key_of("p04", b"fault"), text="node lost", at=AT))
+    store.add(Fault(key=key_of("p04", b"fault"), text="node lost", at=AT))
     students(store, "ada", "bob", "cyd", "new")
     hand_in(store, "new", {"p04": b"pending"})
     code, shown = run(course, *PUBLISH)
@@ -336,8 +335,10 @@ def test_who_handed_in_but_is_on_no_roster_is_forgotten_too(store, course):
 def test_files_go_before_rows_so_that_a_failure_can_be_repeated(store, course, monkeypatch):
     published(store, course, "ada")
     run(course, "report")
-    monkeypatch.setattr(Path, "unlink", lambda *_: (_ for _ in ()).throw(PermissionError(1, "no")))
-    with pytest.raises(Exception, match="cannot delete"):
+    monkeypatch.setattr(
+        Path, "unlink", lambda *_, **__: (_ for _ in ()).throw(PermissionError(1, "no"))
+    )
+    with pytest.raises(Exception, match="no: what is stored already is kept"):
         run(course, "forget", "--student", "ada", "--yes")
     assert store.students() and outputs.report_files(course, "ada")[0].exists()
 

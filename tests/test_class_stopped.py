@@ -14,8 +14,8 @@ from concurrent.futures import Future
 import pytest
 
 from classroom import grade_class, running, unpacking
-from classroom.collecting import DATABASE
 from classroom.engine import EngineFault
+from classroom.folder import DATABASE
 from classroom.gradebook import CANVAS, MOODLE
 from classroom.grading import Settings
 from classroom.store import Store

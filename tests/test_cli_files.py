@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from grader.api import Grader
+from grader.base.atomic_write import write_whole
 from grader.commands.grade import command
 from grader.report import classroom50, exports
 from grader.spec.grade_record import GradeRecord
@@ -144,3 +145,18 @@ def test_an_interrupt_before_anything_was_graded_says_so(run, wrong, monkeypatch
     code, out, err = run("--submission", wrong)
     assert (code, out) == (130, "")
     assert err == "grader: interrupted before anything was graded\n"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(28, "No space left on device")])
+def test_a_file_that_is_half_written_leaves_the_old_one_alone(tmp_path, monkeypatch, error):
+    path = tmp_path / "record.json"
+    path.write_text("old")
+
+    def replace(*_):
+        raise error
+
+    monkeypatch.setattr(os, "replace", replace)
+    with pytest.raises(type(error)) as raised:
+        write_whole(path, "new")
+    assert [p.name for p in tmp_path.iterdir()] == ["record.json"] and path.read_text() == "old"
+    assert getattr(raised.value, "filename", str(path)) == str(path)

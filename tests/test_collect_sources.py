@@ -10,8 +10,8 @@ import pytest
 
 from classroom import unpacking
 from classroom.collect import collect, keep
+from classroom.records import CourseError
 from classroom.store import Store
-from classroom.unpacking import SourceError
 from grader.base import scratch
 from tests.classes import P02, by_student, packed, write
 from tests.test_collect import P04, ROSTER
@@ -93,7 +93,7 @@ def test_an_archive_of_a_class_has_limits(tmp_path, monkeypatch, limit, value):
     path = tmp_path / "class.zip"
     path.write_bytes(packed({f"s{n}/{P02}": b"0" * 10_000 for n in range(9)}))
     monkeypatch.setattr(unpacking, limit, value)
-    with pytest.raises(SourceError, match="split it into several archives"):
+    with pytest.raises(CourseError, match="split it into several archives"):
         collect(path)
     assert not os.listdir(scratch.folder())
 
@@ -120,7 +120,7 @@ def test_an_archive_of_a_class_has_limits(tmp_path, monkeypatch, limit, value):
     ],
 )
 def test_a_source_that_is_none_says_why(tmp_path, files, words):
-    with pytest.raises(SourceError, match=words):
+    with pytest.raises(CourseError, match=words):
         collect(write(tmp_path, files))
 
 
@@ -128,7 +128,7 @@ def test_an_archive_with_too_many_files_says_whose_they_are(tmp_path, monkeypatc
     path = tmp_path / "class.zip"
     path.write_bytes(packed({f"s1/{P02}": b"", **{f"s2/junk/{n}": b"" for n in range(9)}}))
     monkeypatch.setattr(unpacking, "MAX_FILES", 8)
-    with pytest.raises(SourceError, match="more than 8 files, 8 of them in s2/junk"):
+    with pytest.raises(CourseError, match="more than 8 files, 8 of them in s2/junk"):
         collect(path)
 
 
@@ -141,17 +141,17 @@ def test_a_member_is_not_unpacked_beyond_what_a_submission_may_have(tmp_path, mo
 
 
 def test_a_source_that_is_not_there_or_damaged(tmp_path):
-    with pytest.raises(SourceError, match="no such folder or archive"):
+    with pytest.raises(CourseError, match="no such folder or archive"):
         collect(tmp_path / "none")
     path = tmp_path / "class.zip"
     path.write_bytes(packed({f"s1/{P02}": b"x" * 1000})[:-30])  # cut short
-    with pytest.raises(SourceError, match="got something else, expected a folder"):
+    with pytest.raises(CourseError, match="got something else, expected a folder"):
         collect(path)
     path.write_text("hello")
-    with pytest.raises(SourceError, match="got something else"):
+    with pytest.raises(CourseError, match="got something else"):
         collect(path)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(SourceError, match="got no files"):
+    with pytest.raises(CourseError, match="got no files"):
         collect(tmp_path / "empty")
 
 
@@ -159,11 +159,11 @@ def test_what_is_collected_again_changes_what_changed(tmp_path):
     with Store(tmp_path / "class.db") as store:
         source = write(tmp_path / "class", {f"s1/{P02}": "1", f"s2/{P02}": "1", "x.zip": b"PK"})
         kept = keep(store, collect(source, ROSTER))
-        assert (kept.new, kept.refused) == (("s1", "s2"), ("x",))
+        assert (kept["new"], kept["refused"]) == (["s1", "s2"], ["x"])
         assert store.hand_ins()["x"].error
-        assert keep(store, collect(source, ROSTER)).same == ("s1", "s2")
+        assert keep(store, collect(source, ROSTER))["same"] == ["s1", "s2"]
         write(source, {f"s2/{P02}": "2"})
-        assert keep(store, collect(source, ROSTER)).changed == ("s2",)
+        assert keep(store, collect(source, ROSTER))["changed"] == ["s2"]
         (sha,) = store.hand_ins()["s2"].files.values()
         assert store.data(sha) == b"2"
 
@@ -173,7 +173,7 @@ def test_what_cannot_be_read_does_not_replace_what_could(tmp_path):
         keep(store, collect(write(tmp_path / "one", {f"s1/{P02}": "1"}), ROSTER))
         broken = write(tmp_path / "two", {"s1.zip": b"PK"})
         for _ in range(2):
-            assert keep(store, collect(broken, ROSTER)).refused == ("s1",)
+            assert keep(store, collect(broken, ROSTER))["refused"] == ["s1"]
         hand_in = store.hand_ins()["s1"]
         assert set(hand_in.files) == {"p02"} and hand_in.error is None
         assert len(hand_in.notes) == 1 and "s1.zip cannot be read" in hand_in.notes[0]

@@ -3,7 +3,7 @@
 import pytest
 
 from classroom.grades import Status, grades, people
-from classroom.late import CourseFileError, Policy, lateness, read_policy
+from classroom.late import CourseError, Policy, lateness, read_policy
 from classroom.records import Extension, Fault, Override, Student
 from classroom.store import Store
 from classroom.summary import summed_up
@@ -78,8 +78,8 @@ def test_what_was_refused_has_no_points_and_says_why(store):
 
 def test_a_fault_decides_nothing_until_there_is_a_result(store):
     hand_in(store, "ada", {"p02": b"x"})
-    store.save_fault(Fault(key=key_of("p02", b"x"), text="worker lost", at=AT))
-    store.save_fault(Fault(key=key_of("p02", b"x"), text="killed", at=AT))
+    store.add(Fault(key=key_of("p02", b"x"), text="worker lost", at=AT))
+    store.add(Fault(key=key_of("p02", b"x"), text="killed", at=AT))
     found = grade(store)
     assert (found.points, found.status, found.reason) == (None, Status.FAULT, "killed")
     store.save_results([result_of("p02", b"x")])
@@ -94,7 +94,7 @@ def test_a_fault_of_a_new_version_leaves_the_grade_that_was_decided(store):
     fault = Fault(key=key_of("p02", b"x", "v2"), text="the judge failed", at=AT)
     found = grades(store, ("p02",), {"p02": "v2"})[0]
     assert (found.points, found.status) == (None, Status.PENDING)
-    store.save_fault(fault)
+    store.add(fault)
     results = {}
     found = grades(store, ("p02",), {"p02": "v2"}, results=results)[0]
     assert (found.points, found.status, found.key) == (3.0, Status.GRADED, old[0].key)
@@ -109,13 +109,13 @@ def test_a_fault_of_a_new_version_leaves_the_grade_that_was_decided(store):
 def test_the_last_override_counts_over_everything(store):
     hand_in(store, "ada", {"p02": b"x"})
     store.save_results([result_of("p02", b"x", 6.5)])
-    store.add_override(override(1.0))
-    store.add_override(override(9.96, reason="second look"))
+    store.add(override(1.0))
+    store.add(override(9.96, reason="second look"))
     found = grade(store)
     assert (found.points, found.status, found.earned) == (10.0, Status.OVERRIDDEN, 6.5)
     assert found.reason == "tutor: second look"
     assert grade(store, problem="p04").status is Status.NOT_HANDED_IN
-    store.add_override(override(2.0, student="bob"))
+    store.add(override(2.0, student="bob"))
     late = Policy(deadline="2026-11-01T00:00:00Z", percent_per_day=100)
     assert grade(store, "bob", policy=late).points == 2.0
     assert grade(store, policy=late).points == 10.0
@@ -185,9 +185,9 @@ def test_the_policy_is_read_from_course_toml(tmp_path):
         ("deadline =", "not valid TOML"),
     ):
         path.write_text(text)
-        with pytest.raises(CourseFileError) as caught:
+        with pytest.raises(CourseError) as caught:
             read_policy(tmp_path)
         assert str(caught.value).startswith(str(path)) and words in str(caught.value)
     path.write_bytes(b"\xff")
-    with pytest.raises(CourseFileError, match="not valid TOML"):
+    with pytest.raises(CourseError, match="not valid TOML"):
         read_policy(tmp_path)

@@ -2,13 +2,11 @@
 
 import json
 from functools import partial
-from types import SimpleNamespace
 
 import pytest
 
 from grader.commands.hint.hints import hints_of, plain_formulas
-from grader.commands.hint.next_hint import Hint, next_hint
-from grader.commands.hint.shown import Shown
+from grader.commands.hint.next_hint import Hint, Shown, next_hint
 from grader.commands.hint.unsolved import find
 from grader.commands.hint.view import render
 from grader.spec.grade_record import (
@@ -264,8 +262,7 @@ def test_the_command_shows_one_hint_more_each_time(run, folder, tmp_path):
 
 def test_the_command_runs_all_tests_where_all_steps_have_code(run, tmp_path, monkeypatch):
     # With this seed the first failing case alone does not tell which mistake it was.
-    seed = SimpleNamespace(urandom=lambda _: bytes.fromhex("debe44580a9f5da4"))
-    monkeypatch.setattr("grader.commands.hint.tested.os", seed)
+    monkeypatch.setattr("grader.commands.hint.command.seed_of", lambda _: "debe44580a9f5da4")
     wrong = model_answer("p02").replace(" * w_tile.to(tl.float32)[None, :]", "")
     assert wrong != model_answer("p02")
     write_answers(tmp_path / "a", {"p02": wrong})

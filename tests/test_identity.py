@@ -3,8 +3,7 @@
 import pytest
 
 from classroom.collect import collect
-from classroom.records import Student
-from classroom.unpacking import SourceError
+from classroom.records import CourseError, Student
 from tests.classes import P02, by_student, notes_of, packed, write
 
 BOB = Student(id="s1", name="Bob", email="bob@x.edu", login="bob", number="101")
@@ -86,10 +85,10 @@ def test_what_a_student_can_choose_makes_no_file_anothers(tmp_path, files, roste
 )
 def test_two_accounts_for_one_student_are_left_to_the_instructor(tmp_path, files, names):
     source = write(tmp_path, files)
-    with pytest.raises(SourceError, match="of different accounts for one student") as caught:
+    with pytest.raises(CourseError, match="of different accounts for one student") as caught:
         collect(source, (BOB, EVE))
     assert all(name in str(caught.value) for name in ("s1 has", *names, "--choose NAME"))
-    with pytest.raises(SourceError, match="different accounts"):
+    with pytest.raises(CourseError, match="different accounts"):
         collect(source, (BOB, EVE), choose=sorted(p.name for p in source.iterdir()))
     choice = next(p.name for p in source.iterdir() if p.name.startswith(names[1]))
     found = collect(source, (BOB, EVE), choose=[choice])
@@ -111,19 +110,19 @@ def test_an_address_goes_before_the_sid_that_a_student_enters(tmp_path):
 
 def test_two_numbers_in_a_name_of_canvas_are_left_to_the_instructor(tmp_path):
     files = {"x_101_9_102_8_a.zip": packed({P02: "x"})}
-    with pytest.raises(SourceError, match="got the numbers of 101 and of s2 in one name"):
+    with pytest.raises(CourseError, match="got the numbers of 101 and of s2 in one name"):
         collect(write(tmp_path, files), (BOB, EVE))
 
 
 def test_clones_whose_assignment_is_not_certain_need_it(tmp_path):
     alone = write(tmp_path / "alone", {f"hw1-evil-bob/problems/{P02}": "x"})
     for roster in ((BOB,), (BOB, EVE)):
-        with pytest.raises(SourceError, match=r"evil-bob, which can be a clone .*--assignment hw1"):
+        with pytest.raises(CourseError, match=r"evil-bob, which can be a clone .*--assignment hw1"):
             collect(alone, roster)
     assert set(by_student(collect(alone, (BOB, EVE), assignment="hw1"))) == {"s2"}
     assert set(by_student(collect(alone, (BOB, EVE), assignment="HW1-evil"))) == {"s1"}
     beside = write(tmp_path / "beside", {f"hw1-bob/{P02}": "x", f"template/{P02}": "x"})
-    with pytest.raises(SourceError, match="got hw1-bob, which can be a clone"):
+    with pytest.raises(CourseError, match="got hw1-bob, which can be a clone"):
         collect(beside, (BOB, EVE))
     found = collect(beside, (BOB, EVE), assignment="hw1")
     assert set(by_student(found)) == {"s1"}
@@ -142,5 +141,5 @@ def test_clones_whose_assignment_is_not_certain_need_it(tmp_path):
 )
 def test_a_source_without_a_submission_of_the_roster_says_what_to_pass(tmp_path, name, words):
     other = Student(id="s1", name="Bob", login="b")
-    with pytest.raises(SourceError, match=f"got no submission of a student on the.*{words}"):
+    with pytest.raises(CourseError, match=f"got no submission of a student on the.*{words}"):
         collect(write(tmp_path, {name: packed({P02: "x"})}), (other,))

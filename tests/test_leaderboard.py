@@ -2,7 +2,7 @@
 
 import pytest
 
-from classroom.folder import CourseError
+from classroom.records import CourseError
 from tests import classes
 from tests.class_commands import give, run, students
 from tests.classes import hand_in
@@ -71,10 +71,10 @@ def test_other_devices_and_the_cpu_are_not_compared(store, course):
         ("id,pseudonym\nada,A.d.a\n", "what a student of the class is called"),
         ("id,pseudonym\nada,bob@UNI.example\n", "what a student of the class is called"),
         ("id,name\nada,Turbo\n", "got the columns id, name, expected id,pseudonym"),
-        ("", "got the columns none"),
+        ("", "got an empty file"),
         (b"id,pseudonym\nada,\xff\n", "not UTF-8"),
-        ('id,pseudonym\nada,"open\n', "not a CSV file"),
-        (b"\x00" * 2**21, "got more than 1024 KiB"),
+        ('id,pseudonym\nada,"open\n', "not valid CSV"),
+        (b"\x00" * 2**25, "got more than 16 MiB"),
     ],
 )
 def test_optins_that_cannot_be_used(store, course, text, words):

@@ -13,7 +13,7 @@ import triton.language as tl
 from triton.language.extra import cuda
 
 from grader.commands import cli
-from grader.commands.lint.view import render
+from grader.commands.lint.command import render
 from grader.judge import surroundings
 from grader.source.policy import tables
 from grader.source.policy.rules import violations

@@ -9,7 +9,7 @@ import shutil
 import pytest
 
 from grader import __version__
-from grader.commands.release import command, dates, ledger, writing
+from grader.commands.release import command, ledger, writing
 from grader.commands.release.contents import build
 from grader.spec.problem import ROOT, problem_ids
 from tests import releases
@@ -183,10 +183,10 @@ def test_answers_that_are_out_stay_out(answered, tmp_path):
 
 
 def test_a_date_without_a_time_is_the_end_of_the_day():
-    day = dates.read_date("2027-01-31")
+    day = ledger.read_date("2027-01-31")
     assert day == datetime.datetime(2027, 2, 1).astimezone()
-    assert dates.read_date("2027-01-31T18:00").replace(tzinfo=None).hour == 18
-    assert dates.read_date("2027-01-31T18:00Z").astimezone(datetime.UTC).hour == 18
+    assert ledger.read_date("2027-01-31T18:00").replace(tzinfo=None).hour == 18
+    assert ledger.read_date("2027-01-31T18:00Z").astimezone(datetime.UTC).hour == 18
 
 
 def test_a_past_date_is_for_problems_that_were_handed_out(tmp_path):

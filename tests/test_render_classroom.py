@@ -7,8 +7,8 @@ import re
 import pytest
 
 from grader.report import classroom50
+from grader.report.classroom50 import rounded, wholes
 from grader.report.score import is_counted
-from grader.report.wholes import rounded, wholes
 from grader.spec.grade_record import Points, Verdict
 from tests.exports import NAMES, evil, record
 

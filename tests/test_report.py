@@ -10,7 +10,7 @@ import pytest
 
 from grader.commands.release import contents
 from grader.judge import surroundings
-from grader.report import history, report_page
+from grader.report import exports, history
 from grader.spec.problem import ROOT
 from tests.environments import CPU
 from tests.exports import record
@@ -50,7 +50,7 @@ def test_the_points_of_earlier_runs_are_in_the_report_whatever_the_clock_says(
             return cls(next(cls.years), 1, 2, 3, 4, tzinfo=zone)
 
     clock = types.SimpleNamespace(datetime=Clock, UTC=datetime.UTC)
-    monkeypatch.setattr(report_page, "datetime", clock)
+    monkeypatch.setattr(exports, "datetime", clock)
     for _ in range(3):
         run("--report")
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
@@ -70,9 +70,12 @@ def test_without_the_option_nothing_is_written(run, tmp_path):
 def test_a_report_that_cannot_be_written_is_a_note_and_costs_nothing(
     run, tmp_path, monkeypatch, what
 ):
-    def fail(*_, **__):
-        if what == "a full disk":
+    def write_whole(path, text):
+        if path.name == "report.html":
             raise OSError(28, "No space left on device")
+        path.write_text(text)
+
+    def fail(*_, **__):
         raise RuntimeError("no such template")
 
     told = {"a full disk": "No space left on device", "a fault of the page": "no such template"}
@@ -80,9 +83,9 @@ def test_a_report_that_cannot_be_written_is_a_note_and_costs_nothing(
         (tmp_path / "report.html").mkdir()
         told[what] = "Is a directory"
     elif what == "a full disk":
-        monkeypatch.setattr(report_page, "write_whole", fail)
+        monkeypatch.setattr(exports, "write_whole", write_whole)
     else:
-        monkeypatch.setattr(report_page.page, "render", fail)
+        monkeypatch.setattr(exports.page, "render", fail)
     code, out, err = run("--report", "--json", "record.json")
     assert code == 1 and (tmp_path / "record.json").exists()
     assert f"grader: report.html was not written: {told[what]}\n" in err
@@ -104,13 +107,13 @@ def test_a_history_that_cannot_be_kept_is_a_note_and_the_report_is_written(run, 
 def test_a_run_for_credit_and_one_that_was_interrupted_leave_no_points(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     graded = record("full marks on the CPU")
-    report_page.write(graded, {})
-    report_page.write(record("interrupted"), {})
-    assert len(history.read(report_page.HISTORY, graded.submission)) == 1
-    assert "Points over the runs" in report_page.FILE.read_text()
-    report_page.write(graded.model_copy(update={"mode": "official"}), {})
-    assert len(history.read(report_page.HISTORY, graded.submission)) == 1
-    assert "Points over the runs" not in report_page.FILE.read_text()
+    exports.write_page(graded, {})
+    exports.write_page(record("interrupted"), {})
+    assert len(history.read(exports.HISTORY, graded.submission)) == 1
+    assert "Points over the runs" in exports.PAGE.read_text()
+    exports.write_page(graded.model_copy(update={"mode": "official"}), {})
+    assert len(history.read(exports.HISTORY, graded.submission)) == 1
+    assert "Points over the runs" not in exports.PAGE.read_text()
 
 
 @pytest.mark.parametrize("name", ["--json", "--html", "--markdown"])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from classroom.roster import MAX_BYTES, RosterError, read_roster, read_times
+from classroom.roster import MAX_BYTES, CourseError, read_roster, read_times
 
 
 @pytest.fixture
@@ -88,16 +88,16 @@ def test_hostile_fields_stay_data(csv):
 )
 def test_a_roster_that_cannot_be_used_says_why(csv, text, words):
     path = csv(text)
-    with pytest.raises(RosterError) as caught:
+    with pytest.raises(CourseError) as caught:
         read_roster(path)
     assert str(caught.value).startswith(str(path)) and words in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_a_roster_that_is_not_there(tmp_path):
-    with pytest.raises(RosterError, match="cannot be read: No such file"):
+    with pytest.raises(CourseError, match="cannot be read: No such file"):
         read_roster(tmp_path / "none.csv")
-    with pytest.raises(RosterError, match="cannot be read: Is a directory"):
+    with pytest.raises(CourseError, match="cannot be read: Is a directory"):
         read_roster(tmp_path)
 
 
@@ -120,5 +120,5 @@ def test_times_of_any_source_are_in_utc_and_the_last_counts(csv):
     ],
 )
 def test_times_that_cannot_be_used_say_why(csv, text, words):
-    with pytest.raises(RosterError, match=words):
+    with pytest.raises(CourseError, match=words):
         read_times(csv(text))

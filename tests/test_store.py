@@ -39,9 +39,9 @@ def test_what_is_stored_is_there_when_it_is_opened_again(path):
         store.set_students([Student(id="b"), Student(id="a", name="=1")])
         record = hand_in(store, "a", {"p02": b"x"}, notes=("n",))
         store.save_results([result_of("p02", b"x")])
-        store.save_fault(Fault(key=key_of("p04", b"x"), text="lost", at=AT))
-        store.add_override(override())
-        store.add_extension(extension())
+        store.add(Fault(key=key_of("p04", b"x"), text="lost", at=AT))
+        store.add(override())
+        store.add(extension())
         store.set_versions({"p02": "v1", "p04": "v1"})
         store.set_versions({"p04": "v2"})
         grade = PublishedGrade(student="a", problem="p02", points=7, possible=10)
@@ -85,10 +85,10 @@ def test_a_student_is_forgotten_with_everything_that_nobody_else_handed_in(store
     hand_in(store, "ada", {"p02": b"shared", "p04": b"hers alone"})
     hand_in(store, "bob", {"p02": b"shared"})
     store.save_results([result_of("p02", b"shared"), result_of("p04", b"hers alone")])
-    store.save_fault(Fault(key=key_of("p04", b"hers alone"), text="lost", at=AT))
-    store.save_fault(Fault(key=key_of("p02", b"shared"), text="lost", at=AT))
-    store.add_override(override())
-    store.add_extension(extension())
+    store.add(Fault(key=key_of("p04", b"hers alone"), text="lost", at=AT))
+    store.add(Fault(key=key_of("p02", b"shared"), text="lost", at=AT))
+    store.add(override())
+    store.add(extension())
     grade = PublishedGrade(student="ada", problem="p02", points=7, possible=10)
     store.publish("t", AT, [grade])
     assert store.forget("ada") == 8
@@ -154,7 +154,7 @@ def test_a_database_that_may_not_be_written_can_be_read(store):
     with pytest.raises(StoreError, match="attempt to write a readonly database: what is stored"):
         store.set_students([])
     with pytest.raises(StoreError, match="readonly"):
-        store.add_override(override())
+        store.add(override())
     assert set(store.hand_ins()) == {"ada"}
 
 

@@ -17,7 +17,6 @@ from grader.isolate.evidence import CallEvidence
 from grader.isolate.session import Budget, Session
 from grader.judge.case import CheckCase
 from grader.kernel.observers.rounds import Head, Rounds, RoundsShape
-from grader.report.html.trace import trace_view
 from grader.report.message import causes, message_lines
 from grader.report.state import state
 from grader.source.submission import Source
@@ -29,7 +28,7 @@ from tests import forked, harness
 from tests.harness import SEED, judge, model_answer, whole_answer
 from tests.mutants import MUTANTS
 from tests.mutants.forward import SUM
-from tests.test_shown_trace import CONTROL, problem_with
+from tests.test_shown_trace import CONTROL, page_of, problem_with
 from tests.test_trace_kernels import with_other_names
 from tests.tracing import trace
 from tests.trials import NoNames, right_answers
@@ -319,7 +318,7 @@ def test_a_forged_block_stops_neither_the_judge_nor_its_messages(called, seed):
     assert len(few.rounds) <= MOST_TOLD and len(few.model_dump_json()) < 100_000
     (cause,) = causes(problem_with(few))
     assert not any(CONTROL.search(line) for line in message_lines("p06", cause, 80))
-    trace_view(few, ())
+    page_of(problem_with(few))
 
 
 def test_one_message_speaks_of_one_query():

@@ -19,11 +19,11 @@ import time
 import pytest
 
 from grader.commands import cli
-from grader.commands.watch import saves
+from grader.commands.watch import loop
 from grader.commands.watch import view as page
-from grader.commands.watch.changes import changes, first_checks
 from grader.commands.watch.command import first_open
 from grader.commands.watch.terminal import Keys, Screen
+from grader.commands.watch.view import changes, first_checks
 from grader.isolate import usage
 from grader.spec.grade_record import CheckResult, Message, Points, ProblemResult, Verdict
 from grader.spec.problem import PROBLEMS, ROOT, load_problem, problem_ids
@@ -205,9 +205,8 @@ def test_two_watches_and_none_can_write_the_report(watch, folder):
     blocked = folder.parent / "cwd"
     (blocked / "report.html").mkdir(parents=True)
     write_answers(folder, {"p02": BROKEN})
-    first = watch("--report", "--poll", keys=False, cwd=blocked)
+    first = watch("--report", keys=False, cwd=blocked)
     second = watch()
-    first.expect("looks at the file every 0.5 s")
     first.expect("no keys: standard input is no terminal")
     for watched in (first, second):
         watched.expect("syntax error")
@@ -317,13 +316,39 @@ def test_a_stream_that_is_gone_or_no_terminal_ends_nothing(tmp_path):
         def write(self, text):
             raise BrokenPipeError
 
-    screen = Screen(Broken(), width=40, status=True)
+    screen = Screen(Broken(), status=True, width=40)
     screen.status("x")
     screen.say("y\n")
     with open(os.devnull) as stream, Keys(stream) as keys:
         assert keys.fd is None and keys.read() == ""
     with Keys(None) as keys:
         assert keys.fd is None
+
+
+def test_what_is_done_to_the_file_is_seen_and_reading_it_is_not(tmp_path):
+    path = tmp_path / "folder" / "a.py"
+    path.parent.mkdir()
+    path.write_text("one")
+    states = [loop.state_of(path)]
+
+    def older():
+        path.write_text("two")  # as long as before
+        os.utime(path, (1, 1))
+
+    def replaced():
+        (tmp_path / "b").write_text("two")
+        os.utime(tmp_path / "b", (1, 1))
+        os.replace(tmp_path / "b", path)
+
+    def moved():
+        path.parent.rename(tmp_path / "gone")
+
+    for step in (older, replaced, path.unlink, lambda: path.write_text("three"), moved):
+        step()
+        states.append(loop.state_of(path))
+        path.exists() and path.read_text()
+        assert states[-1] == loop.state_of(path) != states[-2], step
+    assert states[-1] is None
 
 
 @pytest.mark.parametrize(
@@ -345,7 +370,7 @@ def test_the_page_names_the_keys_and_options_that_there_are():
     named = re.findall(r"^\| (.+?) \| ", section, re.M)[1:]
     pressed = [key for row in named for key in row.replace("`", "").split(", ")]
     assert set(pressed) - {"Ctrl-C"} == {key for row in page.KEYS for key in row.split(", ")}
-    assert saves.POLL_S == 0.5 and "twice a second" in section
+    assert loop.LOOK_S == 0.1 and "ten times a second" in section
 
 
 def test_the_page_says_how_long_it_takes():

@@ -139,7 +139,7 @@ def fill(store: Store, count: int, seed: int = 1) -> None:
             files[problem] = data
             draw = rng.random()
             if rng.random() < 0.01:
-                store.save_fault(Fault(key=key_of(problem, data), text="worker lost", at=AT))
+                store.add(Fault(key=key_of(problem, data), text="worker lost", at=AT))
                 continue
             results.append(stored(_drawn(rng, problem, skill, draw), data))
         if files:

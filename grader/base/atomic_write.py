@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -19,12 +20,14 @@ def write_whole_bytes(path: Path, data: bytes) -> None:
     """Write `data` as `write_whole` writes text.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: it cannot be written; `filename` is `path`.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         partial.write_bytes(data)
         os.replace(partial, path)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink()  # where it was not moved, after Ctrl-C too

@@ -5,14 +5,14 @@ Nothing that goes wrong with the file ends a command: it is told once, and the c
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Generic, Literal, TypeVar
 
-SCHEMA_VERSION = 1
+from grader.base.atomic_write import write_whole
+from grader.base.record import Record
+
 FOLDER = "flash-attention-problems"
 
 
@@ -30,60 +30,58 @@ def state_path(environment: Mapping[str, str], file: str) -> Path | None:
     return state / FOLDER / file
 
 
-class StateFile:
+class State(Record):
+    """What a file holds: a subclass declares it."""
+
+    schema_version: Literal[1] = 1
+
+
+_State = TypeVar("_State", bound=State)
+
+
+class StateFile(Generic[_State]):
     """The file `path`; None keeps nothing. `what` is what a notice says is not kept.
 
-    `notices` holds what is to be told to the reader and is emptied by whoever tells it.
+    `state` is what the file held when it was opened: `empty` where there is none, or where it is no
+    such state, and set aside. `notices` holds what is to be told to the reader and is emptied by
+    whoever tells it.
     """
 
-    def __init__(self, path: Path | None, what: str) -> None:
+    def __init__(self, path: Path | None, what: str, empty: _State) -> None:
         self._path = path
         self._what = what
         self.notices: list[str] = []
         if path is None:
             self.notices.append(f"there is no home folder: {what} is not kept")
+        self.state: _State = self._read(type(empty)) or empty
 
     @property
     def kept(self) -> bool:
         """Whether what is written outlasts this run."""
         return self._path is not None
 
-    def read(self, reader: Callable[[dict[str, Any]], Any]) -> Any:
-        """Return what `reader` makes of the state, None where there is none.
-
-        A file that is no state of this version, or for which `reader` raises ValueError, is set
-        aside.
-        """
+    def _read(self, kind: type[_State]) -> _State | None:
         if self._path is None:
             return None
         try:
-            state = json.loads(self._path.read_text(encoding="utf-8"))
-            if not isinstance(state, dict) or state.get("schema_version") != SCHEMA_VERSION:
-                raise ValueError("not a state of this version")
-            return reader(state)
+            return kind.model_validate_json(self._path.read_bytes())
         except FileNotFoundError:
             pass
         except OSError as error:
             self._give_up(f"cannot read {self._path}: {error.strerror}")
-        except (ValueError, RecursionError):
+        except ValueError:
             self._set_aside(self._path)
         return None
 
-    def write(self, state: Mapping[str, Any]) -> None:
+    def write(self, state: _State) -> None:
         """Write the file in one step, so that an interrupt leaves the old one or the new one."""
         if self._path is None:
             return
-        partial = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-        whole = {"schema_version": SCHEMA_VERSION, **state}
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            partial.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
-            os.replace(partial, self._path)
+            write_whole(self._path, state.model_dump_json(indent=1) + "\n")
         except OSError as error:
             self._give_up(f"cannot write {self._path}: {error.strerror}")
-        finally:
-            with contextlib.suppress(OSError):
-                partial.unlink(missing_ok=True)
 
     def _set_aside(self, path: Path) -> None:
         damaged = path.with_name(path.name + ".damaged")

@@ -9,21 +9,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from grader.base.atomic_write import write_whole
-from grader.report import classroom50, gradescope, junit, markdown
+from grader.report import classroom50, gradescope, history, junit, markdown
 from grader.report.html import page
 from grader.spec.environment import EnvironmentFault
 from grader.spec.grade_record import GradeRecord
 
+PAGE = Path("report.html")
+HISTORY = Path(".cache") / "history.jsonl"
 # In the order in which they are written: the record first, for all others are made of it.
 FORMATS: Mapping[str, Callable[[GradeRecord], str]] = {
     "json": GradeRecord.to_json,
     "markdown": markdown.render,
     "junit": junit.render,
     "gradescope": gradescope.render,
-}
-# These also say which job the record is from, as the job's environment has it.
-OF_A_JOB: Mapping[str, Callable[[GradeRecord, Mapping[str, str], datetime.datetime], str]] = {
-    "classroom50": classroom50.render,
 }
 HELP: Mapping[str, str] = {
     "json": "write the grade record as JSON",
@@ -51,13 +49,12 @@ def write_all(
         EnvironmentFault: some file cannot be written.
     """
     failed = []
-    now = datetime.datetime.now(datetime.UTC)
-    of_a_job = {
-        name: functools.partial(render, variables=variables, now=now)
-        for name, render in OF_A_JOB.items()
-    }
+
+    def of_a_job(record: GradeRecord) -> str:
+        return classroom50.render(record, variables, datetime.datetime.now(datetime.UTC))
+
     of_sources = {"html": functools.partial(page.render, sources=sources)}
-    for name, render in {**FORMATS, **of_a_job, **of_sources}.items():
+    for name, render in {**FORMATS, "classroom50": of_a_job, **of_sources}.items():
         if name in files:
             try:
                 write_whole(files[name], render(record))
@@ -65,3 +62,33 @@ def write_all(
                 failed.append(f"--{name}: cannot write {files[name]}: {error.strerror}")
     if failed:
         raise EnvironmentFault("; ".join(failed))
+
+
+def write_page(record: GradeRecord, sources: Mapping[str, bytes]) -> tuple[Path | None, list[str]]:
+    """Write the page, and add the run to the history; return the page's path, and what failed.
+
+    Nobody asked for this file by name, so that nothing that keeps it from being written costs a
+    grade or an exit code: it is told in a note.
+    A grade for credit is told from its record alone: it has no history. Neither has a run that was
+    interrupted, for its points are not those of the answers.
+    """
+    runs: tuple[history.PastRun, ...] = ()
+    notes = []
+    if record.mode != "official":
+        try:
+            if record.problems and not record.interrupted:
+                now = datetime.datetime.now(datetime.UTC)
+                history.append(HISTORY, history.run_of(record, now))
+            runs = history.read(HISTORY, record.submission)
+        except (OSError, ValueError, OverflowError) as error:
+            notes.append(f"the points of this run were not kept in {HISTORY}: {_reason(error)}")
+    try:
+        write_whole(PAGE, page.render(record, sources=sources, history=runs))
+    except Exception as error:  # whatever is wrong with the page: the grade stands
+        return None, [*notes, f"{PAGE} was not written: {_reason(error)}"]
+    return PAGE, notes
+
+
+def _reason(error: Exception) -> str:
+    text = error.strerror if isinstance(error, OSError) else str(error)
+    return text or type(error).__name__

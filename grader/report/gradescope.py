@@ -16,12 +16,12 @@ from grader.report.score import (
     INTERRUPTED,
     component_cell,
     faults,
+    gaps,
     is_counted,
     is_full,
     losses,
     machine,
     mode,
-    reasons_of_gaps,
     sum_lines,
     told_causes,
 )
@@ -104,8 +104,7 @@ def _output(record: GradeRecord) -> list[str]:
     lost = ", ".join(clean(id, ID_LIMIT) for id in faults(record))
     if lost:
         lines.append(f"{lost}: {FAULT}, but their points are missing here: grade again")
-    for reason, names in reasons_of_gaps(record).items():
-        lines.append(f"not measured: {reason} ({', '.join(names)})")
+    lines += gaps(record)
     if record.mode != "official":
         lines.append("graded without a jail: the submission ran beside the judge, as its user")
     lines += ["", mode(record), f"seed {clean(record.seed, NAME_LIMIT)}"]

@@ -23,10 +23,10 @@ from grader.report.score import (
     component_cell,
     faults,
     fraction,
+    gaps,
     losses,
     machine,
     mode,
-    reasons_of_gaps,
     sum_lines,
     told_causes,
 )
@@ -107,8 +107,7 @@ def _notes(record: GradeRecord) -> list[str]:
     lost = ", ".join(escape(id, ID_LIMIT) for id in faults(record))
     if lost:
         notes.append(f"\\! {FAULT} ({lost})")
-    for reason, names in reasons_of_gaps(record).items():
-        notes.append(f"\\- not measured: {escape(reason)} ({', '.join(names)})")
+    notes += [f"\\- {escape(reason, 400)}" for reason in gaps(record)]
     for problem in record.problems:
         for name, reason in losses(problem).items():
             notes.append(f"{escape(problem.id, ID_LIMIT)} {name}: {escape(reason)}")

@@ -64,18 +64,19 @@ def sum_lines(record: GradeRecord) -> list[str]:
     return lines or [sum_line("required", record.totals)]
 
 
-def reasons_of_gaps(record: GradeRecord) -> dict[str, list[str]]:
-    """Return why components are not measured, each reason with the names of the components."""
+def gaps(record: GradeRecord) -> list[str]:
+    """Say why components are not measured: each reason with the names of the components."""
     reasons: dict[str, list[str]] = {}
     for problem in record.problems:
         for name in COMPONENTS:
             component = problem.components.get(name)
             if component is not None and component_cell(component) == "-":
                 reason = clean(component.reason or "no reason was recorded")
-                names = reasons.setdefault(reason.removeprefix("not measured: "), [])
-                if name not in names:
-                    names.append(name)
-    return reasons
+                reasons.setdefault(reason.removeprefix("not measured: "), []).append(name)
+    return [
+        f"not measured: {reason} ({', '.join(dict.fromkeys(names))})"
+        for reason, names in reasons.items()
+    ]
 
 
 def shown_figures(component: ComponentResult | None) -> Figures | None:

@@ -31,16 +31,15 @@ from grader.report.score import (
     INTERRUPTED,
     component_cell,
     fraction,
+    gaps,
     losses,
     machine,
     next_lines,
-    reasons_of_gaps,
     run_words,
     shown_figures,
     sum_line,
     told_causes,
 )
-from grader.report.targets import target_lines
 from grader.report.tiles import tile_lines
 from grader.spec.grade_record import (
     COMPONENTS,
@@ -196,7 +195,7 @@ def _sum(label: str, part: Points, width: int) -> Text:
 
 def _legend(record: GradeRecord, width: int) -> list[str]:
     """Explain "-" and "!", one line a reason, and say what a pass here could not see."""
-    reasons = reasons_of_gaps(record)
+    reasons = gaps(record)
     unseen: dict[str, list[str]] = {}
     faults = False
     for problem in record.problems:
@@ -205,8 +204,8 @@ def _legend(record: GradeRecord, width: int) -> list[str]:
         if problem.unseen:
             unseen.setdefault(clean(problem.unseen), []).append(clean(problem.id, ID_LIMIT))
     lines: list[str] = []
-    for reason, names in list(reasons.items())[:MAX_REASONS]:
-        lines += wrap(f"not measured: {reason} ({', '.join(names)})", width, "-  ")
+    for reason in reasons[:MAX_REASONS]:
+        lines += wrap(reason, width, "-  ")
     if len(reasons) > MAX_REASONS:
         lines.append(f"-  and {len(reasons) - MAX_REASONS} more reasons, see JSON=file")
     if faults:
@@ -321,3 +320,49 @@ def _count(problems: Sequence[ProblemResult], width: int) -> str:
         if len(line) <= width or len(shown) == 1:
             return line
         other += counts[shown.pop()]
+
+
+_MOST_NAMES = 3
+
+
+def target_lines(record: GradeRecord, width: int) -> list[str]:
+    """Return where the targets are from that speed was scored with, and what the canary said."""
+    sources: dict[str, list[str]] = {}
+    notes = []
+    for problem in record.problems:
+        speed = problem.components.get("speed")
+        figures = speed.figures if speed else None
+        if not isinstance(figures, SpeedFigures):
+            continue
+        if figures.targets:
+            id = clean(problem.id, ID_LIMIT)
+            sources.setdefault(clean(figures.targets, 60), []).append(id)
+        if figures.note:
+            notes.append(f"{clean(problem.id, ID_LIMIT)}: {clean(figures.note)}")
+    lines = []
+    if sources:
+        parts = [f"{source} ({_spans(ids)})" for source, ids in sources.items()]
+        lines += wrap("; ".join(parts), width, "speed targets: ", "    ")
+    for note in notes[:_MOST_NAMES]:
+        lines += wrap(note, width, "note: ", "    ")
+    if len(notes) > _MOST_NAMES:
+        rest = plural(len(notes) - _MOST_NAMES, "more problem")
+        lines.append(f"note: and of {rest}, see JSON=file")
+    return lines
+
+
+def _spans(ids: Sequence[str]) -> str:
+    """Return p02, p03, p04, p06 as "p02-p04, p06"."""
+    spans: list[list[str]] = []
+    for id in ids:
+        follows = spans and id == f"p{int(spans[-1][-1][1:]) + 1:02d}" if _numbered(id) else False
+        if follows:
+            spans[-1].append(id)
+        else:
+            spans.append([id])
+    words = [s[0] if len(s) == 1 else f"{s[0]}-{s[-1]}" for s in spans]
+    return ", ".join(words)
+
+
+def _numbered(id: str) -> bool:
+    return len(id) == 3 and id[0] == "p" and id[1:].isascii() and id[1:].isdigit()

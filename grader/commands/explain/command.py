@@ -6,8 +6,9 @@ import argparse
 import functools
 
 from grader.base import stdout
-from grader.commands.explain.view import render
-from grader.report import cause_pages, report_page
+from grader.commands.hint.view import markdown
+from grader.report import cause_pages, exports
+from grader.report.cause_pages import Explanation
 from grader.spec.problem import problems_named
 
 HELP = "explain a cause that the report names"
@@ -28,6 +29,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Show the page of a cause, or list them all; return 0."""
     problems = None if options.only is None else problems_named(options.only)
-    page = cause_pages.look_up(options.id or None, problems, runs=report_page.HISTORY)
+    page = cause_pages.look_up(options.id or None, problems, runs=exports.HISTORY)
     stdout.show(functools.partial(render, page))
     return 0
+
+
+def render(page: Explanation, *, width: int = 80, color: bool = False) -> str:
+    """Return the page at `width` columns."""
+    return "\n".join(markdown(page.text, width, color=color)) + "\n"

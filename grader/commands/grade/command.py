@@ -30,7 +30,7 @@ from grader.commands.progress import Progress
 from grader.judge import scoring
 from grader.judge.request import Request
 from grader.judge.surroundings import jobs, surroundings
-from grader.report import annotations, classroom50, exports, report_page, terminal
+from grader.report import annotations, classroom50, exports, terminal
 from grader.spec.grade_record import GradeRecord
 from grader.spec.problem import GIVEN, load_problem, problem_ids, problems_named
 
@@ -72,7 +72,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--report",
         action="store_true",
-        help=f"write {report_page.FILE} here, with the points of earlier runs; what keeps it from"
+        help=f"write {exports.PAGE} here, with the points of earlier runs; what keeps it from"
         " being written is said and costs nothing",
     )
     parser.add_argument(
@@ -170,7 +170,7 @@ def _wanted(options: argparse.Namespace) -> tuple[Request, Wanted]:
 def _files(options: argparse.Namespace) -> dict[str, Path]:
     """Return the files to write by format; refuse what cannot be, before anything was graded."""
     files = {name: path for name in exports.HELP if (path := getattr(options, name)) is not None}
-    taken = {os.path.realpath(report_page.FILE): "report"} if options.report else {}
+    taken = {os.path.realpath(exports.PAGE): "report"} if options.report else {}
     for name, path in files.items():
         expect_place(path, f"--{name}")
         other = taken.setdefault(os.path.realpath(path), name)
@@ -196,7 +196,7 @@ def _hand_over(wanted: Wanted, record: GradeRecord, sources: Mapping[str, bytes]
     written = None
     try:
         if wanted.report:
-            written, notes = report_page.write(record, sources)
+            written, notes = exports.write_page(record, sources)
             for note in notes:
                 print(f"grader: {note}", file=sys.stderr)
         exports.write_all(wanted.files, record, os.environ, sources)

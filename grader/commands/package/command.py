@@ -8,7 +8,7 @@ from pathlib import Path
 
 from grader.base import stdout
 from grader.commands.options import expect_place, writing
-from grader.commands.package import github, gradescope
+from grader.commands.package import platforms
 from grader.spec.problem import ManifestError, problem_ids, problems_named
 
 HELP = "write what a course platform needs to grade"
@@ -20,8 +20,8 @@ class PackageError(ManifestError):
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the platforms and their options."""
-    platforms = parser.add_subparsers(required=True, metavar="PLATFORM", dest="platform")
-    zipped = platforms.add_parser("gradescope", help="write Gradescope's autograder as a zip")
+    commands = parser.add_subparsers(required=True, metavar="PLATFORM", dest="platform")
+    zipped = commands.add_parser("gradescope", help="write Gradescope's autograder as a zip")
     zipped.add_argument("--output", type=Path, default=Path("autograder.zip"), metavar="FILE")
     zipped.add_argument("--only", metavar="p01,p02", help="grade these problems (default: all)")
     zipped.add_argument(
@@ -30,12 +30,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     zipped.add_argument(
         "--minutes",
         type=int,
-        default=gradescope.DEFAULT_MINUTES,
+        default=platforms.DEFAULT_MINUTES,
         metavar="N",
         help="the container's timeout, as it is set on Gradescope"
-        f" (default: {gradescope.DEFAULT_MINUTES})",
+        f" (default: {platforms.DEFAULT_MINUTES})",
     )
-    flow = platforms.add_parser("github", help="write a workflow for GitHub's Actions")
+    flow = commands.add_parser("github", help="write a workflow for GitHub's Actions")
     flow.add_argument(
         "--output", type=Path, required=True, metavar="DIR", help="the students' repository"
     )
@@ -52,13 +52,13 @@ def run(options: argparse.Namespace) -> int:
         PackageError: an option cannot be used.
         EnvironmentFault: a file cannot be written.
     """
-    if not gradescope.TEMPLATES.is_dir():
+    if not platforms.TEMPLATES.is_dir():
         raise PackageError("package: got the students' release, expected the course's checkout")
     if options.platform == "gradescope":
         path, data = options.output, _gradescope(options)
         expect_place(path, "--output")
     else:
-        path, data = options.output / github.PATH, _github(options)
+        path, data = options.output / platforms.WORKFLOW, _github(options)
         if not options.output.is_dir():
             raise PackageError(f"--output: got {options.output}, which is not a folder")
     with writing(path, "--output"):
@@ -71,11 +71,11 @@ def run(options: argparse.Namespace) -> int:
 
 def _gradescope(options: argparse.Namespace) -> bytes:
     wanted = problems_named(options.only)
-    if not 2 <= options.minutes <= gradescope.MAX_MINUTES:
+    if not 2 <= options.minutes <= platforms.MAX_MINUTES:
         raise PackageError(
-            f"--minutes: got {options.minutes}, expected 2 to {gradescope.MAX_MINUTES}"
+            f"--minutes: got {options.minutes}, expected 2 to {platforms.MAX_MINUTES}"
         )
-    return gradescope.autograder_zip(
+    return platforms.autograder_zip(
         wanted, problem_ids(), official=options.official, minutes=options.minutes
     )
 
@@ -86,4 +86,4 @@ def _github(options: argparse.Namespace) -> bytes:
     # What git allows in a name, and nothing that YAML or an expression of GitHub's would read.
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,200}", options.ref):
         raise PackageError(f"--ref: got {options.ref!r}, expected a branch, a tag or a commit")
-    return github.workflow(options.judge, options.ref).encode()
+    return platforms.workflow(options.judge, options.ref).encode()

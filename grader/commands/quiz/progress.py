@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
 
 from grader.base import user_state
 
@@ -26,6 +25,12 @@ def state_path(environment: Mapping[str, str]) -> Path | None:
     return user_state.state_path(environment, FILE)
 
 
+class _Outcomes(user_state.State):
+    """The file: what became of the questions, by their ids."""
+
+    outcomes: dict[str, AnswerState]
+
+
 class QuizProgress:
     """Outcomes by question id, kept in the file `path`; only in memory where there is none.
 
@@ -33,8 +38,8 @@ class QuizProgress:
     """
 
     def __init__(self, path: Path | None) -> None:
-        self._file = user_state.StateFile(path, "what you answer")
-        self.outcomes: dict[str, AnswerState] = self._file.read(_outcomes) or {}
+        self._file = user_state.StateFile(path, "what you answer", _Outcomes(outcomes={}))
+        self.outcomes = self._file.state.outcomes
 
     @property
     def notices(self) -> list[str]:
@@ -49,24 +54,9 @@ class QuizProgress:
     def add(self, question_id: str, outcome: AnswerState) -> None:
         """Note an outcome and write the file."""
         self.outcomes[question_id] = outcome
-        self._write()
+        self._file.write(_Outcomes(outcomes=self.outcomes))
 
     def forget(self, question_ids: Collection[str]) -> None:
         """Drop the outcomes of some questions and write the file."""
         self.outcomes = {id: o for id, o in self.outcomes.items() if id not in question_ids}
-        self._write()
-
-    def _write(self) -> None:
-        self._file.write({"outcomes": self.outcomes})
-
-
-def _outcomes(state: Mapping[str, Any]) -> dict[str, AnswerState]:
-    """Read the outcomes of a state.
-
-    Raises:
-        ValueError: there are none, or one is unknown.
-    """
-    outcomes = state.get("outcomes")
-    if not isinstance(outcomes, dict):
-        raise ValueError("no outcomes")
-    return {question_id: AnswerState(outcome) for question_id, outcome in outcomes.items()}
+        self._file.write(_Outcomes(outcomes=self.outcomes))

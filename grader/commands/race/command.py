@@ -11,8 +11,7 @@ from rich.console import Console
 from grader.base import stdout
 from grader.base.text import clean
 from grader.commands.options import UsageError, add_submission, expect_folder, one_or_all
-from grader.commands.race.recorded import recorded
-from grader.commands.race.view import Race, render
+from grader.commands.race.view import Race, recorded, render
 from grader.isolate.processes import Children, Ending
 from grader.judge import scoring
 from grader.source.submission import read_source

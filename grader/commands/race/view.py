@@ -1,15 +1,18 @@
-"""A race as text for the terminal: a table with bars, the fastest first."""
+"""A race as text for the terminal: a table with bars, the fastest first, and the time on record."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 
 from grader.base.text import clean, fit, wrap
-from grader.commands.race.recorded import Recorded
 from grader.spec.findings import Lane, Raced
-from grader.spec.grade_record import Environment
+from grader.spec.grade_record import Environment, GradeRecord, SpeedFigures
+from grader.spec.problem import ROOT
 from grader.spec.roofline import Roof
+from grader.timing.calibration import CalibrationError
+from grader.timing.calibration import find as find_calibration
 
 _NAME, _BAR = 34, 17
 _NOISY_PERCENT = 10.0
@@ -91,3 +94,40 @@ def _roof_line(roof: Roof | None) -> str:
     dots_ms = 1000 * roof.operations / roof.rate
     dots = f"{roof.operations / 1e9:.3g} GFLOP of dots at {roof.rate / 1e12:.4g} TFLOP/s"
     return f"roofline: {dots} take {dots_ms:.3g} ms, {moved}; the longer counts"
+
+
+RECORDS = ROOT / "docs" / "records"
+
+
+@dataclasses.dataclass(frozen=True)
+class Recorded:
+    """Milliseconds per call, and the day on which they were measured."""
+
+    ms: float
+    day: str
+
+
+def recorded(environment: Environment, problem_id: str, shape: str) -> Recorded | None:
+    """Return the time at this shape: of this machine's calibration, or of the newest record."""
+    try:
+        calibration = find_calibration(None, environment)
+    except CalibrationError:
+        calibration = None
+    known = calibration.problems.get(problem_id) if calibration else None
+    if calibration and known and known.shape == shape:
+        return Recorded(known.naive_median_ms / known.median, calibration.day)
+    for path in sorted(RECORDS.glob("nvidia-*.json"), reverse=True):
+        try:
+            record = GradeRecord.model_validate(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError):  # of an older grader
+            continue
+        if record.environment.device_name != environment.device_name:
+            continue
+        for problem in record.problems:
+            speed = problem.components.get("speed")
+            figures = speed.figures if speed else None
+            if problem.id != problem_id or not isinstance(figures, SpeedFigures):
+                continue
+            if figures.shape == shape and figures.median_ms:
+                return Recorded(figures.median_ms, path.stem[-10:])
+    return None

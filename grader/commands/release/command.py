@@ -10,7 +10,7 @@ from pathlib import Path
 
 from grader import __version__
 from grader.base import stdout
-from grader.commands.release import dates, ledger, writing
+from grader.commands.release import ledger, writing
 from grader.commands.release.contents import ReleaseError, build
 from grader.commands.release.ledger import Ledger
 from grader.commands.release.view import render
@@ -60,8 +60,8 @@ def run(options: argparse.Namespace) -> int:
     now = datetime.datetime.now(datetime.UTC)
     over_at = old.answers_after
     if options.answers_after is not None:
-        over_at = dates.with_date(old, chosen, dates.read_date(options.answers_after), now)
-    answers = dates.over(stage, old, over_at, now)
+        over_at = ledger.with_date(old, chosen, ledger.read_date(options.answers_after), now)
+    answers = ledger.over(stage, old, over_at, now)
     check_set(stage)
     files = build(ROOT, stage, answers, problem_ids())
     stubs = {f"problems/{p.id}/{p.file}" for p in map(load_problem, stage)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from grader.base.text import clean, plural, styled, wrap
-from grader.commands.release.dates import shown
+from grader.commands.release.ledger import shown
 from grader.commands.release.writing import BESIDE, Action, Released
 from grader.spec.problem import load_problem
 

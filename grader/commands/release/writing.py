@@ -111,11 +111,8 @@ def carry_out(
         ledgers.write(folder, before.model_copy(update={"pending": before.pending | hashes}))
     for path, data in made.writes.items():
         place = folder / path
-        try:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            write_whole_bytes(place, data)
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, str(place)) from None
+        place.parent.mkdir(parents=True, exist_ok=True)
+        write_whole_bytes(place, data)
     for path in made.of(Action.REMOVED):
         (folder / path).unlink(missing_ok=True)
     known = {

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from rich.text import Text
-
-from grader.base.text import clean, fit, text_console, wrap
+from grader.base.text import clean, fit, styled, wrap
 from grader.report.state import command, left_out
 from grader.spec.trace_record import Shown, TileRound, TraceRecord
 
@@ -29,7 +27,7 @@ def render(record: TraceRecord, *, width: int = 80, color: bool = False) -> str:
     if record.tiles > len(record.rounds):
         lines += ["", f"{record.tiles - len(record.rounds)} more tiles"]
     lines += ["", *_end(record, width)]
-    return _painted(lines, width) if color else "\n".join(lines) + "\n"
+    return styled(((line, _style_of(line)) for line in lines), width, color=color)
 
 
 def _head(record: TraceRecord, width: int) -> list[str]:
@@ -121,14 +119,8 @@ def _end(record: TraceRecord, width: int) -> list[str]:
     return lines
 
 
-def _painted(lines: list[str], width: int) -> str:
-    """Return the lines with the words that matter in colour, which says no more than they do."""
-    console = text_console(width, color=True)
-    for line in lines:
-        text = Text(line)
-        if "<- parts here" in line or line.startswith("  ! "):
-            text.stylize("bold red")
-        elif line.startswith("tile"):
-            text.stylize("bold")
-        console.print(text, soft_wrap=True)
-    return console.file.getvalue()
+def _style_of(line: str) -> str:
+    """Return the style of a line: colour says no more than its words do."""
+    if "<- parts here" in line or line.startswith("  ! "):
+        return "bold red"
+    return "bold" if line.startswith("tile") else ""

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from grader.base import scratch, stdout
 from grader.base.user_state import state_path
-from grader.commands.hint.shown import FILE, Shown
+from grader.commands.hint.next_hint import STATE, Shown
 from grader.commands.options import (
     UsageError,
     add_device,
@@ -24,9 +24,8 @@ from grader.commands.options import (
     request_for,
     seed_of,
 )
-from grader.commands.watch import saves
 from grader.commands.watch import view as page
-from grader.commands.watch.loop import Looks, Watch
+from grader.commands.watch.loop import Watch
 from grader.commands.watch.terminal import Keys, Screen
 from grader.isolate.processes import Children
 from grader.judge import scoring
@@ -47,7 +46,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add_device(parser)
     parser.add_argument("--report", action="store_true", help="write report.html after each run")
-    parser.add_argument("--poll", action="store_true", help="look at the file twice a second")
     add_submission(parser)
 
 
@@ -75,29 +73,23 @@ def run(options: argparse.Namespace) -> int:
     problem = first_open(ids, folder)
     request = request_for(folder, (problem.id,), environment, seed="", jobs=1, quick=True)
     try:
-        _watch(problem, request, reports=options.report, asked=options.poll)
+        _watch(problem, request, reports=options.report)
     except KeyboardInterrupt:
         return scoring.EXIT_INTERRUPTED
     return scoring.EXIT_FULL_MARKS
 
 
-def _watch(problem: Problem, request: Request, *, reports: bool, asked: bool) -> None:
-    """Watch until q or Ctrl-C; `request` is what each run grades, but for its seed.
-
-    The file is polled where that is `asked` for, or a file system reports no saves.
-    """
+def _watch(problem: Problem, request: Request, *, reports: bool) -> None:
+    """Watch until q or Ctrl-C; `request` is what each run grades, but for its seed."""
     terminal = sys.stdout is not None and sys.stdout.isatty()
     console = Console()
-    looks = Looks(
+    screen = Screen(
+        sys.stdout,
+        status=terminal and os.environ.get("TERM") != "dumb",
         width=max(min(console.width, 100), 72) if terminal else 80,
         height=max(console.height - 1, 12) if terminal else 40,
         color=terminal and stdout.wants_color(),
     )
-    screen = Screen(
-        sys.stdout, width=looks.width, status=terminal and os.environ.get("TERM") != "dumb"
-    )
-    kind = saves.file_system(request.submission / problem.id)
-    polls = asked or saves.is_remote(kind)
 
     def next_request(first: tuple[str, ...]) -> Request:
         return dataclasses.replace(request, seed=seed_of(None), first=first)
@@ -107,26 +99,13 @@ def _watch(problem: Problem, request: Request, *, reports: bool, asked: bool) ->
         try:
             children.open_server(differentiate=bool(problem.gradients))
             where = os.path.join(request.shown_as, problem.id, problem.file)
-            screen.say(page.note(f"{where}; Ctrl-C ends it", looks.width))
-            if polls:
-                why = "--poll" if asked else f"a {kind} file system reports no saves"
-                told = f"looks at the file every {saves.POLL_S:g} s ({why})"
-                screen.say(page.note(told, looks.width))
+            screen.say(page.note(f"{where}; Ctrl-C ends it", screen.width))
             if keys.fd is None:
-                screen.say(page.note("no keys: standard input is no terminal", looks.width))
+                screen.say(page.note("no keys: standard input is no terminal", screen.width))
             else:
-                screen.say(page.keys(looks.width))
-            shown = Shown(state_path(os.environ, FILE))
-            Watch(
-                problem,
-                next_request,
-                children,
-                keys,
-                screen,
-                shown,
-                looks,
-                polls=polls,
-                reports=reports,
-            ).run()
+                screen.say(page.keys(screen.width))
+            shown = Shown(state_path(os.environ, STATE))
+            args = (problem, next_request, children, keys, screen, shown)
+            Watch(*args, reports=reports).run()
         finally:
             children.close()

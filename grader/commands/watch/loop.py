@@ -2,43 +2,113 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import functools
 import os
 import select
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
+from grader.api import Grader
 from grader.commands.hint import view as hint_page
-from grader.commands.hint.next_hint import next_hint
-from grader.commands.hint.shown import Shown
+from grader.commands.hint.next_hint import Shown, next_hint
 from grader.commands.watch import browser
 from grader.commands.watch import view as page
-from grader.commands.watch.changes import changes, first_checks
-from grader.commands.watch.runs import GradingRun
-from grader.commands.watch.saves import Saves, State
 from grader.commands.watch.terminal import Keys, Screen
+from grader.commands.watch.view import changes, first_checks
 from grader.isolate import reaper
 from grader.isolate.processes import Children
 from grader.judge.request import Request
-from grader.report import report_page
-from grader.spec.grade_record import ProblemResult
+from grader.kernel.compile import kept_kernels
+from grader.report import exports
+from grader.spec.grade_record import GradeRecord, Points, ProblemResult, Verdict
 from grader.spec.problem import Problem
 
-LOOK_S = 1.0
+_GRACE_S = 0.5
+
+
+class GradingRun:
+    """Grades `request` once, in a thread of its own."""
+
+    def __init__(self, request: Request, children: Children) -> None:
+        self.cases: list[tuple[str, Verdict]] = []
+        self.first_s: float | None = None
+        self.end_s = 0.0
+        self.record: GradeRecord | None = None
+        self.error: Exception | None = None
+        self.sources: Mapping[str, bytes] = {}
+        self.stopped = False
+        self._request = request
+        self._children = children
+        self._grader: Grader | None = None
+        self._began = time.monotonic()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        """Begin; returns at once."""
+        self._thread.start()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not come to its end."""
+        return self._thread.is_alive()
+
+    def stop(self) -> None:
+        """End the run and all that it started."""
+        self.stopped = True
+        # A child may start between two looks: it is asked again.
+        while self._thread.is_alive():
+            if self._grader is not None:
+                self._grader.stop(_GRACE_S)
+            self._thread.join(0.02)
+
+    def _run(self) -> None:
+        try:
+            if self._children.kernels is not None:
+                kept_kernels.make_room(self._children.kernels)
+            self._grader = Grader(self._request, self, children=self._children)
+            self.sources = self._grader.sources
+            if not self.stopped:
+                self.record = self._grader.run()
+        except Exception as error:  # told in the watch, which goes on
+            self.error = error
+        self.end_s = time.monotonic() - self._began
+
+    # What a grading says of its progress.
+
+    def phase(self, problem_id: str, text: str) -> None:
+        """Say nothing of phases."""
+
+    def case_done(self, problem_id: str, check_id: str, verdict: Verdict) -> None:
+        """Count a case."""
+        if self.first_s is None:
+            self.first_s = time.monotonic() - self._began
+        self.cases.append((check_id, verdict))
+
+    def problem_done(
+        self, problem_id: str, verdict: Verdict, points: Points, *, more: str = ""
+    ) -> None:
+        """Say nothing: the record says it."""
+
+
+# What is compared of one file costs microseconds. Events of inotify do not tell of a save that
+# another machine makes on a network file system, and of none once the user has too many watches.
+LOOK_S = 0.1
 _SETTLE_S = 0.06  # editors write in several steps
 _GONE_S = 0.4  # and some remove the file first
-_STATUS_S = 0.1
+
+State = tuple[int, ...] | None  # None: there is no such file
 
 
-@dataclasses.dataclass(frozen=True)
-class Looks:
-    """How the watch may write: cells, lines, colour."""
-
-    width: int = 80
-    height: int = 40
-    color: bool = False
+def state_of(path: Path) -> State:
+    """Return what differs after each save; times are never compared for being later."""
+    try:
+        found = os.stat(path, follow_symlinks=False)
+    except OSError:
+        return None
+    times = found.st_mtime_ns, found.st_ctime_ns
+    return found.st_dev, found.st_ino, found.st_mode, found.st_size, *times
 
 
 class Watch:
@@ -52,9 +122,7 @@ class Watch:
         keys: Keys,
         screen: Screen,
         shown: Shown,
-        looks: Looks,
         *,
-        polls: bool,
         reports: bool,
     ) -> None:
         """`request` makes a new one, with a seed of its own, whose given checks go first."""
@@ -64,13 +132,9 @@ class Watch:
         self._keys = keys
         self._screen = screen
         self._shown = shown
-        self._looks = looks
         self._reports = reports
-        self._bell, self._rope = os.pipe()
-        for fd in (self._bell, self._rope):
-            os.set_blocking(fd, False)
-        submission = request(()).submission
-        self._saves = Saves(submission / problem.id / problem.file, self._ring, polls=polls)
+        self._path = request(()).submission / problem.id / problem.file
+        self._graded: State = None  # the file's state when the last run began
         self._run: GradingRun | None = None
         self._last: ProblemResult | None = None  # of the last run that came to its end
         self._tested: ProblemResult | None = None  # of the last one that ran tests
@@ -90,26 +154,14 @@ class Watch:
                 pass
         finally:
             self._screen.status("")
-            self._saves.close()
             if self._run is not None:
                 self._run.stop()
-            for fd in (self._bell, self._rope):
-                os.close(fd)
-
-    def _ring(self) -> None:
-        with contextlib.suppress(OSError):  # it rings already, or the watch is over
-            os.write(self._rope, b"!")
 
     def _wait(self) -> bool:
-        """Wait for what comes next and see to it; False at q."""
-        fds = [self._bell]
-        if self._keys.fd is not None and self._keys.in_foreground():
-            fds.append(self._keys.fd)
+        """Wait for a key, or a moment, and see what has changed; False at q."""
+        fds = [self._keys.fd] if self._keys.fd is not None and self._keys.in_foreground() else []
         ready, _, _ = select.select(fds, [], [], self._patience_s())
-        if self._bell in ready:
-            with contextlib.suppress(BlockingIOError):
-                os.read(self._bell, 4096)
-        for key in self._keys.read() if self._keys.fd in ready else "":
+        for key in self._keys.read() if ready else "":
             if key in "qQ\x04":
                 return False
             self._press(key)
@@ -118,23 +170,17 @@ class Watch:
         return True
 
     def _patience_s(self) -> float:
-        if self._due_at is not None:
-            return max(0.0, self._due_at - time.monotonic())
-        return _STATUS_S if self._run is not None else LOOK_S
+        due_s = LOOK_S if self._due_at is None else self._due_at - time.monotonic()
+        return min(max(0.0, due_s), LOOK_S)
 
     # -- saves -----------------------------------------------------------------------------------
 
     def _look(self) -> None:
         """Begin anew when the file has been another for as long as an editor needs."""
-        if not self._saves.changed():
+        now, state = time.monotonic(), state_of(self._path)
+        if state == self._graded:
             self._due_at = None
-            return
-        trouble, self._saves.trouble = self._saves.trouble, None
-        if trouble:
-            self._say(trouble)
-        now = time.monotonic()
-        state = self._saves.state()
-        if self._due_at is None or state != self._seen:
+        elif self._due_at is None or state != self._seen:
             self._seen = state
             self._due_at = now + (_GONE_S if state is None else _SETTLE_S)
         elif now >= self._due_at:
@@ -145,10 +191,9 @@ class Watch:
         if self._run is not None:
             self._run.stop()
         self._due_at = None
-        self._saves.take()
-        self._saves.changed()  # begins to watch
+        self._graded = state_of(self._path)
         request = self._request(first_checks(self._tested, self._dependent))
-        self._run = GradingRun(request, self._children, self._ring)
+        self._run = GradingRun(request, self._children)
         self._run.start()
 
     # -- runs ------------------------------------------------------------------------------------
@@ -157,7 +202,7 @@ class Watch:
         run = self._run
         if run is None:
             return
-        if run.is_running and run.record is None and run.error is None:
+        if run.is_running:
             self._screen.status(self._words(run))
             return
         self._run = None
@@ -180,22 +225,21 @@ class Watch:
         assert run.record is not None
         now = run.record.problems[0]
         before = self._tested if now.message is None else None
-        looks = self._looks
         text = page.result(
             now,
             changes(before, now),
             first_s=run.first_s,
             end_s=run.end_s,
-            **dataclasses.asdict(looks),
+            **self._screen.looks,
         )
         self._screen.say(text + "\n")
-        if self._saves.state() is None:
+        if state_of(self._path) is None:
             self._say(f"waiting for {self._problem.id}/{self._problem.file}")
         self._last = now
         if now.message is None:
             self._tested = now
         if self._reports:
-            _, notes = report_page.write(run.record, run.sources)
+            _, notes = exports.write_page(run.record, run.sources)
             for text in notes if not self._page_told else ():
                 self._say(text)
             self._page_told = bool(notes)
@@ -214,7 +258,7 @@ class Watch:
         elif key in "oO":
             self._open()
         elif key == "?":
-            self._screen.say(page.keys(self._looks.width))
+            self._screen.say(page.keys(self._screen.width))
 
     def _hint(self) -> None:
         self._wants_hint = False
@@ -222,21 +266,23 @@ class Watch:
         if last is None:
             return
         try:
-            folder = self._request(()).submission
+            folder = self._path.parent.parent
             hint = next_hint((self._problem.id,), folder, self._shown, lambda id: last)
         except Exception as error:  # a hint is not worth the watch
             self._say(f"no hint: {error}")
             return
         render = functools.partial(hint_page.render, hint, self._shown.notices)
-        self._screen.say(render(width=self._looks.width, color=self._looks.color) + "\n")
+        self._screen.say(
+            render(width=self._screen.width, color=bool(self._screen.looks["color"])) + "\n"
+        )
 
     def _open(self) -> None:
         if not self._reports:
             self._say("no report is written: REPORT=no")
-        elif not report_page.FILE.exists():
+        elif not exports.PAGE.exists():
             self._say("no report is written yet")
-        elif not browser.opens(report_page.FILE, reaper.start):
-            self._say(f"no browser was found; the report is {report_page.FILE.absolute()}")
+        elif not browser.opens(exports.PAGE, reaper.start):
+            self._say(f"no browser was found; the report is {exports.PAGE.absolute()}")
 
     def _say(self, text: str) -> None:
-        self._screen.say(page.note(text, self._looks.width))
+        self._screen.say(page.note(text, self._screen.width))

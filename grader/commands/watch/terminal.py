@@ -78,11 +78,15 @@ class Keys:
 
 
 class Screen:
-    """Text line by line, and on a terminal one line below it that says what is going on."""
+    """Text line by line, and on a terminal one line below it that says what is going on.
 
-    def __init__(self, stream: TextIO | None, *, width: int, status: bool) -> None:
+    `looks` has its cells, lines and whether there is colour: `width`, `height`, `color`.
+    """
+
+    def __init__(self, stream: TextIO | None, *, status: bool, **looks: int | bool) -> None:
         self._stream = stream
-        self._width = width
+        self.looks = {"width": 80, "height": 40, "color": False} | looks
+        self.width = int(self.looks["width"])
         self._shows_status = status
         self._shown = ""
 
@@ -97,7 +101,7 @@ class Screen:
         """Show `text` in place of the status before; "" takes it away."""
         text = clean(text)
         if self._shows_status and text != self._shown:
-            line = fit(text, self._width - 1).rstrip() if text else ""
+            line = fit(text, self.width - 1).rstrip() if text else ""
             self._write(f"\r\x1b[2K{line}")
             self._shown = text
 

@@ -1,14 +1,14 @@
-"""What the watch says, as text for a terminal."""
+"""What a run of one problem changed, and what the watch says of it on a terminal."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
-from grader.base.text import clean, points, text_console, wrap
-from grader.commands.watch.changes import Changes
+from grader.base.text import clean, points, styled, wrap
 from grader.report.message import NAME_LIMIT, message_lines
 from grader.report.score import fraction, losses, next_lines, told_causes
-from grader.spec.grade_record import ProblemResult, Verdict
+from grader.spec.grade_record import Points, ProblemResult, Verdict
 
 KEYS = {
     "a, Enter": "run all again",
@@ -57,7 +57,8 @@ def result(
     told = message_lines(now.id, found[0], width) if found else []
     if len(told) > room:
         told = [*told[: max(room - 1, 1)], "  [...] make grade tells all"]
-    return _colored([*lines, *told, *closing], width, color=color)
+    rows = ((line, _style_of(line)) for line in (*lines, *told, *closing))
+    return styled(rows, width, color=color)
 
 
 def _head(now: ProblemResult, changed: Changes, first_s: float | None, end_s: float) -> str:
@@ -78,11 +79,50 @@ def _names(label: str, ids: Sequence[str], width: int) -> list[str]:
     return wrap(names, width, f"{label:<11}  ") if ids else []
 
 
-def _colored(lines: Sequence[str], width: int, *, color: bool) -> str:
-    if not color:
-        return "".join(f"{line.rstrip()}\n" for line in lines)
-    console = text_console(width, color=True)
-    for line in lines:
-        style = next((s for lead, s in _LEADS.items() if line.startswith(lead)), None)
-        console.print(line.rstrip(), style=style, soft_wrap=True)
-    return console.file.getvalue()
+def _style_of(line: str) -> str:
+    return next((style for lead, style in _LEADS.items() if line.startswith(lead)), "")
+
+
+_NOT_BROKEN = (Verdict.PASS, Verdict.SKIPPED, Verdict.NOT_MEASURED)
+# One that does not end would use up, before the others, the time that such calls may take in all.
+_NOT_FIRST = (*_NOT_BROKEN, Verdict.TIMEOUT)
+
+
+@dataclasses.dataclass(frozen=True)
+class Changes:
+    """Ids of checks that pass now, fail now, and failed before too; the points before."""
+
+    passes: tuple[str, ...]
+    fails: tuple[str, ...]
+    still: tuple[str, ...]
+    before: Points | None
+
+
+def changes(before: ProblemResult | None, now: ProblemResult) -> Changes:
+    """Compare two runs; a file that could not be run has no checks to compare."""
+    earlier = {} if before is None else {c.id: c.verdict for c in before.checks}
+    broken = [c.id for c in now.checks if c.verdict not in _NOT_BROKEN]
+    passes = [
+        c.id
+        for c in now.checks
+        if c.verdict is Verdict.PASS and earlier.get(c.id, Verdict.PASS) is not Verdict.PASS
+    ]
+    was_broken = {id for id, verdict in earlier.items() if verdict not in _NOT_BROKEN}
+    return Changes(
+        tuple(passes),
+        tuple(id for id in broken if id not in was_broken),
+        tuple(id for id in broken if id in was_broken),
+        None if before is None else before.points,
+    )
+
+
+def first_checks(result: ProblemResult | None, dependent: frozenset[str]) -> tuple[str, ...]:
+    """Return the checks that go first in the next run: those that failed in `result`.
+
+    Not so the `dependent` ones, which are judged by what came of earlier calls (what compiles, what
+    refuses arguments), and not those that did not end.
+    """
+    if result is None or result.message is not None:
+        return ()
+    failed = [c.id for c in result.checks if c.verdict not in _NOT_FIRST]
+    return tuple(id for id in failed if id not in dependent)

@@ -66,6 +66,30 @@ class Dots:
     ticks: tuple[Tick, ...]
 
 
+@dataclasses.dataclass(frozen=True)
+class LogAxis:
+    """An axis from 10 ** `first` to 10 ** `last`, drawn from `start` to `end`."""
+
+    first: float
+    last: float
+    start: float
+    end: float
+
+    def at(self, number: float) -> float:
+        """Return the place of a number; what is beyond an end is drawn there."""
+        share = (math.log10(number) - self.first) / (self.last - self.first)
+        return round(self.start + min(max(share, 0.0), 1.0) * (self.end - self.start), 1)
+
+    def ticks(self, written: Callable[[float], str]) -> tuple[Tick, ...]:
+        """Return 1, 2 and 5 of each decade, or 1 alone where there are many decades."""
+        factors = (1, 2, 5) if self.last - self.first < 2 else (1,)
+        decades = range(math.floor(self.first), math.floor(self.last) + 1)
+        every = max(1, -(-len(decades) // _MOST_TICKS))
+        numbers = [f * 10.0**d for d in decades if d % every == 0 for f in factors]
+        inside = [n for n in numbers if self.first <= math.log10(n) <= self.last]
+        return tuple(Tick(self.at(n), written(n)) for n in inside)
+
+
 def dots(measures: Sequence[Measure], written: Callable[[float], str]) -> Dots | None:
     """Return the chart of `measures`, with `written` numbers at its axis; None if it is empty."""
     numbers = [n for m in measures for n in (m.value, m.base, m.low, m.high) if _drawn(n)]
@@ -73,12 +97,10 @@ def dots(measures: Sequence[Measure], written: Callable[[float], str]) -> Dots |
         return None
     first = math.floor(math.log10(min(numbers)) * 2 - 0.2) / 2
     last = max(math.ceil(math.log10(max(numbers)) * 2 + 0.2) / 2, first + 0.5)
+    axis = LogAxis(first, last, _LEFT, WIDTH - _RIGHT)
 
     def at(value: float | None) -> float | None:
-        if not _drawn(value):
-            return None
-        share = (math.log10(value) - first) / (last - first)
-        return round(_LEFT + min(max(share, 0.0), 1.0) * (WIDTH - _LEFT - _RIGHT), 1)
+        return axis.at(value) if value is not None and _drawn(value) else None
 
     rows = []
     for number, m in enumerate(measures):
@@ -86,13 +108,7 @@ def dots(measures: Sequence[Measure], written: Callable[[float], str]) -> Dots |
         span = (min(low, high), max(low, high)) if low is not None and high is not None else None
         y = _TOP + (number + 0.5) * _ROW
         rows.append(Row(m.label, m.shown, y, at(m.value), at(m.base), span))
-    decades = range(math.floor(first), math.floor(last) + 1)
-    factors = (1, 2, 5) if last - first <= 1.5 else (1,)
-    every = max(1, -(-len(decades) // _MOST_TICKS))
-    places = [f * 10.0**d for d in decades if d % every == 0 for f in factors]
-    inside = [n for n in places if first <= math.log10(n) <= last]
-    ticks = [Tick(at(n), written(n)) for n in inside]
-    return Dots(_TOP + len(rows) * _ROW + _BOTTOM, tuple(rows), tuple(ticks))
+    return Dots(_TOP + len(rows) * _ROW + _BOTTOM, tuple(rows), axis.ticks(written))
 
 
 def _drawn(value: float | None) -> bool:

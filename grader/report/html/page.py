@@ -17,45 +17,50 @@ import functools
 import hashlib
 import re
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from grader.base.text import clean, points
+from grader.base.text import clean, plural, points
+from grader.report.cause_pages import ExplainError, look_up, sections
 from grader.report.history import PastRun
-from grader.report.html import about, measured
+from grader.report.html import measured
 from grader.report.html.charts import Steps, steps
 from grader.report.html.problem import problem_view
 from grader.report.html.roofline import roofline
+from grader.report.message import ID_LIMIT, NAME_LIMIT
 from grader.report.score import (
     FAULT,
     INTERRUPTED,
+    component_cell,
     faults,
+    fraction,
+    gaps,
     machine,
     next_step,
-    reasons_of_gaps,
     run_words,
     sum_lines,
 )
-from grader.spec.grade_record import COMPONENTS, GradeRecord
+from grader.report.state import command, left_out
+from grader.spec.grade_record import COMPONENTS, GradeRecord, Verdict
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 _NONE: Mapping[str, bytes] = types.MappingProxyType({})
 _MOST_RUNS = 20  # in the table of the history; the chart has all
+_OF_A_CAUSE = ("What happened", "Why", "How to fix it")  # sections of what `explain` shows
 
 
 @dataclasses.dataclass(frozen=True)
-class RunView:
-    """One run of the history."""
+class About:
+    """The text of one cause: its paragraphs, each whether it is code, in pieces of which every
+    second one is a name of the code."""
 
-    number: int
-    time: str
-    graded: str
-    points: str
-    total: str
+    anchor: str
+    title: str
+    paragraphs: list[tuple[bool, list[str]]]
 
 
 def render(
@@ -89,16 +94,11 @@ def render(
         next=next_step(record.problems) or "",
         parts=COMPONENTS,
         problems=problems,
-        about=about.texts(cause.id for problem in problems for cause in problem.causes),
-        gaps=[
-            f"not measured: {reason} ({', '.join(names)})"
-            for reason, names in reasons_of_gaps(record).items()
-        ],
+        about=_about(cause["id"] for problem in problems for cause in problem["causes"]),
+        gaps=gaps(record),
         anchors=[_anchor(p.id, n) for n, p in enumerate(record.problems)],
         fault=FAULT,
         has_fault=bool(faults(record)),
-        markup=Markup.escape,
-        block=_block,
         charts=measured.charts(record),
         roof=roofline(record),
         runs=runs,
@@ -112,7 +112,7 @@ def _environment() -> Environment:
     # Imported here, for most commands make no page.
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    return Environment(
+    environment = Environment(
         loader=PackageLoader("grader.report.html"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -120,6 +120,18 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         finalize=_plain,
     )
+    environment.filters |= {"clean": clean, "fraction": fraction, "cell": component_cell}
+    environment.globals |= {
+        "markup": Markup.escape,
+        "block": _block,
+        "plural": plural,
+        "left_out": left_out,
+        "command": command,
+        "Verdict": Verdict,
+        "ID_LIMIT": ID_LIMIT,
+        "NAME_LIMIT": NAME_LIMIT,
+    }
+    return environment
 
 
 def _plain(value: Any) -> Any:
@@ -168,7 +180,30 @@ def _block(text: str) -> Markup:
     return Markup("\n").join(kept)
 
 
-def _history(history: Sequence[PastRun]) -> tuple[list[RunView], Steps | None]:
+def _about(ids: Iterable[str]) -> dict[str, About]:
+    """Return the texts of those causes that have one, by id; causes may share a text."""
+    by_id: dict[str, About] = {}
+    found = {}
+    for id in ids:
+        try:
+            entry = look_up(id).entry
+        except ExplainError:
+            continue
+        if entry is not None:
+            parts = [p for name, part in sections(entry) if name in _OF_A_CAUSE for p in part]
+            title = f"{entry.id}: {entry.text.title}"
+            new = About(f"about-{len(by_id)}", title, list(map(_paragraph, parts)))
+            found[id] = by_id.setdefault(entry.id, new)
+    return found
+
+
+def _paragraph(text: str) -> tuple[bool, list[str]]:
+    is_code = text.startswith("    ")
+    rows = [row.removeprefix("    ") for row in text.split("\n")]
+    return is_code, ["\n".join(rows)] if is_code else text.split("`")
+
+
+def _history(history: Sequence[PastRun]) -> tuple[list[tuple[str, ...]], Steps | None]:
     """Return the last runs, the newest first, and the chart of the points after each run.
 
     A run of some problems leaves the points of the others as they were.
@@ -184,5 +219,5 @@ def _history(history: Sequence[PastRun]) -> tuple[list[RunView], Steps | None]:
         available = sum(available for _, available in run.points.values())
         graded = "all problems" if len(run.points) > 8 else ", ".join(run.points)
         shown = f"{points(here)}/{points(available)}"
-        views.append(RunView(number, run.time, graded, shown, points(total)))
+        views.append((str(number), run.time, graded, shown, points(total)))
     return views[::-1][:_MOST_RUNS], steps(totals, most)

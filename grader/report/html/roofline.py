@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable
 
 from grader.base.text import finite
-from grader.report.html.charts import WIDTH, Tick
+from grader.report.html.charts import WIDTH, LogAxis, Tick
 from grader.report.score import shown_figures
 from grader.spec.grade_record import GradeRecord, ProblemResult, SpeedFigures
 from grader.spec.problem import ManifestError, load_problem, problem_ids
@@ -73,15 +73,15 @@ def roofline(record: GradeRecord) -> Roofline | None:
     high = math.log10(max(ridge, *(p.intensity for p in points))) + 0.3
     bottom = math.log10(min(bytes_per_s * 10.0**low, *(p.rate for p in points))) - 0.2
     top = math.log10(max(dots, *(p.rate for p in points))) + 0.1
-    x = _scale(low, high, _LEFT, _RIGHT)
-    y = _scale(bottom, top, _BOTTOM, _TOP)
+    across, up = LogAxis(low, high, _LEFT, _RIGHT), LogAxis(bottom, top, _BOTTOM, _TOP)
+    x, y = across.at, up.at
     left = max(low, bottom - math.log10(bytes_per_s))
     corner = f"{x(10.0**left)} {y(bytes_per_s * 10.0**left)}"
     return Roofline(
         path=f"M{corner}L{x(ridge)} {y(dots)}H{_RIGHT}",
         marks=_marks(points, x, y),
-        across=tuple(Tick(x(n), f"{n:,.12g}") for n in _round_numbers(low, high)),
-        up=tuple(Tick(y(n), f"{n / 1e12:.6g}") for n in _round_numbers(bottom, top)),
+        across=across.ticks("{:,.12g}".format),
+        up=up.ticks(lambda n: f"{n / 1e12:.6g}"),
         rows=[
             (
                 point.id,
@@ -114,23 +114,6 @@ def _point(problem: ProblemResult, dots: float, bytes_per_s: float) -> Point | N
     intensity, rate = counts.operations / counts.bytes, counts.operations / took_ms * 1000
     roof = min(dots, intensity * bytes_per_s)
     return Point(problem.id, intensity, rate, rate / roof, "dots" if roof == dots else "bytes")
-
-
-def _scale(first: float, last: float, start: int, end: int) -> Callable[[float], float]:
-    """Return the place of a number on an axis from 10 ** `first` to 10 ** `last`."""
-
-    def at(number: float) -> float:
-        return round(start + (math.log10(number) - first) / (last - first) * (end - start), 1)
-
-    return at
-
-
-def _round_numbers(first: float, last: float) -> list[float]:
-    """Return 1, 2 and 5 of each decade, or 1 alone where there are many."""
-    factors = (1, 2, 5) if last - first < 2 else (1,)
-    decades = range(math.floor(first), math.ceil(last))
-    numbers = [factor * 10.0**decade for decade in decades for factor in factors]
-    return [number for number in numbers if first <= math.log10(number) <= last]
 
 
 def _marks(
