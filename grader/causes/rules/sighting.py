@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from grader.causes.decide import Kind
 from grader.checks.correctness import ranges
 from grader.kernel.observers.trace import ACCESS, OPERANDS, Trace
 from grader.spec.causes import Text, entry_of
@@ -42,9 +43,14 @@ class Sighting:
         return entry_of(self.id).said(self.figures, "seen", self.variant)
 
     @property
-    def kind(self) -> str:
+    def family(self) -> str:
         """What sightings of one mistake have in common."""
         return "grid" if self.of_grid else self.id
+
+    @property
+    def kind(self) -> Kind:
+        """What it rests on."""
+        return Kind.PROVED if self.outright else Kind.SEEN if self.traced else Kind.NUMBERS
 
 
 @dataclasses.dataclass(frozen=True)
