@@ -41,7 +41,7 @@ _AGAINST = {Kind.PROVED: 0.0, Kind.PREDICTED: 3.75, Kind.SEEN: 0.0, Kind.NUMBERS
 _PLAIN = 1.5
 # Share of all wrong and failed cases that a hypothesis must explain beyond its cost where plain
 # cases are among them and it explains none: it is a consequence, or fits by chance.
-_ASIDE = 0.2
+_ASIDE = 0.15
 # What a second name costs, and what each case costs that shows it and has a name by then: what a
 # mistake looks like to others is no second mistake.
 _ANOTHER, _SHARED = 1.0, 4.0
@@ -104,7 +104,8 @@ def decide(
 def _gain(h: Hypothesis, covered: frozenset[Place], everything: Collection[Place]) -> float:
     cases = _size(h.shown - covered) + _IMPLIED[h.kind] * _size(h.implied - covered)
     cases -= _AGAINST[h.kind] * _size(h.against)
-    if _size(everything) > len(everything) and _size(h.cases) == len(h.cases):
+    left = everything - covered
+    if _size(left) > len(left) and _size(h.cases) == len(h.cases):
         cases -= _ASIDE * len(everything)
     return _WEIGHT[h.kind] * cases - bool(covered) * _ANOTHER - _SHARED * len(h.shown & covered)
 

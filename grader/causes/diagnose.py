@@ -136,11 +136,19 @@ class Casebook:
             own = [s for s in told.values() if s and s.family == family]
             # The first that knows its step. By chance a number has something in common with a
             # length in one case, and a longer title.
-            best = min(own, key=lambda s: (not s.located, s.kind is Kind.NUMBERS and len(s.text.title)))
+            best = min(
+                own, key=lambda s: (not s.located, s.kind is Kind.NUMBERS and len(s.text.title))
+            )
             alike = {family, *_INCLUDES.get(family, ())}
             shown = frozenset(place for place, s in told.items() if s and s.family in alike)
             checks = {check for check, _ in shown}
-            implied = (p for p in self._wrong if PLAIN in checks or p[0] in checks or (best.kind is Kind.NUMBERS and p not in told))
+            implied = (
+                p
+                for p in self._wrong
+                if PLAIN in checks
+                or p[0] in checks
+                or (best.kind is Kind.NUMBERS and p not in told)
+            )
             found.append(
                 Hypothesis(
                     best.id,

@@ -65,7 +65,9 @@ class KnownMistakes:
         leading = self._leading()
         self._fit(leading or self._mistakes, wrong)
         if leading:
-            self._put_off.append(functools.partial(_again, wrong.place, wrong.case, wrong.got, wrong.recompute))
+            self._put_off.append(
+                functools.partial(_again, wrong.place, wrong.case, wrong.got, wrong.recompute)
+            )
         if not self._leading():
             self._catch_up()
 
