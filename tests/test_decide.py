@@ -72,7 +72,7 @@ TABLE = {
     ),
     # One mistake is told once.
     "what was seen shows a mistake in most cases": (
-        "A", "half*9 lse", "", ["A predicted: half*9", "B seen: half lse; half*9 lse"],
+        "A", "half*9 lse*3", "", ["A predicted: half*9", "B seen: half lse; half*9 lse*3"],
     ),
     "numbers are no second cause": (
         "A", "scale ragged", "", ["A predicted: scale", "B numbers: ragged;; scale"],
@@ -80,21 +80,28 @@ TABLE = {
     "a second cause costs as much as one case seen": (
         "A", "scale*2 half", "", ["A predicted: scale*2", "B seen: half"],
     ),
+    "a second cause in an option, beside one at the core": (
+        "A B", "plain*3 half*9 scale", "", ["A predicted: plain*3 half*9", "B predicted: scale"],
+    ),
     # Rivals.
     "two that explain the same": ("", "plain", "", ["A predicted: plain", "B predicted: plain"]),
     "two that explain nearly the same": (
         "C", "plain*3 half*9", "",
         [
             "A predicted: plain*3 half*8",
-            "B predicted: plain*3 half*1-9",
+            "B predicted: plain*3 half*3-9",
             "C seen: plain; plain*3 half*9",
         ],
+    ),
+    "a mistake and what was seen in other cases too": (
+        "A B", "ragged*4 heads*9", "",
+        ["A predicted: ragged*4", "B seen: ragged heads; heads*9"],
     ),
     "one that explains a part of the other": (
         "A", "half*9", "", ["A predicted: half*9", "B predicted: half*8"],
     ),
     "the same by other evidence": (
-        "A", "half*9", "", ["A numbers: half*6; half*9", "A numbers: half*5;; half*5-9"],
+        "A", "half*9", "", ["A numbers: half*6; half*9", "A numbers: half*2-8;; half*1"],
     ),
     # Beside the plain case.
     "a few cases where the plain one failed": ("", "ragged", "plain*3 half*5", ["A seen: ragged"]),

@@ -15,7 +15,7 @@ from grader.causes.decide import Hypothesis, Kind, Place
 from grader.causes.fitting import Fit, Result, best_fit, moves
 from grader.checks.correctness import Expected
 from grader.spec.cases import Case
-from grader.spec.causes import Text, entry_of
+from grader.spec.causes import entry_of
 from grader.spec.inputs import Inputs
 
 # So many wrong cases, all that there are, a mistake explains before others that do not are put off:
