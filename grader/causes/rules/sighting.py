@@ -24,7 +24,7 @@ class Sighting:
     known: a loop shows what is wrong with limits that were computed elsewhere. `traced`: what the
     kernels did was seen, not only what came out. `of_grid`: programs are too few or too many, which
     looks different at different sizes. `outright`: it says more than a known mistake of the same
-    numbers. `option`: what is wrong is made of it, so that it is so in all wrong cases with it.
+    numbers.
     """
 
     id: str
@@ -33,7 +33,6 @@ class Sighting:
     traced: bool = True
     of_grid: bool = False
     outright: bool = False
-    option: str = ""
     variant: str = ""
     figures: Mapping[str, object] = dataclasses.field(default_factory=dict)
 
