@@ -25,7 +25,7 @@ _SAME = 1e-2  # relative, of two terms
 _FEWEST = 16  # rows of a head
 _MOST_TIMES = 64
 _LOG2E = 1.0 / math.log(2.0)
-_told = functools.partial(Sighting, "OTHER-SINK-LOGIT", traced=False, option="sink_logits")
+_told = functools.partial(Sighting, "OTHER-SINK-LOGIT", traced=False)
 
 
 @dataclasses.dataclass(frozen=True)

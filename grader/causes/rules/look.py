@@ -13,50 +13,24 @@ from grader.spec.cases import Case
 
 def look(problem_id: str, case: Case, trace: Trace, result: Result) -> Sighting | None:
     """Return why the outputs of a traced call are wrong, None where that was not seen."""
+    rules = _of_attention(problem_id, case, trace, result)
     if case.rows is not None:
         rules = (rule(case, trace) for rule in _OF_ROW_SUMS)
-        return next(filter(None, rules), None) or numbers.half_sum(case, trace)
-    found = next(filter(None, _before(case, trace, result)), None)
-    if found is not None:
-        return found
-    # lse is made of the scores that out is made of.
-    names = tuple("out" if name == "lse" else name for name in result.wrong)
-    for name in dict.fromkeys(names):
-        near = result.place if name == names[0] else None
-        walk = walk_of(problem_id, case, trace, name, near) if name in PRODUCTS else None
-        if walk is None:
-            continue
-        found = rows.rows_of_gradient(case, walk, result)
-        if found is not None:
-            return found
-        for judge in _RULES:
-            found = judge(case, walk)
-            if found is not None:
-                return found
-    found = sums.wrong_product(case, trace, result)
-    if found is not None:
-        return found
-    for rule in (sums.mixed, sums.not_transposed):
-        found = rule(case, trace)
-        if found is not None:
-            return found
-    found = others.no_product(trace, result)
-    if found is not None:
-        return found
-    over_queries = sums.over_queries(trace) if "out" in result.wrong else None
-    if result.nan:  # the maximum of a key may be -inf, and it is no row's
-        computed = result.computed_nan and (numbers.nan(trace) or numbers.infinite(trace))
-        return over_queries or computed or None
-    if result.close:
-        return numbers.narrow(case, trace)
-    return over_queries
+    return next(filter(None, rules), None)
 
 
-_OF_ROW_SUMS = (rows.query_rows, pointers.strides, rows.elements_of_x, rows.elements_of_w)
+_OF_ROW_SUMS = (
+    rows.query_rows,
+    pointers.strides,
+    rows.elements_of_x,
+    rows.elements_of_w,
+    numbers.half_sum,
+)
 
 
-def _before(case: Case, trace: Trace, result: Result) -> Iterator[Sighting | None]:
-    """Ask what does not need the walk: rows, strides, heads."""
+def _of_attention(
+    problem_id: str, case: Case, trace: Trace, result: Result
+) -> Iterator[Sighting | None]:
     yield placement.misplaced(case, trace, result)
     yield rows.query_rows(case, trace)
     yield pointers.strides(case, trace)
@@ -70,9 +44,29 @@ def _before(case: Case, trace: Trace, result: Result) -> Iterator[Sighting | Non
     yield pairs.nothing_visited(case, trace)
     yield sums.columns_apart(trace)
     yield sums.scores_left_out(trace)
+    # lse is made of the scores that out is made of.
+    names = ["out" if name == "lse" else name for name in result.wrong]
+    for name in dict.fromkeys(names):
+        near = result.place if name == names[0] else None
+        walk = walk_of(problem_id, case, trace, name, near) if name in PRODUCTS else None
+        if walk is not None:
+            yield rows.rows_of_gradient(case, walk, result)
+            yield from (rule(case, walk) for rule in _OF_PAIRS)
+    yield sums.wrong_product(case, trace, result)
+    yield sums.mixed(case, trace)
+    yield sums.not_transposed(case, trace)
+    yield others.no_product(trace, result)
+    if result.close and not result.nan:
+        yield numbers.narrow(case, trace)
+        return
+    if "out" in result.wrong:
+        yield sums.over_queries(trace)
+    if result.computed_nan:  # the maximum of a key may be -inf, and it is no row's
+        yield numbers.nan(trace)
+        yield numbers.infinite(trace)
 
 
-_RULES: tuple[Callable[[Case, Walk], Sighting | None], ...] = (
+_OF_PAIRS: tuple[Callable[[Case, Walk], Sighting | None], ...] = (
     pointers.pointers,
     pairs.mismatched,
     pairs.raised,

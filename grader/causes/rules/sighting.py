@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from grader.causes.decide import Kind
 from grader.checks.correctness import ranges
 from grader.kernel.observers.trace import ACCESS, OPERANDS, Trace
 from grader.spec.causes import Text, entry_of
@@ -23,7 +24,7 @@ class Sighting:
     known: a loop shows what is wrong with limits that were computed elsewhere. `traced`: what the
     kernels did was seen, not only what came out. `of_grid`: programs are too few or too many, which
     looks different at different sizes. `outright`: it says more than a known mistake of the same
-    numbers. `option`: what is wrong is made of it, so that it is so in all wrong cases with it.
+    numbers.
     """
 
     id: str
@@ -32,7 +33,6 @@ class Sighting:
     traced: bool = True
     of_grid: bool = False
     outright: bool = False
-    option: str = ""
     variant: str = ""
     figures: Mapping[str, object] = dataclasses.field(default_factory=dict)
 
@@ -42,9 +42,14 @@ class Sighting:
         return entry_of(self.id).said(self.figures, "seen", self.variant)
 
     @property
-    def kind(self) -> str:
+    def family(self) -> str:
         """What sightings of one mistake have in common."""
         return "grid" if self.of_grid else self.id
+
+    @property
+    def kind(self) -> Kind:
+        """What it rests on."""
+        return Kind.PROVED if self.outright else Kind.SEEN if self.traced else Kind.NUMBERS
 
 
 @dataclasses.dataclass(frozen=True)
