@@ -136,14 +136,15 @@ class Session:
         *,
         traced: bool = False,
         idle: bool = False,
-        zeros: bool = False,
+        lenient: bool = False,
         follow: RoundsShape | None = None,
     ) -> CallEvidence:
         """Call the entry point on `inputs`, and return what happened to `outputs`.
 
         With `traced` the machine also writes down what the kernels do, and with `follow`, of a
         call that is traced, the rounds of one program; with `idle` kernels are launched and do
-        nothing; with `zeros` a load without `other` finds 0 where its mask is false.
+        nothing; with `lenient` a load without `other` finds 0 where its mask is false, and an
+        access outside a tensor is left out.
         """
         if self.unusable is not None:
             return CallEvidence(not_run=self.unusable)
@@ -156,7 +157,7 @@ class Session:
         evidence = self._import()
         start_s = time.monotonic() - start
         if evidence is None:
-            how = {"traced": traced and self.machine, "idle": idle, "zeros": zeros}
+            how = {"traced": traced and self.machine, "idle": idle, "lenient": lenient}
             evidence = self._exchange("call", case, inputs, outputs, follow=follow, **how)
         reply = evidence.result
         if isinstance(reply, Reply) or reply.started:  # what never started is no call

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from grader.causes.diagnose import Casebook
-from grader.causes.rules.look import look
+from grader.causes.rules.bounds import outside
+from grader.causes.rules.look import astray, look
 from grader.causes.rules.overflow import limited, overflow
 from grader.causes.rules.placement import misplaced
 from grader.causes.rules.sighting import Result, Sighting
@@ -43,6 +44,7 @@ class Looks:
         self._casebook = casebook
         self._looked: dict[str, bool] = {}  # by check that came out wrong: whether it was traced
         self._races: dict[str, Sighting | None] = {}  # by headline: what the programs do
+        self._faults: dict[int, Sighting | None] = {}  # by line: why an access is outside
         self._followed = False  # one program of a kernel, tile by tile
 
     def again(self, session: Session, called: Called, result: Result) -> Seen:
@@ -73,6 +75,25 @@ class Looks:
             near = result.place if first in (*PRODUCTS, "lse") else None
             walk = walk_of(called.problem.id, case, trace, product, near)
         return Seen(tile_map(walk) if walk is not None else None, self._shown(called, evidence))
+
+    def at_fault(self, session: Session, called: Called, how: str, line: int) -> bool:
+        """Look why a kernel came outside of its tensors in a way of `Outside`, at a line.
+
+        In one more call what lies outside is left out. Return whether the casebook hears of
+        anything.
+        """
+        place = called.check.id, called.number - 1
+        if session.machine and traceable(called.case) and called.check.id not in self._looked:
+            self._looked[called.check.id] = True
+            names = tuple(called.problem.judged(called.check))
+            case = called.case
+            evidence = session.call(case, called.inputs, names, traced=True, lenient=True)
+            if evidence.trace is not None:
+                self._faults[line] = astray(case, evidence.trace, names)
+        sighting = self._faults.get(line) or outside(how, line)
+        if sighting is not None:
+            self._casebook.add_raced(place, sighting)
+        return sighting is not None
 
     def at_race(self, session: Session, called: Called, headline: str) -> None:
         """Call once more where programs race: one may store where the rows of another belong.

@@ -176,9 +176,12 @@ class ProblemRun:
         """Return the finding of the call of this number; None where all is right."""
         evidence, reply = called.evidence, called.evidence.result
         if called.failure is not None:
-            self._casebook_of(at).add_failed(at.place)
             if isinstance(reply, Reply):
                 self._raised.add((reply.error_type, reply.line))
+            is_outside = isinstance(reply, Reply) and reply.status is Status.OUT_OF_BOUNDS
+            fault = (session, called, reply.error_type, reply.line) if is_outside else None
+            if at.check.bridge or fault is None or not self._looks.at_fault(*fault):
+                self._casebook_of(at).add_failed(at.place)
             return say.failed(called.failure, evidence)
         assert isinstance(reply, Reply)
         if at.problem.uses_triton and not reply.launches:
@@ -216,7 +219,7 @@ class ProblemRun:
             session.close()
             kept = _is_right_again(session, called)
         nan = any(bool(outputs[d.name].isnan().any()) for d in called.differences)
-        bare = nan and session.machine and _is_right_again(session, called, zeros=True)
+        bare = nan and session.machine and _is_right_again(session, called, lenient=True)
         small = None
         if not kept and self._shrinks and session.device == "cpu" and called.case.layout != "far":
             self._shrinks -= 1
@@ -310,9 +313,9 @@ def _beside() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(1, "expected")
 
 
-def _is_right_again(session: Session, called: Called, *, zeros: bool = False) -> bool:
+def _is_right_again(session: Session, called: Called, *, lenient: bool = False) -> bool:
     names = tuple(called.evidence.outputs)
-    evidence = session.call(called.case, called.inputs, names, zeros=zeros)
+    evidence = session.call(called.case, called.inputs, names, lenient=lenient)
     if outcome.of_call(evidence, called.problem.signature) is not None:
         return False
     return not find_differences(evidence.outputs, called.expected)

@@ -19,6 +19,26 @@ def look(problem_id: str, case: Case, trace: Trace, result: Result) -> Sighting 
     return next(filter(None, rules), None)
 
 
+def astray(case: Case, trace: Trace, names: tuple[str, ...]) -> Sighting | None:
+    """Return why accesses were outside of their tensors, of a call in which these were left out.
+
+    What is not read or stored in it says nothing; what is, does.
+    """
+    result = Result(names, nan=False, close=False)
+    if case.rows is not None:
+        return pointers.strides(case, trace)
+    rules = (
+        rule()
+        for rule in (
+            lambda: placement.misplaced(case, trace, result),
+            lambda: pointers.strides(case, trace),
+            lambda: pointers.heads(case, trace, result),
+            lambda: pointers.heads_apart(case, trace),
+        )
+    )
+    return next(filter(None, rules), None)
+
+
 _OF_ROW_SUMS = (
     rows.query_rows,
     pointers.strides,

@@ -66,7 +66,7 @@ class Engine:
         self._observe: Callable[[Any], Any] | None = None
         self._limits = limits
         self._noted = False
-        self._how = {"tf32": False, "zeros": False}
+        self._how = {"tf32": False, "lenient": False}
         self._programs: dict[tuple, weakref.WeakKeyDictionary[capture.Kernel, Program]] = {}
         self._one_at_a_time = threading.RLock()
 
@@ -98,22 +98,22 @@ class Engine:
         self,
         *,
         tf32: bool = False,
-        zeros: bool = False,
+        lenient: bool = False,
         far: bool = False,
         seconds: float | None = None,
     ) -> None:
         """Forget what an earlier call did, and say how launches run from now on.
 
-        With `tf32` dots round as a GPU's do; with `zeros` a load without `other` finds 0 where its
-        mask is false; with `far` an offset of 32 bits that wraps around is said to be why an
-        access is outside. A launch may take so many `seconds`, if given.
+        With `tf32` dots round as a GPU's do; with `lenient` no lane is outside, see `State`; with
+        `far` an offset of 32 bits that wraps around is said to be why an access is outside. A
+        launch may take so many `seconds`, if given.
         """
         self._overflow, self._wrapped = far, None
         if seconds is not None:
             self._limits = dataclasses.replace(self._limits, seconds=seconds)
         self.refused = None
         self.updated.clear()
-        self._how = {"tf32": tf32, "zeros": zeros}
+        self._how = {"tf32": tf32, "lenient": lenient}
 
     def launch(self, launch: capture.Launch) -> None:
         """Run one launch.

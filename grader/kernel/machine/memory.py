@@ -88,19 +88,24 @@ class Accesses:
             pairs = torch.broadcast_tensors(pointers, mask)
             active = pairs[0][pairs[1]]
         found = numbers(torch.unique(active >> SHIFT))
-        return [self._part(memories.get(n), n, pointers, mask, env) for n in found]
+        parts = (self._part(memories.get(n), n, pointers, mask, env) for n in found)
+        return [part for part in parts if part is not None]
 
     def _part(
         self, memory: Memory | None, number: int, pointers: Tensor, mask: Tensor | None, env: Env
-    ) -> Part:
+    ) -> Part | None:
         here = pointers >> SHIFT == number
         if mask is not None:
             here = here & mask
         size = memory.size(self.width) if memory else 0
         offsets = pointers - (number << SHIFT) - MIDDLE
         outside = here & ((offsets < 0) | (offsets >= size))
-        if memory is None or bool(outside.any()):
+        is_lenient = self.state.lenient
+        if not is_lenient and (memory is None or bool(outside.any())):
             raise self._error(memory, offsets, outside if memory else here, here, env)
+        if memory is None or (is_lenient and not size):
+            return None
+        here = here & ~outside
         return memory, torch.where(here, offsets, 0), here
 
     def _error(
@@ -177,7 +182,7 @@ def load(op: Operation, translation: Translation) -> Run:
     def run(env: Env) -> None:
         lanes = env[mask] if mask is not None else None
         parts = accesses.parts(env[accesses.pointers], lanes, env)
-        value = zero if accesses.state.zeros else nothing
+        value = zero if accesses.state.lenient else nothing
         value = env[other] if other is not None else value
         for part in parts:
             memory, index, here = part

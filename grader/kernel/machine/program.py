@@ -211,7 +211,7 @@ class Program(Translation):
         observe: Callable[[events.Event], None] | None = None,
         limits: Limits | None = None,
         tf32: bool = False,
-        zeros: bool = False,
+        lenient: bool = False,
     ) -> None:
         """Run all programs of a grid.
 
@@ -221,7 +221,7 @@ class Program(Translation):
             observe: is told what happens.
             limits: what the launch may take.
             tf32: cut operands of dots to TF32 where a GPU does.
-            zeros: let a load without `other` find 0 where its mask is false.
+            lenient: leave lanes that are outside out, see `State`.
 
         Raises:
             OutOfBounds: an access is outside its tensor.
@@ -236,7 +236,7 @@ class Program(Translation):
         if self._bytes > 4 * limits.value_bytes:
             raise MemoryError(f"the values of one program take {self._bytes >> 20:,} MiB")
         memories = Memories()
-        state = self.state = State(grid, memories, Spending(limits), observe, tf32, zeros)
+        state = self.state = State(grid, memories, Spending(limits), observe, tf32, lenient)
         self._printed = 0
         env = self.fresh()
         parameters = self.module.functions[self.module.entry][0].arguments

@@ -86,7 +86,8 @@ class State:
     """One launch while it runs; `memories` are the tensors by their numbers, from 1 on.
 
     With `tf32` operands of fp32 dots are cut to TF32 where the kernel lets a GPU do so, and with
-    `zeros` a load without `other` finds 0 where its mask is false.
+    `lenient` a load without `other` finds 0 where its mask is false, and what is outside of its
+    tensor is left out as if a mask were false there.
     """
 
     grid: tuple[int, int, int]
@@ -94,7 +95,7 @@ class State:
     spending: Spending
     observe: Callable[[Any], None] | None = None
     tf32: bool = False
-    zeros: bool = False
+    lenient: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
