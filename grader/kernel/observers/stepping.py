@@ -15,10 +15,10 @@ import torch
 from grader.kernel.machine import events
 from grader.kernel.machine.arrays import Tensor
 from grader.kernel.machine.ttir import Operation
-from grader.kernel.observers import rounds
 from grader.kernel.observers.knowledge import Lanes, Tile
 from grader.kernel.observers.record import as_numpy
-from grader.kernel.observers.rounds import MATRICES, MOST_ROWS, ROUND, VARIABLE, VECTORS, Head
+from grader.kernel.observers.rounds import Head, RoundsShape
+from grader.kernel.observers.rounds_writer import Held, RoundsWriter
 from grader.kernel.observers.trace import PRODUCTS
 
 _OUT = PRODUCTS.index("out")
@@ -30,18 +30,15 @@ class Steps:
     Of those that it asks for the first one in a launch is followed; the others are counted.
     """
 
-    def __init__(self, shape: rounds.RoundsShape, memory: np.ndarray, path: str) -> None:
+    def __init__(self, shape: RoundsShape, memory: np.ndarray, path: str) -> None:
         self._shape = shape
         self._path = path
-        self._arrays = shape.arrays(memory)
-        self._head = self._arrays["head"]
+        self._write = RoundsWriter(shape, memory)
         self._kernel, self._grid, self._launches = "", (1, 1, 1), 0
         self._program: int | None = None  # of this launch, which is followed
         self._all: set[tuple[int, int]] = set()  # programs that are asked for, by launch
-        self._places: rounds.Places | None = None
         self._queries: np.ndarray | None = None  # whose pass over keys is followed
         self._over = False  # that pass is over
-        self._round = -1
         self._keys: np.ndarray | None = None
         self._loop: Operation | None = None  # whose end ends the round, None: that of the program
         self._values: dict[str, Any] = {}  # what variables held at the last end of a loop's round
@@ -49,7 +46,6 @@ class Steps:
         self._level = 0  # how many loops further out than the innermost the round ends
         self._open = False  # the round has not ended
         self._segments: list[Operation | None] = []  # loops
-        self._slots: dict[tuple[str, bool], int] = {}  # of variables, by name and whether a vector
 
     # -- where a kernel is ------------------------------------------------------------------------
 
@@ -99,7 +95,7 @@ class Steps:
             self._program = int(programs[wanted][0])
         if not self._follows_any:
             self._all |= {(self._launches, n) for n in programs[wanted].tolist()}
-            self._head[Head.OTHERS] = max(0, len(self._all) - 1)
+            self._write.head[Head.OTHERS] = max(0, len(self._all) - 1)
         place = self._place(event.programs)
         if place is None:
             return
@@ -114,49 +110,37 @@ class Steps:
 
     def _meet(self, keys: np.ndarray, line: int, loops: tuple[Operation, ...]) -> None:
         """Begin a round with a tile of keys, or go on with the one that it is a part of."""
-        if self._places is None or keys.size > MOST_ROWS:
-            self._head[Head.MORE] += 1
-            return
-        if self._round >= 0 and not self._has_met and np.array_equal(keys, self._keys):
+        if self._has_begun and not self._has_met and np.array_equal(keys, self._keys):
             self._level += 1  # a part of head_dim: the round ends with the loop around these parts
             self._open = True
         else:
             self._end_open()
             self._level = 0
             self._keys = keys.copy()
-            if self._round + 1 >= self._places.most:
-                self._head[Head.MORE] += 1
+            self._open = self._write.meet(keys, line)
+            if not self._open:
                 return
-            self._round += 1
-            self._arrays["keys"][self._round] = -1
-            self._arrays["keys"][self._round, : keys.size] = keys
-            self._note("line", line)
-            self._open = True
-            self._head[Head.ROUNDS] = self._round + 1
         self._loop = next(iter(loops[self._level :]), None)
         if self._loop not in self._segments:
             self._segments.append(self._loop)
-        self._note("segment", self._segments.index(self._loop))
-        self._note("loop", self._loop.place.line_in(self._path) if self._loop else 0)
+        self._write.note("segment", self._segments.index(self._loop))
+        self._write.note("loop", self._loop.place.line_in(self._path) if self._loop else 0)
 
     def weighted(self, event: events.Computed, weights: Tile, values: Lanes, line: int) -> None:
         """Note which pairs of the round have a weight in a product with these rows of V."""
         place = self._place(event.programs)
-        if place is None or self._over or self._round < 0 or self._places is None:
+        if place is None or self._over or not self._has_begun:
             return
         assert self._queries is not None
         taken = ~weights.of_pairs("hidden", False)[place]
         ids, met = weights.axes[1].ids[place], values.ids[place]
         if not np.array_equal(ids, self._keys) or len(taken) != self._queries.size:
-            self._note("apart", 1)  # the weights of another round, for all that is known
+            self._write.note("apart", 1)  # the weights of another round, for all that is known
             return
         both = (met >= 0) & (ids >= 0)
         if (met[both] != ids[both]).any():
-            self._note("mixed", 1 + int(met[met >= 0].min()))
-        self._places.taken[self._round, :, : taken.shape[1]] |= taken
-        self._note("products", self._of_round("products") + 1)
-        self._note("product_line", line)
-        self._note("mask_line", weights.note.mask_line)
+            self._write.note("mixed", 1 + int(met[met >= 0].min()))
+        self._write.take(taken, line, weights.note.mask_line)
 
     def _wanted(self, programs: np.ndarray, queries: np.ndarray) -> np.ndarray:
         """Return which programs are asked for, by their numbers and what they hold."""
@@ -174,25 +158,21 @@ class Steps:
         return self._shape.program is None and self._shape.row < 0
 
     @property
+    def _has_begun(self) -> bool:
+        """Whether there is a round of the walk that is followed."""
+        return bool(self._write.head[Head.ROUNDS])
+
+    @property
     def _has_met(self) -> bool:
         """Whether weights have met V in this round."""
-        return self._round >= 0 and bool(self._of_round("products") or self._of_round("apart"))
+        return bool(self._write.noted("products") or self._write.noted("apart"))
 
     def _begin_pass(self, queries: np.ndarray) -> None:
-        if self._places is not None:  # of an earlier pass
-            for name in ("head", "queries", "rounds", "present"):
-                self._arrays[name][:] = 0
-            self._places.taken[: self._round + 1] = 0
-        self._over, self._round, self._keys, self._values = False, -1, None, {}
+        assert self._program is not None
+        self._over, self._keys, self._values = False, None, {}
         self._queries = queries.copy()
-        self._places = self._shape.places(self._arrays, queries.size)
-        if self._places is not None:
-            assert self._program is not None
-            (x, y, _), number = self._grid, self._program
-            self._arrays["queries"][: queries.size] = queries
-            rounds.write_text(self._arrays["kernel"], self._kernel)
-            self._head[Head.X : Head.Z + 1] = number % x, number // x % y, number // (x * y)
-            self._head[Head.TILE_Q] = queries.size
+        (x, y, _), number = self._grid, self._program
+        self._write.begin(queries, self._kernel, (number % x, number // x % y, number // (x * y)))
 
     def _end_open(self) -> None:
         if self._open:
@@ -200,49 +180,12 @@ class Steps:
 
     def _end_round(self, *, seen: bool) -> None:
         self._open = False
-        if self._places is None:
-            return
-        self._note("ended", int(seen))
+        held = {}
         for name, (values, note) in self._values.items():
-            slot = self._slot(name, values, note)
-            if slot is None:
-                continue
-            described = self._arrays["variables"][slot]
-            if slot < VECTORS:
-                self._places.vectors[self._round, slot] = values.reshape(-1)
-            else:
-                turned = values.shape != (self._queries.size, self._shape.head_dim)
-                index = slot - VECTORS
-                self._places.matrices[self._round, index] = values.T if turned else values
-                made = (getattr(note, "product", None) or (None,))[0] == _OUT
-                described[VARIABLE.index("of_products")] |= int(made)
-            self._arrays["present"][self._round, slot] = 1
-            described[VARIABLE.index("carried")] |= int(name in self._carried)
-
-    def _slot(self, name: str, values: np.ndarray, note: Any) -> int | None:
-        """Return where a variable is kept, None where it is none of the running state."""
-        rows = self._queries.size
-        vector = values.shape in ((rows,), (rows, 1), (1, rows))
-        matrix = values.shape in ((rows, self._shape.head_dim), (self._shape.head_dim, rows))
-        if not (vector or matrix) or getattr(note, "loaded", False):
-            return None
-        if getattr(note, "is_of_pairs", False):
-            return None
-        key = (name, vector)
-        if key not in self._slots:
-            first, most = (0, VECTORS) if vector else (VECTORS, MATRICES)
-            taken = sum(v == vector for _, v in self._slots)
-            if taken == most:
-                return None
-            self._slots[key] = first + taken
-            rounds.write_text(self._arrays["names"][first + taken], name)
-        return self._slots[key]
-
-    def _note(self, column: str, value: int) -> None:
-        self._arrays["rounds"][self._round, ROUND.index(column)] = value
-
-    def _of_round(self, column: str) -> int:
-        return int(self._arrays["rounds"][self._round, ROUND.index(column)])
+            if not getattr(note, "loaded", False) and not getattr(note, "is_of_pairs", False):
+                product = getattr(note, "product", None) or (None,)
+                held[name] = Held(values, product[0] == _OUT)
+        self._write.end(held, self._carried, seen=seen)
 
 
 def _of_program(value: Tensor, place: int, shape: tuple[int, ...]) -> np.ndarray:
