@@ -15,8 +15,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
 from pydantic import ValidationError
 
+from grader.base.dtypes import TORCH_DTYPES
 from grader.isolate import capacity
 from grader.isolate.arena import Layout
 from grader.isolate.placing import place
@@ -24,7 +26,7 @@ from grader.isolate.sandbox import PATIENCE, Sandbox
 from grader.kernel.compile.chips import CHIPS, EVERY_CHIP, resident_programs
 from grader.source.submission import Source
 from grader.spec.cases import Case
-from grader.spec.inputs import make_inputs
+from grader.spec.inputs import Inputs
 from grader.spec.kernel_report import Compilation, KernelReport
 from grader.spec.problem import Problem
 from grader.spec.protocol import Ended, Reply, failed
@@ -48,9 +50,7 @@ class Call:
     def of(problem: Problem, case: Case, outputs: tuple[str, ...]) -> Call:
         """Return the call that judges `outputs` of a case; no input is computed for it."""
         gradients = any(name in problem.gradients for name in outputs)
-        inputs = make_inputs(problem, case, 0, "meta")
-        inputs = inputs if gradients else dataclasses.replace(inputs, dout=None)
-        layout = place(case, inputs, outputs)
+        layout = place(case, _blank(problem, case, gradients), outputs)
         return Call(layout, case.kwargs, problem.returns, gradients)
 
 
@@ -197,3 +197,20 @@ def _on_chip(capability: int, kernel: KernelReport) -> Compilation:
             shared_bytes=kernel.shared_bytes or 0,
         )
     return Compilation(capability=capability, kernel=kernel, programs=programs, limit=limit)
+
+
+def _blank(problem: Problem, case: Case, gradients: bool) -> Inputs:
+    """Inputs of the right shapes and dtypes, and no values."""
+
+    def blank(*size: int, dtype: str = case.dtype) -> torch.Tensor:
+        return torch.empty(size, dtype=TORCH_DTYPES[dtype], device="meta")
+
+    if case.rows is not None and case.cols is not None:
+        tensors = {"x": blank(case.rows, case.cols), "w": blank(case.cols)}
+        return Inputs({name: tensors[name] for name in problem.inputs})
+    q = (case.batch, case.num_q_heads, case.seqlen_q, case.head_dim)
+    kv = (case.batch, case.num_kv_heads, case.seqlen_k, case.head_dim)
+    tensors = {"q": blank(*q), "k": blank(*kv), "v": blank(*kv)}
+    if case.sink_logits:
+        tensors["sink_logits"] = blank(case.num_q_heads, dtype="fp32")
+    return Inputs(tensors, blank(*q) if gradients else None)

@@ -38,8 +38,8 @@ def case_seed(seed: str, *parts: object) -> int:
 
 
 def make_inputs(problem: Problem, case: Case, seed: int, device: str = "cpu") -> Inputs:
-    """Return fresh inputs for `case`, rounded to its dtype; on "meta" they have no values."""
-    generator = None if device == "meta" else torch.Generator(device).manual_seed(seed)
+    """Return fresh inputs for `case`, rounded to its dtype."""
+    generator = torch.Generator(device).manual_seed(seed)
     dtype = TORCH_DTYPES[case.dtype]
 
     def normal(*size: int) -> torch.Tensor:
