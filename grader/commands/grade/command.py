@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import os
 import signal
 import sys
@@ -35,19 +34,6 @@ from grader.spec.grade_record import GradeRecord
 from grader.spec.problem import GIVEN, load_problem, problem_ids, problems_named
 
 HELP = "grade one submission and print the score report"
-
-
-@dataclasses.dataclass(frozen=True)
-class Wanted:
-    """What to do with a record: files by format, the page, the report, and the exit code."""
-
-    submission: Path
-    files: Mapping[str, Path]
-    report: bool
-    annotations: bool
-    map: bool
-    fail_under: float | None
-    exit_zero: bool
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -102,22 +88,22 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Grade, write the files and print the report; return the exit code of `scoring`."""
-    request, wanted = _wanted(options)
+    request, files = _checked(options)
     with Progress(Console(stderr=True)) as progress:
         progress.start(request.num_cases())
-        grader = Grader(request, progress, lambda record: _keep(wanted, record, grader.sources))
+        grader = Grader(request, progress, lambda record: _keep(files, record, grader.sources))
         try:
             record = grader.run()
         except BaseException:
-            _hand_over(wanted, grader.record(), grader.sources)
+            _hand_over(options, files, grader.record(), grader.sources)
             raise
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not lose the report
-    _hand_over(wanted, record, grader.sources)
-    return scoring.exit_code(record, wanted.fail_under, wanted.exit_zero)
+    _hand_over(options, files, record, grader.sources)
+    return scoring.exit_code(record, options.fail_under, options.exit_zero)
 
 
-def _wanted(options: argparse.Namespace) -> tuple[Request, Wanted]:
-    """Check the options.
+def _checked(options: argparse.Namespace) -> tuple[Request, Mapping[str, Path]]:
+    """Check the options; return what to grade, and the files to write by format.
 
     Raises:
         UsageError: one cannot be used.
@@ -127,15 +113,7 @@ def _wanted(options: argparse.Namespace) -> tuple[Request, Wanted]:
     folder = expect_folder(options.submission)
     if options.jobs is not None and options.jobs < 1:
         raise UsageError(f"--jobs: got {options.jobs}, expected 1 or more")
-    wanted = Wanted(
-        folder,
-        _files(options),
-        options.report,
-        options.annotations,
-        options.map,
-        options.fail_under,
-        options.exit_zero,
-    )
+    files = _files(options)
     most = sum(load_problem(id).total_points for id in problem_ids())
     if options.fail_under is not None and not 0 <= options.fail_under <= most:
         raise UsageError(f"--fail-under: got {options.fail_under}, expected 0 to {most} points")
@@ -164,7 +142,7 @@ def _wanted(options: argparse.Namespace) -> tuple[Request, Wanted]:
         official=options.official,
         calibration=calibration,
     )
-    return request, wanted
+    return request, files
 
 
 def _files(options: argparse.Namespace) -> dict[str, Path]:
@@ -185,33 +163,38 @@ def _files(options: argparse.Namespace) -> dict[str, Path]:
     return files
 
 
-def _keep(wanted: Wanted, record: GradeRecord, sources: Mapping[str, bytes]) -> None:
+def _keep(files: Mapping[str, Path], record: GradeRecord, sources: Mapping[str, bytes]) -> None:
     """Write the files of an unfinished run, for the case that nobody comes to its end."""
     with contextlib.suppress(Exception):  # what fails now fails at the end too, and is said then
-        exports.write_all(wanted.files, record, os.environ, sources)
+        exports.write_all(files, record, os.environ, sources)
 
 
-def _hand_over(wanted: Wanted, record: GradeRecord, sources: Mapping[str, bytes]) -> None:
+def _hand_over(
+    options: argparse.Namespace,
+    files: Mapping[str, Path],
+    record: GradeRecord,
+    sources: Mapping[str, bytes],
+) -> None:
     """Write the files, then print the report: a standard output that is gone loses neither."""
     written = None
     try:
-        if wanted.report:
+        if options.report:
             written, notes = exports.write_page(record, sources)
             for note in notes:
                 print(f"grader: {note}", file=sys.stderr)
-        exports.write_all(wanted.files, record, os.environ, sources)
+        exports.write_all(files, record, os.environ, sources)
     finally:
-        _print_report(wanted, record, written)
+        _print_report(options, record, written)
 
 
-def _print_report(wanted: Wanted, record: GradeRecord, written: Path | None = None) -> None:
+def _print_report(options: argparse.Namespace, record: GradeRecord, written: Path | None) -> None:
     """Print the report, where there is a standard output, and the annotations that are wanted."""
 
     def whole(**looks: Any) -> str:
-        text = terminal.render(record, maps=wanted.map, page=written, **looks)
-        if not wanted.annotations:
+        text = terminal.render(record, maps=options.map, page=written, **looks)
+        if not options.annotations:
             return text
         quiet = annotations.without_commands(text, os.urandom(16).hex())
-        return quiet + annotations.render(record, os.path.relpath(wanted.submission))
+        return quiet + annotations.render(record, os.path.relpath(options.submission))
 
     stdout.show(whole)
