@@ -131,37 +131,26 @@ class Casebook:
 
     def _told(self, told: Mapping[Place, Sighting | None]) -> list[Hypothesis]:
         """Return what sightings say, by mistake; None is a case that was looked at in vain."""
-        found = []
-        for family in dict.fromkeys(s.family for s in told.values() if s):
-            own = [s for s in told.values() if s and s.family == family]
-            # The first that knows its step. By chance a number has something in common with a
-            # length in one case, and a longer title.
-            best = min(
-                own, key=lambda s: (not s.located, s.kind is Kind.NUMBERS and len(s.text.title))
-            )
-            alike = {family, *_INCLUDES.get(family, ())}
-            shown = frozenset(place for place, s in told.items() if s and s.family in alike)
-            checks = {check for check, _ in shown}
-            implied = (
-                p
-                for p in self._wrong
-                if PLAIN in checks
-                or p[0] in checks
-                or (best.kind is Kind.NUMBERS and p not in told)
-            )
-            found.append(
-                Hypothesis(
-                    best.id,
-                    best.kind,
-                    best.text,
-                    shown,
-                    frozenset(implied) - shown,
-                    frozenset(told.keys() - shown),
-                    best.line,
-                    best.located,
-                )
-            )
-        return found
+        families = dict.fromkeys(s.family for s in told.values() if s)
+        return [self._hypothesis(family, told) for family in families]
+
+    def _hypothesis(self, family: str, told: Mapping[Place, Sighting | None]) -> Hypothesis:
+        own = [s for s in told.values() if s and s.family == family]
+        alone = own[0].kind is Kind.NUMBERS
+        # The first that knows its step. By chance a number has something in common with a length in
+        # one case, and then a longer title.
+        best = min(own, key=lambda s: (not s.located, alone and len(s.text.title)))
+        alike = {family, *_INCLUDES.get(family, ())}
+        shown = frozenset(place for place, s in told.items() if s and s.family in alike)
+        checks = {check for check, _ in shown}
+        implied = frozenset(
+            place
+            for place in self._wrong
+            if PLAIN in checks or place[0] in checks or (alone and place not in told)
+        )
+        against = frozenset(told) - shown
+        text, where = best.text, (best.line, best.located)
+        return Hypothesis(best.id, best.kind, text, shown, implied - shown, against, *where)
 
     def _fitted(self) -> dict[Place, Sighting | None]:
         """Fit numbers to wrong results, those of the plain case first, until most are in vain."""

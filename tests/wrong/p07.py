@@ -31,7 +31,7 @@ WRONG = (
         ("sinks for window_size queries more", "", "VISIBLE-KEYS-MASKED", (_STOP, _STOP.replace("seqlen, keys", "keys + 2 * window_size, keys"))),
         ("sinks or window", "", "KEYS-AFTER-THE-QUERY KEYS-BEFORE-THE-WINDOW OTHER-PAIRS", (_MASK, "visible = (keys[None, :] <= queries) | (keys[None, :] < num_sink_tokens)")),
         ("sinks and window", "", "VISIBLE-KEYS-MASKED", (_MASK, "visible = (keys[None, :] <= queries) & (keys[None, :] > queries - window_size) & (keys[None, :] < num_sink_tokens)")),
-        ("window one larger", "", "KEYS-BEFORE-THE-WINDOW", (_MASK, "visible = (keys[None, :] <= queries) & (queries <= stop[None, :])")),
+        ("window one larger", "", "KEYS-BEFORE-THE-WINDOW WINDOW-ONE-LARGER", (_MASK, "visible = (keys[None, :] <= queries) & (queries <= stop[None, :])")),
         ("sinks seen by earlier queries", "", "KEYS-AFTER-THE-QUERY", (_MASK, "visible = ((keys[None, :] <= queries) & (queries < keys[None, :] + window_size)) | (keys[None, :] < num_sink_tokens)")),
         ("window less the sinks", "", "VISIBLE-KEYS-MASKED", (_STOP, _STOP.replace("keys + window_size", "keys + window_size - num_sink_tokens"))),
         ("window and the sinks", "", "KEYS-BEFORE-THE-WINDOW", (_STOP, _STOP.replace("keys + window_size", "keys + window_size + num_sink_tokens"))),

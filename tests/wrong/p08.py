@@ -156,7 +156,7 @@ WRONG = (
         ("slope without delta", "", "DELTA-MISSING", ('input_precision="ieee") - delta[:, None])', 'input_precision="ieee"))')),
         ("delta not of out", "", "OTHER-DELTA", ("tl.sum(o.to(tl.float32) * do.to(tl.float32), 1)", "tl.sum(do.to(tl.float32), 1)")),
         ("stats of another head", "", "", ("stats = STATS + 2 * (b * H + h) * N\n            p = _weights(q, k, start, lo, stats, N, scale, BM, BN)\n            dv", "stats = STATS + 2 * (b * H + hk * G) * N\n            p = _weights(q, k, start, lo, stats, N, scale, BM, BN)\n            dv")),
-        ("one head fewer for dv", "", "DV-ZERO", ("    dv = tl.zeros([BN, D], tl.float32)\n    for h in range(hk * G, hk * G + G):", "    dv = tl.zeros([BN, D], tl.float32)\n    for h in range(hk * G + 1, hk * G + G):")),
+        ("one head fewer for dv", "", "DV-ZERO HEADS-NEVER-TAKEN", ("    dv = tl.zeros([BN, D], tl.float32)\n    for h in range(hk * G, hk * G + G):", "    dv = tl.zeros([BN, D], tl.float32)\n    for h in range(hk * G + 1, hk * G + G):")),
         ("all heads for dk", "", "WRONG-KV-HEAD", ("    dk = tl.zeros([BN, D], tl.float32)\n    for h in range(hk * G, hk * G + G):", "    dk = tl.zeros([BN, D], tl.float32)\n    for h in range(H):")),
         ("dk scaled twice", "", "OUTPUT-SCALED", ("_slope(p, o, do, v) * scale", "_slope(p, o, do, v) * scale * scale")),
         ("out of the kv head for dk", "", "HEADS-APART", ("OUT + (b * H + h) * N * D, start, D", "OUT + (b * H + hk) * N * D, start, D")),

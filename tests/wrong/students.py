@@ -33,7 +33,7 @@ WRONG = (
         ("phases overlap by a tile", "", "FOLDED-IN-TWICE", ("r, 0, tl.minimum(S, left), W", "r, 0, tl.minimum(S, left + BC), W")),
         ("sinks end at S without left", "", "FOLDED-IN-TWICE", ("r, 0, tl.minimum(S, left), W", "r, 0, S, W")),
         ("window left of the last row", "", "KEYS-NEVER-VISITED", ("left = tl.maximum(m0 - W + 1, 0)", "left = tl.maximum(m0 + BR - W, 0)")),
-        ("no sinks in the mask", "", "VISIBLE-KEYS-MASKED", (" | (n[None, :] < S))", ")")),
+        ("no sinks in the mask", "", "VISIBLE-KEYS-MASKED SINKS-IGNORED", (" | (n[None, :] < S))", ")")),
         ("state of window begins anew", "", "ROWS-SCALED", ("    mx, z, o = _walk(\n        mx, z, o, q, K, V, sk[2], sv[2], r, left", "    z = tl.zeros([BR], tl.float32)\n    mx, z, o = _walk(\n        mx, z, o, q, K, V, sk[2], sv[2], r, left")),
         ("acc of the sinks lost", "", "TILE-SHARES", ("    mx, z, o = _walk(\n        mx, z, o, q, K, V, sk[2], sv[2], r, left", "    o = tl.zeros([BR, D], tl.float32)\n    mx, z, o = _walk(\n        mx, z, o, q, K, V, sk[2], sv[2], r, left")),
         ("sinks at local positions", "", "KEYS-AFTER-THE-QUERY", ("see = (n[None, :] <= r[:, None])", "see = (n[None, :] - begin <= r[:, None])")),
