@@ -275,7 +275,7 @@ def test_the_examples_of_a_stage_name_what_works_in_it(stage):
     assert explained.returncode == 0 and "make grade P=p02" in explained.stdout
     for text in (texts["Makefile"], *re.findall("`make .*?`", texts["README.md"])):
         assert set(re.findall(r"p0\d", text)) <= {"p01", "p02"}
-    assert "`make trace" not in texts["README.md"]  # no problem of this stage can be traced
+    assert "`make trace P=p01" in texts["README.md"]
     assert "make trace P=p04`" in pages.with_commands("`make trace P=p06`", ["p03", "p04"])
     makefile = pages.with_examples((ROOT / "Makefile").read_text("utf-8"), ["p02", "p03"])
     assert "tile by tile: P=p03 CASE=plain:1\n" in makefile and "CASE=window" not in makefile

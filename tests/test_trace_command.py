@@ -43,9 +43,8 @@ def run(grader):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ([], "expected one of p03, p04, p05, p06, p07"),
+        ([], "expected one of p01, p03, p04, p05, p06, p07"),
         (["--only", "p03,p04"], "got p03, p04"),
-        (["--only", "p01"], "p01 is PyTorch"),
         (["--only", "p02"], "no running maximum"),
         (["--only", "p08"], "a backward kernel sums gradients"),
         (["--only", "p09"], "a backward kernel sums gradients"),
@@ -59,6 +58,7 @@ def run(grader):
         (["--only", "p06", "--case", "arguments"], "whose calls have to be refused"),
         (["--only", "p06", "--case", "compiles"], "which compiles and computes nothing"),
         (["--only", "p03", "--case", "row_logsumexp"], "has no queries and keys"),
+        (["--only", "p01", "--program", "1"], "p01 is PyTorch, without any"),
         (["--only", "p06", "--program", "a"], "got 'a', expected ids such as 1,0,0"),
         (["--only", "p06", "--program", "1,2,3,4"], "expected ids such as 1,0,0"),
         (["--only", "p06", "--program", "-1"], "expected ids such as 1,0,0"),

@@ -58,9 +58,9 @@ def test_the_commands_are_understood():
 
 
 def test_the_page_names_the_problems_that_are_traced():
-    assert TRACED == ("p03", "p04", "p05", "p06", "p07")
+    assert TRACED == ("p01", "p03", "p04", "p05", "p06", "p07")
     text = " ".join(PAGE.read_text("utf-8").split())
-    assert f"the forward kernels: {TRACED[0]} to {TRACED[-1]}" in text
+    assert f"the forward passes: {TRACED[0]} and {TRACED[1]} to {TRACED[-1]}" in text
     for id in TRACED:
         handout = (ROOT / "problems" / id / "README.md").read_text("utf-8")
         assert (f"make trace P={id}" in " ".join(handout.split())) == (id != "p05")

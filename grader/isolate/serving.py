@@ -20,7 +20,16 @@ from typing import Any
 
 import torch
 
-from grader.isolate import allocations, arena, device_memory, far, operators, returned, walls
+from grader.isolate import (
+    allocations,
+    arena,
+    device_memory,
+    far,
+    host_rounds,
+    operators,
+    returned,
+    walls,
+)
 from grader.kernel import given, launches, lines
 from grader.kernel.compile import asked_gpu, faults
 from grader.spec import protocol
@@ -160,6 +169,9 @@ class Worker:
             if self.machine:
                 places = request, fds[1:], self.source, tensors
                 watching = stack.enter_context(self.watching(self.machine, *places))
+            elif "rounds" in request:
+                places = request["rounds"], fds[1], self.path, self.source, tensors
+                stack.enter_context(host_rounds.follow(*places))
             return self._call(shared, memory, tensors, layout, request, watching)
 
     def _call(

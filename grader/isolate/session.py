@@ -141,10 +141,10 @@ class Session:
     ) -> CallEvidence:
         """Call the entry point on `inputs`, and return what happened to `outputs`.
 
-        With `traced` the machine also writes down what the kernels do, and with `follow`, of a
-        call that is traced, the rounds of one program; with `idle` kernels are launched and do
-        nothing; with `lenient` a load without `other` finds 0 where its mask is false, and an
-        access outside a tensor is left out.
+        With `traced` the machine also writes down what the kernels do, and with `follow` the
+        rounds of one tile of queries, of a call that is traced or of a function of PyTorch. With
+        `idle` kernels are launched and do nothing; with `lenient` a load without `other` finds 0
+        where its mask is false, and an access outside a tensor is left out.
         """
         if self.unusable is not None:
             return CallEvidence(not_run=self.unusable)
@@ -219,7 +219,7 @@ class Session:
         layout = place(case, inputs, outputs)
         arena = Arena(layout.total_bytes)
         block = TraceBlock(case, self.source) if traced else None
-        steps = RoundsBlock(follow) if traced and follow else None
+        steps = RoundsBlock(follow) if follow else None
         try:
             arena.poison()
             _write_inputs(arena, layout, inputs)

@@ -55,7 +55,7 @@ class Looks:
         case, check = called.case, called.check
         if check.id in self._looked or sum(self._looked.values()) >= _MOST_LOOKS:
             return Seen()
-        if not session.machine or not traceable(case):
+        if not traceable(case) or not (session.machine or _is_followed(called)):
             return Seen()
         self._looked[check.id] = not self._casebook.is_sure()
         if not self._looked[check.id]:
@@ -64,7 +64,7 @@ class Looks:
         evidence = self._watched(session, called)
         trace = evidence.trace
         if trace is None:
-            return Seen()
+            return Seen() if session.machine else Seen(trace=self._shown(called, evidence))
         sighting = sighting or look(called.problem.id, case, trace, result)
         if sighting is not None:
             self._casebook.add_seen((check.id, called.number - 1), sighting)
@@ -135,6 +135,11 @@ class Looks:
         if told.is_known:
             return trimmed(told.record)
         return trimmed(untold(told)) if told.why_not else None
+
+
+def _is_followed(called: Called) -> bool:
+    """Whether it is a function of PyTorch that is followed tile by tile."""
+    return not called.problem.uses_triton and called.problem.id in TRACED
 
 
 def _overflow(session: Session, called: Called) -> Sighting | None:

@@ -32,7 +32,9 @@ def first_wrong(record: TraceRecord) -> str:
 
 def command(record: TraceRecord) -> str:
     """Return the command that shows the case and the program again."""
-    program = f" PROGRAM={','.join(map(str, record.program.ids))}" if record.program else ""
+    followed = record.program
+    ids = ",".join(map(str, followed.ids)) if followed and followed.kernel else ""
+    program = f" PROGRAM={ids}" if ids else ""
     place = f"CASE={record.check}:{record.number}"
     return clean(f"make trace P={record.problem} {place} SEED={record.seed}{program}")
 

@@ -13,7 +13,7 @@ from pydantic import Field
 from grader.base.record import Record, Text
 
 SCHEMA_VERSION = 1
-TRACED = ("p03", "p04", "p05", "p06", "p07")  # the forward kernels of attention
+TRACED = ("p01", "p03", "p04", "p05", "p06", "p07")  # the forward passes of attention
 
 
 class SourceLine(Record):

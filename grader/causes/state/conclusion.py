@@ -151,11 +151,11 @@ def _notes(rounds: Rounds, compared: Compared) -> list[str]:
 def _never(rounds: Rounds, compared: Compared, trace: Trace | None) -> str | None:
     """Say which visible keys no tile held, and no other program took either."""
     never = compared.oracle.never
-    if rounds.more or trace is None or not never.any():
+    if rounds.more or (trace is None and rounds.kernel) or not never.any():
         return None
-    ids = np.maximum(rounds.queries, 0)
-    taken = trace.arrays["takes"][PRODUCTS.index("out")][ids] > 0
-    missed = never & ~taken
+    ids, missed = np.maximum(rounds.queries, 0), never
+    if trace is not None:
+        missed = never & ~(trace.arrays["takes"][PRODUCTS.index("out")][ids] > 0)
     if not missed.any():
         return None
     mask = np.zeros(compared.oracle.seqlen_q, bool)

@@ -72,7 +72,7 @@ class Called:
         )
         worst = self._worst()
         if rounds is None or not (rounds.queries >= 0).any():
-            return Told(_with(record, conclusion=_nothing_seen(case, worst[0], program)))
+            return Told(_with(record, conclusion=_nothing_seen(problem, case, worst[0], program)))
         wrong = self._are_wrong(rounds.queries)
         compared = compare(problem.id, case, self.inputs, rounds, wrong=wrong)
         corner = telling.Corner.of(case, rounds, compared, worst)
@@ -160,8 +160,14 @@ def _with(record: TraceRecord, **fields: object) -> TraceRecord:
     return TraceRecord(**{**dict(record), **fields})
 
 
-def _nothing_seen(case: Case, row: int, program: Ids | None) -> str:
+def _nothing_seen(problem: Problem, case: Case, row: int, program: Ids | None) -> str:
     """Say that no program was followed, and what that may mean."""
+    if not problem.uses_triton:
+        return (
+            "no product of a tile of queries and a tile of keys was seen: it is looked for where"
+            " rows of q, or multiples of them, are multiplied with rows of k by @, torch.bmm or"
+            " the like"
+        )
     if program is not None:
         ids = ",".join(map(str, program))
         return (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import math
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -292,13 +293,21 @@ def source_lines(source: Source, numbers: list[int]) -> tuple[SourceLine, ...]:
 def assignments(source: Source, loop: int, names: set[str]) -> list[int]:
     """Return the lines inside the loop that begins at a line where some name is assigned.
 
-    What a name is set to as it is counts as that name: running_max = new_max.
+    Where it is set to another as it is, as in running_max = new_max, those where the other is.
     """
     loops = [n for n in ast.walk(ast.parse(source.data)) if isinstance(n, (ast.For, ast.While))]
     inside = [n for node in loops if node.lineno == loop for n in ast.walk(node)]
-    plain = [n for n in inside if isinstance(n, ast.Assign) and isinstance(n.value, ast.Name)]
-    for node in plain:
-        if any(isinstance(t, ast.Name) and t.id in names for t in node.targets):
-            names = names | {node.value.id}
+    copies = dict(pair for n in inside if isinstance(n, ast.Assign) for pair in _copies(n))
+    names = names | {made.id for name, made in copies.items() if name.id in names}
     stores = [n for n in inside if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
-    return sorted({n.lineno for n in stores if n.id in names})
+    return sorted({n.lineno for n in stores if n.id in names and n not in copies})
+
+
+def _copies(node: ast.Assign) -> Iterator[tuple[ast.Name, ast.Name]]:
+    """Yield the names that are set to another name as it is, and that one."""
+    for target in node.targets:
+        sides = target, node.value
+        are_tuples = all(isinstance(side, ast.Tuple) for side in sides)
+        for pair in zip(*(s.elts for s in sides), strict=False) if are_tuples else [sides]:
+            if all(isinstance(side, ast.Name) for side in pair):
+                yield pair

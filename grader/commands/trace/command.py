@@ -28,7 +28,7 @@ HELP = "show one program of a kernel, tile by tile"
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `trace`."""
-    parser.add_argument("--only", metavar="p06", help="the problem, one of p03 to p07")
+    parser.add_argument("--only", metavar="p06", help="the problem, p01 or one of p03 to p07")
     parser.add_argument(
         "--case",
         metavar="CHECK[:N]",

@@ -40,7 +40,7 @@ def run(
         return _unusable(problem, source, seed)
     torch.set_num_threads(1)
     budget = Budget(problem.limits)
-    session = Session(problem, source, device="cpu", machine=True, budget=budget)
+    session = Session(problem, source, device="cpu", machine=problem.uses_triton, budget=budget)
     try:
         call = _find(problem, session, wanted, seed, on_case)
         on_case(f"{call.place}: following one program")

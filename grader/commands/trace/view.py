@@ -42,11 +42,11 @@ def _head(record: TraceRecord, width: int) -> list[str]:
     program = record.program
     if program is not None:
         ids = ", ".join(map(str, program.ids))
+        where = f"({ids}) of {clean(program.kernel, 40)}: " if program.kernel else ""
         text = (
-            f"({ids}) of {clean(program.kernel, 40)}: queries {program.queries} of head"
-            f" {program.head}, batch entry {program.batch}"
+            f"{where}queries {program.queries} of head {program.head}, batch entry {program.batch}"
         )
-        lines += wrap(text, width, "  program  ")
+        lines += wrap(text, width, "  program  " if program.kernel else "  tile     ")
         queries = " and ".join(map(str, program.shown_queries))
         plural = "queries" if len(program.shown_queries) > 1 else "query"
         text = f"{plural} {queries}, columns {program.columns} of V"

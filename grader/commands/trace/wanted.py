@@ -10,8 +10,6 @@ from grader.spec.problem_tables import Check
 from grader.spec.trace_record import TRACED
 
 _WHY_NOT = {
-    "p01": "p01 is PyTorch, which has no programs to follow: print the running state in your loop,"
-    " and compare it with torch.softmax over the keys so far",
     "p02": "the kernels of p02 have no running maximum and no accumulator of attention:"
     " make grade P=p02 says which elements took part",
     **dict.fromkeys(
@@ -58,6 +56,8 @@ class Wanted:
             why = why_not(problem.check(check_id))
             if why is not None:
                 raise TraceError(f"--case: got {check_id}, {why}")
+        if program and not problem.uses_triton:
+            raise TraceError(f"--program: got {program!r}; {problem.id} is PyTorch, without any")
         if program:
             match = _PROGRAM.fullmatch(program.replace(" ", ""))
             if match is None:
@@ -79,7 +79,7 @@ def expect_traceable(problem_ids: tuple[str, ...]) -> str:
     if problem_ids[0] not in TRACED:
         raise TraceError(
             f"--only: got {problem_ids[0]}, expected one of {', '.join(TRACED)}:"
-            f" {_WHY_NOT.get(problem_ids[0], 'it is no forward kernel')}"
+            f" {_WHY_NOT.get(problem_ids[0], 'it is no forward pass')}"
         )
     return problem_ids[0]
 

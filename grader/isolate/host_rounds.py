@@ -1,0 +1,190 @@
+"""Writes down a function of PyTorch tile by tile, as the machine does with a kernel. In a worker.
+
+A round begins with the product of a tile of queries and one of keys, told by the rows that they
+hold, and ends where the loop around it comes back to its first line.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from grader.isolate.arena import Arena
+from grader.kernel.machine.engine import unseen
+from grader.kernel.observers.rounds import RoundsShape
+from grader.kernel.observers.rounds_writer import Held, RoundsWriter
+
+_PRODUCTS = {"aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm"}
+_ALIKE = 0.999  # cosine of two rows that are the same but for a factor and rounding
+_LOOPS = (ast.For, ast.While)
+
+
+class HostRounds(TorchDispatchMode):
+    """Follows the queries that a `RoundsShape` asks for through the file at `path`."""
+
+    def __init__(
+        self, shape: RoundsShape, memory: np.ndarray, path: str, source: bytes, inputs: Any
+    ) -> None:
+        super().__init__()
+        self._shape, self._path = shape, path
+        self._write = RoundsWriter(shape, memory)
+        self._loops = [n for n in ast.walk(ast.parse(source)) if isinstance(n, _LOOPS)]
+        self._planes = inputs["q"].shape[:2].numel()
+        self._length = inputs["q"].shape[2]
+        self._known = {n: _directions(inputs[n].flatten(0, 2).cpu()) for n in ("q", "k", "v")}
+        self._queries = np.array([], int)
+        self._keys = np.array([], int)
+        self._frame: Any = None  # whose loop is around the product
+        self._loop: Any = None
+        self._open = self._done = False
+
+    def __enter__(self) -> HostRounds:
+        self._before = sys.gettrace()
+        sys.settrace(self._called)
+        return super().__enter__()
+
+    def __exit__(self, *raised: Any) -> Any:
+        sys.settrace(self._before)
+        self._end(seen=False)
+        return super().__exit__(*raised)
+
+    # -- products --------------------------------------------------------------------------------
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None):
+        result = function(*args, **(kwargs or {}))
+        if function.name() in _PRODUCTS and not self._done:
+            with unseen():
+                self._multiplied(*args[-2:])
+        return result
+
+    def _multiplied(self, left: Any, right: Any) -> None:
+        a, b = self._own(left), self._own(right)
+        queries, keys = self._rows("q", a), self._rows("k", b.T)
+        frame, loop = self._around()
+        line = frame.f_lineno if frame else 0
+        if queries is not None and keys is not None:
+            self._end(seen=False)
+            if not np.array_equal(queries, self._queries):
+                self._done = self._queries.size > 0 and self._shape.row in self._queries
+                if self._done or self._shape.row not in queries:
+                    return
+                self._queries = queries
+                self._write.begin(queries)
+            self._frame, self._loop = frame, loop
+            self._keys = keys
+            self._open = self._write.meet(keys, line)
+            self._write.note("loop", self._loop.lineno if self._loop else 0)
+        elif self._open and a.shape == (self._queries.size, self._keys.size):
+            values = self._rows("v", b)
+            if values is not None:
+                if (values != self._keys).any():
+                    self._write.note("mixed", 1 + int(values.min()))
+                self._write.take((a != 0).numpy(), line)
+
+    def _own(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the matrix of the head that is followed, where there is one for each."""
+        if tensor.dim() < 3:
+            return tensor.detach().cpu()
+        flat = tensor.detach().flatten(0, -3).cpu()
+        return flat[self._shape.row // self._length if len(flat) == self._planes else 0]
+
+    def _rows(self, name: str, tile: torch.Tensor) -> np.ndarray | None:
+        """Return which rows of an input a tile holds, None where it does not hold such."""
+        known = self._known[name]
+        if tile.shape[1] != known.shape[1]:
+            return None
+        found = (_directions(tile) @ known.T).max(1)
+        return found.indices.numpy() if bool((found.values > _ALIKE).all()) else None
+
+    # -- where the function is -------------------------------------------------------------------
+
+    def _around(self) -> tuple[Any, Any]:
+        """Return the innermost loop of the file that is running, and its frame."""
+        frame: Any = sys._getframe(1)
+        while frame is not None:
+            if frame.f_code.co_filename == self._path:
+                line, first = frame.f_lineno, frame.f_code.co_firstlineno
+                around = [n for n in self._loops if first <= n.lineno <= line <= n.end_lineno]
+                if around:
+                    return frame, max(around, key=lambda loop: loop.lineno)
+            frame = frame.f_back
+        return None, None
+
+    def _called(self, frame: Any, event: str, argument: Any) -> Any:
+        return self._stepped if frame.f_code.co_filename == self._path else None
+
+    def _stepped(self, frame: Any, event: str, argument: Any) -> Any:
+        at_its_loop = frame is self._frame and frame.f_lineno == self._loop.lineno
+        if self._open and event == "line" and at_its_loop:
+            self._end(seen=True)
+        return self._stepped
+
+    def _end(self, *, seen: bool) -> None:
+        """Write what the variables of the loop's function hold."""
+        if not self._open:
+            return
+        self._open = False
+        with unseen():
+            held = dict(self._held()) if self._frame is not None else {}
+        self._write.end(held, _carried(self._loop), seen=seen)
+
+    def _held(self) -> Iterator[tuple[str, Held]]:
+        rows, heads = self._queries.size, (1, self._planes)
+        for name, value in self._frame.f_locals.items():
+            if type(value) is not torch.Tensor or not value.is_floating_point():
+                continue
+            if value.shape[-1:] == (rows,) and value.shape[:-1].numel() in heads:
+                value = value.reshape(-1, rows, 1)
+            if value.shape[-2:-1] != (rows,) or value.shape[:-2].numel() not in heads:
+                continue
+            own = self._own(value).float()
+            if not any(self._rows(known, own) is not None for known in self._known):
+                yield name, Held(own.numpy())
+
+
+@contextlib.contextmanager
+def follow(shape: dict, fd: int, path: str, source: bytes, inputs: Any) -> Iterator[None]:
+    """Follow a call that is made inside; `fd` is that of a block for a `RoundsShape`."""
+    wanted = RoundsShape(**shape)
+    with contextlib.closing(Arena(wanted.total_bytes, os.dup(fd))) as block:
+        with HostRounds(wanted, block.memory.numpy(), path, source, inputs):
+            yield
+
+
+def _directions(rows: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.normalize(rows.double(), dim=1)
+
+
+def _carried(loop: Any) -> set[str]:
+    """Return the names that a loop reads before it writes them."""
+    order = _Order()
+    for statement in loop.body if loop else ():
+        order.visit(statement)
+    return {name for name, first in order.first.items() if first}
+
+
+class _Order(ast.NodeVisitor):
+    """Notes of each name whether it is read first, in the order in which Python goes."""
+
+    def __init__(self) -> None:
+        self.first: dict[str, bool] = {}
+
+    def visit_Name(self, node: ast.Name) -> None:
+        self.first.setdefault(node.id, isinstance(node.ctx, ast.Load))
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        for part in (node.value, *node.targets):
+            self.visit(part)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:
+        if isinstance(node.target, ast.Name):
+            self.first.setdefault(node.target.id, True)
+        self.visit(node.value)

@@ -1,0 +1,46 @@
+"""`make trace P=p01`: a function of PyTorch, one tile of queries after the other tile of keys."""
+
+import pytest
+
+from tests import forked, trials
+from tests.harness import model_answer
+from tests.tracing import trace
+
+SUM = "torch.addcmul(tile_sum, running_sum, rescale)"
+ACC = "torch.addcmul(tile_acc, acc, rescale)"
+_quick = forked.quick
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "tile", "name", "line"),
+    [
+        (SUM, "torch.addcmul(running_sum, tile_sum, rescale)", 1, "running_sum", "new_sum = "),
+        (SUM, "tile_sum + running_sum", 2, "running_sum", "new_sum = tile_sum"),
+        (ACC, "tile_acc + acc", 2, "acc", "new_acc = tile_acc"),
+        ("exp(running_max - new_max)", "exp(new_max - running_max)", 1, "running_sum", ""),
+    ],
+)  # fmt: skip
+def test_a_mistake_parts_in_its_tile_and_at_its_line(old, new, tile, name, line):
+    record = trace("p01", model_answer("p01").replace(old, new), "plain:1")
+    assert record.result == "wrong" and record.program.kernel == ""
+    assert record.parting.number == tile and name in record.parting.names
+    assert any(line in shown.text for shown in record.parting.lines)
+    assert {s.name for r in record.rounds for s in r.shown if s.agrees is False} >= {name}
+
+
+def test_keys_that_no_tile_holds_and_what_comes_behind_the_loop_are_said():
+    source = model_answer("p01")
+    apart = source.replace("range(0, visible_stop, tile_k)", "range(0, visible_stop, 2 * tile_k)")
+    assert "were in no tile" in trace("p01", apart, "plain:1").conclusion
+    behind = trace("p01", source.replace("acc / running_sum", "acc / tile_sum"), "plain:1")
+    assert behind.parting is None and "behind the loop" in behind.conclusion
+
+
+@pytest.mark.parametrize(
+    "id", [k for k, (p, _) in trials.right_answers("unusual").items() if p == "p01"]
+)
+def test_no_state_of_a_right_answer_is_called_wrong(id):
+    _, source = trials.right_answers("unusual")[id]
+    record = trace("p01", source, "tile_sizes:1")
+    assert record.result == "right" and record.parting is None
+    assert not any(s.agrees is False for r in record.rounds for s in r.shown)
