@@ -57,7 +57,7 @@ FAULTS = (
     fault('broken guards of allocations are not reported', 'grader/isolate/allocations.py', '                if changed:\n', '                if False:\n', 'allocations', 'bad_input'),
     fault('fresh allocations are not poisoned', 'grader/isolate/allocations.py', '0xFF, dtype=torch.uint8, device=plain.device', '0, dtype=torch.uint8, device=plain.device', 'allocations', 'bad_input'),
     fault('the shared memory is not poisoned', 'grader/isolate/arena.py', 'ctypes.memset(self.memory.data_ptr(), POISON, self.memory.numel())', 'ctypes.memset(self.memory.data_ptr(), 0, self.memory.numel())', 'allocations', 'bad_input'),
-    fault('accesses on the machine are not checked', 'grader/kernel/machine/memory.py', '        if memory is None or bool(outside.any()):\n', '        if memory is None:\n', 'bad_input', 'machine'),
+    fault('accesses on the machine are not checked', 'grader/kernel/machine/memory.py', '        if not is_lenient and (memory is None or bool(outside.any())):\n', '        if not is_lenient and memory is None:\n', 'bad_input', 'machine'),
     fault('written inputs are not noticed', 'grader/isolate/session.py', '        if its_own.any():\n', '        if False:\n', 'bad_input', 'wrong_kernels'),
     fault('draws do not depend on the seed', 'grader/spec/problem.py', 'place = f"{seed}/{self.id}/{check.id}/{next(index)}"', 'place = f"{self.id}/{check.id}/{next(index)}"', 'manifest', 'cases'),
     fault('timed outputs are always right', 'grader/checks/performance.py', '    tensors = inputs.tensors\n    if case.rows is not None:\n', '    return 0.0\n    tensors = inputs.tensors\n    if case.rows is not None:\n', 'measure', 'performance'),

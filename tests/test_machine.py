@@ -56,8 +56,8 @@ def test_an_access_outside_is_told_with_argument_and_line(engine: Engine) -> Non
     with pytest.raises(OutOfBounds) as caught:
         copy[(3,)](numbers(), torch.zeros(N + 5), N, 16)
     assert str(caught.value) == (
-        "write outside a tensor: past the end of argument y; 11 elements, the first of them"
-        " right past the end"
+        "write outside a tensor: past the end of argument y; program (2, 0, 0): 11 of 16"
+        " elements, the first of them right past the end, without a mask"
     )
     assert last_line(caught) == line_of(copy, "tl.store(y + i")
     assert engine.refused is caught.value

@@ -114,7 +114,10 @@ def test_an_access_of_one_number_outside_is_named() -> None:
     finding = judge(model_answer("p02").replace(line, one), P02, checks={"plain"}).wrong["plain", 0]
     assert finding.verdict is Verdict.FAIL
     assert finding.message.headline == "read outside a tensor: past the end of argument w_ptr"
-    assert finding.message.extent.startswith("1 element, the first of them 9")
+    assert finding.message.extent == (
+        "program (0, 0, 0): 1 element, the first of them 999,872 past the end: as w_ptr[1000000]"
+        " of shape (128,)"
+    )
 
 
 def test_a_load_that_relies_on_lanes_it_leaves_out_is_told_so() -> None:

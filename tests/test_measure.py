@@ -42,7 +42,7 @@ ANSWERS = {
     "right": (RIGHT, RIGHT),
     "stale": ("_calls[0]", RIGHT),
     "zeros for memory": (RIGHT, "_right(0 * q, k, 0 * v, **options)"),
-    "crash": ("os._exit(3)", "os._exit(3)"),
+    "crash": ("os.abort()", "os.abort()"),
     "exception": ("{}[seqlen]", "{}[seqlen]"),
     "naive where it is timed": ("_naive(q, k, v)", RIGHT),
     "naive where nobody looks": (
@@ -125,7 +125,7 @@ def test_nothing_tells_in_which_timed_call_the_judge_looks_and_all_scores_are_to
 @pytest.mark.parametrize(
     ("answer", "verdict", "told"),
     [
-        ("crash", "crash", "the process exited with code 3 during the call"),
+        ("crash", "crash", "the process died with SIGABRT during the call"),
         ("exception", "error", "KeyError: "),
     ],
 )

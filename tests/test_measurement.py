@@ -34,7 +34,7 @@ FAILURES = [
 
 @pytest.mark.parametrize(("result", "verdict", "told"), FAILURES)
 def test_a_failed_call_has_the_verdict_that_it_has_in_the_tests(result, verdict, told):
-    evidence = measurement._failure("a call failed", CallFailed(result))
+    evidence = measurement._failure(CallFailed(result))
     assert evidence.verdict == verdict
     assert told in evidence.reason and len(evidence.reason) <= 300
 

@@ -129,7 +129,7 @@ LOAD_Q = "mask=queries[:, None] < seqlen_q, other=0.0)"
 FIRST_KEY = "tl.maximum(query_start - window_size + 1, 0) // BLOCK_N * BLOCK_N"
 SINK_PAIR = "(keys < num_sink_tokens) & (keys <= queries - window_size)"
 TOLD_BY_WHAT_WAS_SEEN = {
-    "p02 x_strides": ("w.stride(0), **tiles", "x.stride(0), **tiles", "the pointer has left"),
+    "p02 x_strides": ("w.stride(0), **tiles", "x.stride(0), **tiles", "the row stride of x"),
     "p03 ragged_unequal": ("keys[None, :] < seqlen_k", "keys[None, :] < seqlen_q", "the mask of"),
     "p03 unequal": (LOAD_Q, LOAD_Q.replace("seqlen_q", "seqlen_k"), "masked by the number of keys"),
     "p03 ragged": (LOAD_Q, LOAD_Q.replace("seqlen_q", "seqlen_q - 1"), "met no key; query"),

@@ -107,9 +107,10 @@ def overcharged(mutant: Mutant, judged: Judged) -> list[str]:
     points = judged.correctness.points
     share = points.earned / points.possible
     complaints = []
-    if mutant.earns_nothing and points.earned:
-        held = ", ".join(check.id for check in judged.checks if check.share > 0.0)
-        complaints.append(f"earns {points.earned} points: {held}")
+    bridges = {check.id for check in judged.problem.checks if check.bridge}  # of their own function
+    held = [check.id for check in judged.checks if check.share > 0.0 and check.id not in bridges]
+    if mutant.earns_nothing and held:
+        complaints.append(f"earns {points.earned} points: {', '.join(held)}")
     if share < (mutant.keeps or 0.0) or share >= 1.0:
         lost = ", ".join(check.id for check in judged.checks if check.share < 1.0)
         complaints.append(f"keeps {share:.2f}, expected {mutant.keeps or 0.0} or more: lost {lost}")

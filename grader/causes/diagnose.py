@@ -57,6 +57,7 @@ class Casebook:
         self._known = KnownMistakes(problem.id, known(problem.id))
         self._wrong: list[Place] = []
         self._failed: list[Place] = []  # no numbers came out
+        self._faults: dict[Place, Sighting] = {}  # of these, how a kernel came outside
         self._seen: dict[Place, Sighting] = {}
         self._numbers: dict[Place, Sighting] = {}  # what wrong numbers say alone
         self._behind = Behind(_MOST_WAITING)
@@ -102,6 +103,14 @@ class Casebook:
         """Take in that no numbers came out of a case: its message says why."""
         self._failed.append(place)
 
+    def add_fault(self, place: Place, sighting: Sighting) -> None:
+        """Take in how a kernel came outside of a tensor, which says why no numbers came out.
+
+        It is a cause where no other is named: other mistakes lead outside, too.
+        """
+        self._failed.append(place)
+        self._faults[place] = sighting
+
     def add_seen(self, place: Place, sighting: Sighting) -> None:
         """Take in what the judge saw the kernel do in a case that came out wrong."""
         self._seen.setdefault(place, sighting)
@@ -127,6 +136,8 @@ class Casebook:
         if 2 * len(explained & self._to_fit.keys()) < len(self._to_fit):
             found += self._told(self._fitted())
             named = decide(found, self._wrong, self._failed)
+        if not named:
+            named = decide(self._told(self._faults), self._faults, self._failed)
         return [self._cause(hypothesis, cases, step_at) for hypothesis, cases in named]
 
     def _told(self, told: Mapping[Place, Sighting | None]) -> list[Hypothesis]:

@@ -1,1 +1,1 @@
-"""Runs a submission in a process of its own: worker, protocol, jail, watchdog."""
+"""Runs a submission in a process of its own: worker, walls, protocol, jail, watchdog."""

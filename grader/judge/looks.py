@@ -16,6 +16,7 @@ from grader.checks.outcome import of_call
 from grader.checks.walk import tile_map, walk_of
 from grader.isolate.evidence import CallEvidence
 from grader.isolate.session import Session
+from grader.kernel.machine.tensors import Outside
 from grader.kernel.observers.trace import PRODUCTS, traceable
 from grader.spec.grade_record import TileMap
 from grader.spec.protocol import Reply, Status
@@ -79,21 +80,21 @@ class Looks:
     def at_fault(self, session: Session, called: Called, how: str, line: int) -> bool:
         """Look why a kernel came outside of its tensors in a way of `Outside`, at a line.
 
-        In one more call what lies outside is left out. Return whether the casebook hears of
-        anything.
+        Where a whole tile lies outside, what lies there is left out of one more call. Return
+        whether the casebook hears of anything.
         """
-        place = called.check.id, called.number - 1
-        if session.machine and traceable(called.case) and called.check.id not in self._looked:
-            self._looked[called.check.id] = True
+        place, case = (called.check.id, called.number - 1), called.case
+        is_new = session.machine and traceable(case) and line not in self._faults
+        if is_new and how in (Outside.TILE, Outside.BEFORE, Outside.MASK):
             names = tuple(called.problem.judged(called.check))
-            case = called.case
-            evidence = session.call(case, called.inputs, names, traced=True, lenient=True)
-            if evidence.trace is not None:
-                self._faults[line] = astray(case, evidence.trace, names)
-        sighting = self._faults.get(line) or outside(how, line)
-        if sighting is not None:
-            self._casebook.add_raced(place, sighting)
-        return sighting is not None
+            trace = session.call(case, called.inputs, names, traced=True, lenient=True).trace
+            self._faults[line] = trace and astray(case, trace, names)
+        seen, fault = self._faults.get(line), outside(how, line)
+        if seen is not None:
+            self._casebook.add_raced(place, seen)
+        elif fault is not None:
+            self._casebook.add_fault(place, fault)
+        return bool(seen or fault)
 
     def at_race(self, session: Session, called: Called, headline: str) -> None:
         """Call once more where programs race: one may store where the rows of another belong.

@@ -194,9 +194,10 @@ class ProblemRun:
         if judged and not session.machine and _is_of_tf32(called, judged):
             return say.rounded(tuple(judged))
         self._look_at_out(session, at, called)
+        is_right = not called.differences  # an output that is not judged here may be wrong
         called = dataclasses.replace(called, differences=judged)
         try:
-            seen = self._learn(session, at, called, number)
+            seen = self._learn(session, at, called, number, is_right=is_right)
         except Exception as error:  # of the judge's own: what is wrong is known by now
             seen = Seen(fault=f"{type(error).__name__}: {error}")
         self._right.update(_digest(evidence.outputs[n]) for n in right if _varies(evidence, n))
@@ -240,7 +241,9 @@ class ProblemRun:
             if not find_differences(evidence.outputs, expected):
                 self._overwritten = "out, in the backward pass,"
 
-    def _learn(self, session: Session, at: CheckCase, called: Called, number: int) -> Seen:
+    def _learn(
+        self, session: Session, at: CheckCase, called: Called, number: int, *, is_right: bool
+    ) -> Seen:
         """Let the casebook know of a result; where it is wrong, see what the kernels did."""
         casebook, case, names = self._casebook_of(at), at.case, at.names
         inputs, got, expected = called.inputs, called.evidence.outputs, called.expected
@@ -249,8 +252,9 @@ class ProblemRun:
             made = at.inputs(self.seed, number)
             return made, lambda: expect(at.problem, case, made, names)
 
-        if not called.differences:
+        if is_right:
             casebook.add_right(case, again)
+        if not called.differences:
             return Seen()
         casebook.add_wrong(WrongResult(at.place, case, inputs, got, expected, again))
         if at.check.bridge:  # what is seen is told of the problem's own entry

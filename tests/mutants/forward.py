@@ -112,7 +112,7 @@ def work_not_done(problem: str) -> tuple[Mutant, ...]:
     options = f"(q.shape, k.shape, q.dtype, softmax_scale, {_OPTIONS.get(problem, '')})"
     return (
         Mutant(problem, 'zeros', ('plain', 'lse'), ((RETURN, '    return torch.zeros_like(out), torch.zeros_like(lse)\n'),), 'ZEROS', earns_nothing=True),
-        mutant(name='zeros above 300', edits=((RETURN, '    if max(q.shape[2], k.shape[2]) > 300:\n        out, lse = torch.zeros_like(out), torch.zeros_like(lse)\n' + RETURN),)),
+        mutant(name='zeros above 300', edits=((RETURN, '    if max(q.shape[2], k.shape[2]) > 300:\n        out, lse = torch.zeros_like(out), torch.zeros_like(lse)\n' + RETURN),), earns_nothing=False),
         mutant(name="no kernel", edits=((ALLOCATE, naive + ALLOCATE),), caught_as=NO_KERNEL),
         mutant(name='kept by shape', edits=kept('(q.shape, k.shape, q.dtype)'), caught_as=SECOND_CALL),
         mutant(name="kept by address", edits=kept("q.data_ptr()"), caught_as=SECOND_CALL),

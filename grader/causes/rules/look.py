@@ -97,7 +97,6 @@ _OF_PAIRS: tuple[Callable[[Case, Walk], Sighting | None], ...] = (
     pairs.wrong_pairs,
     pairs.masked_but_shown,
     sums.discarded,
-    sums.left_out,
     others.other_window,
     others.other_pairs,
 )

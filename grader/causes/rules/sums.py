@@ -18,10 +18,8 @@ def discarded(case: Case, walk: Walk) -> Sighting | None:
 
 
 def scores_left_out(trace: Trace) -> Sighting | None:
-    line = max(int(trace.arrays[name][SCORES]) for name in ("discarded", "left_out"))
-    if not line:
-        return None
-    return Sighting("PRODUCT-LEFT-OUT", line, located=True, variant="scores")
+    line = int(trace.arrays["discarded"][SCORES])
+    return Sighting("PRODUCT-LEFT-OUT", line, located=True) if line else None
 
 
 def columns_apart(trace: Trace) -> Sighting | None:
@@ -51,13 +49,6 @@ def turned(case: Case, trace: Trace) -> Sighting | None:
         located=True,
         figures={"values": values, "axis": axis, "rows": rows},
     )
-
-
-def left_out(case: Case, walk: Walk) -> Sighting | None:
-    line = int(walk.trace.arrays["left_out"][PRODUCTS.index(walk.product)])
-    if not line:
-        return None
-    return Sighting("PRODUCT-LEFT-OUT", line, figures={"product": walk.product})
 
 
 def over_queries(trace: Trace) -> Sighting | None:

@@ -59,13 +59,12 @@ class Counter(enum.IntEnum):
     ASTRAY = 24  # which, in the order of `OPERANDS`
     HEADS_APART_LINE = 25  # a product of weights of one head with rows of another
     HEADS_APART = 26  # rows of which, in the order of `OPERANDS`
-    UNSEEN_PROGRAMS = 27  # in no launch that was seen
-    TURNED_LINE = 28  # a product that sums over keys on one side and over queries on the other
-    TURNED = 29  # with rows of which, in the order of `OPERANDS`
-    NAN_SIGN = 30  # of the infinities whose difference was the first NaN: 1 is -, 2 is +, 0 neither
-    ROUNDED_LINE = 31  # which rounds to 16 bits, of fp32 inputs, what a dot of fp32 multiplies
-    INFINITE_LINE = 32  # a dot of v or dout with weights of which some are infinite
-    STORED_OTHERWISE = 33  # rows of out that two programs stored different numbers to
+    TURNED_LINE = 27  # a product that sums over keys on one side and over queries on the other
+    TURNED = 28  # with rows of which, in the order of `OPERANDS`
+    NAN_SIGN = 29  # of the infinities whose difference was the first NaN: 1 is -, 2 is +, 0 neither
+    ROUNDED_LINE = 30  # which rounds to 16 bits, of fp32 inputs, what a dot of fp32 multiplies
+    INFINITE_LINE = 31  # a dot of v or dout with weights of which some are infinite
+    STORED_OTHERWISE = 32  # rows of out that two programs stored different numbers to
 
     @property
     def is_line(self) -> bool:
@@ -187,7 +186,6 @@ class TraceShape(Block):
             "mask_rows": (np.int64, (KERNELS,)),
             "raised_lines": (np.int64, (KERNELS,)),
             "discarded": (np.int64, (SCORES + 1,)),
-            "left_out": (np.int64, (SCORES + 1,)),
             "columns": (np.int64, (2, len(COLUMNS))),
             "stores": (np.uint8, (self.queries,)),
             "visits": (np.uint8, (KERNELS, *pairs)),
@@ -233,7 +231,7 @@ class Trace:
     `stores` is 1 for the rows of the result that were stored, 2 for those that two programs stored
     the same numbers to.
     `discarded` is, per product and for scores, a line of whose results nothing took up those of
-    earlier rounds, 0 if none; `left_out` one of which nothing took up that of the last round alone;
+    earlier rounds, 0 if none;
     `columns` is the first dot of tiles that begin at different columns of head_dim, and the first
     store of a product to other columns than its own; `stored_products` the product, from 1, that
     was stored where this one belongs, and its line; `overwritten`, per gradient, the first two
@@ -255,7 +253,7 @@ class Trace:
         lines, planes = shape.lines, shape.batch * shape.num_kv_heads
         rows = max(shape.queries, planes * shape.seqlen_k)
         kinds = len(TAGGED) - 1
-        of_lines = ("lines", "mask_lines", "raised_lines", "discarded", "left_out")
+        of_lines = ("lines", "mask_lines", "raised_lines", "discarded")
         limits: dict[str, Any] = dict.fromkeys(of_lines, lines) | {
             "counters": [lines if c.is_line else _MOST for c in Counter],
             "apart": [lines, kinds, kinds, rows, rows, planes, 1],
