@@ -77,7 +77,7 @@ def _answered(changed: str) -> tuple[tuple[str, str], ...]:
 
 
 MUTANTS = (
-    _MUTANT("zeros", ("plain", "forward"), _answered("0.0 * out"), "ZEROS", earns_nothing=True),
+    _MUTANT("zeros", ("plain", "forward"), _answered("0.0 * out"), "ZEROS"),
     _MUTANT('zeros above 200', ('plain', 'forward'), _answered('out * float(q.shape[2] <= 200)')),
     _MUTANT('no kernel', ('plain', 'forward'), ((_CALL, _NAIVE + _CALL),), caught_as=NO_KERNEL, earns_nothing=True),
     _MUTANT('gradients kept by shape', ('plain',), ((_GRADIENTS, 'dq, dk, dv = _KEPT.setdefault((q.shape, k.shape), (dq, dk, dv))\n        ' + _GRADIENTS), (_ENTRY, '_KEPT = {}\n\n\n' + _ENTRY)), caught_as=SECOND_CALL),

@@ -5,6 +5,16 @@ Read one by one when they were written down: each says what was changed in the k
 
 # By cause the kernels that it is seen in, by their names the problems.
 _BY_CAUSE = {
+    "EDGE-NOT-MASKED": {
+        "w_read_past_the_end": "p02",
+        "y_written_past_the_end": "p02",
+        "k_read_past_the_end": "p03 p04",
+        "lse_of_whole_tiles": "p03 p04 p06 p07",
+        "out_written_past_the_end": "p03 p05 p06 p07",
+        "lse_written_past_the_end": "p03 p04 p05 p06 p07",
+        "tiles_read_past_the_end": "p08",
+        "gradient_written_past_the_end": "p08 p09",
+    },
     "FOLDED-IN-TWICE": {
         "diagonal_tile_counted_twice": "p06",
         "full_tile_counted_twice": "p06",
@@ -72,6 +82,11 @@ _BY_CAUSE = {
         "mask_by_position_in_the_tile": "p04",
         "queries_by_position_in_the_tile": "p04",
     },
+    "MASK-TOO-WIDE": {
+        "rows_not_masked_when_loaded": "p02",
+        "x_read_past_the_end": "p02",
+        "v_read_past_the_end": "p06",
+    },
     "MASK-TRANSPOSED": {"mask_transposed": "p04", "mask_of_dk_and_dv_transposed": "p08"},
     "MASKED-SCORES-NOT-HIDDEN": {
         "hidden_scores_minus_10000": "p04",
@@ -124,16 +139,21 @@ _BY_CAUSE = {
         "maximum_not_scaled": "p03",
         "safe_maximum_kept_as_the_running_one": "p06",
     },
+    "TILE-OUTSIDE": {
+        "batch_and_head_exchanged": "p05",
+        "batch_counted_in_kv_heads": "p05",
+    },
     "TILE-NUMBER-AS-ROW": {"block_size_forgotten": "p02 p03 p04 p05 p06 p07"},
     "TILE-NOT-TRANSPOSED": {"k_not_transposed": "p03"},
     "VISIBLE-KEYS-MASKED": {
         "window_counted_as_a_string_of_sinks": "p07",
         "one_sink_fewer_for_dk_and_dv": "p09",
     },
-    "WRONG-KV-HEAD": {"groups_for_k_alone": "p05"},
+    "WRONG-KV-HEAD": {"groups_for_k_alone": "p05", "query_head_taken_for_the_kv_head": "p05"},
     "WRONG-OPERAND": {"dp_of_k": "p08"},
     "WRONG-PRODUCT": {"dq_of_v": "p08", "dv_of_q": "p08"},
     "WRONG-STRIDE": {
+        "dout_of_one_number_taken_to_be_dense": "p08 p09",
         "stride_of_w_ignored": "p02",
         "stride_of_the_columns_ignored": "p02",
         "strides_of_x_ignored": "p02",
@@ -154,6 +174,8 @@ SEEN = {
 # What may be named where all checks are judged: cases that a known mistake leaves as they are show
 # the same in the kernel, and what is seen has a line.
 IN_ALL_CHECKS = {
+    "p01-q_scaled_in_place": {"OTHER-SCALE"},
+    "p05-batch_stride_of_q_for_k": {"TILE-OUTSIDE"},
     "p02-x_multiplied_in_place": {"HALF-PRODUCTS"},
     "p03-batch_divided_by_one_head": {"STORED-ELSEWHERE"},
     "p03-k_and_v_not_advanced": {"POINTER-STANDS-STILL"},

@@ -23,7 +23,7 @@ WRONG = (
     *of(
         "p04",
         ("queries of the mirrored tile", "", "OTHER-PAIRS", ('queries = query_start + tl.arange(0, BLOCK_M)', 'queries = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)')),
-        ("always even", "", "", ('IS_EVEN=seqlen % tiles["BLOCK_N"] == 0', 'IS_EVEN=True')),
+        ("always even", "", "EDGE-NOT-MASKED", ('IS_EVEN=seqlen % tiles["BLOCK_N"] == 0', 'IS_EVEN=True')),
         ("masked by zero", "", "MASKED-SCORES-NOT-HIDDEN", ('scores = tl.where(visible, scores, float("-inf"))', 'scores = tl.where(visible, scores, 0.0)')),
         ("scores times mask", "", "MASKED-SCORES-NOT-HIDDEN", ('scores = tl.where(visible, scores, float("-inf"))', 'scores = scores * visible')),
     ),
@@ -32,9 +32,9 @@ WRONG = (
         ("lse from the new tile", "", "LSE-WITHOUT-MAX", ('mx + tl.log(z), mask=r < T', 'tl.log(z), mask=r < T')),
         ("rescale by exp2", "", "TILE-SHARES", ('    new = tl.maximum(mx, tl.max(s, axis=1))\n    alpha = tl.exp(mx - new)\n    e = tl.exp(s - new[:, None])', '    new = tl.maximum(mx, tl.max(s, axis=1))\n    alpha = tl.exp2(mx - new)\n    e = tl.exp(s - new[:, None])')),
         ("q rows of the wrong tile", "plain", "QUERIES-NEVER-TAKEN", ('Q + b * qb + h * qh + r[:, None] * qt', 'Q + b * qb + h * qh + (r[:, None] - r[:, None] % BC) * qt')),
-        ("v of the key after", "", "", ('v_ptrs = V + b * vb + g * vh + n[:, None] * vt', 'v_ptrs = V + b * vb + g * vh + (n[:, None] + 1) * vt')),
+        ("v of the key after", "", "MASK-TOO-WIDE", ('v_ptrs = V + b * vb + g * vh + n[:, None] * vt', 'v_ptrs = V + b * vb + g * vh + (n[:, None] + 1) * vt')),
         ("p not rounded as v", "", "OPERANDS-ROUNDED", ('o += tl.dot(e.to(v.dtype), v', 'o += tl.dot(e.to(tl.float16).to(v.dtype), v')),
-        ("group by ceil", "", "", ('g = h * KVH // H', 'g = (h * KVH + H - 1) // H')),
+        ("group by ceil", "", "WRONG-KV-HEAD", ('g = h * KVH // H', 'g = (h * KVH + H - 1) // H')),
     ),
     *of(
         "p05-group_in_the_tile",

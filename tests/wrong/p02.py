@@ -17,9 +17,9 @@ _LAUNCH = "x, w, y, rows, cols, x.stride(0), x.stride(1), w.stride(0), **tiles"
 WRONG = (
     *of(
         "p02",
-        ("one row more", "", "", ("row_mask = row_ids < rows", "row_mask = row_ids <= rows")),
+        ("one row more", "", "MASK-TOO-WIDE", ("row_mask = row_ids < rows", "row_mask = row_ids <= rows")),
         ("one row fewer", "", "ROWS-OF-NOBODY", ("row_mask = row_ids < rows", "row_mask = row_ids < rows - 1")),
-        ("one column more", "", "", ("col_mask = col_ids < cols", "col_mask = col_ids <= cols")),
+        ("one column more", "", "MASK-TOO-WIDE", ("col_mask = col_ids < cols", "col_mask = col_ids <= cols")),
         ("one column fewer", "", "LAST-COLUMNS-NEVER-READ", ("col_mask = col_ids < cols", "col_mask = col_ids < cols - 1")),
         ("rows masked by cols", "", "ROWS-OF-NOBODY", ("row_mask = row_ids < rows", "row_mask = row_ids < cols")),
         ("columns masked by rows", "", "LAST-COLUMNS-NEVER-READ", ("col_mask = col_ids < cols", "col_mask = col_ids < rows")),
@@ -34,7 +34,7 @@ WRONG = (
         ("rows times program", "", "ROWS-STORED-TWICE", (_ROWS, "row_ids = tl.program_id(0).to(tl.int64) * tl.arange(0, BLOCK_M)")),
         ("x by the stride of w", "", "WRONG-STRIDE", (_X, _X.replace("stride_xn", "stride_wn"))),
         ("w by the stride of x", "", "WRONG-STRIDE", (_W, _W.replace("stride_wn", "stride_xn"))),
-        ("w by the row stride", "", "", (_W, _W.replace("stride_wn", "stride_xm"))),
+        ("w by the row stride", "", "WRONG-STRIDE", (_W, _W.replace("stride_wn", "stride_xm"))),
         ("x not advanced", "", "POINTER-STANDS-STILL", (_X, _X.replace("col_ids[None, :]", "tl.arange(0, BLOCK_N)[None, :]"))),
         ("grid of columns", "", "ROWS-OF-NOBODY", ('triton.cdiv(rows, tiles["BLOCK_M"])', 'triton.cdiv(cols, tiles["BLOCK_M"])')),
         ("grid by BLOCK_N", "", "ROWS-OF-NOBODY", ('triton.cdiv(rows, tiles["BLOCK_M"])', 'triton.cdiv(rows, tiles["BLOCK_N"])')),
@@ -54,15 +54,15 @@ WRONG = (
     *of(
         "p02-row_per_program",
         ("sum replaced", "", "ROW-SUM-OVERWRITTEN", ("total += tl.sum", "total = tl.sum")),
-        ("mask one more", "", "", ("        mask = col_ids < cols", "        mask = col_ids <= cols")),
+        ("mask one more", "", "MASK-TOO-WIDE", ("        mask = col_ids < cols", "        mask = col_ids <= cols")),
         ("row by the column stride", "", "ROWS-NEVER-READ", ("row * stride_xm", "row * stride_xn")),
-        ("grid of columns", "", "", ("_row_kernel[(x.shape[0],)]", "_row_kernel[(x.shape[1],)]")),
+        ("grid of columns", "", "TILE-OUTSIDE", ("_row_kernel[(x.shape[0],)]", "_row_kernel[(x.shape[1],)]")),
         ("first block alone", "", "LAST-COLUMNS-NEVER-READ", (_LOOP, "range(0, BLOCK_N, BLOCK_N)", 2)),
         ("y by the stride of x", "", "", ("tl.store(y_ptr + row, total", "tl.store(y_ptr + row * stride_xm, total")),
     ),
     *of(
         "p02-split_columns",
-        ("partials by BLOCK", "", "", ("row_ids * num_splits + tl.program_id(1)", "row_ids * BLOCK_N + tl.program_id(1)")),
+        ("partials by BLOCK", "", "WRONG-STRIDE", ("row_ids * num_splits + tl.program_id(1)", "row_ids * BLOCK_N + tl.program_id(1)")),
         ("last split left out", "", "COLUMNS-COUNTED-OTHERWISE", ("mask=splits < num_splits", "mask=splits < num_splits - 1")),
         ("programs exchanged", "", "ROWS-NEVER-READ", ("row_ids = (tl.program_id(0) * BLOCK_M", "row_ids = (tl.program_id(1) * BLOCK_M"), ("col_ids = (tl.program_id(1) * BLOCK_N", "col_ids = (tl.program_id(0) * BLOCK_N")),
         ("splits rounded down", "", "LAST-COLUMN-TILE-DROPPED LAST-COLUMNS-NEVER-READ", ("num_splits = triton.cdiv(cols, 256)", "num_splits = max(cols // 256, 1)")),
@@ -79,7 +79,7 @@ WRONG = (
     ),
     *of(
         "p02-column_by_column",
-        ("moves by the row stride", "", "", ("ptrs += sxn", "ptrs += sxm")),
+        ("moves by the row stride", "", "MASK-TOO-WIDE", ("ptrs += sxn", "ptrs += sxm")),
         ("last column left out", "", "LAST-COLUMNS-NEVER-READ", ("for c in range(cols)", "for c in range(cols - 1)")),
         ("first column left out", "", "LAST-COLUMNS-NEVER-READ", ("for c in range(cols)", "for c in range(1, cols)")),
         ("w stands still", "", "POINTER-STANDS-STILL", ("w + c * sw", "w + sw")),

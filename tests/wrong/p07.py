@@ -72,7 +72,7 @@ WRONG = (
         ("sinks merged unweighted", "", "SINK-SHARES", ("total = a * den + c * sink_den", "total = den + sink_den"), ("(acc * a[:, None] + sink_acc * c[:, None])", "(acc + sink_acc)")),
         ("acc of sinks unweighted", "", "SINK-SHARES", ("sink_acc * c[:, None]", "sink_acc")),
         ("sum of sinks left out", "", "ROWS-SCALED", ("total = a * den + c * sink_den", "total = a * den")),
-        ("factors exchanged", "", "", ("a, c = tl.exp(top - both), tl.exp(sink_top - both)", "c, a = tl.exp(top - both), tl.exp(sink_top - both)")),
+        ("factors exchanged", "", "SUM-OUT-OF-RANGE", ("a, c = tl.exp(top - both), tl.exp(sink_top - both)", "c, a = tl.exp(top - both), tl.exp(sink_top - both)")),
         ("factors of exp2", "", "SINK-SHARES", ("a, c = tl.exp(top - both), tl.exp(sink_top - both)", "a, c = tl.exp2(top - both), tl.exp2(sink_top - both)")),
         ("averaged", "", "OUTPUT-SCALED", ("out = (acc * a[:, None] + sink_acc * c[:, None]) / total[:, None]", "out = (acc / den[:, None] + sink_acc / tl.maximum(sink_den, 1e-30)[:, None]) / 2")),
         ("lse of the window", "", "", ("both + tl.log(total), mask", "top + tl.log(tl.where(m < N, den, 1.0)), mask")),

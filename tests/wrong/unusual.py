@@ -37,7 +37,7 @@ WRONG = (
         "p04-halves_of_head_dim",
         ("second half of q with the first of k", "plain", "COLUMNS-APART", ('K + n[:, None] * skn + HALF + d', 'K + n[:, None] * skn + d')),
         ("first half of v twice", "plain", "COLUMNS-APART", ('V + n[:, None] * svn + HALF + d', 'V + n[:, None] * svn + d')),
-        ("half of the scores replaced", "plain", "PRODUCT-LEFT-OUT", ('tl.trans(k1), s, input', 'tl.trans(k1), input')),
+        ("half of the scores replaced", "plain", "OTHER-COLUMNS", ('tl.trans(k1), s, input', 'tl.trans(k1), input')),
     ),
     *of(
         "p05-launch_per_head",
