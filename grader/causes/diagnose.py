@@ -106,10 +106,12 @@ class Casebook:
     def add_fault(self, place: Place, sighting: Sighting) -> None:
         """Take in how a kernel came outside of a tensor, which says why no numbers came out.
 
-        It is a cause where no other is named: other mistakes lead outside, too.
+        It is a cause where no other is named: other mistakes lead outside, too. What comes outside
+        at one line is one mistake, which looks otherwise at another size.
         """
         self._failed.append(place)
-        self._faults[place] = sighting
+        same = (fault for fault in self._faults.values() if fault.line == sighting.line)
+        self._faults[place] = next(same, sighting)
 
     def add_seen(self, place: Place, sighting: Sighting) -> None:
         """Take in what the judge saw the kernel do in a case that came out wrong."""
