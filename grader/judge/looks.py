@@ -85,7 +85,7 @@ class Looks:
         """
         place, case = (called.check.id, called.number - 1), called.case
         is_new = session.machine and traceable(case) and line not in self._faults
-        if is_new and how in (Outside.TILE, Outside.BEFORE, Outside.MASK):
+        if is_new and how not in (Outside.EDGE, Outside.BLOCK, Outside.WRAPS):
             names = tuple(called.problem.judged(called.check))
             trace = session.call(case, called.inputs, names, traced=True, lenient=True).trace
             self._faults[line] = trace and astray(case, trace, names)

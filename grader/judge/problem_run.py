@@ -178,9 +178,7 @@ class ProblemRun:
         if called.failure is not None:
             if isinstance(reply, Reply):
                 self._raised.add((reply.error_type, reply.line))
-            is_outside = isinstance(reply, Reply) and reply.status is Status.OUT_OF_BOUNDS
-            fault = (session, called, reply.error_type, reply.line) if is_outside else None
-            if at.check.bridge or fault is None or not self._looks.at_fault(*fault):
+            if at.check.bridge or not self._is_fault_seen(session, called):
                 self._casebook_of(at).add_failed(at.place)
             return say.failed(called.failure, evidence)
         assert isinstance(reply, Reply)
@@ -209,6 +207,16 @@ class ProblemRun:
         if reply.error_type == "race":
             self._looks.at_race(session, called, remark.headline)
         return say.failed(remark, evidence)
+
+    def _is_fault_seen(self, session: Session, called: Called) -> bool:
+        """Look why a kernel came outside of its tensors; whether the casebook hears of it."""
+        reply = called.evidence.result
+        if not isinstance(reply, Reply) or reply.status is not Status.OUT_OF_BOUNDS:
+            return False
+        try:
+            return self._looks.at_fault(session, called, reply.error_type, reply.line)
+        except Exception:  # of the judge's own: the fault itself is known
+            return False
 
     def _judge_wrong(
         self, session: Session, called: Called, say: CaseFindings, seen: Seen, number: int

@@ -25,6 +25,7 @@ MUTANTS = (
         "columns not masked",
         ("ragged_cols",),
         (("        col_mask = col_ids < cols\n", ""),),
+        "MASK-TOO-WIDE",
         caught_as=READ_OUTSIDE,
         keeps=0.5,
     ),
