@@ -139,7 +139,7 @@ class Casebook:
             found += self._told(self._fitted())
             named = decide(found, self._wrong, self._failed)
         if not named:
-            named = decide(self._told(self._faults), self._faults, self._failed)
+            named = decide(self._told(self._faults), self._faults, self._failed)[:1]
         return [self._cause(hypothesis, cases, step_at) for hypothesis, cases in named]
 
     def _told(self, told: Mapping[Place, Sighting | None]) -> list[Hypothesis]:

@@ -9,7 +9,6 @@ _BY_CAUSE = {
         "w_read_past_the_end": "p02",
         "y_written_past_the_end": "p02",
         "k_read_past_the_end": "p03 p04",
-        "lse_of_whole_tiles": "p03 p04 p06 p07",
         "out_written_past_the_end": "p03 p05 p06 p07",
         "lse_written_past_the_end": "p03 p04 p05 p06 p07",
         "tiles_read_past_the_end": "p08",
@@ -129,6 +128,7 @@ _BY_CAUSE = {
         "section_ignored": "p04",
     },
     "STORED-ELSEWHERE": {
+        "lse_of_whole_tiles": "p03 p04 p06 p07",
         "strides_of_q_for_out": "p03 p04 p05 p06 p07",
         "lse_of_all_batches_in_one": "p05",
         "query_read_by_the_kv_head": "p05",
@@ -176,7 +176,6 @@ SEEN = {
 IN_ALL_CHECKS = {
     "p01-q_scaled_in_place": {"OTHER-SCALE"},
     "p05-batch_stride_of_q_for_k": {"TILE-OUTSIDE"},
-    "p02-x_multiplied_in_place": {"HALF-PRODUCTS"},
     "p03-batch_divided_by_one_head": {"STORED-ELSEWHERE"},
     "p03-k_and_v_not_advanced": {"POINTER-STANDS-STILL"},
     "p03-padded_keys_not_masked": {"PADDING-TAKEN"},

@@ -44,7 +44,7 @@ WRONG = (
         ("x plus w", "", "", (_PRODUCTS, _PRODUCTS.replace(" * ", " + "))),
         ("maximum for sum", "", "", (_SUM, "y_tile = tl.max(acc, axis=1)")),
         ("one sum for all rows", "plain ragged_rows", "ROWS-ALIKE", (_SUM, "y_tile = tl.sum(tl.sum(acc, axis=1), axis=0) + tl.zeros((BLOCK_M,), tl.float32)")),
-        ("y by the stride of x", "", "", (_STORE, _STORE.replace("row_ids,", "row_ids * stride_xm,"))),
+        ("y by the stride of x", "", "WRONG-STRIDE", (_STORE, _STORE.replace("row_ids,", "row_ids * stride_xm,"))),
         ("y of the tile", "", "ROWS-STORED-TWICE", (_STORE, _STORE.replace("row_ids,", "tl.arange(0, BLOCK_M),"))),
         ("rows and cols exchanged", "", "LAST-COLUMNS-NEVER-READ", (_LAUNCH, _LAUNCH.replace("rows, cols", "cols, rows"))),
         ("stride of w from x", "", "WRONG-STRIDE", (_LAUNCH, _LAUNCH.replace("w.stride(0)", "x.stride(1)"))),
@@ -58,7 +58,7 @@ WRONG = (
         ("row by the column stride", "", "ROWS-NEVER-READ", ("row * stride_xm", "row * stride_xn")),
         ("grid of columns", "", "TILE-OUTSIDE", ("_row_kernel[(x.shape[0],)]", "_row_kernel[(x.shape[1],)]")),
         ("first block alone", "", "LAST-COLUMNS-NEVER-READ", (_LOOP, "range(0, BLOCK_N, BLOCK_N)", 2)),
-        ("y by the stride of x", "", "", ("tl.store(y_ptr + row, total", "tl.store(y_ptr + row * stride_xm, total")),
+        ("y by the stride of x", "", "WRONG-STRIDE", ("tl.store(y_ptr + row, total", "tl.store(y_ptr + row * stride_xm, total")),
     ),
     *of(
         "p02-split_columns",
@@ -79,7 +79,7 @@ WRONG = (
     ),
     *of(
         "p02-column_by_column",
-        ("moves by the row stride", "", "MASK-TOO-WIDE", ("ptrs += sxn", "ptrs += sxm")),
+        ("moves by the row stride", "", "TILE-OUTSIDE", ("ptrs += sxn", "ptrs += sxm")),
         ("last column left out", "", "LAST-COLUMNS-NEVER-READ", ("for c in range(cols)", "for c in range(cols - 1)")),
         ("first column left out", "", "LAST-COLUMNS-NEVER-READ", ("for c in range(cols)", "for c in range(1, cols)")),
         ("w stands still", "", "POINTER-STANDS-STILL", ("w + c * sw", "w + sw")),

@@ -40,7 +40,7 @@ WRONG = (
         ("keys counted in tiles", "", "MASK-INSIDE-THE-TILE", ("keys = key_start + offs_n", "keys = key_start * BLOCK_N + offs_n")),
         ("keys without start", "", "MASK-INSIDE-THE-TILE", ("keys = key_start + offs_n", "keys = offs_n")),
         ("q of the tile number", "", "STORED-ELSEWHERE", (_Q, _Q.replace("query_start", "query_tile"))),
-        ("out at the tile number", "", "TILE-NUMBER-AS-ROW", (_OUT, _OUT.replace("query_start", "query_tile"))),
+        ("out at the tile number", "", "STORED-ELSEWHERE", (_OUT, _OUT.replace("query_start", "query_tile"))),
         ("lse of the first tile", "", "STORED-ELSEWHERE", ("lse_ptr + queries, lse", "lse_ptr + tl.arange(0, BLOCK_M), lse")),
         ("maximum not scaled", "", "SUM-OUT-OF-RANGE", (NEW_MAX, "new_max = tl.maximum(running_max, tl.max(scores, 1))")),
         ("maximum of the tile alone", "", "SUM-OUT-OF-RANGE", (NEW_MAX, "new_max = tl.max(scores, 1) * scale_log2")),
@@ -83,7 +83,7 @@ WRONG = (
         ("den not faded", "", "ROWS-SCALED", ("den = tl.fma(den, fade, tl.sum(p, axis=1))", "den += tl.sum(p, axis=1)")),
         ("acc faded after", "", "TILE-SHARES", ("        acc = acc * fade[:, None]\n        acc = tl.dot(p.to(v.dtype), v, acc, input_precision=\"ieee\")", "        acc = tl.dot(p.to(v.dtype), v, acc, input_precision=\"ieee\") * fade[:, None]")),
         ("steps of 2 tiles", "", "OTHER-PAIRS", ("        start -= BN\n", "        start -= 2 * BN\n")),
-        ("scale after the mask", "", "SCALE-MISSING", ('input_precision="ieee") * scale\n        s = tl.where(m', 'input_precision="ieee") + scale\n        s = tl.where(m')),
+        ("scale after the mask", "", "SCALE-MISSING OTHER-SCALE", ('input_precision="ieee") * scale\n        s = tl.where(m', 'input_precision="ieee") + scale\n        s = tl.where(m')),
         ("tile by heads", "", "ROWS-STORED-TWICE", ("start_m = pid // heads * BM", "start_m = pid % heads * BM")),
     ),
     *of(

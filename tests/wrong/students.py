@@ -10,7 +10,7 @@ WRONG = (
         "p05-grid_of_three",
         ("g by modulo KVH", "", "HEADS-INTERLEAVED", ("g = h * KVH // H", "g = h % KVH")),
         ("pointers advance only k", "", "POINTER-STANDS-STILL", ("        v_ptrs += BC * vt\n        j += 1\n    while j * BC", "        j += 1\n    while j * BC")),
-        ("pointers advance by head stride", "", "READ-ASTRAY", ("        k_ptrs += BC * kt\n        v_ptrs += BC * vt\n        j += 1\n    while j * BC", "        k_ptrs += BC * kh\n        v_ptrs += BC * vt\n        j += 1\n    while j * BC")),
+        ("pointers advance by head stride", "", "TILE-OUTSIDE", ("        k_ptrs += BC * kt\n        v_ptrs += BC * vt\n        j += 1\n    while j * BC", "        k_ptrs += BC * kh\n        v_ptrs += BC * vt\n        j += 1\n    while j * BC")),
         ("full loop rounds up", "", "KEYS-AFTER-THE-QUERY", ("while j < i * BR // BC:", "while j < i * BR // BC + 1:")),
         ("second loop from scratch", "", "TILE-OUTSIDE", ("    while j * BC < tl.minimum", "    j = 0\n    while j * BC < tl.minimum")),
         ("mask by tile numbers", "", "MASK-INSIDE-THE-TILE", ("_scores(q, kT, sm_scale, r, m, T, True)", "_scores(q, kT, sm_scale, r, n, T, True)")),

@@ -53,7 +53,7 @@ WRONG = (
     ),
     *of(
         "p07-gathered_keys",
-        ("sinks of the window in the list twice", "overlap", "SINKS-COUNTED-TWICE", ('before = tl.minimum(S, first)', 'before = S')),
+        ("sinks of the window in the list twice", "overlap", "SINKS-COUNTED-TWICE FOLDED-IN-TWICE", ('before = tl.minimum(S, first)', 'before = S')),
     ),
     *of(
         "p08-heads_apart",
