@@ -61,7 +61,7 @@ def test_a_wrong_name_a_wrong_step_and_lost_points_are_complaints():
 
 
 def test_points_that_a_wrong_kernel_keeps_are_a_complaint():
-    right = trials.Judged(load_problem("p01"), Findings(), [])
+    right = trials.Judged(load_problem("p01"), Findings(), [mock.Mock(id="plain", share=1.0)])
     full = Points(earned=12.0, available=12.0, possible=12.0)
     with mock.patch.object(trials.Judged, "correctness", mock.Mock(points=full)):
         found = trials.overcharged(mutant(earns_nothing=True), right)

@@ -139,7 +139,6 @@ def test_right_answers_have_none(problem_id):
 @pytest.mark.parametrize(
     "name",
     [
-        "p01-no_scale",
         "p02-weights_forgotten",
         "p08-dk_not_scaled",
         "p09-own_key_hidden_for_dk_and_dv",

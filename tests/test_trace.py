@@ -158,12 +158,12 @@ def test_a_line_that_the_file_has_not_is_none():
     shape = TraceShape.of(small_case("p04"), LINES)
     memory = np.zeros(shape.total_bytes, np.uint8)
     arrays = shape.arrays(memory)
-    for name in ("mask_lines", "discarded", "left_out", "lines"):
+    for name in ("mask_lines", "discarded", "lines"):
         arrays[name][:3] = [LINES, LINES + 1, 2**63 - 1]
     arrays["counters"][Counter.NAN_LINE] = LINES
     arrays["counters"][Counter.MIXED_LINE] = LINES + 1
     trace = Trace.of(shape, memory)
-    for name in ("mask_lines", "discarded", "left_out", "lines"):
+    for name in ("mask_lines", "discarded", "lines"):
         assert trace.arrays[name][:3].tolist() == [LINES, 0, 0]
     assert (trace.count(Counter.NAN_LINE), trace.count(Counter.MIXED_LINE)) == (LINES, 0)
 

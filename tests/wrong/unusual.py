@@ -49,7 +49,7 @@ WRONG = (
     ),
     *of(
         "p07-two_states",
-        ("accumulator of the sinks left out", "sinks", "TILE-SHARES", ('(acc * a[:, None] + sink_acc * c[:, None])', '(acc * a[:, None])')),
+        ("accumulator of the sinks left out", "sinks", "TILE-SHARES SINK-SHARES", ('(acc * a[:, None] + sink_acc * c[:, None])', '(acc * a[:, None])')),
     ),
     *of(
         "p07-gathered_keys",
