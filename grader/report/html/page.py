@@ -200,7 +200,9 @@ def _about(ids: Iterable[str]) -> dict[str, About]:
 def _paragraph(text: str) -> tuple[bool, list[str]]:
     is_code = text.startswith("    ")
     rows = [row.removeprefix("    ") for row in text.split("\n")]
-    return is_code, ["\n".join(rows)] if is_code else text.split("`")
+    if is_code:
+        return is_code, ["\n".join(rows)]
+    return is_code, [Markup.escape(piece) for piece in text.split("`")]  # with their blanks
 
 
 def _history(history: Sequence[PastRun]) -> tuple[list[tuple[str, ...]], Steps | None]:
