@@ -394,8 +394,3 @@ def test_a_cause_says_first_what_to_do_and_links_to_its_text():
     links = [given["href"][1:] for tag, given in page.elements if tag == "a" and "href" in given]
     assert "about-0" in links and ("h3", {"id": "about-0"}) in page.elements
     assert entry_of(told.id[4:]).text.title in page.text
-
-
-def test_names_of_code_in_a_text_keep_the_blanks_around_them():
-    page = html.render(record("computed as NaN"))
-    assert "Read the lines <code>first</code>, <code>worst</code> and <code>extent</code> of" in page

@@ -344,3 +344,8 @@ def test_every_class_of_the_page_has_its_rules():
     used = {name for tag in re.findall(r'class="([^"]+)"', text) for name in tag.split()}
     ruled = set(re.findall(r"\.([a-z][a-z0-9-]*)", text[: text.index("</style>")]))
     assert used <= ruled
+
+
+def test_names_of_code_in_the_text_of_a_cause_keep_the_blanks_around_them():
+    page = render(record("computed as NaN"))
+    assert "lines <code>first</code>, <code>worst</code> and <code>extent</code> of" in page
