@@ -17,7 +17,7 @@ _quick = forked.quick
         (SUM, "torch.addcmul(running_sum, tile_sum, rescale)", 1, "running_sum", "new_sum = "),
         (SUM, "tile_sum + running_sum", 2, "running_sum", "new_sum = tile_sum"),
         (ACC, "tile_acc + acc", 2, "acc", "new_acc = tile_acc"),
-        ("exp(running_max - new_max)", "exp(new_max - running_max)", 1, "running_sum", ""),
+        ("exp(running_max - new_max)", "exp(new_max - running_max)", 1, "running_sum", "new_sum"),
     ],
 )  # fmt: skip
 def test_a_mistake_parts_in_its_tile_and_at_its_line(old, new, tile, name, line):
@@ -26,6 +26,17 @@ def test_a_mistake_parts_in_its_tile_and_at_its_line(old, new, tile, name, line)
     assert record.parting.number == tile and name in record.parting.names
     assert any(line in shown.text for shown in record.parting.lines)
     assert {s.name for r in record.rounds for s in r.shown if s.agrees is False} >= {name}
+
+
+def test_what_is_not_seen_and_a_call_that_raises_are_said():
+    source = model_answer("p01")
+    (old,) = (line.strip() for line in source.splitlines() if "scores = tile_matmul(" in line)
+    elements = "scores = (q_tile[:, :, None] * k_tile[:, None]).sum(-1).float() * softmax_scale"
+    unseen = trace("p01", source.replace(old, elements), "plain:1")
+    assert unseen.rounds == () and "no product of a tile of queries" in unseen.conclusion
+    raised = source.replace("out[:, q_start:q_stop] = ", "raise ValueError\n        out[:, :1] = ")
+    record = trace("p01", raised, "plain:1")
+    assert record.result == "failed" and len(record.rounds) == 2 and record.parting is None
 
 
 def test_keys_that_no_tile_holds_and_what_comes_behind_the_loop_are_said():

@@ -73,8 +73,8 @@ class HostRounds(TorchDispatchMode):
         if queries is not None and keys is not None:
             self._end(seen=False)
             if not np.array_equal(queries, self._queries):
-                self._done = self._queries.size > 0 and self._shape.row in self._queries
-                if self._done or self._shape.row not in queries:
+                self._done = self._shape.row in self._queries
+                if self._done or not (self._shape.row in queries or self._shape.row < 0):
                     return
                 self._queries = queries
                 self._write.begin(queries)

@@ -24,19 +24,17 @@ def astray(case: Case, trace: Trace, names: tuple[str, ...]) -> Sighting | None:
 
     What is not read or stored in it says nothing; what is, does.
     """
-    result = Result(names, nan=False, close=False)
     if case.rows is not None:
         return pointers.strides(case, trace)
-    rules = (
-        rule()
-        for rule in (
-            lambda: placement.misplaced(case, trace, result),
-            lambda: pointers.strides(case, trace),
-            lambda: pointers.heads(case, trace, result),
-            lambda: pointers.heads_apart(case, trace),
-        )
-    )
+    rules = _of_places(case, trace, Result(names, nan=False, close=False))
     return next(filter(None, rules), None)
+
+
+def _of_places(case: Case, trace: Trace, result: Result) -> Iterator[Sighting | None]:
+    yield placement.misplaced(case, trace, result)
+    yield pointers.strides(case, trace)
+    yield pointers.heads(case, trace, result)
+    yield pointers.heads_apart(case, trace)
 
 
 _OF_ROW_SUMS = (

@@ -28,9 +28,9 @@ class Held(NamedTuple):
 
 
 class RoundsWriter:
-    """Writes a walk over keys: `begin` it, `meet` a tile of keys, `take` pairs, `end` the round.
+    """Writes a pass over keys: `begin` it, `meet` a tile of keys, `take` pairs, `end` the round.
 
-    A walk that begins takes the place of the one before it.
+    A pass that begins takes the place of the one before it.
     """
 
     def __init__(self, shape: RoundsShape, memory: np.ndarray) -> None:
@@ -44,8 +44,8 @@ class RoundsWriter:
         self._slots: dict[tuple[str, bool], int] = {}  # of variables, by name and whether a vector
 
     def begin(self, queries: np.ndarray, kernel: str = "", ids: Iterable[int] = (0, 0, 0)) -> None:
-        """Begin with a walk of these rows of q."""
-        if self._places is not None:  # of an earlier walk
+        """Begin with a pass of these rows of q."""
+        if self._places is not None:  # of an earlier pass
             for name in ("head", "queries", "rounds", "present"):
                 self._arrays[name][:] = 0
             self._places.taken[: self._round + 1] = 0
