@@ -115,8 +115,8 @@ def test_an_access_of_one_number_outside_is_named() -> None:
     assert finding.verdict is Verdict.FAIL
     assert finding.message.headline == "read outside a tensor: past the end of argument w_ptr"
     assert finding.message.extent == (
-        "program (0, 0, 0): 1 element, the first of them 999,872 past the end: as w_ptr[1000000]"
-        " of shape (128,)"
+        "program (0, 0, 0): 1 element, the first of them 999,872 past the end, where"
+        " w_ptr[1000000] would be; its shape is (128,)"
     )
 
 

@@ -139,12 +139,12 @@ class Accesses:
         apart = memory.apart(places) if self.width == memory.tensor.element_size() else 0
         if apart:
             how = Outside.STRIDE
-            text += f": they lie {apart:,} apart, the strides of {memory.names[0]} are"
+            text += f": they lie {apart:,} apart, and the strides of {memory.names[0]} are"
             text += f" {tuple(memory.tensor.stride())}"
         elif is_before or int(places[lanes].min()) >= size:
             how = Outside.BEFORE if is_before else Outside.TILE
-            text += f": as {memory.names[0]}{memory.index_of(first)}"
-            text += f" of shape {tuple(memory.tensor.shape)}"
+            text += f", where {memory.names[0]}{memory.index_of(first)} would be; its shape is"
+            text += f" {tuple(memory.tensor.shape)}"
         else:
             text += ", under a mask" if self.mask is not None else ", without a mask"
         if self._translation.by_blocks and how in (Outside.EDGE, Outside.MASK):
