@@ -31,7 +31,7 @@ def answer():
 
 
 def sandbox(source=ANSWER, device="cpu", **options):
-    return Sandbox(source, "answer.py", "answer", device=device, machine=False, **options)
+    return Sandbox(source, "answer.py", "answer", device=device, **options)
 
 
 @pytest.fixture
@@ -154,7 +154,7 @@ def answer():
 def test_what_the_first_launch_and_gradient_import_is_imported_once(options, found):
     forks.close_server()
     forks.open_server(server_environment(**options))
-    with Sandbox(IMPORTED, "answer.py", "answer", device="cpu", machine=True) as worker:
+    with Sandbox(IMPORTED, "answer.py", "answer", device="cpu", role="plan") as worker:
         assert worker.ready().status is Status.OK
         assert isinstance(worker._process, forks.Forked) and worker.output() == found
     if options:
@@ -178,7 +178,7 @@ secret = asked()
 with sandbox.Sandbox(
     b"import os, sys\nprint(os.getppid(), sorted(m for m in sys.modules if 'grader' in m))\n"
     b"def answer(): pass",
-    "answer.py", "answer", device="cpu", machine=False,
+    "answer.py", "answer", device="cpu",
 ) as worker:
     said = worker.ready()
     memory = Path(f"/proc/{forks._server._process.pid}/mem").open("rb", 0)

@@ -84,7 +84,7 @@ def test_a_held_worker_imports_its_file_when_its_turn_has_come(tmp_path, monkeyp
     monkeypatch.setattr(jail, "_kernels", tmp_path / "kernels")
     source = b"print('imported', flush=True)\ndef entry():\n    pass\n"
     file = (source, "held.py", "entry")
-    with Sandbox(*file, device="cpu", machine=False, held=True) as worker:
+    with Sandbox(*file, device="cpu", held=True) as worker:
         worker.wait_for_imports()
         time.sleep(0.2)
         worker._read_output()

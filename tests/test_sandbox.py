@@ -65,7 +65,7 @@ def start(request, tmp_path, monkeypatch):
         path = tmp_path / "worker.py"
         path.write_text(PRELUDE + text)
         monkeypatch.setattr(sandbox, "_WORKER", path)
-        options = {"device": "cpu", "machine": False} | options
+        options = {"device": "cpu"} | options
         running.append(Sandbox(b"", "answer.py", "answer", **options))
         return running[-1]
 

@@ -122,7 +122,7 @@ def test_the_real_worker_gives_a_submission_little(monkeypatch, tmp_path, forked
     monkeypatch.setenv("GRADER_SECRET", SEED)
     monkeypatch.setenv("LD_PRELOAD", "")
     server = forked_workers() if forked else contextlib.nullcontext()
-    options = {"device": "cpu", "machine": True}
+    options = {"device": "cpu", "role": "plan"}
     with server, Sandbox(ANSWER, "answer.py", "answer", **options) as worker:
         assert worker.ready().status is Status.NO_ENTRY
         found = json.loads(worker.output())

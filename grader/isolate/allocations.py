@@ -18,7 +18,7 @@ from grader.isolate.arena import MARKS, UNWRITTEN, marked
 
 _GUARD_BYTES = 16 * 1024
 _PATTERN = 0xA5
-_EMPTY = {
+EMPTY = {
     torch.ops.aten.empty.memory_format,
     torch.ops.aten.empty_like.default,
     torch.ops.aten.empty_strided.default,
@@ -52,7 +52,7 @@ class Guarded(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         if getattr(getattr(func, "overloadpacket", None), "__name__", "") in _UPDATES:
             self._updated.append(_span(args[0]).start)
-        if func in _EMPTY and result.numel() and result.layout == torch.strided:
+        if func in EMPTY and result.numel() and result.layout == torch.strided:
             # One on the meta device has a shape and no memory: nothing is written to it.
             return result if result.is_meta else self._guard(result)
         return result

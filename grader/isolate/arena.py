@@ -124,7 +124,7 @@ def dense_strides(size: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class Arena:
-    """A sealed memfd of fixed size, mapped as a 1-D uint8 tensor `memory`."""
+    """A sealed memfd of fixed size: `map`, and the same as a 1-D uint8 tensor, `memory`."""
 
     def __init__(self, total_bytes: int, fd: int | None = None) -> None:
         if fd is None:
@@ -132,8 +132,8 @@ class Arena:
             os.ftruncate(fd, total_bytes)
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
         self.fd = fd
-        self._map = mmap.mmap(fd, total_bytes)
-        self.memory = torch.frombuffer(self._map, dtype=torch.uint8)
+        self.map = mmap.mmap(fd, total_bytes)
+        self.memory = torch.frombuffer(self.map, dtype=torch.uint8)
 
     def poison(self) -> None:
         """Fill the whole arena with 0xFF."""

@@ -133,7 +133,6 @@ def _compile(
             problem.file,
             problem.entry,
             device="cpu",
-            machine=False,
             kernels=kept or Path("cache"),
             capability=capability,
         ) as sandbox:

@@ -36,9 +36,10 @@ class CompileWorker(serving.Worker):
     def _warm_up(self) -> None:
         """Nothing here is measured."""
 
-    def _load(self, nonce: int) -> protocol.Reply:
+    def load(self, nonce: int) -> protocol.Reply:
+        """Import the submission; what it launches is recorded."""
         self._recorder.install()
-        return super()._load(nonce)
+        return super().load(nonce)
 
     def _do_compile(self, request: dict, fds: list[int]) -> protocol.Reply:
         """Make one call on inputs that are small numbers, and launch nothing."""
@@ -50,7 +51,7 @@ class CompileWorker(serving.Worker):
         early, self._early = self._early, []
         for line in early:
             self._append(line)
-        error = self._recorder.watch(lambda: self._evaluate(tensors, request))
+        error = self._recorder.watch(lambda: self.evaluate(tensors, request))
         if error is not None:
             raise error
         return protocol.Reply(request["nonce"], protocol.Status.OK)

@@ -38,9 +38,9 @@ def _main() -> None:
     sys.path[:] = [_ROOT, *filter(None, os.environ["GRADER_SYS_PATH"].split(os.pathsep))]
     import torch
 
-    from grader.isolate import compiling, watching, worker
+    from grader.isolate import compiling, executing, planning, worker
 
-    del compiling, watching  # imported once for all
+    del compiling, executing, planning  # imported once for all
     with contextlib.suppress(Exception):  # which no kernel of a submission needs
         import triton.compiler.code_generator
         import triton.experimental.gluon.nvidia.hopper  # noqa: F401

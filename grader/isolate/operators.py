@@ -34,6 +34,7 @@ COMPUTES, SHORTCUT, READS, COUNTED = "computes", "shortcut", "reads", "counted"
 ARITHMETIC = "arithmetic"  # counted twice over
 CONVERTS = "converts"  # counted if it changes a type
 PUTS = "puts"  # computes a sum if it accumulates
+CLOSED = (COMPUTES, SHORTCUT)
 _PUTS = {"_index_put_impl", "index_put", "put"}
 
 _READ_OPERATOR = "aten::_local_scalar_dense"
@@ -148,7 +149,7 @@ class OperatorAudit:
             self._refuse(SHORTCUT, f"autograd computes gradients here: {_name(func)}")
         elif kind == READS:
             self.reads(1, ".item(), a comparison or a conversion")
-        elif _tells(func, args):
+        elif tells(func, args):
             self.reads(1, _name(func))
         elif kind == SHORTCUT:
             self._refuse(SHORTCUT, f"PyTorch does here what you are asked to write: {_name(func)}")
@@ -160,7 +161,7 @@ class OperatorAudit:
         if not self._active or self.found is not None:
             return
         with torch._C.DisableTorchFunction():  # numel may be a class's own
-            found, results = list(_tensors((args, result))), list(_tensors((result,)))
+            found, results = list(tensors((args, result))), list(tensors((result,)))
             # A complex number is two.
             elements = max((_numel(x) * (1 + x.is_complex()) for x in found), default=0)
             numbers = any(x.dtype is not torch.bool for x in results)
@@ -256,24 +257,30 @@ def _name(func: Any) -> str:
     return schema.name if schema is not None else str(func)
 
 
-def _tensors(values: Any) -> Iterator[torch.Tensor]:
+def tensors(values: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors among the arguments of an operator, or its results."""
     for value in values:
         if isinstance(value, torch.Tensor):
             yield value
         elif isinstance(value, (tuple, list)):
-            yield from _tensors(value)
+            yield from tensors(value)
 
 
 def _changes_type(args: Any, result: Any) -> bool:
-    return len({x.dtype for x in _tensors((args, result))}) > 1
+    return len({x.dtype for x in tensors((args, result))}) > 1
+
+
+def reads_one(func: Any) -> bool:
+    """Whether an operator makes a number of Python of the one element of a tensor."""
+    return _name(func) == _READ_OPERATOR
 
 
 def _plain_name(func: Any) -> str:
     return _name(func).partition("::")[2].removesuffix("_")
 
 
-def _tells(func: Any, args: Any) -> bool:
+def tells(func: Any, args: Any) -> bool:
     """Whether an operator tells Python something of a tensor's values."""
     name = _plain_name(func)
-    masks = _tensors(args[1:]) if name in _INDEXING else ()
+    masks = tensors(args[1:]) if name in _INDEXING else ()
     return name in _TELLING or any(mask.dtype in _MASKS for mask in masks)

@@ -74,7 +74,7 @@ class Sandbox:
         entry: str,
         *,
         device: str,
-        machine: bool,
+        role: str = "call",
         count_launches: bool = False,
         threads: int = 1,
         kernels: Path | None = None,
@@ -84,6 +84,7 @@ class Sandbox:
     ) -> None:
         """Start a worker, which is told the `settings` too.
 
+        Its `role` is to "call" the entry point on data, to "plan" calls, or to "carry out" plans.
         What it compiles is kept in `kernels`, if given: an absolute path, or one in its own folder.
         A `fresh` one is never forked; one that is `held` imports the file when `ready` is called.
         """
@@ -140,7 +141,7 @@ class Sandbox:
             "path": str(path),
             "entry": entry,
             "device": device,
-            "machine": machine,
+            "role": role,
             "count_launches": count_launches,
             "memory_limit_bytes": MEMORY_LIMIT_BYTES + (threads - 1) * _THREAD_BYTES,
             "nonce": self._load_nonce,

@@ -24,14 +24,13 @@ from grader.isolate import (
     allocations,
     arena,
     device_memory,
-    far,
     host_rounds,
     operators,
     returned,
     walls,
 )
 from grader.kernel import given, launches, lines
-from grader.kernel.compile import asked_gpu, faults
+from grader.kernel.compile import faults
 from grader.spec import protocol
 
 # So deep nobody gets in the time of a call that is worth its points.
@@ -55,8 +54,7 @@ class Worker:
         self.source = b""
         self.module: ModuleType | None = None
         self.entry: Any = None
-        self.launches: Any = None  # counts them: the machine, or what hooks Triton's
-        self.machine: Any = None
+        self.launches: Any = None  # counts them, or runs them
         self.record: operators.OperatorAudit | None = None
         self.cuda_arena: Any = None
         self.inputs = torch.empty(0, dtype=torch.uint8, device="cpu")
@@ -65,9 +63,9 @@ class Worker:
         """Answer requests until the judge closes the channel."""
         self._warm_up()
         self._reply(protocol.Reply(protocol.STARTED, protocol.Status.OK))
-        self._reply(self._guarded(self.settings["nonce"], self._load, self.settings["nonce"]))
+        self._reply(self._guarded(self.settings["nonce"], self.load, self.settings["nonce"]))
         while True:
-            packet, fds, _, _ = socket.recv_fds(self.channel, protocol.MAX_REQUEST_BYTES, 3)
+            packet, fds, _, _ = socket.recv_fds(self.channel, protocol.MAX_REQUEST_BYTES, 4)
             if not packet:
                 return
             request = json.loads(packet)
@@ -106,27 +104,27 @@ class Worker:
 
     # -- requests ---------------------------------------------------------------------------
 
-    def _load(self, nonce: int) -> protocol.Reply:
-        if self.settings["machine"]:
-            from grader.isolate.watching import Engine, Watching
-
-            self.machine = self.launches = Engine(self.path)
-            self.watching = Watching
-            self.machine.install()
-            self.far = far.reserve()
-            asked_gpu.install()
-            _skip_autotuning()
-        elif self.settings["count_launches"]:
+    def prepare(self) -> None:
+        """Install what has to be there before the submission is imported."""
+        if self.settings["count_launches"]:
             self.launches = launches.LaunchCounter(self.path)
             self.launches.install()
-        if self.settings.get("operators"):
-            lines.read_as_written(self.path)
-            self.record = operators.OperatorAudit(self.settings["operators"], self.path)
-            self.record.install()
+
+    def limit(self) -> None:
+        """Limit what this process may take from now on."""
         if self.device == "cpu":
             _limit_address_space(self.settings["memory_limit_bytes"])
         if "file_limit_bytes" in self.settings:
             resource.setrlimit(resource.RLIMIT_FSIZE, (self.settings["file_limit_bytes"],) * 2)
+
+    def load(self, nonce: int) -> protocol.Reply:
+        """Import the submission."""
+        self.prepare()
+        if self.settings.get("operators"):
+            lines.read_as_written(self.path)
+            self.record = operators.OperatorAudit(self.settings["operators"], self.path)
+            self.record.install()
+        self.limit()
         with open(self.path, "rb") as file:
             self.source = file.read()  # before it runs, and may change its file
         given.offer_given()
@@ -162,46 +160,42 @@ class Worker:
         with contextlib.ExitStack() as stack:
             shared = arena.Arena(layout.total_bytes, os.dup(fds[0]))
             stack.callback(shared.close)
-            memory, tensors = self._inputs(shared, layout)
-            if request["far"] and self.machine:
-                tensors = far.spread(self.far, tensors)
-            watching = None
-            if self.machine:
-                places = request, fds[1:], self.source, tensors
-                watching = stack.enter_context(self.watching(self.machine, *places))
-            elif "rounds" in request:
+            memory, tensors = self.inputs_of(shared, layout)
+            if "rounds" in request:
                 places = request["rounds"], fds[1], self.path, self.source, tensors
                 stack.enter_context(host_rounds.follow(*places))
-            return self._call(shared, memory, tensors, layout, request, watching)
+            return self.call(shared, memory, tensors, layout, request)
 
-    def _call(
+    def noting(self, layout: arena.Layout, request: dict) -> Any:
+        """Return what notes the operators of a call while it is open."""
+        return self.record.noting(layout, request) if self.record else contextlib.nullcontext()
+
+    def call(
         self,
         shared: arena.Arena,
         memory: Any,
         tensors: dict,
         layout: arena.Layout,
         request: dict,
-        watching: Any,
+        watching: Any = None,
     ) -> protocol.Reply:
-        noting = self.record.noting(layout, request) if self.record else contextlib.nullcontext()
+        """Make one call on `tensors`, which lie in `memory`, and copy its outputs to `shared`."""
         # Whatever is asked of a result may be the submission's code, and launch kernels: a tensor
         # may be of a class of its own, or have methods of its own.
         with allocations.Guarded() as guarded:
-            with noting:
-                results = self._evaluate(tensors, request)
+            with self.noting(layout, request):
+                results = self.evaluate(tensors, request)
                 if self.device != "cpu":
                     torch.cuda.synchronize()
-                self._refuse_violation()
                 returned.check(results, layout, request["returns"], self.device)
                 for view in layout.outputs:
                     view.of(shared.memory).copy_(results[view.name].detach())
-            updated = self.machine.updated if self.machine else ()
+            updated = watching.updated if watching else ()
             for view in layout.outputs:
                 guarded.settle(results[view.name], view.of(shared.memory), updated)
             shared.memory[: layout.inputs_end].copy_(memory)
             if watching:
                 watching.finish(results)
-        self._refuse_violation()
         if self.record and self.record.found:
             return self.record.refusal(request["nonce"])
         broken = guarded.broken()
@@ -211,12 +205,8 @@ class Worker:
             return watching.reply(request["nonce"])
         return protocol.Reply(request["nonce"], protocol.Status.OK)
 
-    def _refuse_violation(self) -> None:
-        """Raise what a kernel did outside its tensors, though the submission has caught it."""
-        if self.machine and self.machine.refused:
-            raise self.machine.refused
-
-    def _inputs(self, shared: arena.Arena, layout: arena.Layout) -> tuple[Any, dict]:
+    def inputs_of(self, shared: arena.Arena, layout: arena.Layout) -> tuple[Any, dict]:
+        """Return a copy of the inputs of a call: its bytes, and a tensor for each name."""
         memory = shared.memory[: layout.inputs_end]
         if self.device != "cpu":
             memory = memory.to(self.device)
@@ -231,21 +221,19 @@ class Worker:
         """Compile what a call would launch, and launch nothing: its outputs mean nothing."""
         layout = arena.Layout.from_json(request["layout"])
         with contextlib.closing(arena.Arena(layout.total_bytes, os.dup(fds[0]))) as shared:
-            _, tensors = self._inputs(shared, layout)
+            _, tensors = self.inputs_of(shared, layout)
             with launches.compile_only():
-                self._evaluate(tensors, request)
+                self.evaluate(tensors, request)
         return protocol.Reply(request["nonce"], protocol.Status.OK)
 
-    def _evaluate(self, tensors: dict, request: dict) -> dict:
+    def evaluate(self, tensors: dict, request: dict) -> dict:
+        """Call the entry point; return its outputs by name."""
         # Cycles end here alone: what they finish may be the submission's code. The collector would
         # run it while an operator is noted and none of its own is seen, or between two calls.
         try:
             return returned.of_call(self.entry, tensors, request)
         finally:
             gc.collect()
-            if self.machine and self.machine.has_translated:
-                self.machine.has_translated = False
-                gc.freeze()  # a kernel stays, and with it what Triton made to read it
 
     def _do_open(self, request: dict, fds: list[int]) -> protocol.Reply:
         """Map the judge's CUDA arena for speed and memory."""
@@ -317,22 +305,16 @@ class Worker:
         try:
             return handler(*args)
         except BaseException as error:
-            importing = handler == self._load
-            try:
-                return faults.explain(nonce, error, self.path, importing=importing)
-            except BaseException:  # its class, its text, its traceback are the submission's
-                return faults.unexplained(nonce)
+            return self.explained(nonce, error, importing=handler == self.load)
 
-
-def _skip_autotuning() -> None:
-    """Let @triton.autotune take its first configuration: the machine has nothing to time.
-
-    Triton 3.6 to 3.9 ask a GPU driver for that and fail with "0 active drivers" where none is;
-    guarded by tests/test_unusual_answers.py.
-    """
-    from triton.runtime import autotuner
-
-    autotuner.Autotuner._bench = lambda this, *args, config, **meta: [0.0, 0.0, 0.0]
+    def explained(
+        self, nonce: int, error: BaseException, *, importing: bool = False
+    ) -> protocol.Reply:
+        """Return the reply for an error of the submission."""
+        try:
+            return faults.explain(nonce, error, self.path, importing=importing)
+        except BaseException:  # its class, its text, its traceback are the submission's
+            return faults.unexplained(nonce)
 
 
 def _limit_address_space(extra_bytes: int) -> None:

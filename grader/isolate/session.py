@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
 import time
+from typing import Any
 
 import torch
 
+from grader.isolate import plan
 from grader.isolate.arena import MARKS, UNWRITTEN, Arena, Layout, marked
 from grader.isolate.blocks import RoundsBlock, TraceBlock
 from grader.isolate.evidence import CallEvidence
@@ -105,6 +109,8 @@ class Session:
         self._answered = False  # at least one call came back with outputs
         self._unstarted: list[CallEvidence] = []  # one behind the other
         self._sandbox: Sandbox | None = None
+        self._executor: Sandbox | None = None  # of a session on the machine: carries plans out
+        self._carried_out = True  # the plan before this one
         self._ready = False
         self._starved_s = 0.0  # for which the last call waited for a core
 
@@ -112,21 +118,26 @@ class Session:
         """Start a worker and return at once; the first call waits for it."""
         if self._sandbox is None:
             self._ready = False
-            self._sandbox = Sandbox(
-                self.source.data,
-                self.problem.file,
-                self.problem.entry,
-                device=self.device,
-                machine=self.machine,
-                count_launches=self.problem.uses_triton,
-                operators=opened(self.problem) if self.source.policy else None,
-            )
+            self._sandbox = self._worker("plan" if self.machine else "call")
+            if self.machine:
+                self._executor = self._worker("carry out")
+
+    def _worker(self, role: str) -> Sandbox:
+        return Sandbox(
+            self.source.data,
+            self.problem.file,
+            self.problem.entry,
+            device=self.device,
+            role=role,
+            count_launches=self.problem.uses_triton,
+            operators=opened(self.problem) if self.source.policy else None,
+        )
 
     def close(self) -> None:
         """End the worker."""
-        sandbox, self._sandbox = self._sandbox, None
-        if sandbox:
+        for sandbox in filter(None, (self._sandbox, self._executor)):
             sandbox.close()
+        self._sandbox = self._executor = None
 
     def call(
         self,
@@ -190,6 +201,9 @@ class Session:
         if self._ready:
             return None
         result = self._sandbox.ready()
+        if self._executor is not None and not failed(result):
+            made_ready = self._executor.ready()
+            result = made_ready if failed(made_ready) else result
         if failed(result):
             evidence = self._ended(result, "import")
             if isinstance(result, Ended) and not result.started:
@@ -224,26 +238,25 @@ class Session:
             arena.poison()
             _write_inputs(arena, layout, inputs)
             before = arena.memory[: layout.inputs_end].clone()
-            sandbox = self._sandbox
             call_s = self.budget.call_s(compiles=self.device != "cpu")
-            result = sandbox.ask(
-                what,
-                call_s,
-                (arena.fd, *(part.fd for part in (block, steps) if part)),
-                patience=PATIENCE,
+            fields = {
                 **({"trace": dataclasses.asdict(block.shape)} if block else {}),
                 **({"rounds": dataclasses.asdict(steps.shape)} if steps else {}),
-                layout=layout.to_json(),
-                kwargs=case.kwargs,
-                returns=list(self.problem.returns),
-                gradients=differentiates,
-                exact=case.exact and case.dtype == "fp32",
-                sums=case.exact and case.dtype != "fp32",
-                seconds=_SHARE * call_s,
-                far=case.layout == "far",
+                "layout": layout.to_json(),
+                "kwargs": case.kwargs,
+                "returns": list(self.problem.returns),
+                "gradients": differentiates,
+                "exact": case.exact and case.dtype == "fp32",
+                "sums": case.exact and case.dtype != "fp32",
+                "seconds": _SHARE * call_s,
+                "far": case.layout == "far",
                 **how,
-            )
-            self._starved_s = sandbox.starved_s
+            }
+            fds = (arena.fd, *(part.fd for part in (block, steps) if part))
+            if self.machine:
+                result = self._plan_and_carry_out(call_s, fds, fields)
+            else:
+                result = self._ask(self._sandbox, what, call_s, fds, fields)
             after = arena.snapshot()
             trace = block.snapshot() if block else None
             rounds = steps.snapshot() if steps else None
@@ -262,11 +275,52 @@ class Session:
             trace=trace,
             rounds=rounds,
             **_changed(before, after, layout),
-            output=self._sandbox.output(),
+            output=self._output(),
         )
 
+    def _plan_and_carry_out(
+        self, call_s: float, fds: tuple[int, ...], fields: dict[str, Any]
+    ) -> Reply | Ended:
+        """Have the submission plan a call, and carry the plan out, from question to question."""
+        answers: list[Any] = []
+        while True:
+            with contextlib.closing(Arena(plan.MAX_BYTES)) as text:
+                more = {"answers": answers, "carried_out": self._carried_out}
+                planned = self._ask(self._sandbox, "plan", call_s, (text.fd,), fields | more)
+                self._carried_out = False
+                asks = isinstance(planned, Reply) and planned.status is Status.ASKS
+                # What a kernel does comes before what the host code does behind it.
+                if isinstance(planned, Ended) or not (asks or planned.launches or not failed(planned)):
+                    return planned
+                both = (fds[0], text.fd, *fds[1:])
+                done = self._ask(self._executor, "carry_out", call_s, both, fields)
+            if failed(done):
+                return done
+            self._carried_out = True
+            if not asks:
+                return planned if failed(planned) else done
+            answers.append(json.loads(done.text))
+
+    def _ask(
+        self,
+        sandbox: Sandbox | None,
+        what: str,
+        call_s: float,
+        fds: tuple[int, ...],
+        fields: dict[str, Any],
+    ) -> Reply | Ended:
+        assert sandbox is not None
+        result = sandbox.ask(what, call_s, fds, patience=PATIENCE, **fields)
+        self._starved_s += sandbox.starved_s
+        return result
+
+    def _output(self) -> str:
+        """Return what the workers printed for the last request."""
+        printed = [w.output() for w in (self._sandbox, self._executor) if w is not None]
+        return "\n".join(filter(None, printed))
+
     def _ended(self, result: Reply | Ended, what: str) -> CallEvidence:
-        output = self._sandbox.output() if self._sandbox else ""
+        output = self._output()
         if isinstance(result, Ended):
             self.close()
         return CallEvidence(result=result, what=what, output=output)

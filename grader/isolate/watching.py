@@ -61,6 +61,11 @@ class Watching(contextlib.ExitStack):
                 self._steps.ends()
         return super().__exit__(*raised)
 
+    @property
+    def updated(self) -> set[int]:
+        """The addresses of tensors to which a launch stored after it had read from them."""
+        return self._engine.updated
+
     def finish(self, results: dict[str, Any]) -> None:
         """Write the tables of a call that came back with `results`."""
         if self._trace:

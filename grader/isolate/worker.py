@@ -1,7 +1,8 @@
 """The process in which a submission runs: `python -I -u grader/isolate/worker.py FD`.
 
-It serves the judge's requests on a socket (serving.py, and compiling.py for a chip that is not
-there). It knows no reference, no seed and no score.
+It serves the judge's requests on a socket: it calls the submission on data (serving.py), has it
+plan a call (planning.py) or carries out such a plan (executing.py), or compiles for a chip that is
+not there (compiling.py). It knows no reference, no seed and no score.
 """
 
 from __future__ import annotations
@@ -30,9 +31,14 @@ def main() -> None:
     from grader.isolate import serving
 
     settings = serving.begin(channel)
-    worker = serving.Worker
-    if "capability" in settings:
+    if settings["role"] == "plan":
+        from grader.isolate.planning import Planner as worker
+    elif settings["role"] == "carry out":
+        from grader.isolate.executing import Executor as worker
+    elif "capability" in settings:
         from grader.isolate.compiling import CompileWorker as worker
+    else:
+        worker = serving.Worker
     sys.path.remove(root)
     worker(channel, settings).serve()
 

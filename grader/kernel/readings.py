@@ -23,6 +23,8 @@ _WHOLE = ("__array__", "__dlpack__", "apply_", "map2_", "map_", "numpy", "tolist
 _numpy = torch.Tensor.numpy
 _numel = torch.Tensor.numel  # whatever becomes of the class
 _noting: list[Callable[[int, str], None]] = []  # at most one
+_revealing: list[Callable[[torch.Tensor], None]] = []  # at most one
+_printing: list[Callable[[tuple[Any, ...], dict[str, Any]], None]] = []  # at most one
 _texts: dict[type, Callable[[Any], str]] = {}
 _installed = threading.Event()
 
@@ -42,7 +44,7 @@ def install() -> None:
     if _installed.is_set():
         return
     _installed.set()
-    shown_by(torch.Tensor, _text_by_numpy)
+    shown_by(torch.Tensor, text_of)
     builtins.print = _showing(builtins.print)
     for name in _WHOLE:
         setattr(torch.Tensor, name, _counted(getattr(torch.Tensor, name), name))
@@ -62,6 +64,17 @@ def note(reads: Callable[[int, str], None] | None) -> None:
     _noting[:] = [reads] if reads else []
 
 
+def reveal_by(reveal: Callable[[torch.Tensor], None]) -> None:
+    """Call `reveal` with each tensor before its values are read, from now on."""
+    _revealing[:] = [reveal]
+
+
+def _reveal(tensor: Any) -> None:
+    with torch._C.DisableTorchFunction():
+        for reveal in _revealing:
+            reveal(tensor)
+
+
 def tell(elements: int, how: str) -> None:
     """Say that elements of a tensor are read into Python, and how."""
     for reads in _noting:
@@ -76,6 +89,7 @@ def _elements(tensor: Any) -> int:
 def _counted(method: Any, name: str) -> Any:
     def read(this: Any, *args: Any, **kwargs: Any) -> Any:
         tell(_elements(this), f".{name}()")
+        _reveal(this)
         with torch._C.DisableTorchFunction():  # by which it would be counted once more
             return method(this, *args, **kwargs)
 
@@ -91,7 +105,13 @@ def _without_values(method: Any) -> Any:
     return text
 
 
-def _text_by_numpy(tensor: torch.Tensor) -> str:
+def print_by(write: Callable[[tuple[Any, ...], dict[str, Any]], None]) -> None:
+    """Call `write` with the arguments of a print() that has a tensor among them, from now on."""
+    _printing[:] = [write]
+
+
+def text_of(tensor: torch.Tensor) -> str:
+    """Return a tensor with its values, as print() shows it."""
     plain = tensor.detach().cpu()
     values = as_numpy(plain.float() if plain.is_floating_point() else plain)
     return repr(values).replace("array(", "tensor(", 1)
@@ -99,7 +119,9 @@ def _text_by_numpy(tensor: torch.Tensor) -> str:
 
 def _showing(write: Any) -> Any:
     def print(*values: Any, **options: Any) -> None:
-        if options.get("file") is None:
+        if options.get("file") is None and any(type(v) in _texts for v in values):
+            for elsewhere in _printing:
+                return elsewhere(values, options)
             values = tuple(_texts[type(v)](v) if type(v) in _texts else v for v in values)
         write(*values, **options)
 
@@ -111,6 +133,7 @@ def _counted_places(split: Any) -> Any:
         for where in (*args[1:], *kwargs.values()):
             if isinstance(where, torch.Tensor):
                 tell(_elements(where), "tensor_split at the values of a tensor")
+                _reveal(where)
         return split(*args, **kwargs)
 
     return tensor_split
@@ -118,6 +141,8 @@ def _counted_places(split: Any) -> Any:
 
 def _counted_bytes(get: Any) -> Any:
     def byte(this: Any, *args: Any) -> Any:
+        if _revealing:
+            _reveal(torch.empty(0, dtype=torch.uint8).set_(this))
         value = get(this, *args)
         if isinstance(value, int):
             tell(1, "the bytes of a storage")

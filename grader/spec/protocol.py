@@ -39,6 +39,7 @@ class Status(enum.IntEnum):
     FORBIDDEN_OPERATOR = 14  # PyTorch computed, or gave values away, where it may not
     NOT_MODELLED = 15  # the machine could not run the kernel: nothing is said of it
     STOPPED = 16  # the machine stopped a kernel that took too long
+    ASKS = 17  # a plan comes as far as a value that has to be computed first
 
 
 @dataclasses.dataclass(frozen=True)

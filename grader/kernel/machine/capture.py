@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -36,11 +36,15 @@ class Kernel:
 
 @dataclasses.dataclass(frozen=True)
 class Launch:
-    """One launch: a value for each parameter of the kernel's TTIR, with the argument it is of."""
+    """One launch: a value for each parameter of the kernel's TTIR, with the argument it is of.
+
+    `addresses` are those by which whoever launched knows tensors that now lie at other ones.
+    """
 
     kernel: Kernel
     grid: tuple[int, int, int]
     arguments: tuple[tuple[str, Any], ...]
+    addresses: Mapping[int, int] = dataclasses.field(default_factory=dict)
 
 
 def install(run: Callable[[Launch], None]) -> None:

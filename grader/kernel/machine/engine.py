@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -42,7 +42,6 @@ def unseen() -> Iterator[None]:
 class Engine:
     """Translates each kernel once, and runs its launches.
 
-    `refused` is the first error of a kernel since `reset`, which the submission may have caught;
     `updated` are the addresses of tensors to which a launch stored after it had read from them.
     `count` and `lines` are how many kernels were launched and the lines of those of the file, until
     who asks for them clears both; while `idle` a launch does nothing. `has_translated` says that
@@ -56,7 +55,6 @@ class Engine:
         """
         self._overflow = overflow
         self._wrapped: Wrapped | None = None
-        self.refused: Exception | None = None
         self.updated: set[int] = set()
         self.count = 0
         self.lines: set[int] = set()
@@ -72,7 +70,7 @@ class Engine:
 
     def install(self) -> None:
         """Take all launches of this process from now on."""
-        capture.install(self.launch)
+        capture.install(lambda launch: self.launch(launch, kernel_line(launch.kernel.fn, self.path)))
 
     @contextlib.contextmanager
     def watched(
@@ -111,19 +109,18 @@ class Engine:
         self._overflow, self._wrapped = far, None
         if seconds is not None:
             self._limits = dataclasses.replace(self._limits, seconds=seconds)
-        self.refused = None
         self.updated.clear()
         self._how = {"tf32": tf32, "lenient": lenient}
 
-    def launch(self, launch: capture.Launch) -> None:
-        """Run one launch.
+    def launch(self, launch: capture.Launch, line: int, callers: Sequence[int] = ()) -> None:
+        """Run one launch of the kernel in `line`; `callers` are the lines that led to it.
 
         Raises:
             OutOfBounds, Unmodelled, Stopped, Asserted: at the line of the kernel, where it is one
                 of the submission.
         """
         self.count += 1
-        self.lines.add(kernel_line(launch.kernel.fn, self.path))
+        self.lines.add(line)
         if self.idle:
             return
         with self._one_at_a_time, unseen():
@@ -132,6 +129,7 @@ class Engine:
                 program.launch(
                     launch.grid,
                     launch.arguments,
+                    addresses=launch.addresses,
                     observe=self._noted_wraps if self._overflow else self._observe,
                     limits=self._limits,
                     **self._how,
@@ -143,8 +141,7 @@ class Engine:
                 error = error if isinstance(error, _SAID) else Failed(error)
                 if isinstance(error, OutOfBounds) and self._wrapped is not None:
                     error = OutOfBounds(_WRAPS, self._wrapped.op.place, Outside.WRAPS)
-                self.refused = self.refused or error
-                _raise_at(error, self.path)
+                raise_at(error, self.path, callers)
 
     def _noted_wraps(self, event: Any) -> Any:
         if isinstance(event, Wrapped):
@@ -164,13 +161,15 @@ class Engine:
         return found
 
 
-def _raise_at(error: Exception, path: str) -> NoReturn:
+def raise_at(error: Exception, path: str, callers: Sequence[int] = ()) -> NoReturn:
     """Raise an error of a kernel at its line in the file at `path`, as if Python had run it.
 
-    Functions that called each other are frames, as they are in the source.
+    Functions that called each other are frames, as they are in the source; the lines `callers` led
+    to the kernel, or to what else has raised the error.
     """
     place = getattr(error, "place", None)
     places = ((place.file, place.line), *place.callers) if place else ()
+    places += tuple((path, int(line)) for line in reversed(callers))
     lines = [line for file, line in places if file == path and 0 < line <= _MOST_LINES]
     if not lines:
         raise error

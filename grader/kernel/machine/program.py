@@ -7,7 +7,7 @@ programs at once as fit, one where programs wait for each other.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -208,6 +208,7 @@ class Program(Translation):
         grid: tuple[int, int, int],
         arguments: Sequence[tuple[str, Any]],
         *,
+        addresses: Mapping[int, int] | None = None,
         observe: Callable[[events.Event], None] | None = None,
         limits: Limits | None = None,
         tf32: bool = False,
@@ -218,6 +219,7 @@ class Program(Translation):
         Args:
             grid: how many programs there are along each axis.
             arguments: a name and a value, a tensor or a number, for each parameter.
+            addresses: what the kernel takes for the address of a tensor, by its real one.
             observe: is told what happens.
             limits: what the launch may take.
             tf32: cut operands of dots to TF32 where a GPU does.
@@ -235,7 +237,7 @@ class Program(Translation):
                 raise BadGrid(f"axis {axis} of the grid has {size} programs, a GPU takes {most}")
         if self._bytes > 4 * limits.value_bytes:
             raise MemoryError(f"the values of one program take {self._bytes >> 20:,} MiB")
-        memories = Memories()
+        memories = Memories(addresses or {})
         state = self.state = State(grid, memories, Spending(limits), observe, tf32, lenient)
         self._printed = 0
         env = self.fresh()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -46,7 +47,8 @@ class OutOfBounds(Exception):
 class Memory:
     """One tensor that a launch was given; `names` are those of the arguments that it came by.
 
-    `flat` are its elements from the first to the last, with what lies between them. A launch that
+    `flat` are its elements from the first to the last, with what lies between them; to the kernel
+    the first is at `address`. A launch that
     stores to it after it had read from it, or by an atomic operation, has `updated` it; one whose
     kernel has no store through any of its arguments leaves it as it is.
     """
@@ -55,6 +57,7 @@ class Memory:
     tensor: Tensor
     flat: Tensor
     names: list[str]
+    address: int = 0
     is_read: bool = False
     is_updated: bool = False
     may_change: bool = False
@@ -110,7 +113,8 @@ class Memory:
 class Memories:
     """All tensors of a launch, by their numbers, from 1 on."""
 
-    def __init__(self) -> None:
+    def __init__(self, addresses: Mapping[int, int]) -> None:
+        self._addresses = addresses
         self._all: list[Memory] = []
         self._known: dict[tuple[Any, ...], Memory] = {}
 
@@ -127,7 +131,8 @@ class Memories:
             pairs = zip(tensor.shape, tensor.stride(), strict=True)
             size = 1 + sum((n - 1) * step for n, step in pairs) if tensor.numel() else 0
             flat = tensor.detach().as_strided((size,), (1,))
-            memory = Memory(len(self._all) + 1, tensor, flat, [])
+            address = self._addresses.get(key[0], key[0])
+            memory = Memory(len(self._all) + 1, tensor, flat, [], address)
             self._all.append(memory)
             self._known[key] = memory
         memory.names.append(name)
@@ -141,7 +146,7 @@ class Memories:
         """Return pointers to elements of `width` bytes as addresses of real memory."""
         found = pointers - MIDDLE
         for memory in self._all:
-            at = memory.flat.data_ptr() + (pointers - memory.base) * width
+            at = memory.address + (pointers - memory.base) * width
             found = torch.where(pointers >> SHIFT == memory.number, at, found)
         return found
 
@@ -149,7 +154,7 @@ class Memories:
         """Return addresses, as tensor.data_ptr() gives them, as pointers into the tensors there."""
         found = zeros_like(addresses)
         for memory in self._all:
-            start = memory.flat.data_ptr()
+            start = memory.address
             inside = (addresses >= start) & (addresses < start + memory.size(1))
             at = memory.base + (addresses - start) // width
             found = torch.where(inside, at, found)

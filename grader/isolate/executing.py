@@ -1,0 +1,227 @@
+"""Carries out plans on the data of a call: nothing of the submission's runs here. In a worker.
+
+Kernels run on the tile machine, watched; operators of PyTorch are audited. The plan is text of the
+submission's making: an operator that is not open is not run, a tensor has to lie in its storage,
+and the machine takes no address that leads elsewhere.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import dataclasses
+import gc
+import json
+import math
+import os
+from typing import Any
+
+import torch
+
+from grader.base.dtypes import DTYPE_NAMES
+from grader.isolate import allocations, arena, far, operators, plan, returned, serving
+from grader.isolate.watching import Engine, Watching
+from grader.kernel import readings
+from grader.kernel.machine import capture
+from grader.kernel.machine.engine import raise_at, unseen
+from grader.kernel.machine.ttir import BadText
+from grader.spec.protocol import Reply, Status
+
+_ELEMENTS = {str(kind).removeprefix("torch."): kind for kind in DTYPE_NAMES}
+_ELEMENTS |= {n: getattr(torch, n) for n in ("bool", "uint8", "int8", "int16", "int32", "int64")}
+_ELEMENTS |= {n: getattr(torch, n) for n in ("float64", "complex64", "complex128")}
+_ELEMENTS |= {n: getattr(torch, n) for n in ("uint16", "uint32", "uint64")}
+_MOST_TEXT = 8 * 2**20  # of a kernel
+
+
+class Refused(Exception):
+    """A plan has an operator that is not open; the audit has found it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Stored:
+    """A storage of a plan: `size` bytes from byte `base` of memory; `address` is the plan's."""
+
+    memory: torch.UntypedStorage
+    base: int
+    size: int
+    address: int
+
+
+class Replay:
+    """Carries out plans for one submission, which may use storages of earlier ones."""
+
+    def __init__(self, engine: Engine, audit: operators.OperatorAudit | None) -> None:
+        self._engine = engine
+        self._audit = audit
+        self._stored: dict[int, Stored] = {}
+        self._kernels: dict[tuple[str, bool], capture.Kernel] = {}
+        self._plan: dict[str, Any] = {}
+        self.answer: Any = None
+
+    def run(self, given: dict[str, Any], inputs: dict[str, torch.Tensor]) -> dict[str, Any]:
+        """Carry out a plan on `inputs`; return its outputs, and have the `answer` if it asks.
+
+        Raises:
+            BadText: it is no plan.
+            Refused: an operator of it is not open.
+            Exception: what the machine says of a kernel, or PyTorch of an operator.
+        """
+        self._plan, self.answer = given, None
+        alive = {int(number) for number in given["alive"]}
+        self._stored = {n: stored for n, stored in self._stored.items() if n in alive}
+        if given["inputs"].keys() != inputs.keys():
+            raise BadText("a plan for other inputs")
+        for name, code in given["inputs"].items():
+            self._bind(code, inputs[name], is_input=True)
+        for kind, *step in given["steps"]:
+            getattr(self, "_do_" + kind)(*step)
+        return {name: self._tensor(code) for name, code in given.get("outputs", {}).items()}
+
+    # -- steps ------------------------------------------------------------------------------------
+
+    def _do_op(
+        self, name: str, overload: str, args: list, kwargs: dict, lines: list, results: list
+    ) -> None:
+        namespace, _, base = name.partition("::")
+        if namespace != "aten" or base.startswith("__"):
+            raise BadText(f"an operator of a plan: got {name}, expected one of aten's")
+        func = getattr(getattr(torch.ops.aten, base), overload or "default")
+        given = [self._value(code) for code in args]
+        named = {key: self._value(code) for key, code in kwargs.items()}
+        if self._audit and self._audit.kind(func) in operators.CLOSED:
+            self._audit.runs(func, self._audit.kind(func), given, named)
+            raise Refused
+        try:
+            found = func(*given, **named)
+        except Exception as error:
+            raise_at(error, self._engine.path, lines)
+        made = plan.flat(found)
+        if operators.tells(func, given):
+            tensors = [x for x in made if isinstance(x, torch.Tensor)]
+            told = [[str(x.dtype).removeprefix("torch."), list(x.shape)] for x in tensors]
+            self.answer = told if tensors else found
+        for code, tensor in zip(results, made, strict=False):
+            if code is not None and code[0] not in self._stored:
+                self._bind(code, tensor)
+
+    def _do_constant(self, number: int, values: str) -> None:
+        memory = torch.frombuffer(bytearray(base64.b64decode(values) or b"\0"), dtype=torch.uint8)
+        self._bind([number, 0, [memory.numel()], [1], "uint8"], memory)
+
+    def _do_launch(self, number: int, grid: list, arguments: list, lines: list) -> None:
+        kernel, line = self._kernel(*self._plan["kernels"][number])
+        named = tuple((str(name), self._value(code)) for name, code in arguments)
+        codes = [code["tensor"] for _, code in arguments if isinstance(code, dict)]
+        real = {self._tensor(code).data_ptr(): self._address(code) for code in codes}
+        x, y, z = map(int, grid)
+        launch = capture.Launch(kernel, (x, y, z), named, real)
+        self._engine.launch(launch, line, lines)
+
+    def _do_print(self, parts: list, separator: str | None, end: str | None) -> None:
+        with unseen():
+            shown = [x if isinstance(x, str) else readings.text_of(self._value(x)) for x in parts]
+        print(*shown, sep=separator, end=end)
+
+    def _do_values(self, code: list) -> None:
+        with unseen():
+            self.answer = self._tensor(code).flatten().tolist()
+
+    def _kernel(self, name: str, text: str, by_blocks: bool, line: int) -> tuple[Any, int]:
+        if not isinstance(text, str) or len(text) > _MOST_TEXT:
+            raise BadText("a kernel of a plan is no text, or one of more than 8 MiB")
+        key = text, bool(by_blocks)
+        if key not in self._kernels:
+            text = text.replace(plan.FILE, self._engine.path)
+            self._kernels[key] = capture.Kernel(None, str(name), text, {}, bool(by_blocks))
+        return self._kernels[key], int(line)
+
+    # -- values -----------------------------------------------------------------------------------
+
+    def _value(self, code: Any) -> Any:
+        if isinstance(code, list):
+            return [self._value(part) for part in code]
+        if isinstance(code, dict) and "tensor" in code:
+            return self._tensor(code["tensor"])
+        return plan.value_of(code)
+
+    def _bind(self, code: list, tensor: torch.Tensor, *, is_input: bool = False) -> None:
+        """Say that the storage of a plan that a tensor lies in is that of a real one.
+
+        Of an input there is what the tensor has, of another what its storage has.
+        """
+        number, offset, sizes, strides, dtype = code
+        real = tuple(sizes), tuple(strides), _ELEMENTS[dtype]
+        if not isinstance(tensor, torch.Tensor) or real[2] is not tensor.dtype:
+            raise BadText(f"a tensor of a plan: got one of {dtype}")
+        if math.prod(sizes) and real[:2] != (tuple(tensor.shape), tensor.stride()):
+            raise BadText(f"a tensor of a plan: got {sizes}, {strides}, expected {tensor.shape}")
+        width = tensor.element_size()
+        address, size = self._plan["storages"].get(str(number), (0, 0))
+        memory = torch.Tensor.untyped_storage(tensor)
+        base = (tensor.storage_offset() - offset) * width
+        least = (offset + plan.extent(sizes, strides)) * width
+        known = self._stored.get(number)
+        size = least if is_input or base < 0 else min(int(size), memory.nbytes() - base)
+        size = max(size, known.size) if known and is_input else size  # far: all lie in one
+        self._stored[number] = Stored(memory, base, size, int(address))
+
+    def _tensor(self, code: list) -> torch.Tensor:
+        number, offset, sizes, strides, dtype = code
+        stored, kind = self._stored.get(number), _ELEMENTS[dtype]
+        if stored is None:
+            raise BadText("a tensor of a plan that no step makes")
+        start, last = offset * kind.itemsize, offset + plan.extent(sizes, strides)
+        if min([offset, *sizes, *strides, 0]) < 0 or last * kind.itemsize > stored.size:
+            raise BadText("a tensor of a plan reaches past its storage")
+        place = (stored.base + start) // kind.itemsize
+        with unseen():
+            return torch.empty(0, dtype=kind).set_(stored.memory, place, sizes, strides)
+
+    def _address(self, code: list) -> int:
+        number, offset, _, _, dtype = code
+        return self._stored[number].address + offset * _ELEMENTS[dtype].itemsize
+
+
+class Executor(serving.Worker):
+    """Serves requests to carry out plans."""
+
+    def load(self, nonce: int) -> Reply:
+        """Make ready; the submission is read, and not run."""
+        with open(self.path, "rb") as file:
+            self.source = file.read()
+        self.launches = self.engine = Engine(self.path)
+        self.far = far.reserve()
+        if self.settings["operators"]:
+            self.record = operators.OperatorAudit(self.settings["operators"], self.path)
+        self.replay = Replay(self.engine, self.record)
+        self.limit()
+        return Reply(nonce, Status.OK)
+
+    def _do_carry_out(self, request: dict, fds: list[int]) -> Reply:
+        """Carry out a plan, which lies in the second of the memories of the call."""
+        layout = arena.Layout.from_json(request["layout"])
+        with contextlib.ExitStack() as stack:
+            shared = arena.Arena(layout.total_bytes, os.dup(fds[0]))
+            stack.callback(shared.close)
+            memory, tensors = self.inputs_of(shared, layout)
+            if request["far"]:
+                tensors = far.spread(self.far, tensors)
+            with contextlib.closing(arena.Arena(plan.MAX_BYTES, os.dup(fds[1]))) as text:
+                given = plan.read(text)
+            places = request, fds[2:], self.source, tensors
+            watching = stack.enter_context(Watching(self.engine, *places))
+            if "outputs" in given:
+                self.given = given
+                return self.call(shared, memory, tensors, layout, request, watching)
+            with allocations.Guarded(), self.noting(layout, request):
+                self.replay.run(given, tensors)
+            return Reply(request["nonce"], Status.OK, text=json.dumps(self.replay.answer))
+
+    def evaluate(self, tensors: dict, request: dict) -> dict:
+        """Return the outputs of the plan."""
+        results = self.replay.run(self.given, tensors)
+        if self.engine.has_translated:
+            self.engine.has_translated = False
+            gc.freeze()  # a kernel stays
+        return results

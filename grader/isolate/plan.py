@@ -1,0 +1,116 @@
+"""A plan: what the host code of a call asks for, as text that holds no code.
+
+The worker that runs a submission writes it, on tensors without data (planning.py); another, which
+runs nothing of the submission's, carries it out on the data (executing.py). It is JSON:
+
+- `inputs`, `outputs`: a tensor for each name; no `outputs` where the host code did not end.
+- `storages`: of each number the address and the bytes, as the writer has them; `alive`: those of
+  earlier plans that are still in use.
+- `kernels`: name, TTIR, whether it has block pointers, line.
+- `steps`, in order: ["op", name, overload, args, kwargs, results], an operator of PyTorch that is
+  no view; ["launch", kernel, grid, arguments, lines of the file that called]; ["constant", storage,
+  bytes], values that Python made; ["print", parts, separator, end]; ["values", tensor], a question.
+  With `asks` the last step is one, or an operator whose result follows from values.
+
+A tensor is a part of a storage, by offset, sizes and strides in elements.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import torch
+
+from grader.isolate.arena import Arena
+from grader.kernel.machine.ttir import BadText, Unmodelled
+
+MAX_BYTES = 64 * 2**20
+MAX_STEPS = 50_000
+FILE = "<the submission>"  # stands for its path, which is another in each worker
+_HEAD = 8  # bytes: how many follow
+_KINDS = {
+    "dtype": torch.dtype,
+    "memory_format": torch.memory_format,
+    "layout": torch.layout,
+}
+_SIMPLE = (bool, int, float, str)
+
+
+def write(arena: Arena, plan: dict[str, Any]) -> None:
+    """Put a plan into memory of `MAX_BYTES`.
+
+    Raises:
+        Unmodelled: it is too long.
+    """
+    text = json.dumps(plan, separators=(",", ":")).encode()
+    if len(text) > MAX_BYTES - _HEAD:
+        most = f"at most {MAX_BYTES >> 20} MiB are carried out"
+        raise Unmodelled(f"what this call launches takes {len(text) >> 20} MiB of text; {most}")
+    arena.map[: _HEAD + len(text)] = len(text).to_bytes(_HEAD, "little") + text
+
+
+def read(arena: Arena) -> dict[str, Any]:
+    """Return the plan in memory that `write` has filled.
+
+    Raises:
+        BadText: there is none.
+    """
+    size = int.from_bytes(arena.map[:_HEAD], "little")
+    if not 0 < size <= MAX_BYTES - _HEAD:
+        raise BadText("no plan")
+    try:
+        plan = json.loads(arena.map[_HEAD : _HEAD + size])
+    except (ValueError, RecursionError) as error:
+        raise BadText(f"a plan that is no JSON: {error}") from None
+    if not isinstance(plan, dict):
+        raise BadText("a plan that is no object")
+    return plan
+
+
+def plain(value: Any) -> Any:
+    """Return an argument of an operator that is no tensor as JSON has it.
+
+    Raises:
+        Unmodelled: it has no form there.
+    """
+    if value is None or type(value) in _SIMPLE:
+        return value
+    if isinstance(value, torch.device):
+        return {"device": None}
+    if type(value) is complex:
+        return {"complex": [value.real, value.imag]}
+    for name, kind in _KINDS.items():
+        if isinstance(value, kind):
+            return {name: str(value).removeprefix("torch.")}
+    raise Unmodelled(f"PyTorch is given a {type(value).__name__} here")
+
+
+def value_of(code: Any) -> Any:
+    """Return what `plain` was given; a device is the CPU."""
+    if code is None or isinstance(code, _SIMPLE):
+        return code
+    ((name, text),) = code.items()
+    if name == "device":
+        return torch.device("cpu")
+    if name == "complex":
+        return complex(*text)
+    value = getattr(torch, text)
+    if not isinstance(value, _KINDS[name]):
+        raise BadText(f"a {name} of a plan: got {text!r}")
+    return value
+
+
+def extent(sizes: list[int], strides: list[int]) -> int:
+    """Return how many elements there are from the first of a tensor to behind its last."""
+    if not math.prod(sizes):
+        return 0
+    return 1 + sum((n - 1) * step for n, step in zip(sizes, strides, strict=True))
+
+
+def flat(result: Any) -> list[Any]:
+    """Return what an operator returns as one list."""
+    if isinstance(result, (tuple, list)):
+        return [part for each in result for part in flat(each)]
+    return [result]

@@ -1,0 +1,320 @@
+"""Runs the host code of a submission on tensors without data, and writes a plan of it. In a worker.
+
+The tensors are PyTorch's own and full of zeros. Operators run on them, so that sizes, types and
+strides are right; launches of kernels are noted and do nothing. No value of an input, of a result
+or of what a kernel computed is in this process. Where the host code asks for one, the plan so far
+is carried out in another worker, and the host code begins again and is given the answer.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import functools
+import gc
+import sys
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from grader.base.dtypes import TORCH_DTYPES
+from grader.isolate import arena, far, operators, plan, returned, serving
+from grader.isolate.allocations import EMPTY
+from grader.kernel import readings
+from grader.kernel.compile import asked_gpu
+from grader.kernel.lines import kernel_line
+from grader.kernel.machine import capture
+from grader.kernel.machine.engine import unseen
+from grader.kernel.machine.ttir import Unmodelled
+from grader.spec.protocol import Reply, Status
+
+_MOST_VALUES = 32  # of one question, whose answer is a reply; operators.py refuses more
+_storage = torch.Tensor.untyped_storage
+
+
+class Asked(BaseException):
+    """The host code asks for a value: the plan so far has to be carried out."""
+
+
+class Recorder(TorchDispatchMode):
+    """Writes down what the submission at `path` has PyTorch and Triton do.
+
+    `count`, `lines` and `has_translated` are of its launches, as machine.engine.Engine has them.
+    """
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.count, self.idle, self.lines = 0, False, set[int]()
+        self.has_translated = False
+        self.asks = False
+        self._path = path
+        self._is_open = False
+        self._plan: dict[str, Any] = {}
+        self._answers: list[Any] = []
+        self._texts: dict[capture.Kernel, list[Any]] = {}
+        self._kernels: dict[capture.Kernel, int] = {}
+        self._numbers: dict[int, int] = {}  # of storages, by their addresses in C++
+        self._known: dict[int, StorageWeakRef] = {}  # by number; one that is held has its address
+        self._next = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """As allocations.Guarded."""
+        return False
+
+    def begin(self, answers: list[Any], *, carried_out: bool) -> None:
+        """Begin a plan, with `answers` to its first questions.
+
+        Unless the plan before was `carried_out`, what is left of it is in no other worker.
+        """
+        alive = {n: ref for n, ref in self._known.items() if carried_out and not ref.expired()}
+        self._known = alive
+        self._numbers = {ref.cdata: number for number, ref in alive.items()}
+        self._plan = {"alive": list(alive), "storages": {}, "inputs": {}, "kernels": [], "steps": []}
+        self._kernels, self._answers, self.asks, self._is_open = {}, list(answers), False, True
+
+    def end(self, results: dict[str, Any] | None) -> dict[str, Any]:
+        """Return the plan of a call that returned `results`, None where it did not come to that."""
+        self._is_open = False
+        self._plan["asks"] = self.asks
+        if results is not None and not self.asks:
+            tensors = {n: t for n, t in results.items() if isinstance(t, torch.Tensor)}
+            self._plan["outputs"] = {name: self._tensor(t) for name, t in tensors.items()}
+        return self._plan
+
+    def add_input(self, name: str, tensor: torch.Tensor) -> None:
+        """Add an input, which no step makes."""
+        self._plan["inputs"][name] = self._tensor(tensor, made=True)
+
+    # -- steps ------------------------------------------------------------------------------------
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not self._is_open:
+            return func(*args, **kwargs)
+        if self.asks:
+            raise Asked
+        if operators.reads_one(func):
+            self.reveal(args[0])
+            return func(*args, **kwargs)
+        if operators.tells(func, args):
+            return self._answer(func, args, kwargs)
+        before = _storages((args, tuple(kwargs.values())))
+        result = func(*args, **kwargs)
+        if func in EMPTY:
+            result.zero_()  # where a kernel computes indices, these are some
+        if _writes(func) or not _storages((result,)) <= before:  # else it is a view
+            self._operator(func, args, kwargs, result)
+        return result
+
+    def launch(self, launch: capture.Launch) -> None:
+        """Note a launch.
+
+        Raises:
+            Unmodelled: it is not made by a call of the entry point.
+        """
+        if not self._is_open:
+            raise Unmodelled("a kernel is launched before the entry point is called")
+        if self.asks:
+            raise Asked
+        self.count += 1
+        self.lines.add(kernel_line(launch.kernel.fn, self._path))
+        number = self._kernels.setdefault(launch.kernel, len(self._kernels))
+        if number == len(self._plan["kernels"]):
+            self._plan["kernels"].append(self._text(launch.kernel))
+        with unseen():
+            arguments = [[name, self._code(value)] for name, value in launch.arguments]
+        self._step("launch", number, list(launch.grid), arguments, _lines(self._path))
+
+    def _step(self, *step: Any) -> None:
+        if len(self._plan["steps"]) >= plan.MAX_STEPS:
+            most = f"at most {plan.MAX_STEPS:,} are carried out"
+            raise Unmodelled(f"a call that launches kernels and runs operators without end: {most}")
+        self._plan["steps"].append(step)
+
+    def _operator(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        name, overload = func._schema.name, func._schema.overload_name
+        given = [self._code(value) for value in args]
+        named = {key: self._code(value) for key, value in kwargs.items()}
+        made = [self._tensor(x, made=True) if _is_tensor(x) else None for x in plan.flat(result)]
+        self._step("op", name, overload, given, named, _lines(self._path), made)
+
+    def _text(self, kernel: capture.Kernel) -> list[Any]:
+        if kernel not in self._texts:
+            self.has_translated = True
+            text = kernel.text.replace(self._path, plan.FILE)
+            line = kernel_line(kernel.fn, self._path)
+            self._texts[kernel] = [kernel.name, text, kernel.by_blocks, line]
+        return self._texts[kernel]
+
+    # -- questions --------------------------------------------------------------------------------
+
+    def reveal(self, tensor: torch.Tensor) -> None:
+        """Give a tensor its values, before the host code reads them."""
+        if not self._is_open:
+            return
+        if tensor.numel() > _MOST_VALUES:
+            raise Unmodelled(f"Python reads {tensor.numel():,} values of a tensor here")
+        with unseen():
+            self._step("values", self._tensor(tensor))
+            values = torch.tensor(self._asked(), dtype=tensor.dtype)
+            tensor.detach().copy_(values.reshape(tensor.shape))
+
+    def print(self, values: tuple[Any, ...], options: dict[str, Any]) -> None:
+        """Note a print() that shows the values of a tensor."""
+        with unseen():
+            parts = [self._code(x) if _is_tensor(x) else str(x) for x in values]
+            ends = [options.get("sep"), options.get("end")]
+            if self._is_open:
+                self._step("print", parts, *ends)
+
+    def _answer(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Return what an operator comes to whose result, or its size, follows from values."""
+        self._operator(func, args, kwargs, ())
+        step = self._plan["steps"][-1]
+        answer = self._asked()
+        if not isinstance(answer, list):
+            return answer
+        results = [torch.zeros(sizes, dtype=getattr(torch, dtype)) for dtype, sizes in answer]
+        step[-1].extend(self._tensor(x, made=True) for x in results)
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def _asked(self) -> Any:
+        if not self._answers:
+            self.asks = True
+            raise Asked
+        return self._answers.pop(0)
+
+    # -- values -----------------------------------------------------------------------------------
+
+    def _code(self, value: Any) -> Any:
+        if _is_tensor(value):
+            return {"tensor": self._tensor(value)}
+        if isinstance(value, (tuple, list)):
+            return [self._code(part) for part in value]
+        return plan.plain(value)
+
+    def _tensor(self, tensor: torch.Tensor, *, made: bool = False) -> list[Any]:
+        if tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg():
+            raise Unmodelled("PyTorch is given a tensor here that is no strided one")
+        number = self._number(_storage(tensor), made)
+        place = [tensor.storage_offset(), list(tensor.shape), list(tensor.stride())]
+        return [number, *place, str(tensor.dtype).removeprefix("torch.")]
+
+    def _number(self, storage: torch.UntypedStorage, made: bool) -> int:
+        """Return the number of a storage; one that no step has `made` came from Python's values."""
+        number = self._numbers.get(storage._cdata)
+        if number is None:
+            number = self._numbers[storage._cdata] = self._next
+            self._next += 1
+            self._known[number] = StorageWeakRef(storage)
+            self._plan["storages"][number] = [storage.data_ptr(), storage.nbytes()]
+            if not made:
+                values = bytes(readings.as_numpy(_bytes(storage)))
+                self._step("constant", number, base64.b64encode(values).decode())
+        return number
+
+
+class Planner(serving.Worker):
+    """Serves requests for plans."""
+
+    def prepare(self) -> None:
+        """Note launches from now on, also those of the import."""
+        self.recorder = self.launches = Recorder(self.path)
+        capture.install(self.recorder.launch)
+        readings.install()
+        readings.reveal_by(self.recorder.reveal)
+        readings.print_by(self.recorder.print)
+        asked_gpu.install()
+        _skip_autotuning()
+        self.far = far.reserve()
+        self.blank: dict[tuple[str, int], torch.Tensor] = {}
+
+    def evaluate(self, tensors: dict, request: dict) -> dict:
+        """Call the entry point; return its outputs by name, without data."""
+        try:
+            return super().evaluate(tensors, request)
+        finally:
+            if self.recorder.has_translated:
+                self.recorder.has_translated = False
+                gc.freeze()  # a kernel stays, and with it what Triton made to read it
+
+    def _do_plan(self, request: dict, fds: list[int]) -> Reply:
+        """Write the plan of one call, as far as it comes."""
+        layout, nonce = arena.Layout.from_json(request["layout"]), request["nonce"]
+        recorder = self.recorder
+        with contextlib.closing(arena.Arena(plan.MAX_BYTES, fds.pop(0))) as shared:
+            tensors = self._tensors(layout, spread=request["far"])
+            recorder.begin(request["answers"], carried_out=request["carried_out"])
+            for name, tensor in tensors.items():
+                recorder.add_input(name, tensor)
+            results, reply = None, Reply(nonce, Status.OK)
+            try:
+                with recorder, self.noting(layout, request):
+                    found = self.evaluate(tensors, request)
+                    returned.check(found, layout, request["returns"], self.device)
+                    results = found
+            except BaseException as error:
+                if not recorder.asks:
+                    reply = self.explained(nonce, error)
+            launched, recorder.count = recorder.count, 0  # of a plan that is there
+            if self.record and self.record.found:
+                return self.record.refusal(nonce)
+            plan.write(shared, recorder.end(results))
+            recorder.count = launched
+        return Reply(nonce, Status.ASKS) if recorder.asks else reply
+
+    def _tensors(self, layout: arena.Layout, *, spread: bool) -> dict[str, torch.Tensor]:
+        """Return a tensor without data for each input, where those of earlier calls were."""
+        found = {}
+        for view in layout.inputs:
+            key = view.name, view.extent_bytes
+            if key not in self.blank:
+                self.blank[key] = torch.empty(view.extent_bytes, dtype=torch.uint8)
+            flat = self.blank[key].zero_().view(TORCH_DTYPES[view.dtype])
+            found[view.name] = flat.as_strided(view.size, view.stride)
+        return far.spread(self.far, found) if spread else found
+
+
+def _skip_autotuning() -> None:
+    """Let @triton.autotune take its first configuration: the machine has nothing to time.
+
+    Triton 3.6 to 3.9 ask a GPU driver for that and fail with "0 active drivers" where none is;
+    guarded by tests/test_unusual_answers.py.
+    """
+    from triton.runtime import autotuner
+
+    autotuner.Autotuner._bench = lambda this, *args, config, **meta: [0.0, 0.0, 0.0]
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def _storages(values: Any) -> set[int]:
+    tensors = operators.tensors(values)
+    return {_storage(t)._cdata for t in tensors if t.layout is torch.strided}
+
+
+@functools.cache
+def _writes(func: Any) -> bool:
+    """Whether an operator changes one of its arguments."""
+    infos = [argument.alias_info for argument in func._schema.arguments]
+    return any(info is not None and info.is_write for info in infos)
+
+
+def _bytes(storage: torch.UntypedStorage) -> torch.Tensor:
+    with unseen():
+        return torch.empty(0, dtype=torch.uint8).set_(storage)
+
+
+def _lines(path: str) -> list[int]:
+    """Return the lines of the file that are running, the outermost first."""
+    lines, frame = [], sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_filename == path:
+            lines.append(frame.f_lineno)
+        frame = frame.f_back
+    return lines[7::-1]
