@@ -55,7 +55,7 @@ class Replay:
         self._engine = engine
         self._audit = audit
         self._stored: dict[int, Stored] = {}
-        self._kernels: dict[tuple[str, bool], capture.Kernel] = {}
+        self._kernels: dict[str, tuple[capture.Kernel, int]] = {}  # by number, with their lines
         self._plan: dict[str, Any] = {}
         self.answer: Any = None
 
@@ -74,6 +74,7 @@ class Replay:
             raise BadText("a plan for other inputs")
         for name, code in given["inputs"].items():
             self._bind(code, inputs[name], is_input=True)
+        self._kernels |= {n: self._kernel(*kernel) for n, kernel in given["kernels"].items()}
         for kind, *step in given["steps"]:
             getattr(self, "_do_" + kind)(*step)
         return {name: self._tensor(code) for name, code in given.get("outputs", {}).items()}
@@ -110,7 +111,7 @@ class Replay:
         self._bind([number, 0, [memory.numel()], [1], "uint8"], memory)
 
     def _do_launch(self, number: int, grid: list, arguments: list, lines: list) -> None:
-        kernel, line = self._kernel(*self._plan["kernels"][number])
+        kernel, line = self._kernels[str(number)]
         named = tuple((str(name), self._value(code)) for name, code in arguments)
         codes = [code["tensor"] for _, code in arguments if isinstance(code, dict)]
         real = {self._tensor(code).data_ptr(): self._address(code) for code in codes}
@@ -130,11 +131,8 @@ class Replay:
     def _kernel(self, name: str, text: str, by_blocks: bool, line: int) -> tuple[Any, int]:
         if not isinstance(text, str) or len(text) > _MOST_TEXT:
             raise BadText("a kernel of a plan is no text, or one of more than 8 MiB")
-        key = text, bool(by_blocks)
-        if key not in self._kernels:
-            text = text.replace(plan.FILE, self._engine.path)
-            self._kernels[key] = capture.Kernel(None, str(name), text, {}, bool(by_blocks))
-        return self._kernels[key], int(line)
+        text = text.replace(plan.FILE, self._engine.path)
+        return capture.Kernel(None, str(name), text, {}, bool(by_blocks)), int(line)
 
     # -- values -----------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ runs nothing of the submission's, carries it out on the data (executing.py). It 
 - `inputs`, `outputs`: a tensor for each name; no `outputs` where the host code did not end.
 - `storages`: of each number the address and the bytes, as the writer has them; `alive`: those of
   earlier plans that are still in use.
-- `kernels`: name, TTIR, whether it has block pointers, line.
+- `kernels`: by number, those of no plan before: name, TTIR, whether it has block pointers, line.
 - `steps`, in order: ["op", name, overload, args, kwargs, results], an operator of PyTorch that is
   no view; ["launch", kernel, grid, arguments, lines of the file that called]; ["constant", storage,
   bytes], values that Python made; ["print", parts, separator, end]; ["values", tensor], a question.

@@ -53,8 +53,8 @@ class Recorder(TorchDispatchMode):
         self._is_open = False
         self._plan: dict[str, Any] = {}
         self._answers: list[Any] = []
-        self._texts: dict[capture.Kernel, list[Any]] = {}
         self._kernels: dict[capture.Kernel, int] = {}
+        self._sent: set[int] = set()  # kernels of plans that were carried out
         self._numbers: dict[int, int] = {}  # of storages, by their addresses in C++
         self._known: dict[int, StorageWeakRef] = {}  # by number; one that is held has its address
         self._next = 0
@@ -72,8 +72,15 @@ class Recorder(TorchDispatchMode):
         alive = {n: ref for n, ref in self._known.items() if carried_out and not ref.expired()}
         self._known = alive
         self._numbers = {ref.cdata: number for number, ref in alive.items()}
-        self._plan = {"alive": list(alive), "storages": {}, "inputs": {}, "kernels": [], "steps": []}
-        self._kernels, self._answers, self.asks, self._is_open = {}, list(answers), False, True
+        self._plan = {
+            "alive": list(alive),
+            "storages": {},
+            "inputs": {},
+            "kernels": {},
+            "steps": [],
+        }
+        self._sent = self._sent if carried_out else set()
+        self._answers, self.asks, self._is_open = list(answers), False, True
 
     def end(self, results: dict[str, Any] | None) -> dict[str, Any]:
         """Return the plan of a call that returned `results`, None where it did not come to that."""
@@ -122,8 +129,9 @@ class Recorder(TorchDispatchMode):
         self.count += 1
         self.lines.add(kernel_line(launch.kernel.fn, self._path))
         number = self._kernels.setdefault(launch.kernel, len(self._kernels))
-        if number == len(self._plan["kernels"]):
-            self._plan["kernels"].append(self._text(launch.kernel))
+        if number not in self._sent:
+            self._sent.add(number)
+            self._plan["kernels"][number] = self._text(launch.kernel)
         with unseen():
             arguments = [[name, self._code(value)] for name, value in launch.arguments]
         self._step("launch", number, list(launch.grid), arguments, _lines(self._path))
@@ -142,12 +150,9 @@ class Recorder(TorchDispatchMode):
         self._step("op", name, overload, given, named, _lines(self._path), made)
 
     def _text(self, kernel: capture.Kernel) -> list[Any]:
-        if kernel not in self._texts:
-            self.has_translated = True
-            text = kernel.text.replace(self._path, plan.FILE)
-            line = kernel_line(kernel.fn, self._path)
-            self._texts[kernel] = [kernel.name, text, kernel.by_blocks, line]
-        return self._texts[kernel]
+        self.has_translated = True
+        text = kernel.text.replace(self._path, plan.FILE)
+        return [kernel.name, text, kernel.by_blocks, kernel_line(kernel.fn, self._path)]
 
     # -- questions --------------------------------------------------------------------------------
 

@@ -290,7 +290,9 @@ class Session:
                 self._carried_out = False
                 asks = isinstance(planned, Reply) and planned.status is Status.ASKS
                 # What a kernel does comes before what the host code does behind it.
-                if isinstance(planned, Ended) or not (asks or planned.launches or not failed(planned)):
+                if isinstance(planned, Ended) or not (
+                    asks or planned.launches or not failed(planned)
+                ):
                     return planned
                 both = (fds[0], text.fd, *fds[1:])
                 done = self._ask(self._executor, "carry_out", call_s, both, fields)

@@ -70,7 +70,9 @@ class Engine:
 
     def install(self) -> None:
         """Take all launches of this process from now on."""
-        capture.install(lambda launch: self.launch(launch, kernel_line(launch.kernel.fn, self.path)))
+        capture.install(
+            lambda launch: self.launch(launch, kernel_line(launch.kernel.fn, self.path))
+        )
 
     @contextlib.contextmanager
     def watched(
