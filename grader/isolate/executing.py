@@ -19,12 +19,12 @@ from typing import Any
 import torch
 
 from grader.base.dtypes import DTYPE_NAMES
-from grader.isolate import allocations, arena, far, operators, plan, returned, serving
+from grader.isolate import allocations, arena, far, operators, plan, serving
 from grader.isolate.watching import Engine, Watching
 from grader.kernel import readings
 from grader.kernel.machine import capture
 from grader.kernel.machine.engine import raise_at, unseen
-from grader.kernel.machine.ttir import BadText
+from grader.kernel.machine.ttir import BadText, Unmodelled
 from grader.spec.protocol import Reply, Status
 
 _ELEMENTS = {str(kind).removeprefix("torch."): kind for kind in DTYPE_NAMES}
@@ -32,6 +32,7 @@ _ELEMENTS |= {n: getattr(torch, n) for n in ("bool", "uint8", "int8", "int16", "
 _ELEMENTS |= {n: getattr(torch, n) for n in ("float64", "complex64", "complex128")}
 _ELEMENTS |= {n: getattr(torch, n) for n in ("uint16", "uint32", "uint64")}
 _MOST_TEXT = 8 * 2**20  # of a kernel
+_MOST_ANSWER = 1800  # characters, of which a reply holds 1900
 
 
 class Refused(Exception):
@@ -100,7 +101,9 @@ class Replay:
         made = plan.flat(found)
         if operators.tells(func, given):
             tensors = [x for x in made if isinstance(x, torch.Tensor)]
-            told = [[str(x.dtype).removeprefix("torch."), list(x.shape)] for x in tensors]
+            told = [
+                [[*x.shape], [*x.stride()], str(x.dtype).removeprefix("torch.")] for x in tensors
+            ]
             self.answer = told if tensors else found
         for code, tensor in zip(results, made, strict=False):
             if code is not None and code[0] not in self._stored:
@@ -150,7 +153,7 @@ class Replay:
         """
         number, offset, sizes, strides, dtype = code
         real = tuple(sizes), tuple(strides), _ELEMENTS[dtype]
-        if not isinstance(tensor, torch.Tensor) or real[2] is not tensor.dtype:
+        if not isinstance(tensor, torch.Tensor) or real[2] is not tensor.dtype or offset < 0:
             raise BadText(f"a tensor of a plan: got one of {dtype}")
         if math.prod(sizes) and real[:2] != (tuple(tensor.shape), tensor.stride()):
             raise BadText(f"a tensor of a plan: got {sizes}, {strides}, expected {tensor.shape}")
@@ -214,7 +217,10 @@ class Executor(serving.Worker):
                 return self.call(shared, memory, tensors, layout, request, watching)
             with allocations.Guarded(), self.noting(layout, request):
                 self.replay.run(given, tensors)
-            return Reply(request["nonce"], Status.OK, text=json.dumps(self.replay.answer))
+            answer = json.dumps(self.replay.answer)
+            if len(answer) > _MOST_ANSWER:
+                raise Unmodelled("the answer to what the host code asks for is too long")
+            return Reply(request["nonce"], Status.OK, text=answer)
 
     def evaluate(self, tensors: dict, request: dict) -> dict:
         """Return the outputs of the plan."""

@@ -167,13 +167,13 @@ class Recorder(TorchDispatchMode):
             values = torch.tensor(self._asked(), dtype=tensor.dtype)
             tensor.detach().copy_(values.reshape(tensor.shape))
 
-    def print(self, values: tuple[Any, ...], options: dict[str, Any]) -> None:
-        """Note a print() that shows the values of a tensor."""
-        with unseen():
-            parts = [self._code(x) if _is_tensor(x) else str(x) for x in values]
-            ends = [options.get("sep"), options.get("end")]
-            if self._is_open:
-                self._step("print", parts, *ends)
+    def print(self, values: tuple[Any, ...], options: dict[str, Any]) -> bool:
+        """Note a print() that shows the values of a tensor; return whether it is part of a plan."""
+        if self._is_open:
+            with unseen():
+                parts = [self._code(x) if _is_tensor(x) else str(x) for x in values]
+            self._step("print", parts, options.get("sep"), options.get("end"))
+        return self._is_open
 
     def _answer(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Return what an operator comes to whose result, or its size, follows from values."""
@@ -182,7 +182,10 @@ class Recorder(TorchDispatchMode):
         answer = self._asked()
         if not isinstance(answer, list):
             return answer
-        results = [torch.zeros(sizes, dtype=getattr(torch, dtype)) for dtype, sizes in answer]
+        results = [
+            torch.empty_strided(sizes, strides, dtype=getattr(torch, dtype)).zero_()
+            for sizes, strides, dtype in answer
+        ]
         step[-1].extend(self._tensor(x, made=True) for x in results)
         return results[0] if len(results) == 1 else tuple(results)
 

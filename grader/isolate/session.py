@@ -283,7 +283,8 @@ class Session:
     ) -> Reply | Ended:
         """Have the submission plan a call, and carry the plan out, from question to question."""
         answers: list[Any] = []
-        while True:
+        start = time.monotonic()
+        while time.monotonic() - start - self._starved_s < call_s or not answers:
             with contextlib.closing(Arena(plan.MAX_BYTES)) as text:
                 more = {"answers": answers, "carried_out": self._carried_out}
                 planned = self._ask(self._sandbox, "plan", call_s, (text.fd,), fields | more)
@@ -302,6 +303,7 @@ class Session:
             if not asks:
                 return planned if failed(planned) else done
             answers.append(json.loads(done.text))
+        return Ended(timeout=True, waited_s=call_s)  # it has asked all the time
 
     def _ask(
         self,

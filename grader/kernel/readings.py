@@ -24,7 +24,7 @@ _numpy = torch.Tensor.numpy
 _numel = torch.Tensor.numel  # whatever becomes of the class
 _noting: list[Callable[[int, str], None]] = []  # at most one
 _revealing: list[Callable[[torch.Tensor], None]] = []  # at most one
-_printing: list[Callable[[tuple[Any, ...], dict[str, Any]], None]] = []  # at most one
+_printing: list[Callable[[tuple[Any, ...], dict[str, Any]], bool]] = []  # at most one
 _texts: dict[type, Callable[[Any], str]] = {}
 _installed = threading.Event()
 
@@ -105,8 +105,11 @@ def _without_values(method: Any) -> Any:
     return text
 
 
-def print_by(write: Callable[[tuple[Any, ...], dict[str, Any]], None]) -> None:
-    """Call `write` with the arguments of a print() that has a tensor among them, from now on."""
+def print_by(write: Callable[[tuple[Any, ...], dict[str, Any]], bool]) -> None:
+    """Call `write` with the arguments of a print() that has a tensor among them, from now on.
+
+    It says whether it has written them.
+    """
     _printing[:] = [write]
 
 
@@ -120,8 +123,8 @@ def text_of(tensor: torch.Tensor) -> str:
 def _showing(write: Any) -> Any:
     def print(*values: Any, **options: Any) -> None:
         if options.get("file") is None and any(type(v) in _texts for v in values):
-            for elsewhere in _printing:
-                return elsewhere(values, options)
+            if any(elsewhere(values, options) for elsewhere in _printing):
+                return
             values = tuple(_texts[type(v)](v) if type(v) in _texts else v for v in values)
         write(*values, **options)
 

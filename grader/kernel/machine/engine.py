@@ -70,9 +70,7 @@ class Engine:
 
     def install(self) -> None:
         """Take all launches of this process from now on."""
-        capture.install(
-            lambda launch: self.launch(launch, kernel_line(launch.kernel.fn, self.path))
-        )
+        capture.install(lambda made: self.launch(made, kernel_line(made.kernel.fn, self.path)))
 
     @contextlib.contextmanager
     def watched(
