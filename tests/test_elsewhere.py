@@ -72,10 +72,16 @@ def test_a_submission_that_computes_elsewhere_is_rejected(name):
     assert finding.message.line > model_answer(problem_id).count("\n")
 
 
-@pytest.mark.parametrize("name", ["a flag set by a kernel", "python's arithmetic"])
-def test_calls_whose_kernels_do_nothing_do_not_see_it(name):
-    problem_id, body, _ = EVASIONS[name]
+def test_calls_whose_kernels_do_nothing_do_not_see_a_flag_that_a_kernel_sets():
+    problem_id, body, _ = EVASIONS["a flag set by a kernel"]
     assert judged_decoy(problem_id, body, policy=False).wrong == {}
+
+
+def test_without_the_policy_python_gets_no_more_than_a_few_values():
+    problem_id, body, _ = EVASIONS["python's arithmetic"]
+    findings = judged_decoy(problem_id, body, policy=False, checks={"plain"}).wrong.values()
+    assert {f.verdict for f in findings} == {Verdict.NOT_MEASURED}
+    assert all("values here, and gets 32 without a GPU" in f.message.headline for f in findings)
 
 
 BACKWARD = """

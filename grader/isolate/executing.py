@@ -24,7 +24,7 @@ from grader.isolate.watching import Engine, Watching
 from grader.kernel import readings
 from grader.kernel.machine import capture
 from grader.kernel.machine.engine import raise_at, unseen
-from grader.kernel.machine.ttir import BadText, Unmodelled
+from grader.kernel.machine.ttir import BadText, NotMeasured
 from grader.spec.protocol import Reply, Status
 
 _ELEMENTS = {str(kind).removeprefix("torch."): kind for kind in DTYPE_NAMES}
@@ -219,7 +219,7 @@ class Executor(serving.Worker):
                 self.replay.run(given, tensors)
             answer = json.dumps(self.replay.answer)
             if len(answer) > _MOST_ANSWER:
-                raise Unmodelled("the answer to what the host code asks for is too long")
+                raise NotMeasured("the answer to what the host code asks for is too long")
             return Reply(request["nonce"], Status.OK, text=answer)
 
     def evaluate(self, tensors: dict, request: dict) -> dict:

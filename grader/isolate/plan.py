@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from grader.isolate.arena import Arena
-from grader.kernel.machine.ttir import BadText, Unmodelled
+from grader.kernel.machine.ttir import BadText, NotMeasured
 
 MAX_BYTES = 64 * 2**20
 MAX_STEPS = 50_000
@@ -42,12 +42,12 @@ def write(arena: Arena, plan: dict[str, Any]) -> None:
     """Put a plan into memory of `MAX_BYTES`.
 
     Raises:
-        Unmodelled: it is too long.
+        NotMeasured: it is too long.
     """
     text = json.dumps(plan, separators=(",", ":")).encode()
     if len(text) > MAX_BYTES - _HEAD:
         most = f"at most {MAX_BYTES >> 20} MiB are carried out"
-        raise Unmodelled(f"what this call launches takes {len(text) >> 20} MiB of text; {most}")
+        raise NotMeasured(f"what this call launches takes {len(text) >> 20} MiB of text; {most}")
     arena.map[: _HEAD + len(text)] = len(text).to_bytes(_HEAD, "little") + text
 
 
@@ -73,7 +73,7 @@ def plain(value: Any) -> Any:
     """Return an argument of an operator that is no tensor as JSON has it.
 
     Raises:
-        Unmodelled: it has no form there.
+        NotMeasured: it has no form there.
     """
     if value is None or type(value) in _SIMPLE:
         return value
@@ -84,7 +84,7 @@ def plain(value: Any) -> Any:
     for name, kind in _KINDS.items():
         if isinstance(value, kind):
             return {name: str(value).removeprefix("torch.")}
-    raise Unmodelled(f"PyTorch is given a {type(value).__name__} here")
+    raise NotMeasured(f"PyTorch is given a {type(value).__name__} here")
 
 
 def value_of(code: Any) -> Any:

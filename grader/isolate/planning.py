@@ -27,7 +27,7 @@ from grader.kernel.compile import asked_gpu
 from grader.kernel.lines import kernel_line
 from grader.kernel.machine import capture
 from grader.kernel.machine.engine import unseen
-from grader.kernel.machine.ttir import Unmodelled
+from grader.kernel.machine.ttir import NotMeasured
 from grader.spec.protocol import Reply, Status
 
 _MOST_VALUES = 32  # of one question, whose answer is a reply; operators.py refuses more
@@ -120,10 +120,10 @@ class Recorder(TorchDispatchMode):
         """Note a launch.
 
         Raises:
-            Unmodelled: it is not made by a call of the entry point.
+            NotMeasured: it is not made by a call of the entry point.
         """
         if not self._is_open:
-            raise Unmodelled("a kernel is launched before the entry point is called")
+            raise NotMeasured("a kernel is launched before the entry point is called")
         if self.asks:
             raise Asked
         self.count += 1
@@ -139,7 +139,9 @@ class Recorder(TorchDispatchMode):
     def _step(self, *step: Any) -> None:
         if len(self._plan["steps"]) >= plan.MAX_STEPS:
             most = f"at most {plan.MAX_STEPS:,} are carried out"
-            raise Unmodelled(f"a call that launches kernels and runs operators without end: {most}")
+            raise NotMeasured(
+                f"a call that launches kernels and runs operators without end: {most}"
+            )
         self._plan["steps"].append(step)
 
     def _operator(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
@@ -161,7 +163,9 @@ class Recorder(TorchDispatchMode):
         if not self._is_open:
             return
         if tensor.numel() > _MOST_VALUES:
-            raise Unmodelled(f"Python reads {tensor.numel():,} values of a tensor here")
+            raise NotMeasured(
+                f"Python reads {tensor.numel():,} values here, and gets {_MOST_VALUES} without a GPU"
+            )
         with unseen():
             self._step("values", self._tensor(tensor))
             values = torch.tensor(self._asked(), dtype=tensor.dtype)
@@ -206,7 +210,7 @@ class Recorder(TorchDispatchMode):
 
     def _tensor(self, tensor: torch.Tensor, *, made: bool = False) -> list[Any]:
         if tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg():
-            raise Unmodelled("PyTorch is given a tensor here that is no strided one")
+            raise NotMeasured("PyTorch is given a tensor here that is no strided one")
         number = self._number(_storage(tensor), made)
         place = [tensor.storage_offset(), list(tensor.shape), list(tensor.stride())]
         return [number, *place, str(tensor.dtype).removeprefix("torch.")]

@@ -28,7 +28,7 @@ _TOP = {
 }  # fmt: skip
 _DOCS = {
     "docs/grading.md", "docs/glossary.md", "docs/making-it-fast.md", "docs/source-policy.md",
-    "docs/record.schema.json", "docs/tracing.md", "docs/where-to-work.md",
+    "docs/record.schema.json", "docs/tracing.md", "docs/triton-on-a-page.md", "docs/where-to-work.md",
 }  # fmt: skip
 _WHOLE = re.compile(
     r"(grader|reference)/[\w/]+\.(py|html)|docs/quiz/[\w-]+\.(md|toml)"
@@ -37,7 +37,11 @@ _WHOLE = re.compile(
 _OF_PROBLEM = ("README.md", "HINTS.md", "ANSWERS.md", "problem.toml", "Makefile")
 _CAUSES = "docs/causes.md"
 _STUDENT = "grader/commands/release/student/"  # written for the release, each with its place there
-_PLACES = {"grade.yml": ".github/workflows/grade.yml", "selfcheck.py": "tests/test_release.py"}
+_PLACES = {
+    "grade.yml": ".github/workflows/grade.yml",
+    "selfcheck.py": "tests/test_release.py",
+    "AGENTS.md": "AGENTS.md",
+}
 _TELLING_LINES = 3
 _SKIPPED = {".git", ".venv", ".cache", "__pycache__", "build", "submissions"}
 _GIVEN = re.compile(r"from given\.(\w+) import|import given\.(\w+)|from given import ([\w, ]+)")
