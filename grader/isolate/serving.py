@@ -194,7 +194,9 @@ class Worker:
                 self._refuse_violation()
                 returned.check(results, layout, request["returns"], self.device)
                 for view in layout.outputs:
-                    view.of(shared.memory).copy_(results[view.name].detach())
+                    value = results[view.name].detach()
+                    value = watching.unrounded(value) if watching else value
+                    view.of(shared.memory).copy_(value)
             updated = self.machine.updated if self.machine else ()
             for view in layout.outputs:
                 guarded.settle(results[view.name], view.of(shared.memory), updated)

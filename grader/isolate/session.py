@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from typing import Any
 
 import torch
 
@@ -137,6 +138,7 @@ class Session:
         traced: bool = False,
         idle: bool = False,
         lenient: bool = False,
+        rounding: tuple[int, ...] | None = None,
         follow: RoundsShape | None = None,
     ) -> CallEvidence:
         """Call the entry point on `inputs`, and return what happened to `outputs`.
@@ -144,7 +146,8 @@ class Session:
         With `traced` the machine also writes down what the kernels do, and with `follow` the
         rounds of one tile of queries, of a call that is traced or of a function of PyTorch. With
         `idle` kernels are launched and do nothing; with `lenient` a load without `other` finds 0
-        where its mask is false, and an access outside a tensor is left out.
+        where its mask is false, and an access outside a tensor is left out. With `rounding` the
+        call is exact but for the sites with these keys, and its outputs are fp64, see `Exact`.
         """
         if self.unusable is not None:
             return CallEvidence(not_run=self.unusable)
@@ -158,6 +161,7 @@ class Session:
         start_s = time.monotonic() - start
         if evidence is None:
             how = {"traced": traced and self.machine, "idle": idle, "lenient": lenient}
+            how["rounding"] = rounding
             evidence = self._exchange("call", case, inputs, outputs, follow=follow, **how)
         reply = evidence.result
         if isinstance(reply, Reply) or reply.started:  # what never started is no call
@@ -210,13 +214,13 @@ class Session:
         *,
         traced: bool = False,
         follow: RoundsShape | None = None,
-        **how: bool,
+        **how: Any,
     ) -> CallEvidence:
         assert self._sandbox is not None
         differentiates = any(name in self.problem.gradients for name in outputs)
         if not differentiates:
             inputs = dataclasses.replace(inputs, dout=None)
-        layout = place(case, inputs, outputs)
+        layout = place(case, inputs, outputs, wide=how.get("rounding") is not None)
         arena = Arena(layout.total_bytes)
         block = TraceBlock(case, self.source) if traced else None
         steps = RoundsBlock(follow) if follow else None
@@ -238,7 +242,6 @@ class Session:
                 returns=list(self.problem.returns),
                 gradients=differentiates,
                 exact=case.exact and case.dtype == "fp32",
-                sums=case.exact and case.dtype != "fp32",
                 seconds=_SHARE * call_s,
                 far=case.layout == "far",
                 **how,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from typing import Any
 
@@ -32,11 +33,9 @@ class Watching(contextlib.ExitStack):
         """Watch a call on `inputs` of the submission that `source` is."""
         super().__init__()
         self._exact = request["exact"]
-        self._how = {name: request[name] for name in ("lenient", "far", "seconds")}
+        self._how = {name: request[name] for name in ("lenient", "far", "seconds", "rounding")}
         self._engine = engine
-        self._sums = request["sums"]
-        queries = inputs["q"].shape[:-1].numel() if self._sums and "q" in inputs else 0
-        self._watch, self._trace, self._steps = Watch(engine.path, queries), None, None
+        self._watch, self._trace, self._steps = Watch(engine.path), None, None
         if "rounds" in request:
             rounds = RoundsShape(**request["rounds"])
             self._steps = Steps(rounds, self._block(rounds, fds[1]), engine.path)
@@ -53,6 +52,8 @@ class Watching(contextlib.ExitStack):
         super().__enter__()
         self._engine.reset(tf32=self._exact, **self._how)
         self.enter_context(self._engine.watched(self._watch, self._trace))
+        if self._engine.exact:
+            self.enter_context(self._engine.exact)
         return self
 
     def __exit__(self, *raised: Any) -> Any:
@@ -60,6 +61,11 @@ class Watching(contextlib.ExitStack):
             with unseen():
                 self._steps.ends()
         return super().__exit__(*raised)
+
+    def unrounded(self, result: torch.Tensor) -> torch.Tensor:
+        """Return a result as it was before it was rounded, in a call of exact mode."""
+        with unseen():
+            return self._engine.exact.of(result) if self._engine.exact else result
 
     def finish(self, results: dict[str, Any]) -> None:
         """Write the tables of a call that came back with `results`."""
@@ -75,7 +81,7 @@ class Watching(contextlib.ExitStack):
             return Reply(nonce, Status.ROUNDING_DOT, line, text=text)
         if self._trace and self._trace.fault:
             return Reply(nonce, Status.TRACE_FAILED, text=self._trace.fault)
-        kind, (line, text) = "race", self._watch.race or (0, "")
-        if not text and self._sums and self._watch.sum:
-            kind, (line, text) = "sum", self._watch.sum
-        return Reply(nonce, Status.OK, line, error_type=kind if text else "", text=text)
+        line, text = self._watch.race or (0, "")
+        if self._engine.exact:
+            line, text = 0, json.dumps(self._engine.exact.found)
+        return Reply(nonce, Status.OK, line, error_type="race" if text else "", text=text)
