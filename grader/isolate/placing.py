@@ -15,7 +15,8 @@ _PADDING = {"q": 16, "k": 32, "v": 48}  # all different: nobody's strides serve 
 def place(case: Case, inputs: Inputs, outputs: tuple[str, ...], *, wide: bool = False) -> Layout:
     """Reserve memory for every input, with the strides of the case's layout, and for `outputs`.
 
-    These are fp64 where they are `wide`. A gradient of an input that the case does not have is left out.
+    These are fp64 where they are `wide`. A gradient of an input that the case does not have is left
+    out.
     """
     builder = LayoutBuilder()
     named = dict(inputs.tensors)

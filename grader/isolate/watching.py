@@ -11,6 +11,7 @@ import torch
 
 from grader.isolate import arena
 from grader.kernel.machine.engine import Engine, unseen
+from grader.kernel.machine.exact import Exact
 from grader.kernel.observers.rounds import RoundsShape
 from grader.kernel.observers.stepping import Steps
 from grader.kernel.observers.trace import TraceShape
@@ -33,7 +34,10 @@ class Watching(contextlib.ExitStack):
         """Watch a call on `inputs` of the submission that `source` is."""
         super().__init__()
         self._exact = request["exact"]
-        self._how = {name: request[name] for name in ("lenient", "far", "seconds", "rounding")}
+        self._how = {name: request[name] for name in ("lenient", "far", "seconds")}
+        if request["rounding"] is not None:
+            queries = inputs["q"].shape[:-1].numel() if "q" in inputs else 0
+            self._how["exact"] = Exact(request["rounding"], engine.path, queries)
         self._engine = engine
         self._watch, self._trace, self._steps = Watch(engine.path), None, None
         if "rounds" in request:

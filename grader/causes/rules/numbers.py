@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from grader.causes.rules.sighting import Sighting
 from grader.kernel.observers.trace import Counter, Trace
 from grader.spec.cases import Case
 
+_OF_ROW_SUMS = {"arith.mulf": "HALF-PRODUCTS", "arith.addf": "HALF-ACCUMULATED"}
+_OF_ROW_SUMS["tt.reduce"] = "HALF-ACCUMULATED"
+_CASTS = ("arith.truncf", "tt.fp_to_fp")
 _SUBTRACTION, _DIVISION, _MINUS, _PLUS = 1, 4, 1, 2  # see grader.kernel.observers.combining
 
 
@@ -32,20 +37,44 @@ def infinite(trace: Trace) -> Sighting | None:
     return Sighting("WEIGHTS-INFINITE", line)
 
 
-def narrow(case: Case, trace: Trace) -> Sighting | None:
-    line = trace.count(Counter.NARROW_LINE)
-    if case.dtype != "fp32":
-        return None
-    rounded = trace.count(Counter.ROUNDED_LINE)
-    if rounded and not line:
-        return Sighting("OPERANDS-ROUNDED", rounded, located=True, variant="in_between")
-    if not line:
-        return None
-    return Sighting("OPERANDS-ROUNDED", line, located=True)
+@dataclasses.dataclass(frozen=True)
+class Rounding:
+    """A place that rounds to 16 bits, by its key in exact mode, and the outputs that suffer.
+
+    `name` is the student's for the numbers, `op` what makes them; alone it makes the error `margin`
+    times as large as may be.
+    """
+
+    key: int
+    name: str
+    dtype: str
+    op: str
+    margin: float = 0.0
+    wrong: tuple[str, ...] = ()
+
+    @property
+    def line(self) -> int:
+        """The line that rounds."""
+        return abs(self.key)
+
+    @property
+    def computed(self) -> bool:
+        """Whether other numbers are computed from what was rounded, beside those of a dot."""
+        return self.key > 0
+
+    @property
+    def what(self) -> str:
+        """What is rounded to what."""
+        return f"{self.name or 'a number'} is rounded to {self.dtype}"
 
 
-def half_sum(case: Case, trace: Trace) -> Sighting | None:
-    line = trace.count(Counter.HALF_SUM_LINE)
-    if not line:
-        return None
-    return Sighting("HALF-ACCUMULATED", line, located=True)
+def rounded(case: Case, found: Rounding) -> Sighting:
+    """Say what a rounding is that alone makes a result wrong."""
+    id = "ROUNDED-TO-16-BITS"
+    if case.rows is not None:
+        id = _OF_ROW_SUMS.get(found.op, id)
+    elif not found.computed and found.op in _CASTS:
+        id = "OPERANDS-ROUNDED"
+    wrong = " and ".join(found.wrong)
+    figures = {"what": found.what, "wrong": wrong, "margin": found.margin}
+    return Sighting(id, found.line, located=True, outright=True, figures=figures)

@@ -11,13 +11,13 @@ import dataclasses
 import functools
 import threading
 import weakref
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from grader.kernel.lines import function_at, kernel_line, running_line
+from grader.kernel.lines import function_at, kernel_line
 from grader.kernel.machine import capture
 from grader.kernel.machine.events import Wrapped
 from grader.kernel.machine.exact import Exact
@@ -103,23 +103,21 @@ class Engine:
         lenient: bool = False,
         far: bool = False,
         seconds: float | None = None,
-        rounding: Collection[int] | None = None,
+        exact: Exact | None = None,
     ) -> None:
         """Forget what an earlier call did, and say how launches run from now on.
 
         With `tf32` dots round as a GPU's do; with `lenient` no lane is outside, see `State`; with
         `far` an offset of 32 bits that wraps around is said to be why an access is outside. A
-        launch may take so many `seconds`, if given. With `rounding` launches are exact but for the
-        sites with these keys, see `Exact`.
+        launch may take so many `seconds`, if given. With `exact` launches are so.
         """
         self._overflow, self._wrapped = far, None
         if seconds is not None:
             self._limits = dataclasses.replace(self._limits, seconds=seconds)
         self.refused = None
         self.updated.clear()
-        line = functools.partial(running_line, self.path)
-        self.exact = None if rounding is None else Exact(rounding, line)
-        self._how = {"tf32": tf32, "lenient": lenient, "exact": self.exact}
+        self.exact = exact
+        self._how = {"tf32": tf32, "lenient": lenient, "exact": exact}
 
     def launch(self, launch: capture.Launch) -> None:
         """Run one launch.

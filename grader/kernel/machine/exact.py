@@ -7,20 +7,23 @@ in a call of exact mode it rounds only if that call asks for it, by its key.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
+from grader.base.dtypes import DTYPE_NAMES
+from grader.kernel.lines import running_line
 from grader.kernel.machine.arrays import DTYPES, Tensor, cast
 from grader.kernel.machine.flow import handed, operations, reached
-from grader.kernel.machine.steps import Env, Run
-from grader.kernel.machine.ttir import Module, Operation, Place
+from grader.kernel.machine.ttir import Module, Operation
 
 _WIDENED = ("f16", "bf16", "f32")
 _HALF = ("f16", "bf16")
 _DTYPES = [DTYPES[name] for name in _WIDENED]
+_HALF_DTYPES = [DTYPES[name] for name in _HALF]
+_FEWEST = 32  # queries, so many that nothing else has as many numbers by chance
 # What hands numbers on as they are.
 _MOVES = {"tt.splat", "tt.broadcast", "tt.expand_dims", "tt.trans", "tt.reshape", "tt.join"}
 _MOVES |= {"tt.split", "tt.cat", "tt.gather", "arith.select", "scf.yield", "scf.condition"}
@@ -77,20 +80,26 @@ class _Kept:
 
 
 class Exact(TorchDispatchMode):
-    """One call in exact mode; `found` are the names of numbers by the keys of what rounds them.
+    """One call in exact mode; `found` says by its key what each site that rounds makes.
+
+    That is the student's name for the numbers, their dtype, and the operation.
 
     A key is the line, negative where nothing is computed from what was rounded. What kernels and
     operators of PyTorch store is rounded in memory; what is read from there is what was stored, for
     as long as memory holds it rounded.
     """
 
-    def __init__(self, rounding: Collection[int], line: Callable[[], int]) -> None:
-        """Round at the sites with these keys; `line` is that of the host which runs."""
+    def __init__(self, rounding: Collection[int], path: str, queries: int) -> None:
+        """Round at the sites with these keys, in a call of the submission at `path`.
+
+        What has a number for each of the `queries` of all heads, as lse and delta have, is what
+        others are computed from.
+        """
         super().__init__()
         self._rounding = frozenset(rounding)
-        self._line = line
+        self._path, self._queries = path, queries
         self._kept: list[_Kept] = []
-        self.found: dict[int, str] = {}
+        self.found: dict[int, tuple[str, str, str]] = {}
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -101,12 +110,28 @@ class Exact(TorchDispatchMode):
         """Whether a site rounds in this call."""
         return key in self._rounding
 
-    def settled(self, values: Tensor, dtype: torch.dtype, key: int, name: str) -> Tensor:
+    def settled(self, values: Tensor, dtype: torch.dtype, key: int, *said: str) -> Tensor:
         """Return what a site makes of values, rounded or not."""
         rounded = cast(cast(values, dtype), torch.float64)
         if key not in self.found and bool(((rounded != values) & (values == values)).any()):
-            self.found[key] = name
+            name, operation = said
+            self.found[key] = name, DTYPE_NAMES[dtype], operation
         return rounded if key in self._rounding else values
+
+    def _of_host(self, values: Tensor, dtype: torch.dtype, *said: str) -> Tensor:
+        """Return what the running line of the host makes, or hands a kernel, rounded or not."""
+        line = running_line(self._path)
+        if dtype not in _HALF_DTYPES or not line:
+            return values
+        key = line if values.numel() == self._queries >= _FEWEST else -line
+        return self.settled(values, dtype, key, *said)
+
+    def given(self, flat: Tensor, name: str) -> Tensor | None:
+        """Return what a kernel finds in a tensor that it is given; None of whole numbers."""
+        if not flat.is_floating_point():
+            return None
+        values = self.read(flat)
+        return self._of_host(values, flat.dtype, name, "") if len(flat) == self._queries else values
 
     def read(self, flat: Tensor) -> Tensor:
         """Return what lies in memory, without gaps, as it was before it was rounded."""
@@ -134,7 +159,7 @@ class Exact(TorchDispatchMode):
             return tensor
         return self.read(_flat(tensor)).as_strided(tensor.shape, tensor.stride())
 
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # noqa: ANN001
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         """Let the host compute with numbers of 64 bits, too, and keep what comes out."""
         kwargs = kwargs or {}
         name = function._schema.name.partition("::")[2]
@@ -149,15 +174,14 @@ class Exact(TorchDispatchMode):
             return result  # a view
         values = function(*wide[0], **wide[1])
         if values.dtype is torch.float64 and values.shape == result.shape and result.numel():
-            if result.dtype is not torch.float32:
-                values = self.settled(values, result.dtype, -self._line(), "")
+            values = self._of_host(values, result.dtype, "", name)
             flat = _flat(result)
             every = self.read(flat)
             every.as_strided(result.shape, result.stride()).copy_(values)
             self.keep(flat, every)
         return result
 
-    def _wide(self, value):  # noqa: ANN001, ANN202
+    def _wide(self, value):
         if isinstance(value, torch.Tensor):
             return self.of(value)
         return torch.float64 if value in _DTYPES else value

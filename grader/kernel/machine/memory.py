@@ -188,6 +188,8 @@ def load(op: Operation, translation: Translation) -> Run:
             memory, index, here = part
             memory.is_read = True
             loaded = torch.take(memory.as_dtype(dtype), index)
+            if memory.may_change and op in translation.sites:  # what is added up there
+                loaded = translation.settled(op, loaded)
             value = loaded if here is None else torch.where(here, loaded, value)
             if accesses.state.observe is not None:
                 accesses.tell(events.LOAD, env, part, loaded)

@@ -59,7 +59,8 @@ class Program(Translation):
         super().__init__(module)
         self._path = path
         if path:
-            self.sites = sites(module)
+            found = sites(module)
+            self.sites = {op: used for op, used in found.items() if op.place.line_in(path)}
             widen(module)
         self._offsets = flow.offsets(module) if overflow else frozenset()
         self._steps: dict[str, Callable[[Operation, Translation], Run]] = {
@@ -96,7 +97,7 @@ class Program(Translation):
                 last = op
                 break
             run = self._step(op)
-            if run is not None and op in self.sites:
+            if run is not None and op in self.sites and op.name not in ("tt.load", "tt.atomic_rmw"):
                 run = self._settling(op, run)
             if run is not None:
                 runs.append(run)
@@ -133,7 +134,7 @@ class Program(Translation):
     def settled(self, op: Operation, values: Tensor) -> Tensor:
         """Return what a site of exact mode makes of numbers, rounded or not."""
         dtype = dtype_of(self.module.written[op.results[0]])
-        return self.state.exact.settled(values, dtype, self._key(op), op.place.name)
+        return self.state.exact.settled(values, dtype, self._key(op), op.place.name, op.name)
 
     def _settling(self, op: Operation, run: Run) -> Run:
         (result,) = op.results
@@ -274,9 +275,9 @@ class Program(Translation):
         parameters = self.module.functions[self.module.entry][0].arguments
         for parameter, (name, value) in zip(parameters, arguments, strict=True):
             env[parameter] = self._argument(parameter, name, value, memories)
-        for memory in memories if exact else ():
-            if memory.flat.is_floating_point():
-                memory.exact = exact.read(memory.flat)
+        if exact is not None:
+            for one in memories:
+                one.exact = exact.given(one.flat, one.name)
         if observe is not None:
             observe(events.Launched(self.module.entry, grid, tuple(memories)))
         at_once = max(
@@ -288,9 +289,9 @@ class Program(Translation):
             last = min(programs, first + (1 if self._waits else at_once))
             some[0] = arange(first, last)
             self.call(self.module.entry, some)
-        for memory in memories if exact else ():
-            if memory.exact is not None and memory.may_change:
-                exact.keep(memory.flat, memory.exact)
+        for one in memories:
+            if exact is not None and one.exact is not None and one.may_change:
+                exact.keep(one.flat, one.exact)
 
     def _argument(self, parameter: int, name: str, value: Any, memories: Memories) -> Tensor:
         type = self.module.type(parameter)
