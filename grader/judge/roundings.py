@@ -47,6 +47,8 @@ def _largest(
     *,
     computed: bool = False,
 ) -> Rounding | None:
+    if called.case.layout == "far":  # what lies between its rows would be read
+        return None
     exact = _call(session, called, ())
     if exact is None or find_differences(exact.outputs, _strict(called.expected, names)):
         return None

@@ -10,7 +10,6 @@ from grader.spec.cases import Case
 
 _OF_ROW_SUMS = {"arith.mulf": "HALF-PRODUCTS", "arith.addf": "HALF-ACCUMULATED"}
 _OF_ROW_SUMS["tt.reduce"] = "HALF-ACCUMULATED"
-_CASTS = ("arith.truncf", "tt.fp_to_fp")
 _SUBTRACTION, _DIVISION, _MINUS, _PLUS = 1, 4, 1, 2  # see grader.kernel.observers.combining
 
 
@@ -41,8 +40,8 @@ def infinite(trace: Trace) -> Sighting | None:
 class Rounding:
     """A place that rounds to 16 bits, by its key in exact mode, and the outputs that suffer.
 
-    `name` is the student's for the numbers, `op` what makes them; alone it makes the error `margin`
-    times as large as may be.
+    `name` is the student's for the numbers, `op` what makes them, or whether they are the operand
+    of a dot or stored alone. It makes the error `margin` times as large as may be, by itself.
     """
 
     key: int
@@ -65,7 +64,8 @@ class Rounding:
     @property
     def what(self) -> str:
         """What is rounded to what."""
-        return f"{self.name or 'a number'} is rounded to {self.dtype}"
+        name = {"dot": "an operand of a tl.dot", "store": "what is stored"}.get(self.op, self.name)
+        return f"{name or 'a number'} is rounded to {self.dtype}"
 
 
 def rounded(case: Case, found: Rounding) -> Sighting:
@@ -73,7 +73,7 @@ def rounded(case: Case, found: Rounding) -> Sighting:
     id = "ROUNDED-TO-16-BITS"
     if case.rows is not None:
         id = _OF_ROW_SUMS.get(found.op, id)
-    elif not found.computed and found.op in _CASTS:
+    elif found.op == "dot":
         id = "OPERANDS-ROUNDED"
     wrong = " and ".join(found.wrong)
     figures = {"what": found.what, "wrong": wrong, "margin": found.margin}

@@ -38,10 +38,11 @@ def widen(module: Module) -> None:
     ]
 
 
-def sites(module: Module) -> dict[Operation, bool]:
-    """Return the operations that make numbers of 16 bits: whether others are computed from these.
+def sites(module: Module) -> dict[Operation, str]:
+    """Return the operations that make numbers of 16 bits, with what becomes of these.
 
-    They are not where they are multiplied by a dot, as the weights are, or only stored.
+    They are the operand of a `dot`, as the weights are, or there is only a `store`; empty where
+    others are computed from them.
     """
     made: dict[int, list[int]] = {}
     found: list[Operation] = []
@@ -63,11 +64,13 @@ def sites(module: Module) -> dict[Operation, bool]:
             if op.name not in ("arith.constant", *_MOVES) and any(e in _HALF for e in results):
                 found.append(op)
     passed, computed = reached(multiplied, made), reached(used, made)
-    return {
-        op: "atomic" in op.name or (op.results[0] in computed and op.results[0] not in passed)
-        for op in found
-        if not op.regions or op.name == "tt.reduce"
-    }
+
+    def use(op: Operation) -> str:
+        if "atomic" in op.name or op.results[0] in computed - passed:
+            return ""
+        return "dot" if op.results[0] in passed else "store"
+
+    return {op: use(op) for op in found if not op.regions or op.name == "tt.reduce"}
 
 
 @dataclasses.dataclass(eq=False)

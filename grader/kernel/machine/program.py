@@ -125,7 +125,7 @@ class Program(Translation):
 
     def _key(self, op: Operation) -> int:
         line = op.place.line_in(self._path)
-        return line if self.sites[op] else -line
+        return -line if self.sites[op] else line
 
     def rounds(self, op: Operation) -> bool:
         """Whether a site of exact mode rounds in this launch."""
@@ -134,7 +134,8 @@ class Program(Translation):
     def settled(self, op: Operation, values: Tensor) -> Tensor:
         """Return what a site of exact mode makes of numbers, rounded or not."""
         dtype = dtype_of(self.module.written[op.results[0]])
-        return self.state.exact.settled(values, dtype, self._key(op), op.place.name, op.name)
+        said = op.place.name, self.sites[op] or op.name
+        return self.state.exact.settled(values, dtype, self._key(op), *said)
 
     def _settling(self, op: Operation, run: Run) -> Run:
         (result,) = op.results

@@ -128,7 +128,7 @@ class Translation:
     def __init__(self, module: Module) -> None:
         self.module = module
         self.constants: dict[int, Tensor] = {}
-        self.sites: dict[Operation, bool] = {}  # see `grader.kernel.machine.exact`
+        self.sites: dict[Operation, str] = {}  # see `grader.kernel.machine.exact`
 
     def rounds(self, op: Operation) -> bool:
         """Whether a site of exact mode rounds in this launch."""
