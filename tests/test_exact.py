@@ -19,7 +19,7 @@ from grader.source.submission import Source
 from grader.spec.inputs import make_inputs
 from grader.spec.problem import load_problem, problem_ids
 from tests import forked
-from tests.harness import cases_of, judge, model_answer
+from tests.harness import cases_of, model_answer
 from tests.on_machine import machine_in_process
 
 _quick = forked.quick
@@ -122,7 +122,7 @@ def test_a_number_of_each_query_has_32_bits(rounded, queries, is_computed_from):
     assert torch.equal(exact.of(y), x.double())
 
 
-# -- answers and mistakes ---------------------------------------------------------------------------
+# -- answers and mistakes --------------------------------------------------------------------------
 
 # Relative; of gradients 1e-6: exp2 takes lse times log2(e), which is an fp32 constant.
 _MOST = {"y": 1e-13, "out": 1e-7, "lse": 1e-7}

@@ -137,15 +137,11 @@ class CaseFindings:
     def rounds(self, found: Rounding) -> Finding:
         """The finding of a right result that hides a rounding."""
         headline = f"{found.what} before it is computed with"
-        extent = (
-            f"alone that makes the error of {' and '.join(found.wrong)} {found.margin:.2g} times"
-        )
         help = (
             "accumulate in fp32, and keep lse and delta in fp32; round the weights before a product"
             " and the result before it is stored, not what is still computed with"
         )
-        extent += " what fp32 allows"
-        return self.of(Verdict.FAIL, headline, line=found.line, extent=extent, help=help)
+        return self.of(Verdict.FAIL, headline, line=found.line, extent=found.proof, help=help)
 
     def made_elsewhere(self, names: tuple[str, ...]) -> Finding:
         """The finding of outputs that are right where kernels do nothing."""
@@ -191,9 +187,8 @@ class CaseFindings:
                 " right result: pass other=0.0 to the load, or whichever value changes nothing"
             )
         elif seen.rounding is not None:
-            line, names = seen.rounding.line, " and ".join(seen.rounding.wrong)
-            headline = f"the formula is right, but {seen.rounding.what} on its way to {names}"
-            help = "without any rounding the result is right, and with this one alone it is wrong"
+            line, help = seen.rounding.line, seen.rounding.proof
+            headline = f"the formula is right, but {seen.rounding.what} on its way to {name}"
         elif bool(got.isnan().any()):
             headline = f"{name} was computed as NaN"
             extent = f"{_places(got.isnan())} are NaN; {extent}"

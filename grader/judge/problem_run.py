@@ -17,6 +17,7 @@ import torch
 
 from grader.causes.diagnose import Casebook, Cause
 from grader.causes.known_mistakes import WrongResult
+from grader.causes.rules.numbers import rounded
 from grader.causes.rules.scaled import of_numbers
 from grader.causes.rules.sighting import Result
 from grader.causes.state.program import Called
@@ -208,7 +209,10 @@ class ProblemRun:
             return say.failed(remark, evidence)
         sums = session.machine and at.case.exact and at.case.dtype != "fp32" and not number
         found = hidden_rounding(session, called) if sums else None
-        return say.rounds(found) if found else None
+        if found is None:
+            return None
+        self._casebook_of(at).add_raced(at.place, rounded(at.case, found))
+        return say.rounds(found)
 
     def _is_fault_seen(self, session: Session, called: Called) -> bool:
         """Look why a kernel came outside of its tensors; whether the casebook hears of it."""

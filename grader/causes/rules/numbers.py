@@ -50,6 +50,7 @@ class Rounding:
     op: str
     margin: float = 0.0
     wrong: tuple[str, ...] = ()
+    allowed: str = "what is allowed"
 
     @property
     def line(self) -> int:
@@ -67,6 +68,14 @@ class Rounding:
         name = {"dot": "an operand of a tl.dot", "store": "what is stored"}.get(self.op, self.name)
         return f"{name or 'a number'} is rounded to {self.dtype}"
 
+    @property
+    def proof(self) -> str:
+        """What was seen with this rounding alone, and without any."""
+        *first, last = self.wrong
+        are = f"{', '.join(first)} and {last} are" if first else f"{last} is"
+        error = f"this one alone makes the error {self.margin:.2g} times {self.allowed}"
+        return f"without any rounding {are} right; {error}"
+
 
 def rounded(case: Case, found: Rounding) -> Sighting:
     """Say what a rounding is that alone makes a result wrong."""
@@ -75,6 +84,5 @@ def rounded(case: Case, found: Rounding) -> Sighting:
         id = _OF_ROW_SUMS.get(found.op, id)
     elif found.op == "dot":
         id = "OPERANDS-ROUNDED"
-    wrong = " and ".join(found.wrong)
-    figures = {"what": found.what, "wrong": wrong, "margin": found.margin}
+    figures = {"what": found.what, "proof": found.proof}
     return Sighting(id, found.line, located=True, outright=True, figures=figures)

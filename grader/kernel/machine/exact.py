@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -21,6 +22,7 @@ from grader.kernel.machine.ttir import Module, Operation
 
 _WIDENED = ("f16", "bf16", "f32")
 _HALF = ("f16", "bf16")
+CASTS = ("arith.truncf", "tt.fp_to_fp")
 _DTYPES = [DTYPES[name] for name in _WIDENED]
 _HALF_DTYPES = [DTYPES[name] for name in _HALF]
 _FEWEST = 32  # queries, so many that nothing else has as many numbers by chance
@@ -65,10 +67,16 @@ def sites(module: Module) -> dict[Operation, str]:
                 found.append(op)
     passed, computed = reached(multiplied, made), reached(used, made)
 
+    def what(op: Operation) -> tuple[Any, ...]:
+        # One cast for a dot and one for a sum are one rounding.
+        return (op.name, op.operands, module.type(op.results[0])) if op.name in CASTS else (op,)
+
+    for_dots = {what(op) for op in found if op.results[0] in passed}
+
     def use(op: Operation) -> str:
-        if "atomic" in op.name or op.results[0] in computed - passed:
-            return ""
-        return "dot" if op.results[0] in passed else "store"
+        if what(op) in for_dots:
+            return "dot"
+        return "" if "atomic" in op.name or op.results[0] in computed else "store"
 
     return {op: use(op) for op in found if not op.regions or op.name == "tt.reduce"}
 

@@ -14,7 +14,7 @@ import torch
 
 from grader.kernel.machine import control, elementwise, events, flow, memory, notes, tiles
 from grader.kernel.machine.arrays import Tensor, arange, cast, dtype_of, filled, numbers, shown
-from grader.kernel.machine.exact import Exact, sites, widen
+from grader.kernel.machine.exact import CASTS, Exact, sites, widen
 from grader.kernel.machine.steps import (
     MAX_GRID,
     Asserted,
@@ -134,7 +134,8 @@ class Program(Translation):
     def settled(self, op: Operation, values: Tensor) -> Tensor:
         """Return what a site of exact mode makes of numbers, rounded or not."""
         dtype = dtype_of(self.module.written[op.results[0]])
-        said = op.place.name, self.sites[op] or op.name
+        name = self.module.names[op.operands[0]] if op.name in CASTS else op.place.name
+        said = name, self.sites[op] or op.name
         return self.state.exact.settled(values, dtype, self._key(op), *said)
 
     def _settling(self, op: Operation, run: Run) -> Run:
