@@ -12,14 +12,16 @@ import triton.language as tl
 from grader.checks.correctness import expect
 from grader.isolate.evidence import CallEvidence
 from grader.isolate.session import Budget, Session
+from grader.judge.case import CheckCase
 from grader.kernel import given
 from grader.kernel.machine.engine import Engine
 from grader.kernel.machine.exact import Exact
 from grader.source.submission import Source
+from grader.spec.grade_record import Verdict
 from grader.spec.inputs import make_inputs
 from grader.spec.problem import load_problem, problem_ids
 from tests import forked
-from tests.harness import cases_of, model_answer
+from tests.harness import cases_of, model_answer, run_of
 from tests.on_machine import machine_in_process
 
 _quick = forked.quick
@@ -156,3 +158,106 @@ def _called_here(case, inputs, outputs, rounding):
     with torch.no_grad(), exact:
         results = names[load_problem("p01").entry](**inputs.tensors, **case.kwargs)
     return CallEvidence(outputs=dict(zip(outputs, map(exact.of, results), strict=False)))
+
+
+_SCORES = 'scores = tl.dot(q, tl.trans(k), input_precision="ieee")'
+_FP32, _FP16 = 0, 2  # cases of the check ieee
+_ALPHA = "acc * rescale[:, None]"
+# Problem, check and case, what is said, what is named, the line, and the edits.
+_ROUNDED = {
+    "products": (
+        "p02", "products", 0,
+        "the formula is right, but products is rounded to fp16 on its way to y",
+        "HALF-PRODUCTS", "products = (x_tile",
+        ("x_tile.to(tl.float32) * w_tile.to(tl.float32)[None, :]",
+         "(x_tile * w_tile[None, :]).to(tl.float32)"),
+    ),
+    "P before its sum": (
+        "p03", "ieee", _FP32, "the formula is right, but p is rounded to bf16 on its way to out",
+        "ROUNDED-TO-16-BITS", "tl.sum(p.to",
+        ("tl.sum(p, 1)", "tl.sum(p.to(tl.bfloat16).to(tl.float32), 1)"),
+    ),
+    "scores": (
+        "p03", "ieee", _FP16, "scores is rounded to fp16 before it is computed with",
+        "ROUNDED-TO-16-BITS", "scores = tl.dot",
+        (_SCORES, f"{_SCORES[:-1]}, out_dtype=tl.float16).to(tl.float32)"),
+    ),
+    "an accumulator": (
+        "p03", "ieee", _FP32, "the formula is right, but acc is rounded to bf16 on its way to out",
+        "ROUNDED-TO-16-BITS", "acc.to(", (_ALPHA, "acc.to(tl.bfloat16) * rescale[:, None]"),
+    ),
+    "lse": (
+        "p08", "ieee", _FP16, "lse_ptr is rounded to fp16 before it is computed with",
+        "ROUNDED-TO-16-BITS", "_dq_kernel[",
+        ("ctx.save_for_backward(q, k, v, out, lse)",
+         "ctx.save_for_backward(q, k, v, out, lse.to(q.dtype))"),
+    ),
+    "delta": (
+        "p08", "ieee", _FP16, "delta_ptr is rounded to fp16 before it is computed with",
+        "ROUNDED-TO-16-BITS", "_dq_kernel[",
+        ("dtype=torch.float32, device=out.device", "dtype=out.dtype, device=out.device"),
+    ),
+    "the sum of a group": (
+        "p08", "ieee", _FP16, "dk is rounded to fp16 before it is computed with",
+        "ROUNDED-TO-16-BITS", "dk = dk.to(",
+        ("dk *= softmax_scale", "dk = dk.to(k.dtype).to(tl.float32)\n    dk *= softmax_scale"),
+    ),
+    "an operand": (
+        "p08", "ieee", _FP32,
+        "the formula is right, but an operand of a tl.dot is rounded to fp16 on its way to dq",
+        "OPERANDS-ROUNDED", "dq = tl.dot(ds.to",
+        ("ds.to(k.dtype), k, dq", "ds.to(tl.float16), k.to(tl.float16), dq"),
+    ),
+    "terms of dsink": (
+        "p09", "dsink_logits", 0,
+        "the formula is right, but a number is rounded to bf16 on its way to dsink_logits",
+        "ROUNDED-TO-16-BITS", "dsink_logits = -",
+        ("-(sink_p * delta).sum", "-(sink_p.bfloat16() * delta.bfloat16()).sum"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", _ROUNDED)
+def test_a_rounding_that_alone_is_wrong_is_named_with_its_line(name):
+    problem_id, check, number, says, cause, line, *edits = _ROUNDED[name]
+    source, finding, causes = _judged(problem_id, check, number, edits)
+    assert finding.message.headline == says
+    assert line in source.splitlines()[finding.message.line - 1]
+    assert "without any rounding" in f"{finding.message.extent} {finding.message.help}"
+    ((id, at),) = causes
+    assert (id, at) == (f"{problem_id.upper()}-{cause}", finding.message.line)
+
+
+_WRONG = {
+    "half a percent": ("p03", "half", 2, ("acc / running_sum", "1.005 * acc / running_sum")),
+    "a sum": ("p03", "lse", 0, ("tl.log2(running_sum)", "tl.log2(running_sum + 0.01)")),
+    "delta": ("p08", "half", 2, ("(dp - delta[:, None])", "(dp - 0.98 * delta[:, None])")),
+    "a rounded accumulator": (
+        "p03", "ieee", 0, ("acc / running_sum", "1.005 * acc / running_sum"),
+        (_ALPHA, "acc.to(tl.bfloat16) * rescale[:, None]"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", _WRONG)
+def test_a_formula_that_is_wrong_without_any_rounding_is_no_rounding(name):
+    problem_id, check, number, *edits = _WRONG[name]
+    _, finding, causes = _judged(problem_id, check, number, edits)
+    assert finding.message.headline.endswith(" is wrong")
+    assert not any("ROUNDED" in id for id, _ in causes)
+
+
+def _judged(problem_id, check_id, number, edits):
+    """The source of a wrong answer, and what is said and named of one case."""
+    source, problem = model_answer(problem_id), load_problem(problem_id)
+    for old, new in edits:
+        assert source.count(old) == 1, old
+        source = source.replace(old, new)
+    run = run_of(source, problem)
+    try:
+        check, index, case = cases_of(problem, [check_id])[number]
+        finding = run.judge(CheckCase(problem, check, index, case))
+        assert finding.verdict is Verdict.FAIL, finding
+        return source, finding, [(cause.diagnosis.id, cause.line) for cause in run.causes()]
+    finally:
+        run.sessions.close()
