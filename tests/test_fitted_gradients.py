@@ -255,7 +255,7 @@ def test_a_sink_logit_that_raises_the_score_of_a_key_is_told() -> None:
         (lambda x, w: (x * w).sum(1).roll(1), "ROWS-ELSEWHERE", "row 0 of y is the sum of row"),
         (lambda x, w: 0.0 * x.sum(1), "COLUMNS-COUNTED-OTHERWISE", "0-255 count not at all"),
         (lambda x, w: (x * w).sum().expand(len(x)), "ROWS-ALIKE", "the sum over all of them"),
-        (lambda x, w: (x * w).half().double().sum(1), "ROUNDED-TO-16-BITS", "three right digits"),
+        (lambda x, w: (x * w).half().double().sum(1), None, ""),
         (lambda x, w: (x * w * w).sum(1), None, ""),
         (lambda x, w: (x * w).amax(1), None, ""),
     ],

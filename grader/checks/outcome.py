@@ -62,8 +62,6 @@ _OUTSIDE_HELP = {
 _REMARK_HELP = {
     "race": "on a GPU programs run side by side and in no order: let one program store each"
     " element; does its offset tell batches, heads and tiles apart?",
-    "sum": "accumulate in fp32, and keep lse and delta in fp32; round the weights before a product"
-    " and the result before it is stored, not what is still added to",
 }
 _LOOP_HELP = "does every loop come closer to its end in each iteration?"
 _STATUS_HELP = {
@@ -117,7 +115,7 @@ def of_call(evidence: CallEvidence, signature: str) -> CaseOutcome | None:
 
 
 def of_remark(evidence: CallEvidence) -> CaseOutcome | None:
-    """Return what it comes to that programs race, or round sums; None where none was seen to.
+    """Return what it comes to that programs race; None where none was seen to.
 
     For a call whose outputs are right, as they need not be on a GPU or with other numbers.
     """

@@ -32,6 +32,7 @@ _ELEMENTS |= {n: getattr(torch, n) for n in ("bool", "uint8", "int8", "int16", "
 _ELEMENTS |= {n: getattr(torch, n) for n in ("float64", "complex64", "complex128")}
 _ELEMENTS |= {n: getattr(torch, n) for n in ("uint16", "uint32", "uint64")}
 _MOST_TEXT = 8 * 2**20  # of a kernel
+_LINES = {"op": 4, "launch": 3}  # where a step has its lines
 _MOST_ANSWER = 1800  # characters, of which a reply holds 1900
 
 
@@ -77,6 +78,8 @@ class Replay:
             self._bind(code, inputs[name], is_input=True)
         self._kernels |= {n: self._kernel(*kernel) for n, kernel in given["kernels"].items()}
         for kind, *step in given["steps"]:
+            if self._engine.exact and kind in ("op", "launch"):
+                self._engine.exact.line = int((step[_LINES[kind]] or [0])[-1])
             getattr(self, "_do_" + kind)(*step)
         return {name: self._tensor(code) for name, code in given.get("outputs", {}).items()}
 

@@ -12,10 +12,11 @@ from grader.spec.inputs import Inputs
 _PADDING = {"q": 16, "k": 32, "v": 48}  # all different: nobody's strides serve for another
 
 
-def place(case: Case, inputs: Inputs, outputs: tuple[str, ...]) -> Layout:
+def place(case: Case, inputs: Inputs, outputs: tuple[str, ...], *, wide: bool = False) -> Layout:
     """Reserve memory for every input, with the strides of the case's layout, and for `outputs`.
 
-    A gradient of an input that the case does not have is left out.
+    These are fp64 where they are `wide`. A gradient of an input that the case does not have is left
+    out.
     """
     builder = LayoutBuilder()
     named = dict(inputs.tensors)
@@ -33,7 +34,8 @@ def place(case: Case, inputs: Inputs, outputs: tuple[str, ...]) -> Layout:
     if inputs.dout is not None:
         _place(builder, "dout", inputs.dout, case.dout_layout)
     present = [n for n in outputs if n in ("y", "lse", "out") or n[1:] in inputs.tensors]
-    return builder.finish([_output(name, inputs) for name in present])
+    made = [_output(name, inputs) for name in present]
+    return builder.finish([(n, "fp64" if wide else dtype, size) for n, dtype, size in made])
 
 
 def _place(builder: LayoutBuilder, name: str, tensor: torch.Tensor, layout: str) -> None:

@@ -189,7 +189,9 @@ class Worker:
                     torch.cuda.synchronize()
                 returned.check(results, layout, request["returns"], self.device)
                 for view in layout.outputs:
-                    view.of(shared.memory).copy_(results[view.name].detach())
+                    value = results[view.name].detach()
+                    value = watching.unrounded(value) if watching else value
+                    view.of(shared.memory).copy_(value)
             updated = watching.updated if watching else ()
             for view in layout.outputs:
                 guarded.settle(results[view.name], view.of(shared.memory), updated)

@@ -148,6 +148,7 @@ class Session:
         traced: bool = False,
         idle: bool = False,
         lenient: bool = False,
+        rounding: tuple[int, ...] | None = None,
         follow: RoundsShape | None = None,
     ) -> CallEvidence:
         """Call the entry point on `inputs`, and return what happened to `outputs`.
@@ -155,7 +156,8 @@ class Session:
         With `traced` the machine also writes down what the kernels do, and with `follow` the
         rounds of one tile of queries, of a call that is traced or of a function of PyTorch. With
         `idle` kernels are launched and do nothing; with `lenient` a load without `other` finds 0
-        where its mask is false, and an access outside a tensor is left out.
+        where its mask is false, and an access outside a tensor is left out. With `rounding` the
+        call is exact but for the sites with these keys, and its outputs are fp64, see `Exact`.
         """
         if self.unusable is not None:
             return CallEvidence(not_run=self.unusable)
@@ -169,6 +171,7 @@ class Session:
         start_s = time.monotonic() - start
         if evidence is None:
             how = {"traced": traced and self.machine, "idle": idle, "lenient": lenient}
+            how["rounding"] = rounding
             evidence = self._exchange("call", case, inputs, outputs, follow=follow, **how)
         reply = evidence.result
         if isinstance(reply, Reply) or reply.started:  # what never started is no call
@@ -224,13 +227,13 @@ class Session:
         *,
         traced: bool = False,
         follow: RoundsShape | None = None,
-        **how: bool,
+        **how: Any,
     ) -> CallEvidence:
         assert self._sandbox is not None
         differentiates = any(name in self.problem.gradients for name in outputs)
         if not differentiates:
             inputs = dataclasses.replace(inputs, dout=None)
-        layout = place(case, inputs, outputs)
+        layout = place(case, inputs, outputs, wide=how.get("rounding") is not None)
         arena = Arena(layout.total_bytes)
         block = TraceBlock(case, self.source) if traced else None
         steps = RoundsBlock(follow) if follow else None
@@ -247,7 +250,6 @@ class Session:
                 "returns": list(self.problem.returns),
                 "gradients": differentiates,
                 "exact": case.exact and case.dtype == "fp32",
-                "sums": case.exact and case.dtype != "fp32",
                 "seconds": _SHARE * call_s,
                 "far": case.layout == "far",
                 **how,

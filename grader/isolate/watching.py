@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 
 from grader.isolate import arena
 from grader.kernel.machine.engine import Engine, unseen
+from grader.kernel.machine.exact import Exact
 from grader.kernel.observers.rounds import RoundsShape
 from grader.kernel.observers.stepping import Steps
 from grader.kernel.observers.trace import TraceShape
@@ -33,10 +35,11 @@ class Watching(contextlib.ExitStack):
         super().__init__()
         self._exact = request["exact"]
         self._how = {name: request[name] for name in ("lenient", "far", "seconds")}
+        if request["rounding"] is not None:
+            queries = inputs["q"].shape[:-1].numel() if "q" in inputs else 0
+            self._how["exact"] = Exact(request["rounding"], queries)
         self._engine = engine
-        self._sums = request["sums"]
-        queries = inputs["q"].shape[:-1].numel() if self._sums and "q" in inputs else 0
-        self._watch, self._trace, self._steps = Watch(engine.path, queries), None, None
+        self._watch, self._trace, self._steps = Watch(engine.path), None, None
         if "rounds" in request:
             rounds = RoundsShape(**request["rounds"])
             self._steps = Steps(rounds, self._block(rounds, fds[1]), engine.path)
@@ -53,6 +56,8 @@ class Watching(contextlib.ExitStack):
         super().__enter__()
         self._engine.reset(tf32=self._exact, **self._how)
         self.enter_context(self._engine.watched(self._watch, self._trace))
+        if self._engine.exact:
+            self.enter_context(self._engine.exact)
         return self
 
     def __exit__(self, *raised: Any) -> Any:
@@ -65,6 +70,11 @@ class Watching(contextlib.ExitStack):
     def updated(self) -> set[int]:
         """The addresses of tensors to which a launch stored after it had read from them."""
         return self._engine.updated
+
+    def unrounded(self, result: torch.Tensor) -> torch.Tensor:
+        """Return a result as it was before it was rounded, in a call of exact mode."""
+        with unseen():
+            return self._engine.exact.of(result) if self._engine.exact else result
 
     def finish(self, results: dict[str, Any]) -> None:
         """Write the tables of a call that came back with `results`."""
@@ -80,7 +90,7 @@ class Watching(contextlib.ExitStack):
             return Reply(nonce, Status.ROUNDING_DOT, line, text=text)
         if self._trace and self._trace.fault:
             return Reply(nonce, Status.TRACE_FAILED, text=self._trace.fault)
-        kind, (line, text) = "race", self._watch.race or (0, "")
-        if not text and self._sums and self._watch.sum:
-            kind, (line, text) = "sum", self._watch.sum
-        return Reply(nonce, Status.OK, line, error_type=kind if text else "", text=text)
+        line, text = self._watch.race or (0, "")
+        if self._engine.exact:
+            line, text = 0, json.dumps(self._engine.exact.found)
+        return Reply(nonce, Status.OK, line, error_type="race" if text else "", text=text)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from grader.causes.rules.numbers import Rounding
 from grader.causes.state.program import Called
 from grader.checks import outcome
 from grader.checks.correctness import Difference, ranges
@@ -133,6 +134,15 @@ class CaseFindings:
         help = "the answer to this problem is a kernel: kernel[grid](...)"
         return self.of(Verdict.ERROR, headline, help=help)
 
+    def rounds(self, found: Rounding) -> Finding:
+        """The finding of a right result that hides a rounding."""
+        headline = f"{found.what} before it is computed with"
+        help = (
+            "accumulate in fp32, and keep lse and delta in fp32; round the weights before a product"
+            " and the result before it is stored, not what is still computed with"
+        )
+        return self.of(Verdict.FAIL, headline, line=found.line, extent=found.proof, help=help)
+
     def made_elsewhere(self, names: tuple[str, ...]) -> Finding:
         """The finding of outputs that are right where kernels do nothing."""
         headline = f"{_are(names)} right though no kernel ran: it does not come from your kernels"
@@ -176,6 +186,9 @@ class CaseFindings:
                 "lanes that a mask turns off may hold anything, here NaN; zeros there give the"
                 " right result: pass other=0.0 to the load, or whichever value changes nothing"
             )
+        elif seen.rounding is not None:
+            line, help = seen.rounding.line, seen.rounding.proof
+            headline = f"the formula is right, but {seen.rounding.what} on its way to {name}"
         elif bool(got.isnan().any()):
             headline = f"{name} was computed as NaN"
             extent = f"{_places(got.isnan())} are NaN; {extent}"

@@ -7,6 +7,7 @@ import dataclasses
 from grader.causes.diagnose import Casebook
 from grader.causes.rules.bounds import outside
 from grader.causes.rules.look import astray, look
+from grader.causes.rules.numbers import Rounding, rounded
 from grader.causes.rules.overflow import limited, overflow
 from grader.causes.rules.placement import misplaced
 from grader.causes.rules.sighting import Result, Sighting
@@ -16,6 +17,7 @@ from grader.checks.outcome import of_call
 from grader.checks.walk import tile_map, walk_of
 from grader.isolate.evidence import CallEvidence
 from grader.isolate.session import Session
+from grader.judge.roundings import rounding
 from grader.kernel.machine.tensors import Outside
 from grader.kernel.observers.trace import PRODUCTS, traceable
 from grader.spec.grade_record import TileMap
@@ -30,11 +32,13 @@ _MOST_LOOKS = 8
 class Seen:
     """What a student is shown of a call: the tiles that were visited, and one program's state.
 
-    `fault` is an error of the judge's own while it looked, empty where there was none.
+    `rounding` is what alone makes the result wrong; `fault` is an error of the judge's own while it
+    looked, empty where there was none.
     """
 
     tiles: TileMap | None = None
     trace: TraceRecord | None = None
+    rounding: Rounding | None = None
     fault: str = ""
 
 
@@ -61,11 +65,13 @@ class Looks:
         self._looked[check.id] = not self._casebook.is_sure()
         if not self._looked[check.id]:
             return Seen()
-        sighting = _overflow(session, called)
+        found = rounding(session, called) if session.machine else None
+        sighting = rounded(case, found) if found else _overflow(session, called)
         evidence = self._watched(session, called)
         trace = evidence.trace
         if trace is None:
-            return Seen() if session.machine else Seen(trace=self._shown(called, evidence))
+            shown = None if session.machine else self._shown(called, evidence)
+            return Seen(trace=shown, rounding=found)
         sighting = sighting or look(called.problem.id, case, trace, result)
         if sighting is not None:
             self._casebook.add_seen((check.id, called.number - 1), sighting)
@@ -75,7 +81,8 @@ class Looks:
             product = first if first in PRODUCTS else "out"
             near = result.place if first in (*PRODUCTS, "lse") else None
             walk = walk_of(called.problem.id, case, trace, product, near)
-        return Seen(tile_map(walk) if walk is not None else None, self._shown(called, evidence))
+        tiles = tile_map(walk) if walk is not None else None
+        return Seen(tiles, self._shown(called, evidence), found)
 
     def at_fault(self, session: Session, called: Called, how: str, line: int) -> bool:
         """Look why a kernel came outside of its tensors in a way of `Outside`, at a line.

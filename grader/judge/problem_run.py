@@ -17,6 +17,7 @@ import torch
 
 from grader.causes.diagnose import Casebook, Cause
 from grader.causes.known_mistakes import WrongResult
+from grader.causes.rules.numbers import rounded
 from grader.causes.rules.scaled import of_numbers
 from grader.causes.rules.sighting import Result
 from grader.causes.state.program import Called
@@ -37,6 +38,7 @@ from grader.judge.case import CheckCase
 from grader.judge.compile_run import CompileRun
 from grader.judge.finding import CaseFindings
 from grader.judge.looks import Looks, Seen
+from grader.judge.roundings import hidden_rounding
 from grader.judge.sessions import Sessions
 from grader.judge.smallest import smaller_case
 from grader.source.submission import Source
@@ -202,11 +204,15 @@ class ProblemRun:
         if judged:
             return self._judge_wrong(session, called, say, seen, number)
         remark = outcome.of_remark(evidence)
-        if remark is None:
-            return None
-        if reply.error_type == "race":
+        if remark is not None:
             self._looks.at_race(session, called, remark.headline)
-        return say.failed(remark, evidence)
+            return say.failed(remark, evidence)
+        sums = session.machine and at.case.exact and at.case.dtype != "fp32" and not number
+        found = hidden_rounding(session, called) if sums else None
+        if found is None:
+            return None
+        self._casebook_of(at).add_raced(at.place, rounded(at.case, found))
+        return say.rounds(found)
 
     def _is_fault_seen(self, session: Session, called: Called) -> bool:
         """Look why a kernel came outside of its tensors; whether the casebook hears of it."""

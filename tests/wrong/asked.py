@@ -33,7 +33,7 @@ WRONG = (
         ("rescale by exp2", "", "TILE-SHARES", ('    new = tl.maximum(mx, tl.max(s, axis=1))\n    alpha = tl.exp(mx - new)\n    e = tl.exp(s - new[:, None])', '    new = tl.maximum(mx, tl.max(s, axis=1))\n    alpha = tl.exp2(mx - new)\n    e = tl.exp(s - new[:, None])')),
         ("q rows of the wrong tile", "plain", "QUERIES-NEVER-TAKEN", ('Q + b * qb + h * qh + r[:, None] * qt', 'Q + b * qb + h * qh + (r[:, None] - r[:, None] % BC) * qt')),
         ("v of the key after", "", "MASK-TOO-WIDE", ('v_ptrs = V + b * vb + g * vh + n[:, None] * vt', 'v_ptrs = V + b * vb + g * vh + (n[:, None] + 1) * vt')),
-        ("p not rounded as v", "", "OPERANDS-ROUNDED", ('o += tl.dot(e.to(v.dtype), v', 'o += tl.dot(e.to(tl.float16).to(v.dtype), v')),
+        ("p not rounded as v", "", "ROUNDED-TO-16-BITS", ('o += tl.dot(e.to(v.dtype), v', 'o += tl.dot(e.to(tl.float16).to(v.dtype), v')),
         ("group by ceil", "", "WRONG-KV-HEAD", ('g = h * KVH // H', 'g = (h * KVH + H - 1) // H')),
     ),
     *of(
@@ -87,7 +87,7 @@ WRONG = (
         ("dv scaled", "", "OUTPUT-SCALED", ('tl.dot(P.to(dOi.dtype).T', 'tl.dot((P * 0.5).to(dOi.dtype).T')),
         ("sum of dout for delta", "", "OTHER-DELTA", ('Di = tl.sum(dOi.to(tl.float32) * Oi.to(tl.float32), axis=1)', 'Di = tl.sum(dOi.to(tl.float32), axis=1)')),
         ("scale twice in S", "", "OTHER-PROBABILITIES", ('tl.exp(S - L[:, None])', 'tl.exp(S * sm_scale - L[:, None])')),
-        ("lse rounded to fp16", "", "OPERANDS-ROUNDED", ('tl.exp(S - L[:, None])', 'tl.exp(S - L.to(tl.float16)[:, None])')),
+        ("lse rounded to fp16", "", "ROUNDED-TO-16-BITS", ('tl.exp(S - L[:, None])', 'tl.exp(S - L.to(tl.float16)[:, None])')),
         ("log2 of lse", "", "BACKWARD-LSE-BASE-2", ('tl.exp(S - L[:, None])', 'tl.exp(S - tl.log2(tl.exp(L))[:, None])')),
     ),
     *of(

@@ -61,7 +61,7 @@ WRONG = (
         ("dk by query head", "groups", "GROUP-OF-OTHER-HEADS", ("tl.atomic_add(DK + spot", "tl.atomic_add(DK + ((b * Hkv + h % Hkv) * T + n)[:, None] * D + c[None, :]")),
         ("delta of float out only", "", "DELTA-WITHOUT-DOUT", ("dOi.to(tl.float32) * Oi.to(tl.float32)", "Oi.to(tl.float32)")),
         ("mean for delta", "", "DELTA-SCALED", ("Di = tl.sum(dOi.to(tl.float32) * Oi.to(tl.float32), axis=1)", "Di = tl.sum(dOi.to(tl.float32) * Oi.to(tl.float32), axis=1) / D")),
-        ("ds rounded before the scale", "ieee", "OPERANDS-ROUNDED", ("dS = (dS * sm_scale).to(Kj.dtype)", "dS = (dS * sm_scale).to(tl.float16).to(Kj.dtype)")),
+        ("ds rounded before the scale", "ieee", "ROUNDED-TO-16-BITS", ("dS = (dS * sm_scale).to(Kj.dtype)", "dS = (dS * sm_scale).to(tl.float16).to(Kj.dtype)")),
         ("dS not scaled", "", "DQ-DK-UNSCALED", ("dS = (dS * sm_scale).to(Kj.dtype)", "dS = dS.to(Kj.dtype)")),
         ("mask strict", "", "BACKWARD-DIAGONAL-EXCLUDED", ("r[:, None] >= n[None, :]", "r[:, None] > n[None, :]")),
         ("keys end at the tile", "", "KEYS-NEVER-VISITED", ("tl.cdiv(tl.minimum((i + 1) * BR, T), BC)", "tl.minimum((i + 1) * BR, T) // BC")),

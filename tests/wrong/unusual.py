@@ -9,7 +9,7 @@ WRONG = (
     *of(
         "p02-clamped_while",
         ("last column counted again", "ragged_cols", "LAST-COLUMN-COUNTED-AGAIN", ('tl.where((c + col < cols)[None, :], xs * ws[None, :], 0.0)', 'xs * ws[None, :]')),
-        ("summed in 16 bits", "products long_rows", "HALF-ACCUMULATED", ('sxn).to(tl.float32)', 'sxn)'), ('c_in * sw).to(tl.float32)', 'c_in * sw)')),
+        ("summed in 16 bits", "products long_rows", "HALF-ACCUMULATED HALF-PRODUCTS", ('sxn).to(tl.float32)', 'sxn)'), ('c_in * sw).to(tl.float32)', 'c_in * sw)')),
     ),
     *of(
         "p02-by_dot",

@@ -19,7 +19,6 @@ _EQUATIONS = 2  # and more for each unknown
 _TILES = (4096, 2048, 1024, 512, 256, 128, 64, 32, 16)
 _SAME = 1e-2  # of two counts
 _MOST_COUNT = 64.0
-_HALF = 2.0**-11  # what rounding to 16 bits changes, relative
 _SPANS = 4  # different counts, that a message names
 
 
@@ -43,7 +42,6 @@ def fitted(
         or _rows_of_others(got["y"], expected)
         or _one_number_more(x, off)
         or _columns(x * w, y, off)
-        or _rounded(x * w, off)
     )
 
 
@@ -136,16 +134,6 @@ def _columns(products: torch.Tensor, y: torch.Tensor, off: torch.Tensor) -> Sigh
             figures={"columns": told[0], "counts": ", ".join(told[:_SPANS])},
         )
     return None
-
-
-def _rounded(products: torch.Tensor, off: torch.Tensor) -> Sighting | None:
-    """Y is near the right one, and as far off as 16 bits are."""
-    size = products.abs().sum(1)
-    if bool((off.abs() > 4 * _HALF * size).any()):
-        return None
-    return Sighting(
-        "ROUNDED-TO-16-BITS", traced=False, figures={"off": float((off.abs() / size).max())}
-    )
 
 
 def _told(counts: torch.Tensor, tile: int, cols: int) -> list[str]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from grader.causes.rules.sighting import Sighting
 from grader.kernel.observers.trace import Counter, Trace
 from grader.spec.cases import Case
 
+_OF_ROW_SUMS = {"arith.mulf": "HALF-PRODUCTS", "arith.addf": "HALF-ACCUMULATED"}
+_OF_ROW_SUMS["tt.reduce"] = "HALF-ACCUMULATED"
 _SUBTRACTION, _DIVISION, _MINUS, _PLUS = 1, 4, 1, 2  # see grader.kernel.observers.combining
 
 
@@ -32,20 +36,53 @@ def infinite(trace: Trace) -> Sighting | None:
     return Sighting("WEIGHTS-INFINITE", line)
 
 
-def narrow(case: Case, trace: Trace) -> Sighting | None:
-    line = trace.count(Counter.NARROW_LINE)
-    if case.dtype != "fp32":
-        return None
-    rounded = trace.count(Counter.ROUNDED_LINE)
-    if rounded and not line:
-        return Sighting("OPERANDS-ROUNDED", rounded, located=True, variant="in_between")
-    if not line:
-        return None
-    return Sighting("OPERANDS-ROUNDED", line, located=True)
+@dataclasses.dataclass(frozen=True)
+class Rounding:
+    """A place that rounds to 16 bits, by its key in exact mode, and the outputs that suffer.
+
+    `name` is the student's for the numbers, `op` what makes them, or whether they are the operand
+    of a dot or stored alone. It makes the error `margin` times as large as may be, by itself.
+    """
+
+    key: int
+    name: str
+    dtype: str
+    op: str
+    margin: float = 0.0
+    wrong: tuple[str, ...] = ()
+    allowed: str = "what is allowed"
+
+    @property
+    def line(self) -> int:
+        """The line that rounds."""
+        return abs(self.key)
+
+    @property
+    def computed(self) -> bool:
+        """Whether other numbers are computed from what was rounded, beside those of a dot."""
+        return self.key > 0
+
+    @property
+    def what(self) -> str:
+        """What is rounded to what."""
+        name = {"dot": "an operand of a tl.dot", "store": "what is stored"}.get(self.op, self.name)
+        return f"{name or 'a number'} is rounded to {self.dtype}"
+
+    @property
+    def proof(self) -> str:
+        """What was seen with this rounding alone, and without any."""
+        *first, last = self.wrong
+        are = f"{', '.join(first)} and {last} are" if first else f"{last} is"
+        error = f"this one alone makes the error {self.margin:.2g} times {self.allowed}"
+        return f"without any rounding {are} right; {error}"
 
 
-def half_sum(case: Case, trace: Trace) -> Sighting | None:
-    line = trace.count(Counter.HALF_SUM_LINE)
-    if not line:
-        return None
-    return Sighting("HALF-ACCUMULATED", line, located=True)
+def rounded(case: Case, found: Rounding) -> Sighting:
+    """Say what a rounding is that alone makes a result wrong."""
+    id = "ROUNDED-TO-16-BITS"
+    if case.rows is not None:
+        id = _OF_ROW_SUMS.get(found.op, id)
+    elif found.op == "dot":
+        id = "OPERANDS-ROUNDED"
+    figures = {"what": found.what, "proof": found.proof}
+    return Sighting(id, found.line, located=True, outright=True, figures=figures)

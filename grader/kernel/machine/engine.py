@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from grader.kernel.lines import function_at, kernel_line
 from grader.kernel.machine import capture
 from grader.kernel.machine.events import Wrapped
+from grader.kernel.machine.exact import Exact
 from grader.kernel.machine.parse import parse
 from grader.kernel.machine.program import Program
 from grader.kernel.machine.steps import Asserted, BadGrid, Failed, Limits, Stopped
@@ -64,7 +65,8 @@ class Engine:
         self._observe: Callable[[Any], Any] | None = None
         self._limits = limits
         self._noted = False
-        self._how = {"tf32": False, "lenient": False}
+        self._how: dict[str, Any] = {}
+        self.exact: Exact | None = None
         self._programs: dict[tuple, weakref.WeakKeyDictionary[capture.Kernel, Program]] = {}
         self._one_at_a_time = threading.RLock()
 
@@ -99,18 +101,20 @@ class Engine:
         lenient: bool = False,
         far: bool = False,
         seconds: float | None = None,
+        exact: Exact | None = None,
     ) -> None:
         """Forget what an earlier call did, and say how launches run from now on.
 
         With `tf32` dots round as a GPU's do; with `lenient` no lane is outside, see `State`; with
         `far` an offset of 32 bits that wraps around is said to be why an access is outside. A
-        launch may take so many `seconds`, if given.
+        launch may take so many `seconds`, if given. With `exact` launches are so.
         """
         self._overflow, self._wrapped = far, None
         if seconds is not None:
             self._limits = dataclasses.replace(self._limits, seconds=seconds)
         self.updated.clear()
-        self._how = {"tf32": tf32, "lenient": lenient}
+        self.exact = exact
+        self._how = {"tf32": tf32, "lenient": lenient, "exact": exact}
 
     def launch(self, launch: capture.Launch, line: int, callers: Sequence[int] = ()) -> None:
         """Run one launch of the kernel in `line`; `callers` are the lines that led to it.
@@ -150,11 +154,13 @@ class Engine:
 
     def program(self, kernel: capture.Kernel) -> Program:
         """Return what a kernel is translated into."""
-        how = self._noted, self._overflow
+        how = self._noted, self._overflow, self.exact is not None
         programs = self._programs.setdefault(how, weakref.WeakKeyDictionary())
         found = programs.get(kernel)
         if found is None:
-            found = Program(parse(kernel.text), overflow=self._overflow, noted=self._noted)
+            options = {"overflow": self._overflow, "noted": self._noted}
+            path = self.path if self.exact else ""
+            found = Program(parse(kernel.text), **options, path=path)
             found.by_blocks = kernel.by_blocks
             programs[kernel] = found
             self.has_translated = True

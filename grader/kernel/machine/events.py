@@ -8,7 +8,7 @@ from typing import Any
 
 from grader.kernel.machine.arrays import Tensor
 from grader.kernel.machine.tensors import Memory
-from grader.kernel.machine.ttir import Operation, Place, Type
+from grader.kernel.machine.ttir import Operation, Type
 
 LOAD, STORE, ATOMIC = "load", "store", "atomic"
 
@@ -20,7 +20,6 @@ class Launched:
     name: str
     grid: tuple[int, int, int]
     memories: tuple[Memory, ...]
-    rounded_sums: tuple[Place, ...]  # where the kernel rounds what it sums to 16 bits
 
     @property
     def programs(self) -> int:

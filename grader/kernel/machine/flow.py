@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from grader.kernel.machine import elementwise
 from grader.kernel.machine.ttir import Block, Module, Operation
@@ -33,6 +33,23 @@ def reached(wanted: list[int], made: dict[int, list[int]]) -> set[int]:
     return found
 
 
+def handed(op: Operation) -> Iterator[tuple[int, int]]:
+    """Yield the values that a loop or a branch gives, each with one that it may have come from."""
+    pairs: list[tuple[Sequence[int], Sequence[int]]] = []
+    lasts = [region[0].last.operands if region[0].last else () for region in op.regions]
+    if op.name == "scf.if":
+        pairs = [(op.results, last) for last in lasts]
+    elif op.name == "scf.for":
+        carried = op.regions[0][0].arguments[1:]
+        pairs = [(to, given) for to in (carried, op.results) for given in (op.operands[3:], *lasts)]
+    elif op.name == "scf.while":
+        before, body = (region[0].arguments for region in op.regions)
+        pairs = [(before, op.operands), (before, lasts[1])]
+        pairs += [(body, lasts[0][1:]), (op.results, lasts[0][1:])]
+    for values, others in pairs:
+        yield from zip(values, others, strict=False)
+
+
 def offsets(module: Module) -> frozenset[int]:
     """Return the values of 32 bits that offsets of pointers are made of, through loops too."""
     made: dict[int, list[int]] = {}
@@ -43,12 +60,8 @@ def offsets(module: Module) -> frozenset[int]:
                 wanted.append(op.operands[1])
             if op.name in _MAKING_OFFSETS:
                 made.setdefault(op.results[0], []).extend(op.operands)
-            if op.name == "scf.for":
-                body = op.regions[0][0]
-                last = body.last.operands if body.last else ()
-                for values in (body.arguments[1:], op.results):
-                    for value, first, next in zip(values, op.operands[3:], last, strict=False):
-                        made.setdefault(value, []).extend((first, next))
+            for value, other in handed(op):
+                made.setdefault(value, []).append(other)
     found = reached(wanted, made)
     return frozenset(value for value in found if module.type(value).element == "i32")
 

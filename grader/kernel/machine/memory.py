@@ -188,6 +188,8 @@ def load(op: Operation, translation: Translation) -> Run:
             memory, index, here = part
             memory.is_read = True
             loaded = torch.take(memory.as_dtype(dtype), index)
+            if memory.may_change and op in translation.sites:  # what is added up there
+                loaded = translation.settled(op, loaded)
             value = loaded if here is None else torch.where(here, loaded, value)
             if accesses.state.observe is not None:
                 accesses.tell(events.LOAD, env, part, loaded)
@@ -295,6 +297,8 @@ def _atomic(
             else:
                 old = _one_behind_the_other(flat, places, taken, update)
                 before = before.clone().masked_scatter_(chosen, old)
+            if op in translation.sites:
+                flat[places] = translation.settled(op, flat[places])
             if accesses.state.observe is not None:
                 accesses.tell(events.ATOMIC, env, part, given[-1])
         env[result] = before
@@ -342,14 +346,14 @@ def _used(translation: Translation) -> frozenset[int]:
 def bitcast(op: Operation, translation: Translation) -> Run:
     """Translate a tt.bitcast, of numbers or of pointers."""
     (operand,), (result,) = op.operands, op.results
-    before, after = translation.module.type(operand), translation.module.type(result)
+    before, after = translation.module.written[operand], translation.module.written[result]
     if not after.pointee:
-        dtype = dtype_of(after)
+        bits, dtype = dtype_of(after), dtype_of(translation.module.type(result))
 
         def of_numbers(env: Env) -> None:
-            value = env[operand]
-            same = value.dtype.itemsize == dtype.itemsize and torch.bool not in (value.dtype, dtype)
-            env[result] = value.contiguous().view(dtype) if same else cast(value, dtype)
+            value = cast(env[operand], dtype_of(before))
+            same = value.dtype.itemsize == bits.itemsize and torch.bool not in (value.dtype, bits)
+            env[result] = cast(value.contiguous().view(bits) if same else value, dtype)
 
         return of_numbers
     widths = [max(1, Type((), type.pointee).bits // 8) for type in (before, after)]

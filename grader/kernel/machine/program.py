@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from grader.kernel.machine import control, elementwise, events, flow, memory, notes, tiles
-from grader.kernel.machine.arrays import Tensor, arange, cast, filled, numbers, shown
+from grader.kernel.machine.arrays import Tensor, arange, cast, dtype_of, filled, numbers, shown
+from grader.kernel.machine.exact import CASTS, Exact, sites, widen
 from grader.kernel.machine.steps import (
     MAX_GRID,
     Asserted,
@@ -26,7 +27,6 @@ from grader.kernel.machine.steps import (
     State,
     Translation,
 )
-from grader.kernel.machine.sums import rounded_sums
 from grader.kernel.machine.tensors import SHIFT, Memories
 from grader.kernel.machine.ttir import Block, Module, Operation
 
@@ -45,15 +45,23 @@ control.PURE |= elementwise.NAMES | tiles.FUNCTIONS.keys() | _PLACES
 class Program(Translation):
     """One kernel, ready to be launched any number of times."""
 
-    def __init__(self, module: Module, *, overflow: bool = False, noted: bool = False) -> None:
+    def __init__(
+        self, module: Module, *, overflow: bool = False, noted: bool = False, path: str = ""
+    ) -> None:
         """Translate a module; with `overflow` observers see offsets of 32 bits wrap around.
 
-        With `noted` they see what each operation computes, and may keep notes of it.
+        With `noted` they see what each operation computes, and may keep notes of it. With `path`,
+        that of the submission, it is one for exact mode.
 
         Raises:
             Unmodelled: it has an operation whose meaning is not known.
         """
         super().__init__(module)
+        self._path = path
+        if path:
+            found = sites(module)
+            self.sites = {op: used for op, used in found.items() if op.place.line_in(path)}
+            widen(module)
         self._offsets = flow.offsets(module) if overflow else frozenset()
         self._steps: dict[str, Callable[[Operation, Translation], Run]] = {
             **control.STEPS,
@@ -72,7 +80,6 @@ class Program(Translation):
         self._bytes = sum(type.numel * max(1, type.bits // 8) for type in types)
         self._waits = any(map(_waits, module.functions.values()))
         self._stored_to = flow.stored_to(module)
-        self._rounded_sums = rounded_sums(module)
         self._printed = 0
         self._functions = {
             name: control.Function(name, blocks, self) for name, blocks in module.functions.items()
@@ -90,6 +97,8 @@ class Program(Translation):
                 last = op
                 break
             run = self._step(op)
+            if run is not None and op in self.sites and op.name not in ("tt.load", "tt.atomic_rmw"):
+                run = self._settling(op, run)
             if run is not None:
                 runs.append(run)
                 operations.append(op)
@@ -113,6 +122,30 @@ class Program(Translation):
         if op.name in _INTEGERS and op.results[0] in self._offsets:
             return self._checked(op, function)
         return _applied(function, op.operands, op.results[0])
+
+    def _key(self, op: Operation) -> int:
+        line = op.place.line_in(self._path)
+        return -line if self.sites[op] else line
+
+    def rounds(self, op: Operation) -> bool:
+        """Whether a site of exact mode rounds in this launch."""
+        return self.state.exact is not None and self.state.exact.rounds(self._key(op))
+
+    def settled(self, op: Operation, values: Tensor) -> Tensor:
+        """Return what a site of exact mode makes of numbers, rounded or not."""
+        dtype = dtype_of(self.module.written[op.results[0]])
+        name = self.module.names[op.operands[0]] if op.name in CASTS else op.place.name
+        said = name, self.sites[op] or op.name
+        return self.state.exact.settled(values, dtype, self._key(op), *said)
+
+    def _settling(self, op: Operation, run: Run) -> Run:
+        (result,) = op.results
+
+        def settling(env: Env) -> None:
+            run(env)
+            env[result] = self.settled(op, env[result])
+
+        return settling
 
     def _checked(self, op: Operation, function: Callable[..., Tensor]) -> Run:
         """Compute integers in 64 bits beside 32, and tell of those that differ."""
@@ -213,6 +246,7 @@ class Program(Translation):
         limits: Limits | None = None,
         tf32: bool = False,
         lenient: bool = False,
+        exact: Exact | None = None,
     ) -> None:
         """Run all programs of a grid.
 
@@ -224,6 +258,7 @@ class Program(Translation):
             limits: what the launch may take.
             tf32: cut operands of dots to TF32 where a GPU does.
             lenient: leave lanes that are outside out, see `State`.
+            exact: the call's, of a program for exact mode.
 
         Raises:
             OutOfBounds: an access is outside its tensor.
@@ -238,14 +273,17 @@ class Program(Translation):
         if self._bytes > 4 * limits.value_bytes:
             raise MemoryError(f"the values of one program take {self._bytes >> 20:,} MiB")
         memories = Memories(addresses or {})
-        state = self.state = State(grid, memories, Spending(limits), observe, tf32, lenient)
+        state = self.state = State(grid, memories, Spending(limits), observe, tf32, lenient, exact)
         self._printed = 0
         env = self.fresh()
         parameters = self.module.functions[self.module.entry][0].arguments
         for parameter, (name, value) in zip(parameters, arguments, strict=True):
             env[parameter] = self._argument(parameter, name, value, memories)
+        if exact is not None:
+            for one in memories:
+                one.exact = exact.given(one.flat, one.name)
         if observe is not None:
-            observe(events.Launched(self.module.entry, grid, tuple(memories), self._rounded_sums))
+            observe(events.Launched(self.module.entry, grid, tuple(memories)))
         at_once = max(
             1, min(limits.elements // self._widest, limits.value_bytes // max(1, self._bytes))
         )
@@ -255,6 +293,9 @@ class Program(Translation):
             last = min(programs, first + (1 if self._waits else at_once))
             some[0] = arange(first, last)
             self.call(self.module.entry, some)
+        for one in memories:
+            if exact is not None and one.exact is not None and one.may_change:
+                exact.keep(one.flat, one.exact)
 
     def _argument(self, parameter: int, name: str, value: Any, memories: Memories) -> Tensor:
         type = self.module.type(parameter)

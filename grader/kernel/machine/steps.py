@@ -87,7 +87,7 @@ class State:
 
     With `tf32` operands of fp32 dots are cut to TF32 where the kernel lets a GPU do so, and with
     `lenient` a load without `other` finds 0 where its mask is false, and what is outside of its
-    tensor is left out as if a mask were false there.
+    tensor is left out as if a mask were false there. `exact` is the call's, of exact mode.
     """
 
     grid: tuple[int, int, int]
@@ -96,6 +96,7 @@ class State:
     observe: Callable[[Any], None] | None = None
     tf32: bool = False
     lenient: bool = False
+    exact: Any = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,6 +128,15 @@ class Translation:
     def __init__(self, module: Module) -> None:
         self.module = module
         self.constants: dict[int, Tensor] = {}
+        self.sites: dict[Operation, str] = {}  # see `grader.kernel.machine.exact`
+
+    def rounds(self, op: Operation) -> bool:
+        """Whether a site of exact mode rounds in this launch."""
+        return False
+
+    def settled(self, op: Operation, values: Tensor) -> Tensor:
+        """Return what a site of exact mode makes of numbers, rounded or not."""
+        raise NotImplementedError
 
     def body(self, block: Block) -> Body:
         """Translate a block."""

@@ -50,7 +50,8 @@ class Memory:
     `flat` are its elements from the first to the last, with what lies between them; to the kernel
     the first is at `address`. A launch that
     stores to it after it had read from it, or by an atomic operation, has `updated` it; one whose
-    kernel has no store through any of its arguments leaves it as it is.
+    kernel has no store through any of its arguments leaves it as it is. `exact` are its elements in
+    exact mode.
     """
 
     number: int
@@ -61,6 +62,7 @@ class Memory:
     is_read: bool = False
     is_updated: bool = False
     may_change: bool = False
+    exact: Tensor | None = None
 
     @property
     def name(self) -> str:
@@ -104,6 +106,8 @@ class Memory:
         """Return the elements as those of another type."""
         if self.flat.dtype is dtype:
             return self.flat
+        if self.exact is not None and dtype is torch.float64:
+            return self.exact
         if self.flat.itemsize == dtype.itemsize:
             return self.flat.view(dtype)
         whole = self.size(dtype.itemsize) * dtype.itemsize

@@ -51,7 +51,8 @@ def function_of(op: Operation, module: Module) -> Function:
 
 
 def _constant(op: Operation, module: Module) -> Function:
-    value = constant(op, module.type(op.results[0]))
+    (result,) = op.results
+    value = cast(constant(op, module.written[result]), dtype_of(module.type(result)))
     return lambda: value
 
 
@@ -99,11 +100,11 @@ def _cat(op: Operation, module: Module) -> Function:
 
 
 def _bitcast(op: Operation, module: Module) -> Function:
-    before, after = module.type(op.operands[0]), module.type(op.results[0])
-    dtype = dtype_of(after)
+    before, after = module.written[op.operands[0]], module.written[op.results[0]]
+    raw, bits, dtype = dtype_of(before), dtype_of(after), dtype_of(module.type(op.results[0]))
     if before.element == "i1" or after.element == "i1":
         return lambda x: cast(x, dtype)
-    return lambda x: x.contiguous().view(dtype)
+    return lambda x: cast(cast(x, raw).contiguous().view(bits), dtype)
 
 
 def _gather(op: Operation, module: Module) -> Function:
@@ -285,17 +286,16 @@ def reduce(op: Operation, translation: Translation) -> Run:
     axis = _axis(op)
     shapes = [translation.module.type(value).shape for value in op.operands]
     plain = _of_one_operation(op, _REDUCED)
-    if plain and (plain is not _sum or dtype_of(translation.module.type(op.operands[0])) in _EXACT):
-        (operand,), (result,) = op.operands, op.results
-
-        def run_plain(env: Env) -> None:
-            env[result] = plain(_along(env[operand], axis, shapes[0]), axis)
-
-        return run_plain
-    combine = _combination(op, translation)
+    if plain is _sum and dtype_of(translation.module.type(op.operands[0])) not in _EXACT:
+        plain = None
+    combine = None if plain and op not in translation.sites else _combination(op, translation)
 
     def run(env: Env) -> None:
         values = [_along(env[v], axis, s) for v, s in zip(op.operands, shapes, strict=True)]
+        if plain and not (combine and translation.rounds(op)):
+            env[op.results[0]] = plain(values[0], axis)
+            return
+        assert combine is not None
         while values[0].shape[axis] > 1:
             pairs = [v.unflatten(axis, (-1, 2)) for v in values]
             halves = [[p.select(axis + 1, side) for p in pairs] for side in (0, 1)]

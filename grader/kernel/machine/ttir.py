@@ -151,6 +151,9 @@ class Module:
     types: list[Type]
     names: list[str]
 
+    def __post_init__(self) -> None:
+        self.written = self.types  # as the text has them, whatever they are widened to
+
     @property
     def entry(self) -> str:
         """The kernel's name."""

@@ -40,19 +40,16 @@ class Combining:
         known = [note for note in notes if note is not NOTHING]
         axes = merged(known)
         self._nans.look(event, axes)
-        rounded = self._rounded(event, known)
         if not known:
-            return Note((None,) * len(type.shape), rounded_at=rounded) if rounded else NOTHING
+            return NOTHING
         self._placement.meet(known, len(event.programs), type.shape)
         product = next((note.product for note in known if note.product), None)
         factors = ()
         if event.op.name == masks.PRODUCT and len(axes) == 3 and len(known) == 2:
             factors = tuple(zip(known, event.operands, event.types, strict=False))
-        note = Note(axes, rounded_at=rounded, product=product, factors=factors)
+        note = Note(axes, product=product, factors=factors)
         if note.is_of_pairs:
             return self._of_pairs(event, notes, note)
-        if self._record.of_rows and any(axes) and event.op.name == "arith.addf" and type.bits == 16:
-            self._record.note_line(Counter.HALF_SUM_LINE)
         return note
 
     def _of_pairs(self, event: events.Computed, notes: list[Any], note: Note) -> Note:
@@ -70,8 +67,7 @@ class Combining:
             record.arrays["mask_lines"][record.kernel] = mask_line
             rows = "queries" if over_queries else "keys"
             record.arrays["mask_rows"][record.kernel] = trace.MASK_ROWS.index(rows)
-        axes, rounded, product = note.axes, note.rounded_at, note.product
-        note = Note(axes, hidden, mask, mask_line, weights, False, rounded, product)
+        note = Note(note.axes, hidden, mask, mask_line, weights, False, note.product)
         if name in masks.EXPONENTIALS:
             shown = masks.shows(result, note, keys)
             if shown is not None and bool(shown.any()):
@@ -86,15 +82,6 @@ class Combining:
         if maker is None or maker.name not in ELEMENTWISE or event.types[0].element != "i1":
             return 0
         return self._record.where.line_of(maker)
-
-    def _rounded(self, event: events.Computed, known: list[Note]) -> int:
-        """Return the line which rounded what a result is made of from 32 bits to 16."""
-        earlier = max((note.rounded_at for note in known), default=0)
-        if earlier or not self._record.wide:
-            return earlier
-        before, after = event.types[0], event.types[-1]
-        narrow = after.is_float and after.bits == 16 and before.element == "f32"
-        return self._record.where.line if narrow else 0
 
 
 def merged(known: list[Note]) -> tuple[Rows | None, ...]:

@@ -59,10 +59,9 @@ class Note:
     """The note of a tile: what its axes hold.
 
     Of pairs `hidden` says which are masked, `mask` is as in `trace.Trace`, `mask_line` is where
-    that was made, and `weights` says whether the tile is behind an exponential. `rounded_at` is the
-    line that rounded what it is made of to 16 bits. `product` is which product it is made of, from
-    which line on and from which column on. `factors` are the tiles, with note, array and type, that
-    it is the elementwise product of.
+    that was made, and `weights` says whether the tile is behind an exponential. `product` is
+    which product it is made of, from which line on and from which column on. `factors` are the
+    tiles, with note, array and type, that it is the elementwise product of.
     """
 
     axes: tuple[Rows | None, ...]
@@ -71,7 +70,6 @@ class Note:
     mask_line: int = 0
     weights: bool = False
     loaded: bool = False
-    rounded_at: int = 0
     product: tuple[int, int, Tensor] | None = None
     factors: tuple[tuple[Note, Tensor, Type], ...] = ()
 
@@ -121,16 +119,16 @@ class Note:
     def together(self, notes: Sequence[Any], counts: Sequence[int], place: Tensor) -> Note:
         """Return one note for those of several parts."""
         known = [note for note in notes if note is not NOTHING]
-        most = {n: max(getattr(note, n) for note in known) for n in ("rounded_at", "mask_line")}
         if len(known) < len(notes):
-            return Note((None,) * len(self.axes), rounded_at=most["rounded_at"])
+            return Note((None,) * len(self.axes))
         axes = tuple(
             rows[0] if None not in rows and len({r.operand for r in rows}) == 1 else None
             for rows in zip(*(note.axes for note in known), strict=True)
         )
         weights, loaded = any(n.weights for n in known), all(n.loaded for n in known)
         product = next((note.product for note in known if note.product), None)
-        joined = Note(axes, weights=weights, loaded=loaded, product=product, **most)
+        line = max(note.mask_line for note in known)
+        joined = Note(axes, mask_line=line, weights=weights, loaded=loaded, product=product)
         arrays = [note.arrays for note in known]
 
         def join(name: Any) -> Tensor:

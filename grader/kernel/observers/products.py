@@ -45,7 +45,6 @@ class Products:
     def multiplied(self, event: events.Computed) -> None:
         """Note a product of two tiles."""
         (left, right), counters = event.types[:2], self._record.counters
-        self._note_narrow(event)
         *batch, m, k = left.shape
         size = m, right.shape[-1], k
         count = math.prod(batch) * len(event.programs)
@@ -95,15 +94,6 @@ class Products:
                     self._steps.weighted(event, weights, values, record.where.line)
                 return product, self._pairs.take(weights, values, product)
         return OTHER, (0, 0)
-
-    def _note_narrow(self, event: events.Computed) -> None:
-        record, counters = self._record, self._record.counters
-        if event.types[0].bits == 16:
-            if record.wide and not counters[Counter.NARROW_LINE]:
-                record.note_line(Counter.NARROW_LINE)
-        elif not counters[Counter.ROUNDED_LINE]:
-            lines = (getattr(note, "rounded_at", 0) for note in event.notes[:2])
-            counters[Counter.ROUNDED_LINE] = max(lines)
 
     def _note_lost(self, event: events.Computed, product: int) -> None:
         """Note a product whose earlier rounds' results nothing took up."""

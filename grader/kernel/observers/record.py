@@ -85,7 +85,6 @@ class Record:
         known = {name: t for name, t in inputs.items() if t.dim() in (2, 4) or name == "w"}
         self.inputs = [Operand.of(name, t) for name, t in known.items()]
         self.of_rows = self.inputs[0].name == "x"
-        self.wide = self.inputs[0].tensor.element_size() == 4  # operands of 16 bits lose some
         self.kernel, self.grid, self.programs, self.before = 0, (0, 0, 0), 0, 0
         self._kernels: list[str] = []
 

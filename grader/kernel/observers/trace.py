@@ -48,23 +48,20 @@ class Counter(enum.IntEnum):
     NAN_KINDS = 13  # by how many kinds of operation NaN came out of operands without
     STORED_TWICE = 14  # rows of out that two programs stored
     STORED_TWICE_LINE = 15
-    NARROW_LINE = 16  # a dot of 16-bit operands where the inputs are fp32
-    OVER_QUERIES_LINE = 17  # scores or weights that were reduced over queries
-    SHOWN_LINE = 18  # masked scores whose weights count beside those of visible keys
-    HALF_SUM_LINE = 19  # an addition of elements of x in 16 bits
-    CROSSED_LINE = 20  # a dot of rows of queries and rows of keys, as loaded, not over head_dim
-    MIXED_LINE = 21  # a dot of operands that attention never multiplies, numbered as in `MIXED`
-    MIXED = 22
-    ASTRAY_LINE = 23  # a load by a pointer that has left its own tensor for another
-    ASTRAY = 24  # which, in the order of `OPERANDS`
-    HEADS_APART_LINE = 25  # a product of weights of one head with rows of another
-    HEADS_APART = 26  # rows of which, in the order of `OPERANDS`
-    TURNED_LINE = 27  # a product that sums over keys on one side and over queries on the other
-    TURNED = 28  # with rows of which, in the order of `OPERANDS`
-    NAN_SIGN = 29  # of the infinities whose difference was the first NaN: 1 is -, 2 is +, 0 neither
-    ROUNDED_LINE = 30  # which rounds to 16 bits, of fp32 inputs, what a dot of fp32 multiplies
-    INFINITE_LINE = 31  # a dot of v or dout with weights of which some are infinite
-    STORED_OTHERWISE = 32  # rows of out that two programs stored different numbers to
+    OVER_QUERIES_LINE = 16  # scores or weights that were reduced over queries
+    SHOWN_LINE = 17  # masked scores whose weights count beside those of visible keys
+    CROSSED_LINE = 18  # a dot of rows of queries and rows of keys, as loaded, not over head_dim
+    MIXED_LINE = 19  # a dot of operands that attention never multiplies, numbered as in `MIXED`
+    MIXED = 20
+    ASTRAY_LINE = 21  # a load by a pointer that has left its own tensor for another
+    ASTRAY = 22  # which, in the order of `OPERANDS`
+    HEADS_APART_LINE = 23  # a product of weights of one head with rows of another
+    HEADS_APART = 24  # rows of which, in the order of `OPERANDS`
+    TURNED_LINE = 25  # a product that sums over keys on one side and over queries on the other
+    TURNED = 26  # with rows of which, in the order of `OPERANDS`
+    NAN_SIGN = 27  # of the infinities whose difference was the first NaN: 1 is -, 2 is +, 0 neither
+    INFINITE_LINE = 28  # a dot of v or dout with weights of which some are infinite
+    STORED_OTHERWISE = 29  # rows of out that two programs stored different numbers to
 
     @property
     def is_line(self) -> bool:

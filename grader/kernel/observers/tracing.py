@@ -107,8 +107,6 @@ class Tracing:
         if note is NOTHING or not any(note.axes):
             return NOTHING
         combined = event.op.regions[0][0].operations[0].name
-        if self._record.of_rows and combined == "arith.addf" and event.types[0].bits == 16:
-            self._record.note_line(Counter.HALF_SUM_LINE)
         if note.is_of_pairs and note.axes[axis].of_queries:
             self._record.note_line(Counter.OVER_QUERIES_LINE)
         dot = as_dot(*note.factors, axis) if note.factors and combined == "arith.addf" else ()

@@ -1,0 +1,96 @@
+"""Parts a rounding from a wrong formula: a call is made again with numbers that are not rounded.
+
+Where the result is right then, each place that rounds to 16 bits is let round alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+
+from grader.causes.rules.numbers import Rounding
+from grader.causes.state.program import Called
+from grader.checks import outcome
+from grader.checks.correctness import Expected, find_differences
+from grader.isolate.evidence import CallEvidence
+from grader.isolate.session import Session
+from grader.spec.protocol import Reply
+
+_MOST_SITES = 12  # each takes a call
+
+
+def rounding(session: Session, called: Called) -> Rounding | None:
+    """Return the rounding that alone makes a wrong result wrong.
+
+    None where the result is wrong without any, or where each is small enough by itself.
+    """
+    names = tuple(difference.name for difference in called.differences)
+    return _largest(session, called, names, _of(called.expected, names))
+
+
+def hidden_rounding(session: Session, called: Called) -> Rounding | None:
+    """Return the rounding of a number from which others are computed, of a right result.
+
+    What a dot multiplies may be rounded, and what is stored at the end; all else has to be as good
+    as fp32.
+    """
+    names = tuple(called.evidence.outputs)
+    strict = _strict(called.expected, names)
+    found = _largest(session, called, names, strict, computed=True)
+    return dataclasses.replace(found, allowed="what fp32 allows") if found else None
+
+
+def _largest(
+    session: Session,
+    called: Called,
+    names: tuple[str, ...],
+    allowed: Expected,
+    *,
+    computed: bool = False,
+) -> Rounding | None:
+    if called.case.layout == "far":  # what lies between its rows would be read
+        return None
+    exact = _call(session, called, ())
+    if exact is None or find_differences(exact.outputs, _strict(called.expected, names)):
+        return None
+    found = None
+    for site in _sites(exact):
+        if computed and not site.computed:
+            continue
+        alone = _call(session, called, (site.key,))
+        wrong = find_differences(alone.outputs, allowed) if alone else []
+        margin = max((difference.margin for difference in wrong), default=0.0)
+        if margin > (found.margin if found else 1.0):
+            at = tuple(difference.name for difference in wrong)
+            found = dataclasses.replace(site, margin=margin, wrong=at)
+    return found
+
+
+def _call(session: Session, called: Called, rounding: tuple[int, ...]) -> CallEvidence | None:
+    names = tuple(called.evidence.outputs)
+    evidence = session.call(called.case, called.inputs, names, rounding=rounding)
+    return None if outcome.of_call(evidence, called.problem.signature) else evidence
+
+
+def _of(expected: Expected, names: tuple[str, ...]) -> Expected:
+    return dataclasses.replace(expected, truth={name: expected.truth[name] for name in names})
+
+
+def _strict(expected: Expected, names: tuple[str, ...]) -> Expected:
+    """Return what is expected of numbers that were not rounded: constants are fp32."""
+    expected = _of(expected, names)
+    return dataclasses.replace(expected, honest=expected.truth, precision="fp32")
+
+
+def _sites(evidence: CallEvidence) -> list[Rounding]:
+    """Return the places that round, as a worker says: it may say anything."""
+    reply, found = evidence.result, []
+    try:
+        said = json.loads(reply.text) if isinstance(reply, Reply) else {}
+        for key, (name, dtype, op) in list(said.items())[:_MOST_SITES]:
+            if all(re.fullmatch(r"[\w.]{0,64}", text) for text in (name, dtype, op)):
+                found.append(Rounding(int(key), name, dtype, op))
+    except (ValueError, TypeError, AttributeError):
+        return []
+    return found
