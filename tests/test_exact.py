@@ -83,7 +83,7 @@ def test_roundings_that_others_are_computed_from_are_told_from_those_of_dots_and
     assert {key for key in found if key > 0} == marked and len(marked) == 8
     found = _found(computes_in_32_bits)
     assert len(found) == 4 and max(found) < 0
-    assert {use for _, _, use in found.values()} == {"dot", "store"}
+    assert {site.use for site in found.values()} == {"dot", "store"}
 
 
 def _found(kernel):

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from grader.base.dtypes import DTYPE_NAMES
 from grader.isolate import arena
 from grader.kernel.machine.engine import Engine, unseen
 from grader.kernel.machine.exact import Exact
@@ -87,5 +88,9 @@ class Watching(contextlib.ExitStack):
             return Reply(nonce, Status.TRACE_FAILED, text=self._trace.fault)
         line, text = self._watch.race or (0, "")
         if self._engine.exact:
-            line, text = 0, json.dumps(self._engine.exact.found)
+            sites = self._engine.exact.found.values()
+            line, text = (
+                0,
+                json.dumps([(s.key, s.name, DTYPE_NAMES[s.dtype], s.use) for s in sites]),
+            )
         return Reply(nonce, Status.OK, line, error_type="race" if text else "", text=text)
