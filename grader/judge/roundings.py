@@ -88,9 +88,9 @@ def _sites(evidence: CallEvidence) -> list[Rounding]:
     reply, found = evidence.result, []
     try:
         said = json.loads(reply.text) if isinstance(reply, Reply) else []
-        for key, *texts in said[:_MOST_SITES]:
-            if all(re.fullmatch(r"[\w.]{0,64}", text) for text in texts):
-                found.append(Rounding(int(key), *texts))
+        for key, name, dtype, op in said[:_MOST_SITES]:
+            if all(re.fullmatch(r"[\w.]{0,64}", text) for text in (name, dtype, op)):
+                found.append(Rounding(int(key), name, dtype, op))
     except (ValueError, TypeError):
         return []
     return found
