@@ -83,13 +83,13 @@ def test_roundings_that_others_are_computed_from_are_told_from_those_of_dots_and
     assert {key for key in found if key > 0} == marked and len(marked) == 8
     found = _found(computes_in_32_bits)
     assert len(found) == 4 and max(found) < 0
-    assert {use for _, _, use in found.values()} == {"dot", "store"}
+    assert {site.use for site in found.values()} == {"dot", "store"}
 
 
 def _found(kernel):
     """What a kernel rounds."""
     torch.manual_seed(0)
-    engine, exact = Engine(__file__), Exact((), __file__, 0)
+    engine, exact = Engine(__file__), Exact((), 0)
     tensors = [torch.rand(16, 16).half() for _ in range(3)]
     engine.reset(exact=exact)
     with machine_in_process(engine, globals()):
@@ -114,7 +114,8 @@ def reads(x, y):
     ],
 )
 def test_a_number_of_each_query_has_32_bits(rounded, queries, is_computed_from):
-    exact, engine, y = Exact((), __file__, queries), Engine(__file__), torch.zeros(64)
+    exact, engine, y = Exact((), queries), Engine(__file__), torch.zeros(64)
+    exact.line = 1
     x = torch.linspace(0.1, 9.0, 64)
     engine.reset(exact=exact)
     with machine_in_process(engine, globals()), exact:
@@ -152,7 +153,7 @@ def _session(problem):
 
 def _called_here(case, inputs, outputs, rounding):
     """Call p01, whose PyTorch computes in 64 bits beside."""
-    exact, names = Exact(rounding, "", 0), {}
+    exact, names = Exact(rounding, 0), {}
     given.offer_given()
     exec(model_answer("p01"), names)
     with torch.no_grad(), exact:

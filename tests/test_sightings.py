@@ -235,7 +235,7 @@ def test_two_programs_that_store_are_no_mistake_by_themselves(second, seen) -> N
     record.where.line, start, stores = 7, dq.data_ptr(), Stores(record)
 
     def launch():
-        record.launched(events.Launched("kernel", (2, 1, 1), (), ()))
+        record.launched(events.Launched("kernel", (2, 1, 1), ()))
         record.where.line = 7
         stores.launched()
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from grader.base.dtypes import DTYPE_NAMES
 from grader.isolate import arena
 from grader.kernel.machine.engine import Engine, unseen
 from grader.kernel.machine.exact import Exact
@@ -19,6 +20,8 @@ from grader.kernel.observers.tracing import Tracing
 from grader.kernel.observers.watch import Watch
 from grader.kernel.passed import plain
 from grader.spec.protocol import Reply, Status
+
+_MOST_SITES = 12  # that are told, for each of which a call may be made
 
 
 class Watching(contextlib.ExitStack):
@@ -92,5 +95,7 @@ class Watching(contextlib.ExitStack):
             return Reply(nonce, Status.TRACE_FAILED, text=self._trace.fault)
         line, text = self._watch.race or (0, "")
         if self._engine.exact:
-            line, text = 0, json.dumps(self._engine.exact.found)
+            sites = list(self._engine.exact.found.values())[:_MOST_SITES]
+            said = [(site.key, site.name, DTYPE_NAMES[site.dtype], site.use) for site in sites]
+            line, text = 0, json.dumps(said)
         return Reply(nonce, Status.OK, line, error_type="race" if text else "", text=text)

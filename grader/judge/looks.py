@@ -69,12 +69,13 @@ class Looks:
         sighting = rounded(case, found) if found else _overflow(session, called)
         evidence = self._watched(session, called)
         trace = evidence.trace
+        if sighting is None and trace is not None:
+            sighting = look(called.problem.id, case, trace, result)
+        if sighting is not None:
+            self._casebook.add_seen((check.id, called.number - 1), sighting)
         if trace is None:
             shown = None if session.machine else self._shown(called, evidence)
             return Seen(trace=shown, rounding=found)
-        sighting = sighting or look(called.problem.id, case, trace, result)
-        if sighting is not None:
-            self._casebook.add_seen((check.id, called.number - 1), sighting)
         walk = None
         if any(name in (*PRODUCTS, "lse") for name in result.wrong):  # no walk makes dsink_logits
             first = result.wrong[0]

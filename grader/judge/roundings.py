@@ -87,10 +87,10 @@ def _sites(evidence: CallEvidence) -> list[Rounding]:
     """Return the places that round, as a worker says: it may say anything."""
     reply, found = evidence.result, []
     try:
-        said = json.loads(reply.text) if isinstance(reply, Reply) else {}
-        for key, (name, dtype, op) in list(said.items())[:_MOST_SITES]:
+        said = json.loads(reply.text) if isinstance(reply, Reply) else []
+        for key, name, dtype, op in said[:_MOST_SITES]:
             if all(re.fullmatch(r"[\w.]{0,64}", text) for text in (name, dtype, op)):
                 found.append(Rounding(int(key), name, dtype, op))
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError):
         return []
     return found

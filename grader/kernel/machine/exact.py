@@ -8,26 +8,26 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from grader.base.dtypes import DTYPE_NAMES
-from grader.kernel.machine.arrays import DTYPES, Tensor, cast
+from grader.kernel.machine.arrays import DTYPES, Tensor, cast, dtype_of
 from grader.kernel.machine.flow import handed, operations, reached
 from grader.kernel.machine.ttir import Module, Operation
 
 _WIDENED = ("f16", "bf16", "f32")
 _HALF = ("f16", "bf16")
-CASTS = ("arith.truncf", "tt.fp_to_fp")
+_CASTS = ("arith.truncf", "tt.fp_to_fp")
+_LOOPS = ("scf.for", "scf.while", "scf.if")
 _DTYPES = [DTYPES[name] for name in _WIDENED]
-_HALF_DTYPES = [DTYPES[name] for name in _HALF]
 _FEWEST = 32  # queries, so many that nothing else has as many numbers by chance
 # What hands numbers on as they are.
 _MOVES = {"tt.splat", "tt.broadcast", "tt.expand_dims", "tt.trans", "tt.reshape", "tt.join"}
 _MOVES |= {"tt.split", "tt.cat", "tt.gather", "arith.select", "scf.yield", "scf.condition"}
+_NO_SITES = {"arith.constant", *_LOOPS, *_MOVES}
 _UNKNOWN = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
 
 
@@ -39,12 +39,22 @@ def widen(module: Module) -> None:
     ]
 
 
-def sites(module: Module) -> dict[Operation, str]:
-    """Return the operations that make numbers of 16 bits, with what becomes of these.
+class Site(NamedTuple):
+    """What makes numbers of 16 bits: the student's `name` for these, and how they are used.
 
-    They are the operand of a `dot`, as the weights are, or there is only a `store`; empty where
-    others are computed from them.
+    Of a `dot` they are an operand, as the weights are, or there is only a `store`; else others are
+    computed from them, and `use` is the operation itself. The key is the line, negative in the
+    first two cases.
     """
+
+    key: int
+    name: str
+    dtype: torch.dtype
+    use: str
+
+
+def sites(module: Module, path: str) -> dict[Operation, Site]:
+    """Return the operations of the file at `path` that make numbers of 16 bits."""
     made: dict[int, list[int]] = {}
     found: list[Operation] = []
     multiplied: list[int] = []
@@ -58,45 +68,34 @@ def sites(module: Module) -> dict[Operation, str]:
             elif op.name == "tt.dot":
                 multiplied += op.operands[:2]
                 used += op.operands[2:]
-            elif op.name not in ("tt.store", "scf.for", "scf.while", "scf.if"):
+            elif op.name not in ("tt.store", *_LOOPS):
                 used += op.operands
-            results = [module.type(v).element for v in op.results]
-            results += [module.type(op.operands[0]).pointee] if "atomic" in op.name else []
-            if op.name not in ("arith.constant", *_MOVES) and any(e in _HALF for e in results):
+            is_half = any(module.type(value).element in _HALF for value in op.results)
+            if is_half and op.place.line_in(path) and op.name not in _NO_SITES:
                 found.append(op)
     passed, computed = reached(multiplied, made), reached(used, made)
 
-    def what(op: Operation) -> tuple[Any, ...]:
+    def what(op: Operation) -> Any:
         # One cast for a dot and one for a sum are one rounding.
-        return (op.name, op.operands, module.type(op.results[0])) if op.name in CASTS else (op,)
+        return (op.operands, module.type(op.results[0])) if op.name in _CASTS else op
 
     for_dots = {what(op) for op in found if op.results[0] in passed}
 
-    def use(op: Operation) -> str:
-        if what(op) in for_dots:
-            return "dot"
-        return "" if "atomic" in op.name or op.results[0] in computed else "store"
+    def site(op: Operation) -> Site:
+        (result,), line = op.results, op.place.line_in(path)
+        name = module.names[op.operands[0]] if op.name in _CASTS else op.place.name
+        use = "dot" if what(op) in for_dots else "" if result in computed else "store"
+        use = "" if op.name == "tt.atomic_rmw" else use
+        return Site(-line if use else line, name, dtype_of(module.type(result)), use or op.name)
 
-    return {op: use(op) for op in found if not op.regions or op.name == "tt.reduce"}
-
-
-@dataclasses.dataclass(eq=False)
-class _Kept:
-    """What lies from an address on, before it was rounded to what memory holds."""
-
-    start: int
-    dtype: torch.dtype
-    values: Tensor
+    return {op: site(op) for op in found}
 
 
 class Exact(TorchDispatchMode):
-    """One call in exact mode; `found` says by its key what each site that rounds makes.
+    """One call in exact mode; `found` has the sites that make other numbers if they round.
 
-    That is the student's name for the numbers, their dtype, and the operation.
-
-    A key is the line, negative where nothing is computed from what was rounded. What kernels and
-    operators of PyTorch store is rounded in memory; what is read from there is what was stored, for
-    as long as memory holds it rounded.
+    What kernels and operators of PyTorch store is rounded in memory; what is read from there is
+    what was stored, for as long as memory holds it rounded.
     """
 
     def __init__(self, rounding: Collection[int], queries: int) -> None:
@@ -108,32 +107,31 @@ class Exact(TorchDispatchMode):
         super().__init__()
         self._rounding = frozenset(rounding)
         self._queries, self.line = queries, 0
-        self._kept: list[_Kept] = []
-        self.found: dict[int, tuple[str, str, str]] = {}
+        self._kept: list[tuple[int, torch.dtype, Tensor]] = []  # from an address on
+        self.found: dict[int, Site] = {}
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         """Without it the first call of a worker imports torch._dynamo, a second or more."""
         return False
 
-    def rounds(self, key: int) -> bool:
+    def rounds(self, site: Site) -> bool:
         """Whether a site rounds in this call."""
-        return key in self._rounding
+        return site.key in self._rounding
 
-    def settled(self, values: Tensor, dtype: torch.dtype, key: int, *said: str) -> Tensor:
+    def settled(self, site: Site, values: Tensor) -> Tensor:
         """Return what a site makes of values, rounded or not."""
-        rounded = cast(cast(values, dtype), torch.float64)
-        if key not in self.found and bool(((rounded != values) & (values == values)).any()):
-            name, operation = said
-            self.found[key] = name, DTYPE_NAMES[dtype], operation
-        return rounded if key in self._rounding else values
+        rounded = cast(cast(values, site.dtype), torch.float64)
+        if bool(((rounded != values) & (values == values)).any()):
+            self.found.setdefault(site.key, site)
+        return rounded if self.rounds(site) else values
 
-    def _of_host(self, values: Tensor, dtype: torch.dtype, *said: str) -> Tensor:
+    def _of_host(self, values: Tensor, dtype: torch.dtype, name: str, use: str) -> Tensor:
         """Return what the running line of the host makes, or hands a kernel, rounded or not."""
-        if dtype not in _HALF_DTYPES or not self.line:
+        if dtype is torch.float32 or not self.line:
             return values
         key = self.line if values.numel() == self._queries >= _FEWEST else -self.line
-        return self.settled(values, dtype, key, *said)
+        return self.settled(Site(key, name, dtype, use), values)
 
     def given(self, flat: Tensor, name: str) -> Tensor | None:
         """Return what a kernel finds in a tensor that it is given; None of whole numbers."""
@@ -145,11 +143,11 @@ class Exact(TorchDispatchMode):
     def read(self, flat: Tensor) -> Tensor:
         """Return what lies in memory, without gaps, as it was before it was rounded."""
         values, start, size = flat.double(), flat.data_ptr(), flat.itemsize
-        for kept in self._kept:
-            offset, odd = divmod(kept.start - start, size)
-            low, high = max(0, offset), min(len(flat), offset + len(kept.values))
-            if low < high and not odd and kept.dtype is flat.dtype:
-                own, before = flat[low:high], kept.values[low - offset : high - offset]
+        for first, dtype, kept in self._kept:
+            offset, odd = divmod(first - start, size)
+            low, high = max(0, offset), min(len(flat), offset + len(kept))
+            if low < high and not odd and dtype is flat.dtype:
+                own, before = flat[low:high], kept[low - offset : high - offset]
                 same = cast(before, flat.dtype) == own
                 values[low:high] = torch.where(same, before, values[low:high])
         return values
@@ -159,8 +157,8 @@ class Exact(TorchDispatchMode):
         rounded = cast(values, flat.dtype)
         other = (rounded != flat) & ~((rounded != rounded) & (flat != flat))
         flat[other] = rounded[other]
-        self._kept = [k for k in self._kept if k.start != flat.data_ptr()]
-        self._kept.append(_Kept(flat.data_ptr(), flat.dtype, values))
+        self._kept = [kept for kept in self._kept if kept[0] != flat.data_ptr()]
+        self._kept.append((flat.data_ptr(), flat.dtype, values))
 
     def of(self, tensor: Tensor) -> Tensor:
         """Return a tensor, of any strides, as it was before it was rounded."""

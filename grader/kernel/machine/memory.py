@@ -178,6 +178,7 @@ def load(op: Operation, translation: Translation) -> Run:
     other = op.operands[2] if len(op.operands) > 2 else None
     nothing, zero, dtype = left_out(type), filled(type, 0), dtype_of(type)
     accesses = Accesses(op, translation, _READ, mask)
+    site = translation.sites.get(op)
 
     def run(env: Env) -> None:
         lanes = env[mask] if mask is not None else None
@@ -188,8 +189,8 @@ def load(op: Operation, translation: Translation) -> Run:
             memory, index, here = part
             memory.is_read = True
             loaded = torch.take(memory.as_dtype(dtype), index)
-            if memory.may_change and op in translation.sites:  # what is added up there
-                loaded = translation.settled(op, loaded)
+            if memory.may_change and site:  # what is added up there
+                loaded = accesses.state.exact.settled(site, loaded)
             value = loaded if here is None else torch.where(here, loaded, value)
             if accesses.state.observe is not None:
                 accesses.tell(events.LOAD, env, part, loaded)
@@ -278,6 +279,7 @@ def _atomic(
     type = translation.module.type(result)
     dtype, shape = dtype_of(type), type.shape
     accesses = Accesses(op, translation, _ATOMIC, mask)
+    site = translation.sites.get(op)
     nothing = filled(type, 0)
 
     def run(env: Env) -> None:
@@ -297,8 +299,8 @@ def _atomic(
             else:
                 old = _one_behind_the_other(flat, places, taken, update)
                 before = before.clone().masked_scatter_(chosen, old)
-            if op in translation.sites:
-                flat[places] = translation.settled(op, flat[places])
+            if site:
+                flat[places] = accesses.state.exact.settled(site, flat[places])
             if accesses.state.observe is not None:
                 accesses.tell(events.ATOMIC, env, part, given[-1])
         env[result] = before

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from grader.kernel.machine import control, elementwise, events, flow, memory, notes, tiles
-from grader.kernel.machine.arrays import Tensor, arange, cast, dtype_of, filled, numbers, shown
-from grader.kernel.machine.exact import CASTS, Exact, sites, widen
+from grader.kernel.machine.arrays import Tensor, arange, cast, filled, numbers, shown
+from grader.kernel.machine.exact import Exact, Site, sites, widen
 from grader.kernel.machine.steps import (
     MAX_GRID,
     Asserted,
@@ -57,10 +57,8 @@ class Program(Translation):
             Unmodelled: it has an operation whose meaning is not known.
         """
         super().__init__(module)
-        self._path = path
         if path:
-            found = sites(module)
-            self.sites = {op: used for op, used in found.items() if op.place.line_in(path)}
+            self.sites = sites(module, path)
             widen(module)
         self._offsets = flow.offsets(module) if overflow else frozenset()
         self._steps: dict[str, Callable[[Operation, Translation], Run]] = {
@@ -98,7 +96,7 @@ class Program(Translation):
                 break
             run = self._step(op)
             if run is not None and op in self.sites and op.name not in ("tt.load", "tt.atomic_rmw"):
-                run = self._settling(op, run)
+                run = self._settling(op, run, self.sites[op])
             if run is not None:
                 runs.append(run)
                 operations.append(op)
@@ -123,27 +121,12 @@ class Program(Translation):
             return self._checked(op, function)
         return _applied(function, op.operands, op.results[0])
 
-    def _key(self, op: Operation) -> int:
-        line = op.place.line_in(self._path)
-        return -line if self.sites[op] else line
-
-    def rounds(self, op: Operation) -> bool:
-        """Whether a site of exact mode rounds in this launch."""
-        return self.state.exact is not None and self.state.exact.rounds(self._key(op))
-
-    def settled(self, op: Operation, values: Tensor) -> Tensor:
-        """Return what a site of exact mode makes of numbers, rounded or not."""
-        dtype = dtype_of(self.module.written[op.results[0]])
-        name = self.module.names[op.operands[0]] if op.name in CASTS else op.place.name
-        said = name, self.sites[op] or op.name
-        return self.state.exact.settled(values, dtype, self._key(op), *said)
-
-    def _settling(self, op: Operation, run: Run) -> Run:
+    def _settling(self, op: Operation, run: Run, site: Site) -> Run:
         (result,) = op.results
 
         def settling(env: Env) -> None:
             run(env)
-            env[result] = self.settled(op, env[result])
+            env[result] = self.state.exact.settled(site, env[result])
 
         return settling
 

@@ -128,15 +128,7 @@ class Translation:
     def __init__(self, module: Module) -> None:
         self.module = module
         self.constants: dict[int, Tensor] = {}
-        self.sites: dict[Operation, str] = {}  # see `grader.kernel.machine.exact`
-
-    def rounds(self, op: Operation) -> bool:
-        """Whether a site of exact mode rounds in this launch."""
-        return False
-
-    def settled(self, op: Operation, values: Tensor) -> Tensor:
-        """Return what a site of exact mode makes of numbers, rounded or not."""
-        raise NotImplementedError
+        self.sites: dict[Operation, Any] = {}  # of exact mode
 
     def body(self, block: Block) -> Body:
         """Translate a block."""

@@ -288,11 +288,12 @@ def reduce(op: Operation, translation: Translation) -> Run:
     plain = _of_one_operation(op, _REDUCED)
     if plain is _sum and dtype_of(translation.module.type(op.operands[0])) not in _EXACT:
         plain = None
-    combine = None if plain and op not in translation.sites else _combination(op, translation)
+    site = translation.sites.get(op)
+    combine = None if plain and not site else _combination(op, translation)
 
     def run(env: Env) -> None:
         values = [_along(env[v], axis, s) for v, s in zip(op.operands, shapes, strict=True)]
-        if plain and not (combine and translation.rounds(op)):
+        if plain and not (site and translation.state.exact.rounds(site)):
             env[op.results[0]] = plain(values[0], axis)
             return
         assert combine is not None
