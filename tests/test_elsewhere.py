@@ -81,7 +81,7 @@ def test_without_the_policy_python_gets_no_more_than_a_few_values():
     problem_id, body, _ = EVASIONS["python's arithmetic"]
     findings = judged_decoy(problem_id, body, policy=False, checks={"plain"}).wrong.values()
     assert {f.verdict for f in findings} == {Verdict.NOT_MEASURED}
-    assert all("values here, and gets 32 without a GPU" in f.message.headline for f in findings)
+    assert all("32 are given without a GPU" in f.message.headline for f in findings)
 
 
 BACKWARD = """

@@ -52,7 +52,6 @@ def last_line(caught: pytest.ExceptionInfo) -> int:
 
 def test_an_access_outside_is_told_with_argument_and_line(engine: Engine) -> None:
     copy[(2,)](numbers(), torch.zeros(N), N, 16)
-    assert engine.refused is None
     with pytest.raises(OutOfBounds) as caught:
         copy[(3,)](numbers(), torch.zeros(N + 5), N, 16)
     assert str(caught.value) == (
@@ -60,7 +59,6 @@ def test_an_access_outside_is_told_with_argument_and_line(engine: Engine) -> Non
         " elements, the first of them right past the end, without a mask"
     )
     assert last_line(caught) == line_of(copy, "tl.store(y + i")
-    assert engine.refused is caught.value
 
 
 def test_a_masked_lane_without_other_is_no_number() -> None:
@@ -111,7 +109,7 @@ def test_prints_and_assertions(capsys: pytest.CaptureFixture) -> None:
     says_and_asserts[(2,)](torch.tensor([0.5, 1.5]), 2)
     printed = capsys.readouterr().out.splitlines()
     assert [re.sub(r"\s+", " ", line) for line in printed] == [
-        f"line 106, program ({p}, 0, 0): v is: [0.5 1.5]" for p in (0, 1)
+        f"line 104, program ({p}, 0, 0): v is: [0.5 1.5]" for p in (0, 1)
     ]
     with pytest.raises(Asserted, match="v is too large, in program 0"):
         says_and_asserts[(1,)](torch.tensor([0.5, 2.5]), 2)
@@ -135,9 +133,9 @@ def test_a_kernel_is_translated_once_for_types_and_constants(engine: Engine) -> 
     for size in (32, 20, 16):
         copy[(2,)](numbers(), torch.zeros(N), size, 16)
         copy[(2,)](numbers()[1:25], torch.zeros(N)[3:], 9, 8)
-    assert len(engine._programs[False, False]) == 2
+    assert len(engine._programs[False, False, False]) == 2
     copy[(2,)](numbers().half(), torch.zeros(N), 16, 16)
-    assert len(engine._programs[False, False]) == 3
+    assert len(engine._programs[False, False, False]) == 3
 
 
 @triton.jit

@@ -75,10 +75,9 @@ def weighted_row_sum(x, w):
 """
 
 
-@pytest.mark.parametrize("method", ["detach", "is_contiguous"])
 @pytest.mark.parametrize("how", [_LATER, _OF_ITS_OWN])
-def test_a_kernel_that_a_result_launches_when_it_is_looked_at_is_seen(how, method):
-    source = model_answer("p02") + how.replace("METHOD", method)
+def test_a_kernel_that_a_result_launches_when_it_is_looked_at_is_seen(how):
+    source = model_answer("p02") + how.replace("METHOD", "is_contiguous")
     figures = counted(source, load_problem("p02"))
     assert ratios(figures)["elements read"] >= 2.0
 
@@ -147,11 +146,12 @@ def test_a_file_that_begins_with_a_byte_order_mark_is_traced_like_any_other():
     assert ratios(figures) == {"multiply-adds": 1.0, "elements read": 1.0}
 
 
-def test_a_fault_of_the_tracer_is_not_told_as_the_submissions():
+def test_what_a_file_does_to_the_judges_modules_reaches_no_observer():
+    """It breaks those of its own process, which only says what to launch."""
     broken = "import sys\nsys.modules['grader.kernel.observers.tracing'].moved = None\n"
-    evidence = count_work(broken + model_answer("p04"), short("p04"))
-    assert evidence.verdict is Verdict.INTERNAL and evidence.figures is None
-    assert evidence.reason.startswith("the judge's tracer failed: TypeError at line ")
+    broken += "sys.modules['grader.kernel.machine.engine'].Engine.launch = lambda *all: None\n"
+    figures = counted(broken + model_answer("p04"), short("p04"))
+    assert ratios(figures) == {"multiply-adds": 1.0, "elements read": 1.0}
 
 
 ENDS = {

@@ -163,9 +163,8 @@ class Recorder(TorchDispatchMode):
         if not self._is_open:
             return
         if tensor.numel() > _MOST_VALUES:
-            raise NotMeasured(
-                f"Python reads {tensor.numel():,} values here, and gets {_MOST_VALUES} without a GPU"
-            )
+            most = f"{_MOST_VALUES} are given without a GPU"
+            raise NotMeasured(f"Python reads {tensor.numel():,} values of a tensor here; {most}")
         with unseen():
             self._step("values", self._tensor(tensor))
             values = torch.tensor(self._asked(), dtype=tensor.dtype)

@@ -28,7 +28,8 @@ _TOP = {
 }  # fmt: skip
 _DOCS = {
     "docs/grading.md", "docs/glossary.md", "docs/making-it-fast.md", "docs/source-policy.md",
-    "docs/record.schema.json", "docs/tracing.md", "docs/triton-on-a-page.md", "docs/where-to-work.md",
+    "docs/record.schema.json", "docs/tracing.md", "docs/triton-on-a-page.md",
+    "docs/where-to-work.md",
 }  # fmt: skip
 _WHOLE = re.compile(
     r"(grader|reference)/[\w/]+\.(py|html)|docs/quiz/[\w-]+\.(md|toml)"
@@ -40,7 +41,7 @@ _STUDENT = "grader/commands/release/student/"  # written for the release, each w
 _PLACES = {
     "grade.yml": ".github/workflows/grade.yml",
     "selfcheck.py": "tests/test_release.py",
-    "AGENTS.md": "AGENTS.md",
+    "agents.txt": "AGENTS.md",
 }
 _TELLING_LINES = 3
 _SKIPPED = {".git", ".venv", ".cache", "__pycache__", "build", "submissions"}

@@ -116,7 +116,7 @@ class Engine:
         self.exact = exact
         self._how = {"tf32": tf32, "lenient": lenient, "exact": exact}
 
-    def launch(self, launch: capture.Launch, line: int, callers: Sequence[int] = ()) -> None:
+    def launch(self, launch: capture.Launch, line: int = 0, callers: Sequence[int] = ()) -> None:
         """Run one launch of the kernel in `line`; `callers` are the lines that led to it.
 
         Raises:
@@ -175,15 +175,21 @@ def raise_at(error: Exception, path: str, callers: Sequence[int] = ()) -> NoRetu
     """
     place = getattr(error, "place", None)
     places = ((place.file, place.line), *place.callers) if place else ()
-    places += tuple((path, int(line)) for line in reversed(callers))
-    lines = [line for file, line in places if file == path and 0 < line <= _MOST_LINES]
+    own = [line for file, line in places if file == path]
+    lines = [line for line in (*own, *reversed(callers)) if 0 < int(line) <= _MOST_LINES]
     if not lines:
         raise error
     names: dict[str, Any] = {"error": error.with_traceback(None)}
-    text = "raise error"
-    for line in lines:
+    # What is not of a line of the file comes out of what that calls.
+    text = "raise error" if own else "call()"
+    names["call"] = functools.partial(_raise, names["error"])
+    for line in map(int, lines):
         code = compile("\n" * (line - 1) + text, path, "exec")
         code = code.replace(co_name=function_at(path, line))
         text, names = "call()", {"call": functools.partial(exec, code, names)}
     names["call"]()
+    raise error
+
+
+def _raise(error: Exception) -> NoReturn:
     raise error
