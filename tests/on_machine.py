@@ -38,7 +38,7 @@ from grader.spec.problem import Problem
 @contextlib.contextmanager
 def machine_in_process(engine: Engine, names: dict[str, Any] | None = None) -> Iterator[Engine]:
     """Let kernels that are compiled inside run on the machine; those among `names` anew."""
-    active = asked_gpu._Driver(CHIPS[80], asked_gpu._nothing, asked_gpu._nothing)
+    active = asked_gpu.CpuDriver(CHIPS[80])
     for kernel in (names or {}).values():
         if isinstance(kernel, triton.JITFunction):
             kernel.device_caches.clear()

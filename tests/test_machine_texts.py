@@ -101,7 +101,7 @@ def write() -> None:
     from grader.kernel.compile.chips import CHIPS
     from grader.kernel.machine import capture
 
-    driver.set_active(asked_gpu._Driver(CHIPS[80], asked_gpu._nothing, asked_gpu._nothing))
+    driver.set_active(asked_gpu.CpuDriver(CHIPS[80]))
     signature = {"x": "*fp32", "y": "*fp32", "rows": "i32", "n": "constexpr"}
     source = ASTSource(kernel, signature, {(3,): 16}, {})
     text = capture.front_end(source, driver.active.get_current_target(), {})

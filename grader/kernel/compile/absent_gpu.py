@@ -3,7 +3,7 @@
 Every tensor says that it lies on the GPU and lies in the CPU's memory, so that PyTorch computes as
 ever, forward and backward, with values that may be looked at. Only the tensors that the submission
 makes itself without naming a device are remembered as the CPU's: a kernel cannot reach those.
-Triton asks a driver for device, stream and target, and hands it what it compiled.
+Triton asks a driver for device, stream and target.
 
 Installed once in a process of its own, before the submission is imported. FakeTensorMode and tensor
 subclasses with a CUDA device need a CUDA build of torch for a backward pass (torch 2.13: "PyTorch
@@ -21,7 +21,7 @@ import torch
 from torch.overrides import _get_current_function_mode_stack as _modes
 from torch.utils._device import DeviceContext
 
-from grader.kernel.compile.chips import MAX_WARPS, WARP, Chip
+from grader.kernel.compile.chips import MAX_THREADS, Chip
 
 _DEVICE = torch.device("cuda", 0)
 _MAX_REMEMBERED = 256
@@ -101,18 +101,14 @@ class Memory:
                 del self._on_cpu[next(iter(self._on_cpu))]
 
 
-def install(chip: Chip, load: Callable[..., tuple], launcher: Callable[..., Any]) -> Memory:
+def install(chip: Chip, bench: Callable[..., list[float]]) -> Memory:
     """Pretend that `chip` is there; return what remembers the tensors that do not lie on it.
 
-    Args:
-        load: called with name, machine code and shared memory of each kernel when it is first
-            launched; returns registers per thread and spilled 32-bit registers.
-        launcher: called with source and metadata of such a kernel before that; what it returns is
-            called with grid, stream and arguments of each launch.
+    `bench` is called with a launch that the autotuner would time, and returns milliseconds.
     """
     from triton.runtime import driver
 
-    driver.set_active(Driver(chip, load, launcher))
+    driver.set_active(Driver(chip, bench))
     pretend_cuda(chip)
     for name, value in {"is_cuda": True, "is_cpu": False, "device": _DEVICE}.items():
         setattr(torch.Tensor, name, property(lambda this, value=value: value))
@@ -123,24 +119,12 @@ def install(chip: Chip, load: Callable[..., tuple], launcher: Callable[..., Any]
 
 
 class Driver:
-    """What Triton 3.6 to 3.9 ask of the driver of a GPU."""
+    """What Triton 3.6 to 3.9 ask of the driver of a GPU, where it does not compile itself."""
 
-    def __init__(
-        self, chip: Chip, load: Callable[..., tuple], launcher: Callable[..., Any]
-    ) -> None:
+    def __init__(self, chip: Chip, bench: Callable[..., list[float]] | None = None) -> None:
         self._chip = chip
-        self._launcher = launcher
-        self.utils = _Utils(chip, load)
-        self._tuned = False  # a configuration was found, and not launched yet
-
-    def launcher_cls(self, source: Any, metadata: Any) -> Callable[..., None]:
-        launch = self._launcher(source, metadata)
-
-        def launched(*args: Any) -> None:
-            self._tuned = False
-            launch(*args)
-
-        return launched
+        self._bench = bench
+        self.utils = self
 
     def get_current_device(self) -> int:
         return 0
@@ -157,7 +141,7 @@ class Driver:
     def get_current_target(self) -> Any:
         from triton.backends.compiler import GPUTarget
 
-        return GPUTarget("cuda", self._chip.capability, WARP)
+        return GPUTarget(*self._chip.target)
 
     def get_active_torch_device(self) -> torch.device:
         return _DEVICE
@@ -171,41 +155,19 @@ class Driver:
     def clear_cache(self, cache: torch.Tensor) -> None:
         return None
 
-    def get_benchmarker(self) -> Callable[..., list[float]]:
-        """Return what times a configuration: nothing can be timed, the first that compiles wins."""
+    def get_benchmarker(self) -> Callable[..., list[float]] | None:
         return self._bench
-
-    def _bench(self, kernel_call: Callable[[], Any], **_: Any) -> list[float]:
-        # The autotuner asks for all configurations before it launches one.
-        if self._tuned:
-            return [float("inf")] * 3
-        kernel_call()
-        self._tuned = True
-        return [0.0] * 3
-
-
-class _Utils:
-    def __init__(self, chip: Chip, load: Callable[..., tuple]) -> None:
-        self._chip = chip
-        self._load = load
 
     def get_device_properties(self, device: int) -> dict[str, int]:
         return {
             "max_shared_mem": self._chip.program_shared_bytes,
             "max_num_regs": self._chip.registers,
             "multiprocessor_count": self._chip.multiprocessors,
-            "warpSize": WARP,
+            "warpSize": self._chip.warp,
             "sm_clock_rate": 1_700_000,
             "mem_clock_rate": 2_600_000,
             "mem_bus_width": 5120,
         }
-
-    def load_binary(self, name: str, code: bytes, shared_bytes: int, device: int) -> tuple:
-        registers, spilled = self._load(name, code, shared_bytes)
-        return object(), 1, registers, spilled, MAX_WARPS * WARP
-
-    def unload_module(self, module: Any) -> None:
-        return None
 
 
 class _Event:
@@ -252,12 +214,12 @@ def pretend_cuda(chip: Chip, only: Collection[str] | None = None) -> None:
         total_memory=chip.memory_bytes,
         multi_processor_count=chip.multiprocessors,
         max_threads_per_multi_processor=chip.threads,
-        max_threads_per_block=MAX_WARPS * WARP,
+        max_threads_per_block=MAX_THREADS,
         regs_per_multiprocessor=chip.registers,
         shared_memory_per_block=48 * 1024,
         shared_memory_per_block_optin=chip.program_shared_bytes,
         shared_memory_per_multiprocessor=chip.shared_bytes,
-        warp_size=WARP,
+        warp_size=chip.warp,
         L2_cache_size=chip.l2_bytes,
         is_integrated=0,
         is_multi_gpu_board=0,
@@ -272,7 +234,7 @@ def pretend_cuda(chip: Chip, only: Collection[str] | None = None) -> None:
         "get_device_capability": (major, minor),
         "get_device_name": chip.name,
         "get_device_properties": properties,
-        "get_arch_list": [f"sm_{chip.capability}"],
+        "get_arch_list": [chip.arch],
         "mem_get_info": (chip.memory_bytes, chip.memory_bytes),
         "memory_allocated": 0,
         "max_memory_allocated": 0,

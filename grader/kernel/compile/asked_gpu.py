@@ -9,8 +9,6 @@ there too. `torch.cuda.is_available()` stays true to the facts.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from grader.kernel.compile.absent_gpu import Driver, Memory, pretend_cuda
@@ -24,7 +22,9 @@ _ASKED = (
 )
 
 
-class _Driver(Driver):
+class CpuDriver(Driver):
+    """That of a GPU whose tensors lie in the CPU's memory."""
+
     def get_active_torch_device(self) -> torch.device:
         return torch.device("cpu")
 
@@ -34,11 +34,7 @@ def install() -> None:
     from triton.runtime import driver
 
     chip = CHIPS[min(CHIPS)]
-    driver.set_active(_Driver(chip, _nothing, _nothing))
+    driver.set_active(CpuDriver(chip))
     pretend_cuda(chip, only=_ASKED)
     torch.Tensor.is_cuda = property(lambda this: True)
     Memory(remembers=False).install()
-
-
-def _nothing(*_: Any) -> Any:
-    raise RuntimeError("the machine compiles nothing")

@@ -2,15 +2,16 @@
 
 Figures: NVIDIA's CUDA C++ Programming Guide 13.0, table "Technical Specifications per Compute
 Capability" (https://docs.nvidia.com/cuda/cuda-c-programming-guide/), and the architecture papers
-and data sheets of the GPUs that are named.
+and data sheets of the GPUs that are named, AMD's CDNA 3 and CDNA 4 among them.
 """
 
 from __future__ import annotations
 
 import dataclasses
 
-WARP = 32
-MAX_WARPS = 32  # of one program
+from grader.spec.chip_name import chip_name, is_amd
+
+MAX_THREADS = 1024  # of one program
 _PARTITIONS = 4  # each has a quarter of a multiprocessor's registers
 _REGISTER_UNIT = 256  # registers are handed to a warp in such pieces
 _SHARED_UNIT = 128
@@ -20,12 +21,13 @@ _SHARED_UNIT = 128
 class Chip:
     """One GPU; `shared_bytes` is that of a multiprocessor, `registers` and `threads` too.
 
+    Of one of AMD's `capability` is the number of its architecture: 942 is gfx942.
     `program_shared_bytes` is what one program may ask for, `programs` how many may share a
     multiprocessor at the most. CUDA takes `reserved_bytes` of shared memory for each program.
     """
 
     name: str
-    capability: int  # 80 is compute capability 8.0
+    capability: int  # 80 is compute capability 8.0; see `chip_name`
     multiprocessors: int
     memory_bytes: int
     l2_bytes: int
@@ -38,8 +40,26 @@ class Chip:
 
     @property
     def compute_capability(self) -> tuple[int, int]:
-        """Major and minor number."""
-        return divmod(self.capability, 10)
+        """Major and minor number, which PyTorch tells of AMD's chips too."""
+        return divmod(self.capability // 10 if is_amd(self.capability) else self.capability, 10)
+
+    @property
+    def warp(self) -> int:
+        """Threads that run in step."""
+        return 64 if is_amd(self.capability) else 32
+
+    @property
+    def arch(self) -> str:
+        """Its name to a compiler."""
+        known = is_amd(self.capability)
+        return chip_name(self.capability) if known else f"sm_{self.capability}"
+
+    @property
+    def target(self) -> tuple[str, int | str, int]:
+        """Backend, architecture and warp, as Triton names them."""
+        if is_amd(self.capability):
+            return "hip", self.arch, self.warp
+        return "cuda", self.capability, self.warp
 
 
 CHIPS = {  # what every submission is compiled for
@@ -59,6 +79,8 @@ EVERY_CHIP = CHIPS | {  # what `compile_calls` can be asked for
         Chip("NVIDIA L4", 89, 58, 24 * 2**30, 48 * 2**20, programs=24, **_SMALL),
         Chip("NVIDIA B200", 100, 148, 180 * 2**30, 126 * 2**20, 233472, 232448),
         Chip("NVIDIA GeForce RTX 5090", 120, 170, 32 * 2**30, 96 * 2**20, programs=24, **_SMALL),
+        Chip("AMD Instinct MI300X", 942, 304, 192 * 2**30, 4 * 2**20, 65536, 65536),
+        Chip("AMD Instinct MI355X", 950, 256, 288 * 2**30, 4 * 2**20, 163840, 163840),
     )
 }  # fmt: skip
 
@@ -75,13 +97,13 @@ def resident_programs(
 
     Source: the occupancy calculator of the CUDA toolkit, cuda_occupancy.h.
     """
-    warp_registers = _round_up(max(registers, 1) * WARP, _REGISTER_UNIT)
+    warp_registers = _round_up(max(registers, 1) * chip.warp, _REGISTER_UNIT)
     warps = chip.registers // _PARTITIONS // warp_registers * _PARTITIONS
     shared = _round_up(shared_bytes + chip.reserved_bytes, _SHARED_UNIT)
     limits = {
         "registers": warps // num_warps,
         "shared memory": chip.shared_bytes // shared,
-        "threads": chip.threads // (WARP * num_warps),
+        "threads": chip.threads // (chip.warp * num_warps),
         "programs": chip.programs,
     }
     limit = min(limits, key=lambda name: limits[name])
