@@ -59,14 +59,14 @@ def reports(folder, text=SOURCE):
 
 
 def figures(folder):
-    return {json.loads(p.read_text())["registers"]: p for p in folder.glob("*/figures.json")}
+    return {json.loads(p.read_text())["registers"]: p for p in folder.glob("*.json")}
 
 
 def test_a_kernel_is_not_compiled_again_and_its_report_is_the_same(folder):
     first = reports(folder)
     assert [dot.instruction for dot in first["squared"].dots] == ["mma"]
     assert first == reports(folder)  # with the milliseconds of the first time
-    for path in folder.glob("*/figures.json"):
+    for path in folder.glob("*.json"):
         path.write_text(json.dumps(json.loads(path.read_text()) | {"registers": 7}))
     assert {k.registers for k in reports(folder).values()} == {7}
 
@@ -99,7 +99,7 @@ def test_a_changed_kernel_is_compiled_again(folder, old, new, line):
 )
 def test_what_only_looks_otherwise_is_not_compiled_again(folder, old, new, moved):
     first = reports(folder)
-    for path in folder.glob("*/figures.json"):
+    for path in folder.glob("*.json"):
         path.write_text(json.dumps(json.loads(path.read_text()) | {"stack_bytes": 8}))
     for name, report in reports(folder, SOURCE.replace(old, new)).items():
         down = name in moved
@@ -125,7 +125,7 @@ def test_dots_of_one_line_that_were_parted_are_looked_at_again(folder):
 @pytest.mark.parametrize("text", [None, "{", "[]"])
 def test_figures_that_are_damaged_do_not_serve(folder, text):
     first = reports(folder)
-    for path in folder.glob("*/figures.json"):
+    for path in folder.glob("*.json"):
         path.unlink()
         if text is not None:
             path.write_text(text)

@@ -101,7 +101,7 @@ class Memory:
                 del self._on_cpu[next(iter(self._on_cpu))]
 
 
-def install(chip: Chip, bench: Callable[..., list[float]]) -> Memory:
+def install(chip: Chip, bench: Callable[..., list[float]] | None = None) -> Memory:
     """Pretend that `chip` is there; return what remembers the tensors that do not lie on it.
 
     `bench` is called with a launch that the autotuner would time, and returns milliseconds.

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import io
 import os
 import re
@@ -41,15 +42,15 @@ class TooManyKernels(BaseException):
 class _Compiled:
     """A kernel with what is written down of it, or the error that its launches raise.
 
-    `printed` is what the compiler wrote to standard error. `scratch` is the memory that a launch
-    needs beside its arguments, in bytes, and what its address is a multiple of.
+    `diagnostic` is what the compiler printed of it, and did not raise. `scratch` is the memory that
+    a launch needs beside its arguments, in bytes, and what its address is a multiple of.
     """
 
     fn: Any
     record: dict[str, Any]
     error: Exception | None = None
     traceback: Any = None
-    printed: str = ""
+    diagnostic: dict[str, Any] = dataclasses.field(default_factory=dict)
     scratch: tuple[int | None, int | None] = (None, None)
     is_written: bool = False
 
@@ -108,26 +109,34 @@ class Recorder:
         """Compile a kernel; what is refused is raised by its launches."""
         from triton import knobs
 
-        made = _Compiled(source.fn, _named(source.fn, self._path))
-        usage: dict[str, Any] = {}
-        with _stderr() as printed:
-            try:
-                places = self._path, Path(knobs.cache.dir), self._log
-                figures = stages.figures_of(source, target, options, *places)
-                self._known.add(figures.pop("digest"))
-                made.scratch = tuple(figures.pop("scratch"))
-                made.error = self._beyond_the_chip(figures)
-                made.record |= _arguments(source) | figures
-                usage["n_regs"] = figures.get("registers", 0)
-                usage["n_spills"] = figures.get("stack_bytes", 0) // 4
-            except Exception as error:
-                made.error, made.traceback = error, error.__traceback__
+        made, usage = _Compiled(source.fn, _named(source.fn, self._path)), {}
+        places = self._path, Path(knobs.cache.dir), self._log
+        compile = functools.partial(stages.figures_of, source, target, options, *places)
+        try:
+            figures = compile()
+            self._known.add(figures.pop("digest"))
+            made.scratch = tuple(figures.pop("scratch"))
+            made.error = self._beyond_the_chip(figures)
+            made.record |= _arguments(source) | figures
+            registers, stack_bytes = figures.get("registers", 0), figures.get("stack_bytes", 0)
+            usage = {"n_regs": registers, "n_spills": stack_bytes // 4}
+        except Exception as error:
+            made.error, made.traceback = error, error.__traceback__
+            if isinstance(error, RuntimeError) and not hasattr(error, "node"):
+                made.diagnostic = self._diagnostic(compile)
         if len(self._known) > MAX_KERNELS:
             raise TooManyKernels(f"more than {MAX_KERNELS} different kernels")
-        made.printed = printed()
         kernel = capture.Kernel(source.fn, source.name, "", source.signature, False, usage=usage)
         self._compiled[kernel] = made
         return kernel
+
+    def _diagnostic(self, repeat: Callable[[], Any]) -> dict[str, Any]:
+        """Return line and text of an error that the compiler prints and does not raise."""
+        with _stderr() as printed, contextlib.suppress(Exception):
+            repeat()
+        pattern = rf'{re.escape(self._path)}"?:(\d+):\d+\)?: error: (.*)'
+        match = re.search(pattern, printed())
+        return {"line": int(match[1]), "text": match[2]} if match else {}
 
     def _beyond_the_chip(self, figures: dict[str, Any]) -> Exception | None:
         from triton.runtime.errors import OutOfResources
@@ -194,11 +203,7 @@ class Recorder:
             refusal["text"] = (
                 f"needs {error.required} {unit}{error.name}, the chip has {error.limit}"
             )
-        elif isinstance(error, RuntimeError) and not hasattr(error, "node"):
-            # Printed, and not raised.
-            pattern = rf'{re.escape(self._path)}"?:(\d+):\d+\)?: error: (.*)'
-            if match := re.search(pattern, refused.printed):
-                refusal |= {"line": int(match[1]), "text": match[2]}
+        refusal |= refused.diagnostic
         text = refusal["text"].replace(os.path.dirname(self._path) + os.sep, "")
         refusal["text"] = " ".join(text.split())[:_MAX_TEXT]
         self._write(refused.record | {"refusal": refusal})
@@ -206,7 +211,7 @@ class Recorder:
 
 @contextlib.contextmanager
 def _stderr() -> Iterator[Callable[[], str]]:
-    """Note what the process writes to descriptor 2, and pass it on."""
+    """Keep what the process writes to descriptor 2."""
     with tempfile.TemporaryFile() as file:
         sys.stderr.flush()
         saved = os.dup(2)
@@ -218,9 +223,7 @@ def _stderr() -> Iterator[Callable[[], str]]:
             os.dup2(saved, 2)
             os.close(saved)
             file.seek(0)
-            found = file.read(1 << 20)
-            os.write(2, found)
-            text.append(found.decode("utf-8", "replace"))
+            text.append(file.read(1 << 20).decode("utf-8", "replace"))
 
 
 def _comes_from(error: BaseException, wanted: BaseException | None) -> bool:
