@@ -12,7 +12,7 @@ import dataclasses
 import importlib.util
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -26,6 +26,7 @@ from grader.isolate.sandbox import PATIENCE, Sandbox
 from grader.kernel.compile.chips import CHIPS, EVERY_CHIP, resident_programs
 from grader.source.submission import Source
 from grader.spec.cases import Case
+from grader.spec.chip_name import is_amd
 from grader.spec.inputs import Inputs
 from grader.spec.kernel_report import Compilation, KernelReport
 from grader.spec.problem import Problem
@@ -75,15 +76,21 @@ class Compiled:
         return tuple(k for k in self.kernels if k.kernel.refusal is not None)
 
 
-def unavailable() -> str | None:
-    """Return why nothing can be compiled on this machine, None when it can."""
-    if "TRITON_PTXAS_PATH" in os.environ:
+def unavailable(capability: int = min(CHIPS)) -> str | None:
+    """Return why nothing can be compiled for a chip on this machine, None when it can."""
+    tool = "ptxas-blackwell" if capability >= 100 else "ptxas"
+    if not is_amd(capability) and f"TRITON_{tool.upper().replace('-', '_')}_PATH" in os.environ:
         return None
     found = importlib.util.find_spec("triton")
     if found is None or found.origin is None:
         return "Triton is not installed"
-    ptxas = Path(found.origin).parent / "backends" / "nvidia" / "bin" / "ptxas"
-    return None if os.access(ptxas, os.X_OK) else "this Triton came without NVIDIA's assembler"
+    backends = Path(found.origin).parent / "backends"
+    if is_amd(capability):
+        known = (backends / "amd" / "compiler.py").is_file()
+        return None if known else "this Triton came without AMD's compiler"
+    if os.access(backends / "nvidia" / "bin" / tool, os.X_OK):
+        return None
+    return f"this Triton came without NVIDIA's assembler ({tool})"
 
 
 def compile_calls(
@@ -95,6 +102,7 @@ def compile_calls(
     timeout_s: float = TIMEOUT_S,
     workers: int = 2,
     kernels: Path | None = None,
+    begins: Callable[[int], None] = lambda capability: None,
 ) -> list[Compiled]:
     """Compile what `calls` launch, for each of `capabilities`.
 
@@ -104,13 +112,14 @@ def compile_calls(
             those in which a busy machine has no core for it do not count.
         workers: chips that are compiled for at a time, where there are as many cores.
         kernels: folder in which what is compiled is kept for the next time.
+        begins: called with each chip when its turn comes.
     """
     cores = capacity.cores()
     workers, timeout_s = max(1, min(workers, int(cores))), timeout_s / min(1.0, cores)
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
         # A worker dies with the thread that started it: each starts and ends its own.
         jobs = [
-            pool.submit(_compile, source, problem, calls, c, timeout_s, kernels)
+            pool.submit(_compile, source, problem, calls, c, timeout_s, kernels, begins)
             for c in capabilities
         ]
         return [job.result() for job in jobs]
@@ -123,7 +132,9 @@ def _compile(
     capability: int,
     timeout_s: float,
     kept: Path | None,
+    begins: Callable[[int], None],
 ) -> Compiled:
+    begins(capability)
     start = time.monotonic()
     results: list[Reply | Ended] = []
     report = os.memfd_create("report", os.MFD_CLOEXEC)
@@ -189,7 +200,9 @@ def _on_chip(capability: int, kernel: KernelReport) -> Compilation:
     programs, limit = None, None
     if kernel.refusal is not None:
         programs = 0
-    elif None not in (kernel.num_warps, kernel.registers, kernel.shared_bytes):
+    elif not is_amd(capability) and None not in (
+        kernel.num_warps, kernel.registers, kernel.shared_bytes
+    ):  # fmt: skip
         programs, limit = resident_programs(
             EVERY_CHIP[capability],
             num_warps=kernel.num_warps or 1,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -22,8 +22,10 @@ from grader.judge.case import CheckCase
 from grader.judge.finding import CaseFindings
 from grader.source.submission import Source
 from grader.spec.cases import Case
+from grader.spec.chip_name import chip_name
 from grader.spec.findings import Finding
 from grader.spec.grade_record import Message, Verdict
+from grader.spec.kernel_report import Compilation, KernelReport, Refusal
 from grader.spec.problem import Problem
 from grader.spec.protocol import MAX_KERNELS, Ended, Reply, Status, failed
 
@@ -36,12 +38,21 @@ class CompileRun:
     """The kernels of one submission: which ran, in which cases, and what came of compiling them."""
 
     def __init__(
-        self, problem: Problem, source: Source, seed: str, ahead: bool, kernels: Path | None
+        self,
+        problem: Problem,
+        source: Source,
+        seed: str,
+        ahead: bool,
+        kernels: Path | None,
+        chips: tuple[int, ...] = (),
+        tell: Callable[[str], None] = lambda text: None,
     ) -> None:
         """Compile `ahead` of the check, from the first call on that came back with a result.
 
-        In the folder `kernels` is kept what is compiled, for the next run.
+        In the folder `kernels` is kept what is compiled, for the next run. The check compiles for
+        `chips` too, which decides nothing, and tells of each.
         """
+        self._chips, self._tell = chips, tell
         self.on_machine: dict[int, list[CheckCase]] = {}  # by line
         self._on_gpu: set[int] = set()
         self._problem, self._source, self._seed = problem, source, seed
@@ -121,6 +132,14 @@ class CompileRun:
     # -- the check --------------------------------------------------------------------------------
 
     def judge(self, session: Session, at: CheckCase, say: CaseFindings) -> Finding:
+        """Return what the check comes to, with the kernels on other chips that were asked for."""
+        finding = self._judge(session, at, say)
+        if finding.verdict is Verdict.SKIPPED:
+            return finding
+        more = self._on_request(at.case, say)
+        return finding.model_copy(update={"kernels": (*finding.kernels, *more)})
+
+    def _judge(self, session: Session, at: CheckCase, say: CaseFindings) -> Finding:
         """Compile what this case launches, and kernels that other cases alone have launched.
 
         On a GPU calls compile; the numbers of this case's are another check's subject.
@@ -154,6 +173,26 @@ class CompileRun:
         kernels = (kernel for chip in compiled for kernel in chip.kernels)
         return finding.model_copy(update={"kernels": tuple(dict.fromkeys(kernels))})
 
+    def _on_request(self, case: Case, say: CaseFindings) -> list[Compilation]:
+        """Compile a case for the chips that were asked for; say of each that fails why."""
+        missing = {chip: why for chip in self._chips if (why := unavailable(chip)) is not None}
+        compiled = compile_calls(
+            self._source,
+            self._problem,
+            [Call.of(self._problem, case, self._problem.outputs)],
+            capabilities=[chip for chip in self._chips if chip not in missing],
+            kernels=self._kernels,
+            begins=lambda chip: self._tell(f"compiling for {chip_name(chip)}"),
+        )
+        found = [_not_made(chip, why) for chip, why in missing.items()]
+        for chip in compiled:
+            found += chip.kernels
+            failed = None if chip.refused else self._not_compiled([chip], say)
+            if failed is not None and failed.message is not None:
+                said = failed.message
+                found.append(_not_made(chip.capability, said.headline, said.line or 0))
+        return found
+
     def _compile_there(
         self, ran: Ran, compiled: list[Compiled], say: CaseFindings
     ) -> Finding | None:
@@ -174,7 +213,7 @@ class CompileRun:
                 headline = "no Triton kernel was launched when it was compiled for a GPU"
                 help = "launch the same kernels with and without a GPU"
                 return say.of(Verdict.FAIL, headline, help=help)
-            name = f"does not compile for compute capability {chip.capability / 10:.1f}"
+            name = f"does not compile for compute capability {chip_name(chip.capability)}"
             for kernel in chip.refused:
                 refusal = kernel.kernel.refusal
                 assert refusal is not None
@@ -228,6 +267,13 @@ def _never_on_a_gpu(line: int, case: Case, say: CaseFindings) -> Finding:
     headline += f" runs there, or none; {case}"
     help = "launch the same kernels with and without a GPU: they are judged there"
     return say.of(Verdict.FAIL, headline, line=line, help=help)
+
+
+def _not_made(capability: int, why: str, line: int = 0) -> Compilation:
+    """Return what stands for all kernels on a chip for which the call did not come to its end."""
+    refusal = Refusal(error_type="", line=line, text=why)
+    kernel = KernelReport(kernel="", line=0, refusal=refusal)
+    return Compilation(capability=capability, kernel=kernel)
 
 
 def _lines_of(evidence: CallEvidence) -> set[int]:

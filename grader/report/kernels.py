@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from rich.table import Table
 
-from grader.base.text import byte_size, clean
+from grader.base.text import byte_size, clean, plural
+from grader.spec.chip_name import JUDGED, chip_name
 from grader.spec.grade_record import GradeRecord, ProblemResult
 from grader.spec.kernel_report import Compilation
 
@@ -16,8 +17,34 @@ _TENSOR_CORES = ("mma", "wgmma")
 
 
 def kernels_of(problem: ProblemResult) -> tuple[Compilation, ...]:
-    """Return the kernels of a problem that were compiled or refused."""
+    """Return the kernels of a problem that were compiled or refused for the judged chips."""
+    return tuple(kernel for kernel in _every(problem) if kernel.capability in JUDGED)
+
+
+def _every(problem: ProblemResult) -> tuple[Compilation, ...]:
     return tuple(kernel for check in problem.checks for kernel in check.kernels)
+
+
+def chip_lines(problem: ProblemResult) -> list[str]:
+    """Return a sentence on each chip that was compiled for on request."""
+    lines = []
+    for chip in sorted({found.capability for found in _every(problem)} - {*JUDGED}):
+        kernels = [found.kernel for found in _every(problem) if found.capability == chip]
+        refused = next((kernel for kernel in kernels if kernel.refusal), None)
+        if refused is not None and refused.refusal is not None:
+            where = f" line {refused.refusal.line}:" if refused.refusal.line else ""
+            name = f" ({clean(refused.kernel, _NAME_LIMIT)})" if refused.kernel else ""
+            said = f"does not compile:{where} {clean(refused.refusal.text, 300)}{name}"
+        else:
+            most = {
+                name: max(getattr(kernel, name) or 0 for kernel in kernels)
+                for name in ("registers", "stack_bytes", "shared_bytes")
+            }
+            said = f"{plural(len(kernels), 'kernel')} compiled, up to {most['registers']} registers"
+            said += f", spills {_spills(most['stack_bytes'])} per thread"
+            said += f", {byte_size(most['shared_bytes']) or '0 bytes'} of shared memory"
+        lines.append(f"{chip_name(chip)}: {said}")
+    return lines
 
 
 def kernel_table(kernels: Iterable[Compilation]) -> Table:
@@ -37,7 +64,7 @@ def kernel_table(kernels: Iterable[Compilation]) -> Table:
 def kernel_cells(compiled: Compilation, name_limit: int = _NAME_LIMIT) -> tuple[str, ...]:
     """Return the texts of one row of the table; those after a refusal are blank."""
     kernel = compiled.kernel
-    name, chip = clean(kernel.kernel, name_limit), f"{compiled.capability / 10:.1f}"
+    name, chip = clean(kernel.kernel, name_limit), chip_name(compiled.capability)
     if kernel.refusal is not None:
         return name, chip, "refused", "", "", "", ""
     return (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+JUDGED = (80, 90)  # the chips that every submission is compiled for; the others on request
+
 
 def is_amd(capability: int) -> bool:
     """Whether a chip's number is that of AMD's architecture, such as 942, and none of NVIDIA's."""

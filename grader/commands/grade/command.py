@@ -20,6 +20,7 @@ from grader.commands.options import (
     add_device,
     add_seed,
     add_submission,
+    chips_of,
     expect_folder,
     expect_place,
     request_for,
@@ -72,6 +73,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--exit-zero", action="store_true", help="exit 0 even when points were lost"
+    )
+    parser.add_argument(
+        "--chips",
+        metavar="8.6,gfx942",
+        help="compile for these chips too, or for `all`; never counts",
     )
     parser.add_argument("--quick", action="store_true", help="leave speed and memory out")
     parser.add_argument("--map", action="store_true", help="show the tiles that the kernels visit")
@@ -141,6 +147,7 @@ def _checked(options: argparse.Namespace) -> tuple[Request, Mapping[str, Path]]:
         jailed=jailed,
         official=options.official,
         calibration=calibration,
+        chips=chips_of(options.chips, environment.device),
     )
     return request, files
 

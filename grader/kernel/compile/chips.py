@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from grader.spec.chip_name import chip_name, is_amd
+from grader.spec.chip_name import JUDGED, chip_name, is_amd
 
 MAX_THREADS = 1024  # of one program
 _PARTITIONS = 4  # each has a quarter of a multiprocessor's registers
@@ -62,27 +62,23 @@ class Chip:
         return "cuda", self.capability, self.warp
 
 
-CHIPS = {  # what every submission is compiled for
-    chip.capability: chip
-    for chip in (
-        Chip("NVIDIA A100-SXM4-80GB", 80, 108, 80 * 2**30, 40 * 2**20, 167936, 166912),
-        Chip("NVIDIA H100 80GB HBM3", 90, 132, 80 * 2**30, 50 * 2**20, 233472, 232448),
-    )
-}
 _SMALL = {"shared_bytes": 102400, "program_shared_bytes": 101376, "threads": 1536}
-EVERY_CHIP = CHIPS | {  # what `compile_calls` can be asked for
+EVERY_CHIP = {  # what `compile_calls` can be asked for
     chip.capability: chip
     for chip in (
         Chip("Tesla T4", 75, 40, 15 * 2**30, 4 * 2**20, 65536, 65536,
              threads=1024, programs=16, reserved_bytes=0),
+        Chip("NVIDIA A100-SXM4-80GB", 80, 108, 80 * 2**30, 40 * 2**20, 167936, 166912),
         Chip("NVIDIA A10", 86, 72, 24 * 2**30, 6 * 2**20, programs=16, **_SMALL),
         Chip("NVIDIA L4", 89, 58, 24 * 2**30, 48 * 2**20, programs=24, **_SMALL),
+        Chip("NVIDIA H100 80GB HBM3", 90, 132, 80 * 2**30, 50 * 2**20, 233472, 232448),
         Chip("NVIDIA B200", 100, 148, 180 * 2**30, 126 * 2**20, 233472, 232448),
         Chip("NVIDIA GeForce RTX 5090", 120, 170, 32 * 2**30, 96 * 2**20, programs=24, **_SMALL),
         Chip("AMD Instinct MI300X", 942, 304, 192 * 2**30, 4 * 2**20, 65536, 65536),
         Chip("AMD Instinct MI355X", 950, 256, 288 * 2**30, 4 * 2**20, 163840, 163840),
     )
 }  # fmt: skip
+CHIPS = {capability: EVERY_CHIP[capability] for capability in JUDGED}
 
 
 def resident_programs(
