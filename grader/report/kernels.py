@@ -40,10 +40,10 @@ def chip_lines(problem: ProblemResult) -> list[str]:
                 name: max(getattr(kernel, name) or 0 for kernel in kernels)
                 for name in ("registers", "stack_bytes", "shared_bytes")
             }
-            said = f"{plural(len(kernels), 'kernel')} compiled, up to {most['registers']} registers"
-            said += f", spills {_spills(most['stack_bytes'])} per thread"
-            said += f", {byte_size(most['shared_bytes']) or '0 bytes'} of shared memory"
-        lines.append(f"{chip_name(chip)}: {said}")
+            spilt, shared = most["stack_bytes"], byte_size(most["shared_bytes"])
+            said = f"{plural(len(kernels), 'kernel')} compiled; at most {most['registers']} registers"
+            said += f", {f'{_spills(spilt)} spilled' if spilt else 'no spills'}, {shared} shared"
+        lines.append(f"for {chip_name(chip)}: {said}")
     return lines
 
 
