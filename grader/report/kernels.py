@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rich.table import Table
 
 from grader.base.text import byte_size, clean, plural
 from grader.spec.chip_name import JUDGED, chip_name
 from grader.spec.grade_record import GradeRecord, ProblemResult
-from grader.spec.kernel_report import Compilation
+from grader.spec.kernel_report import Compilation, KernelReport
 
 COLUMNS = ("compiled", "for", "regs", "spills", "shared", "programs", "tensor cores")
 _NAME_LIMIT = 20
+_TEXT_LIMIT = 300
 _TENSOR_CORES = ("mma", "wgmma")
 
 
@@ -30,21 +31,29 @@ def chip_lines(problem: ProblemResult) -> list[str]:
     lines = []
     for chip in sorted({found.capability for found in _every(problem)} - {*JUDGED}):
         kernels = [found.kernel for found in _every(problem) if found.capability == chip]
-        refused = next((kernel for kernel in kernels if kernel.refusal), None)
-        if refused is not None and refused.refusal is not None:
-            where = f" line {refused.refusal.line}:" if refused.refusal.line else ""
-            name = f" ({clean(refused.kernel, _NAME_LIMIT)})" if refused.kernel else ""
-            said = f"does not compile:{where} {clean(refused.refusal.text, 300)}{name}"
-        else:
-            most = {
-                name: max(getattr(kernel, name) or 0 for kernel in kernels)
-                for name in ("registers", "stack_bytes", "shared_bytes")
-            }
-            spilt, shared = most["stack_bytes"], byte_size(most["shared_bytes"])
-            said = f"{plural(len(kernels), 'kernel')} compiled; at most {most['registers']} registers"
-            said += f", {f'{_spills(spilt)} spilled' if spilt else 'no spills'}, {shared} shared"
+        refused = [kernel for kernel in kernels if kernel.refusal is not None]
+        said = _refused(refused[0]) if refused else _compiled(kernels)
         lines.append(f"for {chip_name(chip)}: {said}")
     return lines
+
+
+def _compiled(kernels: Sequence[KernelReport]) -> str:
+    registers, spilt, shared = (
+        max(getattr(kernel, name) or 0 for kernel in kernels)
+        for name in ("registers", "stack_bytes", "shared_bytes")
+    )
+    most = f"{registers} registers, {byte_size(shared)} shared"
+    spills = f"{_spills(spilt)} spilled" if spilt else "no spills"
+    return f"{plural(len(kernels), 'kernel')} compiled; at most {most}, {spills}"
+
+
+def _refused(kernel: KernelReport) -> str:
+    assert kernel.refusal is not None
+    line = f"line {kernel.refusal.line}: " if kernel.refusal.line else ""
+    said = f"{line}{clean(kernel.refusal.text, _TEXT_LIMIT)}"
+    if not kernel.kernel:  # no kernel is to blame
+        return f"not compiled: {said}"
+    return f"does not compile: {said} ({clean(kernel.kernel, _NAME_LIMIT)})"
 
 
 def kernel_table(kernels: Iterable[Compilation]) -> Table:
