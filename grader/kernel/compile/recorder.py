@@ -135,8 +135,11 @@ class Recorder:
         with _stderr() as printed, contextlib.suppress(Exception):
             repeat()
         pattern = rf'{re.escape(self._path)}"?:(\d+):\d+\)?: error: (.*)'
-        match = re.search(pattern, printed())
-        return {"line": int(match[1]), "text": match[2]} if match else {}
+        if match := re.search(pattern, printed()):
+            return {"line": int(match[1]), "text": match[2]}
+        if match := re.search(r"^error: (.*)\n\s*(\S.*)", printed(), re.MULTILINE):
+            return {"text": f"AMD's assembler refuses the kernel: {match[1]}: {match[2]}"}
+        return {}
 
     def _beyond_the_chip(self, figures: dict[str, Any]) -> Exception | None:
         from triton.runtime.errors import OutOfResources

@@ -55,7 +55,6 @@ def figures_of(
             figures["dots"] = machine_code.dots(str(made), path)
         elif name in machine_code.USAGE:
             figures |= machine_code.USAGE[name](made)
-            break
     figures |= machine_code.spills("".join(log))
     figures |= {
         "num_warps": metadata["num_warps"],
