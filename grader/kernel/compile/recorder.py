@@ -17,6 +17,7 @@ import os
 import re
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -73,13 +74,14 @@ class Recorder:
 
     def install(self) -> None:
         """Put a GPU where there is none, and take Triton's compilations and launches."""
-        from triton import knobs
-        from triton.backends.nvidia import compiler
-
         self.memory = absent_gpu.install(self._chip, self._bench)
-        knobs.nvidia.dump_ptxas_log = True
-        compiler.print = self._log.append
         capture.install(self._launch, self._compile)
+        if self._chip.target[0] == "cuda":
+            from triton import knobs
+            from triton.backends.nvidia import compiler
+
+            knobs.nvidia.dump_ptxas_log = True
+            compiler.print = self._log.append
 
     def watch(self, call: Callable[[], Any]) -> Exception | None:
         """Make a call, and make it again without each kernel that is refused.
@@ -98,6 +100,10 @@ class Recorder:
                 refused = self._refused
                 first = first or error
                 if refused is None or not _comes_from(error, refused.error):
+                    kernel = _launched_in(error)
+                    if kernel is not None:  # Triton refused the arguments
+                        record = _named(kernel, self._path)
+                        self._write_refusal(_Compiled(kernel, record, error))
                     return first
                 self._write_refusal(refused)
                 self._left_out.add(_place(refused))
@@ -137,7 +143,7 @@ class Recorder:
         pattern = rf'{re.escape(self._path)}"?:(\d+):\d+\)?: error: (.*)'
         if match := re.search(pattern, printed()):
             return {"line": int(match[1]), "text": match[2]}
-        if match := re.search(r"^error: (.*)\n\s*(\S.*)", printed(), re.MULTILINE):
+        if match := re.search(r"^(?:\S+: )?error: (.*)\n\s+(\S.*)", printed(), re.M):
             return {"text": f"AMD's assembler refuses the kernel: {match[1]}: {match[2]}"}
         return {}
 
@@ -171,17 +177,15 @@ class Recorder:
             if not made.is_written:
                 self._write(made.record)
                 made.is_written = True
-            error = self._bad_launch(launch)
-            made = dataclasses.replace(made, record=_named(made.fn, self._path), error=error)
+            error = self._bad_launch(launch, made.scratch)
+            place = getattr(error, "__traceback__", None)
+            record = _named(made.fn, self._path)
+            made = dataclasses.replace(made, record=record, error=error, traceback=place)
         if made.error is not None and _place(made) not in self._left_out:
             self._refused = made
             raise made.error.with_traceback(made.traceback)
-        if made.scratch[0] and made.error is None:
-            from triton.runtime import _allocation
 
-            _allocation._allocator.get()(*made.scratch, 0)
-
-    def _bad_launch(self, launch: capture.Launch) -> Exception | None:
+    def _bad_launch(self, launch: capture.Launch, scratch: tuple[Any, Any]) -> Exception | None:
         for axis, (size, most) in enumerate(zip(launch.grid, MAX_GRID, strict=True)):
             if size > most:
                 text = f"axis {axis} of the grid has {size} programs, a GPU takes {most}"
@@ -191,6 +195,13 @@ class Recorder:
                 if self.memory.is_on_cpu(tensor):
                     text = f"{place}: got a tensor in the CPU's memory, expected the GPU's"
                     return ValueError(text)
+        if scratch[0]:
+            from triton.runtime import _allocation
+
+            try:
+                _allocation._allocator.get()(*scratch, 0)
+            except Exception as error:  # there is none, or the file's own failed
+                return error
         return None
 
     # -- what is written --------------------------------------------------------------------
@@ -236,6 +247,16 @@ def _comes_from(error: BaseException, wanted: BaseException | None) -> bool:
             break
         cause = cause.__cause__ or cause.__context__
     return cause is wanted
+
+
+def _launched_in(error: Exception) -> Any:
+    """Return the kernel in whose launch an error was raised, None where it was in none."""
+    from triton.runtime.jit import JITFunction
+
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_code is JITFunction.run.__code__:
+            return frame.f_locals["self"]
+    return None
 
 
 def _place(refused: _Compiled) -> tuple[Any, ...]:
