@@ -31,7 +31,7 @@ from grader.isolate import (
     walls,
 )
 from grader.kernel import given, launches, lines
-from grader.kernel.compile import asked_gpu, faults
+from grader.kernel.compile import absent_gpu, faults
 from grader.spec import protocol
 
 # So deep nobody gets in the time of a call that is worth its points.
@@ -114,7 +114,7 @@ class Worker:
             self.watching = Watching
             self.machine.install()
             self.far = far.reserve()
-            asked_gpu.install()
+            absent_gpu.answer()
             _skip_autotuning()
         elif self.settings["count_launches"]:
             self.launches = launches.LaunchCounter(self.path)

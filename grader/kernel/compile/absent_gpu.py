@@ -1,9 +1,15 @@
 """Makes a process believe that it has a GPU: what a submission asks about it, it is told.
 
-Every tensor says that it lies on the GPU and lies in the CPU's memory, so that PyTorch computes as
-ever, forward and backward, with values that may be looked at. Only the tensors that the submission
-makes itself without naming a device are remembered as the CPU's: a kernel cannot reach those.
-Triton asks a driver for device, stream and target.
+Where kernels are compiled, all is as on a GPU (`install`). Every tensor says that it
+lies on the GPU and lies in the CPU's memory, so that PyTorch computes as ever, forward and
+backward, with values that may be looked at. Only the tensors that the submission makes itself
+without naming a device are remembered as the CPU's: a kernel cannot reach those. Triton asks a
+driver for device, stream and target.
+
+Where kernels run on the machine, what is asked about the GPU is answered (`answer`): files ask for
+its device, capability and multiprocessors, make it current, wait for it, and assert that tensors
+lie on it. Tensors stay on the CPU, say so of their device, and are where kernels need them: that is
+what `is_cuda` is asked for. `torch.cuda.is_available()` stays true to the facts.
 
 Installed once in a process of its own, before the submission is imported. FakeTensorMode and tensor
 subclasses with a CUDA device need a CUDA build of torch for a backward pass (torch 2.13: "PyTorch
@@ -21,10 +27,16 @@ import torch
 from torch.overrides import _get_current_function_mode_stack as _modes
 from torch.utils._device import DeviceContext
 
-from grader.kernel.compile.chips import MAX_THREADS, Chip
+from grader.kernel.compile.chips import CHIPS, MAX_THREADS, Chip
 
 _DEVICE = torch.device("cuda", 0)
 _MAX_REMEMBERED = 256
+# Of torch.cuda, what the source policy opens and what fails or misleads without a GPU.
+_ASKED = (
+    *("current_device", "current_stream", "device", "device_of", "synchronize"),
+    *("get_device_capability", "get_device_name", "get_device_properties", "is_bf16_supported"),
+    *("max_memory_allocated", "memory_allocated"),
+)
 _KINDS = ("empty", "full", "ones", "zeros")
 _FACTORIES = (
     *("empty", "empty_strided", "zeros", "ones", "full", "eye", "tensor", "scalar_tensor"),
@@ -118,6 +130,17 @@ def install(chip: Chip, bench: Callable[..., list[float]] | None = None) -> Memo
     return memory
 
 
+def answer() -> None:
+    """Answer as the older of the chips that kernels are compiled for, from now on."""
+    from triton.runtime import driver
+
+    chip = CHIPS[min(CHIPS)]
+    driver.set_active(CpuDriver(chip))
+    pretend_cuda(chip, only=_ASKED)
+    torch.Tensor.is_cuda = property(lambda this: True)
+    Memory(remembers=False).install()
+
+
 class Driver:
     """What Triton 3.6 to 3.9 ask of the driver of a GPU, where it does not compile itself."""
 
@@ -126,14 +149,8 @@ class Driver:
         self._bench = bench
         self.utils = self
 
-    def get_current_device(self) -> int:
-        return 0
-
-    def set_current_device(self, device: int) -> None:
-        return None
-
-    def get_current_stream(self, device: int) -> int:
-        return 0
+    get_current_device = get_current_stream = staticmethod(lambda *_: 0)
+    set_current_device = clear_cache = staticmethod(lambda *_: None)
 
     def get_device_capability(self, device: int = 0) -> tuple[int, int]:
         return self._chip.compute_capability
@@ -152,9 +169,6 @@ class Driver:
     def get_empty_cache_for_benchmark(self) -> torch.Tensor:
         return torch.empty(1, dtype=torch.int, device=_DEVICE)
 
-    def clear_cache(self, cache: torch.Tensor) -> None:
-        return None
-
     def get_benchmarker(self) -> Callable[..., list[float]] | None:
         return self._bench
 
@@ -170,21 +184,15 @@ class Driver:
         }
 
 
-class _Event:
-    """A CUDA event that says a millisecond has passed."""
+class CpuDriver(Driver):
+    """That of a GPU whose tensors lie in the CPU's memory."""
 
-    def __init__(self, *_: Any, **__: Any) -> None: ...
-
-    def record(self, *_: Any) -> None: ...
-
-    def synchronize(self) -> None: ...
-
-    def elapsed_time(self, end: Any) -> float:
-        return 1.0
+    def get_active_torch_device(self) -> torch.device:
+        return torch.device("cpu")
 
 
-class _Stream:
-    """A CUDA stream, and the context in which it is current."""
+class _Handle:
+    """A CUDA stream, the context in which it is current, or an event: a millisecond passes."""
 
     cuda_stream = 0
     device = _DEVICE
@@ -192,10 +200,13 @@ class _Stream:
 
     def __init__(self, *_: Any, **__: Any) -> None: ...
 
-    def __enter__(self) -> _Stream:
+    def __enter__(self) -> _Handle:
         return self
 
     def __exit__(self, *_: object) -> None: ...
+
+    def elapsed_time(self, end: Any) -> float:
+        return 1.0
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *_, **__: None
@@ -225,30 +236,26 @@ def pretend_cuda(chip: Chip, only: Collection[str] | None = None) -> None:
         is_multi_gpu_board=0,
     )
     answers = {
-        "is_available": True,
-        "is_initialized": True,
-        "is_bf16_supported": True,
-        "is_current_stream_capturing": False,
         "device_count": 1,
-        "current_device": 0,
         "get_device_capability": (major, minor),
         "get_device_name": chip.name,
         "get_device_properties": properties,
-        "get_arch_list": [chip.arch],
+        "get_arch_list": [f"sm_{chip.capability}"],
         "mem_get_info": (chip.memory_bytes, chip.memory_bytes),
-        "memory_allocated": 0,
-        "max_memory_allocated": 0,
-        "memory_reserved": 0,
-        "max_memory_reserved": 0,
+        "is_current_stream_capturing": False,
+        **dict.fromkeys(("is_available", "is_initialized", "is_bf16_supported"), True),
+        **dict.fromkeys(("current_device", "memory_allocated", "max_memory_allocated"), 0),
+        **dict.fromkeys(("memory_reserved", "max_memory_reserved"), 0),
     }
     silent = ("init", "_lazy_init", "set_device", "synchronize", "empty_cache")
     silent += ("reset_peak_memory_stats", "_exchange_device", "_maybe_exchange_device")
-    streams = ("current_stream", "default_stream", "stream", "Stream", "device", "device_of")
+    handles = ("current_stream", "default_stream", "stream", "Stream", "Event")
+    handles += ("device", "device_of")
     found: dict[str, Any] = {
         name: lambda *_, value=value, **__: value
         for name, value in (answers | dict.fromkeys(silent)).items()
     }
-    found |= dict.fromkeys(streams, _Stream) | {"Event": _Event}
+    found |= dict.fromkeys(handles, _Handle)
     for name in found if only is None else only:
         setattr(torch.cuda, name, found[name])
 

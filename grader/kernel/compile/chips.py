@@ -44,22 +44,15 @@ class Chip:
         return divmod(self.capability // 10 if is_amd(self.capability) else self.capability, 10)
 
     @property
+    def target(self) -> tuple[str, int | str, int]:
+        """Backend, architecture, and threads of a warp, as Triton names them."""
+        amd = is_amd(self.capability)
+        return ("hip", chip_name(self.capability), 64) if amd else ("cuda", self.capability, 32)
+
+    @property
     def warp(self) -> int:
         """Threads that run in step."""
-        return 64 if is_amd(self.capability) else 32
-
-    @property
-    def arch(self) -> str:
-        """Its name to a compiler."""
-        known = is_amd(self.capability)
-        return chip_name(self.capability) if known else f"sm_{self.capability}"
-
-    @property
-    def target(self) -> tuple[str, int | str, int]:
-        """Backend, architecture and warp, as Triton names them."""
-        if is_amd(self.capability):
-            return "hip", self.arch, self.warp
-        return "cuda", self.capability, self.warp
+        return self.target[2]
 
 
 _SMALL = {"shared_bytes": 102400, "program_shared_bytes": 101376, "threads": 1536}

@@ -2,7 +2,7 @@
 
 Triton binds and specialises the arguments, keeps what it has compiled, and evaluates the grid; only
 its compiler is replaced: by one that stops behind the front end, or by another that is given. No
-GPU is needed. A driver must be active, as that of grader/kernel/compile/asked_gpu.py is.
+GPU is needed. A driver must be active, as those of grader/kernel/compile/absent_gpu.py are.
 """
 
 from __future__ import annotations
@@ -53,29 +53,22 @@ def install(run: Callable[[Launch], None], make: Callable[..., Kernel] | None = 
     """
     from triton import compiler
 
-    make = make or _FrontEnd().make
+    known: dict[tuple[Any, ...], Kernel] = {}
 
-    def compile(source: Any, target: Any = None, options: Any = None, **_: Any) -> _Compiled:
-        return _Compiled(make(source, target, options or {}), run)
-
-    compiler.compile = compile
-
-
-class _FrontEnd:
-    """Makes TTIR of a kernel, once for all specialisations that have it in common."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[Any, ...], Kernel] = {}
-
-    def make(self, source: Any, target: Any, options: dict[str, Any]) -> Kernel:
+    def translate(source: Any, target: Any, options: dict[str, Any]) -> Kernel:
         # Where a tensor lies, which `attrs` tell, changes nothing in TTIR.
         constants = tuple((place, _same(value)) for place, value in source.constants.items())
         key = (source.fn, repr(source.signature), constants, repr(options))
-        if key not in self._known:
+        if key not in known:
             text, by_blocks = front_end(source, target, options)
             made = (source.fn.__name__, text, source.signature, by_blocks)
-            self._known[key] = Kernel(source.fn, *made, tuple(source.constants.values()))
-        return self._known[key]
+            known[key] = Kernel(source.fn, *made, tuple(source.constants.values()))
+        return known[key]
+
+    def compile(source: Any, target: Any = None, options: Any = None, **_: Any) -> _Compiled:
+        return _Compiled((make or translate)(source, target, options or {}), run)
+
+    compiler.compile = compile
 
 
 def _same(value: Any) -> Any:
