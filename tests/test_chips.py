@@ -149,11 +149,11 @@ def test_a_compiler_that_is_not_there_is_named(monkeypatch):
     for name in ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH"):
         monkeypatch.delenv(name, raising=False)
     assert [unavailable(capability) for capability in (80, 120, 942)] == [None] * 3
-    monkeypatch.setattr("pathlib.Path.is_file", lambda path: False)
-    monkeypatch.setattr("os.access", lambda path, mode: "blackwell" not in str(path))
+    monkeypatch.setattr("os.access", lambda path, mode: path.name == "ptxas")
     assert unavailable(80) is None
-    assert unavailable(942) == "this Triton came without AMD's compiler"
-    assert unavailable(120) == "this Triton came without NVIDIA's assembler (ptxas-blackwell)"
+    ((amd,),) = (chip.refused for chip in compiled_for((942,)))
+    assert amd.kernel.refusal.text == "this Triton came without AMD's compiler"
+    assert unavailable(120) == "this Triton came without NVIDIA's assembler, ptxas-blackwell"
 
 
 # NVIDIA, CUDA C++ Programming Guide 13.0, "Technical Specifications per Compute Capability":

@@ -28,7 +28,7 @@ from grader.source.submission import Source
 from grader.spec.cases import Case
 from grader.spec.chip_name import is_amd
 from grader.spec.inputs import Inputs
-from grader.spec.kernel_report import Compilation, KernelReport
+from grader.spec.kernel_report import Compilation, KernelReport, Refusal
 from grader.spec.problem import Problem
 from grader.spec.protocol import Ended, Reply, failed
 
@@ -79,18 +79,16 @@ class Compiled:
 def unavailable(capability: int = min(CHIPS)) -> str | None:
     """Return why nothing can be compiled for a chip on this machine, None when it can."""
     tool = "ptxas-blackwell" if capability >= 100 else "ptxas"
-    if not is_amd(capability) and f"TRITON_{tool.upper().replace('-', '_')}_PATH" in os.environ:
+    file, what = f"nvidia/bin/{tool}", f"NVIDIA's assembler, {tool}"
+    if is_amd(capability):
+        file, what = "amd/compiler.py", "AMD's compiler"
+    elif f"TRITON_{tool.upper().replace('-', '_')}_PATH" in os.environ:
         return None
     found = importlib.util.find_spec("triton")
     if found is None or found.origin is None:
         return "Triton is not installed"
-    backends = Path(found.origin).parent / "backends"
-    if is_amd(capability):
-        known = (backends / "amd" / "compiler.py").is_file()
-        return None if known else "this Triton came without AMD's compiler"
-    if os.access(backends / "nvidia" / "bin" / tool, os.X_OK):
-        return None
-    return f"this Triton came without NVIDIA's assembler ({tool})"
+    there = os.access(Path(found.origin).parent / "backends" / file, os.R_OK)
+    return None if there else f"this Triton came without {what}"
 
 
 def compile_calls(
@@ -134,6 +132,9 @@ def _compile(
     kept: Path | None,
     begins: Callable[[int], None],
 ) -> Compiled:
+    missing = unavailable(capability)
+    if missing is not None:
+        return Compiled(capability, (not_compiled(capability, missing),), (), 0, 0.0)
     begins(capability)
     start = time.monotonic()
     results: list[Reply | Ended] = []
@@ -155,9 +156,19 @@ def _compile(
             left_s = timeout_s
             for call in calls:
                 begun = time.monotonic()
-                results.append(_ask(sandbox, call, report, left_s))
+                result = sandbox.ask(
+                    "compile",
+                    left_s,
+                    (report,),
+                    patience=PATIENCE,
+                    layout=call.layout.to_json(),
+                    kwargs=call.kwargs,
+                    returns=list(call.returns),
+                    gradients=call.gradients,
+                )
+                results.append(result)
                 left_s = max(0.0, left_s - (time.monotonic() - begun - sandbox.starved_s))
-                if isinstance(results[-1], Ended):
+                if isinstance(result, Ended):
                     break
             output = sandbox.output()
         kernels = _read(report, capability)
@@ -168,17 +179,11 @@ def _compile(
     return Compiled(capability, kernels, tuple(results), launches, seconds, output)
 
 
-def _ask(sandbox: Sandbox, call: Call, report: int, left_s: float) -> Reply | Ended:
-    return sandbox.ask(
-        "compile",
-        left_s,
-        (report,),
-        patience=PATIENCE,
-        layout=call.layout.to_json(),
-        kwargs=call.kwargs,
-        returns=list(call.returns),
-        gradients=call.gradients,
-    )
+def not_compiled(capability: int, why: str, line: int = 0) -> Compilation:
+    """Return what stands for all kernels on a chip for which none is to blame."""
+    refusal = Refusal(error_type="", line=line, text=why)
+    kernel = KernelReport(kernel="", line=0, refusal=refusal)
+    return Compilation(capability=capability, kernel=kernel)
 
 
 def _read(report: int, capability: int) -> tuple[Compilation, ...]:

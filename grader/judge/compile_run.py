@@ -15,7 +15,13 @@ from pathlib import Path
 from grader.checks import outcome
 from grader.checks.correctness import expect, find_differences
 from grader.checks.translations import translation
-from grader.isolate.compiled import Call, Compiled, compile_calls, unavailable
+from grader.isolate.compiled import (
+    Call,
+    Compiled,
+    compile_calls,
+    not_compiled,
+    unavailable,
+)
 from grader.isolate.evidence import CallEvidence
 from grader.isolate.session import Session
 from grader.judge.case import CheckCase
@@ -25,7 +31,7 @@ from grader.spec.cases import Case
 from grader.spec.chip_name import chip_name
 from grader.spec.findings import Finding
 from grader.spec.grade_record import Message, Verdict
-from grader.spec.kernel_report import Compilation, KernelReport, Refusal
+from grader.spec.kernel_report import Compilation
 from grader.spec.problem import Problem
 from grader.spec.protocol import MAX_KERNELS, Ended, Reply, Status, failed
 
@@ -82,10 +88,9 @@ class CompileRun:
                 cases.append(at)
 
     def _compile_check(self) -> None:
-        if unavailable():
-            return
-        for check in self._problem.checks:
-            for case in self._problem.cases(check, self._seed).values() if check.compiles else ():
+        checks = (c for c in self._problem.checks if c.compiles and not unavailable())
+        for check in checks:
+            for case in self._problem.cases(check, self._seed).values():
                 self._begin(case)
 
     def _compile_more(self) -> None:
@@ -175,22 +180,20 @@ class CompileRun:
 
     def _on_request(self, case: Case, say: CaseFindings) -> list[Compilation]:
         """Compile a case for the chips that were asked for; say of each that fails why."""
-        missing = {chip: why for chip in self._chips if (why := unavailable(chip)) is not None}
-        compiled = compile_calls(
+        found: list[Compilation] = []
+        for chip in compile_calls(
             self._source,
             self._problem,
             [Call.of(self._problem, case, self._problem.outputs)],
-            capabilities=[chip for chip in self._chips if chip not in missing],
+            capabilities=self._chips,
             kernels=self._kernels,
             begins=lambda chip: self._tell(f"compiling for {chip_name(chip)}"),
-        )
-        found = [_not_made(chip, why) for chip, why in missing.items()]
-        for chip in compiled:
+        ):
             found += chip.kernels
             failed = None if chip.refused else self._not_compiled([chip], say)
             if failed is not None and failed.message is not None:
                 said = failed.message
-                found.append(_not_made(chip.capability, said.headline, said.line or 0))
+                found.append(not_compiled(chip.capability, said.headline, said.line or 0))
         return found
 
     def _compile_there(
@@ -267,13 +270,6 @@ def _never_on_a_gpu(line: int, case: Case, say: CaseFindings) -> Finding:
     headline += f" runs there, or none; {case}"
     help = "launch the same kernels with and without a GPU: they are judged there"
     return say.of(Verdict.FAIL, headline, line=line, help=help)
-
-
-def _not_made(capability: int, why: str, line: int = 0) -> Compilation:
-    """Return what stands for all kernels on a chip for which the call did not come to its end."""
-    refusal = Refusal(error_type="", line=line, text=why)
-    kernel = KernelReport(kernel="", line=0, refusal=refusal)
-    return Compilation(capability=capability, kernel=kernel)
 
 
 def _lines_of(evidence: CallEvidence) -> set[int]:

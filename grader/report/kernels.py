@@ -42,9 +42,9 @@ def _compiled(kernels: Sequence[KernelReport]) -> str:
         max(getattr(kernel, name) or 0 for kernel in kernels)
         for name in ("registers", "stack_bytes", "shared_bytes")
     )
-    most = f"{registers} registers, {byte_size(shared)} shared"
+    most = f"at most {registers} registers, {byte_size(shared)} shared"
     spills = f"{_spills(spilt)} spilled" if spilt else "no spills"
-    return f"{plural(len(kernels), 'kernel')} compiled; at most {most}, {spills}"
+    return f"{plural(len(kernels), 'kernel')} compiled; {most}, {spills}"
 
 
 def _refused(kernel: KernelReport) -> str:

@@ -74,11 +74,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--exit-zero", action="store_true", help="exit 0 even when points were lost"
     )
-    parser.add_argument(
-        "--chips",
-        metavar="8.6,gfx942",
-        help="compile for these chips too, or for `all`; never counts",
-    )
+    parser.add_argument("--chips", metavar="8.6,gfx942", help="compile for these too, or for all")
     parser.add_argument("--quick", action="store_true", help="leave speed and memory out")
     parser.add_argument("--map", action="store_true", help="show the tiles that the kernels visit")
     parser.add_argument(

@@ -1,10 +1,9 @@
 """Makes a process believe that it has a GPU: what a submission asks about it, it is told.
 
-Where kernels are compiled, all is as on a GPU (`install`). Every tensor says that it
-lies on the GPU and lies in the CPU's memory, so that PyTorch computes as ever, forward and
-backward, with values that may be looked at. Only the tensors that the submission makes itself
-without naming a device are remembered as the CPU's: a kernel cannot reach those. Triton asks a
-driver for device, stream and target.
+Where kernels are compiled, all is as on a GPU (`install`). Every tensor says that it lies there and
+lies in the CPU's memory, so that PyTorch computes as ever, forward and backward, with values that
+may be looked at. Only the tensors that the submission makes itself without naming a device are
+remembered as the CPU's: a kernel cannot reach those. Triton asks a driver for device and target.
 
 Where kernels run on the machine, what is asked about the GPU is answered (`answer`): files ask for
 its device, capability and multiprocessors, make it current, wait for it, and assert that tensors
@@ -151,9 +150,6 @@ class Driver:
 
     get_current_device = get_current_stream = staticmethod(lambda *_: 0)
     set_current_device = clear_cache = staticmethod(lambda *_: None)
-
-    def get_device_capability(self, device: int = 0) -> tuple[int, int]:
-        return self._chip.compute_capability
 
     def get_current_target(self) -> Any:
         from triton.backends.compiler import GPUTarget

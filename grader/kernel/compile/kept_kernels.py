@@ -19,36 +19,31 @@ MOST = 256  # some thirty versions of the kernels of a problem, half a KiB each
 
 @dataclasses.dataclass(frozen=True)
 class Kept:
-    """The place of one kernel: its code's digest, and the lines of the dots that it has now."""
+    """The file of one kernel's code, and the lines of the dots that it has now."""
 
-    folder: Path
-    digest: str
+    path: Path
     lines: list[int]
-
-    @property
-    def _path(self) -> Path:
-        return self.folder / f"{self.digest}.json"
 
     def read(self) -> dict[str, Any] | None:
         """Return the figures, which count as used now; None where there are none, or damaged."""
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
-            found = json.loads(self._path.read_text(encoding="utf-8"))
+            found = json.loads(self.path.read_text(encoding="utf-8"))
             pairs = set(zip(found.pop("lines"), self.lines, strict=True))
             moved = dict(pairs)
             if not len(pairs) == len(moved) == len(set(moved.values())):
                 return None  # one line has become two, or two have met
             dots = [{**dot, "line": moved[dot["line"]]} for dot in found["dots"]]
-            os.utime(self._path)
+            os.utime(self.path)
             return {**found, "dots": sorted(dots, key=lambda dot: dot["line"])}
         return None
 
     def write(self, figures: dict[str, Any]) -> None:
         """Write the figures down, whole or not at all."""
-        partial = self._path.with_suffix(f".{os.getpid()}")
+        partial = self.path.with_suffix(f".{os.getpid()}")
         with contextlib.suppress(OSError):
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self.path.parent.mkdir(parents=True, exist_ok=True)
             partial.write_text(json.dumps(figures | {"lines": self.lines}), encoding="utf-8")
-            os.replace(partial, self._path)
+            os.replace(partial, self.path)
 
 
 def make_room(folder: Path) -> None:

@@ -253,10 +253,9 @@ def _launched_in(error: Exception) -> Any:
     """Return the kernel in whose launch an error was raised, None where it was in none."""
     from triton.runtime.jit import JITFunction
 
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        if frame.f_code is JITFunction.run.__code__:
-            return frame.f_locals["self"]
-    return None
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    runs = (f.f_locals["self"] for f in frames if f.f_code is JITFunction.run.__code__)
+    return next(runs, None)
 
 
 def _place(refused: _Compiled) -> tuple[Any, ...]:

@@ -46,11 +46,11 @@ def figures_of(
     for name, made in stages(source, target, options, metadata):
         if kept is None:
             lines = machine_code.dot_lines(str(made), path)
-            kept = kept_kernels.Kept(folder, _digest(made, metadata), lines)
+            figures["digest"] = _digest(made, metadata)
+            kept = kept_kernels.Kept(folder / f"{figures['digest']}.json", lines)
             known = kept.read()
             if known is not None:
                 return known
-            figures["digest"] = kept.digest
         if name == "ttgir":
             figures["dots"] = machine_code.dots(str(made), path)
         elif name in machine_code.USAGE:
