@@ -1,5 +1,6 @@
 """Kernels that a watch keeps: what is compiled again, what is not, and how many there are."""
 
+import dataclasses
 import json
 import os
 
@@ -147,14 +148,17 @@ def test_those_that_were_used_last_are_kept(folder, monkeypatch):
     kept_kernels.make_room(folder / "none yet")
 
 
-def test_a_grading_keeps_them_where_its_children_do(folder):
-    children = Children(kernels=folder)
+def test_a_grading_keeps_them_and_tells_of_the_chips_that_it_was_asked_for(folder):
+    children, told = Children(kernels=folder), []
     children.open_server()
     try:
         source = model_answer("p02").encode()
-        run = TestRun(P02, source, asked(P02, "1"), children)
+        request = dataclasses.replace(asked(P02, "1"), chips=(942,))
+        run = TestRun(P02, source, request, children, on_phase=told.append)
         found = run.run()
     finally:
         children.close()
     assert {f.verdict for f in found.cases.values()} == {"pass"}
-    assert len(figures(folder)) > 0
+    (compiled,) = (f.kernels for f in found.cases.values() if f.kernels)
+    assert [kernel.capability for kernel in compiled] == [80, 90, 942]
+    assert told == ["compiling for gfx942"] and len(list(folder.iterdir())) == 3

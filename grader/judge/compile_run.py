@@ -15,13 +15,7 @@ from pathlib import Path
 from grader.checks import outcome
 from grader.checks.correctness import expect, find_differences
 from grader.checks.translations import translation
-from grader.isolate.compiled import (
-    Call,
-    Compiled,
-    compile_calls,
-    not_compiled,
-    unavailable,
-)
+from grader.isolate.compiled import Call, Compiled, compile_calls, not_compiled, unavailable
 from grader.isolate.evidence import CallEvidence
 from grader.isolate.session import Session
 from grader.judge.case import CheckCase
