@@ -1,8 +1,9 @@
-"""Keeps the figures of kernels that were compiled, by what Triton's front end made of them.
+"""Keeps the figures of kernels that were compiled, by their text and by what Triton made of them.
 
-A line that is added to a file moves all kernels below it, and a comment changes the text of one.
-What the front end makes of a kernel, without the lines that it comes from, is then what it was, and
-so is all that follows from it, but for the lines of its dots: those are kept beside the figures.
+A text that is the same, in the same line, is not read again. A line that is added to a file moves
+all kernels below it, and a comment changes the text of one. What the front end makes of a kernel,
+without the lines that it comes from, is then what it was, and so is all that follows from it, but
+for the lines of its dots: those are kept beside the figures.
 """
 
 from __future__ import annotations
@@ -14,27 +15,29 @@ import os
 from pathlib import Path
 from typing import Any
 
-MOST = 256  # some thirty versions of the kernels of a problem, half a KiB each
+MOST = 512  # some thirty versions of the kernels of a problem, half a KiB each, twice
 
 
 @dataclasses.dataclass(frozen=True)
 class Kept:
-    """The file of one kernel's code, and the lines of the dots that it has now."""
+    """The file of a kernel, and the lines that its dots have now, None where they are as kept."""
 
     path: Path
-    lines: list[int]
+    lines: list[int] | None = None
 
     def read(self) -> dict[str, Any] | None:
         """Return the figures, which count as used now; None where there are none, or damaged."""
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
             found = json.loads(self.path.read_text(encoding="utf-8"))
-            pairs = set(zip(found.pop("lines"), self.lines, strict=True))
+            lines = found["lines"] if self.lines is None else self.lines
+            pairs = set(zip(found["lines"], lines, strict=True))
             moved = dict(pairs)
             if not len(pairs) == len(moved) == len(set(moved.values())):
                 return None  # one line has become two, or two have met
             dots = [{**dot, "line": moved[dot["line"]]} for dot in found["dots"]]
             os.utime(self.path)
-            return {**found, "dots": sorted(dots, key=lambda dot: dot["line"])}
+            found["dots"] = sorted(dots, key=lambda dot: dot["line"])
+            return {**found, "lines": lines}
         return None
 
     def write(self, figures: dict[str, Any]) -> None:
@@ -42,7 +45,7 @@ class Kept:
         partial = self.path.with_suffix(f".{os.getpid()}")
         with contextlib.suppress(OSError):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            partial.write_text(json.dumps(figures | {"lines": self.lines}), encoding="utf-8")
+            partial.write_text(json.dumps(figures), encoding="utf-8")
             os.replace(partial, self.path)
 
 

@@ -121,6 +121,7 @@ class Recorder:
         try:
             figures = compile()
             self._known.add(figures.pop("digest"))
+            del figures["lines"]
             made.scratch = tuple(figures.pop("scratch"))
             made.error = self._beyond_the_chip(figures)
             made.record |= _arguments(source) | figures

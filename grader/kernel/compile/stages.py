@@ -21,7 +21,6 @@ def stages(
     """
     from triton import __version__
 
-    source.hash()  # reads the kernel and all that it calls, and refuses some of that
     module, backend, known = parsed(source, target, options)
     metadata |= {"target": target, "compiler": (__version__, backend.hash()), **known.__dict__}
     found: dict[str, Any] = {}
@@ -36,21 +35,24 @@ def figures_of(
 ) -> dict[str, Any]:
     """Return the figures of a kernel of the submission at `path`.
 
-    Those of the same code are taken from `folder`, and kept there if there are none. NVIDIA's
-    assembler writes to `log`.
+    Those of the same text or code are taken from `folder`, and kept there if there are none.
+    NVIDIA's assembler writes to `log`.
     """
-    metadata: dict[str, Any] = {}
-    figures: dict[str, Any] = {}
-    begun, kept = time.perf_counter(), None
+    known = folder / f"{_digest(source.hash(), options | {'target': target})}.json"
+    same_text = kept = kept_kernels.Kept(known)
+    if (figures := same_text.read()) is not None:
+        return figures
+    figures, metadata, begun = {}, {}, time.perf_counter()
     log.clear()
     for name, made in stages(source, target, options, metadata):
-        if kept is None:
-            lines = machine_code.dot_lines(str(made), path)
-            figures["digest"] = _digest(made, metadata)
-            kept = kept_kernels.Kept(folder / f"{figures['digest']}.json", lines)
-            known = kept.read()
-            if known is not None:
-                return known
+        if not figures:
+            text = made.str_nodebug() if hasattr(made, "str_nodebug") else str(made)
+            digest, lines = _digest(text, metadata), machine_code.dot_lines(str(made), path)
+            kept = kept_kernels.Kept(folder / f"{digest}.json", lines)
+            if (found := kept.read()) is not None:
+                same_text.write(found)
+                return found
+            figures |= {"digest": digest, "lines": lines}
         if name == "ttgir":
             figures["dots"] = machine_code.dots(str(made), path)
         elif name in machine_code.USAGE:
@@ -64,13 +66,12 @@ def figures_of(
         "scratch": (metadata.get("global_scratch_size"), metadata.get("global_scratch_align")),
         "compile_ms": 1000 * (time.perf_counter() - begun),
     }
-    if kept is not None:
-        kept.write(figures)
+    kept.write(figures)
+    same_text.write(figures)
     return figures
 
 
-def _digest(module: Any, metadata: dict[str, Any]) -> str:
-    """Return what is the same for the same code on the same chip, whatever lines it comes from."""
-    text = module.str_nodebug() if hasattr(module, "str_nodebug") else str(module)
-    given = sorted((name, str(value)) for name, value in metadata.items())
-    return hashlib.sha256(f"{given}\n{text}".encode()).hexdigest()
+def _digest(text: str, given: dict[str, Any]) -> str:
+    """Return what is the same for the same code on the same chip."""
+    options = sorted((name, str(value)) for name, value in given.items())
+    return hashlib.sha256(f"{options}\n{text}".encode()).hexdigest()
