@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from rich.table import Table
 
-from grader.base.text import byte_size, clean, plural
+from grader.base.text import byte_size, clean
 from grader.spec.chip_name import JUDGED, chip_name
 from grader.spec.grade_record import GradeRecord, ProblemResult
 from grader.spec.kernel_report import Compilation, KernelReport
@@ -42,9 +42,8 @@ def _compiled(kernels: Sequence[KernelReport]) -> str:
         max(getattr(kernel, name) or 0 for kernel in kernels)
         for name in ("registers", "stack_bytes", "shared_bytes")
     )
-    most = f"at most {registers} registers, {byte_size(shared)} shared"
     spills = f"{_spills(spilt)} spilled" if spilt else "no spills"
-    return f"{plural(len(kernels), 'kernel')} compiled; {most}, {spills}"
+    return f"compiles, up to {registers} registers, {byte_size(shared)} shared, {spills}"
 
 
 def _refused(kernel: KernelReport) -> str:
