@@ -28,6 +28,7 @@ help: ## list the targets
 	@echo "  P=p04,p05            grade these problems only"
 	@echo "  QUICK=1              leave speed and memory out    X=1  stop at the first failure"
 	@echo "  MAP=1                show the tiles that your kernels visit"
+	@echo "  CHIPS=8.6,gfx942     compile for these GPUs too, or for all; never counts"
 	@echo "  SUBMISSION=dir       grade another folder with pNN/<file>.py (default: problems)"
 	@echo "  DEVICE=cpu           do not use the GPU      SEED=hex  repeat a run's inputs"
 	@echo "  OFFICIAL=1           grade for credit, in a jail (needs bubblewrap)"
@@ -53,7 +54,7 @@ grade: $(READY) ## grade your answers and print the score report
 	@"$(PY)" -m grader grade --exit-zero --submission "$(SUBMISSION)" $(if $(P),--only "$(P)") \
 	  $(if $(DEVICE),--device "$(DEVICE)") $(if $(SEED),--seed "$(SEED)") \
 	  $(if $(JSON),--json "$(JSON)") $(if $(QUICK),--quick) $(if $(X),--exitfirst) \
-	  $(if $(MAP),--map) $(if $(OFFICIAL),--official) $(if $(filter-out no,$(REPORT)),--report)
+	  $(if $(MAP),--map) $(if $(CHIPS),--chips "$(CHIPS)") $(if $(OFFICIAL),--official) $(if $(filter-out no,$(REPORT)),--report)
 
 watch: $(READY) ## grade one problem again at each save: P=p04 (default: the first open one)
 	@"$(PY)" -m grader watch --submission "$(SUBMISSION)" $(if $(P),--only "$(P)") \

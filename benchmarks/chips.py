@@ -22,12 +22,14 @@ from grader.isolate.compiled import Call, Compiled, compile_calls, unavailable
 from grader.kernel.compile.chips import EVERY_CHIP
 from grader.source.submission import Source
 from grader.spec.cases import resolve
+from grader.spec.chip_name import is_amd
 from grader.spec.kernel_report import Compilation
 from grader.spec.problem import GIVEN, ROOT, Problem, load_problem, problem_ids
 from grader.spec.protocol import failed
 
 PROBLEMS = tuple(id for id in problem_ids() if load_problem(id).uses_triton)
 HEAD_DIMS = (16, 32, 64, 128)  # what `given.arguments` lets pass
+CHIPS = tuple(capability for capability in EVERY_CHIP if not is_amd(capability))
 DTYPES = ("bf16", "fp16", "fp32")
 BF16_FROM = 80
 _TIMEOUT_S = 900.0
@@ -148,7 +150,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     try:
         problems = _named("--problems", options.problems, PROBLEMS)
-        chips = _named("--chips", options.chips, [chip_name(c) for c in EVERY_CHIP])
+        chips = _named("--chips", options.chips, [chip_name(c) for c in CHIPS])
         path = options.source or options.json
         found = record.load(path) if path and (options.source or path.exists()) else None
         if found is not None and found["kind"] != "chips":

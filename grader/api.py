@@ -181,6 +181,7 @@ class Grader:
             self._children,
             compile_workers=compile_workers,
             on_case=lambda check, verdict: self.progress.case_done(problem.id, check, verdict),
+            on_phase=lambda text: self.progress.phase(problem.id, text),
         )
         self._runs.append(run)
         run.interrupted = self.interrupted

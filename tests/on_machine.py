@@ -21,7 +21,7 @@ from grader.isolate import arena, returned
 from grader.isolate import session as sessions
 from grader.isolate.placing import place
 from grader.kernel import given
-from grader.kernel.compile import asked_gpu
+from grader.kernel.compile import absent_gpu
 from grader.kernel.compile.chips import CHIPS
 from grader.kernel.machine.engine import Engine
 from grader.kernel.observers.rounds import Rounds, RoundsShape
@@ -38,7 +38,7 @@ from grader.spec.problem import Problem
 @contextlib.contextmanager
 def machine_in_process(engine: Engine, names: dict[str, Any] | None = None) -> Iterator[Engine]:
     """Let kernels that are compiled inside run on the machine; those among `names` anew."""
-    active = asked_gpu._Driver(CHIPS[80], asked_gpu._nothing, asked_gpu._nothing)
+    active = absent_gpu.CpuDriver(CHIPS[80])
     for kernel in (names or {}).values():
         if isinstance(kernel, triton.JITFunction):
             kernel.device_caches.clear()

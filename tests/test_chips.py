@@ -8,7 +8,7 @@ import json
 import pytest
 
 from benchmarks import chips, chips_table, record
-from grader.isolate.compiled import Call, compile_calls
+from grader.isolate.compiled import Call, compile_calls, unavailable
 from grader.kernel.compile import chips as known_chips
 from grader.kernel.compile.chips import EVERY_CHIP, resident_programs
 from grader.source.submission import Source
@@ -105,17 +105,55 @@ def attention(q, k, v, *, softmax_scale=None):
 """
 
 
-def test_a_kernel_compiled_for_two_chips_becomes_rows():
+def compiled_for(capabilities, text=KERNEL):
     problem = load_problem("p03")
     case = resolve({"seqlen": 64, "head_dim": 32}, "fp16", "")
     calls = [Call.of(problem, case, ("out",))]
-    found = compile_calls(Source("p03", KERNEL.encode()), problem, calls, capabilities=(75, 89))
-    for whole, dots in zip(found, ("none", "mma"), strict=True):
+    return compile_calls(Source("p03", text.encode()), problem, calls, capabilities=capabilities)
+
+
+def test_a_kernel_compiled_by_each_compiler_becomes_rows():
+    found = compiled_for((75, 89, 120, 942))
+    for whole, dots in zip(found, ("none", "mma", "mma", "mma"), strict=True):
         assert [reply.status for reply in whole.results] == [Status.OK], whole.output
         (got,) = chips.rows_of(whole.kernels, "fp16")
         assert (got["kernel"], got["head_dim"], got["tile"]) == ("product", 32, "32")
-        assert got["dots"] == dots and got["programs"] and got["registers"]
+        assert got["dots"] == dots and got["registers"]
+        assert bool(got["programs"]) == (whole.capability != 942)
+        assert got["stack_bytes"] == 0
         assert 0 < got["shared_bytes"] <= EVERY_CHIP[whole.capability].program_shared_bytes
+
+
+ASSEMBLY = """tl.inline_asm_elementwise(
+        "bogus.f32 $0, $1;", "=r,r", [scores], dtype=tl.float32, is_pure=True, pack=1)"""
+THREADS = "needs 2048 threads, the chip has 1024"
+
+
+@pytest.mark.parametrize(
+    ("chip", "old", "new", "said", "mark"),
+    [
+        (950, "BLOCK_M=32)", "BLOCK_M=32, num_warps=32)", THREADS, "product[(1,)]("),
+        (120, "scores)", f"{ASSEMBLY})", "NVIDIA's assembler knows no instruction 'bogus'", '"bog'),
+        (942, "scores)", f"{ASSEMBLY})", "AMD's assembler refuses the kernel: invalid instr", "pr"),
+    ],
+)
+def test_each_compiler_refuses_in_a_sentence_with_a_line(chip, old, new, said, mark):
+    text = KERNEL.replace(old, new)
+    ((kernel,),) = (whole.refused for whole in compiled_for((chip,), text))
+    refusal = kernel.kernel.refusal
+    assert refusal.text.startswith(said)
+    assert text.splitlines()[refusal.line - 1].strip().startswith(mark)
+
+
+def test_a_compiler_that_is_not_there_is_named(monkeypatch):
+    for name in ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    assert [unavailable(capability) for capability in (80, 120, 942)] == [None] * 3
+    monkeypatch.setattr("os.access", lambda path, mode: path.name == "ptxas")
+    assert unavailable(80) is None
+    ((amd,),) = (chip.refused for chip in compiled_for((942,)))
+    assert amd.kernel.refusal.text == "this Triton came without AMD's compiler"
+    assert unavailable(120) == "this Triton came without NVIDIA's assembler, ptxas-blackwell"
 
 
 # NVIDIA, CUDA C++ Programming Guide 13.0, "Technical Specifications per Compute Capability":
@@ -190,7 +228,7 @@ def chips_triton(path):
     ("options", "words"),
     [
         (["--problems", "p01"], "--problems: got 'p01', expected among p02"),
-        (["--chips", "7.0"], "--chips: got '7.0', expected among 8.0"),
+        (["--chips", "7.0"], "--chips: got '7.0', expected among 7.5"),
         (["--from", "{tmp}/none.json"], "none.json"),
         (["--from", "{tmp}/kind.json"], "kind.json: got a record of kind sweep, expected chips"),
         (["--json", "{tmp}/schema.json"], "schema.json: got schema_version 9"),
@@ -228,7 +266,7 @@ def test_the_page_shows_the_record(capsys):
 def test_the_record_holds_every_answer_on_every_chip_at_every_head_dim():
     found = record.load(RECORD)
     places = {(r["problem"], r["capability"]) for r in found["results"]}
-    assert places == {(p, c) for p in chips.PROBLEMS for c in EVERY_CHIP}
+    assert places == {(p, c) for p in chips.PROBLEMS for c in chips.CHIPS}
     for result in found["results"]:
         half = "bf16" if result["capability"] >= chips.BF16_FROM else "fp16"
         dims = chips.HEAD_DIMS if result["problem"] != "p02" else (None,)

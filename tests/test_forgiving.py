@@ -67,6 +67,10 @@ OFFICIAL = ["grade", "--official"]
         (["hint", "--only", "1,2"], "--only (P= of make): got p01, p02, expected one problem"),
         (["grade", "--seed", "xyz"], "--seed (SEED= of make): got 'xyz'"),
         (["grade", "--device", "gpu"], "argument --device (DEVICE= of make): invalid choice"),
+        (
+            ["grade", "--chips", "9"],
+            "--chips (CHIPS= of make): got '9', expected all, or some of 7.5",
+        ),
         (["grade", "--json", "/no/such/x"], "--json (JSON= of make): no such folder"),
         ([*OFFICIAL, "--quick"], "--quick (QUICK= of make): got it with --official"),
         ([*OFFICIAL, "--exitfirst"], "--exitfirst (X= of make): got it with --official"),

@@ -1,5 +1,6 @@
 """Kernels that a watch keeps: what is compiled again, what is not, and how many there are."""
 
+import dataclasses
 import json
 import os
 
@@ -59,14 +60,14 @@ def reports(folder, text=SOURCE):
 
 
 def figures(folder):
-    return {json.loads(p.read_text())["registers"]: p for p in folder.glob("*/figures.json")}
+    return {json.loads(p.read_text())["registers"]: p for p in folder.glob("*.json")}
 
 
 def test_a_kernel_is_not_compiled_again_and_its_report_is_the_same(folder):
     first = reports(folder)
     assert [dot.instruction for dot in first["squared"].dots] == ["mma"]
     assert first == reports(folder)  # with the milliseconds of the first time
-    for path in folder.glob("*/figures.json"):
+    for path in folder.glob("*.json"):
         path.write_text(json.dumps(json.loads(path.read_text()) | {"registers": 7}))
     assert {k.registers for k in reports(folder).values()} == {7}
 
@@ -82,7 +83,7 @@ def test_a_kernel_is_not_compiled_again_and_its_report_is_the_same(folder):
 def test_a_changed_kernel_is_compiled_again(folder, old, new, line):
     first, kept = reports(folder), set(folder.iterdir())
     changed = reports(folder, SOURCE.replace(old, new))
-    assert len(set(folder.iterdir()) - kept) == 1
+    assert len(set(folder.iterdir()) - kept) == 2  # by its text and by its code
     assert changed["squared"].line == line
     assert changed["squared"].dots[0].line == 6
     assert changed["squared"].compile_ms != first["squared"].compile_ms
@@ -99,7 +100,7 @@ def test_a_changed_kernel_is_compiled_again(folder, old, new, line):
 )
 def test_what_only_looks_otherwise_is_not_compiled_again(folder, old, new, moved):
     first = reports(folder)
-    for path in folder.glob("*/figures.json"):
+    for path in folder.glob("*.json"):
         path.write_text(json.dumps(json.loads(path.read_text()) | {"stack_bytes": 8}))
     for name, report in reports(folder, SOURCE.replace(old, new)).items():
         down = name in moved
@@ -125,7 +126,7 @@ def test_dots_of_one_line_that_were_parted_are_looked_at_again(folder):
 @pytest.mark.parametrize("text", [None, "{", "[]"])
 def test_figures_that_are_damaged_do_not_serve(folder, text):
     first = reports(folder)
-    for path in folder.glob("*/figures.json"):
+    for path in folder.glob("*.json"):
         path.unlink()
         if text is not None:
             path.write_text(text)
@@ -140,21 +141,24 @@ def test_those_that_were_used_last_are_kept(folder, monkeypatch):
     for path in folder.iterdir():
         os.utime(path, (1, 1))
     used = reports(folder)
-    monkeypatch.setattr(kept_kernels, "MOST", 2)
+    monkeypatch.setattr(kept_kernels, "MOST", 4)
     kept_kernels.make_room(folder)
     assert figures(folder).keys() == {k.registers for k in used.values()}
     assert reports(folder) == used
     kept_kernels.make_room(folder / "none yet")
 
 
-def test_a_grading_keeps_them_where_its_children_do(folder):
-    children = Children(kernels=folder)
+def test_a_grading_keeps_them_and_tells_of_the_chips_that_it_was_asked_for(folder):
+    children, told = Children(kernels=folder), []
     children.open_server()
     try:
         source = model_answer("p02").encode()
-        run = TestRun(P02, source, asked(P02, "1"), children)
+        request = dataclasses.replace(asked(P02, "1"), chips=(942,))
+        run = TestRun(P02, source, request, children, on_phase=told.append)
         found = run.run()
     finally:
         children.close()
     assert {f.verdict for f in found.cases.values()} == {"pass"}
-    assert len(figures(folder)) > 0
+    (compiled,) = (f.kernels for f in found.cases.values() if f.kernels)
+    assert [kernel.capability for kernel in compiled] == [80, 90, 942]
+    assert told == ["compiling for gfx942"] and len(list(folder.iterdir())) == 2 * 3

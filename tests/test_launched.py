@@ -10,14 +10,16 @@ import pytest
 import torch
 
 from grader.checks.correctness import expect
-from grader.isolate.compiled import unavailable
+from grader.isolate.compiled import Compiled, unavailable
 from grader.isolate.evidence import CallEvidence
+from grader.judge import compile_run
 from grader.judge.case import CheckCase
 from grader.judge.compile_run import CompileRun
 from grader.judge.finding import CaseFindings
 from grader.kernel.compile.absent_gpu import Memory
 from grader.source.submission import Source
 from grader.spec.grade_record import Verdict
+from grader.spec.kernel_report import Compilation, KernelReport, Refusal
 from grader.spec.problem import load_problem
 from grader.spec.protocol import MAX_KERNELS, Reply, Status
 from tests import forked
@@ -227,6 +229,35 @@ def test_no_kernel_hides_behind_many(lines):
     finding = compiles_on_gpu(OnGpu(*answers), [lines])
     assert finding.verdict is Verdict.FAIL
     assert finding.message.headline.startswith("too many kernels: fewer than 32 may run")
+
+
+def test_chips_that_were_asked_for_are_compiled_for_and_decide_nothing(monkeypatch):
+    refused = KernelReport(
+        kernel="k", line=7, refusal=Refusal(error_type="OutOfResources", line=9, text="needs more")
+    )
+
+    def compile_calls(source, problem, calls, *, capabilities, kernels, begins):
+        assert len(calls) == 1
+        for capability in capabilities:
+            begins(capability)
+        ended = Reply(1, Status.EXCEPTION, line=3, error_type="ValueError", text="no such chip")
+        compilation = Compilation(capability=86, kernel=refused)
+        return [
+            Compiled(86, (compilation,), (Reply(1, Status.COMPILE_FAILED),), 1, 1.0),
+            Compiled(120, (), (ended,), 0, 1.0),
+        ]
+
+    monkeypatch.setattr(compile_run, "compile_calls", compile_calls)
+    said = []
+    session = OnGpu((7,))
+    run = CompileRun(P02, session.source, SEED, False, None, (86, 120), said.append)
+    at = CheckCase(P02, CHECKS["compiles"], 0, CASES[0])
+    finding = run.judge(session, at, CaseFindings(at, session.source, SEED, run.on_machine))
+    assert finding.verdict is Verdict.PASS
+    assert said == ["compiling for 8.6", "compiling for 12.0"]
+    shown = [(k.capability, k.kernel.refusal.line, k.kernel.refusal.text) for k in finding.kernels]
+    assert shown[0] == (86, 9, "needs more")
+    assert shown[1][:2] == (120, 3) and "no such chip" in shown[1][2]
 
 
 def test_each_case_of_a_kernel_is_kept_once():

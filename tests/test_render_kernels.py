@@ -5,9 +5,10 @@ from __future__ import annotations
 from rich.console import Console
 
 from grader.judge import scoring
+from grader.report import markdown, terminal
 from grader.report.html import measured
 from grader.report.html.page import render
-from grader.report.kernels import kernel_table, kernels_of, spill_lines
+from grader.report.kernels import chip_lines, kernel_table, kernels_of, spill_lines
 from grader.spec.grade_record import CheckResult, GradeRecord, Points, ProblemResult, Verdict
 from grader.spec.kernel_report import Compilation, Dot, KernelReport, Refusal
 from tests import exports
@@ -131,6 +132,33 @@ def test_only_kernels_that_spill_are_named_with_their_chip():
 
 def test_nothing_is_said_where_nothing_spills():
     assert spill_lines(record((), (on_chip(WHOLE), on_chip(NOTHING_KNOWN)))) == []
+
+
+def test_other_chips_have_a_line_each_in_every_view():
+    gone = REFUSED.refusal.model_copy(update={"text": "no compiler", "error_type": ""})
+    kernels = (
+        *(on_chip(kernel) for kernel in (WHOLE, SPILLS)),
+        *(on_chip(kernel, 86) for kernel in (WHOLE, SPILLS)),
+        on_chip(NO_DOTS, 942),
+        on_chip(WHOLE, 950),
+        on_chip(REFUSED.model_copy(update={"refusal": REFUSED.refusal.model_copy(
+            update={"line": 41})}), 950),
+        on_chip(KernelReport(kernel="", line=0, refusal=gone), 120),
+    )  # fmt: skip
+    made = record(kernels)
+    (problem,) = made.problems
+    lines = [
+        "for 8.6: compiles, up to 255 registers, 72.0 KiB shared, 1.5 KiB spilled",
+        "for 12.0: not compiled: no compiler",
+        "for gfx942: compiles, up to 168 registers, 0 B shared, no spills",
+        "for gfx950: does not compile: line 41: needs 300000 bytes (_wide_kernel)",
+    ]
+    assert chip_lines(problem) == lines
+    assert kernels_of(problem) == kernels[:2]
+    for line in lines:
+        assert f"p03 {line}" in terminal.render(made, width=120)
+        assert line in markdown.render(made).replace("\\", "")
+        assert line in render(made)
 
 
 # The page for a browser.

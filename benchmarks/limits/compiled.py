@@ -21,9 +21,10 @@ from typing import Any
 
 import torch
 
-from grader.kernel.compile import absent_gpu, machine_code
+from grader.kernel.compile import absent_gpu, machine_code, stages
 from grader.kernel.compile.chips import CHIPS
 from grader.kernel.given import offer_given
+from grader.kernel.machine import capture
 
 _INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)(.*?);", re.M)
 
@@ -75,25 +76,24 @@ CASES = (
 )
 
 
-def compile_case(case: Case, memory: Any, found: list[Kernel]) -> list[dict[str, Any]]:
-    """Return the figures of each kernel of a case; `memory` and `found` are those of `pretend`."""
+def compile_case(case: Case, found: list[Kernel]) -> list[dict[str, Any]]:
+    """Return the figures of each kernel of a case; `found` is that of `pretend`."""
     from benchmarks.limits import launch, training
 
     num_q_heads, num_kv_heads = (8, 2) if case.grouped else (2, 2)
     found.clear()
-    with memory:
-        q = torch.zeros(1, num_q_heads, case.seqlen, case.head_dim, dtype=case.dtype)
-        k = torch.zeros(1, num_kv_heads, case.seqlen, case.head_dim, dtype=case.dtype)
-        if case.is_backward:
-            leaves = [x.requires_grad_() for x in (q, k, torch.zeros_like(k))]
-            logits = {}
-            if "window_size" in case.rule:
-                logits = {"sink_logits": torch.zeros(num_q_heads).requires_grad_()}
-            out = training.attention(*leaves, **case.rule, **logits)
-            leaves += logits.values()
-            torch.autograd.grad(out, leaves, torch.zeros_like(out))
-        else:
-            launch.attention(q, k, torch.zeros_like(k), **case.rule)
+    q = torch.zeros(1, num_q_heads, case.seqlen, case.head_dim, dtype=case.dtype)
+    k = torch.zeros(1, num_kv_heads, case.seqlen, case.head_dim, dtype=case.dtype)
+    if case.is_backward:
+        leaves = [x.requires_grad_() for x in (q, k, torch.zeros_like(k))]
+        logits = {}
+        if "window_size" in case.rule:
+            logits = {"sink_logits": torch.zeros(num_q_heads).requires_grad_()}
+        out = training.attention(*leaves, **case.rule, **logits)
+        leaves += logits.values()
+        torch.autograd.grad(out, leaves, torch.zeros_like(out))
+    else:
+        launch.attention(q, k, torch.zeros_like(k), **case.rule)
     wanted = "backward_kernel" if case.is_backward else "attention_kernel"
     return [
         {"name": case.name, "shared_bytes": kernel.shared_bytes} | figures(kernel.code)
@@ -102,18 +102,22 @@ def compile_case(case: Case, memory: Any, found: list[Kernel]) -> list[dict[str,
     ]
 
 
-def pretend() -> tuple[Any, list[Kernel]]:
-    """Pretend for the rest of this process that there is an H100; return the mode for calls on it.
+def pretend() -> list[Kernel]:
+    """Pretend for the rest of this process that there is an H100.
 
     The list gets each kernel when it is launched for the first time.
     """
     found: list[Kernel] = []
 
-    def load(name: str, code: bytes, shared_bytes: int) -> tuple[int, int]:
-        found.append(Kernel(name, code, shared_bytes))
-        return 0, 0
+    def make(source: Any, target: Any, options: dict[str, Any]) -> capture.Kernel:
+        metadata: dict[str, Any] = {}
+        *_, (_, code) = stages.stages(source, target, options, metadata)
+        found.append(Kernel(metadata["name"], code, metadata["shared"]))
+        return capture.Kernel(source.fn, source.name, "", source.signature, False)
 
-    return absent_gpu.install(CHIPS[90], load, lambda *_: lambda *_: None), found
+    absent_gpu.install(CHIPS[90])
+    capture.install(lambda launch: None, make)
+    return found
 
 
 def figures(code: bytes) -> dict[str, int]:
@@ -123,7 +127,7 @@ def figures(code: bytes) -> dict[str, int]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.cubin"
         path.write_bytes(code)
-        usage = machine_code.usage(str(path))
+        usage = machine_code.usage(code)
         command = [knobs.nvidia.nvdisasm.path, "-c", str(path)]
         text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     instructions = _INSTRUCTION.findall(text)
@@ -170,10 +174,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not set(wanted) <= set(names):
         parser.error(f"--only: got {options.only}, expected among {', '.join(names)}")
     offer_given()
-    memory, found = pretend()
+    found = pretend()
     for case in CASES:
         if case.name in wanted:
-            for row in compile_case(case, memory, found):
+            for row in compile_case(case, found):
                 print(json.dumps(row) if options.json else as_row(row), flush=True)
     return 0
 

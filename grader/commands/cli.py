@@ -32,8 +32,8 @@ _NOT_OF_MAKE = ("calibrate", "package", "class", "")
 _OF_MAKE = {"only": "P", "problems": "P", "exitfirst": "X"} | {
     name: name.upper()
     for name in (
-        "submission", "device", "seed", "json", "quick", "map", "official", "topic", "level",
-        "restart", "case", "program",
+        "submission", "device", "seed", "json", "quick", "map", "chips", "official", "topic",
+        "level", "restart", "case", "program",
     )
 }  # fmt: skip
 _ABOUT = re.compile(rf"^((?:argument )?(?:-x/)?--({'|'.join(_OF_MAKE)})( \S+)?)(?=: )")

@@ -12,6 +12,8 @@ from typing import Any
 
 from grader.isolate import capacity
 from grader.judge.request import Request
+from grader.kernel.compile.chips import EVERY_CHIP
+from grader.spec.chip_name import JUDGED, chip_name
 from grader.spec.environment import EnvironmentFault
 from grader.spec.grade_record import Environment
 from grader.spec.problem import PROBLEMS, problems_named
@@ -44,6 +46,21 @@ def add_seed(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seed", metavar="HEX", help="repeat a run's inputs (default: fresh and secret)"
     )
+
+
+def chips_of(text: str | None, device: str) -> tuple[int, ...]:
+    """Return the chips that are named to be compiled for, without those that are anyway."""
+    if text is None:
+        return ()
+    known = {chip_name(chip): chip for chip in EVERY_CHIP}
+    names = list(known) if text == "all" else [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in known:
+            raise UsageError(
+                f"--chips: got {name!r}, expected all, or some of {', '.join(known)}, with commas"
+            )
+    always = JUDGED if device == "cpu" else ()
+    return tuple(sorted({known[name] for name in names} - {*always}))
 
 
 def expect_folder(path: Path, name: str = "--submission") -> Path:

@@ -12,7 +12,7 @@ import dataclasses
 import importlib.util
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -26,8 +26,9 @@ from grader.isolate.sandbox import PATIENCE, Sandbox
 from grader.kernel.compile.chips import CHIPS, EVERY_CHIP, resident_programs
 from grader.source.submission import Source
 from grader.spec.cases import Case
+from grader.spec.chip_name import is_amd
 from grader.spec.inputs import Inputs
-from grader.spec.kernel_report import Compilation, KernelReport
+from grader.spec.kernel_report import Compilation, KernelReport, Refusal
 from grader.spec.problem import Problem
 from grader.spec.protocol import Ended, Reply, failed
 
@@ -75,15 +76,19 @@ class Compiled:
         return tuple(k for k in self.kernels if k.kernel.refusal is not None)
 
 
-def unavailable() -> str | None:
-    """Return why nothing can be compiled on this machine, None when it can."""
-    if "TRITON_PTXAS_PATH" in os.environ:
+def unavailable(capability: int = min(CHIPS)) -> str | None:
+    """Return why nothing can be compiled for a chip on this machine, None when it can."""
+    tool = "ptxas-blackwell" if capability >= 100 else "ptxas"
+    file, what = f"nvidia/bin/{tool}", f"NVIDIA's assembler, {tool}"
+    if is_amd(capability):
+        file, what = "amd/compiler.py", "AMD's compiler"
+    elif f"TRITON_{tool.upper().replace('-', '_')}_PATH" in os.environ:
         return None
     found = importlib.util.find_spec("triton")
     if found is None or found.origin is None:
         return "Triton is not installed"
-    ptxas = Path(found.origin).parent / "backends" / "nvidia" / "bin" / "ptxas"
-    return None if os.access(ptxas, os.X_OK) else "this Triton came without NVIDIA's assembler"
+    there = os.access(Path(found.origin).parent / "backends" / file, os.R_OK)
+    return None if there else f"this Triton came without {what}"
 
 
 def compile_calls(
@@ -95,6 +100,7 @@ def compile_calls(
     timeout_s: float = TIMEOUT_S,
     workers: int = 2,
     kernels: Path | None = None,
+    begins: Callable[[int], None] = lambda capability: None,
 ) -> list[Compiled]:
     """Compile what `calls` launch, for each of `capabilities`.
 
@@ -104,13 +110,14 @@ def compile_calls(
             those in which a busy machine has no core for it do not count.
         workers: chips that are compiled for at a time, where there are as many cores.
         kernels: folder in which what is compiled is kept for the next time.
+        begins: called with each chip when its turn comes.
     """
     cores = capacity.cores()
     workers, timeout_s = max(1, min(workers, int(cores))), timeout_s / min(1.0, cores)
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
         # A worker dies with the thread that started it: each starts and ends its own.
         jobs = [
-            pool.submit(_compile, source, problem, calls, c, timeout_s, kernels)
+            pool.submit(_compile, source, problem, calls, c, timeout_s, kernels, begins)
             for c in capabilities
         ]
         return [job.result() for job in jobs]
@@ -123,7 +130,12 @@ def _compile(
     capability: int,
     timeout_s: float,
     kept: Path | None,
+    begins: Callable[[int], None],
 ) -> Compiled:
+    missing = unavailable(capability)
+    if missing is not None:
+        return Compiled(capability, (not_compiled(capability, missing),), (), 0, 0.0)
+    begins(capability)
     start = time.monotonic()
     results: list[Reply | Ended] = []
     report = os.memfd_create("report", os.MFD_CLOEXEC)
@@ -143,9 +155,19 @@ def _compile(
             left_s = timeout_s
             for call in calls:
                 begun = time.monotonic()
-                results.append(_ask(sandbox, call, report, left_s))
+                result = sandbox.ask(
+                    "compile",
+                    left_s,
+                    (report,),
+                    patience=PATIENCE,
+                    layout=call.layout.to_json(),
+                    kwargs=call.kwargs,
+                    returns=list(call.returns),
+                    gradients=call.gradients,
+                )
+                results.append(result)
                 left_s = max(0.0, left_s - (time.monotonic() - begun - sandbox.starved_s))
-                if isinstance(results[-1], Ended):
+                if isinstance(result, Ended):
                     break
             output = sandbox.output()
         kernels = _read(report, capability)
@@ -156,17 +178,11 @@ def _compile(
     return Compiled(capability, kernels, tuple(results), launches, seconds, output)
 
 
-def _ask(sandbox: Sandbox, call: Call, report: int, left_s: float) -> Reply | Ended:
-    return sandbox.ask(
-        "compile",
-        left_s,
-        (report,),
-        patience=PATIENCE,
-        layout=call.layout.to_json(),
-        kwargs=call.kwargs,
-        returns=list(call.returns),
-        gradients=call.gradients,
-    )
+def not_compiled(capability: int, why: str, line: int = 0) -> Compilation:
+    """Return what stands for all kernels on a chip for which none is to blame."""
+    refusal = Refusal(error_type="", line=line, text=why)
+    kernel = KernelReport(kernel="", line=0, refusal=refusal)
+    return Compilation(capability=capability, kernel=kernel)
 
 
 def _read(report: int, capability: int) -> tuple[Compilation, ...]:
@@ -188,7 +204,9 @@ def _on_chip(capability: int, kernel: KernelReport) -> Compilation:
     programs, limit = None, None
     if kernel.refusal is not None:
         programs = 0
-    elif None not in (kernel.num_warps, kernel.registers, kernel.shared_bytes):
+    elif not is_amd(capability) and None not in (
+        kernel.num_warps, kernel.registers, kernel.shared_bytes
+    ):  # fmt: skip
         programs, limit = resident_programs(
             EVERY_CHIP[capability],
             num_warps=kernel.num_warps or 1,

@@ -28,7 +28,7 @@ class CompileWorker(serving.Worker):
     def __init__(self, channel: socket.socket, settings: dict[str, Any]) -> None:
         super().__init__(channel, settings)
         self._report: int | None = None
-        self._early: list[bytes] = []  # kernels that the import launches
+        self._text = b""  # not written yet: kernels that the import launches
         chip = EVERY_CHIP[settings["capability"]]
         self._recorder = Recorder(self.path, chip, self._write)
         self.launches = self._recorder  # its count goes out with every reply
@@ -48,23 +48,19 @@ class CompileWorker(serving.Worker):
         memory = torch.frombuffer(small, dtype=torch.uint8)
         tensors = {view.name: view.of(memory) for view in layout.inputs}
         self._report = fds[0]
-        early, self._early = self._early, []
-        for line in early:
-            self._append(line)
+        self._flush()
         error = self._recorder.watch(lambda: self.evaluate(tensors, request))
         if error is not None:
             raise error
         return protocol.Reply(request["nonce"], protocol.Status.OK)
 
     def _write(self, record: dict[str, Any]) -> None:
-        line = json.dumps(record).encode() + b"\n"
-        if self._report is None:
-            self._early.append(line)
-        else:
-            self._append(line)
+        self._text += json.dumps(record).encode() + b"\n"
+        self._flush()
 
-    def _append(self, line: bytes) -> None:
-        assert self._report is not None
-        with contextlib.suppress(OSError):
-            os.lseek(self._report, 0, os.SEEK_END)
-            os.write(self._report, line)
+    def _flush(self) -> None:
+        if self._report is not None:
+            with contextlib.suppress(OSError):
+                os.lseek(self._report, 0, os.SEEK_END)
+                os.write(self._report, self._text)
+            self._text = b""

@@ -23,7 +23,7 @@ from grader.base.dtypes import TORCH_DTYPES
 from grader.isolate import arena, far, operators, plan, returned, serving
 from grader.isolate.allocations import EMPTY
 from grader.kernel import readings
-from grader.kernel.compile import asked_gpu
+from grader.kernel.compile import absent_gpu
 from grader.kernel.lines import kernel_line
 from grader.kernel.machine import capture
 from grader.kernel.machine.engine import unseen
@@ -238,7 +238,7 @@ class Planner(serving.Worker):
         readings.install()
         readings.reveal_by(self.recorder.reveal)
         readings.print_by(self.recorder.print)
-        asked_gpu.install()
+        absent_gpu.answer()
         _skip_autotuning()
         self.far = far.reserve()
         self.blank: dict[tuple[str, int], torch.Tensor] = {}

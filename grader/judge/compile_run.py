@@ -8,22 +8,24 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from grader.checks import outcome
 from grader.checks.correctness import expect, find_differences
 from grader.checks.translations import translation
-from grader.isolate.compiled import Call, Compiled, compile_calls, unavailable
+from grader.isolate.compiled import Call, Compiled, compile_calls, not_compiled, unavailable
 from grader.isolate.evidence import CallEvidence
 from grader.isolate.session import Session
 from grader.judge.case import CheckCase
 from grader.judge.finding import CaseFindings
 from grader.source.submission import Source
 from grader.spec.cases import Case
+from grader.spec.chip_name import chip_name
 from grader.spec.findings import Finding
 from grader.spec.grade_record import Message, Verdict
+from grader.spec.kernel_report import Compilation
 from grader.spec.problem import Problem
 from grader.spec.protocol import MAX_KERNELS, Ended, Reply, Status, failed
 
@@ -36,12 +38,21 @@ class CompileRun:
     """The kernels of one submission: which ran, in which cases, and what came of compiling them."""
 
     def __init__(
-        self, problem: Problem, source: Source, seed: str, ahead: bool, kernels: Path | None
+        self,
+        problem: Problem,
+        source: Source,
+        seed: str,
+        ahead: bool,
+        kernels: Path | None,
+        chips: tuple[int, ...] = (),
+        tell: Callable[[str], None] = lambda text: None,
     ) -> None:
         """Compile `ahead` of the check, from the first call on that came back with a result.
 
-        In the folder `kernels` is kept what is compiled, for the next run.
+        In the folder `kernels` is kept what is compiled, for the next run. The check compiles for
+        `chips` too, which decides nothing, and tells of each.
         """
+        self._chips, self._tell = chips, tell
         self.on_machine: dict[int, list[CheckCase]] = {}  # by line
         self._on_gpu: set[int] = set()
         self._problem, self._source, self._seed = problem, source, seed
@@ -71,10 +82,9 @@ class CompileRun:
                 cases.append(at)
 
     def _compile_check(self) -> None:
-        if unavailable():
-            return
-        for check in self._problem.checks:
-            for case in self._problem.cases(check, self._seed).values() if check.compiles else ():
+        checks = (c for c in self._problem.checks if c.compiles and not unavailable())
+        for check in checks:
+            for case in self._problem.cases(check, self._seed).values():
                 self._begin(case)
 
     def _compile_more(self) -> None:
@@ -121,6 +131,14 @@ class CompileRun:
     # -- the check --------------------------------------------------------------------------------
 
     def judge(self, session: Session, at: CheckCase, say: CaseFindings) -> Finding:
+        """Return what the check comes to, with the kernels on other chips that were asked for."""
+        finding = self._judge(session, at, say)
+        if finding.verdict is Verdict.SKIPPED:
+            return finding
+        more = self._on_request(at.case, say)
+        return finding.model_copy(update={"kernels": (*finding.kernels, *more)})
+
+    def _judge(self, session: Session, at: CheckCase, say: CaseFindings) -> Finding:
         """Compile what this case launches, and kernels that other cases alone have launched.
 
         On a GPU calls compile; the numbers of this case's are another check's subject.
@@ -154,6 +172,24 @@ class CompileRun:
         kernels = (kernel for chip in compiled for kernel in chip.kernels)
         return finding.model_copy(update={"kernels": tuple(dict.fromkeys(kernels))})
 
+    def _on_request(self, case: Case, say: CaseFindings) -> list[Compilation]:
+        """Compile a case for the chips that were asked for; say of each that fails why."""
+        found: list[Compilation] = []
+        for chip in compile_calls(
+            self._source,
+            self._problem,
+            [Call.of(self._problem, case, self._problem.outputs)],
+            capabilities=self._chips,
+            kernels=self._kernels,
+            begins=lambda chip: self._tell(f"compiling for {chip_name(chip)}"),
+        ):
+            found += chip.kernels
+            failed = None if chip.refused else self._not_compiled([chip], say)
+            if failed is not None and failed.message is not None:
+                said = failed.message
+                found.append(not_compiled(chip.capability, said.headline, said.line or 0))
+        return found
+
     def _compile_there(
         self, ran: Ran, compiled: list[Compiled], say: CaseFindings
     ) -> Finding | None:
@@ -174,7 +210,7 @@ class CompileRun:
                 headline = "no Triton kernel was launched when it was compiled for a GPU"
                 help = "launch the same kernels with and without a GPU"
                 return say.of(Verdict.FAIL, headline, help=help)
-            name = f"does not compile for compute capability {chip.capability / 10:.1f}"
+            name = f"does not compile for compute capability {chip_name(chip.capability)}"
             for kernel in chip.refused:
                 refusal = kernel.kernel.refusal
                 assert refusal is not None

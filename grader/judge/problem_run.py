@@ -43,7 +43,7 @@ from grader.judge.sessions import Sessions
 from grader.judge.smallest import smaller_case
 from grader.source.submission import Source
 from grader.spec.cases import Case
-from grader.spec.findings import CaseBegins, Evidence, Finding
+from grader.spec.findings import CaseBegins, Event, Evidence, Finding, Phase
 from grader.spec.grade_record import Message, Verdict
 from grader.spec.inputs import Inputs, case_seed, invalidate, make_inputs
 from grader.spec.problem import Problem
@@ -68,19 +68,24 @@ class ProblemRun:
         *,
         compiles_ahead: bool = False,
         kernels: Path | None = None,
+        chips: tuple[int, ...] = (),
         shrinks: int = 0,
-        send: Callable[[CaseBegins], None] = lambda event: None,
+        send: Callable[[Event], None] = lambda event: None,
     ) -> None:
         """Judge with the inputs of a seed; of `shrinks` wrong cases the smallest is looked for.
 
-        `CompileRun` has `compiles_ahead` and `kernels`; `send` tells the judge before each case.
+        `CompileRun` has `compiles_ahead`, `kernels` and `chips`; `send` tells the judge before each
+        case, and which chip is compiled for.
         """
         torch.set_num_threads(1)
         self.problem, self.source, self.seed, self.sessions = problem, source, seed, sessions
         self.calls = 0  # cases in which the submission's code may have run
         self._casebook = casebook or Casebook(problem)
         self._of_bridge = type(self._casebook)(problem, bridge=True) if problem.bridge else None
-        self.compiling = CompileRun(problem, source, seed, compiles_ahead, kernels)
+        self.compiling = CompileRun(
+            *(problem, source, seed, compiles_ahead, kernels, chips),
+            tell=lambda text: send(Phase(problem=problem.id, text=text, submission=True)),
+        )
         self._looks = Looks(self._casebook)
         self._shrinks = shrinks
         self._send = send

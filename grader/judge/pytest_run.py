@@ -156,6 +156,7 @@ class PytestRun:
             compile_workers=asked.compile_workers if asked else 1,
         )
         how = {"compiles_ahead": True, "shrinks": 2, "kernels": asked and asked.kernels}
+        how["chips"] = asked.chips if asked else ()
         return ProblemRun(problem, source, self.seed, sessions, send=self.send, **how)
 
     def ended(

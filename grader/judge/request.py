@@ -17,7 +17,7 @@ class Request:
     `quick` leaves speed and memory out, `exit_first` ends a problem at its first failure. Without
     `policy` a file may contain anything. Only what is `jailed` can be `official`, for credit.
     `calibration` has speed targets of this machine. The cases of the checks in `first` run before
-    the others.
+    the others. Kernels are compiled for `chips` too, for no points.
     """
 
     submission: Path
@@ -34,6 +34,7 @@ class Request:
     official: bool = False
     calibration: Calibration | None = None
     first: tuple[str, ...] = ()
+    chips: tuple[int, ...] = ()
 
     def num_cases(self) -> dict[str, int]:
         """Return the number of cases of each problem."""

@@ -26,6 +26,7 @@ from grader.spec.findings import (
     CauseFound,
     Evidence,
     Finding,
+    Phase,
     SourceFile,
     TestRequest,
     WorkCounted,
@@ -73,6 +74,7 @@ class TestRun:
         *,
         compile_workers: int = 1,
         on_case: Callable[[str, Verdict], None] = lambda check, verdict: None,
+        on_phase: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.problem = problem
         self.findings = Findings()
@@ -81,7 +83,7 @@ class TestRun:
         self._request = request
         self._children = children
         self._compile_workers = compile_workers
-        self._on_case = on_case
+        self._on_case, self._on_phase = on_case, on_phase
         self._spent_s = self._lost_s = 0.0
         self._current: Place | None = None
         self._begun = 0
@@ -173,6 +175,7 @@ class TestRun:
             lost_s=self._lost_s,
             compile_workers=self._compile_workers,
             kernels=self._children.kernels,
+            chips=self._request.chips,
             policy=self._request.policy,
             token=secrets.token_hex(),
             jailed=self._request.jailed,
@@ -198,6 +201,8 @@ class TestRun:
             elif isinstance(event, WorkCounted):
                 self._current = None
                 self.findings.work = event.evidence
+            elif isinstance(event, Phase):
+                self._on_phase(event.text)
             elif isinstance(event, CauseFound):
                 self.findings.causes.append(event)
         self._read_report(report)

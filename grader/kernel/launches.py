@@ -41,11 +41,7 @@ def compile_only() -> Iterator[None]:
     from triton.runtime import jit
 
     launch = jit.JITFunction.run
-
-    def run(this: Any, *args: Any, warmup: bool = True, **kwargs: Any) -> Any:
-        return launch(this, *args, warmup=True, **kwargs)
-
-    jit.JITFunction.run = run
+    jit.JITFunction.run = lambda *args, **kwargs: launch(*args, **kwargs | {"warmup": True})
     try:
         yield
     finally:

@@ -2,22 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rich.table import Table
 
 from grader.base.text import byte_size, clean
+from grader.spec.chip_name import JUDGED, chip_name
 from grader.spec.grade_record import GradeRecord, ProblemResult
-from grader.spec.kernel_report import Compilation
+from grader.spec.kernel_report import Compilation, KernelReport
 
 COLUMNS = ("compiled", "for", "regs", "spills", "shared", "programs", "tensor cores")
 _NAME_LIMIT = 20
+_TEXT_LIMIT = 300
 _TENSOR_CORES = ("mma", "wgmma")
 
 
 def kernels_of(problem: ProblemResult) -> tuple[Compilation, ...]:
-    """Return the kernels of a problem that were compiled or refused."""
+    """Return the kernels of a problem that were compiled or refused for the judged chips."""
+    return tuple(kernel for kernel in _every(problem) if kernel.capability in JUDGED)
+
+
+def _every(problem: ProblemResult) -> tuple[Compilation, ...]:
     return tuple(kernel for check in problem.checks for kernel in check.kernels)
+
+
+def chip_lines(problem: ProblemResult) -> list[str]:
+    """Return a sentence on each chip that was compiled for on request."""
+    lines = []
+    for chip in sorted({found.capability for found in _every(problem)} - {*JUDGED}):
+        kernels = [found.kernel for found in _every(problem) if found.capability == chip]
+        refused = [kernel for kernel in kernels if kernel.refusal is not None]
+        said = _refused(refused[0]) if refused else _compiled(kernels)
+        lines.append(f"for {chip_name(chip)}: {said}")
+    return lines
+
+
+def _compiled(kernels: Sequence[KernelReport]) -> str:
+    registers, spilt, shared = (
+        max(getattr(kernel, name) or 0 for kernel in kernels)
+        for name in ("registers", "stack_bytes", "shared_bytes")
+    )
+    spills = f"{_spills(spilt)} spilled" if spilt else "no spills"
+    return f"compiles, up to {registers} registers, {byte_size(shared)} shared, {spills}"
+
+
+def _refused(kernel: KernelReport) -> str:
+    assert kernel.refusal is not None
+    line = f"line {kernel.refusal.line}: " if kernel.refusal.line else ""
+    said = f"{line}{clean(kernel.refusal.text, _TEXT_LIMIT)}"
+    if not kernel.kernel:  # no kernel is to blame
+        return f"not compiled: {said}"
+    return f"does not compile: {said} ({clean(kernel.kernel, _NAME_LIMIT)})"
 
 
 def kernel_table(kernels: Iterable[Compilation]) -> Table:
@@ -37,7 +72,7 @@ def kernel_table(kernels: Iterable[Compilation]) -> Table:
 def kernel_cells(compiled: Compilation, name_limit: int = _NAME_LIMIT) -> tuple[str, ...]:
     """Return the texts of one row of the table; those after a refusal are blank."""
     kernel = compiled.kernel
-    name, chip = clean(kernel.kernel, name_limit), f"{compiled.capability / 10:.1f}"
+    name, chip = clean(kernel.kernel, name_limit), chip_name(compiled.capability)
     if kernel.refusal is not None:
         return name, chip, "refused", "", "", "", ""
     return (

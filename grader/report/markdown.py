@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from grader.base.text import clean, plural
+from grader.report.kernels import chip_lines
 from grader.report.message import (
     HEADLINE_LIMIT,
     ID_LIMIT,
@@ -111,8 +112,8 @@ def _notes(record: GradeRecord) -> list[str]:
     for problem in record.problems:
         for name, reason in losses(problem).items():
             notes.append(f"{escape(problem.id, ID_LIMIT)} {name}: {escape(reason)}")
-        if problem.unseen:
-            notes.append(f"{escape(problem.id, ID_LIMIT)}: {escape(problem.unseen)}")
+        for line in [*([problem.unseen] if problem.unseen else []), *chip_lines(problem)]:
+            notes.append(f"{escape(problem.id, ID_LIMIT)}: {escape(line, 400)}")
     return [f"- {note}" for note in notes]
 
 

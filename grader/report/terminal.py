@@ -24,7 +24,7 @@ from grader.base.text import (
     times,
     wrap,
 )
-from grader.report.kernels import kernel_table, kernels_of, spill_lines
+from grader.report.kernels import chip_lines, kernel_table, kernels_of, spill_lines
 from grader.report.message import ID_LIMIT, NAME_LIMIT, message_lines
 from grader.report.score import (
     FAULT,
@@ -111,7 +111,7 @@ def render(
         _lines(_legend(record, width)),
         *(_lines(rows) for rows in _messages(record, width)),
         _measurements(record, width),
-        _kernels(record),
+        _kernels(record, width),
         *(_lines(rows) for rows in (_maps(record, width) if maps else [])),
         _lines([*_closing(record, width), *([f"report {page}"] if page else [])]),
     ]
@@ -262,12 +262,18 @@ def _figures(problem: ProblemResult) -> tuple[str, ...]:
     )
 
 
-def _kernels(record: GradeRecord) -> list[RenderableType]:
+def _kernels(record: GradeRecord, width: int) -> list[RenderableType]:
     """Return what was compiled, of one problem in full, of several what does not fit."""
+    asked = [
+        part
+        for problem in record.problems
+        for line in chip_lines(problem)
+        for part in wrap(line, width, f"{clean(problem.id, ID_LIMIT)} ", DETAIL_INDENT)
+    ]
     if len(record.problems) != 1:
-        return _lines(spill_lines(record))
+        return _lines(spill_lines(record) + asked)
     kernels = kernels_of(record.problems[0])
-    return [kernel_table(kernels)] if kernels else []
+    return [*([kernel_table(kernels)] if kernels else []), *_lines(asked)]
 
 
 def _maps(record: GradeRecord, width: int) -> list[list[str]]:

@@ -78,6 +78,7 @@ class TestRequest(Record):
     lost_s: Seconds = 0.0
     compile_workers: int = 1
     kernels: Path | None = None  # keeps what compiles for a GPU that is not there
+    chips: tuple[int, ...] = ()  # compiled for too, on request
     policy: bool = True  # the source policy is in force
     token: str = ""  # begins every line of the events: others may write into the pipe
     jailed: bool = False  # the workers, see grader/isolate/jail.py

@@ -54,7 +54,7 @@ class KernelReport(Record):
 
 
 class Compilation(Record):
-    """A kernel on a chip of compute capability `capability` / 10.
+    """A kernel on the chip that `chip_name` names.
 
     `programs` is how many of its programs run on a multiprocessor at a time, 0 for a kernel that
     cannot be launched, None where it is not known; `limit` is what allows no more: registers,

@@ -20,6 +20,7 @@ from grader.commands.options import (
     add_device,
     add_seed,
     add_submission,
+    chips_of,
     expect_folder,
     expect_place,
     request_for,
@@ -73,6 +74,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--exit-zero", action="store_true", help="exit 0 even when points were lost"
     )
+    parser.add_argument("--chips", metavar="8.6,gfx942", help="compile for these too, or for all")
     parser.add_argument("--quick", action="store_true", help="leave speed and memory out")
     parser.add_argument("--map", action="store_true", help="show the tiles that the kernels visit")
     parser.add_argument(
@@ -141,6 +143,7 @@ def _checked(options: argparse.Namespace) -> tuple[Request, Mapping[str, Path]]:
         jailed=jailed,
         official=options.official,
         calibration=calibration,
+        chips=chips_of(options.chips, environment.device),
     )
     return request, files
 

@@ -1,9 +1,14 @@
 """Makes a process believe that it has a GPU: what a submission asks about it, it is told.
 
-Every tensor says that it lies on the GPU and lies in the CPU's memory, so that PyTorch computes as
-ever, forward and backward, with values that may be looked at. Only the tensors that the submission
-makes itself without naming a device are remembered as the CPU's: a kernel cannot reach those.
-Triton asks a driver for device, stream and target, and hands it what it compiled.
+Where kernels are compiled, all is as on a GPU (`install`). Every tensor says that it lies there and
+lies in the CPU's memory, so that PyTorch computes as ever, forward and backward, with values that
+may be looked at. Only the tensors that the submission makes itself without naming a device are
+remembered as the CPU's: a kernel cannot reach those. Triton asks a driver for device and target.
+
+Where kernels run on the machine, what is asked about the GPU is answered (`answer`): files ask for
+its device, capability and multiprocessors, make it current, wait for it, and assert that tensors
+lie on it. Tensors stay on the CPU, say so of their device, and are where kernels need them: that is
+what `is_cuda` is asked for. `torch.cuda.is_available()` stays true to the facts.
 
 Installed once in a process of its own, before the submission is imported. FakeTensorMode and tensor
 subclasses with a CUDA device need a CUDA build of torch for a backward pass (torch 2.13: "PyTorch
@@ -21,10 +26,16 @@ import torch
 from torch.overrides import _get_current_function_mode_stack as _modes
 from torch.utils._device import DeviceContext
 
-from grader.kernel.compile.chips import MAX_WARPS, WARP, Chip
+from grader.kernel.compile.chips import CHIPS, MAX_THREADS, Chip
 
 _DEVICE = torch.device("cuda", 0)
 _MAX_REMEMBERED = 256
+# Of torch.cuda, what the source policy opens and what fails or misleads without a GPU.
+_ASKED = (
+    *("current_device", "current_stream", "device", "device_of", "synchronize"),
+    *("get_device_capability", "get_device_name", "get_device_properties", "is_bf16_supported"),
+    *("max_memory_allocated", "memory_allocated"),
+)
 _KINDS = ("empty", "full", "ones", "zeros")
 _FACTORIES = (
     *("empty", "empty_strided", "zeros", "ones", "full", "eye", "tensor", "scalar_tensor"),
@@ -101,18 +112,14 @@ class Memory:
                 del self._on_cpu[next(iter(self._on_cpu))]
 
 
-def install(chip: Chip, load: Callable[..., tuple], launcher: Callable[..., Any]) -> Memory:
+def install(chip: Chip, bench: Callable[..., list[float]] | None = None) -> Memory:
     """Pretend that `chip` is there; return what remembers the tensors that do not lie on it.
 
-    Args:
-        load: called with name, machine code and shared memory of each kernel when it is first
-            launched; returns registers per thread and spilled 32-bit registers.
-        launcher: called with source and metadata of such a kernel before that; what it returns is
-            called with grid, stream and arguments of each launch.
+    `bench` is called with a launch that the autotuner would time, and returns milliseconds.
     """
     from triton.runtime import driver
 
-    driver.set_active(Driver(chip, load, launcher))
+    driver.set_active(Driver(chip, bench))
     pretend_cuda(chip)
     for name, value in {"is_cuda": True, "is_cpu": False, "device": _DEVICE}.items():
         setattr(torch.Tensor, name, property(lambda this, value=value: value))
@@ -122,42 +129,32 @@ def install(chip: Chip, load: Callable[..., tuple], launcher: Callable[..., Any]
     return memory
 
 
+def answer() -> None:
+    """Answer as the older of the chips that kernels are compiled for, from now on."""
+    from triton.runtime import driver
+
+    chip = CHIPS[min(CHIPS)]
+    driver.set_active(CpuDriver(chip))
+    pretend_cuda(chip, only=_ASKED)
+    torch.Tensor.is_cuda = property(lambda this: True)
+    Memory(remembers=False).install()
+
+
 class Driver:
-    """What Triton 3.6 to 3.9 ask of the driver of a GPU."""
+    """What Triton 3.6 to 3.9 ask of the driver of a GPU, where it does not compile itself."""
 
-    def __init__(
-        self, chip: Chip, load: Callable[..., tuple], launcher: Callable[..., Any]
-    ) -> None:
+    def __init__(self, chip: Chip, bench: Callable[..., list[float]] | None = None) -> None:
         self._chip = chip
-        self._launcher = launcher
-        self.utils = _Utils(chip, load)
-        self._tuned = False  # a configuration was found, and not launched yet
+        self._bench = bench
+        self.utils = self
 
-    def launcher_cls(self, source: Any, metadata: Any) -> Callable[..., None]:
-        launch = self._launcher(source, metadata)
-
-        def launched(*args: Any) -> None:
-            self._tuned = False
-            launch(*args)
-
-        return launched
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def set_current_device(self, device: int) -> None:
-        return None
-
-    def get_current_stream(self, device: int) -> int:
-        return 0
-
-    def get_device_capability(self, device: int = 0) -> tuple[int, int]:
-        return self._chip.compute_capability
+    get_current_device = get_current_stream = staticmethod(lambda *_: 0)
+    set_current_device = clear_cache = staticmethod(lambda *_: None)
 
     def get_current_target(self) -> Any:
         from triton.backends.compiler import GPUTarget
 
-        return GPUTarget("cuda", self._chip.capability, WARP)
+        return GPUTarget(*self._chip.target)
 
     def get_active_torch_device(self) -> torch.device:
         return _DEVICE
@@ -168,61 +165,30 @@ class Driver:
     def get_empty_cache_for_benchmark(self) -> torch.Tensor:
         return torch.empty(1, dtype=torch.int, device=_DEVICE)
 
-    def clear_cache(self, cache: torch.Tensor) -> None:
-        return None
-
-    def get_benchmarker(self) -> Callable[..., list[float]]:
-        """Return what times a configuration: nothing can be timed, the first that compiles wins."""
+    def get_benchmarker(self) -> Callable[..., list[float]] | None:
         return self._bench
-
-    def _bench(self, kernel_call: Callable[[], Any], **_: Any) -> list[float]:
-        # The autotuner asks for all configurations before it launches one.
-        if self._tuned:
-            return [float("inf")] * 3
-        kernel_call()
-        self._tuned = True
-        return [0.0] * 3
-
-
-class _Utils:
-    def __init__(self, chip: Chip, load: Callable[..., tuple]) -> None:
-        self._chip = chip
-        self._load = load
 
     def get_device_properties(self, device: int) -> dict[str, int]:
         return {
             "max_shared_mem": self._chip.program_shared_bytes,
             "max_num_regs": self._chip.registers,
             "multiprocessor_count": self._chip.multiprocessors,
-            "warpSize": WARP,
+            "warpSize": self._chip.warp,
             "sm_clock_rate": 1_700_000,
             "mem_clock_rate": 2_600_000,
             "mem_bus_width": 5120,
         }
 
-    def load_binary(self, name: str, code: bytes, shared_bytes: int, device: int) -> tuple:
-        registers, spilled = self._load(name, code, shared_bytes)
-        return object(), 1, registers, spilled, MAX_WARPS * WARP
 
-    def unload_module(self, module: Any) -> None:
-        return None
+class CpuDriver(Driver):
+    """That of a GPU whose tensors lie in the CPU's memory."""
 
-
-class _Event:
-    """A CUDA event that says a millisecond has passed."""
-
-    def __init__(self, *_: Any, **__: Any) -> None: ...
-
-    def record(self, *_: Any) -> None: ...
-
-    def synchronize(self) -> None: ...
-
-    def elapsed_time(self, end: Any) -> float:
-        return 1.0
+    def get_active_torch_device(self) -> torch.device:
+        return torch.device("cpu")
 
 
-class _Stream:
-    """A CUDA stream, and the context in which it is current."""
+class _Handle:
+    """A CUDA stream, the context in which it is current, or an event: a millisecond passes."""
 
     cuda_stream = 0
     device = _DEVICE
@@ -230,10 +196,13 @@ class _Stream:
 
     def __init__(self, *_: Any, **__: Any) -> None: ...
 
-    def __enter__(self) -> _Stream:
+    def __enter__(self) -> _Handle:
         return self
 
     def __exit__(self, *_: object) -> None: ...
+
+    def elapsed_time(self, end: Any) -> float:
+        return 1.0
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *_, **__: None
@@ -252,41 +221,37 @@ def pretend_cuda(chip: Chip, only: Collection[str] | None = None) -> None:
         total_memory=chip.memory_bytes,
         multi_processor_count=chip.multiprocessors,
         max_threads_per_multi_processor=chip.threads,
-        max_threads_per_block=MAX_WARPS * WARP,
+        max_threads_per_block=MAX_THREADS,
         regs_per_multiprocessor=chip.registers,
         shared_memory_per_block=48 * 1024,
         shared_memory_per_block_optin=chip.program_shared_bytes,
         shared_memory_per_multiprocessor=chip.shared_bytes,
-        warp_size=WARP,
+        warp_size=chip.warp,
         L2_cache_size=chip.l2_bytes,
         is_integrated=0,
         is_multi_gpu_board=0,
     )
     answers = {
-        "is_available": True,
-        "is_initialized": True,
-        "is_bf16_supported": True,
-        "is_current_stream_capturing": False,
         "device_count": 1,
-        "current_device": 0,
         "get_device_capability": (major, minor),
         "get_device_name": chip.name,
         "get_device_properties": properties,
         "get_arch_list": [f"sm_{chip.capability}"],
         "mem_get_info": (chip.memory_bytes, chip.memory_bytes),
-        "memory_allocated": 0,
-        "max_memory_allocated": 0,
-        "memory_reserved": 0,
-        "max_memory_reserved": 0,
+        "is_current_stream_capturing": False,
+        **dict.fromkeys(("is_available", "is_initialized", "is_bf16_supported"), True),
+        **dict.fromkeys(("current_device", "memory_allocated", "max_memory_allocated"), 0),
+        **dict.fromkeys(("memory_reserved", "max_memory_reserved"), 0),
     }
     silent = ("init", "_lazy_init", "set_device", "synchronize", "empty_cache")
     silent += ("reset_peak_memory_stats", "_exchange_device", "_maybe_exchange_device")
-    streams = ("current_stream", "default_stream", "stream", "Stream", "device", "device_of")
+    handles = ("current_stream", "default_stream", "stream", "Stream", "Event")
+    handles += ("device", "device_of")
     found: dict[str, Any] = {
         name: lambda *_, value=value, **__: value
         for name, value in (answers | dict.fromkeys(silent)).items()
     }
-    found |= dict.fromkeys(streams, _Stream) | {"Event": _Event}
+    found |= dict.fromkeys(handles, _Handle)
     for name in found if only is None else only:
         setattr(torch.cuda, name, found[name])
 

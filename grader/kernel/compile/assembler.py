@@ -13,7 +13,9 @@ import stat
 WHO = "NVIDIA's assembler"
 _MAX_PTX_BYTES = 64 * 2**20
 _MAX_TEXT = 200
-_ERROR = re.compile(r"^ptxas (?:(.*\.ptx), line (\d+); *)?(?:error|fatal) *: *(.*)", re.MULTILINE)
+_ERROR = re.compile(
+    r"^ptxas(?:-blackwell)? (?:(.*\.ptx), line (\d+); *)?(?:error|fatal) *: *(.*)", re.MULTILINE
+)
 _NO_CAUSE = "Ptx assembly aborted"
 _ENDED = (
     (r"raised SIGSEGV", "died with SIGSEGV on the kernel"),

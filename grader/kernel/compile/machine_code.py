@@ -1,18 +1,20 @@
 """Reads what became of a kernel: registers, spills, and which instructions its dots turned into.
 
-Triton's cache holds every stage of a compilation in a file. Registers come out of the machine code
-(cuobjdump is part of Triton), spills out of the assembler's log, dots out of the TTGIR, which is
-the last stage that still knows both the dot and its line.
+Registers come out of the machine code (cuobjdump is part of Triton) or of AMD's assembly, spills of
+NVIDIA's assembler's log, dots out of the TTGIR, which is the last stage that still knows both the
+dot and its line.
 """
 
 from __future__ import annotations
 
 import re
 import subprocess
-from pathlib import Path
+import tempfile
+from collections.abc import Callable
 from typing import Any
 
 _USAGE = re.compile(r"\bREG:(\d+) STACK:(\d+)\b")
+_AMD_USAGE = re.compile(r"^ +\.(vgpr_count|private_segment_fixed_size): +(\d+)$", re.MULTILINE)
 _SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 _DOT = re.compile(r"\b(tt\.dot(?:_scaled)?|ttng\.warp_group_dot) .*-> .*?, (#\w+)>.* loc\((.+)\)$")
 _ANY_DOT = re.compile(r"\btt\.dot(?:_scaled)? .* loc\((.+)\)$")
@@ -22,22 +24,36 @@ _MAX_DEPTH = 20
 _CUOBJDUMP_S = 20.0
 
 
-def usage(cubin: str) -> dict[str, int]:
-    """Return `registers` and `stack_bytes` per thread of the machine code in a file.
+def usage(cubin: bytes) -> dict[str, int]:
+    """Return `registers` and `stack_bytes` per thread of machine code.
 
     Functions that are not inlined have figures of their own: the largest count.
     """
     from triton import knobs
 
     try:
-        command = [knobs.nvidia.cuobjdump.path, "-res-usage", cubin]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_CUOBJDUMP_S)
+        with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+            file.write(cubin)
+            file.flush()
+            command = [knobs.nvidia.cuobjdump.path, "-res-usage", file.name]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_CUOBJDUMP_S)
     except (OSError, RuntimeError, subprocess.SubprocessError):  # not there: nothing is known
         return {}
     found = [(int(registers), int(stack)) for registers, stack in _USAGE.findall(done.stdout)]
     if not found:
         return {}
     return {"registers": max(r for r, _ in found), "stack_bytes": max(s for _, s in found)}
+
+
+def amd_usage(assembly: str) -> dict[str, int]:
+    """Return the same of AMD's assembly, which says it at its end."""
+    found = {name: int(count) for name, count in _AMD_USAGE.findall(assembly)}
+    names = {"registers": "vgpr_count", "stack_bytes": "private_segment_fixed_size"}
+    return {ours: found[theirs] for ours, theirs in names.items() if theirs in found}
+
+
+# By the last stage that is of use.
+USAGE: dict[str, Callable[[Any], dict[str, int]]] = {"cubin": usage, "amdgcn": amd_usage}
 
 
 def spills(log: str) -> dict[str, int]:
@@ -49,12 +65,11 @@ def spills(log: str) -> dict[str, int]:
     return {"spill_store_bytes": stores, "spill_load_bytes": loads}
 
 
-def dots(ttgir: str, path: str) -> list[dict[str, Any]]:
-    """Return the dots by line of the submission at `path`: `mma`, `wgmma`, or `none` of both.
+def dots(text: str, path: str) -> list[dict[str, Any]]:
+    """Return the dots of TTGIR by line of the submission at `path`: `mma`, `wgmma`, or `none`.
 
     A line that became several dots (a loop and its peeled rounds) is `none` if one of them is.
     """
-    text = Path(ttgir).read_text(encoding="utf-8", errors="replace")
     places = dict(_NAMED.findall(text))
     found: dict[int, str] = {}
     for row in text.splitlines():

@@ -1,8 +1,8 @@
 """Turns the launches of a process's Triton kernels into TTIR, and hands each launch on.
 
 Triton binds and specialises the arguments, keeps what it has compiled, and evaluates the grid; only
-its compiler is replaced, by one that stops behind the front end. No GPU is needed. A driver must be
-active, as that of grader/kernel/compile/asked_gpu.py is.
+its compiler is replaced: by one that stops behind the front end, or by another that is given. No
+GPU is needed. A driver must be active, as those of grader/kernel/compile/absent_gpu.py are.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ class Kernel:
 
     `signature` has the type of each argument, "constexpr" that of a constant. `by_blocks` says that
     it has block pointers or descriptors, of which nothing is left in `text`. `constants` are held,
-    so that no other object takes their place in memory.
+    so that no other object takes their place in memory. `usage` is what the file may ask of a
+    compiled kernel: registers, shared memory.
     """
 
     fn: Any
@@ -32,6 +33,7 @@ class Kernel:
     signature: dict[str, Any]
     by_blocks: bool
     constants: tuple[Any, ...] = ()
+    usage: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,21 +49,28 @@ class Launch:
     addresses: Mapping[int, int] = dataclasses.field(default_factory=dict)
 
 
-def install(run: Callable[[Launch], None]) -> None:
-    """Call `run` with each launch of this process from now on."""
+def install(run: Callable[[Launch], None], make: Callable[..., Kernel] | None = None) -> None:
+    """Call `run` with each launch of this process from now on.
+
+    `make` is called with source, target and options of a kernel when Triton would compile it;
+    without it the machine's front end is.
+    """
     from triton import compiler
 
     known: dict[tuple[Any, ...], Kernel] = {}
 
-    def compile(source: Any, target: Any = None, options: Any = None, **_: Any) -> _Compiled:
+    def translate(source: Any, target: Any, options: dict[str, Any]) -> Kernel:
         # Where a tensor lies, which `attrs` tell, changes nothing in TTIR.
         constants = tuple((place, _same(value)) for place, value in source.constants.items())
         key = (source.fn, repr(source.signature), constants, repr(options))
         if key not in known:
-            text, by_blocks = front_end(source, target, options or {})
+            text, by_blocks = front_end(source, target, options)
             made = (source.fn.__name__, text, source.signature, by_blocks)
             known[key] = Kernel(source.fn, *made, tuple(source.constants.values()))
-        return _Compiled(known[key], run)
+        return known[key]
+
+    def compile(source: Any, target: Any = None, options: Any = None, **_: Any) -> _Compiled:
+        return _Compiled((make or translate)(source, target, options or {}), run)
 
     compiler.compile = compile
 
@@ -84,17 +93,11 @@ def front_end(source: Any, target: Any, options: dict[str, Any]) -> tuple[str, b
 
     And whether there were any of these, or block pointers.
     """
-    from triton._C.libtriton import ir, passes
-    from triton.compiler.compiler import ASTSource, make_backend
+    from triton._C.libtriton import passes
+    from triton.compiler.compiler import ASTSource
 
-    backend = make_backend(target)
-    parsed = backend.parse_options(dict(options))
-    context = ir.context()
-    ir.load_dialects(context)
-    backend.load_dialects(context)
     plain = ASTSource(source.fn, source.signature, source.constants, {})
-    generators = backend.get_codegen_implementation(parsed)
-    module = plain.make_ir(target, parsed, generators, backend.get_module_map(), context)
+    module, _, _ = parsed(plain, target, options)
     _apply(module, "inline", passes.common.add_inliner)
     text = module.str()
     by_blocks = "!tt.tensordesc" in text or "tt.make_tensor_ptr" in text
@@ -105,6 +108,21 @@ def front_end(source: Any, target: Any, options: dict[str, Any]) -> tuple[str, b
         _apply(module, "pointers", *filter(None, (of_blocks, of_descriptors)))
         text = module.str()
     return text, by_blocks
+
+
+def parsed(source: Any, target: Any, options: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """Return the module that Triton reads a source into, its backend, and the options for that."""
+    from triton._C.libtriton import ir
+    from triton.compiler.compiler import make_backend
+
+    backend = make_backend(target)
+    known = backend.parse_options(dict(options))
+    context = ir.context()
+    ir.load_dialects(context)
+    backend.load_dialects(context)
+    generators = backend.get_codegen_implementation(known)
+    module = source.make_ir(target, known, generators, backend.get_module_map(), context)
+    return module, backend, known
 
 
 def _apply(module: Any, name: str, *added: Callable[[Any], None]) -> None:
@@ -123,12 +141,19 @@ class _Compiled:
 
     def __init__(self, kernel: Kernel, run: Callable[[Launch], None]) -> None:
         self.asm = {"ttir": kernel.text}
-        self.metadata = types.SimpleNamespace(name=kernel.name)
+        self.metadata = types.SimpleNamespace(name=kernel.name, **kernel.usage)
+        vars(self).update(kernel.usage)
         self._kernel = kernel
         self._run = run
 
     def launch_metadata(self, grid: Any, stream: Any, *args: Any) -> None:
         return None
+
+    def _init_handles(self) -> None:
+        """Files call it before they ask for `n_regs`."""
+
+    def __getitem__(self, grid: tuple[Any, Any, Any]) -> Callable[..., None]:
+        return lambda *args, stream=None: self.run(*grid, *args)
 
     def run(self, x: Any, y: Any, z: Any, *rest: Any) -> None:
         """Take a launch as Triton makes it: grid, stream, function, metadata, hooks, arguments."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from grader.base.text import clean_lines, plural
 from grader.report.html import grids, measured, source
-from grader.report.kernels import kernels_of
+from grader.report.kernels import chip_lines, kernels_of
 from grader.report.message import (
     HEADLINE_LIMIT,
     ReportedCause,
@@ -67,7 +67,7 @@ def _remarks(problem: ProblemResult) -> list[str]:
     if problem.verdict is Verdict.NOT_IMPLEMENTED and problem.message is not None:
         said.append(problem.message.headline)
     said += [f"{name}: {reason}" for name, reason in losses(problem).items()]
-    return said + [problem.unseen] * bool(problem.unseen)
+    return said + [problem.unseen] * bool(problem.unseen) + chip_lines(problem)
 
 
 def _cause(problem: ProblemResult, cause: ReportedCause, *, errors: bool) -> dict[str, Any]:

@@ -1,0 +1,15 @@
+"""How the chips that kernels are compiled for are numbered in the record, and named to people."""
+
+from __future__ import annotations
+
+JUDGED = (80, 90)  # the chips that every submission is compiled for; the others on request
+
+
+def is_amd(capability: int) -> bool:
+    """Whether a chip's number is that of AMD's architecture, such as 942, and none of NVIDIA's."""
+    return capability >= 900
+
+
+def chip_name(capability: int) -> str:
+    """Return the name of a chip: its compute capability, 8.0, or AMD's architecture, gfx942."""
+    return f"gfx{capability}" if is_amd(capability) else f"{capability / 10:.1f}"
