@@ -95,6 +95,21 @@ def delta(case: Case) -> torch.Tensor:
             "dv is that of P = exp(S - lse * log2(e))",
         ),
         (
+            lambda case: differentiate(case, lse=attend(case)["lse"].exp()),
+            "OTHER-PROBABILITIES",
+            "dv is that of P = exp(S - exp(lse))",
+        ),
+        (
+            lambda case: differentiate(case, lse=attend(case)["lse"] - case.masked().amax(-1)),
+            "OTHER-PROBABILITIES",
+            "dv is that of P = exp(S + maximum of the query - lse)",
+        ),
+        (
+            lambda case: differentiate(case, visible_kv=case.visible().mT),
+            "OTHER-PROBABILITIES",
+            "exp(S - lse), with the mask transposed",
+        ),
+        (
             lambda case: differentiate(case, score_scale_q=1.0),
             "OTHER-PROBABILITIES",
             "dq is that of P = exp(q k^T - lse)",
