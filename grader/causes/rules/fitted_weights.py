@@ -45,7 +45,6 @@ def _candidates(head: Head) -> Iterator[tuple[str, str, torch.Tensor]]:
     largest = seen.amax(-1, keepdim=True)
     others = {
         " - exp(lse)": lse.exp(),
-        " - log(lse)": lse.clamp(min=1e-300).log(),
         " - maximum of the query": largest,
         " + maximum of the query - lse": lse - largest,
         " - lse of the query before": lse.roll(1, -2),
@@ -59,6 +58,7 @@ def _candidates(head: Head) -> Iterator[tuple[str, str, torch.Tensor]]:
         exponent = units[unit] * seen - (of_lse | others)[shift]
         if float(exponent.amax()) <= _LARGEST:
             yield f"exp({unit}{shift})", "", exponent.exp()
+    yield "exp(S) / lse", "", seen.clamp(max=_LARGEST).exp() / lse
     yield "exp(S) / (sum of exp(S) over the queries)", "", seen.softmax(1).nan_to_num(0.0)
     everything = scores - lse
     shown = dict(list(masks_of(head))[1:])

@@ -98,9 +98,7 @@ def follow(
     return hidden, mask
 
 
-def _added(
-    name: str, operands: Sequence[Tensor], notes: Sequence[Any], keys: int
-) -> Tensor | None:
+def _added(name: str, operands: Sequence[Tensor], notes: Sequence[Any], keys: int) -> Tensor | None:
     """Return where a tile that is added hides scores, which is 0 elsewhere; None of another."""
     for number, (data, note) in enumerate(zip(operands, notes, strict=True)):
         if _of_pairs(note) or data.shape[keys] == 1:  # one number for each query: a maximum
