@@ -287,15 +287,38 @@ def test_a_gradient_of_the_sink_logits_at_the_place_of_the_kv_head_is_told() -> 
     assert "at the place of its kv head" in found.text.title
 
 
-def test_a_sink_logit_that_raises_the_score_of_a_key_is_told() -> None:
-    def make(case: Case) -> Made:
-        scores = case.masked().clone()
-        scores[..., 0] += case.sink_logits[:, None]
-        return {"out": scores.softmax(-1) @ case.values()}
+def with_term(term: Callable[[Case], torch.Tensor]) -> Callable[[Case], Made]:
+    """Make out with another term in its denominator than exp(sink_logits[h])."""
 
+    def make(case: Case) -> Made:
+        alone = attend(case, sink_logits=torch.full_like(case.sink_logits, -math.inf))
+        weight = 1.0 / (1.0 + term(case) * torch.exp(-alone["lse"]))
+        return {"out": alone["out"] * weight[..., None]}
+
+    return make
+
+
+def on_key_zero(case: Case) -> Made:
+    scores = case.masked().clone()
+    scores[..., 0] += case.sink_logits[:, None]
+    return {"out": scores.softmax(-1) @ case.values()}
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (on_key_zero, "added to the score of key 0"),
+        (with_term(lambda case: torch.exp(2.0 * case.sink_column())), "exp(2 * sink_logits[h])"),
+        (
+            with_term(lambda case: torch.exp(case.sink_logits[case.query[:, 0] // 64 % 2])),
+            "heads have the sink logits of other heads",
+        ),
+    ],
+)
+def test_another_term_than_the_sink_logit_is_told(make, words: str) -> None:
     found = told("p09", "forward_sink_logits", 0, make)
     assert found is not None and found.id == "OTHER-SINK-LOGIT"
-    assert "added to the score of key 0" in found.text.title
+    assert words in found.text.title
 
 
 @pytest.mark.parametrize(
