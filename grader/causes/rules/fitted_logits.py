@@ -187,8 +187,9 @@ def _one_number(rows: _Denominators, found: torch.Tensor) -> Sighting | None:
     if bool((owners.any(-1) | ~known).all()) and bool((known & ~own).any()):
         batch, head, query = (int(n) for n in (known & ~own).nonzero()[0])
         owner = int(owners[batch, head, query].int().argmax())
-        figures = {"head": head, "batch": batch, "owner": owner}
-        return _told(variant="of_other_heads", figures=figures)
+        return _told(
+            variant="of_other_heads", figures={"head": head, "batch": batch, "owner": owner}
+        )
     middle = found.nanmedian(-1).values  # (batch, heads)
     apart = (found - middle[..., None]).abs() > _SAME * middle[..., None].abs()
     if bool((apart & known).any()):

@@ -24,6 +24,7 @@ _TILES = (64, 32, 16)
 _LOG2E = 1.0 / math.log(2.0)
 _LARGEST = 300.0  # exponent
 
+_far = functools.partial(Sighting, "SINK-PAIRS", traced=False)
 Sum = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -43,17 +44,19 @@ def far_pairs(case: Case, head: Head) -> Sighting | None:
     slopes = head.probs * (head.dprobs - head.delta[..., None])
     products = {"dv": (head.probs, "dout", "P^T dout"), "dk": (slopes, "q", "dS^T q")}
     weights, rows, due = products[head.name]
-    told = functools.partial(Sighting, "SINK-PAIRS", traced=False)
-    figures: dict[str, object] = {"name": head.name, "where": head.where, "due": due}
+    where = head.where
     near = head.product(weights * ~far, rows)
     for name, (others, of, made) in products.items():
         numbers = head.solved([head.product(others * far, of), near])
         if numbers is None or abs(numbers[1] - 1.0) > _APART:
             continue
         if name != head.name:
-            return told(variant="of_another", figures={**figures, "got": made})
+            return _far(
+                variant="of_another",
+                figures={"name": head.name, "where": where, "got": made, "due": due},
+            )
         if abs(numbers[0] - 1.0) > _APART:
-            return told(figures={**figures, "times": numbers[0]})
+            return _far(figures={"name": head.name, "where": where, "times": numbers[0]})
     for tile in _TILES:
         parts = [far & (query // tile == t) for t in range(-(-queries // tile))]
         parts = [part for part in parts if bool(part.any())]
@@ -63,7 +66,10 @@ def far_pairs(case: Case, head: Head) -> Sighting | None:
         gone = [part for part, n in zip(parts, numbers, strict=False) if abs(n) <= _APART]
         if gone and all(min(abs(n), abs(n - 1.0)) <= _APART for n in numbers):
             left_out = ranges(torch.stack(gone).any(0).any(1).numpy())
-            return told(variant="left_out", figures={**figures, "queries": left_out})
+            return _far(
+                variant="left_out",
+                figures={"name": head.name, "where": where, "queries": left_out},
+            )
     return None
 
 
@@ -95,8 +101,9 @@ def logits(
         if made.shape == grad.shape and _alike(grad, made):
             term = " * ".join(filter(None, (weight, factor))) or "1"
             name = number.replace("-", "") + sum_of.format(f"-{term}" if times > 0.0 else term)
-            figures = {"name": name, "heads": len(grad)}
-            return Sighting("OTHER-SINK-GRADIENT", traced=False, figures=figures)
+            return Sighting(
+                "OTHER-SINK-GRADIENT", traced=False, figures={"name": name, "heads": len(grad)}
+            )
     return None
 
 

@@ -29,8 +29,11 @@ def other_weights(head: Head) -> Sighting | None:
             best, least = (text, of_mask), distance
     if best is None:
         return None
-    figures = {"name": head.name, "text": best[0], "of_mask": best[1], "where": head.where}
-    return Sighting("OTHER-PROBABILITIES", traced=False, figures=figures)
+    return Sighting(
+        "OTHER-PROBABILITIES",
+        traced=False,
+        figures={"name": head.name, "text": best[0], "of_mask": best[1], "where": head.where},
+    )
 
 
 def _candidates(head: Head) -> Iterator[tuple[str, str, torch.Tensor]]:
