@@ -153,3 +153,23 @@ def test_titles_are_the_docstrings_of_the_tests(problem):
     for check in results(load_problem("p02")).values():
         assert len(check.title.split()) > 3 and "test_" not in check.title
     assert results(problem)["ragged"].title  # p04 of this repository may have no such check
+
+
+@pytest.mark.parametrize(
+    ("wrong", "fields", "steps"),
+    [
+        (("dq",), {}, {"plain": 3, "half": 3, "dq": 3}),
+        (("dq",), {"line": 7}, {"plain": None, "half": 3, "dq": None}),
+        (("dq", "dk"), {}, {"plain": None, "half": None, "dq": None}),
+    ],
+)
+def test_what_alone_is_wrong_tells_the_step_that_makes_it(wrong, fields, steps):
+    places = {("plain", 0): wrong, ("half", 1): wrong, ("dq", 0): ("dq",)}
+    found = {
+        place: finding(Verdict.FAIL, wrong=names, **fields if place[0] != "half" else {})
+        for place, names in places.items()
+    }
+    checks = results(load_problem("p08"), found)
+    assert {name: checks[name].step for name in steps} == steps
+    alone = results(load_problem("p08"), {("dq", 0): finding(Verdict.FAIL, wrong=("dq",))})
+    assert alone["dq"].step is None

@@ -71,6 +71,15 @@ def test_the_step_of_a_line_of_given_code_is_the_one_that_feeds_it():
     assert len(source.fed_by(load)) == 2 and source.step_behind(load) is None
 
 
+def test_the_bounds_of_a_loop_in_a_step_may_be_those_of_another_step():
+    text = model_answer("p06")
+    source, lines = Source("p06", text.encode()), text.splitlines()
+    (loop,) = (n for n, line in enumerate(lines, 1) if "in range(first_key, end_key" in line)
+    assert {source.step_at(line) for line in source.fed_by(loop)} == {3}
+    assert [lines[n - 1].split()[0] for n in source.fed_by(loop)] == ["first_key", "end_key"]
+    assert source.fed_by(loop + 1) == () and source.step_behind(loop, located=False) is None
+
+
 def test_a_file_that_is_no_python_has_no_such_lines():
     source = Source("p08", b"# >>> step 1: a\ndef f(:\n# <<< step 1\n")
     assert source.fed_by(2) == () and source.step_of_loops_at(2) is None

@@ -95,6 +95,21 @@ def delta(case: Case) -> torch.Tensor:
             "dv is that of P = exp(S - lse * log2(e))",
         ),
         (
+            lambda case: differentiate(case, lse=attend(case)["lse"].exp()),
+            "OTHER-PROBABILITIES",
+            "dv is that of P = exp(S - exp(lse))",
+        ),
+        (
+            lambda case: differentiate(case, lse=attend(case)["lse"] - case.masked().amax(-1)),
+            "OTHER-PROBABILITIES",
+            "dv is that of P = exp(S + maximum of the query - lse)",
+        ),
+        (
+            lambda case: differentiate(case, visible_kv=case.visible().mT),
+            "OTHER-PROBABILITIES",
+            "exp(S - lse), with the mask transposed",
+        ),
+        (
             lambda case: differentiate(case, score_scale_q=1.0),
             "OTHER-PROBABILITIES",
             "dq is that of P = exp(q k^T - lse)",
@@ -203,43 +218,107 @@ def test_tiles_that_are_scaled_again_in_each_iteration_are_told() -> None:
     assert "queries 0-63 0.125 times, queries 64-127 0.25 times" in found.text.note
 
 
-def test_far_pairs_of_sinks_and_other_sums_for_their_logits_are_told() -> None:
-    def halved(case: Case) -> Made:
-        right, near = (
-            differentiate(case, visible_kv=case.visible(**sinks))
-            for sinks in ({}, {"num_sink_tokens": 0})
-        )
-        return {"dv": (right["dv"] + near["dv"]) / 2}
-
-    found = told("p09", "sinks", 0, halved)
-    assert found is not None and found.id == "SINK-PAIRS"
-    assert "count 0.5 times in dv" in found.text.title
-    found = told(
-        "p09", "dsink_logits", 0, lambda case: {"dsink_logits": -row_delta(case).sum((0, 2))}
+def of_far_pairs(case: Case, change: Callable[[Made, Made], Made]) -> Made:
+    """Gradients whose part of sinks beyond the window is changed; given it and the rest."""
+    right, near = (
+        differentiate(case, visible_kv=case.visible(**sinks))
+        for sinks in ({}, {"num_sink_tokens": 0})
     )
-    assert found is not None and found.id == "OTHER-SINK-GRADIENT"
-    assert "the sum of -delta" in found.text.title
+    return change({name: right[name] - near[name] for name in near}, near)
 
+
+def without_queries(case: Case) -> Made:
+    left_out = (case.query >= 128) & (case.query < 192) & ~case.visible(num_sink_tokens=0)
+    return {"dk": differentiate(case, visible_kv=case.visible() & ~left_out)["dk"]}
+
+
+@pytest.mark.parametrize(
+    ("make", "title"),
+    [
+        (
+            lambda case: of_far_pairs(case, lambda far, near: {"dv": near["dv"] + far["dv"] / 2}),
+            "count 0.5 times in dv",
+        ),
+        (
+            lambda case: of_far_pairs(
+                case, lambda far, near: {"dv": near["dv"] + far["dk"] / case.scale}
+            ),
+            "give dS^T q to dv, where P^T dout is due",
+        ),
+        (without_queries, "missing in dk: those of queries 128-191"),
+    ],
+)
+def test_far_pairs_of_sinks_are_told(make: Callable[[Case], Made], title: str) -> None:
+    found = told("p09", "sinks", 0, make)
+    assert found is not None and found.id == "SINK-PAIRS"
+    assert title in found.text.title
+
+
+def share(case: Case, slope: float = -1.0) -> torch.Tensor:
+    """What each row gives to the sink logits; with slope 1 by the inverse of P."""
+    lse = attend(case)["lse"]
+    return -torch.exp(slope * (lse - case.sink_column())) * row_delta(case)
+
+
+@pytest.mark.parametrize(
+    ("number", "make", "title"),
+    [
+        (0, lambda case: -row_delta(case).sum((0, 2)), "the sum of -delta"),
+        (0, lambda case: share(case, 1.0).sum((0, 2)), "of -exp(lse - sink_logits) * delta"),
+        (1, lambda case: LOG2_E * share(case, 1.0).sum((0, 2)), None),
+        (0, lambda case: -LOG2_E * share(case).sum((0, 2)), "log2(e) times the sum of P * delta"),
+        (0, lambda case: share(case).sum((0, 1))[:2], "over batch and heads, at row h"),
+        (0, lambda case: share(case).sum((0, 2)) ** 2, None),
+    ],
+)
+def test_another_gradient_of_the_sink_logits_is_told(number, make, title: str | None) -> None:
+    found = told("p09", "dsink_logits", number, lambda case: {"dsink_logits": make(case)})
+    assert (found and found.id) == (title and "OTHER-SINK-GRADIENT")
+    assert found is None or str(title) in found.text.title
+
+
+def test_a_gradient_of_the_sink_logits_at_the_place_of_the_kv_head_is_told() -> None:
     def at_the_kv_head(case: Case) -> Made:
-        weights = torch.exp(case.sink_column() - attend(case)["lse"])
         made = torch.zeros_like(case.sink_logits)
-        heads = -(weights * row_delta(case)).sum((0, 2))
-        return {"dsink_logits": made.index_add_(0, case.kv_heads, heads)}
+        return {"dsink_logits": made.index_add_(0, case.kv_heads, share(case).sum((0, 2)))}
 
     found = told("p09", "together", 2, at_the_kv_head)
     assert found is not None and found.id == "OTHER-SINK-GRADIENT"
     assert "at the place of its kv head" in found.text.title
 
 
-def test_a_sink_logit_that_raises_the_score_of_a_key_is_told() -> None:
-    def make(case: Case) -> Made:
-        scores = case.masked().clone()
-        scores[..., 0] += case.sink_logits[:, None]
-        return {"out": scores.softmax(-1) @ case.values()}
+def with_term(term: Callable[[Case], torch.Tensor]) -> Callable[[Case], Made]:
+    """Make out with another term in its denominator than exp(sink_logits[h])."""
 
+    def make(case: Case) -> Made:
+        alone = attend(case, sink_logits=torch.full_like(case.sink_logits, -math.inf))
+        weight = 1.0 / (1.0 + term(case) * torch.exp(-alone["lse"]))
+        return {"out": alone["out"] * weight[..., None]}
+
+    return make
+
+
+def on_key_zero(case: Case) -> Made:
+    scores = case.masked().clone()
+    scores[..., 0] += case.sink_logits[:, None]
+    return {"out": scores.softmax(-1) @ case.values()}
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (on_key_zero, "added to the score of key 0"),
+        (with_term(lambda case: torch.exp(2.0 * case.sink_column())), "exp(2 * sink_logits[h])"),
+        (
+            with_term(lambda case: torch.exp(case.sink_logits[case.query[:, 0] // 64 % 2])),
+            "heads have the sink logits of other heads",
+        ),
+    ],
+)
+def test_another_term_than_the_sink_logit_is_told(make, words: str) -> None:
     found = told("p09", "forward_sink_logits", 0, make)
     assert found is not None and found.id == "OTHER-SINK-LOGIT"
-    assert "added to the score of key 0" in found.text.title
+    assert words in found.text.title
 
 
 @pytest.mark.parametrize(

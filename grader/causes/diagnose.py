@@ -178,7 +178,16 @@ class Casebook:
         id = f"{self._problem.id.upper()}-{found.id}"
         diagnosis = Diagnosis(id=id, **dataclasses.asdict(found.text))
         step = None if found.located else self._problem.step_of_cause(found.id)
+        line = found.line
+        if found.kind is Kind.PREDICTED and (seen := self._located_in(cases)):
+            line = seen if step in (None, step_at(seen, True)) else 0
         if self._bridge:
             step = self._bridge.step
-        step = step or step_at(found.line, found.located)
-        return Cause(diagnosis, step, tuple(sorted(cases)), found.line or None)
+        step = step or step_at(line, found.located or line != found.line)
+        return Cause(diagnosis, step, tuple(sorted(cases)), line or None)
+
+    def _located_in(self, cases: frozenset[Place]) -> int:
+        """Return the one line in which all that was seen in some cases is located; 0 if several."""
+        seen = [self._seen[place] for place in cases if place in self._seen]
+        lines = {sighting.line if sighting.located else 0 for sighting in seen}
+        return lines.pop() if len(lines) == 1 else 0

@@ -27,7 +27,44 @@ def check_results(problem: Problem, findings: Findings, *, seed: str) -> list[Ch
                 update={"verdict": Verdict.SKIPPED, "share": 0.0, "message": message}
             )
         results[check.id] = result
-    return list(results.values())
+    return _with_steps(problem, findings, list(results.values()))
+
+
+def _with_steps(
+    problem: Problem, findings: Findings, results: list[CheckResult]
+) -> list[CheckResult]:
+    """Add the step that makes all that a cause gets wrong, where neither step nor line is known.
+
+    Other outputs were judged beside those, and were right.
+    """
+    wrong: dict[str | None, set[str]] = {}
+    right: dict[str | None, set[str]] = {}
+    by_id = {result.id: _id(result) for result in results if result.verdict is Verdict.FAIL}
+    for check in problem.checks:
+        for (id, _), finding in findings.cases.items():
+            if id == check.id in by_id and finding.wrong_outputs:
+                wrong.setdefault(by_id[id], set()).update(finding.wrong_outputs)
+                right.setdefault(by_id[id], set()).update(problem.judged(check))
+    steps = {}
+    for cause, names in wrong.items():
+        of = [n for n, step in enumerate(problem.steps, start=1) if names <= set(step.makes)]
+        if len(of) == 1 and right[cause] - names:
+            steps[cause] = of[0]
+    return [
+        result.model_copy(update={"step": steps[_id(result)]})
+        if result.id in by_id and _is_nowhere(result) and _id(result) in steps
+        else result
+        for result in results
+    ]
+
+
+def _id(result: CheckResult) -> str | None:
+    return result.diagnosis.id if result.diagnosis else None
+
+
+def _is_nowhere(result: CheckResult) -> bool:
+    """Whether neither the step of a failure is known nor a line."""
+    return result.step is None and (result.message is None or result.message.line is None)
 
 
 def _check_result(

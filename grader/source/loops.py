@@ -33,6 +33,11 @@ def loops_around(tree: ast.Module, line: int) -> list[range]:
     return loops
 
 
+def is_head_of_loop(tree: ast.Module, line: int) -> bool:
+    """Whether a loop begins at a line."""
+    return any(isinstance(n, _LOOPS) and n.lineno == line for n in ast.walk(tree))
+
+
 def lines_of(node: ast.AST) -> range:
     """Return the lines of a node of a tree, none where it has no place."""
     first = getattr(node, "lineno", 0)

@@ -19,7 +19,7 @@ from pathlib import Path
 from grader.base.regular_file import open_below
 from grader.source.feeding import lines_feeding
 from grader.source.given_imports import bad_import
-from grader.source.loops import loops_around
+from grader.source.loops import is_head_of_loop, loops_around
 from grader.source.policy.rules import violations
 from grader.source.policy.violation import Violation
 from grader.source.reading import TooCostly, limited, try_parser
@@ -90,12 +90,17 @@ class Source:
         return steps.pop() if len(steps) == 1 else None
 
     def fed_by(self, line: int) -> tuple[int, ...]:
-        """Return the lines of steps that make what a line outside of all steps works with."""
-        given = line and self.has_steps and self.step_at(line) is None
-        tree = self._tree() if given else None
-        if tree is None:
+        """Return the lines of other steps that make what a line works with.
+
+        Of a step itself that is told of the heads of loops: their bounds may be another step's.
+        """
+        tree = self._tree() if line and self.has_steps else None
+        own = self.step_at(line)
+        if tree is None or (own is not None and not is_head_of_loop(tree, line)):
             return ()
-        return tuple(sorted(lines_feeding(tree, line, lambda n: self.step_at(n) is not None)))
+        return tuple(
+            sorted(lines_feeding(tree, line, lambda n: self.step_at(n) not in (None, own)))
+        )
 
     def step_behind(self, line: int, located: bool = True) -> int | None:
         """Return the step that feeds a line of given code; None where several do, or none.
@@ -103,7 +108,7 @@ class Source:
         Of another line it is its own, if what shows there is `located` there.
         """
         own = (line,) if located else ()
-        fed_by = self.fed_by(line)
+        fed_by = self.fed_by(line) if self.step_at(line) is None else ()
         if fed_by and given_digest(self._text) != load_problem(self.problem_id).given_code:
             return None  # the mistake may be in what was changed there
         steps = {self.step_at(number) for number in fed_by or own}

@@ -43,13 +43,15 @@ class Step(Table):
     """One numbered step of a stub: title, about how many lines, the known mistakes made there.
 
     `turns_green` are the checks that pass once the steps up to this one are done, and `work` where
-    it then earns all its points.
+    it then earns all its points. `makes` are outputs of which a mistake here, and no mistake in
+    another step, makes one wrong and leaves the others right.
     """
 
     title: str
     lines: Annotated[int, Field(ge=1)]
     turns_green: ListOf[str] = ()
     causes: ListOf[str] = ()
+    makes: ListOf[str] = ()
 
 
 class Targets(Table):

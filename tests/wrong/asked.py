@@ -93,7 +93,7 @@ WRONG = (
     *of(
         "p09",
         ("sinks in dkdv not causal", "", "FOLDED-IN-TWICE", ('is_pair = (keys < num_sink_tokens) & (keys <= queries - window_size)', 'is_pair = keys < num_sink_tokens')),
-        ("partial sums of k for v", "", "", ('return partial_dk.sum(0), partial_dv.sum(0)', 'return partial_dk.sum(0), partial_dk.sum(0)')),
+        ("partial sums of k for v", "", "SINK-PAIRS", ('return partial_dk.sum(0), partial_dv.sum(0)', 'return partial_dk.sum(0), partial_dk.sum(0)')),
         ("lse saved before the logit", "", "OTHER-SINK-GRADIENT", ('sink_p = torch.exp(sink_logits.float()[:, None] - lse)', 'sink_p = torch.exp(sink_logits.float()[:, None] - torch.logaddexp(lse, sink_logits.float()[:, None]))')),
         ("sink weight by sigmoid", "", "OTHER-SINK-GRADIENT", ('sink_p = torch.exp(sink_logits.float()[:, None] - lse)', 'sink_p = torch.sigmoid(sink_logits.float()[:, None] - lse)')),
         ("dsink over the sequence mean", "", "OTHER-SINK-GRADIENT", ('dsink_logits = -(sink_p * delta).sum((0, 2))', 'dsink_logits = -(sink_p * delta).mean((0, 2))')),
@@ -111,7 +111,7 @@ WRONG = (
         "p09-one_backward_kernel",
         ("logit on key zero", "", "OTHER-SINK-LOGIT", ('s = tl.where(seen, tl.dot(q, tl.trans(k), input_precision="ieee") * scale, -1.0e30)\n        now', 's = tl.dot(q, tl.trans(k), input_precision="ieee") * scale\n        if SINK is not None:\n            s += tl.where(n[None, :] == 0, tl.load(SINK + h * ss).to(tl.float32), 0.0)\n        s = tl.where(seen, s, -1.0e30)\n        now'), ('    if SINK is not None:  # the logit', '    if SINK is None and BM < 0:  # the logit')),
         ("delta without the sink", "", "OTHER-DELTA", ('delta = tl.sum(do.to(tl.float32) * o.to(tl.float32), 1)\n    if SINK is not None:\n        weight = tl.exp(tl.load(SINK + h * ss).to(tl.float32) - lse)', 'delta = tl.sum(do.to(tl.float32) * o.to(tl.float32), 1)\n    if SINK is not None:\n        weight = tl.exp(tl.load(SINK + h * ss).to(tl.float32) - lse)\n        delta = delta / (1.0 - weight)')),
-        ("dsink of dp", "", "", ('tl.where(m < N, weight * delta, 0.0)', 'tl.where(m < N, weight * delta * delta, 0.0)')),
+        ("dsink of dp", "", "OTHER-SINK-GRADIENT", ('tl.where(m < N, weight * delta, 0.0)', 'tl.where(m < N, weight * delta * delta, 0.0)')),
         ("window larger for dq only", "", "", ('ds = (p * (dp', 'ds = (tl.where((gap >= 0) & (gap <= W) & inside, tl.exp(s - lse[:, None]), p) * (dp')),
         ("lse stored without log", "", "ROWS-SCALED", ('tl.store(L + row, top + tl.log(den), mask=m < N)', 'tl.store(L + row, top + den, mask=m < N)')),
         ("sinks by the window edge", "", "KEYS-NEVER-VISITED", ('before = tl.minimum(tl.cdiv(S, BN), first)', 'before = tl.minimum(S // BN, first)')),

@@ -9,6 +9,8 @@ from tests.wrong import of
 _LOOP = "for key_start in range(first_key, end_key, BLOCK_N):"
 _TEST = "if (key_start < full_start) | (key_start >= full_end):"
 _MASK = "visible = (keys[None, :] <= queries) & (keys[None, :] > queries - window_size)"
+_HIDE = 'scores = tl.where(visible, scores, float("-inf"))'
+_ADD = 'scores += tl.where(visible, 0.0, float("-inf"))'
 _SAFE = 'safe_max = tl.where(new_max == float("-inf"), 0.0, new_max)'
 _FIRST = "first_key = tl.maximum(query_start - window_size + 1, 0) // BLOCK_N * BLOCK_N"
 _END = "end_key = tl.minimum(query_start + BLOCK_M, seqlen)"
@@ -29,7 +31,10 @@ WRONG = (
         ("window and diagonal both off", "", "WINDOW-SHIFTED", (_MASK, "visible = (keys[None, :] < queries) & (keys[None, :] >= queries - window_size)")),
         ("window alone masked", "", "KEYS-AFTER-THE-QUERY", (_MASK, "visible = keys[None, :] > queries - window_size")),
         ("window half", "", "VISIBLE-KEYS-MASKED", (_MASK, _MASK.replace("- window_size", "- window_size // 2"))),
-        ("mask transposed", "plain", "OTHER-PAIRS", (_MASK, "visible = (keys[None, :] >= queries) & (keys[None, :] < queries + window_size)")),
+        ("added mask one key larger", "unaligned_window", "WINDOW-ONE-LARGER", (_MASK, _MASK.replace("> queries", ">= queries")), (_HIDE, _ADD)),
+        ("added mask of half the window", "", "VISIBLE-KEYS-MASKED", (_MASK, _MASK.replace("- window_size", "- window_size // 2")), (_HIDE, _ADD)),
+        ("mask without the tile", "", "MASK-INSIDE-THE-TILE", ("keys = key_start + tl.arange(0, BLOCK_N)", "keys = tl.arange(0, BLOCK_N)")),
+        ("mask transposed", "plain", "MASK-TRANSPOSED", (_MASK, "visible = (keys[None, :] >= queries) & (keys[None, :] < queries + window_size)")),
         ("begins at the diagonal", "", "KEYS-NEVER-VISITED", (_FIRST, "first_key = query_start // BLOCK_N * BLOCK_N")),
         ("begins a window too late", "", "KEYS-NEVER-VISITED", (_FIRST, _FIRST.replace("- window_size + 1", "- window_size + BLOCK_N"))),
         ("begins at the last query's window", "", "KEYS-NEVER-VISITED", (_FIRST, _FIRST.replace("query_start -", "query_start + BLOCK_M -"))),
@@ -68,7 +73,7 @@ WRONG = (
         ("window one larger", "", "WINDOW-ONE-LARGER KEYS-BEFORE-THE-WINDOW", (_DISTANCE, "seen = (distance >= 0) & (distance <= W)")),
         ("window one smaller", "", "VISIBLE-KEYS-MASKED", (_DISTANCE, "seen = (distance >= 0) & (distance < W - 1)")),
         ("distance without sign", "", "KEYS-AFTER-THE-QUERY", (_DISTANCE, "seen = (distance > -W) & (distance < W)")),
-        ("distance the other way", "", "OTHER-PAIRS", ("distance = m[:, None] - n[None, :]", "distance = n[None, :] - m[:, None]")),
+        ("distance the other way", "", "MASK-TRANSPOSED", ("distance = m[:, None] - n[None, :]", "distance = n[None, :] - m[:, None]")),
         ("one round fewer", "", "KEYS-NEVER-VISITED", ("rounds = triton.cdiv(BM + window - 1, BN) + 1", "rounds = triton.cdiv(window, BN)")),
         ("key 0 left out", "", "KEYS-NEVER-VISITED", ("(last - i >= 0)", "(last - i > 0)")),
         ("skips by the wrong query", "", "KEYS-NEVER-VISITED", ("(last - i) * BN + BN > tile * BM - W + 1", "(last - i) * BN + BN > tile * BM + BM - W")),

@@ -55,6 +55,7 @@ WRONG = (
         ("bridge no mask", "", "OTHER-PROBABILITIES", (_BRIDGE, "scores = scale * q_tile @ k_tile.mT")),
         ("bridge scores unscaled", "", "OTHER-PROBABILITIES", (_BRIDGE, _BRIDGE.replace("scale * ", ""))),
         ("bridge softmax of the tile", "", "SOFTMAX-OF-EACH-TILE", (_B_P, "p = torch.softmax(scores, -1).nan_to_num(0.0)")),
+        ("bridge divides by lse", "", "OTHER-PROBABILITIES", (_B_P, "p = torch.exp(scores) / lse_tile[..., None]")),
         ("bridge without lse", "", "OTHER-PROBABILITIES", (_B_P, "p = torch.exp(scores)")),
         ("bridge dv of ds", "", "DV-OF-DS", (_B_DV, _B_DV.replace("p.mT", "ds.mT"))),
         ("bridge dk of p", "", "OTHER-TERMS", (_B_DK, _B_DK.replace("ds.mT", "p.mT"))),
@@ -151,8 +152,8 @@ WRONG = (
     ),
     *of(
         "p08-kernel_per_gradient",
-        ("total not divided", "", "ROWS-SCALED", ("tl.exp(s - largest[:, None]) / total[:, None]", "tl.exp(s - largest[:, None])")),
-        ("maximum not subtracted", "", "", ("tl.exp(s - largest[:, None]) / total[:, None]", "tl.exp(s) / total[:, None]")),
+        ("total not divided", "", "OTHER-PROBABILITIES", ("tl.exp(s - largest[:, None]) / total[:, None]", "tl.exp(s - largest[:, None])")),
+        ("maximum not subtracted", "", "OTHER-PROBABILITIES", ("tl.exp(s - largest[:, None]) / total[:, None]", "tl.exp(s) / total[:, None]")),
         ("slope without delta", "", "DELTA-MISSING", ('input_precision="ieee") - delta[:, None])', 'input_precision="ieee"))')),
         ("delta not of out", "", "OTHER-DELTA", ("tl.sum(o.to(tl.float32) * do.to(tl.float32), 1)", "tl.sum(do.to(tl.float32), 1)")),
         ("stats of another head", "", "", ("stats = STATS + 2 * (b * H + h) * N\n            p = _weights(q, k, start, lo, stats, N, scale, BM, BN)\n            dv", "stats = STATS + 2 * (b * H + hk * G) * N\n            p = _weights(q, k, start, lo, stats, N, scale, BM, BN)\n            dv")),

@@ -9,7 +9,6 @@ when nothing else is known, about a few cases.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import torch
 
@@ -17,6 +16,7 @@ from grader.causes.rules.fitted_delta import other_delta
 from grader.causes.rules.fitted_heads import other_heads
 from grader.causes.rules.fitted_pairs import other_pairs, parts_of_dq
 from grader.causes.rules.fitted_sinks import far_pairs, logits
+from grader.causes.rules.fitted_weights import TILES, masks_of, other_weights
 from grader.causes.rules.head import DELTA_OF_TILE, NAMES, OPERANDS, Head, head_of
 from grader.causes.rules.sighting import Sighting
 from grader.checks.correctness import Expected
@@ -28,9 +28,7 @@ _COLUMNS = 16  # of head_dim: enough for a few numbers of a whole head
 _SAME = 1e-2  # of two factors
 _SHARE = 1e-3  # of a product: a term that has less is not told
 _LOG2E = 1.0 / math.log(2.0)
-_LARGEST = 300.0  # exponent
 # Terms that dS may be the sum of, with numbers before them; the first that fit are told.
-_TILES = (128, 64, 32, 16)
 _OF_DS = (
     ("P * dP", "P * delta"),
     ("P * dP", "delta"),
@@ -40,7 +38,7 @@ _OF_DS = (
     ("P * dP", "P * P * delta"),
     ("P * P * dP", "P * delta"),
     ("P",),
-    *(("P * dP", f"P * {DELTA_OF_TILE} {tile}") for tile in _TILES),
+    *(("P * dP", f"P * {DELTA_OF_TILE} {tile}") for tile in TILES),
     *((f"P * {operands}", "P * delta") for operands in OPERANDS),
     ("S * dP", "S * delta"),
     ("P * dP", "P * delta", "P"),
@@ -79,7 +77,7 @@ def fitted(
         return found
     for head in wrong:
         some = head.of_columns(_COLUMNS)
-        found = _other_terms(some) or _other_weights(some) or far_pairs(case, some)
+        found = _other_terms(some) or other_weights(some) or far_pairs(case, some)
         # Where rows see little more than one key each, factors and deltas cannot be told apart.
         found = found or _rows_scaled(some) or other_delta(some) or other_pairs(head)
         found = found or other_heads(problem_id, case, inputs, some) or parts_of_dq(head)
@@ -95,7 +93,7 @@ def fitted(
 
 def _other_terms(head: Head) -> Sighting | None:
     """The gradient is a sum of products that P, dP and delta are known of, with other numbers."""
-    masks = list(_masks(head))
+    masks = list(masks_of(head))
     for factor in _FACTORS[head.name]:
         for terms in _OF_P if head.name == "dv" else _OF_DS:
             # P is 0 where a key is hidden, whatever was masked.
@@ -200,66 +198,7 @@ def _named(head: Head, value: float) -> str:
     return alike[0] if alike and abs(value - 1.0) > _SAME else ""
 
 
-# -- P --------------------------------------------------------------------------------------------
-
-
-def _candidates(head: Head) -> Iterator[tuple[str, str, torch.Tensor]]:
-    """Return other ways to compute P again: in words, what to do, and P."""
-    scores, lse = head.scores, head.lse[..., None]
-    of_scores = {
-        "S": 1.0,
-        "S * log2(e)": _LOG2E,
-        "S * ln(2)": 1.0 / _LOG2E,
-        "q k^T": 1.0 / head.scale,
-        "q k^T * log2(e)": _LOG2E / head.scale,
-        "S * softmax_scale": head.scale,
-    }
-    of_lse = {
-        "lse": 1.0,
-        "0": 0.0,
-        "lse * log2(e)": _LOG2E,
-        "lse * ln(2)": 1.0 / _LOG2E,
-        "2 * lse": 2.0,
-        "-lse": -1.0,
-        "lse * softmax_scale": head.scale,
-    }
-    for of_mask, visible in _masks(head):
-        for text, factor in of_scores.items():
-            for text_lse, factor_lse in of_lse.items():
-                if factor == factor_lse == 1.0 and not of_mask:
-                    continue
-                if of_mask and (factor, factor_lse) != (1.0, 1.0):
-                    continue
-                exponent = (factor * scores - factor_lse * lse).masked_fill(~visible, -math.inf)
-                if float(exponent.amax()) > _LARGEST:
-                    continue
-                minus = {0.0: "", -1.0: " + lse"}.get(factor_lse, f" - {text_lse}")
-                yield f"exp({text}{minus})", of_mask, exponent.exp()
-
-
-def _masks(head: Head) -> Iterator[tuple[str, torch.Tensor]]:
-    """Return what may be visible, and how it is told."""
-    yield "", head.visible
-    everything = torch.ones_like(head.visible)
-    yield ", without the mask", everything
-    queries, keys = head.visible.shape
-    for tile in _TILES:
-        same = torch.arange(queries)[:, None] // tile == torch.arange(keys)[None, :] // tile
-        if tile < keys:
-            yield f", without the mask in tiles of {tile} on the diagonal", head.visible | same
-
-
-def _other_weights(head: Head) -> Sighting | None:
-    """P is computed again from other scores, or with another lse."""
-    for text, of_mask, probs in _candidates(head):
-        weights = probs if head.name == "dv" else probs * (head.dprobs - head.delta[..., None])
-        if head.explained(head.product(weights, _FACTORS[head.name][0])):
-            return Sighting(
-                "OTHER-PROBABILITIES",
-                traced=False,
-                figures={"name": head.name, "text": text, "of_mask": of_mask, "where": head.where},
-            )
-    return None
+# -- the rows --------------------------------------------------------------------------------------
 
 
 def _rows_scaled(head: Head) -> Sighting | None:

@@ -112,14 +112,16 @@ def _on_key_zero(problem_id: str, case: Case, inputs: Inputs) -> torch.Tensor:
 def _candidates(rows: _Denominators) -> Iterator[tuple[str, torch.Tensor]]:
     """Return other terms, in words and (batch, heads, queries)."""
     sinks, top = rows.sinks, rows.top
-    exponents = {
-        "exp(-sink_logits[h])": -sinks,
-        "exp(sink_logits[h] * log2(e))": sinks * _LOG2E,
-        "exp(sink_logits[h] * softmax_scale * log2(e))": sinks * rows.scale * _LOG2E,
-        "exp(sink_logits[h] / softmax_scale)": sinks / rows.scale if rows.scale else sinks * 0.0,
+    factors = {
+        "exp(-sink_logits[h])": -1.0,
+        "exp(2 * sink_logits[h])": 2.0,
+        "exp(sink_logits[h] * log2(e))": _LOG2E,
+        "exp(sink_logits[h] * ln(2))": 1.0 / _LOG2E,
+        "exp(sink_logits[h] * softmax_scale * log2(e))": rows.scale * _LOG2E,
+        "exp(sink_logits[h] / softmax_scale)": 1.0 / rows.scale if rows.scale else 0.0,
     }
-    for text, exponent in exponents.items():
-        yield text, _whole(exponent.exp(), top)
+    for text, factor in factors.items():
+        yield text, _whole((factor * sinks).exp(), top)
     yield "sink_logits[h] itself, not its exponential", _whole(sinks, top)
     yield "exp(0), whatever the sink logit is", torch.ones_like(top)
     sink, keys = _whole(sinks, top), rows.lse.exp()
@@ -178,12 +180,20 @@ def _counted(rows: _Denominators, found: torch.Tensor) -> Sighting | None:
 
 
 def _one_number(rows: _Denominators, found: torch.Tensor) -> Sighting | None:
-    """Say which number each head has, where it is one, and whose that is."""
+    """Say which number each head has, where it is one, or whose logit each row has."""
+    due, known = rows.sinks.exp(), ~found.isnan()
+    owners = (found[..., None] - due).abs() <= _SAME * due  # (batch, heads, queries, owners)
+    own = owners.diagonal(dim1=1, dim2=3).transpose(1, 2)  # (batch, heads, queries)
+    if bool((owners.any(-1) | ~known).all()) and bool((known & ~own).any()):
+        batch, head, query = (int(n) for n in (known & ~own).nonzero()[0])
+        owner = int(owners[batch, head, query].int().argmax())
+        return _told(
+            variant="of_other_heads", figures={"head": head, "batch": batch, "owner": owner}
+        )
     middle = found.nanmedian(-1).values  # (batch, heads)
     apart = (found - middle[..., None]).abs() > _SAME * middle[..., None].abs()
-    if bool((apart & ~found.isnan()).any()):
+    if bool((apart & known).any()):
         return None
-    due = rows.sinks.exp()
     times = middle / due
     often = float(times[0, 0].round())
     if 2.0 <= often <= _MOST_TIMES and bool(((times - often).abs() <= _SAME).all()):
@@ -191,12 +201,6 @@ def _one_number(rows: _Denominators, found: torch.Tensor) -> Sighting | None:
         return _told(variant="often", figures={"often": how})
     off = (middle - due).abs() / due
     batch, head = divmod(int(off.argmax()), len(due))
-    owners = (middle[..., None] - due).abs() <= _SAME * due  # (batch, heads, owners)
-    if bool(owners.any(-1).all()):
-        owner = int(owners[batch, head].int().argmax())
-        return _told(
-            variant="of_other_heads", figures={"head": head, "batch": batch, "owner": owner}
-        )
     return _told(
         figures={
             "found": float(middle[batch, head]),

@@ -81,7 +81,7 @@ def padding(case: Case, walk: Walk) -> Sighting | None:
 
 def positions_in_the_tile(case: Case, walk: Walk) -> Sighting | None:
     """A causal mask that compares positions inside the tiles."""
-    if "window_size" in case.kwargs or walk.due.all() or walk.twice.any():
+    if _before_the_window(case).any() or walk.due.all() or walk.twice.any():
         return None
     if not walk.missing.any() and not walk.extra.any():
         return None

@@ -32,6 +32,8 @@ def misplaced(case: Case, trace: Trace, result: Result) -> Sighting | None:
         if not all(seen.values()):
             continue
         side = "k" if name in ("dk", "dv") else "q"
+        if seen["place"] in _met_apart(trace, side):
+            continue  # of the rows that it is made of one belongs there: it is the other one's load
         shown = "lse or delta" if name == SCRATCH else name
         made, of = (_Row.of(case, side, int(seen[key])) for key in ("place", "row"))
         line = int(seen["line"])
@@ -51,6 +53,13 @@ def misplaced(case: Case, trace: Trace, result: Result) -> Sighting | None:
             },
         )
     return None
+
+
+def _met_apart(trace: Trace, side: str) -> set[int]:
+    """Return the rows of q or k, from 1, that met as the same one and are not."""
+    seen = {name: int(n) for name, n in zip(APART, trace.arrays["apart"], strict=True)}
+    of_keys = TAGGED[seen["one"]] in ("k", "v")
+    return {seen["row"], seen["other_row"]} - {0} if of_keys == (side == "k") else set()
 
 
 def _takes_rows_again(trace: Trace) -> bool:

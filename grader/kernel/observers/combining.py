@@ -62,7 +62,9 @@ class Combining:
         hidden, mask = masks.follow(name, result, *tiles, keys, weights=weights)
         mask_line = max(other.mask_line for other in known)
         by_factor = name == masks.PRODUCT and mask is not None
-        if name == masks.CHOICE or (by_factor and not mask_line):
+        made = mask is not None and not mask_line
+        made = made and (by_factor or bool(((mask > 0) & (mask < trace.DROWNED)).any()))
+        if name == masks.CHOICE or made:
             mask_line = self._made_at(event) or record.where.line
             record.arrays["mask_lines"][record.kernel] = mask_line
             rows = "queries" if over_queries else "keys"

@@ -16,7 +16,8 @@ from grader.kernel.observers.trace import DROWNED
 
 EXPONENTIALS = ("math.exp", "math.exp2")
 PRODUCT, CHOICE = "arith.mulf", "arith.select"
-SUMS = ("arith.addf", "arith.subf")
+DIFFERENCE = "arith.subf"
+SUMS = ("arith.addf", DIFFERENCE)
 _HIDDEN = -1e4
 _COUNTS = 1e-3  # of the largest weight beside it
 
@@ -83,6 +84,11 @@ def follow(
                 mixed = _any(zero) & _any(~zero)
                 marks = _marked(zero & ~hidden, 2, 1) * mixed
                 mask = _joined(marks, mask, torch.maximum)
+    elif name in SUMS and not weights:
+        added = _added(name, operands, notes, keys)
+        if added is not None:
+            mask = _joined(_marked(added & ~hidden, 2, 1), mask, torch.maximum)
+            return hidden, mask
     if name in SUMS and bool(far.any()):
         drowned = far & _of_rows(operands, notes, keys)
         for note in known:
@@ -90,6 +96,17 @@ def follow(
                 drowned = drowned & ~note.hidden
         mask = _joined(cast(drowned, torch.uint8) * DROWNED, mask, torch.maximum)
     return hidden, mask
+
+
+def _added(name: str, operands: Sequence[Tensor], notes: Sequence[Any], keys: int) -> Tensor | None:
+    """Return where a tile that is added hides scores, which is 0 elsewhere; None of another."""
+    for number, (data, note) in enumerate(zip(operands, notes, strict=True)):
+        if _of_pairs(note) or data.shape[keys] == 1:  # one number for each query: a maximum
+            continue
+        down = data >= -_HIDDEN if number and name == DIFFERENCE else data <= _HIDDEN
+        if bool(down.any()) and bool((down | (data == 0)).all()):
+            return down
+    return None
 
 
 def _of_rows(operands: Sequence[Tensor], notes: Sequence[Any], keys: int) -> Tensor:

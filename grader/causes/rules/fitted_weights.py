@@ -1,0 +1,86 @@
+"""P of a wrong gradient, where it is another function of scores and lse, or of other pairs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+
+from grader.causes.rules.head import Head
+from grader.causes.rules.sighting import Sighting
+
+TILES = (128, 64, 32, 16)
+_LOG2E = 1.0 / math.log(2.0)
+_LARGEST = 300.0  # exponent
+
+
+def other_weights(head: Head) -> Sighting | None:
+    """P is computed again from other scores, or with another lse: of those that fit the nearest."""
+    best, least = None, math.inf
+    for text, of_mask, probs in _candidates(head):
+        weights = probs if head.name == "dv" else probs * (head.dprobs - head.delta[..., None])
+        made = head.product(weights, {"dq": "k", "dk": "q", "dv": "dout"}[head.name])
+        if not head.explained(made):
+            continue
+        # Large rows decide what fits, and small ones what is nearest.
+        off = (made - head.got).norm(dim=1) / head.got.norm(dim=1).clamp(min=1e-300)
+        if (distance := float(off.clamp(max=1.0).sum())) < least:
+            best, least = (text, of_mask), distance
+    if best is None:
+        return None
+    return Sighting(
+        "OTHER-PROBABILITIES",
+        traced=False,
+        figures={"name": head.name, "text": best[0], "of_mask": best[1], "where": head.where},
+    )
+
+
+def _candidates(head: Head) -> Iterator[tuple[str, str, torch.Tensor]]:
+    """Return other ways to compute P again: in words, what to do, and P."""
+    scores, lse, visible = head.scores, head.lse[..., None], head.visible
+    seen = scores.masked_fill(~visible, -math.inf)
+    units = {"S": 1.0, "S * log2(e)": _LOG2E, "S * ln(2)": 1.0 / _LOG2E, "q k^T": 1.0 / head.scale}
+    units |= {"q k^T * log2(e)": _LOG2E / head.scale, "S * softmax_scale": head.scale}
+    factors = {" - lse": 1.0, "": 0.0, " - lse * log2(e)": _LOG2E, " - lse * ln(2)": 1.0 / _LOG2E}
+    factors |= {" - 2 * lse": 2.0, " + lse": -1.0, " - lse * softmax_scale": head.scale}
+    of_lse = {text: factor * lse for text, factor in factors.items()}
+    largest = seen.amax(-1, keepdim=True)
+    others = {
+        " - exp(lse)": lse.exp(),
+        " - maximum of the query": largest,
+        " + maximum of the query - lse": lse - largest,
+        " - lse of the query before": lse.roll(1, -2),
+        " - lse of query 0": lse[:, :1],
+        " - lse of the first head of the group": lse[:1],
+    }
+    if scores.shape[1] == scores.shape[2]:
+        others[" - lse of the query with the number of the key"] = lse.mT
+    shifts = [(unit, shift) for unit in units for shift in of_lse][1:]
+    for unit, shift in [*shifts, *(("S", shift) for shift in others)]:
+        exponent = units[unit] * seen - (of_lse | others)[shift]
+        if float(exponent.amax()) <= _LARGEST:
+            yield f"exp({unit}{shift})", "", exponent.exp()
+    yield "exp(S) / lse", "", seen.clamp(max=_LARGEST).exp() / lse
+    yield "exp(S) / (sum of exp(S) over the queries)", "", seen.softmax(1).nan_to_num(0.0)
+    everything = scores - lse
+    shown = dict(list(masks_of(head))[1:])
+    if scores.shape[1] == scores.shape[2]:
+        shown[", with the mask transposed"] = visible.mT
+    filled = {text: everything.masked_fill(~mask, -math.inf) for text, mask in shown.items()}
+    filled[", with P = 1 for hidden pairs"] = torch.where(visible, everything, 0.0)
+    filled[", with S = 0 for hidden pairs"] = torch.where(visible, everything, -lse)
+    for of_mask, exponent in filled.items():
+        if float(exponent.amax()) <= _LARGEST:
+            yield "exp(S - lse)", of_mask, exponent.exp()
+
+
+def masks_of(head: Head) -> Iterator[tuple[str, torch.Tensor]]:
+    """Return what may be visible, and how it is told; first what is."""
+    yield "", head.visible
+    yield ", without the mask", torch.ones_like(head.visible)
+    queries, keys = head.visible.shape
+    for tile in TILES:
+        same = torch.arange(queries)[:, None] // tile == torch.arange(keys)[None, :] // tile
+        if tile < keys:
+            yield f", without the mask in tiles of {tile} on the diagonal", head.visible | same
