@@ -17,7 +17,7 @@ import warnings
 from pathlib import Path
 
 from grader.base.regular_file import open_below
-from grader.source.feeding import lines_feeding
+from grader.source.feeding import bare_loads, lines_feeding
 from grader.source.given_imports import bad_import
 from grader.source.loops import loops_around
 from grader.source.policy.rules import violations
@@ -91,22 +91,32 @@ class Source:
 
     def fed_by(self, line: int) -> tuple[int, ...]:
         """Return the lines of steps that make what a line outside of all steps works with."""
-        given = line and self.has_steps and self.step_at(line) is None
-        tree = self._tree() if given else None
+        return self._feeding(line) if self.step_at(line) is None else ()
+
+    def _feeding(self, line: int) -> tuple[int, ...]:
+        tree = self._tree() if line and self.has_steps else None
         if tree is None:
             return ()
         return tuple(sorted(lines_feeding(tree, line, lambda n: self.step_at(n) is not None)))
 
+    def bare_load(self) -> int:
+        """Return the line of the one load with a mask and without `other`, 0 if not one is such."""
+        lines = bare_loads(tree) if (tree := self._tree()) else []
+        return lines[0] if len(lines) == 1 else 0
+
     def step_behind(self, line: int, located: bool = True) -> int | None:
         """Return the step that feeds a line of given code; None where several do, or none.
 
-        Of another line it is its own, if what shows there is `located` there.
+        Of another line it is its own, if what shows there is `located` there, or if no other step
+        feeds the line.
         """
-        own = (line,) if located else ()
-        fed_by = self.fed_by(line)
-        if fed_by and given_digest(self._text) != load_problem(self.problem_id).given_code:
+        own = self.step_at(line)
+        if own is not None and located:
+            return own
+        feeding = self._feeding(line)
+        if feeding and given_digest(self._text) != load_problem(self.problem_id).given_code:
             return None  # the mistake may be in what was changed there
-        steps = {self.step_at(number) for number in fed_by or own}
+        steps = {self.step_at(number) for number in feeding} | ({own} if own else set())
         return steps.pop() if len(steps) == 1 else None
 
     def _tree(self) -> ast.Module | None:

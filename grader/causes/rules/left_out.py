@@ -75,13 +75,17 @@ def odd_start(walk: Walk, pairs: np.ndarray) -> str:
 
     Some kernels mean it, and mask every tile; where other bounds are multiples, a tile crosses one.
     """
+    odd = first_odd_key(walk, pairs)
+    return f"; its tiles begin at key {odd}, which is no multiple of {walk.tile[1]}" if odd else ""
+
+
+def first_odd_key(walk: Walk, pairs: np.ndarray) -> int:
+    """Return the first key at which tiles begin that is no multiple of their size, 0 if none is."""
     batch, head, query, _ = walk.example(pairs)
     keys = np.flatnonzero(walk.visited[batch, head, query])
     starts = keys[np.diff(keys, prepend=-2) > 1]
     odd = starts[starts % walk.tile[1] > 0]
-    if walk.over_queries or not odd.size:
-        return ""
-    return f"; its tiles begin at key {odd[0]}, which is no multiple of {walk.tile[1]}"
+    return 0 if walk.over_queries or not odd.size else int(odd[0])
 
 
 def missing_heads(walk: Walk) -> np.ndarray:

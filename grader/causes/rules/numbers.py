@@ -5,6 +5,7 @@ from __future__ import annotations
 from grader.causes.rules.sighting import Sighting
 from grader.kernel.observers.trace import Counter, Trace
 from grader.spec.cases import Case
+from grader.spec.trace_record import TraceRecord
 
 _SUBTRACTION, _DIVISION, _MINUS, _PLUS = 1, 4, 1, 2  # see grader.kernel.observers.combining
 
@@ -30,6 +31,31 @@ def infinite(trace: Trace) -> Sighting | None:
     if not line:
         return None
     return Sighting("WEIGHTS-INFINITE", line)
+
+
+def of_state(record: TraceRecord, role: str, *, in_unit: bool) -> Sighting | None:
+    """Say after which tile a role of the running state is first wrong, and at which line.
+
+    Or, of a maximum, that it is right in another unit than it is subtracted in.
+    """
+    part = record.parting
+    if part is None or not part.lines:
+        return None
+    line = part.lines[0].line
+    if in_unit:
+        return Sighting("MAXIMUM-IN-ANOTHER-UNIT", line, located=True, figures={"what": part.text})
+    return Sighting(
+        "STATE-PARTS",
+        line,
+        located=True,
+        variant=role if role in ("maximum", "sum", "accumulator") else "",
+        figures={
+            "names": " and ".join(part.names) + (" is" if len(part.names) == 1 else " are"),
+            "what": part.text,
+            "number": part.number,
+            "tiles": record.tiles,
+        },
+    )
 
 
 def narrow(case: Case, trace: Trace) -> Sighting | None:
