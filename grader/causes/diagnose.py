@@ -194,11 +194,9 @@ class Casebook:
         step = None if found.located else self._problem.step_of_cause(found.id)
         if self._bridge:
             step = self._bridge.step
-        line, located = found.line, found.located
-        if not line:
-            lines = ((s.line, s.located) for s in self._lines_of(found))
-            fit = (pair for pair in lines if step is None or step_at(*pair) in (None, step))
-            line, located = next(fit, (0, False))
+        lines = [(found.line, found.located), *((s.line, s.located) for s in self._lines_of(found))]
+        fit = (pair for pair in lines if step is None or step_at(pair[0], True) in (None, step))
+        line, located = next(filter(lambda pair: pair[0], fit), (0, False))
         return Cause(diagnosis, step or step_at(line, located), tuple(sorted(cases)), line or None)
 
     def _lines_of(self, found: Hypothesis) -> list[Sighting]:

@@ -113,10 +113,9 @@ class Source:
         own = self.step_at(line)
         if own is not None and located:
             return own
-        feeding = self._feeding(line)
-        if feeding and given_digest(self._text) != load_problem(self.problem_id).given_code:
+        steps = {self.step_at(number) for number in self._feeding(line)} | ({own} if own else set())
+        if given_digest(self._text) != load_problem(self.problem_id).given_code:
             return None  # the mistake may be in what was changed there
-        steps = {self.step_at(number) for number in feeding} | ({own} if own else set())
         return steps.pop() if len(steps) == 1 else None
 
     def _tree(self) -> ast.Module | None:
