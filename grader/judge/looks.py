@@ -69,7 +69,8 @@ class Looks:
         told, place = self._told(called, evidence), (check.id, called.number - 1)
         part = told.part if told is not None else None
         if told is not None and part is not None:
-            state = of_state(told.record, part.roles[0], in_unit=part.in_unit)
+            located = called.source.keeps_given
+            state = of_state(told.record, part.roles[0], in_unit=part.in_unit, located=located)
             if state is not None:
                 self._casebook.add_state(place, state)
                 sighting = sighting or (state if part.in_unit else None)

@@ -79,6 +79,11 @@ class Source:
         """Whether steps of this release are marked."""
         return not self.other_release and bool(step_regions(self._text))
 
+    @property
+    def keeps_given(self) -> bool:
+        """Whether the code outside of all steps is that of the stub."""
+        return given_digest(self._text) == load_problem(self.problem_id).given_code
+
     def step_at(self, line: int) -> int | None:
         """Return the step whose markers enclose `line`, None where none does."""
         return self._step_of(range(line, line + 1))
@@ -114,7 +119,7 @@ class Source:
         if own is not None and located:
             return own
         steps = {self.step_at(number) for number in self._feeding(line)} | ({own} if own else set())
-        if given_digest(self._text) != load_problem(self.problem_id).given_code:
+        if not self.keeps_given:
             return None  # the mistake may be in what was changed there
         return steps.pop() if len(steps) == 1 else None
 

@@ -82,6 +82,8 @@ def skipped_rows(walk: Walk) -> Sighting | None:
 
 def _all_loops_ran(walk: Walk) -> bool:
     """Whether tiles of queries were multiplied with keys as often as the rule asks for."""
+    if walk.product != "out":
+        return False  # those of the forward pass count as well
     dots = walk.trace.arrays["dots"]
     of_scores = dots[dots[:, DOT.index("product")] == SCORES]
     heads, (tile_q, tile_k) = walk.visited.shape[0] * walk.visited.shape[1], walk.tile

@@ -33,21 +33,22 @@ def infinite(trace: Trace) -> Sighting | None:
     return Sighting("WEIGHTS-INFINITE", line)
 
 
-def of_state(record: TraceRecord, role: str, *, in_unit: bool) -> Sighting | None:
+def of_state(record: TraceRecord, role: str, *, in_unit: bool, located: bool) -> Sighting | None:
     """Say after which tile a role of the running state is first wrong, and at which line.
 
-    Or, of a maximum, that it is right in another unit than it is subtracted in.
+    Or, of a maximum, that it is right in another unit than it is subtracted in. It is not `located`
+    there if what the line calls may be wrong as well.
     """
     part = record.parting
     if part is None or not part.lines:
         return None
     line = part.lines[0].line
     if in_unit:
-        return Sighting("MAXIMUM-IN-ANOTHER-UNIT", line, located=True, figures={"what": part.text})
+        return Sighting("MAXIMUM-IN-ANOTHER-UNIT", line, located, figures={"what": part.text})
     return Sighting(
         "STATE-PARTS",
         line,
-        located=True,
+        located,
         variant=role if role in ("maximum", "sum", "accumulator") else "",
         figures={
             "names": " and ".join(part.names) + (" is" if len(part.names) == 1 else " are"),
