@@ -55,9 +55,9 @@ def _half_multiplied(inputs, options, problem_id="p02"):
     return {"y": (x * w).double().sum(1)}
 
 
-def _last_column_again(x, w, tile):
+def _last_column_again(x, w, tile, fits):
     """A tile that reaches past the end has its lanes there clamped to the last column."""
-    again = -x.shape[1] % _fitted(tile, x.shape[1])
+    again = -x.shape[1] % (_fitted(tile, x.shape[1]) if fits else tile)
     return x @ w + again * x[:, -1] * w[-1]
 
 
@@ -74,8 +74,11 @@ ROW_SUM_MISTAKES = (
         for tile in _ROW_TILES
     ),
     *(
-        _row_sum("LAST-COLUMN-COUNTED-AGAIN", partial(_last_column_again, tile=tile), tile)
+        _row_sum(
+            "LAST-COLUMN-COUNTED-AGAIN", partial(_last_column_again, tile=tile, fits=fits), tile
+        )
         for tile in _ROW_TILES
+        for fits in (True, False)
     ),
     *(
         _row_sum("ROW-SUM-OVERWRITTEN", partial(_overwritten, tile=tile), tile)

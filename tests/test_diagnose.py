@@ -350,6 +350,52 @@ def test_what_numbers_alone_say_is_told_where_nothing_else_is_known_and_most_cas
     assert found.named() == {"PADDING-TAKEN": tuple(places)}
 
 
+@pytest.mark.parametrize(
+    ("step_of_cause", "seen", "line"),
+    [
+        (None, Sighting("MASKED", 9, located=True), 9),
+        (None, Sighting("MASKED", 9), 7),  # where the state parts, for 9 is no more than a symptom
+        (4, Sighting("MASKED", 9, located=True), 7),  # line 9 is in step 5
+        (None, None, 7),
+        (3, None, None),
+    ],
+)
+def test_a_known_mistake_has_the_line_of_what_was_seen_of_its_cases(
+    book, monkeypatch, step_of_cause, seen, line
+):
+    monkeypatch.setattr(type(P03), "step_of_cause", lambda self, id: step_of_cause)
+    found = book(made_up("ADDED", 1.0))
+    found.wrong(("plain", 0), "ADDED")
+    if seen is not None:
+        found.book.add_seen(("plain", 0), seen)
+    found.book.add_state(("plain", 0), Sighting("STATE-PARTS", 7, located=True))
+    (cause,) = found.book.settle(lambda line, located: {7: 4, 9: 5}.get(line))
+    assert cause.diagnosis.id == "P03-ADDED"
+    assert (cause.line, cause.step) == (line, step_of_cause or {7: 4, 9: 5}[line])
+
+
+def test_where_the_state_parts_is_a_cause_of_last_resort(book):
+    found = book()
+    places = [("plain", 0), ("half", 0)]
+    for place in places:
+        found.wrong(place, lambda truth: 1.5 + truth)
+    found.book.add_state(places[0], Sighting("STATE-PARTS", 7, located=True))
+    assert found.named() == {"STATE-PARTS": tuple(sorted(places))}
+    found.book.add_seen(places[1], Sighting("PADDING-TAKEN"))
+    assert found.named() == {"PADDING-TAKEN": (places[1],)}
+
+
+def test_a_case_that_shows_a_consequence_shows_its_cause(book):
+    found = book()
+    places = [(check, 0) for check in ("plain", "half", "ragged", "scale", "lse")]
+    for place in places:
+        found.wrong(place, lambda truth: 1.5 + truth)
+        found.book.add_seen(place, Sighting("SUM-OUT-OF-RANGE"))
+    assert found.named() == {"SUM-OUT-OF-RANGE": tuple(sorted(places))}
+    found.book._seen[places[0]] = Sighting("MAXIMUM-IN-ANOTHER-UNIT")
+    assert found.named() == {"MAXIMUM-IN-ANOTHER-UNIT": tuple(sorted(places))}
+
+
 @pytest.mark.parametrize("says", [True, False])
 def test_what_explains_few_cases_gives_way_to_numbers_that_explain_them_too(
     book, monkeypatch, says

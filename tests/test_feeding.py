@@ -65,7 +65,7 @@ def test_the_step_of_a_line_of_given_code_is_the_one_that_feeds_it():
     (begin,) = (n for n, line in enumerate(lines, 1) if line == "        begin = key_start")
     assert source.step_at(loop) is None and source.fed_by(loop) == (begin,)
     assert source.step_behind(loop) == source.step_behind(loop, located=False) == 7
-    assert source.step_behind(begin) == 7 and source.step_behind(begin, located=False) is None
+    assert source.step_behind(begin) == source.step_behind(begin, located=False) == 7
     assert source.fed_by(begin) == () and source.fed_by(0) == ()
     (load,) = (n for n, line in enumerate(lines, 1) if "q = load_head_rows(q_rows" in line)
     assert len(source.fed_by(load)) == 2 and source.step_behind(load) is None
@@ -78,6 +78,35 @@ def test_the_bounds_of_a_loop_in_a_step_may_be_those_of_another_step():
     assert {source.step_at(line) for line in source.fed_by(loop)} == {3}
     assert [lines[n - 1].split()[0] for n in source.fed_by(loop)] == ["first_key", "end_key"]
     assert source.fed_by(loop + 1) == () and source.step_behind(loop, located=False) is None
+
+
+@pytest.mark.parametrize(
+    ("problem", "text", "fed_by", "step"),
+    [
+        ("p05", "tl.store(lse_ptr + queries", ("lse_ptr +=", "query_start ="), 1),
+        ("p05", "store_tile(out_ptr, ", ("out_ptr +=", "query_start ="), 1),  # as the helper stores
+        ("p05", "running_max, running_sum, acc = causal_walk(", None, None),  # of steps 1 and 2
+        ("p04", "k = load_keys(k_ptr", (), 1),  # in a step, and of it alone
+        ("p04", "for key_start in range(", (), None),  # in step 1, to an end of step 2
+    ],
+)
+def test_a_store_is_fed_by_its_address_and_a_line_of_a_step_by_other_steps(
+    problem, text, fed_by, step
+):
+    lines = model_answer(problem).splitlines()
+    source = Source(problem, model_answer(problem).encode())
+    (line,) = (n for n, of in enumerate(lines, 1) if of.strip().startswith(text))
+    assert source.step_behind(line, located=False) == step
+    found = [lines[n - 1].strip() for n in source.fed_by(line)]
+    assert fed_by is None or sorted(of[: of.index("=") + 1] for of in found) == sorted(fed_by)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line"), [("mask=tile_mask, other=0.0", "mask=tile_mask", 21), ("", "", 0)]
+)
+def test_the_one_load_without_other_is_found(old, new, line):
+    source = Source("p02", model_answer("p02").replace(old, new).encode())
+    assert source.bare_load() == line
 
 
 def test_a_file_that_is_no_python_has_no_such_lines():

@@ -78,6 +78,10 @@ def rejection(mutant: Mutant, seed: str) -> Trial:
     )
 
 
+# Where a state goes wrong, which may be named of a mistake for which nothing says why.
+LAST_RESORT = {"STATE-PARTS"}
+
+
 def misnamed(mutant: Mutant, judged: Judged, *, all_checks: bool = True) -> list[str]:
     """Look at the cause and the step that are named of a wrong kernel.
 
@@ -85,7 +89,7 @@ def misnamed(mutant: Mutant, judged: Judged, *, all_checks: bool = True) -> list
     its cause.
     """
     complaints = _not_rejected(mutant, judged)
-    names = set(mutant.names)
+    names = set(mutant.names) or judged.named & LAST_RESORT
     if all_checks:
         names |= IN_ALL_CHECKS.get(mutant.id, set()) | TWO_NAMES.get(mutant.id, set())
     most = 2 if all_checks and mutant.id in TWO_NAMES else 1
@@ -121,7 +125,8 @@ def untrue(wrong: Wrong, judged: Judged) -> list[str]:
     """Look at the cause that is named of a mistake: a true one, and one where one is known."""
     if not judged.wrong:
         return ["every check accepts it"]
-    if judged.named <= set(wrong.causes) and bool(judged.named) == bool(wrong.causes):
+    causes = set(wrong.causes) or judged.named & LAST_RESORT
+    if judged.named <= causes and bool(judged.named) == bool(causes):
         return []
     return [f"named {_listed(judged.named)}, expected {_listed(wrong.causes)}"]
 

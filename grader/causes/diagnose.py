@@ -23,8 +23,12 @@ _MOST_WAITING = 16  # two for each wrong result that is yet to be looked at, whi
 # Wrong results that numbers are fitted to, where nothing else says what is wrong.
 _MOST_FITTED, _MOST_FITTED_OF_CHECK = 6, 2
 
-# Fits that hold where simpler ones do: of one tile, or of few keys, cases show the simpler one.
+# Fits that hold where simpler ones do: of one tile, or of few keys, cases show the simpler one. And
+# what has several consequences: a case that does not show it itself shows one of them.
 _INCLUDES = {
+    "MASK-BY-TILE-NUMBER": {"MASK-INSIDE-THE-TILE", "VISIBLE-KEYS-MASKED", "OTHER-PAIRS"},
+    "MAXIMUM-IN-ANOTHER-UNIT": {"SUM-OUT-OF-RANGE", "WEIGHTS-INFINITE"},
+    "TILES-NOT-ALIGNED": {"KEYS-AFTER-THE-QUERY", "KEYS-NEVER-VISITED", "OTHER-PAIRS"},
     "TILE-SHARES": {"OTHER-KEYS", "SINK-SHARES"},
     "EXPONENTIALS-MIXED": {"OTHER-SCALE"},
     "SCALE-OF-SOME-TILES": {"OTHER-SCALE", "EXPONENTIALS-MIXED"},
@@ -60,6 +64,7 @@ class Casebook:
         self._faults: dict[Place, Sighting] = {}  # of these, how a kernel came outside
         self._seen: dict[Place, Sighting] = {}
         self._numbers: dict[Place, Sighting] = {}  # what wrong numbers say alone
+        self._states: dict[Place, Sighting] = {}  # where that of a program first went wrong
         self._behind = Behind(_MOST_WAITING)
         self._to_fit: dict[Place, Callable[[], Sighting | None]] = {}
 
@@ -117,6 +122,13 @@ class Casebook:
         """Take in what the judge saw the kernel do in a case that came out wrong."""
         self._seen.setdefault(place, sighting)
 
+    def add_state(self, place: Place, sighting: Sighting) -> None:
+        """Take in where the state of a program that was followed first went wrong.
+
+        Its line is that of a cause that has none; it is a cause where no other is named.
+        """
+        self._states[place] = sighting
+
     def add_raced(self, place: Place, sighting: Sighting) -> None:
         """Take in what programs were seen to do that race, though the judged numbers are right."""
         self._wrong.append(place)
@@ -138,6 +150,8 @@ class Casebook:
         if 2 * len(explained & self._to_fit.keys()) < len(self._to_fit):
             found += self._told(self._fitted())
             named = decide(found, self._wrong, self._failed)
+        if not named:
+            named = decide(self._told(self._states), self._wrong, self._failed)
         if not named:
             named = decide(self._told(self._faults), self._faults, self._failed)[:1]
         return [self._cause(hypothesis, cases, step_at) for hypothesis, cases in named]
@@ -178,16 +192,20 @@ class Casebook:
         id = f"{self._problem.id.upper()}-{found.id}"
         diagnosis = Diagnosis(id=id, **dataclasses.asdict(found.text))
         step = None if found.located else self._problem.step_of_cause(found.id)
-        line = found.line
-        if found.kind is Kind.PREDICTED and (seen := self._located_in(cases)):
-            line = seen if step in (None, step_at(seen, True)) else 0
         if self._bridge:
             step = self._bridge.step
-        step = step or step_at(line, found.located or line != found.line)
-        return Cause(diagnosis, step, tuple(sorted(cases)), line or None)
+        lines = [(found.line, found.located), *((s.line, s.located) for s in self._lines_of(found))]
+        fit = (pair for pair in lines if step is None or step_at(pair[0], True) in (None, step))
+        line, located = next(filter(lambda pair: pair[0], fit), (0, False))
+        return Cause(diagnosis, step or step_at(line, located), tuple(sorted(cases)), line or None)
 
-    def _located_in(self, cases: frozenset[Place]) -> int:
-        """Return the one line in which all that was seen in some cases is located; 0 if several."""
-        seen = [self._seen[place] for place in cases if place in self._seen]
-        lines = {sighting.line if sighting.located else 0 for sighting in seen}
-        return lines.pop() if len(lines) == 1 else 0
+    def _lines_of(self, found: Hypothesis) -> list[Sighting]:
+        """Return what was seen of its cases at a line: what is located there, and the state first.
+
+        What is known by its numbers alone has no line, and what was seen of the same case does.
+        """
+        shown = sorted(found.shown)
+        seen = [self._seen[place] for place in shown if place in self._seen]
+        states = [self._states[place] for place in shown if place in self._states]
+        located = [sighting for sighting in seen if sighting.located]
+        return [sighting for sighting in (*located, *states, *seen) if sighting.line]

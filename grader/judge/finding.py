@@ -94,9 +94,11 @@ class CaseFindings:
         bridge, source = self.at.whole.bridge, self.source
         if self.at.check.bridge and bridge is not None:
             return bridge.step
-        if not line or (elsewhere and source.step_at(line) is not None):
+        if not line:
             return None
-        return source.step_of_loops_at(line) if looping else source.step_behind(line)
+        if looping:
+            return source.step_of_loops_at(line)
+        return source.step_behind(line, located=not elsewhere)
 
     def failed(self, failure: outcome.CaseOutcome, evidence: CallEvidence) -> Finding:
         """Return the finding of a call without outputs to compare, or of a remark about one."""
@@ -181,6 +183,7 @@ class CaseFindings:
                 " atomic_add, begins as torch.zeros"
             )
         elif bare:
+            line = self.source.bare_load()
             headline = f"{name} depends on lanes that a load without other= left undefined"
             help = (
                 "lanes that a mask turns off may hold anything, here NaN; zeros there give the"

@@ -6,12 +6,13 @@ import dataclasses
 
 from grader.causes.diagnose import Casebook
 from grader.causes.rules.bounds import outside
+from grader.causes.rules.fitted_sums import as_read
 from grader.causes.rules.look import astray, look
-from grader.causes.rules.numbers import Rounding, rounded
+from grader.causes.rules.numbers import Rounding, of_state, rounded
 from grader.causes.rules.overflow import limited, overflow
 from grader.causes.rules.placement import misplaced
 from grader.causes.rules.sighting import Result, Sighting
-from grader.causes.state.program import Called, trimmed, untold
+from grader.causes.state.program import Called, Told, trimmed, untold
 from grader.checks.correctness import find_differences
 from grader.checks.outcome import of_call
 from grader.checks.walk import tile_map, walk_of
@@ -69,13 +70,23 @@ class Looks:
         sighting = rounded(case, found) if found else _overflow(session, called)
         evidence = self._watched(session, called)
         trace = evidence.trace
-        if sighting is None and trace is not None:
-            sighting = look(called.problem.id, case, trace, result)
-        if sighting is not None:
-            self._casebook.add_seen((check.id, called.number - 1), sighting)
+        told, place = self._told(called, evidence), (check.id, called.number - 1)
+        part = told.part if told is not None else None
+        if told is not None and part is not None:
+            located = called.source.keeps_given
+            state = of_state(told.record, part.roles[0], in_unit=part.in_unit, located=located)
+            if state is not None:
+                self._casebook.add_state(place, state)
+                sighting = sighting or (state if part.in_unit else None)
         if trace is None:
-            shown = None if session.machine else self._shown(called, evidence)
-            return Seen(trace=shown, rounding=found)
+            if sighting is not None:
+                self._casebook.add_seen(place, sighting)
+            return Seen(trace=None if session.machine else _shown(told), rounding=found)
+        sighting = sighting or look(called.problem.id, case, trace, result)
+        numbers = called.inputs, called.evidence.outputs, called.expected
+        sighting = sighting or as_read(case, trace, *numbers)
+        if sighting is not None:
+            self._casebook.add_seen(place, sighting)
         walk = None
         if any(name in (*PRODUCTS, "lse") for name in result.wrong):  # no walk makes dsink_logits
             first = result.wrong[0]
@@ -83,7 +94,7 @@ class Looks:
             near = result.place if first in (*PRODUCTS, "lse") else None
             walk = walk_of(called.problem.id, case, trace, product, near)
         tiles = tile_map(walk) if walk is not None else None
-        return Seen(tiles, self._shown(called, evidence), found)
+        return Seen(tiles, _shown(told), found)
 
     def at_fault(self, session: Session, called: Called, how: str, line: int) -> bool:
         """Look why a kernel came outside of its tensors in a way of `Outside`, at a line.
@@ -132,18 +143,22 @@ class Looks:
             self._followed = True  # what fails once may fail each time
         return session.call(case, inputs, names, traced=True)
 
-    def _shown(self, called: Called, evidence: CallEvidence) -> TraceRecord | None:
-        """Return what the program did that was followed, and why that does not say what is wrong.
-
-        None where nothing is wrong with its results, or the call did not come back with any.
-        """
+    def _told(self, called: Called, evidence: CallEvidence) -> Told | None:
+        """Return what the program did that was followed, None of a call without one."""
         if evidence.rounds is None:
             return None
         self._followed = True
-        told = called.told(evidence)
-        if told.is_known:
-            return trimmed(told.record)
-        return trimmed(untold(told)) if told.why_not else None
+        return called.told(evidence)
+
+
+def _shown(told: Told | None) -> TraceRecord | None:
+    """Return what the program did, and why that does not say what is wrong.
+
+    None where nothing is wrong with its results.
+    """
+    if told is None or not (told.is_known or told.why_not):
+        return None
+    return trimmed(told.record if told.is_known else untold(told))
 
 
 def _is_followed(called: Called) -> bool:

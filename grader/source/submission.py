@@ -17,7 +17,7 @@ import warnings
 from pathlib import Path
 
 from grader.base.regular_file import open_below
-from grader.source.feeding import lines_feeding
+from grader.source.feeding import bare_loads, lines_feeding
 from grader.source.given_imports import bad_import
 from grader.source.loops import is_head_of_loop, loops_around
 from grader.source.policy.rules import violations
@@ -79,6 +79,11 @@ class Source:
         """Whether steps of this release are marked."""
         return not self.other_release and bool(step_regions(self._text))
 
+    @property
+    def keeps_given(self) -> bool:
+        """Whether the code outside of all steps is that of the stub."""
+        return given_digest(self._text) == load_problem(self.problem_id).given_code
+
     def step_at(self, line: int) -> int | None:
         """Return the step whose markers enclose `line`, None where none does."""
         return self._step_of(range(line, line + 1))
@@ -95,23 +100,36 @@ class Source:
         Of a step itself that is told of the heads of loops: their bounds may be another step's.
         """
         tree = self._tree() if line and self.has_steps else None
-        own = self.step_at(line)
-        if tree is None or (own is not None and not is_head_of_loop(tree, line)):
+        of_step = self.step_at(line) is not None
+        if tree is None or (of_step and not is_head_of_loop(tree, line)):
+            return ()
+        return self._feeding(line)
+
+    def _feeding(self, line: int) -> tuple[int, ...]:
+        tree, own = self._tree() if line and self.has_steps else None, self.step_at(line)
+        if tree is None:
             return ()
         return tuple(
             sorted(lines_feeding(tree, line, lambda n: self.step_at(n) not in (None, own)))
         )
 
+    def bare_load(self) -> int:
+        """Return the line of the one load with a mask and without `other`, 0 if not one is such."""
+        lines = bare_loads(tree) if (tree := self._tree()) else []
+        return lines[0] if len(lines) == 1 else 0
+
     def step_behind(self, line: int, located: bool = True) -> int | None:
         """Return the step that feeds a line of given code; None where several do, or none.
 
-        Of another line it is its own, if what shows there is `located` there.
+        Of another line it is its own, if what shows there is `located` there, or if no other step
+        feeds the line.
         """
-        own = (line,) if located else ()
-        fed_by = self.fed_by(line) if self.step_at(line) is None else ()
-        if fed_by and given_digest(self._text) != load_problem(self.problem_id).given_code:
+        own = self.step_at(line)
+        if own is not None and located:
+            return own
+        steps = {self.step_at(number) for number in self._feeding(line)} | ({own} if own else set())
+        if not self.keeps_given:
             return None  # the mistake may be in what was changed there
-        steps = {self.step_at(number) for number in fed_by or own}
         return steps.pop() if len(steps) == 1 else None
 
     def _tree(self) -> ast.Module | None:

@@ -93,6 +93,7 @@ _BY_CAUSE = {
         "scores_times_the_mask": "p04",
     },
     "NAN-FROM-INF-MINUS-INF": {"no_safe_maximum": "p06 p07"},
+    "MAXIMUM-IN-ANOTHER-UNIT": {"maximum_not_scaled": "p03"},
     "OPERANDS-ROUNDED": {
         "fp32_operands_cast_to_fp16": "p03 p04 p05 p06 p07",
         "dv_in_fp16": "p08",
@@ -136,7 +137,6 @@ _BY_CAUSE = {
     },
     "SUM-OUT-OF-RANGE": {
         "maximum_begins_at_zero": "p03",
-        "maximum_not_scaled": "p03",
         "safe_maximum_kept_as_the_running_one": "p06",
     },
     "TILE-OUTSIDE": {

@@ -75,7 +75,7 @@ WRONG = (
         ("begins with garbage", "", "", ("torch.zeros(rows, dtype", "torch.empty(rows, dtype")),
         ("stored, not added", "", "ROW-SUM-OVERWRITTEN", ("tl.atomic_add(y + r,", "tl.store(y + r,")),
         ("tiles by rows", "", "ROWS-NEVER-READ ROW-SUM-ZEROS LAST-COLUMNS-NEVER-READ", ("n_col_tiles = tl.cdiv(cols, C)", "n_col_tiles = tl.cdiv(rows, R)")),
-        ("columns by BLOCK R", "", "COLUMNS-COUNTED-OTHERWISE", ("(pid % n_col_tiles).to(tl.int64) * C", "(pid % n_col_tiles).to(tl.int64) * R")),
+        ("columns by BLOCK R", "plain", "COLUMNS-COUNTED-OTHERWISE", ("(pid % n_col_tiles).to(tl.int64) * C", "(pid % n_col_tiles).to(tl.int64) * R")),
     ),
     *of(
         "p02-column_by_column",

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import torch
 
-from grader.causes.rules.sighting import Sighting
+from grader.causes.rules.sighting import Sighting, line_of
 from grader.checks.correctness import Expected, element_errors, ranges
+from grader.kernel.observers.trace import Trace
 from grader.spec.cases import Case
 from grader.spec.inputs import Inputs
 
@@ -134,6 +135,31 @@ def _columns(products: torch.Tensor, y: torch.Tensor, off: torch.Tensor) -> Sigh
             figures={"columns": told[0], "counts": ", ".join(told[:_SPANS])},
         )
     return None
+
+
+def as_read(
+    case: Case,
+    trace: Trace,
+    inputs: Inputs,
+    got: dict[str, torch.Tensor],
+    expected: Expected,
+) -> Sighting | None:
+    """Say that each column counts in y as often as it was read, which is not once."""
+    if case.rows is None or "y" not in got:
+        return None
+    reads = torch.from_numpy(trace.arrays["visits"].sum(axis=0)).double()
+    x, w = (inputs.all[name].double().cpu() for name in ("x", "w"))
+    if bool((reads != reads[0]).any()) or bool((reads == 1.0).all()):
+        return None
+    made = (x * w) @ reads[0]
+    if bool((element_errors("y", got["y"], expected, around=made) > 1.0).any()):
+        return None
+    told = _told(reads[0], 1, x.shape[1])
+    return Sighting(
+        "COLUMNS-COUNTED-OTHERWISE",
+        line_of(trace, "x"),
+        figures={"columns": told[0], "counts": ", ".join(told[:_SPANS])},
+    )
 
 
 def _told(counts: torch.Tensor, tile: int, cols: int) -> list[str]:

@@ -7,6 +7,7 @@ import numpy as np
 from grader.causes.rules.sighting import Sighting, line_of, query_range
 from grader.checks.correctness import ranges
 from grader.checks.walk import Walk
+from grader.kernel.observers.trace import DOT, SCORES
 
 
 def is_uneven(walk: Walk) -> bool:
@@ -48,6 +49,15 @@ def skipped_rows(walk: Walk) -> Sighting | None:
             variant="by_seqlen_k",
             figures={"queries": query_range(past), "head": 0, "neighbours": "those before them"},
         )
+    nothing = ~walk.visited.any(-1)
+    if nothing.any() and not (walk.missing & ~nothing[..., None]).any() and _all_loops_ran(walk):
+        batch, head, *_ = walk.example(walk.missing)
+        return Sighting(
+            "QUERIES-NEVER-TAKEN",
+            line,
+            variant="of_whole_tiles",
+            figures={"queries": query_range(nothing[batch, head]), "head": head},
+        )
     most = walk.tile[0] // (shape.num_q_heads // shape.num_kv_heads)  # a tile may be of a group
     for batch, head in np.ndindex(walk.visited.shape[:2]):
         rows = np.flatnonzero(walk.visited[batch, head].any(-1))
@@ -70,18 +80,35 @@ def skipped_rows(walk: Walk) -> Sighting | None:
     return None
 
 
+def _all_loops_ran(walk: Walk) -> bool:
+    """Whether tiles of queries were multiplied with keys as often as the rule asks for."""
+    if walk.product != "out":
+        return False  # those of the forward pass count as well
+    dots = walk.trace.arrays["dots"]
+    of_scores = dots[dots[:, DOT.index("product")] == SCORES]
+    heads, (tile_q, tile_k) = walk.visited.shape[0] * walk.visited.shape[1], walk.tile
+    by_keys = np.logical_or.reduceat(walk.due, np.arange(0, walk.due.shape[1], tile_k), axis=1)
+    due = np.logical_or.reduceat(by_keys, np.arange(0, walk.due.shape[0], tile_q), axis=0)
+    ran = int(of_scores[:, DOT.index("count")].max(initial=0))
+    return ran >= heads * int(due.sum())
+
+
 def odd_start(walk: Walk, pairs: np.ndarray) -> str:
     """Say where tiles of keys begin that do so at no multiple of their size, "" if they do not.
 
     Some kernels mean it, and mask every tile; where other bounds are multiples, a tile crosses one.
     """
+    odd = first_odd_key(walk, pairs)
+    return f"; its tiles begin at key {odd}, which is no multiple of {walk.tile[1]}" if odd else ""
+
+
+def first_odd_key(walk: Walk, pairs: np.ndarray) -> int:
+    """Return the first key at which tiles begin that is no multiple of their size, 0 if none is."""
     batch, head, query, _ = walk.example(pairs)
     keys = np.flatnonzero(walk.visited[batch, head, query])
     starts = keys[np.diff(keys, prepend=-2) > 1]
     odd = starts[starts % walk.tile[1] > 0]
-    if walk.over_queries or not odd.size:
-        return ""
-    return f"; its tiles begin at key {odd[0]}, which is no multiple of {walk.tile[1]}"
+    return 0 if walk.over_queries or not odd.size else int(odd[0])
 
 
 def missing_heads(walk: Walk) -> np.ndarray:

@@ -7,6 +7,7 @@ import dataclasses
 from grader.causes.rules.sighting import Sighting
 from grader.kernel.observers.trace import Counter, Trace
 from grader.spec.cases import Case
+from grader.spec.trace_record import TraceRecord
 
 _OF_ROW_SUMS = {"arith.mulf": "HALF-PRODUCTS", "arith.addf": "HALF-ACCUMULATED"}
 _OF_ROW_SUMS["tt.reduce"] = "HALF-ACCUMULATED"
@@ -75,6 +76,32 @@ class Rounding:
         are = f"{', '.join(first)} and {last} are" if first else f"{last} is"
         error = f"this one alone makes the error {self.margin:.2g} times {self.allowed}"
         return f"without any rounding {are} right; {error}"
+
+
+def of_state(record: TraceRecord, role: str, *, in_unit: bool, located: bool) -> Sighting | None:
+    """Say after which tile a role of the running state is first wrong, and at which line.
+
+    Or, of a maximum, that it is right in another unit than it is subtracted in. It is not `located`
+    there if what the line calls may be wrong as well.
+    """
+    part = record.parting
+    if part is None or not part.lines:
+        return None
+    line = part.lines[0].line
+    if in_unit:
+        return Sighting("MAXIMUM-IN-ANOTHER-UNIT", line, located, figures={"what": part.text})
+    return Sighting(
+        "STATE-PARTS",
+        line,
+        located,
+        variant=role if role in ("maximum", "sum", "accumulator") else "",
+        figures={
+            "names": " and ".join(part.names) + (" is" if len(part.names) == 1 else " are"),
+            "what": part.text,
+            "number": part.number,
+            "tiles": record.tiles,
+        },
+    )
 
 
 def rounded(case: Case, found: Rounding) -> Sighting:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from grader.causes.rules.left_out import (
+    first_odd_key,
     heads_never_taken,
     is_uneven,
     missing_heads,
@@ -75,7 +76,10 @@ def padding(case: Case, walk: Walk) -> Sighting | None:
     if walk.extra.any():  # keys that are there take part as well: no mask of the end is at fault
         return None
     return Sighting(
-        "PADDING-TAKEN", walk.trace.count(Counter.PADDING_LINE), figures={"last": case.seqlen_k - 1}
+        "PADDING-TAKEN",
+        walk.mask_line or walk.trace.count(Counter.PADDING_LINE),
+        located=walk.mask_line > 0,  # a mask that lets them through
+        figures={"last": case.seqlen_k - 1},
     )
 
 
@@ -117,6 +121,33 @@ def positions_in_the_tile(case: Case, walk: Walk) -> Sighting | None:
                     figures={"example": _example(walk)},
                 )
     return None
+
+
+def by_tile_number(case: Case, walk: Walk) -> Sighting | None:
+    """A mask in which positions count from the number of their tile, not from its first row."""
+    masked = (walk.masks > 0) & walk.visited
+    if ((walk.missing | walk.extra) & ~masked).any() or walk.due.all():
+        return None
+    query, key = np.ogrid[: case.seqlen_q, : case.seqlen_k]
+    for axis, what, one in ((0, "queries", "query"), (1, "keys", "key")):
+        size, places = walk.tile[axis], [query, key]
+        places[axis] = places[axis] // size + places[axis] % size
+        guess = np.broadcast_to(visible(case, *places), masked.shape)
+        if (guess == walk.taken)[masked].all() and (guess != walk.due)[masked].any():
+            return Sighting(
+                "MASK-BY-TILE-NUMBER",
+                walk.mask_of(masked),
+                figures={"what": what, "one": one, "size": size, "example": _example(walk)},
+            )
+    return None
+
+
+def visible(case: Case, query: np.ndarray, key: np.ndarray) -> np.ndarray:
+    """Return whether keys at some positions are visible to queries at others, where not all are."""
+    window = case.kwargs.get("window_size", case.seqlen_q)
+    sinks = case.kwargs.get("num_sink_tokens", 0)
+    seen: np.ndarray = (key <= query) & ((query - key < window) | (key < sinks))
+    return seen
 
 
 def inverted(case: Case, walk: Walk) -> Sighting | None:
@@ -205,6 +236,21 @@ def masked_but_shown(case: Case, walk: Walk) -> Sighting | None:
         return None
     return Sighting(
         "MASKED-SCORES-NOT-HIDDEN", walk.mask_line, located=True, variant="beside_others"
+    )
+
+
+def not_aligned(case: Case, walk: Walk) -> Sighting | None:
+    """Tiles that begin between two multiples of their size, and cross the edge of the mask."""
+    extra, unseen = walk.extra, walk.missing & ~walk.visited
+    if not extra.any() or (walk.masks[extra] > 0).any() or (walk.missing & ~unseen).any():
+        return None
+    first = first_odd_key(walk, extra)
+    if not first or not (walk.masks > 0)[walk.visited].any():  # it masks no tile at all
+        return None
+    return Sighting(
+        "TILES-NOT-ALIGNED",
+        walk.loop_line,
+        figures={"first": first, "size": walk.tile[1], "row": _row(walk, extra, "took")},
     )
 
 

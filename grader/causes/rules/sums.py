@@ -46,7 +46,7 @@ def turned(case: Case, trace: Trace) -> Sighting | None:
     return Sighting(
         "WEIGHTS-NOT-TRANSPOSED",
         line,
-        located=True,
+        located=values != "v",  # of scores of k and q, in that order, the same is seen
         figures={"values": values, "axis": axis, "rows": rows},
     )
 

@@ -26,12 +26,14 @@ ROLES = ("maximum", "sum", "accumulator")
 class Part:
     """The first round after which the state is wrong, and the roles that are, in order.
 
-    `factor` is by what the maximum is too large in all rows, None where it is not that.
+    `factor` is by what the maximum is too large in all rows, None where it is not that; `in_unit`
+    says whether it is right in another unit than it is subtracted in.
     """
 
     round: int
     roles: tuple[str, ...]
     factor: float | None
+    in_unit: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,7 +142,9 @@ def _part(
     own = roles[segments[first]]
     if "maximum" in wrong and not _harms(own, first):
         wrong = tuple(name for name in wrong if name != "maximum")
-    return Part(first, wrong, own.factor if "maximum" in wrong else None)
+    in_unit = own.maximum is not None and own.maximum.known is Known.UNIT
+    of_maximum = "maximum" in wrong
+    return Part(first, wrong, own.factor if of_maximum else None, of_maximum and in_unit)
 
 
 def _harms(roles: Roles, r: int) -> bool:
@@ -148,7 +152,7 @@ def _harms(roles: Roles, r: int) -> bool:
     role = roles.maximum
     if role is None:
         return False
-    if role.known is Known.FACTOR:
+    if role.known in (Known.FACTOR, Known.UNIT):
         return True
     wrong = ~role.agrees[r]
     values, wanted = role.variable.values[r][wrong], role.wanted[r][wrong]

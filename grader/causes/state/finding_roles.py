@@ -126,7 +126,7 @@ class _Finder:
             sums = (self.measure.sum(v, relative) for v in vectors if v.carried)
             if other != unit and any(role.fits_but_for_underflow(first) for role in sums):
                 role = self.measure.maximum(maximum.variable, other)
-                role = dataclasses.replace(role, known=Known.FACTOR)
+                role = dataclasses.replace(role, known=Known.UNIT)
                 return Roles(role, unit=other, factor=unit / other)
         return None
 

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 
 from grader.causes.state import telling
-from grader.causes.state.comparing import compare
+from grader.causes.state.comparing import Part, compare
 from grader.causes.state.conclusion import conclusion_of
 from grader.checks import outcome
 from grader.checks.correctness import Difference, Expected, element_errors
@@ -91,7 +91,8 @@ class Called:
             notes=end.notes,
         )
         told = wrong and failure is None
-        return Told(record, told and end.is_known, end.why_not if told else "")
+        why_not = end.why_not if told else ""
+        return Told(record, told and end.is_known, why_not, compared.part if told else None)
 
     def _worst(self) -> tuple[int, int]:
         """Return the row of q, over batch and heads, of the worst element, and its column.
@@ -125,12 +126,14 @@ class Called:
 class Told:
     """The record of a program. `is_known`: why its results are wrong, or where that happens.
 
-    `why_not` says why neither is known of wrong results.
+    `why_not` says why neither is known of wrong results; `part` is where they
+    went wrong.
     """
 
     record: TraceRecord
     is_known: bool = False
     why_not: str = ""
+    part: Part | None = None
 
 
 def untold(told: Told) -> TraceRecord:

@@ -31,6 +31,7 @@ class Known(enum.Enum):
 
     NUMBERS = "its numbers"  # it agreed with the oracle in the first round
     FACTOR = "a factor"  # it is the maximum times a factor that no unit has
+    UNIT = "its unit"  # it is the maximum in a unit, and is subtracted in another one
     NAME = "its name"
     PRODUCTS = "the products in it"  # of weights with V
 
@@ -70,7 +71,7 @@ class Roles:
     """The state of one loop's rounds; None where no variable, or more than one, may be it.
 
     `unit` is what 1 in the scaled scores is in the maximum's units, None where that is not known;
-    `factor` by what a maximum of `Known.FACTOR` is too large.
+    `factor` by what a maximum of `Known.FACTOR` or `Known.UNIT` is too large.
     """
 
     maximum: Role | None = None
