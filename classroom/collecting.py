@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import functools
-from pathlib import Path
 
 from classroom.collect import Collected, Kept, collect, keep
-from classroom.folder import DATABASE, Command, holder, locked, open_class
+from classroom.folder import DATABASE, holder, locked, open_class
 from classroom.grades import grades
 from classroom.late import read_policy
 from classroom.records import CourseError
@@ -15,34 +14,17 @@ from classroom.roster import read_roster, read_times
 from classroom.store import Store
 from classroom.summary import render, summed_up
 from grader.base import stdout
+from grader.base.options import Command
 from grader.spec.problem import problem_ids
 
-_SOURCE = "folder or archive of submissions: Gradescope, Canvas, Moodle, GitHub, one per student"
-
-
-def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("source", type=Path, metavar="SOURCE", help=_SOURCE)
-    add_lists(parser)
-
-
-def add_lists(parser: argparse.ArgumentParser) -> None:
-    """Declare the files that say who is in the class, and when each handed in."""
-    parser.add_argument("--roster", type=Path, metavar="CSV", help="who is in the class")
-    parser.add_argument(
-        "--assignment",
-        metavar="NAME",
-        help="what stands before -<login> in the names of clones (default: what all begin with)",
-    )
-    parser.add_argument(
-        "--choose",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="the submission that counts where several accounts handed in for one student",
-    )
-    parser.add_argument(
-        "--times", type=Path, metavar="CSV", help="when each handed in: id,submitted_at"
-    )
+LISTS = {  # who is in the class, and when each handed in
+    "--roster CSV": "who is in the class",
+    "--assignment NAME": "what stands before -<login> in the names of clones (default: what all"
+    " begin with)",
+    "--choose NAME...": "the submission that counts where several accounts handed in for one"
+    " student",
+    "--times CSV": "when each handed in: id,submitted_at",
+}
 
 
 def _collect(options: argparse.Namespace) -> int:
@@ -89,5 +71,13 @@ def into(store: Store, options: argparse.Namespace) -> tuple[Collected, Kept | N
     return collected, keep(store, collected) if source else None
 
 
-COLLECT = Command("read submissions and a roster; grades nothing", _collect, _add_options)
+COLLECT = Command(
+    "read submissions and a roster; grades nothing",
+    _collect,
+    {
+        "SOURCE": "folder or archive of submissions: Gradescope, Canvas, Moodle, GitHub, one per"
+        " student",
+        **LISTS,
+    },
+)
 STATUS = Command("say who handed in, what is graded, what failed and what is left", _status)

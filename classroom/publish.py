@@ -15,10 +15,11 @@ from rich.text import Text
 
 from classroom import gradebook
 from classroom.changes import Change, Changes, Kind, changes_since, to_publish
-from classroom.folder import Command, locked, made, need, open_class
+from classroom.folder import locked, made, need, open_class
 from classroom.grades import read_standing
 from classroom.records import CourseError, Publication, now
 from grader.base import stdout
+from grader.base.options import Command
 from grader.base.text import clean, fit, plural, points, text_console, without_blanks, wrap
 from grader.report.message import ID_LIMIT
 
@@ -40,18 +41,6 @@ def _diff(options: argparse.Namespace) -> int:
         changes = changes_since(store.last_publication(), standing)
     stdout.show(functools.partial(_render, changes))
     return int(bool(changes.of(Kind.LOST)))
-
-
-def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--author", metavar="NAME", help="who publishes")
-    parser.add_argument(
-        "--accept-losses", action="store_true", help="publish though students lose points"
-    )
-    parser.add_argument(
-        "--partial",
-        action="store_true",
-        help="publish though some grades are not decided; those stay as they were published",
-    )
 
 
 def _publish(options: argparse.Namespace) -> int:
@@ -158,4 +147,13 @@ def _step(change: Change) -> str:
 
 
 DIFF = Command("compare present grades with the last publication; losses first", _diff)
-PUBLISH = Command("publish present grades, after showing what changes", _publish, _add_options)
+PUBLISH = Command(
+    "publish present grades, after showing what changes",
+    _publish,
+    {
+        "--author NAME": "who publishes",
+        "--accept-losses": "publish though students lose points",
+        "--partial": "publish though some grades are not decided; those stay as they were"
+        " published",
+    },
+)

@@ -12,13 +12,14 @@ from classroom import leaderboard, outputs, similar, student_report
 from classroom.changes import changes_since
 from classroom.figures import summarize
 from classroom.fingerprints import RUN
-from classroom.folder import Command, open_class
+from classroom.folder import open_class
 from classroom.grades import Standing, Status, read_standing
 from classroom.pages import page
 from classroom.store import Store
 from classroom.student_report import Graded
 from grader.base import stdout
 from grader.base.atomic_write import write_whole
+from grader.base.options import Command
 from grader.base.text import clean, plural, wrap
 from grader.spec.problem import load_problem
 
@@ -32,15 +33,6 @@ _WORDS = {
     Status.FAULT: "held up by a fault",
     Status.PENDING: "not graded yet",
 }
-
-
-def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--leaderboard",
-        type=Path,
-        metavar="CSV",
-        help="write leaderboard.html too, of those in this file: id,pseudonym",
-    )
 
 
 def _report(options: argparse.Namespace) -> int:
@@ -153,4 +145,8 @@ def _render(
     return "".join(f"{line}\n" for row in rows for line in wrap(row, width, "", "    "))
 
 
-REPORT = Command("write class.html, a report per student, and similar.html", _report, _add_options)
+REPORT = Command(
+    "write class.html, a report per student, and similar.html",
+    _report,
+    {"--leaderboard CSV": "write leaderboard.html too, of those in this file: id,pseudonym"},
+)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import functools
 import os
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -15,18 +14,11 @@ from grader.base import stdout
 from grader.base.text import clean, milliseconds, plural, text_console, without_blanks, wrap
 from grader.commands.calibrate import measuring
 from grader.commands.calibrate.measuring import CalibrationResult
-from grader.commands.options import (
-    add_device,
-    add_submission,
-    expect_folder,
-    expect_place,
-    writing,
-)
+from grader.commands.options import DEVICE, SOLUTIONS, expect_folder, expect_place, writing
 from grader.judge import scoring
 from grader.report.message import ID_LIMIT
 from grader.spec.environment import EnvironmentFault, probe
 from grader.spec.grade_record import Environment
-from grader.spec.problem import ROOT
 from grader.timing.calibration import (
     Calibration,
     CalibrationError,
@@ -38,19 +30,12 @@ from grader.timing.calibration import (
 HELP = "measure the model answers here and write this GPU's speed targets"
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of `calibrate`."""
-    add_submission(parser, ROOT / "solutions", "solutions, which earn full marks")
-    parser.add_argument(
-        "--runs", type=int, default=5, metavar="N", help="how often to measure (default: 5)"
-    )
-    add_device(parser)
-    parser.add_argument(
-        "--output",
-        type=Path,
-        metavar="FILE",
-        help="where to write it (default: calibration/<GPU>.json, which `grade` reads)",
-    )
+OPTIONS = {
+    **SOLUTIONS,
+    "--runs N=5": "how often to measure (default: 5)",
+    **DEVICE,
+    "--output FILE": "where to write it (default: calibration/<GPU>.json, which `grade` reads)",
+}
 
 
 def run(options: argparse.Namespace) -> int:

@@ -14,16 +14,11 @@ from grader.spec.problem import problems_named
 HELP = "explain a cause that the report names"
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the argument of `explain`."""
-    parser.add_argument(
-        "id", nargs="?", metavar="ID", help="such as P06-WINDOW-SHIFTED (default: list all)"
-    )
-    parser.add_argument(
-        "--only",
-        metavar="p04,p05",
-        help="list the causes of these problems only; with an ID, the problem of the commands",
-    )
+OPTIONS = {
+    "[ID]": "such as P06-WINDOW-SHIFTED (default: list all)",
+    "--only p04,p05": "list the causes of these problems only; with an ID, the problem of the"
+    " commands",
+}
 
 
 def run(options: argparse.Namespace) -> int:

@@ -14,7 +14,7 @@ from grader.base import stdout
 from grader.base.user_state import state_path
 from grader.commands.hint.next_hint import STATE, Shown, next_hint
 from grader.commands.hint.view import render
-from grader.commands.options import add_submission, expect_folder, one_or_all, request_for, seed_of
+from grader.commands.options import SUBMISSION, expect_folder, one_or_all, request_for, seed_of
 from grader.commands.progress import Progress
 from grader.spec.environment import probe
 from grader.spec.grade_record import ProblemResult
@@ -22,11 +22,11 @@ from grader.spec.grade_record import ProblemResult
 HELP = "give the next hint of the first unsolved step"
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of `hint`."""
-    parser.add_argument("--only", metavar="p04", help="the problem (default: where you are)")
-    parser.add_argument("--restart", action="store_true", help="begin with its first hint again")
-    add_submission(parser)
+OPTIONS = {
+    "--only p04": "the problem (default: where you are)",
+    "--restart": "begin with its first hint again",
+    **SUBMISSION,
+}
 
 
 def run(options: argparse.Namespace) -> int:

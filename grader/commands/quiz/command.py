@@ -22,13 +22,11 @@ from grader.judge import scoring
 HELP = "ask you the questions of the course; never scored"
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of `quiz`."""
-    parser.add_argument(
-        "--topic", metavar="TOPIC", help="ask about this topic only, such as softmax"
-    )
-    parser.add_argument("--level", choices=LEVELS, help="ask this level only (default: both)")
-    parser.add_argument("--restart", action="store_true", help="forget what was answered before")
+OPTIONS = {
+    "--topic TOPIC": "ask about this topic only, such as softmax",
+    f"--level {{{','.join(LEVELS)}}}": "ask this level only (default: both)",
+    "--restart": "forget what was answered before",
+}
 
 
 def run(options: argparse.Namespace) -> int:

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from grader.base import stdout
 from grader.base.text import clean
-from grader.commands.options import UsageError, add_submission, expect_folder, one_or_all
+from grader.commands.options import SUBMISSION, UsageError, expect_folder, one_or_all
 from grader.commands.race.view import Race, recorded, render
 from grader.isolate.processes import Children, Ending
 from grader.judge import scoring
@@ -24,10 +24,7 @@ from grader.spec.roofline import roof
 HELP = "time your answer beside naive PyTorch and SDPA"
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of `race`."""
-    parser.add_argument("--only", metavar="p04", help="the problem")
-    add_submission(parser)
+OPTIONS = {"--only p04": "the problem", **SUBMISSION}
 
 
 def run(options: argparse.Namespace) -> int:

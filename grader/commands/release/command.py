@@ -23,20 +23,13 @@ from grader.spec.problem import ROOT, load_problem, problem_ids, problems_named
 HELP = "make the students' repository, or update it"
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of `release`."""
-    parser.add_argument("folder", type=Path, metavar="DIR", help="the students' repository")
-    parser.add_argument(
-        "--problems",
-        metavar="p01,p02",
-        help="hand out these, beside those that DIR has (default: those that it has, or all)",
-    )
-    parser.add_argument(
-        "--answers-after",
-        metavar="DATE",
-        help="hand out the answers of these problems from then on, with a later run of `release`;"
-        " ISO date, with a time or at the end of the day",
-    )
+OPTIONS = {
+    "DIR": "the students' repository",
+    "--problems p01,p02": "hand out these, beside those that DIR has (default: those that it has,"
+    " or all)",
+    "--answers-after DATE": "hand out the answers of these problems from then on, with a later run"
+    " of `release`; ISO date, with a time or at the end of the day",
+}
 
 
 def run(options: argparse.Namespace) -> int:
@@ -47,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
         ManifestError: a problem of it is broken.
         EnvironmentFault: DIR cannot be written; what was written so far counts in the next run.
     """
-    folder, wanted = options.folder, options.problems
+    folder, wanted = options.dir, options.problems
     problems = None if wanted is None else problems_named(wanted, "--problems")
     _expect_checkout()
     before = _expect_place(folder)

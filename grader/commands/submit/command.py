@@ -13,8 +13,8 @@ from grader.base import stdout
 from grader.base.text import byte_size, clean, fit, plural, styled, wrap
 from grader.commands.lint.command import lines_of
 from grader.commands.options import (
+    SUBMISSION,
     UsageError,
-    add_submission,
     expect_folder,
     expect_place,
     writing,
@@ -25,21 +25,15 @@ from grader.judge import scoring
 from grader.source.intake import receipt
 from grader.source.intake.entries import ArchiveError
 from grader.spec.environment import EnvironmentFault
-from grader.spec.problem import PROBLEMS, load_problem, problem_ids
+from grader.spec.problem import load_problem, problem_ids
 
 HELP = "pack your answers into the archive to upload"
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of `submit`."""
-    add_submission(parser, PROBLEMS, "problems, your own answers")
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=Path("submission.zip"),
-        metavar="FILE",
-        help="the archive to write (default: submission.zip)",
-    )
+OPTIONS = {
+    **SUBMISSION,
+    "--output FILE=submission.zip": "the archive to write (default: submission.zip)",
+}
 
 
 def run(options: argparse.Namespace) -> int:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import argparse
 import functools
-from pathlib import Path
 
 from rich.console import Console
 
 from grader.base import stdout
 from grader.base.atomic_write import write_whole
 from grader.commands.options import (
-    add_seed,
-    add_submission,
+    SEED,
+    SUBMISSION,
     expect_folder,
     expect_place,
     seed_of,
@@ -26,22 +25,15 @@ from grader.spec.problem import load_problem, problems_named
 HELP = "show one program of a kernel, tile by tile"
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of `trace`."""
-    parser.add_argument("--only", metavar="p06", help="the problem, p01 or one of p03 to p07")
-    parser.add_argument(
-        "--case",
-        metavar="CHECK[:N]",
-        help="a check, and which of its cases, from 1 (default: the first that is wrong)",
-    )
-    parser.add_argument(
-        "--program",
-        metavar="X,Y,Z",
-        help="the program's ids (default: the one with the worst wrong element)",
-    )
-    add_seed(parser)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write what is shown as JSON")
-    add_submission(parser)
+OPTIONS = {
+    "--only p06": "the problem, p01 or one of p03 to p07",
+    "--case CHECK[:N]": "a check, and which of its cases, from 1 (default: the first that is"
+    " wrong)",
+    "--program X,Y,Z": "the program's ids (default: the one with the worst wrong element)",
+    **SEED,
+    "--json FILE": "write what is shown as JSON",
+    **SUBMISSION,
+}
 
 
 def run(options: argparse.Namespace) -> int:

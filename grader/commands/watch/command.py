@@ -16,9 +16,9 @@ from grader.base import scratch, stdout
 from grader.base.user_state import state_path
 from grader.commands.hint.next_hint import STATE, Shown
 from grader.commands.options import (
+    DEVICE,
+    SUBMISSION,
     UsageError,
-    add_device,
-    add_submission,
     expect_folder,
     one_or_all,
     request_for,
@@ -39,14 +39,12 @@ from grader.spec.problem import Problem, load_problem
 HELP = "grade one problem again at each save"
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of `watch`."""
-    parser.add_argument(
-        "--only", metavar="p04", help="the problem (default: the first that has a step to write)"
-    )
-    add_device(parser)
-    parser.add_argument("--report", action="store_true", help="write report.html after each run")
-    add_submission(parser)
+OPTIONS = {
+    "--only p04": "the problem (default: the first that has a step to write)",
+    **DEVICE,
+    "--report": "write report.html after each run",
+    **SUBMISSION,
+}
 
 
 def first_open(problem_ids: Sequence[str], submission: Path) -> Problem:
