@@ -189,3 +189,12 @@ def text_console(width: int, *, color: bool) -> Console:
         markup=False,
         _environ={},
     )
+
+
+def markdown(text: str, width: int, *, color: bool) -> list[str]:
+    """Return Markdown as lines for a terminal."""
+    from rich.markdown import Markdown  # it loads Pygments
+
+    console = text_console(width, color=color)
+    console.print(Markdown(text, code_theme="ansi_dark" if color else "bw"))
+    return [line.rstrip() for line in console.file.getvalue().strip("\n").splitlines()]

@@ -1,10 +1,15 @@
-"""`python -m grader calibrate`: measures, writes the file, and says what it came to."""
+"""`python -m grader calibrate`: measures the model answers several times, writes speed targets."""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import functools
 import os
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -12,20 +17,164 @@ from rich.text import Text
 
 from grader.base import stdout
 from grader.base.text import clean, milliseconds, plural, text_console, without_blanks, wrap
-from grader.commands.calibrate import measuring
-from grader.commands.calibrate.measuring import CalibrationResult
 from grader.commands.options import DEVICE, SOLUTIONS, expect_folder, expect_place, writing
+from grader.isolate.processes import Children, Ending
 from grader.judge import scoring
 from grader.report.message import ID_LIMIT
+from grader.source.submission import read_source
 from grader.spec.environment import EnvironmentFault, probe
-from grader.spec.grade_record import Environment
+from grader.spec.findings import (
+    MEASURE_S,
+    Evidence,
+    Measured,
+    MeasureRequest,
+    Phase,
+    SourceFile,
+    read_event,
+)
+from grader.spec.grade_record import Environment, SpeedFigures, Verdict
+from grader.spec.problem import Problem, load_problem, problem_ids
 from grader.timing.calibration import (
+    CalibratedProblem,
     Calibration,
     CalibrationError,
+    calibrated,
     default_path,
     of_environment,
     write,
 )
+
+LEAST_RUNS = 3  # fewer say nothing about a spread
+
+
+@dataclasses.dataclass(frozen=True)
+class TimedRun:
+    """One run: the speed of each problem by id, and how many seconds it took."""
+
+    speed: dict[str, Evidence]
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class CalibrationResult:
+    """What several runs came to: targets by problem id, and why a problem has none."""
+
+    runs: tuple[TimedRun, ...]
+    problems: dict[str, CalibratedProblem]
+    missing: dict[str, str]
+    wanted: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all runs were made, and every problem has targets."""
+        return len(self.runs) == self.wanted and not self.missing
+
+
+def read_answers(submission: Path, device: str) -> tuple[SourceFile, ...]:
+    """Return the files of all problems whose speed is measured on `device`.
+
+    Raises:
+        CalibrationError: one cannot be used, or there is nothing to measure.
+    """
+    files = []
+    for problem in _timed_on(device):
+        source = read_source(problem, submission)
+        if source.verdict is not None:
+            told = source.message.headline if source.message else str(source.verdict)
+            raise CalibrationError(
+                f"--submission: {problem.id}/{problem.file}: got {told}; expected the model answer"
+            )
+        files.append(SourceFile.of(problem.id, source.data))
+    if not files:
+        raise CalibrationError(f"--device: no problem has a shape that is timed on {device!r}")
+    return tuple(files)
+
+
+def _timed_on(device: str) -> list[Problem]:
+    return [p for p in map(load_problem, problem_ids()) if p.benchmarks_on(device)]
+
+
+def repeat(
+    files: Sequence[SourceFile],
+    environment: Environment,
+    runs: int,
+    *,
+    on_phase: Callable[[int, str, str], None],
+    on_run: Callable[[int, TimedRun], None],
+) -> CalibrationResult:
+    """Measure `files` so many times, each time in a process of its own; Ctrl-C keeps whole runs.
+
+    Args:
+        files: the answers.
+        environment: the device, which no grading measures on meanwhile.
+        runs: how many times.
+        on_phase: is told the run's number, the problem and what is measured.
+        on_run: is told the number of a run and what it came to.
+    """
+    done: list[TimedRun] = []
+    children = Children()
+    children.open_server()
+    try:
+        for number in range(1, runs + 1):
+            run = _measured(children, files, environment, functools.partial(on_phase, number))
+            done.append(run)
+            on_run(number, run)
+    except KeyboardInterrupt:
+        children.stop()
+    finally:
+        children.close()
+    return summed_up([file.problem for file in files], environment.device, done, runs)
+
+
+def _measured(
+    children: Children,
+    files: Sequence[SourceFile],
+    environment: Environment,
+    on_phase: Callable[[str, str], None],
+) -> TimedRun:
+    start, ending, found = time.monotonic(), Ending(), dict[str, Evidence]()
+    request = MeasureRequest(
+        sources=tuple(files),
+        device=environment.device,
+        device_uuid=environment.device_uuid,
+        token=secrets.token_hex(),
+    )
+    asked = request.model_dump_json()
+    for line in children.events("grader.judge.measure", [], asked, MEASURE_S, ending):
+        event = read_event(line, request.token)
+        if isinstance(event, Phase):
+            on_phase(event.problem, event.text)
+        elif isinstance(event, Measured):
+            found[event.problem] = event.speed
+    for file in files:
+        if file.problem not in found:
+            reason = f"the measuring process ended early: {ending.last_line}"
+            found[file.problem] = Evidence(verdict=Verdict.INTERNAL, reason=reason)
+    return TimedRun(found, time.monotonic() - start)
+
+
+def summed_up(
+    ids: Sequence[str], device: str, runs: Sequence[TimedRun], wanted: int
+) -> CalibrationResult:
+    """Return the targets that `runs` imply, and for each problem without any the reason."""
+    problems, missing = {}, {}
+    for id in ids:
+        found = [run.speed[id] for run in runs]
+        figures = [
+            e.figures for e in found if not e.verdict and isinstance(e.figures, SpeedFigures)
+        ]
+        figures = [f for f in figures if f.speedup and f.naive_ms]
+        if len(figures) >= LEAST_RUNS:
+            try:
+                problems[id] = calibrated(load_problem(id), device, figures)
+            except ValueError as error:
+                missing[id] = str(error)
+            continue
+        reasons = [e.reason or str(e.verdict) for e in found if e.verdict]
+        counted = f"measured in {len(figures)} of {len(runs)} runs, expected {LEAST_RUNS} or more"
+        missing[id] = "; ".join([counted, *reasons[:1]])
+    return CalibrationResult(tuple(runs), problems, missing, wanted)
+
 
 HELP = "measure the model answers here and write this GPU's speed targets"
 
@@ -51,12 +200,12 @@ def run(options: argparse.Namespace) -> int:
     """
     folder, runs = expect_folder(options.submission), options.runs
     environment = probe(options.device)
-    if runs < measuring.LEAST_RUNS:
-        raise CalibrationError(f"--runs: got {runs}, expected {measuring.LEAST_RUNS} or more")
+    if runs < LEAST_RUNS:
+        raise CalibrationError(f"--runs: got {runs}, expected {LEAST_RUNS} or more")
     expect_place(options.output, "--output")
     output = options.output or default_path(environment)
-    files = measuring.read_answers(folder, environment.device)
-    outcome = _measured(files, environment, runs, Console(stderr=True))
+    files = read_answers(folder, environment.device)
+    outcome = _repeated(files, environment, runs, Console(stderr=True))
     interrupted = len(outcome.runs) < outcome.wanted
     calibration: Calibration | None = None
     if outcome.problems and not interrupted:
@@ -76,22 +225,22 @@ def run(options: argparse.Namespace) -> int:
     return scoring.EXIT_FULL_MARKS if outcome.is_whole else scoring.EXIT_POINTS_LOST
 
 
-def _measured(
+def _repeated(
     files: tuple, environment: Environment, runs: int, console: Console
-) -> measuring.CalibrationResult:
+) -> CalibrationResult:
     """Measure with a live line on a terminal, and a line per run elsewhere as well."""
     with console.status("starting") as status:
 
         def on_phase(number: int, problem: str, text: str) -> None:
             status.update(f"run {number} of {runs}: {problem}: {clean(text, 60)}")
 
-        def on_run(number: int, done: measuring.TimedRun) -> None:
+        def on_run(number: int, done: TimedRun) -> None:
             speedups = {id: getattr(e.figures, "speedup", None) for id, e in done.speed.items()}
             words = [f"{id} {value:.3g}x" if value else f"{id} -" for id, value in speedups.items()]
             text = f"run {number} of {runs}: {'  '.join(words)}  {done.seconds:.0f} s"
             console.print(text, markup=False, highlight=False, soft_wrap=True)
 
-        return measuring.repeat(files, environment, runs, on_phase=on_phase, on_run=on_run)
+        return repeat(files, environment, runs, on_phase=on_phase, on_run=on_run)
 
 
 _MOST_NAMES = 3

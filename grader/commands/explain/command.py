@@ -6,7 +6,7 @@ import argparse
 import functools
 
 from grader.base import stdout
-from grader.commands.hint.view import markdown
+from grader.base.text import markdown
 from grader.report import cause_pages, exports
 from grader.report.cause_pages import Explanation
 from grader.spec.problem import problems_named

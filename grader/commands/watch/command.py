@@ -14,7 +14,7 @@ from rich.console import Console
 
 from grader.base import scratch, stdout
 from grader.base.user_state import state_path
-from grader.commands.hint.next_hint import STATE, Shown
+from grader.commands.hint.hints import STATE, Shown
 from grader.commands.options import (
     DEVICE,
     SUBMISSION,
