@@ -7,7 +7,7 @@ import functools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from classroom import gradebook, outputs
+from classroom import outputs
 from classroom.folder import known_student, locked, made, need, one_of, open_class
 from classroom.records import CourseError, Extension, Override, now
 from grader.base import stdout
@@ -95,7 +95,7 @@ def _forget(options: argparse.Namespace) -> int:
     with open_class(course) as store, locked(course):
         student = known_student(store, options.student)
         hand_in = store.hand_ins().get(student)
-        gradebooks = (course / gradebook.CANVAS, course / gradebook.MOODLE)
+        gradebooks = (course / outputs.CANVAS, course / outputs.MOODLE)
         paths = [*outputs.report_files(course, student), *outputs.about_all(course), *gradebooks]
         found = [path for path in paths if path.is_file()]
         # Files first: while the database knows the student, the command can be run again.

@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from classroom import gradebook, grading
-from classroom.collecting import LISTS, into
+from classroom import grading
+from classroom.collecting import LISTS, into, render
 from classroom.folder import DATABASE, locked
-from classroom.grades import grades
+from classroom.grades import read_policy, read_standing
 from classroom.grading import LIMIT_S, Settings
-from classroom.late import read_policy
+from classroom.outputs import write_gradebooks
 from classroom.plan import Versions, plan
 from classroom.store import Store
-from classroom.summary import render, summed_up
 from classroom.view import View
 from grader.base import stdout
 from grader.base.options import Command
@@ -62,22 +61,23 @@ def _run(options: argparse.Namespace) -> int:
             raise ManifestError("SOURCE: got nothing, expected submissions: none are collected yet")
         check_set(problems)
         view, interrupted = _grade(options, store, problems, stack)
-        shown = sorted({*problems, *store.versions()})  # an --only takes no column away
-        found = grades(store, shown, store.versions(), policy)
-        summary = summed_up(
-            store,
-            found,
-            kept=kept,
-            left_out=collected.notes,
-            graded=view.graded if view else 0,
-            cached=view.cached if view else 0,
-            written=gradebook.write(options.course, store, found),
-            interrupted=interrupted,
-        )
-    stdout.show(functools.partial(render, summary))
+        standing = read_standing(store, policy, sorted({*problems, *store.versions()}))
+        written = write_gradebooks(options.course, standing)
+    summary = functools.partial(
+        render,
+        standing,
+        kept=kept,
+        left_out=collected.notes,
+        graded=view.graded if view else 0,
+        cached=view.cached if view else 0,
+        written=written,
+        interrupted=interrupted,
+    )
+    stdout.show(summary)
     if interrupted:
         return scoring.EXIT_INTERRUPTED
-    return scoring.EXIT_JUDGE_FAULT if summary.faults else scoring.EXIT_FULL_MARKS
+    faults = any(grade.fault for grade in standing.grades.values())
+    return scoring.EXIT_JUDGE_FAULT if faults else scoring.EXIT_FULL_MARKS
 
 
 def _check(options: argparse.Namespace) -> None:

@@ -9,12 +9,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from classroom import leaderboard, outputs, similar, student_report
-from classroom.changes import changes_since
 from classroom.figures import summarize
-from classroom.fingerprints import RUN
 from classroom.folder import open_class
-from classroom.grades import Standing, Status, read_standing
+from classroom.grades import Standing, Status, read_policy, read_standing
 from classroom.pages import page
+from classroom.publish import changes_since
+from classroom.similar import RUN
 from classroom.store import Store
 from classroom.student_report import Graded
 from grader.base import stdout
@@ -45,7 +45,7 @@ def _report(options: argparse.Namespace) -> int:
     """
     course: Path = options.course
     with open_class(course) as store:
-        standing = read_standing(store, course)
+        standing = read_standing(store, read_policy(course))
         chosen = options.leaderboard
         pseudonyms = leaderboard.read_optins(chosen, standing) if chosen else None
         found = list(_similar(store, standing))

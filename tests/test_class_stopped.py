@@ -16,8 +16,8 @@ import pytest
 from classroom import grade_class, running, unpacking
 from classroom.engine import EngineFault
 from classroom.folder import DATABASE
-from classroom.gradebook import CANVAS, MOODLE
 from classroom.grading import Settings
+from classroom.outputs import CANVAS, MOODLE
 from classroom.store import Store
 from grader.commands import cli
 from grader.judge.set_check import SetError
