@@ -11,6 +11,7 @@ import dataclasses
 import enum
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 from rich.table import Table
 from rich.text import Text
@@ -21,7 +22,7 @@ from classroom.outputs import write_gradebooks
 from classroom.records import CourseError, Publication, PublishedGrade, now
 from grader.base import stdout
 from grader.base.options import Command
-from grader.base.text import clean, fit, plural, points, text_console, without_blanks, wrap
+from grader.base.text import clean, fit, plural, points, styled, wrap
 from grader.report.message import ID_LIMIT
 
 
@@ -246,7 +247,7 @@ def _render(
     color: bool = False,
 ) -> str:
     """Return the changes by kind, losses first, then what became of the publication."""
-    console = text_console(width, color=color)
+    parts: list[Any] = []
     for kind in Kind:
         found = changes.of(kind)
         if kind is Kind.NEW and not changes.since:
@@ -255,9 +256,7 @@ def _render(
             head = f"{_HEADS[kind]}: {plural(len(found), 'grade')}"
             students = len({change.student for change in found})
             style = _STYLES.get(kind, "bold")
-            console.print(Text(f"{head} of {plural(students, 'student')}", style=style))
-            console.print(_table(found, width))
-            console.print()
+            parts += [(f"{head} of {plural(students, 'student')}", style), _table(found), ""]
     since = f"since publication {changes.since}" if changes.since else "nothing was published yet"
     count = plural(len(changes.changes), "change")
     lines = [f"{since}: {count}, {changes.same} the same"]
@@ -266,12 +265,10 @@ def _render(
     if published is not None:
         lines.append(f"published as number {published}")
     lines += [f"written: {clean(path, 200)}" for path in written]
-    for line in lines:
-        console.print(Text(line), soft_wrap=True)
-    return without_blanks(console.file.getvalue())
+    return styled([*parts, *lines], width, color=color)
 
 
-def _table(changes: Sequence[Change], width: int) -> Table:
+def _table(changes: Sequence[Change]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     ids = [clean(change.student) for change in changes]
     id_width = min(max(map(len, ids)), _ID_WIDTH)

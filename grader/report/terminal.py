@@ -19,8 +19,9 @@ from grader.base.text import (
     clean,
     finite,
     milliseconds,
+    plain_table,
     plural,
-    text_console,
+    styled,
     times,
     wrap,
 )
@@ -104,7 +105,6 @@ def render(
     The last line names `page`, the report for a browser, where there is one.
     """
     width = max(width, MIN_WIDTH)
-    console = text_console(width, color=color)
     blocks: list[list[RenderableType]] = [
         _lines(_heading(record, width)),
         _table(record, width),
@@ -115,13 +115,8 @@ def render(
         *(_lines(rows) for rows in (_maps(record, width) if maps else [])),
         _lines([*_closing(record, width), *([f"report {page}"] if page else [])]),
     ]
-    for number, block in enumerate(block for block in blocks if block):
-        if number:
-            console.print()
-        for renderable in block:
-            console.print(renderable, soft_wrap=isinstance(renderable, Text))
-    text = console.file.getvalue()
-    return "".join(line.rstrip() + "\n" for line in text.splitlines())
+    parts = [part for block in blocks if block for part in ("", *block)]
+    return styled(parts[1:], width, color=color)
 
 
 def _lines(rows: Iterable[str]) -> list[RenderableType]:
@@ -223,15 +218,9 @@ def _measurements(record: GradeRecord, width: int) -> list[RenderableType]:
     rows = [row for problem in record.problems if any((row := _figures(problem))[1:])]
     parts: list[RenderableType] = []
     if rows:
-        gap = 2 if width >= 80 else 1
-        table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0))
-        shown = [number for number in range(len(MEASURED)) if any(row[number] for row in rows)]
-        for name in (MEASURED[number] for number in shown):
-            side = "left" if name == "measured" else "right"
-            table.add_column(name, justify=side, no_wrap=True, header_style="")
-        for row in rows:
-            table.add_row(*(row[number] for number in shown))
-        parts.append(table)
+        columns = [column for column in zip(MEASURED, *rows, strict=True) if any(column[1:])]
+        header, *shown = zip(*columns, strict=True)
+        parts.append(plain_table(header, shown, ("measured",), gap=2 if width >= 80 else 1))
     lost: list[str] = []
     for problem in record.problems:
         for name, reason in losses(problem).items():

@@ -13,10 +13,9 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from grader.base import stdout
-from grader.base.text import clean, milliseconds, plural, text_console, without_blanks, wrap
+from grader.base.text import clean, milliseconds, plain_table, plural, styled, wrap
 from grader.commands.options import DEVICE, SOLUTIONS, expect_folder, expect_place, writing
 from grader.isolate.processes import Children, Ending
 from grader.judge import scoring
@@ -255,10 +254,7 @@ def render(
     color: bool = False,
 ) -> str:
     """Return a row per problem with targets, why others have none, and of which machine it is."""
-    console = text_console(width, color=color)
-    if outcome.problems:
-        console.print(_table(outcome))
-    lines = []
+    lines: list[str] = []
     for id, reason in outcome.missing.items() if outcome.runs else ():
         lines += wrap(clean(reason), width, f"{clean(id, ID_LIMIT)} not calibrated: ", "    ")
     count, wanted = len(outcome.runs), outcome.wanted
@@ -273,19 +269,13 @@ def render(
         lines.append(f"interrupted after {done}: nothing is written")
     if written_to:
         lines.append(f"written to {written_to}")
-    for line in lines:
-        console.print(Text(line), soft_wrap=True)
-    return without_blanks(console.file.getvalue())
+    return styled([*([_table(outcome)] if outcome.problems else []), *lines], width, color=color)
 
 
 def _table(outcome: CalibrationResult) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     names = ("calibrated", "speed-up", "lowest", "spread", "naive", "spread")
-    for name in (*names, "floor", "full", "share"):
-        side = "left" if name == "calibrated" else "right"
-        table.add_column(name, justify=side, no_wrap=True, header_style="")
-    for id, found in outcome.problems.items():
-        table.add_row(
+    rows = (
+        (
             id,
             f"{found.median:.3g}x",
             f"{min(found.speedups):.3g}x",
@@ -296,4 +286,6 @@ def _table(outcome: CalibrationResult) -> Table:
             f"{found.full:g}x",
             f"{found.share:.2f}",
         )
-    return table
+        for id, found in outcome.problems.items()
+    )
+    return plain_table((*names, "floor", "full", "share"), rows, ("calibrated",))

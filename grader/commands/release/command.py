@@ -26,7 +26,7 @@ _INDENT = "              "
 
 def render(released: Released, *, width: int = 80, color: bool = False) -> str:
     """Return the report on a release that was written."""
-    return styled(((row, "") for row in _rows(released, width)), width, color=color)
+    return styled(_rows(released, width), width, color=color)
 
 
 def _rows(released: Released, width: int) -> Iterator[str]:

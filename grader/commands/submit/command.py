@@ -193,9 +193,8 @@ _STYLES = {State.READY: "green", State.REFUSED: "red"}
 
 def render(packed: Packed, *, width: int = 80, color: bool = False) -> str:
     """Return the report on a submission that was, or was not, packed."""
-    rows = [row for answer in packed.answers for row in _problem(answer, width)]
-    rows += [("-" * width, ""), *((row, "") for row in _summary(packed, width))]
-    return styled(rows, width, color=color)
+    rows = (row for answer in packed.answers for row in _problem(answer, width))
+    return styled([*rows, "-" * width, *_summary(packed, width)], width, color=color)
 
 
 def _problem(answer: PackedAnswer, width: int) -> Iterator[tuple[str, str]]:
