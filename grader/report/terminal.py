@@ -25,22 +25,9 @@ from grader.base.text import (
     times,
     wrap,
 )
+from grader.report import score
 from grader.report.kernels import kernel_table, kernels_of, spill_lines
 from grader.report.message import ID_LIMIT, NAME_LIMIT, message_lines
-from grader.report.score import (
-    FAULT,
-    INTERRUPTED,
-    component_cell,
-    fraction,
-    gaps,
-    losses,
-    machine,
-    next_lines,
-    run_words,
-    shown_figures,
-    sum_line,
-    told_causes,
-)
 from grader.report.tiles import tile_lines
 from grader.spec.grade_record import (
     COMPONENTS,
@@ -131,8 +118,8 @@ def _lines(rows: Iterable[str]) -> list[RenderableType]:
 
 
 def _heading(record: GradeRecord, width: int) -> list[str]:
-    environment, second = record.environment, machine(record.environment)
-    lines = wrap("   ".join(run_words(record)), width) + wrap("   ".join(second), width)
+    environment, second = record.environment, score.machine(record.environment)
+    lines = wrap("   ".join(score.run_words(record)), width) + wrap("   ".join(second), width)
     for note in environment.notes:
         lines += wrap(clean(note), width, "", "    ")
     return lines
@@ -177,12 +164,12 @@ def _table(record: GradeRecord, width: int) -> list[RenderableType]:
 
 
 def _cells(problem: ProblemResult) -> list[str]:
-    parts = [component_cell(problem.components.get(name)) for name in COMPONENTS]
-    return [str(problem.verdict), *parts, fraction(problem.points)]
+    parts = [score.component_cell(problem.components.get(name)) for name in COMPONENTS]
+    return [str(problem.verdict), *parts, score.fraction(problem.points)]
 
 
 def _sum(label: str, part: Points, width: int) -> Text:
-    line = sum_line(label, part)
+    line = score.sum_line(label, part)
     text = Text(line.rjust(width))
     text.stylize("bold", width - len(line), width)
     return text
@@ -190,11 +177,11 @@ def _sum(label: str, part: Points, width: int) -> Text:
 
 def _legend(record: GradeRecord, width: int) -> list[str]:
     """Explain "-" and "!", one line a reason, and say what a pass here could not see."""
-    reasons = gaps(record)
+    reasons = score.gaps(record)
     unseen: dict[str, list[str]] = {}
     faults = False
     for problem in record.problems:
-        cells = [component_cell(problem.components.get(name)) for name in COMPONENTS]
+        cells = [score.component_cell(problem.components.get(name)) for name in COMPONENTS]
         faults = faults or "!" in cells
         if problem.unseen:
             unseen.setdefault(clean(problem.unseen), []).append(clean(problem.id, ID_LIMIT))
@@ -204,7 +191,7 @@ def _legend(record: GradeRecord, width: int) -> list[str]:
     if len(reasons) > MAX_REASONS:
         lines.append(f"-  and {len(reasons) - MAX_REASONS} more reasons, see JSON=file")
     if faults:
-        lines.append(f"!  {FAULT}")
+        lines.append(f"!  {score.FAULT}")
     for text, ids in unseen.items():
         lines += wrap(f"{', '.join(ids)}: {text}", width, "", "   ")
     return lines
@@ -223,7 +210,7 @@ def _measurements(record: GradeRecord, width: int) -> list[RenderableType]:
         parts.append(plain_table(header, shown, ("measured",), gap=2 if width >= 80 else 1))
     lost: list[str] = []
     for problem in record.problems:
-        for name, reason in losses(problem).items():
+        for name, reason in score.losses(problem).items():
             lost += wrap(reason, width, f"{clean(problem.id, ID_LIMIT)} {name}: ", DETAIL_INDENT)
     return parts + _lines(lost + target_lines(record, width))
 
@@ -233,8 +220,10 @@ def _figures(problem: ProblemResult) -> tuple[str, ...]:
 
     Work is what was done over what is needed, of the kind in which that is most.
     """
-    speed, memory = (shown_figures(problem.components.get(name)) for name in ("speed", "memory"))
-    work = shown_figures(problem.components.get("work"))
+    speed, memory = (
+        score.shown_figures(problem.components.get(name)) for name in ("speed", "memory")
+    )
+    work = score.shown_figures(problem.components.get("work"))
     ratios = [a.ratio for a in work.amounts.values()] if isinstance(work, WorkFigures) else []
     speed = speed if isinstance(speed, SpeedFigures) else SpeedFigures()
     memory = memory if isinstance(memory, MemoryFigures) else MemoryFigures()
@@ -277,7 +266,7 @@ def _messages(record: GradeRecord, width: int) -> list[list[str]]:
     """Return the messages of all problems, each a list of lines no wider than `width` cells."""
     found = []
     for problem in record.problems:
-        told, rest = told_causes(problem)
+        told, rest = score.told_causes(problem)
         found += [message_lines(problem.id, cause, width) for cause in told]
         if rest:
             names = ", ".join(clean(check, NAME_LIMIT) for check in rest)
@@ -294,8 +283,8 @@ def _messages(record: GradeRecord, width: int) -> list[list[str]]:
 def _closing(record: GradeRecord, width: int) -> list[str]:
     lines: list[str] = []
     if record.interrupted:
-        lines.append(INTERRUPTED)
-    return [*lines, *next_lines(record.problems, width), _count(record.problems, width)]
+        lines.append(score.INTERRUPTED)
+    return [*lines, *score.next_lines(record.problems, width), _count(record.problems, width)]
 
 
 def _count(problems: Sequence[ProblemResult], width: int) -> str:
