@@ -33,9 +33,9 @@ from grader.spec.problem import ManifestError, problems_named
 from grader.timing.calibration import find as find_calibration
 
 if TYPE_CHECKING:
-    from classroom.engine import Engine
+    from classroom.engine import ParslEngine
 
-    _Started = tuple[Engine, Callable[[], bool]]
+    _Started = tuple[ParslEngine, Callable[[], bool]]
 
 _RUNDIR = ".parsl"
 
@@ -174,7 +174,7 @@ def _engine(options: argparse.Namespace, stack: contextlib.ExitStack) -> Iterato
         engine.close(keep_logs=keeps_logs)
 
 
-def make_engine(options: argparse.Namespace) -> Engine:
+def make_engine(options: argparse.Namespace) -> ParslEngine:
     """Start the engine that the options ask for.
 
     Raises:

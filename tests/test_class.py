@@ -198,7 +198,7 @@ def test_on_a_terminal_there_is_one_bar_that_goes_away(store):
             view.started(job)
         for view.workers in (None, 5):
             view.tick()
-            view._bar.refresh()
+            view._bars.refresh()
     text = console.file.getvalue()
     assert "0/6" in text and "6 handed out" in text and "now: a, b, c, d and 1 more" in text
     assert "\x1b[?25h" in text  # the cursor is back
