@@ -31,12 +31,16 @@ class Progress(Live):
         """Begin with the number of cases of each problem, in the order of the run."""
         self._totals = dict(totals)
         self._passed = dict.fromkeys(totals, 0)
-        bars = None if self._bars else self.show(
-            progress.TextColumn("{task.description}"),
-            progress.BarColumn(bar_width=BAR_WIDTH),
-            progress.MofNCompleteColumn(),
-            progress.TextColumn("{task.fields[phase]}", style="dim", markup=False),
-            progress.TimeElapsedColumn(),
+        bars = (
+            None
+            if self._bars
+            else self.show(
+                progress.TextColumn("{task.description}"),
+                progress.BarColumn(bar_width=BAR_WIDTH),
+                progress.MofNCompleteColumn(),
+                progress.TextColumn("{task.fields[phase]}", style="dim", markup=False),
+                progress.TimeElapsedColumn(),
+            )
         )
         for problem_id, count in totals.items() if bars else ():
             self._tasks[problem_id] = bars.add_task(

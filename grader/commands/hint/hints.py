@@ -115,7 +115,7 @@ def find(
     whole = None
     for problem in map(load_problem, problem_ids):
         source = read_source(problem, submission)
-        found = _in_source(problem, source)
+        found = in_source(problem, source)
         if found is not None:
             earlier = None if whole is None else _in_tests(whole, test)
             return earlier or found
@@ -123,7 +123,8 @@ def find(
     return None if whole is None else _in_tests(whole, test)
 
 
-def _in_source(problem: Problem, source: Source) -> Unsolved | None:
+def in_source(problem: Problem, source: Source) -> Unsolved | None:
+    """Return what a file shows to be open before any test; None where every step has code."""
     if source.other_release:
         told = "the steps of this file are those of another release; see CHANGELOG.md"
         return Unsolved(problem, told=told)

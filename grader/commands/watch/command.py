@@ -14,7 +14,7 @@ from rich.console import Console
 
 from grader.base import scratch, stdout
 from grader.base.user_state import state_path
-from grader.commands.hint.hints import STATE, Shown
+from grader.commands.hint.hints import STATE, Shown, in_source
 from grader.commands.options import (
     DEVICE,
     SUBMISSION,
@@ -33,7 +33,6 @@ from grader.judge.request import Request
 from grader.judge.surroundings import expect_memory
 from grader.source.submission import read_source
 from grader.spec.environment import probe
-from grader.spec.grade_record import Verdict
 from grader.spec.problem import Problem, load_problem
 
 HELP = "grade one problem again at each save"
@@ -50,14 +49,8 @@ OPTIONS = {
 def first_open(problem_ids: Sequence[str], submission: Path) -> Problem:
     """Return the first problem with a step to write or a file that cannot run, else the last."""
     problems = [load_problem(id) for id in problem_ids]
-    for problem in problems:
-        source = read_source(problem, submission)
-        step = source.next_step
-        if source.verdict in (Verdict.NOT_IMPLEMENTED, Verdict.ERROR, Verdict.REJECTED):
-            return problem
-        if step is not None and step <= len(problem.steps):
-            return problem
-    return problems[-1]
+    found = (p for p in problems if in_source(p, read_source(p, submission)) is not None)
+    return next(found, problems[-1])
 
 
 def run(options: argparse.Namespace) -> int:
