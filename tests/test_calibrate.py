@@ -1,10 +1,12 @@
 """`python -m grader calibrate`: what it measures, prints and writes; measurements are scripted."""
 
-import itertools
+import io
 import os
 import re
 
 import pytest
+from rich.console import Console
+from rich.status import Status
 
 from grader.commands import cli
 from grader.commands.calibrate import command
@@ -189,17 +191,12 @@ def test_phases_are_shown_on_a_terminal(monkeypatch):
     children = Measuring(*[{"p02": speed("p02", 4.0)}] * 3)
     monkeypatch.setattr(command, "Children", lambda: children)
     machine = H200.model_copy(update={"device_uuid": "of-the-gpu"})
-    seen = []
-    files = (SourceFile.of("p02", b""),)
-    runs = command.repeat(
-        files,
-        machine,
-        3,
-        on_phase=lambda *what: seen.append(what),
-        on_run=lambda number, done: seen.append(number),
-    )
-    phases = [(number, "p02", "speed of naive PyTorch") for number in (1, 2, 3)]
-    assert seen == list(itertools.chain(*zip(phases, (1, 2, 3), strict=True)))
+    console = Console(file=io.StringIO(), force_terminal=True, width=100)
+    shown = []
+    monkeypatch.setattr(Status, "update", lambda self, text: shown.append(text))
+    runs = command.repeat((SourceFile.of("p02", b""),), machine, 3, console)
+    assert shown == [f"run {n} of 3: p02: speed of naive PyTorch" for n in (1, 2, 3)]
+    assert console.file.getvalue().count("p02 4x  0 s") == 3
     assert runs.is_whole and runs.problems["p02"].median == 4.0
     # With it nobody else measures on that GPU meanwhile.
     assert {request.device_uuid for request in children.requests} == {"of-the-gpu"}

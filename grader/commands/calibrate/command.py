@@ -6,7 +6,6 @@ import argparse
 import dataclasses
 import functools
 import os
-import secrets
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,23 +15,21 @@ from rich.table import Table
 
 from grader.base import stdout
 from grader.base.text import clean, milliseconds, plain_table, plural, styled, wrap
+from grader.commands.measuring import measured
 from grader.commands.options import DEVICE, SOLUTIONS, expect_folder, expect_place, writing
-from grader.isolate.processes import Children, Ending
+from grader.isolate.processes import Children
 from grader.judge import scoring
 from grader.report.message import ID_LIMIT
 from grader.source.submission import read_source
 from grader.spec.environment import EnvironmentFault, probe
 from grader.spec.findings import (
-    MEASURE_S,
     Evidence,
     Measured,
-    MeasureRequest,
     Phase,
     SourceFile,
-    read_event,
 )
 from grader.spec.grade_record import Environment, SpeedFigures, Verdict
-from grader.spec.problem import Problem, load_problem, problem_ids
+from grader.spec.problem import load_problem, problem_ids
 from grader.timing.calibration import (
     CalibratedProblem,
     Calibration,
@@ -52,6 +49,13 @@ class TimedRun:
 
     speed: dict[str, Evidence]
     seconds: float
+
+    @property
+    def words(self) -> str:
+        """The speed-ups, and the seconds."""
+        speedups = {id: getattr(e.figures, "speedup", None) for id, e in self.speed.items()}
+        words = [f"{id} {value:.3g}x" if value else f"{id} -" for id, value in speedups.items()]
+        return f"{'  '.join(words)}  {self.seconds:.0f} s"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +80,7 @@ def read_answers(submission: Path, device: str) -> tuple[SourceFile, ...]:
         CalibrationError: one cannot be used, or there is nothing to measure.
     """
     files = []
-    for problem in _timed_on(device):
+    for problem in (p for p in map(load_problem, problem_ids()) if p.benchmarks_on(device)):
         source = read_source(problem, submission)
         if source.verdict is not None:
             told = source.message.headline if source.message else str(source.verdict)
@@ -89,35 +93,26 @@ def read_answers(submission: Path, device: str) -> tuple[SourceFile, ...]:
     return tuple(files)
 
 
-def _timed_on(device: str) -> list[Problem]:
-    return [p for p in map(load_problem, problem_ids()) if p.benchmarks_on(device)]
-
-
 def repeat(
-    files: Sequence[SourceFile],
-    environment: Environment,
-    runs: int,
-    *,
-    on_phase: Callable[[int, str, str], None],
-    on_run: Callable[[int, TimedRun], None],
+    files: Sequence[SourceFile], environment: Environment, runs: int, console: Console
 ) -> CalibrationResult:
     """Measure `files` so many times, each time in a process of its own; Ctrl-C keeps whole runs.
 
-    Args:
-        files: the answers.
-        environment: the device, which no grading measures on meanwhile.
-        runs: how many times.
-        on_phase: is told the run's number, the problem and what is measured.
-        on_run: is told the number of a run and what it came to.
+    `console` shows a live line where it is a terminal, and elsewhere a line per run as well.
     """
     done: list[TimedRun] = []
     children = Children()
     children.open_server()
     try:
-        for number in range(1, runs + 1):
-            run = _measured(children, files, environment, functools.partial(on_phase, number))
-            done.append(run)
-            on_run(number, run)
+        with console.status("starting") as status:
+            for number in range(1, runs + 1):
+                head = f"run {number} of {runs}: "
+
+                def on_phase(phase: Phase, head: str = head) -> None:
+                    status.update(f"{head}{phase.problem}: {clean(phase.text, 60)}")
+
+                done.append(_measured(children, files, environment, on_phase))
+                console.print(head + done[-1].words, markup=False, highlight=False, soft_wrap=True)
     except KeyboardInterrupt:
         children.stop()
     finally:
@@ -129,26 +124,13 @@ def _measured(
     children: Children,
     files: Sequence[SourceFile],
     environment: Environment,
-    on_phase: Callable[[str, str], None],
+    on_phase: Callable[[Phase], None],
 ) -> TimedRun:
-    start, ending, found = time.monotonic(), Ending(), dict[str, Evidence]()
-    request = MeasureRequest(
-        sources=tuple(files),
-        device=environment.device,
-        device_uuid=environment.device_uuid,
-        token=secrets.token_hex(),
-    )
-    asked = request.model_dump_json()
-    for line in children.events("grader.judge.measure", [], asked, MEASURE_S, ending):
-        event = read_event(line, request.token)
-        if isinstance(event, Phase):
-            on_phase(event.problem, event.text)
-        elif isinstance(event, Measured):
-            found[event.problem] = event.speed
-    for file in files:
-        if file.problem not in found:
-            reason = f"the measuring process ended early: {ending.last_line}"
-            found[file.problem] = Evidence(verdict=Verdict.INTERNAL, reason=reason)
+    start = time.monotonic()
+    events, reason = measured(children, "grader.judge.measure", files, environment, on_phase)
+    lost = Evidence(verdict=Verdict.INTERNAL, reason=reason)
+    found = {file.problem: lost for file in files}
+    found |= {event.problem: event.speed for event in events if isinstance(event, Measured)}
     return TimedRun(found, time.monotonic() - start)
 
 
@@ -204,7 +186,7 @@ def run(options: argparse.Namespace) -> int:
     expect_place(options.output, "--output")
     output = options.output or default_path(environment)
     files = read_answers(folder, environment.device)
-    outcome = _repeated(files, environment, runs, Console(stderr=True))
+    outcome = repeat(files, environment, runs, Console(stderr=True))
     interrupted = len(outcome.runs) < outcome.wanted
     calibration: Calibration | None = None
     if outcome.problems and not interrupted:
@@ -222,27 +204,6 @@ def run(options: argparse.Namespace) -> int:
     if not outcome.problems:
         return scoring.EXIT_ENVIRONMENT
     return scoring.EXIT_FULL_MARKS if outcome.is_whole else scoring.EXIT_POINTS_LOST
-
-
-def _repeated(
-    files: tuple, environment: Environment, runs: int, console: Console
-) -> CalibrationResult:
-    """Measure with a live line on a terminal, and a line per run elsewhere as well."""
-    with console.status("starting") as status:
-
-        def on_phase(number: int, problem: str, text: str) -> None:
-            status.update(f"run {number} of {runs}: {problem}: {clean(text, 60)}")
-
-        def on_run(number: int, done: TimedRun) -> None:
-            speedups = {id: getattr(e.figures, "speedup", None) for id, e in done.speed.items()}
-            words = [f"{id} {value:.3g}x" if value else f"{id} -" for id, value in speedups.items()]
-            text = f"run {number} of {runs}: {'  '.join(words)}  {done.seconds:.0f} s"
-            console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-        return repeat(files, environment, runs, on_phase=on_phase, on_run=on_run)
-
-
-_MOST_NAMES = 3
 
 
 def render(

@@ -7,25 +7,21 @@ import dataclasses
 import functools
 import json
 import math
-import secrets
 
 from rich.console import Console
 
 from grader.base import stdout
 from grader.base.text import clean, fit, wrap
+from grader.commands.measuring import measured
 from grader.commands.options import SUBMISSION, UsageError, expect_folder, one_or_all
-from grader.isolate.processes import Children, Ending
+from grader.isolate.processes import Children
 from grader.judge import scoring
 from grader.source.submission import read_source
 from grader.spec.environment import EnvironmentFault, JudgeFault, probe
 from grader.spec.findings import (
-    MEASURE_S,
     Lane,
-    MeasureRequest,
-    Phase,
     Raced,
     SourceFile,
-    read_event,
 )
 from grader.spec.grade_record import Environment, GradeRecord, SpeedFigures
 from grader.spec.problem import ROOT, ManifestError, load_problem
@@ -198,28 +194,18 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _raced(file: SourceFile, environment: Environment) -> Raced:
-    ending = Ending()
     children = Children()
-    request = MeasureRequest(
-        sources=(file,),
-        device="cuda",
-        token=secrets.token_hex(),
-        device_uuid=environment.device_uuid,
-    )
-    found = None
     try:
         with Console(stderr=True).status("starting") as status:
-            lines = children.events(
-                "grader.commands.race.racing", [], request.model_dump_json(), MEASURE_S, ending
+            events, fault = measured(
+                children,
+                "grader.commands.race.racing",
+                [file],
+                environment,
+                lambda phase: status.update(clean(phase.text, 60)),
             )
-            for line in lines:
-                event = read_event(line, request.token)
-                if isinstance(event, Phase):
-                    status.update(clean(event.text, 60))
-                elif isinstance(event, Raced):
-                    found = event
     finally:
         children.stop()
         children.close()
-    fault = f"the measuring process ended early: {ending.last_line}"
-    return found or Raced(problem=file.problem, fault=fault, internal=True)
+    found = (event for event in events if isinstance(event, Raced))
+    return next(found, Raced(problem=file.problem, fault=fault, internal=True))
