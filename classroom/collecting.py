@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import collections
-import functools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -116,7 +115,7 @@ def _collect(options: argparse.Namespace) -> int:
     with locked(options.course), Store(options.course / DATABASE) as store:
         collected, kept = into(store, options)
         standing = read_standing(store, problems=problem_ids())
-    stdout.show(functools.partial(render, standing, kept=kept, left_out=collected.notes))
+    stdout.show(render, standing, kept=kept, left_out=collected.notes)
     return 0
 
 
@@ -129,7 +128,7 @@ def _status(options: argparse.Namespace) -> int:
     with open_class(options.course) as store:
         standing = read_standing(store, read_policy(options.course), problem_ids())
         running = holder(options.course)
-    stdout.show(functools.partial(render, standing, running=running))
+    stdout.show(render, standing, running=running)
     return 0
 
 

@@ -60,7 +60,7 @@ def _decide(kind: _Kind, options: argparse.Namespace) -> int:
         found = store.overrides() if kind is Override else store.extensions()
     none = f"no {kind.__name__.lower()}s"
     shown = found if options.list else found[-1:]
-    stdout.show(functools.partial(_show, [_row(one) for one in shown] or [none]))
+    stdout.show(_show, [_row(one) for one in shown] or [none])
     return 0
 
 
@@ -104,7 +104,7 @@ def _forget(options: argparse.Namespace) -> int:
         rows = store.forget(student) if options.yes else None
     files = [str(path.relative_to(course)) for path in found]
     source = hand_in.source if hand_in else None
-    stdout.show(functools.partial(_show, _forgotten(student, rows, files, source)))
+    stdout.show(_show, _forgotten(student, rows, files, source))
     return 0 if options.yes else _NOT_DELETED
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import functools
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -63,7 +62,7 @@ def _run(options: argparse.Namespace) -> int:
         view, interrupted = _grade(options, store, problems, stack)
         standing = read_standing(store, policy, sorted({*problems, *store.versions()}))
         written = write_gradebooks(options.course, standing)
-    summary = functools.partial(
+    stdout.show(
         render,
         standing,
         kept=kept,
@@ -73,7 +72,6 @@ def _run(options: argparse.Namespace) -> int:
         written=written,
         interrupted=interrupted,
     )
-    stdout.show(summary)
     if interrupted:
         return scoring.EXIT_INTERRUPTED
     faults = any(grade.fault for grade in standing.grades.values())

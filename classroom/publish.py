@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import enum
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -191,7 +190,7 @@ def _diff(options: argparse.Namespace) -> int:
     with open_class(options.course) as store:
         standing = read_standing(store, read_policy(options.course))
         changes = changes_since(store.last_publication(), standing)
-    stdout.show(functools.partial(_render, changes))
+    stdout.show(_render, changes)
     return int(bool(changes.of(Kind.LOST)))
 
 
@@ -218,9 +217,7 @@ def _publish(options: argparse.Namespace) -> int:
         if not refused:
             paths = write_gradebooks(options.course, standing)
             written = [str(path) for path in paths]
-    stdout.show(
-        functools.partial(_render, changes, refused=refused, published=number, written=written)
-    )
+    stdout.show(_render, changes, refused=refused, published=number, written=written)
     return int(bool(refused))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import functools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -65,7 +64,7 @@ def _report(options: argparse.Namespace) -> int:
         boards = leaderboard.boards(standing, pseudonyms)
         write_whole(course / outputs.LEADERBOARD_PAGE, page("leaderboard.html", boards=boards))
         written.append(f"{outputs.LEADERBOARD_PAGE}: {len(pseudonyms)} pseudonyms")
-    stdout.show(functools.partial(_render, course, written, differing))
+    stdout.show(_render, course, written, differing)
     return 0
 
 

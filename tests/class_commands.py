@@ -24,8 +24,8 @@ def run(course: Path, *arguments: str) -> tuple[int, str]:
     options = parser.parse_args([name, "--course", str(course), *rest])
     shown: list[str] = []
 
-    def show(render):
-        shown.append(render(width=80, color=False))
+    def show(render, *what, **more):
+        shown.append(render(*what, **more, width=80, color=False))
 
     with mock.patch.object(stdout, "show", show):
         code = command.run(options)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import functools
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -195,10 +194,10 @@ def run(options: argparse.Namespace) -> int:
             with writing(output, "--output"):
                 write(output, calibration)
         except EnvironmentFault:
-            stdout.show(functools.partial(render, outcome, None))
+            stdout.show(render, outcome, None)
             raise
     written = os.path.relpath(output) if calibration else None
-    stdout.show(functools.partial(render, outcome, calibration, written_to=written))
+    stdout.show(render, outcome, calibration, written_to=written)
     if interrupted:
         return scoring.EXIT_INTERRUPTED
     if not outcome.problems:

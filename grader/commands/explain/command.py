@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import functools
 
 from grader.base import stdout
 from grader.base.text import markdown
@@ -25,7 +24,7 @@ def run(options: argparse.Namespace) -> int:
     """Show the page of a cause, or list them all; return 0."""
     problems = None if options.only is None else problems_named(options.only)
     page = cause_pages.look_up(options.id or None, problems, runs=exports.HISTORY)
-    stdout.show(functools.partial(render, page))
+    stdout.show(render, page)
     return 0
 
 

@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
     shown = Shown(state_path(os.environ, STATE))
     test = functools.partial(tested, folder)
     hint = next_hint(ids, folder, shown, test, restart=options.restart)
-    stdout.show(functools.partial(render, hint, shown.notices))
+    stdout.show(render, hint, shown.notices)
     return 0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import functools
 import os
 from collections.abc import Iterable, Iterator
 
@@ -35,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
     if not problems:
         raise UsageError(f"DIR: got {folder}, expected a folder with pNN/<file>.py")
     sources = [read_source(problem, folder) for problem in problems]
-    stdout.show(functools.partial(render, sources))
+    stdout.show(render, sources)
     return scoring.EXIT_POINTS_LOST if any(map(is_refused, sources)) else 0
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import functools
 import json
 import math
 
@@ -189,7 +188,7 @@ def run(options: argparse.Namespace) -> int:
         recorded(environment, problem.id, raced.shape),
         roof(problem, case, environment) if case else None,
     )
-    stdout.show(functools.partial(render, made))
+    stdout.show(render, made)
     return scoring.EXIT_POINTS_LOST if raced.yours.reason else scoring.EXIT_FULL_MARKS
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import functools
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -157,7 +156,7 @@ def run(options: argparse.Namespace) -> int:
             f"DIR: cannot write {place}: {error.strerror}; run it again, what was written counts"
         ) from None
     later = tuple(id for id in problem_ids() if id not in stage)
-    stdout.show(functools.partial(render, Released(str(folder), before, after, made, later)))
+    stdout.show(render, Released(str(folder), before, after, made, later))
     return scoring.EXIT_FULL_MARKS
 
 

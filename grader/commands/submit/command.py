@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import enum
-import functools
 import io
 import os
 import stat
@@ -171,7 +170,7 @@ def run(options: argparse.Namespace) -> int:
     packed = Packed(answers)
     if any(answer.state is State.READY for answer in answers):
         packed = _written(answers, output)
-    stdout.show(functools.partial(render, packed))
+    stdout.show(render, packed)
     refused = any(answer.state is State.REFUSED for answer in answers)
     lost = refused or packed.archive is None
     return scoring.EXIT_POINTS_LOST if lost else scoring.EXIT_FULL_MARKS

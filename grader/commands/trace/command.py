@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import functools
 from itertools import groupby
 
 from rich.console import Console
@@ -168,7 +167,7 @@ def run(options: argparse.Namespace) -> int:
 
     with Console(stderr=True).status("starting") as status:
         record = traced_case.run(problem, folder, wanted, seed, status.update)
-    stdout.show(functools.partial(render, record))
+    stdout.show(render, record)
     if options.json is not None:
         with writing(options.json, "--json"):
             write_whole(options.json, record.to_json())
