@@ -8,16 +8,16 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 
-from classroom import collecting, decisions, grade_class, publish, report
+from classroom import collect, decisions, grade_class, publish, report
 from grader.base.options import Command
 from grader.spec.environment import EnvironmentFault
 
 HELP = "collect and grade the submissions of a class"
 ALL = {"--course DIR!": "folder of the class: its database, and what is written"}
 COMMANDS: Mapping[str, Command] = {
-    "collect": collecting.COLLECT,
+    "collect": collect.COLLECT,
     "grade": grade_class.GRADE,
-    "status": collecting.STATUS,
+    "status": collect.STATUS,
     "report": report.REPORT,
     "diff": publish.DIFF,
     "publish": publish.PUBLISH,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from classroom import grading
-from classroom.collecting import LISTS, into, render
+from classroom.collect import LISTS, into, render
 from classroom.folder import DATABASE, locked
 from classroom.grades import read_policy, read_standing
 from classroom.grading import LIMIT_S, Settings

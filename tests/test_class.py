@@ -7,7 +7,7 @@ import time
 import pytest
 from rich.console import Console
 
-from classroom.collecting import render
+from classroom.collect import render
 from classroom.folder import DATABASE, Busy, holder, locked
 from classroom.grades import Grade, Standing, Status
 from classroom.grading import Settings

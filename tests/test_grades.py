@@ -2,7 +2,7 @@
 
 import pytest
 
-from classroom.collecting import render
+from classroom.collect import render
 from classroom.grades import (
     CourseError,
     Policy,

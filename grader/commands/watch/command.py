@@ -24,7 +24,7 @@ from grader.commands.options import (
     request_for,
     seed_of,
 )
-from grader.commands.watch import view as page
+from grader.commands.watch import terminal as page
 from grader.commands.watch.loop import Watch
 from grader.commands.watch.terminal import Keys, Screen
 from grader.isolate.processes import Children

@@ -14,9 +14,8 @@ from grader.api import Grader
 from grader.commands.hint.command import render as render_hint
 from grader.commands.hint.hints import Shown, next_hint
 from grader.commands.watch import browser
-from grader.commands.watch import view as page
-from grader.commands.watch.terminal import Keys, Screen
-from grader.commands.watch.view import changes, first_checks
+from grader.commands.watch import terminal as page
+from grader.commands.watch.terminal import Keys, Screen, changes, first_checks
 from grader.isolate import reaper
 from grader.isolate.processes import Children
 from grader.judge.request import Request
