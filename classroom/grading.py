@@ -131,7 +131,7 @@ def _run(command: list[str], record: Path, limit_s: float) -> tuple[int | None, 
     At the limit the record is read before anything is ended: what an interrupted grading writes
     has problems in it that are half done.
     """
-    with tempfile.TemporaryFile(dir=record.parent) as said:
+    with tempfile.TemporaryFile(dir=scratch.folder()) as said:
         child = reaper.start(
             [*leash(signal.SIGTERM), *command],
             cwd=ROOT,
