@@ -203,7 +203,7 @@ def test_hints_come_one_by_one_and_then_say_where_to_read_on(folder, shown, tmp_
         assert path in last and (PROBLEMS.parent / path).exists()
     assert "make hint P=p03 RESTART=1" in last
     again = Shown(tmp_path / "state" / "hints.json")  # another run of the command
-    assert again.of("p03", 1) == len(hints)
+    assert again.of("p03") == {"1": len(hints)}
     assert hint(folder, again, "p03", restart=True).number == 1
     assert hint(folder, again, "p01").number == 1
 

@@ -340,7 +340,7 @@ def test_ctrl_c_ends_the_command_with_130_and_the_state_is_kept(tmp_path, start)
     quiz = command(tmp_path, stdout=subprocess.PIPE, preexec_fn=ignore)
     quiz.stdin.write(b"5\n")
     quiz.stdin.flush()
-    state = tmp_path / STATE
+    state = tmp_path / XDG_FILE
     assert until(state.exists, 60)
     quiz.send_signal(signal.SIGINT)
     out, err = quiz.communicate(timeout=60)
