@@ -31,9 +31,9 @@ def commands():
 
 def test_commands_have_the_options_that_are_named():
     github, jenkins, zipped, some = commands()
-    assert (github.platform, github.judge, github.ref) == ("github", "OWNER/REPO", "main")
+    assert (github.inner, github.judge, github.ref) == ("github", "OWNER/REPO", "main")
     assert jenkins.junit and jenkins.exit_zero
-    assert (zipped.platform, zipped.minutes, zipped.only) == ("gradescope", 40, None)
+    assert (zipped.inner, zipped.minutes, zipped.only) == ("gradescope", 40, None)
     assert (some.minutes, some.only, some.official) == (10, "p01,p02", False)
     assert "after 10 minutes, or up to 40" in PAGE
     assert (package.DEFAULT_MINUTES, package.MAX_MINUTES) == (10, 40)
