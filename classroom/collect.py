@@ -1,23 +1,33 @@
-"""Finds out which submission is whose, reads each, and keeps the last one of every student."""
+"""`grader class collect` and `status`: finds out which submission is whose, and says what there is.
+
+Each submission is read, and the last one of every student is kept.
+"""
 
 from __future__ import annotations
 
+import argparse
+import collections
 import dataclasses
 import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from classroom.folder import DATABASE, holder, locked, open_class
+from classroom.grades import Standing, Status, read_policy, read_standing
 from classroom.layouts import Found, find
 from classroom.records import CourseError, HandIn, Student
-from classroom.roster import NAMED, Matching, Times
+from classroom.roster import NAMED, Matching, Times, read_roster, read_times
 from classroom.store import Store
 from classroom.unpacking import own_folder, unpacked
-from grader.base.text import clean
+from grader.base import stdout
+from grader.base.options import Command
+from grader.base.text import clean, plural, wrap
 from grader.source.intake import archives
 from grader.source.intake.entries import shown
+from grader.spec.problem import problem_ids
 
 _MAX_NOTES = 20
-_LISTED = 10  # students for whom several accounts handed in
+_CONFLICTS = 10  # that are named
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,8 +111,8 @@ def _decided(found: Sequence[Found], ids: Collection[str], choose: Collection[st
             got = " and ".join(_entry(ones[0]) for ones in sources.values())
             conflicts.append(f"{shown(student)} has {got}")
     if conflicts:
-        more = len(conflicts) - _LISTED
-        some = "; ".join(conflicts[:_LISTED]) + f"; and {more} more" * (more > 0)
+        more = len(conflicts) - _CONFLICTS
+        some = "; ".join(conflicts[:_CONFLICTS]) + f"; and {more} more" * (more > 0)
         raise CourseError(
             f"SOURCE: got submissions of different accounts for one student ({some}), expected"
             " one account each: find out whose they are, then name each one that counts with"
@@ -200,3 +210,150 @@ def keep(store: Store, collected: Collected) -> Kept:
             kept["same" if old.files == hand_in.files else "changed"].append(hand_in.student)
         store.save_hand_in(hand_in, files)
     return kept
+
+
+_LISTED = 20
+_LABEL = 14
+
+
+def render(
+    standing: Standing,
+    *,
+    width: int,
+    color: bool,
+    kept: Kept | None = None,
+    left_out: Sequence[str] = (),
+    graded: int = 0,
+    cached: int = 0,
+    written: Sequence[Path] = (),
+    interrupted: bool = False,
+    running: str | None = None,
+) -> str:
+    """Return what a class has come to as lines of at most `width` cells.
+
+    Who is missing, what failed, what is left; then what a run alone knows: what became of what it
+    collected, and how many files it graded.
+    """
+    lines: list[str] = []
+
+    def row(label: str, text: str) -> None:
+        lines.extend(wrap(clean(text, 4000), width, f"{label:<{_LABEL}}"))
+
+    def rows(label: str, texts: Sequence[str]) -> None:
+        for text in texts[:_LISTED]:
+            row(label, text)
+        if len(texts) > _LISTED:
+            row("", f"and {len(texts) - _LISTED} more")
+
+    ids, hand_ins = (
+        {student.id: clean(student.id, 60) for student in standing.students},
+        standing.hand_ins,
+    )
+    grades = [grade for grade in standing.grades.values() if grade.key is not None]
+    if running:
+        row("at work", running)
+    row("students", f"{len(ids)}, {len(ids.keys() & hand_ins.keys())} have handed in")
+    if missing := [id for id in ids if id not in hand_ins]:
+        row("not handed in", _some(missing))
+    if unknown := sorted(hand_ins.keys() - ids.keys()):
+        row("not on roster", f"{_some(unknown)}: not graded")
+    if kept:
+        words = {"same": "as before", "refused": "cannot be read"}
+        parts = [f"{len(those)} {words.get(name, name)}" for name, those in kept.items() if those]
+        row("collected", ", ".join(parts) or "nothing")
+    if graded or cached:
+        row("graded now", f"{plural(graded, 'file')}, {cached} from before")
+    counts = collections.Counter(str(grade.status) for grade in grades)
+    if counts:
+        row("files", ", ".join(f"{count} {status}" for status, count in counts.items()))
+    refused = [
+        f"{ids[h.student]}: {h.error}" for h in hand_ins.values() if h.error and h.student in ids
+    ]
+    refused += [
+        f"{ids[g.student]} {g.problem}: {g.reason}" for g in grades if g.status is Status.REFUSED
+    ]
+    faults = [f"{ids[g.student]} {g.problem}: {g.fault}" for g in grades if g.fault]
+    rows("refused", refused)
+    rows("fault", faults)
+    rows("note", [f"{clean(h.student, 60)}: {note}" for h in hand_ins.values() for note in h.notes])
+    for text in left_out:
+        row("left out", text)
+    for path in written:
+        row("written", str(path))
+    if faults:
+        row("", "faults decide no points; --retry-faults grades these files again")
+    if interrupted:
+        row("interrupted", "everything that was finished is kept; the same command goes on")
+    return "\n".join(lines) + "\n"
+
+
+def _some(names: Iterable[str]) -> str:
+    """Name the first, and say how many more there are."""
+    names = list(names)
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return f"{len(names)}: {', '.join(clean(name, 60) for name in names[:_LISTED])}{more}"
+
+
+LISTS = {  # who is in the class, and when each handed in
+    "--roster CSV": "who is in the class",
+    "--assignment NAME": "what stands before -<login> in the names of clones (default: what all"
+    " begin with)",
+    "--choose NAME...": "the submission that counts where several accounts handed in for one"
+    " student",
+    "--times CSV": "when each handed in: id,submitted_at",
+}
+
+
+def _collect(options: argparse.Namespace) -> int:
+    """Collect, show what there is now; return 0."""
+    with locked(options.course), Store(options.course / DATABASE) as store:
+        collected, kept = into(store, options)
+        standing = read_standing(store, problems=problem_ids())
+    stdout.show(render, standing, kept=kept, left_out=collected.notes)
+    return 0
+
+
+def _status(options: argparse.Namespace) -> int:
+    """Show the summary; return 0.
+
+    Raises:
+        CourseError: there is no class in the folder.
+    """
+    with open_class(options.course) as store:
+        standing = read_standing(store, read_policy(options.course), problem_ids())
+        running = holder(options.course)
+    stdout.show(render, standing, running=running)
+    return 0
+
+
+def into(store: Store, options: argparse.Namespace) -> tuple[Collected, Kept | None]:
+    """Put a roster and submissions into the database; all is read before anything is stored.
+
+    Raises:
+        CourseError: the roster, the times or the submissions cannot be used.
+    """
+    source, roster = options.source, options.roster
+    for option in ("times", "assignment", "choose"):
+        if getattr(options, option) and not source:
+            raise CourseError(f"--{option}: got it without SOURCE, expected the submissions too")
+    students = read_roster(roster) if roster else store.students()
+    times = read_times(options.times) if options.times else {}
+    collected = Collected(())
+    if source:
+        given = {"assignment": options.assignment, "choose": options.choose}
+        collected = collect(source, students, times, **given)
+    if roster:
+        store.set_students(students)
+    return collected, keep(store, collected) if source else None
+
+
+COLLECT = Command(
+    "read submissions and a roster; grades nothing",
+    _collect,
+    {
+        "SOURCE": "folder or archive of submissions: Gradescope, Canvas, Moodle, GitHub, one per"
+        " student",
+        **LISTS,
+    },
+)
+STATUS = Command("say who handed in, what is graded, what failed and what is left", _status)

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from pathlib import Path
 
-from classroom import collecting, decisions, grade_class, publish, report
-from classroom.folder import Command
+from classroom import collect, decisions, grade_class, publish, report
+from grader.base.options import Command
 from grader.spec.environment import EnvironmentFault
 
 HELP = "collect and grade the submissions of a class"
+ALL = {"--course DIR!": "folder of the class: its database, and what is written"}
 COMMANDS: Mapping[str, Command] = {
-    "collect": collecting.COLLECT,
+    "collect": collect.COLLECT,
     "grade": grade_class.GRADE,
-    "status": collecting.STATUS,
+    "status": collect.STATUS,
     "report": report.REPORT,
     "diff": publish.DIFF,
     "publish": publish.PUBLISH,
@@ -25,21 +25,6 @@ COMMANDS: Mapping[str, Command] = {
     "extend": decisions.EXTEND,
     "forget": decisions.FORGET,
 }
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the commands and their options."""
-    commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="class_command")
-    for name, declared in COMMANDS.items():
-        command = commands.add_parser(name, help=declared.help, description=declared.help)
-        command.add_argument(
-            "--course",
-            type=Path,
-            required=True,
-            metavar="DIR",
-            help="folder of the class: its database, and what is written",
-        )
-        declared.add_options(command)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -50,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
             package of requirements-course.txt is not installed.
     """
     try:
-        return COMMANDS[options.class_command].run(options)
+        return COMMANDS[options.inner].run(options)
     except ImportError as error:
         if (error.name or "grader").partition(".")[0] in ("classroom", "grader"):
             raise

@@ -7,10 +7,11 @@ import functools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from classroom import gradebook, outputs
-from classroom.folder import Command, known_student, locked, made, need, one_of, open_class
+from classroom import outputs
+from classroom.folder import known_student, locked, made, need, one_of, open_class
 from classroom.records import CourseError, Extension, Override, now
 from grader.base import stdout
+from grader.base.options import Command
 from grader.base.text import clean, plural, points, wrap
 from grader.report.message import ID_LIMIT
 from grader.spec.problem import load_problem, problem_ids
@@ -18,15 +19,13 @@ from grader.spec.problem import load_problem, problem_ids
 _NOT_DELETED = 1
 _Kind = type[Override] | type[Extension]
 _OPTIONS = {
-    "student": {"metavar": "ID"},
-    "problem": {"metavar": "p04"},
-    "points": {"type": float, "metavar": "N", "help": "of the problem, in all"},
-    "days": {
-        "type": float, "metavar": "N", "help": "after the deadline of all; 0 takes it back"
-    },
-    "author": {"metavar": "NAME", "help": "who decided"},
-    "reason": {"metavar": "TEXT", "help": "why; the student reads that of points"},
-}  # fmt: skip
+    "student": ("ID", ""),
+    "problem": ("p04", ""),
+    "points": ("POINTS", "of the problem, in all"),
+    "days": ("DAYS", "after the deadline of all; 0 takes it back"),
+    "author": ("NAME", "who decided"),
+    "reason": ("TEXT", "why; the student reads that of points"),
+}
 
 
 def _fields(kind: _Kind) -> list[str]:
@@ -34,11 +33,10 @@ def _fields(kind: _Kind) -> list[str]:
     return [name for name in kind.model_fields if name in _OPTIONS]
 
 
-def _add_decision(kind: _Kind, parser: argparse.ArgumentParser) -> None:
-    for name in _fields(kind):
-        parser.add_argument(f"--{name}", **_OPTIONS[name])
-    all_of_kind = f"{kind.__name__.lower()}s"
-    parser.add_argument("--list", action="store_true", help=f"show all {all_of_kind} there were")
+def _command(about: str, kind: _Kind) -> Command:
+    options = {f"--{name} {_OPTIONS[name][0]}": _OPTIONS[name][1] for name in _fields(kind)}
+    options |= {"--list": f"show all {kind.__name__.lower()}s there were"}
+    return Command(about, functools.partial(_decide, kind), options)
 
 
 def _decide(kind: _Kind, options: argparse.Namespace) -> int:
@@ -62,7 +60,7 @@ def _decide(kind: _Kind, options: argparse.Namespace) -> int:
         found = store.overrides() if kind is Override else store.extensions()
     none = f"no {kind.__name__.lower()}s"
     shown = found if options.list else found[-1:]
-    stdout.show(functools.partial(_show, [_row(one) for one in shown] or [none]))
+    stdout.show(_show, [_row(one) for one in shown] or [none])
     return 0
 
 
@@ -81,11 +79,6 @@ def _show(rows: Iterable[str], *, width: int = 80, color: bool = False) -> str:
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
-def _add_forget(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--student", metavar="ID")
-    parser.add_argument("--yes", action="store_true", help="delete; without it, say what would be")
-
-
 def _forget(options: argparse.Namespace) -> int:
     """Delete a student's rows and files; return 0, or without --yes delete nothing and return 1.
 
@@ -102,7 +95,7 @@ def _forget(options: argparse.Namespace) -> int:
     with open_class(course) as store, locked(course):
         student = known_student(store, options.student)
         hand_in = store.hand_ins().get(student)
-        gradebooks = (course / gradebook.CANVAS, course / gradebook.MOODLE)
+        gradebooks = (course / outputs.CANVAS, course / outputs.MOODLE)
         paths = [*outputs.report_files(course, student), *outputs.about_all(course), *gradebooks]
         found = [path for path in paths if path.is_file()]
         # Files first: while the database knows the student, the command can be run again.
@@ -111,7 +104,7 @@ def _forget(options: argparse.Namespace) -> int:
         rows = store.forget(student) if options.yes else None
     files = [str(path.relative_to(course)) for path in found]
     source = hand_in.source if hand_in else None
-    stdout.show(functools.partial(_show, _forgotten(student, rows, files, source)))
+    stdout.show(_show, _forgotten(student, rows, files, source))
     return 0 if options.yes else _NOT_DELETED
 
 
@@ -132,14 +125,10 @@ def _forgotten(
     return [*lines, "not deleted:", *(f"  {text}" for text in kept)]
 
 
-OVERRIDE = Command(
-    "give a student other points than the judge did, with a reason",
-    functools.partial(_decide, Override),
-    functools.partial(_add_decision, Override),
+OVERRIDE = _command("give a student other points than the judge did, with a reason", Override)
+EXTEND = _command("move the deadline of one student", Extension)
+FORGET = Command(
+    "delete what is stored about a student, for good",
+    _forget,
+    {"--student ID": "", "--yes": "delete; without it, say what would be"},
 )
-EXTEND = Command(
-    "move the deadline of one student",
-    functools.partial(_decide, Extension),
-    functools.partial(_add_decision, Extension),
-)
-FORGET = Command("delete what is stored about a student, for good", _forget, _add_forget)

@@ -18,7 +18,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import parsl
 import parsl.launchers
@@ -67,31 +67,12 @@ class EngineFault(EnvironmentFault):
     """The engine cannot run anything, or any more."""
 
 
-class Engine(Protocol):
-    """Runs functions elsewhere; what a function and its argument need travels with them.
+class ParslEngine:
+    """Runs gradings on Parsl; what a function and its argument need travels with them.
 
     `workers` is how many run at a time, in the order in which they were handed in; None where that
-    is not known here.
+    is not known here. Use one at a time in a process.
     """
-
-    workers: int | None
-
-    def submit(self, function: Callable[[Any], _T], argument: Any) -> Future[_T]:
-        """Run `function(argument)` when there is room; an exception of the future is a fault."""
-
-    def check(self) -> None:
-        """See that results can still come.
-
-        Raises:
-            EngineFault: none will.
-        """
-
-    def close(self, *, keep_logs: bool = False) -> None:
-        """End everything that runs, and wait for that, but not for ever."""
-
-
-class ParslEngine:
-    """Gradings on Parsl; use one at a time in a process."""
 
     def __init__(self, config: Config, folder: Path) -> None:
         """Start the engine; what it writes goes into `folder`, which is removed by `close`.
@@ -123,18 +104,25 @@ class ParslEngine:
             raise
 
     def submit(self, function: Callable[[Any], _T], argument: Any) -> Future[_T]:
-        """See `Engine`."""
+        """Run `function(argument)` when there is room; an exception of the future is a fault."""
         return parsl.python_app(function, data_flow_kernel=self._kernel)(argument)
 
     def check(self) -> None:
-        """See `Engine`: Parsl itself does not notice that its interchange has ended."""
+        """See that results can still come: Parsl does not notice that its interchange has ended.
+
+        Raises:
+            EngineFault: none will.
+        """
         for executor in self._kernel.executors.values():
             process = getattr(executor, "interchange_proc", None)
             if process is not None and process.poll() is not None:
                 raise EngineFault(f"Parsl's interchange has ended (exit code {process.returncode})")
 
     def close(self, *, keep_logs: bool = False) -> None:
-        """See `Engine`; nothing of the engine is left, but for its logs if they are to be kept."""
+        """End everything that runs, and wait for that, but not for ever.
+
+        Nothing is left but the logs, if they are to be kept.
+        """
         kernel, self._kernel = self._kernel, None
         if kernel is not None:  # without its interchange, Parsl's own clean-up waits for ever
             ending = threading.Thread(target=_clean_up, args=(kernel,), daemon=True)

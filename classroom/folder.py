@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import difflib
 import fcntl
 import os
 import socket
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from pydantic import ValidationError
 
@@ -78,14 +77,6 @@ def holder(course: Path) -> str | None:
 
 DATABASE = "class.db"
 _Record = TypeVar("_Record", bound=Record)
-
-
-class Command(NamedTuple):
-    """A command of `grader class`: `run` returns its exit code, `add_options` declares its own."""
-
-    help: str
-    run: Callable[[argparse.Namespace], int]
-    add_options: Callable[[argparse.ArgumentParser], None] = lambda parser: None
 
 
 def open_class(course: Path) -> Store:

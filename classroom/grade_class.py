@@ -5,26 +5,24 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import functools
 import os
 import signal
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from classroom import gradebook, grading
-from classroom.collecting import add_lists, into
-from classroom.folder import DATABASE, Command, locked
-from classroom.grades import grades
+from classroom import grading
+from classroom.collect import LISTS, into, render
+from classroom.folder import DATABASE, locked
+from classroom.grades import read_policy, read_standing
 from classroom.grading import LIMIT_S, Settings
-from classroom.late import read_policy
+from classroom.outputs import write_gradebooks
 from classroom.plan import Versions, plan
 from classroom.store import Store
-from classroom.summary import render, summed_up
 from classroom.view import View
 from grader.base import stdout
+from grader.base.options import Command
 from grader.base.text import clean
 from grader.judge import scoring
 from grader.judge.set_check import check_set
@@ -34,50 +32,11 @@ from grader.spec.problem import ManifestError, problems_named
 from grader.timing.calibration import find as find_calibration
 
 if TYPE_CHECKING:
-    from classroom.engine import Engine
+    from classroom.engine import ParslEngine
 
-    _Started = tuple[Engine, Callable[[], bool]]
+    _Started = tuple[ParslEngine, Callable[[], bool]]
 
 _RUNDIR = ".parsl"
-
-
-def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "source", type=Path, nargs="?", metavar="SOURCE", help="collect from here first"
-    )
-    add_lists(parser)
-    parser.add_argument(
-        "--only", metavar="p04,p05", help="grade these problems only (default: all nine)"
-    )
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    parser.add_argument(
-        "--official", action="store_true", help="for credit: grade everything, in a jail"
-    )
-    parser.add_argument(
-        "--quick", action="store_true", help="leave speed and memory out: not with --official"
-    )
-    parser.add_argument(
-        "--calibration", type=Path, metavar="FILE", help="speed targets that `calibrate` wrote"
-    )
-    parser.add_argument(
-        "--engine",
-        type=Path,
-        metavar="FILE",
-        help="where to grade: a Parsl configuration, .py or .toml (default: this machine)",
-    )
-    parser.add_argument(
-        "--jobs", type=int, metavar="N", help="gradings side by side (default: by cores or GPUs)"
-    )
-    parser.add_argument(
-        "--limit",
-        type=float,
-        default=LIMIT_S,
-        metavar="S",
-        help=f"seconds per problem after which a grading is ended (default: {LIMIT_S:.0f})",
-    )
-    parser.add_argument(
-        "--retry-faults", action="store_true", help="try again what failed three times"
-    )
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -101,22 +60,22 @@ def _run(options: argparse.Namespace) -> int:
             raise ManifestError("SOURCE: got nothing, expected submissions: none are collected yet")
         check_set(problems)
         view, interrupted = _grade(options, store, problems, stack)
-        shown = sorted({*problems, *store.versions()})  # an --only takes no column away
-        found = grades(store, shown, store.versions(), policy)
-        summary = summed_up(
-            store,
-            found,
-            kept=kept,
-            left_out=collected.notes,
-            graded=view.graded if view else 0,
-            cached=view.cached if view else 0,
-            written=gradebook.write(options.course, store, found),
-            interrupted=interrupted,
-        )
-    stdout.show(functools.partial(render, summary))
+        standing = read_standing(store, policy, sorted({*problems, *store.versions()}))
+        written = write_gradebooks(options.course, standing)
+    stdout.show(
+        render,
+        standing,
+        kept=kept,
+        left_out=collected.notes,
+        graded=view.graded if view else 0,
+        cached=view.cached if view else 0,
+        written=written,
+        interrupted=interrupted,
+    )
     if interrupted:
         return scoring.EXIT_INTERRUPTED
-    return scoring.EXIT_JUDGE_FAULT if summary.faults else scoring.EXIT_FULL_MARKS
+    faults = any(grade.fault for grade in standing.grades.values())
+    return scoring.EXIT_JUDGE_FAULT if faults else scoring.EXIT_FULL_MARKS
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -213,7 +172,7 @@ def _engine(options: argparse.Namespace, stack: contextlib.ExitStack) -> Iterato
         engine.close(keep_logs=keeps_logs)
 
 
-def make_engine(options: argparse.Namespace) -> Engine:
+def make_engine(options: argparse.Namespace) -> ParslEngine:
     """Start the engine that the options ask for.
 
     Raises:
@@ -244,5 +203,21 @@ def _noted() -> Iterator[Callable[[], bool]]:
 
 
 GRADE = Command(
-    "collect and grade what has no result yet; run it again to go on", _run, _add_options
+    "collect and grade what has no result yet; run it again to go on",
+    _run,
+    {
+        "[SOURCE]": "collect from here first",
+        **LISTS,
+        "--only p04,p05": "grade these problems only (default: all nine)",
+        "--device {auto,cpu,cuda}=auto": "",
+        "--official": "for credit: grade everything, in a jail",
+        "--quick": "leave speed and memory out: not with --official",
+        "--calibration FILE": "speed targets that `calibrate` wrote",
+        "--engine FILE": "where to grade: a Parsl configuration, .py or .toml (default: this"
+        " machine)",
+        "--jobs N": "gradings side by side (default: by cores or GPUs)",
+        f"--limit S={LIMIT_S:.0f}": "seconds per problem after which a grading is ended (default:"
+        " %(default)s)",
+        "--retry-faults": "try again what failed three times",
+    },
 )

@@ -1,17 +1,98 @@
-"""The only place where the points of a student are decided, and how a class stands by them."""
+"""The only place where the points of a student are decided: results, overrides, late days."""
 
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import enum
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Annotated
 
-from classroom.late import Policy, lateness, read_policy
-from classroom.records import FileResult, HandIn, Key, Override, Student
+from pydantic import Field, ValidationError
+
+from classroom.records import CourseError, FileResult, HandIn, Key, Student, Time
 from classroom.store import Store
-from grader.spec.grade_record import Verdict
-from grader.spec.problem import load_problem, problem_ids
+from grader.base.text import plural
+from grader.spec.grade_record import Record, Verdict
+from grader.spec.problem import explained, load_problem, problem_ids
+
+POLICY = "course.toml"
+_DAY_S = 86_400.0
+
+
+class Policy(Record):
+    """The deadline and what each day after it costs, in percent of the points that were earned.
+
+    A day that has begun counts as a day. `free_late_days` cost nothing; after `last_day` days
+    nothing is earned. Extensions move the deadline.
+    """
+
+    deadline: Time | None = None
+    free_late_days: Annotated[int, Field(ge=0, le=1000)] = 0
+    percent_per_day: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] = 0.0
+    last_day: Annotated[int, Field(ge=0, le=1000)] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Lateness:
+    """`days` after the deadline, extensions counted; `factor` of the points is left."""
+
+    days: int = 0
+    factor: float = 1.0
+    reason: str = ""
+
+
+def read_policy(course: Path) -> Policy:
+    """Return the policy of the course in this folder; without a course.toml nothing is late.
+
+    Raises:
+        CourseError: course.toml is not valid, or has a key that it should not have.
+    """
+    path = course / POLICY
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return Policy()
+    except OSError as error:
+        raise CourseError(f"{path}: cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise CourseError(f"{path}: not valid TOML: {error}") from None
+    if isinstance(data.get("deadline"), datetime.date):  # a type of TOML's own, as datetime is
+        data["deadline"] = data["deadline"].isoformat()
+    try:
+        policy = Policy.model_validate(data)
+    except ValidationError as error:
+        raise CourseError(f"{path}: {explained(error)}") from None
+    if policy.deadline is None and data:
+        given = ", ".join(data)
+        raise CourseError(f"{path}: deadline: got none, expected one, for there is {given}")
+    return policy
+
+
+def lateness(policy: Policy, submitted_at: str | None, extension: float = 0.0) -> Lateness:
+    """Return how late it is, for a deadline that is `extension` days later, and what it costs."""
+    if policy.deadline is None:
+        return Lateness()
+    if submitted_at is None:
+        return Lateness(reason="the time of submission is not known: taken as in time")
+    deadline = datetime.datetime.fromisoformat(policy.deadline)
+    deadline += datetime.timedelta(days=extension)
+    late_s = (datetime.datetime.fromisoformat(submitted_at) - deadline).total_seconds()
+    days = max(0, math.ceil(late_s / _DAY_S))
+    if policy.last_day is not None and days > policy.last_day:
+        reason = (
+            f"{plural(days, 'day')} late: nothing counts after {plural(policy.last_day, 'day')}"
+        )
+        return Lateness(days, 0.0, reason)
+    percent = min(100.0, policy.percent_per_day * max(0, days - policy.free_late_days))
+    if days and not percent:
+        return Lateness(days, reason=f"{plural(days, 'day')} late, without a penalty")
+    reason = f"{plural(days, 'day')} late: {percent:g} % less" if days else ""
+    return Lateness(days, 1 - percent / 100, reason)
 
 
 class Status(enum.StrEnum):
@@ -32,7 +113,8 @@ UNDECIDED = (Status.FAULT, Status.PENDING)
 class Grade:
     """What one student has for one problem; `points` is None where that is not decided.
 
-    `earned` is what the judge gave before `days_late` cost something; None without a result.
+    `possible` is what could be measured where the problem was graded, the face value where nothing
+    was. `earned` is what the judge gave before `days_late` cost something; None without a result.
     `key` says which result counts, or would: None where there is no file. `fault` says why there is
     no result of the present version; the last one of the same file counts then, where there is one.
     """
@@ -49,116 +131,6 @@ class Grade:
     fault: str = ""
 
 
-def people(store: Store) -> tuple[Student, ...]:
-    """Return the roster, or where there is none everyone who handed something in."""
-    return store.students() or tuple(Student(id=student) for student in store.hand_ins())
-
-
-def grades(
-    store: Store,
-    problems: Sequence[str],
-    versions: Mapping[str, str],
-    policy: Policy | None = None,
-    results: dict[Key, FileResult] | None = None,
-) -> list[Grade]:
-    """Return the points of every student for each of `problems`, in the order of the roster.
-
-    `versions` says by problem which results count: `store.versions()`, those of the last grading,
-    is what commands other than `grade` use. `possible` is what could be measured where it was
-    graded, the face value where nothing was. `results` takes up those that were read.
-    """
-    deciding = _Deciding(store, versions, policy or Policy(), {} if results is None else results)
-    students, hand_ins = people(store), store.hand_ins()
-    for problem in problems:
-        files = (h.files.get(problem) for h in hand_ins.values())
-        deciding.look_up(problem, (sha256 for sha256 in files if sha256))
-    return [
-        deciding.grade(student.id, problem, hand_ins.get(student.id))
-        for student in students
-        for problem in problems
-    ]
-
-
-class _Deciding:
-    def __init__(
-        self,
-        store: Store,
-        versions: Mapping[str, str],
-        policy: Policy,
-        results: dict[Key, FileResult],
-    ) -> None:
-        self._store = store
-        self._versions = versions
-        self._policy = policy
-        self._extensions = store.extensions()
-        self._faults = {fault.key: fault for fault in store.faults()}
-        self._overrides: dict[tuple[str, str], Override] = {
-            (override.student, override.problem): override for override in store.overrides()
-        }
-        self._results = results
-        self._possible: dict[str, float] = {}
-
-    def look_up(self, problem: str, hashes: Iterable[str]) -> None:
-        """Read the results of a problem's files, each once."""
-        if problem in self._versions:
-            keys = {
-                Key(problem=problem, sha256=sha256, version=self._versions[problem])
-                for sha256 in hashes
-            }
-            found = {key: self._store.result(key) for key in keys}
-            self._results |= {key: result for key, result in found.items() if result}
-        of_problem = [r.result.points for k, r in self._results.items() if k.problem == problem]
-        face_value = load_problem(problem).total_points
-        self._possible[problem] = max((p.available for p in of_problem), default=face_value)
-
-    def grade(self, student: str, problem: str, hand_in: HandIn | None) -> Grade:
-        """Return the grade of one student and problem."""
-        judged = self._judged(student, problem, hand_in)
-        override = self._overrides.get((student, problem))
-        if override is None:
-            return judged
-        reason = f"{override.author}: {override.reason}"
-        points = round(override.points, 1)
-        return dataclasses.replace(
-            judged, points=points, status=Status.OVERRIDDEN, reason=reason, fault=""
-        )
-
-    def _judged(self, student: str, problem: str, hand_in: HandIn | None) -> Grade:
-        nothing = Grade(student, problem, 0.0, self._possible[problem], Status.NOT_HANDED_IN)
-        if hand_in is None:
-            return nothing
-        if hand_in.error is not None:
-            return dataclasses.replace(nothing, status=Status.REFUSED, reason=hand_in.error)
-        sha256 = hand_in.files.get(problem)
-        if sha256 is None:
-            return dataclasses.replace(nothing, reason=f"no file of {problem}")
-        key = Key(problem=problem, sha256=sha256, version=self._versions.get(problem, ""))
-        result, fault = self._results.get(key), ""
-        if result is None and key in self._faults:
-            fault = self._faults[key].text
-            result = self._store.last_result(problem, sha256)
-        if result is None:
-            status = Status.FAULT if fault else Status.PENDING
-            undecided = {"points": None, "status": status, "reason": fault, "fault": fault}
-            return dataclasses.replace(nothing, **undecided, key=key)
-        self._results[result.key] = result
-        late = lateness(self._policy, hand_in.submitted_at, student, self._extensions)
-        earned = result.result.points.earned
-        refused = result.result.verdict is Verdict.REJECTED
-        message = result.result.message
-        reasons = [message.headline if refused and message else "", late.reason]
-        return dataclasses.replace(
-            nothing,
-            points=round(earned * late.factor, 1),
-            status=Status.REFUSED if refused else Status.GRADED,
-            reason="; ".join(filter(None, reasons)),
-            earned=earned,
-            days_late=late.days,
-            key=result.key,
-            fault=fault,
-        )
-
-
 @dataclasses.dataclass(frozen=True)
 class Standing:
     """A class as it is stored; `grades` has every student with every one of `problems`."""
@@ -167,7 +139,7 @@ class Standing:
     problems: tuple[str, ...]
     hand_ins: Mapping[str, HandIn]
     grades: Mapping[tuple[str, str], Grade]
-    results: Mapping[Key, FileResult]
+    results: Mapping[Key, FileResult] = dataclasses.field(default_factory=dict)
 
     def result(self, student: str, problem: str) -> FileResult | None:
         """Return the result that counts for a student, None where there is none."""
@@ -175,23 +147,86 @@ class Standing:
         return self.results.get(key) if key else None
 
 
-def read_standing(store: Store, course: Path) -> Standing:
-    """Return how the class in the folder `course` stands, late days counted.
+def people(store: Store) -> tuple[Student, ...]:
+    """Return the roster, or where there is none everyone who handed something in."""
+    return store.students() or tuple(Student(id=student) for student in store.hand_ins())
 
-    Its problems are those that were graded, or where none was, all.
+
+def read_standing(
+    store: Store, policy: Policy | None = None, problems: Sequence[str] = ()
+) -> Standing:
+    """Return how a class stands: the points of every student, in the order of the roster.
+
+    `problems` are by default those that were graded, or where none was, all. The results that count
+    are those of the last grading, `store.versions()`.
 
     Raises:
         StoreError: the database cannot be read.
-        CourseError: course.toml cannot be used.
     """
-    versions = store.versions()
-    problems = tuple(p for p in problem_ids() if p in versions) or problem_ids()
+    policy, versions = policy or Policy(), store.versions()
+    problems = tuple(problems or filter(versions.__contains__, problem_ids())) or problem_ids()
+    students, hand_ins = people(store), store.hand_ins()
+    days = {extension.student: extension.days for extension in store.extensions()}
+    faults = {fault.key: fault.text for fault in store.faults()}
+    overrides = {(override.student, override.problem): override for override in store.overrides()}
     results: dict[Key, FileResult] = {}
-    found = grades(store, problems, versions, read_policy(course), results)
-    return Standing(
-        students=people(store),
-        problems=problems,
-        hand_ins=store.hand_ins(),
-        grades={(g.student, g.problem): g for g in found},
-        results=results,
+    grades: dict[tuple[str, str], Grade] = {}
+    for problem in problems:
+        keys = {
+            student: Key(problem=problem, sha256=sha256, version=versions.get(problem, ""))
+            for student, hand_in in hand_ins.items()
+            if (sha256 := hand_in.files.get(problem))
+        }
+        found = {key: result for key in set(keys.values()) if (result := store.result(key))}
+        available = (result.result.points.available for result in found.values())
+        possible = max(available, default=load_problem(problem).total_points)
+        for student in (student.id for student in students):
+            nothing = Grade(student, problem, 0.0, possible, Status.NOT_HANDED_IN)
+            hand_in, key = hand_ins.get(student), keys.get(student)
+            result, fault = found.get(key), ""
+            if key in faults and result is None:
+                result, fault = store.last_result(problem, key.sha256), faults[key]
+            if result is not None:
+                found[result.key] = result
+                late = lateness(policy, hand_in.submitted_at, days.get(student, 0.0))
+                grade = _judged(nothing, result, late, fault)
+            elif hand_in is not None:
+                grade = _undecided(nothing, hand_in, key, fault)
+            else:
+                grade = nothing
+            if override := overrides.get((student, problem)):
+                reason = f"{override.author}: {override.reason}"
+                given = {"points": round(override.points, 1), "reason": reason, "fault": ""}
+                grade = dataclasses.replace(grade, status=Status.OVERRIDDEN, **given)
+            grades[student, problem] = grade
+        results |= found
+    places = itertools.product((student.id for student in students), problems)
+    return Standing(students, problems, hand_ins, {p: grades[p] for p in places}, results)
+
+
+def _undecided(nothing: Grade, hand_in: HandIn, key: Key | None, fault: str) -> Grade:
+    """Return the grade of what was handed in and has no result."""
+    if hand_in.error is not None:
+        return dataclasses.replace(nothing, status=Status.REFUSED, reason=hand_in.error)
+    if key is None:
+        return dataclasses.replace(nothing, reason=f"no file of {nothing.problem}")
+    status = Status.FAULT if fault else Status.PENDING
+    why = {"status": status, "reason": fault, "fault": fault}
+    return dataclasses.replace(nothing, points=None, key=key, **why)
+
+
+def _judged(nothing: Grade, stored: FileResult, late: Lateness, fault: str) -> Grade:
+    """Return the grade of a result."""
+    result = stored.result
+    refused = result.verdict is Verdict.REJECTED
+    reasons = [result.message.headline if refused and result.message else "", late.reason]
+    return dataclasses.replace(
+        nothing,
+        points=round(result.points.earned * late.factor, 1),
+        status=Status.REFUSED if refused else Status.GRADED,
+        reason="; ".join(filter(None, reasons)),
+        earned=result.points.earned,
+        days_late=late.days,
+        key=stored.key,
+        fault=fault,
     )

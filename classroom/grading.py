@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import select
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -131,45 +131,28 @@ def _run(command: list[str], record: Path, limit_s: float) -> tuple[int | None, 
     At the limit the record is read before anything is ended: what an interrupted grading writes
     has problems in it that are half done.
     """
-    child = reaper.start(
-        [*leash(signal.SIGTERM), *command],
-        cwd=ROOT,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
-    exit_code: int | None = None
-    try:
-        last_words = _listen(child, time.monotonic() + limit_s)
-        exit_code = child.poll()
-        return exit_code, _read(record), last_words
-    finally:
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(child.pid, number if child.poll() is None else signal.SIGKILL)
+    with tempfile.TemporaryFile(dir=scratch.folder()) as said:
+        child = reaper.start(
+            [*leash(signal.SIGTERM), *command],
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=said,
+            start_new_session=True,
+        )
+        try:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                child.wait(_GRACE_S)
-        child.stderr.close()
-        reaper.ended(child)
-
-
-def _listen(child: subprocess.Popen, deadline: float) -> str:
-    """Wait for a child's end or the deadline; return the end of what it wrote."""
-    stream, tail = child.stderr, b""
-    os.set_blocking(stream.fileno(), False)
-    while time.monotonic() < deadline:
-        gone = child.poll() is not None
-        ready, _, _ = select.select([stream], [], [], 0.0 if gone else 0.5)
-        chunk = stream.read(65536) if ready else None
-        tail = (tail + (chunk or b""))[-_TAIL_BYTES:]
-        if gone and not chunk:
-            break
-        if chunk == b"":  # all have closed it; the child may still be at work
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                child.wait(max(0.0, deadline - time.monotonic()))
-            break
-    return tail.decode("utf-8", "replace")
+                child.wait(limit_s)
+            exit_code, text = child.poll(), _read(record)
+            said.seek(max(0, os.fstat(said.fileno()).st_size - _TAIL_BYTES))
+            return exit_code, text, said.read().decode("utf-8", "replace")
+        finally:
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(child.pid, number if child.poll() is None else signal.SIGKILL)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.wait(_GRACE_S)
+            reaper.ended(child)
 
 
 def _read(path: Path) -> str | None:

@@ -11,7 +11,7 @@ import os
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from classroom import gradescope
@@ -74,10 +74,9 @@ def find(folder: Path, matching: Matching, work: Path, assignment: str | None = 
     layout = _layout(entries)
     if layout == "Gradescope":
         found, notes = _of_gradescope(folder, matching)
-    elif layout == "Moodle":
-        found, notes = _of_moodle(entries, matching, work)
-    elif layout == "Canvas":
-        found, notes = _of_canvas(entries, matching, work)
+    elif layout:
+        read = _of_moodle if layout == "Moodle" else _of_canvas
+        found, notes = _of_platform(read, entries, matching, work)
     else:
         found, notes = _by_name(entries, matching, assignment)
     if not found or (matching.ids and not any(one.student in matching.ids for one in found)):
@@ -200,56 +199,64 @@ class _Part:
     number: int = 0
 
 
-def _of_moodle(entries: list[os.DirEntry], matching: Matching, work: Path) -> _Read:
+# Whose a file is, the account that handed it in, the name that it had, its number, what is said.
+_Named = tuple[str, str, str, int, tuple[str, ...]]
+
+
+def _of_platform(
+    read: Callable[[os.DirEntry, Matching], _Named | str],
+    entries: list[os.DirEntry],
+    matching: Matching,
+    work: Path,
+) -> _Read:
+    """Read what a platform delivers side by side; `read` says whose an entry is, or what it is."""
     found, notes = [], []
     files: dict[tuple[str, str], list[_Part]] = {}
+    late: dict[str, tuple[str, ...]] = {}
     for entry in entries:
-        match = _MOODLE.fullmatch(entry.name)
-        if match is None or match[3] == "onlinetext" or _named_as_in(entry) != "Moodle":
-            notes.append(f"{shown(entry.name)} is no submission of files: left out")
+        named = read(entry, matching)
+        if isinstance(named, str):
+            notes.append(f"{shown(entry.name)} {named}: left out")
             continue
-        source = f"{match[1]}_{match[2]}"
-        student = matching.student(match[2], "number") or match[2]
+        student, source, own_name, number, said = named
+        late[source] = said or late.get(source, ())
         if entry.is_file(follow_symlinks=False):
-            files.setdefault((student, source), []).append(_Part(entry, match[4]))
+            files.setdefault((student, source), []).append(_Part(entry, own_name, number))
         else:
             found += _in_folder(Found(student, Path(entry.path), entry.name, source))
     for (student, source), parts in files.items():
-        found += _in_files(student, source, parts, work)
+        found += _in_files(student, source, parts, work, late[source])
     return found, notes
 
 
-def _of_canvas(entries: list[os.DirEntry], matching: Matching, work: Path) -> _Read:
-    files: dict[tuple[str, str], list[_Part]] = {}
-    late: set[str] = set()
-    found, notes = [], []
-    for entry in entries:
-        readings = list(_CANVAS.finditer(entry.name))
-        if not readings or not entry.is_file(follow_symlinks=False):
-            notes.append(f"{shown(entry.name)} is not named as Canvas does: left out")
-            continue
-        first = readings[0]
-        student = matching.student(first[1], "number")
-        others = {matching.student(reading[1], "number") for reading in readings} - {student, None}
-        if others:  # names before the number and behind it are the student's choice
-            raise CourseError(
-                f"SOURCE: {shown(entry.name)}: got the numbers of {first[1]} and of"
-                f" {shown(', '.join(sorted(others)))} in one name, expected one student's: see in"
-                " Canvas whose it is, unpack the archive and rename or remove this file"
-            )
-        name = re.sub("_LATE$", "", entry.name[: first.start()], flags=re.IGNORECASE)
-        source = f"{name}_{first[1]}"
-        late |= {source} if len(name) < first.start() else set()
-        part = _Part(entry, first[3], int(first[2]))
-        files.setdefault((student or first[1], source), []).append(part)
-    for (student, source), parts in files.items():
-        said = ("Canvas says that it is late",) if source in late else ()
-        found += _in_files(student, source, parts, work, said)
-    return found, notes
+def _of_moodle(entry: os.DirEntry, matching: Matching) -> _Named | str:
+    match = _MOODLE.fullmatch(entry.name)
+    if match is None or match[3] == "onlinetext" or _named_as_in(entry) != "Moodle":
+        return "is no submission of files"
+    student = matching.student(match[2], "number") or match[2]
+    return student, f"{match[1]}_{match[2]}", match[4], 0, ()
+
+
+def _of_canvas(entry: os.DirEntry, matching: Matching) -> _Named | str:
+    readings = list(_CANVAS.finditer(entry.name))
+    if not readings or not entry.is_file(follow_symlinks=False):
+        return "is not named as Canvas does"
+    first = readings[0]
+    student = matching.student(first[1], "number")
+    others = {matching.student(reading[1], "number") for reading in readings} - {student, None}
+    if others:  # names before the number and behind it are the student's choice
+        raise CourseError(
+            f"SOURCE: {shown(entry.name)}: got the numbers of {first[1]} and of"
+            f" {shown(', '.join(sorted(others)))} in one name, expected one student's: see in"
+            " Canvas whose it is, unpack the archive and rename or remove this file"
+        )
+    name = re.sub("_LATE$", "", entry.name[: first.start()], flags=re.IGNORECASE)
+    said = ("Canvas says that it is late",) * (len(name) < first.start())
+    return student or first[1], f"{name}_{first[1]}", first[3], int(first[2]), said
 
 
 def _in_files(
-    student: str, source: str, parts: list[_Part], work: Path, said: tuple[str, ...] = ()
+    student: str, source: str, parts: list[_Part], work: Path, said: tuple[str, ...]
 ) -> Iterator[Found]:
     """Give each archive, and the other files of a student together."""
     parts = sorted(parts, key=lambda part: part.number)

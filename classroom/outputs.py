@@ -1,14 +1,23 @@
-"""The files that come out of a class, in the folder of the course."""
+"""The files that come out of a class, in the folder of the course.
+
+Layouts of the gradebooks: Canvas, https://community.canvaslms.com/docs/DOC-12826 (a row "Points
+Possible" above the students); Moodle, the grading worksheet (an identifier and a column of grades).
+"""
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import io
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from classroom.grades import Standing
+from grader.base.atomic_write import write_whole
 from grader.spec.environment import EnvironmentFault
+from grader.spec.problem import load_problem
 
 CLASS_PAGE = "class.html"
 SIMILAR_PAGE = "similar.html"
@@ -68,3 +77,61 @@ def stale_reports(course: Path, students: Iterable[str]) -> list[Path]:
             and entry.name not in wanted
             and entry.is_file(follow_symlinks=False)
         )
+
+
+CANVAS, MOODLE = "gradebook-canvas.csv", "gradebook-moodle.csv"
+# What makes a cell a formula; full-width signs do so where Excel is set to Japanese or Chinese.
+# Before it stands nothing, or what some spreadsheet may take for the end of a cell.
+_FORMULA = re.compile(r"(?<![^\W_])([=+\-@＝＋－＠])")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
+
+
+def write_gradebooks(course: Path, standing: Standing) -> tuple[Path, ...]:
+    """Write both gradebooks into the course's folder; return their paths.
+
+    Raises:
+        OSError: one cannot be written.
+    """
+    texts = {CANVAS: canvas(standing), MOODLE: moodle(standing)}
+    for name, text in texts.items():
+        write_whole(course / name, text)
+    return tuple(course / name for name in texts)
+
+
+def canvas(standing: Standing) -> str:
+    """Return Canvas's layout; what is not decided is blank, which Canvas takes for no change."""
+    possible = {place[1]: f"{grade.possible:.1f}" for place, grade in standing.grades.items()}
+    rows = [[s.name or s.id, s.id, s.email or s.login, s.section] for s in standing.students]
+    above = ["    Points Possible", "", "", "", *possible.values()]
+    return _csv(standing, ["Student", "ID", "SIS Login ID", "Section"], rows, [above])
+
+
+def moodle(standing: Standing) -> str:
+    """Return Moodle's layout: the roster's id as Identifier, a column of points per problem."""
+    rows = [[s.id, s.name, s.email] for s in standing.students]
+    return _csv(standing, ["Identifier", "Full name", "Email address"], rows)
+
+
+def _csv(
+    standing: Standing,
+    header: list[str],
+    students: list[list[str]],
+    above: Sequence[list[str]] = (),
+) -> str:
+    """Return rows of students, each with the points in a column per problem."""
+    table = [[*header, *(f"{p} {load_problem(p).title}" for p in standing.problems)], *above]
+    for student, texts in zip(standing.students, students, strict=True):
+        points = (standing.grades[student.id, p].points for p in standing.problems)
+        row = ["" if number is None else f"{number:.1f}" for number in points]
+        table.append([*map(_cell, texts), *row])
+    made = io.StringIO()
+    csv.writer(made, lineterminator="\n").writerows(table)
+    return made.getvalue()
+
+
+def _cell(text: str) -> str:
+    """Return a text of which no spreadsheet takes a part for a formula; OWASP, CSV injection.
+
+    Whatever separates its cells: an apostrophe goes before each sign behind no letter or digit.
+    """
+    return _FORMULA.sub(r"'\1", _CONTROL.sub(" ", text))

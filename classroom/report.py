@@ -1,26 +1,212 @@
-"""`grader class report`: pages about the class, about each student, and what looks alike."""
+"""`grader class report`: pages about the class, about each student, and what looks alike.
+
+A page is one file of HTML, without scripts, and nothing in it leads elsewhere. Templates are in
+templates/. Whatever they show is cleaned and escaped, so that text of students is text; the pages
+forbid a browser scripts and requests on top of that.
+"""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
-from classroom import leaderboard, outputs, similar, student_report
-from classroom.changes import changes_since
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from classroom import leaderboard, outputs, similar
 from classroom.figures import summarize
-from classroom.fingerprints import RUN
-from classroom.folder import Command, open_class
-from classroom.grades import Standing, Status, read_standing
-from classroom.pages import page
+from classroom.folder import open_class
+from classroom.grades import Grade, Standing, Status, read_policy, read_standing
+from classroom.publish import changes_since
+from classroom.records import FileResult, Student
+from classroom.similar import RUN
 from classroom.store import Store
-from classroom.student_report import Graded
 from grader.base import stdout
 from grader.base.atomic_write import write_whole
-from grader.base.text import clean, plural, wrap
+from grader.base.options import Command
+from grader.base.text import clean, clean_lines, milliseconds, plural, points, wrap
+from grader.judge import scoring
+from grader.report import terminal
+from grader.report.message import ID_LIMIT, message_lines
+from grader.report.score import FAULT, component_cell, losses, machine, told_causes
+from grader.spec.grade_record import COMPONENTS, GradeRecord, ProblemResult, Verdict
 from grader.spec.problem import load_problem
+
+_LINE_LIMIT = 160
+
+
+def page(template: str, **values: Any) -> str:
+    """Return the page that a template makes of `values`."""
+    return _environment().get_template(template).render(values)
+
+
+@functools.cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("classroom"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_cleaned,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "points": points,
+        "milliseconds": lambda value: milliseconds(value) or "",
+        "lines": _lines,
+        "verbatim": _verbatim,
+        "width": _width,
+    }
+    environment.globals |= {"plural": plural}
+    return environment
+
+
+def _cleaned(value: Any) -> Any:
+    return clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _lines(rows: Sequence[str]) -> Markup:
+    """Return rows for a <pre>."""
+    return Markup("\n").join(_verbatim(row) for row in rows)
+
+
+def _verbatim(row: str) -> Markup:
+    """Return one line for a <pre>, with its indentation."""
+    return escape("".join(clean_lines(row, 1, _LINE_LIMIT)))
+
+
+def _width(count: float, of: float) -> str:
+    """Return a share in percent, for the length of a bar."""
+    return f"{100 * count / of:.1f}" if of else "0"
+
+
+_WIDTH = 80
+_REMARKS = {
+    Status.GRADED: "",
+    Status.OVERRIDDEN: "points given by a person",
+    Status.REFUSED: "refused",
+    Status.NOT_HANDED_IN: "not handed in",
+    Status.FAULT: "not decided: a fault that is not yours",
+    Status.PENDING: "not graded yet",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Graded:
+    """One problem of a student; `result` is None where there is none."""
+
+    grade: Grade
+    result: FileResult | None
+
+    @property
+    def remark(self) -> str:
+        """Why the points are what they are, where the judge's result does not say it."""
+        words = _REMARKS[self.grade.status]
+        reason = "" if self.grade.status is Status.FAULT else self.grade.reason
+        return ": ".join(part for part in (words, reason) if part)
+
+    @property
+    def title(self) -> str:
+        """The problem's title."""
+        return load_problem(self.grade.problem).title
+
+    @property
+    def bonus(self) -> bool:
+        """Whether the problem is no part of what is required."""
+        return load_problem(self.grade.problem).bonus
+
+
+def student_text(student: Student, problems: Sequence[Graded]) -> str:
+    """Return the points, then the reports as `grade` prints them at 80 columns.
+
+    There is one report for each run in which something of this student was graded.
+    """
+    lines = [f"{clean(student.name, 60) or clean(student.id, 60)}", ""]
+    for problem in problems:
+        grade = problem.grade
+        number = "-" if grade.points is None else points(grade.points)
+        lead = f"{clean(grade.problem, ID_LIMIT)}  {number:>5} of {points(grade.possible):<5}"
+        lines += [line.rstrip() for line in wrap(clean(problem.remark), _WIDTH, f"{lead}  ")]
+    reports = [terminal.render(record, width=_WIDTH) for record in _records(problems)]
+    return "\n".join(["\n".join(lines) + "\n", *reports])
+
+
+def _records(problems: Sequence[Graded]) -> list[GradeRecord]:
+    """Return a grade record for each run that results are of."""
+    runs: dict[tuple[str, str, str], list[FileResult]] = {}
+    for result in (problem.result for problem in problems if problem.result):
+        place = result.mode, result.seed, result.environment.model_dump_json()
+        runs.setdefault(place, []).append(result)
+    return [_record(results) for results in runs.values()]
+
+
+def _record(results: Sequence[FileResult]) -> GradeRecord:
+    first, found = results[0], tuple(result.result for result in results)
+    totals, bonus = scoring.total(found)
+    return GradeRecord(
+        mode=first.mode,
+        environment=first.environment,
+        seed=first.seed,
+        submission="as handed in",
+        problems=found,
+        totals=totals,
+        bonus=bonus,
+        duration_s=sum(result.duration_s for result in found),
+    )
+
+
+def student_page(student: Student, problems: Sequence[Graded]) -> str:
+    """Return the page of one student as HTML."""
+    sections = [_section(problem, problem.result) for problem in problems if problem.result]
+    sums = [
+        (name, _sum([p.grade for p in problems if p.bonus is bonus]))
+        for name, bonus in (("Required", False), ("Bonus", True))
+        if any(p.bonus is bonus for p in problems)
+    ]
+    return page(
+        "student.html",
+        student=student,
+        problems=problems,
+        sums=sums,
+        sections=sections,
+        components=COMPONENTS,
+        fault=FAULT,
+    )
+
+
+def _sum(grades: Sequence[Grade]) -> str:
+    decided = [grade.points for grade in grades if grade.points is not None]
+    text = f"{points(round(sum(decided), 1))} of {points(sum(g.possible for g in grades))}"
+    return text if len(decided) == len(grades) else f"{text}, not all decided"
+
+
+def _section(problem: Graded, stored: FileResult) -> dict[str, object]:
+    result = stored.result
+    told, rest = told_causes(result)
+    return {
+        "id": result.id,
+        "title": problem.title,
+        "verdict": terminal.VERDICT_WORDS[result.verdict],
+        "checks": _checks(result),
+        "cells": [component_cell(result.components.get(name)) for name in COMPONENTS],
+        "losses": losses(result),
+        "causes": [message_lines(result.id, cause, _WIDTH) for cause in told],
+        "rest": rest,
+        "unseen": result.unseen,
+        "next": result.next_step,
+        "setting": [*machine(stored.environment), f"seed {stored.seed}", stored.graded_at],
+    }
+
+
+def _checks(result: ProblemResult) -> str:
+    passed = sum(check.verdict is Verdict.PASS for check in result.checks)
+    return f"{passed} of {len(result.checks)} checks pass" if result.checks else ""
+
 
 _MOST = 8  # rows of a table; a screen's worth
 _MOST_PAIRS, _MOST_LINES = 100, 200  # of a problem that are shown line by line; of a file
@@ -34,15 +220,6 @@ _WORDS = {
 }
 
 
-def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--leaderboard",
-        type=Path,
-        metavar="CSV",
-        help="write leaderboard.html too, of those in this file: id,pseudonym",
-    )
-
-
 def _report(options: argparse.Namespace) -> int:
     """Write the reports, show what was written; return 0.
 
@@ -53,7 +230,7 @@ def _report(options: argparse.Namespace) -> int:
     """
     course: Path = options.course
     with open_class(course) as store:
-        standing = read_standing(store, course)
+        standing = read_standing(store, read_policy(course))
         chosen = options.leaderboard
         pseudonyms = leaderboard.read_optins(chosen, standing) if chosen else None
         found = list(_similar(store, standing))
@@ -73,7 +250,7 @@ def _report(options: argparse.Namespace) -> int:
         boards = leaderboard.boards(standing, pseudonyms)
         write_whole(course / outputs.LEADERBOARD_PAGE, page("leaderboard.html", boards=boards))
         written.append(f"{outputs.LEADERBOARD_PAGE}: {len(pseudonyms)} pseudonyms")
-    stdout.show(functools.partial(_render, course, written, differing))
+    stdout.show(_render, course, written, differing)
     return 0
 
 
@@ -84,8 +261,8 @@ def _students(course: Path, standing: Standing) -> int:
         places = [(student.id, problem) for problem in standing.problems]
         graded = [Graded(standing.grades[p], standing.result(*p)) for p in places]
         html, text = outputs.report_files(course, student.id)
-        write_whole(html, student_report.render_page(student, graded))
-        write_whole(text, student_report.render_text(student, graded))
+        write_whole(html, student_page(student, graded))
+        write_whole(text, student_text(student, graded))
     for path in outputs.stale_reports(course, (s.id for s in standing.students)):
         path.unlink(missing_ok=True)
     return len(standing.students)
@@ -153,4 +330,8 @@ def _render(
     return "".join(f"{line}\n" for row in rows for line in wrap(row, width, "", "    "))
 
 
-REPORT = Command("write class.html, a report per student, and similar.html", _report, _add_options)
+REPORT = Command(
+    "write class.html, a report per student, and similar.html",
+    _report,
+    {"--leaderboard CSV": "write leaderboard.html too, of those in this file: id,pseudonym"},
+)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import Any
 
-from classroom.engine import Engine, EngineFault, is_broken
+from classroom.engine import EngineFault, ParslEngine, is_broken
 from classroom.grading import GradingOutcome, Settings, Task, all_faults, judged, refusal
 from classroom.plan import Job, Plan
 from classroom.records import Fault, now
@@ -30,7 +30,7 @@ _MARGIN_S = 180.0
 class Patience:
     """Waits for an engine, but not for ever."""
 
-    def __init__(self, engine: Engine, interrupted: Callable[[], bool]) -> None:
+    def __init__(self, engine: ParslEngine, interrupted: Callable[[], bool]) -> None:
         self._engine = engine
         self._interrupted = interrupted
         self._heard = time.monotonic()
@@ -66,7 +66,7 @@ class Running:
     def __init__(
         self,
         store: Store,
-        engine: Engine,
+        engine: ParslEngine,
         plan: Plan,
         settings: Settings,
         machine: Environment,

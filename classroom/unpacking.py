@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import stat
 import tarfile
@@ -16,7 +17,7 @@ import time
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -68,6 +69,27 @@ def own_folder() -> Iterator[Path]:
         scratch.remove_tree(folder)
 
 
+# The name of a file, why it is left out if it is, when it was written, and how to open it.
+_Member = tuple[str, str, float, Callable[[], IO[bytes]]]
+
+
+def _of_zip(archive: zipfile.ZipFile) -> Iterator[_Member]:
+    for info in archive.infolist():
+        if not info.is_dir():
+            is_regular = stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG)
+            why = "" if is_regular else "is no regular file"
+            why = why or "is encrypted" * (info.flag_bits & 0x1)
+            written = time.mktime((*info.date_time, 0, 0, -1))
+            yield info.filename, why, written, functools.partial(archive.open, info)
+
+
+def _of_tar(archive: tarfile.TarFile) -> Iterator[_Member]:
+    for info in archive:
+        if not info.isdir():
+            why = "" if info.isreg() and not info.issparse() else "is no regular file"
+            yield info.name, why, info.mtime, functools.partial(archive.extractfile, info)
+
+
 class _Unpacking:
     def __init__(self, source: Path, folder: Path) -> None:
         self._source = source
@@ -80,9 +102,11 @@ class _Unpacking:
     def run(self) -> list[str]:
         try:
             if zipfile.is_zipfile(self._source):
-                self._unpack_zip()
+                with zipfile.ZipFile(self._source) as archive:
+                    self._unpack(_of_zip(archive))
             elif tarfile.is_tarfile(self._source):
-                self._unpack_tar()
+                with tarfile.open(self._source) as archive:
+                    self._unpack(_of_tar(archive))
             else:
                 raise CourseError(
                     f"{self._source}: got something else, expected a folder, a .zip, a .tar or a"
@@ -102,30 +126,13 @@ class _Unpacking:
             raise CourseError(words) from None
         return self._notes
 
-    def _unpack_zip(self) -> None:
-        with zipfile.ZipFile(self._source) as archive:
-            for info in archive.infolist():
-                form = stat.S_IFMT(info.external_attr >> 16)
-                if info.is_dir():
-                    continue
-                if form not in (0, stat.S_IFREG):
-                    self._note(info.filename, "is no regular file")
-                elif info.flag_bits & 0x1:
-                    self._note(info.filename, "is encrypted")
-                elif place := self._place(info.filename):
-                    written = time.mktime((*info.date_time, 0, 0, -1))
-                    with archive.open(info) as member:
-                        self._write(info.filename, place, member, written)
-
-    def _unpack_tar(self) -> None:
-        with tarfile.open(self._source) as archive:
-            for info in archive:
-                if info.isdir():
-                    continue
-                if not info.isreg() or info.issparse():
-                    self._note(info.name, "is no regular file")
-                elif (place := self._place(info.name)) and (member := archive.extractfile(info)):
-                    self._write(info.name, place, member, info.mtime)
+    def _unpack(self, members: Iterable[_Member]) -> None:
+        for name, why_not, written, opened in members:
+            if why_not:
+                self._note(name, why_not)
+            elif place := self._place(name):
+                with opened() as member:
+                    self._write(name, place, member, written)
 
     def _place(self, name: str) -> Path | None:
         """Return where a member goes, None for what is left out."""

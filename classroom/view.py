@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self
 
 from rich import progress
@@ -13,23 +11,20 @@ from rich.console import Console
 
 from classroom.grading import Judged
 from classroom.plan import Job, Plan
+from grader.base.live import Live
 from grader.base.text import clean, plural, points
 
 _NAMED = 4
 _ID_LIMIT = 30
 
 
-class View:
-    """Shows how far a run is, on `console`, which should write to standard error.
-
-    Use it as a context manager; leaving it takes the bar away.
-    """
+class View(Live):
+    """Shows how far a run is: a bar on a terminal, elsewhere a line per job."""
 
     def __init__(
         self, console: Console, plan: Plan, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._console = console
-        self._clock = clock
+        super().__init__(console, clock=clock)
         self._total = plan.files
         self.cached = plan.cached
         self._done = 0
@@ -38,33 +33,16 @@ class View:
         self.workers: int | None = None  # how many of the jobs run, where that is known
         self._under_way: list[Job] = []
         self._began = clock()
-        self._bar: progress.Progress | None = None
 
     def __enter__(self) -> Self:
-        if self._total and self._console.is_terminal and not self._console.is_dumb_terminal:
-            self._bar = progress.Progress(
-                progress.BarColumn(bar_width=24),
-                progress.MofNCompleteColumn(),
-                progress.TextColumn("{task.fields[text]}", markup=False),
-                console=self._console,
-                transient=True,
-                redirect_stdout=False,
-                redirect_stderr=False,
-            )
-            self._bar.add_task("", total=self._total, text="")
-            self._bar.start()
+        bars = self._total and self.show(
+            progress.BarColumn(bar_width=24),
+            progress.MofNCompleteColumn(),
+            progress.TextColumn("{task.fields[text]}", markup=False),
+        )
+        if bars:
+            bars.add_task("", total=self._total, text="")
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        bar, self._bar = self._bar, None
-        if bar is not None:
-            with contextlib.suppress(OSError, ValueError):
-                bar.stop()
 
     def started(self, job: Job) -> None:
         """A job was handed to the engine; workers take them in that order."""
@@ -76,7 +54,7 @@ class View:
         self.graded += len(done.results)
         self.faults += len(done.faults) - retried
         self._done += len(job.keys) - retried
-        if self._bar is None:
+        if self._bars is None:
             words = [
                 f"{r.key.problem} {r.result.verdict}"
                 f" {points(r.result.points.earned)}/{points(r.result.points.available)}"
@@ -84,13 +62,14 @@ class View:
             ]
             words += [f"{key.problem} fault: {text}" for key, text in done.faults.items()]
             words += [f"({plural(retried, 'file')} again)"] * bool(retried)
-            self.say(f"{clean(job.student, _ID_LIMIT)}  {'  '.join(words)}  {self.summary()}")
+            line = f"{clean(job.student, _ID_LIMIT)}  {'  '.join(words)}  {self.summary()}"
+            self.line(clean(line, 500))
 
     def tick(self) -> None:
         """Show the present state."""
-        if self._bar is not None:
+        if self._bars is not None:
             text = f"{self.summary()}{self._now()}"
-            self._bar.update(self._bar.task_ids[0], completed=self._done, text=text)
+            self._bars.update(self._bars.task_ids[0], completed=self._done, text=text)
 
     def _now(self) -> str:
         """Say whose files are graded now, or how many were handed out."""
@@ -114,11 +93,6 @@ class View:
         if not self._done:
             return 0.0
         return (self._clock() - self._began) / self._done * (self._total - self._done)
-
-    def say(self, text: str) -> None:
-        """Write a line; a standard error that is closed does not end the run."""
-        with contextlib.suppress(OSError, ValueError):
-            self._console.print(clean(text, 500), markup=False, highlight=False, soft_wrap=True)
 
 
 def duration(seconds: float) -> str:

@@ -10,6 +10,7 @@ from classroom import command
 from classroom.records import Student
 from classroom.store import Store
 from grader.base import stdout
+from grader.commands.cli import declare_options
 from grader.spec.grade_record import ProblemResult
 from tests.classes import hand_in
 from tests.whole_class import record, stored
@@ -18,13 +19,13 @@ from tests.whole_class import record, stored
 def run(course: Path, *arguments: str) -> tuple[int, str]:
     """Run a command of a class; return its exit code and what it shows at 80 columns."""
     parser = argparse.ArgumentParser()
-    command.add_options(parser)
+    declare_options(parser, command)
     name, *rest = arguments
     options = parser.parse_args([name, "--course", str(course), *rest])
     shown: list[str] = []
 
-    def show(render):
-        shown.append(render(width=80, color=False))
+    def show(render, *what, **more):
+        shown.append(render(*what, **more, width=80, color=False))
 
     with mock.patch.object(stdout, "show", show):
         code = command.run(options)

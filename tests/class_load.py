@@ -26,7 +26,7 @@ from pathlib import Path
 import psutil
 
 from classroom.folder import DATABASE
-from classroom.grades import Status, grades
+from classroom.grades import Status, read_standing
 from classroom.grading import Settings, Task, grade
 from classroom.store import Store
 from grader.spec.problem import ROOT, load_problem, problem_ids
@@ -197,8 +197,7 @@ class Runs:
         if twice:
             self._wrong.append(f"graded twice: {twice}")
         with Store(self._course / DATABASE) as store:
-            versions = store.versions()
-            found = grades(store, list(versions), versions)
+            found = read_standing(store).grades.values()
             faults = [(g.student, g.problem, g.reason) for g in found if g.status is Status.FAULT]
             pending = [(g.student, g.problem) for g in found if g.status is Status.PENDING]
             times_failed = collections.Counter(fault.key for fault in store.faults())

@@ -1,13 +1,15 @@
 """`python -m grader calibrate`: what it measures, prints and writes; measurements are scripted."""
 
-import itertools
+import io
 import os
 import re
 
 import pytest
+from rich.console import Console
+from rich.status import Status
 
 from grader.commands import cli
-from grader.commands.calibrate import command, measuring
+from grader.commands.calibrate import command
 from grader.commands.calibrate.command import render
 from grader.spec.findings import (
     Alive,
@@ -75,7 +77,7 @@ def run(grader, monkeypatch, tmp_path):
     def start(*options, scripts=(), environment=H200):
         monkeypatch.setattr(command, "probe", lambda device: environment)
         children = Measuring(*scripts)
-        monkeypatch.setattr(measuring, "Children", lambda: children)
+        monkeypatch.setattr(command, "Children", lambda: children)
         output = tmp_path / "calibration.json"
         given = () if "--output" in options else ("--output", output)
         start.children, start.output = children, output
@@ -155,7 +157,7 @@ def test_without_an_option_it_is_written_where_grade_looks(run, monkeypatch, tmp
     path = tmp_path / "of this GPU.json"
     monkeypatch.setattr(command, "default_path", lambda environment: path)
     monkeypatch.setattr(command, "probe", lambda device: H200)
-    monkeypatch.setattr(measuring, "Children", lambda: Measuring(*[whole()] * 3))
+    monkeypatch.setattr(command, "Children", lambda: Measuring(*[whole()] * 3))
     assert cli.main(["calibrate", "--runs", "3"]) == 0
     assert read(path).runs == 3
 
@@ -187,19 +189,14 @@ def test_a_file_that_cannot_be_written_does_not_cost_the_table(run, monkeypatch)
 
 def test_phases_are_shown_on_a_terminal(monkeypatch):
     children = Measuring(*[{"p02": speed("p02", 4.0)}] * 3)
-    monkeypatch.setattr(measuring, "Children", lambda: children)
+    monkeypatch.setattr(command, "Children", lambda: children)
     machine = H200.model_copy(update={"device_uuid": "of-the-gpu"})
-    seen = []
-    files = (SourceFile.of("p02", b""),)
-    runs = measuring.repeat(
-        files,
-        machine,
-        3,
-        on_phase=lambda *what: seen.append(what),
-        on_run=lambda number, done: seen.append(number),
-    )
-    phases = [(number, "p02", "speed of naive PyTorch") for number in (1, 2, 3)]
-    assert seen == list(itertools.chain(*zip(phases, (1, 2, 3), strict=True)))
+    console = Console(file=io.StringIO(), force_terminal=True, width=100)
+    shown = []
+    monkeypatch.setattr(Status, "update", lambda self, text: shown.append(text))
+    runs = command.repeat((SourceFile.of("p02", b""),), machine, 3, console)
+    assert shown == [f"run {n} of 3: p02: speed of naive PyTorch" for n in (1, 2, 3)]
+    assert console.file.getvalue().count("p02 4x  0 s") == 3
     assert runs.is_whole and runs.problems["p02"].median == 4.0
     # With it nobody else measures on that GPU meanwhile.
     assert {request.device_uuid for request in children.requests} == {"of-the-gpu"}
@@ -207,8 +204,8 @@ def test_phases_are_shown_on_a_terminal(monkeypatch):
 
 def test_hostile_text_of_a_run_does_no_harm():
     evidence = Evidence(verdict=Verdict.CRASH, reason="\x1b[2J[bold]" + "W" * 5000)
-    runs = [measuring.TimedRun({"p02": evidence}, 1.0)] * 3
-    outcome = measuring.summed_up(["p02"], "cuda", runs, 3)
+    runs = [command.TimedRun({"p02": evidence}, 1.0)] * 3
+    outcome = command.summed_up(["p02"], "cuda", runs, 3)
     text = render(outcome, None)
     assert "\x1b" not in text and max(map(len, text.splitlines())) <= 80
     assert "p02 not calibrated: measured in 0 of 3 runs" in text

@@ -8,7 +8,7 @@ import sys
 import zipfile
 
 from grader.commands.cli import parser_of
-from grader.commands.package import platforms
+from grader.commands.package import command as package
 from grader.judge import surroundings
 from grader.report import exports, junit
 from grader.spec.problem import ROOT, load_problem, problem_ids
@@ -31,12 +31,12 @@ def commands():
 
 def test_commands_have_the_options_that_are_named():
     github, jenkins, zipped, some = commands()
-    assert (github.platform, github.judge, github.ref) == ("github", "OWNER/REPO", "main")
+    assert (github.inner, github.judge, github.ref) == ("github", "OWNER/REPO", "main")
     assert jenkins.junit and jenkins.exit_zero
-    assert (zipped.platform, zipped.minutes, zipped.only) == ("gradescope", 40, None)
+    assert (zipped.inner, zipped.minutes, zipped.only) == ("gradescope", 40, None)
     assert (some.minutes, some.only, some.official) == (10, "p01,p02", False)
     assert "after 10 minutes, or up to 40" in PAGE
-    assert (platforms.DEFAULT_MINUTES, platforms.MAX_MINUTES) == (10, 40)
+    assert (package.DEFAULT_MINUTES, package.MAX_MINUTES) == (10, 40)
 
 
 def test_what_the_page_says_of_memory_and_hanging_calls_is_so():
@@ -109,7 +109,7 @@ def test_points_without_a_gpu_are_those_of_the_problems():
 
 
 def test_what_github_is_told_is_in_the_workflow():
-    template = (platforms.TEMPLATES / "grade.yml").read_text()
+    template = (package.TEMPLATES / "grade.yml").read_text()
     for words in ("GRADE_ON_GPU", "--fail-under 70", "judge/.venv/bin/grader", "gpu"):
         assert words in template and words in PAGE
 

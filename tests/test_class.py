@@ -7,16 +7,17 @@ import time
 import pytest
 from rich.console import Console
 
+from classroom.collect import render
 from classroom.folder import DATABASE, Busy, holder, locked
+from classroom.grades import Grade, Standing, Status
 from classroom.grading import Settings
 from classroom.plan import MAX_ATTEMPTS, Job, plan
-from classroom.records import Student
+from classroom.records import HandIn, Student
 from classroom.running import Running
 from classroom.store import Store, StoreError
-from classroom.summary import Summary, render
 from classroom.view import View, duration
 from grader.spec.environment import EnvironmentFault
-from tests.classes import hand_in
+from tests.classes import hand_in, key_of
 from tests.environments import CPU
 from tests.fake_engine import FakeEngine, fake_grade
 
@@ -197,7 +198,7 @@ def test_on_a_terminal_there_is_one_bar_that_goes_away(store):
             view.started(job)
         for view.workers in (None, 5):
             view.tick()
-            view._bar.refresh()
+            view._bars.refresh()
     text = console.file.getvalue()
     assert "0/6" in text and "6 handed out" in text and "now: a, b, c, d and 1 more" in text
     assert "\x1b[?25h" in text  # the cursor is back
@@ -242,9 +243,12 @@ def test_a_course_that_cannot_be_written(tmp_path):
 
 def test_the_summary_is_safe_and_short():
     names = tuple(f"s{n}\x1b[2J" for n in range(500))
-    rows = tuple((name, "p02", "x" * 500 + "\n\x1b[31m") for name in names)
-    summary = Summary(500, 0, missing=names, refused=rows, faults=rows, notes=(("a\n", "b\n"),))
-    text = render(summary, width=80, color=False)
+    why, key = "x" * 500 + "\n\x1b[31m", key_of("p02", b"")
+    grades = (Grade(name, "p02", 0, 7, Status.REFUSED, why, key=key, fault=why) for name in names)
+    noted = {"a\n": HandIn(student="a\n", source="a", notes=("b\n",))}
+    students = tuple(Student(id=name) for name in names)
+    standing = Standing(students, ("p02",), noted, {(g.student, "p02"): g for g in grades})
+    text = render(standing, width=80, color=False)
     assert "\x1b" not in text and max(map(len, text.splitlines())) <= 80
     assert "and 480 more" in text and len(text.splitlines()) < 400
     assert re.search(r"^not handed in 500: s0, s1, ", text, re.M)

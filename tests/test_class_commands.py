@@ -214,4 +214,4 @@ def run_through(monkeypatch, work):
     """Run a command of a class that does this."""
     module = SimpleNamespace(run=lambda options: work())
     monkeypatch.setattr(class_command, "COMMANDS", {"x": module})
-    class_command.run(argparse.Namespace(class_command="x", course="c"))
+    class_command.run(argparse.Namespace(inner="x", course="c"))

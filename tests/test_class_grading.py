@@ -13,9 +13,9 @@ import time
 import pytest
 
 from classroom import grading
-from classroom.gradebook import canvas, moodle, write
-from classroom.grades import grades
+from classroom.grades import Standing, read_standing
 from classroom.grading import BUSY, GradingOutcome, Settings, Task, judged
+from classroom.outputs import canvas, moodle, write_gradebooks
 from classroom.plan import Versions
 from classroom.records import Student
 from classroom.store import Store
@@ -305,8 +305,9 @@ def graded(tmp_path):
 
 
 def test_canvas_and_moodle_get_points_and_blanks_and_no_formula(graded, tmp_path):
-    found = grades(graded, ("p02", "p04"), {"p02": "v1"})
-    text = canvas(graded.students(), found)
+    graded.set_versions({"p02": "v1"})
+    standing = read_standing(graded, problems=("p02", "p04"))
+    text = canvas(standing)
     assert text.splitlines()[:4] == [
         "Student,ID,SIS Login ID,Section,p02 Weighted row sum,p04 Causal attention",
         "    Points Possible,,,,7.0,15.0",
@@ -314,14 +315,11 @@ def test_canvas_and_moodle_get_points_and_blanks_and_no_formula(graded, tmp_path
         "'@SUM(A1),'=1+1,'+49,'-x,,0.0",
     ]
     assert text.splitlines()[4:] == ["Eve '=2, eve,eve-git,,0.0,0.0"]
-    text = moodle(graded.students(), found)
+    text = moodle(standing)
     assert text.startswith("Identifier,Full name,Email address,p02 Weighted row sum,p04 ")
     assert "\n'=1+1,'@SUM(A1),'+49,,0.0\n" in text
-    paths = write(tmp_path, graded, found)
-    assert [path.read_text(encoding="utf-8") for path in paths] == [
-        canvas(graded.students(), found),
-        text,
-    ]
+    paths = write_gradebooks(tmp_path, standing)
+    assert [path.read_text(encoding="utf-8") for path in paths] == [canvas(standing), text]
 
 
 @pytest.mark.parametrize("separator", [",", ";", "\t", "|", " ", "\x1f", "\v"])
@@ -329,9 +327,10 @@ def test_canvas_and_moodle_get_points_and_blanks_and_no_formula(graded, tmp_path
 def test_no_separator_makes_a_formula_of_a_part_of_a_name(separator, quoting):
     names = ["Kim;=1+1", "Kim\t+1", 'Kim;"-1"', "Kim| @A1", "=;=1", "Kim\x1f＝1", "Kim,\v-1", "-=1"]
     students = [Student(id=f"s{n};@x", name=name) for n, name in enumerate(names)]
-    for text in (canvas(students, []), moodle(students, [])):
+    standing = Standing(tuple(students), (), {}, {})
+    for text in (canvas(standing), moodle(standing)):
         lines = io.StringIO(text, newline="")
         cells = [c for row in csv.reader(lines, delimiter=separator, quoting=quoting) for c in row]
         assert not [cell for cell in cells if cell.lstrip(' "').startswith(tuple("=+-@＝"))]
     plain = [Student(id="a-1", name="Ann-Lee O'Hara", email="ann-lee+x@x.edu", section="C++")]
-    assert "Ann-Lee O'Hara,a-1,ann-lee+x@x.edu," in canvas(plain, [])
+    assert "Ann-Lee O'Hara,a-1,ann-lee+x@x.edu," in canvas(Standing(tuple(plain), (), {}, {}))

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from classroom import outputs
-from classroom.changes import Kind, changes_since
 from classroom.folder import Busy, locked
-from classroom.grades import read_standing
+from classroom.grades import read_policy, read_standing
+from classroom.publish import Kind, changes_since
 from classroom.records import CourseError, Fault
 from classroom.store import Store
 from grader.commands import cli
@@ -27,7 +27,7 @@ PUBLISH = ("publish", "--author", "kim")
 
 
 def since(store, course):
-    found = changes_since(store.last_publication(), read_standing(store, course))
+    found = changes_since(store.last_publication(), read_standing(store, read_policy(course)))
     return [(c.kind, c.student, c.problem, c.old, c.new, c.why) for c in found.changes]
 
 
@@ -322,7 +322,7 @@ def test_a_file_that_another_handed_in_too_stays(store, course):
     store.set_versions({"p04": "v1"})
     store.save_results([stored(full("p04"), b"same")])
     run(course, "forget", "--student", "ada", "--yes")
-    assert read_standing(store, course).grades["bob", "p04"].points == 15
+    assert read_standing(store, read_policy(course)).grades["bob", "p04"].points == 15
 
 
 def test_who_handed_in_but_is_on_no_roster_is_forgotten_too(store, course):

@@ -35,7 +35,7 @@ IDS = (
 
 
 def class_page(store, course):
-    return checked(report.class_page(summarize(read_standing(store, course))))
+    return checked(report.class_page(summarize(read_standing(store))))
 
 
 # What is counted.
@@ -67,7 +67,7 @@ def test_steps_checks_and_causes_are_counted_in_students(store, course):
     give(store, "e", stub(p04, 1))
     give(store, "f", stub(p04, 2))
     give(store, "g", p04.model_copy(update={"verdict": Verdict.REJECTED, "checks": ()}))
-    found = next(p for p in summarize(read_standing(store, course)).problems if p.id == "p04")
+    found = next(p for p in summarize(read_standing(store)).problems if p.id == "p04")
     funnel = found.funnel
     assert (funnel.started, funnel.unknown) == (6, 2)  # not e, a stub; of d and g no step is known
     assert [step.count for step in funnel.steps] == [3, 1]  # a, c and f; then a
@@ -89,7 +89,7 @@ def test_identical_files_count_for_every_student_and_one_grading(store, course):
         hand_in(store, student, {"p04": b"same"})
     store.set_versions({"p04": "v1"})
     store.save_results([stored(full("p04"), b"same")])
-    summary = summarize(read_standing(store, course))
+    summary = summarize(read_standing(store))
     (found,) = summary.problems
     assert found.points.count == 2 and found.seconds.count == 1
     assert summary.graded_s == full("p04").duration_s
@@ -101,7 +101,7 @@ def test_faults_are_apart_and_in_no_figure(store, course):
     for student in ("b", "c"):
         hand_in(store, student, {"p04": student.encode()})
     store.add(Fault(key=key_of("p04", b"b"), text=f"worker lost {EVIL}", at=AT))
-    summary = summarize(read_standing(store, course))
+    summary = summarize(read_standing(store))
     found = next(p for p in summary.problems if p.id == "p04")
     assert found.points.count == 1 and found.points.lowest == 15
     assert summary.pending == 1 and [f[0::2] for f in summary.faults] == [("p04", 1)]
@@ -123,7 +123,7 @@ def test_speeds_are_of_right_answers_and_by_device(store, course):
     hand_in(store, "d", {"p04": b"d"})
     other = record().environment.model_copy(update={"device_name": "NVIDIA H100"})
     store.save_results([stored(sped(p04, 2), b"d", environment=other)])
-    found = next(p for p in summarize(read_standing(store, course)).problems if p.id == "p04")
+    found = next(p for p in summarize(read_standing(store)).problems if p.id == "p04")
     assert [(s.device, s.spread.count) for s in found.speeds] == [
         ("NVIDIA H100", 1),
         ("NVIDIA H200", 2),
@@ -153,7 +153,7 @@ def test_the_page_of_the_class_has_no_names(store, course):
 
 def test_numbers_stand_as_text_beside_every_bar(store, course):
     fill(store, 40)
-    html = report.class_page(summarize(read_standing(store, course)))
+    html = report.class_page(summarize(read_standing(store)))
     cells = re.findall(r'<td class="n">(\d+)</td><td class="bar">', html)
     assert len(cells) == html.count('<svg class="bar"') == len(checked(html).bars) > 50
 
@@ -161,7 +161,7 @@ def test_numbers_stand_as_text_beside_every_bar(store, course):
 def test_a_class_of_five_hundred_takes_seconds(store, course):
     fill(store, 500)
     begin = time.process_time()
-    checked(report.class_page(summarize(read_standing(store, course))))
+    checked(report.class_page(summarize(read_standing(store))))
     assert time.process_time() - begin < 10  # 2 s on an idle core, checking the page included
 
 
@@ -194,7 +194,7 @@ def test_a_report_says_points_reasons_and_what_was_wrong(store, course):
     page = checked((course / "reports" / "ada.html").read_text(encoding="utf-8"))
     text = (course / "reports" / "ada.txt").read_text(encoding="utf-8")
     cause = next(
-        c.diagnosis for c in read_standing(store, course).result("ada", "p04").result.checks
+        c.diagnosis for c in read_standing(store).result("ada", "p04").result.checks
         if c.diagnosis
     )  # fmt: skip
     for shown in (page.words, " ".join(text.split())):

@@ -16,8 +16,8 @@ import pytest
 from classroom import grade_class, running, unpacking
 from classroom.engine import EngineFault
 from classroom.folder import DATABASE
-from classroom.gradebook import CANVAS, MOODLE
 from classroom.grading import Settings
+from classroom.outputs import CANVAS, MOODLE
 from classroom.store import Store
 from grader.commands import cli
 from grader.judge.set_check import SetError
@@ -228,7 +228,7 @@ def test_a_full_disk_while_an_archive_is_unpacked(tmp_path, monkeypatch, capsys)
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(unpacking._Unpacking, "_unpack_zip", full)
+    monkeypatch.setattr(unpacking._Unpacking, "_unpack", full)
     (tmp_path / "class.zip").write_bytes(b"PK\5\6" + bytes(18))
     arguments = ["collect", str(tmp_path / "class.zip"), "--course", str(tmp_path / "c")]
     code = cli.main(["class", *arguments])

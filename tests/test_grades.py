@@ -2,15 +2,20 @@
 
 import pytest
 
-from classroom.grades import Status, grades, people
-from classroom.late import CourseError, Policy, lateness, read_policy
+from classroom.collect import render
+from classroom.grades import (
+    CourseError,
+    Policy,
+    Status,
+    lateness,
+    people,
+    read_policy,
+    read_standing,
+)
 from classroom.records import Extension, Fault, Override, Student
 from classroom.store import Store
-from classroom.summary import summed_up
 from grader.spec.grade_record import Message, Verdict
 from tests.classes import AT, hand_in, key_of, result_of
-
-VERSIONS = {"p02": "v1", "p04": "v1"}
 
 
 @pytest.fixture
@@ -20,9 +25,9 @@ def store(tmp_path):
         yield store
 
 
-def grade(store, student="ada", problem="p02", **more):
-    found = grades(store, ("p02", "p04"), VERSIONS, **more)
-    return next(g for g in found if (g.student, g.problem) == (student, problem))
+def grade(store, student="ada", problem="p02", version="v1", policy=None):
+    store.set_versions({"p02": version, "p04": version})
+    return read_standing(store, policy, ("p02", "p04")).grades[student, problem]
 
 
 def override(points, problem="p02", student="ada", reason="regraded by hand"):
@@ -36,7 +41,7 @@ def extension(days, student="ada"):
 
 def test_every_student_has_a_grade_for_every_problem_in_the_order_of_the_roster(store):
     store.set_students(Student(id=name) for name in ("zoe", "ada", "bob"))
-    found = grades(store, ("p02", "p04"), VERSIONS)
+    found = read_standing(store, problems=("p02", "p04")).grades.values()
     expected = [(s, p) for s in ("zoe", "ada", "bob") for p in ("p02", "p04")]
     assert [(g.student, g.problem) for g in found] == expected
     assert {(g.points, g.status) for g in found} == {(0.0, Status.NOT_HANDED_IN)}
@@ -50,10 +55,8 @@ def test_points_are_those_of_the_result_of_the_file_at_the_present_version(store
     assert found.key == key_of("p02", b"x") and found.earned == 6.5
     assert grade(store, problem="p04").status is Status.NOT_HANDED_IN
     assert grade(store, problem="p04").reason == "no file of p04"
-    store.set_versions({"p02": "old"})
-    (old,) = (g for g in grades(store, ("p02",), store.versions()) if g.student == "ada")
-    assert old.points == 3.0
-    (new,) = (g for g in grades(store, ("p02",), {"p02": "v3"}) if g.student == "ada")
+    assert grade(store, version="old").points == 3.0
+    new = grade(store, version="v3")
     assert (new.points, new.status) == (None, Status.PENDING)
 
 
@@ -92,17 +95,15 @@ def test_a_fault_of_a_new_version_leaves_the_grade_that_was_decided(store):
     for result in reversed(old):
         store.save_results([result])
     fault = Fault(key=key_of("p02", b"x", "v2"), text="the judge failed", at=AT)
-    found = grades(store, ("p02",), {"p02": "v2"})[0]
+    found = grade(store, version="v2")
     assert (found.points, found.status) == (None, Status.PENDING)
     store.add(fault)
-    results = {}
-    found = grades(store, ("p02",), {"p02": "v2"}, results=results)[0]
+    found, standing = grade(store, version="v2"), read_standing(store)
     assert (found.points, found.status, found.key) == (3.0, Status.GRADED, old[0].key)
-    assert found.fault == "the judge failed" and results[found.key] == old[0]
-    summary = summed_up(store, [found])
-    assert summary.faults == (("ada", "p02", "the judge failed"),)
+    assert found.fault == "the judge failed" and standing.result("ada", "p02") == old[0]
+    assert "fault         ada p02: the judge failed" in render(standing, width=80, color=False)
     store.save_results([result_of("p02", b"x", 5.0, version="v2")])
-    found = grades(store, ("p02",), {"p02": "v2"})[0]
+    found = grade(store, version="v2")
     assert (found.points, found.fault) == (5.0, "")
 
 
@@ -150,22 +151,27 @@ def test_late_days_are_rounded_up_and_cost_a_share_of_the_points(store, submitte
     assert (f"{days} day" in found.reason) == (days > 0)
 
 
-def test_an_extension_moves_the_deadline_of_one_student_and_the_last_one_counts():
+def test_an_extension_moves_the_deadline_of_one_student_and_the_last_one_counts(store):
     policy = Policy(deadline=AT, percent_per_day=30, last_day=2)
     late = "2026-11-22T12:00:00Z"
-    assert lateness(policy, late, "ada", []).factor == pytest.approx(0.4)
-    assert lateness(policy, late, "ada", [extension(1), extension(9, "bob")]).days == 1
-    assert lateness(policy, late, "ada", [extension(9), extension(0.5)]).days == 2
-    assert lateness(policy, "2026-11-25T12:00:00Z", "ada", [extension(3)]).factor > 0
-    assert lateness(policy, "2026-11-25T12:00:01Z", "ada", [extension(3)]).factor == 0
+    assert lateness(policy, late).factor == pytest.approx(0.4)
+    assert lateness(policy, late, 0.5).days == 2
+    assert lateness(policy, "2026-11-25T12:00:00Z", 3).factor > 0
+    assert lateness(policy, "2026-11-25T12:00:01Z", 3).factor == 0
+    hand_in(store, "ada", {"p02": b"x"}, submitted_at=late)
+    store.save_results([result_of("p02", b"x", 7.0)])
+    for days in (9, 1):
+        store.add(extension(days))
+        store.add(extension(30, "bob"))
+    assert grade(store, policy=policy).days_late == 1
 
 
 def test_a_penalty_takes_no_more_than_there_is_and_an_unknown_time_costs_nothing():
     policy = Policy(deadline=AT, percent_per_day=40)
-    assert lateness(policy, "2027-01-01T00:00:00Z", "ada", []).factor == 0
-    unknown = lateness(policy, None, "ada", [])
+    assert lateness(policy, "2027-01-01T00:00:00Z").factor == 0
+    unknown = lateness(policy, None)
     assert unknown.factor == 1 and "not known" in unknown.reason
-    assert lateness(Policy(), "2027-01-01T00:00:00Z", "ada", []).days == 0
+    assert lateness(Policy(), "2027-01-01T00:00:00Z").days == 0
 
 
 def test_the_policy_is_read_from_course_toml(tmp_path):

@@ -5,10 +5,8 @@ from functools import partial
 
 import pytest
 
-from grader.commands.hint.hints import hints_of, plain_formulas
-from grader.commands.hint.next_hint import Hint, Shown, next_hint
-from grader.commands.hint.unsolved import find
-from grader.commands.hint.view import render
+from grader.commands.hint.command import render
+from grader.commands.hint.hints import Hint, Shown, find, hints_of, next_hint, plain_formulas
 from grader.spec.grade_record import (
     CheckResult,
     ComponentResult,
@@ -175,7 +173,7 @@ def test_needless_work_leads_to_the_step_that_ends_it(folder, earned, step):
 def test_a_file_that_python_cannot_read_is_told_and_costs_no_hint(folder, shown):
     write_answers(folder, {"p02": "def weighted_row_sum(x, w:\n"})
     got = hint(folder, shown, "p02")
-    assert got.text is None and got.where.step is None and shown.in_all("p02") == 0
+    assert got.text is None and got.where.step is None and not shown.of("p02")
     text = render(got)
     assert text.startswith("p02: p02/weighted_row_sum.py line 1: ") and "make grade P=p02" in text
     (folder / "p02" / "weighted_row_sum.py").unlink()
@@ -205,7 +203,7 @@ def test_hints_come_one_by_one_and_then_say_where_to_read_on(folder, shown, tmp_
         assert path in last and (PROBLEMS.parent / path).exists()
     assert "make hint P=p03 RESTART=1" in last
     again = Shown(tmp_path / "state" / "hints.json")  # another run of the command
-    assert again.of("p03", 1) == len(hints)
+    assert again.of("p03") == {"1": len(hints)}
     assert hint(folder, again, "p03", restart=True).number == 1
     assert hint(folder, again, "p01").number == 1
 

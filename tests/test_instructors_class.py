@@ -8,8 +8,8 @@ import tomllib
 
 import pytest
 
-from classroom import gradebook, outputs, similar
-from classroom.late import Policy, read_policy
+from classroom import outputs, similar
+from classroom.grades import Policy, read_policy
 from classroom.store import Store
 from grader.commands import cli
 from grader.spec.problem import ROOT, load_problem, problem_ids
@@ -73,7 +73,7 @@ def test_the_files_are_those_that_are_written(course):
     }
     assert "Turbo" in (course / "leaderboard.html").read_text()
     text = words_of("Regrade and publish")
-    assert gradebook.CANVAS in text and gradebook.MOODLE in text
+    assert outputs.CANVAS in text and outputs.MOODLE in text
 
 
 def test_the_figures_are_those_of_the_code():
@@ -105,7 +105,7 @@ def test_forget_does_what_is_said(course):
     lines = re.findall(r"^python -m grader (.+ forget .+)$", PAGE, re.MULTILINE)
     _, would = grader(shlex.split(lines[0]))
     _, done = grader(shlex.split(lines[1]))
-    for name in ("reports/s1042.html", "class.html", "similar.html", gradebook.CANVAS):
+    for name in ("reports/s1042.html", "class.html", "similar.html", outputs.CANVAS):
         assert name in would and name in done and not (course / name).exists()
     assert (course / "reports" / "s1043.html").exists()
     assert b"s1042" not in (course / "class.db").read_bytes()

@@ -16,7 +16,7 @@ import zipfile
 import pytest
 
 from grader.commands import cli
-from grader.commands.package import platforms, upload
+from grader.commands.package import command, upload
 from grader.spec.problem import ROOT, load_problem, problem_ids
 from tests.harness import model_answer
 from tests.test_render_gradescope import results
@@ -150,7 +150,7 @@ def test_options_are_written_into_run_autograder(tmp_path, options, lines):
 
 @pytest.mark.parametrize("name", ["setup.sh", "run_autograder"])
 def test_scripts_are_bash(name):
-    path = platforms.TEMPLATES / name
+    path = command.TEMPLATES / name
     assert path.read_text().startswith("#!/usr/bin/env bash\n")
     subprocess.run(["bash", "-n", path], check=True)
     assert "root=${1:-/autograder}\n" in path.read_text()
@@ -176,7 +176,7 @@ def test_what_cannot_be_packaged_is_refused(capfd, options, message):
 
 
 def test_a_release_for_students_packages_nothing(tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr(platforms, "TEMPLATES", tmp_path / "templates")
+    monkeypatch.setattr(command, "TEMPLATES", tmp_path / "templates")
     assert package("gradescope", "--output", tmp_path / "a.zip") == 2
     assert "got the students' release, expected the course's checkout" in capfd.readouterr().err
 

@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from grader.commands.quiz.asking import Quiz, Terminal
+from grader.base.user_state import state_path
+from grader.commands.quiz.asking import STATE, AnswerState, Quiz, QuizProgress, Terminal
 from grader.commands.quiz.command import chosen
-from grader.commands.quiz.progress import AnswerState, QuizProgress, state_path
 from grader.commands.quiz.questions import LEVELS, TOPICS, load_level
 from grader.spec.problem import ROOT
 from tests.harness import until
 
 QUESTIONS = {question.id: question for name in LEVELS for question in load_level(name).questions}
 WIDTH = 80
-STATE = Path("flash-attention-problems", "quiz.json")
+XDG_FILE = Path("flash-attention-problems", STATE)
 
 # -- the loop ---------------------------------------------------------------------------------
 
@@ -220,11 +220,11 @@ def test_the_state_is_never_half_written(path, monkeypatch):
 )
 def test_the_state_is_where_the_specification_puts_it(state_home, expected):
     variables = {"HOME": "/h"} | ({} if state_home is None else {"XDG_STATE_HOME": state_home})
-    assert state_path(variables) == Path(expected, "flash-attention-problems", "quiz.json")
+    assert state_path(variables, STATE) == Path(expected, "flash-attention-problems", STATE)
 
 
 def test_without_a_home_nothing_is_kept():
-    asked = Asked(state_path({}), "5")
+    asked = Asked(state_path({}, STATE), "5")
     assert asked.outcomes[0] is AnswerState.RIGHT and "Go on" not in asked.text
     assert "there is no home folder: what you answer is not kept" in asked.text
 
@@ -340,7 +340,7 @@ def test_ctrl_c_ends_the_command_with_130_and_the_state_is_kept(tmp_path, start)
     quiz = command(tmp_path, stdout=subprocess.PIPE, preexec_fn=ignore)
     quiz.stdin.write(b"5\n")
     quiz.stdin.flush()
-    state = tmp_path / STATE
+    state = tmp_path / XDG_FILE
     assert until(state.exists, 60)
     quiz.send_signal(signal.SIGINT)
     out, err = quiz.communicate(timeout=60)

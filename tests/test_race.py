@@ -11,7 +11,7 @@ import torch
 import reference
 from grader.commands.race import command as race_command
 from grader.commands.race import racing
-from grader.commands.race.view import Race, Recorded, recorded, render
+from grader.commands.race.command import Race, Recorded, recorded, render
 from grader.isolate.sandbox import Sandbox
 from grader.spec.findings import Lane, MeasureRequest, Phase, Raced, SourceFile, write_event
 from grader.spec.grade_record import Chip

@@ -9,7 +9,7 @@ import shutil
 import pytest
 
 from grader import __version__
-from grader.commands.release import command, ledger, writing
+from grader.commands.release import command, ledger
 from grader.commands.release.contents import build
 from grader.spec.problem import ROOT, problem_ids
 from tests import releases
@@ -120,7 +120,7 @@ def test_what_somebody_changed_is_kept(tmp_path, newer):
 
 
 def test_a_full_disk_is_repaired_by_the_next_run(tmp_path, monkeypatch, stage, newer):
-    folder, real, count = tmp_path / "c", writing.write_whole_bytes, 0
+    folder, real, count = tmp_path / "c", ledger.write_whole_bytes, 0
 
     def full(path, data):
         nonlocal count
@@ -133,7 +133,7 @@ def test_a_full_disk_is_repaired_by_the_next_run(tmp_path, monkeypatch, stage, n
         nonlocal count
         count = 0
         with monkeypatch.context() as patch:
-            patch.setattr(writing, "write_whole_bytes", full)
+            patch.setattr(ledger, "write_whole_bytes", full)
             code, out, err = release(folder, "--problems", "p01,p02")
         assert (code, out) == (4, "")
         assert "No space left on device; run it again" in err and str(folder) in err

@@ -2,8 +2,8 @@
 
 import pytest
 
+from grader.report.html.charts import roofline
 from grader.report.html.page import render
-from grader.report.html.roofline import roofline
 from grader.spec.grade_record import GradeRecord
 from grader.spec.problem import ROOT, load_problem
 from grader.spec.roofline import roof

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from classroom import fingerprints, similar
+from classroom import similar
 from classroom.similar import MIN_LINES, NEAR_SHARE, RENAMED_SHARE, Likeness, find
 from grader.spec.problem import load_problem, problem_ids
 from tests.harness import model_answer
@@ -150,7 +150,7 @@ def test_stubs_and_what_is_no_python_are_left_out_and_counted():
     problem = load_problem("p04")
     stub = (problem.folder / problem.file).read_text(encoding="utf-8")
     broken = "def f(:\n  'unclosed\n"
-    long = "x = 1\n" * fingerprints.MAX_TOKENS
+    long = "x = 1\n" * similar.MAX_TOKENS
     result = found("p04", stub, stub, stub + "# begun\n", "", broken, long, "\x00", "\ufffd")
     assert not result.identical and not result.pairs and result.compared == 0
     assert result.empty + result.unread == 8 and result.unread >= 2
@@ -161,9 +161,9 @@ def test_the_list_is_the_same_in_every_run():
     once, again = (found("p04", first, first + "\nx = 1\n", second) for _ in range(2))
     assert [p.shares for p in once.pairs] == [p.shares for p in again.pairs]
     codes: dict[str, int] = {}
-    tokens = fingerprints.tokens_of(first.encode())
-    runs = fingerprints.Fingerprints(tokens, codes).runs
-    assert runs == fingerprints.Fingerprints(tokens, dict(codes)).runs
+    tokens = similar.tokens_of(first.encode())
+    runs = similar.Fingerprints(tokens, codes).runs
+    assert runs == similar.Fingerprints(tokens, dict(codes)).runs
     assert not any(isinstance(part, str) for part in codes.values())
 
 
@@ -176,6 +176,6 @@ def test_three_hundred_files_take_seconds():
 
 
 def test_names_are_left_out_but_for_keywords_and_attributes():
-    tokens = fingerprints.tokens_of(b"for key in a.b: k = tl.load(k, 'x')  # c\n")
-    left = " ".join(text for text, _ in fingerprints.without_names(tokens))
+    tokens = similar.tokens_of(b"for key in a.b: k = tl.load(k, 'x')  # c\n")
+    left = " ".join(text for text, _ in similar.without_names(tokens))
     assert left == 'for name in name . b : name = name . load ( name , "" )'

@@ -9,7 +9,7 @@ import zipfile
 import pytest
 
 from grader import __version__
-from grader.commands.submit import packing
+from grader.commands.submit import command
 from grader.source.intake import receipt
 from grader.source.intake.archives import read
 from grader.source.submission import MAX_SOURCE_BYTES
@@ -189,15 +189,15 @@ def test_a_disk_that_is_full_keeps_the_earlier_archive(submit, answers, tmp_path
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(packing, "write_whole_bytes", full)
+    monkeypatch.setattr(command, "write_whole_bytes", full)
     code, _, err = submit(answers)
     assert (code, path.read_bytes()) == (4, before)
     assert "cannot write submission.zip: No space left on device" in err
 
 
 def test_success_is_said_only_of_an_archive_that_was_read_back(submit, answers, monkeypatch):
-    real = packing.pack
-    monkeypatch.setattr(packing, "pack", lambda files, date: real(files | {P04: b"other"}, date))
+    real = command.pack
+    monkeypatch.setattr(command, "pack", lambda files, date: real(files | {P04: b"other"}, date))
     code, out, err = submit(answers)
     assert (code, out) == (4, "")
     assert "differs from what was written" in err

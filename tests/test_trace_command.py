@@ -9,7 +9,7 @@ import pytest
 
 from grader.commands.trace import command as trace_command
 from grader.commands.trace import traced_case
-from grader.commands.trace.view import render
+from grader.commands.trace.command import render
 from grader.commands.trace.wanted import Wanted
 from grader.kernel.observers.rounds import MOST_ROUNDS, Head, Rounds, RoundsShape, write_text
 from grader.spec.problem import PROBLEMS, load_problem

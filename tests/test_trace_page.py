@@ -7,7 +7,7 @@ import re
 import shlex
 
 from grader.commands.cli import parser_of
-from grader.commands.trace.view import render
+from grader.commands.trace.command import render
 from grader.commands.trace.wanted import Wanted
 from grader.spec.problem import ROOT, load_problem
 from grader.spec.trace_record import TRACED

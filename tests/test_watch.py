@@ -20,10 +20,9 @@ import pytest
 
 from grader.commands import cli
 from grader.commands.watch import loop
-from grader.commands.watch import view as page
+from grader.commands.watch import terminal as page
 from grader.commands.watch.command import first_open
-from grader.commands.watch.terminal import Keys, Screen
-from grader.commands.watch.view import changes, first_checks
+from grader.commands.watch.terminal import Keys, Screen, changes, first_checks
 from grader.isolate import usage
 from grader.spec.grade_record import CheckResult, Message, Points, ProblemResult, Verdict
 from grader.spec.problem import PROBLEMS, ROOT, load_problem, problem_ids

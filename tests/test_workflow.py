@@ -13,12 +13,12 @@ import pytest
 import yaml
 
 from grader.commands import cli
-from grader.commands.package import platforms
+from grader.commands.package import command as package
 from grader.spec.problem import ROOT
 from tests.records import write_answers
 
 SCHEMA = Path(__file__).with_name("schemas") / "github-workflow.json"
-TEXT = platforms.workflow("cs99/judge", "v1")
+TEXT = package.workflow("cs99/judge", "v1")
 
 
 def parsed(text=TEXT):

@@ -6,14 +6,15 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable
+from typing import Any
 
 from rich.console import Console
 
 
-def show(render: Callable[..., str]) -> None:
-    """Print what `render` returns for this width and colour, where there is a standard output."""
+def show(render: Callable[..., str], *what: Any, **more: Any) -> None:
+    """Print what `render` makes of `what` for this width and colour, where there is an output."""
     if is_open():
-        write(render(width=_report_width(), color=wants_color()))
+        write(render(*what, **more, width=_report_width(), color=wants_color()))
 
 
 def is_open() -> bool:

@@ -10,11 +10,12 @@ import io
 import math
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Any
 
 from rich.cells import cell_len, chop_cells
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 LINE_LIMIT = 300
@@ -163,17 +164,27 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def styled(rows: Iterable[tuple[str, str]], width: int, *, color: bool) -> str:
-    """Return rows of text, each in its style; none is broken or has blanks at its end."""
+def styled(parts: Iterable[Any], width: int, *, color: bool) -> str:
+    """Return texts, each a line that is not broken, texts with their style, and tables."""
     console = text_console(width, color=color)
-    for row, style in rows:
-        console.print(Text(row, style=style), soft_wrap=True)
-    return without_blanks(console.file.getvalue())
+    for part in parts:
+        part = (part,) if isinstance(part, str) else part
+        part = Text(*part) if isinstance(part, tuple) else part
+        console.print(part, soft_wrap=isinstance(part, Text))
+    return "".join(line.rstrip() + "\n" for line in console.file.getvalue().splitlines())
 
 
-def without_blanks(text: str) -> str:
-    """Return lines without the blanks at their ends."""
-    return "".join(line.rstrip() + "\n" for line in text.splitlines())
+def plain_table(
+    header: Iterable[str], rows: Iterable[Iterable[str]], left: Container[str] = (), gap: int = 2
+) -> Table:
+    """Return a table without lines; columns that are not in `left` stand to the right."""
+    table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0))
+    for name in header:
+        side = "left" if name in left else "right"
+        table.add_column(name, justify=side, no_wrap=True, header_style="")
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def text_console(width: int, *, color: bool) -> Console:
@@ -189,3 +200,12 @@ def text_console(width: int, *, color: bool) -> Console:
         markup=False,
         _environ={},
     )
+
+
+def markdown(text: str, width: int, *, color: bool) -> list[str]:
+    """Return Markdown as lines for a terminal."""
+    from rich.markdown import Markdown  # it loads Pygments
+
+    console = text_console(width, color=color)
+    console.print(Markdown(text, code_theme="ansi_dark" if color else "bw"))
+    return [line.rstrip() for line in console.file.getvalue().strip("\n").splitlines()]

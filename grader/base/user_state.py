@@ -73,13 +73,13 @@ class StateFile(Generic[_State]):
             self._set_aside(self._path)
         return None
 
-    def write(self, state: _State) -> None:
-        """Write the file in one step, so that an interrupt leaves the old one or the new one."""
+    def write(self) -> None:
+        """Write the state in one step, so that an interrupt leaves the old one or the new one."""
         if self._path is None:
             return
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(self._path, state.model_dump_json(indent=1) + "\n")
+            write_whole(self._path, self.state.model_dump_json(indent=1) + "\n")
         except OSError as error:
             self._give_up(f"cannot write {self._path}: {error.strerror}")
 

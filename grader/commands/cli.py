@@ -1,7 +1,8 @@
 """The command line: `python -m grader` with its commands.
 
-A command is a module with HELP, add_options(parser) and run(options), which returns its exit code.
-Its run makes of the options what it passes on: nothing below it knows argparse.
+A command is a module with HELP, OPTIONS and run(options), which returns its exit code; or, in place
+of OPTIONS, with COMMANDS of its own and the options that ALL of these have. Its run makes of the
+options what it passes on: nothing below it knows argparse.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from types import ModuleType
 from typing import NoReturn
 
 from grader import __version__
+from grader.base.options import declare
 from grader.commands.options import UsageError
 from grader.judge import scoring
 from grader.spec.environment import EnvironmentFault, JudgeFault
@@ -75,9 +77,19 @@ def parser_of(command: str = "") -> argparse.ArgumentParser:
     for name in [command] if command else filter(_is_here, COMMANDS):
         module = _module(name)
         its_own = commands.add_parser(name, help=module.HELP)
-        module.add_options(its_own)
+        declare_options(its_own, module)
         its_own.set_defaults(run=module.run)
     return parser
+
+
+def declare_options(parser: argparse.ArgumentParser, module: ModuleType) -> None:
+    """Declare the options of a command, or its commands with theirs."""
+    declare(parser, getattr(module, "OPTIONS", {}))
+    if hasattr(module, "COMMANDS"):
+        inner = parser.add_subparsers(required=True, metavar="COMMAND", dest="inner")
+        for name, command in module.COMMANDS.items():
+            its_own = inner.add_parser(name, help=command.help, description=command.help)
+            declare(its_own, module.ALL | command.options)
 
 
 def _is_here(name: str) -> bool:

@@ -1,8 +1,7 @@
-"""What several commands accept: groups of options, and what makes of a word a value or an error."""
+"""What several commands accept, and what makes of a word a value or an error."""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import re
@@ -16,36 +15,17 @@ from grader.kernel.compile.chips import EVERY_CHIP
 from grader.spec.chip_name import JUDGED, chip_name
 from grader.spec.environment import EnvironmentFault
 from grader.spec.grade_record import Environment
-from grader.spec.problem import PROBLEMS, problems_named
+from grader.spec.problem import problems_named
+
+_FOLDER = "folder with pNN/<file>.py (default: %(default)s)"
+SUBMISSION = {"--submission DIR=problems": _FOLDER}
+SOLUTIONS = {"--submission DIR=solutions": _FOLDER}
+DEVICE = {"--device {auto,cpu,cuda}=auto": ""}
+SEED = {"--seed HEX": "repeat a run's inputs (default: fresh and secret)"}
 
 
 class UsageError(Exception):
     """An option that cannot be used; the message names it, got and expected."""
-
-
-def add_submission(
-    parser: argparse.ArgumentParser, folder: Path = PROBLEMS, what: str = "problems, your own stubs"
-) -> None:
-    """Declare --submission."""
-    parser.add_argument(
-        "--submission",
-        type=Path,
-        default=Path(os.path.relpath(folder)),
-        metavar="DIR",
-        help=f"folder with pNN/<file>.py (default: {what})",
-    )
-
-
-def add_device(parser: argparse.ArgumentParser) -> None:
-    """Declare --device."""
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-
-
-def add_seed(parser: argparse.ArgumentParser) -> None:
-    """Declare --seed."""
-    parser.add_argument(
-        "--seed", metavar="HEX", help="repeat a run's inputs (default: fresh and secret)"
-    )
 
 
 def chips_of(text: str | None, device: str) -> tuple[int, ...]:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Mapping
-from types import TracebackType
-from typing import Self
 
 from rich import progress
 from rich.console import Console
 
+from grader.base.live import Live
 from grader.base.text import clean
 from grader.base.text import points as shown_points
 from grader.spec.grade_record import Points, Verdict
@@ -19,61 +17,35 @@ BAR_WIDTH = 16
 PHASE_LIMIT = 40
 
 
-class Progress:
-    """Progress of a graded run on `console`, which should write to standard error.
-
-    Use it as a context manager: leaving it, also by an exception, takes the bars away and gives the
-    cursor back. Without a terminal each finished problem is one line, flushed.
-    """
+class Progress(Live):
+    """Progress of a graded run; without a terminal each finished problem is one line."""
 
     def __init__(self, console: Console, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._console = console
-        self._clock = clock
-        self._bars: progress.Progress | None = None
+        super().__init__(console, clock=clock)
         self._tasks: dict[str, progress.TaskID] = {}
         self._totals: dict[str, int] = {}
         self._passed: dict[str, int] = {}
         self._started: dict[str, float] = {}
-        self._told: dict[str, str] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     def start(self, totals: Mapping[str, int]) -> None:
         """Begin with the number of cases of each problem, in the order of the run."""
         self._totals = dict(totals)
         self._passed = dict.fromkeys(totals, 0)
-        if not self._console.is_terminal or self._console.is_dumb_terminal or self._bars:
-            return
-        # Standard output stays untouched: a record may be written to it while the bars are shown.
-        self._bars = progress.Progress(
-            progress.TextColumn("{task.description}"),
-            progress.BarColumn(bar_width=BAR_WIDTH),
-            progress.MofNCompleteColumn(),
-            progress.TextColumn("{task.fields[phase]}", style="dim", markup=False),
-            progress.TimeElapsedColumn(),
-            console=self._console,
-            transient=True,
-            redirect_stdout=False,
-            redirect_stderr=False,
+        bars = (
+            None
+            if self._bars
+            else self.show(
+                progress.TextColumn("{task.description}"),
+                progress.BarColumn(bar_width=BAR_WIDTH),
+                progress.MofNCompleteColumn(),
+                progress.TextColumn("{task.fields[phase]}", style="dim", markup=False),
+                progress.TimeElapsedColumn(),
+            )
         )
-        for problem_id, count in totals.items():
-            self._tasks[problem_id] = self._bars.add_task(
+        for problem_id, count in totals.items() if bars else ():
+            self._tasks[problem_id] = bars.add_task(
                 clean(problem_id, PHASE_LIMIT), total=max(count, 1), start=False, phase="waiting"
             )
-        try:
-            self._bars.start()
-        except BaseException:
-            self.stop()
-            raise
 
     def case_done(self, problem_id: str, check_id: str, verdict: Verdict) -> None:
         """Count one finished case."""
@@ -111,17 +83,7 @@ class Progress:
         total = self._totals.get(problem_id, 0)
         cases = f"{self._passed.get(problem_id, 0)}/{total} cases"
         words = [clean(problem_id, PHASE_LIMIT), str(verdict), cases, earned, f"{seconds:.1f} s"]
-        # A closed standard error must not end a graded run.
-        with contextlib.suppress(OSError, ValueError):
-            self._console.file.write("  ".join(words) + "\n")
-            self._console.file.flush()
-
-    def stop(self) -> None:
-        """Take the bars away and show the cursor; harmless when called again."""
-        bars, self._bars = self._bars, None
-        if bars is not None:
-            with contextlib.suppress(OSError, ValueError):
-                bars.stop()
+        self.line("  ".join(words))
 
     def _begin(self, problem_id: str) -> None:
         if problem_id not in self._started:

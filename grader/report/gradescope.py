@@ -10,21 +10,8 @@ import json
 import re
 
 from grader.base.text import clean, finite, plural
+from grader.report import score
 from grader.report.message import ID_LIMIT, NAME_LIMIT, message_lines
-from grader.report.score import (
-    FAULT,
-    INTERRUPTED,
-    component_cell,
-    faults,
-    gaps,
-    is_counted,
-    is_full,
-    losses,
-    machine,
-    mode,
-    sum_lines,
-    told_causes,
-)
 from grader.spec.grade_record import COMPONENTS, GradeRecord, ProblemResult, Verdict
 
 WIDTH = 100
@@ -37,16 +24,16 @@ def render(record: GradeRecord) -> str:
     A problem of which nothing could be measured here has no test: Gradescope knows no third state
     beside passed and failed. A fault of the judge adds a test that instructors alone see.
     """
-    score = record.totals + record.bonus
+    total = record.totals + record.bonus
     tests = [
         _test(number, problem)
         for number, problem in enumerate(record.problems, start=1)
-        if is_counted(problem)
+        if score.is_counted(problem)
     ]
-    if faults(record):
+    if score.faults(record):
         tests.append(_fault(record))
     results = {
-        "score": _number(score.earned),
+        "score": _number(total.earned),
         "execution_time": _number(record.duration_s),
         "output": "\n".join(_output(record)),
         "output_format": "text",
@@ -67,7 +54,7 @@ def _test(number: int, problem: ProblemResult) -> dict[str, object]:
         "number": digits[1] if digits else str(number),
         "score": _number(problem.points.earned),
         "max_score": _number(problem.points.available),
-        "status": "passed" if is_full(problem) else "failed",
+        "status": "passed" if score.is_full(problem) else "failed",
         "output": "\n".join(_of_problem(problem)),
         "visibility": "visible",
     }
@@ -77,38 +64,42 @@ def _of_problem(problem: ProblemResult) -> list[str]:
     lines = [f"verdict {problem.verdict}"]
     for name in COMPONENTS:
         component = problem.components.get(name)
-        cell = component_cell(component)
+        cell = score.component_cell(component)
         if cell == "!":
-            lines.append(f"{name} !  {FAULT}")
+            lines.append(f"{name} !  {score.FAULT}")
         elif cell == "-":
             lines.append(f"{name} -  {clean(component.reason) if component else ''}".rstrip())
         elif cell:
             lines.append(f"{name} {cell}")
-    lines += [f"{name}: {reason}" for name, reason in losses(problem).items()]
-    told, rest = told_causes(problem)
+    lines += [f"{name}: {reason}" for name, reason in score.losses(problem).items()]
+    told, rest = score.told_causes(problem)
     for cause in told:
         lines += ["", *message_lines(problem.id, cause, WIDTH)]
     if rest:
         names = ", ".join(clean(check, NAME_LIMIT) for check in rest)
         lines += ["", f"and {plural(len(rest), 'more check')}: {names}"]
     following = clean(problem.next_step)
-    if following and not is_full(problem):
+    if following and not score.is_full(problem):
         lines += ["", f"next: {following}"]
     return lines
 
 
 def _output(record: GradeRecord) -> list[str]:
-    lines = sum_lines(record)
+    lines = score.sum_lines(record)
     if record.interrupted:
-        lines.append(f"this grading did not come to its end; {INTERRUPTED}")
-    lost = ", ".join(clean(id, ID_LIMIT) for id in faults(record))
+        lines.append(f"this grading did not come to its end; {score.INTERRUPTED}")
+    lost = ", ".join(clean(id, ID_LIMIT) for id in score.faults(record))
     if lost:
-        lines.append(f"{lost}: {FAULT}, but their points are missing here: grade again")
-    lines += gaps(record)
+        lines.append(f"{lost}: {score.FAULT}, but their points are missing here: grade again")
+    lines += score.gaps(record)
     if record.mode != "official":
         lines.append("graded without a jail: the submission ran beside the judge, as its user")
-    lines += ["", mode(record), f"seed {clean(record.seed, NAME_LIMIT)}"]
-    return [*lines, ", ".join(machine(record.environment)), *map(clean, record.environment.notes)]
+    lines += ["", score.mode(record), f"seed {clean(record.seed, NAME_LIMIT)}"]
+    return [
+        *lines,
+        ", ".join(score.machine(record.environment)),
+        *map(clean, record.environment.notes),
+    ]
 
 
 def _fault(record: GradeRecord) -> dict[str, object]:

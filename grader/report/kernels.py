@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from rich.table import Table
 
-from grader.base.text import byte_size, clean
+from grader.base.text import byte_size, clean, plain_table
 from grader.spec.chip_name import JUDGED, chip_name
 from grader.spec.grade_record import GradeRecord, ProblemResult
 from grader.spec.kernel_report import Compilation, KernelReport
@@ -60,13 +60,8 @@ def kernel_table(kernels: Iterable[Compilation]) -> Table:
 
     Programs are those that run on a multiprocessor at a time, with what allows no more.
     """
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    for name in COLUMNS:
-        side = "left" if name in ("compiled", "programs", "tensor cores") else "right"
-        table.add_column(name, justify=side, no_wrap=True, header_style="")
-    for compiled in kernels:
-        table.add_row(*kernel_cells(compiled))
-    return table
+    left = ("compiled", "programs", "tensor cores")
+    return plain_table(COLUMNS, map(kernel_cells, kernels), left, gap=1)
 
 
 def kernel_cells(compiled: Compilation, name_limit: int = _NAME_LIMIT) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from grader.base.text import clean, plural
+from grader.report import score
 from grader.report.kernels import chip_lines
 from grader.report.message import (
     HEADLINE_LIMIT,
@@ -17,19 +18,6 @@ from grader.report.message import (
     ReportedCause,
     headline_of,
     message_lines,
-)
-from grader.report.score import (
-    FAULT,
-    INTERRUPTED,
-    component_cell,
-    faults,
-    fraction,
-    gaps,
-    losses,
-    machine,
-    mode,
-    sum_lines,
-    told_causes,
 )
 from grader.spec.grade_record import COMPONENTS, GradeRecord, ProblemResult
 
@@ -84,7 +72,7 @@ def _longest_run(text: str) -> int:
 
 
 def _totals(record: GradeRecord) -> list[str]:
-    return ["  \n".join(f"**{line}**" for line in sum_lines(record))]
+    return ["  \n".join(f"**{line}**" for line in score.sum_lines(record))]
 
 
 def _table(record: GradeRecord) -> list[str]:
@@ -94,8 +82,8 @@ def _table(record: GradeRecord) -> list[str]:
     for problem in record.problems:
         bonus = " (bonus)" if problem.bonus else ""
         name = f"{escape(problem.id, ID_LIMIT)} {escape(problem.title, 60)}{bonus}"
-        parts = [component_cell(problem.components.get(part)) for part in COMPONENTS]
-        lines.append(_row([name, str(problem.verdict), *parts, fraction(problem.points)]))
+        parts = [score.component_cell(problem.components.get(part)) for part in COMPONENTS]
+        lines.append(_row([name, str(problem.verdict), *parts, score.fraction(problem.points)]))
     return lines
 
 
@@ -104,13 +92,13 @@ def _row(cells: list[str] | tuple[str, ...]) -> str:
 
 
 def _notes(record: GradeRecord) -> list[str]:
-    notes = [INTERRUPTED] if record.interrupted else []
-    lost = ", ".join(escape(id, ID_LIMIT) for id in faults(record))
+    notes = [score.INTERRUPTED] if record.interrupted else []
+    lost = ", ".join(escape(id, ID_LIMIT) for id in score.faults(record))
     if lost:
-        notes.append(f"\\! {FAULT} ({lost})")
-    notes += [f"\\- {escape(reason, 400)}" for reason in gaps(record)]
+        notes.append(f"\\! {score.FAULT} ({lost})")
+    notes += [f"\\- {escape(reason, 400)}" for reason in score.gaps(record)]
     for problem in record.problems:
-        for name, reason in losses(problem).items():
+        for name, reason in score.losses(problem).items():
             notes.append(f"{escape(problem.id, ID_LIMIT)} {name}: {escape(reason)}")
         for line in [*([problem.unseen] if problem.unseen else []), *chip_lines(problem)]:
             notes.append(f"{escape(problem.id, ID_LIMIT)}: {escape(line, 400)}")
@@ -118,7 +106,7 @@ def _notes(record: GradeRecord) -> list[str]:
 
 
 def _sections(problem: ProblemResult) -> list[str]:
-    told, rest = told_causes(problem)
+    told, rest = score.told_causes(problem)
     blocks = []
     for cause in told:
         blocks += [f"## {_heading(cause)}", fenced(message_lines(problem.id, cause, WIDTH))]
@@ -135,7 +123,7 @@ def _heading(cause: ReportedCause) -> str:
 
 def _setting(record: GradeRecord) -> list[str]:
     seed, submission = code(record.seed, NAME_LIMIT), code(record.submission, 60)
-    lines = [mode(record), f"seed {seed}, submission {submission}"]
-    lines.append(escape(", ".join(machine(record.environment))))
+    lines = [score.mode(record), f"seed {seed}, submission {submission}"]
+    lines.append(escape(", ".join(score.machine(record.environment))))
     lines += [escape(note) for note in record.environment.notes]
     return [f"- {line}" for line in lines]

@@ -19,27 +19,15 @@ from grader.base.text import (
     clean,
     finite,
     milliseconds,
+    plain_table,
     plural,
-    text_console,
+    styled,
     times,
     wrap,
 )
+from grader.report import score
 from grader.report.kernels import chip_lines, kernel_table, kernels_of, spill_lines
 from grader.report.message import ID_LIMIT, NAME_LIMIT, message_lines
-from grader.report.score import (
-    FAULT,
-    INTERRUPTED,
-    component_cell,
-    fraction,
-    gaps,
-    losses,
-    machine,
-    next_lines,
-    run_words,
-    shown_figures,
-    sum_line,
-    told_causes,
-)
 from grader.report.tiles import tile_lines
 from grader.spec.grade_record import (
     COMPONENTS,
@@ -104,7 +92,6 @@ def render(
     The last line names `page`, the report for a browser, where there is one.
     """
     width = max(width, MIN_WIDTH)
-    console = text_console(width, color=color)
     blocks: list[list[RenderableType]] = [
         _lines(_heading(record, width)),
         _table(record, width),
@@ -115,13 +102,8 @@ def render(
         *(_lines(rows) for rows in (_maps(record, width) if maps else [])),
         _lines([*_closing(record, width), *([f"report {page}"] if page else [])]),
     ]
-    for number, block in enumerate(block for block in blocks if block):
-        if number:
-            console.print()
-        for renderable in block:
-            console.print(renderable, soft_wrap=isinstance(renderable, Text))
-    text = console.file.getvalue()
-    return "".join(line.rstrip() + "\n" for line in text.splitlines())
+    parts = [part for block in blocks if block for part in ("", *block)]
+    return styled(parts[1:], width, color=color)
 
 
 def _lines(rows: Iterable[str]) -> list[RenderableType]:
@@ -136,8 +118,8 @@ def _lines(rows: Iterable[str]) -> list[RenderableType]:
 
 
 def _heading(record: GradeRecord, width: int) -> list[str]:
-    environment, second = record.environment, machine(record.environment)
-    lines = wrap("   ".join(run_words(record)), width) + wrap("   ".join(second), width)
+    environment, second = record.environment, score.machine(record.environment)
+    lines = wrap("   ".join(score.run_words(record)), width) + wrap("   ".join(second), width)
     for note in environment.notes:
         lines += wrap(clean(note), width, "", "    ")
     return lines
@@ -182,12 +164,12 @@ def _table(record: GradeRecord, width: int) -> list[RenderableType]:
 
 
 def _cells(problem: ProblemResult) -> list[str]:
-    parts = [component_cell(problem.components.get(name)) for name in COMPONENTS]
-    return [str(problem.verdict), *parts, fraction(problem.points)]
+    parts = [score.component_cell(problem.components.get(name)) for name in COMPONENTS]
+    return [str(problem.verdict), *parts, score.fraction(problem.points)]
 
 
 def _sum(label: str, part: Points, width: int) -> Text:
-    line = sum_line(label, part)
+    line = score.sum_line(label, part)
     text = Text(line.rjust(width))
     text.stylize("bold", width - len(line), width)
     return text
@@ -195,11 +177,11 @@ def _sum(label: str, part: Points, width: int) -> Text:
 
 def _legend(record: GradeRecord, width: int) -> list[str]:
     """Explain "-" and "!", one line a reason, and say what a pass here could not see."""
-    reasons = gaps(record)
+    reasons = score.gaps(record)
     unseen: dict[str, list[str]] = {}
     faults = False
     for problem in record.problems:
-        cells = [component_cell(problem.components.get(name)) for name in COMPONENTS]
+        cells = [score.component_cell(problem.components.get(name)) for name in COMPONENTS]
         faults = faults or "!" in cells
         if problem.unseen:
             unseen.setdefault(clean(problem.unseen), []).append(clean(problem.id, ID_LIMIT))
@@ -209,7 +191,7 @@ def _legend(record: GradeRecord, width: int) -> list[str]:
     if len(reasons) > MAX_REASONS:
         lines.append(f"-  and {len(reasons) - MAX_REASONS} more reasons, see JSON=file")
     if faults:
-        lines.append(f"!  {FAULT}")
+        lines.append(f"!  {score.FAULT}")
     for text, ids in unseen.items():
         lines += wrap(f"{', '.join(ids)}: {text}", width, "", "   ")
     return lines
@@ -223,18 +205,12 @@ def _measurements(record: GradeRecord, width: int) -> list[RenderableType]:
     rows = [row for problem in record.problems if any((row := _figures(problem))[1:])]
     parts: list[RenderableType] = []
     if rows:
-        gap = 2 if width >= 80 else 1
-        table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0))
-        shown = [number for number in range(len(MEASURED)) if any(row[number] for row in rows)]
-        for name in (MEASURED[number] for number in shown):
-            side = "left" if name == "measured" else "right"
-            table.add_column(name, justify=side, no_wrap=True, header_style="")
-        for row in rows:
-            table.add_row(*(row[number] for number in shown))
-        parts.append(table)
+        columns = [column for column in zip(MEASURED, *rows, strict=True) if any(column[1:])]
+        header, *shown = zip(*columns, strict=True)
+        parts.append(plain_table(header, shown, ("measured",), gap=2 if width >= 80 else 1))
     lost: list[str] = []
     for problem in record.problems:
-        for name, reason in losses(problem).items():
+        for name, reason in score.losses(problem).items():
             lost += wrap(reason, width, f"{clean(problem.id, ID_LIMIT)} {name}: ", DETAIL_INDENT)
     return parts + _lines(lost + target_lines(record, width))
 
@@ -244,8 +220,10 @@ def _figures(problem: ProblemResult) -> tuple[str, ...]:
 
     Work is what was done over what is needed, of the kind in which that is most.
     """
-    speed, memory = (shown_figures(problem.components.get(name)) for name in ("speed", "memory"))
-    work = shown_figures(problem.components.get("work"))
+    speed, memory = (
+        score.shown_figures(problem.components.get(name)) for name in ("speed", "memory")
+    )
+    work = score.shown_figures(problem.components.get("work"))
     ratios = [a.ratio for a in work.amounts.values()] if isinstance(work, WorkFigures) else []
     speed = speed if isinstance(speed, SpeedFigures) else SpeedFigures()
     memory = memory if isinstance(memory, MemoryFigures) else MemoryFigures()
@@ -294,7 +272,7 @@ def _messages(record: GradeRecord, width: int) -> list[list[str]]:
     """Return the messages of all problems, each a list of lines no wider than `width` cells."""
     found = []
     for problem in record.problems:
-        told, rest = told_causes(problem)
+        told, rest = score.told_causes(problem)
         found += [message_lines(problem.id, cause, width) for cause in told]
         if rest:
             names = ", ".join(clean(check, NAME_LIMIT) for check in rest)
@@ -311,8 +289,8 @@ def _messages(record: GradeRecord, width: int) -> list[list[str]]:
 def _closing(record: GradeRecord, width: int) -> list[str]:
     lines: list[str] = []
     if record.interrupted:
-        lines.append(INTERRUPTED)
-    return [*lines, *next_lines(record.problems, width), _count(record.problems, width)]
+        lines.append(score.INTERRUPTED)
+    return [*lines, *score.next_lines(record.problems, width), _count(record.problems, width)]
 
 
 def _count(problems: Sequence[ProblemResult], width: int) -> str:

@@ -1,56 +1,170 @@
-"""`python -m grader calibrate`: measures, writes the file, and says what it came to."""
+"""`python -m grader calibrate`: measures the model answers several times, writes speed targets."""
 
 from __future__ import annotations
 
 import argparse
-import functools
+import dataclasses
 import os
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from grader.base import stdout
-from grader.base.text import clean, milliseconds, plural, text_console, without_blanks, wrap
-from grader.commands.calibrate import measuring
-from grader.commands.calibrate.measuring import CalibrationResult
-from grader.commands.options import (
-    add_device,
-    add_submission,
-    expect_folder,
-    expect_place,
-    writing,
-)
+from grader.base.text import clean, milliseconds, plain_table, plural, styled, wrap
+from grader.commands.measuring import measured
+from grader.commands.options import DEVICE, SOLUTIONS, expect_folder, expect_place, writing
+from grader.isolate.processes import Children
 from grader.judge import scoring
 from grader.report.message import ID_LIMIT
+from grader.source.submission import read_source
 from grader.spec.environment import EnvironmentFault, probe
-from grader.spec.grade_record import Environment
-from grader.spec.problem import ROOT
+from grader.spec.findings import (
+    Evidence,
+    Measured,
+    Phase,
+    SourceFile,
+)
+from grader.spec.grade_record import Environment, SpeedFigures, Verdict
+from grader.spec.problem import load_problem, problem_ids
 from grader.timing.calibration import (
+    CalibratedProblem,
     Calibration,
     CalibrationError,
+    calibrated,
     default_path,
     of_environment,
     write,
 )
 
+LEAST_RUNS = 3  # fewer say nothing about a spread
+
+
+@dataclasses.dataclass(frozen=True)
+class TimedRun:
+    """One run: the speed of each problem by id, and how many seconds it took."""
+
+    speed: dict[str, Evidence]
+    seconds: float
+
+    @property
+    def words(self) -> str:
+        """The speed-ups, and the seconds."""
+        speedups = {id: getattr(e.figures, "speedup", None) for id, e in self.speed.items()}
+        words = [f"{id} {value:.3g}x" if value else f"{id} -" for id, value in speedups.items()]
+        return f"{'  '.join(words)}  {self.seconds:.0f} s"
+
+
+@dataclasses.dataclass(frozen=True)
+class CalibrationResult:
+    """What several runs came to: targets by problem id, and why a problem has none."""
+
+    runs: tuple[TimedRun, ...]
+    problems: dict[str, CalibratedProblem]
+    missing: dict[str, str]
+    wanted: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all runs were made, and every problem has targets."""
+        return len(self.runs) == self.wanted and not self.missing
+
+
+def read_answers(submission: Path, device: str) -> tuple[SourceFile, ...]:
+    """Return the files of all problems whose speed is measured on `device`.
+
+    Raises:
+        CalibrationError: one cannot be used, or there is nothing to measure.
+    """
+    files = []
+    for problem in (p for p in map(load_problem, problem_ids()) if p.benchmarks_on(device)):
+        source = read_source(problem, submission)
+        if source.verdict is not None:
+            told = source.message.headline if source.message else str(source.verdict)
+            raise CalibrationError(
+                f"--submission: {problem.id}/{problem.file}: got {told}; expected the model answer"
+            )
+        files.append(SourceFile.of(problem.id, source.data))
+    if not files:
+        raise CalibrationError(f"--device: no problem has a shape that is timed on {device!r}")
+    return tuple(files)
+
+
+def repeat(
+    files: Sequence[SourceFile], environment: Environment, runs: int, console: Console
+) -> CalibrationResult:
+    """Measure `files` so many times, each time in a process of its own; Ctrl-C keeps whole runs.
+
+    `console` shows a live line where it is a terminal, and elsewhere a line per run as well.
+    """
+    done: list[TimedRun] = []
+    children = Children()
+    children.open_server()
+    try:
+        with console.status("starting") as status:
+            for number in range(1, runs + 1):
+                head = f"run {number} of {runs}: "
+
+                def on_phase(phase: Phase, head: str = head) -> None:
+                    status.update(f"{head}{phase.problem}: {clean(phase.text, 60)}")
+
+                done.append(_measured(children, files, environment, on_phase))
+                console.print(head + done[-1].words, markup=False, highlight=False, soft_wrap=True)
+    except KeyboardInterrupt:
+        children.stop()
+    finally:
+        children.close()
+    return summed_up([file.problem for file in files], environment.device, done, runs)
+
+
+def _measured(
+    children: Children,
+    files: Sequence[SourceFile],
+    environment: Environment,
+    on_phase: Callable[[Phase], None],
+) -> TimedRun:
+    start = time.monotonic()
+    events, reason = measured(children, "grader.judge.measure", files, environment, on_phase)
+    lost = Evidence(verdict=Verdict.INTERNAL, reason=reason)
+    found = {file.problem: lost for file in files}
+    found |= {event.problem: event.speed for event in events if isinstance(event, Measured)}
+    return TimedRun(found, time.monotonic() - start)
+
+
+def summed_up(
+    ids: Sequence[str], device: str, runs: Sequence[TimedRun], wanted: int
+) -> CalibrationResult:
+    """Return the targets that `runs` imply, and for each problem without any the reason."""
+    problems, missing = {}, {}
+    for id in ids:
+        found = [run.speed[id] for run in runs]
+        figures = [
+            e.figures for e in found if not e.verdict and isinstance(e.figures, SpeedFigures)
+        ]
+        figures = [f for f in figures if f.speedup and f.naive_ms]
+        if len(figures) >= LEAST_RUNS:
+            try:
+                problems[id] = calibrated(load_problem(id), device, figures)
+            except ValueError as error:
+                missing[id] = str(error)
+            continue
+        reasons = [e.reason or str(e.verdict) for e in found if e.verdict]
+        counted = f"measured in {len(figures)} of {len(runs)} runs, expected {LEAST_RUNS} or more"
+        missing[id] = "; ".join([counted, *reasons[:1]])
+    return CalibrationResult(tuple(runs), problems, missing, wanted)
+
+
 HELP = "measure the model answers here and write this GPU's speed targets"
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of `calibrate`."""
-    add_submission(parser, ROOT / "solutions", "solutions, which earn full marks")
-    parser.add_argument(
-        "--runs", type=int, default=5, metavar="N", help="how often to measure (default: 5)"
-    )
-    add_device(parser)
-    parser.add_argument(
-        "--output",
-        type=Path,
-        metavar="FILE",
-        help="where to write it (default: calibration/<GPU>.json, which `grade` reads)",
-    )
+OPTIONS = {
+    **SOLUTIONS,
+    "--runs N=5": "how often to measure (default: 5)",
+    **DEVICE,
+    "--output FILE": "where to write it (default: calibration/<GPU>.json, which `grade` reads)",
+}
 
 
 def run(options: argparse.Namespace) -> int:
@@ -66,12 +180,12 @@ def run(options: argparse.Namespace) -> int:
     """
     folder, runs = expect_folder(options.submission), options.runs
     environment = probe(options.device)
-    if runs < measuring.LEAST_RUNS:
-        raise CalibrationError(f"--runs: got {runs}, expected {measuring.LEAST_RUNS} or more")
+    if runs < LEAST_RUNS:
+        raise CalibrationError(f"--runs: got {runs}, expected {LEAST_RUNS} or more")
     expect_place(options.output, "--output")
     output = options.output or default_path(environment)
-    files = measuring.read_answers(folder, environment.device)
-    outcome = _measured(files, environment, runs, Console(stderr=True))
+    files = read_answers(folder, environment.device)
+    outcome = repeat(files, environment, runs, Console(stderr=True))
     interrupted = len(outcome.runs) < outcome.wanted
     calibration: Calibration | None = None
     if outcome.problems and not interrupted:
@@ -80,36 +194,15 @@ def run(options: argparse.Namespace) -> int:
             with writing(output, "--output"):
                 write(output, calibration)
         except EnvironmentFault:
-            stdout.show(functools.partial(render, outcome, None))
+            stdout.show(render, outcome, None)
             raise
     written = os.path.relpath(output) if calibration else None
-    stdout.show(functools.partial(render, outcome, calibration, written_to=written))
+    stdout.show(render, outcome, calibration, written_to=written)
     if interrupted:
         return scoring.EXIT_INTERRUPTED
     if not outcome.problems:
         return scoring.EXIT_ENVIRONMENT
     return scoring.EXIT_FULL_MARKS if outcome.is_whole else scoring.EXIT_POINTS_LOST
-
-
-def _measured(
-    files: tuple, environment: Environment, runs: int, console: Console
-) -> measuring.CalibrationResult:
-    """Measure with a live line on a terminal, and a line per run elsewhere as well."""
-    with console.status("starting") as status:
-
-        def on_phase(number: int, problem: str, text: str) -> None:
-            status.update(f"run {number} of {runs}: {problem}: {clean(text, 60)}")
-
-        def on_run(number: int, done: measuring.TimedRun) -> None:
-            speedups = {id: getattr(e.figures, "speedup", None) for id, e in done.speed.items()}
-            words = [f"{id} {value:.3g}x" if value else f"{id} -" for id, value in speedups.items()]
-            text = f"run {number} of {runs}: {'  '.join(words)}  {done.seconds:.0f} s"
-            console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-        return measuring.repeat(files, environment, runs, on_phase=on_phase, on_run=on_run)
-
-
-_MOST_NAMES = 3
 
 
 def render(
@@ -121,10 +214,7 @@ def render(
     color: bool = False,
 ) -> str:
     """Return a row per problem with targets, why others have none, and of which machine it is."""
-    console = text_console(width, color=color)
-    if outcome.problems:
-        console.print(_table(outcome))
-    lines = []
+    lines: list[str] = []
     for id, reason in outcome.missing.items() if outcome.runs else ():
         lines += wrap(clean(reason), width, f"{clean(id, ID_LIMIT)} not calibrated: ", "    ")
     count, wanted = len(outcome.runs), outcome.wanted
@@ -139,19 +229,13 @@ def render(
         lines.append(f"interrupted after {done}: nothing is written")
     if written_to:
         lines.append(f"written to {written_to}")
-    for line in lines:
-        console.print(Text(line), soft_wrap=True)
-    return without_blanks(console.file.getvalue())
+    return styled([*([_table(outcome)] if outcome.problems else []), *lines], width, color=color)
 
 
 def _table(outcome: CalibrationResult) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     names = ("calibrated", "speed-up", "lowest", "spread", "naive", "spread")
-    for name in (*names, "floor", "full", "share"):
-        side = "left" if name == "calibrated" else "right"
-        table.add_column(name, justify=side, no_wrap=True, header_style="")
-    for id, found in outcome.problems.items():
-        table.add_row(
+    rows = (
+        (
             id,
             f"{found.median:.3g}x",
             f"{min(found.speedups):.3g}x",
@@ -162,4 +246,6 @@ def _table(outcome: CalibrationResult) -> Table:
             f"{found.full:g}x",
             f"{found.share:.2f}",
         )
-    return table
+        for id, found in outcome.problems.items()
+    )
+    return plain_table((*names, "floor", "full", "share"), rows, ("calibrated",))

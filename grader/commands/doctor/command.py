@@ -31,10 +31,6 @@ class Line(NamedTuple):
     remedy: str = ""
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declare that there are none."""
-
-
 def run(options: argparse.Namespace) -> int:
     """Check this machine; return 0, or 4 where something must be mended."""
     out = sys.stdout

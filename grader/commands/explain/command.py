@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import functools
 
 from grader.base import stdout
-from grader.commands.hint.view import markdown
+from grader.base.text import markdown
 from grader.report import cause_pages, exports
 from grader.report.cause_pages import Explanation
 from grader.spec.problem import problems_named
@@ -14,23 +13,18 @@ from grader.spec.problem import problems_named
 HELP = "explain a cause that the report names"
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the argument of `explain`."""
-    parser.add_argument(
-        "id", nargs="?", metavar="ID", help="such as P06-WINDOW-SHIFTED (default: list all)"
-    )
-    parser.add_argument(
-        "--only",
-        metavar="p04,p05",
-        help="list the causes of these problems only; with an ID, the problem of the commands",
-    )
+OPTIONS = {
+    "[ID]": "such as P06-WINDOW-SHIFTED (default: list all)",
+    "--only p04,p05": "list the causes of these problems only; with an ID, the problem of the"
+    " commands",
+}
 
 
 def run(options: argparse.Namespace) -> int:
     """Show the page of a cause, or list them all; return 0."""
     problems = None if options.only is None else problems_named(options.only)
     page = cause_pages.look_up(options.id or None, problems, runs=exports.HISTORY)
-    stdout.show(functools.partial(render, page))
+    stdout.show(render, page)
     return 0
 
 

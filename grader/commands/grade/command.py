@@ -16,10 +16,10 @@ from rich.console import Console
 from grader.api import Grader
 from grader.base import stdout
 from grader.commands.options import (
+    DEVICE,
+    SEED,
+    SUBMISSION,
     UsageError,
-    add_device,
-    add_seed,
-    add_submission,
     chips_of,
     expect_folder,
     expect_place,
@@ -37,55 +37,28 @@ from grader.spec.problem import GIVEN, load_problem, problem_ids, problems_named
 HELP = "grade one submission and print the score report"
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of `grade`."""
-    add_submission(parser)
-    parser.add_argument(
-        "--only", metavar="p04,p05", help="grade these problems only (default: all)"
-    )
-    add_device(parser)
-    parser.add_argument(
-        "--official", action="store_true", help="for credit: grade everything, in a jail"
-    )
-    parser.add_argument(
-        "--calibration",
-        type=Path,
-        metavar="FILE",
-        help="speed targets that `calibrate` wrote (default: those of this GPU, if there are any)",
-    )
-    add_seed(parser)
-    for name, what in exports.HELP.items():
-        parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=what)
-    parser.add_argument(
-        "--report",
-        action="store_true",
-        help=f"write {exports.PAGE} here, with the points of earlier runs; what keeps it from"
-        " being written is said and costs nothing",
-    )
-    parser.add_argument(
-        "--annotations", action="store_true", help="print GitHub's annotations after the report"
-    )
-    parser.add_argument(
-        "--jail", action="store_true", help="run the submission where it can reach nothing else"
-    )
-    parser.add_argument(
-        "--fail-under", type=float, metavar="N", help="exit 0 from N required points on, else 1"
-    )
-    parser.add_argument(
-        "--exit-zero", action="store_true", help="exit 0 even when points were lost"
-    )
-    parser.add_argument("--chips", metavar="8.6,gfx942", help="compile for these too, or for all")
-    parser.add_argument("--quick", action="store_true", help="leave speed and memory out")
-    parser.add_argument("--map", action="store_true", help="show the tiles that the kernels visit")
-    parser.add_argument(
-        "-x", "--exitfirst", action="store_true", help="end a problem at its first failure"
-    )
-    parser.add_argument(
-        "--jobs", type=int, metavar="N", help="problems tested side by side (default: by cores)"
-    )
-    parser.add_argument(
-        "--no-policy", action="store_true", help="leave the source policy out: not for credit"
-    )
+OPTIONS = {
+    **SUBMISSION,
+    "--only p04,p05": "grade these problems only (default: all)",
+    **DEVICE,
+    "--official": "for credit: grade everything, in a jail",
+    "--calibration FILE": "speed targets that `calibrate` wrote (default: those of this GPU, if"
+    " there are any)",
+    **SEED,
+    **{f"--{name} FILE": about for name, about in exports.HELP.items()},
+    "--report": f"write {exports.PAGE} here, with the points of earlier runs; what keeps it from"
+    " being written is said and costs nothing",
+    "--annotations": "print GitHub's annotations after the report",
+    "--jail": "run the submission where it can reach nothing else",
+    "--fail-under POINTS": "exit 0 from so many required points on, else 1",
+    "--exit-zero": "exit 0 even when points were lost",
+    "--chips 8.6,gfx942": "compile for these too, or for all",
+    "--quick": "leave speed and memory out",
+    "--map": "show the tiles that the kernels visit",
+    "-x, --exitfirst": "end a problem at its first failure",
+    "--jobs N": "problems tested side by side (default: by cores)",
+    "--no-policy": "leave the source policy out: not for credit",
+}
 
 
 def run(options: argparse.Namespace) -> int:

@@ -1,16 +1,27 @@
-"""The hints of a problem, from its HINTS.md: per step a nudge, then the answer in words, in parts.
+"""The hints of a problem, and the next one: of the first step that is not solved.
 
-A part is a paragraph, so that a student can take half an answer; one that ends in a colon goes with
-what follows.
+HINTS.md has per step a nudge, then the answer in words, in parts. A part is a paragraph, so that a
+student can take half an answer; one that ends in a colon goes with what follows. A step is not
+solved where it has no code, else where its test fails. What was shown is counted in a file of the
+user.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Annotated
 
-from grader.spec.problem import ManifestError, Problem
+from pydantic import Field
+
+from grader.base import user_state
+from grader.report.message import causes, headline_of
+from grader.source.submission import Source, read_source
+from grader.spec.grade_record import ProblemResult, Verdict
+from grader.spec.problem import ManifestError, Problem, load_problem
+from grader.spec.problem_tables import WORK
 
 FILE = "HINTS.md"
 _STEP = re.compile(r"^## Step (\d+): .+$", re.MULTILINE)
@@ -70,3 +81,162 @@ def _hints(section: str) -> list[str]:
             hints.append(block)
         goes_on = block.endswith(":")
     return hints
+
+
+_DONE = (Verdict.PASS, Verdict.SKIPPED, Verdict.NOT_MEASURED)
+
+
+@dataclasses.dataclass(frozen=True)
+class Unsolved:
+    """Where a student is: a step of a problem, or, without one, `told`, what is in the way of it.
+
+    `seen` is what the first test that fails says, `cause` the id of a cause that was named. Where
+    that is of no step, `check` is the one that fails and that the step turns green.
+    """
+
+    problem: Problem
+    step: int | None = None
+    told: str | None = None
+    seen: str | None = None
+    cause: str | None = None
+    check: str | None = None
+
+
+def find(
+    problem_ids: Sequence[str],
+    submission: Path,
+    test: Callable[[str], ProblemResult],
+) -> Unsolved | None:
+    """Return the first step that is not solved, None where every test passes.
+
+    Of several problems only the last one whose steps all have code is tested, which takes seconds:
+    problems are solved in their order.
+    """
+    whole = None
+    for problem in map(load_problem, problem_ids):
+        source = read_source(problem, submission)
+        found = in_source(problem, source)
+        if found is not None:
+            earlier = None if whole is None else _in_tests(whole, test)
+            return earlier or found
+        whole = problem
+    return None if whole is None else _in_tests(whole, test)
+
+
+def in_source(problem: Problem, source: Source) -> Unsolved | None:
+    """Return what a file shows to be open before any test; None where every step has code."""
+    if source.other_release:
+        told = "the steps of this file are those of another release; see CHANGELOG.md"
+        return Unsolved(problem, told=told)
+    if source.verdict not in (None, Verdict.NOT_IMPLEMENTED):
+        message = source.message
+        where = f" line {message.line}" if message and message.line else ""
+        said = message.headline if message else str(source.verdict)
+        return Unsolved(problem, told=f"{problem.id}/{problem.file}{where}: {said}")
+    step = source.next_step
+    if step is not None and step <= len(problem.steps):
+        return Unsolved(problem, step)
+    if source.verdict is Verdict.NOT_IMPLEMENTED:
+        return Unsolved(problem, 1)
+    return None
+
+
+def _in_tests(problem: Problem, test: Callable[[str], ProblemResult]) -> Unsolved | None:
+    result = test(problem.id)
+    found = causes(result)
+    failed = [check for check in result.checks if check.verdict not in _DONE]
+    if not found and not failed:
+        return _in_work(problem, result)
+    if not found:
+        return Unsolved(problem, told=f"{failed[0].title}: {failed[0].verdict}")
+    first = found[0]
+    seen, named = headline_of(first), first.diagnosis.id if first.diagnosis else None
+    step = first.step if first.step is not None else first.message.step
+    if step is None or step > len(problem.steps):
+        behind = problem.first_step_behind([check.id for check in failed])
+        if behind is None:
+            return Unsolved(problem, told=seen, cause=named)
+        return Unsolved(problem, behind[0], seen=seen, cause=named, check=behind[1])
+    return Unsolved(problem, step, seen=seen, cause=named)
+
+
+def _in_work(problem: Problem, result: ProblemResult) -> Unsolved | None:
+    """Return the step that ends needless work, where every check passes and work costs points."""
+    work, behind = result.components.get(WORK), problem.first_step_behind([WORK])
+    if work is None or behind is None or work.points.earned >= work.points.available:
+        return None
+    earned, available = work.points.earned, work.points.available
+    seen = f"work: {earned:g} of {available:g} points; every check passes"
+    return Unsolved(problem, behind[0], seen=seen)
+
+
+STATE = "hints.json"
+
+
+class _Counts(user_state.State):
+    """The file: how many hints were shown, by problem and step."""
+
+    shown: dict[str, dict[str, Annotated[int, Field(ge=0, strict=True)]]]
+
+
+class Shown(user_state.StateFile[_Counts]):
+    """How many hints of each step were shown, kept in the file `path` (None: in memory)."""
+
+    def __init__(self, path: Path | None) -> None:
+        super().__init__(path, "how many hints you took", _Counts(shown={}))
+
+    def of(self, problem_id: str) -> dict[str, int]:
+        """Return how many hints of a problem were shown, by step."""
+        return self.state.shown.setdefault(problem_id, {})
+
+    def forget(self, problem_id: str) -> None:
+        """Begin anew with a problem and write the file."""
+        self.of(problem_id).clear()
+        self.write()
+
+
+@dataclasses.dataclass(frozen=True)
+class Hint:
+    """What is shown: hint `number` of `count` of a step in Markdown, or none where `text` is None.
+
+    `taken` counts the hints of the problem so far, this one with them.
+    """
+
+    where: Unsolved
+    text: str | None = None
+    number: int = 0
+    count: int = 0
+    taken: int = 0
+
+
+def next_hint(
+    problem_ids: Sequence[str],
+    submission: Path,
+    shown: Shown,
+    test: Callable[[str], ProblemResult],
+    *,
+    restart: bool = False,
+) -> Hint | None:
+    """Return the next hint and count it; None where nothing is left to solve.
+
+    `test` grades one problem without its measurements; it is asked where every step has code.
+
+    Raises:
+        ManifestError: a problem has no hints.
+    """
+    where = find(problem_ids, submission, test)
+    if where is None:
+        return None
+    if restart:
+        shown.forget(where.problem.id)
+    taken = shown.of(where.problem.id)
+    if where.step is None:
+        return Hint(where, taken=sum(taken.values()))
+    hints, text = hints_of(where.problem)[where.step], None
+    number = taken.get(str(where.step), 0)
+    if number < len(hints):
+        text = hints[number]
+        number += 1
+        taken[str(where.step)] = number
+        shown.write()
+    return Hint(where, text, number, len(hints), sum(taken.values()))

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import functools
 import os
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 from grader.base import stdout
 from grader.base.text import clean, plural, styled, wrap
@@ -19,15 +17,15 @@ from grader.spec.problem import load_problem, problems_named
 HELP = "list what the source policy refuses; runs nothing"
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of `lint`."""
-    parser.add_argument("submission", type=Path, metavar="DIR", help="folder with pNN/<file>.py")
-    parser.add_argument("--only", metavar="p04,p05", help="look at these problems only")
+OPTIONS = {
+    "DIR": "folder with pNN/<file>.py",
+    "--only p04,p05": "look at these problems only",
+}
 
 
 def run(options: argparse.Namespace) -> int:
     """Show what is refused; return 1 where anything keeps a file from being graded, else 0."""
-    folder = expect_folder(options.submission, "DIR")
+    folder = expect_folder(options.dir, "DIR")
     problems = [
         problem
         for problem in map(load_problem, problems_named(options.only))
@@ -36,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
     if not problems:
         raise UsageError(f"DIR: got {folder}, expected a folder with pNN/<file>.py")
     sources = [read_source(problem, folder) for problem in problems]
-    stdout.show(functools.partial(render, sources))
+    stdout.show(render, sources)
     return scoring.EXIT_POINTS_LOST if any(map(is_refused, sources)) else 0
 
 

@@ -1,48 +1,106 @@
-"""`python -m grader package`: writes what a course platform needs to run the judge."""
+"""`python -m grader package`: writes what a course platform needs to run the judge.
+
+Gradescope's autograder has the judge in it; GitHub gets a workflow. Source: "Autograder
+Specifications" and "Troubleshooting" (limits), read on 2026-11-23:
+https://gradescope-autograders.readthedocs.io/en/latest/specs/
+"""
 
 from __future__ import annotations
 
 import argparse
+import io
 import re
-from pathlib import Path
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
 
 from grader.base import stdout
+from grader.base.options import Command
 from grader.commands.options import expect_place, writing
-from grader.commands.package import platforms
-from grader.spec.problem import ManifestError, problem_ids, problems_named
+from grader.spec.problem import GIVEN, PROBLEMS, ROOT, ManifestError, problem_ids, problems_named
+
+TEMPLATES = Path(__file__).with_name("templates")
+# Gradescope's own: it stops an autograder after 10 minutes, or up to 40 where the course says so.
+DEFAULT_MINUTES = 10
+MAX_MINUTES = 40
+_SCRIPTS = ("setup.sh", "run_autograder")
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the same files make the same zip
+
+
+def autograder_zip(
+    problem_ids: Sequence[str], all_ids: Sequence[str], *, official: bool, minutes: int
+) -> bytes:
+    """Return the zip, which grades these problems, as bytes that depend on nothing else.
+
+    `minutes` is when Gradescope stops a grading; `official` asks for a jail, and grades nothing
+    where none can be made.
+    """
+    files = judge_files(all_ids)
+    files["setup.sh"] = (TEMPLATES / "setup.sh").read_bytes()
+    only = () if tuple(problem_ids) == tuple(all_ids) else ("--only", ",".join(problem_ids))
+    options = (*(["--official"] if official else []), *only)
+    files["run_autograder"] = _filled(
+        "run_autograder",
+        1,
+        (f"minutes={DEFAULT_MINUTES}\n", f"minutes={minutes}\n"),
+        ("options=()\n", f"options=({' '.join(options)})\n"),
+    ).encode()
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in sorted(files.items()):
+            entry = zipfile.ZipInfo(name, _EPOCH)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = (0o100755 if name in _SCRIPTS else 0o100644) << 16
+            entry.create_system = 3  # Unix: else the mode is not read
+            archive.writestr(entry, data)
+    return buffer.getvalue()
+
+
+_PACKAGES = (ROOT / "grader", ROOT / "reference", GIVEN)
+_SINGLE = ("LICENSE", "pyproject.toml", "requirements.txt", "requirements.lock")
+
+
+def judge_files(problem_ids: Sequence[str]) -> dict[str, bytes]:
+    """Return the judge's files by their names below its root, for grading these problems.
+
+    No stubs, answers, tests of the judge, handouts and pages.
+    """
+    paths = [ROOT / name for name in _SINGLE]
+    for package in _PACKAGES:  # but for what Python and editors leave there
+        for path in sorted(package.rglob("*")):
+            parts = path.relative_to(package).parts
+            hidden = any(part.startswith((".", "__pycache__")) for part in parts)
+            if path.is_file() and not hidden and not path.is_symlink():
+                paths.append(path)
+    for id in problem_ids:
+        paths += [PROBLEMS / id / "problem.toml", PROBLEMS / id / f"test_{id}.py"]
+    return {path.relative_to(ROOT).as_posix(): path.read_bytes() for path in paths}
+
+
+WORKFLOW = PurePosixPath(".github/workflows/grade.yml")
+_JUDGE, _REF = "COURSE/ASSIGNMENT", "main"
+
+
+def workflow(judge: str, ref: str) -> str:
+    """Return the workflow that grades with the judge of repository `judge` at `ref`."""
+    repository = f"repository: {_JUDGE}\n", f'repository: "{judge}"\n'
+    return _filled("grade.yml", 2, repository, (f"ref: {_REF}\n", f'ref: "{ref}"\n'))
+
+
+def _filled(template: str, count: int, *replaced: tuple[str, str]) -> str:
+    """Return a template in which each text, there `count` times, is replaced."""
+    text = (TEMPLATES / template).read_text(encoding="utf-8")
+    for old, new in replaced:
+        assert text.count(old) == count, old
+        text = text.replace(old, new)
+    return text
+
 
 HELP = "write what a course platform needs to grade"
 
 
 class PackageError(ManifestError):
     """An option that cannot be used; the message names it, got and expected."""
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the platforms and their options."""
-    commands = parser.add_subparsers(required=True, metavar="PLATFORM", dest="platform")
-    zipped = commands.add_parser("gradescope", help="write Gradescope's autograder as a zip")
-    zipped.add_argument("--output", type=Path, default=Path("autograder.zip"), metavar="FILE")
-    zipped.add_argument("--only", metavar="p01,p02", help="grade these problems (default: all)")
-    zipped.add_argument(
-        "--official", action="store_true", help="in a jail; where none can be made grade nothing"
-    )
-    zipped.add_argument(
-        "--minutes",
-        type=int,
-        default=platforms.DEFAULT_MINUTES,
-        metavar="N",
-        help="the container's timeout, as it is set on Gradescope"
-        f" (default: {platforms.DEFAULT_MINUTES})",
-    )
-    flow = commands.add_parser("github", help="write a workflow for GitHub's Actions")
-    flow.add_argument(
-        "--output", type=Path, required=True, metavar="DIR", help="the students' repository"
-    )
-    flow.add_argument(
-        "--judge", required=True, metavar="OWNER/REPO", help="the repository that has this judge"
-    )
-    flow.add_argument("--ref", default="main", help="its branch, tag or commit (default: main)")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -52,15 +110,12 @@ def run(options: argparse.Namespace) -> int:
         PackageError: an option cannot be used.
         EnvironmentFault: a file cannot be written.
     """
-    if not platforms.TEMPLATES.is_dir():
+    if not TEMPLATES.is_dir():
         raise PackageError("package: got the students' release, expected the course's checkout")
-    if options.platform == "gradescope":
-        path, data = options.output, _gradescope(options)
-        expect_place(path, "--output")
-    else:
-        path, data = options.output / platforms.WORKFLOW, _github(options)
-        if not options.output.is_dir():
-            raise PackageError(f"--output: got {options.output}, which is not a folder")
+    return COMMANDS[options.inner].run(options)
+
+
+def _write(path: Path, data: bytes) -> int:
     with writing(path, "--output"):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
@@ -69,21 +124,47 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _gradescope(options: argparse.Namespace) -> bytes:
-    wanted = problems_named(options.only)
-    if not 2 <= options.minutes <= platforms.MAX_MINUTES:
-        raise PackageError(
-            f"--minutes: got {options.minutes}, expected 2 to {platforms.MAX_MINUTES}"
-        )
-    return platforms.autograder_zip(
-        wanted, problem_ids(), official=options.official, minutes=options.minutes
-    )
+def _gradescope(options: argparse.Namespace) -> int:
+    wanted, most = problems_named(options.only), MAX_MINUTES
+    if not 2 <= options.minutes <= most:
+        raise PackageError(f"--minutes: got {options.minutes}, expected 2 to {most}")
+    how = {"official": options.official, "minutes": options.minutes}
+    expect_place(options.output, "--output")
+    return _write(options.output, autograder_zip(wanted, problem_ids(), **how))
 
 
-def _github(options: argparse.Namespace) -> bytes:
+def _github(options: argparse.Namespace) -> int:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9-]{0,38}/[A-Za-z0-9._-]{1,100}", options.judge):
         raise PackageError(f"--judge: got {options.judge!r}, expected OWNER/REPO")
     # What git allows in a name, and nothing that YAML or an expression of GitHub's would read.
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,200}", options.ref):
         raise PackageError(f"--ref: got {options.ref!r}, expected a branch, a tag or a commit")
-    return platforms.workflow(options.judge, options.ref).encode()
+    if not options.output.is_dir():
+        raise PackageError(f"--output: got {options.output}, which is not a folder")
+    made = workflow(options.judge, options.ref).encode()
+    return _write(options.output / WORKFLOW, made)
+
+
+ALL: Mapping[str, str] = {}
+COMMANDS = {
+    "gradescope": Command(
+        "write Gradescope's autograder as a zip",
+        _gradescope,
+        {
+            "--output FILE=autograder.zip": "",
+            "--only p01,p02": "grade these problems (default: all)",
+            "--official": "in a jail; where none can be made grade nothing",
+            f"--minutes N={DEFAULT_MINUTES}": "the container's timeout, as it is set on"
+            " Gradescope (default: %(default)s)",
+        },
+    ),
+    "github": Command(
+        "write a workflow for GitHub's Actions",
+        _github,
+        {
+            "--output DIR!": "the students' repository",
+            "--judge OWNER/REPO!": "the repository that has this judge",
+            "--ref REF=main": "its branch, tag or commit (default: main)",
+        },
+    ),
+}

@@ -6,14 +6,53 @@ Input and output are handed in, so that a test, a pipe and a terminal are all th
 from __future__ import annotations
 
 import dataclasses
+import enum
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
+from pathlib import Path
 
+from grader.base import user_state
 from grader.base.text import clean, plural, wrap
 from grader.commands.quiz.answers import Unreadable, is_right, letter
-from grader.commands.quiz.progress import AnswerState, QuizProgress
 from grader.commands.quiz.questions import Choice, Number, Open, Question
+
+STATE = "quiz.json"  # file of the user, with which the quiz can be resumed
+
+
+class AnswerState(enum.StrEnum):
+    """What became of one question."""
+
+    RIGHT = "right"
+    PARTLY = "partly right"
+    WRONG = "wrong"
+    SKIPPED = "skipped"
+
+
+class _Outcomes(user_state.State):
+    """The file: what became of the questions, by their ids."""
+
+    outcomes: dict[str, AnswerState]
+
+
+class QuizProgress(user_state.StateFile[_Outcomes]):
+    """Outcomes by question id, kept in the file `path`; only in memory where there is none."""
+
+    def __init__(self, path: Path | None) -> None:
+        super().__init__(path, "what you answer", _Outcomes(outcomes={}))
+        self.outcomes = self.state.outcomes
+
+    def add(self, question_id: str, outcome: AnswerState) -> None:
+        """Note an outcome and write the file."""
+        self.outcomes[question_id] = outcome
+        self.write()
+
+    def forget(self, question_ids: Set[str]) -> None:
+        """Drop the outcomes of some questions and write the file."""
+        for id in question_ids & self.outcomes.keys():
+            del self.outcomes[id]
+        self.write()
+
 
 INDENT = "  "
 PROMPTS = {

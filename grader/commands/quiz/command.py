@@ -13,22 +13,20 @@ from rich.console import Console
 
 from grader.base import stdout
 from grader.base.text import clean
+from grader.base.user_state import state_path
 from grader.commands.options import UsageError
-from grader.commands.quiz.asking import Quiz, Terminal
-from grader.commands.quiz.progress import QuizProgress, state_path
+from grader.commands.quiz.asking import STATE, Quiz, QuizProgress, Terminal
 from grader.commands.quiz.questions import LEVELS, TOPICS, Question, QuizError, load_level
 from grader.judge import scoring
 
 HELP = "ask you the questions of the course; never scored"
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of `quiz`."""
-    parser.add_argument(
-        "--topic", metavar="TOPIC", help="ask about this topic only, such as softmax"
-    )
-    parser.add_argument("--level", choices=LEVELS, help="ask this level only (default: both)")
-    parser.add_argument("--restart", action="store_true", help="forget what was answered before")
+OPTIONS = {
+    "--topic TOPIC": "ask about this topic only, such as softmax",
+    f"--level {{{','.join(LEVELS)}}}": "ask this level only (default: both)",
+    "--restart": "forget what was answered before",
+}
 
 
 def run(options: argparse.Namespace) -> int:
@@ -54,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _ask(questions: Sequence[Question], resume: str, *, restart: bool) -> bool:
     """Ask on the standard streams; return False when Ctrl-C ended it."""
-    progress = QuizProgress(state_path(os.environ))
+    progress = QuizProgress(state_path(os.environ, STATE))
     if restart:
         progress.forget({question.id for question in questions})
     for stream in (sys.stdin, sys.stdout):

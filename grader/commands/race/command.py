@@ -3,31 +3,154 @@
 from __future__ import annotations
 
 import argparse
-import functools
-import secrets
+import dataclasses
+import json
+import math
 
 from rich.console import Console
 
 from grader.base import stdout
-from grader.base.text import clean
-from grader.commands.options import UsageError, add_submission, expect_folder, one_or_all
-from grader.commands.race.view import Race, recorded, render
-from grader.isolate.processes import Children, Ending
+from grader.base.text import clean, fit, wrap
+from grader.commands.measuring import measured
+from grader.commands.options import SUBMISSION, UsageError, expect_folder, one_or_all
+from grader.isolate.processes import Children
 from grader.judge import scoring
 from grader.source.submission import read_source
 from grader.spec.environment import EnvironmentFault, JudgeFault, probe
-from grader.spec.findings import MEASURE_S, MeasureRequest, Phase, Raced, SourceFile, read_event
-from grader.spec.grade_record import Environment
-from grader.spec.problem import ManifestError, load_problem
-from grader.spec.roofline import roof
+from grader.spec.findings import (
+    Lane,
+    Raced,
+    SourceFile,
+)
+from grader.spec.grade_record import Environment, GradeRecord, SpeedFigures
+from grader.spec.problem import ROOT, ManifestError, load_problem
+from grader.spec.roofline import Roof, roof
+from grader.timing.calibration import CalibrationError
+from grader.timing.calibration import find as find_calibration
+
+_NAME, _BAR = 34, 17
+_NOISY_PERCENT = 10.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Race:
+    """What took part, what is known of the model answer, and the roofline of this GPU."""
+
+    environment: Environment
+    raced: Raced
+    recorded: Recorded | None
+    roof: Roof | None
+
+
+def render(race: Race, *, width: int = 80, color: bool = False) -> str:
+    """Return milliseconds, speed-up over naive and share of the roofline of all that took part."""
+    raced, roof = race.raced, race.roof
+    lanes = [lane for lane in (raced.naive, raced.library, raced.yours) if lane is not None]
+    rows = [(lane.name, lane.ms) for lane in lanes if lane.ms]
+    if race.recorded:
+        rows.append((f"model answer, recorded {race.recorded.day}", race.recorded.ms))
+    if roof:
+        rows.append(("roofline", roof.ms))
+    rows.sort(key=lambda row: row[1])
+    naive_ms = raced.naive.ms if raced.naive else None
+    environment = race.environment
+    lines = wrap(f"race {raced.problem}: {clean(raced.shape)}", width, "", "  ")
+    versions = f"torch {clean(environment.torch)}, Triton {clean(environment.triton)}"
+    lines += [*wrap(f"{clean(environment.device_name, 60)}, {versions}", width), ""]
+    lines.append(f"{'':{_NAME}}{'ms':>9}{'x naive':>9}{'of roof':>9}")
+    for name, ms in rows:
+        speedup = f"{naive_ms / ms:.3g}" if naive_ms else "-"
+        share = f"{100 * roof.ms / ms:.3g} %" if roof else "-"
+        bar = "#" * _bar(ms, rows[0][1], rows[-1][1])
+        row = f"{fit(clean(name), _NAME)}{ms:>9.3g}{speedup:>9}{share:>9}  {bar}".rstrip()
+        lines.append(f"\x1b[1m{row}\x1b[0m" if color and name == raced.yours.name else row)
+    lines += ["", *_notes(race, lanes, width)]
+    return "\n".join(lines) + "\n"
+
+
+def _bar(ms: float, fastest: float, slowest: float) -> int:
+    """Columns of a bar, longer for what is faster, in the logarithm."""
+    if slowest <= fastest:
+        return _BAR
+    return 1 + round((_BAR - 1) * math.log(slowest / ms) / math.log(slowest / fastest))
+
+
+def _notes(race: Race, lanes: list[Lane], width: int) -> list[str]:
+    raced, lines = race.raced, []
+    for lane in lanes:
+        if lane.reason:
+            lines += wrap(f"{lane.name}: not timed: {clean(lane.reason)}", width, "", "  ")
+        elif (lane.spread_percent or 0.0) > _NOISY_PERCENT:
+            told = f"{lane.name}: the rounds differ by {lane.spread_percent:.0f} %: run it again"
+            lines += wrap(told, width, "", "  ")
+    for text in raced.left_out:
+        lines += wrap(f"left out: {clean(text, 200)}", width, "", "  ")
+    if "window_size" in raced.shape and raced.library:
+        lines += wrap("SDPA gets the window as a mask, and computes all pairs", width)
+    if race.recorded is None:
+        lines += wrap("model answer: no time is recorded for this GPU and shape", width)
+    lines += wrap(_roof_line(race.roof), width, "", "  ")
+    lines += wrap(
+        f"bars are logarithmic, longer is faster; nothing here is graded: make grade"
+        f" P={raced.problem}",
+        width,
+    )
+    return lines
+
+
+def _roof_line(roof: Roof | None) -> str:
+    if roof is None:
+        return "roofline: the rates of this GPU are not known"
+    bytes_ms = 1000 * roof.bytes / roof.bandwidth
+    moved = f"{roof.bytes / 1e6:.3g} MB at {roof.bandwidth / 1e9:.4g} GB/s take {bytes_ms:.3g} ms"
+    if not roof.operations:
+        return f"roofline: {moved}"
+    dots_ms = 1000 * roof.operations / roof.rate
+    dots = f"{roof.operations / 1e9:.3g} GFLOP of dots at {roof.rate / 1e12:.4g} TFLOP/s"
+    return f"roofline: {dots} take {dots_ms:.3g} ms, {moved}; the longer counts"
+
+
+RECORDS = ROOT / "docs" / "records"
+
+
+@dataclasses.dataclass(frozen=True)
+class Recorded:
+    """Milliseconds per call, and the day on which they were measured."""
+
+    ms: float
+    day: str
+
+
+def recorded(environment: Environment, problem_id: str, shape: str) -> Recorded | None:
+    """Return the time at this shape: of this machine's calibration, or of the newest record."""
+    try:
+        calibration = find_calibration(None, environment)
+    except CalibrationError:
+        calibration = None
+    known = calibration.problems.get(problem_id) if calibration else None
+    if calibration and known and known.shape == shape:
+        return Recorded(known.naive_median_ms / known.median, calibration.day)
+    for path in sorted(RECORDS.glob("nvidia-*.json"), reverse=True):
+        try:
+            record = GradeRecord.model_validate(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError):  # of an older grader
+            continue
+        if record.environment.device_name != environment.device_name:
+            continue
+        for problem in record.problems:
+            speed = problem.components.get("speed")
+            figures = speed.figures if speed else None
+            if problem.id != problem_id or not isinstance(figures, SpeedFigures):
+                continue
+            if figures.shape == shape and figures.median_ms:
+                return Recorded(figures.median_ms, path.stem[-10:])
+    return None
+
 
 HELP = "time your answer beside naive PyTorch and SDPA"
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of `race`."""
-    parser.add_argument("--only", metavar="p04", help="the problem")
-    add_submission(parser)
+OPTIONS = {"--only p04": "the problem", **SUBMISSION}
 
 
 def run(options: argparse.Namespace) -> int:
@@ -65,33 +188,23 @@ def run(options: argparse.Namespace) -> int:
         recorded(environment, problem.id, raced.shape),
         roof(problem, case, environment) if case else None,
     )
-    stdout.show(functools.partial(render, made))
+    stdout.show(render, made)
     return scoring.EXIT_POINTS_LOST if raced.yours.reason else scoring.EXIT_FULL_MARKS
 
 
 def _raced(file: SourceFile, environment: Environment) -> Raced:
-    ending = Ending()
     children = Children()
-    request = MeasureRequest(
-        sources=(file,),
-        device="cuda",
-        token=secrets.token_hex(),
-        device_uuid=environment.device_uuid,
-    )
-    found = None
     try:
         with Console(stderr=True).status("starting") as status:
-            lines = children.events(
-                "grader.commands.race.racing", [], request.model_dump_json(), MEASURE_S, ending
+            events, fault = measured(
+                children,
+                "grader.commands.race.racing",
+                [file],
+                environment,
+                lambda phase: status.update(clean(phase.text, 60)),
             )
-            for line in lines:
-                event = read_event(line, request.token)
-                if isinstance(event, Phase):
-                    status.update(clean(event.text, 60))
-                elif isinstance(event, Raced):
-                    found = event
     finally:
         children.stop()
         children.close()
-    fault = f"the measuring process ended early: {ending.last_line}"
-    return found or Raced(problem=file.problem, fault=fault, internal=True)
+    found = (event for event in events if isinstance(event, Raced))
+    return next(found, Raced(problem=file.problem, fault=fault, internal=True))

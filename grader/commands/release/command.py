@@ -4,39 +4,117 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import functools
 import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from grader import __version__
 from grader.base import stdout
-from grader.commands.release import ledger, writing
+from grader.base.text import clean, plural, styled, wrap
+from grader.commands.release import ledger
 from grader.commands.release.contents import ReleaseError, build
-from grader.commands.release.ledger import Ledger
-from grader.commands.release.view import render
-from grader.commands.release.writing import Released
+from grader.commands.release.ledger import BESIDE, Action, Ledger, Released, shown
 from grader.judge import scoring
 from grader.judge.set_check import check_set
 from grader.spec.environment import EnvironmentFault
 from grader.spec.problem import ROOT, load_problem, problem_ids, problems_named
 
+_MOST = 6
+_INDENT = "              "
+
+
+def render(released: Released, *, width: int = 80, color: bool = False) -> str:
+    """Return the report on a release that was written."""
+    return styled(_rows(released, width), width, color=color)
+
+
+def _rows(released: Released, width: int) -> Iterator[str]:
+    after, before, plan = released.after, released.before, released.plan
+    problems = [load_problem(id) for id in after.problems]
+    required = sum(p.total_points for p in problems if not p.bonus)
+    bonus = sum(p.total_points for p in problems if p.bonus)
+    points = f"{required} points" + (f" and {bonus} bonus" if bonus else "")
+    head = f"{clean(released.folder, 200)}: version {after.version}, {', '.join(after.problems)}"
+    yield from wrap(f"{head}, {points}", width)
+    if released.later:
+        yield from _row("later", [", ".join(released.later)], width)
+    if before is None:
+        yield from _row("written", [plural(len(plan.of(Action.ADDED)), "file")], width)
+    else:
+        yield from _changes(released, width)
+    answers = [id for id in after.answers if before is None or id not in before.answers]
+    if answers:
+        yield from _row("answers", [f"of {', '.join(answers)}: handed out now"], width)
+    waiting: dict[str, list[str]] = {}
+    for id, moment in after.answers_after.items():
+        if id not in after.answers:
+            waiting.setdefault(shown(moment), []).append(id)
+    for moment, ids in waiting.items():
+        text = f"of {', '.join(sorted(ids))}: not before {moment}; run release again then"
+        yield from _row("answers", [text], width)
+
+
+def _changes(released: Released, width: int) -> Iterator[str]:
+    plan, before = released.plan, released.before
+    beside = [path for path in plan.of(Action.ADDED, Action.UPDATED) if path.endswith(BESIDE)]
+    changed = [path for path in plan.of(Action.ADDED, Action.UPDATED) if path not in beside]
+    for group in ("handouts", "stubs", "tests", "given", "judge", "answers", "set-up"):
+        paths = [path for path in changed if _group(path) == group]
+        if paths:
+            yield from _row(group, paths, width)
+    if beside:
+        text = (
+            f"{', '.join(map(clean, beside))}: the stub has changed; the file itself is untouched"
+        )
+        yield from _row("beside", [text], width)
+    removed, kept = plan.of(Action.REMOVED), plan.of(Action.KEPT)
+    if removed:
+        yield from _row("removed", removed, width)
+    if kept:
+        yield from _row("kept", [*kept, "changed here since"], width)
+    if plan.outdated:
+        text = "differ from this version's; move them away and run again to have those"
+        yield from _row("", [*plan.outdated, text], width)
+    if not (plan.writes or removed) and before == released.after:
+        yield from _row("unchanged", ["nothing has changed for students"], width)
+
+
+def _group(path: str) -> str:
+    """Return which part of a course a file is."""
+    if path.startswith("solutions/"):
+        return "answers"
+    if path.startswith("problems/given/"):
+        return "given"
+    if path.startswith("docs/") or path.endswith(".md"):
+        return "handouts"
+    if path.startswith(("grader/", "reference/")):
+        return "judge"
+    if path.startswith("problems/"):
+        name = path.rpartition("/")[2]
+        if name in ("Makefile", "one.mk"):
+            return "set-up"
+        return "tests" if name.startswith("test_") or name == "problem.toml" else "stubs"
+    return "set-up"
+
+
+def _row(label: str, items: Iterable[str], width: int) -> list[str]:
+    """Return a label and the first of these items, wrapped."""
+    items = [clean(item, 400) for item in items]
+    shown_items = items if len(items) <= _MOST else [*items[:_MOST], f"{len(items) - _MOST} more"]
+    first = f"  {label}"
+    return wrap(", ".join(shown_items), width, f"{first:<{len(_INDENT)}}", _INDENT)
+
+
 HELP = "make the students' repository, or update it"
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of `release`."""
-    parser.add_argument("folder", type=Path, metavar="DIR", help="the students' repository")
-    parser.add_argument(
-        "--problems",
-        metavar="p01,p02",
-        help="hand out these, beside those that DIR has (default: those that it has, or all)",
-    )
-    parser.add_argument(
-        "--answers-after",
-        metavar="DATE",
-        help="hand out the answers of these problems from then on, with a later run of `release`;"
-        " ISO date, with a time or at the end of the day",
-    )
+OPTIONS = {
+    "DIR": "the students' repository",
+    "--problems p01,p02": "hand out these, beside those that DIR has (default: those that it has,"
+    " or all)",
+    "--answers-after DATE": "hand out the answers of these problems from then on, with a later run"
+    " of `release`; ISO date, with a time or at the end of the day",
+}
 
 
 def run(options: argparse.Namespace) -> int:
@@ -47,7 +125,7 @@ def run(options: argparse.Namespace) -> int:
         ManifestError: a problem of it is broken.
         EnvironmentFault: DIR cannot be written; what was written so far counts in the next run.
     """
-    folder, wanted = options.folder, options.problems
+    folder, wanted = options.dir, options.problems
     problems = None if wanted is None else problems_named(wanted, "--problems")
     _expect_checkout()
     before = _expect_place(folder)
@@ -65,20 +143,20 @@ def run(options: argparse.Namespace) -> int:
     check_set(stage)
     files = build(ROOT, stage, answers, problem_ids())
     stubs = {f"problems/{p.id}/{p.file}" for p in map(load_problem, stage)}
-    made = writing.plan(folder, files, stubs, old)
+    made = ledger.plan(folder, files, stubs, old)
     after = Ledger(
         version=__version__, date=_today(), problems=stage, answers_after=over_at, answers=answers
     )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        after = writing.carry_out(folder, made, files, old, after)
+        after = ledger.carry_out(folder, made, files, old, after)
     except OSError as error:
         place = error.filename or folder
         raise EnvironmentFault(
             f"DIR: cannot write {place}: {error.strerror}; run it again, what was written counts"
         ) from None
     later = tuple(id for id in problem_ids() if id not in stage)
-    stdout.show(functools.partial(render, Released(str(folder), before, after, made, later)))
+    stdout.show(render, Released(str(folder), before, after, made, later))
     return scoring.EXIT_FULL_MARKS
 
 

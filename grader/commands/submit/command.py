@@ -4,42 +4,145 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import functools
+import enum
+import io
 import os
-from collections.abc import Iterator
+import stat
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
+from grader import __version__
 from grader.base import stdout
+from grader.base.atomic_write import write_whole_bytes
+from grader.base.regular_file import open_regular
 from grader.base.text import byte_size, clean, fit, plural, styled, wrap
 from grader.commands.lint.command import lines_of
 from grader.commands.options import (
+    SUBMISSION,
     UsageError,
-    add_submission,
     expect_folder,
     expect_place,
     writing,
 )
-from grader.commands.submit import packing
-from grader.commands.submit.packing import Packed, PackedAnswer, State
 from grader.judge import scoring
-from grader.source.intake import receipt
+from grader.source.intake import receipt, zips
+from grader.source.intake.archives import read
 from grader.source.intake.entries import ArchiveError
+from grader.source.steps import steps_begun
+from grader.source.submission import Source, read_source
 from grader.spec.environment import EnvironmentFault
-from grader.spec.problem import PROBLEMS, load_problem, problem_ids
+from grader.spec.grade_record import Verdict
+from grader.spec.problem import Problem, load_problem, problem_ids
+
+# The first day that a zip can tell: the same answers make the same archive.
+_NO_TIME = (1980, 1, 1, 0, 0, 0)
+_UNIX = 3
+_READABLE = stat.S_IFREG | 0o644
+
+
+class State(enum.Enum):
+    """What is there of one problem."""
+
+    READY = "ready"
+    NOT_STARTED = "not started"
+    REFUSED = "refused"
+    MISSING = "missing"
+
+
+@dataclass(frozen=True)
+class PackedAnswer:
+    """One problem's file and what would become of it; `source` is None where there is no file."""
+
+    problem: Problem
+    state: State
+    source: Source | None = None
+
+    @property
+    def name(self) -> str:
+        """The file's name in a submission, pNN/<file>.py."""
+        return f"{self.problem.id}/{self.problem.file}"
+
+
+@dataclass(frozen=True)
+class Packed:
+    """What was looked through, and the archive that was written, if any."""
+
+    answers: tuple[PackedAnswer, ...]
+    archive: str | None = None
+    num_files: int = 0
+    num_bytes: int = 0
+    code: str = ""
+
+
+def look_through(problems: Iterable[Problem], submission: Path) -> tuple[PackedAnswer, ...]:
+    """Return what a submission holds for each problem; nothing is run."""
+    return tuple(_answer(problem, submission) for problem in problems)
+
+
+def _answer(problem: Problem, submission: Path) -> PackedAnswer:
+    if not os.path.lexists(submission / problem.id / problem.file):
+        return PackedAnswer(problem, State.MISSING)
+    source = read_source(problem, submission)
+    if source.verdict not in (None, Verdict.NOT_IMPLEMENTED):
+        return PackedAnswer(problem, State.REFUSED, source)
+    begun = source.verdict is None or steps_begun(source.data.decode("utf-8-sig", "replace"))
+    return PackedAnswer(problem, State.READY if begun else State.NOT_STARTED, source)
+
+
+def files_of(answers: Iterable[PackedAnswer]) -> dict[str, bytes]:
+    """Return the bytes of all answers that could be read, refused ones too, by name."""
+    return {a.name: a.source.data for a in answers if a.source is not None and a.source.data}
+
+
+def pack(files: Mapping[str, bytes], date: datetime.date) -> bytes:
+    """Return an archive of these files and their receipt; the same files give the same bytes.
+
+    Stored, not compressed: how `zlib` compresses depends on its version.
+    """
+    made = receipt.receipt_of(files, __version__, date).model_dump_json(indent=1) + "\n"
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_STORED) as archive:
+        for name, data in [*sorted(files.items()), (receipt.NAME, made.encode())]:
+            info = zipfile.ZipInfo(name, _NO_TIME)
+            info.create_system, info.external_attr = _UNIX, _READABLE << 16
+            archive.writestr(info, data)
+    return packed.getvalue()
+
+
+def write_archive(path: Path, files: Mapping[str, bytes], date: datetime.date) -> int:
+    """Write the archive and read it back as the instructor's tools will; return its size in bytes.
+
+    Raises:
+        OSError: it cannot be written.
+        ArchiveError: what can be read back is something else.
+    """
+    data = pack(files, date)
+    write_whole_bytes(path, data)
+    found = read(path)
+    if dict(found.files) != dict(files) or found.notes:
+        raise ArchiveError("what can be read back differs from what was written; submit again")
+    return len(data)
+
+
+def is_own(path: Path) -> bool:
+    """Whether there is an archive here that `submit` has written."""
+    try:
+        with open_regular(path) as file, zips.opened(file, path.name) as entries:
+            data = [entry.read() for entry in entries if entry.name == receipt.NAME]
+    except (OSError, ArchiveError):
+        return False
+    return len(data) == 1 and receipt.read_receipt(data[0]) is not None
+
 
 HELP = "pack your answers into the archive to upload"
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of `submit`."""
-    add_submission(parser, PROBLEMS, "problems, your own answers")
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=Path("submission.zip"),
-        metavar="FILE",
-        help="the archive to write (default: submission.zip)",
-    )
+OPTIONS = {
+    **SUBMISSION,
+    "--output FILE=submission.zip": "the archive to write (default: submission.zip)",
+}
 
 
 def run(options: argparse.Namespace) -> int:
@@ -52,14 +155,14 @@ def run(options: argparse.Namespace) -> int:
         EnvironmentFault: the archive cannot be written, or not be read back.
     """
     folder, output = expect_folder(options.submission), options.output
-    answers = packing.look_through(map(load_problem, problem_ids()), folder)
+    answers = look_through(map(load_problem, problem_ids()), folder)
     if all(answer.state is State.MISSING for answer in answers):
         raise UsageError(
             f"--submission: got {folder}, which holds no answer;"
             f" expected files such as {answers[0].name}"
         )
     expect_place(output, "--output")
-    if os.path.lexists(output) and not packing.is_own(output):
+    if os.path.lexists(output) and not is_own(output):
         raise UsageError(
             f"--output: got {output}, which exists and is no archive of `submit`;"
             " expected another name, or move it away"
@@ -67,18 +170,18 @@ def run(options: argparse.Namespace) -> int:
     packed = Packed(answers)
     if any(answer.state is State.READY for answer in answers):
         packed = _written(answers, output)
-    stdout.show(functools.partial(render, packed))
+    stdout.show(render, packed)
     refused = any(answer.state is State.REFUSED for answer in answers)
     lost = refused or packed.archive is None
     return scoring.EXIT_POINTS_LOST if lost else scoring.EXIT_FULL_MARKS
 
 
 def _written(answers: tuple[PackedAnswer, ...], output: Path) -> Packed:
-    files = packing.files_of(answers)
+    files = files_of(answers)
     today = datetime.datetime.now(datetime.UTC).date()
     try:
         with writing(output, "--output"):
-            size = packing.write_archive(output, files, today)
+            size = write_archive(output, files, today)
     except ArchiveError as error:
         raise EnvironmentFault(f"--output: {output}: {error}") from None
     return Packed(answers, str(output), len(files), size, receipt.code(files))
@@ -89,9 +192,8 @@ _STYLES = {State.READY: "green", State.REFUSED: "red"}
 
 def render(packed: Packed, *, width: int = 80, color: bool = False) -> str:
     """Return the report on a submission that was, or was not, packed."""
-    rows = [row for answer in packed.answers for row in _problem(answer, width)]
-    rows += [("-" * width, ""), *((row, "") for row in _summary(packed, width))]
-    return styled(rows, width, color=color)
+    rows = (row for answer in packed.answers for row in _problem(answer, width))
+    return styled([*rows, "-" * width, *_summary(packed, width)], width, color=color)
 
 
 def _problem(answer: PackedAnswer, width: int) -> Iterator[tuple[str, str]]:

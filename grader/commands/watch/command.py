@@ -14,17 +14,17 @@ from rich.console import Console
 
 from grader.base import scratch, stdout
 from grader.base.user_state import state_path
-from grader.commands.hint.next_hint import STATE, Shown
+from grader.commands.hint.hints import STATE, Shown, in_source
 from grader.commands.options import (
+    DEVICE,
+    SUBMISSION,
     UsageError,
-    add_device,
-    add_submission,
     expect_folder,
     one_or_all,
     request_for,
     seed_of,
 )
-from grader.commands.watch import view as page
+from grader.commands.watch import terminal as page
 from grader.commands.watch.loop import Watch
 from grader.commands.watch.terminal import Keys, Screen
 from grader.isolate.processes import Children
@@ -33,33 +33,24 @@ from grader.judge.request import Request
 from grader.judge.surroundings import expect_memory
 from grader.source.submission import read_source
 from grader.spec.environment import probe
-from grader.spec.grade_record import Verdict
 from grader.spec.problem import Problem, load_problem
 
 HELP = "grade one problem again at each save"
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of `watch`."""
-    parser.add_argument(
-        "--only", metavar="p04", help="the problem (default: the first that has a step to write)"
-    )
-    add_device(parser)
-    parser.add_argument("--report", action="store_true", help="write report.html after each run")
-    add_submission(parser)
+OPTIONS = {
+    "--only p04": "the problem (default: the first that has a step to write)",
+    **DEVICE,
+    "--report": "write report.html after each run",
+    **SUBMISSION,
+}
 
 
 def first_open(problem_ids: Sequence[str], submission: Path) -> Problem:
     """Return the first problem with a step to write or a file that cannot run, else the last."""
     problems = [load_problem(id) for id in problem_ids]
-    for problem in problems:
-        source = read_source(problem, submission)
-        step = source.next_step
-        if source.verdict in (Verdict.NOT_IMPLEMENTED, Verdict.ERROR, Verdict.REJECTED):
-            return problem
-        if step is not None and step <= len(problem.steps):
-            return problem
-    return problems[-1]
+    found = (p for p in problems if in_source(p, read_source(p, submission)) is not None)
+    return next(found, problems[-1])
 
 
 def run(options: argparse.Namespace) -> int:

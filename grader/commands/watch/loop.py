@@ -11,12 +11,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from grader.api import Grader
-from grader.commands.hint import view as hint_page
-from grader.commands.hint.next_hint import Shown, next_hint
+from grader.commands.hint.command import render as render_hint
+from grader.commands.hint.hints import Shown, next_hint
 from grader.commands.watch import browser
-from grader.commands.watch import view as page
-from grader.commands.watch.terminal import Keys, Screen
-from grader.commands.watch.view import changes, first_checks
+from grader.commands.watch import terminal as page
+from grader.commands.watch.terminal import Keys, Screen, changes, first_checks
 from grader.isolate import reaper
 from grader.isolate.processes import Children
 from grader.judge.request import Request
@@ -271,7 +270,7 @@ class Watch:
         except Exception as error:  # a hint is not worth the watch
             self._say(f"no hint: {error}")
             return
-        render = functools.partial(hint_page.render, hint, self._shown.notices)
+        render = functools.partial(render_hint, hint, self._shown.notices)
         self._screen.say(
             render(width=self._screen.width, color=bool(self._screen.looks["color"])) + "\n"
         )

@@ -6,10 +6,11 @@ wider than a phone. Letters in the cells, the legend and the text below say what
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import NamedTuple
 
 from grader.base.text import clean
 from grader.report.tiles import subject, tile_lines
@@ -35,9 +36,8 @@ _PALETTE = {
 _QUIET = {TileMap.FULL, TileMap.MASKED, TileMap.NOTHING, ErrorMap.OK}
 
 
-@dataclasses.dataclass(frozen=True)
-class Layer:
-    """The cells of one letter: an SVG path, their colour's class, and what they are in words."""
+class Layer(NamedTuple):
+    """The cells of one letter: their colour's class, what they are in words, and an SVG path."""
 
     letter: str
     css: str
@@ -46,8 +46,7 @@ class Layer:
     path: str
 
 
-@dataclasses.dataclass(frozen=True)
-class Label:
+class Label(NamedTuple):
     """A number at the edge of a map, or a letter in a cell."""
 
     x: float
@@ -56,81 +55,49 @@ class Label:
     anchor: str = "middle"
 
 
-@dataclasses.dataclass(frozen=True)
-class Grid:
-    """A map as it is drawn; `data` is what the page's script needs to tell of a cell, as JSON."""
-
-    title: str
-    summary: str
-    width: int
-    height: int
-    layers: tuple[Layer, ...]
-    labels: tuple[Label, ...]
-    letters: tuple[Label, ...]
-    rules: str
-    text: str
-    data: str
+# What lies along a side: what it counts, how many of that are in a cell, and how many in all.
+_Side = tuple[str, int, int]
 
 
-def tile_grid(tiles: TileMap, line: int | None = None) -> Grid:
+def tile_grid(tiles: TileMap, line: int | None = None) -> SimpleNamespace:
     """Return the map of the tiles; `line` is that of the mistake, where it is known."""
     words = words_of(tiles) | {TileMap.NOTHING: "not visited, not needed"}
-    down = ("queries", tiles.tile_q, tiles.tile_q * len(tiles.rows))
-    longest = max(map(len, tiles.rows), default=0)
-    across = ("keys", tiles.tile_k, tiles.tile_k * longest)
-    program = "the program of these queries" if tiles.product in ("out", "dq") else ""
-    if not program:
-        program = "the program of these keys"
-    place = f"line {line}" if line else ""
-    head = f"Tiles of {clean(subject(tiles), 60)}"
-    classes = {letter: f"t-{css}" for letter, css in _PALETTE.items()}
     known = tuple("".join(c if c in words else TileMap.NOTHING for c in row) for row in tiles.rows)
     first, *others = tile_lines(tiles.model_copy(update={"rows": known or (TileMap.NOTHING,)}))
-    text = "\n".join([clean(first), *others])
+    sides = f"queries down, keys across, {tiles.tile_q} x {tiles.tile_k} to a cell"
+    program = "queries" if tiles.product in ("out", "dq") else "keys"
     return _grid(
-        f"{head}: queries down, keys across, {tiles.tile_q} x {tiles.tile_k} to a cell",
+        f"Tiles of {clean(subject(tiles), 60)}: {sides}",
         known,
-        down,
-        across,
-        words,
-        classes,
-        text,
-        note=", ".join(filter(None, (program, place))),
+        ("queries", tiles.tile_q, tiles.tile_q * len(known)),
+        ("keys", tiles.tile_k, tiles.tile_k * max(map(len, known), default=0)),
+        {letter: (f"t-{css}", words[letter]) for letter, css in _PALETTE.items()},
+        "\n".join([clean(first), *others]),
+        f"the program of these {program}" + (f", line {line}" if line else ""),
     )
 
 
-def error_grid(errors: ErrorMap, what: str) -> Grid:
+def error_grid(errors: ErrorMap, what: str) -> SimpleNamespace:
     """Return the map of the errors; `what` is what its rows are: queries, keys or rows."""
-    words = {ErrorMap.OK: "within the tolerance", ErrorMap.NOT_FINITE: "NaN or infinite"}
-    for k in range(1, 10):
-        first, last = _factor(k), _factor(k + 1)
-        words[str(k)] = f"{first} to {last} times what is allowed"
-    words["9"] = f"{_factor(9)} times what is allowed, or more"
-    classes = {ErrorMap.OK: "e-ok", ErrorMap.NOT_FINITE: "e-nan"}
-    classes |= {str(k): f"e-{k}" for k in range(1, 10)}
-    place = [f"batch {errors.batch}" if errors.batch else ""]
-    place += [f"head {errors.head}" if errors.head is not None else ""]
-    of_head = " ".join(filter(None, place))
-    name = clean(errors.output, 40)
-    rows, down, across = errors.rows, (what, errors.cell_rows, errors.num_rows), None
-    cell = f"{errors.cell_rows} x {errors.cell_columns}"
+    kinds = {
+        ErrorMap.OK: ("e-ok", "within the tolerance"),
+        ErrorMap.NOT_FINITE: ("e-nan", "NaN or infinite"),
+    }
+    for k in range(1, 9):
+        words = f"{_factor(k)} to {_factor(k + 1)} times what is allowed"
+        kinds[str(k)] = f"e-{k}", words
+    kinds["9"] = "e-9", f"{_factor(9)} times what is allowed, or more"
+    place = f"batch {errors.batch} " * bool(errors.batch)
+    place += f"head {errors.head}" * (errors.head is not None)
+    head = ", ".join(filter(None, (clean(errors.output, 40), place.strip())))
+    rows, down = errors.rows, (what, errors.cell_rows, errors.num_rows)
+    across = ("head_dim", errors.cell_columns, errors.num_columns)
+    title = f"{what} down, head_dim across, {errors.cell_rows} x {errors.cell_columns}"
     if errors.num_columns == 1:  # a vector lies on its side
         rows, down, across = ("".join(rows),), ("", 1, 1), down
-        title, cell = f"{what} across", str(errors.cell_rows)
-    else:
-        across = ("head_dim", errors.cell_columns, errors.num_columns)
-        title = f"{what} down, head_dim across"
-    head = f"Error of {name}" + (f", {of_head}" if of_head else "")
-    return _grid(
-        f"{head}: {title}, {cell} to a cell, the worst of a cell shown",
-        rows,
-        down,
-        across,
-        words,
-        classes,
-        "\n".join(rows),
-        note="",
-    )
+        title = f"{what} across, {errors.cell_rows}"
+    title = f"Error of {head}: {title} to a cell, the worst of a cell shown"
+    return _grid(title, rows, down, across, kinds, "\n".join(rows))
 
 
 def _factor(k: int) -> str:
@@ -140,14 +107,16 @@ def _factor(k: int) -> str:
 def _grid(
     title: str,
     rows: Sequence[str],
-    down: tuple[str, int, int],
-    across: tuple[str, int, int],
-    words: Mapping[str, str],
-    classes: Mapping[str, str],
+    down: _Side,
+    across: _Side,
+    kinds: Mapping[str, tuple[str, str]],
     text: str,
-    *,
-    note: str,
-) -> Grid:
+    note: str = "",
+) -> SimpleNamespace:
+    """Return a map as it is drawn; `kinds` has by letter its colour's class and its words.
+
+    `data` is what the page's script needs to tell of a cell, as JSON.
+    """
     cut = len(rows) > _MOST_CELLS or any(len(row) > _MOST_CELLS for row in rows)
     rows = [row[:_MOST_CELLS] for row in rows[:_MOST_CELLS]]
     columns = max(map(len, rows), default=1)
@@ -155,41 +124,42 @@ def _grid(
     left = _LEFT if down[0] else 4
     counts = Counter("".join(rows))
     layers = tuple(
-        Layer(letter, classes[letter], word, counts[letter], _path(rows, letter, cell, left))
-        for letter, word in words.items()
+        Layer(letter, css, word, counts[letter], _path(rows, letter, cell, left))
+        for letter, (css, word) in kinds.items()
         if counts[letter]
     )
     told = [f"{layer.count} {layer.word}" for layer in layers]
-    summary = "; ".join(told) + ("; only the first cells are drawn" if cut else "")
-    letters = ()
-    if cell >= _LETTERS_FROM:
-        letters = tuple(
-            Label(left + (c + 0.5) * cell, _TOP + (r + 0.5) * cell + 4, letter)
-            for r, row in enumerate(rows)
-            for c, letter in enumerate(row)
-            if letter not in _QUIET
-        )
-    data = {
-        "rows": rows,
-        "words": dict(words),
-        "down": down,
-        "across": across,
-        "cell": cell,
-        "left": left,
-        "top": _TOP,
-        "note": note,
-    }
-    return Grid(
+    told += ["only the first cells are drawn"] * cut
+    every_row, every_column = (-(-pixels // cell) for pixels in _LABEL_EVERY)
+    labels = [
+        Label(_LEFT - 5, _TOP + (n + 0.5) * cell + 4, str(n * down[1]), "end")
+        for n in range(0, len(rows) if down[0] else 0, every_row)
+    ]
+    labels += [
+        Label(left + n * cell, _TOP - 5, str(n * across[1]), "start")
+        for n in range(0, columns, every_column)
+    ]
+    letters = [
+        Label(left + (c + 0.5) * cell, _TOP + (r + 0.5) * cell + 4, letter)
+        for r, row in enumerate(rows if cell >= _LETTERS_FROM else ())
+        for c, letter in enumerate(row)
+        if letter not in _QUIET
+    ]
+    rules = [f"M{left} {_TOP + r * cell}h{columns * cell}" for r in range(1, len(rows))]
+    rules += [f"M{left + c * cell} {_TOP}v{len(rows) * cell}" for c in range(1, columns)]
+    words = {letter: word for letter, (_, word) in kinds.items()}
+    data = {"rows": rows, "words": words, "down": down, "across": across, "cell": cell}
+    return SimpleNamespace(
         title=title,
-        summary=summary,
+        summary="; ".join(told),
         width=left + columns * cell + 4,
         height=_TOP + len(rows) * cell + 2,
         layers=layers,
-        labels=(*_side_labels(down, len(rows), cell), *_top_labels(across, columns, cell, left)),
+        labels=labels,
         letters=letters,
-        rules=_rules(len(rows), columns, cell, left) if cell >= _RULES_FROM else "",
+        rules="".join(rules) if cell >= _RULES_FROM else "",
         text=text,
-        data=json.dumps(data),
+        data=json.dumps(data | {"left": left, "top": _TOP, "note": note}),
     )
 
 
@@ -206,27 +176,3 @@ def _path(rows: Sequence[str], letter: str, cell: int, left: int) -> str:
             parts.append(f"M{x} {y}h{length}v{cell}h-{length}z")
             c = row.find(letter, end)
     return "".join(parts)
-
-
-def _rules(rows: int, columns: int, cell: int, left: int) -> str:
-    """Return the lines between the cells."""
-    across = "".join(f"M{left} {_TOP + r * cell}h{columns * cell}" for r in range(1, rows))
-    down = "".join(f"M{left + c * cell} {_TOP}v{rows * cell}" for c in range(1, columns))
-    return across + down
-
-
-def _side_labels(axis: tuple[str, int, int], count: int, cell: int) -> list[Label]:
-    if not axis[0]:
-        return []
-    every = -(-_LABEL_EVERY[0] // cell)
-    return [
-        Label(_LEFT - 5, _TOP + (n + 0.5) * cell + 4, str(n * axis[1]), "end")
-        for n in range(0, count, every)
-    ]
-
-
-def _top_labels(axis: tuple[str, int, int], count: int, cell: int, left: int) -> list[Label]:
-    every = -(-_LABEL_EVERY[1] // cell)
-    return [
-        Label(left + n * cell, _TOP - 5, str(n * axis[1]), "start") for n in range(0, count, every)
-    ]

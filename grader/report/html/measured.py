@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from types import SimpleNamespace
 
 from grader.base.text import byte_size, clean, finite, milliseconds, times
 from grader.report.html import grids
@@ -50,42 +51,42 @@ class Table:
 
 @dataclasses.dataclass(frozen=True)
 class Chart:
-    """A chart with its title, and what its marks are."""
+    """A chart with its title, and what a span in it is."""
 
     title: str
     dots: Dots
-    value: str
-    base: str
     span: str
 
 
 def charts(record: GradeRecord) -> list[Chart]:
     """Return the charts of speed, memory and work of all problems that have any."""
-    made = []
-    for title, measures, written, words in (
-        (
-            "Speed-up over naive PyTorch",
-            _speeds(record),
-            lambda n: f"{n:g}x",
-            ("this run", "naive", "targets, from no points to all"),
-        ),
-        (
-            "Extra memory",
-            _memories(record),
-            _bytes_of_axis,
-            ("this run", "naive", "the most that is allowed"),
-        ),
-        (
-            "Work, over what is needed",
-            _works(record),
-            lambda n: f"{n:g}x",
-            ("this run", "naive", "from all points to none"),
-        ),
-    ):
-        chart = dots(measures, written)
-        if chart is not None:
-            made.append(Chart(title, chart, *words))
-    return made
+    speeds, memories, works = [], [], []
+    for problem in record.problems:
+        id = clean(problem.id, ID_LIMIT)
+        for component in problem.components.values():
+            f = shown_figures(component)
+            if isinstance(f, SpeedFigures) and finite(f.speedup) is not None:
+                shown = times(finite(f.speedup), 1)
+                speeds.append(Measure(id, f.speedup, shown, 1.0, f.floor, f.full))
+            elif isinstance(f, MemoryFigures) and f.extra_bytes:
+                extra, shown = f.extra_bytes[-1], byte_size(f.extra_bytes[-1]) or ""
+                (base,) = f.naive_extra_bytes[-1:] or (None,)
+                (allowed,) = f.allowed_bytes[-1:] or (None,)
+                memories.append(Measure(id, max(extra, 1024), shown, base, allowed, allowed))
+            elif isinstance(f, WorkFigures) and f.amounts:
+                worst = max(f.amounts.values(), key=lambda amount: amount.ratio)
+                base, shown = worst.naive_ratio, times(worst.ratio, 2)
+                works.append(Measure(id, worst.ratio, shown, base, f.full, base))
+    rows = (
+        ("Speed-up over naive PyTorch", speeds, "{:g}x".format, "targets, from no points to all"),
+        ("Extra memory", memories, _bytes_of_axis, "the most that is allowed"),
+        ("Work, over what is needed", works, "{:g}x".format, "from all points to none"),
+    )
+    return [
+        Chart(title, chart, span)
+        for title, measures, written, span in rows
+        if (chart := dots(measures, written))
+    ]
 
 
 def _bytes_of_axis(number: float) -> str:
@@ -95,53 +96,17 @@ def _bytes_of_axis(number: float) -> str:
     return f"{number:g} B"
 
 
-def _figures(record: GradeRecord, name: str) -> Iterable[tuple[str, object]]:
-    for problem in record.problems:
-        yield clean(problem.id, ID_LIMIT), shown_figures(problem.components.get(name))
-
-
-def _speeds(record: GradeRecord) -> list[Measure]:
-    return [
-        Measure(id, f.speedup, times(finite(f.speedup), 1), 1.0, f.floor, f.full)
-        for id, f in _figures(record, "speed")
-        if isinstance(f, SpeedFigures) and finite(f.speedup) is not None
-    ]
-
-
-def _memories(record: GradeRecord) -> list[Measure]:
-    made = []
-    for id, f in _figures(record, "memory"):
-        if isinstance(f, MemoryFigures) and f.extra_bytes:
-            extra, naive = f.extra_bytes[-1], f.naive_extra_bytes[-1:]
-            allowed = f.allowed_bytes[-1] if f.allowed_bytes else None
-            shown = byte_size(extra) or ""
-            base = naive[0] if naive else None
-            made.append(Measure(id, max(extra, 1024), shown, base, allowed, allowed))
-    return made
-
-
-def _works(record: GradeRecord) -> list[Measure]:
-    made = []
-    for id, f in _figures(record, "work"):
-        if isinstance(f, WorkFigures) and f.amounts:
-            worst = max(f.amounts.values(), key=lambda amount: amount.ratio)
-            naive = worst.naive_ratio
-            made.append(Measure(id, worst.ratio, times(worst.ratio, 2), naive, f.full, naive))
-    return made
-
-
 def tables(problem: ProblemResult) -> list[Table]:
     """Return what was measured of one problem: speed, memory, work and traffic."""
     made = []
-    speed = shown_figures(problem.components.get("speed"))
-    if isinstance(speed, SpeedFigures):
-        made.append(_speed_table(speed))
-    memory = shown_figures(problem.components.get("memory"))
-    if isinstance(memory, MemoryFigures) and memory.lengths:
-        made.append(_memory_table(memory))
-    work = shown_figures(problem.components.get("work"))
-    if isinstance(work, WorkFigures) and work.amounts:
-        made.append(_work_table(work))
+    for name, kind, table in (
+        ("speed", SpeedFigures, _speed_table),
+        ("memory", MemoryFigures, _memory_table),
+        ("work", WorkFigures, _work_table),
+    ):
+        figures = shown_figures(problem.components.get(name))
+        if isinstance(figures, kind) and (found := table(figures)).rows:
+            made.append(found)
     return made
 
 
@@ -219,7 +184,7 @@ def _work_table(f: WorkFigures) -> Table:
     ]
     tiles = f"tiles of {f.tile_q} x {f.tile_k}, " if f.tile_q and f.tile_k else ""
     remark = f"all points up to {f.full:g}x what is needed; {tiles}{f.programs} programs"
-    return Table("Work and traffic", f.shape, ("", *f.amounts), rows, remark)
+    return Table("Work and traffic", f.shape, ("", *f.amounts), rows if counted else [], remark)
 
 
 def _count(number: int) -> str:
@@ -229,7 +194,7 @@ def _count(number: int) -> str:
     return "?" if rounded is None else f"{rounded:.3g}"
 
 
-def work_map(problem: ProblemResult) -> grids.Grid | None:
+def work_map(problem: ProblemResult) -> SimpleNamespace | None:
     """Return the tiles that the kernel visited where its work was counted."""
     work = shown_figures(problem.components.get("work"))
     if isinstance(work, WorkFigures) and work.tiles is not None and work.tiles.rows:

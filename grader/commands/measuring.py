@@ -1,0 +1,34 @@
+"""Has a process of the judge's time files, and says meanwhile what is timed."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+
+from grader.isolate.processes import Children, Ending
+from grader.spec.findings import MEASURE_S, Event, MeasureRequest, Phase, SourceFile, read_event
+from grader.spec.grade_record import Environment
+
+
+def measured(
+    children: Children,
+    module: str,
+    files: Sequence[SourceFile],
+    environment: Environment,
+    on_phase: Callable[[Phase], None],
+) -> tuple[list[Event], str]:
+    """Return what `module` said of `files`, and what to say of those that it said nothing of."""
+    ending, found = Ending(), []
+    request = MeasureRequest(
+        sources=tuple(files),
+        device=environment.device,
+        device_uuid=environment.device_uuid,
+        token=secrets.token_hex(),
+    )
+    for line in children.events(module, [], request.model_dump_json(), MEASURE_S, ending):
+        event = read_event(line, request.token)
+        if isinstance(event, Phase):
+            on_phase(event)
+        else:
+            found.append(event)
+    return found, f"the measuring process ended early: {ending.last_line}"
