@@ -14,6 +14,7 @@ from grader.spec.problem import PROBLEMS, ROOT, load_problem, problem_ids
 from tests.forked import forked_workers
 from tests.harness import judge, model_answer
 from tests.mutants import p06
+from tests.shares import drawn
 from tests.steps import handout, words
 
 SECTIONS = (
@@ -144,12 +145,12 @@ def test_steps_are_those_of_problem_toml(problem):
 
 @pytest.mark.parametrize(
     ("problem_id", "check", "old", "new"),
-    [
+    drawn([
         ("p06", "window", p06.FIRST, f"{p06.FIRST} + BLOCK_N"),
         ("p06", "window", p06.FULL, "full_start = 0"),
         ("p08", "plain", "begin = key_start\n", "begin = key_start + BLOCK_M\n"),
-    ],
-)
+    ], 3),
+)  # fmt: skip
 def test_a_step_for_work_can_cost_correctness(problem_id, check, old, new):
     problem = load_problem(problem_id)
     last = sections(problem)["Steps"].rpartition("### Step ")[2]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 
 import pytest
 
@@ -12,6 +13,7 @@ from grader.kernel.compile import kept_kernels
 from grader.source.submission import Source
 from grader.spec.cases import resolve
 from grader.spec.problem import load_problem
+from tests import once
 from tests.forked import forked_workers
 from tests.harness import model_answer
 from tests.test_testrun import asked
@@ -46,7 +48,8 @@ CALL = Call.of(P03, resolve({"seqlen": 64, "head_dim": 64}, "fp16", ""), ("out",
 
 @pytest.fixture
 def folder(tmp_path):
-    return tmp_path / "compiled"
+    """Where the kernels of SOURCE are kept: they are compiled once for all tests."""
+    return shutil.copytree(once.folder("kept kernels", reports), tmp_path / "compiled")
 
 
 def reports(folder, text=SOURCE):
@@ -147,7 +150,8 @@ def test_those_that_were_used_last_are_kept(folder, monkeypatch):
     kept_kernels.make_room(folder / "none yet")
 
 
-def test_a_grading_keeps_them_where_its_children_do(folder):
+def test_a_grading_keeps_them_where_its_children_do(tmp_path):
+    folder = tmp_path / "compiled"
     children = Children(kernels=folder)
     children.open_server()
     try:

@@ -14,6 +14,7 @@ from grader.kernel.observers.watch import Watch
 from grader.spec.problem import load_problem
 from tests.harness import judge, model_answer
 from tests.on_machine import machine_in_process
+from tests.shares import drawn
 
 # 16 x 16 elements of x, of y or of z; what is looked for is in the lines that say so.
 # fmt: off
@@ -117,7 +118,7 @@ def test_a_number_of_each_query_has_32_bits(given, queries, says):
 
 @pytest.mark.parametrize(
     ("problem_id", "old", "new", "headline"),
-    [
+    drawn([
         (
             "p08", "dk *= softmax_scale",
             "    dk = dk.to(k.dtype).to(tl.float32)\n    dk *= softmax_scale",
@@ -127,7 +128,7 @@ def test_a_number_of_each_query_has_32_bits(given, queries, says):
             "p08", "dtype=torch.float32, device=out.device", "dtype=out.dtype, device=out.device",
             "the number of each query in delta_ptr has 16 bits",
         ),
-    ],
+    ], 2),
 )  # fmt: skip
 def test_the_check_of_precision_fails_and_no_other(problem_id, old, new, headline):
     source = model_answer(problem_id)
