@@ -16,6 +16,7 @@ from grader.spec.problem import ROOT, load_problem
 from tests import forked
 from tests.harness import Judged, judge, model_answer
 from tests.records import write_answers
+from tests.shares import drawn
 from tests.test_idle import BODIES, decoy
 
 _quick = forked.quick
@@ -160,7 +161,7 @@ LOOKS = (
 )
 
 
-@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("look", drawn(LOOKS, 3))
 def test_a_right_answer_may_look_at_its_results(look):
     checks = {"plain", "lse", "half", "arguments"}
     assert judged_decoy("p04", f"{look}\n    return returned", checks=checks).wrong == {}

@@ -157,7 +157,7 @@ def test_a_key_is_found_neither_in_the_next_jail_nor_outside(tmp_path, session):
 
 
 @pytest.mark.parametrize(
-    ("limit", "begins"), [("memory", "its processes held"), ("processes", "it ran")]
+    ("limit", "begins"), drawn([("memory", "its processes held"), ("processes", "it ran")], 2)
 )
 def test_a_limit_that_nobody_keeps_is_found(monkeypatch, limit, begins):
     needs.a_jail()

@@ -67,7 +67,9 @@ def test_missing_keys_may_not_raise_the_maximum():
 # -- names and advice -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("problem", "checks"), [("p03", ("ragged_unequal",)), ("p04", ("half",))])
+@pytest.mark.parametrize(
+    ("problem", "checks"), drawn([("p03", ("ragged_unequal",)), ("p04", ("half",))], 2)
+)
 def test_a_maximum_over_queries_is_not_told_as_rows_or_keys_that_it_met(problem, checks):
     found = judged(problem, changed(problem, (NEW_MAX, OVER_QUERIES)), *checks, "large_logits")
     assert wrong_checks(found) == {*checks, "large_logits"}
@@ -76,11 +78,14 @@ def test_a_maximum_over_queries_is_not_told_as_rows_or_keys_that_it_met(problem,
 
 @pytest.mark.parametrize(
     ("edit", "check", "title", "index"),
-    [
-        (("lse[:, None] * LOG2_E", "lse[None, :] * LOG2_E"), "dq", "lse", "lse[:, None]"),
-        (("delta[:, None]", "delta[None, :]"), "dq", "delta", "delta[:, None]"),
-        (("delta[None, :]", "delta[:, None]"), "plain", "delta", "delta[None, :]"),
-    ],
+    drawn(
+        [
+            (("lse[:, None] * LOG2_E", "lse[None, :] * LOG2_E"), "dq", "lse", "lse[:, None]"),
+            (("delta[:, None]", "delta[None, :]"), "dq", "delta", "delta[:, None]"),
+            (("delta[None, :]", "delta[:, None]"), "plain", "delta", "delta[None, :]"),
+        ],
+        3,
+    ),
 )
 def test_numbers_of_queries_along_the_keys_are_no_mask(edit, check, title, index):
     source = changed("p08", edit)
