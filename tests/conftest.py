@@ -1,6 +1,7 @@
 """As many test workers run as there are cores: each computes on one."""
 
 import contextlib
+import gc
 import os
 import sys
 from pathlib import Path
@@ -20,6 +21,12 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 collect_ignore = ["tenth"]  # files of a problem, which test_tenth_problem.py puts in their places
+
+
+def pytest_collection_finish():
+    """Have no garbage collector look at all modules and tests again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items):

@@ -19,13 +19,17 @@ import pytest
 from grader.isolate import forks, sandbox
 from grader.isolate.forks import Forked, ForkServer
 
+# A busy machine takes a minute to import torch; fresh interpreters would keep it busier still.
+_PATIENCE_S = 600.0
+
 
 class Server:
     """A server that stays open for who comes next."""
 
     def __init__(self) -> None:
         """Open one; it ends with the calling thread."""
-        self.server = ForkServer.open(sandbox.server_environment(differentiate=True))
+        with mock.patch.object(forks, "_FIRST_S", _PATIENCE_S):
+            self.server = ForkServer.open(sandbox.server_environment(differentiate=True))
         atexit.register(self.server.close)
 
     def start(self, cwd: Path, env: dict[str, str], channel: int) -> Forked | None:
@@ -49,7 +53,7 @@ def servers() -> set[int]:
 @contextlib.contextmanager
 def forked_workers() -> Iterator[None]:
     """While active, workers are forked."""
-    with mock.patch.object(forks, "_server", _server()):
+    with mock.patch.multiple(forks, _server=_server(), _ANSWER_S=_PATIENCE_S):
         yield
 
 

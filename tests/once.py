@@ -40,3 +40,11 @@ def once(name: str, make: Callable[[], Made]) -> Made:
             partial.write_bytes(pickle.dumps(make()))
             os.replace(partial, path)
     return pickle.loads(path.read_bytes())
+
+
+def folder(name: str, make: Callable[[Path], object]) -> Path:
+    """Return the folder that `make` makes, for the first process that asks under this name."""
+    begin()
+    path = Path(os.environ[_FOLDER]) / f"folder-{name}"
+    once(f"folder {name}", lambda: make(path) and None)
+    return path

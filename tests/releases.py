@@ -1,16 +1,19 @@
 """Releases as `grader release` makes them, for its tests."""
 
 import contextlib
-import functools
 import io
 import json
+import shutil
 
 import pytest
 
 from grader.commands import cli
 from grader.commands.release import command, ledger
+from tests import once
 
-command.check_set = functools.cache(command.check_set)  # of the same checkout in every test
+_check_set = command.check_set
+# Of the same checkout in every test.
+command.check_set = lambda stage: once.once(f"checked {stage}", lambda: _check_set(stage))
 STUB = "problems/p02/weighted_row_sum.py"
 
 
@@ -43,27 +46,28 @@ def past(folder):
     path.write_text(json.dumps(record))
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("whole") / "course"
-    made(folder)
-    return folder
+@pytest.fixture(scope="session")
+def whole():
+    """All problems. Nothing is changed in it."""
+    return once.folder("whole", made)
 
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory):
     """p01 and p02 alone."""
     folder = tmp_path_factory.mktemp("stage") / "course"
-    made(folder, "--problems", "p01,p02")
-    return folder
+    source = once.folder("stage", lambda folder: made(folder, "--problems", "p01,p02"))
+    return shutil.copytree(source, folder)
 
 
-@pytest.fixture(scope="module")
-def answered(tmp_path_factory):
-    """p01 to p03, of which p02 is over."""
-    folder = tmp_path_factory.mktemp("answered") / "course"
-    made(folder, "--problems", "p02", "--answers-after", "2999-01-01")
-    made(folder, "--problems", "p01,p03")
-    past(folder)
-    made(folder)
-    return folder
+@pytest.fixture(scope="session")
+def answered():
+    """p01 to p03, of which p02 is over. Nothing is changed in it."""
+
+    def make(folder):
+        made(folder, "--problems", "p02", "--answers-after", "2999-01-01")
+        made(folder, "--problems", "p01,p03")
+        past(folder)
+        made(folder)
+
+    return once.folder("answered", make)

@@ -1,7 +1,8 @@
-"""The share of a corpus that `make test` judges: another one with each version of the set.
+"""The share of a corpus that `make test` judges: another one with each commit.
 
-`make test SHARE=0.16.0`, or any other word, draws another; `SHARE=all` judges whole corpora, as
-`make sweep` does.
+One commit draws the same members each time, and a class of one member is always judged. The next
+commits come round to the others, and `make sweep` judges all of them. `make test SHARE=1b2c3d4`, or
+any other word, draws what that commit does; `SHARE=all` judges everything.
 """
 
 from __future__ import annotations
@@ -10,27 +11,53 @@ import collections
 import hashlib
 import math
 import os
+import subprocess
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
 from grader import __version__
+from grader.spec.problem import ROOT
 
-SHARE = os.environ.get("SHARE", __version__)
+
+def _commit() -> str:
+    """Return the commit that is checked out, the version where there is no repository."""
+    try:
+        command = ["git", "-C", str(ROOT), "rev-parse", "--short=7", "HEAD"]
+        return subprocess.check_output(command, stderr=subprocess.DEVNULL, text=True).strip()
+    except (OSError, subprocess.CalledProcessError):
+        return __version__
+
+
+SHARE = os.environ.get("SHARE") or _commit()
 
 
 def drawn(
-    items: Iterable, one_in: int, family: Callable[[Any], Hashable] = lambda item: item.problem
+    items: Iterable,
+    one_in: int,
+    family: Callable[[Any], Hashable] = lambda item: getattr(item, "problem", None),
 ) -> list:
-    """Return one in `one_in` of each family, at least one, in the order of `items`."""
-    families: dict[Hashable, list] = collections.defaultdict(list)
+    """Return one in `one_in` of each family, at least one, in the order of `items`.
+
+    What has no `id` is drawn by its place.
+    """
+    families: dict[Hashable, list[int]] = collections.defaultdict(list)
     items = list(items)
-    for item in items:
-        families[family(item)].append(item)
+    for place, item in enumerate(items):
+        families[family(item)].append(place)
+
+    def order(place: int) -> bytes:
+        word = getattr(items[place], "id", place)
+        return hashlib.sha256(f"{SHARE} {word}".encode()).digest()
+
     chosen: set[int] = set()
     for group in families.values():
-        order = sorted(
-            group, key=lambda item: hashlib.sha256(f"{SHARE} {item.id}".encode()).digest()
-        )
         count = len(group) if SHARE == "all" else math.ceil(len(group) / one_in)
-        chosen |= {id(item) for item in order[:count]}
-    return [item for item in items if id(item) in chosen]
+        chosen |= {*sorted(group, key=order)[:count]}
+    return [item for place, item in enumerate(items) if place in chosen]
+
+
+def users() -> list[str]:
+    """Return the files of tests that draw, as paths in the checkout."""
+    line = "\nfrom tests.shares import drawn\n"
+    paths = sorted((ROOT / "tests").glob("test_*.py"))
+    return [f"tests/{path.name}" for path in paths if line in path.read_text("utf-8")]

@@ -13,16 +13,15 @@ import sys
 import time
 from pathlib import Path
 
+from tests import shares
+
 PARTS = {
     # every source of the corpora in all checks: compared with the record and with what is expected
     "golden": ("tests.golden", "diff"),  # 5 hours
     # the same verdicts under twenty seeds
     "seeds": ("tests.seeds",),  # 3 hours
-    # the tests whose corpora `make test` judges a share of, whole
-    "corpora": (
-        "pytest", "-q", "tests/test_wrong_kernels.py", "tests/test_wrong_answers.py",
-        "tests/test_unusual_answers.py", "tests/test_steps.py", "tests/test_hostile.py",
-    ),
+    # what `make test` judges a share of, whole; the part `seeds` is what test_seeds.py draws from
+    "corpora": ("pytest", "-q", *(name for name in shares.users() if "seeds" not in name)),
     "hostile": ("tests.hostile", "--slow"),
     # faults in the judge's defences; mutants of the code that decides
     "planted": ("tests.planted",),

@@ -5,6 +5,7 @@
 
 import ast
 import functools
+import itertools
 import re
 import string
 from functools import partial
@@ -34,7 +35,6 @@ from tests.test_render_html import Page
 
 RULES = ROOT / "grader" / "causes" / "rules"
 PAGE = causes_page.PAGE.read_text("utf-8")
-each_entry = pytest.mark.parametrize("id", entries())
 
 
 # -- the tables ----------------------------------------------------------------------------------
@@ -144,15 +144,14 @@ def test_a_file_that_cannot_be_used_is_named(text, tmp_path, monkeypatch):
         entries.__wrapped__()
 
 
-@each_entry
-def test_a_cause_says_what_happens_why_and_what_to_do(id):
-    entry = entry_of(id)
-    for text in (entry.text.title, entry.text.note, entry.text.help):
-        assert len(text) > 8 and not text.endswith(".") and "{" not in text
-    why = entry.table["why"]
-    assert len(why) >= 60 and why.endswith((".", "?")) and len(why.split()) <= 80
-    assert ("wrong" in entry.table) == ("right" in entry.table)
-    assert set(entry.table.get("problems", "").split()) <= set(problem_ids()) and entry.problems
+def test_a_cause_says_what_happens_why_and_what_to_do():
+    for id, entry in entries().items():
+        for text in (entry.text.title, entry.text.note, entry.text.help):
+            assert len(text) > 8 and not text.endswith(".") and "{" not in text, id
+        why = entry.table["why"]
+        assert len(why) >= 60 and why.endswith((".", "?")) and len(why.split()) <= 80, id
+        assert ("wrong" in entry.table) == ("right" in entry.table), id
+        assert set(entry.table.get("problems", "").split()) <= {*problem_ids()} and entry.problems
 
 
 def test_a_help_names_only_code_that_the_student_has():
@@ -348,9 +347,8 @@ def test_without_a_problem_it_is_that_of_the_last_failure(tmp_path):
     assert problem("ZEROS") is None  # it cannot be read
 
 
-@each_entry
-def test_a_page_fits_80_columns(id):
-    for color in (False, True):
+def test_a_page_fits_80_columns():
+    for id, color in itertools.product(entries(), (False, True)):
         text = render(look_up(id), color=color)
         rows = [re.sub(r"\x1b\[[0-9;]*m", "", row) for row in text.splitlines()]
         assert max(map(len, rows)) <= 80 and id in rows[0]

@@ -189,6 +189,7 @@ def test_a_worker_that_dies_is_a_fault_of_its_task_alone(tmp_path, monkeypatch):
 
 def test_an_interchange_that_has_ended_is_said_and_nothing_waits_for_it(tmp_path, monkeypatch):
     monkeypatch.setattr(engine, "_CLEANUP_S", 1.0)
+    monkeypatch.setattr(engine, "_HEARTBEAT_S", 1)
     config = local_config(1, "cpu", {})
     running = ParslEngine(config, tmp_path / ".parsl")
     try:

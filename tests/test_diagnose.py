@@ -16,6 +16,7 @@ from grader.spec.cases import resolve
 from grader.spec.causes import Entry
 from grader.spec.inputs import case_seed, make_inputs
 from grader.spec.problem import load_problem
+from tests.shares import drawn
 
 P03 = load_problem("p03")
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
@@ -89,7 +90,7 @@ KNOWN = [
 ]
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
+@pytest.mark.parametrize("dtype", drawn(["fp32", "fp16"], 2))
 @pytest.mark.parametrize(("problem_id", "mistake", "given"), KNOWN)
 def test_a_single_known_mistake_is_named_with_its_cases_and_its_step(
     problem_id, mistake, given, dtype

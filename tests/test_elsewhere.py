@@ -11,11 +11,12 @@ import sys
 import pytest
 
 from grader.source.submission import examine
-from grader.spec.grade_record import GradeRecord, Verdict
+from grader.spec.grade_record import Verdict
 from grader.spec.problem import ROOT, load_problem
 from tests import forked
 from tests.harness import Judged, judge, model_answer
 from tests.records import write_answers
+from tests.shares import drawn
 from tests.test_idle import BODIES, decoy
 
 _quick = forked.quick
@@ -166,32 +167,18 @@ LOOKS = (
 )
 
 
-@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("look", drawn(LOOKS, 3))
 def test_a_right_answer_may_look_at_its_results(look):
     checks = {"plain", "lse", "half", "arguments"}
     assert judged_decoy("p04", f"{look}\n    return returned", checks=checks).wrong == {}
 
 
-def python(*arguments):
-    command = [sys.executable, "-m", *map(str, arguments)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
-
-
-def test_the_command_line_refuses_it_unless_the_policy_is_left_out(tmp_path):
+def test_pytest_refuses_it(tmp_path):  # `grade`, with and without a policy: tests/hostile
     problem_id, body, told = EVASIONS["a flag set by a kernel"]
-    # No check after the first one that passes is run: it costs as much as ten.
-    source = decoy(problem_id, f"assert x.shape[0] < 128\n    {body}")
+    source = decoy(problem_id, body)
     assert examine(load_problem(problem_id), source.encode()).violations == ()
     write_answers(tmp_path, {problem_id: source})
-    record = tmp_path / "record.json"
-    options = ["--only", problem_id, "--device", "cpu", "--quick", "--exitfirst", "--json", record]
-    for more in ([], ["--no-policy"]):
-        python("grader", "grade", "--submission", tmp_path, *options, *more)
-        (problem,) = GradeRecord.model_validate_json(record.read_bytes()).problems
-        first = next(check for check in problem.checks if check.id == "one_program")
-        assert first.verdict is (Verdict.PASS if more else Verdict.REJECTED)
-        assert (problem.verdict is Verdict.REJECTED) is not bool(more)
-    text = python(
-        "pytest", "problems/p02", "--submission", tmp_path, "-k", "one_program", "--device=cpu"
-    )
+    options = ["--submission", tmp_path, "-k", "one_program", "--device=cpu"]
+    command = [sys.executable, "-m", "pytest", "problems/p02", *options]
+    text = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
     assert "REJECTED" in text and f"PyTorch computes here: {told}" in text

@@ -11,6 +11,7 @@ from grader.causes.rules.fitted import fitted
 from grader.spec.problem import load_problem
 from tests import forked
 from tests.harness import Judged, judge, model_answer
+from tests.shares import drawn
 
 PROBLEM = load_problem("p01")
 LOOP = "range(0, visible_stop, tile_k)"
@@ -32,7 +33,7 @@ def of(old: str, new: str) -> Judged:
 
 @pytest.mark.parametrize(
     ("old", "new", "id", "title"),
-    [
+    drawn([
         (SCALE, SCALE.replace("scale", "scale / 2"), "OTHER-SCALE", "0.0625 (softmax_scale / 2)"),
         (SCALE, SCALE.replace("soft", "-soft"), "OTHER-SCALE", "-0.125 (-softmax_scale)"),
         (SCALE, SCALE.replace("scale", "scale * 0.77"), "OTHER-SCALE", "0.09625, not by 0.125"),
@@ -44,8 +45,8 @@ def of(old: str, new: str) -> Judged:
         (STOP, STOP.replace("tile_k,", "tile_k + 1,"), "OTHER-KEYS", "key 128 counted twice"),
         (RESCALE, RESCALE.replace("exp", "exp2"), "TILE-SHARES", "tiles of 128 keys"),
         (RESCALE, f"{RESCALE} ** 2", "TILE-SHARES", "tiles of 128 keys"),
-    ],
-)
+    ], 4, lambda case: case[2]),
+)  # fmt: skip
 def test_a_fit_tells_what_the_rows_are_made_of(old: str, new: str, id: str, title: str) -> None:
     (cause,) = of(old, new).findings.causes
     assert cause.diagnosis.id == f"P01-{id}"

@@ -13,6 +13,7 @@ from grader.spec.cases import resolve
 from grader.spec.inputs import case_seed, make_inputs
 from grader.spec.problem import load_problem
 from reference import variants, variants_backward
+from tests.shares import drawn
 
 PLAIN = {"seqlen": 50, "num_q_heads": 2}
 GROUPED = {"batch": 2, "seqlen": 40, "num_q_heads": 4, "num_kv_heads": 2}
@@ -98,7 +99,7 @@ def anew(self, compute, **changes):
     return compute(self, **{name: c for name, c in changes.items() if c is not None})
 
 
-@pytest.mark.parametrize(("problem_id", "dtype", "given", "ids"), CASES)
+@pytest.mark.parametrize(("problem_id", "dtype", "given", "ids"), drawn(CASES, 3))
 def test_what_is_shared_changes_no_fit(problem_id, dtype, given, ids):
     made = Made(problem_id, given, dtype)
     results = dict(made.results(ids))

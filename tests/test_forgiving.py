@@ -15,6 +15,7 @@ import pytest
 from grader.commands import cli
 from grader.commands.cli import in_words_of_make
 from grader.spec.problem import PROBLEMS, ROOT, problem_ids
+from tests.shares import drawn
 
 needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 
@@ -138,7 +139,7 @@ def test_pytest_in_a_problems_folder():
     assert done.returncode == 1 and "p04 step 1" in done.stdout
 
 
-@pytest.mark.parametrize("missing", ["torch", "triton", "pydantic", "numpy", "rich"])
+@pytest.mark.parametrize("missing", drawn(["torch", "triton", "pydantic", "numpy", "rich"], 5))
 def test_pytest_outside_of_the_environment_says_what_to_type(missing):
     code = f"import runpy, sys; sys.modules[{missing!r}] = None;"
     done = subprocess.run(

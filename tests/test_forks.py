@@ -18,6 +18,7 @@ from grader.spec.problem import ROOT, load_problem
 from grader.spec.protocol import Ended, Status
 from tests.forked import servers
 from tests.harness import PROMPT_S, model_answer, until
+from tests.shares import drawn
 from tests.test_processes import PRELUDE
 
 ANSWER = b"""
@@ -110,7 +111,7 @@ def test_what_a_worker_started_ends_with_it(server):
     assert len(started) == 1 and all(map(ends, started))
 
 
-@pytest.mark.parametrize("harm", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("harm", drawn([signal.SIGKILL, signal.SIGSTOP], 2))
 def test_without_a_server_that_answers_workers_are_fresh(monkeypatch, harm):
     monkeypatch.setattr(forks, "_ANSWER_S", 0.5)
     with forks.forking(server_environment()):
@@ -265,7 +266,7 @@ def test_how_a_forked_child_ended_is_seen(children, tmp_path, text, code):
     assert not alive(children)
 
 
-@pytest.mark.parametrize("harm", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("harm", drawn([signal.SIGKILL, signal.SIGSTOP], 2))
 def test_without_a_server_that_answers_children_are_fresh(children, tmp_path, monkeypatch, harm):
     monkeypatch.setattr(forks, "_ANSWER_S", 0.5)
     text = "say('forked' if 'grader.isolate.forks' in sys.modules else 'fresh')\n"

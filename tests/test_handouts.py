@@ -19,6 +19,7 @@ from tests.forked import forked_workers
 from tests.harness import judge, model_answer
 from tests.mutants import p06
 from tests.on_machine import machine_in_process
+from tests.shares import drawn
 from tests.steps import handout
 
 SECTIONS = (
@@ -151,12 +152,12 @@ def test_steps_are_those_of_problem_toml(problem):
 
 @pytest.mark.parametrize(
     ("problem_id", "check", "old", "new"),
-    [
+    drawn([
         ("p06", "window", p06.FIRST, f"{p06.FIRST} + BLOCK_N"),
         ("p06", "window", p06.FULL, "full_start = 0"),
         ("p08", "plain", "begin = key_start\n", "begin = key_start + BLOCK_M\n"),
-    ],
-)
+    ], 3),
+)  # fmt: skip
 def test_a_step_for_work_can_cost_correctness(problem_id, check, old, new):
     problem = load_problem(problem_id)
     last = sections(problem)["Steps"].rpartition("### Step ")[2]

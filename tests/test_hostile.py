@@ -19,7 +19,7 @@ from tests.shares import drawn
 QUICK = [
     entry for entry in CATALOGUE if not entry.slow and (torch.cuda.is_available() or not entry.gpu)
 ]
-RUNS = packed(drawn(QUICK, 12, kind))
+RUNS = packed(drawn(QUICK, 40, kind))
 
 
 @pytest.mark.parametrize("number", range(len(RUNS)))

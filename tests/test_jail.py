@@ -18,6 +18,7 @@ from grader.isolate import inspection, jail, jail_entry, usage, warden
 from grader.spec.grade_record import GradeRecord
 from grader.spec.problem import ROOT
 from tests import needs
+from tests.shares import drawn
 
 
 @pytest.fixture
@@ -156,7 +157,7 @@ def test_a_key_is_found_neither_in_the_next_jail_nor_outside(tmp_path, session):
 
 
 @pytest.mark.parametrize(
-    ("limit", "begins"), [("memory", "its processes held"), ("processes", "it ran")]
+    ("limit", "begins"), drawn([("memory", "its processes held"), ("processes", "it ran")], 2)
 )
 def test_a_limit_that_nobody_keeps_is_found(monkeypatch, limit, begins):
     needs.a_jail()
@@ -334,15 +335,15 @@ def test_an_official_run_grades_everything(capsys, option):
 def test_an_official_record_says_so(tmp_path):
     needs.a_jail()
     path = tmp_path / "record.json"
-    command = [sys.executable, "-m", "grader", "grade", "--official", "--submission", "solutions"]
+    command = [sys.executable, "-m", "grader", "grade", "--official", "--submission", "problems"]
     options = ["--only", "p02", "--device", "cpu", "--json", str(path)]
     run = subprocess.run([*command, *options], cwd=ROOT, capture_output=True, text=True)
     record = GradeRecord.model_validate_json(path.read_bytes())
-    assert (run.returncode, record.mode) == (0, "official")
+    assert (run.returncode, record.mode) == (1, "official")
     assert "mode official   seed" in run.stdout and "not for credit" not in run.stdout
 
 
-@pytest.mark.parametrize("often", [False, True], ids=["once", "always"])
+@pytest.mark.parametrize("often", drawn([False, True], 2))
 def test_a_judge_whose_processes_are_killed_blames_no_jailed_submission(tmp_path, often):
     needs.a_jail()
     path = tmp_path / "record.json"

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import shutil
 
 import pytest
 
@@ -13,6 +14,7 @@ from grader.kernel.compile import kept_kernels
 from grader.source.submission import Source
 from grader.spec.cases import resolve
 from grader.spec.problem import load_problem
+from tests import once
 from tests.forked import forked_workers
 from tests.harness import model_answer
 from tests.test_testrun import asked
@@ -47,7 +49,12 @@ CALL = Call.of(P03, resolve({"seqlen": 64, "head_dim": 64}, "fp16", ""), ("out",
 
 @pytest.fixture
 def folder(tmp_path):
-    return tmp_path / "compiled"
+    """Where the kernels of SOURCE are kept: they are compiled once for all tests."""
+    made, folder = once.folder("kept kernels", reports), tmp_path / "compiled"
+    shutil.copytree(made, folder)
+    for path in folder.glob("*/__grp__*"):  # Triton names files by their whole paths
+        path.write_text(path.read_text().replace(str(made), str(folder)))
+    return folder
 
 
 def reports(folder, text=SOURCE):
@@ -148,7 +155,8 @@ def test_those_that_were_used_last_are_kept(folder, monkeypatch):
     kept_kernels.make_room(folder / "none yet")
 
 
-def test_a_grading_keeps_them_and_tells_of_the_chips_that_it_was_asked_for(folder):
+def test_a_grading_keeps_them_and_tells_of_the_chips_that_it_was_asked_for(tmp_path):
+    folder = tmp_path / "compiled"
     children, told = Children(kernels=folder), []
     children.open_server()
     try:

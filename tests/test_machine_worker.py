@@ -17,6 +17,7 @@ from tests import forked
 from tests.harness import cases_of, judge, model_answer
 from tests.hostile.inside import RACES
 from tests.hostile.reaching import RACES as HIDDEN_RACES
+from tests.shares import drawn
 
 IEEE = ', input_precision="ieee"'
 P02, P03 = load_problem("p02"), load_problem("p03")
@@ -69,7 +70,7 @@ def test_a_read_far_outside_is_told_with_the_argument_it_came_from(pointer: str)
     assert found.message.headline == f"read outside a tensor: {side} of argument {name}"
 
 
-@pytest.mark.parametrize("race", [*RACES, *HIDDEN_RACES], ids=lambda race: race.name)
+@pytest.mark.parametrize("race", drawn([*RACES, *HIDDEN_RACES], 3), ids=lambda race: race.name)
 def test_programs_that_race_fail(race) -> None:
     found = judge(race.source, P02, checks={"one_program"}).of("one_program")
     assert found.verdict is Verdict.FAIL
@@ -130,7 +131,7 @@ def test_a_load_that_relies_on_lanes_it_leaves_out_is_told_so() -> None:
     assert headlines == {"y depends on lanes that a load without other= left undefined"}
 
 
-@pytest.mark.parametrize("problem", ["p02", "p05", "p08"])
+@pytest.mark.parametrize("problem", drawn(["p02", "p05", "p08"], 3))
 def test_an_offset_of_32_bits_that_wraps_around_is_named_with_its_line(problem: str) -> None:
     source = model_answer(problem)
     assert ".to(tl.int64)" in source

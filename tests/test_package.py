@@ -19,6 +19,7 @@ from grader.commands import cli
 from grader.commands.package import command, upload
 from grader.spec.problem import ROOT, load_problem, problem_ids
 from tests.harness import model_answer
+from tests.shares import drawn
 from tests.test_render_gradescope import results
 
 FILES = {id: load_problem(id).file for id in problem_ids()}
@@ -211,7 +212,9 @@ def test_an_answer_earns_its_points_with_the_files_of_the_zip_alone(root):
     assert found["score"] == found["tests"][0]["max_score"] > 0
 
 
-@pytest.mark.parametrize("name", [None, "notes.txt", "p02/other.py", "weighted_row_sum.py/x"])
+@pytest.mark.parametrize(
+    "name", drawn([None, "notes.txt", "p02/other.py", "weighted_row_sum.py/x"], 4)
+)
 def test_an_upload_without_a_file_of_the_assignment(root, name):
     if name:
         put(root, name)
@@ -233,13 +236,13 @@ def test_a_setup_that_failed_is_said(root):
 
 @pytest.mark.parametrize(
     ("script", "told"),
-    [
+    drawn([
         ("exit 4", "cannot grade on this machine, or not in a jail"),
         ("exit 3", "failed before a problem was graded"),
         ("exit 1", "failed before a problem was graded"),
         ("kill -9 $$", "The time was over before a problem was graded"),
-    ],
-)
+    ], 2),
+)  # fmt: skip
 def test_a_judge_that_ends_before_the_first_problem_is_said(root, script, told):
     put(root, "weighted_row_sum.py")
     in_place_of_grade(root, script)

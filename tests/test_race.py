@@ -23,6 +23,7 @@ from tests.environments import CPU, H200
 from tests.forked import forked_workers
 from tests.harness import model_answer
 from tests.records import write_answers
+from tests.shares import drawn
 
 CHIP = Chip(multiprocessors=132, clock_mhz=1980, memory_clock_mhz=3201, memory_bus_bits=6016)
 GPU = H200.model_copy(update={"capability": (9, 0), "chip": CHIP, "device_uuid": "a-test"})
@@ -97,12 +98,12 @@ def test_the_goes_of_a_heat_are_long_beside_what_is_subtracted(monkeypatch):
 
 @pytest.mark.parametrize(
     ("tail", "told"),
-    [
+    drawn([
         ("_f = flash_attention\ndef flash_attention(q, k, v, **o):\n"
          "    out, lse = _f(q, k, v, **o)\n    return out + 1, lse\n", "a timed output is wrong"),
         ("def flash_attention(q, k, v, **o):\n    raise KeyError(3)\n", "KeyError: 3"),
         ("raise KeyError(4)\n", "KeyError: 4"),
-    ],
+    ], 3),
 )  # fmt: skip
 def test_an_answer_that_fails_has_a_reason_and_the_others_their_times(monkeypatch, tail, told):
     _, found = raced(monkeypatch, model_answer("p01") + "\n" + tail)

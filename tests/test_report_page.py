@@ -16,6 +16,7 @@ from tests import browser, needs
 from tests.exports import ANSWERS, evil, record
 from tests.harness import model_answer
 from tests.records import graded as graded_answers
+from tests.shares import drawn
 from tests.test_render_kernels import compiled_twice
 from tests.test_roofline import on_an_h200
 
@@ -111,7 +112,7 @@ def twice():
 
 
 @pytest.mark.parametrize("width", [390, 1280])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", drawn(NAMES, 3))
 def test_nothing_runs_over_overlaps_or_is_loaded(chromium, page, name, width):
     chromium.show(page(name), width=width, dark=width == 390)
     for unfolded in (False, True):

@@ -21,6 +21,7 @@ from grader.spec.problem import ROOT
 from grader.spec.protocol import REPLY, STARTED, Ended, Reply, Status
 from tests import needs
 from tests.harness import PROMPT_S, alive
+from tests.shares import drawn
 
 PRELUDE = f"""
 import json, os, signal, socket, sys, time
@@ -74,7 +75,7 @@ def start(request, tmp_path, monkeypatch):
         worker.close()
 
 
-in_and_out_of_jail = pytest.mark.parametrize("start", ["plain", "jailed"], indirect=True)
+in_and_out_of_jail = pytest.mark.parametrize("start", drawn(["plain", "jailed"], 2), indirect=True)
 
 
 @in_and_out_of_jail

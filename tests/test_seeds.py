@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import secrets
 from unittest import mock
@@ -42,6 +43,11 @@ def mutant(**changes):
     return dataclasses.replace(first, **changes)
 
 
+def judging(monkeypatch, *checks):
+    """Have these checks alone judged: the others count as not passed."""
+    monkeypatch.setattr(trials, "judge", functools.partial(trials.judge, checks=checks))
+
+
 def test_a_wrong_kernel_that_passes_is_a_complaint():
     line = "def flash_attention("
     assert trials.rejection(mutant(edits=((line, line),)), SEED).complaints == ("plain accepts it",)
@@ -52,7 +58,8 @@ def test_a_wrong_kernel_that_is_rejected_for_something_else_is_a_complaint():
     assert complaint == "plain says 'out is wrong', expected 'no such headline'"
 
 
-def test_a_wrong_name_a_wrong_step_and_lost_points_are_complaints():
+def test_a_wrong_name_a_wrong_step_and_lost_points_are_complaints(monkeypatch):
+    judging(monkeypatch, "one_key", "plain")
     wrong = mutant(expected_id=None, step=6, earns_nothing=True, keeps=0.5)
     found = trials.named(wrong, SEED).complaints
     assert found[:2] == ("named SCALE-MISSING, expected nothing", "step 1, expected 6")
@@ -84,6 +91,7 @@ def test_a_name_that_is_not_true_of_a_mistake_is_a_complaint():
 
 
 def test_a_right_answer_that_is_rejected_is_a_complaint(monkeypatch):
+    judging(monkeypatch, "one_key", "plain")
     wrong = {"p01-x": ("p01", mutant().applied_to(trials.model_answer("p01")))}
     monkeypatch.setattr(trials, "right_answers", lambda kind: wrong)
     complaints = trials.acceptance("unusual", "p01-x", SEED).complaints

@@ -5,7 +5,6 @@ from collections import namedtuple
 
 import pytest
 
-from grader.spec.problem import ROOT
 from tests import shares, sweep
 
 Item = namedtuple("Item", "problem id")
@@ -31,15 +30,9 @@ def test_other_words_draw_other_shares_and_all_draws_everything(monkeypatch):
 
 
 def test_the_sweep_runs_whole_what_make_test_judges_a_share_of():
-    users = {
-        f"tests/{path.name}"
-        for path in (ROOT / "tests").glob("test_*.py")
-        if re.search(r"^from tests.shares import drawn", path.read_text("utf-8"), re.MULTILINE)
-    }
     # test_seeds.py draws from what the part `seeds` judges whole.
-    assert users == {name for name in sweep.PARTS["corpora"] if name.endswith(".py")} | {
-        "tests/test_seeds.py"
-    }
+    drawing = {*sweep.PARTS["corpora"][2:], "tests/test_seeds.py"}
+    assert drawing == {*shares.users()} > {"tests/test_hostile.py", "tests/test_steps.py"}
 
 
 def test_the_sweep_goes_on_after_a_part_that_failed(monkeypatch, capsys):

@@ -28,6 +28,7 @@ from reference import mistakes_for
 from reference.variants import case_of
 from tests import forked
 from tests.harness import SEED, judge, model_answer, whole_answer
+from tests.shares import drawn
 from tests.trials import right_answers
 
 TRITON = [id for id in problem_ids() if load_problem(id).uses_triton]
@@ -133,7 +134,7 @@ RACES = {
 }
 
 
-@pytest.mark.parametrize("name", RACES)
+@pytest.mark.parametrize("name", drawn(RACES, 3))
 def test_programs_that_store_over_each_other_are_named_with_the_line(name: str) -> None:
     (problem_id, *checks), (source, line), words = RACES[name]
     judged = judge(source, load_problem(problem_id), checks=checks)

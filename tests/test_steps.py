@@ -42,7 +42,7 @@ def smallest_of(problem, checks):
     return min(checks, key=lambda name: len(problem.check(name).cases) if name != WORK else 9)
 
 
-@pytest.mark.parametrize("step", drawn([s for s in STEPS if s.checks], 5), ids=lambda s: s.id)
+@pytest.mark.parametrize("step", drawn([s for s in STEPS if s.checks], 10), ids=lambda s: s.id)
 def test_each_step_turns_green_what_problem_toml_says(step):
     problem = load_problem(step.problem)
     name = smallest_of(problem, step.checks)

@@ -9,6 +9,7 @@ from grader.spec.problem import load_problem
 from tests import forked, mutants
 from tests.harness import model_answer, whole_answer
 from tests.mutants.forward import ACC, DIVIDE, NEW_MAX, SUM
+from tests.shares import drawn
 from tests.tracing import Mistake, first_wrong_tile, numbers_of, trace
 from tests.unusual import ANSWERS
 
@@ -76,7 +77,7 @@ UNUSUAL = [
 ]
 
 
-@pytest.mark.parametrize(("problem", "name"), UNUSUAL)
+@pytest.mark.parametrize(("problem", "name"), drawn(UNUSUAL, 2, lambda pair: pair[0]))
 def test_a_right_kernel_that_is_written_otherwise_agrees(problem, name):
     case = {"p06": "window:2", "p07": "sinks:1"}.get(problem, "plain:1")
     record = trace(problem, unusual(problem, name), case)
@@ -191,12 +192,13 @@ WRONG = [
     ("p06", "window ignored", "window:2", {"visible": causal}, None, "visible = "),
     ("p07", "sinks ignored", "sinks:1", {"visible": without_sinks}, None, "visible = "),
 ]
+DRAWN = drawn(WRONG, 2, lambda wrong: wrong[0])
 
 
 @pytest.mark.parametrize(
     ("problem", "name", "place", "mistake", "names", "line"),
-    WRONG,
-    ids=[f"{w[0]} {w[1]}" for w in WRONG],
+    DRAWN,
+    ids=[f"{w[0]} {w[1]}" for w in DRAWN],
 )
 def test_a_wrong_kernel_parts_where_a_walk_in_numpy_does(
     problem, name, place, mistake, names, line

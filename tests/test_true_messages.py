@@ -15,6 +15,7 @@ from grader.spec.problem import load_problem
 from tests import forked
 from tests.harness import SEED, Judged, cases_of, judge, model_answer, whole_answer
 from tests.mutants.forward import NEW_MAX
+from tests.shares import drawn
 from tests.tracing import trace
 
 MASK = re.compile(r"^( +)if (?:not IS_EVEN|key_start >= full_end):.*\n(?:\1 {4}.*\n)+", re.M)
@@ -66,7 +67,9 @@ def test_missing_keys_may_not_raise_the_maximum():
 # -- names and advice -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("problem", "checks"), [("p03", ("ragged_unequal",)), ("p04", ("half",))])
+@pytest.mark.parametrize(
+    ("problem", "checks"), drawn([("p03", ("ragged_unequal",)), ("p04", ("half",))], 2)
+)
 def test_a_maximum_over_queries_is_not_told_as_rows_or_keys_that_it_met(problem, checks):
     found = judged(problem, changed(problem, (NEW_MAX, OVER_QUERIES)), *checks, "large_logits")
     assert wrong_checks(found) == {*checks, "large_logits"}
@@ -75,11 +78,14 @@ def test_a_maximum_over_queries_is_not_told_as_rows_or_keys_that_it_met(problem,
 
 @pytest.mark.parametrize(
     ("edit", "check", "title", "index"),
-    [
-        (("lse[:, None] * LOG2_E", "lse[None, :] * LOG2_E"), "dq", "lse", "lse[:, None]"),
-        (("delta[:, None]", "delta[None, :]"), "dq", "delta", "delta[:, None]"),
-        (("delta[None, :]", "delta[:, None]"), "plain", "delta", "delta[None, :]"),
-    ],
+    drawn(
+        [
+            (("lse[:, None] * LOG2_E", "lse[None, :] * LOG2_E"), "dq", "lse", "lse[:, None]"),
+            (("delta[:, None]", "delta[None, :]"), "dq", "delta", "delta[:, None]"),
+            (("delta[None, :]", "delta[:, None]"), "plain", "delta", "delta[None, :]"),
+        ],
+        3,
+    ),
 )
 def test_numbers_of_queries_along_the_keys_are_no_mask(edit, check, title, index):
     source = changed("p08", edit)
@@ -144,7 +150,7 @@ TOLD_BY_WHAT_WAS_SEEN = {
 }
 
 
-@pytest.mark.parametrize("place", TOLD_BY_WHAT_WAS_SEEN)
+@pytest.mark.parametrize("place", drawn(TOLD_BY_WHAT_WAS_SEEN, 3, lambda place: place[:3]))
 def test_a_message_says_what_was_seen_of_its_cause(place):
     problem, check = place.split()
     old, new, words = TOLD_BY_WHAT_WAS_SEEN[place]

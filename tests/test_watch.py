@@ -29,6 +29,7 @@ from grader.spec.problem import PROBLEMS, ROOT, load_problem, problem_ids
 from tests import watch_times
 from tests.harness import PROMPT_S, alive, model_answer, until, whole_answer
 from tests.records import write_answers
+from tests.shares import drawn
 
 ANSWER = model_answer("p02")
 FILE = load_problem("p02").file
@@ -162,7 +163,7 @@ def test_a_day_at_the_keyboard(watch, folder):
     assert termios.tcgetattr(watched.theirs) == watched.before
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, *drawn([signal.SIGTERM, signal.SIGHUP], 2)])
 def test_a_loop_is_ended_by_a_save_and_a_signal_leaves_nothing(watch, folder, number):
     write_answers(folder, {"p02": LOOPS + ANSWER})
     watched = watch()

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from grader.isolate.dispatch import DispatchMode
 from reference import naive
 
 from . import hardware
@@ -65,7 +65,7 @@ def naive_bytes(seqlen: int) -> int:
     return products + 3 * 2 * scores  # scale, mask, softmax
 
 
-class _Traffic(TorchDispatchMode):
+class _Traffic(DispatchMode):
     """Adds up the bytes of the tensors that each operation reads and writes."""
 
     moved = 0

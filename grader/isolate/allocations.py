@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from grader.isolate.arena import MARKS, UNWRITTEN, marked
+from grader.isolate.dispatch import DispatchMode
 
 _GUARD_BYTES = 16 * 1024
 _PATTERN = 0xA5
@@ -34,7 +34,7 @@ _UPDATES = {
 }
 
 
-class Guarded(TorchDispatchMode):
+class Guarded(DispatchMode):
     """While active, fresh uninitialised tensors are poisoned and stand between guard zones."""
 
     def __init__(self) -> None:
@@ -42,11 +42,6 @@ class Guarded(TorchDispatchMode):
         self._buffers: list[tuple[torch.Tensor, int]] = []
         self._marks: dict[int, int] = {}  # by the address of a buffer
         self._updated: list[int] = []  # addresses of buffers
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Without it the first call of a worker imports torch._dynamo, a second or more."""
-        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))

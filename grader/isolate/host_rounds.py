@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from grader.isolate.arena import Arena
+from grader.isolate.dispatch import DispatchMode
 from grader.kernel.machine.engine import unseen
 from grader.kernel.observers.rounds import RoundsShape
 from grader.kernel.observers.rounds_writer import Held, RoundsWriter
@@ -27,7 +27,7 @@ _ALIKE = 0.999  # cosine of two rows that are the same but for a factor and roun
 _LOOPS = (ast.For, ast.While)
 
 
-class HostRounds(TorchDispatchMode):
+class HostRounds(DispatchMode):
     """Follows the queries that a `RoundsShape` asks for through the file at `path`."""
 
     def __init__(

@@ -21,10 +21,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from grader.isolate import asking
 from grader.isolate.arena import Layout
+from grader.isolate.dispatch import DispatchMode
 from grader.kernel import readings
 from grader.kernel.lines import running_line
 from grader.spec.protocol import Reply, Status
@@ -219,17 +219,12 @@ class OperatorAudit:
         return "" if names & self._open else COMPUTES
 
 
-class _Dispatched(TorchDispatchMode):
+class _Dispatched(DispatchMode):
     """Has one thread's operators noted."""
 
     def __init__(self, record: OperatorAudit) -> None:
         super().__init__()
         self._record = record
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """As allocations.Guarded: without it the first call imports torch._dynamo."""
-        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(kind not in _PLAIN for kind in types):
