@@ -188,8 +188,8 @@ _ROUNDED = {
         "ROUNDED-TO-16-BITS", "acc.to(", (_ALPHA, "acc.to(tl.bfloat16) * rescale[:, None]"),
     ),
     "lse": (
-        "p08", "ieee", _FP16, "lse_ptr is rounded to fp16 before it is computed with",
-        "ROUNDED-TO-16-BITS", "_dq_kernel[",
+        "p08", "ieee", _FP16, "a number is rounded to fp16 before it is computed with",
+        "ROUNDED-TO-16-BITS", "ctx.save_for_backward(",
         ("ctx.save_for_backward(q, k, v, out, lse)",
          "ctx.save_for_backward(q, k, v, out, lse.to(q.dtype))"),
     ),
@@ -231,7 +231,7 @@ def test_a_rounding_that_alone_is_wrong_is_named_with_its_line(name):
 
 _WRONG = {
     "half a percent": ("p03", "half", 2, ("acc / running_sum", "1.005 * acc / running_sum")),
-    "a sum": ("p03", "lse", 0, ("tl.log2(running_sum)", "tl.log2(running_sum + 0.01)")),
+    "a sum": ("p03", "lse", 0, ("tl.log2(running_sum)", "tl.log2(running_sum + 1.0)")),
     "delta": ("p08", "half", 2, ("(dp - delta[:, None])", "(dp - 0.98 * delta[:, None])")),
     "a rounded accumulator": (
         "p03", "ieee", 0, ("acc / running_sum", "1.005 * acc / running_sum"),

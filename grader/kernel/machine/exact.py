@@ -59,8 +59,10 @@ def sites(module: Module, path: str) -> dict[Operation, Site]:
     found: list[Operation] = []
     multiplied: list[int] = []
     used: list[int] = []
+    named: set[int] = set()  # what alone comes of an operation: a loop's results share one name
     for blocks in module.functions.values():
         for op in operations(blocks):
+            named.update(op.results[:1] if len(op.results) == 1 and not op.regions else ())
             for value, other in handed(op):
                 made.setdefault(value, []).append(other)
             if op.name in _MOVES:
@@ -83,7 +85,8 @@ def sites(module: Module, path: str) -> dict[Operation, Site]:
 
     def site(op: Operation) -> Site:
         (result,), line = op.results, op.place.line_in(path)
-        name = module.names[op.operands[0]] if op.name in _CASTS else op.place.name
+        of_operand = op.name in _CASTS and op.operands[0] in named
+        name = module.names[op.operands[0]] if of_operand else op.place.name
         use = "dot" if what(op) in for_dots else "" if result in computed else "store"
         use = "" if op.name == "tt.atomic_rmw" else use
         return Site(-line if use else line, name, dtype_of(module.type(result)), use or op.name)
