@@ -87,7 +87,7 @@ def test_the_bounds_of_a_loop_in_a_step_may_be_those_of_another_step():
         ("p05", "store_tile(out_ptr, ", ("out_ptr +=", "query_start ="), 1),  # as the helper stores
         ("p05", "running_max, running_sum, acc = causal_walk(", None, None),  # of steps 1 and 2
         ("p04", "k = load_keys(k_ptr", (), 1),  # in a step, and of it alone
-        ("p04", "for key_start in range(", (), None),  # in step 1, to an end of step 2
+        ("p04", "for key_start in range(", ("end_key =",), None),  # in step 1, to an end of step 2
     ],
 )
 def test_a_store_is_fed_by_its_address_and_a_line_of_a_step_by_other_steps(

@@ -14,6 +14,7 @@ import os
 import re
 import unicodedata
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 from grader.base.regular_file import open_below
@@ -99,19 +100,14 @@ class Source:
 
         Of a step itself that is told of the heads of loops: their bounds may be another step's.
         """
-        tree = self._tree() if line and self.has_steps else None
-        of_step = self.step_at(line) is not None
-        if tree is None or (of_step and not is_head_of_loop(tree, line)):
+        tree, own = self._tree(), self.step_at(line)
+        if own is not None and tree is not None and not is_head_of_loop(tree, line):
             return ()
-        return self._feeding(line)
+        return tuple(sorted(self._feeding(line, lambda n: self.step_at(n) not in (None, own))))
 
-    def _feeding(self, line: int) -> tuple[int, ...]:
-        tree, own = self._tree() if line and self.has_steps else None, self.step_at(line)
-        if tree is None:
-            return ()
-        return tuple(
-            sorted(lines_feeding(tree, line, lambda n: self.step_at(n) not in (None, own)))
-        )
+    def _feeding(self, line: int, ends: Callable[[int], bool]) -> set[int]:
+        tree = self._tree() if line and self.has_steps else None
+        return set() if tree is None else lines_feeding(tree, line, ends)
 
     def bare_load(self) -> int:
         """Return the line of the one load with a mask and without `other`, 0 if not one is such."""
@@ -127,7 +123,8 @@ class Source:
         own = self.step_at(line)
         if own is not None and located:
             return own
-        steps = {self.step_at(number) for number in self._feeding(line)} | ({own} if own else set())
+        fed_by = self._feeding(line, lambda number: self.step_at(number) is not None)
+        steps = {self.step_at(number) for number in fed_by} | ({own} if own else set())
         if not self.keeps_given:
             return None  # the mistake may be in what was changed there
         return steps.pop() if len(steps) == 1 else None

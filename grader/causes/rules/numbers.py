@@ -111,5 +111,10 @@ def rounded(case: Case, found: Rounding) -> Sighting:
         id = _OF_ROW_SUMS.get(found.op, id)
     elif found.op == "dot":
         id = "OPERANDS-ROUNDED"
-    figures = {"what": found.what, "proof": found.proof}
-    return Sighting(id, found.line, located=True, outright=True, figures=figures)
+    return Sighting(
+        id,
+        found.line,
+        located=True,
+        outright=True,
+        figures={"what": found.what, "proof": found.proof},
+    )
