@@ -135,9 +135,9 @@ def test_a_kernel_is_translated_once_for_types_and_constants(engine: Engine) -> 
     for size in (32, 20, 16):
         copy[(2,)](numbers(), torch.zeros(N), size, 16)
         copy[(2,)](numbers()[1:25], torch.zeros(N)[3:], 9, 8)
-    assert len(engine._programs[False, False]) == 2
+    assert len(engine._programs[False, False, False]) == 2
     copy[(2,)](numbers().half(), torch.zeros(N), 16, 16)
-    assert len(engine._programs[False, False]) == 3
+    assert len(engine._programs[False, False, False]) == 3
 
 
 @triton.jit
