@@ -209,12 +209,6 @@ _ROUNDED = {
         "OPERANDS-ROUNDED", "dq = tl.dot(ds.to",
         ("ds.to(k.dtype), k, dq", "ds.to(tl.float16), k.to(tl.float16), dq"),
     ),
-    "terms of dsink": (
-        "p09", "dsink_logits", 0,
-        "the formula is right, but a number is rounded to bf16 on its way to dsink_logits",
-        "ROUNDED-TO-16-BITS", "dsink_logits = -",
-        ("-(sink_p * delta).sum", "-(sink_p.bfloat16() * delta.bfloat16()).sum"),
-    ),
 }  # fmt: skip
 
 
