@@ -198,7 +198,8 @@ def _finding(entry: Entry, problem: str | None) -> list[str]:
     elif entry.file == "results":
         note += " The judge recognises this cause by the numbers of the result, and names no line."
     elif entry.file in ("kernels", "pairs"):
-        note += " The judge sees this cause while your kernel runs, and names the line if it can."
+        runs = "code" if "p01" in entry.problems else "kernel"
+        note += f" The judge sees this cause while your {runs} runs, and names the line if it can."
     if entry.file == "masks" and set(entry.problems) - {"p01", "p02"}:
         note += " Without a GPU the message also draws the visited tiles."
     tests = [
