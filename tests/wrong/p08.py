@@ -156,7 +156,7 @@ WRONG = (
         ("maximum not subtracted", "", "OTHER-PROBABILITIES", ("tl.exp(s - largest[:, None]) / total[:, None]", "tl.exp(s) / total[:, None]")),
         ("slope without delta", "", "DELTA-MISSING", ('input_precision="ieee") - delta[:, None])', 'input_precision="ieee"))')),
         ("delta not of out", "", "OTHER-DELTA", ("tl.sum(o.to(tl.float32) * do.to(tl.float32), 1)", "tl.sum(do.to(tl.float32), 1)")),
-        ("stats of another head", "", "", ("stats = STATS + 2 * (b * H + h) * N\n            p = _weights(q, k, start, lo, stats, N, scale, BM, BN)\n            dv", "stats = STATS + 2 * (b * H + hk * G) * N\n            p = _weights(q, k, start, lo, stats, N, scale, BM, BN)\n            dv")),
+        ("stats of another head", "", "OTHER-PROBABILITIES", ("stats = STATS + 2 * (b * H + h) * N\n            p = _weights(q, k, start, lo, stats, N, scale, BM, BN)\n            dv", "stats = STATS + 2 * (b * H + hk * G) * N\n            p = _weights(q, k, start, lo, stats, N, scale, BM, BN)\n            dv")),
         ("one head fewer for dv", "", "DV-ZERO HEADS-NEVER-TAKEN", ("    dv = tl.zeros([BN, D], tl.float32)\n    for h in range(hk * G, hk * G + G):", "    dv = tl.zeros([BN, D], tl.float32)\n    for h in range(hk * G + 1, hk * G + G):")),
         ("all heads for dk", "", "WRONG-KV-HEAD", ("    dk = tl.zeros([BN, D], tl.float32)\n    for h in range(hk * G, hk * G + G):", "    dk = tl.zeros([BN, D], tl.float32)\n    for h in range(H):")),
         ("dk scaled twice", "", "OUTPUT-SCALED", ("_slope(p, o, do, v) * scale", "_slope(p, o, do, v) * scale * scale")),

@@ -80,7 +80,7 @@ WRONG = (
         ("chunks to the end", "", "FOLDED-IN-TWICE", (_CHUNK_END, _CHUNK_END.replace("tl.minimum(begin + chunk_size, seqlen)", "seqlen"))),
         ("chunk of the first chunk's end", "", "KEYS-NEVER-VISITED", (_CHUNK_END, _CHUNK_END.replace("begin + chunk_size", "window_size + chunk_size"))),
         ("chunks rounded down", "", "SINK-KEYS-WITHOUT-GRADIENT", (_COUNT, "num_chunks = max(seqlen - window_size, 0) // chunk_size")),
-        ("last chunk alone", "", "SINK-PAIRS", (_SUMS, "return (partial_dk[-1], partial_dv[-1]) if num_chunks else (partial_dk.sum(0), partial_dv.sum(0))")),
+        ("last chunk alone", "", "", (_SUMS, "return (partial_dk[-1], partial_dv[-1]) if num_chunks else (partial_dk.sum(0), partial_dv.sum(0))")),
         ("mean of chunks", "", "SINK-PAIRS", (_SUMS, "return partial_dk.sum(0) / max(num_chunks, 1), partial_dv.sum(0)")),
         ("sink sums left out", "", "SINK-KEYS-WITHOUT-GRADIENT", (_SINK_IN_DKDV, "if key_start < 0:")),
         ("sink sums of kv head 0", "", "", ("sink_dk_ptr += (batch * num_kv_heads + kv_head) * num_sink_tokens * HEAD_DIM", "sink_dk_ptr += batch * num_kv_heads * num_sink_tokens * HEAD_DIM")),
