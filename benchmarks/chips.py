@@ -18,11 +18,11 @@ from rich.console import Console
 
 from benchmarks import chips_table, record
 from benchmarks.chips_table import chip_name
+from grader.base.chip_name import is_amd
 from grader.isolate.compiled import Call, Compiled, compile_calls, unavailable
 from grader.kernel.compile.chips import EVERY_CHIP
 from grader.source.submission import Source
 from grader.spec.cases import resolve
-from grader.spec.chip_name import is_amd
 from grader.spec.kernel_report import Compilation
 from grader.spec.problem import GIVEN, ROOT, Problem, load_problem, problem_ids
 from grader.spec.protocol import failed

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from grader.base.chip_name import JUDGED, chip_name
 from grader.isolate import capacity
 from grader.judge.request import Request
 from grader.kernel.compile.chips import EVERY_CHIP
-from grader.spec.chip_name import JUDGED, chip_name
 from grader.spec.environment import EnvironmentFault
 from grader.spec.grade_record import Environment
 from grader.spec.problem import problems_named

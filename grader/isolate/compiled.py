@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 from pydantic import ValidationError
 
+from grader.base.chip_name import is_amd
 from grader.base.dtypes import TORCH_DTYPES
 from grader.isolate import capacity
 from grader.isolate.arena import Layout
@@ -26,7 +27,6 @@ from grader.isolate.sandbox import PATIENCE, Sandbox
 from grader.kernel.compile.chips import CHIPS, EVERY_CHIP, resident_programs
 from grader.source.submission import Source
 from grader.spec.cases import Case
-from grader.spec.chip_name import is_amd
 from grader.spec.inputs import Inputs
 from grader.spec.kernel_report import Compilation, KernelReport, Refusal
 from grader.spec.problem import Problem

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+from grader.base.chip_name import chip_name
 from grader.checks import outcome
 from grader.checks.correctness import expect, find_differences
 from grader.checks.translations import translation
@@ -22,7 +23,6 @@ from grader.judge.case import CheckCase
 from grader.judge.finding import CaseFindings
 from grader.source.submission import Source
 from grader.spec.cases import Case
-from grader.spec.chip_name import chip_name
 from grader.spec.findings import Finding
 from grader.spec.grade_record import Message, Verdict
 from grader.spec.kernel_report import Compilation

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from rich.table import Table
 
+from grader.base.chip_name import JUDGED, chip_name
 from grader.base.text import byte_size, clean, plain_table
-from grader.spec.chip_name import JUDGED, chip_name
 from grader.spec.grade_record import GradeRecord, ProblemResult
 from grader.spec.kernel_report import Compilation, KernelReport
 

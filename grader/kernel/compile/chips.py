@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from grader.spec.chip_name import JUDGED, chip_name, is_amd
+from grader.base.chip_name import JUDGED, chip_name, is_amd
 
 MAX_THREADS = 1024  # of one program
 _PARTITIONS = 4  # each has a quarter of a multiprocessor's registers
