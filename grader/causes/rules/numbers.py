@@ -9,8 +9,6 @@ from grader.kernel.observers.trace import Counter, Trace
 from grader.spec.cases import Case
 from grader.spec.trace_record import TraceRecord
 
-_OF_ROW_SUMS = {"arith.mulf": "HALF-PRODUCTS", "arith.addf": "HALF-ACCUMULATED"}
-_OF_ROW_SUMS["tt.reduce"] = "HALF-ACCUMULATED"
 _SUBTRACTION, _DIVISION, _MINUS, _PLUS = 1, 4, 1, 2  # see grader.kernel.observers.combining
 
 
@@ -108,7 +106,8 @@ def rounded(case: Case, found: Rounding) -> Sighting:
     """Say what a rounding is that alone makes a result wrong."""
     id = "ROUNDED-TO-16-BITS"
     if case.rows is not None:
-        id = _OF_ROW_SUMS.get(found.op, id)
+        sums = {"arith.addf": "HALF-ACCUMULATED", "tt.reduce": "HALF-ACCUMULATED"}
+        id = {"arith.mulf": "HALF-PRODUCTS", **sums}.get(found.op, id)
     elif found.op == "dot":
         id = "OPERANDS-ROUNDED"
     return Sighting(
