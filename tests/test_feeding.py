@@ -86,6 +86,7 @@ def test_the_bounds_of_a_loop_in_a_step_may_be_those_of_another_step():
         ("p05", "tl.store(lse_ptr + queries", ("lse_ptr +=", "query_start ="), 1),
         ("p05", "store_tile(out_ptr, ", ("out_ptr +=", "query_start ="), 1),  # as the helper stores
         ("p05", "running_max, running_sum, acc = causal_walk(", None, None),  # of steps 1 and 2
+        ("p02", "tl.store(y_ptr + row_ids", ("row_ids =", "row_mask ="), None),  # steps 2 and 3
         ("p04", "k = load_keys(k_ptr", (), 1),  # in a step, and of it alone
         ("p04", "for key_start in range(", ("end_key =",), None),  # in step 1, to an end of step 2
     ],

@@ -20,7 +20,7 @@ def lines_feeding(tree: ast.Module, line: int, ends: Callable[[int], bool]) -> s
     """Return the lines on which a line depends and for which `ends` is true.
 
     What one that assigns depends on in its turn is not followed; what one that calls hands on is.
-    Of a line that stores, what its address depends on counts, and not what is stored.
+    Of a line that stores, what its address and its mask depend on counts, and not what is stored.
     """
     found: set[int] = set()
     inner = _function_at(tree, line)
@@ -75,10 +75,11 @@ def _used_at(tree: ast.Module, function: ast.FunctionDef, line: int) -> set[str]
 
 
 def _names_of_address(call: ast.Call, functions: Mapping[str, ast.FunctionDef]) -> set[str]:
-    """Return the names that make the address to which a call stores; all, if it is no store."""
+    """Return the names that make address and mask of a call that stores; all, if it is no store."""
     called = getattr(call.func, "attr", None) or getattr(call.func, "id", "")
     if (called == "store" or called.startswith("atomic_")) and call.args:
-        return _names(call.args[0])
+        said = [*call.args[:1], *call.args[2:], *(k.value for k in call.keywords)]
+        return set().union(*map(_names, said))
     if called not in functions:
         return _names(call)
     function = functions[called]
