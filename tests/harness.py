@@ -182,4 +182,5 @@ def judge(
     finally:
         run.sessions.close()
     findings.causes = [CauseFound(**vars(cause)) for cause in causes]
-    return Judged(problem, findings, check_results(problem, findings, seed=seed))
+    checks = check_results(problem, findings, seed=seed, keeps_given=run.source.keeps_given)
+    return Judged(problem, findings, checks)

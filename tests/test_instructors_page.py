@@ -62,7 +62,7 @@ def test_the_command_of_make_is_that_of_the_grader():
     )
     words = shlex.split(done.stdout.replace("\\\n", " "))
     options = parser_of().parse_args(words[words.index("release") :])
-    assert (str(options.folder), options.problems) == ("../course", "p05")
+    assert (str(options.dir), options.problems) == ("../course", "p05")
     assert options.answers_after == "2027-03-07"
 
 

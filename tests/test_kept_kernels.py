@@ -148,7 +148,7 @@ def test_those_that_were_used_last_are_kept(folder, monkeypatch):
     for path in folder.iterdir():
         os.utime(path, (1, 1))
     used = reports(folder)
-    monkeypatch.setattr(kept_kernels, "MOST", 4)
+    monkeypatch.setattr(kept_kernels, "MOST", 2)
     kept_kernels.make_room(folder)
     assert figures(folder).keys() == {k.registers for k in used.values()}
     assert reports(folder) == used

@@ -14,8 +14,10 @@ from grader.spec.problem import ROOT, ManifestError, Problem
 from grader.spec.problem_tables import Check
 
 
-def check_results(problem: Problem, findings: Findings, *, seed: str) -> list[CheckResult]:
-    """Return the result of every check, in order."""
+def check_results(
+    problem: Problem, findings: Findings, *, seed: str, keeps_given: bool = True
+) -> list[CheckResult]:
+    """Return the result of every check, in order, of a file that `keeps_given` code as it is."""
     results: dict[str, CheckResult] = {}
     for check in problem.checks:
         cases = problem.cases(check, seed)
@@ -27,7 +29,8 @@ def check_results(problem: Problem, findings: Findings, *, seed: str) -> list[Ch
                 update={"verdict": Verdict.SKIPPED, "share": 0.0, "message": message}
             )
         results[check.id] = result
-    return _with_steps(problem, findings, list(results.values()))
+    found = list(results.values())
+    return _with_steps(problem, findings, found) if keeps_given else found
 
 
 def _with_steps(

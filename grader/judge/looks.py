@@ -67,7 +67,9 @@ class Looks:
         if not self._looked[check.id]:
             return Seen()
         found = rounding(session, called) if session.machine else None
-        sighting = rounded(case, found) if found else _overflow(session, called)
+        # What a dot multiplies may be rounded: so only where nothing else is seen.
+        of_dot = found is not None and found.op == "dot"
+        sighting = rounded(case, found) if found and not of_dot else _overflow(session, called)
         evidence = self._watched(session, called)
         trace = evidence.trace
         told, place = self._told(called, evidence), (check.id, called.number - 1)
@@ -79,12 +81,15 @@ class Looks:
                 self._casebook.add_state(place, state)
                 sighting = sighting or (state if part.in_unit else None)
         if trace is None:
+            sighting = sighting or (rounded(case, found) if found is not None else None)
             if sighting is not None:
                 self._casebook.add_seen(place, sighting)
             return Seen(trace=None if session.machine else _shown(told), rounding=found)
         sighting = sighting or look(called.problem.id, case, trace, result)
         numbers = called.inputs, called.evidence.outputs, called.expected
         sighting = sighting or as_read(case, trace, *numbers)
+        if found is not None and of_dot:
+            found, sighting = (None, sighting) if sighting else (found, rounded(case, found))
         if sighting is not None:
             self._casebook.add_seen(place, sighting)
         walk = None

@@ -48,7 +48,8 @@ class Assembly:
         self, findings: Findings, *, interrupted: bool, duration_s: float = 0.0
     ) -> ProblemResult:
         """Return the result of a test run, before speed and memory are measured."""
-        checks = check_results.check_results(self.problem, findings, seed=self.request.seed)
+        how = {"seed": self.request.seed, "keeps_given": self.source.keeps_given}
+        checks = check_results.check_results(self.problem, findings, **how)
         result = self._of(checks, findings.work, interrupted=interrupted)
         return result.model_copy(update={"duration_s": round(duration_s, 3)})
 

@@ -41,7 +41,7 @@ WRONG = (
         ("sinks clamped to a tile", "", "FOLDED-IN-TWICE", (_SINKS, "sink_end = tl.minimum(num_sink_tokens, BLOCK_N)")),
         ("sink tiles rounded down", "", "KEYS-NEVER-VISITED", (_BEGIN, "begin = first_key - sink_end // BLOCK_N * BLOCK_N")),
         ("one tile of sinks always", "", "FOLDED-IN-TWICE", (_BEGIN, "begin = first_key - BLOCK_N")),
-        ("begin by the sinks", "", "KEYS-NEVER-VISITED OTHER-PAIRS", (_BEGIN, "begin = first_key - sink_end")),
+        ("begin by the sinks", "", "TILES-NOT-ALIGNED KEYS-NEVER-VISITED", (_BEGIN, "begin = first_key - sink_end")),
         ("sinks at their positions", "", "KEYS-NEVER-VISITED", (_AT, "key_start = position")),
         ("sinks from the window on", "", "KEYS-NEVER-VISITED", (_AT, "key_start = tl.where(position <= first_key, position - begin, position)")),
         ("all tiles shifted", "", "KEYS-NEVER-VISITED OTHER-PAIRS", (_AT, "key_start = position - begin")),
