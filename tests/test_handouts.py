@@ -2,18 +2,15 @@
 
 import ast
 import importlib
-import json
 import re
 import shutil
 import subprocess
-import sys
 
 import pytest
 
 from grader.checks.performance import SLACK_BYTES
 from grader.commands.cli import parser_of
 from grader.kernel.machine.engine import Engine
-from grader.source.steps import step_regions
 from grader.spec.problem import PROBLEMS, ROOT, load_problem, problem_ids
 from tests.forked import forked_workers
 from tests.harness import judge, model_answer
@@ -57,7 +54,6 @@ SUBJECTS = {
 # Markdown on GitHub takes these backslashes away before the formula is typeset, and may take an
 # underscore after a bracket for emphasis. Formulas in ```math and $`...`$ are safe from both.
 MATH_TRAPS = re.compile(r"\\[,;:!{}_]|[^\w\s]_")
-TYPES = {"tl.float32", "tl.int64", "tl.constexpr", "tl.float16", "tl.int32"}
 FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LONGEST_LINE = 80
 
@@ -286,38 +282,6 @@ def test_example_runs(block, tmp_path):
     path.write_text(block)
     with machine_in_process(Engine(str(path))):
         exec(compile(block, str(path), "exec"), {"__name__": "__main__"})
-
-
-def functions_of(text):
-    """The functions of Triton's language in a text, and the conversions."""
-    return set(re.findall(r"\btl\.[a-z]\w*", text)) - TYPES
-
-
-@each_problem
-def test_a_step_names_the_functions_that_it_needs(problem):
-    """Some other right answer may need others; those of the model answer are enough."""
-    answer = model_answer(problem.id)
-    lines, steps = answer.split("\n"), re.split(r"^### Step ", handout(problem), flags=re.MULTILINE)
-    for number, (first, last) in step_regions(answer).items():
-        needed = functions_of("\n".join(lines[first : last - 1]))
-        assert needed <= functions_of(steps[number]), f"step {number} needs {sorted(needed)}"
-
-
-def test_the_page_of_the_language_has_every_function_that_a_step_needs():
-    page = (ROOT / "docs" / "triton-on-a-page.md").read_text("utf-8")
-    needed = {name for id in problem_ids() for name in functions_of(handout(load_problem(id)))}
-    assert needed <= functions_of(page)
-
-
-def test_the_messages_of_the_page_are_those_of_triton():
-    page = (ROOT / "docs" / "triton-on-a-page.md").read_text("utf-8")
-    command = [sys.executable, "-W", "ignore", "-m", "tests.raw_messages"]
-    done = subprocess.run(command, capture_output=True, cwd=ROOT, check=True)
-    told = [text for text, _ in filter(None, json.loads(done.stdout).values())]
-    rows = re.findall(r"^\| `([^`]+)` \|", page.split("## Ten messages")[1], re.MULTILINE)
-    assert len(rows) == 10
-    for row in rows:
-        assert any(row in text for text in told), row
 
 
 @each_problem
