@@ -1,8 +1,8 @@
-"""The share of a corpus that `make test` judges: another one with each commit.
+"""The share of a corpus that `make test` judges: another one with each version of the set.
 
-One commit draws the same members each time, and a class of one member is always judged. The next
-commits come round to the others, and `make sweep` judges all of them. `make test SHARE=1b2c3d4`, or
-any other word, draws what that commit does; `SHARE=all` judges everything.
+One version draws the same members each time, and a class of one member is always judged. The next
+versions come round to the others, and `make sweep` judges all of them. `make test SHARE=0.16.0`, or
+any other word, draws another share; `SHARE=all` judges everything.
 """
 
 from __future__ import annotations
@@ -11,24 +11,13 @@ import collections
 import hashlib
 import math
 import os
-import subprocess
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
 from grader import __version__
 from grader.spec.problem import ROOT
 
-
-def _commit() -> str:
-    """Return the commit that is checked out, the version where there is no repository."""
-    try:
-        command = ["git", "-C", str(ROOT), "rev-parse", "--short=7", "HEAD"]
-        return subprocess.check_output(command, stderr=subprocess.DEVNULL, text=True).strip()
-    except (OSError, subprocess.CalledProcessError):
-        return __version__
-
-
-SHARE = os.environ.get("SHARE") or _commit()
+SHARE = os.environ.get("SHARE") or __version__
 
 
 def drawn(

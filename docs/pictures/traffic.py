@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch.utils._pytree import tree_leaves
 
-from grader.isolate.dispatch import DispatchMode
+from grader.kernel.dispatch import DispatchMode
 from reference import naive
 
 from . import hardware

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from grader.isolate.arena import MARKS, UNWRITTEN, marked
-from grader.isolate.dispatch import DispatchMode
+from grader.kernel.dispatch import DispatchMode
 
 _GUARD_BYTES = 16 * 1024
 _PATTERN = 0xA5

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from grader.isolate.arena import Arena
-from grader.isolate.dispatch import DispatchMode
+from grader.kernel.dispatch import DispatchMode
 from grader.kernel.machine.engine import unseen
 from grader.kernel.observers.rounds import RoundsShape
 from grader.kernel.observers.rounds_writer import Held, RoundsWriter

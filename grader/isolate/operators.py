@@ -24,8 +24,8 @@ import torch
 
 from grader.isolate import asking
 from grader.isolate.arena import Layout
-from grader.isolate.dispatch import DispatchMode
 from grader.kernel import readings
+from grader.kernel.dispatch import DispatchMode
 from grader.kernel.lines import running_line
 from grader.spec.protocol import Reply, Status
 

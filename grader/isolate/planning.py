@@ -17,13 +17,13 @@ from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from grader.base.dtypes import TORCH_DTYPES
 from grader.isolate import arena, far, operators, plan, returned, serving
 from grader.isolate.allocations import EMPTY
 from grader.kernel import readings
 from grader.kernel.compile import absent_gpu
+from grader.kernel.dispatch import DispatchMode
 from grader.kernel.lines import kernel_line
 from grader.kernel.machine import capture
 from grader.kernel.machine.engine import unseen
@@ -38,7 +38,7 @@ class Asked(BaseException):
     """The host code asks for a value: the plan so far has to be carried out."""
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(DispatchMode):
     """Writes down what the submission at `path` has PyTorch and Triton do.
 
     `count`, `lines` and `has_translated` are of its launches, as machine.engine.Engine has them.
@@ -58,11 +58,6 @@ class Recorder(TorchDispatchMode):
         self._numbers: dict[int, int] = {}  # of storages, by their addresses in C++
         self._known: dict[int, StorageWeakRef] = {}  # by number; one that is held has its address
         self._next = 0
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """As allocations.Guarded."""
-        return False
 
     def begin(self, answers: list[Any], *, carried_out: bool) -> None:
         """Begin a plan, with `answers` to its first questions.

@@ -11,9 +11,9 @@ from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
+from grader.kernel.dispatch import DispatchMode
 from grader.kernel.machine.arrays import DTYPES, Tensor, cast, dtype_of
 from grader.kernel.machine.flow import handed, operations, reached
 from grader.kernel.machine.ttir import Module, Operation
@@ -94,7 +94,7 @@ def sites(module: Module, path: str) -> dict[Operation, Site]:
     return {op: site(op) for op in found}
 
 
-class Exact(TorchDispatchMode):
+class Exact(DispatchMode):
     """One call in exact mode; `found` has the sites that make other numbers if they round.
 
     What kernels and operators of PyTorch store is rounded in memory; what is read from there is
@@ -112,11 +112,6 @@ class Exact(TorchDispatchMode):
         self._queries, self.line = queries, 0
         self._kept: list[tuple[int, torch.dtype, Tensor]] = []  # from an address on
         self.found: dict[int, Site] = {}
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Without it the first call of a worker imports torch._dynamo, a second or more."""
-        return False
 
     def rounds(self, site: Site) -> bool:
         """Whether a site rounds in this call."""
