@@ -64,7 +64,7 @@ MUTANTS = (
     _MUTANT('y written past the end', ('ragged_rows',), ((_STORE, _STORE.replace(', mask=row_mask', '')),), caught_as=WRITE_OUTSIDE, keeps=0.6),
     # -- columns ----------------------------------------------------------------------------------
     _MUTANT('columns by position in the tile', ('plain',), ((_COLS, _COLS.replace('col_start + ', '')), *_NARROW)),
-    _MUTANT('columns counted in tiles', ('plain',), ((_RANGE, 'range(0, tl.cdiv(cols, BLOCK_N), BLOCK_N)'), *_NARROW)),
+    _MUTANT('columns counted in tiles', ('plain',), ((_RANGE, 'range(0, tl.cdiv(cols, BLOCK_N), BLOCK_N)'), *_NARROW), step=4),  # the loop is given: else it is step 4
     _MUTANT('last tile dropped', ('ragged_cols',), ((_RANGE, 'range(0, cols // BLOCK_N * BLOCK_N, BLOCK_N)'),), 'LAST-COLUMN-TILE-DROPPED', keeps=0.6),
     _MUTANT('x read past the end', ('ragged_cols',), ((_TILE_MASK, 'tile_mask = row_mask[:, None]'),), caught_as=READ_OUTSIDE, keeps=0.6),
     _MUTANT('w read past the end', ('ragged_cols',), ((_LOAD_W, 'tl.load(w_ptrs)'),), caught_as=READ_OUTSIDE, keeps=0.6),
